@@ -1,0 +1,97 @@
+"""How an error reaches the user: one paragraph on stderr and an exit code, never a stack trace
+unless ``--debug`` asks for it.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+import time
+import traceback
+from datetime import UTC, datetime
+from typing import TextIO
+
+from rich.console import Console
+from rich.text import Text
+
+from sparkmirror.errors import MirrorError
+from sparkmirror.observe.logs import mask_secrets
+
+__all__ = [
+    "EXIT_INTERRUPTED",
+    "EXIT_START_FAILED",
+    "as_mirror_error",
+    "error_document",
+    "error_text",
+    "show_error",
+]
+
+_log = logging.getLogger(__name__)
+
+EXIT_START_FAILED = 3
+EXIT_INTERRUPTED = 130  # 128 + SIGINT, as shells count
+
+
+def as_mirror_error(error: BaseException) -> MirrorError:
+    """``error`` itself, or a ``MirrorError`` in place of one that nobody expected."""
+    if isinstance(error, MirrorError):
+        return error
+    trace = traceback.extract_tb(error.__traceback__)
+    where = f"{trace[-1].filename}:{trace[-1].lineno}" if trace else ""
+    text = str(error).strip().partition("\n")[0]
+    detail = f": {text}" if text else ""
+    translated = MirrorError(
+        f"Unexpected {type(error).__name__}{detail}.",
+        where=where,
+        do="This is a defect in sparkmirror: run the command again with --debug and report the"
+        " stack trace.",
+    )
+    translated.__cause__ = error
+    return translated
+
+
+def error_text(error: MirrorError) -> str:
+    """``where: what do`` as one paragraph, secrets masked."""
+    return mask_secrets(str(error))
+
+
+def error_document(error: MirrorError) -> dict[str, object]:
+    """The error as the fields of a JSON line of type ``error``."""
+    when = datetime.fromtimestamp(time.time(), UTC).isoformat(timespec="milliseconds")
+    return {
+        "type": "error",
+        "time": when.replace("+00:00", "Z"),
+        "code": error.code,
+        "what": mask_secrets(error.what),
+        "where": mask_secrets(error.where),
+        "do": mask_secrets(error.do),
+    }
+
+
+def show_error(
+    error: BaseException,
+    *,
+    debug: bool = False,
+    json_lines: bool = False,
+    stream: TextIO | None = None,
+) -> MirrorError:
+    """Write ``error`` to ``stream`` (stderr), red if that is a terminal; returns it translated."""
+    shown = as_mirror_error(error)
+    out = sys.stderr if stream is None else stream
+    try:
+        if debug:
+            out.write(mask_secrets("".join(traceback.format_exception(error))))
+        if json_lines:
+            out.write(json.dumps(error_document(shown), ensure_ascii=False) + "\n")
+        elif out.isatty():
+            Console(file=out).print(
+                Text.assemble(("error: ", "bold red"), (error_text(shown), "red")), soft_wrap=False
+            )
+        else:
+            out.write(f"error: {error_text(shown)}\n")
+        out.flush()
+    except OSError as failure:
+        # stderr itself is gone (a closed terminal): the log file is all that is left.
+        _log.warning("the error could not be shown: %s", failure)
+    return shown

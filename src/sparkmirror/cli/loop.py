@@ -1,0 +1,340 @@
+"""The loop of one run: start, mirror, drain, stop.
+
+Everything that may block (reaching clusters, starting Spark, draining, stopping) runs in a thread
+of its own, so that this loop always sees signals and keys and keeps the view alive.
+"""
+
+from __future__ import annotations
+
+import logging
+import signal
+import threading
+import time
+from collections.abc import Callable, Sequence
+
+from sparkmirror.cli.errors import EXIT_INTERRUPTED, show_error
+from sparkmirror.cli.parts import ControlPart, FlowPart, RunOptions
+from sparkmirror.cli.processes import child_processes, end_processes
+from sparkmirror.cli.signals import Signals
+from sparkmirror.errors import ConfigError, MirrorError
+from sparkmirror.model import MirrorSettings
+from sparkmirror.observe.keys import Keys
+from sparkmirror.observe.lines import Display
+from sparkmirror.observe.meter import FlowMeter, FlowView
+from sparkmirror.observe.view import LiveDisplay
+
+__all__ = ["DRAINING", "RunLoop"]
+
+_log = logging.getLogger(__name__)
+
+REFRESH_S = 0.25
+# While something starts, its end is seen this soon.
+AWAIT_STEP_S = 0.1
+ENDS_INTERVAL_S = 1.0
+FLOW_STOP_S = 2.0
+CONTROL_STOP_S = 1.0
+# A signal that repeats this soon is an echo: a terminal and a parent process both sent it.
+ECHO_S = 0.3
+# The slots' last reports come through Kafka, a moment after the queries have ended.
+SETTLE_ONCE_S = 3.0
+SETTLE_DRAIN_S = 0.8
+SETTLE_QUIET_S = 0.4
+
+TERMINAL_GONE = "\x04"  # what a terminal itself sends for the end of input
+
+DRAINING = "draining: everything read is being written … (Ctrl+C again stops at once)"
+
+
+class _StoppedError(Exception):
+    """The user stopped the run before it had begun, or for the second time."""
+
+    def __init__(self, exit_code: int) -> None:
+        super().__init__(exit_code)
+        self.exit_code = exit_code
+
+
+class _Background:
+    """One call in a thread of its own; its error waits here to be raised or shown."""
+
+    def __init__(self, call: Callable[[], object], name: str) -> None:
+        self.error: BaseException | None = None
+        self._call = call
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        try:
+            self._call()
+        except BaseException as error:  # it is raised or shown by the run loop
+            self.error = error
+
+    @property
+    def done(self) -> bool:
+        return not self._thread.is_alive()
+
+    def failed(self) -> bool:
+        return self.done and self.error is not None
+
+
+class RunLoop:
+    """The state of one run; all methods are called from the main thread."""
+
+    def __init__(
+        self,
+        settings: MirrorSettings,
+        options: RunOptions,
+        display: Display,
+        signals: Signals,
+        keys: Keys,
+    ) -> None:
+        self._options = options
+        self._display = display
+        self._signals = signals
+        self._keys = keys
+        self._meters = {flow.name: FlowMeter(flow.name) for flow in settings.flows}
+        self._children_before = child_processes()
+        self._control: ControlPart | None = None
+        self._flow: FlowPart | None = None
+        self._collecting = False
+        self._running = False
+        self._stop_signal: int | None = None
+        self._stop_signal_s = 0.0
+        self._drain: _Background | None = None
+        self._refresh: _Background | None = None
+        self._ends_s = 0.0
+
+    def run(self, make: Callable[[], tuple[ControlPart, FlowPart]]) -> int:
+        """Start, mirror until the end or a signal, stop; returns the exit code."""
+        try:
+            try:
+                self._start(make)
+            except MirrorError as error:
+                return self._failed([error], self._start_exit_code(error))
+            return self._mirror()
+        except _StoppedError as stopped:
+            return stopped.exit_code
+        finally:
+            self._stop_parts(FLOW_STOP_S, at_once=True)
+
+    def _start_exit_code(self, error: MirrorError) -> int:
+        if isinstance(error, ConfigError):
+            return error.exit_code
+        return self._options.start_failure_exit_code
+
+    def _start(self, make: Callable[[], tuple[ControlPart, FlowPart]]) -> None:
+        def assemble() -> None:
+            self._control, self._flow = make()
+
+        self._display.phase("loading")
+        self._await(_Background(assemble, "sparkmirror-load"))
+        assert self._control is not None
+        assert self._flow is not None
+        self._display.phase("reaching the clusters, creating topics")
+        self._await(_Background(self._control.prepare, "sparkmirror-prepare"))
+        self._await(_Background(self._control.start, "sparkmirror-control"))
+        self._collecting = True
+        self._display.phase("starting Spark")
+        self._await(_Background(self._flow.start, "sparkmirror-spark"))
+
+    def _await(self, task: _Background) -> None:
+        """Keep the loop going until ``task`` is done; raises its error."""
+        while not task.done:
+            self._step(AWAIT_STEP_S)
+        if task.error is not None:
+            raise task.error
+
+    def _mirror(self) -> int:
+        assert self._flow is not None
+        self._running = True
+        self._display.phase("copying up to now" if self._options.once else "mirroring")
+        while True:
+            self._step(REFRESH_S)
+            errors = self._flow.errors()
+            if errors and self._drain is None:
+                self._begin_drain("a query failed: the others are being drained …")
+            if not self._flow.active():
+                return self._ended(list(self._flow.errors()))
+            if self._drain is not None:
+                late = time.monotonic() - self._stop_signal_s > self._options.drain_s
+                if late or self._drain.failed():
+                    return self._drain_failed(list(errors))
+
+    def _step(self, timeout_s: float) -> None:
+        """Wait a little; then signals, keys, figures."""
+        received, pressed = self._signals.wait(timeout_s, self._keys.fileno)
+        for number in received:
+            self._on_signal(number)
+        if pressed:
+            self._on_keys(self._keys.read() or TERMINAL_GONE)
+        self._collect()
+
+    def _on_signal(self, number: int) -> None:
+        if number == signal.SIGHUP:
+            self._begin_refresh()
+            return
+        now_s = time.monotonic()
+        if self._stop_signal is not None:
+            if now_s - self._stop_signal_s < ECHO_S:
+                return
+            _log.warning("second stop signal: stopping at once")
+            self._display.phase("stopping at once: what was not acknowledged is read again later")
+            raise _StoppedError(EXIT_INTERRUPTED)
+        self._stop_signal = number
+        self._stop_signal_s = now_s
+        if not self._running:
+            self._display.phase("stopping")
+            interrupted = number == signal.SIGINT
+            raise _StoppedError(
+                EXIT_INTERRUPTED if interrupted else self._options.sigterm_exit_code
+            )
+        self._begin_drain(DRAINING)
+
+    def _on_keys(self, pressed: str) -> None:
+        for key in pressed.lower():
+            if key == "t" and isinstance(self._display, LiveDisplay):
+                self._display.toggle_topics()
+            elif key == "q":
+                self._on_signal(signal.SIGINT)
+            elif key == TERMINAL_GONE:
+                # Nobody watches any more, and nobody could press Ctrl+C: end in order.
+                self._on_signal(signal.SIGTERM)
+
+    def _begin_drain(self, text: str) -> None:
+        assert self._control is not None
+        _log.info("%s", text)
+        self._stop_signal_s = self._stop_signal_s or time.monotonic()
+        self._display.phase(text)
+        if self._drain is None:
+            self._drain = _Background(self._control.drain, "sparkmirror-drain")
+
+    def _begin_refresh(self) -> None:
+        if self._control is None or not self._running or self._drain is not None:
+            return
+        if self._refresh is None or self._refresh.done:
+            self._display.notice("looking for new topics and partitions")
+            self._refresh = _Background(self._control.refresh, "sparkmirror-refresh")
+
+    def _collect(self) -> None:
+        """Feed the meters and the display."""
+        if not self._collecting:
+            self._display.update(self.views())
+            return
+        assert self._control is not None
+        for progress in self._control.progress():
+            meter = self._meters.get(progress.flow)
+            if meter is not None:
+                meter.report(progress)
+        if time.monotonic() - self._ends_s >= ENDS_INTERVAL_S:
+            self._ends_s = time.monotonic()
+            for name, meter in self._meters.items():
+                meter.ends(self._control.end_offsets(name))
+        for text in self._control.events():
+            _log.info("%s", text)
+            self._display.notice(text)
+        if self._refresh is not None and self._refresh.failed():
+            self._display.notice(f"refresh failed: {self._refresh.error}")
+            self._refresh = None
+        self._display.update(self.views())
+
+    def views(self) -> list[FlowView]:
+        """All flows as they stand now."""
+        return [meter.view() for meter in self._meters.values()]
+
+    def _settle(self, timeout_s: float) -> None:
+        """Wait for the slots' last reports: until nothing is behind or nothing comes any more."""
+        deadline_s = time.monotonic() + timeout_s
+        changed_s = time.monotonic()
+        before = -1
+        while time.monotonic() < deadline_s:
+            self._ends_s = 0.0
+            self._step(0.1)
+            views = self.views()
+            if all(view.lag_records == 0 for view in views):
+                return
+            records = sum(view.records for view in views)
+            if records != before:
+                before, changed_s = records, time.monotonic()
+            elif time.monotonic() - changed_s > SETTLE_QUIET_S:
+                return
+
+    def _ended(self, errors: list[MirrorError]) -> int:
+        """All queries have ended: by a drain, by ``--once``, or by failing."""
+        asked = self._options.once or self._stop_signal is not None
+        if errors or not asked:
+            cause = errors or [
+                MirrorError(
+                    "The queries ended although nothing asked them to.",
+                    do="Look into spark.log in the work directory for the reason.",
+                )
+            ]
+            return self._failed(cause, 1)
+        self._settle(SETTLE_ONCE_S if self._stop_signal is None else SETTLE_DRAIN_S)
+        views = self.views()
+        self._stop_parts(FLOW_STOP_S)
+        self._display.phase(
+            "done" if self._stop_signal is None else "drained: nothing is left over"
+        )
+        self._display.summary(views)
+        if self._stop_signal is not None:
+            return self._stop_exit_code()
+        return self._once_exit_code(views)
+
+    def _stop_exit_code(self) -> int:
+        if self._options.once:
+            return 128 + (self._stop_signal or 0)
+        return 0 if self._stop_signal == signal.SIGINT else self._options.sigterm_exit_code
+
+    def _once_exit_code(self, views: Sequence[FlowView]) -> int:
+        halted = [
+            f"{view.flow} {key}: {halt.code}: {halt.reason}"
+            for view in views
+            for key, halt in view.halted.items()
+        ]
+        if not halted:
+            return 0
+        error = MirrorError(
+            "Not everything was copied, these partitions stood still: " + "; ".join(halted) + ".",
+            do="Remove the causes and run the command again: it goes on where each one stopped.",
+        )
+        return self._failed([error], 1)
+
+    def _drain_failed(self, errors: list[MirrorError]) -> int:
+        """The queries did not end in time, or could not be told to: stop them as they are."""
+        assert self._drain is not None
+        cause = f": {self._drain.error}" if self._drain.failed() else ""
+        error = MirrorError(
+            f"The drain did not end within {self._options.drain_s:g} s{cause}.",
+            do="Nothing is lost: what the target had not acknowledged is read again by the next"
+            " run.",
+        )
+        code = self._stop_exit_code() if self._stop_signal is not None else 1
+        return self._failed([*errors, error], code or 1)
+
+    def _failed(self, errors: Sequence[MirrorError], code: int) -> int:
+        self._stop_parts(FLOW_STOP_S, at_once=True)
+        self._display.close()
+        for error in errors:
+            _log.error("%s", error, exc_info=error)
+            show_error(error, debug=self._options.debug, json_lines=self._options.json_lines)
+        return code
+
+    def _stop_parts(self, grace_s: float, *, at_once: bool = False) -> None:
+        """Stop Spark, the control plane and whatever process they left; bounded, idempotent."""
+        self._collecting = self._running = False
+        flow, self._flow = self._flow, None
+        control, self._control = self._control, None
+        tasks = []
+        if flow is not None:
+            grace = 0.0 if at_once else grace_s
+            tasks.append(
+                (_Background(lambda: flow.stop(grace_s=grace), "sparkmirror-stop"), grace_s)
+            )
+        if control is not None:
+            tasks.append((_Background(control.stop, "sparkmirror-control-stop"), CONTROL_STOP_S))
+        for task, timeout_s in tasks:
+            deadline_s = time.monotonic() + timeout_s
+            while not task.done and time.monotonic() < deadline_s:
+                time.sleep(0.01)
+            if task.failed():
+                _log.warning("while stopping: %s", task.error, exc_info=task.error)
+        end_processes(self._children_before)

@@ -1,0 +1,229 @@
+"""The ``sparkmirror`` command."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Callable, Sequence
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from sparkmirror.cli.errors import EXIT_INTERRUPTED, show_error
+from sparkmirror.errors import ConfigError
+
+__all__ = ["app", "main"]
+
+app = typer.Typer(
+    name="sparkmirror",
+    help="Mirror topics between Apache Kafka clusters, from MirrorMaker's own files.",
+    epilog="connect-mirror-maker and kafka-mirror-maker are installed too: the Java tools' names,"
+    " flags and exit codes.",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode="markdown",
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+class LogFormat(StrEnum):
+    """How progress, logs and errors are written."""
+
+    TEXT = "text"
+    JSON = "json"
+
+
+def _split_clusters(values: Sequence[str]) -> tuple[str, ...]:
+    """``A,B`` and repeated options as one list, in order and without repeats."""
+    names = [name.strip() for value in values for name in value.split(",")]
+    if any(not name for name in names):
+        raise ConfigError(
+            "An alias in the list is empty.",
+            where="--clusters",
+            do="Give aliases like this: --clusters A,B (or --clusters A --clusters B).",
+        )
+    return tuple(dict.fromkeys(names))
+
+
+def _spark_conf(values: Sequence[str]) -> dict[str, str]:
+    """``k=v`` pairs; the last one of a key counts, as in spark-submit."""
+    conf: dict[str, str] = {}
+    for value in values:
+        key, equals, text = value.partition("=")
+        if not equals or not key.strip():
+            raise ConfigError(
+                f"{value!r} is no key=value pair.",
+                where="--conf",
+                do="Write it like this: --conf spark.driver.memory=2g.",
+            )
+        conf[key.strip()] = text.strip()
+    return conf
+
+
+@app.command()
+def run(  # noqa: PLR0917 - Typer reads its options from the parameters
+    file: Annotated[
+        Path,
+        typer.Argument(metavar="FILE", help="MirrorMaker 2 properties file.", show_default=False),
+    ],
+    once: Annotated[
+        bool,
+        typer.Option(
+            "--once",
+            help="Copy what the source holds now, print a summary and end; the next run goes on"
+            " from there.",
+        ),
+    ] = False,
+    clusters: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="A,B",
+            help="Serve only flows into these clusters; repeat the option or separate the aliases"
+            " by commas. Default: all.",
+            show_default=False,
+        ),
+    ] = None,
+    master: Annotated[
+        str,
+        typer.Option(
+            metavar="URL",
+            help="Spark master: local[N], local[*] or spark://host:port.",
+            rich_help_panel="Spark",
+        ),
+    ] = "local[*]",
+    conf: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="KEY=VALUE",
+            help="A Spark setting, as for spark-submit; may be repeated.",
+            show_default=False,
+            rich_help_panel="Spark",
+        ),
+    ] = None,
+    work_dir: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR",
+            help="Where logs and Spark's disposable files go. Default: a new directory below"
+            " ~/.local/state/sparkmirror/runs, where the newest ten are kept.",
+            show_default=False,
+            rich_help_panel="Spark",
+        ),
+    ] = None,
+    log_format: Annotated[
+        LogFormat,
+        typer.Option(
+            help="text: the live view in a terminal, else one line per flow and interval."
+            " json: one object per line.",
+            rich_help_panel="Output",
+        ),
+    ] = LogFormat.TEXT,
+    log_file: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="The log. Default: sparkmirror.log in the work directory.",
+            show_default=False,
+            rich_help_panel="Output",
+        ),
+    ] = None,
+    interval: Annotated[
+        float,
+        typer.Option(
+            metavar="SECONDS",
+            min=0.1,
+            max=86_400,
+            help="Time between two progress lines when there is no live view.",
+            rich_help_panel="Output",
+        ),
+    ] = 5.0,
+    debug: Annotated[
+        bool,
+        typer.Option(
+            "--debug",
+            help="Log details, and show stack traces with errors.",
+            rich_help_panel="Output",
+        ),
+    ] = False,
+) -> None:
+    """Run the flows of a MirrorMaker 2 file until Ctrl+C (or, with --once, until all is copied).
+
+    Ctrl+C or SIGTERM drains: everything read is written, positions are committed, and the command
+    ends within ten seconds. A second one stops at once and loses nothing. SIGHUP looks for new
+    topics and partitions at once.
+
+    Exit codes: 0 ended as asked, 1 something failed on the way or (--once) a partition was not
+    copied, 2 wrong usage or configuration, 3 the start failed, 130 stopped at once.
+    """
+    json_lines = log_format is LogFormat.JSON
+    try:
+        # Imported late: help and version need neither the settings table nor the views.
+        from sparkmirror.cli.run import RunOptions, run_mirror  # noqa: PLC0415
+        from sparkmirror.config.mm2 import load_mm2  # noqa: PLC0415
+
+        options = RunOptions(
+            master=master,
+            once=once,
+            debug=debug,
+            log_format=log_format.value,
+            log_file=log_file,
+            interval_s=interval,
+            spark_conf=_spark_conf(conf or ()),
+            work_dir=work_dir,
+        )
+        settings = load_mm2(file, clusters=_split_clusters(clusters or ()))
+    except Exception as error:
+        shown = show_error(error, debug=debug, json_lines=json_lines)
+        raise typer.Exit(shown.exit_code) from error
+    raise typer.Exit(run_mirror(settings, options))
+
+
+@app.command()
+def version() -> None:
+    """Print the versions of sparkmirror and of what it runs on."""
+    import platform  # noqa: PLC0415
+    from importlib.metadata import version as installed  # noqa: PLC0415
+
+    from sparkmirror.cli.run import tool_version  # noqa: PLC0415
+
+    print(f"sparkmirror {tool_version()}")
+    print(
+        f"PySpark {installed('pyspark')}, kafka-python {installed('kafka-python')},"
+        f" Python {platform.python_version()}"
+    )
+
+
+def _add_demo(arguments: Sequence[str]) -> None:
+    """Register the demo with its own options, once, unless another command is asked for."""
+    registered = any(command.name == "demo" for command in app.registered_commands)
+    if registered or arguments[:1] in (["run"], ["version"]):
+        return
+    demo: Callable[..., object] = importlib.import_module("sparkmirror.cli.demo").demo
+    app.command(name="demo")(demo)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command line ``argv`` (``sys.argv[1:]``) and return the exit code."""
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    for stream in (sys.stdout, sys.stderr):
+        # A terminal that knows no Unicode shows "?" instead of ending the mirror.
+        reconfigure = getattr(stream, "reconfigure", None)
+        if reconfigure is not None:
+            reconfigure(errors="replace")
+    try:
+        _add_demo(arguments)
+        typer.main.get_command(app).main(args=arguments, prog_name="sparkmirror")
+    except SystemExit as ended:
+        return ended.code if isinstance(ended.code, int) else int(bool(ended.code))
+    except KeyboardInterrupt:
+        return EXIT_INTERRUPTED
+    except Exception as error:
+        return show_error(error, debug="--debug" in arguments).exit_code
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

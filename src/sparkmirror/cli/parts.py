@@ -1,0 +1,106 @@
+"""What a run is made of: its options, and the shape of the two parts it composes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol
+
+from sparkmirror.cli.errors import EXIT_START_FAILED
+from sparkmirror.errors import MirrorError
+from sparkmirror.model import SlotProgress, TopicPartition
+
+__all__ = ["ControlPart", "FlowPart", "Parts", "RunOptions"]
+
+# A drain has ten seconds in all; the rest is for the end of Spark and of the control plane.
+DRAIN_S = 6.0
+
+
+@dataclass(frozen=True, slots=True)
+class RunOptions:
+    """How to run a mirror, apart from what it mirrors.
+
+    ``live``: draw the live view; ``None`` = when stdout is a terminal and the format is text.
+    ``sigterm_exit_code``: what a drain asked for by SIGTERM ends with.
+    ``start_failure_exit_code``: what a failed start ends with.
+    ``drain_s``: how long the queries may take to write what they have read.
+    """
+
+    master: str = "local[*]"
+    once: bool = False
+    debug: bool = False
+    log_format: str = "text"
+    log_file: Path | None = None
+    interval_s: float = 5.0
+    spark_conf: Mapping[str, str] = field(default_factory=dict)
+    work_dir: Path | None = None
+    live: bool | None = None
+    sigterm_exit_code: int = 0
+    start_failure_exit_code: int = EXIT_START_FAILED
+    drain_s: float = DRAIN_S
+
+    @property
+    def json_lines(self) -> bool:
+        """Whether progress, logs and errors are JSON lines."""
+        return self.log_format == "json"
+
+
+class FlowPart(Protocol):
+    """The pipeline, as ``data.flow.FlowRunner`` offers it."""
+
+    def start(self) -> None:
+        """Start Spark and the queries."""
+
+    def active(self) -> bool:
+        """Whether any query still runs."""
+
+    def errors(self) -> tuple[MirrorError, ...]:
+        """Why queries failed."""
+
+    def stop(self, *, grace_s: float) -> None:
+        """Stop Spark and its processes."""
+
+
+class ControlPart(Protocol):
+    """The control plane, as ``control.loop.ControlLoop`` offers it."""
+
+    def prepare(self) -> None:
+        """All work before the first record."""
+
+    def start(self) -> None:
+        """Start the background threads."""
+
+    def drain(self) -> None:
+        """Tell all slots to finish."""
+
+    def refresh(self) -> None:
+        """Look for new topics and partitions now."""
+
+    def progress(self) -> tuple[SlotProgress, ...]:
+        """The newest report of each slot."""
+
+    def end_offsets(self, flow: str) -> Mapping[TopicPartition, int]:
+        """The newest known source end offsets."""
+
+    def events(self) -> list[str]:
+        """Notices since the last call."""
+
+    def stop(self) -> None:
+        """End the threads and connections."""
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """What a run is made of; called with the settings and the keywords of the real classes."""
+
+    control: Callable[..., ControlPart]
+    flow: Callable[..., FlowPart]
+
+    @classmethod
+    def real(cls) -> Parts:
+        """Kafka and Spark; imported only here, since it takes a second."""
+        from sparkmirror.control.loop import ControlLoop  # noqa: PLC0415
+        from sparkmirror.data.flow import FlowRunner  # noqa: PLC0415
+
+        return cls(control=ControlLoop, flow=FlowRunner)

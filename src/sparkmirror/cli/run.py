@@ -1,0 +1,119 @@
+"""``run_mirror``: one run of the mirror, from checked settings to an exit code.
+
+Exit codes: 0 ended as asked; 1 a query failed, a partition stood still at the end of ``--once``,
+or a drain did not come to its end; 2 the configuration is wrong; 3 the start failed; 130 stopped
+at once by a second signal (or by Ctrl+C while starting). An interrupted ``--once`` has not copied
+everything, so it ends with 130 or 143.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+from sparkmirror.cli.errors import show_error
+from sparkmirror.cli.loop import RunLoop
+from sparkmirror.cli.parts import ControlPart, FlowPart, Parts, RunOptions
+from sparkmirror.cli.signals import Signals
+from sparkmirror.cli.workdir import new_run_id, open_work_dir
+from sparkmirror.errors import ConfigError, MachineError, MirrorError
+from sparkmirror.model import MirrorSettings
+from sparkmirror.observe.keys import Keys
+from sparkmirror.observe.lines import Display, LineDisplay
+from sparkmirror.observe.logs import LOG_FILE_NAME, close_logs, open_logs
+from sparkmirror.observe.view import LiveDisplay
+
+__all__ = ["Parts", "RunOptions", "run_mirror", "tool_version"]
+
+_log = logging.getLogger(__name__)
+
+
+def tool_version() -> str:
+    """The installed release, ``0.0.0`` when run from a tree that was not installed."""
+    try:
+        return version("sparkmirror")
+    except PackageNotFoundError:
+        return "0.0.0"
+
+
+def _open_display(options: RunOptions, live: bool, work_dir: Path, keys: Keys) -> Display:
+    if live:
+        return LiveDisplay(
+            version=tool_version(),
+            master=options.master,
+            log_dir=work_dir,
+            keys=keys.fileno is not None,
+        )
+    return LineDisplay(sys.stdout, json_lines=options.json_lines, interval_s=options.interval_s)
+
+
+def run_mirror(
+    settings: MirrorSettings, options: RunOptions | None = None, *, parts: Parts | None = None
+) -> int:
+    """Mirror as ``settings`` say until told to stop; returns the exit code (see the module).
+
+    Errors are shown on stderr, not raised. Call it from the main thread, where signals arrive.
+    """
+    options = options or RunOptions()
+    try:
+        return _run_shown(settings, options, parts)
+    except MirrorError as error:
+        shown = show_error(error, debug=options.debug, json_lines=options.json_lines)
+        return (
+            shown.exit_code if isinstance(shown, ConfigError) else options.start_failure_exit_code
+        )
+    except Exception as error:
+        _log.exception("unexpected")
+        return show_error(error, debug=options.debug, json_lines=options.json_lines).exit_code
+
+
+def _run_shown(settings: MirrorSettings, options: RunOptions, parts: Parts | None) -> int:
+    run_id = new_run_id()
+    work_dir = open_work_dir(options.work_dir, run_id)
+    live = options.live
+    if live is None:
+        dumb = os.environ.get("TERM", "dumb") == "dumb"
+        live = sys.stdout.isatty() and not options.json_lines and not dumb
+    log_file = options.log_file or work_dir / LOG_FILE_NAME
+    try:
+        handlers = open_logs(
+            log_file,
+            json_lines=options.json_lines,
+            debug=options.debug,
+            terminal=None if live else sys.stderr,
+        )
+    except OSError as error:
+        raise MachineError(
+            f"The log file {log_file} cannot be written: {error.strerror}.",
+            where="--log-file",
+            do="Give a file in a directory that exists and that this user may write.",
+        ) from error
+
+    def make() -> tuple[ControlPart, FlowPart]:
+        chosen = parts or Parts.real()
+        control = chosen.control(settings, once=options.once, run_id=run_id)
+        flow = chosen.flow(
+            settings,
+            master=options.master,
+            once=options.once,
+            spark_conf=options.spark_conf,
+            work_dir=work_dir,
+            run_id=run_id,
+        )
+        return control, flow
+
+    try:
+        with Signals() as signals, Keys() as keys:
+            display = _open_display(options, live, work_dir, keys)
+            try:
+                for warning in settings.warnings:
+                    _log.info("configuration: %s", warning)
+                    display.warning(warning)
+                return RunLoop(settings, options, display, signals, keys).run(make)
+            finally:
+                display.close()
+    finally:
+        close_logs(handlers)

@@ -1,0 +1,188 @@
+"""Typed settings of one flow out of derived client configurations; shared by MM2 and MM1 files."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+from sparkmirror.config.properties import Entry
+from sparkmirror.config.settings import Scope, Status, find, names
+from sparkmirror.config.values import Reader
+from sparkmirror.errors import ConfigError
+from sparkmirror.model import ClusterClient, FetchSettings, ProduceSettings
+
+__all__ = [
+    "bootstrap_servers",
+    "client",
+    "fetch_settings",
+    "position_interval_ms",
+    "produce_settings",
+]
+
+_HOST_PORT = re.compile(r"(?:[A-Za-z_]+://)?(\[[0-9A-Fa-f:.%a-z]+\]|[0-9A-Za-z._%-]+):([0-9]{1,5})")
+_OFFSET_RESETS = ("earliest", "latest", "none")
+_IN_FLIGHT_IDEMPOTENT_MAX = 5
+_POSITION_INTERVAL_MS_MIN = 100
+
+
+def bootstrap_servers(entry: Entry) -> tuple[str, ...]:
+    """``host:port`` texts. ConfigError for an empty list or a malformed address."""
+    servers = []
+    for address in Reader({"bootstrap.servers": entry}, Scope.CONSUMER).elements(
+        "bootstrap.servers"
+    ):
+        match = _HOST_PORT.fullmatch(address)
+        if match is None or not 0 < int(match.group(2)) <= 65_535:
+            raise ConfigError(
+                f"{entry.key} holds '{address}', which is not host:port.",
+                where=entry.where,
+                do="Write host:port[,host:port…], for example kafka1.example.com:9092.",
+            )
+        servers.append(f"{match.group(1)}:{match.group(2)}")
+    if not servers:
+        raise ConfigError(
+            f"{entry.key} is empty.", where=entry.where, do="Name at least one broker as host:port."
+        )
+    return tuple(servers)
+
+
+def client(
+    alias: str, conf: Mapping[str, Entry], scope: Scope, client_id: str, *, where: str
+) -> ClusterClient:
+    """One cluster in one role.
+
+    ``conf``: the role's Java client properties. ``where``: the file, for a missing key. Raises
+    ConfigError for missing or malformed servers and for a security protocol but PLAINTEXT.
+    """
+    servers = conf.get("bootstrap.servers")
+    if servers is None:
+        key = f"{alias}.bootstrap.servers" if "." not in where.rpartition("/")[2] else ""
+        raise ConfigError(
+            f"Cluster '{alias}' has no bootstrap.servers.",
+            where=where,
+            do=f"Add {key or 'bootstrap.servers'}=host:port.",
+        )
+    reader = Reader(conf, scope)
+    protocol = reader.text("security.protocol")
+    if protocol != "PLAINTEXT":
+        entry = conf["security.protocol"]
+        raise ConfigError(
+            f"Cluster '{alias}': security.protocol={protocol} is not supported yet.",
+            where=entry.where,
+            do=f"Give cluster '{alias}' a PLAINTEXT listener for the mirror, or keep "
+            "MirrorMaker for this flow until a release that supports it.",
+        )
+    return ClusterClient(
+        alias=alias,
+        bootstrap_servers=bootstrap_servers(servers),
+        client_id=client_id,
+        security_protocol=protocol,
+        request_timeout_ms=reader.integer("request.timeout.ms"),
+        connect_timeout_ms=reader.integer("socket.connection.setup.timeout.ms"),
+        connect_timeout_ms_max=reader.integer("socket.connection.setup.timeout.max.ms"),
+        reconnect_backoff_ms=reader.integer("reconnect.backoff.ms"),
+        reconnect_backoff_ms_max=reader.integer("reconnect.backoff.max.ms"),
+        retry_backoff_ms=reader.integer("retry.backoff.ms"),
+        retry_backoff_ms_max=reader.integer("retry.backoff.max.ms"),
+        metadata_age_ms_max=reader.integer("metadata.max.age.ms"),
+        properties={
+            key: entry.value
+            for key, entry in sorted(conf.items())
+            if key in names(scope) and not _is_default(entry)
+        },
+    )
+
+
+def _is_default(entry: Entry) -> bool:
+    return entry.where in ("default", "MirrorMaker's default")
+
+
+def fetch_settings(conf: Mapping[str, Entry], *, offset_reset: str = "earliest") -> FetchSettings:
+    """How the source is read. ``offset_reset`` is the default of ``auto.offset.reset``."""
+    reader = Reader(conf, Scope.CONSUMER)
+    reset = reader.text("auto.offset.reset").lower() if _given(conf, "auto.offset.reset") else ""
+    if reset and reset not in _OFFSET_RESETS:
+        entry = conf["auto.offset.reset"]
+        later = reset.startswith("by_duration:")
+        raise ConfigError(
+            f"{entry.key}={entry.value.strip()} "
+            + ("is not supported yet." if later else "is not one of the values it can have."),
+            where=entry.where,
+            do=f"Choose from: {', '.join(_OFFSET_RESETS)}.",
+        )
+    return FetchSettings(
+        fetch_max_wait_ms=reader.integer("fetch.max.wait.ms"),
+        fetch_min_bytes=reader.integer("fetch.min.bytes"),
+        fetch_max_bytes=reader.integer("fetch.max.bytes"),
+        partition_fetch_bytes_max=reader.integer("max.partition.fetch.bytes"),
+        isolation_level=reader.text("isolation.level"),
+        auto_offset_reset=reset or offset_reset,
+        check_crcs=reader.boolean("check.crcs"),
+        client_rack=reader.text("client.rack"),
+        receive_buffer_bytes=reader.integer("receive.buffer.bytes"),
+    )
+
+
+def _given(conf: Mapping[str, Entry], key: str) -> bool:
+    return key in conf and not _is_default(conf[key])
+
+
+def produce_settings(conf: Mapping[str, Entry], *, join_bytes: int) -> ProduceSettings:
+    """How the target is written. ConfigError where idempotence contradicts other settings."""
+    reader = Reader(conf, Scope.PRODUCER)
+    acks = {"all": -1, "-1": -1, "0": 0, "1": 1}[reader.text("acks")]
+    if acks == 0:
+        entry = conf["acks"]
+        raise ConfigError(
+            f"{entry.key}=0 cannot be used: a position is committed only after the target has "
+            "acknowledged the records, and with 0 it never does.",
+            where=entry.where,
+            do="Write all (safe) or 1.",
+        )
+    in_flight = reader.integer("max.in.flight.requests.per.connection")
+    return ProduceSettings(
+        acks=acks,
+        enable_idempotence=_idempotence(conf, reader, acks, in_flight),
+        in_flight_requests_max=in_flight,
+        delivery_timeout_ms=reader.integer("delivery.timeout.ms"),
+        request_bytes_max=reader.integer("max.request.size"),
+        join_bytes=join_bytes,
+        send_buffer_bytes=reader.integer("send.buffer.bytes"),
+    )
+
+
+def _idempotence(conf: Mapping[str, Entry], reader: Reader, acks: int, in_flight: int) -> bool:
+    wanted = reader.boolean("enable.idempotence")
+    if not wanted:
+        return False
+    for conflict, key, needed in (
+        (acks != -1, "acks", "acks=all"),
+        (
+            in_flight > _IN_FLIGHT_IDEMPOTENT_MAX,
+            "max.in.flight.requests.per.connection",
+            "at most 5 requests in flight",
+        ),
+    ):
+        if not conflict:
+            continue
+        if reader.given("enable.idempotence"):
+            entry = conf[key]
+            raise ConfigError(
+                f"{entry.key}={entry.value.strip()} contradicts enable.idempotence=true, which "
+                f"needs {needed}.",
+                where=entry.where,
+                do=f"Remove {entry.key}, or set enable.idempotence=false.",
+            )
+        return False
+    return True
+
+
+def position_interval_ms(wanted_ms: int, flush_interval_ms: int) -> int:
+    """How often positions are committed: what is wanted, at least as often as Java would."""
+    return max(_POSITION_INTERVAL_MS_MIN, min(wanted_ms, flush_interval_ms))
+
+
+def is_ignored(name: str, *scopes: Scope) -> bool:
+    """Whether the table ignores ``name``."""
+    row = find(name, *scopes)
+    return row is not None and row.status is Status.IGNORED

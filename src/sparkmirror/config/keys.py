@@ -1,0 +1,331 @@
+"""What each key of a MirrorMaker 2 file means: its scope, its row in the table, or why it has none.
+
+Four outcomes: a key is *used*; it is known but *lost* where it stands (Java drops it silently, we
+say which spelling works); it is *refused*; or it is *unknown*.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from sparkmirror.config.properties import Entry
+from sparkmirror.config.scoping import FLOW_ONLY
+from sparkmirror.config.settings import (
+    CLIENT_SET,
+    OLD_CLIENT_KEYS,
+    REMOVED_KEYS,
+    Scope,
+    Setting,
+    find,
+    names,
+)
+from sparkmirror.errors import ConfigError
+
+__all__ = ["KeyUse", "Lost", "classify", "nearest", "unknown_keys_error"]
+
+_ROLES = {"consumer": Scope.CONSUMER, "producer": Scope.PRODUCER, "admin": Scope.ADMIN}
+_TOP = (Scope.DRIVER, Scope.CONNECTOR, Scope.SPARKMIRROR)
+_WORKER_TOP_PREFIXES = ("offset.storage", "config.storage", "status.storage", "worker", "task.")
+# Families of keys whose last parts are the user's own names: prefix -> (row, scopes).
+_FAMILIES = {
+    "transforms.": "transforms",
+    "predicates.": "predicates",
+    "topic.creation.": "topic.creation.groups",
+    "key.converter.": "key.converter",
+    "value.converter.": "value.converter",
+    "header.converter.": "header.converter",
+}
+_OFFSET_SYNCS_ONLY = "it would reach only the offset-syncs producer, which is not in this release"
+_TARGET_CONSUMER = "nothing is consumed from the target in this release"
+
+
+@dataclass(frozen=True, slots=True)
+class KeyUse:
+    """A key that means something where it stands.
+
+    ``alias``: the cluster it is written for, ``flow``: the flow; both empty at the top level.
+    ``ignored``: why it is ignored at this place though its row is supported.
+    """
+
+    entry: Entry
+    setting: Setting
+    alias: str = ""
+    flow: str = ""
+    ignored: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Lost:
+    """A known key at a place where Java drops it; ``instead`` is the spelling that works."""
+
+    entry: Entry
+    instead: str
+
+
+Outcome = KeyUse | Lost | ConfigError | None
+
+
+def classify(entry: Entry, clusters: Sequence[str]) -> Outcome:
+    """The meaning of one key; a ConfigError if it is refused, ``None`` if it is unknown.
+
+    ``clusters``: all aliases of the file.
+    """
+    if "->" in entry.key:
+        return _flow_key(entry, clusters)
+    top = _top_key(entry)
+    if top is not None:
+        return top
+    # The longest alias first: one alias may be the beginning of another.
+    for alias in sorted(clusters, key=len, reverse=True):
+        if entry.key.startswith(alias + "."):
+            return _cluster_key(entry, alias, entry.key[len(alias) + 1 :])
+    return None
+
+
+def _removed(entry: Entry, name: str) -> ConfigError | None:
+    if name not in REMOVED_KEYS:
+        return None
+    instead = REMOVED_KEYS[name]
+    prefix = entry.key[: len(entry.key) - len(name)]
+    return ConfigError(
+        f"{entry.key} is no key of MirrorMaker 4.3.",
+        where=entry.where,
+        do=f"Write {prefix}{instead}." if instead else "Remove it; nothing has taken its place.",
+    )
+
+
+def _top_key(entry: Entry) -> Outcome:
+    name = entry.key
+    removed = _removed(entry, name)
+    if removed is not None:
+        return removed
+    if name in FLOW_ONLY:
+        return Lost(entry, f"A->B.{name}")
+    row = find(name, *_TOP)
+    if row is not None:
+        return KeyUse(entry, row)
+    family = _family(entry, name)
+    if family is not None:
+        return Lost(entry, f"A->B.{name}") if name.startswith("topic.creation.") else family
+    worker = find(name, Scope.WORKER)
+    if worker is not None:
+        if name.startswith(_WORKER_TOP_PREFIXES):
+            return KeyUse(entry, worker)
+        return Lost(entry, f"B.{name}")
+    for prefix, spelling in (
+        ("producer.override.", "A->B.producer.override.{}"),
+        ("source.", "A.{role}.{}"),
+        ("target.", "B.{role}.{}"),
+        ("", "A.{role}.{}"),
+    ):
+        role, _, rest = name.removeprefix(prefix).partition(".")
+        if prefix == "producer.override.":
+            role, rest = "producer", name.removeprefix(prefix)
+        if name.startswith(prefix) and role in _ROLES and find(rest, _ROLES[role]):
+            if prefix == "" and role == "producer":
+                spelling = "B.{role}.{}"
+            return Lost(entry, spelling.format(rest, role=role))
+    return _bare_client_key(entry, name, "A.consumer.{}", "B.producer.{}", "A.admin.{}")
+
+
+def _bare_client_key(entry: Entry, name: str, *spellings: str) -> Lost | None:
+    for scope, spelling in zip(_ROLES.values(), spellings, strict=True):
+        if find(name, scope):
+            return Lost(entry, spelling.format(name))
+    return None
+
+
+def _family(entry: Entry, name: str, flow: str = "") -> KeyUse | None:
+    """Keys with the user's own names in them."""
+    if name.startswith("config.providers."):
+        row = find("config.providers", Scope.DRIVER)
+        return KeyUse(entry, row, flow=flow) if row else None
+    for prefix, row_name in _FAMILIES.items():
+        if name.startswith(prefix):
+            row = find(row_name, Scope.CONNECTOR)
+            reason = "records are carried as raw batches and never decoded"
+            ignored = (row.reason or reason) if row else reason
+            return KeyUse(entry, row, flow=flow, ignored=ignored) if row else None
+    return None
+
+
+def _cluster_key(entry: Entry, alias: str, name: str) -> Outcome:
+    removed = _removed(entry, name)
+    if removed is not None:
+        return removed
+    role, _, rest = name.partition(".")
+    if role in _ROLES:
+        row = find(rest, _ROLES[role])
+        if row is not None:
+            return KeyUse(entry, row, alias=alias)
+    row = find(name, Scope.WORKER)
+    if row is not None and not name.startswith(("replication.policy.", "config.providers")):
+        return KeyUse(entry, row, alias=alias)
+    if name in FLOW_ONLY:
+        return Lost(entry, f"A->B.{name}")
+    if find(name, *_TOP) is not None:
+        where = name if find(name, Scope.DRIVER) else f"{name} or A->B.{name}"
+        return Lost(entry, where)
+    if name.startswith("config.providers."):
+        return Lost(entry, name)
+    return _bare_client_key(
+        entry, name, f"{alias}.consumer.{{}}", f"{alias}.producer.{{}}", f"{alias}.admin.{{}}"
+    )
+
+
+def _flow_key(entry: Entry, clusters: Sequence[str]) -> Outcome:
+    source, _, rest = entry.key.partition("->")
+    target = next(
+        (
+            alias
+            for alias in sorted(clusters, key=len, reverse=True)
+            if rest.startswith(alias + ".")
+        ),
+        rest.partition(".")[0],
+    )
+    flow = f"{source}->{target}"
+    for alias in (source, target):
+        if alias not in clusters:
+            return _unknown_cluster(entry, alias, clusters)
+    if source == target:
+        return ConfigError(
+            f"{entry.key}: a flow cannot lead from a cluster to itself.",
+            where=entry.where,
+            do="Name two different clusters.",
+        )
+    name = rest[len(target) + 1 :]
+    if not name:
+        return None
+    return _flow_setting(entry, flow, target, name)
+
+
+def _unknown_cluster(entry: Entry, alias: str, clusters: Sequence[str]) -> ConfigError:
+    if not alias or alias != alias.strip():
+        what = f"{entry.key} is no flow: an alias must stand on each side of '->'."
+    else:
+        what = f"{entry.key} names the cluster '{alias}', which is not in clusters="
+        what += ",".join(clusters) + "."
+    close = difflib.get_close_matches(alias, clusters, 1, 0.5)
+    do = f"Did you mean '{close[0]}'? Otherwise add" if close else "Add"
+    return ConfigError(
+        what, where=entry.where, do=f"{do} the alias to clusters, with its bootstrap.servers."
+    )
+
+
+def _flow_setting(entry: Entry, flow: str, target: str, name: str) -> Outcome:
+    removed = _removed(entry, name)
+    if removed is not None:
+        return removed
+    row = find(name, Scope.CONNECTOR, Scope.SPARKMIRROR)
+    if row is not None and name not in CLIENT_SET:
+        return KeyUse(entry, row, flow=flow)
+    family = _family(entry, name, flow)
+    if family is not None:
+        return family
+    for prefix, scope, ignored in (
+        ("source.consumer.", Scope.CONSUMER, ""),
+        ("source.admin.", Scope.ADMIN, ""),
+        ("target.admin.", Scope.ADMIN, ""),
+        ("producer.override.", Scope.PRODUCER, ""),
+        ("source.producer.", Scope.PRODUCER, _OFFSET_SYNCS_ONLY),
+        ("target.producer.", Scope.PRODUCER, _OFFSET_SYNCS_ONLY),
+        ("target.consumer.", Scope.CONSUMER, _TARGET_CONSUMER),
+        ("consumer.", Scope.CONSUMER, ""),
+        ("admin.", Scope.ADMIN, ""),
+    ):
+        bare = name.removeprefix(prefix)
+        row = find(bare, scope) if name.startswith(prefix) else None
+        if row is not None:
+            return KeyUse(entry, row, flow=flow, ignored=ignored)
+    if name.startswith("producer.") and find(name[len("producer.") :], Scope.PRODUCER):
+        return Lost(entry, f"{flow}.producer.override.{name[len('producer.') :]}")
+    source = flow.partition("->")[0]
+    for side, alias in (("source.cluster.", source), ("target.cluster.", target)):
+        if name.startswith(side) and name[len(side) :] in CLIENT_SET:
+            return Lost(entry, f"{alias}.{name[len(side) :]}")
+    if name in CLIENT_SET:
+        return Lost(entry, f"{source}.{name} and {target}.{name}")
+    if find(name, Scope.WORKER):
+        return Lost(entry, f"{target}.{name}")
+    if find(name, Scope.DRIVER):
+        return Lost(entry, name)
+    return _bare_client_key(
+        entry,
+        name,
+        f"{flow}.source.consumer.{{}}",
+        f"{flow}.producer.override.{{}}",
+        f"{flow}.source.admin.{{}}",
+    )
+
+
+def nearest(key: str, clusters: Sequence[str]) -> str:
+    """The known key that ``key`` is most likely meant to be, ``""`` if none is near."""
+    prefix, candidates, name = _neighbourhood(key, clusters)
+    close = difflib.get_close_matches(name, sorted(candidates), 1, 0.7)
+    return prefix + close[0] if close else ""
+
+
+def _neighbourhood(key: str, clusters: Sequence[str]) -> tuple[str, frozenset[str], str]:
+    """(prefix that is right, keys that may follow it, what follows it now)."""
+    clients = frozenset(f"{role}.{name}" for role, scope in _ROLES.items() for name in names(scope))
+    if "->" in key:
+        source, _, rest = key.partition("->")
+        target = next((alias for alias in clusters if rest.startswith(alias + ".")), "")
+        known = names(Scope.CONNECTOR, Scope.SPARKMIRROR) - CLIENT_SET
+        known |= {f"source.{name}" for name in clients if name.startswith(("consumer", "admin"))}
+        known |= {f"target.{name}" for name in clients if name.startswith("admin")}
+        known |= {f"producer.override.{name}" for name in names(Scope.PRODUCER)}
+        return f"{source}->{target}.", known, rest[len(target) + 1 :]
+    for alias in sorted(clusters, key=len, reverse=True):
+        if key.startswith(alias + "."):
+            return f"{alias}.", names(Scope.WORKER) | clients, key[len(alias) + 1 :]
+    return "", names(*_TOP) - FLOW_ONLY, key
+
+
+def unknown_keys_error(
+    unknown: Sequence[Entry],
+    path: str,
+    clusters: Sequence[str],
+    *,
+    suggest: Callable[[str, Sequence[str]], str] = nearest,
+) -> ConfigError:
+    """One error that names every unknown key with its line and its nearest known name."""
+    told = "; ".join(_tell_unknown(entry, clusters, suggest) for entry in unknown)
+    number = len(unknown)
+    return ConfigError(
+        f"{told}." if number == 1 else f"{number} keys are unknown: {told}.",
+        where=unknown[0].where if number == 1 else path,
+        do="Correct or remove "
+        + ("it: " if number == 1 else "them: ")
+        + "a key that nothing reads is most likely a slip.",
+    )
+
+
+def _tell_unknown(
+    entry: Entry, clusters: Sequence[str], suggest: Callable[[str, Sequence[str]], str]
+) -> str:
+    line = entry.where.rpartition(":")[2]
+    told = f"line {line}: {entry.key} is unknown"
+    if entry.value.lstrip().startswith("->"):
+        return f"{told} (a flow is written without blanks, as in A->B.enabled=true)"
+    if entry.key in OLD_CLIENT_KEYS:
+        instead = OLD_CLIENT_KEYS[entry.key]
+        return f"{told} (a key of clients before Kafka 0.9; " + (
+            f"now {instead})" if instead else "nothing has taken its place)"
+        )
+    head, _, rest = entry.key.partition(".")
+    known = rest and (find(rest, Scope.WORKER) or find(rest.partition(".")[2], *_ROLES.values()))
+    if clusters and head not in clusters and known:
+        return f"{told} ('{head}' is not in clusters={','.join(clusters)})"
+    close = suggest(entry.key, clusters)
+    return f"{told} (did you mean {close}?)" if close else told
+
+
+def used_by_name(uses: Sequence[KeyUse]) -> Mapping[str, list[KeyUse]]:
+    """The used keys, by the bare name of their setting."""
+    grouped: dict[str, list[KeyUse]] = {}
+    for use in uses:
+        grouped.setdefault(use.setting.name, []).append(use)
+    return grouped

@@ -1,0 +1,325 @@
+"""Settings rows: properties of Kafka's Java clients (consumer, producer, admin; 4.3).
+
+In a MirrorMaker 2 file they are written ``A.consumer.key``, ``B.producer.key``, ``A.admin.key``; in
+MirrorMaker 1's consumer and producer files the key stands alone.
+"""
+
+from __future__ import annotations
+
+from sparkmirror.config.setting import Scope, Setting, Status, Type
+from sparkmirror.model import ClusterClient, FetchSettings, ProduceSettings
+
+__all__ = ["CLIENT_ROWS", "OLD_CLIENT_KEYS"]
+
+_CONSUMER = (Scope.CONSUMER,)
+_PRODUCER = (Scope.PRODUCER,)
+_ADMIN = (Scope.ADMIN,)
+_CP = (Scope.CONSUMER, Scope.PRODUCER)
+_CA = (Scope.CONSUMER, Scope.ADMIN)
+_ALL = (Scope.CONSUMER, Scope.PRODUCER, Scope.ADMIN)
+_I = Status.IGNORED
+_R = Status.REFUSED
+_F = FetchSettings()
+_P = ProduceSettings()
+_RAW = "raw batches keep the source's"
+_NO_JMX = "there are no JMX metrics"
+_NO_GROUP = "partitions are dealt to slots by the mirror, not by a consumer group"
+_BYTES = "records are carried as bytes"
+_ONE_POLICY = "sparkmirror starts over from the bootstrap list when no known broker answers"
+
+_CLIENT = ClusterClient("", (), "")
+_COMMON = (
+    Setting("client.id", Type.STRING, None, "Client id, or its first part, at the brokers.", _ALL),
+    Setting(
+        "request.timeout.ms", Type.INT, str(_CLIENT.request_timeout_ms),
+        "Time limit of one request.", _ALL, low=0,
+    ),
+    Setting(
+        "reconnect.backoff.ms", Type.LONG, str(_CLIENT.reconnect_backoff_ms),
+        "First pause before reconnecting.", _ALL, low=0,
+    ),
+    Setting(
+        "reconnect.backoff.max.ms", Type.LONG, str(_CLIENT.reconnect_backoff_ms_max),
+        "Longest pause before reconnecting.", _ALL, low=0,
+    ),
+    Setting(
+        "retry.backoff.ms", Type.LONG, str(_CLIENT.retry_backoff_ms),
+        "First pause before a retry.", _ALL, low=0,
+    ),
+    Setting(
+        "retry.backoff.max.ms", Type.LONG, str(_CLIENT.retry_backoff_ms_max),
+        "Longest pause before a retry.", _ALL, low=0,
+    ),
+    Setting(
+        "metadata.max.age.ms", Type.LONG, str(_CLIENT.metadata_age_ms_max),
+        "Age at which metadata is renewed.", _ALL, low=0,
+    ),
+    Setting(
+        "socket.connection.setup.timeout.ms", Type.LONG, str(_CLIENT.connect_timeout_ms),
+        "First time limit of connecting.", _ALL, low=0,
+    ),
+    Setting(
+        "socket.connection.setup.timeout.max.ms", Type.LONG, str(_CLIENT.connect_timeout_ms_max),
+        "Longest time limit of connecting.", _ALL, low=0,
+    ),
+)  # fmt: skip
+
+_FETCH = (
+    Setting(
+        "fetch.max.wait.ms", Type.INT, str(_F.fetch_max_wait_ms),
+        "How long the source may hold a Fetch until there is enough to return.", _CONSUMER, low=0,
+        mm1=("fetch.wait.max.ms",),
+    ),
+    Setting(
+        "fetch.min.bytes", Type.INT, str(_F.fetch_min_bytes), "What is enough to return.",
+        _CONSUMER, low=0,
+    ),
+    Setting(
+        "fetch.max.bytes", Type.INT, str(_F.fetch_max_bytes), "Most bytes of one Fetch response.",
+        _CONSUMER, low=0, java_default="52428800",
+    ),
+    Setting(
+        "max.partition.fetch.bytes", Type.INT, str(_F.partition_fetch_bytes_max),
+        "Most bytes of one partition in a Fetch response.", _CONSUMER, low=0,
+        mm1=("fetch.message.max.bytes",),
+    ),
+    Setting(
+        "isolation.level", Type.STRING, _F.isolation_level,
+        "Whether aborted and open transactions are left out. Java's default mirrors them.",
+        _CONSUMER, choices=("read_committed", "read_uncommitted"), java_default="read_uncommitted",
+    ),
+    Setting(
+        "auto.offset.reset", Type.STRING, _F.auto_offset_reset,
+        "Where to start without a position: earliest, latest or none (MirrorMaker 1: latest).",
+        _CONSUMER, java_default="latest",
+    ),
+    Setting(
+        "check.crcs", Type.BOOLEAN, "true", "Check each batch's checksum on arrival.", _CONSUMER
+    ),
+    Setting("client.rack", Type.STRING, "", "Rack of the mirror, to read from near replicas.",
+            _CONSUMER),
+    Setting(
+        "receive.buffer.bytes", Type.INT, str(_F.receive_buffer_bytes),
+        "TCP receive buffer of the source connections; -1 = the system's.", _CONSUMER, low=-1,
+        java_default="65536", mm1=("socket.receive.buffer.bytes",),
+    ),
+    Setting(
+        "group.id", Type.STRING, None,
+        "MirrorMaker 1: consumer group on the source that keeps the positions; required there.",
+        _CONSUMER,
+    ),
+    Setting(
+        "exclude.internal.topics", Type.BOOLEAN, "true",
+        "MirrorMaker 1: leave out Kafka's own topics even if the include list matches them.",
+        _CONSUMER,
+    ),
+)  # fmt: skip
+
+_PRODUCE = (
+    Setting(
+        "acks", Type.STRING, "all", "Which replicas must have a batch before it counts.",
+        _PRODUCER, choices=("all", "-1", "0", "1"), mm1=("request.required.acks",),
+    ),
+    Setting(
+        "enable.idempotence", Type.BOOLEAN, "true",
+        "Have the target drop duplicates of retried batches. Off when acks is not all or more "
+        "than 5 requests may be in flight, unless asked for.", _PRODUCER, java_default="false",
+    ),
+    Setting(
+        "max.in.flight.requests.per.connection", Type.INT, str(_P.in_flight_requests_max),
+        "Most unanswered Produce requests per broker.", _PRODUCER, low=1, java_default="1",
+    ),
+    Setting(
+        "delivery.timeout.ms", Type.INT, str(_P.delivery_timeout_ms),
+        "How long a batch is retried before its partition stops.", _PRODUCER, low=0,
+    ),
+    Setting(
+        "max.request.size", Type.INT, str(_P.request_bytes_max),
+        "Most bytes of one Produce request.", _PRODUCER, low=0, java_default="1048576",
+    ),
+    Setting(
+        "send.buffer.bytes", Type.INT, str(_P.send_buffer_bytes),
+        "TCP send buffer of the target connections; -1 = the system's.", _PRODUCER, low=-1,
+        java_default="131072",
+    ),
+)  # fmt: skip
+
+
+def _ignored(
+    scopes: tuple[Scope, ...],
+    *rows: tuple[str, Type, str | None, float | None, tuple[str, ...], str, str],
+) -> tuple[Setting, ...]:
+    return tuple(
+        Setting(
+            name, kind, default, doc, scopes, low=low, choices=choices, fold_case=True,
+            status=_I, reason=reason,
+        )
+        for name, kind, default, low, choices, doc, reason in rows
+    )  # fmt: skip
+
+
+_IGNORED = (
+    *_ignored(
+        _ALL,
+        ("client.dns.lookup", Type.STRING, "use_all_dns_ips", None,
+         ("use_all_dns_ips", "resolve_canonical_bootstrap_servers_only"),
+         "How host names are resolved.", "all addresses of a host are tried"),
+        ("connections.max.idle.ms", Type.LONG, "540000", None, (), "Closes idle connections.",
+         "connections live as long as the flow"),
+        ("metadata.recovery.strategy", Type.STRING, "rebootstrap", None, ("rebootstrap", "none"),
+         "What to do when no known broker answers.", _ONE_POLICY),
+        ("metadata.recovery.rebootstrap.trigger.ms", Type.LONG, "300000", 0, (),
+         "When to start over from the bootstrap list.", _ONE_POLICY),
+        ("enable.metrics.push", Type.BOOLEAN, "true", None, (), "Send client metrics to brokers.",
+         "client metrics are not pushed"),
+        ("metric.reporters", Type.LIST, "org.apache.kafka.common.metrics.JmxReporter", None, (),
+         "Java classes that metrics are reported to.", _NO_JMX),
+        ("metrics.num.samples", Type.INT, "2", 1, (), "Samples per metric.", _NO_JMX),
+        ("metrics.recording.level", Type.STRING, "INFO", None, ("INFO", "DEBUG", "TRACE"),
+         "How much is measured.", _NO_JMX),
+        ("metrics.sample.window.ms", Type.LONG, "30000", 0, (), "Window of a sample.", _NO_JMX),
+        ("config.providers", Type.LIST, "", None, (), "Names of config providers.",
+         "providers are declared at the top level of a MirrorMaker 2 file"),
+        ("security.providers", Type.STRING, None, None, (), "Java security providers.",
+         "no Java security is used"),
+    ),
+    *_ignored(
+        _CA,
+        ("default.api.timeout.ms", Type.INT, "60000", 0, (), "Time limit of a client call.",
+         "each request has its own limit (request.timeout.ms)"),
+        ("send.buffer.bytes", Type.INT, "131072", -1, (), "TCP send buffer.",
+         "only small requests are sent on these connections"),
+    ),
+    *_ignored(
+        (Scope.PRODUCER, Scope.ADMIN),
+        ("receive.buffer.bytes", Type.INT, "32768", -1, (), "TCP receive buffer.",
+         "only small responses come back on these connections"),
+        ("retries", Type.INT, "2147483647", 0, (), "How often to retry.",
+         "time limits bound retrying, not counts"),
+    ),
+    *_ignored(
+        _CONSUMER,
+        ("allow.auto.create.topics", Type.BOOLEAN, "true", None, (),
+         "Let the source create topics that are asked for.", "source topics are never created"),
+        ("auto.commit.interval.ms", Type.INT, "5000", 0, (), "How often offsets are committed.",
+         "positions are committed after the target has acknowledged"),
+        ("enable.auto.commit", Type.BOOLEAN, "false", None, (), "Commit offsets when polled.",
+         "positions are committed after the target has acknowledged"),
+        ("group.instance.id", Type.STRING, None, None, (), "Static member id.", _NO_GROUP),
+        ("group.protocol", Type.STRING, "classic", None, ("classic", "consumer"),
+         "Group protocol.", _NO_GROUP),
+        ("group.remote.assignor", Type.STRING, None, None, (), "Assignor on the broker.",
+         _NO_GROUP),
+        ("heartbeat.interval.ms", Type.INT, "3000", None, (), "Heartbeats to the group.",
+         _NO_GROUP),
+        ("session.timeout.ms", Type.INT, "45000", None, (), "Silence that ends a membership.",
+         _NO_GROUP),
+        ("max.poll.interval.ms", Type.INT, "300000", 1, (), "Silence between polls.", _NO_GROUP),
+        ("max.poll.records", Type.INT, "500", 1, (), "Most records of one poll.",
+         "whole batches are carried (fetch.max.bytes bounds them)"),
+        ("partition.assignment.strategy", Type.LIST,
+         "org.apache.kafka.clients.consumer.RangeAssignor", None, (), "Assignor classes.",
+         _NO_GROUP),
+        ("key.deserializer", Type.CLASS, None, None, (), "How keys are decoded.", _BYTES),
+        ("value.deserializer", Type.CLASS, None, None, (), "How values are decoded.", _BYTES),
+        ("share.acknowledgement.mode", Type.STRING, "implicit", None, ("implicit", "explicit"),
+         "For share groups.", _NO_GROUP),
+        ("share.acquire.mode", Type.STRING, "batch_optimized", None,
+         ("batch_optimized", "record_limit"), "For share groups.", _NO_GROUP),
+        ("internal.throw.on.fetch.stable.offset.unsupported", Type.BOOLEAN, "false", None, (),
+         "Internal switch of Java's consumer.", "it is for Java's own programs"),
+    ),
+    *_ignored(
+        _PRODUCER,
+        ("batch.size", Type.INT, "16384", 0, (), "Size of record batches.",
+         f"{_RAW} batches (sparkmirror.join.bytes joins small ones)"),
+        ("linger.ms", Type.LONG, "5", 0, (), "How long to wait for fuller batches.",
+         f"{_RAW} batches (sparkmirror.join.bytes joins small ones)"),
+        ("buffer.memory", Type.LONG, "33554432", 0, (), "Memory for records to be sent.",
+         "memory is bounded by fetch.max.bytes"),
+        ("compression.type", Type.STRING, "none", None,
+         ("none", "gzip", "snappy", "lz4", "zstd"), "How batches are compressed.",
+         f"{_RAW} compression"),
+        ("compression.gzip.level", Type.INT, "-1", -1, (), "Level of gzip.", f"{_RAW} compression"),
+        ("compression.lz4.level", Type.INT, "9", 1, (), "Level of lz4.", f"{_RAW} compression"),
+        ("compression.zstd.level", Type.INT, "3", -131072, (), "Level of zstd.",
+         f"{_RAW} compression"),
+        ("max.block.ms", Type.LONG, "9223372036854775807", 0, (), "How long a send may block.",
+         "the flow waits as long as it takes"),
+        ("metadata.max.idle.ms", Type.LONG, "300000", 5000, (), "When unused topics are forgotten.",
+         "every topic of a flow is in use"),
+        ("partitioner.class", Type.CLASS, None, None, (), "How records are partitioned.",
+         "records keep their partition number"),
+        ("partitioner.adaptive.partitioning.enable", Type.BOOLEAN, "true", None, (),
+         "Prefer quick brokers.", "records keep their partition number"),
+        ("partitioner.availability.timeout.ms", Type.LONG, "0", 0, (), "Avoid slow brokers.",
+         "records keep their partition number"),
+        ("partitioner.ignore.keys", Type.BOOLEAN, "false", None, (), "Partition without keys.",
+         "records keep their partition number"),
+        ("key.serializer", Type.CLASS, None, None, (), "How keys are encoded.", _BYTES),
+        ("value.serializer", Type.CLASS, None, None, (), "How values are encoded.", _BYTES),
+        ("transaction.timeout.ms", Type.INT, "60000", None, (), "Time limit of a transaction.",
+         "exactly-once is not available in this release"),
+        ("transaction.two.phase.commit.enable", Type.BOOLEAN, "false", None, (),
+         "Two-phase commit.", "exactly-once is not available in this release"),
+        # MirrorMaker 1 takes this key out before it makes its producer.
+        ("producer.type", Type.STRING, "async", None, ("sync", "async"),
+         "MirrorMaker 1: wait for each record's acknowledgement.",
+         "every batch is acknowledged before its position is committed"),
+    ),
+    *_ignored(
+        _ADMIN,
+        ("bootstrap.controllers", Type.LIST, "", None, (), "Controllers to talk to directly.",
+         "brokers are used (bootstrap.servers)"),
+    ),
+)  # fmt: skip
+
+_REFUSED = (
+    Setting(
+        "interceptor.classes", Type.LIST, "", "Java classes that see each record.", _CP,
+        status=_R, reason="records are never decoded, and Java classes cannot be loaded",
+    ),
+    Setting(
+        "transactional.id", Type.STRING, None, "Transactional id of the producer.", _PRODUCER,
+        status=_R, reason="exactly-once is not available in this release",
+    ),
+)  # fmt: skip
+
+CLIENT_ROWS = _COMMON + _FETCH + _PRODUCE + _IGNORED + _REFUSED
+
+# Keys of clients before 0.9 that MirrorMaker 1 files may still hold, and what to write today
+# ("" = nothing: what it did no longer exists).
+OLD_CLIENT_KEYS = {
+    "zookeeper.connect": "bootstrap.servers",
+    "zookeeper.connection.timeout.ms": "",
+    "zookeeper.session.timeout.ms": "",
+    "zookeeper.sync.time.ms": "",
+    "broker.list": "bootstrap.servers",
+    "metadata.broker.list": "bootstrap.servers",
+    "auto.commit.enable": "",
+    "consumer.id": "client.id",
+    "consumer.timeout.ms": "",
+    "fetch.message.max.bytes": "max.partition.fetch.bytes",
+    "fetch.wait.max.ms": "fetch.max.wait.ms",
+    "socket.receive.buffer.bytes": "receive.buffer.bytes",
+    "socket.timeout.ms": "request.timeout.ms",
+    "send.buffer.size": "send.buffer.bytes",
+    "request.required.acks": "acks",
+    "request.timeout": "request.timeout.ms",
+    "compression.codec": "compression.type",
+    "message.send.max.retries": "",
+    "queue.buffering.max.ms": "",
+    "queue.buffering.max.messages": "",
+    "queue.enqueue.timeout.ms": "",
+    "queued.max.message.chunks": "",
+    "block.on.buffer.full": "max.block.ms",
+    "metadata.fetch.timeout.ms": "max.block.ms",
+    "timeout.ms": "request.timeout.ms",
+    "serializer.class": "",
+    "key.serializer.class": "",
+    "shallowiterator.enable": "",
+    "rebalance.max.retries": "",
+    "rebalance.backoff.ms": "",
+    "dual.commit.enabled": "",
+    "offsets.storage": "",
+}

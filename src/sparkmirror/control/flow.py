@@ -1,0 +1,294 @@
+"""The control plane of one flow: its clients, its assignment, its side of the control topic.
+
+`ControlLoop` owns the threads and the clock; the methods here each do one round of one job.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+
+from sparkmirror.control.internal import create_internal_topics
+from sparkmirror.control.positions import check_group_is_free, seed_positions
+from sparkmirror.control.topics import (
+    Assignment,
+    apply_topics,
+    assign,
+    describe_changes,
+    observe_topics,
+    plan_topics,
+)
+from sparkmirror.errors import ConfigError, MirrorError, TopicError
+from sparkmirror.model import FlowSettings, MirrorMode, SlotProgress, TopicPartition
+from sparkmirror.policy import FlowTopics
+from sparkmirror.wire.client import Cluster
+from sparkmirror.wire.signals import (
+    AssignmentDocument,
+    Command,
+    CommandKind,
+    ControlTopicReader,
+    ControlTopicWriter,
+    control_topic,
+)
+
+__all__ = ["FlowControl"]
+
+log = logging.getLogger(__name__)
+
+_FREEZE_TIMEOUT_S = 30.0
+_FREEZE_POLL_S = 1.0
+
+
+class FlowControl:
+    """Everything the driver knows and does about one flow.
+
+    ``say`` takes one-line notices for the user. The jobs (`discover`, `look_at_ends`,
+    `look_at_progress`) may run on one thread each; what they leave behind can be read from any.
+    """
+
+    def __init__(
+        self,
+        settings: FlowSettings,
+        run_id: str,
+        say: Callable[[str], None],
+        *,
+        once: bool = False,
+        now_ms: Callable[[], int] = lambda: int(time.time() * 1000),
+    ) -> None:
+        self.settings = settings
+        self.name = settings.name
+        self._run_id = run_id
+        self._say = say
+        self._once = once
+        self._now_ms = now_ms
+        self._wanted = FlowTopics(settings)
+        self._clusters: list[Cluster] = []
+        self.source = self._cluster(settings, "source")
+        self.target = self._cluster(settings, "target")
+        self.source_admin = self._cluster(settings, "source_admin")
+        self.target_admin = self._cluster(settings, "target_admin")
+        self._writer = ControlTopicWriter(self.target, control_topic(settings))
+        self._reader: ControlTopicReader | None = None
+        self._lock = threading.Lock()
+        self._publishing = threading.Lock()
+        self._draining = False
+        self._version = 0
+        self._assignment = Assignment(self.name)
+        self._frozen: dict[TopicPartition, int] | None = None
+        self._ends: dict[TopicPartition, int] = {}
+        self._progress: dict[int, SlotProgress] = {}
+        self._skipped = 0
+        self._halts_told: dict[TopicPartition, str] = {}
+
+    def _cluster(self, settings: FlowSettings, role: str) -> Cluster:
+        """The client of ``role``; roles that differ only in the client's name share one."""
+        client = getattr(settings, role)
+        for known in self._clusters:
+            if replace(known.client, client_id=client.client_id) == client:
+                return known
+        cluster = Cluster(client)
+        self._clusters.append(cluster)
+        return cluster
+
+    # --- start-up ---------------------------------------------------------------------------
+
+    def prepare(self) -> None:
+        """Topics, positions, assignment and the run command, in this order.
+
+        Raises `MirrorError` when the flow cannot start: a cluster is away, an internal topic
+        cannot be made, a Java mirror still runs, or not one of its topics can be mirrored.
+        """
+        self._refuse_mirroring_onto_itself()
+        check_group_is_free(self.source, self.settings)
+        self._warn_of_java()
+        for line in create_internal_topics(self.target_admin, self.settings):
+            self._say(line)
+        assignment = self._look()
+        if not assignment.partitions:
+            self._say(f"{self.name}: no topic on {self.source.alias} matches; waiting for one")
+        seeding = seed_positions(self.target, self.settings, assignment)
+        if seeding.seeded:
+            count = len(seeding.seeded)
+            self._say(f"{self.name}: {count} positions taken over from Java's MirrorMaker 2")
+        if seeding.skipped:
+            self._say(f"{self.name}: {seeding.skipped} stored offsets could not be read")
+        if self._once:
+            self._frozen = self._freeze(assignment)
+        self._adopt(assignment, CommandKind.RUN)
+
+    def _refuse_mirroring_onto_itself(self) -> None:
+        source, target = self.source_admin.describe(), self.target_admin.describe()
+        if not source.cluster_id or source.cluster_id != target.cluster_id:
+            return
+        if self.settings.mode is MirrorMode.MM1 or self._wanted.remote("topic") == "topic":
+            raise ConfigError(
+                f"source and target are the same cluster (id {source.cluster_id}) and topics keep "
+                "their names: every record would be copied onto itself for ever.",
+                where=f"flow {self.name}",
+                do="Check the bootstrap.servers of both clusters.",
+            )
+
+    def _warn_of_java(self) -> None:
+        """A running Java MirrorMaker 2 shows as members of its Connect group on the target."""
+        if self.settings.mode is MirrorMode.MM1:
+            return
+        group = f"{self.settings.source.alias}-mm2"
+        if self.target.group_members(group):
+            self._say(
+                f"{self.name}: the group {group} on {self.target.alias} has active members: if a "
+                "Java MirrorMaker 2 still runs this flow, stop it, or records arrive twice"
+            )
+
+    def _look(self) -> Assignment:
+        """Discover, create and grow; what the flow mirrors now. Raises `MirrorError`."""
+        observed = observe_topics(self.source_admin, self.target_admin, self._wanted)
+        actions = plan_topics(observed, self.settings, self._wanted)
+        errors, done = apply_topics(self.target_admin, actions)
+        for line in done:
+            self._say(line)
+        assignment = assign(observed, self.settings, errors, self._wanted)
+        if errors and not assignment.partitions and not self._version:
+            raise next(iter(errors.values()))  # nothing at all can start: say why and stop
+        self._tell_halts(assignment)
+        return assignment
+
+    def _tell_halts(self, assignment: Assignment) -> None:
+        """One notice per topic and reason, not one per partition and round."""
+        told = set()
+        for tp, halt in assignment.halted.items():
+            if self._halts_told.get(tp) != halt.reason and (tp.topic, halt.reason) not in told:
+                told.add((tp.topic, halt.reason))
+                self._say(f"{self.name}: topic {tp.topic} is not mirrored: {halt.reason}")
+        self._halts_told = {tp: halt.reason for tp, halt in assignment.halted.items()}
+
+    def _freeze(self, assignment: Assignment) -> dict[TopicPartition, int]:
+        """End offsets that a ``--once`` run copies up to. Raises `TopicError` without a leader."""
+        wanted = [p.source for p in assignment.partitions]
+        deadline = time.monotonic() + _FREEZE_TIMEOUT_S
+        while True:
+            ends = self.source.end_offsets(wanted, self.settings.fetch.isolation_level)
+            missing = [tp for tp in wanted if tp not in ends]
+            if not missing:
+                return ends
+            if time.monotonic() > deadline:
+                shown = ", ".join(map(str, missing[:5])) + (" …" if len(missing) > 5 else "")
+                raise TopicError(
+                    f"no end offset for {len(missing)} partitions ({shown}): they have no leader.",
+                    where=f"cluster {self.source.alias}",
+                    do="Bring their brokers back, or leave these topics out.",
+                )
+            time.sleep(_FREEZE_POLL_S)
+
+    def _adopt(self, assignment: Assignment, kind: CommandKind) -> None:
+        """Publish ``assignment`` under the next version, then the command that makes it known."""
+        version = self._version + 1
+        document = AssignmentDocument(
+            self.name, self._run_id, version, assignment.partitions, self._frozen
+        )
+        with self._publishing:
+            if self._draining:  # a later command would hide the drain from the slots
+                return
+            self._writer.assign(document, self._command(kind, version))
+        with self._lock:
+            self._version, self._assignment = version, assignment
+            wanted = {p.source for p in assignment.partitions}
+            self._ends = {tp: end for tp, end in self._ends.items() if tp in wanted}
+
+    def _command(self, kind: CommandKind, version: int) -> Command:
+        return Command(self.name, kind, self._run_id, self._now_ms(), version=version)
+
+    # --- jobs while it runs -----------------------------------------------------------------
+
+    def discover(self) -> bool:
+        """Look for new, grown and vanished topics; true when the slots are to be planned anew.
+
+        Remote topics are made and positions seeded before the new assignment is published.
+        Raises `MirrorError`; nothing has changed then.
+        """
+        before = self.assignment()
+        after = self._look()
+        if after.partitions == before.partitions:
+            with self._lock:
+                self._assignment = after  # only the halts may differ
+            return False
+        seed_positions(self.target, self.settings, after)
+        self._adopt(after, CommandKind.REPLAN)
+        for line in describe_changes(before, after):
+            self._say(line)
+        return True
+
+    def look_at_ends(self) -> None:
+        """Take the source's end offsets anew. Raises `MirrorError` when the source is away."""
+        wanted = [p.source for p in self.assignment().partitions]
+        ends = self.source.end_offsets(wanted, self.settings.fetch.isolation_level)
+        with self._lock:
+            current = {p.source for p in self._assignment.partitions}
+            self._ends = {tp: end for tp, end in {**self._ends, **ends}.items() if tp in current}
+
+    def look_at_progress(self, timeout_ms: int = 500) -> None:
+        """Take what the slots have reported since the last call. Raises `MirrorError`."""
+        if self._reader is None:
+            self._reader = ControlTopicReader(
+                self.target, control_topic(self.settings), only_new=True
+            )
+        signals = self._reader.poll(timeout_ms)
+        with self._lock:
+            for report in signals.progress:
+                known = self._progress.get(report.slot)
+                if report.flow == self.name and (known is None or report.time_ms >= known.time_ms):
+                    self._progress[report.slot] = report
+        if signals.skipped and not self._skipped:
+            self._say(
+                f"{self.name}: {control_topic(self.settings)} on {self.target.alias} holds records "
+                "that are not the mirror's; they are skipped"
+            )
+        self._skipped += signals.skipped
+
+    def drain(self) -> None:
+        """Tell the slots of this run to finish; no assignment is published afterwards.
+
+        Raises `MirrorError`.
+        """
+        with self._publishing:
+            self._draining = True
+            self._writer.command(self._command(CommandKind.DRAIN, self._version))
+
+    # --- what is known ----------------------------------------------------------------------
+
+    def assignment(self) -> Assignment:
+        """The assignment published last."""
+        with self._lock:
+            return self._assignment
+
+    def frozen_ends(self) -> Mapping[TopicPartition, int] | None:
+        """Frozen end offsets of a ``--once`` run, None in continuous mode."""
+        return self._frozen
+
+    def ends(self) -> dict[TopicPartition, int]:
+        """Newest known source end offset (exclusive) per assigned partition."""
+        with self._lock:
+            return dict(self._frozen if self._frozen is not None else self._ends)
+
+    def progress(self) -> tuple[SlotProgress, ...]:
+        """Newest report of each slot, by slot number."""
+        with self._lock:
+            return tuple(self._progress[slot] for slot in sorted(self._progress))
+
+    def forget_reader(self) -> None:
+        """Drop the reader after a failure; the next look opens a new one."""
+        reader, self._reader = self._reader, None
+        if reader is None:
+            return
+        try:
+            reader.close()
+        except MirrorError as error:
+            log.debug("%s: closing the reader of the control topic: %s", self.name, error)
+
+    def close(self) -> None:
+        """Close all connections. Raises `MirrorError` when one does not close in peace."""
+        self.forget_reader()
+        for cluster in self._clusters:
+            cluster.close()

@@ -1,0 +1,232 @@
+"""The control plane of a whole mirror: start-up in order, then threads that keep it current."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import TypeVar
+
+from sparkmirror.control.flow import FlowControl
+from sparkmirror.control.topics import Assignment
+from sparkmirror.errors import MirrorError
+from sparkmirror.model import ClusterClient, MirrorSettings, SlotProgress, TopicPartition
+from sparkmirror.wire.faults import reach
+
+__all__ = ["ControlLoop"]
+
+T = TypeVar("T")
+
+log = logging.getLogger(__name__)
+
+_ENDS_INTERVAL_S = 2.0
+_QUICK_LOOK_S = 5.0
+_QUICK_LOOKS = 6
+_FAILURE_PAUSE_S = 5.0
+_DRAIN_TIMEOUT_S = 2.0
+_STOP_TIMEOUT_S = 3.0
+_EVENTS_MAX = 1_000
+
+
+class ControlLoop:
+    """Control plane of all flows of one configuration.
+
+    ``prepare``, then ``start``, at the end ``stop``; the rest may be called from any thread.
+    ``once``: copy up to the end offsets frozen by ``prepare``; topics are not looked for again.
+    ``run_id`` names this run in the control topics.
+    """
+
+    def __init__(self, settings: MirrorSettings, *, once: bool, run_id: str) -> None:
+        self._once = once
+        self._stopping = threading.Event()
+        self._threads: list[threading.Thread] = []
+        self._events: list[str] = []
+        self._events_lock = threading.Lock()
+        self._flows = {
+            flow.name: FlowControl(flow, run_id, self._say, once=once)
+            for flow in settings.flows
+            if flow.enabled
+        }
+        self._wake = {name: threading.Event() for name in self._flows}
+
+    # --- start and stop ---------------------------------------------------------------------
+
+    def prepare(self) -> None:
+        """Reach all clusters, make topics, seed positions, publish assignments and run commands.
+
+        Flows are prepared side by side. Raises `MirrorError`, of the first flow in file order
+        that cannot start; an unreachable cluster before anything is changed anywhere.
+        """
+        _in_parallel(reach, self._clients())
+        _in_parallel(FlowControl.prepare, list(self._flows.values()))
+
+    def start(self) -> None:
+        """Start the threads; they are daemons and end with `stop`."""
+        for name, flow in self._flows.items():
+            self._run(f"ends-{name}", _ENDS_INTERVAL_S, flow.look_at_ends)
+            # The look itself waits for records, so there is no pause between two of them.
+            self._run(f"progress-{name}", 0.0, flow.look_at_progress, flow.forget_reader)
+            if not self._once:
+                self._spawn(f"topics-{name}", partial(self._follow_topics, flow))
+
+    def drain(self) -> None:
+        """Tell the slots of all flows to write what they have and end; at most two seconds.
+
+        A flow whose target does not take the command is told in `events`: its query then ends
+        with the end of the Spark session.
+        """
+        threads = [
+            self._spawn(f"drain-{name}", partial(self._drain, flow))
+            for name, flow in self._flows.items()
+        ]
+        deadline = time.monotonic() + _DRAIN_TIMEOUT_S
+        for thread in threads:
+            thread.join(max(0.0, deadline - time.monotonic()))
+            if thread.is_alive():
+                self._say(f"{thread.name}: the target takes no commands at present")
+
+    def stop(self) -> None:
+        """End the threads and close the connections; takes a few seconds at most."""
+        self._stopping.set()
+        for wake in self._wake.values():
+            wake.set()
+        deadline = time.monotonic() + _STOP_TIMEOUT_S
+        for thread in self._threads:
+            thread.join(max(0.0, deadline - time.monotonic()))
+        for name, flow in self._flows.items():
+            try:
+                flow.close()
+            except MirrorError as error:
+                log.debug("closing %s: %s", name, error)
+
+    # --- what others ask --------------------------------------------------------------------
+
+    def refresh(self) -> None:
+        """Look for new topics and partitions now, and every five seconds for half a minute.
+
+        Several looks, because a topic that is being created may not show at once.
+        """
+        for wake in self._wake.values():
+            wake.set()
+
+    def assignment(self, flow: str) -> Assignment:
+        """What flow ``A->B`` mirrors at present, and what is halted."""
+        return self._flows[flow].assignment()
+
+    def frozen_ends(self, flow: str) -> Mapping[TopicPartition, int] | None:
+        """Source end offsets (exclusive) that a ``--once`` run copies up to, else None."""
+        return self._flows[flow].frozen_ends()
+
+    def end_offsets(self, flow: str) -> Mapping[TopicPartition, int]:
+        """Newest known source end offsets (exclusive), at most a few seconds old."""
+        return self._flows[flow].ends()
+
+    def progress(self) -> tuple[SlotProgress, ...]:
+        """Newest report of each slot of each flow."""
+        return tuple(report for flow in self._flows.values() for report in flow.progress())
+
+    def events(self) -> list[str]:
+        """One-line notices since the last call, oldest first."""
+        with self._events_lock:
+            events, self._events = self._events, []
+        return events
+
+    # --- threads ----------------------------------------------------------------------------
+
+    def _say(self, line: str) -> None:
+        log.info("%s", line)
+        with self._events_lock:
+            self._events.append(line)
+            del self._events[:-_EVENTS_MAX]
+
+    def _spawn(self, name: str, body: Callable[[], None]) -> threading.Thread:
+        thread = threading.Thread(target=body, name=name, daemon=True)
+        self._threads.append(thread)
+        thread.start()
+        return thread
+
+    def _run(
+        self,
+        name: str,
+        interval_s: float,
+        job: Callable[[], None],
+        after_failure: Callable[[], None] | None = None,
+    ) -> None:
+        def body() -> None:
+            failing = False
+            while not self._stopping.is_set():
+                failing = not self._attempt(name, job, after_failure, told=failing)
+                self._stopping.wait(_FAILURE_PAUSE_S if failing else interval_s)
+
+        self._spawn(name, body)
+
+    def _attempt(
+        self,
+        name: str,
+        job: Callable[[], object],
+        after_failure: Callable[[], None] | None = None,
+        *,
+        told: bool,
+    ) -> bool:
+        """Run a job once; whether it went well.
+
+        The first failure of a row is told, then silence until it works again.
+        """
+        error: Exception
+        try:
+            job()
+        except MirrorError as known:
+            error = known
+        except Exception as unknown:
+            # A thread must outlive whatever happens in it; this is a defect, so keep its trace.
+            log.exception("%s", name)
+            error = unknown
+        else:
+            if told:
+                self._say(f"{name}: works again")
+            return True
+        if not told and not self._stopping.is_set():
+            self._say(f"{name}: {error}")
+        if after_failure is not None:
+            after_failure()
+        return False
+
+    def _follow_topics(self, flow: FlowControl) -> None:
+        """Discover at the refresh interval; sooner and more often after `refresh`."""
+        topics, wake = flow.settings.topics, self._wake[flow.name]
+        interval_s = float(topics.refresh_interval_s) if topics.refresh_enabled else None
+        quick_looks, failing = 0, False
+        while True:
+            pause_s = _QUICK_LOOK_S if quick_looks or failing else interval_s
+            asked = wake.wait(pause_s)
+            wake.clear()
+            if self._stopping.is_set():
+                return
+            quick_looks = _QUICK_LOOKS if asked else max(0, quick_looks - 1)
+            failing = not self._attempt(f"topics-{flow.name}", flow.discover, told=failing)
+
+    def _drain(self, flow: FlowControl) -> None:
+        self._attempt(f"drain-{flow.name}", flow.drain, told=False)
+
+    def _clients(self) -> list[ClusterClient]:
+        """One client per cluster and bootstrap list: reaching it twice would tell nothing new."""
+        clients: dict[tuple[str, tuple[str, ...]], ClusterClient] = {}
+        for flow in self._flows.values():
+            settings = flow.settings
+            roles = (settings.source, settings.target, settings.source_admin, settings.target_admin)
+            for client in roles:
+                clients.setdefault((client.alias, client.bootstrap_servers), client)
+        return list(clients.values())
+
+
+def _in_parallel(job: Callable[[T], object], items: Sequence[T]) -> None:
+    """Run ``job`` on all items at once; raises the error of the first item that failed."""
+    if not items:
+        return
+    with ThreadPoolExecutor(max_workers=min(16, len(items))) as pool:
+        futures = [pool.submit(job, item) for item in items]
+    for future in futures:
+        future.result()

@@ -1,0 +1,107 @@
+"""Where a flow begins: its position group, and positions taken over from Java's MirrorMaker.
+
+The position group's committed offsets are the truth. Only partitions without one are looked up
+elsewhere: in MirrorMaker 2's offset storage topic, so that this mirror goes on where a Java
+MirrorMaker 2 stopped (and where its own committed offsets expired).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from sparkmirror.control.internal import offset_storage_topic
+from sparkmirror.control.topics import Assignment
+from sparkmirror.errors import ClusterError
+from sparkmirror.model import FlowSettings, MirrorMode, TopicPartition
+from sparkmirror.wire.client import Cluster
+from sparkmirror.wire.connect_offsets import ConnectOffsets, read_source_positions
+from sparkmirror.wire.views import Committed
+
+__all__ = ["Seeding", "check_group_is_free", "plan_seeding", "position_group", "seed_positions"]
+
+
+@dataclass(frozen=True, slots=True)
+class Seeding:
+    """What was taken over: next source offset per source partition.
+
+    ``skipped``: records of the offset storage topic that make no sense.
+    """
+
+    seeded: Mapping[TopicPartition, int] = field(default_factory=dict)
+    skipped: int = 0
+
+
+def position_group(flow: FlowSettings) -> str:
+    """The consumer group whose committed offsets are the flow's positions.
+
+    On the target and under remote topic names (MirrorMaker 2), or on the source (MirrorMaker 1).
+    """
+    return flow.group_id or f"__mirror.{flow.name}"
+
+
+def plan_seeding(
+    assignment: Assignment,
+    committed: Mapping[TopicPartition, Committed],
+    stored: Mapping[TopicPartition, int],
+) -> dict[TopicPartition, tuple[int, str]]:
+    """Offset and metadata to commit, per remote partition. Pure.
+
+    Only partitions without a committed offset (by remote name) that ``stored`` (by source name)
+    knows.
+    """
+    return {
+        p.target: (stored[p.source], json.dumps({"source_topic_id": p.topic_id}))
+        for p in assignment.partitions
+        if p.target not in committed and p.source in stored
+    }
+
+
+def seed_positions(target: Cluster, flow: FlowSettings, assignment: Assignment) -> Seeding:
+    """Take over MirrorMaker 2's stored offsets where the position group has none.
+
+    Does nothing in MirrorMaker 1 mode: there the group is the one the Java tool uses. Raises
+    `MirrorError`.
+    """
+    if flow.mode is MirrorMode.MM1 or not assignment.partitions:
+        return Seeding()
+    group = position_group(flow)
+    committed = target.committed_offsets(group, [p.target for p in assignment.partitions])
+    if len(committed) == len(assignment.partitions):
+        return Seeding()
+    stored = _stored_offsets(target, flow)
+    commits = plan_seeding(assignment, committed, stored.positions)
+    if commits:
+        target.commit_offsets(group, commits)
+    source_of = {p.target: p.source for p in assignment.partitions}
+    seeded = {source_of[tp]: offset for tp, (offset, _) in commits.items()}
+    return Seeding(seeded, stored.skipped)
+
+
+def _stored_offsets(target: Cluster, flow: FlowSettings) -> ConnectOffsets:
+    topic = offset_storage_topic(flow)
+    if topic not in target.topics([topic]):
+        return ConnectOffsets({})
+    return read_source_positions(target.read_compacted(topic), flow.source.alias)
+
+
+def check_group_is_free(source: Cluster, flow: FlowSettings) -> None:
+    """Make sure that no consumer is active in the group of a MirrorMaker 1 flow.
+
+    Raises `ClusterError` naming the members: two mirrors in one group would both copy.
+    """
+    if flow.mode is not MirrorMode.MM1:
+        return
+    members = source.group_members(flow.group_id)
+    if not members:
+        return
+    names = sorted(
+        {f"{m.client_id or 'a consumer'} at {m.host or 'an unknown host'}" for m in members}
+    )
+    shown = ", ".join(names[:5]) + (" and others" if len(names) > 5 else "")
+    raise ClusterError(
+        f"the group {flow.group_id} has active members ({shown}): a Java MirrorMaker still runs.",
+        where=f"cluster {flow.source.alias}",
+        do="Stop it first, this mirror then goes on where it stopped.",
+    )

@@ -1,0 +1,324 @@
+"""One flow is one streaming query: read this first.
+
+::
+
+    readStream.format("sparkmirror")        data/source.py  plans epochs, deals slots
+      └─ slot (a task)                      data/slot.py    Fetch → rows of raw batches
+    [optional transform of the DataFrame]
+    writeStream.format("sparkmirror")
+      └─ the same task's sink               data/sink.py    rows → Produce, then positions
+
+`FlowRunner` starts Spark, one query per flow, and ends them. It holds no data and no positions.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import re
+import shutil
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from sparkmirror.data.plan import encode_flow
+from sparkmirror.data.ship import python_archive
+from sparkmirror.demo.java import find_java, java_environment
+from sparkmirror.errors import ConfigError, MachineError, MirrorError
+from sparkmirror.model import FlowSettings, MirrorSettings
+from sparkmirror.observe.logs import SPARK_LOG_FILE_NAME, spark_log4j2_properties
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+    from pyspark.sql.streaming import StreamingQuery
+
+__all__ = ["FlowRunner", "local_master", "spark_settings"]
+
+log = logging.getLogger(__name__)
+
+_LOCAL = re.compile(r"local(?:\[(?:(\d+)|\*)(?:\s*,\s*(\d+))?\])?")
+_TASK_ATTEMPTS = 8
+_POLL_S = 0.05
+
+
+def local_master(master: str, slots: int, cores: int) -> str:
+    """``local[N,attempts]`` with a thread for every slot; other masters stay as they are.
+
+    A slot holds its thread for the whole epoch, so fewer threads than slots would leave some
+    partitions unmirrored for as long.
+    """
+    match = _LOCAL.fullmatch(master.strip())
+    if match is None:
+        return master
+    asked = int(match[1]) if match[1] else cores
+    attempts = int(match[2]) if match[2] else _TASK_ATTEMPTS
+    return f"local[{max(asked, slots, 1)},{attempts}]"
+
+
+def spark_settings(
+    settings: MirrorSettings, *, master: str, work_dir: Path, cores: int
+) -> dict[str, str]:
+    """Spark's configuration for the pipeline; each value was measured or has its reason here."""
+    slots = sum(flow.tasks_max for flow in settings.flows)
+    conf = {
+        "spark.master": local_master(master, slots, cores),
+        "spark.app.name": "sparkmirror",
+        "spark.ui.enabled": "false",
+        # Rows must not wait in buffers between Python and the JVM: with the defaults (64 KiB)
+        # they did, for seconds.
+        "spark.buffer.size": "16",
+        "spark.sql.execution.arrow.maxRecordsPerBatch": "1",
+        "spark.python.worker.reuse": "true",
+        "spark.python.unix.domain.socket.enabled": "true",
+        "spark.task.maxFailures": str(_TASK_ATTEMPTS),
+        # A slot that waits for data is idle, not stuck.
+        "spark.speculation": "false",
+        "spark.sql.streaming.minBatchesToRetain": "2",
+        "spark.sql.streaming.pollingDelay": "100ms",
+        "spark.sql.streaming.numRecentProgressUpdates": "2",
+        "spark.sql.adaptive.enabled": "false",
+        # Several flows run side by side; their tasks must not queue behind one another.
+        "spark.scheduler.mode": "FAIR",
+        "spark.driver.memory": "1g",
+        "spark.sql.warehouse.dir": str(work_dir / "warehouse"),
+        "spark.local.dir": str(work_dir / "spark-local"),
+        "spark.driver.extraJavaOptions": " ".join(
+            [
+                f"-Dlog4j2.configurationFile={(work_dir / 'log4j2.properties').as_uri()}",
+                # The JVM only moves bytes: a small young generation and a serial-like pause are
+                # worth more than throughput of the collector.
+                "-XX:+UseParallelGC",
+                "-Dio.netty.tryReflectionSetAccessible=true",
+            ]
+        ),
+    }
+    if not conf["spark.master"].startswith("local"):
+        conf["spark.driver.host"] = "127.0.0.1" if "127.0.0.1" in master else _own_host()
+    return conf
+
+
+def _own_host() -> str:
+    import socket  # noqa: PLC0415  (only for a remote master)
+
+    return socket.gethostbyname(socket.gethostname())
+
+
+class FlowRunner:
+    """Spark and one streaming query per flow.
+
+    ``run_id`` names this run in the control topic; ``work_dir`` takes logs and the disposable
+    checkpoints. Raises `MirrorError` from `start`.
+    """
+
+    def __init__(
+        self,
+        settings: MirrorSettings,
+        *,
+        master: str,
+        once: bool,
+        spark_conf: Mapping[str, str],
+        work_dir: Path,
+        run_id: str,
+    ) -> None:
+        self._settings = settings
+        self._master = master
+        self._once = once
+        self._user_conf = dict(spark_conf)
+        self._work_dir = work_dir
+        self._run_id = run_id
+        self._spark: SparkSession | None = None
+        self._queries: dict[str, StreamingQuery] = {}
+        self._stopping = False
+        self._failures: tuple[MirrorError, ...] = ()
+
+    # -- start -----------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Start Spark, then the queries. Raises `MirrorError`."""
+        self._spark = self._session()
+        for flow in self._settings.flows:
+            try:
+                self._queries[flow.name] = self._start_query(self._spark, flow)
+            except Exception as error:
+                raise _failure(error, flow.name, self._spark_log) from error
+
+    @property
+    def _spark_log(self) -> Path:
+        return self._work_dir / SPARK_LOG_FILE_NAME
+
+    def _session(self) -> SparkSession:
+        java = find_java()
+        os.environ.update(java_environment(java))
+        os.environ["PYSPARK_PYTHON"] = sys.executable
+        os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+        # Slots load our modules at every start; a machine-wide "write no bytecode" would make
+        # each of them compile again.
+        os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+        self._work_dir.mkdir(parents=True, exist_ok=True)
+        (self._work_dir / "log4j2.properties").write_text(
+            spark_log4j2_properties(self._spark_log), encoding="utf-8"
+        )
+        conf = spark_settings(
+            self._settings,
+            master=self._master,
+            work_dir=self._work_dir,
+            cores=os.cpu_count() or 1,
+        )
+        if not conf["spark.master"].startswith("local"):
+            conf |= python_archive(self._work_dir)
+        conf |= self._user_conf
+        return self._launch(conf)
+
+    def _launch(self, conf: Mapping[str, str]) -> SparkSession:
+        from pyspark import SparkConf, SparkContext  # noqa: PLC0415  (takes a second)
+        from pyspark.java_gateway import launch_gateway  # noqa: PLC0415
+        from pyspark.sql import SparkSession  # noqa: PLC0415
+
+        spark_conf = SparkConf(loadDefaults=False)
+        for key, value in conf.items():
+            spark_conf.set(key, value)
+        try:
+            with self._spark_log.open("ab") as output:
+                # A session of its own: the terminal's Ctrl+C is for us, Spark is told to drain.
+                gateway = launch_gateway(
+                    conf=spark_conf,
+                    popen_kwargs={
+                        "stdout": output,
+                        "stderr": output,
+                        "start_new_session": True,
+                    },
+                )
+            spark = SparkSession(SparkContext(conf=spark_conf, gateway=gateway))
+        except Exception as error:
+            raise MachineError(
+                f"Spark does not start ({error}).",
+                where=f"master {conf['spark.master']}",
+                do=f"Its own words are in {self._spark_log}.",
+            ) from error
+        self._check_slots(spark)
+        return spark
+
+    def _check_slots(self, spark: SparkSession) -> None:
+        """A cluster with fewer cores than slots would leave partitions unmirrored."""
+        if spark.sparkContext.master.startswith("local"):
+            return
+        slots = sum(flow.tasks_max for flow in self._settings.flows)
+        deadline = time.monotonic() + 60
+        cores = 0
+        while time.monotonic() < deadline:
+            cores = spark.sparkContext.defaultParallelism
+            if cores >= slots:
+                return
+            time.sleep(0.5)
+        raise ConfigError(
+            f"tasks.max asks for {slots} slots in all flows, the Spark cluster offers {cores} cores.",
+            where=f"master {spark.sparkContext.master}",
+            do="Lower tasks.max, or give the cluster more cores.",
+        )
+
+    def _start_query(self, spark: SparkSession, flow: FlowSettings) -> StreamingQuery:
+        from sparkmirror.data.source import FORMAT, MirrorDataSource  # noqa: PLC0415
+
+        spark.dataSource.register(MirrorDataSource)
+        options = {
+            "flow": encode_flow(flow),
+            "run_id": self._run_id,
+            "once": "true" if self._once else "false",
+        }
+        rows = spark.readStream.format(FORMAT).options(**options).load()
+        checkpoint = self._work_dir / "checkpoints" / _directory_name(flow.name)
+        # Positions live in Kafka; what an earlier run left here would only be replayed.
+        shutil.rmtree(checkpoint, ignore_errors=True)
+        writer = (
+            rows.writeStream.format(FORMAT)
+            .queryName(flow.name)
+            .options(**options)
+            .option("checkpointLocation", str(checkpoint))
+        )
+        if self._once:
+            writer = writer.trigger(availableNow=True)
+        return writer.start()
+
+    # -- while it runs ---------------------------------------------------------------------
+
+    def active(self) -> bool:
+        """Whether any query still runs (one that waits after a drain does not)."""
+        return any(self._busy(query) for query in self._queries.values())
+
+    def _busy(self, query: StreamingQuery) -> bool:
+        if not query.isActive:
+            return False
+        if not self._stopping:
+            return True
+        status: dict[str, Any] = query.status
+        return bool(status.get("isTriggerActive")) or bool(status.get("isDataAvailable"))
+
+    def errors(self) -> tuple[MirrorError, ...]:
+        """Why queries failed; empty while all is well."""
+        if self._spark is None:
+            return self._failures
+        found = []
+        for name, query in self._queries.items():
+            if not query.isActive:
+                error = query.exception()
+                if error is not None:
+                    found.append(_failure(error, name, self._spark_log))
+        return tuple(found)
+
+    def stop(self, *, grace_s: float) -> None:
+        """Wait up to ``grace_s`` for drained queries to come to rest, then stop Spark."""
+        self._stopping = True
+        deadline = time.monotonic() + grace_s
+        while time.monotonic() < deadline and self.active():
+            time.sleep(_POLL_S)
+        with contextlib.suppress(Exception):  # a JVM that was killed cannot say why queries ended
+            self._failures = self.errors()
+        for query in self._queries.values():
+            with contextlib.suppress(Exception):  # a query that is gone is stopped
+                query.stop()
+        if self._spark is not None:
+            with contextlib.suppress(Exception):  # so is a JVM that is gone
+                self._spark.stop()
+            self._end_gateway(self._spark)
+            self._spark = None
+
+    def _end_gateway(self, spark: SparkSession) -> None:
+        from pyspark import SparkContext  # noqa: PLC0415
+
+        gateway = spark.sparkContext._gateway
+        if gateway is None:
+            return
+        with contextlib.suppress(Exception):
+            gateway.shutdown()
+        process = getattr(gateway, "proc", None)
+        if process is not None:
+            process.stdin.close()
+            with contextlib.suppress(Exception):
+                process.wait(5)
+            if process.poll() is None:
+                process.kill()
+        SparkContext._gateway = None
+        SparkContext._jvm = None
+
+
+def _directory_name(flow: str) -> str:
+    return re.sub(r"[^\w.-]", "_", flow)
+
+
+def _failure(error: BaseException, flow: str, spark_log: Path) -> MirrorError:
+    """A query's failure in our words: the innermost Python error if there is one."""
+    text = str(error)
+    ours = re.findall(r"sparkmirror\.errors\.(\w+): (.+)", text)
+    if ours:
+        return MirrorError(ours[-1][1].strip(), where=f"flow {flow}")
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    python = [line for line in lines if re.match(r"[\w.]*(Error|Exception|Lost)\b.*", line)]
+    what = (python or lines or [type(error).__name__])[-1]
+    return MirrorError(
+        f"the query failed: {what}",
+        where=f"flow {flow}",
+        do=f"Spark's own words are in {spark_log}.",
+    )

@@ -1,0 +1,123 @@
+"""Which slot mirrors which partitions: pure functions, and the plan that travels to a task."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, get_type_hints
+
+from sparkmirror.model import (
+    ClusterClient,
+    FlowSettings,
+    MirrorMode,
+    TopicPartition,
+)
+from sparkmirror.wire.signals import SourcePartition
+
+__all__ = ["SlotPlan", "deal", "decode_flow", "encode_flow", "plan_slots"]
+
+
+@dataclass(frozen=True, slots=True)
+class SlotPlan:
+    """One slot of one epoch: what the task's ``read`` is given.
+
+    ``ends``: exclusive source end offsets of a bounded run, None in continuous mode.
+    ``control_offset``: where in the control topic's commands the slot starts to listen; the
+    planner has seen everything before it.
+    """
+
+    slot: int
+    epoch: int
+    run_id: str
+    partitions: tuple[SourcePartition, ...]
+    ends: tuple[tuple[str, int, int], ...] | None
+    control_offset: int
+
+    def end_offsets(self) -> dict[TopicPartition, int] | None:
+        """``ends`` by partition; a partition that has none is not bounded."""
+        if self.ends is None:
+            return None
+        return {TopicPartition(topic, index): end for topic, index, end in self.ends}
+
+
+def deal(
+    partitions: Sequence[SourcePartition], slots_max: int
+) -> list[tuple[SourcePartition, ...]]:
+    """Deal partitions round-robin in order, as MirrorMaker 2 deals them to tasks.
+
+    Returns min(``slots_max``, number of partitions) non-empty hands.
+    """
+    ordered = sorted(partitions)
+    count = min(max(1, slots_max), len(ordered))
+    return [tuple(ordered[index::count]) for index in range(count)]
+
+
+def plan_slots(
+    partitions: Sequence[SourcePartition],
+    *,
+    slots_max: int,
+    epoch: int,
+    run_id: str,
+    ends: Mapping[TopicPartition, int] | None,
+    control_offset: int,
+) -> list[SlotPlan]:
+    """The slots of one epoch. In a bounded run, partitions without an end are left out."""
+    wanted = [p for p in partitions if ends is None or p.source in ends]
+    return [
+        SlotPlan(
+            slot=index,
+            epoch=epoch,
+            run_id=run_id,
+            partitions=hand,
+            ends=None
+            if ends is None
+            else tuple((p.topic, p.partition, ends[p.source]) for p in hand),
+            control_offset=control_offset,
+        )
+        for index, hand in enumerate(deal(wanted, slots_max))
+    ]
+
+
+# -- settings as a Spark option ------------------------------------------------------------------
+
+
+def encode_flow(flow: FlowSettings) -> str:
+    """``flow`` as JSON for a Spark option, without the clients' properties.
+
+    Spark shows options in plans, logs and its UI, so what may hold secrets stays out.
+    """
+
+    def plain(value: Any) -> Any:
+        if isinstance(value, ClusterClient):
+            value = dataclasses.replace(value, properties={})
+        if dataclasses.is_dataclass(value):
+            return {
+                field.name: plain(getattr(value, field.name))
+                for field in dataclasses.fields(value)
+            }
+        if isinstance(value, MirrorMode):
+            return value.value
+        if isinstance(value, tuple):
+            return [plain(item) for item in value]
+        return value
+
+    return json.dumps(plain(flow), separators=(",", ":"))
+
+
+def decode_flow(text: str) -> FlowSettings:
+    """The flow in an option written by `encode_flow`."""
+    flow: FlowSettings = _rebuild(FlowSettings, json.loads(text))
+    return flow
+
+
+def _rebuild(kind: Any, value: Any) -> Any:
+    if dataclasses.is_dataclass(kind):
+        hints = get_type_hints(kind)
+        return kind(**{name: _rebuild(hints[name], item) for name, item in value.items()})  # type: ignore[operator]
+    if kind is MirrorMode:
+        return MirrorMode(value)
+    if isinstance(value, list):
+        return tuple(value)
+    return value

@@ -1,0 +1,53 @@
+"""Shipping our code and its dependencies to the executors of a Spark cluster.
+
+Executors need Python with PySpark's own requirements (pandas, pyarrow) in the version that the
+driver has. What sparkmirror adds to them, itself included, travels as one archive that Spark
+unpacks next to every executor.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import tarfile
+from pathlib import Path
+
+from sparkmirror.errors import MachineError
+
+__all__ = ["SHIPPED", "python_archive"]
+
+SHIPPED = ("sparkmirror", "kafka", "crc32c", "cramjam")
+"""Packages that a plain PySpark installation lacks."""
+_UNPACKED = "sparkmirror-python"
+
+
+def python_archive(directory: Path) -> dict[str, str]:
+    """Write the archive into ``directory``; the Spark settings that ship and use it.
+
+    Raises `MachineError` when a package is not a directory on this machine.
+    """
+    path = directory / f"{_UNPACKED}.tar.gz"
+    with tarfile.open(path, "w:gz", compresslevel=1) as archive:
+        for name in SHIPPED:
+            for place in _places(name):
+                archive.add(place, arcname=place.name, filter=_without_caches)
+    return {
+        "spark.archives": f"{path.as_uri()}#{_UNPACKED}",
+        "spark.executorEnv.PYTHONPATH": f"./{_UNPACKED}",
+    }
+
+
+def _places(name: str) -> list[Path]:
+    spec = importlib.util.find_spec(name)
+    if spec is None or not spec.submodule_search_locations:
+        raise MachineError(
+            f"the package {name} cannot be shipped to the Spark cluster: it is not a directory here.",
+            do="Install sparkmirror with pip into a virtual environment.",
+        )
+    package = Path(next(iter(spec.submodule_search_locations)))
+    # Wheels with compiled parts keep the libraries they need in a neighbour of that name.
+    libraries = package.parent / f"{name}.libs"
+    return [package, libraries] if libraries.is_dir() else [package]
+
+
+def _without_caches(entry: tarfile.TarInfo) -> tarfile.TarInfo | None:
+    return None if "__pycache__" in entry.name else entry

@@ -1,0 +1,347 @@
+"""The sink end of a slot: raw batches out of Spark's rows, into the target, positions after them.
+
+One `SlotSink` serves one task. The producer behind it is kept per process (`_POOL`), because
+Spark reuses its Python workers from epoch to epoch and a producer id is worth keeping.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import time
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from sparkmirror.data.rows import Chunk, read_chunks
+from sparkmirror.errors import MirrorError
+from sparkmirror.model import (
+    FlowSettings,
+    Halt,
+    MirrorMode,
+    PartitionProgress,
+    SlotProgress,
+    TopicPartition,
+)
+from sparkmirror.observe.latency import Histogram
+from sparkmirror.wire.batch import split
+from sparkmirror.wire.connect_offsets import encode_source_offset, offsets_topic, partition_for_key
+from sparkmirror.wire.connection import ConnectionLost
+from sparkmirror.wire.produce import Acknowledged, Producer
+from sparkmirror.wire.records import Record, encode_batch
+from sparkmirror.wire.routes import Routes
+from sparkmirror.wire.signals import PROGRESS_PARTITION, control_topic, encode_progress
+
+__all__ = ["SlotSink", "SlotSummary"]
+
+log = logging.getLogger(__name__)
+
+# What may wait for acknowledgements; rows beyond it stay in Spark and, behind it, in the brokers.
+UNACKNOWLEDGED_BYTES_MAX = 32 * 1024 * 1024
+_PROGRESS_S = 1.0
+_IDLE_PROGRESS_S = 10.0
+
+_POOL: dict[str, Producer] = {}
+
+
+@dataclass(frozen=True, slots=True)
+class SlotSummary:
+    """What one task wrote; its commit message to the driver."""
+
+    slot: int
+    epoch: int
+    records: int
+    bytes: int
+
+
+@dataclass(slots=True, eq=False)
+class _Pending:
+    """One chunk whose batches are on their way."""
+
+    lane: _Lane
+    next_offset: int
+    records: int
+    bytes: int
+    timestamp_ms: int
+    batches_left: int
+
+
+@dataclass(slots=True, eq=False)
+class _Lane:
+    """One source partition through this sink.
+
+    Invariant: ``position`` moves only past chunks all of whose batches, and all chunks before
+    them, are acknowledged.
+    """
+
+    source: TopicPartition
+    target: TopicPartition
+    position: int = -1
+    committed: int = -1
+    saved: int = -1
+    timestamp_ms: int = -1
+    records: int = 0
+    bytes: int = 0
+    halt: Halt | None = None
+    source_halt: Halt | None = None
+    queue: deque[_Pending] = field(default_factory=deque)
+
+    def settle(self) -> None:
+        """Move the position past what is acknowledged without a gap."""
+        while self.queue and not self.queue[0].batches_left:
+            done = self.queue.popleft()
+            self.position = done.next_offset
+            self.records += done.records
+            self.bytes += done.bytes
+            self.timestamp_ms = max(self.timestamp_ms, done.timestamp_ms)
+
+
+class SlotSink:
+    """Consumes the rows of one task."""
+
+    def __init__(self, flow: FlowSettings) -> None:
+        self.flow = flow
+        self.slot = -1
+        self.epoch = -1
+        self._topic_ids: dict[str, str] = {}
+        self._lanes: dict[TopicPartition, _Lane] = {}
+        self._latency = Histogram()
+        self._batches = 0
+        self._source_errors: dict[str, int] = {}
+        self._last_commit = time.monotonic()
+        self._last_progress = 0.0
+        self._reported: tuple[int, int, int] = (-1, -1, -1)
+        self._positions = self._position_routes()
+        self._producer = _producer(flow)
+        self._producer.forget_halts()
+
+    def _position_routes(self) -> Routes:
+        mm1 = self.flow.mode is MirrorMode.MM1
+        return Routes(self.flow.source if mm1 else self.flow.target)
+
+    # -- the task --------------------------------------------------------------------------
+
+    def run(self, batches: Iterator[Any]) -> SlotSummary:
+        """Write all rows of ``batches`` (pyarrow.RecordBatch), then everything is acknowledged
+        and committed.
+        """
+        try:
+            for batch in batches:
+                for row in range(batch.num_rows):
+                    self._take(*read_chunks(batch, row))
+                self._pump()
+                self._housekeep()
+            self._finish()
+        except BaseException:
+            # The state of requests under way is unknown: the next task starts with a fresh
+            # producer, and with the positions committed so far.
+            _drop_producer(self.flow)
+            raise
+        finally:
+            self._positions.close()
+        return SlotSummary(
+            self.slot,
+            self.epoch,
+            sum(lane.records for lane in self._lanes.values()),
+            sum(lane.bytes for lane in self._lanes.values()),
+        )
+
+    def _take(self, chunks: list[Chunk], records: memoryview, notes: str | None) -> None:
+        if notes:
+            self._hear(json.loads(notes))
+        for chunk in chunks:
+            lane = self._lane(chunk)
+            if lane.halt is not None:
+                continue
+            pending = _Pending(
+                lane, chunk.next_offset, chunk.record_count, chunk.size, chunk.timestamp_ms, 0
+            )
+            lane.queue.append(pending)
+            if chunk.size:
+                part = records[chunk.start : chunk.start + chunk.size]
+                cuts = split(part)
+                pending.batches_left = len(cuts)
+                self._batches += len(cuts)
+                for start, end in cuts:
+                    self._producer.append(lane.target, part[start:end], pending)
+            lane.settle()
+
+    def _lane(self, chunk: Chunk) -> _Lane:
+        source = TopicPartition(chunk.topic, chunk.partition)
+        lane = self._lanes.get(source)
+        if lane is None:
+            target = TopicPartition(chunk.remote_topic, chunk.partition)
+            lane = self._lanes[source] = _Lane(source, target)
+            self._producer.routes.add_topics([chunk.remote_topic])
+        return lane
+
+    def _hear(self, notes: dict[str, Any]) -> None:
+        """Notes of the source slot: who it is (first row), halted partitions, error counts."""
+        if "slot" in notes:
+            self.slot, self.epoch = notes["slot"], notes["epoch"]
+            self._topic_ids = notes["topic_ids"]
+            for topic, partition, remote, position in notes["partitions"]:
+                source = TopicPartition(topic, partition)
+                lane = _Lane(source, TopicPartition(remote, partition), position, position, position)
+                self._lanes[source] = lane
+            self._producer.routes.add_topics({lane.target.topic for lane in self._lanes.values()})
+        if "errors" in notes:
+            self._source_errors = notes["errors"]
+        for topic, partition, code, reason, retriable in notes.get("halts", ()):
+            found = self._lanes.get(TopicPartition(topic, partition))
+            if found is not None:
+                found.source_halt = Halt(code, reason, retriable) if code else None
+
+    # -- acknowledgements ------------------------------------------------------------------
+
+    def _pump(self) -> None:
+        self._settle(self._producer.pump(0.0))
+        while self._producer.bytes_waiting > UNACKNOWLEDGED_BYTES_MAX:
+            self._settle(self._producer.pump(0.2))
+            self._housekeep()
+
+    def _settle(self, acknowledged: list[Acknowledged]) -> None:
+        now_ms = time.time() * 1000
+        for ack in acknowledged:
+            pending = ack.token
+            if not isinstance(pending, _Pending):
+                continue
+            pending.batches_left -= 1
+            if not pending.batches_left:
+                if pending.timestamp_ms >= 0:
+                    self._latency.add(max(0.0, now_ms - pending.timestamp_ms))
+                pending.lane.settle()
+        halts = self._producer.halts
+        if halts:
+            for lane in self._lanes.values():
+                halt = halts.get(lane.target)
+                if halt is not None and lane.halt is None:
+                    lane.halt = halt
+                    lane.queue.clear()
+                    log.error("%s", halt.reason)
+
+    def _housekeep(self) -> None:
+        now = time.monotonic()
+        if (now - self._last_commit) * 1000 >= self.flow.position_interval_ms:
+            self._last_commit = now
+            try:
+                self._commit()
+            except (MirrorError, ConnectionLost) as error:
+                # The next round commits the same positions or later ones.
+                log.warning("positions not committed this time: %s", error)
+        if now - self._last_progress >= _PROGRESS_S:
+            self._report(now)
+
+    def _commit(self) -> None:
+        due = {lane: lane.position for lane in self._lanes.values() if lane.position > lane.committed}
+        if not due:
+            return
+        mm1 = self.flow.mode is MirrorMode.MM1
+        offsets = {
+            (lane.source if mm1 else lane.target): (position, self._metadata(lane, mm1))
+            for lane, position in due.items()
+        }
+        self._positions.commit(self.flow.group_id, offsets)
+        for lane, position in due.items():
+            lane.committed = position
+
+    def _metadata(self, lane: _Lane, mm1: bool) -> str:
+        if mm1:
+            return ""
+        topic_id = self._topic_ids.get(lane.source.topic, "")
+        return json.dumps({"source_topic_id": topic_id}) if topic_id else ""
+
+    # -- reports ---------------------------------------------------------------------------
+
+    def _report(self, now: float) -> None:
+        if self.slot < 0:
+            return
+        lanes = self._lanes.values()
+        records, size = sum(lane.records for lane in lanes), sum(lane.bytes for lane in lanes)
+        errors = dict(self._source_errors)
+        for code, count in self._producer.errors.items():
+            errors[code] = errors.get(code, 0) + count
+        halted = sum(1 for lane in lanes if lane.halt or lane.source_halt)
+        state = (records, sum(errors.values()), halted)
+        if state == self._reported and now - self._last_progress < _IDLE_PROGRESS_S:
+            return
+        self._last_progress, self._reported = now, state
+        progress = SlotProgress(
+            flow=self.flow.name,
+            slot=self.slot,
+            worker=f"{os.uname().nodename}:{os.getpid()}:{self.epoch}",
+            epoch=self.epoch,
+            time_ms=int(time.time() * 1000),
+            records=records,
+            bytes=size,
+            batches=self._batches,
+            latency_counts=tuple(self._latency.counts),
+            errors=errors,
+            partitions=tuple(
+                PartitionProgress(
+                    lane.source.topic,
+                    lane.source.partition,
+                    lane.position,
+                    lane.timestamp_ms,
+                    lane.records,
+                    lane.bytes,
+                    lane.halt or lane.source_halt,
+                )
+                for lane in lanes
+            ),
+        )
+        key, value = encode_progress(progress)
+        self._append_record(
+            TopicPartition(control_topic(self.flow), PROGRESS_PARTITION), key, value
+        )
+
+    def _append_record(self, tp: TopicPartition, key: bytes, value: bytes | None) -> None:
+        record = Record(0, int(time.time() * 1000), key, value, ())
+        self._producer.routes.add_topics([tp.topic])
+        self._producer.append(tp, memoryview(encode_batch([record], codec=0)))
+
+    # -- the end of the epoch --------------------------------------------------------------
+
+    def _finish(self) -> None:
+        """Everything acknowledged, committed, and saved for a MirrorMaker 2 to find."""
+        while not self._producer.idle:
+            self._settle(self._producer.pump(0.2))
+            self._housekeep()
+        self._commit()
+        self._save_connect_offsets()
+        self._reported = (-1, -1, -1)
+        self._report(time.monotonic())
+        while not self._producer.idle:
+            self._settle(self._producer.pump(0.2))
+
+    def _save_connect_offsets(self) -> None:
+        if self.flow.mode is MirrorMode.MM1:
+            return
+        topic = self.flow.offset_storage_topic or offsets_topic(self.flow.source.alias)
+        for lane in self._lanes.values():
+            if lane.position <= max(0, lane.saved):
+                continue
+            key, value = encode_source_offset(
+                self.flow.source.alias, lane.source, lane.position
+            )
+            partition = partition_for_key(key, self.flow.offset_storage_partitions)
+            self._append_record(TopicPartition(topic, partition), key, value)
+            lane.saved = lane.position
+
+
+def _producer(flow: FlowSettings) -> Producer:
+    key = f"{flow.name}|{','.join(flow.target.bootstrap_servers)}"
+    producer = _POOL.get(key)
+    if producer is None:
+        routes = Routes(flow.target, send_buffer_bytes=flow.produce.send_buffer_bytes)
+        producer = _POOL[key] = Producer(routes, flow.produce)
+    return producer
+
+
+def _drop_producer(flow: FlowSettings) -> None:
+    key = f"{flow.name}|{','.join(flow.target.bootstrap_servers)}"
+    producer = _POOL.pop(key, None)
+    if producer is not None:
+        producer.close()

@@ -1,0 +1,155 @@
+"""The flow as a PySpark data source: planner, reader and writer under the format ``sparkmirror``.
+
+Spark's offset is the number of the epoch, nothing else; positions live in Kafka. Each class here
+is what Spark's Python Data Source API asks for and hands over to `data.slot` and `data.sink`.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceStreamArrowWriter,
+    DataSourceStreamReader,
+    InputPartition,
+    WriterCommitMessage,
+)
+from pyspark.sql.streaming.datasource import ReadLimit, SupportsTriggerAvailableNow
+from pyspark.sql.types import StructType
+
+from sparkmirror.data.plan import SlotPlan, decode_flow, plan_slots
+from sparkmirror.data.rows import SCHEMA
+from sparkmirror.data.sink import SlotSink, SlotSummary
+from sparkmirror.data.slot import SlotReader
+from sparkmirror.data.watch import ControlWatch
+from sparkmirror.wire.signals import CommandKind
+
+__all__ = ["FORMAT", "MirrorDataSource"]
+
+log = logging.getLogger(__name__)
+
+FORMAT = "sparkmirror"
+
+
+class MirrorDataSource(DataSource):
+    """Both ends of one flow.
+
+    Options: ``flow`` (see `data.plan.encode_flow`), ``run_id``, ``once`` (true/false).
+    """
+
+    @classmethod
+    def name(cls) -> str:
+        """The format's name."""
+        return FORMAT
+
+    def schema(self) -> str:
+        """The rows of `data.rows`."""
+        return SCHEMA
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
+        """The planner (driver side) and the slots' reader (executors)."""
+        return _Planner(dict(self.options))
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> _Writer:  # noqa: N802
+        """The slots' writer."""
+        return _Writer(self.options["flow"])
+
+
+class _Slot(InputPartition):
+    def __init__(self, plan: SlotPlan) -> None:
+        super().__init__(plan)
+
+
+class _Planner(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Plans epochs. One long-lived object per query, in a worker of its own on the driver."""
+
+    def __init__(self, options: dict[str, str]) -> None:
+        self._options = options
+        self._flow_text = options["flow"]
+        self._once = options.get("once") == "true"
+        self._watch: ControlWatch | None = None
+        self._once_epoch: int | None = None
+
+    def initialOffset(self) -> dict[str, int]:  # noqa: N802
+        return {"epoch": 0}
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+        """A bounded run is one epoch: its ends are frozen in the assignment already."""
+
+    def latestOffset(self, start: dict[str, int], limit: ReadLimit) -> dict[str, int]:  # noqa: N802
+        """The next epoch, or ``start`` again when there is nothing to mirror (any more)."""
+        watch = self._control()
+        watch.catch_up()
+        command, assignment = watch.command, watch.assignment
+        run_id = self._options["run_id"]
+        if self._once:
+            if self._once_epoch is None:
+                self._once_epoch = int(start["epoch"]) + 1
+            return {"epoch": self._once_epoch}
+        drained = (
+            command is not None
+            and command.run_id == run_id
+            and command.kind is CommandKind.DRAIN
+        )
+        nothing = assignment is None or assignment.run_id != run_id or not assignment.partitions
+        if drained or nothing:
+            return start
+        return {"epoch": int(start["epoch"]) + 1}
+
+    def partitions(self, start: dict[str, int], end: dict[str, int]) -> list[InputPartition]:
+        """The slots of the epoch, from the newest assignment of this run."""
+        if start == end:
+            return []
+        watch = self._control()
+        watch.catch_up()
+        flow, assignment = decode_flow(self._flow_text), watch.assignment
+        run_id = self._options["run_id"]
+        if assignment is None or assignment.run_id != run_id:
+            return []
+        plans = plan_slots(
+            assignment.partitions,
+            slots_max=flow.tasks_max,
+            epoch=int(end["epoch"]),
+            run_id=run_id,
+            ends=assignment.ends if self._once else None,
+            control_offset=watch.offset,
+        )
+        return [_Slot(plan) for plan in plans]
+
+    def read(self, partition: InputPartition) -> Iterator[Any]:
+        """Executor side: the rows of one slot."""
+        return SlotReader(decode_flow(self._flow_text), partition.value).rows()
+
+    def stop(self) -> None:
+        if self._watch is not None:
+            self._watch.close()
+
+    def _control(self) -> ControlWatch:
+        if self._watch is None:
+            self._watch = ControlWatch(decode_flow(self._flow_text))
+        return self._watch
+
+
+@dataclass
+class _Committed(WriterCommitMessage):
+    summary: SlotSummary
+
+
+class _Writer(DataSourceStreamArrowWriter):
+    """Executor side of the sink. Positions are committed by the slots, so commit has no work."""
+
+    def __init__(self, flow_text: str) -> None:
+        self._flow_text = flow_text
+
+    def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
+        return _Committed(SlotSink(decode_flow(self._flow_text)).run(iterator))
+
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
+        """Nothing is left to do: every slot committed what it wrote."""
+
+    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
+        """Nothing to undo: what was acknowledged is at the target, and the positions say so."""

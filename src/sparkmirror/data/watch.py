@@ -1,0 +1,146 @@
+"""Listening to the control topic from Spark's workers, without threads."""
+
+from __future__ import annotations
+
+import select
+import time
+
+from sparkmirror.model import FetchSettings, FlowSettings, Halt, TopicPartition
+from sparkmirror.wire.cut import decode_batches
+from sparkmirror.wire.fetch import FetchedPartition, Fetcher
+from sparkmirror.wire.routes import EARLIEST, LATEST, Routes
+from sparkmirror.wire.select import SelectRules
+from sparkmirror.wire.select import select as select_records
+from sparkmirror.wire.signals import (
+    COMMAND_PARTITION,
+    PROGRESS_PARTITION,
+    AssignmentCollector,
+    AssignmentDocument,
+    Command,
+    control_topic,
+    decode_command,
+    decode_progress,
+)
+
+__all__ = ["ControlWatch"]
+
+_RULES = SelectRules(read_committed=False, join_below_bytes=0)
+
+
+class ControlWatch:
+    """Follows one flow's commands, assignment and (for a slot) what its sink has to say.
+
+    ``slot`` is None in the planner, which reads commands from the beginning; a slot starts at
+    ``offset`` and also hears which of its partitions the sink has given up.
+    """
+
+    def __init__(
+        self, flow: FlowSettings, *, slot: int | None = None, offset: int | None = None
+    ) -> None:
+        self.flow = flow
+        self.slot = slot
+        self.command: Command | None = None
+        self.assignment: AssignmentDocument | None = None
+        self.halts: dict[TopicPartition, Halt] = {}
+        topic = control_topic(flow)
+        self._commands = TopicPartition(topic, COMMAND_PARTITION)
+        self._progress = TopicPartition(topic, PROGRESS_PARTITION)
+        self._collector = AssignmentCollector(flow.name)
+        self.routes = Routes(flow.target, [topic])
+        wait_ms = 0 if slot is None else 500
+        self.fetcher = Fetcher(self.routes, FetchSettings(fetch_max_wait_ms=wait_ms))
+        self._start_offset = offset
+        self._started = False
+
+    @property
+    def offset(self) -> int:
+        """Next offset of the command partition that has not been seen."""
+        return self.fetcher.position(self._commands)
+
+    def start(self, timeout_s: float = 30.0) -> None:
+        """Find the offsets to start at. Raises TimeoutError when the target gives none."""
+        deadline = time.monotonic() + timeout_s
+        while not self._started:
+            self.routes.refresh_if_due()
+            if self._try_start():
+                self._started = True
+            elif time.monotonic() > deadline:
+                raise TimeoutError(
+                    f"cluster {self.flow.target.alias}: the control topic {self._commands.topic} "
+                    "cannot be read"
+                )
+            else:
+                self.routes.mark_stale()
+                time.sleep(0.1)
+
+    def _try_start(self) -> bool:
+        if self._start_offset is None:
+            found = self.routes.list_offsets([self._commands], EARLIEST, read_committed=False)
+            if self._commands not in found:
+                return False
+            self._start_offset = found[self._commands]
+        if self.slot is not None:
+            found = self.routes.list_offsets([self._progress], LATEST, read_committed=False)
+            if self._progress not in found:
+                return False
+            self.fetcher.assign(self._progress, found[self._progress])
+        self.fetcher.assign(self._commands, self._start_offset)
+        return True
+
+    def catch_up(self, timeout_s: float = 30.0) -> None:
+        """Read commands up to their present end. Raises TimeoutError."""
+        self.start(timeout_s)
+        deadline = time.monotonic() + timeout_s
+        caught_up = False
+        while not caught_up:
+            if time.monotonic() > deadline:
+                raise TimeoutError(
+                    f"cluster {self.flow.target.alias}: the control topic {self._commands.topic} "
+                    "cannot be read"
+                )
+            self.fetcher.send()
+            sockets = self.fetcher.sockets()
+            if not sockets:
+                time.sleep(0.05)
+                continue
+            for sock in select.select(sockets, [], [], 1.0)[0]:
+                for part in self.fetcher.receive(sock):
+                    self._take(part)
+                    caught_up = part.high_watermark <= self.offset
+
+    def receive(self, sock: object) -> None:
+        """Take what waits on one of the fetcher's sockets."""
+        for part in self.fetcher.receive(sock):
+            self._take(part)
+
+    def _take(self, part: FetchedPartition) -> None:
+        chosen = select_records(part.records, part.fetch_offset, (), _RULES)
+        if chosen.cut_bytes_needed:
+            self.fetcher.need_bytes(part.tp, chosen.cut_bytes_needed)
+            return
+        for piece in chosen.pieces:
+            for record in decode_batches(memoryview(piece)):
+                self._hear(part.tp, record.key, record.value)
+        self.fetcher.advance(part.tp, chosen.next_offset)
+
+    def _hear(self, tp: TopicPartition, key: bytes | None, value: bytes | None) -> None:
+        if tp == self._progress:
+            progress = decode_progress(key, value)
+            if progress and progress.flow == self.flow.name and progress.slot == self.slot:
+                self.halts = {
+                    TopicPartition(p.topic, p.partition): p.halt
+                    for p in progress.partitions
+                    if p.halt is not None
+                }
+            return
+        document = self._collector.feed(key, value)
+        if document is not None:
+            self.assignment = document
+            return
+        command = decode_command(key, value)
+        if command is not None and command.flow == self.flow.name:
+            self.command = command
+
+    def close(self) -> None:
+        """Close the connections."""
+        self.routes.close()

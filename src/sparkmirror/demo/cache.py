@@ -1,0 +1,69 @@
+"""The cache directory of this machine's user, and locks between processes that share it."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from sparkmirror.errors import MachineError
+
+__all__ = ["cache_directory", "locked"]
+
+_LOCK_POLL_S = 0.2
+
+
+def cache_directory() -> Path:
+    """``$XDG_CACHE_HOME/sparkmirror`` or ``~/.cache/sparkmirror``; made when absent.
+
+    Raises MachineError when it cannot be made.
+    """
+    base = os.environ.get("XDG_CACHE_HOME", "")
+    # The XDG specification says that a relative value is to be ignored.
+    root = Path(base) if base.startswith("/") else Path.home() / ".cache"
+    directory = root / "sparkmirror"
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise MachineError(
+            f"The cache directory cannot be made ({error.strerror}).",
+            where=str(directory),
+            do="Set XDG_CACHE_HOME to a directory that you may write to.",
+        ) from error
+    return directory
+
+
+@contextmanager
+def locked(path: Path, *, timeout_s: float) -> Iterator[None]:
+    """Holds the exclusive lock file ``path``; the lock ends with the process, however it ends.
+
+    Raises MachineError when another process keeps it longer than ``timeout_s`` or when the
+    file cannot be opened.
+    """
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        file = path.open("a")
+    except OSError as error:
+        raise MachineError(
+            f"The lock file cannot be opened ({error.strerror}).",
+            where=str(path),
+            do="Set XDG_CACHE_HOME to a directory that you may write to.",
+        ) from error
+    with file:
+        deadline = time.monotonic() + timeout_s
+        while True:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if time.monotonic() > deadline:
+                    raise MachineError(
+                        f"Another process has held this lock for {timeout_s:.0f} s.",
+                        where=str(path),
+                        do="Wait until the other download ends, or end that process.",
+                    ) from None
+                time.sleep(_LOCK_POLL_S)
+        yield

@@ -1,0 +1,129 @@
+"""Ends child processes and removes temporary directories, however this process ends.
+
+A small helper process holds the other end of a pipe. It learns what exists, and when the pipe
+closes (normal exit, an uncaught signal, even SIGKILL) it kills and removes all that is left. A
+parent-death signal would not do: it fires when the *thread* that started the child ends.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+from typing import IO
+
+from sparkmirror.errors import MachineError
+
+__all__ = ["forget", "guard_directory", "guard_process", "spawn"]
+
+_CLOSE_TIMEOUT_S = 15.0
+
+# A process id cannot be reused while it is listed: the parent has not reaped it yet.
+_SCRIPT = """
+import os, shutil, signal, sys
+groups, directories = set(), set()
+for line in sys.stdin:
+    sign, kind, value = line.rstrip("\\n").split(" ", 2)
+    kept = groups if kind == "process" else directories
+    kept.add(value) if sign == "+" else kept.discard(value)
+for group in groups:
+    try:
+        os.killpg(int(group), signal.SIGKILL)
+    except ProcessLookupError:
+        continue
+for directory in directories:
+    shutil.rmtree(directory, ignore_errors=True)
+"""
+
+_lock = threading.Lock()
+_helper: subprocess.Popen[str] | None = None
+_owner = 0
+
+
+def spawn(
+    command: list[str],
+    *,
+    output: IO[bytes] | int | None = None,
+    input: IO[bytes] | int | None = subprocess.DEVNULL,
+    environment: Mapping[str, str] | None = None,
+    directory: Path | None = None,
+) -> subprocess.Popen[bytes]:
+    """Starts ``command`` in a session of its own, guarded; stderr goes where stdout goes.
+
+    An own session keeps the terminal's Ctrl+C from it: whoever started it decides when it ends.
+    Raises MachineError when the program cannot be started.
+    """
+    try:
+        process = subprocess.Popen(
+            command,
+            stdin=input,
+            stdout=output,
+            stderr=subprocess.STDOUT if output is not None else None,
+            env=None if environment is None else dict(environment),
+            cwd=directory,
+            start_new_session=True,
+        )
+    except OSError as error:
+        raise MachineError(
+            f"The program cannot be started ({error.strerror}).",
+            where=command[0],
+            do="Check that the file exists and that there is memory left.",
+        ) from error
+    guard_process(process.pid)
+    return process
+
+
+def guard_process(pid: int) -> None:
+    """From now on the process group ``pid`` is killed when this process ends."""
+    _tell(f"+ process {pid}")
+
+
+def guard_directory(directory: Path) -> None:
+    """From now on ``directory`` is removed when this process ends."""
+    _tell(f"+ directory {directory}")
+
+
+def forget(what: int | Path) -> None:
+    """Takes back ``guard_process`` (a process id, reaped now) or ``guard_directory``."""
+    _tell(f"- process {what}" if isinstance(what, int) else f"- directory {what}")
+
+
+def _tell(line: str) -> None:
+    global _helper, _owner  # noqa: PLW0603 - one helper per process, as there is one exit
+    with _lock:
+        if _helper is None or _owner != os.getpid():
+            _helper = subprocess.Popen(
+                [sys.executable, "-I", "-S", "-c", _SCRIPT],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.DEVNULL,
+                text=True,
+                start_new_session=True,
+            )
+            _owner = os.getpid()
+            atexit.register(_close)
+        assert _helper.stdin is not None
+        try:
+            _helper.stdin.write(line + "\n")
+            _helper.stdin.flush()
+        except BrokenPipeError as error:
+            raise MachineError(
+                "The helper process that cleans up after this one has been killed.",
+                where=f"process {_helper.pid}",
+                do="Start again; leave that process alone.",
+            ) from error
+
+
+def _close() -> None:
+    """At exit: lets the helper do its work now and waits for it."""
+    if _helper is None or _owner != os.getpid():
+        return
+    assert _helper.stdin is not None
+    _helper.stdin.close()
+    try:
+        _helper.wait(_CLOSE_TIMEOUT_S)
+    except subprocess.TimeoutExpired:
+        _helper.kill()

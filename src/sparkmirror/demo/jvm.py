@@ -1,0 +1,131 @@
+"""How Kafka's programs are started: Java, class path, flags, and a shared class archive.
+
+Loading and verifying 6,000 classes is most of a broker's start-up. A class archive (Java's
+"dynamic CDS") halves it: the first broker of a version that ends in peace writes one to the
+cache, all later ones map it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Self
+
+from sparkmirror.demo.cache import cache_directory
+from sparkmirror.demo.java import JavaHome, find_java
+from sparkmirror.demo.maven import Fetching, resolve
+
+__all__ = ["KAFKA_VERSION", "QUICK_JVM", "SERVER_JVM", "KafkaRuntime", "kafka_jars"]
+
+KAFKA_VERSION = "4.3.0"
+"""The broker that runs when no version is asked for."""
+
+QUICK_JVM = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
+"""JVM flags for a quick start and a small footprint: tests and the demo."""
+
+SERVER_JVM = ("-XX:+UseG1GC", "-XX:MaxGCPauseMillis=20")
+"""JVM flags for steady throughput: benchmarks."""
+
+# What a broker of this kind never calls; leaving it out saves a quarter of the first download.
+_UNNEEDED = (
+    *("scala-reflect", "jackson-dataformat-yaml", "jose4j"),
+    *("commons-beanutils", "commons-collections", "commons-digester", "commons-logging"),
+    *("log4j-slf4j-impl", "slf4j-log4j12", "slf4j-reload4j"),
+)
+
+
+def kafka_jars(
+    version: str = KAFKA_VERSION,
+    *,
+    progress: Callable[[Fetching], None] | None = None,
+    java: JavaHome | None = None,
+) -> tuple[Path, ...]:
+    """The class path of a Kafka broker and of Kafka's own command-line tools.
+
+    Raises MachineError, see ``maven.resolve``.
+    """
+    coordinates = [f"org.apache.kafka:kafka_2.13:{version}", "org.slf4j:slf4j-simple:1.7.36"]
+    # The tools jar depends on Kafka Connect and its web server: the console tools do not.
+    coordinates.append(f"org.apache.kafka:kafka-tools:{version}@jar")
+    return resolve(*coordinates, exclude=_UNNEEDED, progress=progress, java=java)
+
+
+@dataclass(frozen=True, slots=True)
+class KafkaRuntime:
+    """One version of Kafka on one Java, ready to be started.
+
+    ``archive``: the shared class archive, which need not exist yet.
+    """
+
+    java: JavaHome
+    jars: tuple[Path, ...]
+    archive: Path
+
+    @classmethod
+    def find(
+        cls,
+        version: str = KAFKA_VERSION,
+        *,
+        progress: Callable[[Fetching], None] | None = None,
+    ) -> Self:
+        """Finds Java and fetches the jars; MachineError when either fails."""
+        java = find_java()
+        jars = kafka_jars(version, progress=progress, java=java)
+        text = "\n".join([str(java.path), java.version, *map(str, jars)])
+        key = hashlib.sha256(text.encode()).hexdigest()[:16]
+        return cls(java, jars, cache_directory() / "classes" / f"kafka-{version}-{key}.jsa")
+
+    def command(
+        self,
+        main_class: str,
+        *arguments: str,
+        heap: str,
+        flags: Sequence[str] = QUICK_JVM,
+        log_level: str = "warn",
+        record_archive: Path | None = None,
+    ) -> list[str]:
+        """The command line that runs ``main_class``.
+
+        ``log_level``: of what the program logs to stderr. ``record_archive``: write a class
+        archive there when the program ends.
+        """
+        shared = []
+        if record_archive is not None:
+            shared = [f"-XX:ArchiveClassesAtExit={record_archive}"]
+        elif self.archive.is_file():
+            shared = [f"-XX:SharedArchiveFile={self.archive}"]
+        return [
+            str(self.java.java),
+            f"-Xmx{heap}",
+            *flags,
+            "-Xshare:auto",  # an archive that does not fit is passed over
+            # Its remarks would otherwise stand between the lines that a tool prints.
+            *("-Xlog:cds=off", "-Xlog:cds+dynamic=off", "-Xlog:class+path=off"),
+            *shared,
+            "-Djava.awt.headless=true",
+            f"-Dorg.slf4j.simpleLogger.defaultLogLevel={log_level}",
+            "-Dorg.slf4j.simpleLogger.showDateTime=true",
+            "-Dorg.slf4j.simpleLogger.dateTimeFormat=HH:mm:ss.SSS",
+            "-Dorg.slf4j.simpleLogger.showThreadName=false",
+            "-cp",
+            os.pathsep.join(map(str, self.jars)),
+            main_class,
+            *arguments,
+        ]
+
+    def archive_to_record(self) -> Path | None:
+        """Where a broker should write the archive at its end; None when there is one."""
+        if self.archive.is_file():
+            return None
+        self.archive.parent.mkdir(parents=True, exist_ok=True)
+        return self.archive.with_suffix(f".{os.getpid()}.part")
+
+    def keep_archive(self, recorded: Path, *, complete: bool) -> None:
+        """Puts a recorded archive into its place, or removes it when it is not ``complete``."""
+        if complete and recorded.is_file():
+            recorded.replace(self.archive)
+        else:
+            recorded.unlink(missing_ok=True)

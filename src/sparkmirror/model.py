@@ -1,0 +1,228 @@
+"""The nouns of the project: plain, frozen, picklable data with no behaviour beyond arithmetic.
+
+Everything here crosses process lines (driver, planner, executor workers), so it holds only
+values that pickle and compare by content. Offsets are int64 Kafka offsets, times are epoch
+milliseconds unless a name ends in another unit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+
+__all__ = [
+    "ClusterClient",
+    "FetchSettings",
+    "FlowSettings",
+    "Halt",
+    "MirrorMode",
+    "MirrorSettings",
+    "PartitionProgress",
+    "PolicySettings",
+    "ProduceSettings",
+    "SlotProgress",
+    "TopicPartition",
+    "TopicSettings",
+]
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class TopicPartition:
+    """One partition of one topic; sorts by topic, then number."""
+
+    topic: str
+    partition: int
+
+    def __str__(self) -> str:
+        return f"{self.topic}-{self.partition}"
+
+
+class MirrorMode(Enum):
+    """Which tool's file the flow was read from; it decides where positions are kept.
+
+    ``MM2``: committed offsets of group ``__mirror.A->B`` on the target.
+    ``MM1``: committed offsets of the consumer file's ``group.id`` on the source.
+    """
+
+    MM2 = "mm2"
+    MM1 = "mm1"
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterClient:
+    """How one cluster is reached in one role (source consumer, target producer, admin).
+
+    ``properties`` holds the remaining Java client properties that the file gives for this
+    role (security keys and the like), resolved and unredacted: never log it.
+    """
+
+    alias: str
+    bootstrap_servers: tuple[str, ...]
+    client_id: str
+    security_protocol: str = "PLAINTEXT"
+    request_timeout_ms: int = 30_000
+    connect_timeout_ms: int = 10_000
+    connect_timeout_ms_max: int = 30_000
+    reconnect_backoff_ms: int = 50
+    reconnect_backoff_ms_max: int = 1_000
+    retry_backoff_ms: int = 100
+    retry_backoff_ms_max: int = 1_000
+    metadata_age_ms_max: int = 300_000
+    properties: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class FetchSettings:
+    """How the source is read. Names follow the Java consumer's properties."""
+
+    fetch_max_wait_ms: int = 500
+    fetch_min_bytes: int = 1
+    fetch_max_bytes: int = 4 * 1024 * 1024
+    partition_fetch_bytes_max: int = 1024 * 1024
+    isolation_level: str = "read_committed"
+    auto_offset_reset: str = "earliest"
+    check_crcs: bool = True
+    client_rack: str = ""
+    receive_buffer_bytes: int = -1
+
+
+@dataclass(frozen=True, slots=True)
+class ProduceSettings:
+    """How the target is written. Names follow the Java producer's properties."""
+
+    acks: int = -1
+    enable_idempotence: bool = True
+    in_flight_requests_max: int = 5
+    delivery_timeout_ms: int = 2_147_483_647
+    request_bytes_max: int = 16 * 1024 * 1024
+    join_bytes: int = 256 * 1024
+    send_buffer_bytes: int = -1
+
+
+@dataclass(frozen=True, slots=True)
+class PolicySettings:
+    """Replication policy of a flow (reference B)."""
+
+    kind: str = "default"
+    separator: str = "."
+    internal_separator_enabled: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class TopicSettings:
+    """Which topics a flow mirrors and how remote topics are made.
+
+    ``include``/``exclude``: Java regexes, joined by ``|``, full match; empty = matches nothing.
+    """
+
+    include: tuple[str, ...] = (".*",)
+    exclude: tuple[str, ...] = (r"mm2.*\.internal", r".*\.replica", "__.*")
+    config_properties_exclude: tuple[str, ...] = (
+        "follower.replication.throttled.replicas",
+        "leader.replication.throttled.replicas",
+        "message.timestamp.difference.max.ms",
+        "log.message.timestamp.before.max.ms",
+        "log.message.timestamp.after.max.ms",
+        "message.timestamp.type",
+        "unclean.leader.election.enable",
+        "min.insync.replicas",
+    )
+    use_defaults_from: str = "target"
+    replication_factor: int = 2
+    refresh_enabled: bool = True
+    refresh_interval_s: int = 600
+    heartbeats_replication_enabled: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class FlowSettings:
+    """Everything the pipeline needs to run one flow ``source->target``."""
+
+    source: ClusterClient
+    target: ClusterClient
+    source_admin: ClusterClient
+    target_admin: ClusterClient
+    mode: MirrorMode = MirrorMode.MM2
+    enabled: bool = True
+    tasks_max: int = 1
+    group_id: str = ""
+    policy: PolicySettings = field(default_factory=PolicySettings)
+    topics: TopicSettings = field(default_factory=TopicSettings)
+    fetch: FetchSettings = field(default_factory=FetchSettings)
+    produce: ProduceSettings = field(default_factory=ProduceSettings)
+    position_interval_ms: int = 1_000
+    epoch_s: int = 60
+    offset_storage_topic: str = ""
+    offset_storage_partitions: int = 25
+    offset_storage_replication_factor: int = 3
+
+    @property
+    def name(self) -> str:
+        """``A->B``, as MirrorMaker writes a flow."""
+        return f"{self.source.alias}->{self.target.alias}"
+
+
+@dataclass(frozen=True, slots=True)
+class MirrorSettings:
+    """One configuration file, read, checked and split into flows.
+
+    ``warnings`` are one-line remarks for the user (ignored keys and why), in file order.
+    """
+
+    flows: tuple[FlowSettings, ...]
+    clusters: tuple[str, ...]
+    mode: MirrorMode = MirrorMode.MM2
+    warnings: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Halt:
+    """Why one partition is not being mirrored, while the others go on.
+
+    ``code`` is a stable error name (see ``errors``), ``retriable`` says whether the pipeline
+    keeps trying by itself.
+    """
+
+    code: str
+    reason: str
+    retriable: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionProgress:
+    """Where one source partition stands.
+
+    ``position``: next source offset to mirror, everything before it is on the target.
+    ``timestamp_ms``: largest record timestamp mirrored so far, -1 when none.
+    """
+
+    topic: str
+    partition: int
+    position: int
+    timestamp_ms: int = -1
+    records: int = 0
+    bytes: int = 0
+    halt: Halt | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SlotProgress:
+    """What one slot (Spark task) has done, as it reports it about once a second.
+
+    Counters grow from the start of the worker process. ``latency_counts[i]`` counts batches whose
+    latency (target acknowledgement minus largest record timestamp) fell into bucket ``i`` of
+    ``observe.latency.BOUNDS_MS``. ``errors`` counts retried failures by code.
+    """
+
+    flow: str
+    slot: int
+    worker: str
+    epoch: int
+    time_ms: int
+    records: int
+    bytes: int
+    batches: int
+    latency_counts: tuple[int, ...] = ()
+    errors: Mapping[str, int] = field(default_factory=dict)
+    partitions: tuple[PartitionProgress, ...] = ()

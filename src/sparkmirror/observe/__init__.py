@@ -1,0 +1,1 @@
+"""What an operator sees: meters, the live view, progress lines, logs."""

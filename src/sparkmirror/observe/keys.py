@@ -1,0 +1,69 @@
+"""Single key presses from the terminal, where there is one to read from."""
+
+from __future__ import annotations
+
+import os
+import sys
+import termios
+import tty
+from types import TracebackType
+from typing import Any
+
+__all__ = ["Keys"]
+
+
+class Keys:
+    """Reads keys without Enter while the block runs; Ctrl+C keeps its meaning.
+
+    Inactive (``fileno`` is ``None``) when stdin is no terminal, or when this process is not in the
+    foreground: changing the terminal's mode from the background would stop it.
+    """
+
+    def __init__(self) -> None:
+        self.fileno: int | None = None
+        self._former: list[Any] | None = None
+
+    def __enter__(self) -> Keys:
+        try:
+            number = sys.stdin.fileno()
+            if not os.isatty(number) or os.tcgetpgrp(number) != os.getpgrp():
+                return self
+            self._former = termios.tcgetattr(number)
+            tty.setcbreak(number, termios.TCSANOW)
+        except (OSError, ValueError, AttributeError, termios.error):
+            # stdin is closed, replaced or no real terminal: the view works without keys.
+            self._former = None
+            return self
+        self.fileno = number
+        return self
+
+    def read(self) -> str:
+        """The keys that were pressed, ``""`` when the terminal is gone; call when readable."""
+        if self.fileno is None:
+            return ""
+        try:
+            pressed = os.read(self.fileno, 64)
+        except OSError:
+            pressed = b""
+        if not pressed:
+            self.fileno = None
+        return pressed.decode("utf-8", "replace")
+
+    def close(self) -> None:
+        """Give the terminal its former mode back; safe to call twice."""
+        if self._former is None:
+            return
+        former, self._former = self._former, None
+        try:
+            termios.tcsetattr(sys.stdin.fileno(), termios.TCSANOW, former)
+        except (OSError, ValueError, termios.error):
+            # The terminal was closed meanwhile: there is no mode to restore.
+            self.fileno = None
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()

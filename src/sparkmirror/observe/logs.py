@@ -1,0 +1,168 @@
+"""Logging: text or JSON, secrets masked, and the libraries' noise kept in files.
+
+Two files lie in a run's work directory: ``sparkmirror.log`` (everything that Python logs, py4j's,
+PySpark's and kafka-python's warnings among it) and ``spark.log`` (Spark's JVM, through the log4j2
+properties given here). The terminal shows only our own warnings, and none while the live view
+owns it.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+import time
+from datetime import UTC, datetime
+from logging.handlers import RotatingFileHandler
+from pathlib import Path
+from typing import TextIO
+
+__all__ = [
+    "LOG_FILE_NAME",
+    "SPARK_LOG_FILE_NAME",
+    "close_logs",
+    "mask_secrets",
+    "open_logs",
+    "register_secret",
+    "spark_log4j2_properties",
+]
+
+LOG_FILE_NAME = "sparkmirror.log"
+SPARK_LOG_FILE_NAME = "spark.log"
+LOG_BYTES_MAX = 50 * 1024 * 1024
+LOG_FILES_KEPT = 3
+MASK = "***"
+
+_NOISY = ("py4j", "pyspark", "kafka", "urllib3")
+_OURS = "sparkmirror"
+
+_secrets: set[str] = set()
+_secret_pattern: re.Pattern[str] | None = None
+
+
+def register_secret(value: str) -> None:
+    """From now on, show ``value`` as ``***`` in every log line and error."""
+    global _secret_pattern  # noqa: PLW0603 - secrets are a property of the process
+    if not value or value in _secrets:
+        return
+    _secrets.add(value)
+    # The longest first: one secret may be a part of another. Very short ones only as whole words,
+    # or every other word of the log would be masked.
+    texts = sorted(_secrets, key=len, reverse=True)
+    _secret_pattern = re.compile(
+        "|".join(
+            re.escape(text) if len(text) >= 4 else rf"(?<!\w){re.escape(text)}(?!\w)"
+            for text in texts
+        )
+    )
+
+
+def mask_secrets(text: str) -> str:
+    """``text`` with every registered secret replaced by ``***``."""
+    return text if _secret_pattern is None else _secret_pattern.sub(MASK, text)
+
+
+class _TextFormatter(logging.Formatter):
+    """``2026-01-31 12:00:00,123 WARNING sparkmirror.control.loop: text``, in UTC."""
+
+    converter = staticmethod(time.gmtime)
+
+    def __init__(self) -> None:
+        super().__init__("%(asctime)s %(levelname)s %(name)s: %(message)s")
+
+    def format(self, record: logging.LogRecord) -> str:
+        # Masked after formatting: arguments and stack traces may hold secrets too.
+        return mask_secrets(super().format(record))
+
+
+class _JsonFormatter(logging.Formatter):
+    """One object per line: ``type`` = ``log``, ``time``, ``level``, ``logger``, ``message``,
+    ``exception`` (a stack trace, or null).
+    """
+
+    def format(self, record: logging.LogRecord) -> str:
+        when = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
+        trace = self.formatException(record.exc_info) if record.exc_info else None
+        document = {
+            "type": "log",
+            "time": when.replace("+00:00", "Z"),
+            "level": record.levelname,
+            "logger": record.name,
+            "message": mask_secrets(record.getMessage()),
+            "exception": None if trace is None else mask_secrets(trace),
+        }
+        return json.dumps(document, ensure_ascii=False)
+
+
+class _OursOnly(logging.Filter):
+    """Lets our own records through, not the libraries'."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        return record.name == _OURS or record.name.startswith(_OURS + ".")
+
+
+def open_logs(
+    log_file: Path,
+    *,
+    json_lines: bool = False,
+    debug: bool = False,
+    terminal: TextIO | None = None,
+) -> tuple[logging.Handler, ...]:
+    """Send all log records to ``log_file`` (and our warnings to ``terminal``, if given).
+
+    The file is rolled at 50 MB, three old ones are kept. Returns the handlers for
+    ``close_logs``. Raises ``OSError`` when the file cannot be opened.
+    """
+    formatter = _JsonFormatter() if json_lines else _TextFormatter()
+    file = RotatingFileHandler(
+        log_file, maxBytes=LOG_BYTES_MAX, backupCount=LOG_FILES_KEPT, encoding="utf-8"
+    )
+    handlers: list[logging.Handler] = [file]
+    if terminal is not None:
+        shown = logging.StreamHandler(terminal)
+        shown.setLevel(logging.DEBUG if debug else logging.WARNING)
+        shown.addFilter(_OursOnly())
+        handlers.append(shown)
+    root = logging.getLogger()
+    for handler in handlers:
+        handler.setFormatter(formatter)
+        root.addHandler(handler)
+    logging.getLogger(_OURS).setLevel(logging.DEBUG if debug else logging.INFO)
+    for name in _NOISY:
+        logging.getLogger(name).setLevel(logging.WARNING)
+    # Python's own warnings would otherwise write across the live view.
+    logging.captureWarnings(True)
+    return tuple(handlers)
+
+
+def close_logs(handlers: tuple[logging.Handler, ...]) -> None:
+    """Undo ``open_logs``."""
+    logging.captureWarnings(False)
+    root = logging.getLogger()
+    for handler in handlers:
+        root.removeHandler(handler)
+        handler.close()
+
+
+def spark_log4j2_properties(log_file: Path, *, level: str = "warn") -> str:
+    """The text of a log4j2 properties file that sends all of Spark's log to ``log_file``.
+
+    Rolled like our own log. Pass the file to the JVM with ``-Dlog4j2.configurationFile=file:…``.
+    """
+    path = str(log_file).replace("\\", "\\\\")
+    return f"""\
+status = error
+rootLogger.level = {level}
+rootLogger.appenderRef.file.ref = file
+appender.file.type = RollingFile
+appender.file.name = file
+appender.file.fileName = {path}
+appender.file.filePattern = {path}.%i
+appender.file.layout.type = PatternLayout
+appender.file.layout.pattern = %d{{yyyy-MM-dd HH:mm:ss,SSS}} %p %c{{1}}: %m%n%ex
+appender.file.policies.type = Policies
+appender.file.policies.size.type = SizeBasedTriggeringPolicy
+appender.file.policies.size.size = {LOG_BYTES_MAX // (1024 * 1024)}MB
+appender.file.strategy.type = DefaultRolloverStrategy
+appender.file.strategy.max = {LOG_FILES_KEPT}
+"""

@@ -1,0 +1,367 @@
+"""From the slots' reports to what an operator wants to know about one flow.
+
+Executor workers share nothing with the driver, so numbers arrive as ``SlotProgress`` reports whose
+counters start at zero with each worker. The meter adds up differences per *counter set* (slot and
+worker), so a replaced worker neither loses what the former one had counted nor makes a rate
+negative. Lag needs the other half, the source's end offsets, which the control plane knows.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import OrderedDict, deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+
+from sparkmirror.model import Halt, PartitionProgress, SlotProgress, TopicPartition
+from sparkmirror.observe.latency import BOUNDS_MS, Histogram
+
+__all__ = ["FlowMeter", "FlowView", "TopicRow", "steady_ms", "wall_ms"]
+
+# Reports come about once a second: without one for this long, time goes on for the rates.
+REPORT_GAP_MS = 2_500
+# A slot's rate is taken over at least this span, so that its first report makes no peak.
+RATE_SPAN_MS_MIN = 1_000
+# Counter sets kept per slot: one works, the others belong to workers that served the slot in an
+# earlier epoch and may come back to it.
+COUNTER_SETS_PER_SLOT = 32
+
+
+def wall_ms() -> int:
+    """The wall clock in epoch milliseconds: comparable with record timestamps."""
+    return time.time_ns() // 1_000_000
+
+
+def steady_ms() -> int:
+    """A clock in milliseconds that never goes back: for rates."""
+    return time.monotonic_ns() // 1_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class TopicRow:
+    """One source topic of a flow. ``lag_records`` and ``lag_s`` as in ``FlowView``."""
+
+    topic: str
+    partitions: int
+    records: int
+    bytes: int
+    records_per_s: float
+    bytes_per_s: float
+    lag_records: int | None
+    lag_s: float | None
+    halted: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class FlowView:
+    """One flow at one moment.
+
+    ``records``, ``bytes`` and ``batches`` count what this run has mirrored; rates and latencies
+    cover the last few seconds. ``lag_records`` sums, over the partitions with a known position,
+    source end offset minus position; ``None`` when no position is known yet. ``lag_s`` is 0
+    without lag, else the age of the newest mirrored record of the partition that is furthest
+    behind; ``None`` when unknown. ``partitions`` counts those assigned, ``partitions_reported``
+    those with a position. ``errors`` counts retried failures by code, ``halted`` says which
+    partitions stand still and why.
+    """
+
+    flow: str
+    records: int = 0
+    bytes: int = 0
+    batches: int = 0
+    records_per_s: float = 0.0
+    bytes_per_s: float = 0.0
+    lag_records: int | None = None
+    lag_s: float | None = None
+    latency_ms_p50: float | None = None
+    latency_ms_p99: float | None = None
+    partitions: int = 0
+    partitions_reported: int = 0
+    errors: Mapping[str, int] = field(default_factory=dict)
+    halted: Mapping[TopicPartition, Halt] = field(default_factory=dict)
+    topics: tuple[TopicRow, ...] = ()
+
+
+class _Curve:
+    """Two running totals over time, and their slope over the last seconds."""
+
+    __slots__ = ("_points", "_window_ms")
+
+    def __init__(self, window_ms: int) -> None:
+        self._window_ms = window_ms
+        self._points: deque[tuple[int, int, int]] = deque()
+
+    def push(self, now_ms: int, records: int, n_bytes: int) -> None:
+        """Add the totals at ``now_ms``; both only grow."""
+        points = self._points
+        if not points or now_ms - points[-1][0] > REPORT_GAP_MS:
+            # Idle slots send nothing: a report after a silence covers about the last second.
+            _, *totals = points[-1] if points else (0, 0, 0)
+            points.append((now_ms - RATE_SPAN_MS_MIN, totals[0], totals[1]))
+        if points[-1][0] >= now_ms:
+            points[-1] = (points[-1][0], records, n_bytes)
+            return
+        points.append((now_ms, records, n_bytes))
+        oldest_ms = now_ms - self._window_ms - REPORT_GAP_MS
+        while len(points) > 2 and points[1][0] < oldest_ms:
+            points.popleft()
+
+    def per_second(self, now_ms: int) -> tuple[float, float]:
+        """Records and bytes per second up to now."""
+        points = self._points
+        if not points:
+            return 0.0, 0.0
+        last_ms, records, n_bytes = points[-1]
+        # Between two reports the clock of the rates stands still: a window that ends at a report
+        # holds whole reports only, and the figure does not flicker.
+        head_ms = last_ms if now_ms - last_ms <= REPORT_GAP_MS else now_ms
+        tail_ms = max(head_ms - self._window_ms, points[0][0])
+        tail_records, tail_bytes = self._at(tail_ms)
+        span_s = max(head_ms - tail_ms, RATE_SPAN_MS_MIN) / 1_000
+        return (records - tail_records) / span_s, (n_bytes - tail_bytes) / span_s
+
+    def _at(self, time_ms: int) -> tuple[float, float]:
+        """The totals at ``time_ms``, on the line between the reports around it."""
+        after = self._points[-1]
+        if time_ms >= after[0]:
+            return float(after[1]), float(after[2])
+        for before in reversed(self._points):
+            if before[0] <= time_ms:
+                share = (time_ms - before[0]) / (after[0] - before[0])
+                return (
+                    before[1] + share * (after[1] - before[1]),
+                    before[2] + share * (after[2] - before[2]),
+                )
+            after = before
+        return float(after[1]), float(after[2])
+
+
+@dataclass(slots=True)
+class _CounterSet:
+    """The newest counters of one worker in one slot."""
+
+    time_ms: int = -1
+    records: int = 0
+    bytes: int = 0
+    batches: int = 0
+    latency: Histogram = field(default_factory=Histogram)
+    errors: Mapping[str, int] = field(default_factory=dict)
+    partitions: dict[TopicPartition, tuple[int, int]] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class _TopicTotal:
+    """What one topic has seen in this run."""
+
+    curve: _Curve
+    records: int = 0
+    bytes: int = 0
+
+
+def _grown(now: int, before: int) -> int:
+    """The growth of a counter; one that shrank was started again."""
+    return now - before if now >= before else now
+
+
+def _continued(now: PartitionProgress, former: PartitionProgress | None) -> PartitionProgress:
+    """``now``, with what ``former`` knew where a task that has just begun knows nothing (-1)."""
+    if former is None or (now.position >= 0 and now.timestamp_ms >= 0):
+        return now
+    return replace(
+        now,
+        position=now.position if now.position >= 0 else former.position,
+        timestamp_ms=now.timestamp_ms if now.timestamp_ms >= 0 else former.timestamp_ms,
+    )
+
+
+class FlowMeter:
+    """Adds up one flow's reports.
+
+    ``worker`` in a report names one set of counters that began at zero; within a slot and a worker
+    they only grow (when one shrinks, the set is taken as started again). Feed each new report once
+    or many times, in any order: a report that is not newer than the last of its set is skipped.
+    """
+
+    def __init__(
+        self,
+        flow: str,
+        *,
+        now_ms: Callable[[], int] = wall_ms,
+        ticks_ms: Callable[[], int] = steady_ms,
+        window_ms: int = 5_000,
+    ) -> None:
+        self.flow = flow
+        self._now_ms = now_ms
+        self._ticks_ms = ticks_ms
+        self._window_ms = window_ms
+        self._curve = _Curve(window_ms)
+        self._records = self._bytes = self._batches = 0
+        self._latencies: deque[tuple[int, Histogram]] = deque()
+        self._errors: dict[str, int] = {}
+        self._sets: dict[int, OrderedDict[str, _CounterSet]] = {}
+        self._partitions: dict[TopicPartition, tuple[int, PartitionProgress]] = {}
+        self._topics: dict[str, _TopicTotal] = {}
+        self._ends: Mapping[TopicPartition, int] = {}
+
+    def report(self, progress: SlotProgress) -> bool:
+        """Take one slot's report; ``False`` when it holds nothing new."""
+        if progress.flow != self.flow:
+            return False
+        counters = self._counter_set(progress)
+        if progress.time_ms <= counters.time_ms:
+            return False
+        if (
+            progress.records < counters.records
+            or progress.bytes < counters.bytes
+            or progress.batches < counters.batches
+        ):
+            counters = self._sets[progress.slot][progress.worker] = _CounterSet()
+        ticks_ms = self._ticks_ms()
+        self._records += progress.records - counters.records
+        self._bytes += progress.bytes - counters.bytes
+        self._batches += progress.batches - counters.batches
+        self._curve.push(ticks_ms, self._records, self._bytes)
+        self._add_latency(ticks_ms, progress, counters)
+        for code, count in progress.errors.items():
+            grown = _grown(count, counters.errors.get(code, 0))
+            if grown:
+                self._errors[code] = self._errors.get(code, 0) + grown
+        self._add_partitions(ticks_ms, progress, counters)
+        counters.time_ms = progress.time_ms
+        counters.records = progress.records
+        counters.bytes = progress.bytes
+        counters.batches = progress.batches
+        counters.errors = progress.errors
+        return True
+
+    def ends(self, end_offsets: Mapping[TopicPartition, int]) -> None:
+        """Take the newest known source end offsets of all assigned partitions."""
+        self._ends = end_offsets
+
+    @property
+    def reported(self) -> bool:
+        """Whether any slot has reported."""
+        return bool(self._sets)
+
+    def view(self) -> FlowView:
+        """The flow as it stands now."""
+        ticks_ms = self._ticks_ms()
+        records_per_s, bytes_per_s = self._curve.per_second(ticks_ms)
+        latency = self._recent_latency(ticks_ms)
+        topics = self._topic_rows(ticks_ms)
+        lags = [row.lag_records for row in topics if row.lag_records is not None]
+        ages = [row.lag_s for row in topics if row.lag_s is not None]
+        return FlowView(
+            flow=self.flow,
+            records=self._records,
+            bytes=self._bytes,
+            batches=self._batches,
+            records_per_s=records_per_s,
+            bytes_per_s=bytes_per_s,
+            lag_records=sum(lags) if lags else None,
+            lag_s=max(ages) if ages else None,
+            latency_ms_p50=latency.quantile(0.5),
+            latency_ms_p99=latency.quantile(0.99),
+            partitions=len(self._ends) or len(self._partitions),
+            partitions_reported=sum(
+                1 for _, progress in self._partitions.values() if progress.position >= 0
+            ),
+            errors=dict(self._errors),
+            halted={
+                key: progress.halt
+                for key, (_, progress) in sorted(self._partitions.items())
+                if progress.halt is not None
+            },
+            topics=topics,
+        )
+
+    def _counter_set(self, progress: SlotProgress) -> _CounterSet:
+        sets = self._sets.setdefault(progress.slot, OrderedDict())
+        counters = sets.get(progress.worker)
+        if counters is None:
+            counters = sets[progress.worker] = _CounterSet()
+            while len(sets) > COUNTER_SETS_PER_SLOT:
+                sets.popitem(last=False)
+        else:
+            sets.move_to_end(progress.worker)
+        return counters
+
+    def _add_latency(self, ticks_ms: int, progress: SlotProgress, counters: _CounterSet) -> None:
+        if len(progress.latency_counts) != len(BOUNDS_MS):
+            return  # a report without latencies, or of a release with other bounds
+        latency = Histogram(progress.latency_counts)
+        try:
+            grown = latency.minus(counters.latency)
+        except ValueError:  # a bucket shrank: the histogram was started again
+            grown = latency
+        counters.latency = latency
+        if grown.total:
+            self._latencies.append((ticks_ms, grown))
+
+    def _recent_latency(self, ticks_ms: int) -> Histogram:
+        while self._latencies and self._latencies[0][0] < ticks_ms - self._window_ms:
+            self._latencies.popleft()
+        recent = Histogram()
+        for _, grown in self._latencies:
+            recent.merge(grown)
+        return recent
+
+    def _add_partitions(self, ticks_ms: int, progress: SlotProgress, counters: _CounterSet) -> None:
+        touched: set[str] = set()
+        for partition in progress.partitions:
+            key = TopicPartition(partition.topic, partition.partition)
+            known = self._partitions.get(key)
+            # A partition that was dealt to another slot may still be in an older report.
+            if known is None or progress.time_ms >= known[0]:
+                former = None if known is None else known[1]
+                self._partitions[key] = (progress.time_ms, _continued(partition, former))
+            before = counters.partitions.get(key, (0, 0))
+            counters.partitions[key] = (partition.records, partition.bytes)
+            total = self._topics.get(partition.topic)
+            if total is None:
+                total = self._topics[partition.topic] = _TopicTotal(_Curve(self._window_ms))
+            total.records += _grown(partition.records, before[0])
+            total.bytes += _grown(partition.bytes, before[1])
+            touched.add(partition.topic)
+        for topic in touched:
+            total = self._topics[topic]
+            total.curve.push(ticks_ms, total.records, total.bytes)
+
+    def _topic_rows(self, ticks_ms: int) -> tuple[TopicRow, ...]:
+        now_ms = self._now_ms()
+        partitions: dict[str, int] = {}
+        halted: dict[str, int] = {}
+        lags: dict[str, int] = {}
+        ages: dict[str, float] = {}
+        for key, (_, progress) in self._partitions.items():
+            topic = key.topic
+            partitions[topic] = partitions.get(topic, 0) + 1
+            if progress.halt is not None:
+                halted[topic] = halted.get(topic, 0) + 1
+            end = self._ends.get(key)
+            if end is None or progress.position < 0:
+                continue
+            lag = max(0, end - progress.position)
+            lags[topic] = lags.get(topic, 0) + lag
+            if lag == 0:
+                ages[topic] = max(ages.get(topic, 0.0), 0.0)
+            elif progress.timestamp_ms >= 0:
+                age_s = max(0.0, (now_ms - progress.timestamp_ms) / 1_000)
+                ages[topic] = max(ages.get(topic, 0.0), age_s)
+        rows = []
+        for topic, total in sorted(self._topics.items()):
+            records_per_s, bytes_per_s = total.curve.per_second(ticks_ms)
+            rows.append(
+                TopicRow(
+                    topic=topic,
+                    partitions=partitions[topic],
+                    records=total.records,
+                    bytes=total.bytes,
+                    records_per_s=records_per_s,
+                    bytes_per_s=bytes_per_s,
+                    lag_records=lags.get(topic),
+                    lag_s=ages.get(topic),
+                    halted=halted.get(topic, 0),
+                )
+            )
+        return tuple(rows)

@@ -1,0 +1,334 @@
+"""The live view in a terminal: drawn from a frame of plain values, so tests need no terminal."""
+
+from __future__ import annotations
+
+import io
+import logging
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich import box
+from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from sparkmirror.observe.meter import FlowView, TopicRow
+from sparkmirror.observe.summary import halt_lines, summary_table
+from sparkmirror.observe.units import (
+    clock_text,
+    count_text,
+    latency_text,
+    megabytes_text,
+    plural,
+    seconds_text,
+    size_text,
+)
+
+__all__ = ["Frame", "LiveDisplay", "draw", "frame_svg"]
+
+_log = logging.getLogger(__name__)
+
+NOTICES_KEPT = 6
+HALTS_SHOWN = 5
+WIDE_COLUMNS = 110
+SPINNER = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """All that one picture of the live view shows; equal frames look the same.
+
+    ``notices`` are (run time in seconds, text), oldest first. ``tick`` moves the spinner while
+    ``busy``.
+    """
+
+    version: str
+    run_s: int
+    phase: str
+    master: str
+    log_dir: str
+    views: tuple[FlowView, ...] = ()
+    notices: tuple[tuple[int, str], ...] = ()
+    show_topics: bool = False
+    keys: bool = False
+    busy: bool = False
+    tick: int = 0
+
+
+def draw(frame: Frame, width: int, height: int) -> RenderableType:
+    """The picture of ``frame`` on ``width`` columns; topics are cut to fit ``height`` lines."""
+    parts: list[RenderableType] = [_header(frame)]
+    if any(view.partitions_reported or view.partitions for view in frame.views):
+        parts += [Text(""), _flows(frame.views, width)]
+    halts = [
+        Text.assemble(("halted ", "bold red"), f"{view.flow} {line}")
+        for view in frame.views
+        for line in halt_lines(view, HALTS_SHOWN)
+    ]
+    if halts:
+        parts += [Text(""), *halts]
+    if frame.show_topics:
+        used = 12 + len(frame.views) + len(halts) + len(frame.notices)
+        parts += _topics(frame.views, width, max(3, height - used))
+    if frame.notices:
+        parts.append(Text(""))
+        parts += [
+            Text.assemble((f"{clock_text(at_s)} ", "dim"), text) for at_s, text in frame.notices
+        ]
+    parts += [Text(""), _footer(frame)]
+    return Group(*parts)
+
+
+def _header(frame: Frame) -> Table:
+    state = f"{SPINNER[frame.tick % len(SPINNER)]} {frame.phase}" if frame.busy else frame.phase
+    grid = Table.grid(expand=True)
+    grid.add_column(ratio=1)
+    grid.add_column(justify="right", no_wrap=True)
+    grid.add_row(
+        Text.assemble(("sparkmirror", "bold cyan"), (f" {frame.version}", "dim"), f"  {state}"),
+        Text(clock_text(frame.run_s), style="bold"),
+    )
+    grid.add_row(
+        Text(f"logs in {frame.log_dir}", style="dim", overflow="fold"),
+        Text(f"  Spark {frame.master}", style="dim"),
+    )
+    return grid
+
+
+def _footer(frame: Frame) -> Text:
+    if not frame.keys:
+        return Text("Ctrl+C: write what was read and end", style="dim")
+    topics = "hide topics" if frame.show_topics else "topics"
+    return Text.assemble(
+        ("t", "bold"),
+        (f" {topics}   ", "dim"),
+        ("q", "bold"),
+        (" or ", "dim"),
+        ("Ctrl+C", "bold"),
+        (" write what was read and end", "dim"),
+    )
+
+
+def _table(first: str, headings: Sequence[str]) -> Table:
+    table = Table(box=box.SIMPLE_HEAD, expand=True, pad_edge=False, show_edge=False)
+    table.add_column(first, ratio=1, no_wrap=True, overflow="ellipsis")
+    for heading in headings:
+        table.add_column(heading, justify="right", no_wrap=True)
+    return table
+
+
+def _flows(views: Sequence[FlowView], width: int) -> Table:
+    wide = width >= WIDE_COLUMNS
+    headings = ["records/s", "MB/s", "lag", "behind", "p50 ms", "p99 ms", "errors"]
+    if wide:
+        headings += ["records", "data", "partitions"]
+    table = _table("flow", headings)
+    for view in views:
+        cells = [
+            Text(view.flow, style="bold"),
+            Text(count_text(view.records_per_s), style="bold green" if view.records_per_s else ""),
+            Text(megabytes_text(view.bytes_per_s)),
+            _lag(view.lag_records),
+            _behind(view.lag_s),
+            Text(latency_text(view.latency_ms_p50)),
+            Text(latency_text(view.latency_ms_p99)),
+            _errors(sum(view.errors.values()), len(view.halted)),
+        ]
+        if wide:
+            cells += [
+                Text(count_text(view.records)),
+                Text(size_text(view.bytes)),
+                Text(f"{view.partitions:,}"),
+            ]
+        table.add_row(*cells)
+    return table
+
+
+def _lag(records: int | None) -> Text:
+    return Text("–" if records is None else count_text(records))
+
+
+def _behind(seconds: float | None) -> Text:
+    late = seconds is not None and seconds >= 60
+    return Text(seconds_text(seconds), style="yellow" if late else "")
+
+
+def _errors(retried: int, halted: int) -> Text:
+    if halted:
+        return Text(f"{halted:,} halted", style="bold red")
+    return Text(f"{retried:,}", style="yellow" if retried else "")
+
+
+def _topics(views: Sequence[FlowView], width: int, rows_max: int) -> list[RenderableType]:
+    """Topic rows, the ones furthest behind and busiest first."""
+    several = len(views) > 1
+    wide = width >= WIDE_COLUMNS
+    rows: list[tuple[str, TopicRow]] = [(view.flow, row) for view in views for row in view.topics]
+    rows.sort(key=lambda pair: (-(pair[1].lag_records or 0), -pair[1].records_per_s, pair[1].topic))
+    headings = ["records/s", "MB/s", "lag", "behind", "parts", "errors"]
+    if wide:
+        headings += ["records", "data"]
+    table = _table("flow / topic" if several else "topic", headings)
+    for flow, row in rows[:rows_max]:
+        cells = [
+            Text(f"{flow} {row.topic}" if several else row.topic),
+            Text(count_text(row.records_per_s)),
+            Text(megabytes_text(row.bytes_per_s)),
+            _lag(row.lag_records),
+            _behind(row.lag_s),
+            Text(f"{row.partitions:,}"),
+            _errors(0, row.halted),
+        ]
+        if wide:
+            cells += [Text(count_text(row.records)), Text(size_text(row.bytes))]
+        table.add_row(*cells)
+    parts: list[RenderableType] = [Text(""), table]
+    if len(rows) > rows_max:
+        hidden = plural(len(rows) - rows_max, "topic")
+        parts.append(Text(f"… and {hidden} more", style="dim"))
+    return parts
+
+
+class _Picture:
+    """A frame that Rich draws at the size the terminal has at that moment."""
+
+    def __init__(self, frame: Frame) -> None:
+        self._frame = frame
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        yield draw(self._frame, options.max_width, options.size.height)
+
+
+class LiveDisplay:
+    """Keeps the picture on the terminal up to date; draws only when it would look different."""
+
+    def __init__(
+        self,
+        *,
+        version: str,
+        master: str,
+        log_dir: Path,
+        keys: bool,
+        console: Console | None = None,
+        ticks_s: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._console = console or Console()
+        self._ticks_s = ticks_s
+        self._started_s = ticks_s()
+        self._version = version
+        self._master = master
+        self._log_dir = _short_path(log_dir)
+        self._keys = keys
+        self._phase = "starting"
+        self._views: tuple[FlowView, ...] = ()
+        self._notices: deque[tuple[int, str]] = deque(maxlen=NOTICES_KEPT)
+        self._show_topics = False
+        self._tick = 0
+        self._drawn: Frame | None = None
+        self._live: Live | None = None
+        self._closed = False
+
+    def phase(self, text: str) -> None:
+        """Show ``text`` beside the name and redraw."""
+        self._phase = text
+        self._draw()
+
+    def warning(self, text: str) -> None:
+        """Print a remark above the picture, where it stays."""
+        console = self._live.console if self._live is not None else self._console
+        console.print(Text.assemble(("warning: ", "bold yellow"), text), highlight=False)
+
+    def notice(self, text: str) -> None:
+        """Add a line to the recent notices."""
+        if self._closed:
+            self._console.print(Text(f"{clock_text(self._run_s())} {text}"))
+            return
+        self._notices.append((self._run_s(), text))
+        self._draw()
+
+    def update(self, views: Sequence[FlowView]) -> None:
+        """Show the newest figures."""
+        self._views = tuple(views)
+        self._tick += 1
+        self._draw()
+
+    def toggle_topics(self) -> None:
+        """Show or hide the topics below the flows."""
+        self._show_topics = not self._show_topics
+        self._draw()
+
+    def summary(self, views: Sequence[FlowView]) -> None:
+        """Leave the last picture where it is and print the summary below it."""
+        run_s = self._ticks_s() - self._started_s
+        self.close()
+        self._console.print(summary_table(views, run_s))
+
+    def close(self) -> None:
+        """Leave the last picture on the terminal and show the cursor again."""
+        self._closed = True
+        if self._live is not None:
+            live, self._live = self._live, None
+            live.stop()
+
+    def _run_s(self) -> int:
+        return int(self._ticks_s() - self._started_s)
+
+    def _draw(self) -> None:
+        if self._closed:
+            return
+        busy = not any(view.partitions_reported for view in self._views)
+        frame = Frame(
+            version=self._version,
+            run_s=self._run_s(),
+            phase=self._phase,
+            master=self._master,
+            log_dir=self._log_dir,
+            views=self._views,
+            notices=tuple(self._notices),
+            show_topics=self._show_topics,
+            keys=self._keys,
+            busy=busy,
+            tick=self._tick if busy else 0,
+        )
+        if frame == self._drawn:
+            return
+        self._drawn = frame
+        try:
+            self._show(_Picture(frame))
+        except OSError as error:
+            _log.warning("the terminal is gone (%s); the mirror goes on without the view", error)
+            self._closed = True
+            self._live = None
+
+    def _show(self, picture: _Picture) -> None:
+        if self._live is None:
+            self._live = Live(
+                picture,
+                console=self._console,
+                auto_refresh=False,
+                redirect_stdout=False,
+                redirect_stderr=False,
+            )
+            self._live.start()
+        self._live.update(picture, refresh=True)
+
+
+def _short_path(path: Path) -> str:
+    """The path with ``~`` for the home directory."""
+    try:
+        return f"~/{path.relative_to(Path.home())}"
+    except (ValueError, RuntimeError):  # not below the home directory, or no home directory
+        return str(path)
+
+
+def frame_svg(frame: Frame, path: Path, *, width: int = 100, height: int = 40) -> None:
+    """Write the picture of ``frame`` as an SVG file, for documentation."""
+    console = Console(
+        record=True, width=width, height=height, file=io.StringIO(), force_terminal=True
+    )
+    console.print(_Picture(frame))
+    console.save_svg(str(path), title="sparkmirror run")

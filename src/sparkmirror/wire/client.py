@@ -1,0 +1,452 @@
+"""One Kafka cluster as the control plane sees it: topics, configs, offsets, groups.
+
+A thin facade over kafka-python for everything that is not the hot path. Answers are plain data
+(`wire.views`); what fails for one topic of a batch is part of the answer, what fails as a whole is
+a `MirrorError`. Nothing is connected before the first call, and every call is bounded by the
+client's request timeout.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import Any, TypeVar
+
+from kafka.protocol.admin import DescribeGroupsRequest, ListGroupsRequest
+from kafka.protocol.metadata import MetadataRequest
+
+from sparkmirror.errors import ClusterError, MirrorError, TopicError
+from sparkmirror.model import ClusterClient, TopicPartition
+from sparkmirror.wire.faults import translate
+from sparkmirror.wire.link import CONTROLLER, Link, error_for
+from sparkmirror.wire.requests import (
+    commit_error,
+    commit_request,
+    config_entry,
+    create_partitions_request,
+    create_topics_request,
+    describe_configs_request,
+    error_code,
+    list_offsets_request,
+    not_controller,
+    offset_fetch_error,
+    offset_fetch_request,
+    topic_view,
+)
+from sparkmirror.wire.tail import TopicTail, TopicWriter
+from sparkmirror.wire.views import (
+    BrokerView,
+    ClusterView,
+    Committed,
+    ConfigEntry,
+    GroupMember,
+    NewTopic,
+    TopicOutcome,
+    TopicView,
+)
+
+__all__ = ["Cluster"]
+
+T = TypeVar("T")
+
+_EARLIEST, _LATEST = -2, -1
+_TOPIC_EXISTS = 36
+_GROUP_NOT_FOUND = 69
+_UNKNOWN_MEMBER, _ILLEGAL_GENERATION = 25, 22
+# Errors that mean "ask another broker": leader moved, not known there yet, or being elected.
+_MOVED = frozenset({3, 5, 6, 9, 13, 56, 74, 75, 78, 100})
+_LEADERS_AGE_S_MAX = 30.0
+_CONFIG_TOPICS_PER_REQUEST = 250
+_CREATE_TOPICS_PER_REQUEST = 100
+# A commit becomes one batch of __consumer_offsets, which has Kafka's usual 1 MiB limit.
+_COMMITS_PER_REQUEST = 2_000
+_ACTIVE_STATES = frozenset(
+    {"Stable", "PreparingRebalance", "CompletingRebalance", "Assigning", "Reconciling"}
+)
+
+
+class Cluster:
+    """One cluster, reached with one set of client settings. Safe to share between threads.
+
+    Close it when done; a closed one connects again when it is used again.
+    """
+
+    def __init__(self, client: ClusterClient) -> None:
+        self.client = client
+        self._link = Link(client)
+        self._lock = threading.Lock()
+        self._leaders: dict[str, tuple[float, dict[int, int]]] = {}
+        self._writer: TopicWriter | None = None
+
+    @property
+    def alias(self) -> str:
+        """The cluster's name in the configuration file."""
+        return self.client.alias
+
+    def close(self) -> None:
+        """Close all connections."""
+        with self._lock:
+            writer, self._writer = self._writer, None
+        if writer is not None:
+            writer.close()
+        self._link.close()
+
+    # --- cluster and topics -----------------------------------------------------------------
+
+    def describe(self) -> ClusterView:
+        """Cluster id, brokers, controller."""
+        response = self._metadata([])
+        return ClusterView(
+            cluster_id=response.cluster_id or "",
+            brokers=tuple(
+                BrokerView(b.node_id, b.host, b.port, b.rack or "")
+                for b in sorted(response.brokers, key=lambda b: int(b.node_id))
+            ),
+            controller=response.controller_id,
+        )
+
+    def topics(self, names: Iterable[str] | None = None) -> dict[str, TopicView]:
+        """The topics this client may describe, or those of ``names`` that exist.
+
+        Partitions without a leader are part of the answer (`TopicView.leaderless`).
+        """
+        wanted = None if names is None else sorted(names)
+        if wanted is not None and not wanted:
+            return {}
+        response = self._metadata(wanted)
+        self._remember_leaders(response)
+        return {
+            topic.name: topic_view(topic)
+            for topic in response.topics
+            if topic.partitions and topic.name is not None
+        }
+
+    def _metadata(self, names: Sequence[str] | None) -> Any:
+        topics = (
+            None if names is None else [MetadataRequest.MetadataRequestTopic(name=n) for n in names]
+        )
+        return self._link.request(
+            lambda: MetadataRequest(topics=topics, allow_auto_topic_creation=False, min_version=1),
+            "describing topics" if names != [] else "describing the cluster",
+            needs="Describe on the topics",
+        )
+
+    def _remember_leaders(self, response: Any) -> None:
+        now = time.monotonic()
+        with self._lock:
+            for topic in response.topics:
+                leaders = {p.partition_index: p.leader_id for p in topic.partitions}
+                self._leaders[topic.name] = (now, leaders)
+
+    def topic_configs(
+        self, names: Iterable[str]
+    ) -> dict[str, dict[str, ConfigEntry] | MirrorError]:
+        """Settings per topic, or the error that asking for this topic gave."""
+        result: dict[str, dict[str, ConfigEntry] | MirrorError] = {}
+        doing, needs = "describing topic configs", "DescribeConfigs on the topics"
+        for chunk in _chunks(sorted(names), _CONFIG_TOPICS_PER_REQUEST):
+            response = self._link.request(
+                partial(describe_configs_request, chunk), doing, needs=needs
+            )
+            for row in response.results:
+                if row.error_code:
+                    error = error_for(row.error_code, row.error_message)
+                    doing_one = f"describing the configs of topic {row.resource_name}"
+                    result[row.resource_name] = translate(
+                        error,
+                        self.alias,
+                        doing_one,
+                        needs=f"DescribeConfigs on {row.resource_name}",
+                    )
+                else:
+                    result[row.resource_name] = {c.name: config_entry(c) for c in row.configs}
+        return result
+
+    def create_topics(self, topics: Sequence[NewTopic]) -> dict[str, TopicOutcome]:
+        """Create each of ``topics`` that is missing; one outcome per topic.
+
+        An existing topic is left as it is and counts as success.
+        """
+        result: dict[str, TopicOutcome] = {}
+        for chunk in _chunks(topics, _CREATE_TOPICS_PER_REQUEST):
+            response = self._link.request(
+                partial(create_topics_request, chunk, self.client.request_timeout_ms),
+                "creating topics",
+                node=CONTROLLER,
+                check=not_controller,
+                needs="Create on the cluster, or on the topics",
+            )
+            wanted = {topic.name: topic for topic in chunk}
+            for row in response.topics:
+                result[row.name] = self._created(wanted[row.name], row)
+        return result
+
+    def _created(self, topic: NewTopic, row: Any) -> TopicOutcome:
+        if row.error_code == _TOPIC_EXISTS:
+            return TopicOutcome(topic.name, existed=True)
+        if not row.error_code:
+            return TopicOutcome(topic.name)
+        message = getattr(row, "error_message", None)
+        error = translate(
+            error_for(row.error_code, message),
+            self.alias,
+            f"creating topic {topic.name}",
+            needs=f"Create on Topic {topic.name} (or on the Cluster)",
+        )
+        return TopicOutcome(topic.name, error)
+
+    def grow_topics(self, counts: Mapping[str, int]) -> dict[str, TopicOutcome]:
+        """Raise topics to the given partition counts; one outcome per topic."""
+        if not counts:
+            return {}
+        response = self._link.request(
+            partial(create_partitions_request, counts, self.client.request_timeout_ms),
+            "adding partitions",
+            node=CONTROLLER,
+            check=not_controller,
+            needs="Alter on the topics",
+        )
+        result = {}
+        for row in response.results:
+            error = None
+            if row.error_code:
+                error = translate(
+                    error_for(row.error_code, row.error_message),
+                    self.alias,
+                    f"adding partitions to topic {row.name}",
+                    needs=f"Alter on Topic {row.name}",
+                )
+            result[row.name] = TopicOutcome(row.name, error)
+        return result
+
+    # --- offsets of the log -----------------------------------------------------------------
+
+    def end_offsets(
+        self, partitions: Iterable[TopicPartition], isolation: str = "read_uncommitted"
+    ) -> dict[TopicPartition, int]:
+        """End offset (exclusive) per partition: high watermark, or last stable offset.
+
+        ``isolation``: as in ``isolation.level``. Partitions that have no leader or do not exist
+        are missing from the answer.
+        """
+        return self._list_offsets(partitions, _LATEST, 1 if isolation == "read_committed" else 0)
+
+    def earliest_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        """First offset that still exists, per partition; missing ones as in `end_offsets`."""
+        return self._list_offsets(partitions, _EARLIEST, 0)
+
+    def _list_offsets(
+        self, partitions: Iterable[TopicPartition], timestamp: int, isolation: int
+    ) -> dict[TopicPartition, int]:
+        result: dict[TopicPartition, int] = {}
+        missing = set(partitions)
+        for attempt in range(4):  # a leader election takes a moment; then it counts as leaderless
+            if attempt:
+                time.sleep(self.client.retry_backoff_ms * 2**attempt / 1000)
+            by_leader, gone = self._by_leader(missing, fresh=attempt > 0)
+            missing -= gone
+            for node, group in by_leader.items():
+                found, gone = self._list_offsets_of(node, group, timestamp, isolation)
+                result.update(found)
+                missing -= found.keys() | gone
+            if not missing:
+                break
+        return result
+
+    def _list_offsets_of(
+        self, node: int, group: Sequence[TopicPartition], timestamp: int, isolation: int
+    ) -> tuple[dict[TopicPartition, int], set[TopicPartition]]:
+        """Offsets that ``node`` gave, and partitions it denied for good. A dead node gives none."""
+        response = self._link.request(
+            partial(list_offsets_request, group, timestamp, isolation),
+            "reading offsets",
+            node=node,
+            needs="Describe on the topics",
+        )
+        found, denied = {}, set()
+        for topic in response.topics:
+            for row in topic.partitions:
+                tp = TopicPartition(topic.name, row.partition_index)
+                if not row.error_code:
+                    found[tp] = int(row.offset)
+                elif row.error_code not in _MOVED:
+                    denied.add(tp)
+        return found, denied
+
+    def _by_leader(
+        self, partitions: Iterable[TopicPartition], *, fresh: bool
+    ) -> tuple[dict[int, list[TopicPartition]], set[TopicPartition]]:
+        """Partitions by leading node; apart, those that fresh metadata does not know at all."""
+        wanted = list(partitions)
+        names = {tp.topic for tp in wanted}
+        now = time.monotonic()
+        with self._lock:
+            known = dict(self._leaders)
+        stale = {
+            name
+            for name in names
+            if fresh or name not in known or now - known[name][0] > _LEADERS_AGE_S_MAX
+        }
+        if stale:
+            self.topics(stale)
+            with self._lock:
+                known = dict(self._leaders)
+        result: dict[int, list[TopicPartition]] = defaultdict(list)
+        gone: set[TopicPartition] = set()
+        for tp in wanted:
+            leader = known.get(tp.topic, (0.0, {}))[1].get(tp.partition)
+            if leader is not None and leader >= 0:
+                result[leader].append(tp)
+            elif leader is None and fresh:
+                gone.add(tp)
+        return result, gone
+
+    # --- groups -----------------------------------------------------------------------------
+
+    def committed_offsets(
+        self, group: str, partitions: Iterable[TopicPartition]
+    ) -> dict[TopicPartition, Committed]:
+        """Committed offsets of ``group``; partitions without one are missing from the answer."""
+        wanted = list(partitions)
+        if not wanted:
+            return {}
+        response = self._link.request(
+            partial(offset_fetch_request, group, wanted),
+            f"reading the offsets of group {group}",
+            group=group,
+            check=offset_fetch_error,
+            needs=f"Describe on Group {group} and on its topics",
+        )
+        result = {}
+        for topic in response.topics:
+            for row in topic.partitions:
+                if row.committed_offset >= 0:
+                    epoch = getattr(row, "committed_leader_epoch", -1)
+                    result[TopicPartition(topic.name, row.partition_index)] = Committed(
+                        row.committed_offset, row.metadata or "", -1 if epoch is None else epoch
+                    )
+        return result
+
+    def commit_offsets(self, group: str, offsets: Mapping[TopicPartition, tuple[int, str]]) -> None:
+        """Commit ``(offset, metadata)`` per partition as a consumer without membership.
+
+        The broker takes that only while the group has no active members. Raises `ClusterError`
+        when it has some, and when any partition was refused.
+        """
+        for chunk in _chunks(sorted(offsets), _COMMITS_PER_REQUEST):
+            response = self._link.request(
+                partial(commit_request, group, {tp: offsets[tp] for tp in chunk}),
+                f"committing offsets of group {group}",
+                group=group,
+                check=commit_error,
+                needs=f"Read on Group {group} and on its topics",
+            )
+            self._check_commit(group, response)
+
+    def _check_commit(self, group: str, response: Any) -> None:
+        for topic in response.topics:
+            for row in topic.partitions:
+                if row.error_code in (_UNKNOWN_MEMBER, _ILLEGAL_GENERATION):
+                    raise ClusterError(
+                        f"the group {group} has active members, its offsets cannot be set.",
+                        where=f"cluster {self.alias}",
+                        do="Stop the consumers of this group first.",
+                    )
+                if row.error_code:
+                    raise translate(
+                        error_for(row.error_code),
+                        self.alias,
+                        f"committing the offset of {topic.name}-{row.partition_index} "
+                        f"for group {group}",
+                        needs=f"Read on Group {group} and on Topic {topic.name}",
+                    )
+
+    def group_members(self, group: str) -> tuple[GroupMember, ...]:
+        """The active members of ``group``; empty when there are none or no such group.
+
+        Groups of the newer consumer protocol do not show their members to every client: they are
+        listed as one member without a name.
+        """
+        needs = f"Describe on Group {group}"
+        doing = f"describing group {group}"
+        response = self._link.request(
+            lambda: DescribeGroupsRequest(groups=[group], include_authorized_operations=False),
+            doing,
+            group=group,
+            check=_described_group_error,
+            needs=needs,
+        )
+        members = tuple(
+            GroupMember(m.client_id, m.client_host.lstrip("/")) for m in response.groups[0].members
+        )
+        if members:
+            return members
+        listed = self._link.request(
+            ListGroupsRequest, doing, group=group, check=error_code, needs=needs
+        )
+        for row in listed.groups:
+            if row.group_id == group and (getattr(row, "group_state", "") or "") in _ACTIVE_STATES:
+                return (GroupMember("", ""),)
+        return ()
+
+    # --- records ----------------------------------------------------------------------------
+
+    def read_compacted(
+        self, topic: str, *, partitions: Sequence[int] | None = None
+    ) -> Iterator[tuple[int, bytes | None, bytes | None]]:
+        """Every record of ``topic`` up to its present end, as (partition, key, value).
+
+        In offset order within a partition; older records of a key may still be there. Raises
+        `TopicError` when the topic does not exist or no progress is made for a request timeout.
+        """
+        with self.tail(topic, partitions=partitions, from_beginning=True) as tail:
+            yield from tail.read_to_end()
+
+    def tail(
+        self, topic: str, *, partitions: Sequence[int] | None = None, from_beginning: bool = True
+    ) -> TopicTail:
+        """A reader that follows ``topic`` without a group; close it when done."""
+        view = self.topics([topic]).get(topic)
+        if view is None:
+            raise TopicError(
+                f"the topic {topic} does not exist.",
+                where=f"cluster {self.alias}",
+                do="Check the name, and that this client may describe the topic.",
+            )
+        numbers = range(view.partitions) if partitions is None else partitions
+        wanted = [TopicPartition(topic, number) for number in numbers]
+        ends = self.end_offsets(wanted, "read_committed")
+        if len(ends) < len(wanted):
+            lost = ", ".join(str(tp) for tp in wanted if tp not in ends)
+            raise TopicError(
+                f"{lost} cannot be read: no live leader.",
+                where=f"cluster {self.alias}",
+                do="Bring the broker back that holds it.",
+            )
+        starts = self.earliest_offsets(wanted) if from_beginning else ends
+        return TopicTail(self.client, {tp: (starts.get(tp, 0), ends[tp]) for tp in wanted})
+
+    def produce_many(self, topic: str, records: Iterable[tuple[int, bytes, bytes | None]]) -> int:
+        """Write ``(partition, key, value)`` records in order; returns how many.
+
+        All are acknowledged by all in-sync replicas when this returns. Raises `MirrorError` when
+        one could not be written within the request timeout.
+        """
+        with self._lock:
+            if self._writer is None:
+                self._writer = TopicWriter(self.client)
+            writer = self._writer
+        return writer.write(topic, records)
+
+
+def _described_group_error(response: Any) -> int:
+    code = int(response.groups[0].error_code)
+    return 0 if code == _GROUP_NOT_FOUND else code
+
+
+def _chunks(items: Sequence[T], size: int) -> Iterator[Sequence[T]]:
+    for start in range(0, len(items), size):
+        yield items[start : start + size]

@@ -1,0 +1,200 @@
+"""The records of Kafka Connect's offset storage topic, as MirrorMaker 2 writes them.
+
+Topic ``mm2-offsets.<source>.internal`` on the target: compacted, JSON without a schema envelope.
+The key is ``[connector name, source partition]``, the value ``{"offset": n}``; a null value resets
+the partition. Only the entries of ``MirrorSourceConnector`` carry positions: ``offset`` is the
+*last replicated* source offset, so a mirror resumes at ``offset + 1``.
+
+Reading compares the parsed JSON. Writing keeps MirrorMaker 2's own byte order, because compaction
+keeps one row per key *bytes*, and its default partitioner, because the row must stay in the
+partition where its predecessor lies. Pure: no sockets here.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import TypeGuard
+
+from sparkmirror.model import TopicPartition
+
+__all__ = [
+    "CHECKPOINT_CONNECTOR",
+    "HEARTBEAT_CONNECTOR",
+    "SOURCE_CONNECTOR",
+    "ConnectOffsets",
+    "decode_source_offset",
+    "encode_key",
+    "encode_source_offset",
+    "encode_value",
+    "murmur2",
+    "offsets_topic",
+    "partition_for_key",
+    "read_source_positions",
+]
+
+SOURCE_CONNECTOR = "MirrorSourceConnector"
+CHECKPOINT_CONNECTOR = "MirrorCheckpointConnector"
+HEARTBEAT_CONNECTOR = "MirrorHeartbeatConnector"
+
+# The order in which Java's HashMap yields these keys, which is the order on the wire.
+_FIELD_ORDER = {
+    SOURCE_CONNECTOR: ("cluster", "partition", "topic"),
+    CHECKPOINT_CONNECTOR: ("partition", "topic", "group"),
+    HEARTBEAT_CONNECTOR: ("sourceClusterAlias", "targetClusterAlias"),
+}
+
+_PARTITION_MAX = 2**31 - 1
+_OFFSET_MAX = 2**63 - 2  # offset + 1 must still be an int64
+_MASK = 0xFFFFFFFF
+_MURMUR_SEED = 0x9747B28C
+_MURMUR_M = 0x5BD1E995
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectOffsets:
+    """What an offset storage topic says about one source cluster.
+
+    ``positions``: next source offset (stored offset + 1) per source partition.
+    ``skipped``: records that are no valid entry of any MirrorMaker 2 connector.
+    """
+
+    positions: dict[TopicPartition, int]
+    skipped: int = 0
+
+
+def offsets_topic(source_alias: str) -> str:
+    """Name of the offset storage topic; always with dots, whatever the policy's separator."""
+    return f"mm2-offsets.{source_alias}.internal"
+
+
+def encode_key(connector: str, partition: dict[str, str | int]) -> bytes:
+    """Key bytes exactly as MirrorMaker 2 writes them for ``connector``.
+
+    Raises ``KeyError`` when the connector is not one of MirrorMaker 2's or a field is missing.
+    """
+    ordered = {name: partition[name] for name in _FIELD_ORDER[connector]}
+    return _compact([connector, ordered])
+
+
+def encode_value(offset: int | None) -> bytes | None:
+    """Value bytes for ``offset`` (last replicated source offset); None makes a reset."""
+    return None if offset is None else _compact({"offset": offset})
+
+
+def encode_source_offset(
+    source_alias: str, source: TopicPartition, position: int
+) -> tuple[bytes, bytes | None]:
+    """Key and value that say "everything of ``source`` below ``position`` is on the target".
+
+    Position 0 means that nothing was replicated, which Connect writes as a reset (null value).
+    """
+    key = encode_key(
+        SOURCE_CONNECTOR,
+        {"cluster": source_alias, "partition": source.partition, "topic": source.topic},
+    )
+    return key, encode_value(position - 1 if position > 0 else None)
+
+
+def decode_source_offset(
+    key: bytes | None, value: bytes | None
+) -> tuple[str, TopicPartition, int | None] | None:
+    """Read one record: source alias, source partition, last replicated offset (None = reset).
+
+    Returns None for anything that is not a valid entry of ``MirrorSourceConnector``.
+    """
+    parsed = _parse_key(key)
+    if parsed is None or parsed[0] != SOURCE_CONNECTOR:
+        return None
+    fields = parsed[1]
+    cluster, topic, partition = (fields.get(n) for n in ("cluster", "topic", "partition"))
+    if not isinstance(cluster, str) or not isinstance(topic, str):
+        return None
+    if not _is_int(partition) or not 0 <= partition <= _PARTITION_MAX:
+        return None
+    source = TopicPartition(topic, partition)
+    if value is None:
+        return cluster, source, None
+    document = _parse(value)
+    if document is None:  # the JSON text "null" is Connect's other way to write a reset
+        return (cluster, source, None) if value.strip() == b"null" else None
+    offset = document.get("offset") if isinstance(document, dict) else None
+    if not _is_int(offset) or not 0 <= offset <= _OFFSET_MAX:
+        return None
+    return cluster, source, offset
+
+
+def read_source_positions(
+    records: Iterable[tuple[int, bytes | None, bytes | None]], source_alias: str
+) -> ConnectOffsets:
+    """Fold ``(partition, key, value)`` records, oldest first, into positions of one source.
+
+    Entries of other clusters and of MirrorMaker 2's other connectors are passed over; garbage is
+    skipped and counted.
+    """
+    positions: dict[TopicPartition, int] = {}
+    skipped = 0
+    for _, key, value in records:
+        entry = decode_source_offset(key, value)
+        if entry is None:
+            parsed = _parse_key(key)
+            skipped += (
+                parsed is None or parsed[0] not in _FIELD_ORDER or parsed[0] == (SOURCE_CONNECTOR)
+            )
+            continue
+        cluster, source, offset = entry
+        if cluster != source_alias:
+            continue
+        if offset is None:
+            positions.pop(source, None)
+        else:
+            positions[source] = offset + 1
+    return ConnectOffsets(positions, skipped)
+
+
+def partition_for_key(key: bytes, partitions: int) -> int:
+    """Partition that Java's default partitioner picks for ``key`` among ``partitions``."""
+    return (murmur2(key) & 0x7FFFFFFF) % partitions
+
+
+def murmur2(data: bytes) -> int:
+    """32-bit murmur2 hash with Kafka's seed, as an unsigned number."""
+    length = len(data)
+    h = (_MURMUR_SEED ^ length) & _MASK
+    whole = length & ~3
+    for at in range(0, whole, 4):
+        k = int.from_bytes(data[at : at + 4], "little") * _MURMUR_M & _MASK
+        k = (k ^ (k >> 24)) * _MURMUR_M & _MASK
+        h = (h * _MURMUR_M & _MASK) ^ k
+    if whole < length:
+        h = (h ^ int.from_bytes(data[whole:], "little")) * _MURMUR_M & _MASK
+    h = (h ^ (h >> 13)) * _MURMUR_M & _MASK
+    return h ^ (h >> 15)
+
+
+def _compact(document: object) -> bytes:
+    return json.dumps(document, separators=(",", ":"), ensure_ascii=False).encode()
+
+
+def _parse(data: bytes) -> object:
+    """Parsed JSON, or None for bytes that are none (and for the JSON null)."""
+    try:
+        document: object = json.loads(data)
+    except (ValueError, RecursionError):
+        return None
+    return document
+
+
+def _parse_key(key: bytes | None) -> tuple[str, dict[str, object]] | None:
+    document = _parse(key) if key is not None else None
+    if not isinstance(document, list) or len(document) != 2:
+        return None
+    connector, fields = document
+    if not isinstance(connector, str) or not isinstance(fields, dict):
+        return None
+    return connector, fields
+
+
+def _is_int(value: object) -> TypeGuard[int]:
+    return isinstance(value, int) and not isinstance(value, bool)

@@ -1,0 +1,29 @@
+"""Taking batches apart again: all records of a run, and one batch as two."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from sparkmirror.wire.batch import codec, split
+from sparkmirror.wire.records import Record, decode_records, encode_batch
+
+__all__ = ["cut_batch", "decode_batches"]
+
+
+def decode_batches(batches: memoryview) -> Iterator[Record]:
+    """All records of a run of whole magic 2 batches, in order. Raises `BatchError`."""
+    for start, end in split(batches):
+        yield from decode_records(batches[start:end])
+
+
+def cut_batch(batch: memoryview) -> tuple[bytes, bytes]:
+    """The two halves, by record count, of a batch with at least two records.
+
+    Each half is a batch of its own with the codec of the whole. Raises `BatchError`.
+    """
+    records = list(decode_records(batch))
+    middle = len(records) // 2
+    return (
+        encode_batch(records[:middle], codec=codec(batch)),
+        encode_batch(records[middle:], codec=codec(batch)),
+    )

@@ -1,0 +1,428 @@
+"""The one place where the errors of kafka-python and of sockets become `MirrorError`s.
+
+`translated` wraps every call into kafka-python. `reach` looks at the bootstrap servers of a cluster
+before anything else does, with sockets of its own: a client library can only say that it could not
+bootstrap, and the user needs to know which server did what.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import queue
+import socket
+import struct
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import kafka.errors as kafka_errors
+
+from sparkmirror.errors import (
+    ClusterError,
+    ConfigError,
+    Denied,
+    MirrorError,
+    NotKafka,
+    Unreachable,
+    Unsupported,
+)
+from sparkmirror.model import ClusterClient
+
+__all__ = ["REACH_TIMEOUT_MS", "Reached", "quiet_kafka_logs", "reach", "translate", "translated"]
+
+log = logging.getLogger(__name__)
+
+REACH_TIMEOUT_MS = 10_000
+
+_FRAME_BYTES_MAX = 1 << 20
+_METADATA_FRAME_BYTES_MAX = 100_000_000
+_API_VERSIONS, _METADATA, _PRODUCE, _FETCH = 18, 3, 0, 1
+# Record batches (magic 2) travel from these versions on: brokers of 0.11 and later.
+_OLDEST = {_PRODUCE: ("Produce", 3), _FETCH: ("Fetch", 4)}
+_AUTHENTICATION = (
+    kafka_errors.SaslAuthenticationFailedError,
+    kafka_errors.UnsupportedSaslMechanismError,
+    kafka_errors.IllegalSaslStateError,
+)
+_SILENCE = (
+    kafka_errors.KafkaConnectionError,
+    kafka_errors.KafkaTimeoutError,
+    kafka_errors.NodeNotReadyError,
+    kafka_errors.RequestTimedOutError,
+    kafka_errors.MetadataEmptyBrokerList,
+    kafka_errors.UnknownBrokerIdError,
+    kafka_errors.BrokerNotAvailableError,
+    OSError,
+)
+
+
+# --- kafka-python's log ---------------------------------------------------------------------------
+
+
+class _Demote(logging.Handler):
+    """Passes records on at DEBUG, whatever level kafka-python gave them."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        log.debug("%s: %s", record.name, record.getMessage())
+
+
+def quiet_kafka_logs() -> None:
+    """Keep kafka-python's log out of the way: all of it appears at DEBUG under our own logger.
+
+    It logs refused connections and time-outs as errors; here they become exceptions that say more.
+    """
+    logger = logging.getLogger("kafka")
+    if not any(isinstance(handler, _Demote) for handler in logger.handlers):
+        logger.addHandler(_Demote())
+        logger.setLevel(logging.INFO)  # its own DEBUG formats every message on the wire
+        logger.propagate = False
+
+
+# --- translation ----------------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def translated(alias: str, doing: str, *, needs: str = "") -> Iterator[None]:
+    """Run a block; what kafka-python or a socket raises in it leaves as a `MirrorError`.
+
+    ``alias``: the cluster. ``doing``: what was tried, as in "describing topics". ``needs``: the
+    ACL that the call takes, for the advice when it is denied.
+    """
+    try:
+        yield
+    except MirrorError:
+        raise
+    except (kafka_errors.KafkaError, OSError, struct.error) as error:
+        raise translate(error, alias, doing, needs=needs) from error
+
+
+def translate(error: BaseException, alias: str, doing: str, *, needs: str = "") -> MirrorError:
+    """The `MirrorError` that says what ``error`` means to the user."""
+    where = f"cluster {alias}"
+    said = _said(error)
+    if isinstance(error, _AUTHENTICATION):
+        return Denied(
+            f"{doing} failed: the broker refused the login ({said}).",
+            where=where,
+            do="Check security.protocol and the sasl.* settings of this cluster.",
+        )
+    if isinstance(error, kafka_errors.AuthorizationError):
+        acl = needs or "the operation"
+        return Denied(
+            f"{doing} is not allowed ({said}).",
+            where=where,
+            do=f"Grant the principal of this client {acl} (kafka-acls.sh --add).",
+        )
+    if isinstance(error, kafka_errors.UnsupportedVersionError):
+        return Unsupported(
+            f"{doing} takes an API that this broker does not have ({said}).",
+            where=where,
+            do="Use a newer broker, or turn the feature off that needs it.",
+        )
+    if isinstance(error, kafka_errors.KafkaConfigurationError):
+        return ConfigError(
+            f"{doing} failed: the client settings do not fit together ({said}).",
+            where=where,
+            do="Check the client properties of this cluster.",
+        )
+    if isinstance(error, _SILENCE):
+        return Unreachable(
+            f"{doing} failed: no answer ({said}).",
+            where=where,
+            do="Check that the brokers run and that their advertised.listeners can be reached.",
+        )
+    return ClusterError(
+        f"{doing} failed ({said}).", where=where, do="See the broker's log for the reason."
+    )
+
+
+def _said(error: BaseException) -> str:
+    """What ``error`` says, in one line, with its Kafka name in front."""
+    message = getattr(error, "message", None)
+    name = message if isinstance(message, str) and message else type(error).__name__
+    detail = " ".join(str(part) for part in error.args if part).strip()
+    return f"{name}: {detail}" if detail and detail != name else name
+
+
+# --- bootstrap servers ----------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Reached:
+    """The bootstrap server that answered, and the API versions it offers (key: lowest, highest)."""
+
+    host: str
+    port: int
+    api_versions: dict[int, tuple[int, int]]
+
+
+@dataclass(frozen=True, slots=True)
+class _Failure:
+    """Why one server was of no use; ``kind`` decides the class of the error."""
+
+    server: str
+    kind: type[ClusterError]
+    what: str
+    do: str
+
+
+def reach(client: ClusterClient, *, timeout_ms: int | None = None) -> Reached:
+    """Ask all bootstrap servers at once; the first that speaks Kafka wins.
+
+    Takes at most ``timeout_ms`` (default: the request timeout, at most ten seconds). Raises
+    `Unsupported`, `Unreachable` or `NotKafka` that names every server and what came back, and
+    `ConfigError` for a list that is empty or malformed.
+    """
+    where = f"cluster {client.alias}"
+    if client.security_protocol.upper() != "PLAINTEXT":
+        raise Unsupported(
+            f"security.protocol={client.security_protocol} is not supported yet.",
+            where=where,
+            do="Use a PLAINTEXT listener of this cluster.",
+        )
+    addresses = [_address(server, where) for server in client.bootstrap_servers]
+    if not addresses:
+        raise ConfigError(
+            "there is no bootstrap server.",
+            where=where,
+            do=f"Set {client.alias}.bootstrap.servers to host:port.",
+        )
+    bound_ms = min(client.request_timeout_ms, REACH_TIMEOUT_MS)
+    timeout_s = (bound_ms if timeout_ms is None else timeout_ms) / 1000
+    deadline = time.monotonic() + timeout_s
+    answers: queue.SimpleQueue[Reached | _Failure] = queue.SimpleQueue()
+    for host, port in addresses:
+        # Name resolution cannot be interrupted, so it gets threads that may be left behind.
+        threading.Thread(
+            target=_probe_into,
+            args=(answers, host, port, client, deadline),
+            name=f"reach-{host}:{port}",
+            daemon=True,
+        ).start()
+    waiting = [f"{host}:{port}" for host, port in addresses]
+    failures: list[_Failure] = []
+    while waiting:
+        try:
+            answer = answers.get(timeout=max(0.0, deadline + 0.2 - time.monotonic()))
+        except queue.Empty:
+            failures += [_unresolved(server, timeout_s) for server in waiting]
+            break
+        if isinstance(answer, Reached):
+            return answer
+        waiting.remove(answer.server)
+        failures.append(answer)
+    raise _no_server(client.alias, failures)
+
+
+def _address(server: str, where: str) -> tuple[str, int]:
+    host, colon, port = server.strip().rpartition(":")
+    if not colon or not host or not port.isdigit() or not 0 < int(port) < 65536:
+        raise ConfigError(
+            f"'{server}' is no host:port.", where=where, do="Write bootstrap.servers as host:port."
+        )
+    return host.strip("[]"), int(port)
+
+
+def _unresolved(server: str, timeout_s: float) -> _Failure:
+    return _Failure(
+        server,
+        Unreachable,
+        f"no answer within {timeout_s:.1f} s (name resolution hangs)",
+        "Check the DNS servers of this machine.",
+    )
+
+
+def _no_server(alias: str, failures: list[_Failure]) -> ClusterError:
+    kinds = {failure.kind for failure in failures}
+    kind = kinds.pop() if len(kinds) == 1 else Unreachable
+    tried = "; ".join(f"{failure.server}: {failure.what}" for failure in failures)
+    advice = dict.fromkeys(failure.do for failure in failures)
+    count = "the bootstrap server" if len(failures) == 1 else "none of the bootstrap servers"
+    verb = "cannot be used" if len(failures) == 1 else "can be used"
+    return kind(f"{count} {verb} ({tried}).", where=f"cluster {alias}", do=" ".join(advice))
+
+
+def _probe_into(
+    answers: queue.SimpleQueue[Reached | _Failure],
+    host: str,
+    port: int,
+    client: ClusterClient,
+    deadline: float,
+) -> None:
+    answers.put(_probe(host, port, client, deadline))
+
+
+def _probe(host: str, port: int, client: ClusterClient, deadline: float) -> Reached | _Failure:
+    """Try every address of ``host`` until one answers; the last failure counts."""
+    server = f"{host}:{port}"
+    try:
+        infos = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    except (OSError, UnicodeError) as error:
+        return _Failure(
+            server,
+            Unreachable,
+            f"the name does not resolve ({_reason(error)})",
+            "Check the spelling of the host name and the DNS of this machine.",
+        )
+    failure: _Failure | None = None
+    for family, kind, protocol, _, address in infos:
+        limit = min(deadline, time.monotonic() + client.connect_timeout_ms / 1000)
+        with socket.socket(family, kind, protocol) as sock:
+            try:
+                sock.settimeout(max(0.05, limit - time.monotonic()))
+                sock.connect(address)
+            except OSError as error:
+                failure = failure or _no_connection(server, error)
+                continue
+            result = _talk(sock, server, client.client_id, deadline)
+        if isinstance(result, dict):
+            return _check_versions(server, host, port, result)
+        failure = result
+    return failure or _Failure(server, Unreachable, "the name has no address", "Check the DNS.")
+
+
+def _no_connection(server: str, error: OSError) -> _Failure:
+    if isinstance(error, TimeoutError):
+        return _Failure(
+            server,
+            Unreachable,
+            "connecting timed out",
+            "Check the address and the firewalls in between.",
+        )
+    if isinstance(error, ConnectionRefusedError):
+        return _Failure(
+            server,
+            Unreachable,
+            "connection refused",
+            "Check that the broker runs and listens on that port.",
+        )
+    return _Failure(
+        server,
+        Unreachable,
+        f"connecting failed ({_reason(error)})",
+        "Check the address and the network in between.",
+    )
+
+
+def _talk(
+    sock: socket.socket, server: str, client_id: str, deadline: float
+) -> dict[int, tuple[int, int]] | _Failure:
+    """ApiVersions, then Metadata without topics; the versions, or what went wrong.
+
+    Metadata comes second because a SASL listener answers ApiVersions to anybody and hangs up at
+    the first request that takes a login.
+    """
+    try:
+        sock.sendall(_request(_API_VERSIONS, 1, client_id, b""))
+        body = _receive_frame(sock, 1, deadline, _FRAME_BYTES_MAX)
+        versions = _read_api_versions(body)
+    except TimeoutError:
+        return _Failure(
+            server,
+            Unreachable,
+            "it accepts connections but never answers",
+            "Check that the port is a Kafka listener and that the broker is not stuck.",
+        )
+    except (_NotKafkaError, struct.error, OSError) as error:
+        return _not_kafka(server, error)
+    try:
+        sock.sendall(_request(_METADATA, 2, client_id, struct.pack(">i", 0)))
+        _receive_frame(sock, 2, deadline, _METADATA_FRAME_BYTES_MAX)
+    except TimeoutError:
+        return _Failure(
+            server,
+            Unreachable,
+            "it answers, but gives no metadata in time",
+            "Check the broker's log: it may be starting or overloaded.",
+        )
+    except (_NotKafkaError, OSError) as error:
+        return _Failure(
+            server,
+            Unsupported,
+            f"it speaks Kafka, but hangs up without a login ({_reason(error)})",
+            "It looks like a SASL listener: use a PLAINTEXT listener, SASL is not supported yet.",
+        )
+    return versions
+
+
+class _NotKafkaError(Exception):
+    """What came back is no answer of a Kafka broker; the text says what it looks like."""
+
+
+def _not_kafka(server: str, error: BaseException) -> _Failure:
+    what = str(error) if isinstance(error, _NotKafkaError) else f"it hung up ({_reason(error)})"
+    return _Failure(
+        server,
+        NotKafka,
+        what,
+        "Check the port: it must be a PLAINTEXT listener of a Kafka broker.",
+    )
+
+
+def _request(api_key: int, correlation: int, client_id: str, body: bytes) -> bytes:
+    """A version-0 request with its size in front (Metadata goes as version 1: 0 topics = none)."""
+    name = client_id.encode()
+    version = 1 if api_key == _METADATA else 0
+    head = struct.pack(">hhih", api_key, version, correlation, len(name))
+    return struct.pack(">i", len(head) + len(name) + len(body)) + head + name + body
+
+
+def _receive_frame(sock: socket.socket, correlation: int, deadline: float, limit: int) -> bytes:
+    """One response body. Raises `_NotKafkaError`, ``TimeoutError`` or ``OSError``."""
+    head = _receive(sock, 4, deadline)
+    if head[:2] in (b"\x15\x03", b"\x16\x03"):
+        raise _NotKafkaError("it speaks TLS: it is an SSL or SASL_SSL listener, or a web server")
+    if head.startswith(b"HTTP"):
+        raise _NotKafkaError("it is a web server (it answers HTTP)")
+    size: int = struct.unpack(">i", head)[0]
+    if not 4 <= size <= limit:
+        raise _NotKafkaError(f"it answers, but not in Kafka's protocol (first bytes {head!r})")
+    body = _receive(sock, size, deadline)
+    if struct.unpack_from(">i", body)[0] != correlation:
+        raise _NotKafkaError("it answers, but not in Kafka's protocol (wrong correlation id)")
+    return body[4:]
+
+
+def _receive(sock: socket.socket, size: int, deadline: float) -> bytes:
+    data = bytearray()
+    while len(data) < size:
+        left_s = deadline - time.monotonic()
+        if left_s <= 0:
+            raise TimeoutError
+        sock.settimeout(left_s)
+        part = sock.recv(min(65536, size - len(data)))
+        if not part:
+            said = f" after {bytes(data)!r}" if data else " without a word"
+            raise _NotKafkaError(f"it hung up{said}")
+        data += part
+    return bytes(data)
+
+
+def _read_api_versions(body: bytes) -> dict[int, tuple[int, int]]:
+    error, count = struct.unpack_from(">hi", body)
+    if error or not 0 < count <= (len(body) - 6) // 6:
+        raise _NotKafkaError(f"its ApiVersions answer makes no sense (error {error})")
+    rows = struct.iter_unpack(">hhh", body[6 : 6 + 6 * count])
+    return {key: (lowest, highest) for key, lowest, highest in rows}
+
+
+def _check_versions(
+    server: str, host: str, port: int, versions: dict[int, tuple[int, int]]
+) -> Reached | _Failure:
+    for key, (name, oldest) in _OLDEST.items():
+        highest = versions.get(key, (0, -1))[1]
+        if highest < oldest:
+            return _Failure(
+                server,
+                Unsupported,
+                f"the broker is too old ({name} API up to version {highest}, {oldest} is needed)",
+                "Brokers from 0.11 on are supported.",
+            )
+    return Reached(host, port, versions)
+
+
+def _reason(error: BaseException) -> str:
+    strerror = getattr(error, "strerror", None)
+    return str(strerror or error or type(error).__name__)

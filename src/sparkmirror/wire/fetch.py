@@ -1,0 +1,443 @@
+"""The Fetch path: long polls on every broker that leads one of a slot's partitions.
+
+`Fetcher` is a small state machine without threads. Each broker has at most one Fetch request
+under way; its socket is handed to ``select`` by the caller, so that several brokers and several
+fetchers share one wait. A partition is in exactly one of these states:
+
+* asked for: part of the request under way at its broker;
+* ready: to be asked for with the next request;
+* waiting: leader unknown, broker backing off, or its last answer was an error with a back-off;
+* halted: the answer says that trying again does not help; the caller reports it.
+
+Frame layout: Fetch v4 to v11, the non-flexible versions.
+"""
+
+from __future__ import annotations
+
+import logging
+import struct
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from sparkmirror.model import FetchSettings, Halt, TopicPartition
+from sparkmirror.wire.connection import Connection, ConnectionLost, ReceiveBuffer
+from sparkmirror.wire.kafka_codes import (
+    LEADERSHIP,
+    OFFSET_OUT_OF_RANGE,
+    RETRIABLE,
+    TOPIC_AUTHORIZATION_FAILED,
+    UNKNOWN_TOPIC_OR_PARTITION,
+    error_name,
+)
+from sparkmirror.wire.routes import Routes
+from sparkmirror.wire.select import AbortedTransaction
+
+__all__ = ["FetchedPartition", "Fetcher"]
+
+log = logging.getLogger(__name__)
+
+FETCH_KEY = 1
+FETCH_LOWEST, FETCH_HIGHEST = 4, 11
+# How long a partition may be unknown to the source before it is taken for deleted.
+_UNKNOWN_S_MAX = 30.0
+_DENIED_RETRY_S = 30.0
+
+_I16 = struct.Struct(">h")
+_I32 = struct.Struct(">i")
+_ABORTED = struct.Struct(">qq")
+
+
+@dataclass(slots=True)
+class FetchedPartition:
+    """One partition's part of a Fetch response.
+
+    ``records`` is a view into the receive buffer: use it before the next `Fetcher.receive`.
+    Offsets are the source's; -1 where the broker gave none.
+    """
+
+    tp: TopicPartition
+    fetch_offset: int
+    high_watermark: int
+    last_stable_offset: int
+    log_start_offset: int
+    aborted: list[AbortedTransaction]
+    records: memoryview
+
+
+@dataclass(slots=True)
+class _State:
+    tp: TopicPartition
+    offset: int
+    halt: Halt | None = None
+    retry_at: float = 0.0
+    unknown_since: float | None = None
+    replica: int | None = None
+    replica_until: float = 0.0
+    bytes_max: int = 0
+    asked: bool = False
+    range_checked: bool = False
+
+
+@dataclass(slots=True)
+class _Request:
+    connection: Connection
+    correlation: int
+    version: int
+    states: dict[TopicPartition, _State]
+    deadline: float
+    offsets: dict[TopicPartition, int] = field(default_factory=dict)
+
+
+class Fetcher:
+    """Long-polls one cluster for a set of partitions. One owner, no threads.
+
+    ``clock`` returns monotonic seconds.
+    """
+
+    def __init__(
+        self,
+        routes: Routes,
+        settings: FetchSettings,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.routes = routes
+        self.settings = settings
+        self.errors: dict[str, int] = {}
+        self._clock = clock
+        self._states: dict[TopicPartition, _State] = {}
+        self._requests: dict[int, _Request] = {}
+        self._not_before: dict[int, float] = {}
+        self._buffer = ReceiveBuffer()
+        self.frame = memoryview(b"")
+        """The newest response; the views that `receive` returned point into it."""
+
+    # -- what to fetch ---------------------------------------------------------------------
+
+    def assign(self, tp: TopicPartition, offset: int) -> None:
+        """Fetch ``tp`` from ``offset`` on."""
+        self._states[tp] = _State(tp, offset)
+
+    def unassign(self, tp: TopicPartition) -> None:
+        """Stop fetching ``tp``; an answer under way for it is dropped."""
+        self._states.pop(tp, None)
+
+    def position(self, tp: TopicPartition) -> int:
+        """Next offset to ask for."""
+        return self._states[tp].offset
+
+    def advance(self, tp: TopicPartition, offset: int) -> None:
+        """Go on at ``offset`` (after a response was used)."""
+        state = self._states.get(tp)
+        if state is not None:
+            state.offset = offset
+            state.bytes_max = 0
+
+    def need_bytes(self, tp: TopicPartition, size: int) -> None:
+        """Ask for at least ``size`` bytes next time: not one batch came back whole."""
+        state = self._states.get(tp)
+        if state is not None:
+            state.bytes_max = max(size, 2 * (state.bytes_max or self._partition_bytes()))
+
+    def halt(self, tp: TopicPartition, halt: Halt) -> None:
+        """Stop fetching ``tp`` for a reason found elsewhere."""
+        state = self._states.get(tp)
+        if state is not None:
+            state.halt = halt
+
+    def retry_later(self, tp: TopicPartition, delay_s: float) -> None:
+        """Leave ``tp`` out of requests for a while."""
+        state = self._states.get(tp)
+        if state is not None:
+            state.retry_at = self._clock() + delay_s
+
+    @property
+    def halts(self) -> dict[TopicPartition, Halt]:
+        """Partitions that are not fetched at present, and why."""
+        return {tp: state.halt for tp, state in self._states.items() if state.halt is not None}
+
+    def _partition_bytes(self) -> int:
+        return self.settings.partition_fetch_bytes_max
+
+    # -- requests --------------------------------------------------------------------------
+
+    def sockets(self) -> list[object]:
+        """Sockets of the requests under way, for ``select``."""
+        return [request.connection.socket for request in self._requests.values()]
+
+    def next_due_s(self) -> float:
+        """Seconds until `send` has something to do without an answer coming in."""
+        now = self._clock()
+        due = [request.deadline for request in self._requests.values()]
+        due += [s.retry_at for s in self._states.values() if not s.asked and s.retry_at > now]
+        due += [at for at in self._not_before.values() if at > now]
+        idle = self.settings.fetch_max_wait_ms / 1000
+        return max(0.0, min([at - now for at in due] + [idle]))
+
+    def send(self) -> None:
+        """Ask every broker that has no request under way for its ready partitions."""
+        now = self._clock()
+        self._expire(now)
+        self.routes.refresh_if_due()
+        by_node: dict[int, list[_State]] = {}
+        for state in self._states.values():
+            if state.asked or state.retry_at > now:
+                continue
+            if state.halt is not None:
+                if not state.halt.retriable:
+                    continue
+                state.halt = None
+            node = self._node(state, now)
+            if node is not None and node not in self._requests:
+                by_node.setdefault(node, []).append(state)
+        for node, states in by_node.items():
+            if self._not_before.get(node, 0.0) <= now:
+                self._send_to(node, states, now)
+
+    def _node(self, state: _State, now: float) -> int | None:
+        if state.replica is not None and now < state.replica_until:
+            return state.replica
+        state.replica = None
+        leader = self.routes.leaders.get(state.tp)
+        if leader is None:
+            self._note_unknown(state, now)
+            return None
+        state.unknown_since = None
+        return leader.node
+
+    def _note_unknown(self, state: _State, now: float) -> None:
+        """No leader: ask for metadata again, and say so when it lasts."""
+        self.routes.mark_stale()
+        if state.unknown_since is None:
+            state.unknown_since = now
+        elif now - state.unknown_since > _UNKNOWN_S_MAX:
+            code = self.routes.leaderless.get(state.tp, UNKNOWN_TOPIC_OR_PARTITION)
+            state.halt = Halt(
+                error_name(code),
+                f"the source has had no leader for {state.tp} for "
+                f"{now - state.unknown_since:.0f} s",
+                retriable=True,
+            )
+            state.retry_at = now + self.routes.client.metadata_age_ms_max / 1000 / 60
+
+    def _send_to(self, node: int, states: list[_State], now: float) -> None:
+        connection = self.routes.connection(node)
+        if connection is None:
+            return
+        version = connection.api_version(FETCH_KEY, FETCH_LOWEST, FETCH_HIGHEST, "Fetch")
+        correlation, head = connection.header(FETCH_KEY, version)
+        body = self._encode(version, states)
+        try:
+            connection.send_frame([head, body], len(head) + len(body))
+        except ConnectionLost as error:
+            self._lost(connection, error)
+            return
+        for state in states:
+            state.asked = True
+        wait_s = self.settings.fetch_max_wait_ms / 1000
+        self._requests[node] = _Request(
+            connection,
+            correlation,
+            version,
+            {state.tp: state for state in states},
+            now + wait_s + self.routes.client.request_timeout_ms / 1000,
+            {state.tp: state.offset for state in states},
+        )
+
+    def _encode(self, version: int, states: list[_State]) -> bytes:
+        settings = self.settings
+        bytes_max = max([settings.fetch_max_bytes] + [state.bytes_max for state in states])
+        isolation = 1 if settings.isolation_level == "read_committed" else 0
+        out = [
+            struct.pack(
+                ">iiiib",
+                -1,
+                settings.fetch_max_wait_ms,
+                settings.fetch_min_bytes,
+                bytes_max,
+                isolation,
+            )
+        ]
+        if version >= 7:
+            out.append(struct.pack(">ii", 0, -1))  # no fetch session
+        topics: dict[str, list[_State]] = {}
+        for state in states:
+            topics.setdefault(state.tp.topic, []).append(state)
+        out.append(_I32.pack(len(topics)))
+        for topic, members in topics.items():
+            name = topic.encode()
+            out.append(struct.pack(f">h{len(name)}si", len(name), name, len(members)))
+            for state in members:
+                out.append(_I32.pack(state.tp.partition))
+                if version >= 9:
+                    leader = self.routes.leaders.get(state.tp)
+                    out.append(_I32.pack(-1 if leader is None or state.replica else leader.epoch))
+                out.append(struct.pack(">q", state.offset))
+                if version >= 5:
+                    out.append(struct.pack(">q", -1))
+                out.append(_I32.pack(state.bytes_max or self._partition_bytes()))
+        if version >= 7:
+            out.append(_I32.pack(0))  # no forgotten topics
+        if version >= 11:
+            rack = settings.client_rack.encode()
+            out.append(struct.pack(f">h{len(rack)}s", len(rack), rack))
+        return b"".join(out)
+
+    def _expire(self, now: float) -> None:
+        for request in list(self._requests.values()):
+            if now >= request.deadline:
+                self._lost(request.connection, ConnectionLost("no answer to Fetch in time"))
+
+    def _lost(self, connection: Connection, error: ConnectionLost) -> None:
+        log.warning("fetching from cluster %s: %s", self.routes.client.alias, error)
+        self._count("CONNECTION_LOST")
+        for node, request in list(self._requests.items()):
+            if request.connection is connection:
+                del self._requests[node]
+                for state in request.states.values():
+                    state.asked = False
+                    state.replica = None
+        self.routes.drop(connection)
+
+    def _count(self, code: str) -> None:
+        self.errors[code] = self.errors.get(code, 0) + 1
+
+    # -- responses -------------------------------------------------------------------------
+
+    def receive(self, sock: object) -> list[FetchedPartition]:
+        """Read the response that waits on ``sock``; parts with data or new watermarks.
+
+        The views in the result are valid until the next call.
+        """
+        for node, request in self._requests.items():
+            if request.connection.socket is sock:
+                break
+        else:
+            return []
+        try:
+            frame = self.frame = request.connection.receive_frame(self._buffer)
+            if _I32.unpack_from(frame)[0] != request.correlation:
+                raise ConnectionLost("answer to another request")
+            del self._requests[node]
+            for state in request.states.values():
+                state.asked = False
+            return self._parse(node, request, frame)
+        except (ConnectionLost, struct.error, UnicodeDecodeError, ValueError) as error:
+            self._requests[node] = request
+            self._lost(request.connection, ConnectionLost(f"{error}"))
+            return []
+
+    def _parse(self, node: int, request: _Request, frame: memoryview) -> list[FetchedPartition]:
+        version = request.version
+        now = self._clock()
+        throttle_ms = _I32.unpack_from(frame, 4)[0]
+        if throttle_ms > 0:
+            self._not_before[node] = now + throttle_ms / 1000
+        position = 8
+        if version >= 7:
+            code = _I16.unpack_from(frame, 8)[0]
+            position = 14
+            if code:
+                self._count(error_name(code))
+                for state in request.states.values():
+                    state.retry_at = now + self.routes.client.retry_backoff_ms / 1000
+        count = _I32.unpack_from(frame, position)[0]
+        position += 4
+        fetched: list[FetchedPartition] = []
+        for _ in range(count):
+            size = _I16.unpack_from(frame, position)[0]
+            position += 2
+            topic = bytes(frame[position : position + size]).decode()
+            position += size
+            parts = _I32.unpack_from(frame, position)[0]
+            position += 4
+            for _ in range(parts):
+                position, part = self._parse_partition(request, topic, frame, position, now)
+                if part is not None:
+                    fetched.append(part)
+        return fetched
+
+    def _parse_partition(
+        self, request: _Request, topic: str, frame: memoryview, position: int, now: float
+    ) -> tuple[int, FetchedPartition | None]:
+        version = request.version
+        index, code, high, stable = struct.unpack_from(">ihqq", frame, position)
+        position += 22
+        log_start = -1
+        if version >= 5:
+            log_start = struct.unpack_from(">q", frame, position)[0]
+            position += 8
+        aborted_count = _I32.unpack_from(frame, position)[0]
+        position += 4
+        aborted: list[AbortedTransaction] = []
+        for _ in range(max(0, aborted_count)):
+            aborted.append(AbortedTransaction(*_ABORTED.unpack_from(frame, position)))
+            position += 16
+        replica = -1
+        if version >= 11:
+            replica = _I32.unpack_from(frame, position)[0]
+            position += 4
+        size = max(0, _I32.unpack_from(frame, position)[0])
+        position += 4
+        if position + size > len(frame):
+            raise ValueError("a Fetch response that is shorter than it says")
+        records = frame[position : position + size]
+        position += size
+        tp = TopicPartition(topic, index)
+        state = request.states.get(tp)
+        if state is None or self._states.get(tp) is not state:
+            return position, None
+        if code:
+            self._failed(state, code, log_start, high, now)
+            return position, None
+        if replica >= 0 and not size:
+            state.replica = replica
+            state.replica_until = now + self.routes.client.metadata_age_ms_max / 1000
+        state.range_checked = False
+        if size:
+            # Brokers fill a response in the order asked: who got data goes to the back.
+            self._states[tp] = self._states.pop(tp)
+        part = FetchedPartition(
+            tp, request.offsets[tp], high, stable, log_start, aborted, records
+        )
+        return position, part
+
+    def _failed(self, state: _State, code: int, log_start: int, high: int, now: float) -> None:
+        name = error_name(code)
+        self._count(name)
+        state.retry_at = now + self.routes.client.retry_backoff_ms / 1000
+        if state.replica is not None:
+            # A follower may lag or be gone: the leader has the last word.
+            state.replica = None
+            return
+        if code in LEADERSHIP:
+            self.routes.mark_stale()
+            if code == UNKNOWN_TOPIC_OR_PARTITION:
+                self._note_unknown(state, now)
+        elif code == OFFSET_OUT_OF_RANGE and not state.range_checked:
+            # A leader elected a moment ago may not know its own end yet: ask once more.
+            state.range_checked = True
+            self.routes.mark_stale()
+        elif code == OFFSET_OUT_OF_RANGE:
+            state.halt = Halt(name, _out_of_range(state, log_start, high))
+        elif code == TOPIC_AUTHORIZATION_FAILED:
+            reason = f"no permission to read {state.tp.topic}: grant Read on the topic"
+            state.halt = Halt(name, reason, retriable=True)
+            state.retry_at = now + _DENIED_RETRY_S
+        elif code not in RETRIABLE:
+            reason = f"the source answered {name} for {state.tp}"
+            state.halt = Halt(name, reason, retriable=True)
+            state.retry_at = now + _DENIED_RETRY_S
+
+
+def _out_of_range(state: _State, log_start: int, high: int) -> str:
+    if 0 <= state.offset < log_start:
+        return (
+            f"source offsets {state.offset} to {log_start - 1} of {state.tp} were deleted before "
+            "they were mirrored"
+        )
+    return (
+        f"offset {state.offset} of {state.tp} is not in the source's log any more "
+        f"(it starts at {log_start} and ends at {high}): the topic was truncated or re-created"
+    )

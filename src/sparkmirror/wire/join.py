@@ -1,0 +1,160 @@
+"""Writing batches anew: neighbours joined into one, holes closed, log append time made real.
+
+A group is what becomes one batch. There are two engines with one result: ``_write_group`` walks
+record by record and finds every fault; ``_write_columns`` handles the records of many groups as
+columns, and leaves whatever looks odd to the first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from sparkmirror.errors import BatchError
+from sparkmirror.wire.batch import MAGIC_AT
+from sparkmirror.wire.columns import OddError, Written, encode_columns, read_columns
+from sparkmirror.wire.heads import Int64s, gather_heads
+from sparkmirror.wire.legacy import carry_legacy
+from sparkmirror.wire.records import Carried, Limits, carry, write_carried
+
+__all__ = ["Group", "GroupError", "Written", "write_groups"]
+
+_COLUMNS_BATCHES_MIN = 24
+"""Below, walking record by record is quicker than setting up columns."""
+_COLUMNS_SHARE_MIN = 12
+"""Records per step (the k-th records of all batches are one step) that make columns pay."""
+
+
+@dataclass(slots=True)
+class Group:
+    """Source batches that become one: frame index ranges ``[i, j)``, all of one codec."""
+
+    codec: int
+    ranges: list[tuple[int, int]]
+    size: int = 0
+    forced: bool = False
+
+    def frames(self) -> Iterator[int]:
+        """Frame indices in order."""
+        for first, end in self.ranges:
+            yield from range(first, end)
+
+    @property
+    def frame_count(self) -> int:
+        """Number of source batches."""
+        return sum(end - first for first, end in self.ranges)
+
+
+class GroupError(Exception):
+    """Internal: frame ``frame`` of a group cannot be read, because of ``error``."""
+
+    def __init__(self, frame: int, error: BatchError) -> None:
+        super().__init__(frame, error)
+        self.frame = frame
+        self.error = error
+
+
+def write_groups(
+    buffer: memoryview, starts: Sequence[int], groups: Sequence[Group], limits: Limits
+) -> list[Written]:
+    """One new batch for each group, in order.
+
+    ``starts``: first byte of every frame in ``buffer``, and as last entry the end of the last one.
+    Raises GroupError for the first frame that cannot be read.
+    """
+    written: list[Written | None] = [None] * len(groups)
+    if sum(group.frame_count for group in groups) >= _COLUMNS_BATCHES_MIN:
+        positions = np.fromiter(starts, np.int64, len(starts))
+        for packed in (False, True):
+            chosen = [n for n, group in enumerate(groups) if (group.codec != 0) == packed]
+            if chosen:
+                _write_columns(
+                    buffer, positions, groups=groups, chosen=chosen, limits=limits, written=written
+                )
+    return [
+        _write_group(buffer, starts, group, limits) if done is None else done
+        for group, done in zip(groups, written, strict=True)
+    ]
+
+
+# One group, record by record -----------------------------------------------------------------
+
+
+def _write_group(
+    buffer: memoryview, starts: Sequence[int], group: Group, limits: Limits
+) -> Written:
+    carried = Carried()
+    frame = -1
+    try:
+        for frame in group.frames():
+            batch = buffer[starts[frame] : starts[frame + 1]]
+            if batch[MAGIC_AT] < 2:
+                carry_legacy(batch, carried, limits)
+            else:
+                carry(batch, carried, limits)
+    except BatchError as error:
+        raise GroupError(frame, error) from error
+    if not carried.offsets:
+        return Written(b"", [], 0, -1)
+    runs = _runs(carried.offsets)
+    return Written(
+        write_carried(carried, group.codec), runs, len(carried.offsets), max(carried.timestamps)
+    )
+
+
+def _runs(offsets: Sequence[int]) -> list[tuple[int, int]]:
+    if offsets[-1] - offsets[0] == len(offsets) - 1:
+        return [(offsets[0], len(offsets))]
+    runs: list[tuple[int, int]] = []
+    first = expected = offsets[0]
+    for offset in offsets:
+        if offset != expected:
+            runs.append((first, expected - first))
+            first = offset
+        expected = offset + 1
+    runs.append((first, expected - first))
+    return runs
+
+
+# Many groups, as columns ---------------------------------------------------------------------
+
+
+def _write_columns(
+    buffer: memoryview,
+    positions: Int64s,
+    *,
+    groups: Sequence[Group],
+    chosen: Sequence[int],
+    limits: Limits,
+    written: list[Written | None],
+) -> None:
+    """Fill ``written`` for those of the chosen groups for which columns pay and nothing is odd."""
+    frames = [
+        np.concatenate([np.arange(first, end) for first, end in groups[n].ranges]) for n in chosen
+    ]
+    first_bytes = positions[np.concatenate(frames)]
+    if bool((np.frombuffer(buffer, np.uint8)[first_bytes + MAGIC_AT] != 2).any()):
+        return
+    heads = gather_heads(buffer, first_bytes)
+    counts = heads["count"].astype(np.int64)
+    members = np.array([len(part) for part in frames])
+    cuts = np.cumsum(members) - members
+    steps = np.maximum.reduceat(counts, cuts)
+    pays = np.add.reduceat(counts, cuts) >= _COLUMNS_SHARE_MIN * steps
+    if not pays.any():
+        return
+    if not pays.all():
+        some = [n for n, good in zip(chosen, pays.tolist(), strict=True) if good]
+        _write_columns(
+            buffer, positions, groups=groups, chosen=some, limits=limits, written=written
+        )
+        return
+    try:
+        columns = read_columns(buffer, first_bytes, heads, members, limits)
+    except (OddError, BatchError):
+        return  # the record-by-record engine names the frame and the fault
+    codecs = [groups[n].codec for n in chosen]
+    for n, result in zip(chosen, encode_columns(columns, codecs), strict=True):
+        written[n] = result

@@ -1,0 +1,69 @@
+"""Kafka's numeric error codes, as the hot path needs them: names and what is worth a retry."""
+
+from __future__ import annotations
+
+from functools import cache
+
+__all__ = ["LEADERSHIP", "RETRIABLE", "error_name"]
+
+OFFSET_OUT_OF_RANGE = 1
+CORRUPT_MESSAGE = 2
+UNKNOWN_TOPIC_OR_PARTITION = 3
+MESSAGE_TOO_LARGE = 10
+NETWORK_EXCEPTION = 13
+TOPIC_AUTHORIZATION_FAILED = 29
+OUT_OF_ORDER_SEQUENCE_NUMBER = 45
+DUPLICATE_SEQUENCE_NUMBER = 46
+INVALID_PRODUCER_EPOCH = 47
+UNKNOWN_PRODUCER_ID = 59
+RECORD_LIST_TOO_LARGE = 18
+UNKNOWN_SERVER_ERROR = -1
+
+# The broker asked is not, or not yet, the one to ask: look the leader up again.
+LEADERSHIP = frozenset(
+    {
+        3,  # UNKNOWN_TOPIC_OR_PARTITION: metadata may not have reached this broker yet
+        5,  # LEADER_NOT_AVAILABLE
+        6,  # NOT_LEADER_OR_FOLLOWER
+        9,  # REPLICA_NOT_AVAILABLE
+        56,  # KAFKA_STORAGE_ERROR
+        74,  # FENCED_LEADER_EPOCH
+        75,  # UNKNOWN_LEADER_EPOCH
+        78,  # OFFSET_NOT_AVAILABLE
+        100,  # UNKNOWN_TOPIC_ID
+        103,  # INCONSISTENT_TOPIC_ID
+    }
+)
+
+RETRIABLE = LEADERSHIP | {
+    -1,  # UNKNOWN_SERVER_ERROR: Java's producer does not retry it, a mirror loses nothing by it
+    2,  # CORRUPT_MESSAGE
+    7,  # REQUEST_TIMED_OUT
+    13,  # NETWORK_EXCEPTION
+    14,  # COORDINATOR_LOAD_IN_PROGRESS
+    15,  # COORDINATOR_NOT_AVAILABLE
+    16,  # NOT_COORDINATOR
+    19,  # NOT_ENOUGH_REPLICAS
+    20,  # NOT_ENOUGH_REPLICAS_AFTER_APPEND
+    51,  # CONCURRENT_TRANSACTIONS
+    89,  # THROTTLING_QUOTA_EXCEEDED
+}
+
+
+@cache
+def _names() -> dict[int, str]:
+    import kafka.errors as kafka_errors  # noqa: PLC0415  (slow to import, needed for messages only)
+
+    return {
+        value.errno: value.message
+        for value in vars(kafka_errors).values()
+        if isinstance(value, type)
+        and issubclass(value, kafka_errors.BrokerResponseError)
+        and isinstance(getattr(value, "errno", None), int)
+        and isinstance(getattr(value, "message", None), str)
+    }
+
+
+def error_name(code: int) -> str:
+    """Kafka's name of an error code, e.g. ``NOT_LEADER_OR_FOLLOWER``."""
+    return _names().get(code) or f"error code {code}"

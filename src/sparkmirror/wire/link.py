@@ -1,0 +1,199 @@
+"""A lazy, shared connection to one cluster for the driver's small requests.
+
+kafka-python's connection manager does the sockets on a thread of its own; this adds what it leaves
+to its callers: where a request must go (any broker, the controller, a group's coordinator), how
+long to try again, and a fresh start when the cluster was away.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import kafka.errors as kafka_errors
+from kafka.net.manager import KafkaConnectionManager
+from kafka.net.selector import NetworkSelector
+from kafka.protocol.metadata import FindCoordinatorRequest, MetadataRequest
+
+from sparkmirror.model import ClusterClient
+from sparkmirror.wire.faults import quiet_kafka_logs, translated
+
+__all__ = ["ANY", "CONTROLLER", "Link", "client_options", "error_for"]
+
+log = logging.getLogger(__name__)
+
+ANY = -1
+CONTROLLER = -2
+
+_RECEIVE_BYTES_MAX = 500_000_000
+
+
+def client_options(client: ClusterClient) -> dict[str, Any]:
+    """The options that all of kafka-python's clients take, from one cluster's client settings."""
+    return {
+        "bootstrap_servers": list(client.bootstrap_servers),
+        "client_id": client.client_id,
+        "request_timeout_ms": client.request_timeout_ms,
+        "reconnect_backoff_ms": client.reconnect_backoff_ms,
+        "reconnect_backoff_max_ms": client.reconnect_backoff_ms_max,
+        "retry_backoff_ms": client.retry_backoff_ms,
+        "metadata_max_age_ms": client.metadata_age_ms_max,
+        "security_protocol": client.security_protocol,
+        "receive_message_max_bytes": _RECEIVE_BYTES_MAX,
+    }
+
+
+def error_for(code: int, message: str | None = None) -> Exception:
+    """kafka-python's exception for a numeric error code of a response."""
+    error: Exception = kafka_errors.for_code(code)(message or "")
+    return error
+
+
+class Link:
+    """Requests to one cluster, retried within a bound. Safe to share between threads.
+
+    ``request`` raises `MirrorError` only; `Unreachable` when no answer came within the bound.
+    """
+
+    def __init__(self, client: ClusterClient) -> None:
+        quiet_kafka_logs()
+        self.client = client
+        self._lock = threading.Lock()
+        self._manager: Any = None
+        self._net: Any = None
+        self._controller: int | None = None
+        self._coordinators: dict[str, int] = {}
+
+    def request(
+        self,
+        make: Callable[[], Any],
+        doing: str,
+        *,
+        node: int = ANY,
+        group: str = "",
+        check: Callable[[Any], int] | None = None,
+        needs: str = "",
+        timeout_ms: int | None = None,
+    ) -> Any:
+        """Send ``make()`` and return the response object.
+
+        ``node``: a broker's id, `ANY` or `CONTROLLER`; ``group`` sends it to that group's
+        coordinator instead. ``check`` gives the error code of a whole response (0 = fine).
+        Retriable errors are tried again, with a new message each time and the place looked up
+        anew, for ``timeout_ms`` (default: the request timeout). What is sent must stand repeating.
+        """
+        bound_ms = self.client.request_timeout_ms if timeout_ms is None else timeout_ms
+        deadline = time.monotonic() + bound_ms / 1000
+        backoff_s = self.client.retry_backoff_ms / 1000
+        with translated(self.client.alias, doing, needs=needs):
+            while True:
+                try:
+                    return self._once(make, node, group, check, deadline)
+                except kafka_errors.KafkaError as error:
+                    left_s = deadline - time.monotonic()
+                    if not _worth_a_retry(error) or left_s <= backoff_s:
+                        if isinstance(error, kafka_errors.KafkaTimeoutError):
+                            self.reset()  # the brokers may have moved: bootstrap anew next time
+                        raise
+                    log.debug("%s: %s: trying again", doing, error)
+                    self._controller = None
+                    self._coordinators.pop(group, None)
+                    time.sleep(backoff_s)
+                    backoff_s = min(2 * backoff_s, self.client.retry_backoff_ms_max / 1000)
+
+    def _once(
+        self,
+        make: Callable[[], Any],
+        node: int,
+        group: str,
+        check: Callable[[Any], int] | None,
+        deadline: float,
+    ) -> Any:
+        manager = self._open(deadline)
+        if group:
+            node = self._coordinator(manager, group, deadline)
+        elif node == CONTROLLER:
+            node = self._controller_node(manager, deadline)
+        response = _send(manager, make(), None if node == ANY else node, deadline)
+        code = check(response) if check is not None else 0
+        if code:
+            raise error_for(code, getattr(response, "error_message", None))
+        return response
+
+    def _coordinator(self, manager: Any, group: str, deadline: float) -> int:
+        if group not in self._coordinators:
+            # Version 3 is the last one that asks for one key; every broker still knows it.
+            request = FindCoordinatorRequest(key=group, key_type=0, max_version=3)
+            response = _send(manager, request, None, deadline)
+            if response.error_code:
+                raise error_for(response.error_code, getattr(response, "error_message", None))
+            self._coordinators[group] = int(response.node_id)
+        return self._coordinators[group]
+
+    def _controller_node(self, manager: Any, deadline: float) -> int:
+        if self._controller is None:
+            response = _send(manager, MetadataRequest(topics=[]), None, deadline)
+            if response.controller_id < 0:
+                raise kafka_errors.NodeNotReadyError("the cluster has no controller at present")
+            self._controller = int(response.controller_id)
+        return self._controller
+
+    def _open(self, deadline: float) -> Any:
+        """The connection manager, bootstrapped; the first caller waits for it, so do the others."""
+        with self._lock:
+            if self._manager is None:
+                options = client_options(self.client)
+                options["socket_connection_setup_timeout_ms"] = self.client.connect_timeout_ms
+                options["socket_connection_setup_timeout_max_ms"] = (
+                    self.client.connect_timeout_ms_max
+                )
+                net = NetworkSelector(**options)
+                manager = KafkaConnectionManager(net, **options)
+                net.start()
+                try:
+                    manager.bootstrap(max(1, (deadline - time.monotonic()) * 1000))
+                except BaseException:
+                    _shut(manager, net)
+                    raise
+                self._manager, self._net = manager, net
+            return self._manager
+
+    def reset(self) -> None:
+        """Close the connections; the next request opens new ones from the bootstrap servers."""
+        with self._lock:
+            manager, net = self._manager, self._net
+            self._manager = self._net = self._controller = None
+            self._coordinators.clear()
+        if manager is not None:
+            _shut(manager, net)
+
+    close = reset
+
+
+def _send(manager: Any, message: Any, node: int | None, deadline: float) -> Any:
+    left_ms = max(1.0, (deadline - time.monotonic()) * 1000)
+
+    async def send() -> Any:
+        return await manager.wait_for(manager.send(message, node_id=node), left_ms)
+
+    try:
+        return manager.run(send)
+    except RuntimeError as error:  # another thread has reset the link in between
+        raise kafka_errors.KafkaConnectionError(str(error)) from error
+
+
+def _shut(manager: Any, net: Any) -> None:
+    # Nothing is in flight that anybody waits for; a socket that fails to close is closed enough.
+    with contextlib.suppress(kafka_errors.KafkaError, OSError, RuntimeError):
+        net.run(manager.close)
+    with contextlib.suppress(kafka_errors.KafkaError, OSError, RuntimeError):
+        net.stop(timeout_ms=2_000)
+        net.close()
+
+
+def _worth_a_retry(error: kafka_errors.KafkaError) -> bool:
+    return bool(error.retriable) or isinstance(error, kafka_errors.UnknownBrokerIdError)

@@ -1,0 +1,571 @@
+"""The Produce path: stamped headers in front of bodies that nobody copies.
+
+`Producer` is a state machine without threads, driven by `pump`. Rules that it keeps:
+
+* one batch per partition per request, as brokers insist; several partitions share a request;
+* at most ``in_flight_requests_max`` requests per broker, whose batches carry consecutive
+  sequences, so that a broker can tell a repeat from a loss;
+* a partition whose batch fails in a way that a retry mends is *recovering*: nothing new is sent
+  for it until every answer for it is in, then all unacknowledged batches go again, oldest first,
+  with the sequences they had;
+* a batch that is too large for the topic is cut in two, as Java's producer does;
+* what a retry cannot mend halts the partition: its batches are dropped, its position stays.
+
+Frame layout: Produce v3 to v8, the non-flexible versions.
+"""
+
+from __future__ import annotations
+
+import logging
+import select
+import struct
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from kafka.protocol.producer.transaction import InitProducerIdRequest
+
+from sparkmirror.errors import BatchError, ClusterError, PartitionError
+from sparkmirror.model import Halt, ProduceSettings, TopicPartition
+from sparkmirror.wire.batch import record_count, stamp
+from sparkmirror.wire.connection import Connection, ConnectionLost
+from sparkmirror.wire.cut import cut_batch
+from sparkmirror.wire.kafka_codes import (
+    DUPLICATE_SEQUENCE_NUMBER,
+    INVALID_PRODUCER_EPOCH,
+    LEADERSHIP,
+    MESSAGE_TOO_LARGE,
+    NETWORK_EXCEPTION,
+    OUT_OF_ORDER_SEQUENCE_NUMBER,
+    RECORD_LIST_TOO_LARGE,
+    RETRIABLE,
+    UNKNOWN_PRODUCER_ID,
+    error_name,
+)
+from sparkmirror.wire.routes import Routes
+
+__all__ = ["Acknowledged", "Producer"]
+
+log = logging.getLogger(__name__)
+
+PRODUCE_KEY = 0
+PRODUCE_LOWEST, PRODUCE_HIGHEST = 3, 8
+SEQUENCE_MODULO = 1 << 31
+_BROKER_TIMEOUT_MS = 30_000
+# A partition that the reachable target refuses for so long is set aside, so that the slot's other
+# partitions do not wait behind it.
+_STUCK_S_MAX = 30.0
+
+_I16 = struct.Struct(">h")
+_I32 = struct.Struct(">i")
+_PARTITION = struct.Struct(">ii")
+_ACK = struct.Struct(">ihqq")
+
+
+@dataclass(slots=True, eq=False)
+class _Item:
+    """One batch on its way. ``token`` is handed back with its acknowledgement."""
+
+    batch: memoryview
+    records: int
+    token: object
+    sequence: int = -1
+    header: bytes | None = None
+
+
+@dataclass(slots=True, eq=False)
+class _Partition:
+    tp: TopicPartition
+    pending: deque[_Item] = field(default_factory=deque)
+    in_flight: deque[_Item] = field(default_factory=deque)
+    next_sequence: int = 0
+    recovering: bool = False
+    retry_at: float = 0.0
+    failing_since: float | None = None
+    failures: int = 0
+    halt: Halt | None = None
+
+
+@dataclass(slots=True, eq=False)
+class _Request:
+    correlation: int
+    version: int
+    sent_at: float
+    deadline: float
+    items: list[tuple[_Partition, _Item]]
+
+
+@dataclass(frozen=True, slots=True)
+class Acknowledged:
+    """One batch that the target has: ``offset`` is its first target offset, -1 when unknown."""
+
+    tp: TopicPartition
+    token: object
+    offset: int
+    records: int
+
+
+class Producer:
+    """Writes raw record batches to one cluster. One owner, no threads.
+
+    ``clock`` returns monotonic seconds.
+    """
+
+    def __init__(
+        self,
+        routes: Routes,
+        settings: ProduceSettings,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.routes = routes
+        self.settings = settings
+        self.errors: dict[str, int] = {}
+        self.bytes_waiting = 0
+        self._clock = clock
+        self._partitions: dict[TopicPartition, _Partition] = {}
+        self._busy: dict[TopicPartition, _Partition] = {}
+        self._requests: dict[Connection, deque[_Request]] = {}
+        self._not_before: dict[Connection, float] = {}
+        self._acknowledged: list[Acknowledged] = []
+        self._identity: tuple[int, int] | None = None if settings.enable_idempotence else (-1, -1)
+        self._in_flight_max = settings.in_flight_requests_max if settings.enable_idempotence else 1
+
+    # -- input -----------------------------------------------------------------------------
+
+    def append(self, tp: TopicPartition, batch: memoryview, token: object = None) -> None:
+        """Queue one record batch for ``tp``; `pump` sends it.
+
+        The view must stay valid until it is acknowledged. Batches of a halted partition are
+        dropped.
+        """
+        state = self._partitions.get(tp)
+        if state is None:
+            state = self._partitions[tp] = _Partition(tp)
+        if state.halt is not None:
+            return
+        state.pending.append(_Item(batch, record_count(batch), token))
+        self._busy[tp] = state
+        self.bytes_waiting += len(batch)
+
+    def waiting(self, tp: TopicPartition) -> bool:
+        """True while ``tp`` has batches without an acknowledgement."""
+        return tp in self._busy
+
+    @property
+    def idle(self) -> bool:
+        """True when nothing waits for an acknowledgement."""
+        return not self._busy
+
+    @property
+    def halts(self) -> dict[TopicPartition, Halt]:
+        """Partitions that the target refuses, and why."""
+        return {tp: s.halt for tp, s in self._partitions.items() if s.halt is not None}
+
+    def forget_halts(self) -> None:
+        """Try halted partitions again from now on."""
+        for state in self._partitions.values():
+            state.halt = None
+            state.failing_since, state.failures = None, 0
+
+    # -- driving ---------------------------------------------------------------------------
+
+    def pump(self, timeout_s: float = 0.0) -> list[Acknowledged]:
+        """Send what may be sent, read what has come in; wait up to ``timeout_s`` for an answer.
+
+        Returns the batches acknowledged since the last call, in order per partition.
+        """
+        self._expire()
+        self._send()
+        self._receive(timeout_s)
+        if self._busy:
+            self._send()
+        done, self._acknowledged = self._acknowledged, []
+        return done
+
+    def sockets(self) -> list[object]:
+        """Sockets on which answers are awaited."""
+        return [connection.socket for connection, waiting in self._requests.items() if waiting]
+
+    def _identify(self) -> bool:
+        """Get a producer id; False when the cluster cannot give one now."""
+        if self._identity is not None:
+            return True
+        try:
+            connection = self.routes.any_connection()
+        except ClusterError as error:
+            log.warning("%s", error)
+            return False
+        try:
+            response = connection.request(
+                InitProducerIdRequest(
+                    transactional_id=None,
+                    transaction_timeout_ms=60_000,
+                    producer_id=-1,
+                    producer_epoch=-1,
+                ),
+                highest=1,
+            )
+        except ConnectionLost as error:
+            log.warning("producer id from cluster %s: %s", self.routes.client.alias, error)
+            return False
+        finally:
+            connection.close()
+        if response.error_code:
+            name = error_name(response.error_code)
+            self._count(name)
+            if response.error_code not in RETRIABLE:
+                raise PartitionError(
+                    f"the target gives no producer id ({name}).",
+                    where=f"cluster {self.routes.client.alias}",
+                    do="Grant IdempotentWrite on the cluster or Write on a topic.",
+                )
+            return False
+        self._identity = (response.producer_id, response.producer_epoch)
+        for state in self._partitions.values():
+            state.next_sequence = 0
+        return True
+
+    def _count(self, code: str) -> None:
+        self.errors[code] = self.errors.get(code, 0) + 1
+
+    # -- sending ---------------------------------------------------------------------------
+
+    def _send(self) -> None:
+        if not self._busy or not self._identify():
+            return
+        now = self._clock()
+        self.routes.refresh_if_due()
+        by_node: dict[int, list[_Partition]] = {}
+        for state in self._busy.values():
+            if not state.pending or state.retry_at > now:
+                continue
+            if state.recovering:
+                if state.in_flight:
+                    continue
+                state.recovering = False
+            leader = self.routes.leaders.get(state.tp)
+            if leader is None:
+                self.routes.add_topics([state.tp.topic])
+                self.routes.mark_stale()
+                self._retry(state, 5, now)
+                continue
+            by_node.setdefault(leader.node, []).append(state)
+        for node, states in by_node.items():
+            self._send_to(node, states, now)
+
+    def _send_to(self, node: int, states: list[_Partition], now: float) -> None:
+        connection = self.routes.connection(node)
+        if connection is None:
+            return
+        requests = self._requests.setdefault(connection, deque())
+        while states and len(requests) < self._in_flight_max:
+            if self._not_before.get(connection, 0.0) > now:
+                return
+            chosen, size = [], 0
+            for state in states:
+                batch_bytes = len(state.pending[0].batch)
+                if chosen and size + batch_bytes > self.settings.request_bytes_max:
+                    break
+                chosen.append(state)
+                size += batch_bytes
+            try:
+                self._send_request(connection, requests, chosen, now)
+            except ConnectionLost as error:
+                self._lost(connection, error)
+                return
+            rest = states[len(chosen) :]
+            states = rest + [s for s in chosen if s.pending and not s.recovering]
+
+    def _send_request(
+        self,
+        connection: Connection,
+        requests: deque[_Request],
+        states: list[_Partition],
+        now: float,
+    ) -> None:
+        version = connection.api_version(PRODUCE_KEY, PRODUCE_LOWEST, PRODUCE_HIGHEST, "Produce")
+        correlation, head = connection.header(PRODUCE_KEY, version)
+        topics: dict[str, list[_Partition]] = {}
+        for state in states:
+            topics.setdefault(state.tp.topic, []).append(state)
+        parts: list[bytes | memoryview] = [
+            head + struct.pack(">hhii", -1, self.settings.acks, _BROKER_TIMEOUT_MS, len(topics))
+        ]
+        items: list[tuple[_Partition, _Item]] = []
+        for topic, members in topics.items():
+            name = topic.encode()
+            frame = struct.pack(f">h{len(name)}si", len(name), name, len(members))
+            for state in members:
+                item = state.pending.popleft()
+                header = item.header or self._stamped(state, item)
+                state.in_flight.append(item)
+                items.append((state, item))
+                frame += _PARTITION.pack(state.tp.partition, len(item.batch))
+                parts.append(frame + header)
+                parts.append(item.batch[len(header) :])
+                frame = b""
+        request = _Request(
+            correlation,
+            version,
+            now,
+            now + self.routes.client.request_timeout_ms / 1000,
+            items,
+        )
+        requests.append(request)
+        connection.send_frame(parts, sum(map(len, parts)))
+
+    def _stamped(self, state: _Partition, item: _Item) -> bytes:
+        assert self._identity is not None
+        producer_id, epoch = self._identity
+        if producer_id >= 0:
+            if item.sequence < 0:
+                item.sequence = state.next_sequence
+                state.next_sequence = (state.next_sequence + item.records) % SEQUENCE_MODULO
+        item.header = stamp(
+            item.batch,
+            producer_id=producer_id,
+            producer_epoch=epoch,
+            base_sequence=item.sequence,
+            transactional=False,
+        )
+        return item.header
+
+    # -- answers ---------------------------------------------------------------------------
+
+    def _expire(self) -> None:
+        now = self._clock()
+        for connection, requests in list(self._requests.items()):
+            if requests and now >= requests[0].deadline:
+                self._lost(connection, ConnectionLost("no answer to Produce in time"))
+
+    def _receive(self, timeout_s: float) -> None:
+        sockets = {
+            connection.socket: connection
+            for connection, waiting in self._requests.items()
+            if waiting
+        }
+        if not sockets:
+            if timeout_s > 0 and self._busy:
+                time.sleep(min(timeout_s, self.routes.client.retry_backoff_ms / 1000))
+            return
+        readable, _, _ = select.select(list(sockets), [], [], timeout_s)
+        for sock in readable:
+            connection = sockets[sock]
+            try:
+                while self._requests.get(connection):
+                    self._read_answer(connection)
+                    if not connection.readable():
+                        break
+            except (ConnectionLost, struct.error, UnicodeDecodeError) as error:
+                self._lost(connection, ConnectionLost(f"{error}"))
+
+    def _read_answer(self, connection: Connection) -> None:
+        frame = connection.receive_frame()
+        request = self._requests[connection].popleft()
+        if _I32.unpack_from(frame)[0] != request.correlation:
+            self._requests[connection].appendleft(request)
+            raise ConnectionLost("answer to another request")
+        answers, throttle_ms = _parse_answer(frame, request.version)
+        now = self._clock()
+        if throttle_ms > 0:
+            self._not_before[connection] = now + throttle_ms / 1000
+        for state, item in request.items:
+            code, offset, reason = answers.get(state.tp, (-1, -1, "no answer for the partition"))
+            if item not in state.in_flight:
+                continue  # dropped with its halted partition
+            self._settle(state, item, code, offset, reason, now)
+
+    def _settle(
+        self, state: _Partition, item: _Item, code: int, offset: int, reason: str, now: float
+    ) -> None:
+        if code in (0, DUPLICATE_SEQUENCE_NUMBER):
+            state.in_flight.remove(item)
+            state.failing_since, state.failures = None, 0
+            self.bytes_waiting -= len(item.batch)
+            self._acknowledged.append(Acknowledged(state.tp, item.token, offset, item.records))
+            if not state.pending and not state.in_flight:
+                self._busy.pop(state.tp, None)
+            return
+        self._requeue(state, item)
+        if code in (MESSAGE_TOO_LARGE, RECORD_LIST_TOO_LARGE) and item.records > 1:
+            self._cut(state, item)
+        elif code in (UNKNOWN_PRODUCER_ID, INVALID_PRODUCER_EPOCH) or (
+            # While recovering it only echoes the batch before it that failed.
+            code == OUT_OF_ORDER_SEQUENCE_NUMBER and not state.recovering
+        ):
+            self._count(error_name(code))
+            self._reset_identity()
+        elif code in RETRIABLE or code == OUT_OF_ORDER_SEQUENCE_NUMBER:
+            if code in LEADERSHIP:
+                self.routes.mark_stale()
+            if not state.recovering:
+                self._count(error_name(code))
+            self._retry(state, code, now)
+        else:
+            self._count(error_name(code))
+            self._halt(state, code, reason)
+        state.recovering = True
+
+    def _requeue(self, state: _Partition, item: _Item) -> None:
+        """Back to the queue, in sequence order: answers come in the order of requests."""
+        state.in_flight.remove(item)
+        position = 0
+        for position, waiting in enumerate(state.pending):  # noqa: B007
+            if waiting.header is None or waiting.sequence > item.sequence:
+                break
+        else:
+            position = len(state.pending)
+        state.pending.insert(position, item)
+
+    def _retry(self, state: _Partition, code: int, now: float) -> None:
+        low = self.routes.client.retry_backoff_ms / 1000
+        high = self.routes.client.retry_backoff_ms_max / 1000
+        state.retry_at = now + min(high, low * 2 ** min(state.failures, 10))
+        state.failures += 1
+        if code == NETWORK_EXCEPTION or not self.routes.reachable:
+            return  # the cluster is away, not the partition: wait for it
+        if state.failing_since is None:
+            state.failing_since = now
+        failing_s = now - state.failing_since
+        if failing_s > min(_STUCK_S_MAX, self.settings.delivery_timeout_ms / 1000):
+            self._halt(state, code, f"it has failed for {failing_s:.0f} s", retriable=True)
+
+    def _halt(
+        self, state: _Partition, code: int, reason: str, *, retriable: bool = False
+    ) -> None:
+        name = error_name(code)
+        detail = f": {reason}" if reason else ""
+        text = f"the target refuses batches for {state.tp} ({name}){detail}"
+        state.halt = Halt(name, text, retriable)
+        self._drop_pending(state)
+
+    def _drop_pending(self, state: _Partition) -> None:
+        for queue in (state.pending, state.in_flight):
+            self.bytes_waiting -= sum(len(item.batch) for item in queue)
+            queue.clear()
+        state.recovering = False
+        # The sequences of the dropped batches are gone with them, so the next ones need a gap-free
+        # start: that is what a new producer id gives.
+        self._busy.pop(state.tp, None)
+        self._reset_identity()
+
+    def _cut(self, state: _Partition, item: _Item) -> None:
+        try:
+            halves = cut_batch(item.batch)
+        except BatchError as error:
+            self._halt(state, MESSAGE_TOO_LARGE, str(error))
+            return
+        index = state.pending.index(item)
+        del state.pending[index]
+        sequence = item.sequence
+        cut: list[_Item] = []
+        for number, half in enumerate(halves):
+            view = memoryview(half)
+            records = record_count(view)
+            token = item.token if number == len(halves) - 1 else None
+            cut.append(_Item(view, records, token, sequence))
+            if sequence >= 0:
+                sequence = (sequence + records) % SEQUENCE_MODULO
+        for part in reversed(cut):
+            # Stamped at once: an item with a header is one whose sequence is fixed.
+            self._stamped(state, part)
+            state.pending.insert(index, part)
+        self.bytes_waiting += sum(len(part.batch) for part in cut) - len(item.batch)
+
+    def _reset_identity(self) -> None:
+        """Start over with a new producer id; waits for nothing, all queues are re-stamped."""
+        if not self.settings.enable_idempotence or self._identity is None:
+            return
+        self._identity = None
+        for connection, requests in list(self._requests.items()):
+            if requests:
+                self._abandon(connection)
+        for state in self._partitions.values():
+            for item in state.pending:
+                item.header, item.sequence = None, -1
+            state.next_sequence = 0
+
+    def _abandon(self, connection: Connection) -> None:
+        """Read the answers that are still due, so that no batch is left in doubt."""
+        requests = self._requests[connection]
+        deadline = self._clock() + self.routes.client.request_timeout_ms / 1000
+        while requests and self._clock() < deadline:
+            if not connection.readable(max(0.0, deadline - self._clock())):
+                break
+            try:
+                self._read_answer(connection)
+            except (ConnectionLost, struct.error, UnicodeDecodeError) as error:
+                self._lost(connection, ConnectionLost(f"{error}"))
+                return
+        if requests:
+            self._lost(connection, ConnectionLost("no answer to Produce in time"))
+
+    def _lost(self, connection: Connection, error: ConnectionLost) -> None:
+        log.warning("producing to cluster %s: %s", self.routes.client.alias, error)
+        self._count("CONNECTION_LOST")
+        requests = self._requests.pop(connection, deque())
+        self._not_before.pop(connection, None)
+        self.routes.drop(connection)
+        hit: dict[TopicPartition, _Partition] = {}
+        for request in requests:
+            for state, item in request.items:
+                if item in state.in_flight:
+                    self._requeue(state, item)
+                    state.recovering = True
+                    hit[state.tp] = state
+        now = self._clock()
+        for state in hit.values():
+            self._retry(state, NETWORK_EXCEPTION, now)
+
+    def close(self) -> None:
+        """Close the connections. What was not acknowledged has an unknown outcome."""
+        self.routes.close()
+        self._requests.clear()
+
+
+def _parse_answer(
+    frame: memoryview, version: int
+) -> tuple[dict[TopicPartition, tuple[int, int, str]], int]:
+    """({partition: (error code, first offset, reason)}, throttle ms) of a Produce response."""
+    answers: dict[TopicPartition, tuple[int, int, str]] = {}
+    topics = _I32.unpack_from(frame, 4)[0]
+    position = 8
+    for _ in range(topics):
+        size = _I16.unpack_from(frame, position)[0]
+        topic = bytes(frame[position + 2 : position + 2 + size]).decode()
+        position += 2 + size
+        parts = _I32.unpack_from(frame, position)[0]
+        position += 4
+        for _ in range(parts):
+            index, code, offset, _append_time = _ACK.unpack_from(frame, position)
+            position += _ACK.size
+            if version >= 5:
+                position += 8
+            reason = ""
+            if version >= 8:
+                position, reason = _parse_reasons(frame, position)
+            answers[TopicPartition(topic, index)] = (code, offset, reason)
+    throttle_ms: int = _I32.unpack_from(frame, position)[0]
+    return answers, throttle_ms
+
+
+def _parse_reasons(frame: memoryview, position: int) -> tuple[int, str]:
+    count = _I32.unpack_from(frame, position)[0]
+    position += 4
+    reasons: list[str] = []
+    for _ in range(count):
+        index = _I32.unpack_from(frame, position)[0]
+        position, text = _nullable(frame, position + 4)
+        reasons.append(f"record {index}: {text}" if text else f"record {index}")
+    position, text = _nullable(frame, position)
+    return position, "; ".join(filter(None, [text, *reasons[:3]]))
+
+
+def _nullable(frame: memoryview, position: int) -> tuple[int, str]:
+    size = _I16.unpack_from(frame, position)[0]
+    position += 2
+    if size < 0:
+        return position, ""
+    return position + size, bytes(frame[position : position + size]).decode()

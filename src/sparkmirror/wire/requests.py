@@ -1,0 +1,215 @@
+"""The messages behind `wire.client.Cluster`: requests built, rows read, error codes judged.
+
+Pure functions over kafka-python's protocol classes. Versions are bounded where a later one changes
+the meaning of a field.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+from kafka.protocol.admin import (
+    CreatePartitionsRequest,
+    CreateTopicsRequest,
+    DescribeConfigsRequest,
+)
+from kafka.protocol.consumer import ListOffsetsRequest, OffsetCommitRequest, OffsetFetchRequest
+
+from sparkmirror.model import TopicPartition
+from sparkmirror.wire.views import ConfigEntry, NewTopic, TopicView
+
+__all__ = [
+    "by_topic",
+    "commit_error",
+    "commit_request",
+    "config_entry",
+    "create_partitions_request",
+    "create_topics_request",
+    "describe_configs_request",
+    "error_code",
+    "list_offsets_request",
+    "not_controller",
+    "offset_fetch_error",
+    "offset_fetch_request",
+    "topic_view",
+]
+
+_NO_ID = "00000000-0000-0000-0000-000000000000"
+_TOPIC_RESOURCE = 2
+_UNKNOWN_TOPIC = 3
+_NOT_CONTROLLER = 41
+_COORDINATOR_MOVED = frozenset({14, 15, 16})
+_CONFIG_SOURCES = {
+    1: "DYNAMIC_TOPIC_CONFIG",
+    2: "DYNAMIC_BROKER_CONFIG",
+    3: "DYNAMIC_DEFAULT_BROKER_CONFIG",
+    4: "STATIC_BROKER_CONFIG",
+    5: "DEFAULT_CONFIG",
+}
+
+
+def by_topic(partitions: Iterable[TopicPartition]) -> Iterator[tuple[str, list[TopicPartition]]]:
+    """Partitions grouped by topic, both sorted."""
+    for name, group in itertools.groupby(sorted(partitions), key=lambda tp: tp.topic):
+        yield name, list(group)
+
+
+def topic_view(topic: Any) -> TopicView:
+    """A topic row of a Metadata response; it must have partitions."""
+    partitions = sorted(topic.partitions, key=lambda p: int(p.partition_index))
+    topic_id = str(getattr(topic, "topic_id", None) or "")
+    return TopicView(
+        name=topic.name,
+        topic_id="" if topic_id == _NO_ID else topic_id,
+        partitions=len(partitions),
+        replication=len(partitions[0].replica_nodes),
+        leaderless=tuple(p.partition_index for p in partitions if p.leader_id < 0),
+        internal=bool(topic.is_internal),
+    )
+
+
+def config_entry(config: Any) -> ConfigEntry:
+    """A setting's row of a DescribeConfigs response."""
+    source = _CONFIG_SOURCES.get(config.config_source, "UNKNOWN")
+    return ConfigEntry(
+        value=config.value,
+        source=source,
+        is_default=source == "DEFAULT_CONFIG",
+        read_only=bool(config.read_only),
+        sensitive=bool(config.is_sensitive),
+    )
+
+
+def describe_configs_request(topics: Sequence[str]) -> Any:
+    """All settings of ``topics``."""
+    row = DescribeConfigsRequest.DescribeConfigsResource
+    return DescribeConfigsRequest(
+        resources=[
+            row(resource_type=_TOPIC_RESOURCE, resource_name=name, configuration_keys=None)
+            for name in topics
+        ]
+    )
+
+
+def create_topics_request(topics: Sequence[NewTopic], timeout_ms: int) -> Any:
+    """Create ``topics``, replicas placed by the broker."""
+    rows = CreateTopicsRequest.CreatableTopic
+    return CreateTopicsRequest(
+        topics=[
+            rows(
+                name=topic.name,
+                num_partitions=topic.partitions,
+                replication_factor=topic.replication_factor,
+                assignments=[],
+                configs=[
+                    rows.CreatableTopicConfig(name=name, value=value)
+                    for name, value in topic.configs.items()
+                ],
+            )
+            for topic in topics
+        ],
+        timeout_ms=timeout_ms,
+        validate_only=False,
+        # Before version 4 the broker does not know -1, "the default of the broker".
+        min_version=4 if any(topic.replication_factor < 0 for topic in topics) else 0,
+    )
+
+
+def create_partitions_request(counts: Mapping[str, int], timeout_ms: int) -> Any:
+    """Raise topics to ``counts`` partitions, replicas placed by the broker."""
+    row = CreatePartitionsRequest.CreatePartitionsTopic
+    return CreatePartitionsRequest(
+        topics=[row(name=name, count=count, assignments=None) for name, count in counts.items()],
+        timeout_ms=timeout_ms,
+        validate_only=False,
+    )
+
+
+def list_offsets_request(
+    partitions: Iterable[TopicPartition], timestamp: int, isolation: int
+) -> Any:
+    """Offsets at ``timestamp`` (-1 end, -2 start); ``isolation`` 1 ends at the stable offset."""
+    rows = ListOffsetsRequest.ListOffsetsTopic
+    return ListOffsetsRequest(
+        replica_id=-1,
+        isolation_level=isolation,
+        topics=[
+            rows(
+                name=name,
+                partitions=[
+                    rows.ListOffsetsPartition(
+                        partition_index=tp.partition, current_leader_epoch=-1, timestamp=timestamp
+                    )
+                    for tp in part
+                ],
+            )
+            for name, part in by_topic(partitions)
+        ],
+        max_version=7,
+    )
+
+
+def offset_fetch_request(group: str, partitions: Iterable[TopicPartition]) -> Any:
+    """Committed offsets of one group; versions from 8 on would take several at once."""
+    row = OffsetFetchRequest.OffsetFetchRequestTopic
+    return OffsetFetchRequest(
+        group_id=group,
+        topics=[
+            row(name=name, partition_indexes=[tp.partition for tp in part])
+            for name, part in by_topic(partitions)
+        ],
+        max_version=7,
+    )
+
+
+def commit_request(group: str, offsets: Mapping[TopicPartition, tuple[int, str]]) -> Any:
+    """Commit ``(offset, metadata)`` per partition without being a member of the group."""
+    rows = OffsetCommitRequest.OffsetCommitRequestTopic
+    return OffsetCommitRequest(
+        group_id=group,
+        generation_id_or_member_epoch=-1,
+        member_id="",
+        topics=[
+            rows(
+                name=name,
+                partitions=[
+                    rows.OffsetCommitRequestPartition(
+                        partition_index=tp.partition,
+                        committed_offset=offsets[tp][0],
+                        committed_leader_epoch=-1,
+                        committed_metadata=offsets[tp][1],
+                    )
+                    for tp in part
+                ],
+            )
+            for name, part in by_topic(offsets)
+        ],
+        max_version=9,  # from version 10 on topics go by id
+    )
+
+
+def not_controller(response: Any) -> int:
+    """NOT_CONTROLLER when any row of a creating response says so, else 0."""
+    rows = getattr(response, "topics", None) or getattr(response, "results", None) or ()
+    return _NOT_CONTROLLER if any(row.error_code == _NOT_CONTROLLER for row in rows) else 0
+
+
+def error_code(response: Any) -> int:
+    """The response's own error code."""
+    return int(response.error_code)
+
+
+def offset_fetch_error(response: Any) -> int:
+    """The response's own error, or the first of a partition; unknown topics are no error."""
+    if getattr(response, "error_code", 0):
+        return int(response.error_code)
+    codes = (row.error_code for topic in response.topics for row in topic.partitions)
+    return next((int(code) for code in codes if code and code != _UNKNOWN_TOPIC), 0)
+
+
+def commit_error(response: Any) -> int:
+    """Only what another look-up of the coordinator mends; the rest is judged per partition."""
+    codes = (row.error_code for topic in response.topics for row in topic.partitions)
+    return next((int(code) for code in codes if code in _COORDINATOR_MOVED), 0)

@@ -1,0 +1,399 @@
+"""Who leads which partition, and one connection to each of those brokers.
+
+Lives in executor workers next to the Fetch and Produce paths. Everything here is synchronous:
+the caller decides when a refresh may cost a round trip.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from kafka.protocol.consumer.group import OffsetCommitRequest, OffsetFetchRequest
+from kafka.protocol.consumer.offsets import ListOffsetsRequest
+from kafka.protocol.metadata.find_coordinator import FindCoordinatorRequest
+from kafka.protocol.metadata.metadata import MetadataRequest
+
+from sparkmirror.errors import ClusterError, Denied, PartitionError, Unreachable
+from sparkmirror.model import ClusterClient, TopicPartition
+from sparkmirror.wire.connection import Connection, ConnectionLost, connect_any
+from sparkmirror.wire.kafka_codes import RETRIABLE, error_name
+
+__all__ = ["Leader", "Routes", "split_address"]
+
+log = logging.getLogger(__name__)
+
+EARLIEST, LATEST = -2, -1
+_DENIED = {29: "Read/Describe on the topic", 30: "Read on the group", 31: "the cluster operation"}
+
+
+def split_address(address: str) -> tuple[str, int]:
+    """``host:port`` or ``[v6]:port`` as (host, port)."""
+    host, _, port = address.rpartition(":")
+    return host.strip("[]"), int(port)
+
+
+@dataclass(frozen=True, slots=True)
+class Leader:
+    """The broker that leads a partition, and the leader epoch (-1 unknown)."""
+
+    node: int
+    epoch: int
+
+
+class Routes:
+    """Metadata cache and connection pool of one cluster for a set of topics.
+
+    ``clock`` returns monotonic seconds. Not thread-safe: one owner.
+    """
+
+    def __init__(
+        self,
+        client: ClusterClient,
+        topics: Iterable[str] = (),
+        *,
+        send_buffer_bytes: int = -1,
+        receive_buffer_bytes: int = -1,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.client = client
+        self.topics = set(topics)
+        self.leaders: dict[TopicPartition, Leader] = {}
+        self.leaderless: dict[TopicPartition, int] = {}
+        self.reachable = False
+        self._addresses: dict[int, tuple[str, int]] = {}
+        self._connections: dict[int, Connection] = {}
+        self._coordinators: dict[str, Connection] = {}
+        self._backoff: dict[int, tuple[float, float]] = {}
+        self._buffers = (send_buffer_bytes, receive_buffer_bytes)
+        self._clock = clock
+        self._stale = True
+        self._refreshed_at = float("-inf")
+        self._random = random.Random()  # noqa: S311  (spreads load, guards nothing)
+
+    # -- metadata --------------------------------------------------------------------------
+
+    def add_topics(self, topics: Iterable[str]) -> None:
+        """Follow further topics from the next refresh on."""
+        new = set(topics) - self.topics
+        if new:
+            self.topics |= new
+            self._stale = True
+
+    def mark_stale(self) -> None:
+        """Ask for a refresh as soon as the back-off allows one."""
+        self._stale = True
+
+    def refresh_if_due(self) -> bool:
+        """Refresh when asked for (at most every retry back-off) or when the metadata is old.
+
+        Returns whether fresh metadata came in. A cluster that cannot be reached is logged and
+        tried again at the next call: whether to give up is the caller's decision.
+        """
+        age_ms = (self._clock() - self._refreshed_at) * 1000
+        due = self._stale and age_ms >= self.client.retry_backoff_ms
+        if not due and age_ms < self.client.metadata_age_ms_max:
+            return False
+        try:
+            self.refresh()
+        except (ClusterError, ConnectionLost) as error:
+            log.warning("metadata of cluster %s: %s", self.client.alias, error)
+            self._refreshed_at = self._clock()
+            self._stale = True
+            return False
+        return True
+
+    def refresh(self) -> None:
+        """Fetch metadata now. Raises `ClusterError` when no broker answers."""
+        request = MetadataRequest(
+            topics=[MetadataRequest.MetadataRequestTopic(name=name) for name in sorted(self.topics)],
+            allow_auto_topic_creation=False,
+        )
+        self.reachable = False
+        connection = self.any_connection()
+        try:
+            response = connection.request(request, lowest=4, highest=9)
+        except ConnectionLost as error:
+            raise Unreachable(
+                f"the broker went away ({error}).", where=f"cluster {self.client.alias}"
+            ) from error
+        finally:
+            connection.close()
+        self.reachable = True
+        self._addresses = {b.node_id: (b.host, b.port) for b in response.brokers}
+        self.leaders, self.leaderless = {}, {}
+        for topic in response.topics:
+            for part in topic.partitions:
+                tp = TopicPartition(topic.name, part.partition_index)
+                if part.leader_id >= 0 and part.leader_id in self._addresses:
+                    epoch = getattr(part, "leader_epoch", -1)
+                    self.leaders[tp] = Leader(part.leader_id, -1 if epoch is None else epoch)
+                else:
+                    self.leaderless[tp] = part.error_code or 5
+        self._refreshed_at = self._clock()
+        self._stale = bool(self.leaderless)
+
+    def any_connection(self) -> Connection:
+        """A new connection to whichever broker answers first; the caller closes it.
+
+        Raises `ClusterError` when none does.
+        """
+        known = list(self._addresses.values())
+        self._random.shuffle(known)
+        bootstrap = [split_address(address) for address in self.client.bootstrap_servers]
+        self._random.shuffle(bootstrap)
+        return connect_any([*known, *bootstrap], self.client)
+
+    # -- connections -----------------------------------------------------------------------
+
+    def connection(self, node: int) -> Connection | None:
+        """The pooled connection to a broker; None while it is unknown or backing off."""
+        existing = self._connections.get(node)
+        if existing is not None:
+            return existing
+        address = self._addresses.get(node)
+        not_before, delay_s = self._backoff.get(node, (0.0, 0.0))
+        if address is None or self._clock() < not_before:
+            return None
+        try:
+            connection = Connection(
+                *address,
+                self.client,
+                send_buffer_bytes=self._buffers[0],
+                receive_buffer_bytes=self._buffers[1],
+            )
+        except ClusterError as error:
+            self._back_off(node, delay_s)
+            self._stale = True
+            log.warning("%s", error)
+            return None
+        self._connections[node] = connection
+        self._backoff.pop(node, None)
+        return connection
+
+    def _back_off(self, node: int, delay_s: float) -> None:
+        low = self.client.reconnect_backoff_ms / 1000
+        high = self.client.reconnect_backoff_ms_max / 1000
+        delay_s = min(high, delay_s * 2 if delay_s else low)
+        jitter = self._random.uniform(0.8, 1.2)
+        self._backoff[node] = (self._clock() + delay_s * jitter, delay_s)
+
+    def drop(self, connection: Connection) -> None:
+        """Forget a broken connection; the broker is tried again after a back-off."""
+        connection.close()
+        for node, known in list(self._connections.items()):
+            if known is connection:
+                del self._connections[node]
+                self._back_off(node, self._backoff.get(node, (0.0, 0.0))[1])
+        for group, known in list(self._coordinators.items()):
+            if known is connection:
+                del self._coordinators[group]
+        self._stale = True
+
+    def close(self) -> None:
+        """Close every connection."""
+        for connection in [*self._connections.values(), *self._coordinators.values()]:
+            connection.close()
+        self._connections.clear()
+        self._coordinators.clear()
+
+    # -- small requests --------------------------------------------------------------------
+
+    def _coordinator(self, group: str) -> Connection:
+        connection = self._coordinators.get(group)
+        if connection is not None:
+            return connection
+        asked = self.any_connection()
+        try:
+            response = asked.request(FindCoordinatorRequest(key=group, key_type=0), highest=3)
+        finally:
+            asked.close()
+        if response.error_code:
+            raise self._failure(response.error_code, f"group {group}")
+        connection = Connection(response.host, response.port, self.client)
+        self._coordinators[group] = connection
+        return connection
+
+    def _failure(self, code: int, what: str) -> ClusterError | PartitionError:
+        where = f"cluster {self.client.alias}, {what}"
+        if code in _DENIED:
+            return Denied(
+                f"not authorized ({error_name(code)}).", where=where, do=f"Grant {_DENIED[code]}."
+            )
+        return PartitionError(f"the broker answered {error_name(code)}.", where=where)
+
+    def _with_coordinator(self, group: str, message: object, highest: int) -> object:
+        connection = self._coordinator(group)
+        try:
+            return connection.request(message, highest=highest)
+        except ConnectionLost:
+            self.drop(connection)
+            raise
+
+    def committed(
+        self, group: str, partitions: Iterable[TopicPartition]
+    ) -> dict[TopicPartition, tuple[int, str]]:
+        """Committed offset and metadata of each partition that has one.
+
+        Raises `ClusterError`, `PartitionError` or `ConnectionLost`; retriable conditions
+        (coordinator loading or moving) are retried until the request timeout is over.
+        """
+        topics: dict[str, list[int]] = {}
+        for tp in partitions:
+            topics.setdefault(tp.topic, []).append(tp.partition)
+        request_topic = OffsetFetchRequest.OffsetFetchRequestTopic
+        found: dict[TopicPartition, tuple[int, str]] = {}
+
+        def ask() -> int:
+            message = OffsetFetchRequest(
+                group_id=group,
+                topics=[
+                    request_topic(name=name, partition_indexes=sorted(indexes))
+                    for name, indexes in sorted(topics.items())
+                ],
+            )
+            response = self._with_coordinator(group, message, 5)
+            if getattr(response, "error_code", 0):
+                return int(response.error_code)  # type: ignore[attr-defined]
+            for topic in response.topics:  # type: ignore[attr-defined]
+                for part in topic.partitions:
+                    if part.error_code:
+                        return int(part.error_code)
+                    if part.committed_offset >= 0:
+                        found[TopicPartition(topic.name, part.partition_index)] = (
+                            part.committed_offset,
+                            part.metadata or "",
+                        )
+            return 0
+
+        self._retried(ask, f"positions of group {group}", group)
+        return found
+
+    def commit(self, group: str, offsets: dict[TopicPartition, tuple[int, str]]) -> None:
+        """Commit offsets as a group without members.
+
+        Raises `ClusterError`, `PartitionError` or `ConnectionLost`.
+        """
+        topics: dict[str, list[tuple[int, int, str]]] = {}
+        for tp, (offset, metadata) in offsets.items():
+            topics.setdefault(tp.topic, []).append((tp.partition, offset, metadata))
+        request_topic = OffsetCommitRequest.OffsetCommitRequestTopic
+        request_partition = request_topic.OffsetCommitRequestPartition
+
+        def ask() -> int:
+            message = OffsetCommitRequest(
+                group_id=group,
+                generation_id_or_member_epoch=-1,
+                member_id="",
+                retention_time_ms=-1,
+                topics=[
+                    request_topic(
+                        name=name,
+                        partitions=[
+                            request_partition(
+                                partition_index=index,
+                                committed_offset=offset,
+                                committed_leader_epoch=-1,
+                                committed_metadata=metadata,
+                            )
+                            for index, offset, metadata in rows
+                        ],
+                    )
+                    for name, rows in sorted(topics.items())
+                ],
+            )
+            response = self._with_coordinator(group, message, 7)
+            codes = {
+                part.error_code
+                for topic in response.topics  # type: ignore[attr-defined]
+                for part in topic.partitions
+            }
+            codes.discard(0)
+            return int(min(codes)) if codes else 0
+
+        self._retried(ask, f"group {group}", group)
+
+    def _retried(self, ask: Callable[[], int], what: str, group: str) -> None:
+        deadline = self._clock() + self.client.request_timeout_ms / 1000
+        while True:
+            try:
+                code = ask()
+                failure: Exception = self._failure(code, what)
+            except (ConnectionLost, ClusterError, PartitionError) as error:
+                if isinstance(error, Denied):
+                    raise
+                code, failure = 15, error
+            if code == 0:
+                return
+            stale = self._coordinators.pop(group, None)
+            if stale is not None:
+                stale.close()
+            if code not in RETRIABLE or self._clock() >= deadline:
+                raise failure
+            time.sleep(self.client.retry_backoff_ms / 1000)
+
+    def list_offsets(
+        self, partitions: Iterable[TopicPartition], timestamp: int, *, read_committed: bool
+    ) -> dict[TopicPartition, int]:
+        """Offsets for ``timestamp`` (-2 earliest, -1 latest) from each partition's leader.
+
+        Partitions whose leader cannot answer now are missing from the result.
+        """
+        by_node: dict[int, list[TopicPartition]] = {}
+        for tp in partitions:
+            leader = self.leaders.get(tp)
+            if leader is not None:
+                by_node.setdefault(leader.node, []).append(tp)
+        found: dict[TopicPartition, int] = {}
+        for node, wanted in by_node.items():
+            address = self._addresses[node]
+            try:
+                connection = Connection(*address, self.client)
+            except ClusterError as error:
+                log.warning("%s", error)
+                self._stale = True
+                continue
+            try:
+                found |= _ask_offsets(connection, wanted, timestamp, read_committed)
+            except ConnectionLost as error:
+                log.warning("offsets of cluster %s: %s", self.client.alias, error)
+                self._stale = True
+            finally:
+                connection.close()
+        return found
+
+
+def _ask_offsets(
+    connection: Connection, wanted: list[TopicPartition], timestamp: int, read_committed: bool
+) -> dict[TopicPartition, int]:
+    request_topic = ListOffsetsRequest.ListOffsetsTopic
+    request_partition = request_topic.ListOffsetsPartition
+    topics: dict[str, list[int]] = {}
+    for tp in wanted:
+        topics.setdefault(tp.topic, []).append(tp.partition)
+    message = ListOffsetsRequest(
+        replica_id=-1,
+        isolation_level=1 if read_committed else 0,
+        topics=[
+            request_topic(
+                name=name,
+                partitions=[
+                    request_partition(
+                        partition_index=index, current_leader_epoch=-1, timestamp=timestamp
+                    )
+                    for index in indexes
+                ],
+            )
+            for name, indexes in topics.items()
+        ],
+    )
+    response = connection.request(message, lowest=1, highest=5)
+    return {
+        TopicPartition(topic.name, part.partition_index): part.offset
+        for topic in response.topics
+        for part in topic.partitions
+        if not part.error_code and part.offset >= 0
+    }

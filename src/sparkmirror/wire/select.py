@@ -1,0 +1,120 @@
+"""Source side: what of one partition's part of a Fetch response is mirrored, and in which bytes.
+
+Sans-IO: bytes in, a ``Selection`` out, in three steps: cut into frames (``frames``), choose what
+becomes of each (``choose``), write anew what has to be (``join``). Most responses are runs of
+well-filled batches, which go on as one untouched memoryview after a header unpack and a checksum
+each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from sparkmirror.errors import BatchError
+from sparkmirror.wire.choose import AbortedTransaction, Chooser, Raw, SelectRules, extend_runs
+from sparkmirror.wire.frames import walk_frames
+from sparkmirror.wire.join import Group, GroupError, Written, write_groups
+from sparkmirror.wire.records import INT64_MAX, Limits
+
+__all__ = ["AbortedTransaction", "SelectRules", "Selection", "select"]
+
+
+@dataclass(slots=True)
+class Selection:
+    """What of one partition's part of one Fetch response is to be mirrored.
+
+    ``pieces``: in order; a memoryview is an untouched range of the receive buffer (one or many
+    contiguous batches), bytes are one or many re-encoded batches. ``runs``: exact source offsets of
+    the carried records in order as ``(first source offset, record count)``, contiguous ones merged.
+    ``next_offset``: next source offset to fetch, past everything complete in the response, dropped
+    batches included. ``timestamp_ms_max``: largest record timestamp carried, -1 when nothing is.
+    ``joined``: source batches that went into joined ones; ``reencoded``: batches that were written
+    anew (joined ones included). ``cut_bytes_needed``: not 0 when the response ends before anything
+    that could be mirrored or passed: a fetch limit with which the batch that it cuts fits.
+    """
+
+    pieces: list[memoryview | bytes] = field(default_factory=list)
+    runs: list[tuple[int, int]] = field(default_factory=list)
+    next_offset: int = 0
+    record_count: int = 0
+    batch_count: int = 0
+    byte_count: int = 0
+    timestamp_ms_max: int = -1
+    joined: int = 0
+    reencoded: int = 0
+    cut_bytes_needed: int = 0
+
+
+def select(
+    buffer: memoryview,
+    fetch_offset: int,
+    aborted: Sequence[AbortedTransaction],
+    rules: SelectRules,
+    *,
+    end_offset: int | None = None,
+) -> Selection:
+    """Choose what is mirrored of ``buffer``, the records field of one partition's response.
+
+    ``fetch_offset``: the offset that was asked for; older records are left out. ``aborted``: the
+    response's list. ``end_offset``: records from there on are left out and ``next_offset`` does not
+    pass it.
+
+    Raises CorruptBatch or UnknownCodec when the first thing to be mirrored is damaged. When sound
+    batches stand before the damage, these are returned, and the next call meets it first.
+    """
+    frames = walk_frames(buffer)
+    end = INT64_MAX if end_offset is None else end_offset
+    limits = Limits(fetch_offset, end, rules.check_crcs, rules.decompressed_bytes_max)
+    starts = frames.starts
+    fault: BatchError | None = frames.fault
+    while True:
+        chooser = Chooser(
+            buffer,
+            starts,
+            fetch_offset=fetch_offset,
+            end_offset=end,
+            aborted=aborted,
+            rules=rules,
+        )
+        fault = chooser.run() or fault
+        if fault is not None and chooser.next_offset <= fetch_offset:
+            raise fault
+        try:
+            selection = _build(buffer, starts, chooser, limits)
+        except GroupError as bad:
+            # Everything before the bad frame is chosen again, so that it is not lost with it.
+            starts, fault = starts[: bad.frame + 1], bad.error
+            continue
+        if frames.cut_bytes and chooser.next_offset <= fetch_offset:
+            selection.cut_bytes_needed = frames.starts[-1] + frames.cut_bytes
+        return selection
+
+
+def _build(
+    buffer: memoryview, starts: Sequence[int], chooser: Chooser, limits: Limits
+) -> Selection:
+    """Carry out what was chosen."""
+    selection = Selection(next_offset=chooser.next_offset)
+    groups = [item for item in chooser.items if isinstance(item, Group)]
+    written = iter(write_groups(buffer, starts, groups, limits) if groups else ())
+    for item in chooser.items:
+        if isinstance(item, Group):
+            batch = next(written)
+            if not batch.record_count:
+                continue
+            piece: memoryview | bytes = batch.data
+            done: Written | Raw = batch
+            selection.batch_count += 1
+            selection.reencoded += 1
+            if item.frame_count > 1:
+                selection.joined += item.frame_count
+        else:
+            piece, done = buffer[item.start : item.end], item
+            selection.batch_count += item.batch_count
+        selection.pieces.append(piece)
+        selection.byte_count += len(piece)
+        selection.record_count += done.record_count
+        selection.timestamp_ms_max = max(selection.timestamp_ms_max, done.timestamp_ms_max)
+        extend_runs(selection.runs, done.runs)
+    return selection

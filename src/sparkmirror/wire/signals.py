@@ -1,0 +1,460 @@
+r"""The control topic: how the driver speaks to the planner and the slots, and hears of them.
+
+One compacted topic per source on the target, ``mm2-sparkmirror.<source>.internal``; the name falls
+under MirrorMaker 2's own ``mm2.*\.internal`` exclude, so no mirror ever carries it on.
+
+=========  =======================  ==========================================================
+partition  key                      value (JSON; from 16 KiB up zlib-compressed)
+=========  =======================  ==========================================================
+0          ``<flow>``               command: run, drain, replan, pause, resume
+0          ``<flow>/assignment``    what to mirror; ``<flow>/assignment/<i>`` when in pieces
+1          ``<flow>/<slot>``        progress of one slot, about once a second
+=========  =======================  ==========================================================
+
+The codecs are pure. They take unknown fields in their stride and return None for what is no valid
+record, so that a reader can skip it and count it: whoever may write to the topic must not be able
+to stop a mirror by a line of garbage.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import zlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import TYPE_CHECKING, Any
+
+from sparkmirror.model import FlowSettings, Halt, PartitionProgress, SlotProgress, TopicPartition
+
+if TYPE_CHECKING:  # the executor workers import these codecs and must not pay for the client
+    from sparkmirror.wire.client import Cluster
+    from sparkmirror.wire.tail import TopicTail
+
+__all__ = [
+    "ASSIGNMENT_PIECE_BYTES_MAX",
+    "COMMAND_PARTITION",
+    "CONTROL_PARTITIONS",
+    "PROGRESS_PARTITION",
+    "AssignmentCollector",
+    "AssignmentDocument",
+    "Command",
+    "CommandKind",
+    "ControlSignals",
+    "ControlTopicReader",
+    "ControlTopicWriter",
+    "SourcePartition",
+    "control_topic",
+    "decode_command",
+    "decode_progress",
+    "encode_assignment",
+    "encode_command",
+    "encode_progress",
+]
+
+COMMAND_PARTITION = 0
+PROGRESS_PARTITION = 1
+CONTROL_PARTITIONS = 2
+
+# Below the broker's default max.message.bytes (1,048,588) with room for the batch around it.
+ASSIGNMENT_PIECE_BYTES_MAX = 900_000
+
+_COMPRESS_FROM_BYTES = 16 * 1024
+_INFLATED_BYTES_MAX = 64 * 1024 * 1024
+_ASSIGNMENT_KEY = re.compile(r"(.+)/assignment(?:/(\d{1,6}))?")
+_PROGRESS_KEY = re.compile(r"(.+)/(\d{1,9})")
+
+
+class CommandKind(Enum):
+    """What a flow's slots are asked to do.
+
+    ``RUN``: go on with the epochs of ``run_id``. ``DRAIN``: write what was read, commit, end the
+    query. ``REPLAN``: end the epoch early, the next one is planned from the new assignment.
+    ``PAUSE``: keep the positions and fetch nothing. ``RESUME``: undo a pause.
+    """
+
+    RUN = "run"
+    DRAIN = "drain"
+    REPLAN = "replan"
+    PAUSE = "pause"
+    RESUME = "resume"
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """The newest order to one flow; ``version`` names the assignment it goes with (0 = none)."""
+
+    flow: str
+    kind: CommandKind
+    run_id: str
+    time_ms: int
+    epoch: int | None = None
+    version: int = 0
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class SourcePartition:
+    """One source partition and where it goes.
+
+    The remote partition has the same number. ``topic_id`` is the source topic's UUID in its
+    36-character form, empty when the source broker gives none.
+    """
+
+    topic: str
+    partition: int
+    remote_topic: str
+    topic_id: str = ""
+
+    @property
+    def source(self) -> TopicPartition:
+        """The partition on the source cluster."""
+        return TopicPartition(self.topic, self.partition)
+
+    @property
+    def target(self) -> TopicPartition:
+        """The partition on the target cluster."""
+        return TopicPartition(self.remote_topic, self.partition)
+
+
+@dataclass(frozen=True, slots=True)
+class AssignmentDocument:
+    """What one flow mirrors, as the planner worker learns it.
+
+    ``version`` grows within a ``run_id``. ``ends``: the frozen source end offsets of a ``--once``
+    run (exclusive), None in continuous mode.
+    """
+
+    flow: str
+    run_id: str
+    version: int
+    partitions: tuple[SourcePartition, ...]
+    ends: Mapping[TopicPartition, int] | None = None
+
+
+def control_topic(flow: FlowSettings) -> str:
+    """Name of the control topic of ``flow``, on its target cluster."""
+    return f"mm2-sparkmirror.{flow.source.alias}.internal"
+
+
+# --- commands -----------------------------------------------------------------------------------
+
+
+def encode_command(command: Command) -> tuple[bytes, bytes]:
+    """Key and value of ``command``, for partition ``COMMAND_PARTITION``."""
+    document: dict[str, object] = {
+        "command": command.kind.value,
+        "run_id": command.run_id,
+        "time_ms": command.time_ms,
+    }
+    if command.epoch is not None:
+        document["epoch"] = command.epoch
+    if command.version:
+        document["version"] = command.version
+    return command.flow.encode(), _pack(document)
+
+
+def decode_command(key: bytes | None, value: bytes | None) -> Command | None:
+    """The command in a record, None when it holds none."""
+    flow = _text(key)
+    document = _unpack(value)
+    if not flow or document is None or _ASSIGNMENT_KEY.fullmatch(flow):
+        return None
+    try:
+        return Command(
+            flow=flow,
+            kind=CommandKind(document["command"]),
+            run_id=str(document.get("run_id", "")),
+            time_ms=int(document.get("time_ms", 0)),
+            epoch=None if document.get("epoch") is None else int(document["epoch"]),
+            version=int(document.get("version", 0)),
+        )
+    except (KeyError, TypeError, ValueError):
+        return None
+
+
+# --- assignments --------------------------------------------------------------------------------
+
+
+def encode_assignment(
+    document: AssignmentDocument, *, piece_bytes_max: int = ASSIGNMENT_PIECE_BYTES_MAX
+) -> list[tuple[bytes, bytes]]:
+    """Keys and values that carry ``document``, for partition ``COMMAND_PARTITION``, in order.
+
+    One record when it fits into ``piece_bytes_max`` bytes, else as many as it takes; every piece
+    names the run, the version and the number of pieces, so old and new ones never mix.
+    """
+    ends = document.ends
+    pieces = 1
+    while True:
+        size = -(-len(document.partitions) // pieces) or 1
+        groups = [document.partitions[i * size : (i + 1) * size] for i in range(pieces)]
+        values = [
+            _pack(_assignment_piece(document, ends, group, index, pieces))
+            for index, group in enumerate(groups)
+        ]
+        if max(map(len, values)) <= piece_bytes_max or size == 1:
+            break
+        pieces *= 2
+    base = f"{document.flow}/assignment"
+    keys = [base] if pieces == 1 else [f"{base}/{index}" for index in range(pieces)]
+    return [(key.encode(), value) for key, value in zip(keys, values, strict=True)]
+
+
+def _assignment_piece(
+    document: AssignmentDocument,
+    ends: Mapping[TopicPartition, int] | None,
+    group: Sequence[SourcePartition],
+    index: int,
+    pieces: int,
+) -> dict[str, object]:
+    piece_ends: dict[str, dict[str, int]] | None = None
+    if ends is not None:
+        piece_ends = {}
+        for p in group:
+            if p.source in ends:
+                piece_ends.setdefault(p.topic, {})[str(p.partition)] = ends[p.source]
+    return {
+        "run_id": document.run_id,
+        "version": document.version,
+        "piece": index,
+        "pieces": pieces,
+        "partitions": [[p.topic, p.partition, p.remote_topic, p.topic_id] for p in group],
+        "ends": piece_ends,
+    }
+
+
+class AssignmentCollector:
+    """Puts the pieces of one flow's assignment together as they come from the topic.
+
+    Invariant: a document is returned only when all pieces of one ``(run_id, version)`` are there.
+    """
+
+    def __init__(self, flow: str) -> None:
+        self._flow = flow
+        self._identity: tuple[str, int, int] | None = None
+        self._pieces: dict[int, dict[str, Any]] = {}
+
+    def feed(self, key: bytes | None, value: bytes | None) -> AssignmentDocument | None:
+        """Take one record of the command partition; the document when this completes it.
+
+        Records of other flows, commands and garbage change nothing and give None.
+        """
+        match = _ASSIGNMENT_KEY.fullmatch(_text(key))
+        if match is None or match[1] != self._flow:
+            return None
+        piece = _unpack(value)
+        try:
+            if piece is None:
+                return None
+            identity = (str(piece["run_id"]), int(piece["version"]), int(piece["pieces"]))
+            index = int(piece["piece"])
+            partitions, ends = _read_piece(piece)
+        except (KeyError, TypeError, ValueError, AttributeError):
+            return None
+        if identity != self._identity:
+            self._identity, self._pieces = identity, {}
+        self._pieces[index] = {"partitions": partitions, "ends": ends}
+        return self._document() if set(self._pieces) == set(range(identity[2])) else None
+
+    def _document(self) -> AssignmentDocument:
+        assert self._identity is not None
+        ordered = [self._pieces[index] for index in sorted(self._pieces)]
+        ends: dict[TopicPartition, int] | None = None
+        if any(piece["ends"] is not None for piece in ordered):
+            ends = {}
+            for piece in ordered:
+                ends.update(piece["ends"] or {})
+        return AssignmentDocument(
+            flow=self._flow,
+            run_id=self._identity[0],
+            version=self._identity[1],
+            partitions=tuple(p for piece in ordered for p in piece["partitions"]),
+            ends=ends,
+        )
+
+
+def _read_piece(
+    piece: dict[str, Any],
+) -> tuple[list[SourcePartition], dict[TopicPartition, int] | None]:
+    partitions = [
+        SourcePartition(str(topic), int(partition), str(remote), str(topic_id))
+        for topic, partition, remote, topic_id in piece["partitions"]
+    ]
+    raw = piece.get("ends")
+    if raw is None:
+        return partitions, None
+    ends = {
+        TopicPartition(topic, int(partition)): int(offset)
+        for topic, offsets in raw.items()
+        for partition, offset in offsets.items()
+    }
+    return partitions, ends
+
+
+# --- progress -----------------------------------------------------------------------------------
+
+
+def encode_progress(progress: SlotProgress) -> tuple[bytes, bytes]:
+    """Key and value of ``progress``, for partition ``PROGRESS_PARTITION``."""
+    partitions: dict[str, list[list[object]]] = {}
+    for p in progress.partitions:
+        row: list[object] = [p.partition, p.position, p.timestamp_ms, p.records, p.bytes]
+        if p.halt is not None:
+            row.append([p.halt.code, p.halt.reason, p.halt.retriable])
+        partitions.setdefault(p.topic, []).append(row)
+    document: dict[str, object] = {
+        "worker": progress.worker,
+        "epoch": progress.epoch,
+        "time_ms": progress.time_ms,
+        "records": progress.records,
+        "bytes": progress.bytes,
+        "batches": progress.batches,
+        "latency_counts": list(progress.latency_counts),
+        "errors": dict(progress.errors),
+        "partitions": partitions,
+    }
+    return f"{progress.flow}/{progress.slot}".encode(), _pack(document)
+
+
+def decode_progress(key: bytes | None, value: bytes | None) -> SlotProgress | None:
+    """The slot progress in a record, None when it holds none."""
+    match = _PROGRESS_KEY.fullmatch(_text(key))
+    document = _unpack(value)
+    if match is None or document is None:
+        return None
+    try:
+        return SlotProgress(
+            flow=match[1],
+            slot=int(match[2]),
+            worker=str(document["worker"]),
+            epoch=int(document["epoch"]),
+            time_ms=int(document["time_ms"]),
+            records=int(document["records"]),
+            bytes=int(document["bytes"]),
+            batches=int(document["batches"]),
+            latency_counts=tuple(int(n) for n in document.get("latency_counts", ())),
+            errors={str(code): int(n) for code, n in document.get("errors", {}).items()},
+            partitions=tuple(
+                _partition_progress(topic, row)
+                for topic, rows in document.get("partitions", {}).items()
+                for row in rows
+            ),
+        )
+    except (KeyError, TypeError, ValueError, AttributeError, IndexError):
+        return None
+
+
+def _partition_progress(topic: str, row: Sequence[Any]) -> PartitionProgress:
+    partition, position, timestamp_ms, records, size = (int(n) for n in row[:5])
+    halt = None
+    if len(row) > 5 and row[5] is not None:
+        code, reason, retriable = row[5][:3]
+        halt = Halt(str(code), str(reason), bool(retriable))
+    return PartitionProgress(topic, partition, position, timestamp_ms, records, size, halt)
+
+
+# --- the topic, from the driver -----------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class ControlSignals:
+    """What one poll of the control topic brought. ``skipped``: records that are no signal."""
+
+    commands: tuple[Command, ...] = ()
+    assignments: tuple[AssignmentDocument, ...] = ()
+    progress: tuple[SlotProgress, ...] = ()
+    skipped: int = 0
+
+
+class ControlTopicReader:
+    """Follows one control topic in the driver, without a group; one owner thread.
+
+    Reads from the beginning of what compaction has left, or, with ``only_new``, what is written
+    from now on. ``topic`` must exist.
+    """
+
+    def __init__(self, cluster: Cluster, topic: str, *, only_new: bool = False) -> None:
+        self._tail: TopicTail = cluster.tail(topic, from_beginning=not only_new)
+        self._collectors: dict[str, AssignmentCollector] = {}
+
+    def poll(self, timeout_ms: int = 500) -> ControlSignals:
+        """What has come since the last call. Raises `MirrorError` when the cluster is away."""
+        commands: list[Command] = []
+        assignments: list[AssignmentDocument] = []
+        progress: list[SlotProgress] = []
+        skipped = 0
+        for partition, key, value in self._tail.poll(timeout_ms):
+            if partition == PROGRESS_PARTITION:
+                report = decode_progress(key, value)
+                if report is not None:
+                    progress.append(report)
+                skipped += report is None and value is not None
+                continue
+            match = _ASSIGNMENT_KEY.fullmatch(_text(key))
+            if match is not None:
+                collector = self._collectors.setdefault(match[1], AssignmentCollector(match[1]))
+                document = collector.feed(key, value)
+                if document is not None:
+                    assignments.append(document)
+                continue
+            command = decode_command(key, value)
+            if command is not None:
+                commands.append(command)
+            skipped += command is None and value is not None
+        return ControlSignals(tuple(commands), tuple(assignments), tuple(progress), skipped)
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._tail.close()
+
+
+class ControlTopicWriter:
+    """Writes commands and assignments to one control topic; thread-safe as `Cluster` is."""
+
+    def __init__(self, cluster: Cluster, topic: str) -> None:
+        self._cluster = cluster
+        self._topic = topic
+
+    def command(self, *commands: Command) -> None:
+        """Write ``commands``, acknowledged when this returns. Raises `MirrorError`."""
+        records = [(COMMAND_PARTITION, *encode_command(command)) for command in commands]
+        self._cluster.produce_many(self._topic, records)
+
+    def assign(self, document: AssignmentDocument, command: Command) -> None:
+        """Write ``document`` and then ``command``, so that whoever obeys finds the assignment."""
+        records = [(COMMAND_PARTITION, *piece) for piece in encode_assignment(document)]
+        records.append((COMMAND_PARTITION, *encode_command(command)))
+        self._cluster.produce_many(self._topic, records)
+
+
+# --- bytes --------------------------------------------------------------------------------------
+
+
+def _text(key: bytes | None) -> str:
+    """``key`` as text, empty for None and for bytes that are no UTF-8."""
+    try:
+        return (key or b"").decode()
+    except UnicodeDecodeError:
+        return ""
+
+
+def _pack(document: Mapping[str, object]) -> bytes:
+    value = json.dumps(document, separators=(",", ":")).encode()
+    return zlib.compress(value, 1) if len(value) >= _COMPRESS_FROM_BYTES else value
+
+
+def _unpack(value: bytes | None) -> dict[str, Any] | None:
+    """The JSON object in ``value``, None for anything else, however it is broken."""
+    if not value:
+        return None
+    try:
+        if value[:1] == b"\x78":  # zlib's first byte; JSON objects begin with a brace
+            inflater = zlib.decompressobj()
+            value = inflater.decompress(value, _INFLATED_BYTES_MAX)
+            if not inflater.eof:
+                return None
+        document = json.loads(value)
+    except (ValueError, zlib.error, RecursionError):
+        return None
+    return document if isinstance(document, dict) else None

@@ -1,0 +1,281 @@
+"""Small helpers over librdkafka: an independent client, so that no bug of ours cancels out."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
+
+from confluent_kafka import (
+    TIMESTAMP_CREATE_TIME,
+    TIMESTAMP_LOG_APPEND_TIME,
+    Consumer,
+    KafkaError,
+    Producer,
+    TopicPartition,
+)
+from confluent_kafka.admin import AdminClient, ConfigResource, NewPartitions, NewTopic, ResourceType
+
+from sparkmirror.demo.clusters import KafkaCluster
+
+Headers = tuple[tuple[str, bytes | None], ...]
+TIMEOUT_S = 30.0
+
+_TIMESTAMP_TYPES = {TIMESTAMP_CREATE_TIME: "create", TIMESTAMP_LOG_APPEND_TIME: "append"}
+
+
+class Sent(NamedTuple):
+    """A record to produce; partition None leaves the choice to librdkafka."""
+
+    value: bytes | None
+    key: bytes | None = None
+    headers: Headers = ()
+    timestamp_ms: int = 0
+    partition: int | None = 0
+
+
+class Received(NamedTuple):
+    """A record as a consumer sees it; ``timestamp_type`` is create, append or none."""
+
+    partition: int
+    offset: int
+    timestamp_type: str
+    timestamp_ms: int
+    key: bytes | None
+    value: bytes | None
+    headers: Headers
+
+
+class Content(NamedTuple):
+    """What a mirror has to keep of a record."""
+
+    partition: int
+    timestamp_ms: int
+    key: bytes | None
+    value: bytes | None
+    headers: Headers
+
+
+def admin(cluster: KafkaCluster) -> AdminClient:
+    return AdminClient({"bootstrap.servers": cluster.bootstrap_servers})
+
+
+def create_topic(
+    cluster: KafkaCluster,
+    topic: str,
+    partitions: int = 1,
+    *,
+    replication: int = 1,
+    config: dict[str, str] | None = None,
+) -> None:
+    """Creates a topic and waits until every partition has a leader."""
+    client = admin(cluster)
+    wanted = NewTopic(topic, partitions, replication, config=config or {})
+    client.create_topics([wanted])[topic].result(TIMEOUT_S)
+    wait_for_topic(cluster, topic, partitions)
+
+
+def wait_for_topic(
+    cluster: KafkaCluster, topic: str, partitions: int, *, timeout_s: float = TIMEOUT_S
+) -> None:
+    """Waits until ``topic`` has ``partitions`` partitions, all with a leader."""
+    client = admin(cluster)
+    deadline = time.monotonic() + timeout_s
+    while True:
+        found = client.list_topics(timeout=TIMEOUT_S).topics.get(topic)
+        if found is not None and len(found.partitions) >= partitions:
+            if all(one.leader >= 0 for one in found.partitions.values()):
+                return
+        assert time.monotonic() < deadline, f"{topic} not ready on {cluster.name}: {found}"
+        time.sleep(0.05)
+
+
+def topic_names(cluster: KafkaCluster) -> set[str]:
+    return set(admin(cluster).list_topics(timeout=TIMEOUT_S).topics)
+
+
+def delete_topic(cluster: KafkaCluster, topic: str) -> None:
+    admin(cluster).delete_topics([topic])[topic].result(TIMEOUT_S)
+    deadline = time.monotonic() + TIMEOUT_S
+    while topic in topic_names(cluster):
+        assert time.monotonic() < deadline, f"{topic} still listed on {cluster.name}"
+        time.sleep(0.05)
+
+
+def grow_topic(cluster: KafkaCluster, topic: str, partitions: int) -> None:
+    """Raises the partition count to ``partitions``."""
+    client = admin(cluster)
+    client.create_partitions([NewPartitions(topic, partitions)])[topic].result(TIMEOUT_S)
+    wait_for_topic(cluster, topic, partitions)
+
+
+def topic_config(cluster: KafkaCluster, topic: str) -> dict[str, str]:
+    """Effective configuration of a topic."""
+    resource = ConfigResource(ResourceType.TOPIC, topic)
+    entries = admin(cluster).describe_configs([resource])[resource].result(TIMEOUT_S)
+    return {name: entry.value for name, entry in entries.items()}
+
+
+def produce(
+    cluster: KafkaCluster,
+    topic: str,
+    records: Iterable[Sent],
+    *,
+    compression: str = "none",
+    config: dict[str, Any] | None = None,
+) -> None:
+    """Produces ``records`` in order and waits for every acknowledgement."""
+    producer = Producer(_producer_config(cluster, compression, config))
+    failures = _send(producer, topic, records)
+    assert producer.flush(TIMEOUT_S) == 0, "records still unacknowledged"
+    assert not failures, failures
+
+
+def produce_transaction(
+    cluster: KafkaCluster,
+    topic: str,
+    records: Iterable[Sent],
+    *,
+    commit: bool = True,
+    compression: str = "none",
+    transactional_id: str = "",
+    config: dict[str, Any] | None = None,
+) -> None:
+    """Produces ``records`` in one transaction, then commits or aborts it."""
+    extra = {"transactional.id": transactional_id or f"tx-{uuid.uuid4().hex}", **(config or {})}
+    producer = Producer(_producer_config(cluster, compression, extra))
+    producer.init_transactions(TIMEOUT_S)
+    producer.begin_transaction()
+    failures = _send(producer, topic, records)
+    # An abort would drop what is still queued here, and the broker would hold no aborted data.
+    assert producer.flush(TIMEOUT_S) == 0, "records still unacknowledged"
+    assert not failures, failures
+    if commit:
+        producer.commit_transaction(TIMEOUT_S)
+    else:
+        producer.abort_transaction(TIMEOUT_S)
+
+
+def _producer_config(
+    cluster: KafkaCluster, compression: str, extra: dict[str, Any] | None
+) -> dict[str, Any]:
+    return {
+        "bootstrap.servers": cluster.bootstrap_servers,
+        "enable.idempotence": True,
+        "compression.type": compression,
+        "linger.ms": 5,
+        **(extra or {}),
+    }
+
+
+def _send(producer: Producer, topic: str, records: Iterable[Sent]) -> list[str]:
+    failures: list[str] = []
+
+    def delivered(error: KafkaError | None, _message: object) -> None:
+        if error is not None:
+            failures.append(str(error))
+
+    for record in records:
+        options: dict[str, Any] = {"timestamp": record.timestamp_ms} if record.timestamp_ms else {}
+        if record.partition is not None:
+            options["partition"] = record.partition
+        while True:
+            try:
+                producer.produce(
+                    topic,
+                    value=record.value,
+                    key=record.key,
+                    headers=list(record.headers) or None,
+                    on_delivery=delivered,
+                    **options,
+                )
+                break
+            except BufferError:
+                producer.poll(0.1)
+        producer.poll(0)
+    return failures
+
+
+def consume_all(
+    cluster: KafkaCluster,
+    topic: str,
+    *,
+    isolation: str = "read_committed",
+    timeout_s: float = TIMEOUT_S,
+) -> list[Received]:
+    """Every record of ``topic`` up to its present end, sorted by partition and offset."""
+    consumer = Consumer(
+        {
+            "bootstrap.servers": cluster.bootstrap_servers,
+            "group.id": f"consume-all-{uuid.uuid4().hex}",
+            "enable.auto.commit": False,
+            "enable.partition.eof": True,
+            "auto.offset.reset": "earliest",
+            "isolation.level": isolation,
+            "check.crcs": True,
+        }
+    )
+    received: list[Received] = []
+    try:
+        metadata = consumer.list_topics(topic, timeout=timeout_s).topics[topic]
+        open_partitions = set(metadata.partitions)
+        consumer.assign([TopicPartition(topic, number, 0) for number in open_partitions])
+        deadline = time.monotonic() + timeout_s
+        while open_partitions:
+            assert time.monotonic() < deadline, f"{topic}: no end of {sorted(open_partitions)}"
+            for message in consumer.consume(1000, timeout=0.2):
+                error = message.error()
+                if error is None:
+                    received.append(_received(message))
+                elif error.code() == KafkaError._PARTITION_EOF:
+                    open_partitions.discard(message.partition())
+                else:
+                    raise AssertionError(f"{topic}: {error}")
+    finally:
+        consumer.close()
+    return sorted(received, key=lambda record: (record.partition, record.offset))
+
+
+def _received(message: Any) -> Received:
+    kind, timestamp_ms = message.timestamp()
+    headers = tuple((name, value) for name, value in message.headers() or ())
+    return Received(
+        message.partition(),
+        message.offset(),
+        _TIMESTAMP_TYPES.get(kind, "none"),
+        timestamp_ms,
+        message.key(),
+        message.value(),
+        headers,
+    )
+
+
+def contents(records: Sequence[Received]) -> list[Content]:
+    """``records`` without offsets and timestamp type, in the same order: what must be equal."""
+    return [
+        Content(one.partition, one.timestamp_ms, one.key, one.value, one.headers)
+        for one in records
+    ]
+
+
+def wait_until_equal(
+    source: KafkaCluster,
+    source_topic: str,
+    target: KafkaCluster,
+    target_topic: str,
+    *,
+    timeout_s: float = 60.0,
+) -> list[Content]:
+    """Waits until both topics hold the same contents; returns them."""
+    wanted = contents(consume_all(source, source_topic))
+    deadline = time.monotonic() + timeout_s
+    while True:
+        got: list[Content] = []
+        if target_topic in topic_names(target):
+            got = contents(consume_all(target, target_topic))
+        if got == wanted:
+            return got
+        if time.monotonic() > deadline or len(got) > len(wanted):
+            assert got == wanted
+        time.sleep(0.2)
