@@ -1,4 +1,4 @@
-"""What the record batch core costs, without sockets: MB/s, batches/s and records/s, best of several.
+"""What the record batch core costs, without sockets: MB/s, batches/s, records/s, best of several.
 
 Run: ``python benchmarks/micro_batch.py [--seconds 1.0]``. One thread; sizes are those of a Fetch
 response for one partition (1 MiB unless the case says otherwise).
@@ -85,7 +85,9 @@ def best_seconds(work: Callable[[], object], seconds: float) -> float:
     return best
 
 
-def report(name: str, data: bytes, batches: int, work: Callable[[], object], seconds: float) -> None:
+def report(
+    name: str, data: bytes, batches: int, work: Callable[[], object], seconds: float
+) -> None:
     records = sum(count for _, count in select(memoryview(data), 0, (), RULES).runs)
     taken = best_seconds(work, seconds)
     print(

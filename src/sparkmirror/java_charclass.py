@@ -1,4 +1,4 @@
-"""Java's character classes as sets of code points: ``[a-z&&[^b]]``, ``\\p{Alpha}``, ``\\h``.
+r"""Java's character classes as sets of code points: ``[a-z&&[^b]]``, ``\p{Alpha}``, ``\h``.
 
 Computing the set is what makes unions, intersections and negations exact; Python's ``re`` has no
 operators inside ``[…]``.
@@ -63,13 +63,6 @@ class Scanner:
         if found is not None:
             self.at = found.end()
         return found
-
-    def take_quoted(self) -> str:
-        r"""Take the literal text after ``\Q``, up to ``\E`` or the end."""
-        end = self.text.find(r"\E", self.at)
-        literal = self.text[self.at : end] if end >= 0 else self.text[self.at :]
-        self.at = end + 2 if end >= 0 else len(self.text)
-        return literal
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,10 +181,15 @@ _JAVA_METHODS: dict[str, Callable[[str], bool]] = {
     ),
 }
 # What (?i) widens to both cases.
-_CASED = frozenset("Lower Upper javaLowerCase javaUpperCase Lu Ll Lt IsLu IsLl IsLt".split())
+_CASED = frozenset(
+    {"Lower", "Upper", "javaLowerCase", "javaUpperCase", "Lu", "Ll", "Lt", "IsLu", "IsLl", "IsLt"}
+)
+# General categories: a letter for the family, two for its members.
+_FAMILIES = {
+    "L": "ultmo", "M": "nce", "N": "dlo", "P": "cdseifo", "S": "mcko", "Z": "slp", "C": "cfson",
+}  # fmt: skip
 _CATEGORIES = frozenset(
-    "L Lu Ll Lt Lm Lo M Mn Mc Me N Nd Nl No P Pc Pd Ps Pe Pi Pf Po S Sm Sc Sk So "
-    "Z Zs Zl Zp C Cc Cf Cs Co Cn".split()
+    family + member for family, members in _FAMILIES.items() for member in ["", *members]
 )
 _PROPERTY = re.compile(r"\{([^}]*)\}|(\w)")
 _CHAR_ESCAPES = {"t": "\t", "n": "\n", "r": "\r", "f": "\f", "a": "\a", "e": "\x1b"}
@@ -293,8 +291,9 @@ def parse_class(scan: Scanner, ignore_case: bool) -> CharSet:
             continue
         item = _class_item(scan, ignore_case)
         current = item if current is None else current | item
+    # An empty last operand counts for nothing in Java.
     if current is None:
-        raise RegexSyntaxError("'&&' in a class is followed by nothing")
+        current = operands.pop()
     for operand in operands:
         current &= operand
     return ~current if negated else current
@@ -305,8 +304,6 @@ def _class_item(scan: Scanner, ignore_case: bool) -> CharSet:
     if char == "[":
         return parse_class(scan, ignore_case)
     if char == "\\":
-        if scan.take_text("Q"):
-            return _cased(CharSet.chars(scan.take_quoted()), ignore_case)
         predefined = predefined_class(scan, ignore_case)
         if predefined is not None:
             return predefined

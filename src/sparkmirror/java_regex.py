@@ -1,12 +1,12 @@
-"""Java regular expressions, as configuration files hold them, translated to Python's ``re``.
+r"""Java regular expressions, as configuration files hold them, translated to Python's ``re``.
 
-The translation is exact for what it accepts and refuses the rest by name (``\\G``, ``\\X``,
-``\\b{g}``, scripts and blocks in ``\\p{…}``, flags ``x``, ``d`` and ``U``), so that a mirror never
+The translation is exact for what it accepts and refuses the rest by name (``\G``, ``\X``,
+``\b{g}``, scripts and blocks in ``\p{…}``, flags ``x``, ``d`` and ``U``), so that a mirror never
 picks other topics than MirrorMaker would. Names are matched whole, with ``fullmatch``.
 
 Character classes are computed as sets of code points (see ``java_charclass``); everything else is
 translated atom by atom, since Python differs in small things: ``.`` and ``$`` know more line ends
-in Java, ``\\d\\w\\s`` are ASCII there, ``{`` must start a valid count, ``(?i)`` may stand anywhere.
+in Java, ``\d\w\s`` are ASCII there, ``{`` must start a valid count, ``(?i)`` may stand anywhere.
 """
 
 from __future__ import annotations
@@ -33,7 +33,15 @@ _NOT_LINE_END = r"[^\n\r\x85\u2028\u2029]"
 _COUNT = re.compile(r"\{\d+(?:,\d*)?\}")
 _GROUP_NAME = re.compile(r"<([A-Za-z][A-Za-z0-9]*)>")
 _FLAGS = re.compile(r"\?([a-zA-Z]*)(?:-([a-zA-Z]*))?([:)])")
-_ANCHORS = {"A": r"\A", "z": r"\Z", "Z": _FINAL_LINE_END, "b": r"\b", "B": r"\B", "R": _LINE_BREAK}
+# Grouped, since Java lets even anchors be repeated.
+_ANCHORS = {
+    "A": r"(?:\A)",
+    "z": r"(?:\Z)",
+    "Z": _FINAL_LINE_END,
+    "b": r"(?:\b)",
+    "B": r"(?:\B)",
+    "R": _LINE_BREAK,
+}
 _NAME_CHARS_MAX = 120
 
 
@@ -79,11 +87,35 @@ def _compile(regex: str) -> re.Pattern[str]:
         raise RegexSyntaxError(message) from None
 
 
+def _without_quotes(regex: str) -> str:
+    r"""Rewrite ``\Q…\E`` with a backslash per character, as Java does before it parses."""
+    out: list[str] = []
+    at = 0
+    while at < len(regex):
+        if regex.startswith(r"\Q", at):
+            end = regex.find(r"\E", at)
+            literal = regex[at + 2 : end if end >= 0 else len(regex)]
+            out += [_escaped(char) for char in literal]
+            at = end + 2 if end >= 0 else len(regex)
+        else:
+            step = 2 if regex[at] == "\\" else 1
+            out.append(regex[at : at + step])
+            at += step
+    return "".join(out)
+
+
+def _escaped(char: str) -> str:
+    if not char.isascii():
+        return char
+    # A digit must not become part of a reference or count before it.
+    return rf"\x{ord(char):02x}" if char.isdigit() else char if char.isalpha() else "\\" + char
+
+
 class _Translator:
     """One pass over a Java regex, group by group."""
 
     def __init__(self, regex: str) -> None:
-        self._scan = Scanner(regex)
+        self._scan = Scanner(_without_quotes(regex))
         self._groups = 0
 
     def translate(self) -> str:
@@ -171,14 +203,18 @@ class _Translator:
         if char == ".":
             return ("(?s:.)" if dot_all else _NOT_LINE_END) + self._quantifier()
         if char == "^":
-            return "(?m:^)" if multi_line else r"\A"
+            return ("(?m:^)" if multi_line else r"(?:\A)") + self._quantifier()
         if char == "$":
-            return "(?m:$)" if multi_line else _FINAL_LINE_END
+            return ("(?m:$)" if multi_line else _FINAL_LINE_END) + self._quantifier()
         if char == "\\":
             return self._escape(ignore_case)
         if char in "*+?":
             raise RegexSyntaxError(f"'{char}' has nothing to repeat")
         if char == "{":
+            self._scan.at -= 1
+            # A count with nothing before it repeats the empty text in Java.
+            if self._quantifier():
+                return ""
             raise RegexSyntaxError("'{' starts no valid count such as {2} or {2,5}")
         return re.escape(char) + self._quantifier()
 
@@ -199,9 +235,6 @@ class _Translator:
     def _escape(self, ignore_case: bool) -> str:
         if self._scan.done():
             raise RegexSyntaxError("it ends in a lone backslash")
-        if self._scan.take_text("Q"):
-            literal = self._scan.take_quoted()
-            return re.escape(literal) + (self._quantifier() if literal else "")
         char = self._scan.peek()
         if char in _ANCHORS:
             self._scan.take()

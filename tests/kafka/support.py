@@ -84,9 +84,12 @@ def wait_for_topic(
     deadline = time.monotonic() + timeout_s
     while True:
         found = client.list_topics(timeout=TIMEOUT_S).topics.get(topic)
-        if found is not None and len(found.partitions) >= partitions:
-            if all(one.leader >= 0 for one in found.partitions.values()):
-                return
+        if (
+            found is not None
+            and len(found.partitions) >= partitions
+            and all(one.leader >= 0 for one in found.partitions.values())
+        ):
+            return
         assert time.monotonic() < deadline, f"{topic} not ready on {cluster.name}: {found}"
         time.sleep(0.05)
 
@@ -254,8 +257,7 @@ def _received(message: Any) -> Received:
 def contents(records: Sequence[Received]) -> list[Content]:
     """``records`` without offsets and timestamp type, in the same order: what must be equal."""
     return [
-        Content(one.partition, one.timestamp_ms, one.key, one.value, one.headers)
-        for one in records
+        Content(one.partition, one.timestamp_ms, one.key, one.value, one.headers) for one in records
     ]
 
 

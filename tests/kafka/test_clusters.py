@@ -44,7 +44,9 @@ def test_records_come_back_as_they_were_sent(
     produce(cluster_a, topic_name, sent, compression=compression)
     got = consume_all(cluster_a, topic_name)
     assert [(one.partition, one.offset) for one in got] == [(0, 0), (1, 0), (1, 1)]
-    assert [Sent(one.value, one.key, one.headers, one.timestamp_ms, one.partition) for one in got] == sent
+    assert [
+        Sent(one.value, one.key, one.headers, one.timestamp_ms, one.partition) for one in got
+    ] == sent
     assert {one.timestamp_type for one in got} == {"create"}
 
 
@@ -56,9 +58,7 @@ def test_aborted_records_are_seen_only_uncommitted(
     produce_transaction(cluster_a, topic_name, [Sent(b"aborted")], commit=False)
     produce_transaction(cluster_a, topic_name, [Sent(b"kept too")])
     committed = [one.value for one in consume_all(cluster_a, topic_name)]
-    every = [
-        one.value for one in consume_all(cluster_a, topic_name, isolation="read_uncommitted")
-    ]
+    every = [one.value for one in consume_all(cluster_a, topic_name, isolation="read_uncommitted")]
     assert committed == [b"kept", b"kept too"]
     assert every == [b"kept", b"aborted", b"kept too"]
 
@@ -77,9 +77,7 @@ def test_kafka_tools_run(cluster_a: KafkaCluster, topic_name: str) -> None:
 
 
 @pytest.mark.slow
-def test_three_nodes_survive_one(
-    new_cluster: Callable[..., KafkaCluster], topic_name: str
-) -> None:
+def test_three_nodes_survive_one(new_cluster: Callable[..., KafkaCluster], topic_name: str) -> None:
     cluster = new_cluster("three", nodes=3)
     assert cluster.alive == {1, 2, 3}
     config = {"min.insync.replicas": "2"}

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from rich.console import Console
+from rich.console import Console, Group
 
 from sparkmirror.model import Halt, TopicPartition
 from sparkmirror.observe.lines import LineDisplay, flow_document, flow_line
@@ -66,7 +66,7 @@ FRAME = Frame(
 def picture(frame: Frame, width: int, height: int = 40) -> list[str]:
     console = Console(file=io.StringIO(), width=width, height=height, color_system=None)
     with console.capture() as capture:
-        console.print(draw(frame, width, height))
+        console.print(Group(*draw(frame, width, height)))
     return [line.rstrip() for line in capture.get().splitlines()]
 
 

@@ -12,6 +12,7 @@ import pytest
 
 from sparkmirror.observe import logs
 from sparkmirror.observe.logs import (
+    SHOWN,
     close_logs,
     mask_secrets,
     open_logs,
@@ -54,6 +55,8 @@ def test_text_log_masks_secrets_in_arguments_and_traces(tmp_path: Path) -> None:
     assert "started" not in terminal.getvalue()
     assert "noise" not in terminal.getvalue()
     assert "password is ***" in terminal.getvalue()
+    assert "ERROR sparkmirror.test: failed" in terminal.getvalue()
+    assert "Traceback" not in terminal.getvalue()
     log.warning("after the end")
     assert "after the end" not in (tmp_path / "m.log").read_text(encoding="utf-8")
 
@@ -76,6 +79,19 @@ def test_json_log_is_one_object_per_line(tmp_path: Path) -> None:
     assert first["exception"] is None
     assert first["time"].endswith("Z")
     assert "KeyError: '***'" in second["exception"]
+
+
+def test_what_the_terminal_gets_otherwise_is_logged_to_the_file_only(tmp_path: Path) -> None:
+    terminal = io.StringIO()
+    handlers = open_logs(tmp_path / "m.log", terminal=terminal, debug=True)
+    try:
+        logging.getLogger("sparkmirror.test").error("shown above", extra=SHOWN)
+        logging.getLogger("sparkmirror.test").debug("detail")
+    finally:
+        close_logs(handlers)
+    assert "shown above" in (tmp_path / "m.log").read_text(encoding="utf-8")
+    assert "shown above" not in terminal.getvalue()
+    assert "detail" in terminal.getvalue()
 
 
 def test_longer_secrets_win_and_short_ones_need_word_borders() -> None:

@@ -20,6 +20,7 @@ from sparkmirror.errors import ConfigError, MirrorError
 from sparkmirror.model import MirrorSettings
 from sparkmirror.observe.keys import Keys
 from sparkmirror.observe.lines import Display
+from sparkmirror.observe.logs import SHOWN
 from sparkmirror.observe.meter import FlowMeter, FlowView
 from sparkmirror.observe.view import LiveDisplay
 
@@ -91,7 +92,7 @@ class RunLoop:
         self._display = display
         self._signals = signals
         self._keys = keys
-        self._meters = {flow.name: FlowMeter(flow.name) for flow in settings.flows}
+        self._meters = {flow.name: FlowMeter(flow.name) for flow in settings.flows if flow.enabled}
         self._children_before = child_processes()
         self._control: ControlPart | None = None
         self._flow: FlowPart | None = None
@@ -113,8 +114,10 @@ class RunLoop:
             return self._mirror()
         except _StoppedError as stopped:
             return stopped.exit_code
+        except Exception as error:  # a failure while mirroring, or a defect: both end the run
+            return self._failed([error], 1)
         finally:
-            self._stop_parts(FLOW_STOP_S, at_once=True)
+            self._stop_parts(at_once=True)
 
     def _start_exit_code(self, error: MirrorError) -> int:
         if isinstance(error, ConfigError):
@@ -144,20 +147,31 @@ class RunLoop:
             raise task.error
 
     def _mirror(self) -> int:
-        assert self._flow is not None
         self._running = True
         self._display.phase("copying up to now" if self._options.once else "mirroring")
         while True:
             self._step(REFRESH_S)
-            errors = self._flow.errors()
-            if errors and self._drain is None:
-                self._begin_drain("a query failed: the others are being drained …")
-            if not self._flow.active():
-                return self._ended(list(self._flow.errors()))
+            errors, active = self._flow_state()
+            if self._drain is None and not active:
+                return self._ended(errors)
+            if self._drain is None and errors:
+                self._begin_drain("a query failed: what the others have read is being written …")
             if self._drain is not None:
-                late = time.monotonic() - self._stop_signal_s > self._options.drain_s
-                if late or self._drain.failed():
-                    return self._drain_failed(list(errors))
+                return self._drained(errors)
+
+    def _flow_state(self) -> tuple[list[MirrorError], bool]:
+        """The errors of failed queries, and whether any still runs."""
+        assert self._flow is not None
+        try:
+            return list(self._flow.errors()), self._flow.active()
+        except MirrorError:
+            raise
+        except Exception as error:  # whatever py4j raises when the JVM is gone
+            raise MirrorError(
+                f"Spark does not answer any more ({type(error).__name__}).",
+                do="Look into spark.log in the work directory for the reason, and at the memory of"
+                " this machine. The next run goes on from the committed positions.",
+            ) from error
 
     def _step(self, timeout_s: float) -> None:
         """Wait a little; then signals, keys, figures."""
@@ -228,8 +242,8 @@ class RunLoop:
             self._ends_s = time.monotonic()
             for name, meter in self._meters.items():
                 meter.ends(self._control.end_offsets(name))
+                meter.halts(self._control.assignment(name).halted)
         for text in self._control.events():
-            _log.info("%s", text)
             self._display.notice(text)
         if self._refresh is not None and self._refresh.failed():
             self._display.notice(f"refresh failed: {self._refresh.error}")
@@ -257,34 +271,18 @@ class RunLoop:
             elif time.monotonic() - changed_s > SETTLE_QUIET_S:
                 return
 
-    def _ended(self, errors: list[MirrorError]) -> int:
-        """All queries have ended: by a drain, by ``--once``, or by failing."""
-        asked = self._options.once or self._stop_signal is not None
-        if errors or not asked:
-            cause = errors or [
-                MirrorError(
-                    "The queries ended although nothing asked them to.",
-                    do="Look into spark.log in the work directory for the reason.",
-                )
-            ]
-            return self._failed(cause, 1)
-        self._settle(SETTLE_ONCE_S if self._stop_signal is None else SETTLE_DRAIN_S)
-        views = self.views()
-        self._stop_parts(FLOW_STOP_S)
-        self._display.phase(
-            "done" if self._stop_signal is None else "drained: nothing is left over"
-        )
-        self._display.summary(views)
-        if self._stop_signal is not None:
-            return self._stop_exit_code()
-        return self._once_exit_code(views)
-
-    def _stop_exit_code(self) -> int:
-        if self._options.once:
-            return 128 + (self._stop_signal or 0)
-        return 0 if self._stop_signal == signal.SIGINT else self._options.sigterm_exit_code
-
-    def _once_exit_code(self, views: Sequence[FlowView]) -> int:
+    def _ended(self, errors: Sequence[MirrorError]) -> int:
+        """All queries have ended by themselves: ``--once`` is done, or they failed."""
+        if errors:
+            return self._failed(errors, 1)
+        if not self._options.once:
+            error = MirrorError(
+                "The queries ended although nothing asked them to.",
+                do="Look into spark.log in the work directory for the reason.",
+            )
+            return self._failed([error], 1)
+        self._settle(SETTLE_ONCE_S)
+        views = self._finish("done")
         halted = [
             f"{view.flow} {key}: {halt.code}: {halt.reason}"
             for view in views
@@ -298,41 +296,80 @@ class RunLoop:
         )
         return self._failed([error], 1)
 
-    def _drain_failed(self, errors: list[MirrorError]) -> int:
-        """The queries did not end in time, or could not be told to: stop them as they are."""
+    def _drained(self, errors: Sequence[MirrorError]) -> int:
+        """Wait until the queries have written what they had read, then stop Spark."""
         assert self._drain is not None
-        cause = f": {self._drain.error}" if self._drain.failed() else ""
-        error = MirrorError(
-            f"The drain did not end within {self._options.drain_s:g} s{cause}.",
+        assert self._flow is not None
+        while not self._drain.done and self._drain_left_s() > 0:
+            self._step(AWAIT_STEP_S)
+        flow, grace_s = self._flow, max(0.0, self._drain_left_s())
+        if self._drain.failed():
+            grace_s = 0.0  # nothing has told the queries to end: waiting would not help
+        began_s = time.monotonic()
+        stop = _Background(lambda: flow.stop(grace_s=grace_s), "sparkmirror-stop")
+        while not stop.done and time.monotonic() < began_s + grace_s + FLOW_STOP_S:
+            self._step(AWAIT_STEP_S)
+        late = not stop.done or time.monotonic() - began_s >= grace_s
+        self._flow = None
+        failures = list(errors)
+        if stop.done:
+            known = {str(error) for error in errors}
+            failures += [error for error in flow.errors() if str(error) not in known]
+        if self._drain.error is not None or late:
+            failures.append(self._drain_failure())
+        self._settle(SETTLE_DRAIN_S)
+        self._finish("ended" if failures else "drained: all that was read is written")
+        code = self._stop_exit_code() if self._stop_signal is not None else 1
+        return self._failed(failures, code or 1) if failures else code
+
+    def _drain_left_s(self) -> float:
+        return self._stop_signal_s + self._options.drain_s - time.monotonic()
+
+    def _drain_failure(self) -> MirrorError:
+        cause = self._drain.error if self._drain is not None else None
+        return MirrorError(
+            f"The drain failed: {cause}"
+            if cause is not None
+            else f"The drain took longer than {self._options.drain_s:g} s and was cut short.",
             do="Nothing is lost: what the target had not acknowledged is read again by the next"
             " run.",
         )
-        code = self._stop_exit_code() if self._stop_signal is not None else 1
-        return self._failed([*errors, error], code or 1)
 
-    def _failed(self, errors: Sequence[MirrorError], code: int) -> int:
-        self._stop_parts(FLOW_STOP_S, at_once=True)
+    def _finish(self, phase: str) -> list[FlowView]:
+        """Stop everything and show the summary."""
+        views = self.views()
+        self._stop_parts()
+        self._display.phase(phase)
+        self._display.update(views)
+        self._display.summary(views)
+        return views
+
+    def _stop_exit_code(self) -> int:
+        if self._options.once:
+            return 128 + (self._stop_signal or 0)
+        return 0 if self._stop_signal == signal.SIGINT else self._options.sigterm_exit_code
+
+    def _failed(self, errors: Sequence[Exception], code: int) -> int:
+        self._stop_parts(at_once=True)
         self._display.close()
         for error in errors:
-            _log.error("%s", error, exc_info=error)
+            _log.error("%s", error, exc_info=error, extra=SHOWN)
             show_error(error, debug=self._options.debug, json_lines=self._options.json_lines)
         return code
 
-    def _stop_parts(self, grace_s: float, *, at_once: bool = False) -> None:
+    def _stop_parts(self, *, at_once: bool = False) -> None:
         """Stop Spark, the control plane and whatever process they left; bounded, idempotent."""
         self._collecting = self._running = False
         flow, self._flow = self._flow, None
         control, self._control = self._control, None
         tasks = []
         if flow is not None:
-            grace = 0.0 if at_once else grace_s
-            tasks.append(
-                (_Background(lambda: flow.stop(grace_s=grace), "sparkmirror-stop"), grace_s)
-            )
+            grace_s = 0.0 if at_once else FLOW_STOP_S
+            tasks.append(_Background(lambda: flow.stop(grace_s=grace_s), "sparkmirror-stop"))
         if control is not None:
-            tasks.append((_Background(control.stop, "sparkmirror-control-stop"), CONTROL_STOP_S))
-        for task, timeout_s in tasks:
-            deadline_s = time.monotonic() + timeout_s
+            tasks.append(_Background(control.stop, "sparkmirror-control-stop"))
+        deadline_s = time.monotonic() + (FLOW_STOP_S if flow is not None else CONTROL_STOP_S)
+        for task in tasks:
             while not task.done and time.monotonic() < deadline_s:
                 time.sleep(0.01)
             if task.failed():

@@ -9,9 +9,9 @@ from typing import Protocol
 
 from sparkmirror.cli.errors import EXIT_START_FAILED
 from sparkmirror.errors import MirrorError
-from sparkmirror.model import SlotProgress, TopicPartition
+from sparkmirror.model import Halt, SlotProgress, TopicPartition
 
-__all__ = ["ControlPart", "FlowPart", "Parts", "RunOptions"]
+__all__ = ["AssignmentPart", "ControlPart", "FlowPart", "Parts", "RunOptions"]
 
 # A drain has ten seconds in all; the rest is for the end of Spark and of the control plane.
 DRAIN_S = 6.0
@@ -59,7 +59,15 @@ class FlowPart(Protocol):
         """Why queries failed."""
 
     def stop(self, *, grace_s: float) -> None:
-        """Stop Spark and its processes."""
+        """After a drain: let the queries come to rest, then stop Spark and its processes."""
+
+
+class AssignmentPart(Protocol):
+    """What a flow mirrors, as ``control.topics.Assignment`` tells it."""
+
+    @property
+    def halted(self) -> Mapping[TopicPartition, Halt]:
+        """Partitions that no slot mirrors, and why."""
 
 
 class ControlPart(Protocol):
@@ -82,6 +90,9 @@ class ControlPart(Protocol):
 
     def end_offsets(self, flow: str) -> Mapping[TopicPartition, int]:
         """The newest known source end offsets."""
+
+    def assignment(self, flow: str) -> AssignmentPart:
+        """What the flow mirrors at present, and what is halted."""
 
     def events(self) -> list[str]:
         """Notices since the last call."""

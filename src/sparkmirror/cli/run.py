@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import sys
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -19,16 +20,19 @@ from sparkmirror.cli.loop import RunLoop
 from sparkmirror.cli.parts import ControlPart, FlowPart, Parts, RunOptions
 from sparkmirror.cli.signals import Signals
 from sparkmirror.cli.workdir import new_run_id, open_work_dir
+from sparkmirror.config.settings import is_secret
 from sparkmirror.errors import ConfigError, MachineError, MirrorError
 from sparkmirror.model import MirrorSettings
 from sparkmirror.observe.keys import Keys
 from sparkmirror.observe.lines import Display, LineDisplay
-from sparkmirror.observe.logs import LOG_FILE_NAME, close_logs, open_logs
+from sparkmirror.observe.logs import LOG_FILE_NAME, close_logs, open_logs, register_secret
 from sparkmirror.observe.view import LiveDisplay
 
 __all__ = ["Parts", "RunOptions", "run_mirror", "tool_version"]
 
 _log = logging.getLogger(__name__)
+
+_JAAS_PASSWORD = re.compile(r"""password\s*=\s*["']([^"']+)["']""", re.IGNORECASE)
 
 
 def tool_version() -> str:
@@ -37,6 +41,18 @@ def tool_version() -> str:
         return version("sparkmirror")
     except PackageNotFoundError:
         return "0.0.0"
+
+
+def _hide_secrets(settings: MirrorSettings) -> None:
+    """Mask every secret of the configuration in logs and errors from here on."""
+    for flow in settings.flows:
+        for client in (flow.source, flow.target, flow.source_admin, flow.target_admin):
+            for key, value in client.properties.items():
+                if is_secret(key):
+                    register_secret(value)
+                    # A JAAS entry is quoted in parts too: its password alone is as secret.
+                    for password in _JAAS_PASSWORD.findall(value):
+                        register_secret(password)
 
 
 def _open_display(options: RunOptions, live: bool, work_dir: Path, keys: Keys) -> Display:
@@ -60,17 +76,15 @@ def run_mirror(
     options = options or RunOptions()
     try:
         return _run_shown(settings, options, parts)
-    except MirrorError as error:
-        shown = show_error(error, debug=options.debug, json_lines=options.json_lines)
-        return (
-            shown.exit_code if isinstance(shown, ConfigError) else options.start_failure_exit_code
-        )
     except Exception as error:
-        _log.exception("unexpected")
-        return show_error(error, debug=options.debug, json_lines=options.json_lines).exit_code
+        # Logs and display could not be opened; whatever fails later is shown by the loop.
+        shown = show_error(error, debug=options.debug, json_lines=options.json_lines)
+        expected = isinstance(error, MirrorError) and not isinstance(error, ConfigError)
+        return options.start_failure_exit_code if expected else shown.exit_code
 
 
 def _run_shown(settings: MirrorSettings, options: RunOptions, parts: Parts | None) -> int:
+    _hide_secrets(settings)
     run_id = new_run_id()
     work_dir = open_work_dir(options.work_dir, run_id)
     live = options.live

@@ -6,8 +6,10 @@ import re
 from collections.abc import Mapping
 
 from sparkmirror.config.properties import Entry
-from sparkmirror.config.settings import Scope, Status, find, names
-from sparkmirror.config.values import Reader
+from sparkmirror.config.redact import ClientProperties
+from sparkmirror.config.settings import Scope, Status, find
+from sparkmirror.config.settings_clients import COMMON_ROWS, FETCH_ROWS, PRODUCE_ROWS
+from sparkmirror.config.values import Reader, shown
 from sparkmirror.errors import ConfigError
 from sparkmirror.model import ClusterClient, FetchSettings, ProduceSettings
 
@@ -19,7 +21,12 @@ __all__ = [
     "produce_settings",
 ]
 
+_POSITION_KEYS = frozenset({"group.id", "exclude.internal.topics"})
 _HOST_PORT = re.compile(r"(?:[A-Za-z_]+://)?(\[[0-9A-Fa-f:.%a-z]+\]|[0-9A-Za-z._%-]+):([0-9]{1,5})")
+# Properties that ClusterClient, FetchSettings and ProduceSettings hold as typed fields.
+_FIELDS = frozenset(
+    row.name for row in COMMON_ROWS + FETCH_ROWS + PRODUCE_ROWS if row.name not in _POSITION_KEYS
+) | {"bootstrap.servers", "security.protocol"}
 _OFFSET_RESETS = ("earliest", "latest", "none")
 _IN_FLIGHT_IDEMPOTENT_MAX = 5
 _POSITION_INTERVAL_MS_MIN = 100
@@ -34,7 +41,7 @@ def bootstrap_servers(entry: Entry) -> tuple[str, ...]:
         match = _HOST_PORT.fullmatch(address)
         if match is None or not 0 < int(match.group(2)) <= 65_535:
             raise ConfigError(
-                f"{entry.key} holds '{address}', which is not host:port.",
+                f"{entry.key} holds '{shown(entry, address)}', which is not host:port.",
                 where=entry.where,
                 do="Write host:port[,host:port…], for example kafka1.example.com:9092.",
             )
@@ -47,20 +54,20 @@ def bootstrap_servers(entry: Entry) -> tuple[str, ...]:
 
 
 def client(
-    alias: str, conf: Mapping[str, Entry], scope: Scope, client_id: str, *, where: str
+    alias: str, conf: Mapping[str, Entry], scope: Scope, client_id: str, *, path: str, key: str
 ) -> ClusterClient:
     """One cluster in one role.
 
-    ``conf``: the role's Java client properties. ``where``: the file, for a missing key. Raises
-    ConfigError for missing or malformed servers and for a security protocol but PLAINTEXT.
+    ``conf``: the role's Java client properties. ``path`` and ``key``: the file, and the name that
+    bootstrap.servers should have there. Raises ConfigError for missing or malformed servers and
+    for a security protocol but PLAINTEXT.
     """
     servers = conf.get("bootstrap.servers")
     if servers is None:
-        key = f"{alias}.bootstrap.servers" if "." not in where.rpartition("/")[2] else ""
         raise ConfigError(
-            f"Cluster '{alias}' has no bootstrap.servers.",
-            where=where,
-            do=f"Add {key or 'bootstrap.servers'}=host:port.",
+            f"{key} is missing: nothing says where cluster '{alias}' is.",
+            where=path,
+            do=f"Add {key}=host:port[,host:port…].",
         )
     reader = Reader(conf, scope)
     protocol = reader.text("security.protocol")
@@ -85,11 +92,20 @@ def client(
         retry_backoff_ms=reader.integer("retry.backoff.ms"),
         retry_backoff_ms_max=reader.integer("retry.backoff.max.ms"),
         metadata_age_ms_max=reader.integer("metadata.max.age.ms"),
-        properties={
-            key: entry.value
-            for key, entry in sorted(conf.items())
-            if key in names(scope) and not _is_default(entry)
-        },
+        properties=_remaining(conf, scope),
+    )
+
+
+def _remaining(conf: Mapping[str, Entry], scope: Scope) -> ClientProperties:
+    """What the file gives that has no field of its own and is not ignored anyway."""
+    rows = ((key, entry, find(key, scope)) for key, entry in sorted(conf.items()))
+    return ClientProperties(
+        (key, entry.value)
+        for key, entry, row in rows
+        if row is not None
+        and row.status is Status.SUPPORTED
+        and key not in _FIELDS
+        and not _is_default(entry)
     )
 
 
@@ -180,9 +196,3 @@ def _idempotence(conf: Mapping[str, Entry], reader: Reader, acks: int, in_flight
 def position_interval_ms(wanted_ms: int, flush_interval_ms: int) -> int:
     """How often positions are committed: what is wanted, at least as often as Java would."""
     return max(_POSITION_INTERVAL_MS_MIN, min(wanted_ms, flush_interval_ms))
-
-
-def is_ignored(name: str, *scopes: Scope) -> bool:
-    """Whether the table ignores ``name``."""
-    row = find(name, *scopes)
-    return row is not None and row.status is Status.IGNORED

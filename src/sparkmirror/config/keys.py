@@ -7,7 +7,7 @@ say which spelling works); it is *refused*; or it is *unknown*.
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from sparkmirror.config.properties import Entry
@@ -124,9 +124,9 @@ def _top_key(entry: Entry) -> Outcome:
         if prefix == "producer.override.":
             role, rest = "producer", name.removeprefix(prefix)
         if name.startswith(prefix) and role in _ROLES and find(rest, _ROLES[role]):
-            if prefix == "" and role == "producer":
-                spelling = "B.{role}.{}"
-            return Lost(entry, spelling.format(rest, role=role))
+            target = prefix == "" and role == "producer"
+            instead = "B.{role}.{}" if target else spelling
+            return Lost(entry, instead.format(rest, role=role))
     return _bare_client_key(entry, name, "A.consumer.{}", "B.producer.{}", "A.admin.{}")
 
 
@@ -321,11 +321,3 @@ def _tell_unknown(
         return f"{told} ('{head}' is not in clusters={','.join(clusters)})"
     close = suggest(entry.key, clusters)
     return f"{told} (did you mean {close}?)" if close else told
-
-
-def used_by_name(uses: Sequence[KeyUse]) -> Mapping[str, list[KeyUse]]:
-    """The used keys, by the bare name of their setting."""
-    grouped: dict[str, list[KeyUse]] = {}
-    for use in uses:
-        grouped.setdefault(use.setting.name, []).append(use)
-    return grouped

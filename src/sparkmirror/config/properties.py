@@ -1,9 +1,9 @@
-"""Java ``.properties`` files, read the way Java reads them, with the line of every key.
+r"""Java ``.properties`` files, read the way Java reads them, with the line of every key.
 
 Two things differ on purpose from ``java.util.Properties``. A line without any separator is
 refused: Java makes it a key with an empty value, and it is nearly always a mistake. Bytes that
 are not ASCII are refused outside comments: Java takes each as one ISO-8859-1 character, so a
-UTF-8 file silently means something else; ``\\uXXXX`` means the same everywhere.
+UTF-8 file silently means something else; ``\uXXXX`` means the same everywhere.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pathlib import Path
 
 from sparkmirror.errors import ConfigError
 
-__all__ = ["Entry", "Properties", "load_properties", "parse_properties"]
+__all__ = ["Entry", "Properties", "load_properties", "parse_properties", "read_file"]
 
 _BLANKS = " \t\f"
 _LINE_END = re.compile(r"\r\n|\n|\r")
@@ -30,12 +30,19 @@ class Entry:
     """One setting as it stands in a file; ``value`` stays out of ``repr`` (it may be a secret).
 
     ``where``: ``file:line``, or what supplied the value if no file did. ``key``: as written,
-    with its scope.
+    with its scope. ``secret``: the value came from a config provider, so it is never shown.
     """
 
     key: str
     value: str = field(repr=False)
     where: str = ""
+    secret: bool = False
+
+    @property
+    def line(self) -> int:
+        """Line number, 0 when no file supplied the value."""
+        number = self.where.rpartition(":")[2]
+        return int(number) if number.isdigit() else 0
 
 
 class Properties(Mapping[str, Entry]):
@@ -69,6 +76,11 @@ def load_properties(path: Path) -> Properties:
     Raises ConfigError for a file that is missing, unreadable or no text, and for a line that is
     no property.
     """
+    return parse_properties(read_file(path), path)
+
+
+def read_file(path: Path) -> bytes:
+    """The bytes of a configuration file. ConfigError if it is missing, unreadable or huge."""
     try:
         with path.open("rb") as file:
             data = file.read(_FILE_BYTES_MAX + 1)
@@ -98,7 +110,7 @@ def load_properties(path: Path) -> Properties:
             where=str(path),
             do="Name a properties file.",
         )
-    return parse_properties(data, path)
+    return data
 
 
 def parse_properties(data: bytes, path: Path) -> Properties:

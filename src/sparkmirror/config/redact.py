@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from sparkmirror.config.settings import is_secret
 
-__all__ = ["HIDDEN", "redact", "redact_all"]
+__all__ = ["HIDDEN", "ClientProperties", "is_secret", "redact", "redact_all"]
 
 # Java's own marker for values of type PASSWORD.
 HIDDEN = "[hidden]"
@@ -20,3 +20,10 @@ def redact(key: str, value: str) -> str:
 def redact_all(properties: Mapping[str, str]) -> dict[str, str]:
     """A printable copy of ``properties``."""
     return {key: redact(key, value) for key, value in properties.items()}
+
+
+class ClientProperties(dict[str, str]):
+    """Java client properties whose ``repr`` shows no secret; otherwise a plain dictionary."""
+
+    def __repr__(self) -> str:
+        return repr(redact_all(self))

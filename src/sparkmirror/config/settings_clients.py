@@ -9,7 +9,7 @@ from __future__ import annotations
 from sparkmirror.config.setting import Scope, Setting, Status, Type
 from sparkmirror.model import ClusterClient, FetchSettings, ProduceSettings
 
-__all__ = ["CLIENT_ROWS", "OLD_CLIENT_KEYS"]
+__all__ = ["CLIENT_ROWS", "COMMON_ROWS", "FETCH_ROWS", "OLD_CLIENT_KEYS", "PRODUCE_ROWS"]
 
 _CONSUMER = (Scope.CONSUMER,)
 _PRODUCER = (Scope.PRODUCER,)
@@ -28,7 +28,7 @@ _BYTES = "records are carried as bytes"
 _ONE_POLICY = "sparkmirror starts over from the bootstrap list when no known broker answers"
 
 _CLIENT = ClusterClient("", (), "")
-_COMMON = (
+COMMON_ROWS = (
     Setting("client.id", Type.STRING, None, "Client id, or its first part, at the brokers.", _ALL),
     Setting(
         "request.timeout.ms", Type.INT, str(_CLIENT.request_timeout_ms),
@@ -64,7 +64,7 @@ _COMMON = (
     ),
 )  # fmt: skip
 
-_FETCH = (
+FETCH_ROWS = (
     Setting(
         "fetch.max.wait.ms", Type.INT, str(_F.fetch_max_wait_ms),
         "How long the source may hold a Fetch until there is enough to return.", _CONSUMER, low=0,
@@ -115,7 +115,7 @@ _FETCH = (
     ),
 )  # fmt: skip
 
-_PRODUCE = (
+PRODUCE_ROWS = (
     Setting(
         "acks", Type.STRING, "all", "Which replicas must have a batch before it counts.",
         _PRODUCER, choices=("all", "-1", "0", "1"), mm1=("request.required.acks",),
@@ -285,7 +285,7 @@ _REFUSED = (
     ),
 )  # fmt: skip
 
-CLIENT_ROWS = _COMMON + _FETCH + _PRODUCE + _IGNORED + _REFUSED
+CLIENT_ROWS = COMMON_ROWS + FETCH_ROWS + PRODUCE_ROWS + _IGNORED + _REFUSED
 
 # Keys of clients before 0.9 that MirrorMaker 1 files may still hold, and what to write today
 # ("" = nothing: what it did no longer exists).

@@ -109,6 +109,7 @@ _SOURCE_ROWS = (
         "IdentityReplicationPolicy (`topic`).", _CW,
         choices=("DefaultReplicationPolicy", "IdentityReplicationPolicy",
                  "LegacyReplicationPolicy"),
+        reason="custom Java policies cannot be loaded",
     ),
     Setting(
         "replication.policy.separator", Type.STRING, PolicySettings().separator,

@@ -30,7 +30,7 @@ _SSL = (
     ("ssl.enabled.protocols", Type.LIST, "TLSv1.2,TLSv1.3", None, None, "TLS versions to offer."),
     ("ssl.endpoint.identification.algorithm", _S, "https", None, None,
      "Check that the certificate names the broker's host; empty = do not."),
-    ("ssl.engine.factory.class", Type.CLASS, None, None, None, "Java class that makes TLS engines."),
+    ("ssl.engine.factory.class", Type.CLASS, None, None, None, "Java class for TLS engines."),
     ("ssl.key.password", _P, None, None, None, "Password of the private key."),
     ("ssl.keymanager.algorithm", _S, "SunX509", None, None, "Java key manager."),
     ("ssl.keystore.certificate.chain", _P, None, None, None, "Own certificate chain, as PEM."),

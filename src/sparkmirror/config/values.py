@@ -7,15 +7,23 @@ case, a list is split on commas with blanks around them and has no empty element
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from sparkmirror.config.properties import Entry
-from sparkmirror.config.redact import redact
+from sparkmirror.config.redact import HIDDEN, redact
 from sparkmirror.config.settings import Scope, Setting, Type, find
 from sparkmirror.errors import ConfigError
 from sparkmirror.java_regex import compile_list
 
-__all__ = ["Reader", "check", "merge_errors", "parse_boolean", "parse_list", "split_list"]
+__all__ = [
+    "Reader",
+    "check",
+    "merge_errors",
+    "parse_boolean",
+    "parse_list",
+    "shown",
+    "split_list",
+]
 
 _COMMA = re.compile(r"\s*,\s*")
 _WHOLE = re.compile(r"[+-]?[0-9]+")
@@ -78,23 +86,41 @@ def _parse_number(entry: Entry, setting: Setting) -> int | float:
 
 def _choose(entry: Entry, setting: Setting, value: str) -> str:
     """The choice that ``value`` means, spelled as in the table."""
-    wanted = value.rpartition(".")[2] if setting.type is Type.CLASS else value
+    wanted = value
+    if setting.type is Type.CLASS and value.startswith("org.apache.kafka."):
+        wanted = value.rpartition(".")[2]
     for choice in setting.choices:
         if wanted == choice or (setting.fold_case and wanted.lower() == choice.lower()):
             return choice
     if setting.type is Type.CLASS and setting.reason:
         raise ConfigError(
-            f"{entry.key}={value} cannot be used: {setting.reason}.",
+            f"{entry.key}={shown(entry, value)} cannot be used: {setting.reason}.",
             where=entry.where,
-            do=f"Remove the key; {setting.choices[0]} is built in.",
+            do=f"Remove the key, or name what is built in: {', '.join(setting.choices)}.",
         )
     choices = ", ".join(setting.choices)
     raise _bad(entry, "is not one of the values it can have", f"Choose from: {choices}.")
 
 
 def _bad(entry: Entry, problem: str, do: str) -> ConfigError:
-    shown = redact(entry.key, entry.value.strip())
-    return ConfigError(f"{entry.key}={shown} {problem}.", where=entry.where, do=do)
+    value = shown(entry, entry.value.strip())
+    return ConfigError(f"{entry.key}={value} {problem}.", where=entry.where, do=do)
+
+
+def shown(entry: Entry, value: str) -> str:
+    """``value``, which is part of ``entry``, as it may stand in a message."""
+    return HIDDEN if entry.secret else redact(entry.key, value)
+
+
+def check_regexes(entry: Entry) -> None:
+    """ConfigError unless the elements of a list are Java regexes."""
+    where = f"{entry.where}: {entry.key}"
+    try:
+        compile_list(parse_list(entry), where=where)
+    except ConfigError as error:
+        if not entry.secret:
+            raise
+        raise ConfigError("The value is an invalid regex.", where=where, do=error.do) from None
 
 
 def check(entry: Entry, setting: Setting) -> None:
@@ -110,7 +136,7 @@ def check(entry: Entry, setting: Setting) -> None:
         for element in elements if setting.choices else ():
             _choose(entry, setting, element)
         if setting.regexes:
-            compile_list(elements, where=f"{entry.where}: {entry.key}")
+            check_regexes(entry)
     elif setting.choices:
         _choose(entry, setting, entry.value.strip())
 
@@ -172,8 +198,8 @@ class Reader:
 def merge_errors(errors: Sequence[ConfigError], path: str) -> ConfigError:
     """One error that tells all of ``errors`` (at least one), each with its own place."""
     assert errors, "no errors to merge"
-    unique: Iterable[ConfigError] = {str(error): error for error in errors}.values()
-    if len(list(unique)) == 1:
+    told = list(dict.fromkeys(str(error) for error in errors))
+    if len(told) == 1:
         return errors[0]
-    told = " ".join(f"({number}) {error}" for number, error in enumerate(unique, 1))
-    return ConfigError(f"{len(list(unique))} settings are wrong. {told}", where=path)
+    listed = " ".join(f"({number}) {text}" for number, text in enumerate(told, 1))
+    return ConfigError(f"{len(told)} settings are wrong. {listed}", where=path)

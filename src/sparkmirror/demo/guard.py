@@ -25,14 +25,16 @@ _CLOSE_TIMEOUT_S = 15.0
 # A process id cannot be reused while it is listed: the parent has not reaped it yet.
 _SCRIPT = """
 import os, shutil, signal, sys
-groups, directories = set(), set()
+processes, directories = set(), set()
 for line in sys.stdin:
     sign, kind, value = line.rstrip("\\n").split(" ", 2)
-    kept = groups if kind == "process" else directories
+    kept = processes if kind == "process" else directories
     kept.add(value) if sign == "+" else kept.discard(value)
-for group in groups:
+for process in map(int, processes):
     try:
-        os.killpg(int(group), signal.SIGKILL)
+        # Those with a session of their own go with all that they started.
+        own = os.getpgid(process) == process
+        (os.killpg if own else os.kill)(process, signal.SIGKILL)
     except ProcessLookupError:
         continue
 for directory in directories:
@@ -48,11 +50,14 @@ def spawn(
     command: list[str],
     *,
     output: IO[bytes] | int | None = None,
+    errors: IO[bytes] | int | None = subprocess.STDOUT,
     input: IO[bytes] | int | None = subprocess.DEVNULL,
     environment: Mapping[str, str] | None = None,
     directory: Path | None = None,
 ) -> subprocess.Popen[bytes]:
-    """Starts ``command`` in a session of its own, guarded; stderr goes where stdout goes.
+    """Starts ``command`` in a session of its own, guarded.
+
+    ``errors`` is where stderr goes when ``output`` is given: by default to the same place.
 
     An own session keeps the terminal's Ctrl+C from it: whoever started it decides when it ends.
     Raises MachineError when the program cannot be started.
@@ -62,7 +67,7 @@ def spawn(
             command,
             stdin=input,
             stdout=output,
-            stderr=subprocess.STDOUT if output is not None else None,
+            stderr=errors if output is not None else None,
             env=None if environment is None else dict(environment),
             cwd=directory,
             start_new_session=True,
@@ -78,7 +83,7 @@ def spawn(
 
 
 def guard_process(pid: int) -> None:
-    """From now on the process group ``pid`` is killed when this process ends."""
+    """From now on the process ``pid``, a child of this one, is killed when this one ends."""
     _tell(f"+ process {pid}")
 
 

@@ -194,7 +194,7 @@ def _home_without_module(java: JavaHome) -> Path:
         descriptor, temporary = tempfile.mkstemp(dir=target.parent)
         with os.fdopen(descriptor, "w", encoding="utf-8") as file:
             file.write(script)
-        os.chmod(temporary, stat.S_IRWXU | stat.S_IRGRP | stat.S_IXGRP | stat.S_IROTH | stat.S_IXOTH)
+        os.chmod(temporary, stat.S_IRWXU)
         os.replace(temporary, target)
     except OSError as error:
         raise MachineError(

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +18,7 @@ from typing import Self
 from sparkmirror.demo.cache import cache_directory
 from sparkmirror.demo.java import JavaHome, find_java
 from sparkmirror.demo.maven import Fetching, resolve
+from sparkmirror.errors import MachineError
 
 __all__ = ["KAFKA_VERSION", "QUICK_JVM", "SERVER_JVM", "KafkaRuntime", "kafka_jars"]
 
@@ -28,6 +30,8 @@ QUICK_JVM = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
 
 SERVER_JVM = ("-XX:+UseG1GC", "-XX:MaxGCPauseMillis=20")
 """JVM flags for steady throughput: benchmarks."""
+
+_RECORDING_S_MAX = 3_600.0  # an older mark was left by a process that was killed
 
 # What a broker of this kind never calls; leaving it out saves a quarter of the first download.
 _UNNEEDED = (
@@ -117,15 +121,32 @@ class KafkaRuntime:
         ]
 
     def archive_to_record(self) -> Path | None:
-        """Where a broker should write the archive at its end; None when there is one."""
+        """Where a broker should write the archive at its end; None when it need not.
+
+        Only one broker at a time is asked: writing takes seconds of the machine.
+        """
         if self.archive.is_file():
             return None
-        self.archive.parent.mkdir(parents=True, exist_ok=True)
-        return self.archive.with_suffix(f".{os.getpid()}.part")
+        part = self.archive.with_suffix(".part")
+        try:
+            self.archive.parent.mkdir(parents=True, exist_ok=True)
+            if part.exists() and time.time() - part.stat().st_mtime > _RECORDING_S_MAX:
+                part.unlink()
+            part.touch(exist_ok=False)
+        except FileExistsError:
+            return None
+        except OSError as error:
+            raise MachineError(
+                f"The class archive cannot be written ({error.strerror}).",
+                where=str(part),
+                do="Set XDG_CACHE_HOME to a directory that you may write to.",
+            ) from error
+        return part
 
     def keep_archive(self, recorded: Path, *, complete: bool) -> None:
         """Puts a recorded archive into its place, or removes it when it is not ``complete``."""
-        if complete and recorded.is_file():
+        # An empty file is our own mark: this Java cannot write archives.
+        if complete and recorded.is_file() and recorded.stat().st_size > 0:
             recorded.replace(self.archive)
         else:
             recorded.unlink(missing_ok=True)

@@ -27,7 +27,7 @@ from sparkmirror.errors import MachineError
 __all__ = ["Fetching", "resolve"]
 
 _RESOLVE_TIMEOUT_S = 900.0
-_LAYOUT = "1"  # raise it when the Ivy settings below change, so that old listings are not used
+_LAYOUT = "2"  # raise it when the Ivy settings below change, so that old listings are not used
 _SETTINGS_VARIABLE = "SPARKMIRROR_IVY_SETTINGS"
 _NO_NETWORK = re.compile(
     r"UnknownHost|ConnectException|Connection refused|Connection timed out|timed out|NoRouteToHost"
@@ -69,17 +69,17 @@ def resolve(
     text = "\n".join([_LAYOUT, *sorted(coordinates), "exclude", *sorted(exclude)])
     key = hashlib.sha256(text.encode()).hexdigest()[:20]
     listing = cache / "resolved" / f"{key}.txt"
-    if jars := _listed(listing, cache):
+    if jars := _listed(listing):
         return jars
     with locked(cache / ".lock", timeout_s=_RESOLVE_TIMEOUT_S):
         # Another process may have fetched the same jars while this one waited.
-        if jars := _listed(listing, cache):
+        if jars := _listed(listing):
             return jars
         try:
             listing.parent.mkdir(parents=True, exist_ok=True)
-            jars = _fetch(wanted, exclude, cache, key, progress, java or find_java())
+            jars = _fetch(wanted, exclude, cache, key, progress=progress, java=java or find_java())
             aside = listing.with_suffix(".part")
-            aside.write_text("".join(f"{jar.relative_to(cache)}\n" for jar in jars), "utf-8")
+            aside.write_text("".join(f"{jar}\n" for jar in jars), "utf-8")
             aside.replace(listing)
         except OSError as error:
             raise MachineError(
@@ -110,13 +110,13 @@ def _parse(coordinate: str) -> _Coordinate:
     return _Coordinate(found[1], found[2], found[3], transitive=found[4] is None)
 
 
-def _listed(listing: Path, cache: Path) -> tuple[Path, ...]:
+def _listed(listing: Path) -> tuple[Path, ...]:
     """The jars of an earlier call, or none when the list or one of its files is missing."""
     try:
         names = listing.read_text("utf-8").splitlines()
     except FileNotFoundError:
         return ()
-    jars = tuple(cache / name for name in names)
+    jars = tuple(Path(name) for name in names)
     return jars if all(jar.is_file() for jar in jars) else ()
 
 
@@ -125,6 +125,7 @@ def _fetch(
     exclude: Sequence[str],
     cache: Path,
     key: str,
+    *,
     progress: Callable[[Fetching], None] | None,
     java: JavaHome,
 ) -> tuple[Path, ...]:

@@ -8,6 +8,7 @@ owns it.
 
 from __future__ import annotations
 
+import copy
 import json
 import logging
 import re
@@ -19,6 +20,7 @@ from typing import TextIO
 
 __all__ = [
     "LOG_FILE_NAME",
+    "SHOWN",
     "SPARK_LOG_FILE_NAME",
     "close_logs",
     "mask_secrets",
@@ -32,6 +34,9 @@ SPARK_LOG_FILE_NAME = "spark.log"
 LOG_BYTES_MAX = 50 * 1024 * 1024
 LOG_FILES_KEPT = 3
 MASK = "***"
+
+# ``extra`` of a log call whose text the terminal gets in another way.
+SHOWN = {"sparkmirror_shown": True}
 
 _NOISY = ("py4j", "pyspark", "kafka", "urllib3")
 _OURS = "sparkmirror"
@@ -67,10 +72,14 @@ class _TextFormatter(logging.Formatter):
 
     converter = staticmethod(time.gmtime)
 
-    def __init__(self) -> None:
+    def __init__(self, *, traces: bool) -> None:
         super().__init__("%(asctime)s %(levelname)s %(name)s: %(message)s")
+        self._traces = traces
 
     def format(self, record: logging.LogRecord) -> str:
+        if not self._traces:
+            record = copy.copy(record)
+            record.exc_info = record.exc_text = record.stack_info = None
         # Masked after formatting: arguments and stack traces may hold secrets too.
         return mask_secrets(super().format(record))
 
@@ -80,9 +89,14 @@ class _JsonFormatter(logging.Formatter):
     ``exception`` (a stack trace, or null).
     """
 
+    def __init__(self, *, traces: bool) -> None:
+        super().__init__()
+        self._traces = traces
+
     def format(self, record: logging.LogRecord) -> str:
         when = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
-        trace = self.formatException(record.exc_info) if record.exc_info else None
+        traced = self._traces and record.exc_info
+        trace = self.formatException(record.exc_info) if traced and record.exc_info else None
         document = {
             "type": "log",
             "time": when.replace("+00:00", "Z"),
@@ -94,10 +108,12 @@ class _JsonFormatter(logging.Formatter):
         return json.dumps(document, ensure_ascii=False)
 
 
-class _OursOnly(logging.Filter):
-    """Lets our own records through, not the libraries'."""
+class _ForTerminal(logging.Filter):
+    """Lets our own records through, not the libraries' nor what is shown there anyway."""
 
     def filter(self, record: logging.LogRecord) -> bool:
+        if getattr(record, "sparkmirror_shown", False):
+            return False
         return record.name == _OURS or record.name.startswith(_OURS + ".")
 
 
@@ -110,22 +126,24 @@ def open_logs(
 ) -> tuple[logging.Handler, ...]:
     """Send all log records to ``log_file`` (and our warnings to ``terminal``, if given).
 
-    The file is rolled at 50 MB, three old ones are kept. Returns the handlers for
+    Stack traces go to the file; the terminal gets them with ``debug`` only. The file is rolled at
+    50 MB, three old ones are kept. Returns the handlers for
     ``close_logs``. Raises ``OSError`` when the file cannot be opened.
     """
-    formatter = _JsonFormatter() if json_lines else _TextFormatter()
+    formatter = _JsonFormatter if json_lines else _TextFormatter
     file = RotatingFileHandler(
         log_file, maxBytes=LOG_BYTES_MAX, backupCount=LOG_FILES_KEPT, encoding="utf-8"
     )
+    file.setFormatter(formatter(traces=True))
     handlers: list[logging.Handler] = [file]
     if terminal is not None:
         shown = logging.StreamHandler(terminal)
         shown.setLevel(logging.DEBUG if debug else logging.WARNING)
-        shown.addFilter(_OursOnly())
+        shown.setFormatter(formatter(traces=debug))
+        shown.addFilter(_ForTerminal())
         handlers.append(shown)
     root = logging.getLogger()
     for handler in handlers:
-        handler.setFormatter(formatter)
         root.addHandler(handler)
     logging.getLogger(_OURS).setLevel(logging.DEBUG if debug else logging.INFO)
     for name in _NOISY:

@@ -202,6 +202,7 @@ class FlowMeter:
         self._partitions: dict[TopicPartition, tuple[int, PartitionProgress]] = {}
         self._topics: dict[str, _TopicTotal] = {}
         self._ends: Mapping[TopicPartition, int] = {}
+        self._unassigned: Mapping[TopicPartition, Halt] = {}
 
     def report(self, progress: SlotProgress) -> bool:
         """Take one slot's report; ``False`` when it holds nothing new."""
@@ -238,6 +239,10 @@ class FlowMeter:
         """Take the newest known source end offsets of all assigned partitions."""
         self._ends = end_offsets
 
+    def halts(self, halted: Mapping[TopicPartition, Halt]) -> None:
+        """Take the partitions that are assigned to no slot, and why."""
+        self._unassigned = halted
+
     @property
     def reported(self) -> bool:
         """Whether any slot has reported."""
@@ -267,13 +272,16 @@ class FlowMeter:
                 1 for _, progress in self._partitions.values() if progress.position >= 0
             ),
             errors=dict(self._errors),
-            halted={
-                key: progress.halt
-                for key, (_, progress) in sorted(self._partitions.items())
-                if progress.halt is not None
-            },
+            halted=self._all_halts(),
             topics=topics,
         )
+
+    def _all_halts(self) -> dict[TopicPartition, Halt]:
+        halted = dict(self._unassigned)
+        for key, (_, progress) in self._partitions.items():
+            if progress.halt is not None:
+                halted[key] = progress.halt
+        return dict(sorted(halted.items()))
 
     def _counter_set(self, progress: SlotProgress) -> _CounterSet:
         sets = self._sets.setdefault(progress.slot, OrderedDict())

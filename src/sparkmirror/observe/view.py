@@ -10,10 +10,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from rich import box
-from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
+from rich.cells import cell_len, set_cell_size
+from rich.console import Console, Group
 from rich.live import Live
-from rich.table import Table
 from rich.text import Text
 
 from sparkmirror.observe.meter import FlowView, TopicRow
@@ -35,6 +34,7 @@ _log = logging.getLogger(__name__)
 NOTICES_KEPT = 6
 HALTS_SHOWN = 5
 WIDE_COLUMNS = 110
+GAP = 3  # blanks between two columns
 SPINNER = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
 
 
@@ -59,44 +59,47 @@ class Frame:
     tick: int = 0
 
 
-def draw(frame: Frame, width: int, height: int) -> RenderableType:
-    """The picture of ``frame`` on ``width`` columns; topics are cut to fit ``height`` lines."""
-    parts: list[RenderableType] = [_header(frame)]
+def draw(frame: Frame, width: int, height: int) -> list[Text]:
+    """The lines of ``frame`` on ``width`` columns; topics are cut to fit ``height`` lines.
+
+    The lines are laid out here and not by Rich's tables, which take ten times as long: the view is
+    drawn several times a second beside a pipeline that wants the cores.
+    """
+    lines = _header(frame, width)
     if any(view.partitions_reported or view.partitions for view in frame.views):
-        parts += [Text(""), _flows(frame.views, width)]
+        lines += [Text(""), *_flows(frame.views, width)]
     halts = [
         Text.assemble(("halted ", "bold red"), f"{view.flow} {line}")
         for view in frame.views
         for line in halt_lines(view, HALTS_SHOWN)
     ]
     if halts:
-        parts += [Text(""), *halts]
+        lines += [Text(""), *halts]
     if frame.show_topics:
         used = 12 + len(frame.views) + len(halts) + len(frame.notices)
-        parts += _topics(frame.views, width, max(3, height - used))
+        lines += _topics(frame.views, width, max(3, height - used))
     if frame.notices:
-        parts.append(Text(""))
-        parts += [
+        lines.append(Text(""))
+        lines += [
             Text.assemble((f"{clock_text(at_s)} ", "dim"), text) for at_s, text in frame.notices
         ]
-    parts += [Text(""), _footer(frame)]
-    return Group(*parts)
+    return [*lines, Text(""), _footer(frame)]
 
 
-def _header(frame: Frame) -> Table:
+def _header(frame: Frame, width: int) -> list[Text]:
     state = f"{SPINNER[frame.tick % len(SPINNER)]} {frame.phase}" if frame.busy else frame.phase
-    grid = Table.grid(expand=True)
-    grid.add_column(ratio=1)
-    grid.add_column(justify="right", no_wrap=True)
-    grid.add_row(
-        Text.assemble(("sparkmirror", "bold cyan"), (f" {frame.version}", "dim"), f"  {state}"),
-        Text(clock_text(frame.run_s), style="bold"),
-    )
-    grid.add_row(
-        Text(f"logs in {frame.log_dir}", style="dim", overflow="fold"),
-        Text(f"  Spark {frame.master}", style="dim"),
-    )
-    return grid
+    title = Text.assemble(("sparkmirror", "bold cyan"), (f" {frame.version}", "dim"), f"  {state}")
+    lines = _sides(title, Text(clock_text(frame.run_s), style="bold"), width)
+    logs = Text(f"logs in {frame.log_dir}", style="dim")
+    return lines + _sides(logs, Text(f"Spark {frame.master}", style="dim"), width)
+
+
+def _sides(left: Text, right: Text, width: int) -> list[Text]:
+    """One line with ``left`` and ``right`` at its sides, or two when they do not fit."""
+    gap = width - left.cell_len - right.cell_len
+    if gap < 2:
+        return [left, right]
+    return [Text.assemble(left, " " * gap, right)]
 
 
 def _footer(frame: Frame) -> Text:
@@ -113,94 +116,104 @@ def _footer(frame: Frame) -> Text:
     )
 
 
-def _table(first: str, headings: Sequence[str]) -> Table:
-    table = Table(box=box.SIMPLE_HEAD, expand=True, pad_edge=False, show_edge=False)
-    table.add_column(first, ratio=1, no_wrap=True, overflow="ellipsis")
-    for heading in headings:
-        table.add_column(heading, justify="right", no_wrap=True)
-    return table
+_Cell = tuple[str, str]  # text, style
 
 
-def _flows(views: Sequence[FlowView], width: int) -> Table:
+def _grid(rows: Sequence[Sequence[_Cell]], width: int) -> list[Text]:
+    """Rows as lines: the first row is the heading, the first column takes the room left over."""
+    count = len(rows[0])
+    sizes = [max(cell_len(row[i][0]) for row in rows) for i in range(count)]
+    sizes[0] = max(8, width - sum(sizes[1:]) - GAP * (count - 1))
+    lines = []
+    for row in rows:
+        line = Text(no_wrap=True, overflow="crop")
+        for i, (text, style) in enumerate(row):
+            if i == 0:
+                cut = (
+                    text if cell_len(text) <= sizes[0] else set_cell_size(text, sizes[0] - 1) + "…"
+                )
+                line.append(cut + " " * (sizes[0] - cell_len(cut)), style)
+            else:
+                line.append(" " * (GAP + sizes[i] - cell_len(text)))
+                line.append(text, style)
+        lines.append(line)
+    lines.insert(1, Text("─" * min(width, sum(sizes) + GAP * (count - 1)), style="dim"))
+    return lines
+
+
+def _flows(views: Sequence[FlowView], width: int) -> list[Text]:
     wide = width >= WIDE_COLUMNS
-    headings = ["records/s", "MB/s", "lag", "behind", "p50 ms", "p99 ms", "errors"]
+    headings = ["flow", "records/s", "MB/s", "lag", "behind", "p50 ms", "p99 ms", "errors"]
     if wide:
         headings += ["records", "data", "partitions"]
-    table = _table("flow", headings)
+    rows: list[list[_Cell]] = [[(heading, "bold") for heading in headings]]
     for view in views:
         cells = [
-            Text(view.flow, style="bold"),
-            Text(count_text(view.records_per_s), style="bold green" if view.records_per_s else ""),
-            Text(megabytes_text(view.bytes_per_s)),
+            (view.flow, "bold"),
+            (count_text(view.records_per_s), "bold green" if view.records_per_s else ""),
+            (megabytes_text(view.bytes_per_s), ""),
             _lag(view.lag_records),
             _behind(view.lag_s),
-            Text(latency_text(view.latency_ms_p50)),
-            Text(latency_text(view.latency_ms_p99)),
+            (latency_text(view.latency_ms_p50), ""),
+            (latency_text(view.latency_ms_p99), ""),
             _errors(sum(view.errors.values()), len(view.halted)),
         ]
         if wide:
             cells += [
-                Text(count_text(view.records)),
-                Text(size_text(view.bytes)),
-                Text(f"{view.partitions:,}"),
+                (count_text(view.records), ""),
+                (size_text(view.bytes), ""),
+                (f"{view.partitions:,}", ""),
             ]
-        table.add_row(*cells)
-    return table
+        rows.append(cells)
+    return _grid(rows, width)
 
 
-def _lag(records: int | None) -> Text:
-    return Text("–" if records is None else count_text(records))
+def _lag(records: int | None) -> _Cell:
+    return ("–" if records is None else count_text(records), "")
 
 
-def _behind(seconds: float | None) -> Text:
+def _behind(seconds: float | None) -> _Cell:
     late = seconds is not None and seconds >= 60
-    return Text(seconds_text(seconds), style="yellow" if late else "")
+    return (seconds_text(seconds), "yellow" if late else "")
 
 
-def _errors(retried: int, halted: int) -> Text:
+def _errors(retried: int, halted: int) -> _Cell:
     if halted:
-        return Text(f"{halted:,} halted", style="bold red")
-    return Text(f"{retried:,}", style="yellow" if retried else "")
+        return (f"{halted:,} halted", "bold red")
+    return (f"{retried:,}", "yellow" if retried else "")
 
 
-def _topics(views: Sequence[FlowView], width: int, rows_max: int) -> list[RenderableType]:
+def _topics(views: Sequence[FlowView], width: int, rows_max: int) -> list[Text]:
     """Topic rows, the ones furthest behind and busiest first."""
     several = len(views) > 1
     wide = width >= WIDE_COLUMNS
-    rows: list[tuple[str, TopicRow]] = [(view.flow, row) for view in views for row in view.topics]
-    rows.sort(key=lambda pair: (-(pair[1].lag_records or 0), -pair[1].records_per_s, pair[1].topic))
-    headings = ["records/s", "MB/s", "lag", "behind", "parts", "errors"]
+    topics: list[tuple[str, TopicRow]] = [(view.flow, row) for view in views for row in view.topics]
+    topics.sort(
+        key=lambda pair: (-(pair[1].lag_records or 0), -pair[1].records_per_s, pair[1].topic)
+    )
+    first = "flow / topic" if several else "topic"
+    headings = [first, "records/s", "MB/s", "lag", "behind", "parts", "errors"]
     if wide:
         headings += ["records", "data"]
-    table = _table("flow / topic" if several else "topic", headings)
-    for flow, row in rows[:rows_max]:
+    rows: list[list[_Cell]] = [[(heading, "bold") for heading in headings]]
+    for flow, row in topics[:rows_max]:
         cells = [
-            Text(f"{flow} {row.topic}" if several else row.topic),
-            Text(count_text(row.records_per_s)),
-            Text(megabytes_text(row.bytes_per_s)),
+            (f"{flow} {row.topic}" if several else row.topic, ""),
+            (count_text(row.records_per_s), ""),
+            (megabytes_text(row.bytes_per_s), ""),
             _lag(row.lag_records),
             _behind(row.lag_s),
-            Text(f"{row.partitions:,}"),
+            (f"{row.partitions:,}", ""),
             _errors(0, row.halted),
         ]
         if wide:
-            cells += [Text(count_text(row.records)), Text(size_text(row.bytes))]
-        table.add_row(*cells)
-    parts: list[RenderableType] = [Text(""), table]
-    if len(rows) > rows_max:
-        hidden = plural(len(rows) - rows_max, "topic")
-        parts.append(Text(f"… and {hidden} more", style="dim"))
-    return parts
-
-
-class _Picture:
-    """A frame that Rich draws at the size the terminal has at that moment."""
-
-    def __init__(self, frame: Frame) -> None:
-        self._frame = frame
-
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        yield draw(self._frame, options.max_width, options.size.height)
+            cells += [(count_text(row.records), ""), (size_text(row.bytes), "")]
+        rows.append(cells)
+    lines = [Text(""), *_grid(rows, width)]
+    if len(topics) > rows_max:
+        hidden = plural(len(topics) - rows_max, "topic")
+        lines.append(Text(f"… and {hidden} more", style="dim"))
+    return lines
 
 
 class LiveDisplay:
@@ -228,7 +241,8 @@ class LiveDisplay:
         self._notices: deque[tuple[int, str]] = deque(maxlen=NOTICES_KEPT)
         self._show_topics = False
         self._tick = 0
-        self._drawn: Frame | None = None
+        self._frame: Frame | None = None
+        self._shown: list[str] = []
         self._live: Live | None = None
         self._closed = False
 
@@ -294,17 +308,23 @@ class LiveDisplay:
             busy=busy,
             tick=self._tick if busy else 0,
         )
-        if frame == self._drawn:
+        if frame == self._frame:
             return
-        self._drawn = frame
+        self._frame = frame
+        width, height = self._console.size
+        lines = draw(frame, width, height)
+        shown = [line.plain for line in lines]
+        if shown == self._shown:  # figures changed, but not what is seen of them
+            return
+        self._shown = shown
         try:
-            self._show(_Picture(frame))
+            self._show(Group(*lines))
         except OSError as error:
             _log.warning("the terminal is gone (%s); the mirror goes on without the view", error)
             self._closed = True
             self._live = None
 
-    def _show(self, picture: _Picture) -> None:
+    def _show(self, picture: Group) -> None:
         if self._live is None:
             self._live = Live(
                 picture,
@@ -330,5 +350,5 @@ def frame_svg(frame: Frame, path: Path, *, width: int = 100, height: int = 40) -
     console = Console(
         record=True, width=width, height=height, file=io.StringIO(), force_terminal=True
     )
-    console.print(_Picture(frame))
+    console.print(Group(*draw(frame, width, height)))
     console.save_svg(str(path), title="sparkmirror run")

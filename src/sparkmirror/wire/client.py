@@ -8,19 +8,16 @@ client's request timeout.
 
 from __future__ import annotations
 
-import threading
-import time
-from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, TypeVar
 
 from kafka.protocol.admin import DescribeGroupsRequest, ListGroupsRequest
-from kafka.protocol.metadata import MetadataRequest
 
 from sparkmirror.errors import ClusterError, MirrorError, TopicError
 from sparkmirror.model import ClusterClient, TopicPartition
 from sparkmirror.wire.faults import translate
+from sparkmirror.wire.leaders import EARLIEST, LATEST, Leaders
 from sparkmirror.wire.link import CONTROLLER, Link, error_for
 from sparkmirror.wire.requests import (
     commit_error,
@@ -30,7 +27,6 @@ from sparkmirror.wire.requests import (
     create_topics_request,
     describe_configs_request,
     error_code,
-    list_offsets_request,
     not_controller,
     offset_fetch_error,
     offset_fetch_request,
@@ -52,13 +48,9 @@ __all__ = ["Cluster"]
 
 T = TypeVar("T")
 
-_EARLIEST, _LATEST = -2, -1
 _TOPIC_EXISTS = 36
 _GROUP_NOT_FOUND = 69
 _UNKNOWN_MEMBER, _ILLEGAL_GENERATION = 25, 22
-# Errors that mean "ask another broker": leader moved, not known there yet, or being elected.
-_MOVED = frozenset({3, 5, 6, 9, 13, 56, 74, 75, 78, 100})
-_LEADERS_AGE_S_MAX = 30.0
 _CONFIG_TOPICS_PER_REQUEST = 250
 _CREATE_TOPICS_PER_REQUEST = 100
 # A commit becomes one batch of __consumer_offsets, which has Kafka's usual 1 MiB limit.
@@ -77,9 +69,8 @@ class Cluster:
     def __init__(self, client: ClusterClient) -> None:
         self.client = client
         self._link = Link(client)
-        self._lock = threading.Lock()
-        self._leaders: dict[str, tuple[float, dict[int, int]]] = {}
-        self._writer: TopicWriter | None = None
+        self._leaders = Leaders(self._link)
+        self._writer = TopicWriter(self._link, self._leaders)
 
     @property
     def alias(self) -> str:
@@ -87,18 +78,14 @@ class Cluster:
         return self.client.alias
 
     def close(self) -> None:
-        """Close all connections."""
-        with self._lock:
-            writer, self._writer = self._writer, None
-        if writer is not None:
-            writer.close()
+        """Close all connections; what other threads have under way fails."""
         self._link.close()
 
     # --- cluster and topics -----------------------------------------------------------------
 
     def describe(self) -> ClusterView:
         """Cluster id, brokers, controller."""
-        response = self._metadata([])
+        response = self._leaders.metadata([])
         return ClusterView(
             cluster_id=response.cluster_id or "",
             brokers=tuple(
@@ -116,30 +103,12 @@ class Cluster:
         wanted = None if names is None else sorted(names)
         if wanted is not None and not wanted:
             return {}
-        response = self._metadata(wanted)
-        self._remember_leaders(response)
+        response = self._leaders.metadata(wanted)
         return {
             topic.name: topic_view(topic)
             for topic in response.topics
             if topic.partitions and topic.name is not None
         }
-
-    def _metadata(self, names: Sequence[str] | None) -> Any:
-        topics = (
-            None if names is None else [MetadataRequest.MetadataRequestTopic(name=n) for n in names]
-        )
-        return self._link.request(
-            lambda: MetadataRequest(topics=topics, allow_auto_topic_creation=False, min_version=1),
-            "describing topics" if names != [] else "describing the cluster",
-            needs="Describe on the topics",
-        )
-
-    def _remember_leaders(self, response: Any) -> None:
-        now = time.monotonic()
-        with self._lock:
-            for topic in response.topics:
-                leaders = {p.partition_index: p.leader_id for p in topic.partitions}
-                self._leaders[topic.name] = (now, leaders)
 
     def topic_configs(
         self, names: Iterable[str]
@@ -232,77 +201,12 @@ class Cluster:
         ``isolation``: as in ``isolation.level``. Partitions that have no leader or do not exist
         are missing from the answer.
         """
-        return self._list_offsets(partitions, _LATEST, 1 if isolation == "read_committed" else 0)
+        level = 1 if isolation == "read_committed" else 0
+        return self._leaders.list_offsets(partitions, LATEST, level)
 
     def earliest_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
         """First offset that still exists, per partition; missing ones as in `end_offsets`."""
-        return self._list_offsets(partitions, _EARLIEST, 0)
-
-    def _list_offsets(
-        self, partitions: Iterable[TopicPartition], timestamp: int, isolation: int
-    ) -> dict[TopicPartition, int]:
-        result: dict[TopicPartition, int] = {}
-        missing = set(partitions)
-        for attempt in range(4):  # a leader election takes a moment; then it counts as leaderless
-            if attempt:
-                time.sleep(self.client.retry_backoff_ms * 2**attempt / 1000)
-            by_leader, gone = self._by_leader(missing, fresh=attempt > 0)
-            missing -= gone
-            for node, group in by_leader.items():
-                found, gone = self._list_offsets_of(node, group, timestamp, isolation)
-                result.update(found)
-                missing -= found.keys() | gone
-            if not missing:
-                break
-        return result
-
-    def _list_offsets_of(
-        self, node: int, group: Sequence[TopicPartition], timestamp: int, isolation: int
-    ) -> tuple[dict[TopicPartition, int], set[TopicPartition]]:
-        """Offsets that ``node`` gave, and partitions it denied for good. A dead node gives none."""
-        response = self._link.request(
-            partial(list_offsets_request, group, timestamp, isolation),
-            "reading offsets",
-            node=node,
-            needs="Describe on the topics",
-        )
-        found, denied = {}, set()
-        for topic in response.topics:
-            for row in topic.partitions:
-                tp = TopicPartition(topic.name, row.partition_index)
-                if not row.error_code:
-                    found[tp] = int(row.offset)
-                elif row.error_code not in _MOVED:
-                    denied.add(tp)
-        return found, denied
-
-    def _by_leader(
-        self, partitions: Iterable[TopicPartition], *, fresh: bool
-    ) -> tuple[dict[int, list[TopicPartition]], set[TopicPartition]]:
-        """Partitions by leading node; apart, those that fresh metadata does not know at all."""
-        wanted = list(partitions)
-        names = {tp.topic for tp in wanted}
-        now = time.monotonic()
-        with self._lock:
-            known = dict(self._leaders)
-        stale = {
-            name
-            for name in names
-            if fresh or name not in known or now - known[name][0] > _LEADERS_AGE_S_MAX
-        }
-        if stale:
-            self.topics(stale)
-            with self._lock:
-                known = dict(self._leaders)
-        result: dict[int, list[TopicPartition]] = defaultdict(list)
-        gone: set[TopicPartition] = set()
-        for tp in wanted:
-            leader = known.get(tp.topic, (0.0, {}))[1].get(tp.partition)
-            if leader is not None and leader >= 0:
-                result[leader].append(tp)
-            elif leader is None and fresh:
-                gone.add(tp)
-        return result, gone
+        return self._leaders.list_offsets(partitions, EARLIEST, 0)
 
     # --- groups -----------------------------------------------------------------------------
 
@@ -435,11 +339,7 @@ class Cluster:
         All are acknowledged by all in-sync replicas when this returns. Raises `MirrorError` when
         one could not be written within the request timeout.
         """
-        with self._lock:
-            if self._writer is None:
-                self._writer = TopicWriter(self.client)
-            writer = self._writer
-        return writer.write(topic, records)
+        return self._writer.write(topic, records)
 
 
 def _described_group_error(response: Any) -> int:

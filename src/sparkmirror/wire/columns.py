@@ -1,12 +1,11 @@
-"""Many batches written anew at once: their records as numpy columns.
+"""Many batches read at once: their records as numpy columns.
 
-The quick engine of ``join``: it reads the k-th records of all batches together, and raises OddError
-for anything unusual, which the record-by-record engine then looks at. Both give the same bytes.
+The quick engine of ``join`` reads the k-th records of all batches together, and raises OddError for
+anything unusual, which the record-by-record engine then looks at. Both give the same bytes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,17 +14,17 @@ import numpy.typing as npt
 
 from sparkmirror.wire.batch import (
     CODEC_MASK,
-    COVERED,
     HEADER_BYTES,
     LENGTH_MIN,
     LOG_APPEND_TIME_BIT,
-    seal,
 )
-from sparkmirror.wire.codecs import compress, decompress
-from sparkmirror.wire.heads import Int64s, items_at, merge_runs
+from sparkmirror.wire.codecs import decompress
+from sparkmirror.wire.heads import Int64s, words_at
 from sparkmirror.wire.records import RECORD_BYTES_MIN, Limits
 
-__all__ = ["Columns", "OddError", "Written", "encode_columns", "read_columns"]
+__all__ = ["Columns", "OddError", "read_columns"]
+
+_1, _3, _7, _8, _LOW7 = map(np.uint64, (1, 3, 7, 8, 0x7F))
 
 
 @dataclass(slots=True)
@@ -47,16 +46,6 @@ class Columns:
 
 class OddError(Exception):
     """Internal: something that the record-by-record engine has to look at."""
-
-
-@dataclass(slots=True)
-class Written:
-    """One batch written anew; ``data`` is empty when no record was left."""
-
-    data: bytes
-    runs: list[tuple[int, int]]
-    record_count: int
-    timestamp_ms_max: int
 
 
 def read_columns(
@@ -94,15 +83,21 @@ def read_columns(
         at = np.cumsum(sizes) - sizes
     if bool(((counts < 1) | (counts > sizes // RECORD_BYTES_MIN)).any()):
         raise OddError
-    walk = _walk_records(flat, at, at + sizes, counts, heads["last_offset_delta"].astype(np.int64))
-    batch_of = np.repeat(np.arange(len(counts)), counts)
-    offset = heads["base_offset"].astype(np.int64)[batch_of] + walk.offset_delta
+    offset = heads["base_offset"].astype(np.int64)
+    timestamp = heads["base_timestamp"].astype(np.int64)
+    group = np.repeat(np.arange(len(members)), members)
     appended = (bits & LOG_APPEND_TIME_BIT) != 0
-    timestamp = heads["base_timestamp"].astype(np.int64)[batch_of] + walk.timestamp_delta
+    latest = heads["max_timestamp"].astype(np.int64)
+    walk = _walk_singles(flat, at, at + sizes) if int(counts.max()) == 1 else None
+    if walk is None:
+        last_delta = heads["last_offset_delta"].astype(np.int64)
+        walk = _walk_records(flat, at, at + sizes, counts=counts, last_delta=last_delta)
+        batch_of = np.repeat(np.arange(len(counts)), counts)
+        offset = offset[batch_of] + walk.offset_delta
+        timestamp = timestamp[batch_of] + walk.timestamp_delta
+        group, appended, latest = group[batch_of], appended[batch_of], latest[batch_of]
     if appended.any():
-        stamped = heads["max_timestamp"].astype(np.int64)[batch_of]
-        timestamp = np.where(appended[batch_of], stamped, timestamp)
-    group = np.repeat(np.arange(len(members)), members)[batch_of]
+        timestamp = np.where(appended, latest, timestamp)
     columns = Columns(
         flat, group, offset, timestamp, walk.attributes, walk.rest_at, walk.rest_bytes
     )
@@ -124,6 +119,8 @@ def _filtered(columns: Columns, keep: npt.NDArray[np.bool_]) -> Columns:
 
 @dataclass(slots=True)
 class _Walk:
+    """Records in source order; deltas are empty when all are 0."""
+
     attributes: npt.NDArray[np.uint8]
     timestamp_delta: Int64s
     offset_delta: Int64s
@@ -131,8 +128,29 @@ class _Walk:
     rest_bytes: Int64s
 
 
+def _walk_singles(flat: npt.NDArray[np.uint8], at: Int64s, end: Int64s) -> _Walk | None:
+    """Batches of one record each whose deltas are 0, as all producers write them; None for others.
+
+    ``at``, ``end``: where each record starts and must end. The eight bytes at ``at`` hold all that
+    is needed: a length of one or two bytes, attributes, two deltas of one byte.
+    """
+    if int(at[-1]) + 8 > len(flat):
+        return None
+    word = words_at(flat)[at]
+    two = (word >> _7) & _1
+    tail = word >> (_8 + (two << _3))
+    zigzag = (word & _LOW7) | (((word >> _1) & np.uint64(0x3F80)) * two)
+    odd = (zigzag & _1) | (tail & np.uint64(0xFFFF00)) | ((word >> np.uint64(15)) & two)
+    head = at + 1 + two.view(np.int64)
+    length = (zigzag >> _1).view(np.int64)
+    if bool(odd.any()) or bool(((head + length != end) | (length < RECORD_BYTES_MIN - 1)).any()):
+        return None
+    none = np.zeros(0, np.int64)
+    return _Walk(tail.astype(np.uint8), none, none, head + 3, length - 3)
+
+
 def _walk_records(
-    flat: npt.NDArray[np.uint8], at: Int64s, end: Int64s, counts: Int64s, last_delta: Int64s
+    flat: npt.NDArray[np.uint8], at: Int64s, end: Int64s, *, counts: Int64s, last_delta: Int64s
 ) -> _Walk:
     """Read the k-th records of all batches together, for each k; raise OddError on any fault."""
     total = int(counts.sum())
@@ -183,123 +201,5 @@ def _read_varints(flat: npt.NDArray[np.uint8], at: Int64s) -> tuple[Int64s, Int6
         after[longer] += 1
         longer = longer[byte > 0x7F]
         shift += 7
-    one = np.uint64(1)
-    value = (zigzag >> one) ^ (~(zigzag & one) + one)
+    value = (zigzag >> _1) ^ (~(zigzag & _1) + _1)
     return value.view(np.int64), after
-
-
-def _zigzag(values: Int64s) -> npt.NDArray[np.uint64]:
-    return ((values << 1) ^ (values >> 63)).view(np.uint64)
-
-
-def _varint_sizes(zigzag: npt.NDArray[np.uint64]) -> Int64s:
-    sizes = np.ones(len(zigzag), np.int64)
-    most = int(zigzag.max())
-    limit = 0x80
-    while limit <= most:
-        sizes += zigzag >= np.uint64(limit)
-        limit <<= 7
-    return sizes
-
-
-def encode_columns(columns: Columns, codecs: Sequence[int]) -> list[Written]:
-    """One batch for each group (codecs in group order), empty where no record was left."""
-    records = np.bincount(columns.group, minlength=len(codecs))
-    if not len(columns.group):
-        return [Written(b"", [], 0, -1) for _ in codecs]
-    begin = np.cumsum(records) - records
-    full = np.flatnonzero(records)
-    base = np.zeros(len(codecs), np.int64)
-    base[full] = columns.timestamp[begin[full]]
-    times = _zigzag(columns.timestamp - base[columns.group])
-    places = _zigzag(np.arange(len(columns.group)) - begin[columns.group])
-    times_bytes, places_bytes = _varint_sizes(times), _varint_sizes(places)
-    length = 1 + times_bytes + places_bytes + columns.rest_bytes
-    sizes = _zigzag(length)
-    sizes_bytes = _varint_sizes(sizes)
-    record_bytes = sizes_bytes + length
-    after = np.cumsum(record_bytes)
-    at = after - record_bytes
-    out = np.empty(int(after[-1]), np.uint8)
-    _write_varints(out, at, sizes, sizes_bytes)
-    attributes_at = at + sizes_bytes
-    out[attributes_at] = columns.attributes
-    _write_varints(out, attributes_at + 1, times, times_bytes)
-    places_at = attributes_at + 1 + times_bytes
-    _write_varints(out, places_at, places, places_bytes)
-    _copy_items(columns.flat, columns.rest_at, out, places_at + places_bytes, columns.rest_bytes)
-    body_ends = np.concatenate(([0], after))[np.cumsum(records)]
-    return _assemble(columns, codecs, records=records, begin=begin, body_ends=body_ends, out=out)
-
-
-def _assemble(
-    columns: Columns,
-    codecs: Sequence[int],
-    *,
-    records: Int64s,
-    begin: Int64s,
-    body_ends: Int64s,
-    out: npt.NDArray[np.uint8],
-) -> list[Written]:
-    results: list[Written] = []
-    body_at = 0
-    view = out.data
-    for codec, count, first, body_end in zip(
-        codecs, records.tolist(), begin.tolist(), body_ends.tolist(), strict=True
-    ):
-        if not count:
-            results.append(Written(b"", [], 0, -1))
-            continue
-        offsets = columns.offset[first : first + count]
-        timestamps = columns.timestamp[first : first + count]
-        latest = int(timestamps.max())
-        covered = COVERED.pack(codec, count - 1, int(timestamps[0]), latest, -1, -1, -1, count)
-        body: memoryview | bytes = view[body_at:body_end]
-        body_at = body_end
-        if codec:
-            body = compress(codec, body)
-        head = seal(covered, body, int(offsets[0]))
-        runs = merge_runs(offsets, np.ones(count, np.int64))
-        results.append(Written(b"".join((head, body)), runs, count, latest))
-    return results
-
-
-def _write_varints(
-    out: npt.NDArray[np.uint8], at: Int64s, zigzag: npt.NDArray[np.uint64], sizes: Int64s
-) -> None:
-    seven = np.uint64(7)
-    rows: npt.NDArray[np.int64] | None = None
-    most = int(sizes.max())
-    for step in range(most):
-        last = sizes == step + 1
-        byte = (zigzag & np.uint64(0x7F)).astype(np.uint8)
-        byte[~last] |= 0x80
-        out[at] = byte
-        if step + 1 < most:
-            rows = np.flatnonzero(~last)
-            at, zigzag, sizes = at[rows] + 1, zigzag[rows] >> seven, sizes[rows]
-
-
-def _copy_items(
-    source: npt.NDArray[np.uint8],
-    source_at: Int64s,
-    target: npt.NDArray[np.uint8],
-    target_at: Int64s,
-    sizes: Int64s,
-) -> None:
-    """Copy ``sizes[i]`` bytes from ``source_at[i]`` to ``target_at[i]``, for all i.
-
-    As a C library's memcpy does it: a size between n and 2n is one item of n bytes from the start
-    and one of n bytes up to the end, overlapping. So there are few distinct item sizes.
-    """
-    item = 1
-    most = int(sizes.max())
-    while item <= most:
-        rows = np.flatnonzero((sizes >= item) & (sizes < 2 * item))
-        if len(rows):
-            from_items, to_items = items_at(source, item), items_at(target, item)
-            begin, to_begin, tail = source_at[rows], target_at[rows], sizes[rows] - item
-            to_items[to_begin] = from_items[begin]
-            if tail.any():
-                to_items[to_begin + tail] = from_items[begin + tail]
-        item *= 2

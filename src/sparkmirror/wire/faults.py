@@ -16,6 +16,7 @@ import threading
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import kafka.errors as kafka_errors
 
@@ -36,6 +37,8 @@ log = logging.getLogger(__name__)
 
 REACH_TIMEOUT_MS = 10_000
 
+_SILENT = "it accepts connections but never answers"
+_WEB_SERVER = "it is a web server (it answers HTTP)"
 _FRAME_BYTES_MAX = 1 << 20
 _METADATA_FRAME_BYTES_MAX = 100_000_000
 _API_VERSIONS, _METADATA, _PRODUCE, _FETCH = 18, 3, 0, 1
@@ -276,9 +279,13 @@ def _probe(host: str, port: int, client: ClusterClient, deadline: float) -> Reac
             except OSError as error:
                 failure = failure or _no_connection(server, error)
                 continue
-            result = _talk(sock, server, client.client_id, deadline)
+            # The last fifth is kept for a question that tells a silent web server.
+            patience_s = 0.8 * (deadline - time.monotonic())
+            result = _talk(sock, server, client.client_id, time.monotonic() + patience_s)
         if isinstance(result, dict):
             return _check_versions(server, host, port, result)
+        if result.what == _SILENT and _answers_http(family, address, deadline):
+            result = _not_kafka(server, _NotKafkaError(_WEB_SERVER))
         failure = result
     return failure or _Failure(server, Unreachable, "the name has no address", "Check the DNS.")
 
@@ -322,7 +329,7 @@ def _talk(
         return _Failure(
             server,
             Unreachable,
-            "it accepts connections but never answers",
+            _SILENT,
             "Check that the port is a Kafka listener and that the broker is not stuck.",
         )
     except (_NotKafkaError, struct.error, OSError) as error:
@@ -351,6 +358,21 @@ class _NotKafkaError(Exception):
     """What came back is no answer of a Kafka broker; the text says what it looks like."""
 
 
+def _answers_http(family: int, address: Any, deadline: float) -> bool:
+    """Whether what says nothing to Kafka's bytes answers a line of HTTP, on a new connection.
+
+    Some web servers wait for the end of a line that never comes in Kafka's protocol.
+    """
+    with socket.socket(family, socket.SOCK_STREAM) as sock:
+        try:
+            sock.settimeout(max(0.05, deadline - time.monotonic()))
+            sock.connect(address)
+            sock.sendall(b"GET / HTTP/1.0\r\n\r\n")
+            return _receive(sock, 5, deadline) == b"HTTP/"
+        except (OSError, _NotKafkaError):
+            return False
+
+
 def _not_kafka(server: str, error: BaseException) -> _Failure:
     what = str(error) if isinstance(error, _NotKafkaError) else f"it hung up ({_reason(error)})"
     return _Failure(
@@ -375,7 +397,7 @@ def _receive_frame(sock: socket.socket, correlation: int, deadline: float, limit
     if head[:2] in (b"\x15\x03", b"\x16\x03"):
         raise _NotKafkaError("it speaks TLS: it is an SSL or SASL_SSL listener, or a web server")
     if head.startswith(b"HTTP"):
-        raise _NotKafkaError("it is a web server (it answers HTTP)")
+        raise _NotKafkaError(_WEB_SERVER)
     size: int = struct.unpack(">i", head)[0]
     if not 4 <= size <= limit:
         raise _NotKafkaError(f"it answers, but not in Kafka's protocol (first bytes {head!r})")

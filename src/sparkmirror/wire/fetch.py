@@ -42,6 +42,10 @@ FETCH_LOWEST, FETCH_HIGHEST = 4, 11
 # How long a partition may be unknown to the source before it is taken for deleted.
 _UNKNOWN_S_MAX = 30.0
 _DENIED_RETRY_S = 30.0
+# Small answers are paced: asking again at once would bring one or two records at a time, each at
+# the price of a whole row through Spark. An answer that took longer to come is not delayed.
+_PACE_S = 0.004
+_PACED_BELOW_BYTES = 64 * 1024
 
 _I16 = struct.Struct(">h")
 _I32 = struct.Struct(">i")
@@ -86,6 +90,7 @@ class _Request:
     version: int
     states: dict[TopicPartition, _State]
     deadline: float
+    sent_at: float
     offsets: dict[TopicPartition, int] = field(default_factory=dict)
 
 
@@ -242,6 +247,7 @@ class Fetcher:
             version,
             {state.tp: state for state in states},
             now + wait_s + self.routes.client.request_timeout_ms / 1000,
+            now,
             {state.tp: state.offset for state in states},
         )
 
@@ -334,6 +340,8 @@ class Fetcher:
         throttle_ms = _I32.unpack_from(frame, 4)[0]
         if throttle_ms > 0:
             self._not_before[node] = now + throttle_ms / 1000
+        elif len(frame) < _PACED_BELOW_BYTES:
+            self._not_before[node] = request.sent_at + _PACE_S
         position = 8
         if version >= 7:
             code = _I16.unpack_from(frame, 8)[0]

@@ -21,8 +21,8 @@ from sparkmirror.wire.legacy import LEGACY_LENGTH_MIN
 __all__ = ["Frames", "fault_at", "walk_frames"]
 
 _DAMAGED = "The log or the way from it is damaged; check the source broker's log and disks."
-_STRIDE_TRIES = 8
-_INT32 = struct.Struct(">i")
+_STRIDE_TRIES = 16
+_LENGTH = struct.Struct(">8xi")
 
 
 @dataclass(slots=True)
@@ -40,32 +40,30 @@ class Frames:
 def walk_frames(buffer: memoryview) -> Frames:
     """Cut by the length field, which all three formats have at the same place."""
     size = len(buffer)
-    unpack = _INT32.unpack_from
+    head_last = size - LOG_OVERHEAD_BYTES
+    unpack = _LENGTH.unpack_from
     starts: list[int] = []
+    append = starts.append
     at = 0
-    previous = same = 0
-    while at <= size - LOG_OVERHEAD_BYTES:
-        length: int = unpack(buffer, at + LENGTH_AT)[0]
-        end = at + LOG_OVERHEAD_BYTES + length
-        if not LEGACY_LENGTH_MIN <= length <= BATCH_BYTES_MAX:
-            starts.append(at)
-            fault = fault_at(buffer, at, f"has length {length}")
-            return Frames(starts, 0, fault)
-        if end > size:
-            starts.append(at)
-            return Frames(starts, end - at)
-        starts.append(at)
-        at = end
-        if length != previous:
-            previous, same = length, 0
-            continue
-        same += 1
-        if same == _STRIDE_TRIES:
-            same = 0
-            stride = LOG_OVERHEAD_BYTES + length
-            skipped = _regular(buffer, at, stride)
-            starts.extend(range(at, at + skipped * stride, stride))
-            at += skipped * stride
+    length = LEGACY_LENGTH_MIN
+    while at <= head_last:
+        # The loop that every tiny batch goes through: as few bytecodes as possible.
+        for _ in range(_STRIDE_TRIES):
+            append(at)
+            (length,) = unpack(buffer, at)
+            if not LEGACY_LENGTH_MIN <= length <= BATCH_BYTES_MAX:
+                return Frames(starts, 0, fault_at(buffer, at, f"has length {length}"))
+            at += length + LOG_OVERHEAD_BYTES
+            if at > head_last:
+                break
+        else:
+            stride = length + LOG_OVERHEAD_BYTES
+            if starts[-1] - starts[-3] == 2 * stride:
+                skipped = _regular(buffer, at, stride)
+                starts.extend(range(at, at + skipped * stride, stride))
+                at += skipped * stride
+    if at > size:
+        return Frames(starts, at - starts[-1])
     starts.append(at)
     return Frames(starts, HEADER_BYTES if at < size else 0)
 

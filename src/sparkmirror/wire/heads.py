@@ -7,6 +7,7 @@ singly (a struct unpack, a checksum call) is the whole budget. So headers are ga
 
 from __future__ import annotations
 
+import threading
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -15,7 +16,7 @@ from crc32c import crc32c
 
 from sparkmirror.wire.batch import CRC_AT, HEADER_BYTES
 
-__all__ = ["Int64s", "chain_holds", "gather_heads", "items_at", "merge_runs"]
+__all__ = ["Int64s", "chain_holds", "gather_heads", "items_at", "merge_runs", "scratch", "words_at"]
 
 Int64s: TypeAlias = npt.NDArray[np.int64]
 
@@ -39,6 +40,10 @@ _CRC_POLYNOMIAL = 0x82F63B78
 _FRESH = 0xFFFF_FFFF
 
 
+_SCRATCH_BYTES_MAX = 16 << 20
+_local = threading.local()
+
+
 def _state_before_zeros(state: int, zeros: int) -> int:
     """The CRC register that ``zeros`` zero bytes turn into ``state``."""
     for _ in range(8 * zeros):
@@ -60,6 +65,11 @@ def items_at(buffer: Any, item_bytes: int) -> npt.NDArray[np.void]:
     return np.ndarray((max(size, 0),), np.dtype((np.void, item_bytes)), buffer, strides=(1,))
 
 
+def words_at(data: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint64]:
+    """``data`` as overlapping little-endian words of eight bytes, one starting at every byte."""
+    return np.ndarray((max(len(data) - 7, 0),), "<u8", data.data, strides=(1,))
+
+
 def gather_heads(buffer: memoryview, starts: Int64s) -> npt.NDArray[Any]:
     """The headers of the batches at ``starts``, as a structured array of ``HEAD``."""
     return items_at(buffer, HEADER_BYTES)[starts].view(HEAD)
@@ -75,13 +85,24 @@ def chain_holds(buffer: memoryview, starts: Int64s, end: int, crcs: npt.NDArray[
     difference survives to the end: every step is a bijection.
     """
     first = int(starts[0])
-    chain = np.frombuffer(buffer, np.uint8, end - first, first).copy()
+    chain = scratch(end - first)
+    chain[:] = np.frombuffer(buffer, np.uint8, end - first, first)
     gaps = np.zeros((len(starts) - 1, _GAP_BYTES), np.uint8)
     gaps[:, :4] = (crcs[:-1] ^ _RESET).astype("<u4").view(np.uint8).reshape(-1, 4)
     items_at(chain, _GAP_BYTES)[starts[1:] - first] = gaps.view(np.dtype((np.void, _GAP_BYTES)))[
         :, 0
     ]
     return bool(crc32c(chain[CRC_AT + 4 :].data) == crcs[-1])
+
+
+def scratch(size: int) -> npt.NDArray[np.uint8]:
+    """Memory of this thread, good until the next call: fresh pages cost more than the work."""
+    room: npt.NDArray[np.uint8] | None = getattr(_local, "room", None)
+    if room is None or len(room) < size:
+        room = np.empty(size + size // 4, np.uint8)
+        if size <= _SCRATCH_BYTES_MAX:
+            _local.room = room
+    return room[:size]
 
 
 def merge_runs(firsts: Int64s, counts: Int64s) -> list[tuple[int, int]]:

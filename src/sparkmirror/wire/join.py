@@ -11,13 +11,15 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 
 from sparkmirror.errors import BatchError
 from sparkmirror.wire.batch import MAGIC_AT
-from sparkmirror.wire.columns import OddError, Written, encode_columns, read_columns
+from sparkmirror.wire.columns import OddError, read_columns
 from sparkmirror.wire.heads import Int64s, gather_heads
 from sparkmirror.wire.legacy import carry_legacy
 from sparkmirror.wire.records import Carried, Limits, carry, write_carried
+from sparkmirror.wire.rewrite import Written, encode_columns
 
 __all__ = ["Group", "GroupError", "Written", "write_groups"]
 
@@ -138,11 +140,8 @@ def _write_columns(
     if bool((np.frombuffer(buffer, np.uint8)[first_bytes + MAGIC_AT] != 2).any()):
         return
     heads = gather_heads(buffer, first_bytes)
-    counts = heads["count"].astype(np.int64)
     members = np.array([len(part) for part in frames])
-    cuts = np.cumsum(members) - members
-    steps = np.maximum.reduceat(counts, cuts)
-    pays = np.add.reduceat(counts, cuts) >= _COLUMNS_SHARE_MIN * steps
+    pays = _paying(heads["count"].astype(np.int64), members)
     if not pays.any():
         return
     if not pays.all():
@@ -158,3 +157,23 @@ def _write_columns(
     codecs = [groups[n].codec for n in chosen]
     for n, result in zip(chosen, encode_columns(columns, codecs), strict=True):
         written[n] = result
+
+
+def _paying(counts: Int64s, members: Int64s) -> npt.NDArray[np.bool_]:
+    """Which groups to handle as columns: as many as share each step with enough others.
+
+    ``counts``: records of each batch; ``members``: batches of each group. A step costs about as
+    much as a dozen records that are walked singly, and there are as many as the fullest batch has
+    records; so groups with fuller batches join only while the records per step stay worth it.
+    """
+    if int(counts.sum()) >= _COLUMNS_SHARE_MIN * int(counts.max()):
+        return np.ones(len(members), np.bool_)
+    cuts = np.cumsum(members) - members
+    steps = np.maximum.reduceat(counts, cuts)
+    order = np.argsort(steps, kind="stable")
+    worth = np.cumsum(np.add.reduceat(counts, cuts)[order]) >= _COLUMNS_SHARE_MIN * steps[order]
+    good = np.flatnonzero(worth)
+    pays = np.zeros(len(members), np.bool_)
+    if len(good):
+        pays[order[: good[-1] + 1]] = True
+    return pays

@@ -30,6 +30,7 @@ ANY = -1
 CONTROLLER = -2
 
 _RECEIVE_BYTES_MAX = 500_000_000
+_GRACE_S = 0.5
 
 
 def client_options(client: ClusterClient) -> dict[str, Any]:
@@ -65,6 +66,8 @@ class Link:
         self._lock = threading.Lock()
         self._manager: Any = None
         self._net: Any = None
+        self._opening: tuple[Any, Any] | None = None
+        self.closes = 0
         self._controller: int | None = None
         self._coordinators: dict[str, int] = {}
 
@@ -84,18 +87,21 @@ class Link:
         ``node``: a broker's id, `ANY` or `CONTROLLER`; ``group`` sends it to that group's
         coordinator instead. ``check`` gives the error code of a whole response (0 = fine).
         Retriable errors are tried again, with a new message each time and the place looked up
-        anew, for ``timeout_ms`` (default: the request timeout). What is sent must stand repeating.
+        anew, for ``timeout_ms`` (default: the request timeout): what is sent must stand repeating.
+        A named ``node`` is asked once: its caller knows whom to ask when it is gone.
         """
         bound_ms = self.client.request_timeout_ms if timeout_ms is None else timeout_ms
         deadline = time.monotonic() + bound_ms / 1000
         backoff_s = self.client.retry_backoff_ms / 1000
+        closes = self.closes
         with translated(self.client.alias, doing, needs=needs):
             while True:
                 try:
                     return self._once(make, node, group, check, deadline)
                 except kafka_errors.KafkaError as error:
                     left_s = deadline - time.monotonic()
-                    if not _worth_a_retry(error) or left_s <= backoff_s:
+                    hopeless = not _worth_a_retry(error) or self.closes != closes or node >= 0
+                    if hopeless or left_s <= backoff_s:
                         if isinstance(error, kafka_errors.KafkaTimeoutError):
                             self.reset()  # the brokers may have moved: bootstrap anew next time
                         raise
@@ -154,11 +160,14 @@ class Link:
                 net = NetworkSelector(**options)
                 manager = KafkaConnectionManager(net, **options)
                 net.start()
+                self._opening = (manager, net)
                 try:
                     manager.bootstrap(max(1, (deadline - time.monotonic()) * 1000))
                 except BaseException:
                     _shut(manager, net)
                     raise
+                finally:
+                    self._opening = None
                 self._manager, self._net = manager, net
             return self._manager
 
@@ -171,25 +180,45 @@ class Link:
         if manager is not None:
             _shut(manager, net)
 
-    close = reset
+    def close(self) -> None:
+        """Close the connections; requests that other threads have under way fail at once.
+
+        A later request opens new ones.
+        """
+        self.closes += 1
+        opening = self._opening
+        if opening is not None:  # stopping its loop fails the bootstrap that holds the lock
+            _shut(*opening)
+        self.reset()
 
 
 def _send(manager: Any, message: Any, node: int | None, deadline: float) -> Any:
-    left_ms = max(1.0, (deadline - time.monotonic()) * 1000)
+    """Send on the loop's thread and wait here, in any case no longer than ``deadline``.
+
+    Not by the manager's own ``run``: its wait has no bound, and another thread may stop the loop.
+    """
+    left_s = max(0.001, deadline - time.monotonic())
 
     async def send() -> Any:
-        return await manager.wait_for(manager.send(message, node_id=node), left_ms)
+        return await manager.wait_for(manager.send(message, node_id=node), left_s * 1000)
 
+    done = threading.Event()
     try:
-        return manager.run(send)
-    except RuntimeError as error:  # another thread has reset the link in between
+        future = manager.call_soon(send)
+    except RuntimeError as error:  # the loop was closed a moment ago
         raise kafka_errors.KafkaConnectionError(str(error)) from error
+    future.add_both(lambda _: done.set())
+    if not done.wait(left_s + _GRACE_S):
+        raise kafka_errors.KafkaTimeoutError("the connection was closed meanwhile")
+    if future.exception is not None:
+        raise future.exception
+    return future.value
 
 
 def _shut(manager: Any, net: Any) -> None:
     # Nothing is in flight that anybody waits for; a socket that fails to close is closed enough.
     with contextlib.suppress(kafka_errors.KafkaError, OSError, RuntimeError):
-        net.run(manager.close)
+        net.call_soon_threadsafe(manager.close)
     with contextlib.suppress(kafka_errors.KafkaError, OSError, RuntimeError):
         net.stop(timeout_ms=2_000)
         net.close()

@@ -16,6 +16,8 @@ from kafka.protocol.admin import (
     DescribeConfigsRequest,
 )
 from kafka.protocol.consumer import ListOffsetsRequest, OffsetCommitRequest, OffsetFetchRequest
+from kafka.protocol.producer import ProduceRequest
+from kafka.record.memory_records import MemoryRecordsBuilder
 
 from sparkmirror.model import TopicPartition
 from sparkmirror.wire.views import ConfigEntry, NewTopic, TopicView
@@ -33,6 +35,8 @@ __all__ = [
     "not_controller",
     "offset_fetch_error",
     "offset_fetch_request",
+    "produce_request",
+    "record_batch",
     "topic_view",
 ]
 
@@ -187,6 +191,28 @@ def commit_request(group: str, offsets: Mapping[TopicPartition, tuple[int, str]]
             for name, part in by_topic(offsets)
         ],
         max_version=9,  # from version 10 on topics go by id
+    )
+
+
+def record_batch(records: Iterable[tuple[bytes, bytes | None]], timestamp_ms: int) -> bytes:
+    """One uncompressed record batch of ``(key, value)`` records."""
+    builder = MemoryRecordsBuilder(magic=2, compression_type=0, batch_size=2**31 - 1)
+    for key, value in records:
+        builder.append(timestamp=timestamp_ms, key=key, value=value)
+    builder.close()
+    return bytes(builder.buffer())
+
+
+def produce_request(partition: TopicPartition, batch: bytes, timeout_ms: int) -> Any:
+    """Write one batch, acknowledged by all in-sync replicas."""
+    rows = ProduceRequest.TopicProduceData
+    part = rows.PartitionProduceData(index=partition.partition, records=batch)
+    return ProduceRequest(
+        transactional_id=None,
+        acks=-1,
+        timeout_ms=timeout_ms,
+        topic_data=[rows(name=partition.topic, partition_data=[part])],
+        max_version=9,  # from version 13 on topics go by id
     )
 
 

@@ -62,6 +62,8 @@ ASSIGNMENT_PIECE_BYTES_MAX = 900_000
 
 _COMPRESS_FROM_BYTES = 16 * 1024
 _INFLATED_BYTES_MAX = 64 * 1024 * 1024
+# What reading fields of the wrong shape can raise (OverflowError: JSON's Infinity as a number).
+_MALFORMED = (KeyError, TypeError, ValueError, AttributeError, IndexError, OverflowError)
 _ASSIGNMENT_KEY = re.compile(r"(.+)/assignment(?:/(\d{1,6}))?")
 _PROGRESS_KEY = re.compile(r"(.+)/(\d{1,9})")
 
@@ -169,7 +171,7 @@ def decode_command(key: bytes | None, value: bytes | None) -> Command | None:
             epoch=None if document.get("epoch") is None else int(document["epoch"]),
             version=int(document.get("version", 0)),
         )
-    except (KeyError, TypeError, ValueError):
+    except _MALFORMED:
         return None
 
 
@@ -250,12 +252,14 @@ class AssignmentCollector:
             identity = (str(piece["run_id"]), int(piece["version"]), int(piece["pieces"]))
             index = int(piece["piece"])
             partitions, ends = _read_piece(piece)
-        except (KeyError, TypeError, ValueError, AttributeError):
+        except _MALFORMED:
+            return None
+        if not 0 <= index < identity[2]:
             return None
         if identity != self._identity:
             self._identity, self._pieces = identity, {}
         self._pieces[index] = {"partitions": partitions, "ends": ends}
-        return self._document() if set(self._pieces) == set(range(identity[2])) else None
+        return self._document() if len(self._pieces) == identity[2] else None
 
     def _document(self) -> AssignmentDocument:
         assert self._identity is not None
@@ -341,7 +345,7 @@ def decode_progress(key: bytes | None, value: bytes | None) -> SlotProgress | No
                 for row in rows
             ),
         )
-    except (KeyError, TypeError, ValueError, AttributeError, IndexError):
+    except _MALFORMED:
         return None
 
 

@@ -1,7 +1,6 @@
 """Reading and writing the small internal topics: control topic, Connect's offsets.
 
-kafka-python's consumer and producer, with explicit partitions, no group and bounded waits. Not for
-mirrored data, which goes through the hot path.
+Explicit partitions, no group, bounded waits. Not for mirrored data, which takes the hot path.
 """
 
 from __future__ import annotations
@@ -9,21 +8,29 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping
+from functools import partial
 from typing import Any
 
-import kafka.errors as kafka_errors
 from kafka.structs import TopicPartition as KafkaPartition
 
 import kafka
-from sparkmirror.errors import ClusterError, TopicError
+from sparkmirror.errors import ClusterError, MirrorError, TopicError, Unreachable
 from sparkmirror.model import ClusterClient, TopicPartition
-from sparkmirror.wire.faults import quiet_kafka_logs, translated
-from sparkmirror.wire.link import client_options
+from sparkmirror.wire.faults import quiet_kafka_logs, translate, translated
+from sparkmirror.wire.leaders import MOVED, Leaders
+from sparkmirror.wire.link import Link, client_options, error_for
+from sparkmirror.wire.requests import produce_request, record_batch
 
 __all__ = ["TopicTail", "TopicWriter"]
 
 _POLL_MS = 250
-_REQUEST_BYTES_MAX = 16 * 1024 * 1024
+_CLOSE_TIMEOUT_S = 1.0
+_BATCH_BYTES_MAX = 512 * 1024
+_RECORD_OVERHEAD_BYTES = 32
+_TOO_LARGE = frozenset({10, 18})
+_UNKNOWN_TOPIC, _NO_LEADER = 3, 5
+# A lost leader, a broker that lacks in-sync replicas or time: it may be over in a moment.
+_TRY_AGAIN = MOVED | {7, 19, 20, 89}
 
 Record = tuple[int, bytes | None, bytes | None]
 
@@ -114,65 +121,103 @@ class TopicTail:
         consumer, self._consumer = self._consumer, None
         if consumer is not None:
             with translated(self._client.alias, self._doing):
-                consumer.close()
+                consumer.close(timeout_ms=_CLOSE_TIMEOUT_S * 1000)
 
 
 class TopicWriter:
-    """Writes keyed records to given partitions and waits for all of them. Thread-safe."""
+    """Writes keyed records to given partitions and waits for the acknowledgements. Thread-safe.
 
-    def __init__(self, client: ClusterClient) -> None:
-        quiet_kafka_logs()
-        self._client = client
+    Batches go one after the other, so a later record never overtakes an earlier one. A batch whose
+    acknowledgement got lost is written again, which does no harm in a compacted topic.
+    """
+
+    def __init__(self, link: Link, leaders: Leaders) -> None:
+        self._link = link
+        self._leaders = leaders
         self._lock = threading.Lock()
-        self._producer: Any = None
 
     def write(self, topic: str, records: Iterable[tuple[int, bytes, bytes | None]]) -> int:
         """Write ``(partition, key, value)`` in order; returns the count once all are acknowledged.
 
         Raises `MirrorError` when one is refused or unacknowledged after the request timeout; those
-        before it may have been written.
+        before it have been written.
         """
-        alias, timeout_s = self._client.alias, self._client.request_timeout_ms / 1000
-        doing = f"writing to topic {topic}"
-        with self._lock, translated(alias, doing, needs=f"Write on Topic {topic}"):
-            producer = self._open()
-            futures = [
-                producer.send(topic, key=key, value=value, partition=partition)
-                for partition, key, value in records
-            ]
-            producer.flush(timeout=timeout_s)
-            for future in futures:
-                try:
-                    future.get(timeout=timeout_s)
-                except kafka_errors.MessageSizeTooLargeError as error:
-                    raise ClusterError(
-                        f"{doing} failed: a record is larger than the topic allows ({error}).",
-                        where=f"cluster {alias}",
-                        do=f"Raise max.message.bytes of {topic}.",
-                    ) from error
-        return len(futures)
+        count = 0
+        with self._lock:  # so that the records of two callers do not mix
+            deadline = time.monotonic() + self._link.client.request_timeout_ms / 1000
+            closes = self._link.closes
+            for partition, batch in _batches(records):
+                tp = TopicPartition(topic, partition)
+                data = record_batch(batch, int(time.time() * 1000))
+                self._write_batch(tp, data, deadline, closes)
+                count += len(batch)
+        return count
 
-    def _open(self) -> Any:
-        if self._producer is None:
-            timeout_ms = self._client.request_timeout_ms
-            self._producer = kafka.KafkaProducer(
-                **client_options(self._client),
-                acks="all",
-                enable_idempotence=False,  # a repeated record does no harm in a compacted topic
-                max_in_flight_requests_per_connection=1,  # but an overtaken one would
-                max_block_ms=timeout_ms,
-                delivery_timeout_ms=timeout_ms + 1_000,
-                max_request_size=_REQUEST_BYTES_MAX,
-                allow_auto_create_topics=False,
-                metrics_enabled=False,
-                bootstrap_timeout_ms=timeout_ms,
+    def _write_batch(self, tp: TopicPartition, batch: bytes, deadline: float, closes: int) -> None:
+        fresh = False
+        backoff_s = self._link.client.retry_backoff_ms / 1000
+        while True:
+            error: MirrorError
+            try:
+                code = self._try(tp, batch, deadline, fresh=fresh)
+            except Unreachable as unreachable:
+                error = unreachable
+            else:
+                if code == 0:
+                    return
+                error = self._error(tp, code, len(batch))
+                if code not in _TRY_AGAIN:
+                    raise error
+            if time.monotonic() + backoff_s > deadline or self._link.closes != closes:
+                raise error
+            time.sleep(backoff_s)
+            fresh = True
+
+    def _error(self, tp: TopicPartition, code: int, size: int) -> MirrorError:
+        alias, doing = self._link.client.alias, f"writing to {tp}"
+        if code in _TOO_LARGE:
+            return ClusterError(
+                f"{doing} failed: a batch of {size} bytes is larger than the topic allows.",
+                where=f"cluster {alias}",
+                do=f"Raise max.message.bytes of {tp.topic}.",
             )
-        return self._producer
+        return translate(error_for(code), alias, doing, needs=f"Write on Topic {tp.topic}")
 
-    def close(self) -> None:
-        """Close the producer; what was written is already acknowledged."""
-        with self._lock:
-            producer, self._producer = self._producer, None
-        if producer is not None:
-            with translated(self._client.alias, "closing a producer"):
-                producer.close(timeout=2)
+    def _try(self, tp: TopicPartition, batch: bytes, deadline: float, *, fresh: bool) -> int:
+        """Error code of one attempt; "leader not available" when nobody leads the partition."""
+        led, gone = self._leaders.by_leader([tp], fresh=fresh)
+        if tp in gone:
+            return _UNKNOWN_TOPIC
+        if not led:
+            return _NO_LEADER
+        (node,) = led
+        left_ms = max(50, int((deadline - time.monotonic()) * 1000))
+        response = self._link.request(
+            partial(produce_request, tp, batch, left_ms),
+            f"writing to {tp}",
+            node=node,
+            timeout_ms=left_ms,
+            needs=f"Write on Topic {tp.topic}",
+        )
+        return int(response.responses[0].partition_responses[0].error_code)
+
+
+def _batches(
+    records: Iterable[tuple[int, bytes, bytes | None]],
+) -> Iterator[tuple[int, list[tuple[bytes, bytes | None]]]]:
+    """Runs of records for one partition, each at most `_BATCH_BYTES_MAX` unless it is one record.
+
+    The order across partitions is that of the input as well.
+    """
+    run: list[tuple[bytes, bytes | None]] = []
+    at, size = -1, 0
+    for partition, key, value in records:
+        weight = len(key) + len(value or b"") + _RECORD_OVERHEAD_BYTES
+        if run and (partition != at or size + weight > _BATCH_BYTES_MAX):
+            yield at, run
+            run, size = [], 0
+        at = partition
+        run.append((key, value))
+        size += weight
+    if run:
+        yield at, run

@@ -1,0 +1,221 @@
+"""The drop-in command ``kafka-mirror-maker``: MirrorMaker 1's options and exit codes.
+
+Exit codes, as the Java tool's: 1 for ``--help``, no or wrong options, and anything wrong with the
+files or the start; 255 if the mirror failed while running; 0 for ``--version`` and after Ctrl+C,
+143 after SIGTERM, both drained.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NoReturn
+
+from sparkmirror.cli.errors import show_error
+from sparkmirror.errors import ConfigError, MirrorError
+
+__all__ = ["main"]
+
+_EXIT_WRONG = 1
+_EXIT_FAILED = 255
+_EXIT_SIGTERM = 143
+# run_mirror's exit codes -> the Java tool's; what is not here stays.
+_EXIT_CODES = {1: _EXIT_FAILED, 2: _EXIT_WRONG, 3: _EXIT_WRONG}
+_START_FAILED = 3
+
+_JAVA_CLASS = "it names Java code, which cannot be loaded"
+_REFUSED = {
+    "message.handler": f"{_JAVA_CLASS}: records are carried as raw batches and never decoded",
+    "message.handler.args": "there is no message handler to give them to",
+    "consumer.rebalance.listener": f"{_JAVA_CLASS}, and partitions are not dealt by rebalances",
+    "rebalance.listener.args": "there is no rebalance listener to give them to",
+}
+
+
+class _Parser(argparse.ArgumentParser):
+    """Raises ConfigError where argparse would end the process with its own exit code."""
+
+    def error(self, message: str) -> NoReturn:
+        raise ConfigError(
+            f"{message[:1].upper()}{message[1:]}.",
+            where=self.prog,
+            do=f"Run {self.prog} --help to see the options.",
+        )
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = _Parser(
+        prog="kafka-mirror-maker",
+        description="This tool helps to continuously copy data between two Kafka clusters.",
+        add_help=False,
+    )
+    _add_supported(parser)
+    _add_refused(parser)
+    parser.add_argument("--help", action="store_true", help="Print this information.")
+    parser.add_argument("--version", action="store_true", help="Print the version.")
+    return parser
+
+
+def _add_supported(parser: argparse.ArgumentParser) -> None:
+    for name, doc in (
+        ("consumer.config", "Properties of the consumer of the source cluster. Required."),
+        ("producer.config", "Properties of the producer of the target cluster. Required."),
+    ):
+        parser.add_argument(f"--{name}", dest=name, metavar="FILE", type=Path, help=doc)
+    parser.add_argument(
+        "--include", metavar="REGEX", help="Topics to mirror: Java regexes, separated by commas."
+    )
+    parser.add_argument(
+        "--whitelist",
+        metavar="REGEX",
+        help="DEPRECATED, use --include instead; ignored if --include is given.",
+    )
+    parser.add_argument(
+        "--num.streams",
+        dest="num_streams",
+        metavar="N",
+        type=int,
+        default=1,
+        help="Parallel streams: Spark tasks that the partitions are dealt to. (default: 1)",
+    )
+    parser.add_argument(
+        "--offset.commit.interval.ms",
+        dest="offset_commit_interval_ms",
+        metavar="MS",
+        type=int,
+        default=60_000,
+        help="Upper bound of the time between two commits of the group's offsets, which are "
+        "committed each second at least. (default: 60000)",
+    )
+    parser.add_argument(
+        "--abort.on.send.failure",
+        dest="abort_on_send_failure",
+        metavar="BOOLEAN",
+        default="true",
+        help="Stop when records cannot be written to the target, so that none are lost. Only true "
+        "is supported. (default: true)",
+    )
+    parser.add_argument(
+        "--new.consumer",
+        dest="new_consumer",
+        action="store_true",
+        help="DEPRECATED, has no effect: there is only one consumer.",
+    )
+    parser.add_argument(
+        "--sparkmirror.master",
+        dest="master",
+        metavar="URL",
+        default="local[*]",
+        help="Spark master to run on: local[*] (default), local[N] or spark://host:port.",
+    )
+
+
+def _add_refused(parser: argparse.ArgumentParser) -> None:
+    for name, reason in _REFUSED.items():
+        parser.add_argument(
+            f"--{name}", dest=name, metavar="JAVA", help=f"Not supported: {reason}."
+        )
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command with ``argv`` (default: the process's); returns the exit code."""
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    parser = _parser()
+    if not arguments:
+        parser.print_help(sys.stderr)
+        return _EXIT_WRONG
+    try:
+        options = parser.parse_args(arguments)
+        if options.help:
+            parser.print_help(sys.stderr)
+            return _EXIT_WRONG
+        if options.version:
+            return _print_version()
+        missing = _missing(options)
+        if missing:
+            print(f'Missing required argument "[{missing}]"', file=sys.stderr)
+            parser.print_help(sys.stderr)
+            return _EXIT_WRONG
+        include = _checked_include(options)
+    except MirrorError as error:
+        show_error(error)
+        return _EXIT_WRONG
+    return _run(options, include)
+
+
+def _missing(options: argparse.Namespace) -> str:
+    given = vars(options)
+    return next((key for key in ("consumer.config", "producer.config") if given[key] is None), "")
+
+
+def _checked_include(options: argparse.Namespace) -> str:
+    """The include list; ConfigError for an option that is not supported."""
+    for name, reason in _REFUSED.items():
+        if vars(options)[name] is not None:
+            raise ConfigError(
+                f"This option is not supported: {reason}.", where=f"--{name}", do="Leave it out."
+            )
+    abort = options.abort_on_send_failure.strip().lower()
+    if abort not in ("true", "false"):
+        raise ConfigError(
+            f"'{options.abort_on_send_failure}' is neither true nor false.",
+            where="--abort.on.send.failure",
+            do="Leave the option out, or write true.",
+        )
+    if abort == "false":
+        raise ConfigError(
+            "false is not supported in this release: it would drop records that cannot be "
+            "written and go on.",
+            where="--abort.on.send.failure",
+            do="Leave the option out: the mirror stops instead, and nothing is lost.",
+        )
+    include: str | None = options.whitelist if options.include is None else options.include
+    if include is None:
+        raise ConfigError(
+            "include list must be specified.",
+            where="--include",
+            do="Name the topics to mirror, for example --include 'orders.*,payments'.",
+        )
+    if options.include is not None and options.whitelist is not None:
+        print("warning: --whitelist is ignored, since --include is given.", file=sys.stderr)
+    if options.new_consumer:
+        print("warning: --new.consumer has no effect.", file=sys.stderr)
+    return include
+
+
+def _run(options: argparse.Namespace, include: str) -> int:
+    given = vars(options)
+    try:
+        from sparkmirror.cli.run import RunOptions, run_mirror  # noqa: PLC0415
+        from sparkmirror.config.mm1 import load_mm1  # noqa: PLC0415
+
+        settings = load_mm1(
+            given["consumer.config"],
+            given["producer.config"],
+            include=include,
+            num_streams=options.num_streams,
+            offset_commit_interval_ms=options.offset_commit_interval_ms,
+        )
+        run_options = RunOptions(
+            master=options.master,
+            sigterm_exit_code=_EXIT_SIGTERM,
+            start_failure_exit_code=_START_FAILED,
+        )
+    except MirrorError as error:
+        show_error(error)
+        return _EXIT_WRONG
+    code = run_mirror(settings, run_options)
+    return _EXIT_CODES.get(code, code)
+
+
+def _print_version() -> int:
+    from sparkmirror.cli.run import tool_version  # noqa: PLC0415
+
+    print(tool_version())
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,297 @@
+"""Read a MirrorMaker 2 properties file.
+
+``load_mm2`` goes in this order: lines (``properties``), placeholders (``providers``), meaning of
+each key (``keys``), values (``values``), then one derived configuration per flow (``scoping``)
+that ``flow`` turns into typed settings. Everything wrong of one kind is told in one error.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from sparkmirror.config import remarks
+from sparkmirror.config.flow import (
+    bootstrap_servers,
+    client,
+    fetch_settings,
+    position_interval_ms,
+    produce_settings,
+)
+from sparkmirror.config.keys import KeyUse, Lost, classify, unknown_keys_error
+from sparkmirror.config.properties import Entry, load_properties
+from sparkmirror.config.providers import resolve
+from sparkmirror.config.scoping import (
+    admin_config,
+    cluster_pairs,
+    connector_config,
+    consumer_config,
+    data_producer_config,
+    worker_config,
+)
+from sparkmirror.config.settings import Scope, Status, Type, names
+from sparkmirror.config.values import Reader, check, merge_errors, parse_list, split_list
+from sparkmirror.errors import ConfigError
+from sparkmirror.model import (
+    FlowSettings,
+    MirrorMode,
+    MirrorSettings,
+    PolicySettings,
+    TopicSettings,
+)
+from sparkmirror.policy import policy_kind
+
+__all__ = ["load_mm2"]
+
+_TOPIC_CHARS = re.compile(r"[A-Za-z0-9._-]*")
+
+
+def load_mm2(path: Path, *, clusters: Sequence[str] = ()) -> MirrorSettings:
+    """Read, check and split a MirrorMaker 2 file into its enabled flows.
+
+    ``clusters``: only flows to these targets (empty = all). Raises ConfigError with the file, line
+    and key of everything that is wrong, and when no flow is left.
+    """
+    raw, told = resolve(load_properties(path))
+    aliases = _aliases(raw, path)
+    uses, lost = _classify_all(raw, aliases, path)
+    _check_values(uses, path)
+    selected = [
+        (source, target)
+        for source, target in cluster_pairs(raw, aliases)
+        if (not clusters or target in clusters) and _enabled(raw, source, target)
+    ]
+    if not selected:
+        raise _no_flows(raw, aliases, clusters, path)
+    flows = _flows(raw, selected, path)
+    confs = {
+        f"{source}->{target}": connector_config(raw, source, target) for source, target in selected
+    }
+    lists = [(use.entry, split_list(use.entry.value)) for use in uses if _is_list(use)]
+    by_line = told + remarks.lost_keys(lost) + remarks.repeated_elements(lists)
+    by_line += (features := remarks.unavailable_features(confs, str(path)))[:-1]
+    warnings = [
+        *sorted(by_line, key=_line),
+        *features[-1:],
+        *remarks.ignored_keys(uses, str(path)),
+        *remarks.loops(flows, str(path)),
+    ]
+    return MirrorSettings(
+        flows=flows, clusters=aliases, mode=MirrorMode.MM2, warnings=tuple(warnings)
+    )
+
+
+def _line(remark: str) -> int:
+    match = re.search(r":(\d+): ", remark)
+    return int(match.group(1)) if match else 0
+
+
+def _is_list(use: KeyUse) -> bool:
+    return use.setting.type is Type.LIST
+
+
+def _aliases(raw: Mapping[str, Entry], path: Path) -> tuple[str, ...]:
+    entry = raw.get("clusters")
+    if entry is None:
+        raise ConfigError(
+            "clusters is missing: this is no MirrorMaker 2 file.",
+            where=str(path),
+            do="Add clusters=A,B and A.bootstrap.servers, B.bootstrap.servers and A->B.enabled; "
+            "for MirrorMaker 1's files use kafka-mirror-maker.",
+        )
+    aliases = parse_list(entry)
+    if not aliases:
+        raise ConfigError("clusters is empty.", where=entry.where, do="Write clusters=A,B.")
+    for alias in aliases:
+        if re.search(r"\s", alias) or "->" in alias:
+            raise ConfigError(
+                f"clusters holds '{alias}', which is no alias.",
+                where=entry.where,
+                do="Separate aliases by commas; an alias holds no blanks and no '->'.",
+            )
+    return aliases
+
+
+def _classify_all(
+    raw: Mapping[str, Entry], aliases: Sequence[str], path: Path
+) -> tuple[list[KeyUse], list[Lost]]:
+    uses: list[KeyUse] = []
+    lost: list[Lost] = []
+    errors: list[ConfigError] = []
+    unknown: list[Entry] = []
+    for entry in raw.values():
+        outcome = classify(entry, aliases)
+        if outcome is None:
+            unknown.append(entry)
+        elif isinstance(outcome, KeyUse):
+            uses.append(outcome)
+        elif isinstance(outcome, Lost):
+            lost.append(outcome)
+        else:
+            errors.append(outcome)
+    if unknown:
+        errors.append(unknown_keys_error(unknown, str(path), aliases))
+    if errors:
+        raise merge_errors(errors, str(path))
+    return uses, lost
+
+
+def _check_values(uses: Sequence[KeyUse], path: Path) -> None:
+    errors: list[ConfigError] = []
+    for use in uses:
+        if use.ignored or use.entry.key.startswith("config.providers."):
+            continue
+        try:
+            _check_value(use)
+        except ConfigError as error:
+            errors.append(error)
+    if errors:
+        raise merge_errors(errors, str(path))
+
+
+def _check_value(use: KeyUse) -> None:
+    entry, setting = use.entry, use.setting
+    check(entry, setting)
+    value = entry.value.strip()
+    if setting.status is Status.REFUSED and (value or setting.type is not Type.LIST):
+        raise ConfigError(
+            f"{entry.key} cannot be used: {setting.reason}.", where=entry.where, do="Remove it."
+        )
+    if setting.name == "bootstrap.servers":
+        bootstrap_servers(entry)
+    elif setting.name == "replication.policy.separator" and not _TOPIC_CHARS.fullmatch(value):
+        raise ConfigError(
+            f"{entry.key} holds characters that no topic name may have.",
+            where=entry.where,
+            do="Use letters, digits, '.', '_' and '-' only.",
+        )
+    elif setting.name == "exactly.once.support" and value.lower() == "required":
+        raise _no_exactly_once(entry)
+
+
+def _no_exactly_once(entry: Entry) -> ConfigError:
+    return ConfigError(
+        f"{entry.key}={entry.value.strip()}: exactly-once is not available in this release.",
+        where=entry.where,
+        do="Remove the key: delivery is then at least once (idempotent producer; the position is "
+        "committed after the records).",
+    )
+
+
+def _enabled(raw: Mapping[str, Entry], source: str, target: str) -> bool:
+    return Reader(connector_config(raw, source, target), Scope.CONNECTOR).boolean("enabled")
+
+
+def _no_flows(
+    raw: Mapping[str, Entry], aliases: Sequence[str], clusters: Sequence[str], path: Path
+) -> ConfigError:
+    enabled = [
+        f"{source}->{target}"
+        for source, target in cluster_pairs(raw, aliases)
+        if _enabled(raw, source, target)
+    ]
+    if enabled:
+        do = (
+            f"--clusters {' '.join(clusters)} keeps only flows to these targets; the file enables "
+            f"{', '.join(enabled)}."
+        )
+    elif len(aliases) < 2:
+        do = "Name two clusters at least, and enable a flow between them: A->B.enabled=true."
+    else:
+        do = f"Enable one, for example {aliases[0]}->{aliases[1]}.enabled=true."
+    return ConfigError("No source->target replication flows.", where=str(path), do=do)
+
+
+def _flows(
+    raw: Mapping[str, Entry], selected: Sequence[tuple[str, str]], path: Path
+) -> tuple[FlowSettings, ...]:
+    flows: list[FlowSettings] = []
+    errors: list[ConfigError] = []
+    for source, target in selected:
+        try:
+            flows.append(_flow(raw, source, target, str(path)))
+        except ConfigError as error:
+            errors.append(error)
+    if errors:
+        raise merge_errors(errors, str(path))
+    return tuple(flows)
+
+
+def _flow(raw: Mapping[str, Entry], source: str, target: str, path: str) -> FlowSettings:
+    conf = connector_config(raw, source, target)
+    worker = worker_config(raw, source, target)
+    flow = Reader(conf, Scope.CONNECTOR)
+    storage = Reader(worker, Scope.WORKER)
+    own = Reader(_own_settings(raw, f"{source}->{target}"), Scope.SPARKMIRROR)
+    if storage.text("exactly.once.source.support") == "enabled":
+        raise _no_exactly_once(worker["exactly.once.source.support"])
+    consumer = consumer_config(conf, "source", "replication-consumer")
+    producer = data_producer_config(worker, conf)
+    source_admin = admin_config(conf, "source", "replication-source-admin")
+    target_admin = admin_config(conf, "target", "replication-target-admin")
+    source_key, target_key = f"{source}.bootstrap.servers", f"{target}.bootstrap.servers"
+    return FlowSettings(
+        source=client(
+            source, consumer, Scope.CONSUMER, consumer["client.id"].value,
+            path=path, key=source_key,
+        ),
+        target=client(
+            target, producer, Scope.PRODUCER, producer["client.id"].value.strip(),
+            path=path, key=target_key,
+        ),
+        source_admin=client(
+            source, source_admin, Scope.ADMIN, source_admin["client.id"].value,
+            path=path, key=source_key,
+        ),
+        target_admin=client(
+            target, target_admin, Scope.ADMIN, target_admin["client.id"].value,
+            path=path, key=target_key,
+        ),
+        tasks_max=flow.integer("tasks.max"),
+        policy=_policy(flow),
+        topics=_topics(flow),
+        fetch=fetch_settings(consumer),
+        produce=produce_settings(producer, join_bytes=own.integer("sparkmirror.join.bytes")),
+        position_interval_ms=position_interval_ms(
+            own.integer("sparkmirror.position.interval.ms"),
+            storage.integer("offset.flush.interval.ms"),
+        ),
+        epoch_s=own.integer("sparkmirror.epoch.seconds"),
+        offset_storage_topic=storage.text("offset.storage.topic"),
+        offset_storage_partitions=storage.integer("offset.storage.partitions"),
+        offset_storage_replication_factor=storage.integer("offset.storage.replication.factor"),
+    )  # fmt: skip
+
+
+def _own_settings(raw: Mapping[str, Entry], flow: str) -> dict[str, Entry]:
+    own: dict[str, Entry] = {}
+    for name in names(Scope.SPARKMIRROR):
+        entry = raw.get(f"{flow}.{name}", raw.get(name))
+        if entry is not None:
+            own[name] = entry
+    return own
+
+
+def _policy(flow: Reader) -> PolicySettings:
+    return PolicySettings(
+        kind=policy_kind(flow.text("replication.policy.class")),
+        separator=flow.text("replication.policy.separator"),
+        internal_separator_enabled=flow.boolean(
+            "replication.policy.internal.topic.separator.enabled"
+        ),
+    )
+
+
+def _topics(flow: Reader) -> TopicSettings:
+    return TopicSettings(
+        include=flow.elements("topics"),
+        exclude=flow.elements("topics.exclude"),
+        config_properties_exclude=flow.elements("config.properties.exclude"),
+        # Java compares with "source" exactly, and takes anything else for the target's.
+        use_defaults_from="source" if flow.text("use.defaults.from") == "source" else "target",
+        replication_factor=flow.integer("replication.factor"),
+        refresh_enabled=flow.boolean("refresh.topics.enabled"),
+        refresh_interval_s=flow.integer("refresh.topics.interval.seconds"),
+        heartbeats_replication_enabled=flow.boolean("heartbeats.replication.enabled"),
+    )

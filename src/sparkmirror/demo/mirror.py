@@ -1,0 +1,138 @@
+"""The mirror of the demo: a real ``mm2.properties`` file and the real command that runs it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from sparkmirror.demo.guard import forget, guard_process
+from sparkmirror.demo.java import JavaHome, java_environment
+from sparkmirror.errors import MirrorError
+from sparkmirror.model import TopicPartition
+from sparkmirror.wire.client import Cluster
+
+__all__ = ["MirrorProcess", "lag", "mm2_properties", "partitions_of"]
+
+_DRAIN_TIMEOUT_S = 15.0
+_POLL_S = 0.2
+
+
+def mm2_properties(source: Cluster, target: Cluster, topics: Sequence[str]) -> str:
+    """The text of a MirrorMaker 2 file for ``source->target``."""
+    a, b = source.alias, target.alias
+    return f"""# Written by `sparkmirror demo`. MirrorMaker 2 reads the same file.
+clusters = {a}, {b}
+{a}.bootstrap.servers = {",".join(source.client.bootstrap_servers)}
+{b}.bootstrap.servers = {",".join(target.client.bootstrap_servers)}
+
+{a}->{b}.enabled = true
+{a}->{b}.topics = {", ".join(topics)}
+tasks.max = 2
+refresh.topics.interval.seconds = 10
+
+# One broker each: one replica.
+replication.factor = 1
+{b}.offset.storage.replication.factor = 1
+
+# This demo is about the records.
+emit.heartbeats.enabled = false
+emit.checkpoints.enabled = false
+emit.offset-syncs.enabled = false
+sync.topic.configs.enabled = false
+sync.topic.acls.enabled = false
+"""
+
+
+def partitions_of(cluster: Cluster, topics: Sequence[str]) -> list[TopicPartition]:
+    """All partitions of those ``topics`` that exist."""
+    return [
+        TopicPartition(name, number)
+        for name, view in sorted(cluster.topics(topics).items())
+        for number in range(view.partitions)
+    ]
+
+
+def lag(
+    source: Cluster,
+    target: Cluster,
+    partitions: Sequence[TopicPartition],
+    remote_topic: Callable[[str], str],
+) -> tuple[int, int]:
+    """(offsets still to mirror, partitions that have a position) as the clusters know it.
+
+    Positions are the committed offsets of MirrorMaker 2 mode, so this needs no mirror to ask.
+    """
+    ends = source.end_offsets(partitions, "read_committed")
+    starts = source.earliest_offsets(partitions)
+    copies = {at: TopicPartition(remote_topic(at.topic), at.partition) for at in partitions}
+    group = f"__mirror.{source.alias}->{target.alias}"
+    committed = target.committed_offsets(group, list(copies.values()))
+    missing = 0
+    for at, copy in copies.items():
+        position = committed[copy].offset if copy in committed else starts[at]
+        missing += max(ends[at] - position, 0)
+    return missing, len(committed)
+
+
+class MirrorProcess:
+    """``sparkmirror run FILE`` as a child that shares our terminal."""
+
+    def __init__(self, file: Path, work_dir: Path, java: JavaHome, *, live: bool) -> None:
+        environment = {**os.environ, **java_environment(java)}
+        if not live:
+            environment["TERM"] = "dumb"
+        command = [sys.executable, "-m", "sparkmirror.cli.main", "run", str(file)]
+        self._work_dir = work_dir
+        # It stays in our process group: Ctrl+C and the terminal's keys reach it as in real life.
+        self._process = subprocess.Popen(
+            [*command, "--work-dir", str(work_dir)], env=environment, text=False
+        )
+        guard_process(self._process.pid)
+
+    def wait_for(self, condition: Callable[[], bool], *, timeout_s: float, what: str) -> None:
+        """Waits until ``condition()``; MirrorError when the mirror ends or time is up first."""
+        deadline = time.monotonic() + timeout_s
+        while not condition():
+            code = self._process.poll()
+            if code is not None or time.monotonic() > deadline:
+                said = f"ended with exit code {code}" if code is not None else "went on"
+                raise MirrorError(
+                    f"The mirror {said} before {what} ({timeout_s:.0f} s at most).",
+                    where=str(self._work_dir),
+                    do="The error above, or the log files there, say why.",
+                )
+            time.sleep(_POLL_S)
+
+    def drain(self) -> None:
+        """SIGTERM: everything read is written, then it ends; MirrorError when it does not."""
+        self._process.send_signal(signal.SIGTERM)
+        try:
+            code = self._process.wait(_DRAIN_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            code = None
+        self.close()
+        if code != 0:
+            said = "did not end" if code is None else f"ended with exit code {code}"
+            raise MirrorError(
+                f"The mirror {said} {_DRAIN_TIMEOUT_S:.0f} s after it was asked to drain."
+                if code is None
+                else f"The mirror {said} when it was asked to drain.",
+                where=str(self._work_dir),
+                do="The error above, or the log files there, say why.",
+            )
+
+    def close(self) -> None:
+        """Ends it, in peace if it does so in time."""
+        if self._process.poll() is None:
+            self._process.send_signal(signal.SIGTERM)
+            try:
+                self._process.wait(_DRAIN_TIMEOUT_S)
+            except subprocess.TimeoutExpired:
+                self._process.kill()
+        self._process.wait()
+        forget(self._process.pid)

@@ -1,0 +1,79 @@
+"""A transactional producer for the demo: Kafka's console tools can commit, but not abort."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Iterable
+
+import kafka
+import kafka.errors
+
+from sparkmirror.demo.scenario import Payment
+from sparkmirror.errors import ClusterError
+
+__all__ = ["send_payments"]
+
+_TIMEOUT_S = 30.0
+
+
+def send_payments(
+    bootstrap_servers: str,
+    topic: str,
+    payments: Iterable[Payment],
+    *,
+    transactional_id: str,
+    pause_s: float = 0.0,
+    stop: threading.Event | None = None,
+) -> tuple[int, int]:
+    """Sends each payment in a transaction of its own; (committed, aborted) records.
+
+    ``pause_s`` between two of them; ``stop`` ends it early, between two of them. Records of an
+    aborted one are on the broker before the abort, or the log would not hold any of them.
+    Raises ClusterError when the broker refuses one or does not answer.
+    """
+    logging.getLogger("kafka").setLevel(logging.ERROR)
+    counts = {True: 0, False: 0}
+    try:
+        producer = kafka.KafkaProducer(
+            bootstrap_servers=bootstrap_servers,
+            transactional_id=transactional_id,
+            acks="all",
+            request_timeout_ms=int(_TIMEOUT_S * 1000),
+            # Each transaction waits for the markers of the one before it: ask often.
+            retry_backoff_ms=10,
+        )
+        try:
+            producer.init_transactions()
+            for payment in payments:
+                if stop is not None and stop.is_set():
+                    break
+                _send(producer, topic, payment)
+                counts[payment.committed] += len(payment.records)
+                if pause_s:
+                    (stop or threading.Event()).wait(pause_s)
+        finally:
+            producer.close(timeout=_TIMEOUT_S)
+    except kafka.errors.KafkaError as error:
+        raise ClusterError(
+            f"A transaction failed: {error}",
+            where=f"{bootstrap_servers}, topic {topic}",
+            do="Look at the broker's log, then start the demo again.",
+        ) from error
+    return counts[True], counts[False]
+
+
+def _send(producer: kafka.KafkaProducer, topic: str, payment: Payment) -> None:
+    producer.begin_transaction()
+    kind = b"commit" if payment.committed else b"abort"
+    futures = [
+        producer.send(topic, value, key=key, partition=partition, headers=[("fate", kind)])
+        for partition, key, value in payment.records
+    ]
+    producer.flush(timeout=_TIMEOUT_S)
+    for future in futures:
+        future.get(timeout=_TIMEOUT_S)
+    if payment.committed:
+        producer.commit_transaction()
+    else:
+        producer.abort_transaction()

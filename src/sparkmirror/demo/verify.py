@@ -1,0 +1,223 @@
+"""Checks that two clusters hold the same records, read back by Kafka's own console consumer.
+
+Nothing of this package's data path takes part: no bug of ours can cancel out. A partition is
+equal when count and digest are; the digest covers timestamp, headers, key and value of every
+committed record, in order.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import signal
+import subprocess
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import IO
+
+from sparkmirror.demo.guard import forget, spawn
+from sparkmirror.demo.jvm import KafkaRuntime
+from sparkmirror.errors import ClusterError
+from sparkmirror.model import TopicPartition
+from sparkmirror.wire.client import Cluster
+
+__all__ = ["PartitionResult", "Reading", "compare", "digests", "read_topics"]
+
+_READ_TIMEOUT_S = 120.0
+_POLL_S = 0.15
+_CONSUMER = "org.apache.kafka.tools.consumer.ConsoleConsumer"
+# One record of the console consumer: time, partition, headers, key, value. A line without this
+# head belongs to the record before it, whose value has a line feed in it.
+_HEAD = re.compile(rb"(?:CreateTime|LogAppendTime|NoTimestampType):(-?\d+)\tPartition:(\d+)\t")
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """What one partition holds: number of committed records, and their SHA-256 (hexadecimal)."""
+
+    records: int
+    digest: str
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionResult:
+    """One source partition beside its copy; ``target`` is None when there is no such partition."""
+
+    topic: str
+    partition: int
+    source: Reading
+    target: Reading | None
+
+    @property
+    def equal(self) -> bool:
+        """Whether the copy holds the same records in the same order."""
+        return self.source == self.target
+
+
+def compare(
+    source: Mapping[TopicPartition, Reading],
+    target: Mapping[TopicPartition, Reading],
+    remote_topic: Callable[[str], str],
+) -> list[PartitionResult]:
+    """Source partitions beside the target's, in order; ``remote_topic`` names a topic's copy.
+
+    A target partition that the source does not have counts as a difference, too.
+    """
+    copies = {TopicPartition(remote_topic(at.topic), at.partition): at for at in source}
+    results = [
+        PartitionResult(at.topic, at.partition, source[at], target.get(copy))
+        for copy, at in copies.items()
+    ]
+    results += [
+        PartitionResult(at.topic, at.partition, _EMPTY, reading)
+        for at, reading in target.items()
+        if at not in copies
+    ]
+    return sorted(results, key=lambda result: (result.topic, result.partition))
+
+
+_EMPTY = Reading(0, hashlib.sha256().hexdigest())
+
+
+def digests(lines: Iterable[bytes]) -> dict[int, Reading]:
+    """Readings by partition from the console consumer's output, line by line.
+
+    The kind of timestamp is left out: a topic that stamps on arrival passes its times on to a
+    copy that does not.
+    """
+    counts: dict[int, int] = {}
+    hashes = {}
+    current = None
+    for line in lines:
+        if found := _HEAD.match(line):
+            partition = int(found[2])
+            if partition not in hashes:
+                hashes[partition] = hashlib.sha256()
+                counts[partition] = 0
+            current = hashes[partition]
+            counts[partition] += 1
+            current.update(found[1] + b"\t" + line[found.end() :])
+        elif current is not None:
+            current.update(line)
+    return {number: Reading(counts[number], one.hexdigest()) for number, one in hashes.items()}
+
+
+class _TopicReader:
+    """One console consumer for one topic, and the thread that digests what it prints."""
+
+    def __init__(self, runtime: KafkaRuntime, bootstrap_servers: str, topic: str) -> None:
+        self.topic = topic
+        self.group = f"demo-verify-{uuid.uuid4().hex[:12]}"
+        self.readings: dict[int, Reading] = {}
+        consumer = ("enable.auto.commit=true", "auto.commit.interval.ms=200", "check.crcs=true")
+        shown = ("timestamp", "partition", "headers", "key")
+        command = runtime.command(
+            _CONSUMER,
+            *("--bootstrap-server", bootstrap_servers, "--topic", topic, "--from-beginning"),
+            *("--isolation-level", "read_committed", "--group", self.group),
+            *_each("--command-property", consumer),
+            *_each("--formatter-property", [f"print.{name}=true" for name in shown]),
+            # An absent key or value must not look like an empty one.
+            *_each("--formatter-property", ["null.literal=\x01null"]),
+            heap="192m",
+            log_level="error",
+        )
+        self._process = spawn(command, output=subprocess.PIPE, errors=subprocess.DEVNULL)
+        assert self._process.stdout is not None
+        self._thread = threading.Thread(
+            target=self._digest, args=(self._process.stdout,), name=f"verify {topic}", daemon=True
+        )
+        self._thread.start()
+
+    def _digest(self, output: IO[bytes]) -> None:
+        self.readings = digests(output)
+
+    @property
+    def runs(self) -> bool:
+        return self._process.poll() is None
+
+    def finish(self) -> None:
+        """Lets the consumer close, so that all it has read is printed, and reads the rest."""
+        if self.runs:
+            self._process.send_signal(signal.SIGTERM)
+        self._thread.join(_READ_TIMEOUT_S)
+        self.close()
+
+    def close(self) -> None:
+        """Ends the process, whatever it is doing."""
+        if self.runs:
+            self._process.kill()
+        self._process.wait()
+        forget(self._process.pid)
+
+
+def read_topics(
+    runtime: KafkaRuntime, cluster: Cluster, topics: Sequence[str]
+) -> dict[TopicPartition, Reading]:
+    """Every committed record of ``topics``, counted and digested by partition.
+
+    Reads up to the end offsets of this moment; all topics at the same time, a JVM each. Topics
+    that do not exist are missing from the answer. Raises ClusterError when a consumer ends
+    early or takes longer than two minutes.
+    """
+    found = cluster.topics(topics)
+    partitions = {
+        topic: [TopicPartition(topic, number) for number in range(view.partitions)]
+        for topic, view in found.items()
+    }
+    every = [at for some in partitions.values() for at in some]
+    ends = cluster.end_offsets(every, "read_committed")
+    starts = cluster.earliest_offsets(every)
+    full = {at: end for at, end in ends.items() if end > starts.get(at, 0)}
+    servers = ",".join(cluster.client.bootstrap_servers)
+    busy = [topic for topic in partitions if any(at in full for at in partitions[topic])]
+    readers: list[_TopicReader] = []
+    try:
+        readers += (_TopicReader(runtime, servers, topic) for topic in busy)
+        _wait_for_ends(cluster, readers, partitions, full)
+        for reader in readers:
+            reader.finish()
+    finally:
+        for reader in readers:
+            reader.close()
+    result = dict.fromkeys(every, _EMPTY)
+    for reader in readers:
+        for number, reading in reader.readings.items():
+            result[TopicPartition(reader.topic, number)] = reading
+    return result
+
+
+def _wait_for_ends(
+    cluster: Cluster,
+    readers: Sequence[_TopicReader],
+    partitions: Mapping[str, Sequence[TopicPartition]],
+    ends: Mapping[TopicPartition, int],
+) -> None:
+    """Waits until every consumer has committed the end of each of its partitions.
+
+    It commits what it has printed, and goes past transaction markers, which no record shows.
+    """
+    deadline = time.monotonic() + _READ_TIMEOUT_S
+    waiting = list(readers)
+    while waiting:
+        time.sleep(_POLL_S)
+        still = []
+        for reader in waiting:
+            wanted = [at for at in partitions[reader.topic] if at in ends]
+            done = cluster.committed_offsets(reader.group, wanted)
+            if any(at not in done or done[at].offset < ends[at] for at in wanted):
+                still.append(reader)
+                if not reader.runs or time.monotonic() > deadline:
+                    raise ClusterError(
+                        f"Kafka's console consumer did not read {reader.topic} to its end.",
+                        where=f"cluster {cluster.alias}",
+                        do="Look at the broker's log, then run the check again.",
+                    )
+        waiting = still
+
+
+def _each(option: str, values: Iterable[str]) -> list[str]:
+    return [word for value in values for word in (option, value)]

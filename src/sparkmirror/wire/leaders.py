@@ -1,0 +1,128 @@
+"""Who leads which partition, and the requests that go to the leaders, for the control plane."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from functools import partial
+from typing import Any
+
+from kafka.protocol.metadata import MetadataRequest
+
+from sparkmirror.errors import Unreachable
+from sparkmirror.model import TopicPartition
+from sparkmirror.wire.link import Link
+from sparkmirror.wire.requests import list_offsets_request
+
+__all__ = ["EARLIEST", "LATEST", "MOVED", "Leaders"]
+
+EARLIEST, LATEST = -2, -1
+
+# Error codes that mean "ask another broker": leader moved, not known there yet, being elected.
+MOVED = frozenset({3, 5, 6, 9, 13, 56, 74, 75, 78, 100})
+
+_AGE_S_MAX = 30.0
+_ATTEMPTS = 4
+
+
+class Leaders:
+    """Metadata of one cluster with a memory of leaders. Thread-safe."""
+
+    def __init__(self, link: Link) -> None:
+        self._link = link
+        self._lock = threading.Lock()
+        self._known: dict[str, tuple[float, dict[int, int]]] = {}
+
+    def metadata(self, names: Sequence[str] | None) -> Any:
+        """The Metadata response for ``names`` (None: all topics); never creates a topic."""
+        row = MetadataRequest.MetadataRequestTopic
+        topics = None if names is None else [row(name=name) for name in names]
+        response = self._link.request(
+            lambda: MetadataRequest(topics=topics, allow_auto_topic_creation=False, min_version=1),
+            "describing the cluster" if names == [] else "describing topics",
+            needs="Describe on the topics",
+        )
+        now = time.monotonic()
+        with self._lock:
+            for topic in response.topics:
+                leaders = {p.partition_index: p.leader_id for p in topic.partitions}
+                self._known[topic.name] = (now, leaders)
+        return response
+
+    def by_leader(
+        self, partitions: Iterable[TopicPartition], *, fresh: bool
+    ) -> tuple[dict[int, list[TopicPartition]], set[TopicPartition]]:
+        """Partitions by leading node; apart, those that ``fresh`` metadata does not know at all.
+
+        Partitions without a leader are in neither.
+        """
+        wanted = list(partitions)
+        now = time.monotonic()
+        with self._lock:
+            known = dict(self._known)
+        stale = {
+            tp.topic
+            for tp in wanted
+            if fresh or tp.topic not in known or now - known[tp.topic][0] > _AGE_S_MAX
+        }
+        if stale:
+            self.metadata(sorted(stale))
+            with self._lock:
+                known = dict(self._known)
+        led: dict[int, list[TopicPartition]] = defaultdict(list)
+        gone: set[TopicPartition] = set()
+        for tp in wanted:
+            leader = known.get(tp.topic, (0.0, {}))[1].get(tp.partition)
+            if leader is not None and leader >= 0:
+                led[leader].append(tp)
+            elif leader is None and fresh:
+                gone.add(tp)
+        return led, gone
+
+    def list_offsets(
+        self, partitions: Iterable[TopicPartition], timestamp: int, isolation: int
+    ) -> dict[TopicPartition, int]:
+        """Offset at ``timestamp`` (`EARLIEST`, `LATEST`) per partition; ``isolation`` 1: stable.
+
+        Partitions whose leader does not answer are missing, after an election had time to pass.
+        """
+        result: dict[TopicPartition, int] = {}
+        missing = set(partitions)
+        deadline = time.monotonic() + self._link.client.request_timeout_ms / 1000
+        for attempt in range(_ATTEMPTS):
+            if attempt:
+                time.sleep(self._link.client.retry_backoff_ms * 2**attempt / 1000)
+            led, gone = self.by_leader(missing, fresh=attempt > 0)
+            missing -= gone
+            for node, group in led.items():
+                found, gone = self._ask(node, group, timestamp, isolation)
+                result.update(found)
+                missing -= found.keys() | gone
+            if not missing or time.monotonic() > deadline:
+                break
+        return result
+
+    def _ask(
+        self, node: int, group: Sequence[TopicPartition], timestamp: int, isolation: int
+    ) -> tuple[dict[TopicPartition, int], set[TopicPartition]]:
+        """Offsets that ``node`` gave, and partitions it denied for good. A dead node gives none."""
+        try:
+            response = self._link.request(
+                partial(list_offsets_request, group, timestamp, isolation),
+                "reading offsets",
+                node=node,
+                needs="Describe on the topics",
+            )
+        except Unreachable:
+            return {}, set()  # the next attempt asks whoever leads then
+        found, denied = {}, set()
+        for topic in response.topics:
+            for row in topic.partitions:
+                tp = TopicPartition(topic.name, row.partition_index)
+                if not row.error_code:
+                    found[tp] = int(row.offset)
+                elif row.error_code not in MOVED:
+                    denied.add(tp)
+        return found, denied

@@ -1,0 +1,554 @@
+"""The control plane between two real clusters."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+import pytest
+from confluent_kafka import Consumer
+from confluent_kafka.admin import (
+    AclBinding,
+    AclOperation,
+    AclPermissionType,
+    ConfigResource,
+    ResourcePatternType,
+    ResourceType,
+)
+
+from sparkmirror.control.loop import ControlLoop
+from sparkmirror.demo.clusters import KafkaCluster
+from sparkmirror.errors import (
+    ClusterError,
+    ConfigError,
+    Denied,
+    MirrorError,
+    TopicError,
+    Unreachable,
+)
+from sparkmirror.model import (
+    ClusterClient,
+    FlowSettings,
+    MirrorMode,
+    MirrorSettings,
+    PartitionProgress,
+    PolicySettings,
+    SlotProgress,
+    TopicPartition,
+    TopicSettings,
+)
+from sparkmirror.wire.client import Cluster
+from sparkmirror.wire.connect_offsets import encode_source_offset
+from sparkmirror.wire.signals import (
+    COMMAND_PARTITION,
+    PROGRESS_PARTITION,
+    AssignmentDocument,
+    CommandKind,
+    ControlTopicReader,
+    control_topic,
+    encode_progress,
+)
+from sparkmirror.wire.views import Committed, NewTopic
+from tests.kafka.support import Sent, admin, create_topic, grow_topic, produce, topic_names
+
+RUN = "run-1"
+
+
+def client(alias: str, cluster: KafkaCluster) -> ClusterClient:
+    servers = tuple(cluster.bootstrap_servers.split(","))
+    return ClusterClient(alias, servers, f"test-{alias}", request_timeout_ms=10_000)
+
+
+@pytest.fixture
+def flow(cluster_a: KafkaCluster, cluster_b: KafkaCluster, topic_name: str) -> FlowSettings:
+    """A flow of the test's own topics, between aliases of its own: internal topics are named
+    after the source's alias, so tests do not meet in them."""
+    alias = topic_name.rsplit("-", maxsplit=1)[-1]
+    source, target = client(alias, cluster_a), client("B", cluster_b)
+    return FlowSettings(
+        source,
+        target,
+        source,
+        target,
+        topics=TopicSettings(include=(f"{topic_name}.*",), replication_factor=1),
+        offset_storage_partitions=3,
+        offset_storage_replication_factor=1,
+    )
+
+
+@pytest.fixture
+def loops() -> Iterator[Callable[..., ControlLoop]]:
+    """Makes control loops and stops them at the end."""
+    made: list[ControlLoop] = []
+
+    def make(*flows: FlowSettings, once: bool = False, run_id: str = RUN) -> ControlLoop:
+        loop = ControlLoop(MirrorSettings(flows, ()), once=once, run_id=run_id)
+        made.append(loop)
+        return loop
+
+    yield make
+    for loop in made:
+        loop.stop()
+
+
+@pytest.fixture
+def target(cluster_b: KafkaCluster) -> Iterator[Cluster]:
+    cluster = Cluster(client("B", cluster_b))
+    yield cluster
+    cluster.close()
+
+
+def wait_for(true: Callable[[], object], timeout_s: float = 20.0) -> None:
+    deadline = time.monotonic() + timeout_s
+    while not true():
+        assert time.monotonic() < deadline, "it did not come true"
+        time.sleep(0.05)
+
+
+def signals(target: Cluster, flow: FlowSettings) -> tuple[list[AssignmentDocument], list]:
+    """All assignments and commands that stand in the control topic."""
+    reader = ControlTopicReader(target, control_topic(flow))
+    assignments, commands = [], []
+    # The newest command is written last, so one quiet poll after it means the end.
+    while True:
+        got = reader.poll(1_000)
+        assignments += got.assignments
+        commands += got.commands
+        if not (got.assignments or got.commands):
+            break
+    reader.close()
+    return assignments, commands
+
+
+def remote(flow: FlowSettings, topic: str) -> str:
+    return f"{flow.source.alias}.{topic}"
+
+
+# --- start-up -------------------------------------------------------------------------------
+
+
+def test_prepare_makes_topics_and_publishes_the_assignment(
+    flow, loops, target, cluster_a, topic_name
+):
+    create_topic(
+        cluster_a, topic_name, 3, config={"retention.ms": "777", "cleanup.policy": "compact"}
+    )
+    loop = loops(flow)
+    started = time.monotonic()
+    loop.prepare()
+    assert time.monotonic() - started < 5
+
+    name, partitions = remote(flow, topic_name), loop.assignment(flow.name).partitions
+    assert [(p.topic, p.partition, p.remote_topic) for p in partitions] == [
+        (topic_name, number, name) for number in range(3)
+    ]
+    assert target.topics([name])[name].partitions == 3
+    configs = target.topic_configs([name])[name]
+    assert isinstance(configs, dict)
+    assert configs["retention.ms"].value == "777"
+    assert configs["cleanup.policy"].value == "compact"
+    assert configs["segment.ms"].is_default
+
+    internal = [control_topic(flow), f"mm2-offsets.{flow.source.alias}.internal"]
+    views = target.topics(internal)
+    assert [views[topic].partitions for topic in internal] == [2, 3]
+    for topic in internal:
+        configs = target.topic_configs([topic])[topic]
+        assert isinstance(configs, dict)
+        assert configs["cleanup.policy"].value == "compact"
+
+    (document,), (command,) = signals(target, flow)
+    assert document == AssignmentDocument(flow.name, RUN, 1, partitions, None)
+    assert (command.kind, command.run_id, command.version) == (CommandKind.RUN, RUN, 1)
+    assert loop.frozen_ends(flow.name) is None
+    assert any("created topic" in line for line in loop.events())
+    assert loop.events() == [], "notices are given once"
+
+
+def test_prepare_twice_changes_nothing_on_the_clusters(
+    flow, loops, cluster_a, cluster_b, topic_name
+):
+    create_topic(cluster_a, topic_name, 2)
+    loops(flow).prepare()
+    before = topic_names(cluster_b)
+    again = loops(flow, run_id="run-2")
+    again.prepare()
+    assert topic_names(cluster_b) == before
+    assert again.events() == []
+
+
+def test_a_remote_topic_with_fewer_partitions_grows(flow, loops, target, cluster_a, topic_name):
+    create_topic(cluster_a, topic_name, 4)
+    name = remote(flow, topic_name)
+    target.create_topics([NewTopic(name, 2, 1)])
+    loop = loops(flow)
+    loop.prepare()
+    assert target.topics([name])[name].partitions == 4
+    assert len(loop.assignment(flow.name).partitions) == 4
+
+
+def test_replication_factor_above_the_brokers_stops_the_start(flow, loops, cluster_a, topic_name):
+    create_topic(cluster_a, topic_name)
+    flow = replace(flow, topics=replace(flow.topics, replication_factor=2))
+    with pytest.raises(TopicError, match=r"replication\.factor is 2.*1 broker"):
+        loops(flow).prepare()
+
+
+def test_a_topic_that_cannot_be_created_does_not_hold_up_the_others(
+    flow, loops, target, cluster_a, topic_name
+):
+    """248 characters are a topic name, but with the alias in front they are too many."""
+    good, bad = f"{topic_name}.good", f"{topic_name}.bad".ljust(248, "x")
+    create_topic(cluster_a, good)
+    create_topic(cluster_a, bad)
+    loop = loops(flow)
+    loop.prepare()
+    assignment = loop.assignment(flow.name)
+    assert assignment.topics == (good,)
+    assert set(assignment.halted) == {TopicPartition(bad, 0)}
+    assert any(f"topic {bad} is not mirrored" in line for line in loop.events())
+
+
+def test_internal_topics_are_never_mirrored_and_remote_topics_do_not_loop(
+    flow, loops, cluster_a, topic_name
+):
+    create_topic(cluster_a, topic_name)
+    create_topic(cluster_a, f"B.{topic_name}")
+    flow = replace(
+        flow, topics=replace(flow.topics, include=(f".*{topic_name}.*", "__.*", "mm2.*"))
+    )
+    loop = loops(flow)
+    loop.prepare()
+    assert loop.assignment(flow.name).topics == (topic_name,)
+
+
+def test_an_unreachable_cluster_is_named_before_anything_is_changed(
+    flow, loops, cluster_a, cluster_b, topic_name
+):
+    create_topic(cluster_a, topic_name)
+    lost = replace(flow.target, alias="west", bootstrap_servers=("no-such-host.invalid:1",))
+    other = replace(flow, target=lost, target_admin=lost)
+    before = topic_names(cluster_b)
+    with pytest.raises(Unreachable, match="cluster west"):
+        loops(flow, other).prepare()
+    assert topic_names(cluster_b) == before
+
+
+def test_mirroring_a_cluster_onto_itself_is_refused_unless_names_change(
+    flow, loops, cluster_b, topic_name
+):
+    create_topic(cluster_b, topic_name)
+    itself = client("twin", cluster_b)
+    flow = replace(flow, source=itself, source_admin=itself)
+    with pytest.raises(ConfigError, match="same cluster"):
+        loops(replace(flow, policy=PolicySettings("identity"))).prepare()
+    loop = loops(flow)
+    loop.prepare()
+    assert loop.assignment(flow.name).topics == (topic_name,)
+
+
+def test_once_freezes_the_ends(flow, loops, target, cluster_a, topic_name):
+    create_topic(cluster_a, topic_name, 2)
+    produce(cluster_a, topic_name, [Sent(b"x", partition=1) for _ in range(5)])
+    loop = loops(flow, once=True)
+    loop.prepare()
+    ends = {TopicPartition(topic_name, 0): 0, TopicPartition(topic_name, 1): 5}
+    assert loop.frozen_ends(flow.name) == ends
+    assert loop.end_offsets(flow.name) == ends
+    (document,), _ = signals(target, flow)
+    assert document.ends == ends
+    # What comes later is for the next run.
+    produce(cluster_a, topic_name, [Sent(b"y", partition=1)])
+    loop.start()
+    time.sleep(2.5)
+    assert loop.end_offsets(flow.name) == ends
+
+
+# --- positions ------------------------------------------------------------------------------
+
+
+def test_positions_of_a_java_mirror_are_taken_over(flow, loops, target, cluster_a, topic_name):
+    create_topic(cluster_a, topic_name, 3)
+    group = f"__mirror.{flow.name}"
+    loops(flow).prepare()
+    name = remote(flow, topic_name)
+    tps = [TopicPartition(name, number) for number in range(3)]
+    assert target.committed_offsets(group, tps) == {}
+
+    alias = flow.source.alias
+    stored = [
+        encode_source_offset(alias, TopicPartition(topic_name, 0), 11),
+        encode_source_offset(alias, TopicPartition(topic_name, 1), 21),
+        encode_source_offset("other", TopicPartition(topic_name, 2), 31),
+        (b"garbage", b"{"),
+    ]
+    target.produce_many(f"mm2-offsets.{alias}.internal", [(0, key, value) for key, value in stored])
+    target.commit_offsets(group, {tps[1]: (99, "ours")})
+    loop = loops(flow, run_id="run-2")
+    loop.prepare()
+    topic_id = loop.assignment(flow.name).partitions[0].topic_id
+    assert target.committed_offsets(group, tps) == {
+        tps[0]: Committed(11, f'{{"source_topic_id": "{topic_id}"}}'),
+        tps[1]: Committed(99, "ours"),
+    }
+    events = loop.events()
+    assert any("1 positions taken over" in line for line in events)
+    assert any("1 stored offsets could not be read" in line for line in events)
+
+
+# --- MirrorMaker 1 --------------------------------------------------------------------------
+
+
+@pytest.fixture
+def flow_mm1(flow: FlowSettings, topic_name: str) -> FlowSettings:
+    return replace(
+        flow, mode=MirrorMode.MM1, group_id=f"g-{topic_name}", policy=PolicySettings("identity")
+    )
+
+
+def test_mirrormaker_1_waits_for_the_java_tool_to_stop(flow_mm1, loops, cluster_a, topic_name):
+    create_topic(cluster_a, topic_name)
+    java = Consumer(
+        {"bootstrap.servers": cluster_a.bootstrap_servers, "group.id": flow_mm1.group_id}
+    )
+    java.subscribe([topic_name])
+    wait_for(lambda: java.poll(0.1) or java.assignment())
+    with pytest.raises(ClusterError, match="Stop it first"):
+        loops(flow_mm1).prepare()
+    java.close()
+    loop = loops(flow_mm1)
+    loop.prepare()
+    assert [p.remote_topic for p in loop.assignment(flow_mm1.name).partitions] == [topic_name]
+
+
+def test_mirrormaker_1_refuses_a_smaller_target_topic(
+    flow_mm1, loops, target, cluster_a, topic_name
+):
+    create_topic(cluster_a, topic_name, 3)
+    target.create_topics([NewTopic(topic_name, 2, 1)])
+    with pytest.raises(TopicError, match=r"2 partitions.*has 3"):
+        loops(flow_mm1).prepare()
+    assert target.topics([topic_name])[topic_name].partitions == 2
+
+
+# --- while it runs --------------------------------------------------------------------------
+
+
+def test_a_new_topic_is_created_first_and_then_planned(flow, loops, target, cluster_a, topic_name):
+    loop = loops(flow)
+    loop.prepare()
+    assert any("no topic" in line for line in loop.events())
+    loop.start()
+    create_topic(cluster_a, topic_name, 2)
+    loop.refresh()
+    wait_for(lambda: len(loop.assignment(flow.name).partitions) == 2)
+    name = remote(flow, topic_name)
+    assert target.topics([name])[name].leaderless == ()
+
+    grow_topic(cluster_a, topic_name, 5)
+    loop.refresh()
+    wait_for(lambda: len(loop.assignment(flow.name).partitions) == 5)
+    assert target.topics([name])[name].partitions == 5
+
+    admin_a = admin(cluster_a)
+    admin_a.delete_topics([topic_name])[topic_name].result(20)
+    loop.refresh()
+    wait_for(lambda: not loop.assignment(flow.name).partitions)
+    assert name in target.topics([name]), "nothing is deleted on the target"
+
+    assignments, commands = signals(target, flow)
+    assert [len(document.partitions) for document in assignments] == [0, 2, 5, 0]
+    assert [document.version for document in assignments] == [1, 2, 3, 4]
+    assert [command.kind.value for command in commands] == ["run", "replan", "replan", "replan"]
+    assert [command.version for command in commands] == [1, 2, 3, 4]
+    events = "\n".join(loop.events())
+    for part in ("mirroring topic", "has 5 partitions now (was 2)", "is gone from the source"):
+        assert part in events
+
+
+def test_topics_are_looked_for_at_the_refresh_interval(flow, loops, cluster_a, topic_name):
+    loop = loops(replace(flow, topics=replace(flow.topics, refresh_interval_s=1)))
+    loop.prepare()
+    loop.start()
+    create_topic(cluster_a, topic_name)
+    wait_for(lambda: loop.assignment(flow.name).partitions)
+
+
+def test_end_offsets_follow(flow, loops, cluster_a, topic_name):
+    create_topic(cluster_a, topic_name)
+    loop = loops(flow)
+    loop.prepare()
+    loop.start()
+    tp = TopicPartition(topic_name, 0)
+    wait_for(lambda: loop.end_offsets(flow.name) == {tp: 0})
+    produce(cluster_a, topic_name, [Sent(b"x") for _ in range(7)])
+    wait_for(lambda: loop.end_offsets(flow.name) == {tp: 7})
+
+
+def test_progress_of_the_slots_comes_through(flow, loops, target, cluster_a, topic_name):
+    create_topic(cluster_a, topic_name)
+    loop = loops(flow)
+    loop.prepare()
+    loop.start()
+
+    def report(slot: int, time_ms: int, records: int) -> SlotProgress:
+        partitions = (PartitionProgress(topic_name, 0, records),)
+        return SlotProgress(flow.name, slot, "w", 1, time_ms, records, 1, 1, partitions=partitions)
+
+    def send(*reports: SlotProgress) -> None:
+        records = [(PROGRESS_PARTITION, *encode_progress(one)) for one in reports]
+        target.produce_many(control_topic(flow), records)
+
+    # The reader starts at the end of the topic, so the first report may come too early for it.
+    wait_for(lambda: send(report(1, 10, 1)) or loop.progress())
+    send(report(0, 30, 3), report(1, 20, 2), report(0, 5, 99))
+    target.produce_many(control_topic(flow), [(PROGRESS_PARTITION, b"junk", b"{")])
+    newest = (report(0, 30, 3), report(1, 20, 2))
+    wait_for(lambda: loop.progress() == newest)
+    wait_for(lambda: any("are not the mirror's" in line for line in loop.events()))
+
+
+def test_drain_is_quick_and_final(flow, loops, target, cluster_a, topic_name):
+    create_topic(cluster_a, topic_name)
+    loop = loops(flow)
+    loop.prepare()
+    loop.start()
+    started = time.monotonic()
+    loop.drain()
+    assert time.monotonic() - started < 2
+    # A topic that comes now must not bring a replan that hides the drain from the slots.
+    create_topic(cluster_a, f"{topic_name}.late")
+    loop.refresh()
+    wait_for(lambda: remote(flow, f"{topic_name}.late") in target.topics())
+    loop.stop()
+    _, commands = signals(target, flow)
+    assert [command.kind.value for command in commands] == ["run", "drain"]
+    assert commands[-1].run_id == RUN
+
+
+def test_drain_does_not_wait_for_a_target_that_is_away(
+    flow, loops, new_cluster, cluster_a, topic_name
+):
+    create_topic(cluster_a, topic_name)
+    gone: KafkaCluster = new_cluster("gone")
+    away = client("gone", gone)
+    flow = replace(flow, target=away, target_admin=away)
+    loop = loops(flow)
+    loop.prepare()
+    loop.start()
+    gone.stop()
+    started = time.monotonic()
+    loop.drain()
+    assert time.monotonic() - started < 3
+    loop.stop()
+    assert time.monotonic() - started < 10
+
+
+def test_a_source_that_was_away_is_told_once_and_comes_back(flow, loops, new_cluster, topic_name):
+    lost: KafkaCluster = new_cluster("lost")
+    create_topic(lost, topic_name)
+    source = replace(client(flow.source.alias, lost), request_timeout_ms=2_000)
+    flow = replace(flow, source=source, source_admin=source)
+    loop = loops(flow)
+    loop.prepare()
+    loop.start()
+    tp = TopicPartition(topic_name, 0)
+    wait_for(lambda: loop.end_offsets(flow.name) == {tp: 0})
+    loop.events()
+    lost.kill()
+    told: list[str] = []
+    wait_for(lambda: told.extend(loop.events()) or any("no answer" in line for line in told), 30)
+    time.sleep(6)
+    told += loop.events()
+    assert sum(line.startswith("ends-") for line in told) == 1
+    lost.restart()
+    wait_for(lambda: told.extend(loop.events()) or any("works again" in line for line in told), 40)
+    produce(lost, topic_name, [Sent(b"x")])
+    wait_for(lambda: loop.end_offsets(flow.name) == {tp: 1})
+
+
+# --- permissions ----------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def guarded() -> Iterator[KafkaCluster]:
+    """A cluster where clients may not create topics that start with ``east.secret``.
+
+    Clients and broker are the same anonymous principal there, so that one may do all else.
+    """
+    config = {
+        "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+        "allow.everyone.if.no.acl.found": "true",
+    }
+    with KafkaCluster("G", config=config, heap="300m") as cluster:
+        kafka_cluster = ("kafka-cluster", ResourceType.BROKER, ResourcePatternType.LITERAL)
+        secret = ("east.secret", ResourceType.TOPIC, ResourcePatternType.PREFIXED)
+        bindings = [
+            acl(kafka_cluster, AclOperation.ALL, AclPermissionType.ALLOW),
+            acl(kafka_cluster, AclOperation.CREATE, AclPermissionType.DENY),
+            acl(secret, AclOperation.CREATE, AclPermissionType.DENY),
+        ]
+        guard = admin(cluster)
+        for future in guard.create_acls(bindings).values():
+            future.result(20)
+        yield cluster
+
+
+def acl(
+    resource: tuple[str, ResourceType, ResourcePatternType],
+    operation: AclOperation,
+    permission: AclPermissionType,
+) -> AclBinding:
+    name, kind, pattern = resource
+    return AclBinding(kind, name, pattern, "User:ANONYMOUS", "*", operation, permission)
+
+
+@pytest.fixture
+def guarded_flow(flow: FlowSettings, guarded: KafkaCluster) -> FlowSettings:
+    source = replace(flow.source, alias="east")
+    target = client("guarded", guarded)
+    return replace(flow, source=source, source_admin=source, target=target, target_admin=target)
+
+
+def test_denied_creation_names_the_acl_and_the_others_go_on(
+    guarded_flow, loops, cluster_a, topic_name
+):
+    secret, open_topic = f"secret.{topic_name}", f"open.{topic_name}"
+    create_topic(cluster_a, secret)
+    create_topic(cluster_a, open_topic)
+    topics = replace(guarded_flow.topics, include=(secret, open_topic))
+    loop = loops(replace(guarded_flow, topics=topics))
+    loop.prepare()
+    assignment = loop.assignment("east->guarded")
+    assert assignment.topics == (open_topic,)
+    halt = assignment.halted[TopicPartition(secret, 0)]
+    assert halt.code == Denied.code
+    assert f"Create on Topic east.{secret}" in halt.reason
+    assert "cluster guarded" in halt.reason
+
+
+def test_nothing_but_denied_topics_stops_the_start(guarded_flow, loops, cluster_a, topic_name):
+    secret = f"secret.{topic_name}"
+    create_topic(cluster_a, secret)
+    flow = replace(guarded_flow, topics=replace(guarded_flow.topics, include=(secret,)))
+    with pytest.raises(Denied, match=f"creating topic east.{secret} is not allowed"):
+        loops(flow).prepare()
+
+
+def test_commands_survive_in_the_control_topic(flow, loops, cluster_a, cluster_b, topic_name):
+    """The topic is compacted, with segments small enough to be compacted soon."""
+    create_topic(cluster_a, topic_name)
+    loops(flow).prepare()
+    guard, resource = admin(cluster_b), ConfigResource(ResourceType.TOPIC, control_topic(flow))
+    configs = guard.describe_configs([resource])[resource].result(20)
+    assert configs["cleanup.policy"].value == "compact"
+    assert int(configs["segment.bytes"].value) <= 16 << 20
+    assert COMMAND_PARTITION != PROGRESS_PARTITION
+
+
+def test_errors_of_a_flow_are_mirror_errors(flow, loops, cluster_a, topic_name):
+    """An offset storage topic that cannot be replicated stops the start with its key's name."""
+    create_topic(cluster_a, topic_name)
+    with pytest.raises(MirrorError, match=r"offset\.storage\.replication\.factor is 3"):
+        loops(replace(flow, offset_storage_replication_factor=3)).prepare()
