@@ -1,0 +1,1 @@
+"""sparkmirror: a mirror between Apache Kafka clusters."""

@@ -77,7 +77,7 @@ class ConfigError(MirrorError):
 
 
 class MachineError(MirrorError):
-    """This machine lacks something: Java, a free port, disk, a readable file."""
+    """The machine lacks something: Java, a free port, disk, a readable file."""
 
     code = "MACHINE"
 

@@ -162,6 +162,11 @@ class FlowSettings:
         """``A->B``, as MirrorMaker writes a flow."""
         return f"{self.source.alias}->{self.target.alias}"
 
+    @property
+    def position_group(self) -> str:
+        """The consumer group whose committed offsets are this flow's positions."""
+        return self.group_id or f"__mirror.{self.name}"
+
 
 @dataclass(frozen=True, slots=True)
 class MirrorSettings:

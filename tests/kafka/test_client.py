@@ -315,3 +315,18 @@ def test_errors_of_the_client_library_are_translated(name, code, text):
     assert "reading topic t" in error.what
     assert text in str(error)
     assert error.do
+
+
+def test_offsets_and_writes_follow_the_leaders_when_a_broker_dies(new_cluster, topic_name):
+    kafka: KafkaCluster = new_cluster("T", nodes=3, heap="256m")
+    create_topic(kafka, topic_name, 6, replication=3)
+    servers = tuple(kafka.bootstrap_servers.split(","))
+    facade = Cluster(ClusterClient("T", servers, "facade", request_timeout_ms=20_000))
+    tps = [TopicPartition(topic_name, n) for n in range(6)]
+    facade.produce_many(topic_name, [(n, b"k", b"before") for n in range(6)])
+    assert set(facade.end_offsets(tps).values()) == {1}
+    kafka.kill(2)
+    facade.produce_many(topic_name, [(n, b"k", b"after") for n in range(6)])
+    assert facade.end_offsets(tps) == dict.fromkeys(tps, 2)
+    assert len(list(facade.read_compacted(topic_name))) == 12
+    facade.close()

@@ -87,7 +87,7 @@ class _Screen:
         )
 
 
-def demo(  # noqa: PLR0917 - Typer reads its options from the parameters
+def demo(
     keep: Annotated[
         bool,
         typer.Option(

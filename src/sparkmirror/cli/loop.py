@@ -339,8 +339,8 @@ class RunLoop:
         """Stop everything and show the summary."""
         views = self.views()
         self._stop_parts()
-        self._display.phase(phase)
         self._display.update(views)
+        self._display.phase(phase)
         self._display.summary(views)
         return views
 

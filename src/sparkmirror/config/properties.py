@@ -156,7 +156,8 @@ def _logical_lines(text: str) -> Iterator[tuple[int, str]]:
     start, joined = 0, ""
     for number, line in enumerate(_LINE_END.split(text), 1):
         bare = line.lstrip(_BLANKS)
-        if not start:
+        # A line that so far is a lone backslash has not begun yet: a comment may still follow.
+        if not joined:
             if not bare or bare[0] in "#!":
                 continue
             start = number

@@ -40,6 +40,7 @@ log = logging.getLogger(__name__)
 
 _FREEZE_TIMEOUT_S = 30.0
 _FREEZE_POLL_S = 1.0
+_TOPICS_TOLD_MAX = 10
 
 
 class FlowControl:
@@ -147,8 +148,11 @@ class FlowControl:
         observed = observe_topics(self.source_admin, self.target_admin, self._wanted)
         actions = plan_topics(observed, self.settings, self._wanted)
         errors, done = apply_topics(self.target_admin, actions)
-        for line in done:
+        for line in done[:_TOPICS_TOLD_MAX]:
             self._say(line)
+        if len(done) > _TOPICS_TOLD_MAX:
+            more = len(done) - _TOPICS_TOLD_MAX
+            self._say(f"{self.target.alias}: {more} more topics created or grown")
         assignment = assign(observed, self.settings, errors, self._wanted)
         if errors and not assignment.partitions and not self._version:
             raise next(iter(errors.values()))  # nothing at all can start: say why and stop

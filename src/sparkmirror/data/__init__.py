@@ -1,0 +1,1 @@
+"""The data pipeline; `data.flow` is where to start reading."""

@@ -33,7 +33,7 @@ from sparkmirror.observe.logs import SPARK_LOG_FILE_NAME, spark_log4j2_propertie
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-    from pyspark.sql.streaming import StreamingQuery
+    from pyspark.sql.streaming.query import StreamingQuery
 
 __all__ = ["FlowRunner", "local_master", "spark_settings"]
 
@@ -183,7 +183,7 @@ class FlowRunner:
         try:
             with self._spark_log.open("ab") as output:
                 # A session of its own: the terminal's Ctrl+C is for us, Spark is told to drain.
-                gateway = launch_gateway(
+                gateway = launch_gateway(  # type: ignore[no-untyped-call]
                     conf=spark_conf,
                     popen_kwargs={
                         "stdout": output,
@@ -203,7 +203,7 @@ class FlowRunner:
 
     def _check_slots(self, spark: SparkSession) -> None:
         """A cluster with fewer cores than slots would leave partitions unmirrored."""
-        if spark.sparkContext.master.startswith("local"):
+        if str(spark.sparkContext.master).startswith("local"):
             return
         slots = sum(flow.tasks_max for flow in self._settings.flows)
         deadline = time.monotonic() + 60

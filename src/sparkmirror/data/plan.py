@@ -94,8 +94,7 @@ def encode_flow(flow: FlowSettings) -> str:
             value = dataclasses.replace(value, properties={})
         if dataclasses.is_dataclass(value):
             return {
-                field.name: plain(getattr(value, field.name))
-                for field in dataclasses.fields(value)
+                field.name: plain(getattr(value, field.name)) for field in dataclasses.fields(value)
             }
         if isinstance(value, MirrorMode):
             return value.value

@@ -48,9 +48,7 @@ _CHUNK = pa.struct(
     ]
 )
 _CHUNKS = pa.list_(pa.field("element", _CHUNK))
-ARROW_SCHEMA = pa.schema(
-    [("chunks", _CHUNKS), ("records", pa.binary()), ("notes", pa.string())]
-)
+ARROW_SCHEMA = pa.schema([("chunks", _CHUNKS), ("records", pa.binary()), ("notes", pa.string())])
 _OFFSETS = struct.Struct("<ii")
 _TYPES = [_CHUNK.field(i).type for i in range(_CHUNK.num_fields)]
 _NAMES = [_CHUNK.field(i).name for i in range(_CHUNK.num_fields)]
@@ -82,7 +80,9 @@ class Chunk:
 
 
 def build_row(
-    chunks: Sequence[Chunk], frame: memoryview, pieces: Sequence[Sequence[memoryview | bytes]],
+    chunks: Sequence[Chunk],
+    frame: memoryview,
+    pieces: Sequence[Sequence[memoryview | bytes]],
     notes: str | None = None,
 ) -> pa.RecordBatch:
     """One row. ``pieces[i]`` are the bytes of ``chunks[i]``; their ``start`` is filled in here.
@@ -106,9 +106,7 @@ def build_row(
         [pa.array(column, kind) for column, kind in zip(columns, _TYPES, strict=True)],
         fields=list(_CHUNK),
     )
-    index = pa.ListArray.from_arrays(
-        pa.array([0, len(chunks)], pa.int32()), entries, type=_CHUNKS
-    )
+    index = pa.ListArray.from_arrays(pa.array([0, len(chunks)], pa.int32()), entries, type=_CHUNKS)
     offsets = pa.py_buffer(_OFFSETS.pack(0, len(data)))
     records = pa.Array.from_buffers(pa.binary(), 1, [None, offsets, data])
     return pa.RecordBatch.from_arrays(
@@ -155,9 +153,7 @@ def _spans(
     return spans
 
 
-def read_chunks(
-    batch: pa.RecordBatch, row: int
-) -> tuple[list[Chunk], memoryview, str | None]:
+def read_chunks(batch: pa.RecordBatch, row: int) -> tuple[list[Chunk], memoryview, str | None]:
     """(chunks, records, notes) of one row; empty for a flush row.
 
     The view keeps the Arrow buffer alive for as long as it is referenced.

@@ -184,7 +184,9 @@ class SlotSink:
             self._topic_ids = notes["topic_ids"]
             for topic, partition, remote, position in notes["partitions"]:
                 source = TopicPartition(topic, partition)
-                lane = _Lane(source, TopicPartition(remote, partition), position, position, position)
+                lane = _Lane(
+                    source, TopicPartition(remote, partition), position, position, position
+                )
                 self._lanes[source] = lane
             self._producer.routes.add_topics({lane.target.topic for lane in self._lanes.values()})
         if "errors" in notes:
@@ -235,7 +237,9 @@ class SlotSink:
             self._report(now)
 
     def _commit(self) -> None:
-        due = {lane: lane.position for lane in self._lanes.values() if lane.position > lane.committed}
+        due = {
+            lane: lane.position for lane in self._lanes.values() if lane.position > lane.committed
+        }
         if not due:
             return
         mm1 = self.flow.mode is MirrorMode.MM1
@@ -243,7 +247,7 @@ class SlotSink:
             (lane.source if mm1 else lane.target): (position, self._metadata(lane, mm1))
             for lane, position in due.items()
         }
-        self._positions.commit(self.flow.group_id, offsets)
+        self._positions.commit(self.flow.position_group, offsets)
         for lane, position in due.items():
             lane.committed = position
 
@@ -323,9 +327,7 @@ class SlotSink:
         for lane in self._lanes.values():
             if lane.position <= max(0, lane.saved):
                 continue
-            key, value = encode_source_offset(
-                self.flow.source.alias, lane.source, lane.position
-            )
+            key, value = encode_source_offset(self.flow.source.alias, lane.source, lane.position)
             partition = partition_for_key(key, self.flow.offset_storage_partitions)
             self._append_record(TopicPartition(topic, partition), key, value)
             lane.saved = lane.position

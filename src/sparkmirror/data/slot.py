@@ -72,7 +72,7 @@ class SlotReader:
         by_position = {(p.source if mm1 else p.target): p.source for p in self.plan.partitions}
         routes = Routes(self.flow.source if mm1 else self.flow.target)
         try:
-            committed = routes.committed(self.flow.group_id, by_position)
+            committed = routes.committed(self.flow.position_group, by_position)
         finally:
             routes.close()
         found = {by_position[tp]: offset for tp, (offset, _) in committed.items()}
@@ -140,9 +140,7 @@ class SlotReader:
             self._watch.fetcher.send()
             source_sockets = self._fetcher.sockets()
             control_sockets = self._watch.fetcher.sockets()
-            timeout_s = min(
-                self._fetcher.next_due_s(), self._watch.fetcher.next_due_s(), _TICK_S
-            )
+            timeout_s = min(self._fetcher.next_due_s(), self._watch.fetcher.next_due_s(), _TICK_S)
             ready = select.select([*source_sockets, *control_sockets], [], [], timeout_s)[0]
             if not ready and not source_sockets:
                 time.sleep(0.01)  # every broker is backing off
@@ -252,15 +250,13 @@ class SlotReader:
     def _notes(self) -> str | None:
         """Halts and error counts, when they changed."""
         halts = self._explained_halts()
-        now = {
-            "errors": dict(self._fetcher.errors),
-            "halts": [
-                [tp.topic, tp.partition, h.code, h.reason, h.retriable]
-                for tp, h in sorted(halts.items())
-            ],
-        }
+        rows: list[list[object]] = [
+            [tp.topic, tp.partition, halt.code, halt.reason, halt.retriable]
+            for tp, halt in sorted(halts.items(), key=lambda entry: entry[0])
+        ]
         gone = set(self._halted_before()) - set(halts)
-        now["halts"] += [[tp.topic, tp.partition, "", "", False] for tp in sorted(gone)]
+        rows += [[tp.topic, tp.partition, "", "", False] for tp in sorted(gone)]
+        now: dict[str, Any] = {"errors": dict(self._fetcher.errors), "halts": rows}
         if now == self._noted or not (now["errors"] or now["halts"]):
             return None
         self._noted = now
@@ -327,7 +323,4 @@ def _chunk(plan: SourcePartition, fetch_offset: int, chosen: Any) -> Chunk:
 
 
 def _empty_chunk(plan: SourcePartition, position: int) -> Chunk:
-    return Chunk(
-        plan.topic, plan.partition, plan.remote_topic, position, position, 0, -1, 0, 0
-    )
-
+    return Chunk(plan.topic, plan.partition, plan.remote_topic, position, position, 0, -1, 0, 0)

@@ -91,9 +91,7 @@ class _Planner(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 self._once_epoch = int(start["epoch"]) + 1
             return {"epoch": self._once_epoch}
         drained = (
-            command is not None
-            and command.run_id == run_id
-            and command.kind is CommandKind.DRAIN
+            command is not None and command.run_id == run_id and command.kind is CommandKind.DRAIN
         )
         nothing = assignment is None or assignment.run_id != run_id or not assignment.partitions
         if drained or nothing:

@@ -32,7 +32,7 @@ START_TIMEOUT_S = 90.0
 STOP_TIMEOUT_S = 20.0
 
 
-class PortTaken(MachineError):  # noqa: N818 - the tree names facts, not "Error"s
+class PortTaken(MachineError):
     """A port was free when it was chosen and taken when the broker wanted it."""
 
 

@@ -96,13 +96,14 @@ def new_topics() -> list[NewTopic]:
 
 def metric_lines(seed: int, count: int) -> Iterator[str]:
     """Text payloads that compress as real ones do."""
-    chance = random.Random(f"metrics {seed}")
+    chance = random.Random(f"metrics {seed}")  # noqa: S311 - test data, no secret
     names = ("cpu_seconds_total", "http_requests_total", "heap_bytes", "queue_depth")
     for _ in range(count):
         host = f"web-{chance.randrange(40):02}.example"
         value = chance.randrange(1_000_000)
         path = f"/api/v1/items/{chance.randrange(500)}"
-        yield f'{chance.choice(names)}{{host="{host}",zone="eu-{chance.randrange(3)}",path="{path}"}} {value}'
+        labels = f'host="{host}",zone="eu-{chance.randrange(3)}",path="{path}"'
+        yield f"{chance.choice(names)}{{{labels}}} {value}"
 
 
 def console_lines(topic: str, seed: int, count: int, first: int = 0) -> Iterator[str]:
@@ -110,7 +111,7 @@ def console_lines(topic: str, seed: int, count: int, first: int = 0) -> Iterator
 
     ``first``: number of the first record, so that a second call goes on where one ended.
     """
-    chance = random.Random(f"{topic} {seed} {first}")
+    chance = random.Random(f"{topic} {seed} {first}")  # noqa: S311 - test data, no secret
     make = {"orders": _order, "customers": _customer, "invoices": _invoice}[topic]
     for number in range(first, first + count):
         yield make(chance, number)
@@ -145,7 +146,7 @@ class Payment:
 
 def payments(seed: int, count: int, partitions: int) -> Iterator[Payment]:
     """``count`` transactions over all partitions; about every third one is aborted."""
-    chance = random.Random(f"payments {seed}")
+    chance = random.Random(f"payments {seed}")  # noqa: S311 - test data, no secret
     for number in range(count):
         records = tuple(
             (

@@ -6,9 +6,9 @@ import logging
 import threading
 from collections.abc import Iterable
 
-import kafka
 import kafka.errors
 
+import kafka
 from sparkmirror.demo.scenario import Payment
 from sparkmirror.errors import ClusterError
 

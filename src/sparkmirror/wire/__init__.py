@@ -1,0 +1,1 @@
+"""Kafka's protocol: the only package that imports kafka-python."""

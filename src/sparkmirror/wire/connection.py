@@ -279,9 +279,7 @@ def _response_class(message: Any) -> Any:
     return ResponseClassRegistry.get_response_class(message.header)
 
 
-def connect_any(
-    addresses: Iterable[tuple[str, int]], client: ClusterClient
-) -> Connection:
+def connect_any(addresses: Iterable[tuple[str, int]], client: ClusterClient) -> Connection:
     """The first of ``addresses`` that answers. Raises the last `ClusterError`."""
     failure: ClusterError | None = None
     for host, port in addresses:

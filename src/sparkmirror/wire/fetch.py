@@ -15,6 +15,7 @@ Frame layout: Fetch v4 to v11, the non-flexible versions.
 from __future__ import annotations
 
 import logging
+import socket
 import struct
 import time
 from collections.abc import Callable
@@ -167,7 +168,7 @@ class Fetcher:
 
     # -- requests --------------------------------------------------------------------------
 
-    def sockets(self) -> list[object]:
+    def sockets(self) -> list[socket.socket]:
         """Sockets of the requests under way, for ``select``."""
         return [request.connection.socket for request in self._requests.values()]
 
@@ -406,9 +407,7 @@ class Fetcher:
         if size:
             # Brokers fill a response in the order asked: who got data goes to the back.
             self._states[tp] = self._states.pop(tp)
-        part = FetchedPartition(
-            tp, request.offsets[tp], high, stable, log_start, aborted, records
-        )
+        part = FetchedPartition(tp, request.offsets[tp], high, stable, log_start, aborted, records)
         return position, part
 
     def _failed(self, state: _State, code: int, log_start: int, high: int, now: float) -> None:

@@ -54,14 +54,12 @@ RETRIABLE = LEADERSHIP | {
 def _names() -> dict[int, str]:
     import kafka.errors as kafka_errors  # noqa: PLC0415  (slow to import, needed for messages only)
 
-    return {
-        value.errno: value.message
-        for value in vars(kafka_errors).values()
-        if isinstance(value, type)
-        and issubclass(value, kafka_errors.BrokerResponseError)
-        and isinstance(getattr(value, "errno", None), int)
-        and isinstance(getattr(value, "message", None), str)
-    }
+    named: dict[int, str] = {}
+    for value in vars(kafka_errors).values():
+        code, name = getattr(value, "errno", None), getattr(value, "message", None)
+        if isinstance(code, int) and isinstance(name, str):
+            named[code] = name
+    return named
 
 
 def error_name(code: int) -> str:

@@ -263,7 +263,8 @@ class Producer:
         while states and len(requests) < self._in_flight_max:
             if self._not_before.get(connection, 0.0) > now:
                 return
-            chosen, size = [], 0
+            chosen: list[_Partition] = []
+            size = 0
             for state in states:
                 batch_bytes = len(state.pending[0].batch)
                 if chosen and size + batch_bytes > self.settings.request_bytes_max:
@@ -432,9 +433,7 @@ class Producer:
         if failing_s > min(_STUCK_S_MAX, self.settings.delivery_timeout_ms / 1000):
             self._halt(state, code, f"it has failed for {failing_s:.0f} s", retriable=True)
 
-    def _halt(
-        self, state: _Partition, code: int, reason: str, *, retriable: bool = False
-    ) -> None:
+    def _halt(self, state: _Partition, code: int, reason: str, *, retriable: bool = False) -> None:
         name = error_name(code)
         detail = f": {reason}" if reason else ""
         text = f"the target refuses batches for {state.tp} ({name}){detail}"

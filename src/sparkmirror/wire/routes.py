@@ -109,7 +109,9 @@ class Routes:
     def refresh(self) -> None:
         """Fetch metadata now. Raises `ClusterError` when no broker answers."""
         request = MetadataRequest(
-            topics=[MetadataRequest.MetadataRequestTopic(name=name) for name in sorted(self.topics)],
+            topics=[
+                MetadataRequest.MetadataRequestTopic(name=name) for name in sorted(self.topics)
+            ],
             allow_auto_topic_creation=False,
         )
         self.reachable = False

@@ -1,0 +1,43 @@
+# The developer's manual: five verbs. Each installs what it needs into .venv first.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+
+.PHONY: demo test lint bench docs install lock clean
+
+demo: $(STAMP)
+	$(BIN)/sparkmirror demo $(ARGS)
+
+test: $(STAMP)
+	$(BIN)/python -m pytest $(ARGS)
+
+lint: $(STAMP)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+bench: $(STAMP)
+	$(BIN)/python -m benchmarks.run $(ARGS)
+
+docs: $(STAMP)
+	$(BIN)/python -m sparkmirror.config.docs docs/settings.md
+
+install: $(STAMP)
+
+# uv installs the locked versions several times faster than pip; it comes from PyPI itself.
+$(STAMP): requirements.lock pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	  { echo "sparkmirror needs Python 3.11 or newer; $(PYTHON) is older. Set PYTHON=..."; exit 1; }
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check uv==0.13.8
+	$(BIN)/uv pip install --quiet --python $(BIN)/python -r requirements.lock
+	$(BIN)/uv pip install --quiet --python $(BIN)/python --no-deps -e .
+	@touch $(STAMP)
+
+lock:
+	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --group dev --extra java \
+	  --no-emit-index-url --no-header --no-annotate --output-file requirements.lock pyproject.toml
+
+clean:
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis artifacts
