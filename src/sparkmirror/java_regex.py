@@ -1,7 +1,7 @@
 r"""Java regular expressions, as configuration files hold them, translated to Python's ``re``.
 
 The translation is exact for what it accepts and refuses the rest by name (``\G``, ``\X``,
-``\b{g}``, scripts and blocks in ``\p{…}``, flags ``x``, ``d`` and ``U``), so that a mirror never
+``\b{g}``, scripts and blocks in ``\p{…}``, flags ``x``, ``d``, ``u`` and ``U``), so that a mirror never
 picks other topics than MirrorMaker would. Names are matched whole, with ``fullmatch``.
 
 Character classes are computed as sets of code points (see ``java_charclass``); everything else is
@@ -79,12 +79,14 @@ def translate(regex: str) -> str:
 
 @lru_cache(maxsize=256)
 def _compile(regex: str) -> re.Pattern[str]:
-    translated = translate(regex)
     try:
-        return re.compile(translated, re.ASCII)
-    except (re.error, OverflowError, RecursionError) as error:
-        message = error.msg if isinstance(error, re.error) else str(error)
-        raise RegexSyntaxError(message) from None
+        return re.compile(translate(regex), re.ASCII)
+    except re.error as error:
+        raise RegexSyntaxError(error.msg) from None
+    except RecursionError:
+        raise RegexSyntaxError("its groups are nested too deep") from None
+    except OverflowError:
+        raise RegexSyntaxError("a count is too large") from None
 
 
 def _without_quotes(regex: str) -> str:

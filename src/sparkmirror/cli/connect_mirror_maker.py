@@ -37,6 +37,9 @@ class _Parser(argparse.ArgumentParser):
 def _parser() -> argparse.ArgumentParser:
     parser = _Parser(
         prog="connect-mirror-maker",
+        # Written out: the file is required, though not together with --help or --version.
+        usage="%(prog)s [-h] [--version] mm2.properties [--clusters CLUSTER [CLUSTER ...]] "
+        "[--sparkmirror.master URL]",
         description="MirrorMaker 2.0 driver: mirrors topics between Kafka clusters as a "
         "MirrorMaker 2 properties file says, until it is stopped (Ctrl+C or SIGTERM; everything "
         "read is written first).",

@@ -13,6 +13,7 @@ from types import FrameType
 from typing import Annotated
 
 import typer
+from rich import box
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn
 from rich.table import Table
@@ -34,9 +35,6 @@ class _Screen:
         self.console = console
         self._progress: Progress | None = None
         self._task = TaskID(0)
-
-    def say(self, text: str) -> None:
-        self.console.print(text)
 
     @contextmanager
     def step(self, doing: str) -> Iterator[Callable[[str], None]]:
@@ -135,18 +133,21 @@ def demo(
     Exit codes: 0 all records are equal, 1 something differs or failed, 130 interrupted.
     """
     options = DemoOptions(records, seconds, seed, directory, (port_a, port_b), live)
-    console = Console(soft_wrap=False)
+    console = Console()
     started = time.monotonic()
     with _sigterm_as_exit(), Demo(options, _Screen(console)) as one:
         try:
             one.prepare()
-            command = f"sparkmirror run {one.file}"
-            console.print(f"[green]✓[/] now mirroring with: [bold]{command}[/]", highlight=False)
+            console.print(
+                f"[green]✓[/] now mirroring: [bold]sparkmirror run {one.file}[/]",
+                highlight=False,
+                soft_wrap=True,
+            )
             sys.stdout.flush()
             one.mirror()
             results = one.verify()
             equal = all(result.equal for result in results)
-            console.print(_table(results, one.remote_topic))
+            console.print(_table(results))
             took = time.monotonic() - started
             console.print(_verdict(results, one.traffic.aborted, took), highlight=False)
             if keep:
@@ -171,16 +172,19 @@ def _sigterm_as_exit() -> Iterator[None]:
         signal.signal(signal.SIGTERM, before)
 
 
-def _table(results: Sequence[PartitionResult], remote_topic: Callable[[str], str]) -> Table:
-    """One row per topic: its partitions' digests as dots, green when equal."""
-    table = Table(title="A and B, record by record", title_justify="left", title_style="bold")
-    table.add_column("topic on A")
-    table.add_column("topic on B")
-    table.add_column("codec")
-    table.add_column("what it has")
-    table.add_column("partitions")
-    table.add_column("records A", justify="right")
-    table.add_column("records B", justify="right")
+def _table(results: Sequence[PartitionResult]) -> Table:
+    """One row per topic; a dot for each partition, green when its digests are equal."""
+    table = Table(
+        title="A and B, record by record (a topic t is A.t on B)",
+        title_justify="left",
+        title_style="bold",
+        box=box.SIMPLE_HEAD,
+        pad_edge=False,
+    )
+    for heading in ("topic", "codec", "what it has", "partitions"):
+        table.add_column(heading, no_wrap=True)
+    table.add_column("on A", justify="right")
+    table.add_column("on B", justify="right")
     table.add_column("result")
     known = {topic.name: topic for topic in TOPICS}
     for name, group in itertools.groupby(results, key=lambda result: result.topic):
@@ -190,8 +194,7 @@ def _table(results: Sequence[PartitionResult], remote_topic: Callable[[str], str
         copies = [row.target.records for row in rows if row.target is not None]
         wrong = ", ".join(str(row.partition) for row in rows if not row.equal)
         table.add_row(
-            name if topic else "-",
-            remote_topic(name) if topic else name,
+            name,
             topic.compression if topic else "",
             topic.shows if topic else "not on A",
             marks,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from sparkmirror.config import remarks
@@ -24,6 +24,7 @@ from sparkmirror.model import (
     MirrorMode,
     MirrorSettings,
     PolicySettings,
+    ProduceSettings,
     TopicSettings,
 )
 
@@ -31,6 +32,7 @@ __all__ = ["load_mm1", "normalise_include"]
 
 # What Kafka itself marks as internal, and MirrorMaker 1 leaves out by default.
 _KAFKA_INTERNAL = ("__consumer_offsets", "__transaction_state", "__share_group_state")
+_DELIVERY_TIMEOUT_MS_DEFAULT = ProduceSettings().delivery_timeout_ms
 _QUOTES = "\"'"
 
 
@@ -193,12 +195,26 @@ def _remarks(
         )
     if not regex:
         told.append("--include: the list is empty, so no topic is mirrored.")
-    told += remarks.ignored_keys(
-        [use for use in uses if use.entry.key in consumer and use.entry is consumer[use.entry.key]],
-        str(consumer.path),
-    )
-    told += remarks.ignored_keys(
-        [use for use in uses if use.entry.key in producer and use.entry is producer[use.entry.key]],
-        str(producer.path),
-    )
+    for file in (consumer, producer):
+        told += _weakened(file)
+        own = [use for use in uses if file.get(use.entry.key) is use.entry]
+        told += remarks.ignored_keys(own, str(file.path))
     return told
+
+
+def _weakened(file: Properties) -> list[str]:
+    """One line per key that gives up safety which MirrorMaker 1 has by default."""
+    unsafe: dict[str, Callable[[str], bool]] = {
+        "acks": lambda value: value not in ("all", "-1"),
+        "enable.idempotence": lambda value: value.lower() == "false",
+        "delivery.timeout.ms": lambda value: int(value) < _DELIVERY_TIMEOUT_MS_DEFAULT,
+    }
+    lines = []
+    for key, is_unsafe in unsafe.items():
+        entry = file.get(key)
+        if entry is not None and is_unsafe(entry.value.strip()):
+            lines.append(
+                f"{entry.where}: {key} is overridden to {entry.value.strip()} - data loss or "
+                "message reordering is possible."
+            )
+    return lines

@@ -7,6 +7,7 @@ that ``flow`` turns into typed settings. Everything wrong of one kind is told in
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -70,10 +71,9 @@ def load_mm2(path: Path, *, clusters: Sequence[str] = ()) -> MirrorSettings:
     }
     lists = [(use.entry, split_list(use.entry.value)) for use in uses if _is_list(use)]
     by_line = told + remarks.lost_keys(lost) + remarks.repeated_elements(lists)
-    by_line += (features := remarks.unavailable_features(confs, str(path)))[:-1]
+    by_line += remarks.unavailable_features(confs, str(path))
     warnings = [
         *sorted(by_line, key=_line),
-        *features[-1:],
         *remarks.ignored_keys(uses, str(path)),
         *remarks.loops(flows, str(path)),
     ]
@@ -82,9 +82,10 @@ def load_mm2(path: Path, *, clusters: Sequence[str] = ()) -> MirrorSettings:
     )
 
 
-def _line(remark: str) -> int:
+def _line(remark: str) -> float:
+    """Line that a remark is about; those about the whole file come last."""
     match = re.search(r":(\d+): ", remark)
-    return int(match.group(1)) if match else 0
+    return int(match.group(1)) if match else math.inf
 
 
 def _is_list(use: KeyUse) -> bool:

@@ -38,7 +38,7 @@ def position_group(flow: FlowSettings) -> str:
 
     On the target and under remote topic names (MirrorMaker 2), or on the source (MirrorMaker 1).
     """
-    return flow.group_id or f"__mirror.{flow.name}"
+    return flow.position_group
 
 
 def plan_seeding(

@@ -1,60 +1,45 @@
 """The rows that travel from the source workers through Spark to the sink workers.
 
-=========  =====================  ===============================================================
-column     type                   what
-=========  =====================  ===============================================================
-chunks     array<struct>          index of the records: one entry per source partition
-records    binary                 raw record batches; each chunk says where its bytes start
-notes      string                 JSON from the source slot to the sink: who it is, halts, errors
-=========  =====================  ===============================================================
+=========  =======  =============================================================================
+column     type     what
+=========  =======  =============================================================================
+head       string   JSON object: ``chunks``, the index of the records, one array per source
+                    partition (fields of `Chunk`, in order), and notes from slot to sink: who the
+                    slot is, halts, error counts
+records    binary   raw record batches; each chunk says where its bytes start
+=========  =======  =============================================================================
 
 One row is what one Fetch response brought for all its partitions, so the cost per row is shared.
-``records`` usually is the receive buffer itself; the bytes between chunks mean nothing.
+``records`` usually is the receive buffer itself; the bytes between chunks mean nothing. The index
+is one string and not an array of structs because each column of each message costs Spark's
+Arrow reader and writer more than the few hundred bytes in it.
 
 A row with nothing in it is a **flush row**: Spark's iterators look one row ahead at each of two
-hops, so a row leaves only when later rows push it.
+hops, so a row leaves only when later rows push it. Two follow every row, in the same message.
 """
 
 from __future__ import annotations
 
+import json
 import struct
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
 
-__all__ = ["ARROW_SCHEMA", "FLUSH", "SCHEMA", "Chunk", "build_row", "read_chunks"]
+__all__ = ["ARROW_SCHEMA", "FLUSH", "SCHEMA", "Chunk", "build_rows", "read_row"]
 
-SCHEMA = (
-    "chunks array<struct<"
-    "topic: string, partition: int, remote_topic: string, "
-    "base_offset: bigint, next_offset: bigint, record_count: int, "
-    "timestamp_ms: bigint, start: int, size: int"
-    ">>, records binary, notes string"
-)
+SCHEMA = "head string, records binary"
+ARROW_SCHEMA = pa.schema([("head", pa.string()), ("records", pa.binary())])
 
-_CHUNK = pa.struct(
-    [
-        ("topic", pa.string()),
-        ("partition", pa.int32()),
-        ("remote_topic", pa.string()),
-        ("base_offset", pa.int64()),
-        ("next_offset", pa.int64()),
-        ("record_count", pa.int32()),
-        ("timestamp_ms", pa.int64()),
-        ("start", pa.int32()),
-        ("size", pa.int32()),
-    ]
-)
-_CHUNKS = pa.list_(pa.field("element", _CHUNK))
-ARROW_SCHEMA = pa.schema([("chunks", _CHUNKS), ("records", pa.binary()), ("notes", pa.string())])
-_OFFSETS = struct.Struct("<ii")
-_TYPES = [_CHUNK.field(i).type for i in range(_CHUNK.num_fields)]
-_NAMES = [_CHUNK.field(i).name for i in range(_CHUNK.num_fields)]
+_FLUSH_ROWS = 2
+_ROWS = 1 + _FLUSH_ROWS
+_OFFSETS = struct.Struct(f"<{_ROWS + 1}i")
+_FIRST_ONLY = pa.py_buffer(b"\x01" + bytes(7))
 
 FLUSH: pa.RecordBatch = pa.RecordBatch.from_arrays(
-    [pa.nulls(1, field.type) for field in ARROW_SCHEMA], schema=ARROW_SCHEMA
+    [pa.nulls(_FLUSH_ROWS, field.type) for field in ARROW_SCHEMA], schema=ARROW_SCHEMA
 )
 
 
@@ -62,10 +47,10 @@ FLUSH: pa.RecordBatch = pa.RecordBatch.from_arrays(
 class Chunk:
     """One source partition's share of a row.
 
-    ``size`` bytes of raw batches from ``start`` in ``records``, which hold ``record_count`` records,
-    the first at source offset ``base_offset``. With them the partition is mirrored up to
-    ``next_offset``: dropped control, aborted and empty batches are counted in, so a chunk may have
-    no bytes. ``timestamp_ms`` is the largest record timestamp, -1 when there is none.
+    ``size`` bytes of raw batches from ``start`` in ``records`` hold ``record_count`` records, the
+    first at source offset ``base_offset``. With them the partition is mirrored up to
+    ``next_offset``: dropped control, aborted and empty batches are counted in, so a chunk may
+    have no bytes. ``timestamp_ms`` is the largest record timestamp, -1 when there is none.
     """
 
     topic: str
@@ -79,39 +64,46 @@ class Chunk:
     size: int
 
 
-def build_row(
+def build_rows(
     chunks: Sequence[Chunk],
     frame: memoryview,
     pieces: Sequence[Sequence[memoryview | bytes]],
-    notes: str | None = None,
+    notes: Mapping[str, Any] | None = None,
 ) -> pa.RecordBatch:
-    """One row. ``pieces[i]`` are the bytes of ``chunks[i]``; their ``start`` is filled in here.
+    """One row and the flush rows behind it, as one message.
 
-    When all pieces are views into ``frame`` (the receive buffer) and leave little of it unused,
-    the row carries the frame itself, not a copy.
+    ``pieces[i]`` are the bytes of ``chunks[i]``; their ``start`` is filled in here. When all
+    pieces are views into ``frame`` (the receive buffer) and leave little of it unused, the row
+    carries the frame itself, not a copy.
     """
     starts, data = _layout(frame, pieces)
-    columns: list[list[Any]] = [
-        [chunk.topic for chunk in chunks],
-        [chunk.partition for chunk in chunks],
-        [chunk.remote_topic for chunk in chunks],
-        [chunk.base_offset for chunk in chunks],
-        [chunk.next_offset for chunk in chunks],
-        [chunk.record_count for chunk in chunks],
-        [chunk.timestamp_ms for chunk in chunks],
-        starts,
-        [chunk.size for chunk in chunks],
-    ]
-    entries = pa.StructArray.from_arrays(
-        [pa.array(column, kind) for column, kind in zip(columns, _TYPES, strict=True)],
-        fields=list(_CHUNK),
-    )
-    index = pa.ListArray.from_arrays(pa.array([0, len(chunks)], pa.int32()), entries, type=_CHUNKS)
-    offsets = pa.py_buffer(_OFFSETS.pack(0, len(data)))
-    records = pa.Array.from_buffers(pa.binary(), 1, [None, offsets, data])
+    index = [_entry(chunk, start) for chunk, start in zip(chunks, starts, strict=True)]
+    head = json.dumps({**(notes or {}), "chunks": index}, separators=(",", ":")).encode()
     return pa.RecordBatch.from_arrays(
-        [index, records, pa.array([notes], pa.string())], schema=ARROW_SCHEMA
+        [_column(pa.string(), pa.py_buffer(head)), _column(pa.binary(), data)],
+        schema=ARROW_SCHEMA,
     )
+
+
+def _entry(chunk: Chunk, start: int) -> list[Any]:
+    return [
+        chunk.topic,
+        chunk.partition,
+        chunk.remote_topic,
+        chunk.base_offset,
+        chunk.next_offset,
+        chunk.record_count,
+        chunk.timestamp_ms,
+        start,
+        chunk.size,
+    ]
+
+
+def _column(kind: pa.DataType, data: pa.Buffer) -> pa.Array:
+    """``data`` in the first row, nulls in the flush rows."""
+    size = len(data)
+    offsets = pa.py_buffer(_OFFSETS.pack(0, *[size] * _ROWS))
+    return pa.Array.from_buffers(kind, _ROWS, [_FIRST_ONLY, offsets, data], _FLUSH_ROWS)
 
 
 def _layout(
@@ -153,19 +145,15 @@ def _spans(
     return spans
 
 
-def read_chunks(batch: pa.RecordBatch, row: int) -> tuple[list[Chunk], memoryview, str | None]:
-    """(chunks, records, notes) of one row; empty for a flush row.
+def read_row(batch: pa.RecordBatch, row: int) -> tuple[list[Chunk], memoryview, dict[str, Any]]:
+    """(chunks, records, notes) of one row; all empty for a flush row.
 
     The view keeps the Arrow buffer alive for as long as it is referenced.
     """
-    notes = batch.column(2)[row].as_py()
-    chunks = batch.column(0)
-    scalar = batch.column(1)[row]
-    if not chunks.is_valid()[row].as_py() or not scalar.is_valid:
-        return [], memoryview(b""), notes
-    entries = chunks[row].values
-    if not len(entries):
-        return [], memoryview(b""), notes
-    columns = [entries.field(index).to_pylist() for index in range(len(_NAMES))]
-    records = memoryview(scalar.as_buffer())
-    return [Chunk(*values) for values in zip(*columns, strict=True)], records, notes
+    head = batch.column(0)[row]
+    if not head.is_valid:
+        return [], memoryview(b""), {}
+    notes: dict[str, Any] = json.loads(head.as_py())
+    chunks = [Chunk(*entry) for entry in notes.pop("chunks")]
+    records = batch.column(1)[row].as_buffer()
+    return chunks, memoryview(records) if records is not None else memoryview(b""), notes

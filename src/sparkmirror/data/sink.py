@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from sparkmirror.data.rows import Chunk, read_chunks
+from sparkmirror.data.rows import Chunk, read_row
 from sparkmirror.errors import MirrorError
 from sparkmirror.model import (
     FlowSettings,
@@ -116,6 +116,8 @@ class SlotSink:
         self._positions = self._position_routes()
         self._producer = _producer(flow)
         self._producer.forget_halts()
+        # The producer outlives the task; what it met before is in earlier reports.
+        self._errors_before = dict(self._producer.errors)
 
     def _position_routes(self) -> Routes:
         mm1 = self.flow.mode is MirrorMode.MM1
@@ -130,7 +132,7 @@ class SlotSink:
         try:
             for batch in batches:
                 for row in range(batch.num_rows):
-                    self._take(*read_chunks(batch, row))
+                    self._take(*read_row(batch, row))
                 self._pump()
                 self._housekeep()
             self._finish()
@@ -148,9 +150,9 @@ class SlotSink:
             sum(lane.bytes for lane in self._lanes.values()),
         )
 
-    def _take(self, chunks: list[Chunk], records: memoryview, notes: str | None) -> None:
+    def _take(self, chunks: list[Chunk], records: memoryview, notes: dict[str, Any]) -> None:
         if notes:
-            self._hear(json.loads(notes))
+            self._hear(notes)
         for chunk in chunks:
             lane = self._lane(chunk)
             if lane.halt is not None:
@@ -266,7 +268,9 @@ class SlotSink:
         records, size = sum(lane.records for lane in lanes), sum(lane.bytes for lane in lanes)
         errors = dict(self._source_errors)
         for code, count in self._producer.errors.items():
-            errors[code] = errors.get(code, 0) + count
+            new = count - self._errors_before.get(code, 0)
+            if new:
+                errors[code] = errors.get(code, 0) + new
         halted = sum(1 for lane in lanes if lane.halt or lane.source_halt)
         state = (records, sum(errors.values()), halted)
         if state == self._reported and now - self._last_progress < _IDLE_PROGRESS_S:

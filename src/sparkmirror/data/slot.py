@@ -8,7 +8,6 @@ and the kernel's socket buffers fill: that is all the read-ahead there is, and i
 
 from __future__ import annotations
 
-import json
 import logging
 import select
 import time
@@ -16,7 +15,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from sparkmirror.data.plan import SlotPlan
-from sparkmirror.data.rows import FLUSH, Chunk, build_row
+from sparkmirror.data.rows import FLUSH, Chunk, build_rows
 from sparkmirror.data.watch import ControlWatch
 from sparkmirror.errors import BatchError, PartitionError, Unreachable
 from sparkmirror.model import FlowSettings, Halt, MirrorMode, TopicPartition
@@ -114,8 +113,6 @@ class SlotReader:
         try:
             positions = self._start()
             yield self._hello(positions)
-            yield FLUSH
-            yield FLUSH
             yield from self._stream(time.monotonic() + self.flow.epoch_s)
         finally:
             self._routes.close()
@@ -152,15 +149,11 @@ class SlotReader:
                 row = self._row(self._fetcher.receive(sock))
                 self._fetcher.send()
                 if row is not None:
-                    yield from self._emit(row)
+                    yield row
+                    self._last_row = time.monotonic()
             if time.monotonic() - self._last_row >= _TICK_S:
-                yield from self._emit(self._note_row())
-
-    def _emit(self, row: Any) -> Iterator[Any]:
-        yield row
-        yield FLUSH
-        yield FLUSH
-        self._last_row = time.monotonic()
+                yield self._note_row()
+                self._last_row = time.monotonic()
 
     def _over(self, deadline: float) -> bool:
         command = self._watch.command
@@ -199,7 +192,7 @@ class SlotReader:
             pieces.append(chosen.pieces)
         if not chunks:
             return None
-        return build_row(chunks, self._fetcher.frame, pieces, self._notes())
+        return build_rows(chunks, self._fetcher.frame, pieces, self._notes())
 
     def _select(self, part: FetchedPartition) -> Any | None:
         end = None if self._ends is None else self._ends.get(part.tp)
@@ -245,9 +238,9 @@ class SlotReader:
             for p in self.plan.partitions
             if p.source in positions
         ]
-        return build_row(chunks, memoryview(b""), [[] for _ in chunks], json.dumps(notes))
+        return build_rows(chunks, memoryview(b""), [[] for _ in chunks], notes)
 
-    def _notes(self) -> str | None:
+    def _notes(self) -> dict[str, Any] | None:
         """Halts and error counts, when they changed."""
         halts = self._explained_halts()
         rows: list[list[object]] = [
@@ -260,7 +253,7 @@ class SlotReader:
         if now == self._noted or not (now["errors"] or now["halts"]):
             return None
         self._noted = now
-        return json.dumps(now)
+        return now
 
     def _halted_before(self) -> list[TopicPartition]:
         return [TopicPartition(row[0], row[1]) for row in self._noted.get("halts", ()) if row[2]]
@@ -269,7 +262,7 @@ class SlotReader:
         notes = self._notes()
         if notes is None:
             return FLUSH
-        return build_row([], memoryview(b""), [], notes)
+        return build_rows([], memoryview(b""), [], notes)
 
     def _explained_halts(self) -> dict[TopicPartition, Halt]:
         """The fetcher's halts; lost offsets with the figures that only a second look gives."""

@@ -64,9 +64,6 @@ class Teller(Protocol):
     def step(self, doing: str) -> AbstractContextManager[Callable[[str], None]]:
         """A step begins; call what it gives with the line to leave when the step is done."""
 
-    def say(self, text: str) -> None:
-        """One line between two steps."""
-
 
 class Demo:
     """One demo; a context manager that leaves nothing behind but ``options.directory``."""
@@ -94,7 +91,7 @@ class Demo:
         return self._policy.format_remote_topic("A", topic)
 
     def prepare(self) -> None:
-        """Kafka, both clusters, topics and their history, the mirror's file."""
+        """Kafka, both clusters, the topics, the mirror's file."""
         with self._teller.step(f"Kafka {KAFKA_VERSION}") as done:
             self.runtime = KafkaRuntime.find(progress=self._teller.fetching)
             java = self.runtime.java
@@ -112,20 +109,22 @@ class Demo:
             self.source, self.target = self._client(self.a), self._client(self.b)
             servers = f"A at {self.a.bootstrap_servers}, B at {self.b.bootstrap_servers}"
             done(f"{servers} ({time.monotonic() - started:.1f} s)")
-        with self._teller.step("Creating topics and their history on A") as done:
+        with self._teller.step("Creating topics on A") as done:
             self._create_topics()
-            self.traffic = Traffic(
-                self.a, self.directory, records=self._options.records, seed=self._options.seed
-            )
-            self._stack.callback(self.traffic.stop)
-            self.traffic.preload()
-            done(f"{len(TOPICS)} topics, {self.traffic.expected.total():,} records on A")
+            done(f"{len(TOPICS)} topics on A, {sum(one.partitions for one in TOPICS)} partitions")
+        self.traffic = Traffic(
+            self.a, self.directory, records=self._options.records, seed=self._options.seed
+        )
+        self._stack.callback(self.traffic.stop)
         write_tools(self.runtime, self.directory / "bin")
         self.file = self.directory / "mm2.properties"
         self.file.write_text(mm2_properties(self.source, self.target, self.names), "utf-8")
 
     def mirror(self) -> None:
-        """Runs the mirror while traffic goes on, until it has caught up; then drains it."""
+        """Runs the mirror while traffic goes on, until it has caught up; then drains it.
+
+        Half of the volume is history: it is written while the mirror still starts.
+        """
         partitions = partitions_of(self.source, self.names)
 
         def started() -> bool:
@@ -139,6 +138,7 @@ class Demo:
             self.file, self.directory / "mirror", self.runtime.java, live=options.live
         )
         try:
+            self.traffic.preload()
             mirror.wait_for(started, timeout_s=_START_TIMEOUT_S, what="the first record arrived")
             self.traffic.start_live(options.live_s)
             patience_s = options.live_s + _CATCH_UP_TIMEOUT_S

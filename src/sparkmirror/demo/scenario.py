@@ -54,7 +54,7 @@ TOPICS = (
         4,
         "lz4",
         "perf",
-        "text, retention.ms",
+        "retention.ms",
         configs={"retention.ms": "259200000"},
         share=0.4,
     ),
@@ -63,7 +63,7 @@ TOPICS = (
         2,
         "snappy",
         "perf",
-        "stamped on arrival",
+        "LogAppendTime",
         configs={"message.timestamp.type": "LogAppendTime"},
         share=0.1,
         record_bytes=300,
@@ -74,7 +74,7 @@ TOPICS = (
         2,
         "gzip",
         "console",
-        "compacted, tombstones",
+        "tombstones",
         configs={"cleanup.policy": "compact"},
     ),
     DemoTopic(
@@ -85,7 +85,7 @@ TOPICS = (
         "large records",
         configs={"max.message.bytes": "4194304"},
     ),
-    DemoTopic("payments", 3, "none", "transactions", "commits and aborts"),
+    DemoTopic("payments", 3, "none", "transactions", "transactions"),
 )
 
 

@@ -320,10 +320,9 @@ class Producer:
     def _stamped(self, state: _Partition, item: _Item) -> bytes:
         assert self._identity is not None
         producer_id, epoch = self._identity
-        if producer_id >= 0:
-            if item.sequence < 0:
-                item.sequence = state.next_sequence
-                state.next_sequence = (state.next_sequence + item.records) % SEQUENCE_MODULO
+        if producer_id >= 0 and item.sequence < 0:
+            item.sequence = state.next_sequence
+            state.next_sequence = (state.next_sequence + item.records) % SEQUENCE_MODULO
         item.header = stamp(
             item.batch,
             producer_id=producer_id,
