@@ -1,8 +1,8 @@
 r"""Java regular expressions, as configuration files hold them, translated to Python's ``re``.
 
 The translation is exact for what it accepts and refuses the rest by name (``\G``, ``\X``,
-``\b{g}``, scripts and blocks in ``\p{…}``, flags ``x``, ``d``, ``u`` and ``U``), so that a mirror never
-picks other topics than MirrorMaker would. Names are matched whole, with ``fullmatch``.
+``\b{g}``, scripts and blocks in ``\p{…}``, flags ``x``, ``d``, ``u`` and ``U``), so that a mirror
+never picks other topics than MirrorMaker would. Names are matched whole, with ``fullmatch``.
 
 Character classes are computed as sets of code points (see ``java_charclass``); everything else is
 translated atom by atom, since Python differs in small things: ``.`` and ``$`` know more line ends

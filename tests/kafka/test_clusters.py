@@ -14,7 +14,12 @@ import pytest
 
 from sparkmirror.demo.clusters import KafkaCluster
 from sparkmirror.demo.probe import broker_ids, free_ports
+from sparkmirror.demo.scenario import payments
+from sparkmirror.demo.transactions import send_payments
+from sparkmirror.demo.verify import compare, read_topics
 from sparkmirror.errors import MachineError
+from sparkmirror.model import ClusterClient
+from sparkmirror.wire.client import Cluster
 from tests.kafka.support import (
     Sent,
     admin,
@@ -148,3 +153,56 @@ def test_nothing_outlives_the_process_that_started_it(number: signal.Signals) ->
     while Path(home).exists() or Path(f"/proc/{broker}").exists():
         assert time.monotonic() < deadline, "the broker or its directory is still there"
         time.sleep(0.05)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(400)  # the first run downloads that version
+@pytest.mark.parametrize("version", ["3.9.1", "2.8.2"])
+def test_older_brokers_run(
+    new_cluster: Callable[..., KafkaCluster], topic_name: str, version: str
+) -> None:
+    cluster = new_cluster("old", version=version)
+    create_topic(cluster, topic_name)
+    produce(cluster, topic_name, [Sent(b"old", b"key")])
+    cluster.restart()
+    assert [one.value for one in consume_all(cluster, topic_name)] == [b"old"]
+
+
+def test_reading_back_sees_what_differs(
+    cluster_a: KafkaCluster, cluster_b: KafkaCluster, topic_name: str
+) -> None:
+    """The same records on both sides are equal, aborted ones do not count, one more does."""
+    sent = [
+        Sent(b"value", b"key", (("h", b"1"), ("h", b"2")), 1_700_000_000_000, 0),
+        Sent(None, b"tombstone", (), 1_700_000_000_001, 1),
+        Sent(b"", None, (), 1_700_000_000_002, 1),
+    ]
+    clients = []
+    for cluster, compression in ((cluster_a, "zstd"), (cluster_b, "none")):
+        create_topic(cluster, topic_name, 3)
+        produce(cluster, topic_name, sent, compression=compression)
+        servers = (cluster.bootstrap_servers,)
+        clients.append(Cluster(ClusterClient(cluster.name, servers, "test")))
+    produce_transaction(cluster_a, topic_name, [Sent(b"aborted", partition=1)], commit=False)
+    readings = [read_topics(cluster_a.runtime, client, [topic_name]) for client in clients]
+    results = compare(*readings, str)
+    assert [(one.source.records, one.equal) for one in results] == [(1, True), (2, True), (0, True)]
+    produce(cluster_b, topic_name, [Sent(b"one more", partition=0)])
+    later = compare(readings[0], read_topics(cluster_b.runtime, clients[1], [topic_name]), str)
+    assert [one.equal for one in later] == [False, True, True]
+    for client in clients:
+        client.close()
+
+
+def test_demo_payments_are_committed_and_aborted(cluster_a: KafkaCluster, topic_name: str) -> None:
+    create_topic(cluster_a, topic_name, 3)
+    wanted = list(payments(5, 12, 3))
+    committed, aborted = send_payments(
+        cluster_a.bootstrap_servers, topic_name, wanted, transactional_id=topic_name
+    )
+    assert aborted > 0
+    got = consume_all(cluster_a, topic_name)
+    assert len(got) == committed == sum(len(p.records) for p in wanted if p.committed)
+    assert {one.headers for one in got} == {(("fate", b"commit"),)}
+    every = consume_all(cluster_a, topic_name, isolation="read_uncommitted")
+    assert len(every) == committed + aborted

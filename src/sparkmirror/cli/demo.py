@@ -97,11 +97,11 @@ def demo(
         typer.Option(
             metavar="N", min=100, max=100_000_000, help="Records of the volume topics, in all."
         ),
-    ] = 300_000,
+    ] = 200_000,
     seconds: Annotated[
         float,
         typer.Option(metavar="S", min=1, max=3_600, help="How long the live traffic lasts."),
-    ] = 15.0,
+    ] = 12.0,
     seed: Annotated[
         int, typer.Option(metavar="N", help="The records' contents; a seed repeats them.")
     ] = 1,

@@ -121,7 +121,7 @@ def fetch_settings(conf: Mapping[str, Entry], *, offset_reset: str = "earliest")
         entry = conf["auto.offset.reset"]
         later = reset.startswith("by_duration:")
         raise ConfigError(
-            f"{entry.key}={entry.value.strip()} "
+            f"{entry.key}={shown(entry, entry.value.strip())} "
             + ("is not supported yet." if later else "is not one of the values it can have."),
             where=entry.where,
             do=f"Choose from: {', '.join(_OFFSET_RESETS)}.",
@@ -184,8 +184,8 @@ def _idempotence(conf: Mapping[str, Entry], reader: Reader, acks: int, in_flight
         if reader.given("enable.idempotence"):
             entry = conf[key]
             raise ConfigError(
-                f"{entry.key}={entry.value.strip()} contradicts enable.idempotence=true, which "
-                f"needs {needed}.",
+                f"{entry.key}={shown(entry, entry.value.strip())} contradicts "
+                f"enable.idempotence=true, which needs {needed}.",
                 where=entry.where,
                 do=f"Remove {entry.key}, or set enable.idempotence=false.",
             )

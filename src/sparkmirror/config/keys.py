@@ -41,6 +41,13 @@ _OFFSET_SYNCS_ONLY = "it would reach only the offset-syncs producer, which is no
 _TARGET_CONSUMER = "nothing is consumed from the target in this release"
 
 
+# What only MirrorMaker 1 asks of its consumer.
+_MM1_ONLY = {
+    "group.id": "positions are kept in the group __mirror.A->B on the target",
+    "exclude.internal.topics": "internal topics are never mirrored",
+}
+
+
 @dataclass(frozen=True, slots=True)
 class KeyUse:
     """A key that means something where it stands.
@@ -159,7 +166,7 @@ def _cluster_key(entry: Entry, alias: str, name: str) -> Outcome:
     if role in _ROLES:
         row = find(rest, _ROLES[role])
         if row is not None:
-            return KeyUse(entry, row, alias=alias)
+            return KeyUse(entry, row, alias=alias, ignored=_mm1_only(role, rest))
     row = find(name, Scope.WORKER)
     if row is not None and not name.startswith(("replication.policy.", "config.providers")):
         return KeyUse(entry, row, alias=alias)
@@ -173,6 +180,10 @@ def _cluster_key(entry: Entry, alias: str, name: str) -> Outcome:
     return _bare_client_key(
         entry, name, f"{alias}.consumer.{{}}", f"{alias}.producer.{{}}", f"{alias}.admin.{{}}"
     )
+
+
+def _mm1_only(role: str, name: str) -> str:
+    return _MM1_ONLY.get(name, "") if role == "consumer" else ""
 
 
 def _flow_key(entry: Entry, clusters: Sequence[str]) -> Outcome:
@@ -238,7 +249,8 @@ def _flow_setting(entry: Entry, flow: str, target: str, name: str) -> Outcome:
         bare = name.removeprefix(prefix)
         row = find(bare, scope) if name.startswith(prefix) else None
         if row is not None:
-            return KeyUse(entry, row, flow=flow, ignored=ignored)
+            role = "consumer" if scope is Scope.CONSUMER else ""
+            return KeyUse(entry, row, flow=flow, ignored=ignored or _mm1_only(role, bare))
     if name.startswith("producer.") and find(name[len("producer.") :], Scope.PRODUCER):
         return Lost(entry, f"{flow}.producer.override.{name[len('producer.') :]}")
     source = flow.partition("->")[0]
@@ -247,10 +259,10 @@ def _flow_setting(entry: Entry, flow: str, target: str, name: str) -> Outcome:
             return Lost(entry, f"{alias}.{name[len(side) :]}")
     if name in CLIENT_SET:
         return Lost(entry, f"{source}.{name} and {target}.{name}")
-    if find(name, Scope.WORKER):
-        return Lost(entry, f"{target}.{name}")
     if find(name, Scope.DRIVER):
         return Lost(entry, name)
+    if find(name, Scope.WORKER):
+        return Lost(entry, f"{target}.{name}")
     return _bare_client_key(
         entry,
         name,

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from sparkmirror.config import remarks
@@ -32,7 +33,7 @@ from sparkmirror.config.scoping import (
     worker_config,
 )
 from sparkmirror.config.settings import Scope, Status, Type, names
-from sparkmirror.config.values import Reader, check, merge_errors, parse_list, split_list
+from sparkmirror.config.values import Reader, check, merge_errors, parse_list, shown, split_list
 from sparkmirror.errors import ConfigError
 from sparkmirror.model import (
     FlowSettings,
@@ -58,13 +59,10 @@ def load_mm2(path: Path, *, clusters: Sequence[str] = ()) -> MirrorSettings:
     aliases = _aliases(raw, path)
     uses, lost = _classify_all(raw, aliases, path)
     _check_values(uses, path)
-    selected = [
-        (source, target)
-        for source, target in cluster_pairs(raw, aliases)
-        if (not clusters or target in clusters) and _enabled(raw, source, target)
-    ]
+    enabled = [pair for pair in cluster_pairs(raw, aliases) if _enabled(raw, *pair)]
+    selected = [pair for pair in enabled if not clusters or pair[1] in clusters]
     if not selected:
-        raise _no_flows(raw, aliases, clusters, path)
+        raise _no_flows(enabled, aliases, clusters, path)
     flows = _flows(raw, selected, path)
     confs = {
         f"{source}->{target}": connector_config(raw, source, target) for source, target in selected
@@ -74,7 +72,7 @@ def load_mm2(path: Path, *, clusters: Sequence[str] = ()) -> MirrorSettings:
     by_line += remarks.unavailable_features(confs, str(path))
     warnings = [
         *sorted(by_line, key=_line),
-        *remarks.ignored_keys(uses, str(path)),
+        *remarks.ignored_keys(_idle(uses, enabled), str(path)),
         *remarks.loops(flows, str(path)),
     ]
     return MirrorSettings(
@@ -107,7 +105,7 @@ def _aliases(raw: Mapping[str, Entry], path: Path) -> tuple[str, ...]:
     for alias in aliases:
         if re.search(r"\s", alias) or "->" in alias:
             raise ConfigError(
-                f"clusters holds '{alias}', which is no alias.",
+                f"clusters holds '{shown(entry, alias)}', which is no alias.",
                 where=entry.where,
                 do="Separate aliases by commas; an alias holds no blanks and no '->'.",
             )
@@ -173,7 +171,8 @@ def _check_value(use: KeyUse) -> None:
 
 def _no_exactly_once(entry: Entry) -> ConfigError:
     return ConfigError(
-        f"{entry.key}={entry.value.strip()}: exactly-once is not available in this release.",
+        f"{entry.key}={shown(entry, entry.value.strip())}: exactly-once is not available in this "
+        "release.",
         where=entry.where,
         do="Remove the key: delivery is then at least once (idempotent producer; the position is "
         "committed after the records).",
@@ -184,18 +183,35 @@ def _enabled(raw: Mapping[str, Entry], source: str, target: str) -> bool:
     return Reader(connector_config(raw, source, target), Scope.CONNECTOR).boolean("enabled")
 
 
+def _idle(uses: Sequence[KeyUse], enabled: Sequence[tuple[str, str]]) -> list[KeyUse]:
+    """``uses``, with the keys of a role marked ignored whose cluster has that role in no flow."""
+    sources = {source for source, _ in enabled}
+    targets = {target for _, target in enabled}
+    marked = []
+    for use in uses:
+        name = use.entry.key.removeprefix(use.alias + ".")
+        role, busy = ("source", sources) if name.startswith("consumer.") else ("target", targets)
+        bound = use.alias and (
+            name.startswith(("consumer.", "producer.")) or use.setting.scopes == (Scope.WORKER,)
+        )
+        if bound and use.setting.status is Status.SUPPORTED and use.alias not in busy:
+            reason = f"cluster '{use.alias}' is the {role} of no enabled flow"
+            marked.append(replace(use, ignored=use.ignored or reason))
+        else:
+            marked.append(use)
+    return marked
+
+
 def _no_flows(
-    raw: Mapping[str, Entry], aliases: Sequence[str], clusters: Sequence[str], path: Path
+    enabled: Sequence[tuple[str, str]],
+    aliases: Sequence[str],
+    clusters: Sequence[str],
+    path: Path,
 ) -> ConfigError:
-    enabled = [
-        f"{source}->{target}"
-        for source, target in cluster_pairs(raw, aliases)
-        if _enabled(raw, source, target)
-    ]
     if enabled:
         do = (
             f"--clusters {' '.join(clusters)} keeps only flows to these targets; the file enables "
-            f"{', '.join(enabled)}."
+            f"{', '.join('->'.join(pair) for pair in enabled)}."
         )
     elif len(aliases) < 2:
         do = "Name two clusters at least, and enable a flow between them: A->B.enabled=true."

@@ -282,6 +282,15 @@ def _explained(wanted: Sequence[_Coordinate], output: list[str]) -> MachineError
     """The error for a failed Ivy run, from what its log says."""
     names = ", ".join(f"{one.group}:{one.artifact}:{one.version}" for one in wanted)
     trouble = next((line.strip() for line in output if _NO_NETWORK.search(line)), "")
+    if "PKIX" in trouble:
+        return MachineError(
+            f"The jars of {names} cannot be downloaded: this Java does not trust the repository's"
+            " certificate, as happens behind a proxy that looks into TLS.",
+            where="Maven repository",
+            do="Give it your system's certificates, on Debian for example"
+            " JAVA_TOOL_OPTIONS=-Djavax.net.ssl.trustStore=/etc/ssl/certs/java/cacerts, or use"
+            " the system's own Java (JAVA_HOME).",
+        )
     if trouble:
         return MachineError(
             f"The jars of {names} cannot be downloaded: {trouble}",

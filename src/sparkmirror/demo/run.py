@@ -47,8 +47,8 @@ class DemoOptions:
     ``directory``: where files stay; None is a temporary one. ``ports``: of A and B, 0 is any.
     """
 
-    records: int = 300_000
-    live_s: float = 15.0
+    records: int = 200_000
+    live_s: float = 12.0
     seed: int = 1
     directory: Path | None = None
     ports: tuple[int, int] = (0, 0)

@@ -1,0 +1,1 @@
+"""sparkmirror next to the Java MirrorMakers: same machine, brokers, data, one run."""

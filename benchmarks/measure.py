@@ -1,0 +1,220 @@
+"""What is measured, and how: target end offsets, the process tree's CPU and memory, latencies."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import threading
+import time
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+import psutil
+from confluent_kafka import Consumer, KafkaException, TopicPartition
+
+__all__ = ["CatchUp", "TreeWatch", "end_offsets", "latencies", "quantiles", "watch_catch_up"]
+
+SAMPLE_S = 0.1
+LOW, HIGH = 0.15, 0.9
+"""Steady state is what happens between these shares of the records."""
+
+
+def end_offsets(consumer: Consumer, topic: str, partitions: int) -> int:
+    """Sum of end offsets, 0 while the topic does not exist."""
+    try:
+        return sum(
+            consumer.get_watermark_offsets(TopicPartition(topic, index), timeout=5)[1]
+            for index in range(partitions)
+        )
+    except KafkaException:
+        return 0
+
+
+class TreeWatch:
+    """CPU seconds and memory of a process and all its children, sampled in a thread.
+
+    A child that ends between two samples keeps its last figure; what it used after that, at most
+    one sampling interval's worth, is not counted.
+    """
+
+    def __init__(self, pid: int) -> None:
+        self._root = psutil.Process(pid)
+        self._cpu_s: dict[tuple[int, float], float] = {}
+        self.peak_bytes = 0
+        self._stop = threading.Event()
+        self._lock = threading.Lock()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        memory_due = 0.0
+        while not self._stop.wait(0.2):
+            with_memory = time.monotonic() >= memory_due
+            self.sample(with_memory)
+            if with_memory:
+                memory_due = time.monotonic() + 1.0
+
+    def sample(self, with_memory: bool = False) -> None:
+        """Look once."""
+        resident = 0
+        try:
+            tree = [self._root, *self._root.children(recursive=True)]
+        except psutil.NoSuchProcess:
+            return
+        with self._lock:
+            for process in tree:
+                try:
+                    times = process.cpu_times()
+                    self._cpu_s[process.pid, process.create_time()] = times.user + times.system
+                    if with_memory:
+                        resident += process.memory_full_info().pss
+                except (psutil.NoSuchProcess, psutil.AccessDenied):
+                    continue
+        self.peak_bytes = max(self.peak_bytes, resident)
+
+    def cpu_s(self) -> float:
+        """CPU seconds so far."""
+        self.sample()
+        with self._lock:
+            return sum(self._cpu_s.values())
+
+    def close(self) -> None:
+        """Stop sampling."""
+        self._stop.set()
+        self._thread.join()
+
+
+@dataclass
+class CatchUp:
+    """One peer's catch-up of one topic. Rates in records/s, CPU in seconds per GB of source log."""
+
+    records: int
+    gigabytes: float
+    start_s: float = -1.0
+    total_s: float = -1.0
+    rate: float = 0.0
+    mb_per_s: float = 0.0
+    cpu_s_per_gb: float = 0.0
+    cpu_s_start: float = 0.0
+    peak_mb: float = 0.0
+    complete: bool = False
+    surplus: int = 0
+    samples: list[tuple[float, int]] = field(default_factory=list)
+
+    def document(self) -> dict[str, object]:
+        """As JSON."""
+        return asdict(self)
+
+
+def watch_catch_up(
+    bootstrap: str,
+    topic: str,
+    partitions: int,
+    result: CatchUp,
+    tree: TreeWatch,
+    started: float,
+    timeout_s: float,
+) -> None:
+    """Follow the target topic until it holds all records; fill in ``result``."""
+    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "bench-watch"})
+    marks: list[tuple[float, int, float]] = []
+    try:
+        while time.monotonic() - started < timeout_s:
+            count = end_offsets(consumer, topic, partitions)
+            now = time.monotonic() - started
+            cpu_s = tree.cpu_s()
+            if count and result.start_s < 0:
+                result.start_s, result.cpu_s_start = now, cpu_s
+            marks.append((now, count, cpu_s))
+            if count >= result.records:
+                result.complete, result.total_s = True, now
+                break
+            time.sleep(SAMPLE_S)
+        time.sleep(1.0)
+        result.surplus = end_offsets(consumer, topic, partitions) - result.records
+    finally:
+        consumer.close()
+    result.peak_mb = tree.peak_bytes / 1e6
+    result.samples = [(round(at, 3), count) for at, count, _ in marks if count]
+    _steady(result, marks)
+
+
+def _steady(result: CatchUp, marks: list[tuple[float, int, float]]) -> None:
+    inside = [m for m in marks if LOW * result.records <= m[1] <= HIGH * result.records]
+    if len(inside) < 2 or inside[-1][1] == inside[0][1]:
+        inside = [m for m in marks if m[1]]
+    if len(inside) < 2 or inside[-1][0] <= inside[0][0]:
+        return
+    seconds = inside[-1][0] - inside[0][0]
+    records = inside[-1][1] - inside[0][1]
+    gigabytes = result.gigabytes * records / result.records
+    result.rate = records / seconds
+    result.mb_per_s = gigabytes * 1000 / seconds
+    if gigabytes:
+        result.cpu_s_per_gb = (inside[-1][2] - inside[0][2]) / gigabytes
+
+
+# -- latency ---------------------------------------------------------------------------------------
+
+
+def quantiles(values: list[float]) -> dict[str, float]:
+    """p50 … max in ms of unsorted latencies."""
+    if not values:
+        return {}
+    ordered = sorted(values)
+    last = len(ordered) - 1
+    shares = {"p50": 0.5, "p90": 0.9, "p99": 0.99, "p99.9": 0.999}
+    found = {
+        name: round(ordered[min(last, int(len(ordered) * s))], 2) for name, s in shares.items()
+    }
+    return {**found, "max": round(ordered[-1], 2), "count": len(ordered)}
+
+
+def latencies(
+    source: str,
+    target: str,
+    topic: str,
+    remote: str,
+    partitions: int,
+    *,
+    rate: int,
+    seconds: float,
+    work: Path,
+) -> dict[str, list[float]]:
+    """Latencies in ms at the source itself and at the target, one probe producer for both."""
+    probes = Path(__file__).with_name("probe.py")
+    outputs = {"source": work / "probe-source.json", "target": work / "probe-target.json"}
+    places = {"source": (source, topic), "target": (target, remote)}
+    readers = [
+        subprocess.Popen(
+            [
+                sys.executable,
+                str(probes),
+                "read",
+                bootstrap,
+                name,
+                str(partitions),
+                str(seconds + 8),
+                str(outputs[place]),
+            ]
+        )
+        for place, (bootstrap, name) in places.items()
+    ]
+    time.sleep(2.5)
+    subprocess.run(
+        [
+            sys.executable,
+            str(probes),
+            "write",
+            source,
+            topic,
+            str(partitions),
+            str(seconds),
+            str(rate),
+        ],
+        check=True,
+    )
+    for reader in readers:
+        reader.wait(seconds + 30)
+    return {place: json.loads(path.read_text()) for place, path in outputs.items()}

@@ -1,0 +1,178 @@
+"""The mirrors under test, each as a process tree with the settings a careful engineer would give."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from sparkmirror.demo.java import find_java
+from sparkmirror.demo.maven import resolve
+
+__all__ = ["PEERS", "Peer", "Running", "start"]
+
+MM2_JARS = ("org.apache.kafka:connect-mirror:4.3.0", "org.apache.kafka:connect-runtime:4.3.0")
+MM1_JARS = ("org.apache.kafka:kafka_2.13:3.9.1",)
+HEAP = ("-Xms1g", "-Xmx2g", "-XX:+UseG1GC")
+
+
+@dataclass(frozen=True)
+class Peer:
+    """One mirror: ``name`` in the tables, ``remote`` its name for a mirrored topic."""
+
+    name: str
+    remote: str = "A.{topic}"
+
+
+@dataclass
+class Running:
+    """A started mirror."""
+
+    process: subprocess.Popen[bytes]
+    log: Path
+    files: list[Path] = field(default_factory=list)
+
+    def stop(self) -> None:
+        """Ask for an orderly end, insist after a while."""
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGTERM)
+            try:
+                self.process.wait(20)
+            except subprocess.TimeoutExpired:
+                os.killpg(self.process.pid, signal.SIGKILL)
+                self.process.wait(10)
+
+
+PEERS = {
+    "sparkmirror": Peer("sparkmirror"),
+    "mm2": Peer("MirrorMaker 2"),
+    "mm1": Peer("MirrorMaker 1", "{topic}"),
+}
+
+
+def start(
+    key: str,
+    source: str,
+    target: str,
+    topic: str,
+    work: Path,
+    *,
+    tasks: int,
+    latency: bool,
+    extra: dict[str, str] | None = None,
+) -> Running:
+    """Start mirror ``key`` for one topic. ``latency``: tuned for it instead of throughput."""
+    work.mkdir(parents=True, exist_ok=True)
+    log = work / f"{key}-{topic}.log"
+    if key == "mm1":
+        command = _mm1(source, target, topic, work, tasks, latency)
+    else:
+        path = work / f"{key}-{topic}.properties"
+        lines = _mm2_file(source, target, topic, tasks, latency, tuned=key == "mm2")
+        lines += [f"{name}={value}" for name, value in (extra or {}).items()]
+        path.write_text("\n".join(lines) + "\n")
+        command = _sparkmirror(path, work) if key == "sparkmirror" else _mm2(path)
+    with log.open("wb") as output:
+        process = subprocess.Popen(
+            command,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            stdin=subprocess.DEVNULL,
+            start_new_session=True,
+            cwd=work,
+        )
+    return Running(process, log)
+
+
+def _mm2_file(
+    source: str, target: str, topic: str, tasks: int, latency: bool, *, tuned: bool
+) -> list[str]:
+    lines = [
+        "clusters=A,B",
+        f"A.bootstrap.servers={source}",
+        f"B.bootstrap.servers={target}",
+        "A->B.enabled=true",
+        f"A->B.topics={topic}",
+        f"tasks.max={tasks}",
+        "replication.factor=1",
+        "offset.storage.replication.factor=1",
+        "B.offset.storage.replication.factor=1",
+        "refresh.topics.interval.seconds=5",
+        "emit.heartbeats.enabled=false",
+        "emit.checkpoints.enabled=false",
+        "sync.topic.configs.enabled=false",
+        "sync.topic.acls.enabled=false",
+    ]
+    if tuned:
+        linger_ms, batch_bytes = (0, 16_384) if latency else (20, 1_000_000)
+        lines += [
+            "config.storage.replication.factor=1",
+            "status.storage.replication.factor=1",
+            "offset-syncs.topic.replication.factor=1",
+            "checkpoints.topic.replication.factor=1",
+            "heartbeats.topic.replication.factor=1",
+            "A.consumer.auto.offset.reset=earliest",
+            "A.consumer.fetch.max.bytes=52428800",
+            "A.consumer.max.partition.fetch.bytes=10485760",
+            "A.consumer.max.poll.records=20000",
+            "A.consumer.receive.buffer.bytes=1048576",
+            f"B.producer.batch.size={batch_bytes}",
+            f"B.producer.linger.ms={linger_ms}",
+            "B.producer.buffer.memory=134217728",
+            "B.producer.max.request.size=10485760",
+            "B.producer.max.in.flight.requests.per.connection=5",
+            "B.producer.send.buffer.bytes=1048576",
+        ]
+    return lines
+
+
+def _java(jars: tuple[str, ...]) -> list[str]:
+    classpath = os.pathsep.join(map(str, resolve(*jars)))
+    return [str(find_java().java), *HEAP, "-cp", classpath]
+
+
+def _mm2(path: Path) -> list[str]:
+    return [*_java(MM2_JARS), "org.apache.kafka.connect.mirror.MirrorMaker", str(path)]
+
+
+def _mm1(source: str, target: str, topic: str, work: Path, tasks: int, latency: bool) -> list[str]:
+    consumer, producer = work / f"mm1-{topic}.consumer", work / f"mm1-{topic}.producer"
+    consumer.write_text(
+        f"bootstrap.servers={source}\ngroup.id=mm1-{topic}\nauto.offset.reset=earliest\n"
+        "fetch.max.bytes=52428800\nmax.partition.fetch.bytes=10485760\nmax.poll.records=20000\n"
+        "receive.buffer.bytes=1048576\nisolation.level=read_committed\n"
+        "partition.assignment.strategy=org.apache.kafka.clients.consumer.RoundRobinAssignor\n"
+    )
+    linger_ms, batch_bytes = (0, 16_384) if latency else (20, 1_000_000)
+    producer.write_text(
+        f"bootstrap.servers={target}\nacks=all\nbatch.size={batch_bytes}\nlinger.ms={linger_ms}\n"
+        "buffer.memory=134217728\nmax.request.size=10485760\nsend.buffer.bytes=1048576\n"
+        "max.in.flight.requests.per.connection=5\n"
+    )
+    return [
+        *_java(MM1_JARS),
+        "kafka.tools.MirrorMaker",
+        "--consumer.config",
+        str(consumer),
+        "--producer.config",
+        str(producer),
+        "--include",
+        topic,
+        "--num.streams",
+        str(tasks),
+    ]
+
+
+def _sparkmirror(path: Path, work: Path) -> list[str]:
+    return [
+        sys.executable,
+        "-m",
+        "sparkmirror.cli.main",
+        "run",
+        str(path),
+        "--work-dir",
+        str(work / "sparkmirror"),
+    ]

@@ -1,0 +1,179 @@
+"""The report: a Markdown table, the raw numbers as JSON, a chart."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+__all__ = ["figures", "write"]
+
+LABELS = {
+    "sparkmirror": "sparkmirror",
+    "mm2": "MirrorMaker 2 (4.3.0)",
+    "mm1": "MirrorMaker 1 (3.9.1)",
+}
+
+RATIOS = (
+    ("100b", "mm2", 5.0),
+    ("100b", "mm1", 3.0),
+    ("1k-lz4", "mm2", 2.0),
+    ("1k-lz4", "mm1", 2.0),
+    ("100b-16k", "mm2", 2.5),
+    ("100b-single", "mm2", 1.2),
+)
+"""(catch-up, peer, throughput of sparkmirror as a multiple of the peer's: at least)."""
+CPU_RATIOS = (("100b", "mm2", 1 / 5), ("100b", "mm1", 1 / 3))
+
+
+def figures(results: dict[str, Any]) -> list[tuple[str, str, str, bool]]:
+    """(figure, wanted, measured, met) for each promise that this run can judge."""
+    rows: list[tuple[str, str, str, bool]] = []
+    catch_up = results["catch_up"]
+    for name, peer, least in RATIOS:
+        pair = _pair(catch_up, name, peer)
+        if pair and pair[1]["rate"]:
+            ratio = pair[0]["rate"] / pair[1]["rate"]
+            title = f"{catch_up[name]['title']}: throughput against {LABELS[peer]}"
+            rows.append((title, f"≥ {least:g}×", f"{ratio:.2f}×", ratio >= least))
+    for name, peer, most in CPU_RATIOS:
+        pair = _pair(catch_up, name, peer)
+        if pair and pair[1]["cpu_s_per_gb"]:
+            ratio = pair[0]["cpu_s_per_gb"] / pair[1]["cpu_s_per_gb"]
+            title = f"CPU-seconds per GB against {LABELS[peer]}"
+            rows.append((title, f"≤ 1/{1 / most:.0f}", f"1/{1 / ratio:.1f}", ratio <= most))
+    rows += _latency_figures(results["latency"])
+    idle = results["idle"].get("sparkmirror")
+    if idle:
+        rows.append(
+            (
+                "idle cost per slot",
+                "< 5 % of a core",
+                f"{idle['per_task']:.1f} %",
+                idle["per_task"] < 5,
+            )
+        )
+    return rows
+
+
+def _pair(catch_up: dict[str, Any], name: str, peer: str) -> tuple[Any, Any] | None:
+    rows = catch_up.get(name, {})
+    return (rows["sparkmirror"], rows[peer]) if "sparkmirror" in rows and peer in rows else None
+
+
+def _latency_figures(latency: dict[str, Any]) -> list[tuple[str, str, str, bool]]:
+    rows = []
+    for name, limits in (("latency-10k", (10, 50)), ("latency-100", (4, 15))):
+        ours = latency.get(name, {}).get("sparkmirror", {}).get("target")
+        if not ours:
+            continue
+        measured = f"p50 {ours['p50']} ms, p99 {ours['p99']} ms"
+        wanted = f"p50 ≤ {limits[0]} ms, p99 ≤ {limits[1]} ms"
+        met = ours["p50"] <= limits[0] and ours["p99"] <= limits[1]
+        rows.append((f"latency at {latency[name]['rate']:,} records/s", wanted, measured, met))
+        theirs = latency[name].get("mm2", {}).get("target")
+        if theirs and name == "latency-100":
+            met = ours["p50"] < theirs["p50"] and ours["p99"] < theirs["p99"]
+            text = f"{measured} against p50 {theirs['p50']} ms, p99 {theirs['p99']} ms"
+            rows.append(("latency at 100 records/s below MirrorMaker 2's", "below", text, met))
+    return rows
+
+
+def markdown(results: dict[str, Any]) -> str:
+    """The whole report."""
+    lines = [
+        f"# Benchmarks, {results['date']}",
+        "",
+        f"{results['cores']} cores shared by both brokers and the mirror, {results['tasks']} tasks, "
+        "one run. How it is measured and how the Java tools are tuned: `benchmarks/README.md`.",
+    ]
+    if results["scale"] != 1:
+        lines += ["", f"**Smoke run at scale {results['scale']}: not for comparison.**"]
+    lines += ["", "## Figures", "", "| figure | wanted | measured | |", "|---|---|---|---|"]
+    lines += [
+        f"| {title} | {wanted} | {measured} | {'met' if met else '**not met**'} |"
+        for title, wanted, measured, met in figures(results)
+    ]
+    for row in results["catch_up"].values():
+        lines += ["", f"## Catch-up: {row['title']}", ""]
+        lines += [f"{row['records']:,} records, {row['gigabytes']:.2f} GB in the source's log.", ""]
+        lines += [
+            "| | records/s | MB/s | CPU-s per GB | first record after | CPU-s until then | whole |"
+            " peak memory | arrived |",
+            "|---|---|---|---|---|---|---|---|---|",
+        ]
+        for key, label in LABELS.items():
+            if key in row:
+                lines.append(_catch_up_row(label, row[key]))
+    for name, row in results["latency"].items():
+        lines += ["", f"## Latency: {name}, {row['rate']:,} records/s, {row['seconds']:.0f} s", ""]
+        lines += ["| | p50 | p90 | p99 | p99.9 | max | records |", "|---|---|---|---|---|---|---|"]
+        for key, label in LABELS.items():
+            for place, found in row.get(key, {}).items():
+                if found:
+                    what = {
+                        "source": "read at the source",
+                        "target": "read at the target",
+                        "steady": "at the target, without epoch changes",
+                    }[place]
+                    lines.append(
+                        f"| {label}, {what} | {found['p50']} | {found['p90']} | {found['p99']} | "
+                        f"{found['p99.9']} | {found['max']} | {found['count']:,} |"
+                    )
+    if results["idle"]:
+        lines += ["", "## Idle", "", "| | % of a core | per task |", "|---|---|---|"]
+        lines += [
+            f"| {LABELS[key]} | {row['percent_of_core']:.1f} | {row['per_task']:.1f} |"
+            for key, row in results["idle"].items()
+        ]
+    return "\n".join(lines) + "\n"
+
+
+def _catch_up_row(label: str, row: dict[str, Any]) -> str:
+    arrived = (
+        "all"
+        if row["complete"] and not row["surplus"]
+        else (f"all and {row['surplus']:,} again" if row["complete"] else "**not all in time**")
+    )
+    return (
+        f"| {label} | {row['rate']:,.0f} | {row['mb_per_s']:,.0f} | {row['cpu_s_per_gb']:.1f} | "
+        f"{row['start_s']:.1f} s | {row['cpu_s_start']:.0f} | {row['total_s']:.0f} s | "
+        f"{row['peak_mb']:,.0f} MB | {arrived} |"
+    )
+
+
+def write(results: dict[str, Any], out: Path) -> list[Path]:
+    """Write ``DATE.md``, ``DATE.json`` and ``DATE.png``; their paths."""
+    out.mkdir(parents=True, exist_ok=True)
+    base = out / results["date"]
+    text, data, picture = (base.with_suffix(suffix) for suffix in (".md", ".json", ".png"))
+    text.write_text(markdown(results) + f"\n![chart]({picture.name})\n", encoding="utf-8")
+    data.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
+    _chart(results, picture)
+    return [text, data, picture]
+
+
+def _chart(results: dict[str, Any], path: Path) -> None:
+    import matplotlib  # noqa: PLC0415  (only for the picture)
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot  # noqa: PLC0415
+
+    rows = results["catch_up"]
+    figure, axes = pyplot.subplots(1, 2, figsize=(13, 4.5), width_ratios=[3, 2])
+    width = 0.27
+    for place, (key, label) in enumerate(LABELS.items()):
+        there = [(index, row[key]) for index, row in enumerate(rows.values()) if key in row]
+        xs = [index + (place - 1) * width for index, _ in there]
+        axes[0].bar(xs, [row["rate"] / 1e6 for _, row in there], width, label=label)
+        axes[1].bar(xs, [row["cpu_s_per_gb"] for _, row in there], width, label=label)
+    for axis, title in zip(
+        axes, ("catch-up, million records/s", "CPU-seconds per GB, steady state"), strict=True
+    ):
+        axis.set_title(title)
+        axis.set_xticks(range(len(rows)), list(rows))
+        axis.legend()
+        axis.spines[["top", "right"]].set_visible(False)
+    figure.tight_layout()
+    figure.savefig(path, dpi=110)
+    pyplot.close(figure)

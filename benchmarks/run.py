@@ -1,0 +1,263 @@
+"""`make bench`: every mirror over the same brokers and data, one after another.
+
+usage: python -m benchmarks.run [--only NAME ...] [--peers NAME ...] [--scale X] [--out DIR]
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import os
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from benchmarks import report
+from benchmarks.load import LOADS, Load, create, delete, fill
+from benchmarks.measure import CatchUp, TreeWatch, latencies, quantiles, watch_catch_up
+from benchmarks.peers import PEERS, Running, start
+from confluent_kafka import Consumer
+
+from sparkmirror.demo.clusters import KafkaCluster, start_all
+
+TASKS = 4
+LATENCIES = {"latency-100": (100, 45.0), "latency-10k": (10_000, 30.0)}
+EPOCHS = "latency-100-epochs"
+IDLE_S = 20.0
+BROKER = {
+    "log.segment.bytes": "1073741824",
+    "log.retention.hours": "-1",
+    "log.cleaner.enable": "false",
+    "message.max.bytes": "10485880",
+}
+
+
+@contextmanager
+def clusters() -> Iterator[tuple[KafkaCluster, KafkaCluster]]:
+    """Two one-node clusters with room to breathe."""
+    jvm = ("-XX:+UseG1GC", "-XX:MaxGCPauseMillis=20")
+    a = KafkaCluster("A", config=BROKER, heap="1g", jvm=jvm)
+    b = KafkaCluster("B", config=BROKER, heap="1g", jvm=jvm)
+    start_all(a, b)
+    try:
+        yield a, b
+    finally:
+        a.stop()
+        b.stop()
+
+
+def say(text: str) -> None:
+    """Progress for whoever waits."""
+    print(f"{datetime.datetime.now():%H:%M:%S} {text}", flush=True)
+
+
+class Bench:
+    """One whole run; ``results`` is what the report is made of."""
+
+    def __init__(
+        self, a: KafkaCluster, b: KafkaCluster, work: Path, scale: float, peers: list[str]
+    ) -> None:
+        self.a, self.b, self.work, self.scale, self.peers = a, b, work, scale, peers
+        self.results: dict[str, Any] = {
+            "date": datetime.date.today().isoformat(),
+            "cores": os.cpu_count(),
+            "tasks": TASKS,
+            "scale": scale,
+            "catch_up": {},
+            "latency": {},
+            "idle": {},
+        }
+
+    # -- catch-up --------------------------------------------------------------------------
+
+    def catch_up(self, name: str, load: Load) -> None:
+        """Every peer copies the whole of one topic."""
+        say(f"filling {load.topic}: {load.title}")
+        records = fill(self.a, load, self.scale)
+        gigabytes = self._gigabytes(load)
+        rows = self.results["catch_up"][name] = {
+            "title": load.title,
+            "records": records,
+            "gigabytes": gigabytes,
+        }
+        for key in self.peers:
+            rows[key] = self._catch_up_one(key, load, records, gigabytes).document()
+            row = rows[key]
+            say(
+                f"{name} {key}: {row['rate']:,.0f} records/s, {row['cpu_s_per_gb']:.1f} CPU-s/GB, "
+                f"first record after {row['start_s']:.1f} s, peak {row['peak_mb']:.0f} MB, "
+                f"complete {row['complete']}, surplus {row['surplus']}"
+            )
+        delete(self.a.bootstrap_servers, load.topic)
+
+    def _gigabytes(self, load: Load) -> float:
+        """Size of the topic's log at the source."""
+        node = Path(self.a.log_path()).parent
+        size = sum(
+            file.stat().st_size for file in node.rglob(f"{load.topic}-*/*.log") if file.is_file()
+        )
+        return size / 1e9
+
+    def _catch_up_one(self, key: str, load: Load, records: int, gigabytes: float) -> CatchUp:
+        remote = PEERS[key].remote.format(topic=load.topic)
+        result = CatchUp(records, gigabytes)
+        create(self.b.bootstrap_servers, remote, load.partitions)
+        with self._mirror(key, load.topic, latency=False) as (running, tree, began):
+            watch_catch_up(
+                self.b.bootstrap_servers,
+                remote,
+                load.partitions,
+                result,
+                tree,
+                began,
+                timeout_s=300,
+            )
+            self._check(running, key)
+        self._clean(remote)
+        return result
+
+    @contextmanager
+    def _mirror(
+        self, key: str, topic: str, *, latency: bool, extra: dict[str, str] | None = None
+    ) -> Iterator[tuple[Running, TreeWatch, float]]:
+        began = time.monotonic()
+        running = start(
+            key,
+            self.a.bootstrap_servers,
+            self.b.bootstrap_servers,
+            topic,
+            self.work,
+            tasks=TASKS,
+            latency=latency,
+            extra=extra,
+        )
+        tree = TreeWatch(running.process.pid)
+        try:
+            yield running, tree, began
+        finally:
+            tree.close()
+            running.stop()
+
+    def _check(self, running: Running, key: str) -> None:
+        if running.process.poll() is not None:
+            tail = running.log.read_text(errors="replace")[-3000:]
+            raise RuntimeError(f"{key} ended by itself with {running.process.returncode}:\n{tail}")
+
+    def _clean(self, remote: str) -> None:
+        """Leave the target as it was: no data, and no positions that a later run would find."""
+        names = list(
+            Consumer({"bootstrap.servers": self.b.bootstrap_servers, "group.id": "c"})
+            .list_topics(timeout=10)
+            .topics
+        )
+        internal = [name for name in names if name.startswith("mm2-")]
+        delete(self.b.bootstrap_servers, remote, *internal)
+        at_source = [f"mm2-offset-syncs.{alias}.internal" for alias in "AB"]
+        delete(self.a.bootstrap_servers, *at_source)
+        time.sleep(2.0)
+
+    # -- latency ---------------------------------------------------------------------------
+
+    def latency(self, name: str, rate: int, seconds: float, extra: dict[str, str]) -> None:
+        """Probe records through every peer that streams record by record."""
+        rows = self.results["latency"].setdefault(name, {"rate": rate, "seconds": seconds})
+        for key in self.peers:
+            if key != "sparkmirror" and extra:
+                continue
+            topic, partitions = f"probe-{name}-{key}", 12
+            remote = PEERS[key].remote.format(topic=topic)
+            create(self.a.bootstrap_servers, topic, partitions)
+            create(self.b.bootstrap_servers, remote, partitions)
+            with self._mirror(key, topic, latency=True, extra=extra) as (running, tree, _):
+                self._warm(topic, remote, partitions)
+                found = latencies(
+                    self.a.bootstrap_servers,
+                    self.b.bootstrap_servers,
+                    topic,
+                    remote,
+                    partitions,
+                    rate=rate,
+                    seconds=seconds,
+                    work=self.work,
+                )
+                if name == "latency-100":
+                    self._idle(key, tree)
+                self._check(running, key)
+            rows[key] = {place: quantiles(values) for place, values in found.items()}
+            if extra:
+                rows[key]["steady"] = quantiles([v for v in found["target"] if v < 50])
+            say(f"{name} {key}: {rows[key]}")
+            delete(self.a.bootstrap_servers, topic)
+            self._clean(remote)
+
+    def _warm(self, topic: str, remote: str, partitions: int) -> None:
+        """Wait until a first record arrives, then let the mirror warm up."""
+        deadline = time.monotonic() + 120
+        while time.monotonic() < deadline:
+            found = latencies(
+                self.a.bootstrap_servers,
+                self.b.bootstrap_servers,
+                topic,
+                remote,
+                partitions,
+                rate=200,
+                seconds=6,
+                work=self.work,
+            )
+            if len(found["target"]) >= 1_000:
+                return
+        raise RuntimeError(f"nothing arrives in {remote}")
+
+    def _idle(self, key: str, tree: TreeWatch) -> None:
+        """CPU of the whole tree while nothing is to do, in percent of a core per task."""
+        time.sleep(3.0)
+        before, began = tree.cpu_s(), time.monotonic()
+        time.sleep(IDLE_S)
+        percent = 100 * (tree.cpu_s() - before) / (time.monotonic() - began)
+        self.results["idle"][key] = {"percent_of_core": percent, "per_task": percent / TASKS}
+        say(f"idle {key}: {percent:.1f} % of a core, {percent / TASKS:.1f} % per task")
+
+
+def main() -> int:
+    """Run what is asked for and write the report."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.run", description=__doc__)
+    names = [*LOADS, *LATENCIES, EPOCHS]
+    parser.add_argument("--only", nargs="+", choices=names, default=names)
+    parser.add_argument("--peers", nargs="+", choices=list(PEERS), default=list(PEERS))
+    parser.add_argument("--scale", type=float, default=1.0, help="share of the records")
+    parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results")
+    options = parser.parse_args()
+    work = Path(tempfile.mkdtemp(prefix="sparkmirror-bench-"))
+    try:
+        with clusters() as (a, b):
+            bench = Bench(a, b, work, options.scale, options.peers)
+            steps: list[Callable[[], None]] = []
+            for name in options.only:
+                if name in LOADS:
+                    steps.append(lambda name=name: bench.catch_up(name, LOADS[name]))
+                elif name in LATENCIES:
+                    rate, seconds = LATENCIES[name]
+                    steps.append(
+                        lambda name=name, rate=rate, seconds=seconds: bench.latency(
+                            name, rate, max(8.0, seconds * min(1.0, options.scale * 2)), {}
+                        )
+                    )
+                else:
+                    extra = {"sparkmirror.epoch.seconds": "15"}
+                    steps.append(lambda: bench.latency(EPOCHS, 100, 50.0, extra))
+            for step in steps:
+                step()
+            paths = report.write(bench.results, options.out)
+        say("written: " + ", ".join(str(path) for path in paths))
+    finally:
+        shutil.rmtree(work, ignore_errors=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

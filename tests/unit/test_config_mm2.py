@@ -1,0 +1,342 @@
+"""What a MirrorMaker 2 file becomes: flows, typed settings and remarks."""
+
+import pickle
+from pathlib import Path
+
+import pytest
+
+from sparkmirror.model import FetchSettings, MirrorMode, PolicySettings, ProduceSettings
+from tests.unit.config_files import BASE, LINE, QUIET, load, load_flow
+
+
+def test_the_least_file(tmp_path: Path) -> None:
+    settings = load(tmp_path, BASE)
+    assert settings.clusters == ("A", "B")
+    assert settings.mode is MirrorMode.MM2
+    (flow,) = settings.flows
+    assert flow.name == "A->B"
+    assert flow.enabled
+    assert flow.source.bootstrap_servers == ("a:9092",)
+    assert flow.target.bootstrap_servers == ("b:9092",)
+    assert flow.fetch == FetchSettings()
+    assert flow.produce == ProduceSettings()
+    assert flow.policy == PolicySettings()
+    assert flow.offset_storage_topic == "mm2-offsets.A.internal"
+    assert flow.position_interval_ms == 1_000
+    assert flow.source.client_id == "A->B|MirrorSourceConnector|replication-consumer"
+    assert flow.source_admin.client_id == "A->B|MirrorSourceConnector|replication-source-admin"
+    assert flow.target_admin.client_id == "A->B|MirrorSourceConnector|replication-target-admin"
+    assert flow.target.client_id == "connector-producer-MirrorSourceConnector"
+    assert flow.source.properties == {}
+    assert pickle.loads(pickle.dumps(settings)) == settings
+
+
+def test_several_clusters_and_directions(tmp_path: Path) -> None:
+    text = (
+        "clusters = A, B, us.east\n"
+        "A.bootstrap.servers = a:1,a2:1\nB.bootstrap.servers = b:1\n"
+        "us.east.bootstrap.servers = [::1]:9092, PLAINTEXT://c:2\n"
+        "A->B.enabled = true\nB->A.enabled = true\nA->us.east.enabled = TRUE\n"
+        "A->us.east.topics = x\ntopics = y, z\n"
+    )
+    settings = load(tmp_path, text)
+    assert [flow.name for flow in settings.flows] == ["A->B", "A->us.east", "B->A"]
+    assert settings.flows[1].topics.include == ("x",)
+    assert settings.flows[2].topics.include == ("y", "z")
+    assert settings.flows[1].target.bootstrap_servers == ("[::1]:9092", "c:2")
+
+
+def test_clusters_option_keeps_flows_to_these_targets(tmp_path: Path) -> None:
+    text = BASE + "B->A.enabled=true\n"
+    assert [flow.name for flow in load(tmp_path, text, ["A"]).flows] == ["B->A"]
+    assert [flow.name for flow in load(tmp_path, text, ["A", "unheard-of"]).flows] == ["B->A"]
+    assert len(load(tmp_path, text, ["A", "B"]).flows) == 2
+
+
+def test_enabled_at_the_top_level_holds_for_every_pair(tmp_path: Path) -> None:
+    text = BASE.replace("A->B.enabled=true", "enabled=true\nB->A.enabled=false")
+    assert [flow.name for flow in load(tmp_path, text).flows] == ["A->B"]
+
+
+def test_source_client(tmp_path: Path) -> None:
+    flow = load_flow(
+        tmp_path,
+        "A.consumer.fetch.max.wait.ms=100\nA.consumer.fetch.min.bytes=7\n"
+        "A.consumer.fetch.max.bytes=1000\nA.consumer.max.partition.fetch.bytes=500\n"
+        "A.consumer.isolation.level=read_uncommitted\nA.consumer.auto.offset.reset=latest\n"
+        "A.consumer.check.crcs=false\nA.consumer.client.rack=r1\n"
+        "A.consumer.receive.buffer.bytes=65536\nA.consumer.request.timeout.ms=1\n"
+        "A.consumer.reconnect.backoff.ms=2\nA.consumer.reconnect.backoff.max.ms=3\n"
+        "A.consumer.retry.backoff.ms=4\nA.consumer.retry.backoff.max.ms=5\n"
+        "A.consumer.metadata.max.age.ms=6\nA.consumer.socket.connection.setup.timeout.ms=7\n"
+        "A.consumer.socket.connection.setup.timeout.max.ms=8\nA.consumer.client.id=me\n",
+    )
+    assert flow.fetch == FetchSettings(
+        fetch_max_wait_ms=100,
+        fetch_min_bytes=7,
+        fetch_max_bytes=1000,
+        partition_fetch_bytes_max=500,
+        isolation_level="read_uncommitted",
+        auto_offset_reset="latest",
+        check_crcs=False,
+        client_rack="r1",
+        receive_buffer_bytes=65536,
+    )
+    source = flow.source
+    assert (source.request_timeout_ms, source.reconnect_backoff_ms) == (1, 2)
+    assert (source.reconnect_backoff_ms_max, source.retry_backoff_ms) == (3, 4)
+    assert (source.retry_backoff_ms_max, source.metadata_age_ms_max) == (5, 6)
+    assert (source.connect_timeout_ms, source.connect_timeout_ms_max) == (7, 8)
+    assert source.client_id == "me|A->B|MirrorSourceConnector|replication-consumer"
+
+
+def test_target_client(tmp_path: Path) -> None:
+    flow = load_flow(
+        tmp_path,
+        "B.producer.acks=1\nB.producer.max.in.flight.requests.per.connection=3\n"
+        "B.producer.delivery.timeout.ms=60000\nB.producer.max.request.size=2000\n"
+        "B.producer.send.buffer.bytes=4096\nB.producer.client.id=p\n"
+        "A->B.producer.override.request.timeout.ms=9\nB.admin.request.timeout.ms=10\n",
+    )
+    assert flow.produce == ProduceSettings(
+        acks=1,
+        enable_idempotence=False,
+        in_flight_requests_max=3,
+        delivery_timeout_ms=60000,
+        request_bytes_max=2000,
+        send_buffer_bytes=4096,
+    )
+    assert flow.target.client_id == "p"
+    assert flow.target.request_timeout_ms == 9
+    assert flow.target_admin.request_timeout_ms == 10
+    assert flow.source_admin.request_timeout_ms == 30_000
+
+
+@pytest.mark.parametrize(
+    ("extra", "idempotent"),
+    [
+        ("", True),
+        ("B.producer.acks=all\n", True),
+        ("B.producer.acks=-1\n", True),
+        ("B.producer.acks=1\n", False),
+        ("B.producer.enable.idempotence=false\n", False),
+        ("B.producer.max.in.flight.requests.per.connection=6\n", False),
+    ],
+)
+def test_idempotence_gives_way_unless_asked_for(
+    tmp_path: Path, extra: str, idempotent: bool
+) -> None:
+    assert load_flow(tmp_path, extra).produce.enable_idempotence is idempotent
+
+
+def test_topics_and_policy(tmp_path: Path) -> None:
+    flow = load_flow(
+        tmp_path,
+        "topics.exclude=\nreplication.factor=-1\nrefresh.topics.enabled=false\n"
+        "refresh.topics.interval.seconds=5\nheartbeats.replication.enabled=false\n"
+        "A->B.use.defaults.from=source\nconfig.properties.exclude=a.*, b\ntasks.max=4\n"
+        "replication.policy.class=org.apache.kafka.connect.mirror.IdentityReplicationPolicy\n"
+        "replication.policy.separator=_\n"
+        "replication.policy.internal.topic.separator.enabled=false\n",
+    )
+    assert flow.topics.exclude == ()
+    assert flow.topics.config_properties_exclude == ("a.*", "b")
+    assert flow.topics.use_defaults_from == "source"
+    assert flow.topics.replication_factor == -1
+    assert (flow.topics.refresh_enabled, flow.topics.refresh_interval_s) == (False, 5)
+    assert not flow.topics.heartbeats_replication_enabled
+    assert flow.tasks_max == 4
+    assert flow.policy == PolicySettings("identity", "_", False)
+
+
+def test_no_topics(tmp_path: Path) -> None:
+    assert load_flow(tmp_path, "topics=\n").topics.include == ()
+
+
+@pytest.mark.parametrize(
+    ("extra", "interval_ms"),
+    [
+        ("B.offset.flush.interval.ms=500\n", 500),
+        ("B.offset.flush.interval.ms=10000\n", 1000),
+        ("B.offset.flush.interval.ms=1\n", 100),
+        ("sparkmirror.position.interval.ms=5000\n", 5000),
+        ("sparkmirror.position.interval.ms=5000\nB.offset.flush.interval.ms=700\n", 700),
+        (
+            "sparkmirror.position.interval.ms=5000\nA->B.sparkmirror.position.interval.ms=250\n",
+            250,
+        ),
+    ],
+)
+def test_position_interval(tmp_path: Path, extra: str, interval_ms: int) -> None:
+    assert load_flow(tmp_path, extra).position_interval_ms == interval_ms
+
+
+def test_own_keys_and_storage(tmp_path: Path) -> None:
+    flow = load_flow(
+        tmp_path,
+        "sparkmirror.epoch.seconds=10\nsparkmirror.join.bytes=0\nB.offset.storage.topic=mine\n"
+        "offset.storage.partitions=3\nB.offset.storage.replication.factor=1\n",
+    )
+    assert (flow.epoch_s, flow.produce.join_bytes) == (10, 0)
+    assert flow.offset_storage_topic == "mine"
+    assert flow.offset_storage_partitions == 3
+    assert flow.offset_storage_replication_factor == 1
+
+
+def test_bootstrap_servers_at_the_top_level_fill_what_is_missing(tmp_path: Path) -> None:
+    text = "clusters=A,B\nbootstrap.servers=x:1\nB.bootstrap.servers=b:1\nA->B.enabled=true\n"
+    (flow,) = load(tmp_path, text).flows
+    assert flow.source.bootstrap_servers == ("x:1",)
+    assert flow.target.bootstrap_servers == ("b:1",)
+
+
+def test_a_plaintext_file_with_security_keys_holds_no_secret(tmp_path: Path) -> None:
+    settings = load(
+        tmp_path, BASE + QUIET + "ssl.key.password=hunter2\nsecurity.protocol=plaintext\n"
+    )
+    assert "hunter2" not in repr(settings)
+    assert "no effect with security.protocol=PLAINTEXT" in settings.warnings[0]
+
+
+def test_a_quiet_file_has_no_remarks(tmp_path: Path) -> None:
+    assert load(tmp_path, BASE + QUIET).warnings == ()
+
+
+def test_what_java_does_by_default_is_one_remark(tmp_path: Path) -> None:
+    (remark,) = load(tmp_path, BASE).warnings
+    assert (
+        "not done in this release, though MirrorMaker 2 does so by default: heartbeats, "
+        "checkpoints, offset syncs, topic config sync, topic ACL sync" in remark
+    )
+
+
+@pytest.mark.parametrize(
+    ("line", "feature"),
+    [
+        ("sync.group.offsets.enabled=true", "group offset sync is not done"),
+        ("emit.checkpoints.enabled=true", "checkpoints are not done"),
+        ("A->B.sync.topic.acls.enabled=true", "topic ACL sync is not done"),
+        ("emit.heartbeats.enabled=True", "heartbeats are not done"),
+    ],
+)
+def test_a_feature_asked_for_and_absent_is_named(tmp_path: Path, line: str, feature: str) -> None:
+    key = line.partition("=")[0]
+    quiet = "".join(row for row in QUIET.splitlines(keepends=True) if not row.startswith(f"{key}="))
+    (remark,) = load(tmp_path, BASE + line + "\n" + quiet).warnings
+    assert remark.startswith(f"{tmp_path}/mm2.properties:{LINE}: {key}=true: {feature}")
+
+
+def test_ignored_keys_are_one_remark_by_reason(tmp_path: Path) -> None:
+    settings = load(
+        tmp_path,
+        BASE + QUIET + "B.producer.compression.type=lz4\nB.producer.compression.lz4.level=3\n"
+        "listeners=http://:1\nA->B.source.producer.acks=1\nB.group.id=g\n",
+    )
+    (remark,) = settings.warnings
+    line = LINE + QUIET.count("\n")
+    assert (
+        f"B.producer.compression.type (line {line}), B.producer.compression.lz4.level "
+        f"(line {line + 1}): raw batches keep the source's compression" in remark
+    )
+    assert "listeners" in remark
+    assert "A->B.source.producer.acks" in remark
+    assert f"B.group.id (line {line + 4}): no Kafka Connect runs here" in remark
+
+
+@pytest.mark.parametrize(
+    ("key", "instead"),
+    [
+        ("producer.linger.ms", "B.producer.linger.ms"),
+        ("consumer.fetch.min.bytes", "A.consumer.fetch.min.bytes"),
+        ("admin.retries", "A.admin.retries"),
+        ("source.consumer.fetch.min.bytes", "A.consumer.fetch.min.bytes"),
+        ("target.admin.retries", "B.admin.retries"),
+        ("producer.override.acks", "A->B.producer.override.acks"),
+        ("fetch.min.bytes", "A.consumer.fetch.min.bytes"),
+        ("acks", "B.producer.acks"),
+        ("use.defaults.from", "A->B.use.defaults.from"),
+        ("offset.flush.interval.ms", "B.offset.flush.interval.ms"),
+        ("exactly.once.source.support", "B.exactly.once.source.support"),
+        ("exactly.once.support", "A->B.exactly.once.support"),
+        ("topic.creation.default.partitions", "A->B.topic.creation.default.partitions"),
+        ("A.topics", "topics or A->B.topics"),
+        ("A.fetch.min.bytes", "A.consumer.fetch.min.bytes"),
+        ("B.linger.ms", "B.producer.linger.ms"),
+        ("A.use.defaults.from", "A->B.use.defaults.from"),
+        ("A.clusters", "clusters"),
+        ("A->B.producer.acks", "A->B.producer.override.acks"),
+        ("A->B.bootstrap.servers", "A.bootstrap.servers and B.bootstrap.servers"),
+        ("A->B.source.cluster.bootstrap.servers", "A.bootstrap.servers"),
+        ("A->B.offset.flush.interval.ms", "B.offset.flush.interval.ms"),
+        ("A->B.fetch.min.bytes", "A->B.source.consumer.fetch.min.bytes"),
+        ("A->B.listeners", "listeners"),
+    ],
+)
+def test_a_key_that_java_drops_is_told_with_the_spelling_that_works(
+    tmp_path: Path, key: str, instead: str
+) -> None:
+    (remark,) = load(tmp_path, f"{BASE}{key}=1\n{QUIET}").warnings
+    assert remark == (
+        f"{tmp_path}/mm2.properties:{LINE}: {key} has no effect here, as in MirrorMaker; "
+        f"write {instead}."
+    )
+
+
+@pytest.mark.parametrize(
+    ("line", "reason"),
+    [
+        ("A.producer.acks=1", "cluster 'A' is the target of no enabled flow"),
+        ("B.consumer.fetch.min.bytes=1", "cluster 'B' is the source of no enabled flow"),
+        ("A.exactly.once.source.support=enabled", "cluster 'A' is the target of no enabled flow"),
+        ("A.consumer.group.id=g", "positions are kept in the group __mirror.A->B on the target"),
+    ],
+)
+def test_a_key_for_a_role_that_its_cluster_does_not_have_is_ignored_by_name(
+    tmp_path: Path, line: str, reason: str
+) -> None:
+    (remark,) = load(tmp_path, f"{BASE}{line}\n{QUIET}").warnings
+    assert f"{line.partition('=')[0]} (line {LINE}): {reason}" in remark
+
+
+def test_repeated_elements_are_removed_and_told(tmp_path: Path) -> None:
+    settings = load(tmp_path, BASE + "topics=a,b,a\n" + QUIET)
+    assert settings.flows[0].topics.include == ("a", "b")
+    assert settings.warnings == (
+        f"{tmp_path}/mm2.properties:{LINE}: topics names more than once: a.",
+    )
+
+
+_BOTH = BASE + QUIET + "B->A.enabled=true\nreplication.policy.class=IdentityReplicationPolicy\n"
+
+
+@pytest.mark.parametrize(
+    ("extra", "loop"),
+    [
+        ("", True),
+        ("A->B.topics=x\nB->A.topics=y\n", False),
+        ("A->B.topics=x,z\nB->A.topics=y,z\n", True),
+        ("A->B.topics=x.*\nB->A.topics=y\n", True),
+        ("A->B.topics=\n", False),
+        ("B->A.replication.policy.class=DefaultReplicationPolicy\n", False),
+    ],
+)
+def test_a_loop_of_unrenamed_topics_is_told(tmp_path: Path, extra: str, loop: bool) -> None:
+    warnings = load(tmp_path, _BOTH + extra).warnings
+    assert [("A->B->A lead in a circle" in line) for line in warnings] == ([True] if loop else [])
+
+
+def test_a_longer_loop_is_told_once(tmp_path: Path) -> None:
+    text = (
+        "clusters=A,B,C\nbootstrap.servers=x:1\nA->B.enabled=true\nB->C.enabled=true\n"
+        "C->A.enabled=true\nreplication.policy.class=IdentityReplicationPolicy\n" + QUIET
+    )
+    (remark,) = load(tmp_path, text).warnings
+    assert "A->B->C->A lead in a circle" in remark
+
+
+def test_remarks_come_in_file_order(tmp_path: Path) -> None:
+    text = BASE + "use.defaults.from=x\nsync.group.offsets.enabled=true\ntopics=a,a\nacks=1\n"
+    lines = [warning.partition(":")[2][:3] for warning in load(tmp_path, text).warnings]
+    assert [line for line in lines if line[0].isdigit()] == ["5: ", "6: ", "7: ", "8: "]
+    assert len(lines) == 5
+    assert lines[-1] == " no"

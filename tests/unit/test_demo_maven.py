@@ -1,0 +1,90 @@
+"""Jars from the cache, and what is said when they cannot be had."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from sparkmirror.demo.cache import cache_directory, locked
+from sparkmirror.demo.maven import Fetching, _proxy_options, _Reader, resolve
+from sparkmirror.demo.probe import free_ports, port_is_free
+from sparkmirror.errors import MachineError
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+
+
+@pytest.mark.parametrize("text", ["kafka", "a:b", "a:b:1@pom", "a:b:1 2", "a:b:../x"])
+def test_no_coordinate(text: str) -> None:
+    with pytest.raises(MachineError, match="no Maven coordinate") as caught:
+        resolve(text)
+    assert caught.value.where == text
+
+
+def test_without_network_the_error_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    # A proxy that nobody listens at: for Ivy there is no way out.
+    monkeypatch.setenv("https_proxy", f"http://127.0.0.1:{free_ports(1)[0]}")
+    with pytest.raises(MachineError, match="cannot be downloaded") as caught:
+        resolve("org.slf4j:slf4j-simple:1.7.36")
+    assert "Connection refused" in caught.value.what
+    assert "HTTPS_PROXY" in caught.value.do
+    assert not list((cache_directory() / "maven" / "resolved").iterdir())
+
+
+def test_progress_follows_the_log() -> None:
+    seen: list[Fetching] = []
+    reader = _Reader(seen.append)
+    for line in [
+        "\tfound org.a#one;1.0 in central\n",
+        "\tfound org.a#two;2.0 in central\n",
+        "downloading https://repository/org/a/one/1.0/one-1.0.jar ...\n",
+        "..... (60kB)\n",
+        ".. (0kB)\n",
+        "\t[SUCCESSFUL ] org.a#one;1.0!one.jar (182ms)\n",
+    ]:
+        reader.read(line)
+    assert seen == [
+        Fetching("resolve", "one", 1, 0, 0),
+        Fetching("resolve", "two", 2, 0, 0),
+        Fetching("download", "one-1.0.jar", 0, 2, 0),
+        Fetching("download", "one-1.0.jar", 1, 2, 61440),
+    ]
+
+
+def test_proxy_variables_become_jvm_options() -> None:
+    assert _proxy_options({"HTTPS_PROXY": "http://proxy:8080", "http_proxy": "other"}) == [
+        *("-Dhttp.proxyHost=other", "-Dhttp.proxyPort=3128"),
+        *("-Dhttps.proxyHost=proxy", "-Dhttps.proxyPort=8080"),
+    ]
+    assert _proxy_options({}) == []
+
+
+def test_the_lock_excludes_another_process_and_ends_with_it(tmp_path: Path) -> None:
+    lock = tmp_path / "lock"
+    script = (
+        "import sys, time\nfrom pathlib import Path\nfrom sparkmirror.demo.cache import locked\n"
+        "with locked(Path(sys.argv[1]), timeout_s=5):\n"
+        "    print('held', flush=True)\n    time.sleep(60)\n"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", script, str(lock)], stdout=subprocess.PIPE
+    ) as other:
+        assert other.stdout is not None
+        assert other.stdout.readline() == b"held\n"
+        with pytest.raises(MachineError, match="held this lock"), locked(lock, timeout_s=0.3):
+            pytest.fail("two held it")
+        other.kill()
+    with locked(lock, timeout_s=5):
+        assert lock.exists()
+
+
+def test_free_ports_are_free_and_different() -> None:
+    ports = free_ports(6)
+    assert len(set(ports)) == 6
+    assert all(port_is_free(port) for port in ports)
+    assert all(20_000 <= port < 30_000 for port in ports)
