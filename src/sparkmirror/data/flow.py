@@ -17,6 +17,7 @@ import contextlib
 import logging
 import os
 import re
+import shlex
 import shutil
 import sys
 import time
@@ -72,6 +73,7 @@ def spark_settings(
         "spark.buffer.size": "16",
         "spark.sql.execution.arrow.maxRecordsPerBatch": "1",
         "spark.python.worker.reuse": "true",
+        "spark.python.daemon.module": "sparkmirror.data.daemon",
         "spark.python.unix.domain.socket.enabled": "true",
         "spark.task.maxFailures": str(_TASK_ATTEMPTS),
         # A slot that waits for data is idle, not stuck.
@@ -152,7 +154,6 @@ class FlowRunner:
     def _session(self) -> SparkSession:
         java = find_java()
         os.environ.update(java_environment(java))
-        os.environ["PYSPARK_PYTHON"] = sys.executable
         os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
         # Slots load our modules at every start; a machine-wide "write no bytecode" would make
         # each of them compile again.
@@ -167,8 +168,12 @@ class FlowRunner:
             work_dir=self._work_dir,
             cores=os.cpu_count() or 1,
         )
-        if not conf["spark.master"].startswith("local"):
+        local = conf["spark.master"].startswith("local")
+        if not local:
             conf |= python_archive(self._work_dir)
+        os.environ["PYSPARK_PYTHON"] = (
+            _python_launcher(self._work_dir) if local else _cluster_python(self._user_conf)
+        )
         conf |= self._user_conf
         return self._launch(conf)
 
@@ -302,6 +307,35 @@ class FlowRunner:
                 process.kill()
         SparkContext._gateway = None
         SparkContext._jvm = None
+
+
+def _python_launcher(directory: Path) -> str:
+    """A script that starts this Python without ``pyspark.zip`` on the path.
+
+    Modules from a zip are compiled anew by each of the dozen processes that Spark starts before
+    the first record; the installed package has its bytecode.
+    """
+    path = directory / "python"
+    path.write_text(
+        "#!/bin/sh\n"
+        "kept=\n"
+        "IFS=:\n"
+        "for entry in $PYTHONPATH; do\n"
+        '  case "$entry" in\n'
+        "    */pyspark.zip|*/py4j-*-src.zip) ;;\n"
+        '    *) kept="${kept:+$kept:}$entry" ;;\n'
+        "  esac\n"
+        "done\n"
+        f'PYTHONPATH="$kept" exec {shlex.quote(sys.executable)} "$@"\n',
+        encoding="utf-8",
+    )
+    path.chmod(0o700)
+    return str(path)
+
+
+def _cluster_python(conf: Mapping[str, str]) -> str:
+    """The executors' Python: what the user says, else the path of this one."""
+    return conf.get("spark.pyspark.python") or os.environ.get("PYSPARK_PYTHON") or sys.executable
 
 
 def _directory_name(flow: str) -> str:

@@ -15,7 +15,8 @@ is one string and not an array of structs because each column of each message co
 Arrow reader and writer more than the few hundred bytes in it.
 
 A row with nothing in it is a **flush row**: Spark's iterators look one row ahead at each of two
-hops, so a row leaves only when later rows push it. Two follow every row, in the same message.
+hops, so a row leaves only when later rows push it. Two follow every row, each as a message of
+its own: two in one message, or in the row's, leave the row waiting for the next one.
 """
 
 from __future__ import annotations
@@ -28,18 +29,14 @@ from typing import Any
 
 import pyarrow as pa
 
-__all__ = ["ARROW_SCHEMA", "FLUSH", "SCHEMA", "Chunk", "build_rows", "read_row"]
+__all__ = ["ARROW_SCHEMA", "FLUSH", "Chunk", "build_row", "read_row"]
 
-SCHEMA = "head string, records binary"
 ARROW_SCHEMA = pa.schema([("head", pa.string()), ("records", pa.binary())])
 
-_FLUSH_ROWS = 2
-_ROWS = 1 + _FLUSH_ROWS
-_OFFSETS = struct.Struct(f"<{_ROWS + 1}i")
-_FIRST_ONLY = pa.py_buffer(b"\x01" + bytes(7))
+_OFFSETS = struct.Struct("<ii")
 
 FLUSH: pa.RecordBatch = pa.RecordBatch.from_arrays(
-    [pa.nulls(_FLUSH_ROWS, field.type) for field in ARROW_SCHEMA], schema=ARROW_SCHEMA
+    [pa.nulls(1, field.type) for field in ARROW_SCHEMA], schema=ARROW_SCHEMA
 )
 
 
@@ -64,13 +61,13 @@ class Chunk:
     size: int
 
 
-def build_rows(
+def build_row(
     chunks: Sequence[Chunk],
     frame: memoryview,
     pieces: Sequence[Sequence[memoryview | bytes]],
     notes: Mapping[str, Any] | None = None,
 ) -> pa.RecordBatch:
-    """One row and the flush rows behind it, as one message.
+    """One row as a message; `FLUSH` has to follow it twice.
 
     ``pieces[i]`` are the bytes of ``chunks[i]``; their ``start`` is filled in here. When all
     pieces are views into ``frame`` (the receive buffer) and leave little of it unused, the row
@@ -100,10 +97,9 @@ def _entry(chunk: Chunk, start: int) -> list[Any]:
 
 
 def _column(kind: pa.DataType, data: pa.Buffer) -> pa.Array:
-    """``data`` in the first row, nulls in the flush rows."""
-    size = len(data)
-    offsets = pa.py_buffer(_OFFSETS.pack(0, *[size] * _ROWS))
-    return pa.Array.from_buffers(kind, _ROWS, [_FIRST_ONLY, offsets, data], _FLUSH_ROWS)
+    """One row that holds ``data``."""
+    offsets = pa.py_buffer(_OFFSETS.pack(0, len(data)))
+    return pa.Array.from_buffers(kind, 1, [None, offsets, data])
 
 
 def _layout(

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from sparkmirror.data.plan import SlotPlan
-from sparkmirror.data.rows import FLUSH, Chunk, build_rows
+from sparkmirror.data.rows import FLUSH, Chunk, build_row
 from sparkmirror.data.watch import ControlWatch
 from sparkmirror.errors import BatchError, PartitionError, Unreachable
 from sparkmirror.model import FlowSettings, Halt, MirrorMode, TopicPartition
@@ -113,6 +113,8 @@ class SlotReader:
         try:
             positions = self._start()
             yield self._hello(positions)
+            yield FLUSH
+            yield FLUSH
             yield from self._stream(time.monotonic() + self.flow.epoch_s)
         finally:
             self._routes.close()
@@ -150,9 +152,13 @@ class SlotReader:
                 self._fetcher.send()
                 if row is not None:
                     yield row
+                    yield FLUSH
+                    yield FLUSH
                     self._last_row = time.monotonic()
             if time.monotonic() - self._last_row >= _TICK_S:
                 yield self._note_row()
+                yield FLUSH
+                yield FLUSH
                 self._last_row = time.monotonic()
 
     def _over(self, deadline: float) -> bool:
@@ -192,7 +198,7 @@ class SlotReader:
             pieces.append(chosen.pieces)
         if not chunks:
             return None
-        return build_rows(chunks, self._fetcher.frame, pieces, self._notes())
+        return build_row(chunks, self._fetcher.frame, pieces, self._notes())
 
     def _select(self, part: FetchedPartition) -> Any | None:
         end = None if self._ends is None else self._ends.get(part.tp)
@@ -238,7 +244,7 @@ class SlotReader:
             for p in self.plan.partitions
             if p.source in positions
         ]
-        return build_rows(chunks, memoryview(b""), [[] for _ in chunks], notes)
+        return build_row(chunks, memoryview(b""), [[] for _ in chunks], notes)
 
     def _notes(self) -> dict[str, Any] | None:
         """Halts and error counts, when they changed."""
@@ -262,7 +268,7 @@ class SlotReader:
         notes = self._notes()
         if notes is None:
             return FLUSH
-        return build_rows([], memoryview(b""), [], notes)
+        return build_row([], memoryview(b""), [], notes)
 
     def _explained_halts(self) -> dict[TopicPartition, Halt]:
         """The fetcher's halts; lost offsets with the figures that only a second look gives."""

@@ -2,6 +2,8 @@
 
 Spark's offset is the number of the epoch, nothing else; positions live in Kafka. Each class here
 is what Spark's Python Data Source API asks for and hands over to `data.slot` and `data.sink`.
+Those are imported where they are used: Spark starts five short-lived processes per query that
+load this module only to pickle it.
 """
 
 from __future__ import annotations
@@ -9,7 +11,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import (
     DataSource,
@@ -21,12 +23,12 @@ from pyspark.sql.datasource import (
 from pyspark.sql.streaming.datasource import ReadLimit, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
-from sparkmirror.data.plan import SlotPlan, decode_flow, plan_slots
-from sparkmirror.data.rows import SCHEMA
-from sparkmirror.data.sink import SlotSink, SlotSummary
-from sparkmirror.data.slot import SlotReader
-from sparkmirror.data.watch import ControlWatch
-from sparkmirror.wire.signals import CommandKind
+from sparkmirror.data.schema import SCHEMA
+
+if TYPE_CHECKING:
+    from sparkmirror.data.plan import SlotPlan
+    from sparkmirror.data.sink import SlotSummary
+    from sparkmirror.data.watch import ControlWatch
 
 __all__ = ["FORMAT", "MirrorDataSource"]
 
@@ -82,6 +84,8 @@ class _Planner(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def latestOffset(self, start: dict[str, int], limit: ReadLimit) -> dict[str, int]:  # noqa: N802
         """The next epoch, or ``start`` again when there is nothing to mirror (any more)."""
+        from sparkmirror.wire.signals import CommandKind  # noqa: PLC0415
+
         watch = self._control()
         watch.catch_up()
         command, assignment = watch.command, watch.assignment
@@ -102,6 +106,8 @@ class _Planner(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """The slots of the epoch, from the newest assignment of this run."""
         if start == end:
             return []
+        from sparkmirror.data.plan import decode_flow, plan_slots  # noqa: PLC0415
+
         watch = self._control()
         watch.catch_up()
         flow, assignment = decode_flow(self._flow_text), watch.assignment
@@ -120,6 +126,9 @@ class _Planner(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         """Executor side: the rows of one slot."""
+        from sparkmirror.data.plan import decode_flow  # noqa: PLC0415
+        from sparkmirror.data.slot import SlotReader  # noqa: PLC0415
+
         return SlotReader(decode_flow(self._flow_text), partition.value).rows()
 
     def stop(self) -> None:
@@ -128,6 +137,9 @@ class _Planner(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _control(self) -> ControlWatch:
         if self._watch is None:
+            from sparkmirror.data.plan import decode_flow  # noqa: PLC0415
+            from sparkmirror.data.watch import ControlWatch  # noqa: PLC0415
+
             self._watch = ControlWatch(decode_flow(self._flow_text))
         return self._watch
 
@@ -144,6 +156,9 @@ class _Writer(DataSourceStreamArrowWriter):
         self._flow_text = flow_text
 
     def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
+        from sparkmirror.data.plan import decode_flow  # noqa: PLC0415
+        from sparkmirror.data.sink import SlotSink  # noqa: PLC0415
+
         return _Committed(SlotSink(decode_flow(self._flow_text)).run(iterator))
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803

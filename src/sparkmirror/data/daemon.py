@@ -1,0 +1,54 @@
+"""Spark's Python daemon, with the pipeline's modules loaded before it forks workers.
+
+``python -m sparkmirror.data.daemon WORKER_MODULE`` is how Spark starts it
+(``spark.python.daemon.module``). Without it each of a flow's workers, two per slot, would spend a
+CPU second on the same imports and keep a copy of them in memory of its own.
+
+Spark also puts ``pyspark.zip`` in front of the installed package. Modules from a zip are compiled
+anew in each process, a second of CPU every time. (On ``local[*]`` the launcher that `data.flow`
+writes drops it for Spark's planning processes, which have a daemon of their own.)
+"""
+
+from __future__ import annotations
+
+import gc
+import importlib
+import importlib.machinery
+import runpy
+import sys
+
+_PIPELINE_WORKER = "pyspark.worker"
+_PRELOADED = (
+    "pandas",
+    "pyarrow",
+    "pyspark.worker",
+    "pyspark.sql.conversion",
+    "pyspark.sql.datasource",
+    "sparkmirror.data.source",
+    "sparkmirror.data.slot",
+    "sparkmirror.data.sink",
+)
+
+
+def prefer_installed_pyspark() -> None:
+    """Take ``pyspark.zip`` off the path where the installed package, with bytecode, is there."""
+    rest = [entry for entry in sys.path if not entry.endswith(("pyspark.zip", "-src.zip"))]
+    finder = importlib.machinery.PathFinder
+    if all(finder.find_spec(name, rest) is not None for name in ("pyspark", "py4j")):
+        sys.path[:] = rest
+
+
+def preload() -> None:
+    """Import what every worker needs; the objects stay shared between the forks."""
+    for name in _PRELOADED:
+        importlib.import_module(name)
+    gc.collect()
+    gc.freeze()
+
+
+if __name__ == "__main__":
+    prefer_installed_pyspark()
+    # Spark starts one daemon for each kind of worker; only the tasks' kind runs the pipeline.
+    if _PIPELINE_WORKER in sys.argv[1:]:
+        preload()
+    runpy.run_module("pyspark.daemon", run_name="__main__", alter_sys=True)
