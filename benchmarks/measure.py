@@ -181,8 +181,12 @@ def latencies(
     rate: int,
     seconds: float,
     work: Path,
+    writer: list[str] | None = None,
 ) -> dict[str, list[float]]:
-    """Latencies in ms at the source itself and at the target, one probe producer for both."""
+    """Latencies in ms at the source itself and at the target, one probe producer for both.
+
+    ``writer``: a command that writes instead of the probe.
+    """
     probes = Path(__file__).with_name("probe.py")
     outputs = {"source": work / "probe-source.json", "target": work / "probe-target.json"}
     places = {"source": (source, topic), "target": (target, remote)}
@@ -202,19 +206,17 @@ def latencies(
         for place, (bootstrap, name) in places.items()
     ]
     time.sleep(2.5)
-    subprocess.run(
-        [
-            sys.executable,
-            str(probes),
-            "write",
-            source,
-            topic,
-            str(partitions),
-            str(seconds),
-            str(rate),
-        ],
-        check=True,
-    )
+    command = writer or [
+        sys.executable,
+        str(probes),
+        "write",
+        source,
+        topic,
+        str(partitions),
+        str(seconds),
+        str(rate),
+    ]
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
     for reader in readers:
         reader.wait(seconds + 30)
     return {place: json.loads(path.read_text()) for place, path in outputs.items()}

@@ -1,4 +1,4 @@
-"""The mirrors under test, each as a process tree with the settings a careful engineer would give."""
+"""The mirrors under test, each a process tree with the settings of a careful engineer."""
 
 from __future__ import annotations
 
@@ -71,7 +71,15 @@ def start(
         command = _mm1(source, target, topic, work, tasks, latency)
     else:
         path = work / f"{key}-{topic}.properties"
-        lines = _mm2_file(source, target, topic, tasks, latency, tuned=key == "mm2")
+        lines = _mm2_file(
+            source,
+            target,
+            topic,
+            tasks,
+            latency,
+            tuned=key == "mm2",
+            compression=_compression(topic),
+        )
         lines += [f"{name}={value}" for name, value in (extra or {}).items()]
         path.write_text("\n".join(lines) + "\n")
         command = _sparkmirror(path, work) if key == "sparkmirror" else _mm2(path)
@@ -88,7 +96,14 @@ def start(
 
 
 def _mm2_file(
-    source: str, target: str, topic: str, tasks: int, latency: bool, *, tuned: bool
+    source: str,
+    target: str,
+    topic: str,
+    tasks: int,
+    latency: bool,
+    *,
+    tuned: bool,
+    compression: str,
 ) -> list[str]:
     lines = [
         "clusters=A,B",
@@ -125,8 +140,14 @@ def _mm2_file(
             "B.producer.max.request.size=10485760",
             "B.producer.max.in.flight.requests.per.connection=5",
             "B.producer.send.buffer.bytes=1048576",
+            f"B.producer.compression.type={compression}",
         ]
     return lines
+
+
+def _compression(topic: str) -> str:
+    """Java mirrors compress anew: as the source's producer did."""
+    return "lz4" if "lz4" in topic else "none"
 
 
 def _java(jars: tuple[str, ...]) -> list[str]:
@@ -151,6 +172,7 @@ def _mm1(source: str, target: str, topic: str, work: Path, tasks: int, latency: 
         f"bootstrap.servers={target}\nacks=all\nbatch.size={batch_bytes}\nlinger.ms={linger_ms}\n"
         "buffer.memory=134217728\nmax.request.size=10485760\nsend.buffer.bytes=1048576\n"
         "max.in.flight.requests.per.connection=5\n"
+        f"compression.type={_compression(topic)}\n"
     )
     return [
         *_java(MM1_JARS),

@@ -84,7 +84,7 @@ def markdown(results: dict[str, Any]) -> str:
     lines = [
         f"# Benchmarks, {results['date']}",
         "",
-        f"{results['cores']} cores shared by both brokers and the mirror, {results['tasks']} tasks, "
+        f"{results['cores']} cores shared by brokers and mirror, {results['tasks']} tasks, "
         "one run. How it is measured and how the Java tools are tuned: `benchmarks/README.md`.",
     ]
     if results["scale"] != 1:

@@ -14,15 +14,16 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
+
+from confluent_kafka import Consumer
 
 from benchmarks import report
 from benchmarks.load import LOADS, Load, create, delete, fill
 from benchmarks.measure import CatchUp, TreeWatch, latencies, quantiles, watch_catch_up
 from benchmarks.peers import PEERS, Running, start
-from confluent_kafka import Consumer
-
 from sparkmirror.demo.clusters import KafkaCluster, start_all
 
 TASKS = 4
@@ -184,6 +185,7 @@ class Bench:
                     rate=rate,
                     seconds=seconds,
                     work=self.work,
+                    writer=self._writer(topic, rate, seconds),
                 )
                 if name == "latency-100":
                     self._idle(key, tree)
@@ -194,6 +196,30 @@ class Bench:
             say(f"{name} {key}: {rows[key]}")
             delete(self.a.bootstrap_servers, topic)
             self._clean(remote)
+
+    def _writer(self, topic: str, rate: int, seconds: float) -> list[str] | None:
+        """Kafka's own producer for high rates: it puts all partitions into one request.
+
+        The probe sends a request per record, and at 10,000 a second the source itself queues.
+        """
+        if rate <= 1_000:
+            return None
+        return self.a.tool_command(
+            "org.apache.kafka.tools.ProducerPerformance",
+            "--topic",
+            topic,
+            "--num-records",
+            str(int(rate * seconds)),
+            "--record-size",
+            "100",
+            "--throughput",
+            str(rate),
+            "--producer-props",
+            f"bootstrap.servers={self.a.bootstrap_servers}",
+            "linger.ms=0",
+            "batch.size=0",
+            "acks=1",
+        )
 
     def _warm(self, topic: str, remote: str, partitions: int) -> None:
         """Wait until a first record arrives, then let the mirror warm up."""
@@ -239,17 +265,14 @@ def main() -> int:
             steps: list[Callable[[], None]] = []
             for name in options.only:
                 if name in LOADS:
-                    steps.append(lambda name=name: bench.catch_up(name, LOADS[name]))
+                    steps.append(partial(bench.catch_up, name, LOADS[name]))
                 elif name in LATENCIES:
                     rate, seconds = LATENCIES[name]
-                    steps.append(
-                        lambda name=name, rate=rate, seconds=seconds: bench.latency(
-                            name, rate, max(8.0, seconds * min(1.0, options.scale * 2)), {}
-                        )
-                    )
+                    seconds = max(8.0, seconds * min(1.0, options.scale * 2))
+                    steps.append(partial(bench.latency, name, rate, seconds, {}))
                 else:
-                    extra = {"sparkmirror.epoch.seconds": "15"}
-                    steps.append(lambda: bench.latency(EPOCHS, 100, 50.0, extra))
+                    short = {"sparkmirror.epoch.seconds": "15"}
+                    steps.append(partial(bench.latency, EPOCHS, 100, 50.0, short))
             for step in steps:
                 step()
             paths = report.write(bench.results, options.out)

@@ -64,7 +64,7 @@ def _spark_conf(values: Sequence[str]) -> dict[str, str]:
 
 
 @app.command()
-def run(  # noqa: PLR0917 - Typer reads its options from the parameters
+def run(
     file: Annotated[
         Path,
         typer.Argument(metavar="FILE", help="MirrorMaker 2 properties file.", show_default=False),

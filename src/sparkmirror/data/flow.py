@@ -219,7 +219,7 @@ class FlowRunner:
                 return
             time.sleep(0.5)
         raise ConfigError(
-            f"tasks.max asks for {slots} slots in all flows, the Spark cluster offers {cores} cores.",
+            f"tasks.max asks for {slots} slots in all flows, the cluster offers {cores} cores.",
             where=f"master {spark.sparkContext.master}",
             do="Lower tasks.max, or give the cluster more cores.",
         )

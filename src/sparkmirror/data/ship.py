@@ -40,7 +40,7 @@ def _places(name: str) -> list[Path]:
     spec = importlib.util.find_spec(name)
     if spec is None or not spec.submodule_search_locations:
         raise MachineError(
-            f"the package {name} cannot be shipped to the Spark cluster: it is not a directory here.",
+            f"the package {name} cannot be shipped to the cluster: it is not a directory here.",
             do="Install sparkmirror with pip into a virtual environment.",
         )
     package = Path(next(iter(spec.submodule_search_locations)))

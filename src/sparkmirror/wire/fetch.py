@@ -317,11 +317,11 @@ class Fetcher:
 
         The views in the result are valid until the next call.
         """
-        for node, request in self._requests.items():
-            if request.connection.socket is sock:
-                break
-        else:
+        asked = [n for n, r in self._requests.items() if r.connection.socket is sock]
+        if not asked:
             return []
+        node = asked[0]
+        request = self._requests[node]
         try:
             frame = self.frame = request.connection.receive_frame(self._buffer)
             if _I32.unpack_from(frame)[0] != request.correlation:

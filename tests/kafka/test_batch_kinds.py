@@ -1,0 +1,243 @@
+"""Every kind of source batch arrives right: one mirror run over all kinds, then a test for each.
+
+Records are compared through librdkafka, and that the kind was really there is read from the
+source broker's own log files.
+"""
+
+from __future__ import annotations
+
+import time
+import uuid
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from sparkmirror.demo.clusters import KafkaCluster
+from sparkmirror.wire.batch import (
+    CODEC_MASK,
+    CONTROL_BIT,
+    DELETE_HORIZON_BIT,
+    LOG_APPEND_TIME_BIT,
+    TRANSACTIONAL_BIT,
+)
+from tests.kafka.mirror_process import MirrorProcess, stored, wait_until, write_mm2
+from tests.kafka.support import (
+    Sent,
+    consume_all,
+    contents,
+    create_topic,
+    produce,
+    produce_transaction,
+)
+
+CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
+COMPACT = {
+    "cleanup.policy": "compact",
+    "min.cleanable.dirty.ratio": "0.01",
+    "segment.ms": "200",
+    "max.compaction.lag.ms": "1",
+}
+
+
+@dataclass(frozen=True)
+class Mirrored:
+    """Both clusters after the run; ``name`` gives a kind's topic on the source."""
+
+    a: KafkaCluster
+    b: KafkaCluster
+    prefix: str
+
+    def name(self, kind: str) -> str:
+        return f"{self.prefix}.{kind}"
+
+    def check(
+        self, kind: str, *, count: int | None = None, isolation: str = "read_committed"
+    ) -> int:
+        """Source and target hold the same records, in order; how many."""
+        topic = self.name(kind)
+        source = contents(consume_all(self.a, topic, isolation=isolation))
+        target = contents(consume_all(self.b, f"A.{topic}"))
+        assert target == source
+        if count is not None:
+            assert len(target) == count
+        return len(target)
+
+
+def _records(count: int, *, partitions: int = 3, size: int = 100) -> list[Sent]:
+    return [
+        Sent(
+            value=f"value {n} ".encode().ljust(size, b"."),
+            key=f"key-{n % 50}".encode(),
+            headers=(("n", str(n).encode()),) if n % 3 == 0 else (),
+            partition=n % partitions,
+        )
+        for n in range(count)
+    ]
+
+
+def _fill(a: KafkaCluster, name: str) -> None:
+    single = {"batch.num.messages": 1, "linger.ms": 0}
+    for codec in CODECS:
+        create_topic(a, f"{name}.{codec}", 3)
+        produce(a, f"{name}.{codec}", _records(900), compression=codec)
+        create_topic(a, f"{name}.single-{codec}", 3)
+        produce(a, f"{name}.single-{codec}", _records(300), compression=codec, config=single)
+    create_topic(a, f"{name}.edges", 2)
+    produce(
+        a,
+        f"{name}.edges",
+        [
+            Sent(value=None, key=b"tombstone"),
+            Sent(value=b"", key=None),
+            Sent(value=b"x", key=b"", headers=(("a", None), ("a", b""), ("b", "é".encode()))),
+            Sent(value=b"long ago", timestamp_ms=1),
+            Sent(value=b"far away", timestamp_ms=int(time.time() * 1000) + 3_000_000),
+        ],
+    )
+    create_topic(a, f"{name}.empty", 2)
+    create_topic(a, f"{name}.dash-under_score.dots", 1)
+    produce(a, f"{name}.dash-under_score.dots", [Sent(value=b"one")])
+    create_topic(a, f"{name}.append-time", 2, config={"message.timestamp.type": "LogAppendTime"})
+    produce(a, f"{name}.append-time", _records(400, partitions=2), compression="lz4")
+    create_topic(a, f"{name}.large", 1, config={"max.message.bytes": "6000000"})
+    large = [Sent(value=bytes([n]) * 3_000_000) for n in range(4)]
+    produce(a, f"{name}.large", large, config={"message.max.bytes": 5_000_000})
+    create_topic(a, f"{name}.many-100k", 1)
+    produce(a, f"{name}.many-100k", [Sent(value=bytes([n]) * 100_000) for n in range(40)])
+    for kind in ("transactions", "uncommitted"):
+        create_topic(a, f"{name}.{kind}", 2)
+        for n in range(6):
+            records = _records(40, partitions=2)
+            produce_transaction(a, f"{name}.{kind}", records, commit=n % 2 == 0)
+
+
+def _fill_compacted(a: KafkaCluster, name: str) -> None:
+    """Rounds over the same keys: the cleaner leaves holes, and tombstones with a horizon."""
+    create_topic(a, f"{name}.compacted", 1, config=COMPACT)
+    for turn in range(6):
+        rows = [
+            Sent(value=f"{turn}-{n}".encode(), key=f"k{n if n % 3 else f'{turn}-{n}'}".encode())
+            for n in range(60)
+        ]
+        produce(a, f"{name}.compacted", rows, config={"enable.idempotence": True})
+        time.sleep(0.3)
+    produce(a, f"{name}.compacted", [Sent(value=None, key=f"k{n}".encode()) for n in range(1, 9)])
+    time.sleep(0.4)
+    for turn in range(3):  # the active segment is never cleaned
+        produce(a, f"{name}.compacted", [Sent(value=b"last", key=f"end-{turn}".encode())])
+        time.sleep(0.4)
+
+
+def _wait_cleaned(a: KafkaCluster, name: str) -> None:
+    def cleaned() -> bool:
+        batches = stored(a, f"{name}.compacted")
+        holes = any(0 < b.count <= b.last_delta for b in batches)
+        return holes and any(b.has(DELETE_HORIZON_BIT) for b in batches)
+
+    wait_until(cleaned, "the log cleaner leaves holes and a delete horizon", 90.0)
+
+
+@pytest.fixture(scope="module")
+def mirrored(
+    cluster_a: KafkaCluster, cluster_b: KafkaCluster, tmp_path_factory: pytest.TempPathFactory
+) -> Mirrored:
+    directory: Path = tmp_path_factory.mktemp("kinds")
+    name = f"kinds-{uuid.uuid4().hex[:8]}"
+    _fill_compacted(cluster_a, name)
+    _fill(cluster_a, name)
+    _wait_cleaned(cluster_a, name)
+    base = write_mm2(
+        directory / "mm2.properties",
+        cluster_a,
+        cluster_b,
+        rf"{name}\\..*",
+        {
+            "A->B.topics.exclude": r".*\\.uncommitted",
+            "A.consumer.max.partition.fetch.bytes": "150000",
+        },
+    )
+    raw = write_mm2(
+        directory / "raw.properties",
+        cluster_a,
+        cluster_b,
+        rf"{name}\\.uncommitted",
+        {"A.consumer.isolation.level": "read_uncommitted"},
+    )
+    for path in (base, raw):
+        run = MirrorProcess(directory, ["run", str(path), "--once"])
+        assert run.wait(150) == 0, run.text()
+    return Mirrored(cluster_a, cluster_b, name)
+
+
+@pytest.mark.parametrize("number", range(5), ids=CODECS)
+def test_codec(mirrored: Mirrored, number: int) -> None:
+    batches = stored(mirrored.a, mirrored.name(CODECS[number]))
+    assert {b.attributes & CODEC_MASK for b in batches} == {number}
+    assert any(b.count > 1 for b in batches)
+    mirrored.check(CODECS[number], count=900)
+    arrived = stored(mirrored.b, f"A.{mirrored.name(CODECS[number])}")
+    assert {b.attributes & CODEC_MASK for b in arrived} == {number}
+
+
+@pytest.mark.parametrize("number", range(5), ids=CODECS)
+def test_one_record_per_batch_is_joined(mirrored: Mirrored, number: int) -> None:
+    kind = f"single-{CODECS[number]}"
+    before = stored(mirrored.a, mirrored.name(kind))
+    assert {b.count for b in before} == {1}
+    mirrored.check(kind, count=300)
+    after = stored(mirrored.b, f"A.{mirrored.name(kind)}")
+    assert len(after) < len(before) / 5
+    assert {b.attributes & CODEC_MASK for b in after} == {number}
+
+
+def test_null_and_empty_keys_values_and_headers(mirrored: Mirrored) -> None:
+    mirrored.check("edges", count=5)
+
+
+def test_empty_topic(mirrored: Mirrored) -> None:
+    mirrored.check("empty", count=0)
+
+
+def test_topic_name_with_dots_dashes_and_underscores(mirrored: Mirrored) -> None:
+    mirrored.check("dash-under_score.dots", count=1)
+
+
+def test_log_append_time(mirrored: Mirrored) -> None:
+    batches = stored(mirrored.a, mirrored.name("append-time"))
+    assert all(b.has(LOG_APPEND_TIME_BIT) for b in batches)
+    mirrored.check("append-time", count=400)
+    arrived = stored(mirrored.b, f"A.{mirrored.name('append-time')}")
+    assert not any(b.has(LOG_APPEND_TIME_BIT) for b in arrived)
+
+
+def test_batches_larger_than_a_fetch(mirrored: Mirrored) -> None:
+    mirrored.check("large", count=4)
+
+
+def test_fetch_responses_cut_in_the_middle_of_a_batch(mirrored: Mirrored) -> None:
+    # 100 KB batches under a limit of 150 KB: every answer ends inside the second one.
+    mirrored.check("many-100k", count=40)
+
+
+def test_transactions_read_committed(mirrored: Mirrored) -> None:
+    batches = stored(mirrored.a, mirrored.name("transactions"))
+    assert any(b.has(CONTROL_BIT) for b in batches)
+    assert any(b.has(TRANSACTIONAL_BIT) for b in batches)
+    mirrored.check("transactions", count=120)
+    arrived = stored(mirrored.b, f"A.{mirrored.name('transactions')}")
+    assert not any(b.has(CONTROL_BIT) or b.has(TRANSACTIONAL_BIT) for b in arrived)
+
+
+def test_transactions_read_uncommitted(mirrored: Mirrored) -> None:
+    assert mirrored.check("uncommitted", isolation="read_uncommitted") == 240
+
+
+def test_compaction_holes_tombstones_and_delete_horizon(mirrored: Mirrored) -> None:
+    batches = stored(mirrored.a, mirrored.name("compacted"))
+    assert any(0 < b.count <= b.last_delta for b in batches)
+    assert any(b.has(DELETE_HORIZON_BIT) for b in batches)
+    count = mirrored.check("compacted")
+    assert 0 < count < 371
+    arrived = stored(mirrored.b, f"A.{mirrored.name('compacted')}")
+    assert arrived

@@ -1,0 +1,42 @@
+"""Topics in message formats 0 and 1, on a broker that still writes them."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from sparkmirror.demo.clusters import KafkaCluster
+from tests.kafka.mirror_process import MirrorProcess, write_mm2
+from tests.kafka.support import Sent, consume_all, contents, create_topic, produce
+
+
+@pytest.mark.timeout(240)
+def test_magic_0_and_1_are_converted(
+    new_cluster: Callable[..., KafkaCluster], cluster_b: KafkaCluster, tmp_path: Path
+) -> None:
+    old = new_cluster("old", version="2.8.2")
+    name = f"old-{uuid.uuid4().hex[:8]}"
+    records = [
+        Sent(value=None if n % 9 == 0 else f"value {n}".encode() * 5, key=f"{n}".encode())
+        for n in range(200)
+    ]
+    formats = {"0.9.0": 0, "0.10.2": 1}
+    for version, magic in formats.items():
+        for codec in ("none", "gzip", "snappy", "lz4"):
+            topic = f"{name}.m{magic}-{codec}"
+            create_topic(old, topic, 1, config={"message.format.version": version})
+            produce(old, topic, records, compression=codec)
+            logs = list(Path(old.log_path()).parent.rglob(f"{topic}-0/*.log"))
+            assert logs[0].read_bytes()[16] == magic
+    path = write_mm2(tmp_path / "mm2.properties", old, cluster_b, rf"{name}\\..*")
+    run = MirrorProcess(tmp_path, ["run", str(path), "--once"])
+    assert run.wait(150) == 0, run.text()
+    for magic in formats.values():
+        for codec in ("none", "gzip", "snappy", "lz4"):
+            topic = f"{name}.m{magic}-{codec}"
+            source = contents(consume_all(old, topic))
+            assert len(source) == 200
+            assert contents(consume_all(cluster_b, f"A.{topic}")) == source
