@@ -99,7 +99,8 @@ def test_killed_worker_and_second_signal_lose_nothing(
         workers = [
             process
             for process in psutil.Process(mirror.process.pid).children(recursive=True)
-            if "sparkmirror.data.daemon" in " ".join(process.cmdline())
+            if process.name() != "java"
+            and "sparkmirror.data.daemon" in " ".join(process.cmdline())
             and process.ppid() != _jvm(mirror.process.pid)
         ]
         assert workers

@@ -28,7 +28,7 @@ def test_magic_0_and_1_are_converted(
         for codec in ("none", "gzip", "snappy", "lz4"):
             topic = f"{name}.m{magic}-{codec}"
             create_topic(old, topic, 1, config={"message.format.version": version})
-            produce(old, topic, records, compression=codec)
+            produce(old, topic, records, compression=codec, config={"enable.idempotence": False})
             logs = list(Path(old.log_path()).parent.rglob(f"{topic}-0/*.log"))
             assert logs[0].read_bytes()[16] == magic
     path = write_mm2(tmp_path / "mm2.properties", old, cluster_b, rf"{name}\\..*")

@@ -176,11 +176,15 @@ def _too_few(view: TopicView, present: TopicView, flow: FlowSettings) -> TopicEr
     )
 
 
+_GONE_CONFIGS = frozenset({"message.format.version", "message.downconversion.enable"})
+
+
 def config_to_create_with(configs: Mapping[str, ConfigEntry], flow: FlowSettings) -> dict[str, str]:
     """The settings a remote topic is created with, of those its source topic has. Pure.
 
     Left out: what is read-only or sensitive, what the broker's own file sets, what
-    ``config.properties.exclude`` names, and Kafka's defaults unless ``use.defaults.from=source``.
+    ``config.properties.exclude`` names, Kafka's defaults unless ``use.defaults.from=source``, and
+    what Kafka 4 removed: a current broker would refuse the whole topic for it.
     """
     copied = TopicFilter((".*",), flow.topics.config_properties_exclude)
     defaults = flow.topics.use_defaults_from == "source"
@@ -193,6 +197,7 @@ def config_to_create_with(configs: Mapping[str, ConfigEntry], flow: FlowSettings
         and entry.source != "STATIC_BROKER_CONFIG"
         and (defaults or not entry.is_default)
         and copied.accepts(name)
+        and name not in _GONE_CONFIGS
     }
 
 
