@@ -87,7 +87,7 @@ def markdown(results: dict[str, Any]) -> str:
         f"{results['cores']} cores shared by brokers and mirror, {results['tasks']} tasks, "
         "one run. How it is measured and how the Java tools are tuned: `benchmarks/README.md`.",
     ]
-    if results["scale"] != 1:
+    if results["scale"] < 0.5:
         lines += ["", f"**Smoke run at scale {results['scale']}: not for comparison.**"]
     lines += ["", "## Figures", "", "| figure | wanted | measured | |", "|---|---|---|---|"]
     lines += [

@@ -9,6 +9,7 @@ import argparse
 import datetime
 import os
 import shutil
+import signal
 import sys
 import tempfile
 import time
@@ -27,9 +28,9 @@ from benchmarks.peers import PEERS, Running, start
 from sparkmirror.demo.clusters import KafkaCluster, start_all
 
 TASKS = 4
-LATENCIES = {"latency-100": (100, 45.0), "latency-10k": (10_000, 30.0)}
+LATENCIES = {"latency-100": (100, 40.0), "latency-10k": (10_000, 25.0)}
 EPOCHS = "latency-100-epochs"
-IDLE_S = 20.0
+IDLE_S = 12.0
 BROKER = {
     "log.segment.bytes": "1073741824",
     "log.retention.hours": "-1",
@@ -165,10 +166,10 @@ class Bench:
     # -- latency ---------------------------------------------------------------------------
 
     def latency(self, name: str, rate: int, seconds: float, extra: dict[str, str]) -> None:
-        """Probe records through every peer that streams record by record."""
+        """Probe records through sparkmirror and MirrorMaker 2."""
         rows = self.results["latency"].setdefault(name, {"rate": rate, "seconds": seconds})
         for key in self.peers:
-            if key != "sparkmirror" and extra:
+            if key == "mm1" or (key != "sparkmirror" and extra):
                 continue
             topic, partitions = f"probe-{name}-{key}", 12
             remote = PEERS[key].remote.format(topic=topic)
@@ -258,6 +259,8 @@ def main() -> int:
     parser.add_argument("--scale", type=float, default=1.0, help="share of the records")
     parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results")
     options = parser.parse_args()
+    # What was started must end with us, also when somebody ends us.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     work = Path(tempfile.mkdtemp(prefix="sparkmirror-bench-"))
     try:
         with clusters() as (a, b):
@@ -272,7 +275,7 @@ def main() -> int:
                     steps.append(partial(bench.latency, name, rate, seconds, {}))
                 else:
                     short = {"sparkmirror.epoch.seconds": "15"}
-                    steps.append(partial(bench.latency, EPOCHS, 100, 50.0, short))
+                    steps.append(partial(bench.latency, EPOCHS, 100, 35.0, short))
             for step in steps:
                 step()
             paths = report.write(bench.results, options.out)

@@ -152,7 +152,7 @@ class FlowSettings:
     fetch: FetchSettings = field(default_factory=FetchSettings)
     produce: ProduceSettings = field(default_factory=ProduceSettings)
     position_interval_ms: int = 1_000
-    epoch_s: int = 60
+    epoch_s: int = 300
     offset_storage_topic: str = ""
     offset_storage_partitions: int = 25
     offset_storage_replication_factor: int = 3

@@ -39,4 +39,8 @@ def test_magic_0_and_1_are_converted(
             topic = f"{name}.m{magic}-{codec}"
             source = contents(consume_all(old, topic))
             assert len(source) == 200
-            assert contents(consume_all(cluster_b, f"A.{topic}")) == source
+            target = contents(consume_all(cluster_b, f"A.{topic}"))
+            if magic == 0:  # it has no timestamps: what a client shows for that is its own choice
+                source = [record._replace(timestamp_ms=0) for record in source]
+                target = [record._replace(timestamp_ms=0) for record in target]
+            assert target == source

@@ -282,7 +282,7 @@ CONNECTOR_ROWS = _SOURCE_ROWS + _LATER_ROWS + _CONNECT_ROWS
 
 OWN_ROWS = (
     Setting(
-        "sparkmirror.epoch.seconds", Type.INT, "60",
+        "sparkmirror.epoch.seconds", Type.INT, "300",
         "Length of an epoch: how long a Spark micro-batch streams before the next one.",
         (Scope.SPARKMIRROR,), low=1, high=86_400,
     ),
