@@ -31,6 +31,9 @@ from tests.kafka.support import (
     produce_transaction,
 )
 
+# The first test waits for the run that they all look at.
+pytestmark = pytest.mark.timeout(420)
+
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 COMPACT = {
     "cleanup.policy": "compact",

@@ -130,6 +130,7 @@ class Producer:
         self._not_before: dict[Connection, float] = {}
         self._acknowledged: list[Acknowledged] = []
         self._identity: tuple[int, int] | None = None if settings.enable_idempotence else (-1, -1)
+        self._identify_at = 0.0
         self._in_flight_max = settings.in_flight_requests_max if settings.enable_idempotence else 1
 
     # -- input -----------------------------------------------------------------------------
@@ -192,6 +193,9 @@ class Producer:
         """Get a producer id; False when the cluster cannot give one now."""
         if self._identity is not None:
             return True
+        if self._clock() < self._identify_at:
+            return False
+        self._identify_at = self._clock() + self.routes.client.retry_backoff_ms / 1000
         try:
             connection = self.routes.any_connection()
         except ClusterError as error:
