@@ -202,7 +202,9 @@ class SlotSink:
 
     def _pump(self) -> None:
         self._settle(self._producer.pump(0.0))
-        while self._producer.bytes_waiting > UNACKNOWLEDGED_BYTES_MAX:
+        # No further row is taken before this one is on its way: the next may be long in coming,
+        # and nobody else would send the rest.
+        while self._producer.blocked or self._producer.bytes_waiting > UNACKNOWLEDGED_BYTES_MAX:
             self._settle(self._producer.pump(0.2))
             self._housekeep()
 

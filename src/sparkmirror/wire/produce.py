@@ -123,6 +123,8 @@ class Producer:
         self.settings = settings
         self.errors: dict[str, int] = {}
         self.bytes_waiting = 0
+        self.blocked = False
+        """Whether batches wait only because enough requests are in flight: `pump` sends them."""
         self._clock = clock
         self._partitions: dict[TopicPartition, _Partition] = {}
         self._busy: dict[TopicPartition, _Partition] = {}
@@ -237,6 +239,7 @@ class Producer:
     # -- sending ---------------------------------------------------------------------------
 
     def _send(self) -> None:
+        self.blocked = False
         if not self._busy or not self._identify():
             return
         now = self._clock()
@@ -282,6 +285,8 @@ class Producer:
                 return
             rest = states[len(chosen) :]
             states = rest + [s for s in chosen if s.pending and not s.recovering]
+        if states:
+            self.blocked = True
 
     def _send_request(
         self,
