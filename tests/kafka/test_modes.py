@@ -96,13 +96,7 @@ def test_killed_worker_and_second_signal_lose_nothing(
     mirror = MirrorProcess(tmp_path, ["run", str(path)])
     try:
         wait_until_equal(cluster_a, name, cluster_b, f"A.{name}", timeout_s=90)
-        workers = [
-            process
-            for process in psutil.Process(mirror.process.pid).children(recursive=True)
-            if process.name() != "java"
-            and "sparkmirror.data.daemon" in " ".join(process.cmdline())
-            and process.ppid() != _jvm(mirror.process.pid)
-        ]
+        workers = _pipeline_workers(mirror.process.pid)
         assert workers
         workers[0].kill()
         produce(cluster_a, name, _some(400, first=100))
@@ -124,11 +118,21 @@ def test_killed_worker_and_second_signal_lose_nothing(
     assert _values(cluster_b, f"A.{name}") == _values(cluster_a, name)
 
 
-def _jvm(pid: int) -> int:
+def _pipeline_workers(pid: int) -> list[psutil.Process]:
+    """The Python processes that run slots: children of the daemon, not the daemon."""
+    daemons, others = set(), []
     for process in psutil.Process(pid).children(recursive=True):
-        if process.name() == "java":
-            return int(process.pid)
-    raise AssertionError("no JVM below the mirror")
+        try:
+            parent = process.parent()
+            if process.name() == "java" or "sparkmirror.data.daemon" not in process.cmdline():
+                continue
+            if parent is not None and parent.name() == "java":
+                daemons.add(process.pid)
+            else:
+                others.append(process)
+        except psutil.Error:  # it ended while we looked
+            continue
+    return [process for process in others if process.ppid() in daemons]
 
 
 def _values(cluster: KafkaCluster, topic: str) -> set[bytes | None]:

@@ -370,4 +370,5 @@ def test_a_terminal_that_closes_ends_the_run_in_order(tmp_path: Path) -> None:
             os.kill(run.pid, signal.SIGKILL)
             os.waitpid(run.pid, 0)
     log = (tmp_path / "run" / "sparkmirror.log").read_text(encoding="utf-8")
-    assert "draining" in log
+    # Whoever writes to the terminal first finds it gone: the view, or the notice of the drain.
+    assert "draining" in log or "the terminal is gone" in log
