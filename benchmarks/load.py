@@ -2,21 +2,30 @@
 
 from __future__ import annotations
 
+import json
+import random
 import subprocess
-from dataclasses import dataclass
+import tempfile
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from confluent_kafka.admin import AdminClient, NewTopic
 
+from sparkmirror.demo.jvm import SERVER_JVM
+
 if TYPE_CHECKING:
     from sparkmirror.demo.clusters import KafkaCluster
 
-__all__ = ["LOADS", "Load", "create", "delete", "fill"]
+__all__ = ["LOADS", "Load", "create", "delete", "fill", "warm"]
 
 
 @dataclass(frozen=True)
 class Load:
-    """One topic's worth of records. ``producer``: Java producer properties that shape batches."""
+    """One topic's worth of records.
+
+    ``producer``: Java producer properties that shape batches. ``events``: values are JSON events,
+    otherwise random capital letters, which no codec makes much smaller.
+    """
 
     topic: str
     title: str
@@ -25,6 +34,7 @@ class Load:
     record_bytes: int
     producer: tuple[str, ...]
     processes: int = 1
+    events: bool = False
 
 
 LOADS = {
@@ -32,14 +42,24 @@ LOADS = {
         "bench-100b",
         "100 B, uncompressed, 1 MB batches",
         4,
-        24_000_000,
+        32_000_000,
         100,
         ("batch.size=1000000", "linger.ms=50", "compression.type=none"),
         2,
     ),
     "1k-lz4": Load(
         "bench-1k-lz4",
-        "1 KiB, lz4, 1 MB batches",
+        "1 KiB JSON events, lz4, 1 MB batches",
+        4,
+        5_000_000,
+        1024,
+        ("batch.size=1000000", "linger.ms=50", "compression.type=lz4"),
+        2,
+        events=True,
+    ),
+    "1k-lz4-random": Load(
+        "bench-1k-lz4-random",
+        "1 KiB random letters (lz4 gains nothing), lz4, 1 MB batches",
         4,
         2_400_000,
         1024,
@@ -50,7 +70,7 @@ LOADS = {
         "bench-100b-16k",
         "100 B, producer defaults (16 KiB batches), 12 partitions",
         12,
-        16_000_000,
+        24_000_000,
         100,
         ("batch.size=16384", "linger.ms=5", "compression.type=none"),
         2,
@@ -65,6 +85,15 @@ LOADS = {
         2,
     ),
 }
+
+
+WORDS = [
+    *("please", "leave", "the", "parcel", "with", "our", "neighbour", "behind", "door", "when"),
+    *("nobody", "is", "at", "home", "and", "ring", "twice", "thank", "you", "for", "quick"),
+    *("delivery", "last", "time", "box", "arrived", "damaged", "we", "would", "like", "to"),
+    *("have", "a", "new", "one", "instead", "of", "money", "back", "gift", "wrapping", "blue"),
+    *("paper", "birthday", "card", "written", "by", "hand", "no", "plastic", "invoice", "goes"),
+]
 
 
 def create(bootstrap: str, topic: str, partitions: int) -> None:
@@ -83,32 +112,85 @@ def delete(bootstrap: str, *names: str) -> None:
             future.result(30)
 
 
+def events(count: int, size: int) -> list[str]:
+    """``count`` JSON events of ``size`` bytes each, the same ones every time."""
+    random_source = random.Random(7)
+    agents = ["Mozilla/5.0 (X11; Linux x86_64)", "okhttp/4.12.0", "curl/8.5.0", "Dart/3.4"]
+    actions = ["view", "search", "add_to_cart", "remove_from_cart", "checkout", "refund"]
+    found = []
+    for _ in range(count):
+        event = {
+            "event_id": f"{random_source.getrandbits(128):032x}",
+            "trace_id": f"{random_source.getrandbits(64):016x}",
+            "occurred_at": f"2026-11-{random_source.randint(1, 28):02d}T"
+            f"{random_source.randint(0, 23):02d}:{random_source.randint(0, 59):02d}:"
+            f"{random_source.uniform(0, 60):06.3f}Z",
+            "action": random_source.choice(actions),
+            "user": {
+                "id": random_source.randint(1, 5_000_000),
+                "agent": random_source.choice(agents),
+                "address": ".".join(str(random_source.randint(1, 254)) for _ in range(4)),
+            },
+            "items": [
+                {
+                    "sku": f"SKU-{random_source.randint(1, 200_000):06d}",
+                    "quantity": random_source.randint(1, 9),
+                    "price_cents": random_source.randint(100, 99_999),
+                    "currency": "EUR",
+                }
+                for _ in range(random_source.randint(3, 9))
+            ],
+        }
+        room = size - len(json.dumps({**event, "comment": ""}))
+        words: list[str] = []
+        while sum(map(len, words)) + len(words) < room:
+            words.append(random_source.choice(WORDS))
+        found.append(json.dumps({**event, "comment": " ".join(words)[:room]}))
+    return found
+
+
+def warm(cluster: KafkaCluster, load: Load, scale: float) -> None:
+    """Let a broker's JVM compile what it needs to take in records of this shape.
+
+    Else the first mirror to be measured would write to a slower broker than the later ones.
+    """
+    shape = replace(load, topic=f"{load.topic}-warm-up", records=load.records // 3)
+    fill(cluster, shape, scale)
+    delete(cluster.bootstrap_servers, shape.topic)
+
+
 def fill(cluster: KafkaCluster, load: Load, scale: float) -> int:
     """Create and fill the topic with Kafka's own ProducerPerformance; number of records."""
     create(cluster.bootstrap_servers, load.topic, load.partitions)
     share = max(1_000, int(load.records * scale / load.processes))
-    command = cluster.tool_command(
-        "org.apache.kafka.tools.ProducerPerformance",
-        "--topic",
-        load.topic,
-        "--num-records",
-        str(share),
-        "--record-size",
-        str(load.record_bytes),
-        "--throughput",
-        "-1",
-        "--producer-props",
-        f"bootstrap.servers={cluster.bootstrap_servers}",
-        "buffer.memory=134217728",
-        *load.producer,
-        heap="1g",
-    )
-    started = [
-        subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
-        for _ in range(load.processes)
-    ]
-    for process in started:
-        _, errors = process.communicate(timeout=900)
-        if process.returncode:
-            raise RuntimeError(f"filling {load.topic} failed: {errors.decode()[-2000:]}")
+    with tempfile.NamedTemporaryFile("w", prefix="sparkmirror-bench-", suffix=".jsonl") as file:
+        values = ["--record-size", str(load.record_bytes)]
+        if load.events:
+            file.write("\n".join(events(20_000, load.record_bytes)))
+            file.flush()
+            values = ["--payload-file", file.name]
+        command = cluster.tool_command(
+            "org.apache.kafka.tools.ProducerPerformance",
+            "--topic",
+            load.topic,
+            "--num-records",
+            str(share),
+            *values,
+            "--throughput",
+            "-1",
+            "--producer-props",
+            f"bootstrap.servers={cluster.bootstrap_servers}",
+            "buffer.memory=134217728",
+            *load.producer,
+            heap="1g",
+            flags=SERVER_JVM,
+        )
+        started = [
+            subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+            for _ in range(load.processes)
+        ]
+        for process in started:
+            _, errors = process.communicate(timeout=900)
+            if process.returncode:
+                raise RuntimeError(f"filling {load.topic} failed: {errors.decode()[-2000:]}")
     return share * load.processes

@@ -22,7 +22,7 @@ from typing import Any
 from confluent_kafka import Consumer
 
 from benchmarks import report
-from benchmarks.load import LOADS, Load, create, delete, fill
+from benchmarks.load import LOADS, Load, create, delete, fill, warm
 from benchmarks.measure import CatchUp, TreeWatch, latencies, quantiles, watch_catch_up
 from benchmarks.peers import PEERS, Running, start
 from sparkmirror.demo.clusters import KafkaCluster, start_all
@@ -81,6 +81,7 @@ class Bench:
         """Every peer copies the whole of one topic."""
         say(f"filling {load.topic}: {load.title}")
         records = fill(self.a, load, self.scale)
+        warm(self.b, load, self.scale)
         gigabytes = self._gigabytes(load)
         rows = self.results["catch_up"][name] = {
             "title": load.title,

@@ -78,8 +78,8 @@ class FetchSettings:
 
     fetch_max_wait_ms: int = 500
     fetch_min_bytes: int = 1
-    fetch_max_bytes: int = 1024 * 1024
-    partition_fetch_bytes_max: int = 1024 * 1024
+    fetch_max_bytes: int = 4 * 1024 * 1024
+    partition_fetch_bytes_max: int = 4 * 1024 * 1024
     isolation_level: str = "read_committed"
     auto_offset_reset: str = "earliest"
     check_crcs: bool = True

@@ -81,6 +81,7 @@ FETCH_ROWS = (
     Setting(
         "max.partition.fetch.bytes", Type.INT, str(_F.partition_fetch_bytes_max),
         "Most bytes of one partition in a Fetch response.", _CONSUMER, low=0,
+        java_default="1048576",
         mm1=("fetch.message.max.bytes",),
     ),
     Setting(

@@ -4,9 +4,11 @@
 column     type     what
 =========  =======  =============================================================================
 head       string   JSON object: ``chunks``, the index of the records, one array per source
-                    partition (fields of `Chunk`, in order), and notes from slot to sink: who the
-                    slot is, halts, error counts
-records    binary   raw record batches; each chunk says where its bytes start
+                    partition (fields of `Chunk`, in order); ``at``, the frame that holds the
+                    records when source and sink share memory (`data.shared`); and notes from slot
+                    to sink: who the slot is, halts, error counts
+records    binary   raw record batches, unless ``at`` says where they are; each chunk says where its
+                    bytes start
 =========  =======  =============================================================================
 
 One row is what one Fetch response brought for all its partitions, so the cost per row is shared.
@@ -29,11 +31,14 @@ from typing import Any
 
 import pyarrow as pa
 
+from sparkmirror.data.shared import Frames, Reference
+
 __all__ = ["ARROW_SCHEMA", "FLUSH", "Chunk", "build_row", "read_row"]
 
 ARROW_SCHEMA = pa.schema([("head", pa.string()), ("records", pa.binary())])
 
 _OFFSETS = struct.Struct("<ii")
+_EMPTY = pa.py_buffer(b"")
 
 FLUSH: pa.RecordBatch = pa.RecordBatch.from_arrays(
     [pa.nulls(1, field.type) for field in ARROW_SCHEMA], schema=ARROW_SCHEMA
@@ -66,16 +71,20 @@ def build_row(
     frame: memoryview,
     pieces: Sequence[Sequence[memoryview | bytes]],
     notes: Mapping[str, Any] | None = None,
+    frames: Frames | None = None,
 ) -> pa.RecordBatch:
     """One row as a message; `FLUSH` has to follow it twice.
 
     ``pieces[i]`` are the bytes of ``chunks[i]``; their ``start`` is filled in here. When all
     pieces are views into ``frame`` (the receive buffer) and leave little of it unused, the row
-    carries the frame itself, not a copy.
+    carries the frame itself, not a copy; with ``frames`` it carries a reference where it can.
     """
-    starts, data = _layout(frame, pieces)
+    starts, data, reference = _layout(frame, pieces, frames)
     index = [_entry(chunk, start) for chunk, start in zip(chunks, starts, strict=True)]
-    head = json.dumps({**(notes or {}), "chunks": index}, separators=(",", ":")).encode()
+    fields = {**(notes or {}), "chunks": index}
+    if reference is not None:
+        fields["at"] = reference
+    head = json.dumps(fields, separators=(",", ":")).encode()
     return pa.RecordBatch.from_arrays(
         [_column(pa.string(), pa.py_buffer(head)), _column(pa.binary(), data)],
         schema=ARROW_SCHEMA,
@@ -103,23 +112,29 @@ def _column(kind: pa.DataType, data: pa.Buffer) -> pa.Array:
 
 
 def _layout(
-    frame: memoryview, pieces: Sequence[Sequence[memoryview | bytes]]
-) -> tuple[list[int], pa.Buffer]:
-    """(start of each chunk's bytes, the buffer they start in)."""
+    frame: memoryview, pieces: Sequence[Sequence[memoryview | bytes]], frames: Frames | None
+) -> tuple[list[int], pa.Buffer, Reference | None]:
+    """(start of each chunk's bytes, the buffer they start in, or where it is shared)."""
     spans = _spans(frame, pieces)
     if spans is not None:
         used = [span for span in spans if span is not None]
         if not used:
-            return [0] * len(pieces), pa.py_buffer(b"")
+            return [0] * len(pieces), _EMPTY, None
         low, high = min(a for a, _ in used), max(b for _, b in used)
+        starts = [0 if span is None else span[0] - low for span in spans]
+        if frames is not None and frames.holds(frame):
+            return starts, _EMPTY, frames.hand_over(low, high - low)
         if high - low <= 1.25 * sum(b - a for a, b in used) + 4096:
-            starts = [0 if span is None else span[0] - low for span in spans]
-            return starts, pa.py_buffer(frame).slice(low, high - low)
+            return starts, pa.py_buffer(frame).slice(low, high - low), None
     starts, position = [], 0
     for parts in pieces:
         starts.append(position)
         position += sum(map(len, parts))
-    return starts, pa.py_buffer(b"".join(part for parts in pieces for part in parts))
+    flat = [part for parts in pieces for part in parts]
+    reference = None if frames is None else frames.store(flat, position)
+    if reference is not None:
+        return starts, _EMPTY, reference
+    return starts, pa.py_buffer(b"".join(flat)), None
 
 
 def _spans(

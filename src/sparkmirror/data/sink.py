@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from sparkmirror.data.rows import Chunk, read_row
+from sparkmirror.data.shared import FRAMES, FrameReader
 from sparkmirror.errors import MirrorError
 from sparkmirror.model import (
     FlowSettings,
@@ -108,6 +109,7 @@ class SlotSink:
         self._topic_ids: dict[str, str] = {}
         self._lanes: dict[TopicPartition, _Lane] = {}
         self._latency = Histogram()
+        self._frames: FrameReader | None = None
         self._batches = 0
         self._source_errors: dict[str, int] = {}
         self._last_commit = time.monotonic()
@@ -151,8 +153,16 @@ class SlotSink:
         )
 
     def _take(self, chunks: list[Chunk], records: memoryview, notes: dict[str, Any]) -> None:
+        reference = notes.pop("at", None)
         if notes:
             self._hear(notes)
+        if reference is not None:
+            if self._frames is None:
+                raise MirrorError(
+                    "a row refers to memory that this process never mapped.",
+                    where=f"flow {self.flow.name}",
+                )
+            records = self._frames.records(reference)
         for chunk in chunks:
             lane = self._lane(chunk)
             if lane.halt is not None:
@@ -184,6 +194,7 @@ class SlotSink:
         if "slot" in notes:
             self.slot, self.epoch = notes["slot"], notes["epoch"]
             self._topic_ids = notes["topic_ids"]
+            self._frames = self._map_frames(notes["frames"])
             for topic, partition, remote, position in notes["partitions"]:
                 source = TopicPartition(topic, partition)
                 lane = _Lane(
@@ -198,15 +209,33 @@ class SlotSink:
             if found is not None:
                 found.source_halt = Halt(code, reason, retriable) if code else None
 
+    def _map_frames(self, note: list[Any] | None) -> FrameReader | None:
+        """The memory shared with the source, when it is within reach."""
+        if note is None:
+            return None
+        try:
+            return FrameReader(note)
+        except (OSError, ValueError) as error:
+            log.warning("no memory is shared with the source (%s): rows carry the records", error)
+            return None
+
     # -- acknowledgements ------------------------------------------------------------------
 
     def _pump(self) -> None:
         self._settle(self._producer.pump(0.0))
         # No further row is taken before this one is on its way: the next may be long in coming,
         # and nobody else would send the rest.
-        while self._producer.blocked or self._producer.bytes_waiting > UNACKNOWLEDGED_BYTES_MAX:
+        while self._producer.blocked or self._full():
             self._settle(self._producer.pump(0.2))
             self._housekeep()
+
+    def _full(self) -> bool:
+        """Whether enough waits for acknowledgements."""
+        if self._producer.bytes_waiting > UNACKNOWLEDGED_BYTES_MAX:
+            return True
+        # The source must find a free frame without a further row having to come here first.
+        leases = 0 if self._frames is None else self._frames.leases
+        return leases > FRAMES // 2 and not self._producer.idle
 
     def _settle(self, acknowledged: list[Acknowledged]) -> None:
         now_ms = time.time() * 1000

@@ -16,6 +16,7 @@ from typing import Any
 
 from sparkmirror.data.plan import SlotPlan
 from sparkmirror.data.rows import FLUSH, Chunk, build_row
+from sparkmirror.data.shared import Frames
 from sparkmirror.data.watch import ControlWatch
 from sparkmirror.errors import BatchError, PartitionError, Unreachable
 from sparkmirror.model import FlowSettings, Halt, MirrorMode, TopicPartition
@@ -36,6 +37,7 @@ _TICK_S = 0.5
 _CORRUPT_RETRY_S = 1.0
 _CORRUPT_TRIES = 3
 _JOIN_BELOW_BYTES = 4096
+_STARVED_S = 0.001
 
 
 class SlotReader:
@@ -51,7 +53,8 @@ class SlotReader:
             {p.topic for p in plan.partitions},
             receive_buffer_bytes=flow.fetch.receive_buffer_bytes,
         )
-        self._fetcher = Fetcher(self._routes, flow.fetch)
+        self._frames = Frames(flow.fetch.fetch_max_bytes)
+        self._fetcher = Fetcher(self._routes, flow.fetch, buffer=self._frames)
         self._watch = ControlWatch(flow, slot=plan.slot, offset=plan.control_offset)
         self._rules = SelectRules(
             check_crcs=flow.fetch.check_crcs,
@@ -119,6 +122,7 @@ class SlotReader:
         finally:
             self._routes.close()
             self._watch.close()
+            self._frames.close()
 
     def _start(self) -> dict[TopicPartition, int]:
         self._routes.refresh_if_due()
@@ -137,17 +141,23 @@ class SlotReader:
         while not self._over(deadline):
             self._fetcher.send()
             self._watch.fetcher.send()
-            source_sockets = self._fetcher.sockets()
+            # Without a free frame nothing is received: that is how a slow target holds back.
+            starved = self._frames.starved
+            source_sockets = [] if starved else self._fetcher.sockets()
             control_sockets = self._watch.fetcher.sockets()
             timeout_s = min(self._fetcher.next_due_s(), self._watch.fetcher.next_due_s(), _TICK_S)
+            if starved:
+                timeout_s = _STARVED_S
             ready = select.select([*source_sockets, *control_sockets], [], [], timeout_s)[0]
-            if not ready and not source_sockets:
+            if not ready and not source_sockets and not starved:
                 time.sleep(0.01)  # every broker is backing off
             for sock in ready:
                 if sock in control_sockets:
                     self._watch.receive(sock)
                     self._obey()
                     continue
+                if self._frames.starved:
+                    break
                 row = self._row(self._fetcher.receive(sock))
                 self._fetcher.send()
                 if row is not None:
@@ -198,7 +208,7 @@ class SlotReader:
             pieces.append(chosen.pieces)
         if not chunks:
             return None
-        return build_row(chunks, self._fetcher.frame, pieces, self._notes())
+        return build_row(chunks, self._fetcher.frame, pieces, self._notes(), self._frames)
 
     def _select(self, part: FetchedPartition) -> Any | None:
         end = None if self._ends is None else self._ends.get(part.tp)
@@ -231,6 +241,7 @@ class SlotReader:
         notes = {
             "slot": self.plan.slot,
             "epoch": self.plan.epoch,
+            "frames": self._frames.note(),
             "topic_ids": {p.topic: p.topic_id for p in self.plan.partitions if p.topic_id},
             "partitions": [
                 [p.topic, p.partition, p.remote_topic, positions.get(p.source, -1)]

@@ -162,9 +162,15 @@ class KafkaCluster:
         assert process is not None, f"broker {node} does not run"
         return process.pid
 
-    def tool_command(self, main_class: str, *arguments: str, heap: str = "256m") -> list[str]:
+    def tool_command(
+        self,
+        main_class: str,
+        *arguments: str,
+        heap: str = "256m",
+        flags: Sequence[str] = QUICK_JVM,
+    ) -> list[str]:
         """The command line of one of Kafka's own Java tools, for a process of the caller's."""
-        return self.runtime.command(main_class, *arguments, heap=heap)
+        return self.runtime.command(main_class, *arguments, heap=heap, flags=flags)
 
     def tool(
         self,

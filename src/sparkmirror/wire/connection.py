@@ -13,14 +13,14 @@ import socket
 import struct
 import time
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 from kafka.protocol.metadata.api_versions import ApiVersionsRequest, ApiVersionsResponse
 
 from sparkmirror.errors import ClusterError, NotKafka, Unreachable, Unsupported
 from sparkmirror.model import ClusterClient
 
-__all__ = ["Connection", "ConnectionLost", "ReceiveBuffer"]
+__all__ = ["Connection", "ConnectionLost", "FrameBuffer", "ReceiveBuffer"]
 
 _SIZE = struct.Struct(">i")
 _CORRELATION = struct.Struct(">i")
@@ -35,6 +35,13 @@ Buffer = bytes | bytearray | memoryview
 
 class ConnectionLost(Exception):
     """The connection broke or timed out; what was in flight on it has an unknown outcome."""
+
+
+class FrameBuffer(Protocol):
+    """Where a response goes."""
+
+    def view(self, size: int) -> memoryview:
+        """A writable view of exactly ``size`` bytes."""
 
 
 class ReceiveBuffer:
@@ -234,7 +241,7 @@ class Connection:
         size: int = _SIZE.unpack_from(self._size_buffer)[0]
         return size
 
-    def receive_frame(self, buffer: ReceiveBuffer | None = None) -> memoryview:
+    def receive_frame(self, buffer: FrameBuffer | None = None) -> memoryview:
         """One whole frame without its size, into ``buffer`` or a fresh one.
 
         The first four bytes are the correlation id.

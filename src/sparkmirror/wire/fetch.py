@@ -22,7 +22,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from sparkmirror.model import FetchSettings, Halt, TopicPartition
-from sparkmirror.wire.connection import Connection, ConnectionLost, ReceiveBuffer
+from sparkmirror.wire.connection import (
+    Connection,
+    ConnectionLost,
+    FrameBuffer,
+    ReceiveBuffer,
+)
 from sparkmirror.wire.kafka_codes import (
     LEADERSHIP,
     OFFSET_OUT_OF_RANGE,
@@ -47,6 +52,8 @@ _DENIED_RETRY_S = 30.0
 # the price of a whole row through Spark. An answer that took longer to come is not delayed.
 _PACE_S = 0.004
 _PACED_BELOW_BYTES = 64 * 1024
+_SHARING_MAX = 8
+_SHARE_BYTES_MIN = 256 * 1024
 
 _I16 = struct.Struct(">h")
 _I32 = struct.Struct(">i")
@@ -98,7 +105,7 @@ class _Request:
 class Fetcher:
     """Long-polls one cluster for a set of partitions. One owner, no threads.
 
-    ``clock`` returns monotonic seconds.
+    ``buffer`` gives the memory for each response; ``clock`` returns monotonic seconds.
     """
 
     def __init__(
@@ -106,6 +113,7 @@ class Fetcher:
         routes: Routes,
         settings: FetchSettings,
         *,
+        buffer: FrameBuffer | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.routes = routes
@@ -115,7 +123,7 @@ class Fetcher:
         self._states: dict[TopicPartition, _State] = {}
         self._requests: dict[int, _Request] = {}
         self._not_before: dict[int, float] = {}
-        self._buffer = ReceiveBuffer()
+        self._buffer = ReceiveBuffer() if buffer is None else buffer
         self.frame = memoryview(b"")
         """The newest response; the views that `receive` returned point into it."""
 
@@ -134,11 +142,16 @@ class Fetcher:
         return self._states[tp].offset
 
     def advance(self, tp: TopicPartition, offset: int) -> None:
-        """Go on at ``offset`` (after a response was used)."""
-        state = self._states.get(tp)
+        """Go on at ``offset`` (after a response was used).
+
+        ``tp`` then stands last in the next request: brokers fill an answer in the order of the
+        request, and a backlog in the first partitions must not starve the others.
+        """
+        state = self._states.pop(tp, None)
         if state is not None:
             state.offset = offset
             state.bytes_max = 0
+            self._states[tp] = state
 
     def need_bytes(self, tp: TopicPartition, size: int) -> None:
         """Ask for at least ``size`` bytes next time: not one batch came back whole."""
@@ -255,6 +268,7 @@ class Fetcher:
     def _encode(self, version: int, states: list[_State]) -> bytes:
         settings = self.settings
         bytes_max = max([settings.fetch_max_bytes] + [state.bytes_max for state in states])
+        share = self._share(len(states))
         isolation = 1 if settings.isolation_level == "read_committed" else 0
         out = [
             struct.pack(
@@ -283,13 +297,22 @@ class Fetcher:
                 out.append(struct.pack(">q", state.offset))
                 if version >= 5:
                     out.append(struct.pack(">q", -1))
-                out.append(_I32.pack(state.bytes_max or self._partition_bytes()))
+                out.append(_I32.pack(state.bytes_max or share))
         if version >= 7:
             out.append(_I32.pack(0))  # no forgotten topics
         if version >= 11:
             rack = settings.client_rack.encode()
             out.append(struct.pack(f">h{len(rack)}s", len(rack), rack))
         return b"".join(out)
+
+    def _share(self, partitions: int) -> int:
+        """Most bytes of one partition in an answer that ``partitions`` have to share.
+
+        A Produce request carries one batch of each partition: an answer with several partitions'
+        batches is written in fewer requests than one partition's.
+        """
+        share = self.settings.fetch_max_bytes // min(max(1, partitions), _SHARING_MAX)
+        return min(self.settings.partition_fetch_bytes_max, max(share, _SHARE_BYTES_MIN))
 
     def _expire(self, now: float) -> None:
         for request in list(self._requests.values()):
