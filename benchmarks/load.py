@@ -6,9 +6,11 @@ import json
 import random
 import subprocess
 import tempfile
+import time
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from confluent_kafka import Consumer, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from sparkmirror.demo.jvm import SERVER_JVM
@@ -97,10 +99,24 @@ WORDS = [
 
 
 def create(bootstrap: str, topic: str, partitions: int) -> None:
-    """Create a topic and wait for it."""
+    """Create a topic and wait until the leaders of all its partitions answer."""
     admin = AdminClient({"bootstrap.servers": bootstrap})
     for future in admin.create_topics([NewTopic(topic, partitions, 1)]).values():
         future.result(30)
+    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "create"})
+    deadline = time.monotonic() + 30
+    try:
+        for index in range(partitions):
+            while True:
+                try:
+                    consumer.get_watermark_offsets(TopicPartition(topic, index), timeout=5)
+                    break
+                except KafkaException:
+                    if time.monotonic() > deadline:
+                        raise
+                    time.sleep(0.1)
+    finally:
+        consumer.close()
 
 
 def delete(bootstrap: str, *names: str) -> None:
