@@ -53,7 +53,7 @@ class TreeWatch:
             with_memory = time.monotonic() >= memory_due
             self.sample(with_memory)
             if with_memory:
-                memory_due = time.monotonic() + 1.0
+                memory_due = time.monotonic() + 3.0
 
     def sample(self, with_memory: bool = False) -> None:
         """Look once."""
@@ -182,10 +182,12 @@ def latencies(
     seconds: float,
     work: Path,
     writer: list[str] | None = None,
+    skip_s: float = 0.0,
 ) -> dict[str, list[float]]:
     """Latencies in ms at the source itself and at the target, one probe producer for both.
 
-    ``writer``: a command that writes instead of the probe.
+    ``writer``: a command that writes instead of the probe. ``skip_s``: what was sent in the first
+    seconds is left out, while the writer itself is still warming up.
     """
     probes = Path(__file__).with_name("probe.py")
     outputs = {"source": work / "probe-source.json", "target": work / "probe-target.json"}
@@ -219,4 +221,10 @@ def latencies(
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
     for reader in readers:
         reader.wait(seconds + 30)
-    return {place: json.loads(path.read_text()) for place, path in outputs.items()}
+    read = {place: json.loads(path.read_text()) for place, path in outputs.items()}
+    began_ms = min((sent for pairs in read.values() for sent, _ in pairs), default=0.0)
+    counted_ms = began_ms + skip_s * 1000
+    return {
+        place: [latency for sent, latency in pairs if sent >= counted_ms]
+        for place, pairs in read.items()
+    }

@@ -50,6 +50,7 @@ PEERS = {
     "sparkmirror": Peer("sparkmirror"),
     "mm2": Peer("MirrorMaker 2"),
     "mm1": Peer("MirrorMaker 1", "{topic}"),
+    "mm2-default": Peer("MirrorMaker 2 with its producer's defaults"),
 }
 
 
@@ -77,6 +78,7 @@ def start(
             topic,
             tasks,
             latency,
+            java=key != "sparkmirror",
             tuned=key == "mm2",
             compression=_compression(topic),
         )
@@ -102,6 +104,7 @@ def _mm2_file(
     tasks: int,
     latency: bool,
     *,
+    java: bool,
     tuned: bool,
     compression: str,
 ) -> list[str]:
@@ -121,8 +124,7 @@ def _mm2_file(
         "sync.topic.configs.enabled=false",
         "sync.topic.acls.enabled=false",
     ]
-    if tuned:
-        linger_ms, batch_bytes = (0, 16_384) if latency else (20, 1_000_000)
+    if java:
         lines += [
             "config.storage.replication.factor=1",
             "status.storage.replication.factor=1",
@@ -130,6 +132,10 @@ def _mm2_file(
             "checkpoints.topic.replication.factor=1",
             "heartbeats.topic.replication.factor=1",
             "A.consumer.auto.offset.reset=earliest",
+        ]
+    if tuned:
+        linger_ms, batch_bytes = (0, 16_384) if latency else (20, 1_000_000)
+        lines += [
             "A.consumer.fetch.max.bytes=52428800",
             "A.consumer.max.partition.fetch.bytes=10485760",
             "A.consumer.max.poll.records=20000",

@@ -42,7 +42,7 @@ def write(bootstrap: str, topic: str, partitions: int, seconds: float, rate: int
 
 
 def read(bootstrap: str, topic: str, partitions: int, seconds: float, output: Path) -> None:
-    """Write the latencies in ms of what arrives from now on, as a JSON list."""
+    """Write ``[sent at, latency]`` in ms of what arrives from now on, as a JSON list."""
     consumer = Consumer(
         {
             "bootstrap.servers": bootstrap,
@@ -59,12 +59,13 @@ def read(bootstrap: str, topic: str, partitions: int, seconds: float, output: Pa
             for index in range(partitions)
         ]
     )
-    found: list[float] = []
+    found: list[tuple[float, float]] = []
     began = time.time()
     while time.time() - began < seconds:
         message = consumer.poll(0.05)
         if message is not None and not message.error():
-            found.append(round(time.time() * 1000 - _sent_ms(message), 3))
+            sent_ms = _sent_ms(message)
+            found.append((sent_ms, round(time.time() * 1000 - sent_ms, 3)))
     consumer.close()
     output.write_text(json.dumps(found))
 

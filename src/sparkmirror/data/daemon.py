@@ -14,10 +14,14 @@ from __future__ import annotations
 import gc
 import importlib
 import importlib.machinery
+import os
 import runpy
 import sys
 
+from sparkmirror.data import outlet
+
 _PIPELINE_WORKER = "pyspark.worker"
+_WORKER_BUFFER_BYTES = 64 * 1024
 _PRELOADED = (
     "pandas",
     "pyarrow",
@@ -42,6 +46,10 @@ def preload() -> None:
     """Import what every worker needs; the objects stay shared between the forks."""
     for name in _PRELOADED:
         importlib.import_module(name)
+    worker = importlib.import_module(_PIPELINE_WORKER)
+    worker.main = outlet.watched(worker.main)  # type: ignore[attr-defined]
+    # ``spark.buffer.size`` is small for the JVM's sake; here rows are flushed one by one.
+    os.environ["SPARK_BUFFER_SIZE"] = str(_WORKER_BUFFER_BYTES)
     gc.collect()
     gc.freeze()
 

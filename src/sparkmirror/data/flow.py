@@ -70,8 +70,8 @@ def spark_settings(
         "spark.ui.enabled": "false",
         # Rows must not wait in buffers between Python and the JVM: with the defaults (64 KiB)
         # they did, for seconds.
-        "spark.buffer.size": "16",
-        "spark.sql.execution.arrow.maxRecordsPerBatch": "1",
+        "spark.buffer.size": "256",
+        "spark.sql.execution.arrow.maxRecordsPerBatch": "2",
         "spark.python.worker.reuse": "true",
         "spark.python.daemon.module": "sparkmirror.data.daemon",
         "spark.python.unix.domain.socket.enabled": "true",

@@ -16,9 +16,11 @@ One row is what one Fetch response brought for all its partitions, so the cost p
 is one string and not an array of structs because each column of each message costs Spark's
 Arrow reader and writer more than the few hundred bytes in it.
 
-A row with nothing in it is a **flush row**: Spark's iterators look one row ahead at each of two
-hops, so a row leaves only when later rows push it. Two follow every row, each as a message of
-its own: two in one message, or in the row's, leave the row waiting for the next one.
+A row with nothing in it is a **flush row**. Spark's sink end sends rows in pairs
+(``spark.sql.execution.arrow.maxRecordsPerBatch=2``), and only when it has seen the row after the
+pair. So each row travels in one message with a flush row after it, which waits there to be the
+first of the next pair: ``hello | flush flush | row flush | row flush``. One message in, one
+message out. The first row of a task is alone, to begin this.
 """
 
 from __future__ import annotations
@@ -37,12 +39,14 @@ __all__ = ["ARROW_SCHEMA", "FLUSH", "Chunk", "build_row", "read_row"]
 
 ARROW_SCHEMA = pa.schema([("head", pa.string()), ("records", pa.binary())])
 
-_OFFSETS = struct.Struct("<ii")
+_OFFSETS = struct.Struct("<iii")
+_FIRST_VALID = pa.py_buffer(b"\1")
 _EMPTY = pa.py_buffer(b"")
 
 FLUSH: pa.RecordBatch = pa.RecordBatch.from_arrays(
-    [pa.nulls(1, field.type) for field in ARROW_SCHEMA], schema=ARROW_SCHEMA
+    [pa.nulls(2, field.type) for field in ARROW_SCHEMA], schema=ARROW_SCHEMA
 )
+"""Two flush rows: what is sent when there is no row, but the sink shall come round."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +77,7 @@ def build_row(
     notes: Mapping[str, Any] | None = None,
     frames: Frames | None = None,
 ) -> pa.RecordBatch:
-    """One row as a message; `FLUSH` has to follow it twice.
+    """One row and its flush row, as one message.
 
     ``pieces[i]`` are the bytes of ``chunks[i]``; their ``start`` is filled in here. When all
     pieces are views into ``frame`` (the receive buffer) and leave little of it unused, the row
@@ -106,9 +110,10 @@ def _entry(chunk: Chunk, start: int) -> list[Any]:
 
 
 def _column(kind: pa.DataType, data: pa.Buffer) -> pa.Array:
-    """One row that holds ``data``."""
-    offsets = pa.py_buffer(_OFFSETS.pack(0, len(data)))
-    return pa.Array.from_buffers(kind, 1, [None, offsets, data])
+    """A row that holds ``data``, and one that is null."""
+    size = len(data)
+    offsets = pa.py_buffer(_OFFSETS.pack(0, size, size))
+    return pa.Array.from_buffers(kind, 2, [_FIRST_VALID, offsets, data], null_count=1)
 
 
 def _layout(

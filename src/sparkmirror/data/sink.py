@@ -9,12 +9,14 @@ from __future__ import annotations
 import json
 import logging
 import os
+import select
 import time
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+from sparkmirror.data import outlet
 from sparkmirror.data.rows import Chunk, read_row
 from sparkmirror.data.shared import FRAMES, FrameReader
 from sparkmirror.errors import MirrorError
@@ -41,6 +43,8 @@ log = logging.getLogger(__name__)
 
 # What may wait for acknowledgements; rows beyond it stay in Spark and, behind it, in the brokers.
 UNACKNOWLEDGED_BYTES_MAX = 32 * 1024 * 1024
+_LINGER_S = 0.02
+_LINGER_BELOW_BYTES = 64 * 1024
 _PROGRESS_S = 1.0
 _IDLE_PROGRESS_S = 10.0
 
@@ -137,6 +141,7 @@ class SlotSink:
                     self._take(*read_row(batch, row))
                 self._pump()
                 self._housekeep()
+                self._linger()
             self._finish()
         except BaseException:
             # The state of requests under way is unknown: the next task starts with a fresh
@@ -228,6 +233,25 @@ class SlotSink:
         while self._producer.blocked or self._full():
             self._settle(self._producer.pump(0.2))
             self._housekeep()
+
+    def _linger(self) -> None:
+        """Take in the last acknowledgements while no row is waiting.
+
+        PySpark waits for rows alone: an acknowledgement would be seen with the next row, and the
+        latency that is reported would be the time between rows.
+        """
+        fd = outlet.input_fd()
+        if fd < 0:
+            return
+        deadline = time.monotonic() + _LINGER_S
+        # With much under way acknowledgements are seen soon enough, and rows that this process
+        # has read ahead, which no descriptor tells of, must not wait.
+        while 0 < self._producer.bytes_waiting < _LINGER_BELOW_BYTES:
+            left = deadline - time.monotonic()
+            waited_for: list[Any] = [fd, *self._producer.sockets()]
+            if left <= 0 or fd in select.select(waited_for, [], [], left)[0]:
+                return
+            self._settle(self._producer.pump(0.0))
 
     def _full(self) -> bool:
         """Whether enough waits for acknowledgements."""

@@ -14,6 +14,7 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
+from sparkmirror.data import outlet
 from sparkmirror.data.plan import SlotPlan
 from sparkmirror.data.rows import FLUSH, Chunk, build_row
 from sparkmirror.data.shared import Frames
@@ -116,8 +117,7 @@ class SlotReader:
         try:
             positions = self._start()
             yield self._hello(positions)
-            yield FLUSH
-            yield FLUSH
+            yield from _out(FLUSH)
             yield from self._stream(time.monotonic() + self.flow.epoch_s)
         finally:
             self._routes.close()
@@ -159,16 +159,13 @@ class SlotReader:
                 if self._frames.starved:
                     break
                 row = self._row(self._fetcher.receive(sock))
-                self._fetcher.send()
+                if self._fetcher.busy:
+                    self._fetcher.send()
                 if row is not None:
-                    yield row
-                    yield FLUSH
-                    yield FLUSH
+                    yield from _out(row)
                     self._last_row = time.monotonic()
             if time.monotonic() - self._last_row >= _TICK_S:
-                yield self._note_row()
-                yield FLUSH
-                yield FLUSH
+                yield from _out(self._note_row())
                 self._last_row = time.monotonic()
 
     def _over(self, deadline: float) -> bool:
@@ -255,7 +252,8 @@ class SlotReader:
             for p in self.plan.partitions
             if p.source in positions
         ]
-        return build_row(chunks, memoryview(b""), [[] for _ in chunks], notes)
+        row = build_row(chunks, memoryview(b""), [[] for _ in chunks], notes)
+        return row.slice(0, 1)
 
     def _notes(self) -> dict[str, Any] | None:
         """Halts and error counts, when they changed."""
@@ -298,6 +296,14 @@ class SlotReader:
                 self._fetcher.halt(tp, halts[tp])
                 log.error("flow %s: %s", self.flow.name, reason)
         return halts
+
+
+def _out(row: Any) -> Iterator[Any]:
+    """``row``, and whatever it takes for it to leave at once."""
+    yield row
+    if not outlet.flush():
+        yield FLUSH
+        yield FLUSH
 
 
 def _lost_reason(

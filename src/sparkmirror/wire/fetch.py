@@ -181,6 +181,11 @@ class Fetcher:
 
     # -- requests --------------------------------------------------------------------------
 
+    @property
+    def busy(self) -> bool:
+        """Whether the newest answer was a large one: more of it is waiting at the broker."""
+        return len(self.frame) >= _PACED_BELOW_BYTES
+
     def sockets(self) -> list[socket.socket]:
         """Sockets of the requests under way, for ``select``."""
         return [request.connection.socket for request in self._requests.values()]

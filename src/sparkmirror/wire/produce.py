@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import logging
 import select
+import socket
 import struct
 import time
 from collections import deque
@@ -187,7 +188,7 @@ class Producer:
         done, self._acknowledged = self._acknowledged, []
         return done
 
-    def sockets(self) -> list[object]:
+    def sockets(self) -> list[socket.socket]:
         """Sockets on which answers are awaited."""
         return [connection.socket for connection, waiting in self._requests.items() if waiting]
 

@@ -1,0 +1,48 @@
+"""The pipes between a Python worker and Spark's JVM, so that nothing waits in a buffer.
+
+PySpark writes a worker's rows into a buffered file that it flushes when the task is over: the end
+of each message would stay behind until the next one. And it waits for rows without looking at
+anything else. `data.daemon` shows every worker's files to this module: `data.slot` flushes after
+each row, and `data.sink` takes in acknowledgements until the next row is there. A worker that
+another daemon started (a cluster whose workers cannot import ours) has no such files: there rows
+are pushed out by more rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, BinaryIO
+
+__all__ = ["flush", "input_fd", "watched"]
+
+_files: tuple[BinaryIO, BinaryIO] | None = None
+
+
+def watched(worker_main: Callable[..., Any]) -> Callable[..., Any]:
+    """PySpark's ``worker.main(infile, outfile)``, with both files known to this module."""
+
+    def main(infile: BinaryIO, outfile: BinaryIO) -> Any:
+        global _files  # noqa: PLW0603  (a worker process runs one main at a time)
+        _files = (infile, outfile)
+        try:
+            return worker_main(infile, outfile)
+        finally:
+            _files = None
+
+    return main
+
+
+def flush() -> bool:
+    """Send what the worker has written so far; False where that cannot be done."""
+    if _files is None:
+        return False
+    _files[1].flush()
+    return True
+
+
+def input_fd() -> int:
+    """The descriptor on which the worker's next rows arrive, -1 when it is not known.
+
+    Rows that are buffered already do not make it readable.
+    """
+    return -1 if _files is None else _files[0].fileno()
