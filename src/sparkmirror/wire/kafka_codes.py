@@ -50,6 +50,15 @@ RETRIABLE = LEADERSHIP | {
 }
 
 
+# Kafka's names (org.apache.kafka.common.protocol.Errors) where kafka-python has another one.
+_KAFKA_NAMES = {
+    -1: "UNKNOWN_SERVER_ERROR",
+    6: "NOT_LEADER_OR_FOLLOWER",
+    10: "MESSAGE_TOO_LARGE",
+    17: "INVALID_TOPIC_EXCEPTION",
+}
+
+
 @cache
 def _names() -> dict[int, str]:
     import kafka.errors as kafka_errors  # noqa: PLC0415  (slow to import, needed for messages only)
@@ -59,7 +68,7 @@ def _names() -> dict[int, str]:
         code, name = getattr(value, "errno", None), getattr(value, "message", None)
         if isinstance(code, int) and isinstance(name, str):
             named[code] = name
-    return named
+    return named | _KAFKA_NAMES
 
 
 def error_name(code: int) -> str:
