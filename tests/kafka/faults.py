@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import struct
 import threading
 import time
 import uuid
@@ -34,7 +35,7 @@ from sparkmirror.wire.signals import (
     decode_progress,
     encode_command,
 )
-from tests.kafka.proxy import Proxy
+from tests.kafka.proxy import TO_BROKER, Proxy
 from tests.kafka.support import (
     TIMEOUT_S,
     Received,
@@ -48,7 +49,10 @@ from tests.kafka.support import (
 NODES = 3
 # Two of three replicas have every acknowledged record, so that one broker may be killed.
 _SELECTOR = "org.apache.kafka.common.replica.RackAwareReplicaSelector"
-_CONFIG = {"min.insync.replicas": "2", "replica.lag.time.max.ms": "5000"}
+_CONFIG = {
+    "min.insync.replicas": "2",
+    "replica.lag.time.max.ms": "5000",
+}
 
 
 class FaultyCluster:
@@ -277,6 +281,74 @@ def _repeated(remote: str, number: int, values: Sequence[bytes | None]) -> str:
     return f"{remote}-{number}: {len(twice)} records came twice, the first is {twice[0]!r}"
 
 
+# -- quotas ------------------------------------------------------------------------------------
+
+PRODUCE, FETCH = 0, 1
+_FRAME_HEAD = struct.Struct(">i")
+_REQUEST_HEAD = struct.Struct(">hhi")
+
+
+def set_quota(cluster: KafkaCluster, client_id: str, quota: str) -> None:
+    """Set a quota such as ``consumer_byte_rate=100000`` for a client id, with Kafka's own tool."""
+    done = cluster.tool(
+        "kafka.admin.ConfigCommand",
+        *("--bootstrap-server", cluster.bootstrap_servers, "--alter"),
+        *("--add-config", quota, "--entity-type", "clients", "--entity-name", client_id),
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+class ThrottleTap:
+    """Reads the frames that pass a proxy: how long a client waited after it was told to.
+
+    A connection is followed from its first request on that the tap sees.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._streams: dict[tuple[int, str], bytearray] = defaultdict(bytearray)
+        self._asked: dict[tuple[int, int], int] = {}
+        self._sent: dict[tuple[int, int], list[float]] = defaultdict(list)
+        self._told: list[tuple[int, int, float, float]] = []
+
+    def __call__(self, number: int, direction: str, chunk: bytes) -> None:
+        now = time.monotonic()
+        with self._lock:
+            stream = self._streams[number, direction]
+            stream += chunk
+            while len(stream) >= 4:
+                (size,) = _FRAME_HEAD.unpack_from(stream)
+                if len(stream) < 4 + size:
+                    return
+                frame = bytes(stream[4 : 4 + size])
+                del stream[: 4 + size]
+                (self._request if direction == TO_BROKER else self._answer)(number, frame, now)
+
+    def _request(self, number: int, frame: bytes, now: float) -> None:
+        key, _, correlation = _REQUEST_HEAD.unpack_from(frame)
+        self._asked[number, correlation] = key
+        self._sent[number, key].append(now)
+
+    def _answer(self, number: int, frame: bytes, now: float) -> None:
+        (correlation,) = _FRAME_HEAD.unpack_from(frame)
+        key = self._asked.pop((number, correlation), -1)
+        # Fetch answers begin with the throttle time, Produce answers (to version 8) end with it.
+        if key in (FETCH, PRODUCE):
+            (throttle_ms,) = _FRAME_HEAD.unpack_from(frame, 4 if key == FETCH else len(frame) - 4)
+            if throttle_ms > 0:
+                self._told.append((number, key, now, throttle_ms / 1000))
+
+    def waits(self, key: int) -> list[tuple[float, float]]:
+        """(seconds that the broker asked to wait, seconds until the next request) of each."""
+        found = []
+        with self._lock:
+            for number, told_key, at, asked_s in self._told:
+                later = [sent for sent in self._sent[number, told_key] if sent > at]
+                if told_key == key and later:
+                    found.append((asked_s, later[0] - at))
+        return found
+
+
 # -- one slot ----------------------------------------------------------------------------------
 
 
@@ -298,6 +370,7 @@ class SlotRun:
         fetch: FetchSettings | None = None,
         produce: ProduceSettings | None = None,
         epoch_s: int = 3_600,
+        append_time: bool = False,
     ) -> None:
         alias = f"S{uuid.uuid4().hex[:8]}"
         self.source, self.target, self.topic = source, target, topic
@@ -323,12 +396,13 @@ class SlotRun:
             offset_storage_partitions=1,
         )
         self.remote = f"{alias}.{topic}"
-        for name, count in (
-            (self.remote, partitions),
-            (control_topic(self.flow), CONTROL_PARTITIONS),
-            (self.flow.offset_storage_topic, 1),
+        stamped = {"message.timestamp.type": "LogAppendTime"} if append_time else {}
+        for name, count, config in (
+            (self.remote, partitions, stamped),
+            (control_topic(self.flow), CONTROL_PARTITIONS, {}),
+            (self.flow.offset_storage_topic, 1, {}),
         ):
-            create_topic(target.kafka, name, count, replication=NODES)
+            create_topic(target.kafka, name, count, replication=NODES, config=config)
         self._plan = SlotPlan(
             slot=0,
             epoch=0,
@@ -376,6 +450,20 @@ class SlotRun:
                 time.sleep(0.2)
             if self._stopping.is_set():
                 return
+
+    def delays_s(self) -> dict[int, float]:
+        """Longest time from a record's creation to its append at the target, per partition.
+
+        Needs ``append_time``.
+        """
+        created = consume_all(self.source.kafka, self.topic)
+        appended = consume_all(self.target.kafka, self.remote)
+        longest: dict[int, float] = {}
+        for one, other in zip(created, appended, strict=True):
+            assert other.timestamp_type == "append"
+            delay_s = (other.timestamp_ms - one.timestamp_ms) / 1000
+            longest[one.partition] = max(delay_s, longest.get(one.partition, 0.0))
+        return longest
 
     def errors(self) -> dict[str, int]:
         """Retried errors by code, as the sink reported them in its newest epoch."""

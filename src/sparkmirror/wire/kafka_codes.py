@@ -19,6 +19,9 @@ UNKNOWN_PRODUCER_ID = 59
 RECORD_LIST_TOO_LARGE = 18
 UNKNOWN_SERVER_ERROR = -1
 
+# Counted beside the errors: an answer that came with a time to wait, because of a quota.
+THROTTLED = "THROTTLED"
+
 # The broker asked is not, or not yet, the one to ask: look the leader up again.
 LEADERSHIP = frozenset(
     {
