@@ -217,7 +217,8 @@ class SlotProgress:
 
     Counters grow from the start of the worker process. ``latency_counts[i]`` counts batches whose
     latency (target acknowledgement minus largest record timestamp) fell into bucket ``i`` of
-    ``observe.latency.BOUNDS_MS``. ``errors`` counts retried failures by code.
+    ``observe.latency.BOUNDS_MS``. ``errors`` counts retried failures by code, and as ``THROTTLED``
+    answers after which a broker's quota made us wait.
     """
 
     flow: str

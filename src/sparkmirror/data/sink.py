@@ -13,13 +13,13 @@ import select
 import time
 from collections import deque
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from sparkmirror.data import outlet
 from sparkmirror.data.rows import Chunk, read_row
 from sparkmirror.data.shared import FRAMES, FrameReader
-from sparkmirror.errors import MirrorError
+from sparkmirror.errors import MirrorError, Unreachable
 from sparkmirror.model import (
     FlowSettings,
     Halt,
@@ -41,6 +41,9 @@ __all__ = ["SlotSink", "SlotSummary"]
 
 log = logging.getLogger(__name__)
 
+# The time that a broker itself gives a commit (offsets.commit.timeout.ms). Rows wait meanwhile.
+_COMMIT_TIMEOUT_MS = 5_000
+_COMMIT_LOG_S = 30.0
 # What may wait for acknowledgements; rows beyond it stay in Spark and, behind it, in the brokers.
 UNACKNOWLEDGED_BYTES_MAX = 32 * 1024 * 1024
 _LINGER_S = 0.02
@@ -127,7 +130,9 @@ class SlotSink:
 
     def _position_routes(self) -> Routes:
         mm1 = self.flow.mode is MirrorMode.MM1
-        return Routes(self.flow.source if mm1 else self.flow.target)
+        client = self.flow.source if mm1 else self.flow.target
+        timeout_ms = min(_COMMIT_TIMEOUT_MS, client.request_timeout_ms)
+        return Routes(replace(client, request_timeout_ms=timeout_ms))
 
     # -- the task --------------------------------------------------------------------------
 
@@ -255,11 +260,13 @@ class SlotSink:
 
     def _full(self) -> bool:
         """Whether enough waits for acknowledgements."""
-        if self._producer.bytes_waiting > UNACKNOWLEDGED_BYTES_MAX:
-            return True
         # The source must find a free frame without a further row having to come here first.
         leases = 0 if self._frames is None else self._frames.leases
-        return leases > FRAMES // 2 and not self._producer.idle
+        full = self._producer.bytes_waiting > UNACKNOWLEDGED_BYTES_MAX or (
+            leases > FRAMES // 2 and not self._producer.idle
+        )
+        self._producer.impatient = full
+        return full
 
     def _settle(self, acknowledged: list[Acknowledged]) -> None:
         now_ms = time.time() * 1000
@@ -307,6 +314,21 @@ class SlotSink:
         self._positions.commit(self.flow.position_group, offsets)
         for lane, position in due.items():
             lane.committed = position
+
+    def _commit_surely(self) -> None:
+        """Commit however long the cluster is away: a failed task would write its records again."""
+        told_at = float("-inf")
+        while True:
+            try:
+                self._commit()
+            except (Unreachable, ConnectionLost) as error:
+                now = time.monotonic()
+                if now - told_at >= _COMMIT_LOG_S:
+                    told_at = now
+                    log.warning("positions wait for their cluster to come back: %s", error)
+                time.sleep(self._positions.client.retry_backoff_ms / 1000)
+            else:
+                return
 
     def _metadata(self, lane: _Lane, mm1: bool) -> str:
         if mm1:
@@ -369,10 +391,12 @@ class SlotSink:
 
     def _finish(self) -> None:
         """Everything acknowledged, committed, and saved for a MirrorMaker 2 to find."""
+        # A partition that fails must not keep the next epoch from all others.
+        self._producer.impatient = True
         while not self._producer.idle:
             self._settle(self._producer.pump(0.2))
             self._housekeep()
-        self._commit()
+        self._commit_surely()
         self._save_connect_offsets()
         self._reported = (-1, -1, -1)
         self._report(time.monotonic())

@@ -19,7 +19,7 @@ from sparkmirror.data.plan import SlotPlan
 from sparkmirror.data.rows import FLUSH, Chunk, build_row
 from sparkmirror.data.shared import Frames
 from sparkmirror.data.watch import ControlWatch
-from sparkmirror.errors import BatchError, PartitionError, Unreachable
+from sparkmirror.errors import BatchError, CorruptBatch, PartitionError, Unreachable
 from sparkmirror.model import FlowSettings, Halt, MirrorMode, TopicPartition
 from sparkmirror.wire.connection import ConnectionLost
 from sparkmirror.wire.fetch import FetchedPartition, Fetcher
@@ -126,13 +126,19 @@ class SlotReader:
 
     def _start(self) -> dict[TopicPartition, int]:
         self._routes.refresh_if_due()
-        self._watch.start()
-        try:
-            positions = self._positions()
-        except ConnectionLost as error:
-            raise Unreachable(
-                f"positions cannot be read ({error}).", where=f"flow {self.flow.name}"
-            ) from error
+        while True:
+            try:
+                self._watch.start()
+                positions = self._positions()
+                break
+            except (Unreachable, ConnectionLost, TimeoutError) as error:
+                if self._ends is not None:
+                    raise Unreachable(
+                        f"positions cannot be read ({error}).", where=f"flow {self.flow.name}"
+                    ) from error
+                # Spark gives up after a few failed tasks, a mirror must not.
+                log.warning("flow %s waits for positions: %s", self.flow.name, error)
+                time.sleep(_TICK_S)
         for tp, offset in positions.items():
             self._fetcher.assign(tp, offset)
         return positions
@@ -213,6 +219,13 @@ class SlotReader:
             chosen = select_records(
                 part.records, part.fetch_offset, part.aborted, self._rules, end_offset=end
             )
+            if chosen.next_offset > part.high_watermark >= 0:
+                # No checksum covers a batch's base offset: a damaged one would move the position
+                # past records that were never mirrored.
+                raise CorruptBatch(
+                    f"The batches from offset {part.fetch_offset} on end at "
+                    f"{chosen.next_offset - 1}, the log at {part.high_watermark - 1}.",
+                )
         except BatchError as error:
             self._note_corrupt(part.tp, error)
             return None

@@ -87,7 +87,10 @@ class _Planner(DataSourceStreamReader, SupportsTriggerAvailableNow):
         from sparkmirror.wire.signals import CommandKind  # noqa: PLC0415
 
         watch = self._control()
-        watch.catch_up()
+        if self._once:
+            watch.catch_up()
+        elif not _caught_up(watch):
+            return start
         command, assignment = watch.command, watch.assignment
         run_id = self._options["run_id"]
         if self._once:
@@ -109,7 +112,11 @@ class _Planner(DataSourceStreamReader, SupportsTriggerAvailableNow):
         from sparkmirror.data.plan import decode_flow, plan_slots  # noqa: PLC0415
 
         watch = self._control()
-        watch.catch_up()
+        if self._once:
+            watch.catch_up()
+        else:
+            # What `latestOffset` has seen will do: the slots hear whatever came after it.
+            _caught_up(watch)
         flow, assignment = decode_flow(self._flow_text), watch.assignment
         run_id = self._options["run_id"]
         if assignment is None or assignment.run_id != run_id:
@@ -142,6 +149,16 @@ class _Planner(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
             self._watch = ControlWatch(decode_flow(self._flow_text))
         return self._watch
+
+
+def _caught_up(watch: ControlWatch) -> bool:
+    """Whether the control topic could be read to its end; a target that is away is waited for."""
+    try:
+        watch.catch_up()
+    except TimeoutError as error:
+        log.warning("no epoch is planned at present: %s", error)
+        return False
+    return True
 
 
 @dataclass

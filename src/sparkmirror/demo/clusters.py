@@ -12,7 +12,9 @@ versions before 3.3 run with a ZooKeeper (see ``zookeeper``).
 from __future__ import annotations
 
 import base64
+import os
 import shutil
+import signal
 import subprocess
 import tempfile
 import time
@@ -51,7 +53,9 @@ class KafkaCluster:
 
     ``directory``: where the data lives and stays; None means a temporary one that goes with the
     cluster. ``config``: broker properties over the defaults. ``ports``: listening port of each
-    node, free ones when empty. ``heap``: ``-Xmx`` of each JVM. ``jvm``: flags, see ``QUICK_JVM``.
+    node, free ones when empty. ``node_config``: further properties of one broker, over ``config``
+    (its rack, a listener of its own). ``heap``: ``-Xmx`` of each JVM. ``jvm``: flags, see
+    ``QUICK_JVM``.
     """
 
     name: str
@@ -59,6 +63,7 @@ class KafkaCluster:
     version: str = field(default=KAFKA_VERSION, kw_only=True)
     directory: Path | None = field(default=None, kw_only=True)
     config: Mapping[str, str] | None = field(default=None, kw_only=True)
+    node_config: Callable[[Node], Mapping[str, str]] | None = field(default=None, kw_only=True)
     heap: str = field(default="512m", kw_only=True)
     ports: Sequence[int] = field(default=(), kw_only=True)
     jvm: Sequence[str] = field(default=QUICK_JVM, kw_only=True)
@@ -140,6 +145,14 @@ class KafkaCluster:
         target = self._node(node)
         target.terminate()
         target.end(self.runtime, time.monotonic() + STOP_TIMEOUT_S)
+
+    def freeze(self, node: int = 1) -> None:
+        """SIGSTOP for broker ``node``: its connections stay open and nobody answers on them."""
+        os.kill(self.pid(node), signal.SIGSTOP)
+
+    def thaw(self, node: int = 1) -> None:
+        """Lets a frozen broker go on."""
+        os.kill(self.pid(node), signal.SIGCONT)
 
     def restart(self, node: int = 1) -> None:
         """Starts broker ``node`` again on its port and data; ends it first if it runs."""
@@ -225,7 +238,8 @@ class KafkaCluster:
             self._zookeeper = ZooKeeper(runtime, self._home / "zookeeper", *free_ports(1))
             self._zookeeper.start()
         for node in self._nodes:
-            node.write_properties({**self._properties(node), **(self.config or {})})
+            own = self.node_config(node) if self.node_config is not None else {}
+            node.write_properties({**self._properties(node), **(self.config or {}), **own})
 
     def _temporary_directory(self) -> Path:
         home = Path(tempfile.mkdtemp(prefix=f"sparkmirror-{self.name}-"))

@@ -12,12 +12,12 @@ import select
 import socket
 import struct
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any, Protocol
 
 from kafka.protocol.metadata.api_versions import ApiVersionsRequest, ApiVersionsResponse
 
-from sparkmirror.errors import ClusterError, NotKafka, Unreachable, Unsupported
+from sparkmirror.errors import NotKafka, Unreachable, Unsupported
 from sparkmirror.model import ClusterClient
 
 __all__ = ["Connection", "ConnectionLost", "FrameBuffer", "ReceiveBuffer"]
@@ -93,7 +93,11 @@ class Connection:
         self.socket = self._connect(send_buffer_bytes, receive_buffer_bytes)
         self._size_buffer = memoryview(bytearray(4))
         try:
+            # A broker that hangs still gets its connections accepted by its kernel, so the first
+            # answer has no more time than connecting has.
+            self.socket.settimeout(min(client.connect_timeout_ms, client.request_timeout_ms) / 1000)
             self._versions = self._handshake()
+            self.socket.settimeout(client.request_timeout_ms / 1000)
         except BaseException:
             self.socket.close()
             raise
@@ -124,7 +128,6 @@ class Connection:
         ):
             if size > 0:
                 sock.setsockopt(socket.SOL_SOCKET, option, size)
-        sock.settimeout(self.client.request_timeout_ms / 1000)
         return sock
 
     def _handshake(self) -> dict[int, tuple[int, int]]:
@@ -284,16 +287,3 @@ def _response_class(message: Any) -> Any:
     from kafka.protocol.api_header import ResponseClassRegistry  # noqa: PLC0415  (after kafka)
 
     return ResponseClassRegistry.get_response_class(message.header)
-
-
-def connect_any(addresses: Iterable[tuple[str, int]], client: ClusterClient) -> Connection:
-    """The first of ``addresses`` that answers. Raises the last `ClusterError`."""
-    failure: ClusterError | None = None
-    for host, port in addresses:
-        try:
-            return Connection(host, port, client)
-        except ClusterError as error:
-            failure = error
-    raise failure or Unreachable(
-        "no bootstrap server is configured.", where=f"cluster {client.alias}"
-    )

@@ -32,6 +32,7 @@ from sparkmirror.wire.kafka_codes import (
     LEADERSHIP,
     OFFSET_OUT_OF_RANGE,
     RETRIABLE,
+    THROTTLED,
     TOPIC_AUTHORIZATION_FAILED,
     UNKNOWN_TOPIC_OR_PARTITION,
     error_name,
@@ -54,6 +55,9 @@ _PACE_S = 0.004
 _PACED_BELOW_BYTES = 64 * 1024
 _SHARING_MAX = 8
 _SHARE_BYTES_MIN = 256 * 1024
+# How long the leader serves a partition itself after the follower in our rack has failed.
+_LEADER_ONLY_S = 5.0
+_THROTTLE_LOG_S = 60.0
 
 _I16 = struct.Struct(">h")
 _I32 = struct.Struct(">i")
@@ -86,6 +90,7 @@ class _State:
     unknown_since: float | None = None
     replica: int | None = None
     replica_until: float = 0.0
+    leader_until: float = 0.0
     bytes_max: int = 0
     asked: bool = False
     range_checked: bool = False
@@ -124,6 +129,7 @@ class Fetcher:
         self._requests: dict[int, _Request] = {}
         self._not_before: dict[int, float] = {}
         self._buffer = ReceiveBuffer() if buffer is None else buffer
+        self._throttle_log_at = float("-inf")
         self.frame = memoryview(b"")
         """The newest response; the views that `receive` returned point into it."""
 
@@ -221,7 +227,9 @@ class Fetcher:
 
     def _node(self, state: _State, now: float) -> int | None:
         if state.replica is not None and now < state.replica_until:
-            return state.replica
+            if self.routes.connection(state.replica) is not None:
+                return state.replica
+            self._leave_replica(state, now)
         state.replica = None
         leader = self.routes.leaders.get(state.tp)
         if leader is None:
@@ -229,6 +237,13 @@ class Fetcher:
             return None
         state.unknown_since = None
         return leader.node
+
+    def _leave_replica(self, state: _State, now: float) -> None:
+        """A follower may lag or be gone: the leader has the last word, and serves for a while."""
+        if state.replica is not None:
+            log.info("%s: back from follower %d to the leader", state.tp, state.replica)
+        state.replica = None
+        state.leader_until = now + _LEADER_ONLY_S
 
     def _note_unknown(self, state: _State, now: float) -> None:
         """No leader: ask for metadata again, and say so when it lasts."""
@@ -251,7 +266,11 @@ class Fetcher:
             return
         version = connection.api_version(FETCH_KEY, FETCH_LOWEST, FETCH_HIGHEST, "Fetch")
         correlation, head = connection.header(FETCH_KEY, version)
-        body = self._encode(version, states)
+        # Who hears no rack answers himself: the way past a follower that does not.
+        rack = self.settings.client_rack
+        if any(state.leader_until > now for state in states):
+            rack = ""
+        body = self._encode(version, states, rack.encode())
         try:
             connection.send_frame([head, body], len(head) + len(body))
         except ConnectionLost as error:
@@ -270,7 +289,7 @@ class Fetcher:
             {state.tp: state.offset for state in states},
         )
 
-    def _encode(self, version: int, states: list[_State]) -> bytes:
+    def _encode(self, version: int, states: list[_State], rack: bytes) -> bytes:
         settings = self.settings
         bytes_max = max([settings.fetch_max_bytes] + [state.bytes_max for state in states])
         share = self._share(len(states))
@@ -298,7 +317,7 @@ class Fetcher:
                 out.append(_I32.pack(state.tp.partition))
                 if version >= 9:
                     leader = self.routes.leaders.get(state.tp)
-                    out.append(_I32.pack(-1 if leader is None or state.replica else leader.epoch))
+                    out.append(_I32.pack(-1 if leader is None else leader.epoch))
                 out.append(struct.pack(">q", state.offset))
                 if version >= 5:
                     out.append(struct.pack(">q", -1))
@@ -306,7 +325,6 @@ class Fetcher:
         if version >= 7:
             out.append(_I32.pack(0))  # no forgotten topics
         if version >= 11:
-            rack = settings.client_rack.encode()
             out.append(struct.pack(f">h{len(rack)}s", len(rack), rack))
         return b"".join(out)
 
@@ -321,7 +339,8 @@ class Fetcher:
 
     def _expire(self, now: float) -> None:
         for request in list(self._requests.values()):
-            if now >= request.deadline:
+            # An answer that waits is late only because nobody has come round to read it.
+            if now >= request.deadline and not request.connection.readable():
                 self._lost(request.connection, ConnectionLost("no answer to Fetch in time"))
 
     def _lost(self, connection: Connection, error: ConnectionLost) -> None:
@@ -332,7 +351,8 @@ class Fetcher:
                 del self._requests[node]
                 for state in request.states.values():
                     state.asked = False
-                    state.replica = None
+                    if state.replica is not None:
+                        self._leave_replica(state, self._clock())
         self.routes.drop(connection)
 
     def _count(self, code: str) -> None:
@@ -369,6 +389,7 @@ class Fetcher:
         throttle_ms = _I32.unpack_from(frame, 4)[0]
         if throttle_ms > 0:
             self._not_before[node] = now + throttle_ms / 1000
+            self._note_throttle(throttle_ms, now)
         elif len(frame) < _PACED_BELOW_BYTES:
             self._not_before[node] = request.sent_at + _PACE_S
         position = 8
@@ -394,6 +415,17 @@ class Fetcher:
                 if part is not None:
                     fetched.append(part)
         return fetched
+
+    def _note_throttle(self, throttle_ms: int, now: float) -> None:
+        self._count(THROTTLED)
+        if now - self._throttle_log_at >= _THROTTLE_LOG_S:
+            self._throttle_log_at = now
+            client = self.routes.client
+            log.warning(
+                "fetching from cluster %s: a quota of client id %s is used up, now waiting %d ms "
+                "as the broker says",
+                *(client.alias, client.client_id, throttle_ms),
+            )
 
     def _parse_partition(
         self, request: _Request, topic: str, frame: memoryview, position: int, now: float
@@ -428,7 +460,9 @@ class Fetcher:
         if code:
             self._failed(state, code, log_start, high, now)
             return position, None
-        if replica >= 0 and not size:
+        if replica >= 0 and not size and state.leader_until <= now:
+            if state.replica is None:
+                log.info("%s: from follower %d, which is in our rack", tp, replica)
             state.replica = replica
             state.replica_until = now + self.routes.client.metadata_age_ms_max / 1000
         state.range_checked = False
@@ -443,8 +477,7 @@ class Fetcher:
         self._count(name)
         state.retry_at = now + self.routes.client.retry_backoff_ms / 1000
         if state.replica is not None:
-            # A follower may lag or be gone: the leader has the last word.
-            state.replica = None
+            self._leave_replica(state, now)
             return
         if code in LEADERSHIP:
             self.routes.mark_stale()

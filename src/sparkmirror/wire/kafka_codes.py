@@ -19,6 +19,9 @@ UNKNOWN_PRODUCER_ID = 59
 RECORD_LIST_TOO_LARGE = 18
 UNKNOWN_SERVER_ERROR = -1
 
+# Counted beside the errors: an answer that came with a time to wait, because of a quota.
+THROTTLED = "THROTTLED"
+
 # The broker asked is not, or not yet, the one to ask: look the leader up again.
 LEADERSHIP = frozenset(
     {
@@ -50,6 +53,15 @@ RETRIABLE = LEADERSHIP | {
 }
 
 
+# Kafka's names (org.apache.kafka.common.protocol.Errors) where kafka-python has another one.
+_KAFKA_NAMES = {
+    -1: "UNKNOWN_SERVER_ERROR",
+    6: "NOT_LEADER_OR_FOLLOWER",
+    10: "MESSAGE_TOO_LARGE",
+    17: "INVALID_TOPIC_EXCEPTION",
+}
+
+
 @cache
 def _names() -> dict[int, str]:
     import kafka.errors as kafka_errors  # noqa: PLC0415  (slow to import, needed for messages only)
@@ -59,7 +71,7 @@ def _names() -> dict[int, str]:
         code, name = getattr(value, "errno", None), getattr(value, "message", None)
         if isinstance(code, int) and isinstance(name, str):
             named[code] = name
-    return named
+    return named | _KAFKA_NAMES
 
 
 def error_name(code: int) -> str:

@@ -41,6 +41,7 @@ from sparkmirror.wire.kafka_codes import (
     OUT_OF_ORDER_SEQUENCE_NUMBER,
     RECORD_LIST_TOO_LARGE,
     RETRIABLE,
+    THROTTLED,
     UNKNOWN_PRODUCER_ID,
     error_name,
 )
@@ -54,9 +55,10 @@ PRODUCE_KEY = 0
 PRODUCE_LOWEST, PRODUCE_HIGHEST = 3, 8
 SEQUENCE_MODULO = 1 << 31
 _BROKER_TIMEOUT_MS = 30_000
-# A partition that the reachable target refuses for so long is set aside, so that the slot's other
-# partitions do not wait behind it.
+# A partition that the reachable target refuses for so long is set aside when the slot's other
+# partitions wait behind it.
 _STUCK_S_MAX = 30.0
+_THROTTLE_LOG_S = 60.0
 
 _I16 = struct.Struct(">h")
 _I32 = struct.Struct(">i")
@@ -126,11 +128,14 @@ class Producer:
         self.bytes_waiting = 0
         self.blocked = False
         """Whether batches wait only because enough requests are in flight: `pump` sends them."""
+        self.impatient = False
+        """Whether batches that fail hold others up: then their partition is halted after 30 s."""
         self._clock = clock
         self._partitions: dict[TopicPartition, _Partition] = {}
         self._busy: dict[TopicPartition, _Partition] = {}
         self._requests: dict[Connection, deque[_Request]] = {}
         self._not_before: dict[Connection, float] = {}
+        self._throttle_log_at = float("-inf")
         self._acknowledged: list[Acknowledged] = []
         self._identity: tuple[int, int] | None = None if settings.enable_idempotence else (-1, -1)
         self._identify_at = 0.0
@@ -347,7 +352,8 @@ class Producer:
     def _expire(self) -> None:
         now = self._clock()
         for connection, requests in list(self._requests.items()):
-            if requests and now >= requests[0].deadline:
+            # An answer that waits is late only because nobody has come round to read it.
+            if requests and now >= requests[0].deadline and not connection.readable():
                 self._lost(connection, ConnectionLost("no answer to Produce in time"))
 
     def _receive(self, timeout_s: float) -> None:
@@ -381,11 +387,23 @@ class Producer:
         now = self._clock()
         if throttle_ms > 0:
             self._not_before[connection] = now + throttle_ms / 1000
+            self._note_throttle(throttle_ms, now)
         for state, item in request.items:
             code, offset, reason = answers.get(state.tp, (-1, -1, "no answer for the partition"))
             if item not in state.in_flight:
                 continue  # dropped with its halted partition
             self._settle(state, item, code, offset, reason, now)
+
+    def _note_throttle(self, throttle_ms: int, now: float) -> None:
+        self._count(THROTTLED)
+        if now - self._throttle_log_at >= _THROTTLE_LOG_S:
+            self._throttle_log_at = now
+            client = self.routes.client
+            log.warning(
+                "producing to cluster %s: a quota of client id %s is used up, now waiting %d ms "
+                "as the broker says",
+                *(client.alias, client.client_id, throttle_ms),
+            )
 
     def _settle(
         self, state: _Partition, item: _Item, code: int, offset: int, reason: str, now: float
@@ -439,7 +457,8 @@ class Producer:
         if state.failing_since is None:
             state.failing_since = now
         failing_s = now - state.failing_since
-        if failing_s > min(_STUCK_S_MAX, self.settings.delivery_timeout_ms / 1000):
+        delivery_s = self.settings.delivery_timeout_ms / 1000
+        if failing_s > (min(_STUCK_S_MAX, delivery_s) if self.impatient else delivery_s):
             self._halt(state, code, f"it has failed for {failing_s:.0f} s", retriable=True)
 
     def _halt(self, state: _Partition, code: int, reason: str, *, retriable: bool = False) -> None:

@@ -19,7 +19,7 @@ from kafka.protocol.metadata.metadata import MetadataRequest
 
 from sparkmirror.errors import ClusterError, Denied, PartitionError, Unreachable
 from sparkmirror.model import ClusterClient, TopicPartition
-from sparkmirror.wire.connection import Connection, ConnectionLost, connect_any
+from sparkmirror.wire.connection import Connection, ConnectionLost
 from sparkmirror.wire.kafka_codes import RETRIABLE, error_name
 
 __all__ = ["Leader", "Routes", "split_address"]
@@ -143,11 +143,32 @@ class Routes:
 
         Raises `ClusterError` when none does.
         """
-        known = list(self._addresses.values())
-        self._random.shuffle(known)
+        nodes = list(self._addresses.items())
+        self._random.shuffle(nodes)
+        # Brokers that did not answer a moment ago come last: each may cost a whole timeout.
+        nodes.sort(key=lambda entry: entry[0] in self._backoff)
         bootstrap = [split_address(address) for address in self.client.bootstrap_servers]
         self._random.shuffle(bootstrap)
-        return connect_any([*known, *bootstrap], self.client)
+        failure: ClusterError | None = None
+        tried: set[tuple[str, int]] = set()
+        for node, address in [*nodes, *((None, address) for address in bootstrap)]:
+            if address in tried:
+                continue
+            tried.add(address)
+            began = self._clock()
+            try:
+                connection = Connection(*address, self.client)
+            except ClusterError as error:
+                failure = error
+                if node is not None:
+                    self._back_off(node, began)
+                continue
+            if node is not None and node not in self._connections:
+                self._backoff.pop(node, None)
+            return connection
+        raise failure or Unreachable(
+            "no bootstrap server is configured.", where=f"cluster {self.client.alias}"
+        )
 
     # -- connections -----------------------------------------------------------------------
 
@@ -157,9 +178,9 @@ class Routes:
         if existing is not None:
             return existing
         address = self._addresses.get(node)
-        not_before, delay_s = self._backoff.get(node, (0.0, 0.0))
-        if address is None or self._clock() < not_before:
+        if address is None or self._clock() < self._backoff.get(node, (0.0, 0.0))[0]:
             return None
+        began = self._clock()
         try:
             connection = Connection(
                 *address,
@@ -168,7 +189,7 @@ class Routes:
                 receive_buffer_bytes=self._buffers[1],
             )
         except ClusterError as error:
-            self._back_off(node, delay_s)
+            self._back_off(node, began)
             self._stale = True
             log.warning("%s", error)
             return None
@@ -176,12 +197,17 @@ class Routes:
         self._backoff.pop(node, None)
         return connection
 
-    def _back_off(self, node: int, delay_s: float) -> None:
+    def _back_off(self, node: int, began: float) -> None:
+        """Leave a broker alone for a while after an attempt that began at ``began`` failed."""
+        now = self._clock()
         low = self.client.reconnect_backoff_ms / 1000
         high = self.client.reconnect_backoff_ms_max / 1000
-        delay_s = min(high, delay_s * 2 if delay_s else low)
-        jitter = self._random.uniform(0.8, 1.2)
-        self._backoff[node] = (self._clock() + delay_s * jitter, delay_s)
+        before_s = self._backoff.get(node, (0.0, 0.0))[1]
+        delay_s = min(high, before_s * 2 if before_s else low)
+        # An attempt that hangs keeps the other brokers' partitions waiting: they get at least as
+        # much time until the next one.
+        pause_s = max(delay_s * self._random.uniform(0.8, 1.2), now - began)
+        self._backoff[node] = (now + pause_s, delay_s)
 
     def drop(self, connection: Connection) -> None:
         """Forget a broken connection; the broker is tried again after a back-off."""
@@ -189,7 +215,7 @@ class Routes:
         for node, known in list(self._connections.items()):
             if known is connection:
                 del self._connections[node]
-                self._back_off(node, self._backoff.get(node, (0.0, 0.0))[1])
+                self._back_off(node, self._clock())
         for group, known in list(self._coordinators.items()):
             if known is connection:
                 del self._coordinators[group]
@@ -333,8 +359,13 @@ class Routes:
             stale = self._coordinators.pop(group, None)
             if stale is not None:
                 stale.close()
-            if code not in RETRIABLE or self._clock() >= deadline:
+            if code not in RETRIABLE:
                 raise failure
+            if self._clock() >= deadline:
+                raise Unreachable(
+                    f"no answer in {self.client.request_timeout_ms / 1000:g} s ({failure}).",
+                    where=f"cluster {self.client.alias}, {what}",
+                ) from failure
             time.sleep(self.client.retry_backoff_ms / 1000)
 
     def list_offsets(

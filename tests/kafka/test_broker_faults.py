@@ -1,0 +1,288 @@
+"""The data path through broker trouble, at the level of one slot: no Spark, real brokers.
+
+Each test lets something go wrong on the way and then checks with an independent reader that the
+target has every record of the source, in order, none twice.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from sparkmirror.demo.clusters import start_all
+from sparkmirror.model import FetchSettings
+from tests.kafka.faults import (
+    FETCH,
+    NODES,
+    PRODUCE,
+    FaultyCluster,
+    Load,
+    SlotRun,
+    ThrottleTap,
+    check_mirrored,
+    leaders,
+    move_leaders,
+    set_quota,
+    wait_in_sync,
+)
+from tests.kafka.proxy import TO_BROKER, TO_CLIENT
+from tests.kafka.support import Sent, create_topic, produce
+
+PARTITIONS = 3
+# Quick enough for a test, long enough for a busy machine.
+IMPATIENT = {"request_timeout_ms": 3_000, "connect_timeout_ms": 1_000}
+
+
+@pytest.fixture(scope="module")
+def clusters() -> Iterator[tuple[FaultyCluster, FaultyCluster]]:
+    pair = FaultyCluster("S"), FaultyCluster("T")
+    start_all(*(one.kafka for one in pair))
+    try:
+        yield pair
+    finally:
+        for one in pair:
+            one.stop()
+
+
+@pytest.fixture
+def source(clusters: tuple[FaultyCluster, FaultyCluster]) -> Iterator[FaultyCluster]:
+    yield clusters[0]
+    clusters[0].heal()
+
+
+@pytest.fixture
+def target(clusters: tuple[FaultyCluster, FaultyCluster]) -> Iterator[FaultyCluster]:
+    yield clusters[1]
+    clusters[1].heal()
+
+
+def _topic(source: FaultyCluster, name: str, partitions: int = PARTITIONS) -> str:
+    create_topic(source.kafka, name, partitions, replication=NODES)
+    return name
+
+
+def _checked(slot: SlotRun, load: Load | None = None, *, timeout_s: float = 60.0) -> int:
+    acknowledged = None if load is None else load.acknowledged
+    ends = slot.source.kafka, slot.topic, slot.target.kafka, slot.remote
+    count = check_mirrored(*ends, acknowledged, timeout_s=timeout_s)
+    assert slot.failures == []
+    return count
+
+
+# -- leaders -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("side", ["source", "target"])
+def test_leaders_move(source, target, topic_name, side):
+    topic = _topic(source, topic_name)
+    with SlotRun(source, target, topic, PARTITIONS) as slot:
+        moved = (source, topic) if side == "source" else (target, slot.remote)
+        with Load(source.kafka, topic, PARTITIONS) as load:
+            load.wait_for(100)
+            for _ in range(3):
+                move_leaders(moved[0].kafka, moved[1])
+                load.wait_for(100)
+        _checked(slot, load)
+        found = slot.errors()
+    told = {"NOT_LEADER_OR_FOLLOWER", "FENCED_LEADER_EPOCH", "UNKNOWN_LEADER_EPOCH"}
+    assert told & set(found), found
+
+
+@pytest.mark.parametrize("side", ["source", "target"])
+def test_a_broker_is_killed_and_comes_back(source, target, topic_name, side):
+    topic = _topic(source, topic_name)
+    with SlotRun(source, target, topic, PARTITIONS) as slot:
+        hit, name = (source, topic) if side == "source" else (target, slot.remote)
+        with Load(source.kafka, topic, PARTITIONS) as load:
+            load.wait_for(100)
+            victim = leaders(hit.kafka, name)[0]
+            hit.kafka.kill(victim)
+            load.wait_for(300)
+            hit.kafka.restart(victim)
+            load.wait_for(100)
+            wait_in_sync(hit.kafka)
+        _checked(slot, load)
+        assert "CONNECTION_LOST" in slot.errors()
+
+
+def test_a_frozen_broker_does_not_stop_the_other_partitions(source, target, topic_name):
+    """Its port still takes connections, so only time tells that nobody is there.
+
+    The partitions of the frozen broker wait until others lead them; those of other brokers may
+    not, however long a request of theirs may take.
+    """
+    topic = _topic(source, topic_name)
+    client = {"request_timeout_ms": 20_000, "connect_timeout_ms": 1_000}
+    with SlotRun(source, target, topic, PARTITIONS, client=client, append_time=True) as slot:
+        with Load(source.kafka, topic, PARTITIONS) as load:
+            load.wait_for(100)
+            before = leaders(source.kafka, topic)
+            victim = before[0]
+            source.kafka.freeze(victim)
+            try:
+                time.sleep(12)
+            finally:
+                source.kafka.thaw(victim)
+            wait_in_sync(source.kafka)
+        _checked(slot, load)
+        delays_s = slot.delays_s()
+    others = [number for number, leader in before.items() if leader != victim]
+    assert others
+    assert max(delays_s[number] for number in others) < 10, delays_s
+
+
+# -- connections -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("side", ["source", "target"])
+def test_half_open_connections_time_out_and_are_made_anew(source, target, topic_name, side, caplog):
+    caplog.set_level(logging.WARNING)
+    topic = _topic(source, topic_name)
+    with SlotRun(source, target, topic, PARTITIONS, client=IMPATIENT) as slot:
+        hit, name = (source, topic) if side == "source" else (target, slot.remote)
+        with Load(source.kafka, topic, PARTITIONS) as load:
+            load.wait_for(100)
+            proxy = hit.proxies[leaders(hit.kafka, name)[0]]
+            before = proxy.connections
+            proxy.stall()
+            load.wait_for(1_200)
+            assert "in time" in caplog.text or "timed out" in caplog.text
+            proxy.resume()
+            load.wait_for(100)
+        _checked(slot, load)
+        assert proxy.connections > before
+        assert "CONNECTION_LOST" in slot.errors()
+
+
+@pytest.mark.parametrize("side", ["source", "target"])
+def test_connections_are_cut_and_reset_again_and_again(source, target, topic_name, side):
+    topic = _topic(source, topic_name)
+    with SlotRun(source, target, topic, PARTITIONS) as slot:
+        hit = source if side == "source" else target
+        with Load(source.kafka, topic, PARTITIONS) as load:
+            load.wait_for(50)
+            for number in range(10):
+                for proxy in hit.proxies.values():
+                    proxy.delay_s = 0.01 * (number % 3)
+                    (proxy.cut if number % 2 else proxy.reset)()
+                load.wait_for(30)
+        _checked(slot, load)
+        assert "CONNECTION_LOST" in slot.errors()
+
+
+# -- damage ------------------------------------------------------------------------------------
+
+
+def test_damage_on_the_way_from_the_source_is_fetched_again(source, target, topic_name, caplog):
+    caplog.set_level(logging.WARNING)
+    topic = _topic(source, topic_name, 1)
+    mark = b"this one is hit on its way"
+    with SlotRun(source, target, topic) as slot:
+        produce(source.kafka, topic, [Sent(b"before")])
+        _checked(slot)
+        for proxy in source.proxies.values():
+            proxy.flip(TO_CLIENT, mark)
+        produce(source.kafka, topic, [Sent(b"sound"), Sent(mark), Sent(b"after")])
+        _checked(slot)
+        assert sum(proxy.flipped for proxy in source.proxies.values()) == 1
+        assert slot.wait_for_error("CORRUPT_BATCH")["CORRUPT_BATCH"] == 1
+    assert f"{topic}-0: The batch at offset 1 does not match its CRC-32C" in caplog.text
+
+
+def test_damage_on_the_way_to_the_target_is_sent_again(source, target, topic_name):
+    topic = _topic(source, topic_name, 1)
+    mark = b"this one is hit on its way"
+    with SlotRun(source, target, topic) as slot:
+        produce(source.kafka, topic, [Sent(b"before")])
+        _checked(slot)
+        for proxy in target.proxies.values():
+            proxy.flip(TO_BROKER, mark)
+        produce(source.kafka, topic, [Sent(b"sound"), Sent(mark), Sent(b"after")])
+        _checked(slot)
+        assert sum(proxy.flipped for proxy in target.proxies.values()) == 1
+        slot.wait_for_error("CORRUPT_MESSAGE")
+
+
+# -- racks -------------------------------------------------------------------------------------
+
+
+def test_the_follower_in_our_rack_serves_and_the_leader_takes_over_when_it_dies(
+    source, target, topic_name, caplog
+):
+    caplog.set_level(logging.INFO)
+    topic = _topic(source, topic_name, 1)
+    leader = leaders(source.kafka, topic)[0]
+    follower = leader % NODES + 1
+    fetch = FetchSettings(client_rack=f"rack-{follower}")
+    with SlotRun(source, target, topic, fetch=fetch) as slot:
+        payload = [Sent(b"%d %s" % (n, b"y" * 1_000)) for n in range(1_000)]
+        produce(source.kafka, topic, payload[:10])
+        _checked(slot)
+        before = {number: proxy.bytes_to_client for number, proxy in source.proxies.items()}
+        produce(source.kafka, topic, payload)
+        _checked(slot)
+        grown = {n: proxy.bytes_to_client - before[n] for n, proxy in source.proxies.items()}
+        assert grown[follower] > 1_000_000
+        assert grown[leader] < 100_000
+        source.kafka.kill(follower)
+        produce(source.kafka, topic, payload[:10])
+        _checked(slot, timeout_s=20)
+        source.kafka.restart(follower)
+        wait_in_sync(source.kafka)
+        produce(source.kafka, topic, payload[:10])
+        _checked(slot)
+    assert f"{topic}-0: from follower {follower}, which is in our rack" in caplog.text
+    assert f"{topic}-0: back from follower {follower} to the leader" in caplog.text
+
+
+# -- quotas ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("side", ["source", "target"])
+def test_quotas_are_respected_and_shown(source, target, topic_name, side, caplog):
+    caplog.set_level(logging.WARNING)
+    topic = _topic(source, topic_name, 1)
+    hit, quota = (source, "consumer") if side == "source" else (target, "producer")
+    records = [Sent(random.Random(n).randbytes(5_000)) for n in range(600)]
+    with SlotRun(source, target, topic) as slot:
+        produce(source.kafka, topic, records[:1])
+        _checked(slot)
+        set_quota(hit.kafka, slot.client_id, f"{quota}_byte_rate=200000")
+        taps = {number: ThrottleTap() for number in hit.proxies}
+        for number, tap in taps.items():
+            hit.proxies[number].tap = tap
+        began = time.monotonic()
+        produce(source.kafka, topic, records[1:])
+        _checked(slot)
+        # 3 MB at 0.2 MB/s, of which a broker lets the first eleven seconds' worth pass at once.
+        assert time.monotonic() - began > 1
+        assert slot.wait_for_error("THROTTLED")["THROTTLED"] > 1
+        assert "CONNECTION_LOST" not in slot.errors()
+    key = FETCH if side == "source" else PRODUCE
+    waits = [wait for tap in taps.values() for wait in tap.waits(key)]
+    assert len(waits) > 1
+    # The clock of the tap runs a moment before the client's own.
+    assert all(waited_s >= asked_s - 0.05 for asked_s, waited_s in waits), waits
+    assert f"a quota of client id {slot.client_id} is used up" in caplog.text
+
+
+# -- outages -----------------------------------------------------------------------------------
+
+
+def test_the_whole_target_goes_away_and_comes_back(source, target, topic_name):
+    """Epochs end and begin meanwhile; no task fails, so no record is written twice."""
+    topic = _topic(source, topic_name)
+    with SlotRun(source, target, topic, PARTITIONS, client=IMPATIENT, epoch_s=4) as slot:
+        with Load(source.kafka, topic, PARTITIONS) as load:
+            load.wait_for(100)
+            for node in target.kafka.node_ids:
+                target.kafka.kill(node)
+            time.sleep(12)
+            target.kafka.start()
+            load.wait_for(100)
+        wait_in_sync(target.kafka)
+        _checked(slot, load)
