@@ -235,6 +235,7 @@ class Fetcher:
         correlation, head = connection.header(FETCH_KEY, version)
         body = self._encode(version, states)
         try:
+            connection.ready_to_send(idle=True)
             connection.send_frame([head, body], len(head) + len(body))
         except ConnectionLost as error:
             self._lost(connection, error)
