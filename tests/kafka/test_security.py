@@ -65,11 +65,16 @@ def secured(pair: tuple[Secured, Secured]) -> Secured:
     return pair[0]
 
 
+def _now_ms() -> int:
+    """Retention removes older records half a minute after the broker's start."""
+    return int(time.time() * 1000)
+
+
 def _produce(client: ClusterClient, tp: TopicPartition, values: list[bytes]) -> None:
     routes = Routes(client, [tp.topic])
     producer = Producer(routes, ProduceSettings())
     for value in values:
-        producer.append(tp, memoryview(record_batch([(b"k", value)], 1_700_000_000_000)))
+        producer.append(tp, memoryview(record_batch([(b"k", value)], _now_ms())))
     _pump(producer)
     producer.close()
     routes.close()
@@ -150,11 +155,10 @@ def test_sessions_are_prolonged_while_requests_are_in_flight(
     fetcher.assign(tp, 0)
     sent = seen = 0
     connections: set[int] = set()
-    log_of_answers: list[tuple[int, int, int]] = []
     end = time.monotonic() + 2.5 * SESSION_MS / 1000
     while time.monotonic() < end:
         while producer.bytes_waiting < 20_000:  # several requests are always in flight
-            producer.append(tp, memoryview(record_batch([(b"k", b"v" * 1_000)], 1_700_000_000_000)))
+            producer.append(tp, memoryview(record_batch([(b"k", b"v" * 1_000)], _now_ms())))
             sent += 1
         producer.pump(0.01)
         fetcher.send()
@@ -168,7 +172,7 @@ def test_sessions_are_prolonged_while_requests_are_in_flight(
     _pump(producer)
     # A cold broker may say once that a coordinator is loading; a lost connection counts as such.
     assert "CONNECTION_LOST" not in producer.errors | fetcher.errors
-    assert fetcher.halts == {}, (log_of_answers[-6:], sent, seen)
+    assert fetcher.halts == {}
     assert len(connections) == 2, "a connection was replaced instead of prolonged"
     assert seen > 0
     assert sent > 100
