@@ -17,7 +17,7 @@ __all__ = ["SHIPPED", "python_archive"]
 
 SHIPPED = ("sparkmirror", "kafka", "crc32c", "cramjam", "cryptography", "_cffi_backend")
 """Packages and modules that a plain PySpark installation lacks."""
-_OPTIONAL = ("gssapi", "decorator", "botocore", "jmespath", "dateutil", "six", "urllib3")
+_OPTIONAL = ("gssapi", "decorator")  # for Kerberos; they go along where they are installed
 _UNPACKED = "sparkmirror-python"
 
 

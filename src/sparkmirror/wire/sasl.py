@@ -292,7 +292,8 @@ class KafkaPythonLogin(AbstractTokenProvider):  # type: ignore[misc]
         self.login = login
 
     def token(self) -> str:
-        raise NotImplementedError  # never asked: the mechanism is replaced as a whole
+        """Never asked: the mechanism that would ask is replaced as a whole."""
+        raise AssertionError("kafka-python's own OAUTHBEARER mechanism is in use")
 
 
 def _from_registry(host: str = "", **config: Any) -> Any:
