@@ -122,14 +122,14 @@ def test_internal_topics(tmp_path: Path) -> None:
         (
             CONSUMER + "security.protocol=SASL_SSL",
             PRODUCER,
-            "consumer.properties",
-            "cluster 'source'",
+            "consumer.properties:3",
+            "Cluster 'source'",
         ),
         (
             CONSUMER,
             PRODUCER + "security.protocol=SASL_SSL",
-            "producer.properties",
-            "cluster 'target'",
+            "producer.properties:2",
+            "Cluster 'target'",
         ),
         (CONSUMER, PRODUCER + "transactional.id=x", "producer.properties:2", "exactly-once"),
         (CONSUMER, PRODUCER + "acks=0", "producer.properties:2", "acks=0 cannot be used"),

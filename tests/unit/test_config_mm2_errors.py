@@ -48,15 +48,19 @@ from tests.unit.config_files import BASE, LINE, load, refused
         ("B.bootstrap.servers=", "B.bootstrap.servers= is empty", "at least one"),
         # unavailable or impossible
         ("security.protocol=abc", "security.protocol=abc is not one of", "PLAINTEXT, SSL"),
-        ("B.security.protocol=SASL_SSL", "sasl.mechanism=GSSAPI takes a login", "KafkaClient"),
+        (
+            "B.security.protocol=SASL_SSL",
+            "Cluster 'B': security.protocol=SASL_SSL takes a login",
+            "KafkaClient",
+        ),
         (
             "A.consumer.security.protocol=plaintextsasl",
-            "sasl.mechanism=GSSAPI takes a login",
+            "takes a login (sasl.mechanism=GSSAPI)",
             "java.security.auth.login.config",
         ),
         (
-            "B.security.protocol=ssl\nB.ssl.truststore.type=BCFKS",
-            "ssl.truststore.type=BCFKS is not supported",
+            "B.ssl.truststore.type=BCFKS\nB.security.protocol=ssl",
+            "Cluster 'B': ssl.truststore.type=BCFKS is not supported",
             "JKS, PKCS12, PEM",
         ),
         ("B.exactly.once.source.support=enabled", "exactly-once is not available", "Remove"),

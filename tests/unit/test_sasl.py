@@ -110,7 +110,7 @@ def test_a_client_keeps_only_what_its_protocol_uses():
         ("SASL_PLAINTEXT", {"acks", "sasl.mechanism", "sasl.jaas.config"}),
         ("SASL_SSL", set(properties)),
     ):  # fmt: skip
-        assert set(secured("A", properties, protocol, path="f", environment={})) == kept
+        assert set(secured("A", properties, protocol, path="f", conf={}, environment={})) == kept
 
 
 def test_a_file_with_security_keys_is_remarked_on_where_they_do_nothing(tmp_path: Path):

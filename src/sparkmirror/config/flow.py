@@ -89,7 +89,7 @@ def client(
             _remaining(conf, scope),
             protocol,
             path=path,
-            jaas=conf.get("sasl.jaas.config"),
+            conf=conf,
         ),
     )
 

@@ -96,7 +96,8 @@ def sasl_settings(
     text = properties.get("sasl.jaas.config", "").strip()
     if not text:
         raise ConfigError(
-            f"sasl.mechanism={mechanism} takes a login, and none is given.",
+            f"security.protocol={properties.get('security.protocol', 'SASL')} takes a login "
+            f"(sasl.mechanism={mechanism}), and none is given.",
             where=where,
             do="Set sasl.jaas.config, or name a JAAS file with an entry KafkaClient: "
             "KAFKA_OPTS=-Djava.security.auth.login.config=FILE.",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
@@ -13,12 +14,14 @@ from sparkmirror.config.redact import ClientProperties
 from sparkmirror.config.sasl import sasl_settings
 from sparkmirror.config.settings import Status
 from sparkmirror.config.tls import tls_settings
+from sparkmirror.errors import ConfigError
 
 __all__ = ["KRB5_CONF", "mark_idle", "protocol_of", "secured", "uses_sasl", "uses_tls"]
 
 KRB5_CONF = "java.security.krb5.conf"
 """Property with the path of the Kerberos configuration, named as Java's system property."""
 _OLD_SPELLINGS = {"PLAINTEXTSASL": "SASL_PLAINTEXT"}
+_KEY = re.compile(r"\b(?:ssl|sasl)\.[a-z.]*[a-z]")
 _MECHANISM_KEYS = (
     ("sasl.oauthbearer.", "OAUTHBEARER"),
     ("sasl.login.refresh.", "OAUTHBEARER"),
@@ -50,29 +53,53 @@ def secured(
     protocol: str,
     *,
     path: str,
-    jaas: Entry | None = None,
+    conf: Mapping[str, Entry],
     environment: Mapping[str, str] | None = None,
 ) -> ClientProperties:
     """``properties`` as the client gets them: checked, with the JAAS file's entry filled in.
 
-    What ``protocol`` has no use for is left out. ``jaas``: the entry of ``sasl.jaas.config``.
-    Raises ConfigError for settings that cannot work.
+    What ``protocol`` has no use for is left out. ``conf``: where in the file ``path`` each of them
+    stands. Raises ConfigError for settings that cannot work.
     """
-    where = f"{path}: cluster '{alias}'"
     kept = {key: value for key, value in properties.items() if _counts(key, protocol)}
-    if uses_tls(protocol):
-        tls_settings(kept, where=where)
-    if uses_sasl(protocol):
-        system = java_system_properties(os.environ if environment is None else environment)
-        if not kept.get("sasl.jaas.config", "").strip():
-            module = read_file_entry(system, where=where)
-            if module is not None:
-                kept["sasl.jaas.config"] = format_module(module)
-        if system.get(KRB5_CONF):
-            kept[KRB5_CONF] = system[KRB5_CONF]
-        checked = {**kept, "security.protocol": protocol}
-        sasl_settings(checked, where=where, jaas_where=f"{jaas.where}: {jaas.key}" if jaas else "")
+    try:
+        if uses_tls(protocol):
+            tls_settings(kept, where=path)
+        if uses_sasl(protocol):
+            _fill_login(kept, os.environ if environment is None else environment, path)
+            sasl_settings(
+                {**kept, "security.protocol": protocol},
+                where=path,
+                jaas_where=_place(conf, "sasl.jaas.config", path),
+            )
+    except ConfigError as error:
+        raise _placed(error, alias, conf, path) from error
     return ClientProperties(kept)
+
+
+def _fill_login(kept: dict[str, str], environment: Mapping[str, str], where: str) -> None:
+    """Add what Java would find by itself: the JAAS file's entry, the Kerberos configuration."""
+    system = java_system_properties(environment)
+    if not kept.get("sasl.jaas.config", "").strip():
+        module = read_file_entry(system, where=where)
+        if module is not None:
+            kept["sasl.jaas.config"] = format_module(module)
+    if system.get(KRB5_CONF):
+        kept[KRB5_CONF] = system[KRB5_CONF]
+
+
+def _place(conf: Mapping[str, Entry], key: str, path: str) -> str:
+    entry = conf.get(key)
+    return entry.where if entry is not None and entry.line else path
+
+
+def _placed(error: ConfigError, alias: str, conf: Mapping[str, Entry], path: str) -> ConfigError:
+    """``error`` with the cluster, and the line of the first key that it names."""
+    where = error.where
+    if where == path:
+        named = [key for key in _KEY.findall(error.what) if key in conf]
+        where = _place(conf, [*named, "security.protocol"][0], path)
+    return ConfigError(f"Cluster '{alias}': {error.what}", where=where, do=error.do)
 
 
 def _counts(key: str, protocol: str) -> bool:
