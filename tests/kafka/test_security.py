@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import json
-import re
 import select
 import threading
 import time
-import uuid
 from collections.abc import Iterator, Mapping
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
-import psutil
 import pytest
 
 from sparkmirror.config.sasl import OAuthLogin
@@ -27,8 +24,7 @@ from sparkmirror.wire.oauth import unsecured_token
 from sparkmirror.wire.produce import Producer
 from sparkmirror.wire.requests import record_batch
 from sparkmirror.wire.routes import Routes
-from tests.certificates import PASSWORD, Authority, to_jks
-from tests.kafka.mirror_process import MirrorProcess, write_mm2
+from tests.certificates import Authority, to_jks
 from tests.kafka.secure import (
     MECHANISMS,
     SESSION_MS,
@@ -36,9 +32,8 @@ from tests.kafka.secure import (
     USER_SECRET,
     Secured,
     jaas,
-    secured_pair,
 )
-from tests.kafka.support import Sent, create_topic, produce, wait_until_equal
+from tests.kafka.support import create_topic
 
 # The first test waits for both brokers.
 pytestmark = pytest.mark.timeout(240)
@@ -55,14 +50,8 @@ VALUES = [b"x" * size for size in (10, 70_000, 300_000, 900_000)]
 
 
 @pytest.fixture(scope="module")
-def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Secured, Secured]]:
-    with secured_pair(tmp_path_factory.mktemp("secured")) as clusters:
-        yield clusters
-
-
-@pytest.fixture(scope="module")
-def secured(pair: tuple[Secured, Secured]) -> Secured:
-    return pair[0]
+def secured(secured_clusters: tuple[Secured, Secured]) -> Secured:
+    return secured_clusters[0]
 
 
 def _now_ms() -> int:
@@ -411,109 +400,3 @@ def test_a_token_endpoint_that_refuses(secured: Secured, endpoint):
     url, _ = endpoint
     with pytest.raises(Denied, match=r"refused the client credentials \(HTTP 401, invalid_client"):
         reach(secured.client("LOGIN", changes=_with_endpoint(url, "wrong")))
-
-
-# -- whole mirrors ---------------------------------------------------------------------------------
-
-
-def _mirror(
-    pair: tuple[Secured, Secured],
-    source: dict[str, str],
-    target: dict[str, str],
-    listeners: tuple[str, str],
-    directory: Path,
-    *arguments: str,
-    continuous_s: float = 0.0,
-) -> MirrorProcess:
-    p, q = pair
-    topic = f"secure-{uuid.uuid4().hex[:8]}"
-    create_topic(p.kafka, topic, 2)
-    records = [Sent(value=b"v" * 5_000, key=b"%d" % n, partition=n % 2) for n in range(500)]
-    produce(p.kafka, topic, records)
-    extra = {
-        "A.bootstrap.servers": p.servers[listeners[0]],
-        "B.bootstrap.servers": q.servers[listeners[1]],
-        **{f"A.{key}": value for key, value in source.items()},
-        **{f"B.{key}": value for key, value in target.items()},
-    }
-    path = write_mm2(directory / "mm2.properties", p.kafka, q.kafka, topic, extra)
-    # A backslash in a properties file escapes; text of several lines becomes one.
-    text = path.read_text()
-    assert "\\" not in text
-    command = ["run", str(path), "--work-dir", str(directory / "work"), "--log-format", "json"]
-    if not continuous_s:
-        command.append("--once")
-    mirror = MirrorProcess(directory, [*command, *arguments])
-    try:
-        if continuous_s:
-            wait_until_equal(p.kafka, topic, q.kafka, f"A.{topic}", timeout_s=90)
-            end = time.monotonic() + continuous_s
-            while time.monotonic() < end:
-                produce(p.kafka, topic, records[:20])
-                _look_at_processes(mirror.process.pid)
-                time.sleep(0.5)
-            wait_until_equal(p.kafka, topic, q.kafka, f"A.{topic}", timeout_s=30)
-            assert mirror.drain(30)[0] == 0, mirror.text()
-        else:
-            assert mirror.wait(150) == 0, mirror.text()
-            wait_until_equal(p.kafka, topic, q.kafka, f"A.{topic}", timeout_s=10)
-    finally:
-        mirror.kill()
-    return mirror
-
-
-PLANTED = (USER_SECRET, PASSWORD)
-
-
-def _look_at_processes(root: int) -> None:
-    """No command line of the run holds a secret; arguments are for everybody to see."""
-    process = psutil.Process(root)
-    for each in (process, *process.children(recursive=True)):
-        try:
-            line = " ".join(each.cmdline())
-        except psutil.Error:
-            continue
-        for secret in PLANTED:
-            assert secret not in line
-
-
-def test_a_mirror_from_scram_over_tls_to_plain_shows_no_secret(
-    pair: tuple[Secured, Secured], tmp_path: Path
-):
-    """Continuous, longer than a session; then everything that the run wrote is searched."""
-    events = tmp_path / "events"
-    events.mkdir()
-    settings = {"spark.eventLog.enabled": "true", "spark.eventLog.dir": events.as_uri(),
-                "spark.eventLog.compress": "false", "spark.ui.enabled": "true"}  # fmt: skip
-    arguments = [word for key, value in settings.items() for word in ("--conf", f"{key}={value}")]
-    source = pair[0].properties("BOTH", "SCRAM-SHA-512")
-    mirror = _mirror(
-        pair,
-        source,
-        pair[1].properties("LOGIN", "PLAIN"),
-        ("BOTH", "LOGIN"),
-        tmp_path,
-        "--debug",
-        *arguments,
-        continuous_s=2.2 * SESSION_MS / 1000,
-    )
-    assert not re.search(r"Traceback|refused the login|CONNECTION_LOST", mirror.text())
-    searched = 0
-    for path in (mirror.output, *events.rglob("*"), *(tmp_path / "work").rglob("*")):
-        if path.is_file():
-            searched += 1
-            data = path.read_bytes()
-            for secret in PLANTED:
-                assert secret.encode() not in data, path
-    assert searched > 5
-    assert any(path.stat().st_size > 10_000 for path in events.rglob("*") if path.is_file())
-
-
-def test_a_mirror_between_mutual_tls_and_oauth(pair: tuple[Secured, Secured], tmp_path: Path):
-    _mirror(
-        pair,
-        pair[0].properties("MUTUAL"),
-        pair[1].properties("BOTH", "OAUTHBEARER"),
-        ("MUTUAL", "BOTH"),
-        tmp_path,
-    )

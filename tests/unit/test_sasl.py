@@ -5,8 +5,11 @@ from __future__ import annotations
 import base64
 import hashlib
 import hmac
+import io
 import json
 import os
+import urllib.error
+from email.message import Message
 from pathlib import Path
 
 import pytest
@@ -223,6 +226,24 @@ def test_a_token_from_a_file(tmp_path: Path):
     path.unlink()
     with pytest.raises(Denied, match="cannot be read"):
         TokenSource(OAuthLogin(url=f"file://{path}"), "A").token()
+
+
+@pytest.mark.parametrize(
+    ("status", "kind", "what"),
+    [(503, Unreachable, "gives no token .HTTP 503"), (401, Denied, "refused .* .HTTP 401, bad")],
+)
+def test_an_endpoint_that_is_ill_is_not_one_that_refuses(
+    monkeypatch: pytest.MonkeyPatch, status: int, kind: type[ClusterError], what: str
+):
+    def post(_: TokenSource) -> dict[str, object]:
+        body = io.BytesIO(b'{"error": "bad", "hint": "planted"}')
+        raise urllib.error.HTTPError("https://x", status, "no", Message(), body)
+
+    monkeypatch.setattr(TokenSource, "_post", post)
+    login = OAuthLogin(url="https://x", retry_backoff_s=0.01, retry_backoff_s_max=0.05)
+    with pytest.raises(kind, match=what) as caught:
+        TokenSource(login, "cluster A").token()
+    assert "planted" not in str(caught.value)
 
 
 def test_an_unsecured_token_is_javas():

@@ -24,7 +24,6 @@ from kafka.protocol.sasl import SaslAuthenticateRequest, SaslHandshakeRequest
 from sparkmirror.errors import (
     ClusterError,
     ConfigError,
-    Denied,
     NotKafka,
     Unreachable,
     Unsupported,
@@ -192,10 +191,12 @@ class Connection:
         try:
             lifetime_ms = authenticate(self._login, exchange, self.host, where)
         except ConnectionLost as error:
-            raise Denied(
+            # It may only be going down, so this is no refusal: it is tried again.
+            raise Unreachable(
                 f"the broker hung up during the login with {self._login.name} ({error}).",
                 where=where,
-                do="Check security.protocol, and the broker's log.",
+                do="Check the sasl.* settings and the broker's log (before Kafka 1.0, hanging up "
+                "is how a broker refuses credentials).",
             ) from error
         share = random.uniform(*_LOGIN_AGAIN)  # noqa: S311  (spreads load, guards nothing)
         self._login_at = began + lifetime_ms / 1000 * share if lifetime_ms else math.inf

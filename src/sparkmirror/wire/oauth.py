@@ -144,7 +144,10 @@ class TokenSource:
                 return self._post()
             except urllib.error.HTTPError as error:
                 said = _oauth_error(error)
-                if error.code not in _RETRIED or time.monotonic() + backoff_s > deadline:
+                if error.code in _RETRIED:
+                    if time.monotonic() + backoff_s > deadline:
+                        raise self._error(said) from error
+                else:
                     raise Denied(
                         f"the token endpoint refused the client credentials ({said}).",
                         where=self._where,

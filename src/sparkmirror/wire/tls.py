@@ -143,8 +143,9 @@ def wrap(sock: socket.socket, host: str, client: ClusterClient) -> socket.socket
 
     Raises `ClusterError` or `ConfigError`.
     """
-    where = f"cluster {client.alias}, {host}:{sock.getpeername()[1]}"
+    where = f"cluster {client.alias}, {host}"
     try:
+        where = f"{where}:{sock.getpeername()[1]}"
         context = context_for(client)
         if context is None:
             return sock
