@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import re
 import time
+import urllib.request
 import uuid
+from collections.abc import Callable
 from pathlib import Path
 
 import psutil
 import pytest
 
+from sparkmirror.demo.probe import free_ports
 from tests.certificates import PASSWORD
 from tests.kafka.mirror_process import MirrorProcess, write_mm2
 from tests.kafka.secure import SESSION_MS, USER_SECRET, Secured
@@ -26,7 +29,9 @@ def _mirror(
     directory: Path,
     *arguments: str,
     continuous_s: float = 0.0,
+    look: Callable[[int], None] = lambda _: None,
 ) -> MirrorProcess:
+    """One mirror of a new topic; ``look`` is called with its process id while it runs."""
     p, q = pair
     topic = f"secure-{uuid.uuid4().hex[:8]}"
     create_topic(p.kafka, topic, 2)
@@ -49,7 +54,7 @@ def _mirror(
             end = time.monotonic() + continuous_s
             while time.monotonic() < end:
                 produce(p.kafka, topic, records[:20])
-                _look_at_processes(mirror.process.pid)
+                look(mirror.process.pid)
                 time.sleep(0.5)
             wait_until_equal(p.kafka, topic, q.kafka, f"A.{topic}", timeout_s=30)
             assert mirror.drain(30)[0] == 0, mirror.text()
@@ -84,6 +89,15 @@ def test_a_mirror_from_scram_over_tls_to_plain_shows_no_secret(
     events.mkdir()
     settings = {"spark.eventLog.enabled": "true", "spark.eventLog.dir": events.as_uri(),
                 "spark.eventLog.compress": "false", "spark.ui.enabled": "true"}  # fmt: skip
+    (port,) = free_ports(1)
+    settings["spark.ui.port"] = str(port)
+    seen: list[bytes] = []
+
+    def look(process: int) -> None:
+        _look_at_processes(process)
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/environment/", timeout=10) as page:
+            seen.append(page.read())
+
     arguments = [word for key, value in settings.items() for word in ("--conf", f"{key}={value}")]
     source = secured_clusters[0].properties("BOTH", "SCRAM-SHA-512")
     mirror = _mirror(
@@ -95,8 +109,12 @@ def test_a_mirror_from_scram_over_tls_to_plain_shows_no_secret(
         "--debug",
         *arguments,
         continuous_s=2.2 * SESSION_MS / 1000,
+        look=look,
     )
     assert not re.search(r"Traceback|refused the login|CONNECTION_LOST", mirror.text())
+    page = seen[-1]
+    assert b"spark.eventLog.dir" in page, "the environment page"
+    assert not any(secret.encode() in page for secret in PLANTED)
     searched = 0
     for path in (mirror.output, *events.rglob("*"), *(tmp_path / "work").rglob("*")):
         if path.is_file():

@@ -19,6 +19,7 @@ from sparkmirror.config.jaas import (
 )
 from sparkmirror.config.java_tokens import tokens
 from sparkmirror.errors import ConfigError
+from tests.vectors import load
 
 PLAIN = "org.apache.kafka.common.security.plain.PlainLoginModule"
 
@@ -141,3 +142,25 @@ def test_files_that_cannot_be_used(tmp_path: Path, text: str, what: str):
 def test_a_file_that_is_not_there():
     with pytest.raises(ConfigError, match="cannot be read"):
         read_file_entry({"java.security.auth.login.config": "/no/such"}, where="cluster A")
+
+
+def test_both_parsers_agree_with_javas():
+    """Kafka 4.3.0's JaasConfig and Java 17's JavaLoginConfig over well and badly formed texts."""
+    cases = load("jaas")["cases"]
+    assert sum(wanted is not None for _, wanted, _ in cases) > 100
+
+    def outcome(module: LoginModule) -> list[object]:
+        return [module.name, module.flag, dict(module.options)]
+
+    for text, as_property, in_file in cases:
+        try:
+            found: list[object] | None = outcome(parse_property(text, where="here"))
+        except ConfigError:
+            found = None
+        assert found == as_property, text
+        try:
+            modules = parse_file(f"KafkaClient {{ {text} }};", where="here")["KafkaClient"]
+            found = outcome(modules[0]) if len(modules) == 1 else None
+        except (ConfigError, KeyError):
+            found = None
+        assert found == in_file, text
