@@ -11,9 +11,6 @@ import json
 import os
 from collections.abc import Mapping
 
-from cryptography.fernet import Fernet, InvalidToken
-
-from sparkmirror.config.redact import ClientProperties
 from sparkmirror.errors import MachineError
 
 __all__ = ["KEY_VARIABLE", "new_key", "seal", "unseal"]
@@ -24,6 +21,9 @@ KEY_VARIABLE = "SPARKMIRROR_SECRET_KEY"
 
 def new_key() -> str:
     """A key for one run."""
+    # Imported where it is used: workers of plaintext runs start without it.
+    from cryptography.fernet import Fernet  # noqa: PLC0415
+
     return Fernet.generate_key().decode()
 
 
@@ -31,16 +31,22 @@ def seal(properties: Mapping[str, str], key: str) -> str:
     """``properties`` as text that says nothing without ``key``; ``""`` when there are none."""
     if not properties:
         return ""
+    from cryptography.fernet import Fernet  # noqa: PLC0415
+
     return Fernet(key).encrypt(json.dumps(dict(properties)).encode()).decode()
 
 
-def unseal(text: str) -> ClientProperties:
+def unseal(text: str) -> Mapping[str, str]:
     """The properties in a text that `seal` made, with the key of this process's environment.
 
     Raises `MachineError` when the key is missing or is another run's.
     """
     if not text:
-        return ClientProperties()
+        return {}
+    from cryptography.fernet import Fernet, InvalidToken  # noqa: PLC0415
+
+    from sparkmirror.config.redact import ClientProperties  # noqa: PLC0415
+
     try:
         return ClientProperties(json.loads(Fernet(os.environ[KEY_VARIABLE]).decrypt(text)))
     except (KeyError, ValueError, InvalidToken) as error:

@@ -16,7 +16,7 @@ import ssl
 import struct
 import time
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from kafka.protocol.metadata.api_versions import ApiVersionsRequest, ApiVersionsResponse
 from kafka.protocol.sasl import SaslAuthenticateRequest, SaslHandshakeRequest
@@ -29,8 +29,9 @@ from sparkmirror.errors import (
     Unsupported,
 )
 from sparkmirror.model import ClusterClient
-from sparkmirror.wire.sasl import Exchange, authenticate, login_for
-from sparkmirror.wire.tls import handshake_error, wrap
+
+if TYPE_CHECKING:
+    from sparkmirror.wire.sasl import Login
 
 __all__ = ["Connection", "ConnectionLost", "ReceiveBuffer"]
 
@@ -95,10 +96,15 @@ class Connection:
         self._correlation = itertools.count(1)
         self._client_id = client.client_id.encode()
         self.last_used = time.monotonic()
+        self._login: Login | None = None
         self._login_at = math.inf
         self._size_buffer = memoryview(bytearray(4))
         try:
-            self._login = login_for(client)
+            if client.security_protocol != "PLAINTEXT":
+                # Imported where they are used: plaintext workers start without them.
+                from sparkmirror.wire.sasl import login_for  # noqa: PLC0415
+
+                self._login = login_for(client)
             self.socket = self._connect(send_buffer_bytes, receive_buffer_bytes)
         except ConfigError as error:
             # A store or keytab may be replaced at this moment: to be tried again, like the rest.
@@ -140,7 +146,10 @@ class Connection:
         ):
             if size > 0:
                 sock.setsockopt(socket.SOL_SOCKET, option, size)
-        sock = wrap(sock, self.host, self.client)
+        if self.client.security_protocol != "PLAINTEXT":
+            from sparkmirror.wire.tls import wrap  # noqa: PLC0415
+
+            sock = wrap(sock, self.host, self.client)
         sock.settimeout(self.client.request_timeout_ms / 1000)
         return sock
 
@@ -160,6 +169,8 @@ class Connection:
             self._receive_into(frame)
         except ConnectionLost as error:
             if isinstance(error.__cause__, ssl.SSLError):
+                from sparkmirror.wire.tls import handshake_error  # noqa: PLC0415
+
                 # With TLS 1.3 the broker's opinion of our certificate comes after the handshake.
                 raise handshake_error(error.__cause__, where) from error
             raise NotKafka(
@@ -184,6 +195,8 @@ class Connection:
     def _authenticate(self) -> None:
         if self._login is None:
             return
+        from sparkmirror.wire.sasl import Exchange, authenticate  # noqa: PLC0415
+
         where = f"cluster {self.client.alias}, {self.host}:{self.port}"
         bare = None if _SASL_AUTHENTICATE in self._versions else self._exchange_bare
         exchange = Exchange(self._sasl_handshake, self._sasl_authenticate, bare)

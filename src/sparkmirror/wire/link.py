@@ -21,14 +21,11 @@ from kafka.net.manager import KafkaConnectionManager
 from kafka.net.selector import NetworkSelector
 from kafka.protocol.metadata import FindCoordinatorRequest, MetadataRequest
 
-from sparkmirror.config.security import uses_tls
 from sparkmirror.errors import Unreachable
 from sparkmirror.model import ClusterClient
 from sparkmirror.wire.connection import connect_any
 from sparkmirror.wire.faults import quiet_kafka_logs, translated
 from sparkmirror.wire.routes import split_address
-from sparkmirror.wire.sasl import KafkaPythonLogin, login_for
-from sparkmirror.wire.tls import context_for
 
 __all__ = ["ANY", "CONTROLLER", "Link", "client_options", "error_for"]
 
@@ -54,6 +51,12 @@ def client_options(client: ClusterClient) -> dict[str, Any]:
         "security_protocol": client.security_protocol,
         "receive_message_max_bytes": _RECEIVE_BYTES_MAX,
     }
+    if client.security_protocol == "PLAINTEXT":
+        return options
+    # Imported where they are used: plaintext workers start without them.
+    from sparkmirror.config.security import uses_tls  # noqa: PLC0415
+    from sparkmirror.wire.sasl import KafkaPythonLogin, login_for  # noqa: PLC0415
+
     if uses_tls(client.security_protocol):
         options["ssl_context"] = _CurrentContext(client)
     login = login_for(client)
@@ -71,6 +74,8 @@ class _CurrentContext:
 
     def wrap_socket(self, sock: socket.socket, **options: Any) -> ssl.SSLSocket:
         """What kafka-python calls."""
+        from sparkmirror.wire.tls import context_for  # noqa: PLC0415
+
         context = context_for(self._client)
         assert context is not None, "only for encrypted connections"
         return context.wrap_socket(sock, **options)
