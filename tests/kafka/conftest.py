@@ -1,12 +1,13 @@
-"""Puts the end of the brokers' logs into the report of a failed test that used them."""
+"""Brokers with all kinds of listeners, on first use; broker logs in the report of a failed test."""
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
 
 import pytest
 
 from sparkmirror.demo.clusters import KafkaCluster
+from tests.kafka.secure import Secured, secured_pair
 
 _LINES = 25
 
@@ -24,3 +25,12 @@ def pytest_runtest_makereport(
                     title = f"log of cluster {cluster.name}, broker {node}"
                     report.sections.append((title, cluster.log_tail(node, _LINES)))
     return report
+
+
+@pytest.fixture(scope="session")
+def secured_clusters(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[tuple[Secured, Secured]]:
+    """Two clusters with TLS and SASL listeners, started once per session."""
+    with secured_pair(tmp_path_factory.mktemp("secured")) as clusters:
+        yield clusters
