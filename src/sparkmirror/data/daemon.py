@@ -14,14 +14,12 @@ from __future__ import annotations
 import gc
 import importlib
 import importlib.machinery
-import os
 import runpy
 import sys
 
 from sparkmirror.data import outlet
 
 _PIPELINE_WORKER = "pyspark.worker"
-_WORKER_BUFFER_BYTES = 64 * 1024
 _PRELOADED = (
     "pandas",
     "pyarrow",
@@ -48,8 +46,6 @@ def preload() -> None:
         importlib.import_module(name)
     worker = importlib.import_module(_PIPELINE_WORKER)
     worker.main = outlet.watched(worker.main)  # type: ignore[attr-defined]
-    # ``spark.buffer.size`` is small for the JVM's sake; here rows are flushed one by one.
-    os.environ["SPARK_BUFFER_SIZE"] = str(_WORKER_BUFFER_BYTES)
     gc.collect()
     gc.freeze()
 

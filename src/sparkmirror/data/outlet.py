@@ -10,10 +10,13 @@ are pushed out by more rows.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from typing import Any, BinaryIO
 
 __all__ = ["flush", "input_fd", "watched"]
+
+_OUTPUT_BUFFER_BYTES = 64 * 1024
 
 _files: tuple[BinaryIO, BinaryIO] | None = None
 
@@ -23,11 +26,15 @@ def watched(worker_main: Callable[..., Any]) -> Callable[..., Any]:
 
     def main(infile: BinaryIO, outfile: BinaryIO) -> Any:
         global _files  # noqa: PLW0603  (a worker process runs one main at a time)
-        _files = (infile, outfile)
-        try:
-            return worker_main(infile, outfile)
-        finally:
-            _files = None
+        # ``spark.buffer.size`` is small for the JVM's sake, and that no whole row hides in the
+        # buffer of ``infile``. A row that is written piece by piece should leave as a whole.
+        outfile.flush()
+        with os.fdopen(os.dup(outfile.fileno()), "wb", _OUTPUT_BUFFER_BYTES) as wide:
+            _files = (infile, wide)
+            try:
+                return worker_main(infile, wide)
+            finally:
+                _files = None
 
     return main
 
@@ -43,6 +50,6 @@ def flush() -> bool:
 def input_fd() -> int:
     """The descriptor on which the worker's next rows arrive, -1 when it is not known.
 
-    Rows that are buffered already do not make it readable.
+    No whole row is in the buffer behind it: rows are larger than ``spark.buffer.size``.
     """
     return -1 if _files is None else _files[0].fileno()

@@ -46,8 +46,8 @@ _COMMIT_TIMEOUT_MS = 5_000
 _COMMIT_LOG_S = 30.0
 # What may wait for acknowledgements; rows beyond it stay in Spark and, behind it, in the brokers.
 UNACKNOWLEDGED_BYTES_MAX = 32 * 1024 * 1024
-_LINGER_S = 0.02
-_LINGER_BELOW_BYTES = 64 * 1024
+_LINGER_S = 0.05
+_BLOCKED_S = 0.1
 _PROGRESS_S = 1.0
 _IDLE_PROGRESS_S = 10.0
 
@@ -233,30 +233,27 @@ class SlotSink:
 
     def _pump(self) -> None:
         self._settle(self._producer.pump(0.0))
-        # No further row is taken before this one is on its way: the next may be long in coming,
-        # and nobody else would send the rest.
-        while self._producer.blocked or self._full():
-            self._settle(self._producer.pump(0.2))
+        patient_until = time.monotonic() + _BLOCKED_S
+        while self._full() or (
+            self._producer.blocked and outlet.input_fd() < 0 and time.monotonic() < patient_until
+        ):
+            self._settle(self._producer.pump(_BLOCKED_S))
             self._housekeep()
 
     def _linger(self) -> None:
-        """Take in the last acknowledgements while no row is waiting.
+        """Send and take in acknowledgements until the next row is there.
 
-        PySpark waits for rows alone: an acknowledgement would be seen with the next row, and the
-        latency that is reported would be the time between rows.
+        PySpark waits for rows alone: the rest of a row's batches would be sent, and
+        acknowledgements seen, only with the next row. Where its input is unknown (`data.outlet`),
+        `_pump` waits a moment to send the rest.
         """
         fd = outlet.input_fd()
-        if fd < 0:
-            return
-        deadline = time.monotonic() + _LINGER_S
-        # With much under way acknowledgements are seen soon enough, and rows that this process
-        # has read ahead, which no descriptor tells of, must not wait.
-        while 0 < self._producer.bytes_waiting < _LINGER_BELOW_BYTES:
-            left = deadline - time.monotonic()
+        while fd >= 0 and not self._producer.idle:
             waited_for: list[Any] = [fd, *self._producer.sockets()]
-            if left <= 0 or fd in select.select(waited_for, [], [], left)[0]:
+            if fd in select.select(waited_for, [], [], _LINGER_S)[0]:
                 return
             self._settle(self._producer.pump(0.0))
+            self._housekeep()
 
     def _full(self) -> bool:
         """Whether enough waits for acknowledgements."""
