@@ -72,14 +72,18 @@ class ClusterClient:
     properties: Mapping[str, str] = field(default_factory=dict)
 
 
+FETCH_BYTES_MAX = 4 * 1024 * 1024
+"""Size of the memory that one Fetch response gets; larger answers would only cost more memory."""
+
+
 @dataclass(frozen=True, slots=True)
 class FetchSettings:
     """How the source is read. Names follow the Java consumer's properties."""
 
     fetch_max_wait_ms: int = 500
     fetch_min_bytes: int = 1
-    fetch_max_bytes: int = 4 * 1024 * 1024
-    partition_fetch_bytes_max: int = 4 * 1024 * 1024
+    fetch_max_bytes: int = FETCH_BYTES_MAX
+    partition_fetch_bytes_max: int = FETCH_BYTES_MAX
     isolation_level: str = "read_committed"
     auto_offset_reset: str = "earliest"
     check_crcs: bool = True

@@ -75,7 +75,8 @@ FETCH_ROWS = (
         _CONSUMER, low=0,
     ),
     Setting(
-        "fetch.max.bytes", Type.INT, str(_F.fetch_max_bytes), "Most bytes of one Fetch response.",
+        "fetch.max.bytes", Type.INT, str(_F.fetch_max_bytes),
+        "Most bytes of one Fetch response. More than 4 MiB is taken as 4 MiB: it brings nothing.",
         _CONSUMER, low=0, java_default="52428800",
     ),
     Setting(

@@ -12,6 +12,7 @@ import logging
 import select
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 from sparkmirror.data import outlet
@@ -20,7 +21,7 @@ from sparkmirror.data.rows import FLUSH, Chunk, build_row
 from sparkmirror.data.shared import Frames
 from sparkmirror.data.watch import ControlWatch
 from sparkmirror.errors import BatchError, CorruptBatch, PartitionError, Unreachable
-from sparkmirror.model import FlowSettings, Halt, MirrorMode, TopicPartition
+from sparkmirror.model import FETCH_BYTES_MAX, FlowSettings, Halt, MirrorMode, TopicPartition
 from sparkmirror.wire.connection import ConnectionLost
 from sparkmirror.wire.fetch import FetchedPartition, Fetcher
 from sparkmirror.wire.kafka_codes import OFFSET_OUT_OF_RANGE, error_name
@@ -54,8 +55,11 @@ class SlotReader:
             {p.topic for p in plan.partitions},
             receive_buffer_bytes=flow.fetch.receive_buffer_bytes,
         )
-        self._frames = Frames(flow.fetch.fetch_max_bytes)
-        self._fetcher = Fetcher(self._routes, flow.fetch, buffer=self._frames)
+        fetch = replace(
+            flow.fetch, fetch_max_bytes=min(flow.fetch.fetch_max_bytes, FETCH_BYTES_MAX)
+        )
+        self._frames = Frames(fetch.fetch_max_bytes)
+        self._fetcher = Fetcher(self._routes, fetch, buffer=self._frames)
         self._watch = ControlWatch(flow, slot=plan.slot, offset=plan.control_offset)
         self._rules = SelectRules(
             check_crcs=flow.fetch.check_crcs,
