@@ -1,0 +1,131 @@
+"""A real Spark standalone cluster on this machine, whose workers do not have sparkmirror."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import sysconfig
+import time
+import venv
+from collections.abc import Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import psutil
+import pyspark
+
+from sparkmirror.data.ship import SHIPPED
+from sparkmirror.demo.java import find_java, java_environment
+from sparkmirror.demo.probe import free_ports
+
+_WORKER_CORES = 2
+
+
+def plain_python(directory: Path) -> Path:
+    """An interpreter that has PySpark and its requirements, but nothing that we ship."""
+    venv.create(directory, with_pip=False, symlinks=True)
+    interpreter = directory / "bin" / "python"
+    version = f"python{sys.version_info.major}.{sys.version_info.minor}"
+    packages = directory / "lib" / version / "site-packages"
+    ours = re.compile(rf"(__editable__\.|_+)?({'|'.join(SHIPPED)})([.\-_].*)?$", re.IGNORECASE)
+    for entry in Path(sysconfig.get_paths()["purelib"]).iterdir():
+        if not ours.match(entry.name) and entry.suffix != ".pth":
+            (packages / entry.name).symlink_to(entry)
+    return interpreter
+
+
+class SparkCluster:
+    """A master and ``workers`` workers with two cores each; a context manager."""
+
+    def __init__(self, directory: Path, *, workers: int = 2) -> None:
+        self.directory = directory
+        self._count = workers
+        self._processes: list[subprocess.Popen[bytes]] = []
+        port, web_port = free_ports(2)
+        self.master = f"spark://127.0.0.1:{port}"
+        self._master_flags = ["--port", str(port), "--webui-port", str(web_port)]
+
+    def __enter__(self) -> Self:
+        package = "org.apache.spark.deploy"
+        self._start("master", f"{package}.master.Master", self._master_flags)
+        self._wait_for("master", "New state: ALIVE")
+        for number in range(self._count):
+            (web_port,) = free_ports(1)
+            flags = ["--cores", str(_WORKER_CORES), "--memory", "1g", "--webui-port", str(web_port)]
+            flags += ["--work-dir", str(self.directory / f"work-{number}"), self.master]
+            self._start(f"worker-{number}", f"{package}.worker.Worker", flags)
+        for number in range(self._count):
+            self._wait_for(f"worker-{number}", "Successfully registered with master")
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        for process in self._processes:
+            for one in _tree(process.pid):
+                one.kill()
+            process.wait(20)
+
+    def log(self, name: str) -> str:
+        """What ``master`` or ``worker-N`` has said so far."""
+        return (self.directory / f"{name}.log").read_text(errors="replace")
+
+    def kill_busy_worker(self) -> int:
+        """SIGKILL to a worker that runs a slot, its executor and its Python processes first.
+
+        Returns its number.
+        """
+        for number, process in enumerate(self._processes[1:]):
+            tree = _tree(process.pid)
+            if sum("python" in one.name() for one in tree) > 1:
+                process.send_signal(signal.SIGKILL)
+                for one in tree:
+                    one.kill()
+                process.wait(20)
+                return number
+        raise AssertionError("no worker runs a slot")
+
+    def _start(self, name: str, main_class: str, flags: Sequence[str]) -> None:
+        home = Path(pyspark.__file__).parent
+        environment = {
+            **java_environment(find_java()),
+            "PATH": os.defpath,
+            "HOME": str(self.directory),
+            "SPARK_HOME": str(home),
+            "SPARK_LOCAL_IP": "127.0.0.1",
+            "SPARK_NO_DAEMONIZE": "1",
+        }
+        with (self.directory / f"{name}.log").open("wb") as output:
+            self._processes.append(
+                subprocess.Popen(
+                    [str(home / "bin" / "spark-class"), main_class, "--host", "127.0.0.1", *flags],
+                    env=environment,
+                    cwd=self.directory,
+                    stdin=subprocess.DEVNULL,
+                    stdout=output,
+                    stderr=subprocess.STDOUT,
+                    start_new_session=True,
+                )
+            )
+
+    def _wait_for(self, name: str, words: str) -> None:
+        deadline = time.monotonic() + 60
+        while words not in self.log(name):
+            assert time.monotonic() < deadline, self.log(name)
+            time.sleep(0.2)
+
+
+def _tree(pid: int) -> list[psutil.Process]:
+    """A process and all below it, the leaves first."""
+    try:
+        root = psutil.Process(pid)
+        return [*reversed(root.children(recursive=True)), root]
+    except psutil.NoSuchProcess:
+        return []
