@@ -179,12 +179,16 @@ def test_positions_come_back_from_the_offset_storage_topic_alone(
     remote, group = f"{name}.{name}", f"__mirror.{name}->T"
     mirror = MirrorProcess(tmp_path, arguments)
     try:
-        wait_until_equal(cluster_a, name, cluster_b, remote, timeout_s=90)
+        wait_until(lambda: remote in topic_names(cluster_b), "the remote topic", 90)
+        wait_until(
+            lambda: _committed(cluster_b, group, remote, 3) == [102, 100, 100],
+            "the positions behind the last record and the marker",
+            90,
+        )
         code, _ = mirror.drain()
     finally:
         mirror.kill()
     assert code == 0, mirror.text()
-    assert _committed(cluster_b, group, remote, 3) == [102, 100, 100]
 
     admin(cluster_b).delete_consumer_groups([group])[group].result(20)
     assert _committed(cluster_b, group, remote, 3) == [OFFSET_INVALID] * 3
@@ -347,6 +351,7 @@ def test_kafka_mirror_maker_flags_exit_codes_and_signals(
     _check_drained(cluster_b, f"{name}.in", positions, cluster_a, f"{name}.in")
 
     # It goes on at the group's offsets, and a failure while it runs ends it with 255.
+    produce(cluster_a, f"{name}.in", _some(10))
     mirror = MirrorProcess(tmp_path, arguments, command="kafka-mirror-maker")
     try:
         wait_until_equal(cluster_a, f"{name}.in", cluster_b, f"{name}.in", timeout_s=90)
