@@ -1,13 +1,21 @@
-"""Brokers with all kinds of listeners, on first use; broker logs in the report of a failed test."""
+"""Clusters that several files share, and the brokers' logs in the report of a failed test."""
 
 from __future__ import annotations
 
 from collections.abc import Generator, Iterator
 
 import pytest
+from confluent_kafka.admin import (
+    AclBinding,
+    AclOperation,
+    AclPermissionType,
+    ResourcePatternType,
+    ResourceType,
+)
 
 from sparkmirror.demo.clusters import KafkaCluster
 from tests.kafka.secure import Secured, secured_pair
+from tests.kafka.support import admin
 
 _LINES = 25
 
@@ -34,3 +42,36 @@ def secured_clusters(
     """Two clusters with TLS and SASL listeners, started once per session."""
     with secured_pair(tmp_path_factory.mktemp("secured")) as clusters:
         yield clusters
+
+
+@pytest.fixture(scope="session")
+def guarded() -> Iterator[KafkaCluster]:
+    """A cluster where clients may not create topics that start with ``east.secret``.
+
+    Clients and broker are the same anonymous principal there, so that one may do all else.
+    """
+    config = {
+        "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+        "allow.everyone.if.no.acl.found": "true",
+    }
+    with KafkaCluster("G", config=config, heap="300m") as cluster:
+        kafka_cluster = ("kafka-cluster", ResourceType.BROKER, ResourcePatternType.LITERAL)
+        secret = ("east.secret", ResourceType.TOPIC, ResourcePatternType.PREFIXED)
+        bindings = [
+            _acl(kafka_cluster, AclOperation.ALL, AclPermissionType.ALLOW),
+            _acl(kafka_cluster, AclOperation.CREATE, AclPermissionType.DENY),
+            _acl(secret, AclOperation.CREATE, AclPermissionType.DENY),
+        ]
+        guard = admin(cluster)
+        for future in guard.create_acls(bindings).values():
+            future.result(20)
+        yield cluster
+
+
+def _acl(
+    resource: tuple[str, ResourceType, ResourcePatternType],
+    operation: AclOperation,
+    permission: AclPermissionType,
+) -> AclBinding:
+    name, kind, pattern = resource
+    return AclBinding(kind, name, pattern, "User:ANONYMOUS", "*", operation, permission)

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+import select
 import signal
 import subprocess
 import sys
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,17 +21,23 @@ from sparkmirror.wire.batch import HEADER, HEADER_BYTES, LOG_OVERHEAD_BYTES
 class MirrorProcess:
     """``sparkmirror run FILE`` (or another command line), its JSON lines, its end."""
 
-    def __init__(self, directory: Path, arguments: list[str], *, module: str = "main") -> None:
+    def __init__(
+        self,
+        directory: Path,
+        arguments: list[str],
+        *,
+        command: str = "sparkmirror",
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
         directory.mkdir(parents=True, exist_ok=True)
         self.output = directory / f"output-{time.monotonic_ns()}.txt"
-        environment = {**os.environ, "XDG_STATE_HOME": str(directory / "state")}
         with self.output.open("wb") as stream:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", f"sparkmirror.cli.{module}", *arguments],
+                [str(installed(command)), *arguments],
                 stdout=stream,
                 stderr=subprocess.STDOUT,
                 stdin=subprocess.DEVNULL,
-                env=environment,
+                env=_environment(directory, environment),
             )
 
     def wait(self, timeout_s: float = 120.0) -> int:
@@ -40,10 +48,12 @@ class MirrorProcess:
             self.kill()
             raise AssertionError(f"still running after {timeout_s} s:\n{self.text()}") from None
 
-    def drain(self, timeout_s: float = 20.0) -> tuple[int, float]:
-        """SIGTERM; (exit code, seconds that it took)."""
+    def drain(
+        self, timeout_s: float = 20.0, number: signal.Signals = signal.SIGTERM
+    ) -> tuple[int, float]:
+        """Sends the signal ``number``; (exit code, seconds that it took)."""
         began = time.monotonic()
-        self.process.send_signal(signal.SIGTERM)
+        self.process.send_signal(number)
         return self.wait(timeout_s), time.monotonic() - began
 
     def kill(self) -> None:
@@ -60,20 +70,85 @@ class MirrorProcess:
         return [json.loads(line) for line in self.text().splitlines() if line.startswith("{")]
 
 
+def installed(command: str) -> Path:
+    """The script of one of the package's commands, beside the Python that runs the tests."""
+    return Path(sys.executable).parent / command
+
+
+def _environment(directory: Path, added: Mapping[str, str] | None = None) -> dict[str, str]:
+    return {**os.environ, "XDG_STATE_HOME": str(directory / "state"), **(added or {})}
+
+
+class TerminalProcess:
+    """A command line in a terminal of its own, which can be closed."""
+
+    def __init__(self, directory: Path, arguments: list[str]) -> None:
+        directory.mkdir(parents=True, exist_ok=True)
+        self._master, self._slave = os.openpty()
+        # The first terminal that the leader of a new session opens is its own: who closes it
+        # sends SIGHUP. The shell opens it and becomes the command.
+        take = 'exec "$@" <>"$0" >&0 2>&0'
+        self.process = subprocess.Popen(
+            ["sh", "-c", take, os.ttyname(self._slave), str(installed("sparkmirror")), *arguments],
+            stdin=subprocess.DEVNULL,
+            env=_environment(directory, {"TERM": "xterm", "COLUMNS": "100", "LINES": "30"}),
+            start_new_session=True,
+        )
+        self._shown = bytearray()
+        self._closing = threading.Event()
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    def _read(self) -> None:
+        while not self._closing.is_set():
+            if select.select([self._master], [], [], 0.1)[0]:
+                self._shown += os.read(self._master, 65_536)
+
+    def text(self) -> str:
+        """All that was drawn so far, control sequences included."""
+        return self._shown.decode(errors="replace")
+
+    def close(self) -> None:
+        """Closes the terminal, as when its window is closed."""
+        if not self._closing.is_set():
+            self._closing.set()
+            self._reader.join(5)  # a terminal is closed when nobody holds it any more
+            os.close(self._master)
+            os.close(self._slave)
+
+    def kill(self) -> None:
+        """SIGKILL, if it still runs; closes the terminal."""
+        self.close()
+        if self.process.poll() is None:
+            self.process.kill()
+            self.process.wait(10)
+
+
 def write_mm2(
-    path: Path, a: KafkaCluster, b: KafkaCluster, topics: str, extra: dict[str, str] | None = None
+    path: Path,
+    a: KafkaCluster,
+    b: KafkaCluster,
+    topics: str,
+    extra: dict[str, str] | None = None,
+    *,
+    source: str = "A",
+    target: str = "B",
 ) -> Path:
-    """A MirrorMaker 2 file for A->B on one-node clusters."""
+    """A MirrorMaker 2 file for A->B on one-node clusters.
+
+    ``source`` and ``target`` are the aliases: internal topics and the group are named after them,
+    so a test that looks into those takes aliases of its own.
+    """
     settings = {
-        "clusters": "A, B",
-        "A.bootstrap.servers": a.bootstrap_servers,
-        "B.bootstrap.servers": b.bootstrap_servers,
-        "A->B.enabled": "true",
-        "A->B.topics": topics,
+        "clusters": f"{source}, {target}",
+        f"{source}.bootstrap.servers": a.bootstrap_servers,
+        f"{target}.bootstrap.servers": b.bootstrap_servers,
+        f"{source}->{target}.enabled": "true",
+        f"{source}->{target}.topics": topics,
         "tasks.max": "2",
         "replication.factor": "1",
-        "A.offset.storage.replication.factor": "1",
-        "B.offset.storage.replication.factor": "1",
+        f"{source}.offset.storage.replication.factor": "1",
+        f"{target}.offset.storage.replication.factor": "1",
         "refresh.topics.interval.seconds": "2",
         **(extra or {}),
     }
@@ -94,7 +169,7 @@ class StoredBatch:
 
     def __init__(self, fields: tuple[int, ...]) -> None:
         self.magic, self.attributes, self.last_delta = fields[3], fields[5], fields[6]
-        self.count = fields[12]
+        self.producer_id, self.count = fields[9], fields[12]
 
     def has(self, bit: int) -> bool:
         return bool(self.attributes & bit)

@@ -129,10 +129,7 @@ def produce(
     config: dict[str, Any] | None = None,
 ) -> None:
     """Produces ``records`` in order and waits for every acknowledgement."""
-    producer = Producer(_producer_config(cluster, compression, config))
-    failures = _send(producer, topic, records)
-    assert producer.flush(TIMEOUT_S) == 0, "records still unacknowledged"
-    assert not failures, failures
+    send_all(Producer(_producer_config(cluster, compression, config)), topic, records)
 
 
 def produce_transaction(
@@ -146,18 +143,40 @@ def produce_transaction(
     config: dict[str, Any] | None = None,
 ) -> None:
     """Produces ``records`` in one transaction, then commits or aborts it."""
-    extra = {"transactional.id": transactional_id or f"tx-{uuid.uuid4().hex}", **(config or {})}
-    producer = Producer(_producer_config(cluster, compression, extra))
-    producer.init_transactions(TIMEOUT_S)
+    producer = transactional_producer(
+        cluster,
+        transactional_id or f"tx-{uuid.uuid4().hex}",
+        compression=compression,
+        config=config,
+    )
     producer.begin_transaction()
-    failures = _send(producer, topic, records)
     # An abort would drop what is still queued here, and the broker would hold no aborted data.
-    assert producer.flush(TIMEOUT_S) == 0, "records still unacknowledged"
-    assert not failures, failures
+    send_all(producer, topic, records)
     if commit:
         producer.commit_transaction(TIMEOUT_S)
     else:
         producer.abort_transaction(TIMEOUT_S)
+
+
+def transactional_producer(
+    cluster: KafkaCluster,
+    transactional_id: str,
+    *,
+    compression: str = "none",
+    config: dict[str, Any] | None = None,
+) -> Producer:
+    """A producer that is ready to begin its first transaction."""
+    extra = {"transactional.id": transactional_id, **(config or {})}
+    producer = Producer(_producer_config(cluster, compression, extra))
+    producer.init_transactions(TIMEOUT_S)
+    return producer
+
+
+def send_all(producer: Producer, topic: str, records: Iterable[Sent]) -> None:
+    """Produces ``records`` in order and waits for every acknowledgement."""
+    failures = _send(producer, topic, records)
+    assert producer.flush(TIMEOUT_S) == 0, "records still unacknowledged"
+    assert not failures, failures
 
 
 def _producer_config(

@@ -6,6 +6,7 @@ source broker's own log files.
 
 from __future__ import annotations
 
+import itertools
 import time
 import uuid
 from dataclasses import dataclass
@@ -23,12 +24,15 @@ from sparkmirror.wire.batch import (
 )
 from tests.kafka.mirror_process import MirrorProcess, stored, wait_until, write_mm2
 from tests.kafka.support import (
+    TIMEOUT_S,
     Sent,
     consume_all,
     contents,
     create_topic,
     produce,
     produce_transaction,
+    send_all,
+    transactional_producer,
 )
 
 # The first test waits for the run that they all look at.
@@ -132,13 +136,63 @@ def _fill_compacted(a: KafkaCluster, name: str) -> None:
         time.sleep(0.4)
 
 
+def _fill_emptied(a: KafkaCluster, name: str) -> None:
+    """Producers whose every record is overwritten by the next one.
+
+    The cleaner keeps the last batch of each, without records, for the sequence number in it.
+    """
+    topic = f"{name}.emptied"
+    create_topic(a, topic, 1, config=COMPACT)
+    for turn in range(4):
+        records = [Sent(value=f"{turn}-{n}".encode(), key=f"k{n}".encode()) for n in range(20)]
+        produce(a, topic, records, compression="lz4" if turn % 2 else "none")
+        time.sleep(0.3)
+    for turn in range(3):  # the active segment is never cleaned
+        produce(a, topic, [Sent(value=b"last", key=f"end-{turn}".encode())])
+        time.sleep(0.4)
+
+
 def _wait_cleaned(a: KafkaCluster, name: str) -> None:
     def cleaned() -> bool:
         batches = stored(a, f"{name}.compacted")
         holes = any(0 < b.count <= b.last_delta for b in batches)
         return holes and any(b.has(DELETE_HORIZON_BIT) for b in batches)
 
+    def emptied() -> bool:
+        return sum(b.count == 0 for b in stored(a, f"{name}.emptied")) >= 2
+
     wait_until(cleaned, "the log cleaner leaves holes and a delete horizon", 90.0)
+    wait_until(emptied, "the log cleaner leaves empty batches", 90.0)
+
+
+def _fill_interleaved(a: KafkaCluster, topic: str) -> int:
+    """Three transactional producers take turns on one partition; returns the committed records.
+
+    In each round all of their transactions are open at once and overlap, and end in another
+    order than they began; which of them abort changes from round to round.
+    """
+    create_topic(a, topic, 1)
+    writers = [transactional_producer(a, f"{topic}-{n}") for n in range(3)]
+    committed = 0
+    for turn in range(6):
+        for writer in writers:
+            writer.begin_transaction()
+        for step in range(3):
+            for number, writer in enumerate(writers):
+                records = [Sent(f"{turn}-{number}-{step}-{n}".encode()) for n in range(5)]
+                send_all(writer, topic, records)
+        produce(a, topic, [Sent(f"{turn} without a transaction".encode())])
+        committed += 1
+        for number in (turn % 3, (turn + 2) % 3, (turn + 1) % 3):
+            if (turn + number) % 2:
+                writers[number].abort_transaction(TIMEOUT_S)
+            else:
+                writers[number].commit_transaction(TIMEOUT_S)
+                committed += 15
+    return committed
+
+
+INTERLEAVED_RECORDS = 6 * (3 * 15 + 1)
 
 
 @pytest.fixture(scope="module")
@@ -148,7 +202,11 @@ def mirrored(
     directory: Path = tmp_path_factory.mktemp("kinds")
     name = f"kinds-{uuid.uuid4().hex[:8]}"
     _fill_compacted(cluster_a, name)
+    _fill_emptied(cluster_a, name)
     _fill(cluster_a, name)
+    for kind in ("interleaved", "interleaved-uncommitted"):
+        committed = _fill_interleaved(cluster_a, f"{name}.{kind}")
+        assert 0 < committed < INTERLEAVED_RECORDS
     _wait_cleaned(cluster_a, name)
     base = write_mm2(
         directory / "mm2.properties",
@@ -156,7 +214,7 @@ def mirrored(
         cluster_b,
         rf"{name}\\..*",
         {
-            "A->B.topics.exclude": r".*\\.uncommitted",
+            "A->B.topics.exclude": r".*uncommitted",
             "A.consumer.max.partition.fetch.bytes": "150000",
         },
     )
@@ -164,7 +222,7 @@ def mirrored(
         directory / "raw.properties",
         cluster_a,
         cluster_b,
-        rf"{name}\\.uncommitted",
+        rf"{name}\\..*uncommitted",
         {"A.consumer.isolation.level": "read_uncommitted"},
     )
     for path in (base, raw):
@@ -244,3 +302,39 @@ def test_compaction_holes_tombstones_and_delete_horizon(mirrored: Mirrored) -> N
     assert 0 < count < 371
     arrived = stored(mirrored.b, f"A.{mirrored.name('compacted')}")
     assert arrived
+
+
+def test_batches_that_compaction_emptied(mirrored: Mirrored) -> None:
+    batches = stored(mirrored.a, mirrored.name("emptied"))
+    assert sum(b.count == 0 for b in batches) >= 2
+    count = mirrored.check("emptied")
+    assert 23 <= count < 83
+    arrived = stored(mirrored.b, f"A.{mirrored.name('emptied')}")
+    assert sum(b.count for b in arrived) == count
+    assert all(b.count for b in arrived)
+
+
+def test_interleaved_transactions_read_committed(mirrored: Mirrored) -> None:
+    topic = mirrored.name("interleaved")
+    assert _producers_overlap(mirrored.a, topic)
+    # Nothing but the committed rounds: half of the transactions were aborted.
+    assert mirrored.check("interleaved", count=6 + 15 * 9) < INTERLEAVED_RECORDS
+    arrived = stored(mirrored.b, f"A.{topic}")
+    assert not any(b.has(CONTROL_BIT) or b.has(TRANSACTIONAL_BIT) for b in arrived)
+
+
+def test_interleaved_transactions_read_uncommitted(mirrored: Mirrored) -> None:
+    kind = "interleaved-uncommitted"
+    assert _producers_overlap(mirrored.a, mirrored.name(kind))
+    assert mirrored.check(kind, isolation="read_uncommitted") == INTERLEAVED_RECORDS
+
+
+def _producers_overlap(cluster: KafkaCluster, topic: str) -> bool:
+    """Whether transactional batches of several producers alternate in the broker's log."""
+    writers = [
+        b.producer_id
+        for b in stored(cluster, topic)
+        if b.has(TRANSACTIONAL_BIT) and not b.has(CONTROL_BIT)
+    ]
+    changes = sum(one != two for one, two in itertools.pairwise(writers))
+    return len(set(writers)) == 3 and changes > 30

@@ -8,14 +8,7 @@ from dataclasses import replace
 
 import pytest
 from confluent_kafka import Consumer
-from confluent_kafka.admin import (
-    AclBinding,
-    AclOperation,
-    AclPermissionType,
-    ConfigResource,
-    ResourcePatternType,
-    ResourceType,
-)
+from confluent_kafka.admin import ConfigResource, ResourceType
 
 from sparkmirror.control.loop import ControlLoop
 from sparkmirror.demo.clusters import KafkaCluster
@@ -469,39 +462,6 @@ def test_a_source_that_was_away_is_told_once_and_comes_back(flow, loops, new_clu
 
 
 # --- permissions ----------------------------------------------------------------------------
-
-
-@pytest.fixture(scope="module")
-def guarded() -> Iterator[KafkaCluster]:
-    """A cluster where clients may not create topics that start with ``east.secret``.
-
-    Clients and broker are the same anonymous principal there, so that one may do all else.
-    """
-    config = {
-        "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
-        "allow.everyone.if.no.acl.found": "true",
-    }
-    with KafkaCluster("G", config=config, heap="300m") as cluster:
-        kafka_cluster = ("kafka-cluster", ResourceType.BROKER, ResourcePatternType.LITERAL)
-        secret = ("east.secret", ResourceType.TOPIC, ResourcePatternType.PREFIXED)
-        bindings = [
-            acl(kafka_cluster, AclOperation.ALL, AclPermissionType.ALLOW),
-            acl(kafka_cluster, AclOperation.CREATE, AclPermissionType.DENY),
-            acl(secret, AclOperation.CREATE, AclPermissionType.DENY),
-        ]
-        guard = admin(cluster)
-        for future in guard.create_acls(bindings).values():
-            future.result(20)
-        yield cluster
-
-
-def acl(
-    resource: tuple[str, ResourceType, ResourcePatternType],
-    operation: AclOperation,
-    permission: AclPermissionType,
-) -> AclBinding:
-    name, kind, pattern = resource
-    return AclBinding(kind, name, pattern, "User:ANONYMOUS", "*", operation, permission)
 
 
 @pytest.fixture

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import http.server
 import logging
 import shutil
 import socket
 import struct
 import subprocess
-import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -23,8 +21,7 @@ from sparkmirror.errors import ConfigError, MirrorError, NotKafka, Unreachable, 
 from sparkmirror.model import ClusterClient
 from sparkmirror.wire.client import Cluster
 from sparkmirror.wire.faults import reach
-
-HOST = "127.0.0.1"
+from tests.kafka.servers import HOST, listener, refused, web_server
 
 
 def client(*servers: str, timeout_ms: int = 1_500, protocol: str = "PLAINTEXT") -> ClusterClient:
@@ -45,34 +42,6 @@ def failure(*servers: str, timeout_ms: int = 1_500, within_s: float = 3.0) -> Mi
     for server in servers:
         assert server in error.what
     return error
-
-
-@contextlib.contextmanager
-def listener(answer: Callable[[socket.socket], None] | None = None) -> Iterator[str]:
-    """A server on a free port that takes connections and gives each to ``answer``, if any."""
-    with socket.create_server((HOST, 0)) as server:
-        taken: list[socket.socket] = []
-
-        def serve() -> None:
-            with contextlib.suppress(OSError):  # the end of the test closes the server
-                while True:
-                    connection, _ = server.accept()
-                    taken.append(connection)
-                    if answer is not None:
-                        answer(connection)
-
-        thread = threading.Thread(target=serve, daemon=True)
-        thread.start()
-        yield f"{HOST}:{server.getsockname()[1]}"
-        server.shutdown(socket.SHUT_RDWR)
-        thread.join(5)
-        for connection in taken:
-            connection.close()
-
-
-def refused() -> str:
-    (port,) = free_ports(1)
-    return f"{HOST}:{port}"
 
 
 def test_a_name_that_does_not_resolve():
@@ -112,22 +81,10 @@ def test_a_server_whose_queue_of_connections_is_full():
     assert "connecting timed out" in error.what
 
 
-class QuietHandler(http.server.SimpleHTTPRequestHandler):
-    def log_message(self, *_: object) -> None:
-        """Keep the test's output clean."""
-
-
 def test_a_web_server():
-    web = http.server.ThreadingHTTPServer((HOST, 0), QuietHandler)
-    thread = threading.Thread(target=web.serve_forever, daemon=True)
-    thread.start()
-    try:
-        # It waits for the end of a line, which Kafka's bytes do not bring.
-        error = failure(f"{HOST}:{web.server_port}", timeout_ms=700, within_s=1.5)
-    finally:
-        web.shutdown()
-        web.server_close()
-        thread.join(5)
+    # It waits for the end of a line, which Kafka's bytes do not bring.
+    with web_server() as server:
+        error = failure(server, timeout_ms=700, within_s=1.5)
     assert isinstance(error, NotKafka)
     assert "web server" in error.what
 

@@ -4,23 +4,26 @@ from __future__ import annotations
 
 import shutil
 import signal
+import threading
 import time
 import uuid
 from pathlib import Path
 
 import psutil
 import pytest
-from confluent_kafka import Consumer, TopicPartition
+from confluent_kafka import OFFSET_INVALID, Consumer, TopicPartition
 
 from sparkmirror.demo.clusters import KafkaCluster
-from tests.kafka.mirror_process import MirrorProcess, wait_until, write_mm2
+from tests.kafka.mirror_process import MirrorProcess, TerminalProcess, wait_until, write_mm2
 from tests.kafka.support import (
     Sent,
+    admin,
     consume_all,
     contents,
     create_topic,
     grow_topic,
     produce,
+    produce_transaction,
     topic_names,
     wait_until_equal,
 )
@@ -160,30 +163,202 @@ def test_both_directions_make_no_loop(
 
 
 @pytest.mark.timeout(240)
-def test_kafka_mirror_maker_files(
+def test_positions_come_back_from_the_offset_storage_topic_alone(
+    cluster_a: KafkaCluster, cluster_b: KafkaCluster, tmp_path: Path
+) -> None:
+    """As when the group's offsets have expired: nothing is lost and nothing copied twice."""
+    name = f"stored{uuid.uuid4().hex[:8]}"
+    create_topic(cluster_a, name, 4)  # the last partition stays empty
+    produce(cluster_a, name, _some(300, 3))
+    # The last offset of partition 0 is then a marker, which no consumer sees.
+    produce_transaction(cluster_a, name, [Sent(b"in a transaction")])
+    path = write_mm2(
+        tmp_path / "mm2.properties", cluster_a, cluster_b, name, source=name, target="T"
+    )
+    arguments = ["run", str(path), "--log-format", "json"]
+    remote, group = f"{name}.{name}", f"__mirror.{name}->T"
+    mirror = MirrorProcess(tmp_path, arguments)
+    try:
+        wait_until(lambda: remote in topic_names(cluster_b), "the remote topic", 90)
+        wait_until(
+            lambda: _committed(cluster_b, group, remote, 3) == [102, 100, 100],
+            "the positions behind the last record and the marker",
+            90,
+        )
+        code, _ = mirror.drain()
+    finally:
+        mirror.kill()
+    assert code == 0, mirror.text()
+
+    admin(cluster_b).delete_consumer_groups([group])[group].result(20)
+    assert _committed(cluster_b, group, remote, 3) == [OFFSET_INVALID] * 3
+    produce(cluster_a, name, _some(80, 4, first=300))
+    again = MirrorProcess(tmp_path, [*arguments, "--once"])
+    assert again.wait(120) == 0, again.text()
+    told = [one["message"] for one in again.documents() if one["type"] == "event"]
+    assert f"{name}->T: 3 positions taken over from mm2-offsets.{name}.internal" in told
+    copied = sum(one["records"] for one in again.documents() if one["type"] == "summary")
+    assert copied == 80
+    assert contents(consume_all(cluster_b, remote)) == contents(consume_all(cluster_a, name))
+    assert _committed(cluster_b, group, remote, 4) == [122, 120, 120, 20]
+
+
+class _Steady:
+    """Writes records to two partitions of ``topic`` until it is stopped."""
+
+    def __init__(self, cluster: KafkaCluster, topic: str) -> None:
+        self._cluster, self._topic = cluster, topic
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+
+    def _run(self) -> None:
+        first = 0
+        while not self._stop.is_set():
+            produce(self._cluster, self._topic, _some(50, 2, first=first))
+            first += 50
+
+    def __enter__(self) -> None:
+        self._thread.start()
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        self._thread.join(30)
+
+
+def _check_drained(
+    target: KafkaCluster, topic: str, positions: list[int], source: KafkaCluster, origin: str
+) -> None:
+    """What is on the target is the head of each source partition, up to the position."""
+    wanted, got = contents(consume_all(source, origin)), contents(consume_all(target, topic))
+    for number, position in enumerate(positions):
+        head = [one for one in wanted if one.partition == number][:position]
+        assert [one for one in got if one.partition == number] == head
+        assert len(head) == position
+
+
+@pytest.mark.timeout(240)
+def test_a_terminal_that_closes_drains_in_order(
+    cluster_a: KafkaCluster, cluster_b: KafkaCluster, tmp_path: Path
+) -> None:
+    name = f"hangup-{uuid.uuid4().hex[:8]}"
+    create_topic(cluster_a, name, 2)
+    work_dir = tmp_path / "work"
+    path = write_mm2(tmp_path / "mm2.properties", cluster_a, cluster_b, name)
+    produce(cluster_a, name, _some(2))
+    mirror = TerminalProcess(tmp_path, ["run", str(path), "--work-dir", str(work_dir)])
+    try:
+        wait_until(lambda: f"A.{name}" in topic_names(cluster_b), "the remote topic", 90)
+        wait_until(lambda: len(consume_all(cluster_b, f"A.{name}")) == 2, "the first records", 90)
+        assert "\x1b[?25l" in mirror.text(), "no live view"
+        children = psutil.Process(mirror.process.pid).children(recursive=True)
+        assert children
+        with _Steady(cluster_a, name):
+            wait_until(lambda: len(consume_all(cluster_b, f"A.{name}")) > 500, "steady traffic")
+            mirror.close()
+            assert mirror.process.wait(15) == 0
+    finally:
+        mirror.kill()
+    log = (work_dir / "sparkmirror.log").read_text(encoding="utf-8")
+    assert "drained: all that was read is written" in log
+    assert " ERROR " not in log
+    positions = _committed(cluster_b, "__mirror.A->B", f"A.{name}", 2)
+    _check_drained(cluster_b, f"A.{name}", positions, cluster_a, name)
+    gone, alive = psutil.wait_procs(children, timeout=5)
+    assert not alive
+    assert gone
+
+
+@pytest.mark.timeout(240)
+def test_connect_mirror_maker_serves_the_named_clusters_only(
+    cluster_a: KafkaCluster, cluster_b: KafkaCluster, tmp_path: Path
+) -> None:
+    name = f"served{uuid.uuid4().hex[:8]}"
+    a, b = f"a{name}", f"b{name}"
+    for cluster in (cluster_a, cluster_b):
+        create_topic(cluster, name, 2)
+        produce(cluster, name, _some(60))
+    extra = {f"{b}->{a}.enabled": "true", f"{b}->{a}.topics": name}
+    path = write_mm2(
+        tmp_path / "mm2.properties", cluster_a, cluster_b, name, extra, source=a, target=b
+    )
+
+    def serve(clusters: list[str]) -> MirrorProcess:
+        arguments = [str(path), "--clusters", *clusters]
+        return MirrorProcess(tmp_path, arguments, command="connect-mirror-maker")
+
+    mirror = serve([b, "unknown"])
+    try:
+        wait_until_equal(cluster_a, name, cluster_b, f"{a}.{name}", timeout_s=90)
+        assert mirror.drain(number=signal.SIGINT)[0] == 0, mirror.text()
+    finally:
+        mirror.kill()
+    # Neither the remote topic nor an internal one of the flow into a.
+    assert not [topic for topic in topic_names(cluster_a) if b in topic]
+
+    mirror = serve([a])
+    try:
+        produce(cluster_a, name, _some(10))
+        wait_until_equal(cluster_b, name, cluster_a, f"{b}.{name}", timeout_s=90)
+        assert mirror.drain()[0] == 143, mirror.text()
+    finally:
+        mirror.kill()
+    assert len(consume_all(cluster_b, f"{a}.{name}")) == 60
+
+    nobody = serve(["unknown"])
+    assert nobody.wait(30) == 2
+    assert nobody.text().count("error: ") == 1
+    assert "--clusters" in nobody.text()
+    assert "Traceback" not in nobody.text()
+
+
+@pytest.mark.timeout(240)
+def test_kafka_mirror_maker_flags_exit_codes_and_signals(
     cluster_a: KafkaCluster, cluster_b: KafkaCluster, tmp_path: Path
 ) -> None:
     name = f"mm1-{uuid.uuid4().hex[:8]}"
-    create_topic(cluster_a, name, 2)
-    produce(cluster_a, name, _some(120))
+    for topic in (f"{name}.in", f"{name}.out"):
+        create_topic(cluster_a, topic, 2)
+        produce(cluster_a, topic, _some(120))
     consumer, producer = tmp_path / "consumer.properties", tmp_path / "producer.properties"
     consumer.write_text(
         f"bootstrap.servers={cluster_a.bootstrap_servers}\ngroup.id={name}\n"
         "auto.offset.reset=earliest\n"
     )
     producer.write_text(f"bootstrap.servers={cluster_b.bootstrap_servers}\nacks=all\n")
-    mirror = MirrorProcess(
-        tmp_path,
-        [
-            *("--consumer.config", str(consumer), "--producer.config", str(producer)),
-            *("--whitelist", f"{name},no-such-topic", "--num.streams", "2"),
-        ],
-        module="kafka_mirror_maker",
-    )
+    arguments = [
+        *("--consumer.config", str(consumer), "--producer.config", str(producer)),
+        *("--include", f"{name}.in,no-such-topic", "--whitelist", ".*", "--num.streams", "2"),
+        *("--offset.commit.interval.ms", "1000", "--abort.on.send.failure", "true"),
+        "--new.consumer",
+    ]
+    mirror = MirrorProcess(tmp_path, arguments, command="kafka-mirror-maker")
     try:
-        wait_until(lambda: name in topic_names(cluster_b), "the topic at the target", 90)
-        wait_until_equal(cluster_a, name, cluster_b, name, timeout_s=90)
-        mirror.drain()
+        wait_until(lambda: f"{name}.in" in topic_names(cluster_b), "the topic at the target", 90)
+        wait_until_equal(cluster_a, f"{name}.in", cluster_b, f"{name}.in", timeout_s=90)
+        # Two streams: each has a partition.
+        assert len(_pipeline_workers(mirror.process.pid)) >= 2
+        with _Steady(cluster_a, f"{name}.in"):
+            wait_until(lambda: len(consume_all(cluster_b, f"{name}.in")) > 500, "steady traffic")
+            code, seconds = mirror.drain()
     finally:
         mirror.kill()
-    assert _committed(cluster_a, name, name, 2) == [60, 60]
+    assert code == 143, mirror.text()
+    assert seconds < 10
+    assert "--whitelist is ignored" in mirror.text()
+    assert "--new.consumer has no effect" in mirror.text()
+    assert f"{name}.out" not in topic_names(cluster_b)
+    positions = _committed(cluster_a, name, f"{name}.in", 2)
+    _check_drained(cluster_b, f"{name}.in", positions, cluster_a, f"{name}.in")
+
+    # It goes on at the group's offsets, and a failure while it runs ends it with 255.
+    produce(cluster_a, f"{name}.in", _some(10))
+    mirror = MirrorProcess(tmp_path, arguments, command="kafka-mirror-maker")
+    try:
+        wait_until_equal(cluster_a, f"{name}.in", cluster_b, f"{name}.in", timeout_s=90)
+        children = psutil.Process(mirror.process.pid).children(recursive=True)
+        next(child for child in children if child.name() == "java").kill()
+        assert mirror.wait(30) == 255, mirror.text()
+    finally:
+        mirror.kill()
+    assert "Spark does not answer any more" in mirror.text()
+    assert "Traceback" not in mirror.text()

@@ -6,6 +6,7 @@ Signals, exit codes and terminals are properties of processes, so the tests star
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import subprocess
@@ -66,8 +67,12 @@ class World:
         self.calls: list[str] = []
 
     def say(self, call: str) -> None:
+        """Into a file too: the standard streams of some runs go away."""
         self.calls.append(call)
-        print(f"[{call}]", file=sys.stderr, flush=True)
+        with Path(f"{self.scenario.work_dir}.calls").open("a", encoding="utf-8") as file:
+            file.write(f"{call}\n")
+        with contextlib.suppress(OSError):
+            print(f"[{call}]", file=sys.stderr, flush=True)
 
     def run_s(self) -> float:
         return time.monotonic() - self.began_s if self.began_s else 0.0
@@ -197,9 +202,7 @@ def main() -> int:
         control=lambda settings, **_: FakeControl(world, settings),
         flow=lambda settings, **_: FakeFlow(world, settings),
     )
-    code = run_mirror(settings, options, parts=parts)
-    print(f"code={code}", file=sys.stderr, flush=True)
-    return code
+    return run_mirror(settings, options, parts=parts)
 
 
 if __name__ == "__main__":

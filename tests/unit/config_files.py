@@ -1,6 +1,8 @@
 """Small MirrorMaker files for tests."""
 
-from collections.abc import Sequence
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -52,3 +54,15 @@ def refused(directory: Path, text: str, clusters: Sequence[str] = ()) -> ConfigE
     assert error.where.startswith(str(directory / "mm2.properties"))
     assert error.exit_code == 2
     return error
+
+
+@contextmanager
+def without_root() -> Iterator[None]:
+    """Root's rights dropped for as long as the block runs: no file is locked to root."""
+    user = os.geteuid()
+    if user == 0:
+        os.seteuid(65534)
+    try:
+        yield
+    finally:
+        os.seteuid(user)

@@ -353,22 +353,97 @@ def test_ctrl_c_in_a_terminal_drains_and_again_stops(terminal: Callable[..., Ter
     assert run.end() == 130
 
 
-def test_a_terminal_that_closes_ends_the_run_in_order(tmp_path: Path) -> None:
-    run = Terminal(tmp_path)
-    try:
-        run.until("A->B")
-        os.close(run.fd)
-        deadline_s = time.monotonic() + 15
-        while time.monotonic() < deadline_s:
-            if os.waitpid(run.pid, os.WNOHANG)[0]:
-                break
-            time.sleep(0.05)
-        else:
-            raise AssertionError("the run went on without its terminal")
-    finally:
-        if psutil.pid_exists(run.pid):
-            os.kill(run.pid, signal.SIGKILL)
-            os.waitpid(run.pid, 0)
+def calls(tmp_path: Path) -> list[str]:
+    """What the run asked of pipeline and control plane, in order."""
+    return (tmp_path / "run.calls").read_text(encoding="utf-8").splitlines()
+
+
+def drained_in_order(tmp_path: Path) -> None:
+    """The queries were told to end and given time, nothing failed, and the log says so."""
+    assert calls(tmp_path)[:3] == ["prepare", "control.start", "flow.start"]
+    after = [call for call in calls(tmp_path)[3:] if call != "refresh"]
+    assert after[0] == "drain"
+    assert sorted(after[1:]) == ["control.stop", "flow.stop grace=True"]
     log = (tmp_path / "run" / "sparkmirror.log").read_text(encoding="utf-8")
-    # Whoever writes to the terminal first finds it gone: the view, or the notice of the drain.
-    assert "draining" in log or "the terminal is gone" in log
+    assert log.count("draining: everything read is being written") == 1
+    assert log.count("drained: all that was read is written") == 1
+    assert "ERROR" not in log
+    assert "stopping at once" not in log
+
+
+@pytest.mark.parametrize("hangups", [0, 3])
+def test_a_terminal_that_closes_ends_the_run_in_order(tmp_path: Path, hangups: int) -> None:
+    """The kernel sends SIGHUP and ends the input; a shell may send SIGHUP once more, later."""
+    run = Terminal(tmp_path, rest_s=1.0, sigterm_exit_code=42)
+    run.until("A->B")
+    os.close(run.fd)
+    for _ in range(hangups):
+        time.sleep(0.2)
+        os.kill(run.pid, signal.SIGHUP)
+    assert ended(run.pid) == 42
+    drained_in_order(tmp_path)
+    assert "refresh" not in calls(tmp_path)
+
+
+def test_hangup_with_an_open_terminal_looks_for_new_topics(
+    terminal: Callable[..., Terminal], tmp_path: Path
+) -> None:
+    run = terminal()
+    run.until("A->B")
+    os.kill(run.pid, signal.SIGHUP)
+    run.until("topic new: created A.new")
+    os.write(run.fd, b"q")
+    assert run.end() == 0
+    drained_in_order(tmp_path)
+    assert "refresh" in calls(tmp_path)
+
+
+def ended(pid: int, timeout_s: float = 20.0) -> int:
+    """Exit code of the child ``pid``; kills it when it takes longer."""
+    deadline_s = time.monotonic() + timeout_s
+    while time.monotonic() < deadline_s:
+        found, status = os.waitpid(pid, os.WNOHANG)
+        if found:
+            return os.waitstatus_to_exitcode(status)
+        time.sleep(0.05)
+    os.kill(pid, signal.SIGKILL)
+    os.waitpid(pid, 0)
+    raise AssertionError("the run went on")
+
+
+@pytest.mark.parametrize("log_format", ["text", "json"])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_readers_that_went_away_do_not_disturb_the_drain(
+    tmp_path: Path, number: int, log_format: str
+) -> None:
+    """As in ``sparkmirror run FILE 2>&1 | head``: both streams end in a closed pipe."""
+    scenario = {"work_dir": str(tmp_path / "run"), "log_format": log_format, "warning": "a"}
+    with subprocess.Popen(
+        [sys.executable, str(SCRIPT), json.dumps(scenario)],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+    ) as process:
+        assert process.stdout is not None
+        assert any(b"flow.start" in line for line in process.stdout)
+        process.stdout.close()
+        time.sleep(0.8)  # progress lines meet the closed pipe
+        process.send_signal(number)
+        assert process.wait(20) == 0
+    drained_in_order(tmp_path)
+
+
+def test_an_error_keeps_its_exit_code_when_nobody_can_read_it(tmp_path: Path) -> None:
+    scenario = {"work_dir": str(tmp_path / "run"), "query_fails_s": 1.0}
+    with subprocess.Popen(
+        [sys.executable, str(SCRIPT), json.dumps(scenario)],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+    ) as process:
+        assert process.stdout is not None
+        assert any(b"flow.start" in line for line in process.stdout)
+        process.stdout.close()
+        assert process.wait(20) == 1
+    text = (tmp_path / "run" / "sparkmirror.log").read_text(encoding="utf-8")
+    assert "the query failed: boom" in text

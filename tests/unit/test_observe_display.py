@@ -183,9 +183,37 @@ def test_a_terminal_that_goes_away_does_not_end_the_run() -> None:
 
     console = Console(file=Gone(), width=80, height=30, force_terminal=True)
     display = LiveDisplay(version="0", master="m", log_dir=Path("/x"), keys=False, console=console)
+    display.warning("first")
     display.update([BUSY])
     display.update([HALTED])
+    display.notice("while it is open")
+    display.toggle_topics()
     display.close()
+    display.notice("after the end")
+    display.summary([BUSY])
+
+
+def test_a_terminal_that_goes_away_later_is_given_up_quietly() -> None:
+    """Its last picture, the notices after it and the summary meet a stream that fails."""
+
+    class Failing(io.StringIO):
+        fails = False
+
+        def write(self, text: str) -> int:
+            if self.fails:
+                raise OSError(5, "Input/output error")
+            return super().write(text)
+
+    out = Failing()
+    console = Console(file=out, width=80, height=30, force_terminal=True)
+    display = LiveDisplay(version="0", master="m", log_dir=Path("/x"), keys=False, console=console)
+    display.update([BUSY])
+    out.fails = True
+    display.summary([BUSY])
+    display.notice("after the end")
+    out.fails = False
+    display.notice("the view is given up, even if the terminal works again")
+    assert "even if" not in out.getvalue()
 
 
 def line_display(*, json_lines: bool) -> tuple[io.StringIO, Ticks, LineDisplay]:

@@ -1,14 +1,13 @@
 """Java properties files: the same keys and values as java.util.Properties, and better errors."""
 
-import os
 import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from sparkmirror.config.properties import Entry, load_properties, parse_properties
 from sparkmirror.errors import ConfigError
+from tests.unit.config_files import without_root
 from tests.vectors import load
 
 FILE = Path("mm2.properties")
@@ -133,23 +132,13 @@ def test_a_path_through_a_file(tmp_path: Path) -> None:
         load_properties(tmp_path / "file" / "x")
 
 
-@pytest.fixture
-def without_root() -> Iterator[None]:
-    """Drop root's rights, to whom no file is locked."""
-    user = os.geteuid()
-    if user == 0:
-        os.seteuid(65534)
-    yield
-    os.seteuid(user)
-
-
-@pytest.mark.usefixtures("without_root")
 def test_a_file_without_permission() -> None:
     with tempfile.TemporaryDirectory() as directory:
+        Path(directory).chmod(0o755)
         path = Path(directory) / "locked.properties"
         path.write_text("a=b")
         path.chmod(0)
-        with pytest.raises(ConfigError, match="permission denied") as caught:
+        with without_root(), pytest.raises(ConfigError, match="permission denied") as caught:
             load_properties(path)
     assert caught.value.where == str(path)
 

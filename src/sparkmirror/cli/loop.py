@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from sparkmirror.cli.errors import EXIT_INTERRUPTED, show_error
 from sparkmirror.cli.parts import ControlPart, FlowPart, RunOptions
 from sparkmirror.cli.processes import child_processes, end_processes
-from sparkmirror.cli.signals import Signals
+from sparkmirror.cli.signals import Signals, standard_terminals
 from sparkmirror.errors import ConfigError, MirrorError
 from sparkmirror.model import MirrorSettings
 from sparkmirror.observe.keys import Keys
@@ -94,6 +94,7 @@ class RunLoop:
         self._keys = keys
         self._meters = {flow.name: FlowMeter(flow.name) for flow in settings.flows if flow.enabled}
         self._children_before = child_processes()
+        self._terminals = standard_terminals()
         self._control: ControlPart | None = None
         self._flow: FlowPart | None = None
         self._collecting = False
@@ -184,7 +185,11 @@ class RunLoop:
 
     def _on_signal(self, number: int) -> None:
         if number == signal.SIGHUP:
-            self._begin_refresh()
+            # The kernel sends it when the terminal closes, and users send it to a running mirror.
+            if standard_terminals() != self._terminals:
+                self._on_terminal_gone()
+            else:
+                self._begin_refresh()
             return
         now_s = time.monotonic()
         if self._stop_signal is not None:
@@ -210,8 +215,17 @@ class RunLoop:
             elif key == "q":
                 self._on_signal(signal.SIGINT)
             elif key == TERMINAL_GONE:
-                # Nobody watches any more, and nobody could press Ctrl+C: end in order.
-                self._on_signal(signal.SIGTERM)
+                self._on_terminal_gone()
+
+    def _on_terminal_gone(self) -> None:
+        """Nobody watches any more, and nobody could press Ctrl+C: end in order.
+
+        It is told in several ways at once (SIGHUP, sometimes twice, and the end of the keys), so
+        only the first one counts, and none of them is a second stop signal.
+        """
+        if self._stop_signal is None:
+            _log.info("the terminal is gone: ending in order")
+            self._on_signal(signal.SIGTERM)
 
     def _begin_drain(self, text: str) -> None:
         assert self._control is not None
@@ -340,6 +354,7 @@ class RunLoop:
         views = self.views()
         self._stop_parts()
         self._display.update(views)
+        _log.info("%s", phase)
         self._display.phase(phase)
         self._display.summary(views)
         return views

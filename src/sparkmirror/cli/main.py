@@ -152,8 +152,8 @@ def run(
     """Run the flows of a MirrorMaker 2 file until Ctrl+C (or, with --once, until all is copied).
 
     Ctrl+C or SIGTERM drains: everything read is written, positions are committed, and the command
-    ends within ten seconds. A second one stops at once and loses nothing. SIGHUP looks for new
-    topics and partitions at once.
+    ends within ten seconds. A second one stops at once and loses nothing. A terminal that
+    closes drains, too. SIGHUP otherwise looks for new topics and partitions at once.
 
     Exit codes: 0 ended as asked, 1 something failed on the way or (--once) a partition was not
     copied, 2 wrong usage or configuration, 3 the start failed, 130 stopped at once.

@@ -26,6 +26,7 @@ from sparkmirror.model import MirrorSettings
 from sparkmirror.observe.keys import Keys
 from sparkmirror.observe.lines import Display, LineDisplay
 from sparkmirror.observe.logs import LOG_FILE_NAME, close_logs, open_logs, register_secret
+from sparkmirror.observe.streams import flush_or_discard
 from sparkmirror.observe.view import LiveDisplay
 
 __all__ = ["Parts", "RunOptions", "run_mirror", "tool_version"]
@@ -82,6 +83,8 @@ def run_mirror(
         shown = show_error(error, debug=options.debug, json_lines=options.json_lines)
         expected = isinstance(error, MirrorError) and not isinstance(error, ConfigError)
         return options.start_failure_exit_code if expected else shown.exit_code
+    finally:
+        flush_or_discard((sys.stdout, sys.stderr))
 
 
 def _run_shown(settings: MirrorSettings, options: RunOptions, parts: Parts | None) -> int:

@@ -9,9 +9,15 @@ import threading
 from collections.abc import Callable
 from types import FrameType, TracebackType
 
-__all__ = ["Signals"]
+__all__ = ["Signals", "standard_terminals"]
 
+_STANDARD_STREAMS = (0, 1, 2)
 _WATCHED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+def standard_terminals() -> tuple[int, ...]:
+    """Those of the standard streams that are an open terminal at this moment."""
+    return tuple(number for number in _STANDARD_STREAMS if os.isatty(number))
 
 
 class Signals:

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
-from sparkmirror.control.internal import create_internal_topics
+from sparkmirror.control.internal import create_internal_topics, offset_storage_topic
 from sparkmirror.control.positions import check_group_is_free, seed_positions
 from sparkmirror.control.topics import (
     Assignment,
@@ -113,7 +113,8 @@ class FlowControl:
         seeding = seed_positions(self.target, self.settings, assignment)
         if seeding.seeded:
             count = len(seeding.seeded)
-            self._say(f"{self.name}: {count} positions taken over from Java's MirrorMaker 2")
+            topic = offset_storage_topic(self.settings)
+            self._say(f"{self.name}: {count} positions taken over from {topic}")
         if seeding.skipped:
             self._say(f"{self.name}: {seeding.skipped} stored offsets could not be read")
         if self._once:

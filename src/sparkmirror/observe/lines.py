@@ -24,7 +24,6 @@ from __future__ import annotations
 
 import json
 import logging
-import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
@@ -34,6 +33,7 @@ from rich.console import Console
 
 from sparkmirror.model import Halt, TopicPartition
 from sparkmirror.observe.meter import FlowView
+from sparkmirror.observe.streams import discard
 from sparkmirror.observe.summary import summary_table
 from sparkmirror.observe.units import (
     clock_text,
@@ -239,14 +239,5 @@ class LineDisplay:
             self._stream.flush()
         except OSError as error:
             _log.warning("progress lines cannot be written (%s); the mirror goes on", error)
-            _discard(self._stream)
+            discard(self._stream)
             self._stream = None
-
-
-def _discard(stream: TextIO) -> None:
-    """Point the broken stream at nothing, so that Python's last flush does not fail either."""
-    null = os.open(os.devnull, os.O_WRONLY)
-    try:
-        os.dup2(null, stream.fileno())
-    finally:
-        os.close(null)

@@ -11,11 +11,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rich.cells import cell_len, set_cell_size
-from rich.console import Console, Group
+from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.text import Text
 
 from sparkmirror.observe.meter import FlowView, TopicRow
+from sparkmirror.observe.streams import discard
 from sparkmirror.observe.summary import halt_lines, summary_table
 from sparkmirror.observe.units import (
     clock_text,
@@ -217,7 +218,10 @@ def _topics(views: Sequence[FlowView], width: int, rows_max: int) -> list[Text]:
 
 
 class LiveDisplay:
-    """Keeps the picture on the terminal up to date; draws only when it would look different."""
+    """Keeps the picture on the terminal up to date; draws only when it would look different.
+
+    A terminal that goes away ends the view, not the mirror: nothing here raises for it.
+    """
 
     def __init__(
         self,
@@ -245,6 +249,7 @@ class LiveDisplay:
         self._shown: list[str] = []
         self._live: Live | None = None
         self._closed = False
+        self._gone = False
 
     def phase(self, text: str) -> None:
         """Show ``text`` beside the name and redraw."""
@@ -253,13 +258,12 @@ class LiveDisplay:
 
     def warning(self, text: str) -> None:
         """Print a remark above the picture, where it stays."""
-        console = self._live.console if self._live is not None else self._console
-        console.print(Text.assemble(("warning: ", "bold yellow"), text), highlight=False)
+        self._print(Text.assemble(("warning: ", "bold yellow"), text))
 
     def notice(self, text: str) -> None:
         """Add a line to the recent notices."""
         if self._closed:
-            self._console.print(Text(f"{clock_text(self._run_s())} {text}"))
+            self._print(Text(f"{clock_text(self._run_s())} {text}"))
             return
         self._notices.append((self._run_s(), text))
         self._draw()
@@ -279,20 +283,35 @@ class LiveDisplay:
         """Leave the last picture where it is and print the summary below it."""
         run_s = self._ticks_s() - self._started_s
         self.close()
-        self._console.print(summary_table(views, run_s))
+        self._print(summary_table(views, run_s))
 
     def close(self) -> None:
         """Leave the last picture on the terminal and show the cursor again."""
         self._closed = True
         if self._live is not None:
             live, self._live = self._live, None
-            live.stop()
+            self._on_terminal(live.stop)
+
+    def _print(self, shown: RenderableType) -> None:
+        console = self._live.console if self._live is not None else self._console
+        self._on_terminal(lambda: console.print(shown, highlight=False))
+
+    def _on_terminal(self, write: Callable[[], object]) -> None:
+        """Call ``write``, which writes to the terminal, unless that is gone."""
+        if self._gone:
+            return
+        try:
+            write()
+        except OSError as error:
+            _log.warning("the terminal is gone (%s); the mirror goes on without the view", error)
+            self._gone = True
+            discard(self._console.file)
 
     def _run_s(self) -> int:
         return int(self._ticks_s() - self._started_s)
 
     def _draw(self) -> None:
-        if self._closed:
+        if self._closed or self._gone:
             return
         busy = not any(view.partitions_reported for view in self._views)
         frame = Frame(
@@ -317,12 +336,7 @@ class LiveDisplay:
         if shown == self._shown:  # figures changed, but not what is seen of them
             return
         self._shown = shown
-        try:
-            self._show(Group(*lines))
-        except OSError as error:
-            _log.warning("the terminal is gone (%s); the mirror goes on without the view", error)
-            self._closed = True
-            self._live = None
+        self._on_terminal(lambda: self._show(Group(*lines)))
 
     def _show(self, picture: Group) -> None:
         if self._live is None:

