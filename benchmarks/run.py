@@ -176,6 +176,8 @@ class Bench:
         for key in self.peers:
             if key == "mm1" or (key != "sparkmirror" and extra):
                 continue
+            if key == "mm2-default" and rate > PROBE_RATE_MAX:
+                continue
             topic, partitions = f"probe-{name}-{key}", 12
             remote = PEERS[key].remote.format(topic=topic)
             create(self.a.bootstrap_servers, topic, partitions)
@@ -282,9 +284,11 @@ def main() -> int:
                 else:
                     short = {"sparkmirror.epoch.seconds": "15"}
                     steps.append(partial(bench.latency, EPOCHS, 100, 35.0, short))
+            paths = []
             for step in steps:
                 step()
-            paths = report.write(bench.results, options.out)
+                # After each step: a failure later on must not lose what was measured.
+                paths = report.write(bench.results, options.out)
         say("written: " + ", ".join(str(path) for path in paths))
     finally:
         shutil.rmtree(work, ignore_errors=True)

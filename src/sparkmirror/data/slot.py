@@ -159,7 +159,7 @@ class SlotReader:
             if starved:
                 timeout_s = _STARVED_S
             ready = select.select([*source_sockets, *control_sockets], [], [], timeout_s)[0]
-            if not ready and not source_sockets and not starved:
+            if not ready and not source_sockets and timeout_s <= 0:
                 time.sleep(0.01)  # every broker is backing off
             for sock in ready:
                 if sock in control_sockets:
