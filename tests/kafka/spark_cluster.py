@@ -25,17 +25,24 @@ from sparkmirror.demo.probe import free_ports
 _WORKER_CORES = 2
 
 
-def plain_python(directory: Path) -> Path:
-    """An interpreter that has PySpark and its requirements, but nothing that we ship."""
+def plain_python(directory: Path) -> tuple[Path, Path]:
+    """An interpreter that has PySpark and its requirements, but nothing that we ship.
+
+    Also the directory of what it lacks, sparkmirror aside, for the driver, which must have the
+    same interpreter.
+    """
     venv.create(directory, with_pip=False, symlinks=True)
     interpreter = directory / "bin" / "python"
     version = f"python{sys.version_info.major}.{sys.version_info.minor}"
     packages = directory / "lib" / version / "site-packages"
     ours = re.compile(rf"(__editable__\.|_+)?({'|'.join(SHIPPED)})([.\-_].*)?$", re.IGNORECASE)
+    lacking = directory / "lacking"
+    lacking.mkdir()
     for entry in Path(sysconfig.get_paths()["purelib"]).iterdir():
-        if not ours.match(entry.name) and entry.suffix != ".pth":
-            (packages / entry.name).symlink_to(entry)
-    return interpreter
+        if entry.suffix != ".pth":
+            place = lacking if ours.match(entry.name) else packages
+            (place / entry.name).symlink_to(entry)
+    return interpreter, lacking
 
 
 class SparkCluster:

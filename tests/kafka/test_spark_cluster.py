@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 import uuid
@@ -65,8 +66,10 @@ def test_a_worker_that_dies_under_load_loses_nothing(
     create_topic(cluster_a, topic, PARTITIONS)
     path = write_mm2(tmp_path / "mm2.properties", cluster_a, cluster_b, topic)
     # The driver has sparkmirror; the workers, with the same interpreter, do not.
-    monkeypatch.setenv("PYSPARK_PYTHON", str(plain_python(tmp_path / "python")))
-    monkeypatch.setenv("PYTHONPATH", str(Path(sparkmirror.__file__).parent.parent))
+    interpreter, lacking = plain_python(tmp_path / "python")
+    monkeypatch.setenv("PYSPARK_PYTHON", str(interpreter))
+    source = Path(sparkmirror.__file__).parent.parent
+    monkeypatch.setenv("PYTHONPATH", f"{source}{os.pathsep}{lacking}")
     with SparkCluster(tmp_path) as spark:
         load = _Load(cluster_a, topic)
         work = ["--work-dir", str(tmp_path / "work")]

@@ -7,6 +7,7 @@ unpacks next to every executor.
 
 from __future__ import annotations
 
+import importlib.metadata
 import importlib.util
 import tarfile
 from pathlib import Path
@@ -30,7 +31,7 @@ def python_archive(directory: Path) -> dict[str, str]:
     with tarfile.open(path, "w:gz", compresslevel=1) as archive:
         present = [name for name in _OPTIONAL if importlib.util.find_spec(name) is not None]
         for name in (*SHIPPED, *present):
-            for place in _places(name):
+            for place in [*_places(name), *_metadata(name)]:
                 archive.add(place, arcname=place.name, filter=_without_caches)
     return {
         "spark.archives": f"{path.as_uri()}#{_UNPACKED}",
@@ -51,6 +52,16 @@ def _places(name: str) -> list[Path]:
     # Wheels with compiled parts keep the libraries they need in a neighbour of that name.
     libraries = package.parent / f"{name}.libs"
     return [package, libraries] if libraries.is_dir() else [package]
+
+
+def _metadata(name: str) -> set[Path]:
+    """The distribution's own description: some packages look up their version there."""
+    found = set()
+    for distribution in importlib.metadata.packages_distributions().get(name, []):
+        for file in importlib.metadata.files(distribution) or []:
+            if file.name == "METADATA":
+                found.add(Path(str(file.locate())).parent)
+    return found
 
 
 def _without_caches(entry: tarfile.TarInfo) -> tarfile.TarInfo | None:
