@@ -178,7 +178,7 @@ class StoredBatch:
 def stored(cluster: KafkaCluster, topic: str) -> list[StoredBatch]:
     """Headers of all magic 2 batches of a topic, read from the first node's log files."""
     found = []
-    for path in sorted(Path(cluster.log_path()).parent.rglob(f"{topic}-*/*.log")):
+    for path in sorted(Path(cluster.log_path()).parent.rglob(f"{topic}-[0-9]*/*.log")):
         data, at = path.read_bytes(), 0
         while at + HEADER_BYTES <= len(data):
             fields = HEADER.unpack_from(data, at)
