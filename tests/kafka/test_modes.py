@@ -190,7 +190,8 @@ def test_positions_come_back_from_the_offset_storage_topic_alone(
         mirror.kill()
     assert code == 0, mirror.text()
 
-    admin(cluster_b).delete_consumer_groups([group])[group].result(20)
+    guard = admin(cluster_b)  # kept: what it was asked for goes with it
+    guard.delete_consumer_groups([group])[group].result(20)
     assert _committed(cluster_b, group, remote, 3) == [OFFSET_INVALID] * 3
     produce(cluster_a, name, _some(80, 4, first=300))
     again = MirrorProcess(tmp_path, [*arguments, "--once"])
