@@ -54,10 +54,10 @@ def paragraph(
 
 
 SERVERS = {
-    "unresolved": ("does not resolve", "bootstrap.servers"),
-    "refused": ("connection refused", "bootstrap.servers"),
-    "silent": ("never answers", "bootstrap.servers"),
-    "web": ("web server", "bootstrap.servers"),
+    "unresolved": ("does not resolve", "Check the spelling of the host name"),
+    "refused": ("connection refused", "Check that the broker runs and listens"),
+    "silent": ("never answers", "Check that the port is a Kafka listener"),
+    "web": ("web server", "it must be a PLAINTEXT listener of a Kafka broker"),
 }
 
 
