@@ -117,7 +117,8 @@ def grow_topic(cluster: KafkaCluster, topic: str, partitions: int) -> None:
 def topic_config(cluster: KafkaCluster, topic: str) -> dict[str, str]:
     """Effective configuration of a topic."""
     resource = ConfigResource(ResourceType.TOPIC, topic)
-    entries = admin(cluster).describe_configs([resource])[resource].result(TIMEOUT_S)
+    client = admin(cluster)
+    entries = client.describe_configs([resource])[resource].result(TIMEOUT_S)
     return {name: entry.value for name, entry in entries.items()}
 
 
