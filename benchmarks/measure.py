@@ -15,7 +15,7 @@ from confluent_kafka import Consumer, KafkaException, TopicPartition
 
 __all__ = ["CatchUp", "TreeWatch", "end_offsets", "latencies", "quantiles", "watch_catch_up"]
 
-SAMPLE_S = 0.1
+SAMPLE_S = 0.2
 LOW, HIGH = 0.15, 0.9
 """Steady state is what happens between these shares of the records."""
 

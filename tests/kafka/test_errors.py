@@ -152,9 +152,10 @@ def test_all_servers_are_tried_and_named():
         assert part in error.what
 
 
-def test_a_security_protocol_that_is_not_supported_is_named():
-    with pytest.raises(Unsupported, match=r"security\.protocol=SASL_SSL"):
+def test_a_login_that_is_missing_is_named():
+    with pytest.raises(ConfigError, match=r"takes a login \(sasl\.mechanism=GSSAPI\)") as caught:
         reach(client("localhost:1", protocol="SASL_SSL"))
+    assert "sasl.jaas.config" in caught.value.do
 
 
 @pytest.mark.parametrize("server", ["localhost", "localhost:", ":9092", "localhost:0", "h:99999"])

@@ -48,12 +48,20 @@ from tests.unit.config_files import BASE, LINE, load, refused
         ("B.bootstrap.servers=", "B.bootstrap.servers= is empty", "at least one"),
         # unavailable or impossible
         ("security.protocol=abc", "security.protocol=abc is not one of", "PLAINTEXT, SSL"),
-        ("B.security.protocol=SSL", "Cluster 'B': security.protocol=SSL is not supp", "PLAINTEXT"),
-        ("A.security.protocol=sasl_ssl", "Cluster 'A': security.protocol=SASL_SSL", "PLAINTEXT"),
         (
-            "A.consumer.security.protocol=SASL_PLAINTEXT",
-            "Cluster 'A': security.protocol=SASL_PLAINTEXT is not supported yet",
-            "PLAINTEXT",
+            "B.security.protocol=SASL_SSL",
+            "Cluster 'B': security.protocol=SASL_SSL takes a login",
+            "KafkaClient",
+        ),
+        (
+            "A.consumer.security.protocol=plaintextsasl",
+            "takes a login (sasl.mechanism=GSSAPI)",
+            "java.security.auth.login.config",
+        ),
+        (
+            "B.ssl.truststore.type=BCFKS\nB.security.protocol=ssl",
+            "Cluster 'B': ssl.truststore.type=BCFKS is not supported",
+            "JKS, PKCS12, PEM",
         ),
         ("B.exactly.once.source.support=enabled", "exactly-once is not available", "Remove"),
         ("A->B.exactly.once.support=required", "exactly-once is not available", "Remove"),

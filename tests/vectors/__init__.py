@@ -3,7 +3,8 @@
 ``policies``, ``should_replicate``, ``filters``, ``mm_config`` and ``mm1_include`` come from
 MirrorMaker 2 4.3.0 and MirrorMaker 1 3.9.1, ``scoping`` from MirrorMakerConfig and
 MirrorSourceConfig 4.3.0 with generated files, ``java_regex`` and ``java_properties`` from
-``java.util`` (JDK 17), the ``.tsv`` files from the configuration definitions of 4.3.0.
+``java.util`` (JDK 17), ``jaas`` from Kafka's JaasConfig 4.3.0 and the JDK's own, the
+``.tsv`` files from the configuration definitions of 4.3.0.
 """
 
 import json

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import logging
 import os
-import re
 import sys
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -20,6 +19,7 @@ from sparkmirror.cli.loop import RunLoop
 from sparkmirror.cli.parts import ControlPart, FlowPart, Parts, RunOptions
 from sparkmirror.cli.signals import Signals
 from sparkmirror.cli.workdir import new_run_id, open_work_dir
+from sparkmirror.config.jaas import parse_property
 from sparkmirror.config.settings import is_secret
 from sparkmirror.errors import ConfigError, MachineError, MirrorError
 from sparkmirror.model import MirrorSettings
@@ -32,8 +32,6 @@ from sparkmirror.observe.view import LiveDisplay
 __all__ = ["Parts", "RunOptions", "run_mirror", "tool_version"]
 
 _log = logging.getLogger(__name__)
-
-_JAAS_PASSWORD = re.compile(r"""password\s*=\s*["']([^"']+)["']""", re.IGNORECASE)
 
 
 def tool_version() -> str:
@@ -51,9 +49,12 @@ def _hide_secrets(settings: MirrorSettings) -> None:
             for key, value in client.properties.items():
                 if is_secret(key):
                     register_secret(value)
-                    # A JAAS entry is quoted in parts too: its password alone is as secret.
-                    for password in _JAAS_PASSWORD.findall(value):
-                        register_secret(password)
+                if key == "sasl.jaas.config":
+                    # The entry is quoted in parts too: each secret in it counts alone.
+                    options = parse_property(value, where=client.alias).options
+                    for name, secret in options.items():
+                        if is_secret(name) and name != "tokenauth":
+                            register_secret(secret)
 
 
 def _open_display(options: RunOptions, live: bool, work_dir: Path, keys: Keys) -> Display:

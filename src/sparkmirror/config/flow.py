@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 
 from sparkmirror.config.properties import Entry
-from sparkmirror.config.redact import ClientProperties
+from sparkmirror.config.security import protocol_of, secured
 from sparkmirror.config.settings import Scope, Status, find
 from sparkmirror.config.settings_clients import COMMON_ROWS, FETCH_ROWS, PRODUCE_ROWS
 from sparkmirror.config.values import Reader, shown
@@ -60,7 +60,7 @@ def client(
 
     ``conf``: the role's Java client properties. ``path`` and ``key``: the file, and the name that
     bootstrap.servers should have there. Raises ConfigError for missing or malformed servers and
-    for a security protocol but PLAINTEXT.
+    for security settings that cannot work.
     """
     servers = conf.get("bootstrap.servers")
     if servers is None:
@@ -70,15 +70,7 @@ def client(
             do=f"Add {key}=host:port[,host:port…].",
         )
     reader = Reader(conf, scope)
-    protocol = reader.text("security.protocol")
-    if protocol != "PLAINTEXT":
-        entry = conf["security.protocol"]
-        raise ConfigError(
-            f"Cluster '{alias}': security.protocol={protocol} is not supported yet.",
-            where=entry.where,
-            do=f"Give cluster '{alias}' a PLAINTEXT listener for the mirror, or keep "
-            "MirrorMaker for this flow until a release that supports it.",
-        )
+    protocol = protocol_of(reader.text("security.protocol"))
     return ClusterClient(
         alias=alias,
         bootstrap_servers=bootstrap_servers(servers),
@@ -92,21 +84,27 @@ def client(
         retry_backoff_ms=reader.integer("retry.backoff.ms"),
         retry_backoff_ms_max=reader.integer("retry.backoff.max.ms"),
         metadata_age_ms_max=reader.integer("metadata.max.age.ms"),
-        properties=_remaining(conf, scope),
+        properties=secured(
+            alias,
+            _remaining(conf, scope),
+            protocol,
+            path=path,
+            conf=conf,
+        ),
     )
 
 
-def _remaining(conf: Mapping[str, Entry], scope: Scope) -> ClientProperties:
+def _remaining(conf: Mapping[str, Entry], scope: Scope) -> dict[str, str]:
     """What the file gives that has no field of its own and is not ignored anyway."""
     rows = ((key, entry, find(key, scope)) for key, entry in sorted(conf.items()))
-    return ClientProperties(
-        (key, entry.value)
+    return {
+        key: entry.value
         for key, entry, row in rows
         if row is not None
         and row.status is Status.SUPPORTED
         and key not in _FIELDS
         and not _is_default(entry)
-    )
+    }
 
 
 def _is_default(entry: Entry) -> bool:

@@ -15,6 +15,7 @@ from sparkmirror.config.flow import (
 )
 from sparkmirror.config.keys import KeyUse, unknown_keys_error
 from sparkmirror.config.properties import Entry, Properties, load_properties
+from sparkmirror.config.security import mark_idle
 from sparkmirror.config.settings import Scope, Status, Type, find, names
 from sparkmirror.config.values import Reader, check, merge_errors
 from sparkmirror.errors import ConfigError
@@ -198,7 +199,7 @@ def _remarks(
     for file in (consumer, producer):
         told += _weakened(file)
         own = [use for use in uses if file.get(use.entry.key) is use.entry]
-        told += remarks.ignored_keys(own, str(file.path))
+        told += remarks.ignored_keys(mark_idle(own, [file]), str(file.path))
     return told
 
 

@@ -32,6 +32,7 @@ from sparkmirror.config.scoping import (
     data_producer_config,
     worker_config,
 )
+from sparkmirror.config.security import mark_idle
 from sparkmirror.config.settings import Scope, Status, Type, names
 from sparkmirror.config.values import Reader, check, merge_errors, parse_list, shown, split_list
 from sparkmirror.errors import ConfigError
@@ -67,12 +68,13 @@ def load_mm2(path: Path, *, clusters: Sequence[str] = ()) -> MirrorSettings:
     confs = {
         f"{source}->{target}": connector_config(raw, source, target) for source, target in selected
     }
+    clients = [conf for pair in selected for conf in _client_configs(raw, *pair).values()]
     lists = [(use.entry, split_list(use.entry.value)) for use in uses if _is_list(use)]
     by_line = told + remarks.lost_keys(lost) + remarks.repeated_elements(lists)
     by_line += remarks.unavailable_features(confs, str(path))
     warnings = [
         *sorted(by_line, key=_line),
-        *remarks.ignored_keys(_idle(uses, enabled), str(path)),
+        *remarks.ignored_keys(mark_idle(_idle(uses, enabled), clients), str(path)),
         *remarks.loops(flows, str(path)),
     ]
     return MirrorSettings(
@@ -243,10 +245,9 @@ def _flow(raw: Mapping[str, Entry], source: str, target: str, path: str) -> Flow
     own = Reader(_own_settings(raw, f"{source}->{target}"), Scope.SPARKMIRROR)
     if storage.text("exactly.once.source.support") == "enabled":
         raise _no_exactly_once(worker["exactly.once.source.support"])
-    consumer = consumer_config(conf, "source", "replication-consumer")
-    producer = data_producer_config(worker, conf)
-    source_admin = admin_config(conf, "source", "replication-source-admin")
-    target_admin = admin_config(conf, "target", "replication-target-admin")
+    clients = _client_configs(raw, source, target)
+    consumer, producer = clients["consumer"], clients["producer"]
+    source_admin, target_admin = clients["source admin"], clients["target admin"]
     source_key, target_key = f"{source}.bootstrap.servers", f"{target}.bootstrap.servers"
     return FlowSettings(
         source=client(
@@ -279,6 +280,19 @@ def _flow(raw: Mapping[str, Entry], source: str, target: str, path: str) -> Flow
         offset_storage_partitions=storage.integer("offset.storage.partitions"),
         offset_storage_replication_factor=storage.integer("offset.storage.replication.factor"),
     )  # fmt: skip
+
+
+def _client_configs(
+    raw: Mapping[str, Entry], source: str, target: str
+) -> dict[str, dict[str, Entry]]:
+    """Java client properties of each client of one flow, by its role."""
+    conf = connector_config(raw, source, target)
+    return {
+        "consumer": consumer_config(conf, "source", "replication-consumer"),
+        "producer": data_producer_config(worker_config(raw, source, target), conf),
+        "source admin": admin_config(conf, "source", "replication-source-admin"),
+        "target admin": admin_config(conf, "target", "replication-target-admin"),
+    }
 
 
 def _own_settings(raw: Mapping[str, Entry], flow: str) -> dict[str, Entry]:

@@ -18,7 +18,30 @@ _ALL = (
     Scope.PRODUCER,
     Scope.ADMIN,
 )
-_NO_EFFECT = "it has no effect with security.protocol=PLAINTEXT"
+# Keys that only Java's own machinery reads, and who does that work here.
+_OPENSSL = "OpenSSL does this here"
+_LIBKRB5 = "libkrb5 gets and renews tickets here"
+_BROKERS = "tokens are checked by the brokers"
+_IDLE = {
+    "ssl.keymanager.algorithm": _OPENSSL,
+    "ssl.provider": _OPENSSL,
+    "ssl.secure.random.implementation": _OPENSSL,
+    "ssl.trustmanager.algorithm": _OPENSSL,
+    "sasl.kerberos.kinit.cmd": _LIBKRB5,
+    "sasl.kerberos.min.time.before.relogin": _LIBKRB5,
+    "sasl.kerberos.ticket.renew.jitter": _LIBKRB5,
+    "sasl.kerberos.ticket.renew.window.factor": _LIBKRB5,
+    "sasl.oauthbearer.clock.skew.seconds": _BROKERS,
+    "sasl.oauthbearer.expected.audience": _BROKERS,
+    "sasl.oauthbearer.expected.issuer": _BROKERS,
+    "sasl.oauthbearer.jwks.endpoint.refresh.ms": _BROKERS,
+    "sasl.oauthbearer.jwks.endpoint.retry.backoff.ms": _BROKERS,
+    "sasl.oauthbearer.jwks.endpoint.retry.backoff.max.ms": _BROKERS,
+    "sasl.oauthbearer.jwks.endpoint.url": _BROKERS,
+    "sasl.oauthbearer.jwt.validator.class": _BROKERS,
+    "sasl.oauthbearer.scope.claim.name": _BROKERS,
+    "sasl.oauthbearer.sub.claim.name": _BROKERS,
+}
 
 _S, _N, _L, _P = Type.STRING, Type.INT, Type.LONG, Type.PASSWORD
 _OAUTH = "sasl.oauthbearer."
@@ -123,9 +146,9 @@ SECURITY_ROWS = (
         "security.protocol",
         Type.STRING,
         "PLAINTEXT",
-        "How connections are secured; only PLAINTEXT in this release.",
+        "How connections are secured; PLAINTEXTSASL is the old spelling of SASL_PLAINTEXT.",
         _ALL,
-        choices=("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"),
+        choices=("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL", "PLAINTEXTSASL"),
         fold_case=True,
     ),
     *(
@@ -139,8 +162,8 @@ SECURITY_ROWS = (
             high=high,
             choices=("ES256", "RS256") if name.endswith("assertion.algorithm") else (),
             fold_case=True,
-            status=Status.IGNORED,
-            reason=_NO_EFFECT,
+            status=Status.IGNORED if name in _IDLE else Status.SUPPORTED,
+            reason=_IDLE.get(name, ""),
         )
         for name, kind, default, low, high, doc in _SSL + _SASL + _OAUTHBEARER
     ),

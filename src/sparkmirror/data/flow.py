@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sparkmirror.data.plan import encode_flow
+from sparkmirror.data.seal import KEY_VARIABLE, new_key
 from sparkmirror.data.ship import python_archive
 from sparkmirror.demo.java import find_java, java_environment
 from sparkmirror.errors import ConfigError, MachineError, MirrorError
@@ -131,6 +132,7 @@ class FlowRunner:
         self._user_conf = dict(spark_conf)
         self._work_dir = work_dir
         self._run_id = run_id
+        self._key = new_key()
         self._spark: SparkSession | None = None
         self._queries: dict[str, StreamingQuery] = {}
         self._stopping = False
@@ -175,6 +177,7 @@ class FlowRunner:
             _python_launcher(self._work_dir) if local else _cluster_python(self._user_conf)
         )
         conf |= self._user_conf
+        os.environ[KEY_VARIABLE] = self._key  # Spark's processes on this machine inherit it
         return self._launch(conf)
 
     def _launch(self, conf: Mapping[str, str]) -> SparkSession:
@@ -196,6 +199,9 @@ class FlowRunner:
                         "start_new_session": True,
                     },
                 )
+            if not conf["spark.master"].startswith("local"):
+                # Only now: what the gateway is given stands on its command line.
+                spark_conf.set(f"spark.executorEnv.{KEY_VARIABLE}", self._key)
             spark = SparkSession(SparkContext(conf=spark_conf, gateway=gateway))
         except Exception as error:
             raise MachineError(
@@ -230,7 +236,7 @@ class FlowRunner:
 
         spark.dataSource.register(MirrorDataSource)
         options = {
-            "flow": encode_flow(flow),
+            "flow": encode_flow(flow, self._key),
             "run_id": self._run_id,
             "once": "true" if self._once else "false",
         }

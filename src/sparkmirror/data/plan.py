@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, get_type_hints
 
+from sparkmirror.data.seal import seal, unseal
 from sparkmirror.model import (
     ClusterClient,
     FlowSettings,
@@ -83,15 +84,21 @@ def plan_slots(
 # -- settings as a Spark option ------------------------------------------------------------------
 
 
-def encode_flow(flow: FlowSettings) -> str:
-    """``flow`` as JSON for a Spark option, without the clients' properties.
+def encode_flow(flow: FlowSettings, key: str = "") -> str:
+    """``flow`` as JSON for a Spark option, the clients' properties sealed with ``key``.
 
-    Spark shows options in plans, logs and its UI, so what may hold secrets stays out.
+    Spark shows options in plans, logs and its UI, so what may hold secrets is not readable there.
+    Without a key the properties stay out.
     """
 
     def plain(value: Any) -> Any:
         if isinstance(value, ClusterClient):
-            value = dataclasses.replace(value, properties={})
+            sealed = seal(value.properties, key) if key else ""
+            rest = plain_fields(dataclasses.replace(value, properties={}))
+            return {**rest, "properties": sealed}
+        return plain_fields(value)
+
+    def plain_fields(value: Any) -> Any:
         if dataclasses.is_dataclass(value):
             return {
                 field.name: plain(getattr(value, field.name)) for field in dataclasses.fields(value)
@@ -114,6 +121,8 @@ def decode_flow(text: str) -> FlowSettings:
 def _rebuild(kind: Any, value: Any) -> Any:
     if dataclasses.is_dataclass(kind):
         hints = get_type_hints(kind)
+        if kind is ClusterClient:
+            value = {**value, "properties": unseal(value["properties"])}
         return kind(**{name: _rebuild(hints[name], item) for name, item in value.items()})  # type: ignore[operator]
     if kind is MirrorMode:
         return MirrorMode(value)

@@ -15,19 +15,21 @@ from sparkmirror.errors import MachineError
 
 __all__ = ["SHIPPED", "python_archive"]
 
-SHIPPED = ("sparkmirror", "kafka", "crc32c", "cramjam")
-"""Packages that a plain PySpark installation lacks."""
+SHIPPED = ("sparkmirror", "kafka", "crc32c", "cramjam", "cryptography", "_cffi_backend")
+"""Packages and modules that a plain PySpark installation lacks."""
+_OPTIONAL = ("gssapi", "decorator")  # for Kerberos; they go along where they are installed
 _UNPACKED = "sparkmirror-python"
 
 
 def python_archive(directory: Path) -> dict[str, str]:
     """Write the archive into ``directory``; the Spark settings that ship and use it.
 
-    Raises `MachineError` when a package is not a directory on this machine.
+    Raises `MachineError` when a package cannot be found as files on this machine.
     """
     path = directory / f"{_UNPACKED}.tar.gz"
     with tarfile.open(path, "w:gz", compresslevel=1) as archive:
-        for name in SHIPPED:
+        present = [name for name in _OPTIONAL if importlib.util.find_spec(name) is not None]
+        for name in (*SHIPPED, *present):
             for place in _places(name):
                 archive.add(place, arcname=place.name, filter=_without_caches)
     return {
@@ -38,9 +40,11 @@ def python_archive(directory: Path) -> dict[str, str]:
 
 def _places(name: str) -> list[Path]:
     spec = importlib.util.find_spec(name)
+    if spec is not None and not spec.submodule_search_locations and spec.origin:
+        return [Path(spec.origin)]
     if spec is None or not spec.submodule_search_locations:
         raise MachineError(
-            f"the package {name} cannot be shipped to the cluster: it is not a directory here.",
+            f"the package {name} cannot be shipped to the cluster: it is not among the files here.",
             do="Install sparkmirror with pip into a virtual environment.",
         )
     package = Path(next(iter(spec.submodule_search_locations)))

@@ -226,7 +226,7 @@ class SlotSink:
         try:
             return FrameReader(note)
         except (OSError, ValueError) as error:
-            log.warning("no memory is shared with the source (%s): rows carry the records", error)
+            log.info("no memory is shared with the source (%s): rows carry the records", error)
             return None
 
     # -- acknowledgements ------------------------------------------------------------------

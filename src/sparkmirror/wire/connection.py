@@ -8,17 +8,30 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import math
+import random
 import select
 import socket
+import ssl
 import struct
 import time
-from collections.abc import Sequence
-from typing import Any, Protocol
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any, Protocol
 
 from kafka.protocol.metadata.api_versions import ApiVersionsRequest, ApiVersionsResponse
+from kafka.protocol.sasl import SaslAuthenticateRequest, SaslHandshakeRequest
 
-from sparkmirror.errors import NotKafka, Unreachable, Unsupported
+from sparkmirror.errors import (
+    ClusterError,
+    ConfigError,
+    NotKafka,
+    Unreachable,
+    Unsupported,
+)
 from sparkmirror.model import ClusterClient
+
+if TYPE_CHECKING:
+    from sparkmirror.wire.sasl import Login
 
 __all__ = ["Connection", "ConnectionLost", "FrameBuffer", "ReceiveBuffer"]
 
@@ -29,6 +42,11 @@ _IOV_MAX = 1024
 # A broker never sends a frame that Fetch did not ask for; anything above this is not Kafka.
 FRAME_BYTES_MAX = 2**31 - 1
 _HANDSHAKE_FRAME_BYTES_MAX = 1 << 20
+# TLS copies what it sends anyway; small parts are joined so that each does not become a record.
+_TLS_JOIN_BYTES = 256 * 1024
+_SASL_AUTHENTICATE = 36
+# Part of a session's life after which a client logs in again (KIP-368, as Java's clients do).
+_LOGIN_AGAIN = (0.85, 0.95)
 
 Buffer = bytes | bytearray | memoryview
 
@@ -64,9 +82,10 @@ class ReceiveBuffer:
 
 
 class Connection:
-    """A connected, version-checked socket to one broker.
+    """A connected, version-checked socket to one broker, secured as the client says.
 
-    Raises `Unreachable`, `NotKafka` or `Unsupported` while connecting, `ConnectionLost` afterwards.
+    Raises `ClusterError` while connecting (`Unreachable`, `NotKafka`, `Unsupported`, `Denied`),
+    `ConnectionLost` afterwards.
     """
 
     def __init__(
@@ -84,20 +103,30 @@ class Connection:
         self._correlation = itertools.count(1)
         self._client_id = client.client_id.encode()
         self.last_used = time.monotonic()
-        if client.security_protocol.upper() != "PLAINTEXT":
-            raise Unsupported(
-                f"security.protocol={client.security_protocol} is not supported yet.",
-                where=f"cluster {client.alias}",
-                do="Use a PLAINTEXT listener.",
-            )
-        self.socket = self._connect(send_buffer_bytes, receive_buffer_bytes)
+        self._login: Login | None = None
+        self._login_at = math.inf
         self._size_buffer = memoryview(bytearray(4))
+        try:
+            if client.security_protocol != "PLAINTEXT":
+                # Imported where they are used: plaintext workers start without them.
+                from sparkmirror.wire.sasl import login_for  # noqa: PLC0415
+
+                self._login = login_for(client)
+            self.socket = self._connect(send_buffer_bytes, receive_buffer_bytes)
+        except ConfigError as error:
+            # A store or keytab may be replaced at this moment: to be tried again, like the rest.
+            raise ClusterError(error.what, where=error.where, do=error.do) from error
+        self._tls = isinstance(self.socket, ssl.SSLSocket)
         try:
             # A broker that hangs still gets its connections accepted by its kernel, so the first
             # answer has no more time than connecting has.
             self.socket.settimeout(min(client.connect_timeout_ms, client.request_timeout_ms) / 1000)
             self._versions = self._handshake()
             self.socket.settimeout(client.request_timeout_ms / 1000)
+            self._authenticate()
+        except ConfigError as error:
+            self.socket.close()
+            raise ClusterError(error.what, where=error.where, do=error.do) from error
         except BaseException:
             self.socket.close()
             raise
@@ -128,6 +157,10 @@ class Connection:
         ):
             if size > 0:
                 sock.setsockopt(socket.SOL_SOCKET, option, size)
+        if self.client.security_protocol != "PLAINTEXT":
+            from sparkmirror.wire.tls import wrap  # noqa: PLC0415
+
+            sock = wrap(sock, self.host, self.client)
         return sock
 
     def _handshake(self) -> dict[int, tuple[int, int]]:
@@ -145,6 +178,11 @@ class Connection:
             frame = memoryview(bytearray(size))
             self._receive_into(frame)
         except ConnectionLost as error:
+            if isinstance(error.__cause__, ssl.SSLError):
+                from sparkmirror.wire.tls import handshake_error  # noqa: PLC0415
+
+                # With TLS 1.3 the broker's opinion of our certificate comes after the handshake.
+                raise handshake_error(error.__cause__, where) from error
             raise NotKafka(
                 f"the connection was accepted, but no Kafka broker answered ({error}).",
                 where=where,
@@ -161,6 +199,76 @@ class Connection:
                 do="Check the port and the listener's security protocol.",
             ) from error
         return {key.api_key: (key.min_version, key.max_version) for key in response.api_keys}
+
+    # -- login -----------------------------------------------------------------------------
+
+    def _authenticate(self) -> None:
+        if self._login is None:
+            return
+        from sparkmirror.wire.sasl import Exchange, authenticate  # noqa: PLC0415
+
+        where = f"cluster {self.client.alias}, {self.host}:{self.port}"
+        bare = None if _SASL_AUTHENTICATE in self._versions else self._exchange_bare
+        exchange = Exchange(self._sasl_handshake, self._sasl_authenticate, bare)
+        began = time.monotonic()
+        try:
+            lifetime_ms = authenticate(self._login, exchange, self.host, where)
+        except ConnectionLost as error:
+            # It may only be going down, so this is no refusal: it is tried again.
+            raise Unreachable(
+                f"the broker hung up during the login with {self._login.name} ({error}).",
+                where=where,
+                do="Check the sasl.* settings and the broker's log (before Kafka 1.0, hanging up "
+                "is how a broker refuses credentials).",
+            ) from error
+        share = random.uniform(*_LOGIN_AGAIN)  # noqa: S311  (spreads load, guards nothing)
+        self._login_at = began + lifetime_ms / 1000 * share if lifetime_ms else math.inf
+
+    def _sasl_handshake(self, mechanism: str) -> tuple[int, list[str]]:
+        highest = 1 if _SASL_AUTHENTICATE in self._versions else 0
+        response = self._ask(SaslHandshakeRequest(mechanism=mechanism), highest=highest)
+        return int(response.error_code), list(response.mechanisms or ())
+
+    def _sasl_authenticate(self, data: bytes) -> tuple[int, str, bytes, int]:
+        response = self._ask(SaslAuthenticateRequest(auth_bytes=data), highest=1)
+        return (
+            int(response.error_code),
+            response.error_message or "",
+            bytes(response.auth_bytes or b""),
+            int(getattr(response, "session_lifetime_ms", 0) or 0),
+        )
+
+    def _exchange_bare(self, data: bytes, answered: bool) -> bytes:
+        self.send_frame([data], len(data))
+        if not answered:
+            return b""
+        size = self._receive_size()
+        if not 0 <= size <= _HANDSHAKE_FRAME_BYTES_MAX:
+            raise ConnectionLost(f"{self.host}:{self.port}: nonsense frame of {size} bytes")
+        view = memoryview(bytearray(size))
+        self._receive_into(view)
+        return bytes(view)
+
+    def ready_to_send(self, *, idle: bool) -> bool:
+        """Whether a request may go out now; logs in again when the session is about to end.
+
+        ``idle``: no answer is outstanding. When one is and a login is due, the caller has to
+        receive first. Raises `ConnectionLost` when the login fails.
+        """
+        if time.monotonic() < self._login_at:
+            return True
+        if not idle:
+            return False
+        try:
+            self._authenticate()
+        except (ClusterError, ConfigError) as error:
+            raise ConnectionLost(f"logging in again: {error}") from error
+        return True
+
+    @property
+    def api_versions(self) -> dict[int, tuple[int, int]]:
+        """API versions that the broker offers (key: lowest, highest)."""
+        return dict(self._versions)
 
     def api_version(self, api_key: int, lowest: int, highest: int, name: str) -> int:
         """The highest version of an API that both sides know.
@@ -202,6 +310,9 @@ class Connection:
             raise ConnectionLost(f"{self.host}:{self.port}: {error or 'timed out'}") from error
 
     def _send_parts(self, parts: list[Buffer]) -> None:
+        if self._tls:
+            self._send_joined(parts)
+            return
         index = 0
         while index < len(parts):
             window = parts[index : index + _IOV_MAX]
@@ -213,6 +324,19 @@ class Connection:
                     break
                 sent -= size
                 index += 1
+
+    def _send_joined(self, parts: list[Buffer]) -> None:
+        joined = bytearray()
+        for part in parts:
+            if len(joined) + len(part) > _TLS_JOIN_BYTES and joined:
+                self.socket.sendall(joined)
+                joined = bytearray()
+            if len(part) > _TLS_JOIN_BYTES:
+                self.socket.sendall(part)
+            else:
+                joined += part
+        if joined:
+            self.socket.sendall(joined)
 
     def send_message(self, message: Any, version: int) -> int:
         """Send one of kafka-python's request objects; returns the correlation id."""
@@ -259,6 +383,9 @@ class Connection:
 
     def readable(self, timeout_s: float = 0.0) -> bool:
         """True when a response (or the end of the connection) is waiting."""
+        # What TLS has decrypted already no longer shows at the socket.
+        if isinstance(self.socket, ssl.SSLSocket) and self.socket.pending():
+            return True
         return bool(select.select([self.socket], [], [], timeout_s)[0])
 
     def request(self, message: Any, *, lowest: int = 0, highest: int = 1 << 15) -> Any:
@@ -266,6 +393,10 @@ class Connection:
 
         Returns kafka-python's response object. Raises `ConnectionLost`, `Unsupported`.
         """
+        self.ready_to_send(idle=True)
+        return self._ask(message, lowest=lowest, highest=highest)
+
+    def _ask(self, message: Any, *, lowest: int = 0, highest: int = 1 << 15) -> Any:
         version = self.api_version(
             message.API_KEY, lowest, min(highest, message.max_version), message.name
         )
@@ -287,3 +418,16 @@ def _response_class(message: Any) -> Any:
     from kafka.protocol.api_header import ResponseClassRegistry  # noqa: PLC0415  (after kafka)
 
     return ResponseClassRegistry.get_response_class(message.header)
+
+
+def connect_any(addresses: Iterable[tuple[str, int]], client: ClusterClient) -> Connection:
+    """The first of ``addresses`` that answers. Raises the last `ClusterError`."""
+    failure: ClusterError | None = None
+    for host, port in addresses:
+        try:
+            return Connection(host, port, client)
+        except ClusterError as error:
+            failure = error
+    raise failure or Unreachable(
+        "no bootstrap server is configured.", where=f"cluster {client.alias}"
+    )

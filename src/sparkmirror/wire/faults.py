@@ -15,7 +15,7 @@ import struct
 import threading
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import kafka.errors as kafka_errors
@@ -30,6 +30,7 @@ from sparkmirror.errors import (
     Unsupported,
 )
 from sparkmirror.model import ClusterClient
+from sparkmirror.wire.connection import Connection
 
 __all__ = ["REACH_TIMEOUT_MS", "Reached", "quiet_kafka_logs", "reach", "translate", "translated"]
 
@@ -166,7 +167,7 @@ class _Failure:
     """Why one server was of no use; ``kind`` decides the class of the error."""
 
     server: str
-    kind: type[ClusterError]
+    kind: type[MirrorError]
     what: str
     do: str
 
@@ -179,12 +180,6 @@ def reach(client: ClusterClient, *, timeout_ms: int | None = None) -> Reached:
     `ConfigError` for a list that is empty or malformed.
     """
     where = f"cluster {client.alias}"
-    if client.security_protocol.upper() != "PLAINTEXT":
-        raise Unsupported(
-            f"security.protocol={client.security_protocol} is not supported yet.",
-            where=where,
-            do="Use a PLAINTEXT listener of this cluster.",
-        )
     addresses = [_address(server, where) for server in client.bootstrap_servers]
     if not addresses:
         raise ConfigError(
@@ -237,7 +232,7 @@ def _unresolved(server: str, timeout_s: float) -> _Failure:
     )
 
 
-def _no_server(alias: str, failures: list[_Failure]) -> ClusterError:
+def _no_server(alias: str, failures: list[_Failure]) -> MirrorError:
     kinds = {failure.kind for failure in failures}
     kind = kinds.pop() if len(kinds) == 1 else Unreachable
     tried = "; ".join(f"{failure.server}: {failure.what}" for failure in failures)
@@ -260,6 +255,8 @@ def _probe_into(
 def _probe(host: str, port: int, client: ClusterClient, deadline: float) -> Reached | _Failure:
     """Try every address of ``host`` until one answers; the last failure counts."""
     server = f"{host}:{port}"
+    if client.security_protocol != "PLAINTEXT":
+        return _probe_secure(server, host, port, client, deadline)
     try:
         infos = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError) as error:
@@ -288,6 +285,26 @@ def _probe(host: str, port: int, client: ClusterClient, deadline: float) -> Reac
             result = _not_kafka(server, _NotKafkaError(_WEB_SERVER))
         failure = result
     return failure or _Failure(server, Unreachable, "the name has no address", "Check the DNS.")
+
+
+def _probe_secure(
+    server: str, host: str, port: int, client: ClusterClient, deadline: float
+) -> Reached | _Failure:
+    """The same with a real connection: TLS and the login are what is to be tried."""
+    left_ms = max(50, int((deadline - time.monotonic()) * 1000))
+    bounded = replace(
+        client,
+        connect_timeout_ms=min(left_ms, client.connect_timeout_ms),
+        request_timeout_ms=min(left_ms, client.request_timeout_ms),
+    )
+    try:
+        connection = Connection(host, port, bounded)
+    except MirrorError as error:
+        cause = error.__cause__
+        kind = ConfigError if isinstance(cause, ConfigError) else type(error)
+        return _Failure(server, kind, error.what.rstrip("."), error.do)
+    connection.close()
+    return _check_versions(server, host, port, connection.api_versions)
 
 
 def _no_connection(server: str, error: OSError) -> _Failure:
@@ -349,7 +366,8 @@ def _talk(
             server,
             Unsupported,
             f"it speaks Kafka, but hangs up without a login ({_reason(error)})",
-            "It looks like a SASL listener: use a PLAINTEXT listener, SASL is not supported yet.",
+            "It looks like a SASL listener: set security.protocol=SASL_PLAINTEXT, sasl.mechanism "
+            "and sasl.jaas.config.",
         )
     return versions
 
@@ -379,7 +397,7 @@ def _not_kafka(server: str, error: BaseException) -> _Failure:
         server,
         NotKafka,
         what,
-        "Check the port: it must be a PLAINTEXT listener of a Kafka broker.",
+        "Check the port and security.protocol: it must be a PLAINTEXT listener of a Kafka broker.",
     )
 
 

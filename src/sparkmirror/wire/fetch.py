@@ -272,6 +272,7 @@ class Fetcher:
             rack = ""
         body = self._encode(version, states, rack.encode())
         try:
+            connection.ready_to_send(idle=True)
             connection.send_frame([head, body], len(head) + len(body))
         except ConnectionLost as error:
             self._lost(connection, error)

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import socket
+import ssl
 import threading
 import time
 from collections.abc import Callable
@@ -19,8 +21,11 @@ from kafka.net.manager import KafkaConnectionManager
 from kafka.net.selector import NetworkSelector
 from kafka.protocol.metadata import FindCoordinatorRequest, MetadataRequest
 
+from sparkmirror.errors import Unreachable
 from sparkmirror.model import ClusterClient
+from sparkmirror.wire.connection import connect_any
 from sparkmirror.wire.faults import quiet_kafka_logs, translated
+from sparkmirror.wire.routes import split_address
 
 __all__ = ["ANY", "CONTROLLER", "Link", "client_options", "error_for"]
 
@@ -35,7 +40,7 @@ _GRACE_S = 0.5
 
 def client_options(client: ClusterClient) -> dict[str, Any]:
     """The options that all of kafka-python's clients take, from one cluster's client settings."""
-    return {
+    options = {
         "bootstrap_servers": list(client.bootstrap_servers),
         "client_id": client.client_id,
         "request_timeout_ms": client.request_timeout_ms,
@@ -46,6 +51,34 @@ def client_options(client: ClusterClient) -> dict[str, Any]:
         "security_protocol": client.security_protocol,
         "receive_message_max_bytes": _RECEIVE_BYTES_MAX,
     }
+    if client.security_protocol == "PLAINTEXT":
+        return options
+    # Imported where they are used: plaintext workers start without them.
+    from sparkmirror.config.security import uses_tls  # noqa: PLC0415
+    from sparkmirror.wire.sasl import KafkaPythonLogin, login_for  # noqa: PLC0415
+
+    if uses_tls(client.security_protocol):
+        options["ssl_context"] = _CurrentContext(client)
+    login = login_for(client)
+    if login is not None:
+        options["sasl_mechanism"] = login.name
+        options["sasl_oauth_token_provider"] = KafkaPythonLogin(login)
+    return options
+
+
+class _CurrentContext:
+    """Stands in for an SSL context, so that each connection gets the stores as they are then."""
+
+    def __init__(self, client: ClusterClient) -> None:
+        self._client = client
+
+    def wrap_socket(self, sock: socket.socket, **options: Any) -> ssl.SSLSocket:
+        """What kafka-python calls."""
+        from sparkmirror.wire.tls import context_for  # noqa: PLC0415
+
+        context = context_for(self._client)
+        assert context is not None, "only for encrypted connections"
+        return context.wrap_socket(sock, **options)
 
 
 def error_for(code: int, message: str | None = None) -> Exception:
@@ -163,13 +196,23 @@ class Link:
                 self._opening = (manager, net)
                 try:
                     manager.bootstrap(max(1, (deadline - time.monotonic()) * 1000))
-                except BaseException:
+                except BaseException as error:
                     _shut(manager, net)
+                    if isinstance(error, kafka_errors.KafkaError):
+                        self._say_why()
                     raise
                 finally:
                     self._opening = None
                 self._manager, self._net = manager, net
             return self._manager
+
+    def _say_why(self) -> None:
+        """Raise the reason why there is no secure connection: kafka-python keeps it to itself."""
+        if self.client.security_protocol == "PLAINTEXT" or self._opening is None:
+            return
+        addresses = [split_address(server) for server in self.client.bootstrap_servers]
+        with contextlib.suppress(Unreachable):
+            connect_any(addresses, self.client).close()
 
     def reset(self) -> None:
         """Close the connections; the next request opens new ones from the bootstrap servers."""

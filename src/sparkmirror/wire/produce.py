@@ -276,6 +276,13 @@ class Producer:
         while states and len(requests) < self._in_flight_max:
             if self._not_before.get(connection, 0.0) > now:
                 return
+            try:
+                if not connection.ready_to_send(idle=not requests):
+                    self.blocked = True
+                    return
+            except ConnectionLost as error:
+                self._lost(connection, error)
+                return
             chosen: list[_Partition] = []
             size = 0
             for state in states:

@@ -1,0 +1,142 @@
+"""Security of one client: which properties count, and which of a file's keys have no effect."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+
+from sparkmirror.config.jaas import format_module, java_system_properties, read_file_entry
+from sparkmirror.config.keys import KeyUse
+from sparkmirror.config.properties import Entry
+from sparkmirror.config.redact import ClientProperties
+from sparkmirror.config.sasl import sasl_settings
+from sparkmirror.config.settings import Status
+from sparkmirror.config.tls import tls_settings
+from sparkmirror.errors import ConfigError
+
+__all__ = ["KRB5_CONF", "mark_idle", "protocol_of", "secured", "uses_sasl", "uses_tls"]
+
+KRB5_CONF = "java.security.krb5.conf"
+"""Property with the path of the Kerberos configuration, named as Java's system property."""
+_OLD_SPELLINGS = {"PLAINTEXTSASL": "SASL_PLAINTEXT"}
+_KEY = re.compile(r"\b(?:ssl|sasl)\.[a-z.]*[a-z]")
+_MECHANISM_KEYS = (
+    ("sasl.oauthbearer.", "OAUTHBEARER"),
+    ("sasl.login.refresh.", "OAUTHBEARER"),
+    ("sasl.login.retry.", "OAUTHBEARER"),
+    ("sasl.login.connect.", "OAUTHBEARER"),
+    ("sasl.login.read.", "OAUTHBEARER"),
+    ("sasl.kerberos.", "GSSAPI"),
+)
+
+
+def protocol_of(text: str) -> str:
+    """``security.protocol`` in capitals; the spelling of old distributions becomes today's."""
+    return _OLD_SPELLINGS.get(text.strip().upper(), text.strip().upper())
+
+
+def uses_tls(protocol: str) -> bool:
+    """Whether connections of this protocol are encrypted."""
+    return protocol in ("SSL", "SASL_SSL")
+
+
+def uses_sasl(protocol: str) -> bool:
+    """Whether connections of this protocol begin with a login."""
+    return protocol in ("SASL_PLAINTEXT", "SASL_SSL")
+
+
+def secured(
+    alias: str,
+    properties: Mapping[str, str],
+    protocol: str,
+    *,
+    path: str,
+    conf: Mapping[str, Entry],
+    environment: Mapping[str, str] | None = None,
+) -> ClientProperties:
+    """``properties`` as the client gets them: checked, with the JAAS file's entry filled in.
+
+    What ``protocol`` has no use for is left out. ``conf``: where in the file ``path`` each of them
+    stands. Raises ConfigError for settings that cannot work.
+    """
+    kept = {key: value for key, value in properties.items() if _counts(key, protocol)}
+    try:
+        if uses_tls(protocol):
+            tls_settings(kept, where=path)
+        if uses_sasl(protocol):
+            _fill_login(kept, os.environ if environment is None else environment, path)
+            sasl_settings(
+                {**kept, "security.protocol": protocol},
+                where=path,
+                jaas_where=_place(conf, "sasl.jaas.config", path),
+            )
+    except ConfigError as error:
+        raise _placed(error, alias, conf, path) from error
+    return ClientProperties(kept)
+
+
+def _fill_login(kept: dict[str, str], environment: Mapping[str, str], where: str) -> None:
+    """Add what Java would find by itself: the JAAS file's entry, the Kerberos configuration."""
+    system = java_system_properties(environment)
+    if not kept.get("sasl.jaas.config", "").strip():
+        module = read_file_entry(system, where=where)
+        if module is not None:
+            kept["sasl.jaas.config"] = format_module(module)
+    if system.get(KRB5_CONF):
+        kept[KRB5_CONF] = system[KRB5_CONF]
+
+
+def _place(conf: Mapping[str, Entry], key: str, path: str) -> str:
+    entry = conf.get(key)
+    return entry.where if entry is not None and entry.line else path
+
+
+def _placed(error: ConfigError, alias: str, conf: Mapping[str, Entry], path: str) -> ConfigError:
+    """``error`` with the cluster, and the line of the first key that it names."""
+    where = error.where
+    if where == path:
+        named = [key for key in _KEY.findall(error.what) if key in conf]
+        where = _place(conf, [*named, "security.protocol"][0], path)
+    return ConfigError(f"Cluster '{alias}': {error.what}", where=where, do=error.do)
+
+
+def _counts(key: str, protocol: str) -> bool:
+    if key.startswith("ssl."):
+        return uses_tls(protocol)
+    return uses_sasl(protocol) or not key.startswith("sasl.")
+
+
+def mark_idle(uses: Iterable[KeyUse], confs: Iterable[Mapping[str, Entry]]) -> list[KeyUse]:
+    """``uses``, with those security keys marked ignored that no client has a use for.
+
+    ``confs``: the configuration of every client of every flow.
+    """
+    clients = list(confs)
+    return [_marked(use, clients) for use in uses]
+
+
+def _marked(use: KeyUse, clients: list[Mapping[str, Entry]]) -> KeyUse:
+    name = use.setting.name
+    if use.ignored or use.setting.status is not Status.SUPPORTED:
+        return use
+    if not name.startswith(("ssl.", "sasl.")):
+        return use
+    reasons = {_idle(name, conf) for conf in clients if conf.get(name) is use.entry}
+    if not reasons or "" in reasons:
+        return use
+    return replace(use, ignored="; ".join(sorted(reasons)))
+
+
+def _idle(name: str, conf: Mapping[str, Entry]) -> str:
+    entry = conf.get("security.protocol")
+    protocol = protocol_of(entry.value) if entry else "PLAINTEXT"
+    if not _counts(name, protocol):
+        return f"it has no effect with security.protocol={protocol}"
+    chosen = conf.get("sasl.mechanism")
+    mechanism = chosen.value.strip() if chosen else "GSSAPI"
+    for prefix, wanted in _MECHANISM_KEYS:
+        if name.startswith(prefix) and mechanism != wanted:
+            return f"it has no effect with sasl.mechanism={mechanism}"
+    return ""

@@ -1,0 +1,230 @@
+"""OAUTHBEARER tokens: from a token endpoint, a file, or made here without a signature.
+
+Tokens are kept per login and fetched anew when most of their life is over. That happens when a
+connection logs in, not on a thread: between logins nobody needs a token.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+import random
+import ssl
+import threading
+import time
+import urllib.error
+import urllib.parse
+import urllib.request
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from sparkmirror.config.sasl import OAuthLogin
+from sparkmirror.errors import ClusterError, Denied, Unreachable
+
+__all__ = ["Token", "TokenSource", "unsecured_token"]
+
+_ANSWER_BYTES_MAX = 1 << 20
+_LIFETIME_S_UNKNOWN = 300.0
+_RETRIED = frozenset({408, 429, 500, 502, 503, 504})
+
+
+@dataclass(frozen=True, slots=True)
+class Token:
+    """A bearer token; times are seconds since 1970."""
+
+    text: str = field(repr=False)
+    began: float
+    expires: float
+
+
+class TokenSource:
+    """The tokens of one login. Safe to share between threads.
+
+    ``tls``: context for https endpoints. ``clock``: seconds since 1970.
+    """
+
+    def __init__(
+        self,
+        login: OAuthLogin,
+        where: str,
+        *,
+        tls: ssl.SSLContext | None = None,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self.login = login
+        self._where = where
+        self._tls = tls
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._token: Token | None = None
+        self._refresh_at = 0.0
+        self._random = random.Random()  # noqa: S311  (spreads load, guards nothing)
+
+    def token(self) -> str:
+        """A token that is valid now. Raises `ClusterError` when there is none to be had."""
+        with self._lock:
+            now = self._clock()
+            if self._token is None or now >= self._refresh_at:
+                try:
+                    self._token = self._fetch()
+                    self._refresh_at = self._refresh_time(self._token)
+                except ClusterError:
+                    if self._token is None or now >= self._token.expires:
+                        raise
+                    # The old one still holds: ask again in a while.
+                    self._refresh_at = now + self.login.retry_backoff_s_max
+            return self._token.text
+
+    def _refresh_time(self, token: Token) -> float:
+        """Java's rule: a part of the life, at least ``min`` after now, ``buffer`` before the end.
+
+        The last two give way when the life is too short for them.
+        """
+        login, now = self.login, self._clock()
+        life_s = token.expires - token.began
+        factor = login.refresh_factor + login.refresh_jitter * self._random.random()
+        wanted = token.began + life_s * factor
+        if now + login.refresh_min_s + login.refresh_buffer_s <= token.expires:
+            wanted = min(wanted, token.expires - login.refresh_buffer_s)
+            wanted = max(wanted, now + login.refresh_min_s)
+        return wanted
+
+    def _fetch(self) -> Token:
+        login = self.login
+        if not login.url:
+            return unsecured_token(login, self._clock())
+        if login.url.startswith("file:"):
+            return self._checked(self._from_file(), None)
+        document = self._ask()
+        text = document.get("access_token")
+        if not isinstance(text, str) or not text:
+            raise self._error("its answer has no access_token")
+        life = document.get("expires_in")
+        return self._checked(text, float(life) if isinstance(life, int | float) else None)
+
+    def _from_file(self) -> str:
+        path = Path(urllib.parse.unquote(urllib.parse.urlsplit(self.login.url).path))
+        try:
+            return path.read_text(encoding="utf-8").strip()
+        except (OSError, UnicodeDecodeError) as error:
+            raise Denied(
+                f"the token file {path} cannot be read: {getattr(error, 'strerror', 'not text')}.",
+                where=self._where,
+                do="Check sasl.oauthbearer.token.endpoint.url.",
+            ) from error
+
+    def _checked(self, text: str, life_s: float | None) -> Token:
+        """The token with its times: those it states itself, else those of the endpoint."""
+        now = self._clock()
+        claims = _claims(text)
+        expires = claims.get("exp")
+        began = claims.get("iat")
+        token = Token(
+            text,
+            float(began) if isinstance(began, int | float) else now,
+            float(expires)
+            if isinstance(expires, int | float)
+            else now + (life_s or _LIFETIME_S_UNKNOWN),
+        )
+        if token.expires <= now:
+            raise Denied(
+                "the OAUTHBEARER token has expired already.",
+                where=self._where,
+                do="Check the clock of this machine and the token's lifetime.",
+            )
+        return token
+
+    def _ask(self) -> dict[str, object]:
+        deadline = time.monotonic() + self.login.retry_backoff_s_max
+        backoff_s = self.login.retry_backoff_s
+        while True:
+            try:
+                return self._post()
+            except urllib.error.HTTPError as error:
+                said = _oauth_error(error)
+                if error.code in _RETRIED:
+                    if time.monotonic() + backoff_s > deadline:
+                        raise self._error(said) from error
+                else:
+                    raise Denied(
+                        f"the token endpoint refused the client credentials ({said}).",
+                        where=self._where,
+                        do="Check client id, client secret and scope of this cluster.",
+                    ) from error
+            except (OSError, ValueError) as error:
+                if isinstance(error, ValueError):
+                    raise self._error("its answer is no JSON object") from error
+                if time.monotonic() + backoff_s > deadline:
+                    raise self._error(str(getattr(error, "reason", error))) from error
+            time.sleep(backoff_s)
+            backoff_s *= 2
+
+    def _error(self, reason: str) -> Unreachable:
+        return Unreachable(
+            f"the token endpoint gives no token ({reason}).",
+            where=self._where,
+            do="Check sasl.oauthbearer.token.endpoint.url and that it can be reached from here.",
+        )
+
+    def _post(self) -> dict[str, object]:
+        login = self.login
+        client_id, secret = login.client_id, login.client_secret
+        if login.urlencode_header:
+            client_id, secret = (urllib.parse.quote_plus(text) for text in (client_id, secret))
+        basic = base64.b64encode(f"{client_id}:{secret}".encode()).decode()
+        form = {"grant_type": "client_credentials"}
+        if login.scope:
+            form["scope"] = login.scope
+        request = urllib.request.Request(  # noqa: S310  (http(s) only, checked with the file)
+            login.url,
+            data=urllib.parse.urlencode(form).encode(),
+            headers={
+                "Authorization": f"Basic {basic}",
+                "Accept": "application/json",
+                "Content-Type": "application/x-www-form-urlencoded",
+            },
+        )
+        timeout_s = max(login.connect_timeout_s, login.read_timeout_s)
+        with urllib.request.urlopen(request, timeout=timeout_s, context=self._tls) as answer:  # noqa: S310
+            document = json.loads(answer.read(_ANSWER_BYTES_MAX))
+        if not isinstance(document, dict):
+            raise ValueError
+        return document
+
+
+def _oauth_error(error: urllib.error.HTTPError) -> str:
+    """Status and the standard's own error code; nothing else of the answer is shown."""
+    code = ""
+    try:
+        document = json.loads(error.read(_ANSWER_BYTES_MAX))
+        if isinstance(document, dict) and isinstance(document.get("error"), str):
+            code = f", {document['error'][:60]}"
+    except (OSError, ValueError):
+        code = ""
+    return f"HTTP {error.code}{code}"
+
+
+def _claims(text: str) -> dict[str, object]:
+    """The claims of a JWT; empty for a token of another kind."""
+    parts = text.split(".")
+    if len(parts) != 3:
+        return {}
+    try:
+        claims = json.loads(base64.urlsafe_b64decode(parts[1] + "=" * (-len(parts[1]) % 4)))
+    except (ValueError, binascii.Error):
+        return {}
+    return claims if isinstance(claims, dict) else {}
+
+
+def unsecured_token(login: OAuthLogin, now: float) -> Token:
+    """A JWT without a signature, as Java's unsecured login makes it (RFC 7515, appendix A.5)."""
+    expires = now + login.lifetime_s
+    claims: dict[str, object] = {"iat": now, "exp": expires, **login.claims}
+
+    def part(document: dict[str, object]) -> str:
+        data = json.dumps(document, separators=(",", ":")).encode()
+        return base64.urlsafe_b64encode(data).rstrip(b"=").decode()
+
+    return Token(f"{part({'alg': 'none'})}.{part(claims)}.", now, expires)

@@ -1,0 +1,221 @@
+"""Kerberos for real: a KDC, keytabs, a broker that takes GSSAPI logins, a mirror through it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import time
+import uuid
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from sparkmirror.demo.clusters import KafkaCluster
+from sparkmirror.demo.probe import free_ports
+from sparkmirror.errors import ConfigError, Denied, MirrorError, Unreachable
+from sparkmirror.model import ClusterClient
+from sparkmirror.wire.client import Cluster
+from sparkmirror.wire.connection import Connection
+from sparkmirror.wire.faults import reach
+from tests.kafka.mirror_process import MirrorProcess, write_mm2
+from tests.kafka.realm import HOST, REALM, TICKET_LIFE_S, Realm, realm, require_kerberos
+from tests.kafka.support import Sent, create_topic, produce, wait_until_equal
+
+pytestmark = pytest.mark.timeout(300)
+
+MODULE = "com.sun.security.auth.module.Krb5LoginModule"
+CLIENT = f"mirror@{REALM}"
+# Each session ends long before the run does, and each login takes a ticket that is valid.
+SESSION_MS = 8_000
+
+
+@dataclass
+class Kerberized:
+    """The broker, its realm, the client's keytab; ``server``: the GSSAPI listener."""
+
+    kafka: KafkaCluster
+    realm: Realm
+    keytab: Path
+    server: str
+
+    def properties(self, options: str = "") -> dict[str, str]:
+        options = options or f'useKeyTab=true keyTab="{self.keytab}" principal="{CLIENT}"'
+        return {
+            "sasl.jaas.config": f"{MODULE} required {options};",
+            "sasl.kerberos.service.name": "kafka",
+            "java.security.krb5.conf": str(self.realm.conf),
+        }
+
+    def client(self, options: str = "", **changes: str) -> ClusterClient:
+        return ClusterClient(
+            "east",
+            (self.server,),
+            "test",
+            security_protocol="SASL_PLAINTEXT",
+            request_timeout_ms=10_000,
+            properties={**self.properties(options), **changes},
+        )
+
+
+@pytest.fixture(scope="module")
+def kerberized(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kerberized]:
+    require_kerberos()
+    directory = tmp_path_factory.mktemp("realm")
+    before = os.environ.get("KRB5_CONFIG")
+    with realm(directory) as running:
+        broker = running.keytab("broker.keytab", f"kafka/{HOST}@{REALM}")
+        client = running.keytab("client.keytab", CLIENT)
+        plain, controller, login = free_ports(3)
+        config = {
+            "controller.quorum.voters": f"1@127.0.0.1:{controller}",
+            "listeners": f"PLAINTEXT://127.0.0.1:{plain},CONTROLLER://127.0.0.1:{controller},"
+            f"LOGIN://{HOST}:{login}",
+            "advertised.listeners": f"PLAINTEXT://127.0.0.1:{plain},LOGIN://{HOST}:{login}",
+            "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT,"
+            "LOGIN:SASL_PLAINTEXT",
+            "sasl.enabled.mechanisms": "GSSAPI",
+            "sasl.kerberos.service.name": "kafka",
+            "connections.max.reauth.ms": str(SESSION_MS),
+            "listener.name.login.gssapi.sasl.jaas.config": f"{MODULE} required useKeyTab=true "
+            f'storeKey=true keyTab="{broker}" principal="kafka/{HOST}@{REALM}" isInitiator=false;',
+        }
+        flags = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
+        jvm = (*flags, f"-Djava.security.krb5.conf={running.conf}")
+        with KafkaCluster("K", ports=(plain,), config=config, heap="400m", jvm=jvm) as kafka:
+            yield Kerberized(kafka, running, client, f"{HOST}:{login}")
+    if before is None:
+        os.environ.pop("KRB5_CONFIG", None)
+    else:
+        os.environ["KRB5_CONFIG"] = before
+
+
+def test_both_clients_log_in_with_a_keytab(kerberized: Kerberized):
+    client = kerberized.client()
+    reached = reach(client)
+    assert f"{reached.host}:{reached.port}" == kerberized.server
+    cluster = Cluster(client)
+    assert cluster.describe().brokers
+    cluster.close()
+
+
+def test_a_ticket_cache(kerberized: Kerberized, tmp_path: Path):
+    """Made by kinit, read by path; and the same cache when it is empty."""
+    cache = tmp_path / "tickets"
+    client = kerberized.client(f'useTicketCache=true ticketCache="{cache}" principal="{CLIENT}"')
+    with pytest.raises(Denied, match="the ticket cache holds no credentials"):
+        reach(client)
+    subprocess.run(
+        ["kinit", "-k", "-t", str(kerberized.keytab), "-c", f"FILE:{cache}", CLIENT],
+        env=kerberized.realm.environment,
+        check=True,
+        timeout=30,
+    )
+    assert reach(client).api_versions
+
+
+def test_tickets_are_renewed_between_logins(kerberized: Kerberized):
+    """Connections made over more than a ticket's life, from one process and one keytab."""
+    client = kerberized.client()
+    end = time.monotonic() + 1.3 * TICKET_LIFE_S
+    host, _, port = kerberized.server.partition(":")
+    logins = 0
+    while time.monotonic() < end:
+        Connection(host, int(port), client).close()
+        logins += 1
+        time.sleep(1)
+    assert logins > TICKET_LIFE_S / 2
+
+
+@pytest.mark.parametrize(
+    ("options", "changes", "kind", "what", "do"),
+    [
+        ('useKeyTab=true keyTab="{keytab}" principal="nobody@' + REALM + '"', {}, Denied,
+         "holds no credentials for nobody", "klist -k"),
+        ('useKeyTab=true keyTab="/no/such.keytab" principal="' + CLIENT + '"', {}, ConfigError,
+         "the keytab /no/such.keytab cannot be read", "keyTab"),
+        ("", {"sasl.kerberos.service.name": "redis"}, Denied,
+         "does not know the brokers' principal redis/", "sasl.kerberos.service.name"),
+    ],
+)  # fmt: skip
+def test_what_is_wrong_is_said(
+    kerberized: Kerberized,
+    options: str,
+    changes: dict[str, str],
+    kind: type[MirrorError],
+    what: str,
+    do: str,
+):
+    client = kerberized.client(options.replace("{keytab}", str(kerberized.keytab)), **changes)
+    with pytest.raises(kind) as caught:
+        reach(client)
+    assert "cluster east" in caught.value.where
+    assert what in caught.value.what
+    assert do in caught.value.do
+
+
+def test_an_old_key(kerberized: Kerberized):
+    """The principal's key was changed after the keytab was made."""
+    principal = f"stale@{REALM}"
+    keytab = kerberized.realm.keytab("stale.keytab", principal)
+    kerberized.realm.admin(f"change_password -randkey {principal}")
+    client = kerberized.client(f'useKeyTab=true keyTab="{keytab}" principal="{principal}"')
+    with pytest.raises(Denied, match="refuses the key of stale"):
+        reach(client)
+
+
+def test_an_unreachable_kdc(kerberized: Kerberized, tmp_path: Path):
+    conf = tmp_path / "krb5.conf"
+    (dead,) = free_ports(1)
+    text = kerberized.realm.conf.read_text()
+    conf.write_text(text.replace(f"127.0.0.1:{kerberized.realm.port}", f"127.0.0.1:{dead}"))
+    # A principal of its own: the tickets of the other tests are kept in memory.
+    keytab = kerberized.realm.keytab("lonely.keytab", f"lonely@{REALM}")
+    options = f'useKeyTab=true keyTab="{keytab}" principal="lonely@{REALM}"'
+    client = kerberized.client(options, **{"java.security.krb5.conf": str(conf)})
+    with pytest.raises(Unreachable, match="no KDC of the Kerberos realm can be reached"):
+        reach(client)
+
+
+def test_a_mirror_outlives_sessions_and_tickets(
+    kerberized: Kerberized, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """Both sides over GSSAPI, the login from a JAAS file as Kafka's scripts name it."""
+    kafka = kerberized.kafka
+    topic = f"kerberos-{uuid.uuid4().hex[:8]}"
+    create_topic(kafka, topic, 2)
+    records = [Sent(value=b"v" * 500, key=b"%d" % n, partition=n % 2) for n in range(100)]
+    produce(kafka, topic, records)
+    jaas = tmp_path / "jaas.conf"
+    jaas.write_text(
+        f"// as for Java\nKafkaClient {{\n  {MODULE} required\n  useKeyTab=true storeKey=true\n"
+        f'  keyTab="{kerberized.keytab}" principal="{CLIENT}" serviceName="kafka";\n}};\n'
+    )
+    monkeypatch.setenv(
+        "KAFKA_OPTS",
+        f"-Djava.security.auth.login.config={jaas} "
+        f"-Djava.security.krb5.conf={kerberized.realm.conf}",
+    )
+    monkeypatch.delenv("KRB5_CONFIG", raising=False)
+    extra = {
+        "A.bootstrap.servers": kerberized.server,
+        "B.bootstrap.servers": kerberized.server,
+        "A.security.protocol": "PLAINTEXTSASL",
+        "B.security.protocol": "SASL_PLAINTEXT",
+    }
+    path = write_mm2(tmp_path / "mm2.properties", kafka, kafka, topic, extra)
+    arguments = ["run", str(path), "--work-dir", str(tmp_path / "work"), "--log-format", "json"]
+    mirror = MirrorProcess(tmp_path, arguments)
+    try:
+        wait_until_equal(kafka, topic, kafka, f"A.{topic}", timeout_s=90)
+        end = time.monotonic() + 1.3 * TICKET_LIFE_S
+        while time.monotonic() < end:
+            produce(kafka, topic, records[:10])
+            time.sleep(0.5)
+        wait_until_equal(kafka, topic, kafka, f"A.{topic}", timeout_s=20)
+        assert mirror.drain(30)[0] == 0, mirror.text()
+    finally:
+        mirror.kill()
+    assert "refused the login" not in mirror.text()
+    assert "CONNECTION_LOST" not in mirror.text()
