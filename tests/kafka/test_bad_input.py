@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from sparkmirror.demo.clusters import KafkaCluster
-from tests.kafka.mirror_process import MirrorProcess, installed, wait_until, write_mm2
+from tests.kafka.mirror_process import MirrorProcess, installed, wait_until, write_mm1, write_mm2
 from tests.kafka.servers import listener, refused, web_server
 from tests.kafka.support import (
     Sent,
@@ -189,13 +189,10 @@ def test_kafka_mirror_maker_refuses_a_target_topic_with_fewer_partitions(
 ) -> None:
     create_topic(cluster_a, topic_name, 3)
     create_topic(cluster_b, topic_name, 2)
-    consumer, producer = tmp_path / "consumer.properties", tmp_path / "producer.properties"
-    consumer.write_text(f"bootstrap.servers={cluster_a.bootstrap_servers}\ngroup.id={topic_name}\n")
-    producer.write_text(f"bootstrap.servers={cluster_b.bootstrap_servers}\n")
     told = paragraph(
         tmp_path,
         1,
-        *("--consumer.config", str(consumer), "--producer.config", str(producer)),
+        *write_mm1(tmp_path, cluster_a, cluster_b, topic_name),
         *("--include", topic_name),
         command="kafka-mirror-maker",
     )
