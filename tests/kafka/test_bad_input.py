@@ -76,7 +76,9 @@ def test_a_bootstrap_server_that_is_no_use(
             server = refused()
         else:
             server = stack.enter_context(listener() if kind == "silent" else web_server())
-        extra = {f"{side}.bootstrap.servers": server, f"{side}.request.timeout.ms": "1500"}
+        roles = ("consumer", "producer", "admin")
+        extra = {f"{side}.{role}.request.timeout.ms": "1500" for role in roles}
+        extra[f"{side}.bootstrap.servers"] = server
         path = write_mm2(tmp_path / "mm2.properties", cluster_a, cluster_a, ".*", extra)
         told = paragraph(tmp_path, 3, "run", str(path))
     assert told.startswith(f"cluster {side}: ")
