@@ -1,4 +1,4 @@
-"""Clusters that several files share, and the brokers' logs in the report of a failed test."""
+"""Clusters that several files share, on first use; broker logs in the report of a failed test."""
 
 from __future__ import annotations
 
@@ -36,15 +36,6 @@ def pytest_runtest_makereport(
 
 
 @pytest.fixture(scope="session")
-def secured_clusters(
-    tmp_path_factory: pytest.TempPathFactory,
-) -> Iterator[tuple[Secured, Secured]]:
-    """Two clusters with TLS and SASL listeners, started once per session."""
-    with secured_pair(tmp_path_factory.mktemp("secured")) as clusters:
-        yield clusters
-
-
-@pytest.fixture(scope="session")
 def guarded() -> Iterator[KafkaCluster]:
     """A cluster where clients may not create topics that start with ``east.secret``.
 
@@ -75,3 +66,12 @@ def _acl(
 ) -> AclBinding:
     name, kind, pattern = resource
     return AclBinding(kind, name, pattern, "User:ANONYMOUS", "*", operation, permission)
+
+
+@pytest.fixture(scope="session")
+def secured_clusters(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[tuple[Secured, Secured]]:
+    """Two clusters with TLS and SASL listeners, started once per session."""
+    with secured_pair(tmp_path_factory.mktemp("secured")) as clusters:
+        yield clusters

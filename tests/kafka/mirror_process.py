@@ -157,6 +157,16 @@ def write_mm2(
     return path
 
 
+def write_mm1(directory: Path, a: KafkaCluster, b: KafkaCluster, group: str) -> list[str]:
+    """MirrorMaker 1's two files for a->b; returns the options that name them."""
+    consumer, producer = directory / "consumer.properties", directory / "producer.properties"
+    consumer.write_text(
+        f"bootstrap.servers={a.bootstrap_servers}\ngroup.id={group}\nauto.offset.reset=earliest\n"
+    )
+    producer.write_text(f"bootstrap.servers={b.bootstrap_servers}\nacks=all\n")
+    return ["--consumer.config", str(consumer), "--producer.config", str(producer)]
+
+
 def wait_until(condition: Callable[[], bool], what: str, timeout_s: float = 60.0) -> None:
     deadline = time.monotonic() + timeout_s
     while not condition():
@@ -178,7 +188,7 @@ class StoredBatch:
 def stored(cluster: KafkaCluster, topic: str) -> list[StoredBatch]:
     """Headers of all magic 2 batches of a topic, read from the first node's log files."""
     found = []
-    for path in sorted(Path(cluster.log_path()).parent.rglob(f"{topic}-*/*.log")):
+    for path in sorted(Path(cluster.log_path()).parent.rglob(f"{topic}-[0-9]*/*.log")):
         data, at = path.read_bytes(), 0
         while at + HEADER_BYTES <= len(data):
             fields = HEADER.unpack_from(data, at)

@@ -99,7 +99,8 @@ def topic_names(cluster: KafkaCluster) -> set[str]:
 
 
 def delete_topic(cluster: KafkaCluster, topic: str) -> None:
-    admin(cluster).delete_topics([topic])[topic].result(TIMEOUT_S)
+    client = admin(cluster)  # kept: what it was asked for goes with it
+    client.delete_topics([topic])[topic].result(TIMEOUT_S)
     deadline = time.monotonic() + TIMEOUT_S
     while topic in topic_names(cluster):
         assert time.monotonic() < deadline, f"{topic} still listed on {cluster.name}"
@@ -116,7 +117,8 @@ def grow_topic(cluster: KafkaCluster, topic: str, partitions: int) -> None:
 def topic_config(cluster: KafkaCluster, topic: str) -> dict[str, str]:
     """Effective configuration of a topic."""
     resource = ConfigResource(ResourceType.TOPIC, topic)
-    entries = admin(cluster).describe_configs([resource])[resource].result(TIMEOUT_S)
+    client = admin(cluster)
+    entries = client.describe_configs([resource])[resource].result(TIMEOUT_S)
     return {name: entry.value for name, entry in entries.items()}
 
 

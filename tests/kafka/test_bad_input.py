@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from sparkmirror.demo.clusters import KafkaCluster
-from tests.kafka.mirror_process import MirrorProcess, installed, wait_until, write_mm2
+from tests.kafka.mirror_process import MirrorProcess, installed, wait_until, write_mm1, write_mm2
 from tests.kafka.servers import listener, refused, web_server
 from tests.kafka.support import (
     Sent,
@@ -54,10 +54,10 @@ def paragraph(
 
 
 SERVERS = {
-    "unresolved": ("does not resolve", "bootstrap.servers"),
-    "refused": ("connection refused", "bootstrap.servers"),
-    "silent": ("never answers", "bootstrap.servers"),
-    "web": ("web server", "bootstrap.servers"),
+    "unresolved": ("does not resolve", "Check the spelling of the host name"),
+    "refused": ("connection refused", "Check that the broker runs and listens"),
+    "silent": ("never answers", "Check that the port is a Kafka listener"),
+    "web": ("web server", "it must be a PLAINTEXT listener of a Kafka broker"),
 }
 
 
@@ -76,7 +76,9 @@ def test_a_bootstrap_server_that_is_no_use(
             server = refused()
         else:
             server = stack.enter_context(listener() if kind == "silent" else web_server())
-        extra = {f"{side}.bootstrap.servers": server, f"{side}.request.timeout.ms": "1500"}
+        roles = ("consumer", "producer", "admin")
+        extra = {f"{side}.{role}.request.timeout.ms": "1500" for role in roles}
+        extra[f"{side}.bootstrap.servers"] = server
         path = write_mm2(tmp_path / "mm2.properties", cluster_a, cluster_a, ".*", extra)
         told = paragraph(tmp_path, 3, "run", str(path))
     assert told.startswith(f"cluster {side}: ")
@@ -189,13 +191,10 @@ def test_kafka_mirror_maker_refuses_a_target_topic_with_fewer_partitions(
 ) -> None:
     create_topic(cluster_a, topic_name, 3)
     create_topic(cluster_b, topic_name, 2)
-    consumer, producer = tmp_path / "consumer.properties", tmp_path / "producer.properties"
-    consumer.write_text(f"bootstrap.servers={cluster_a.bootstrap_servers}\ngroup.id={topic_name}\n")
-    producer.write_text(f"bootstrap.servers={cluster_b.bootstrap_servers}\n")
     told = paragraph(
         tmp_path,
         1,
-        *("--consumer.config", str(consumer), "--producer.config", str(producer)),
+        *write_mm1(tmp_path, cluster_a, cluster_b, topic_name),
         *("--include", topic_name),
         command="kafka-mirror-maker",
     )

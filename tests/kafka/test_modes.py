@@ -14,7 +14,13 @@ import pytest
 from confluent_kafka import OFFSET_INVALID, Consumer, TopicPartition
 
 from sparkmirror.demo.clusters import KafkaCluster
-from tests.kafka.mirror_process import MirrorProcess, TerminalProcess, wait_until, write_mm2
+from tests.kafka.mirror_process import (
+    MirrorProcess,
+    TerminalProcess,
+    wait_until,
+    write_mm1,
+    write_mm2,
+)
 from tests.kafka.support import (
     Sent,
     admin,
@@ -190,7 +196,8 @@ def test_positions_come_back_from_the_offset_storage_topic_alone(
         mirror.kill()
     assert code == 0, mirror.text()
 
-    admin(cluster_b).delete_consumer_groups([group])[group].result(20)
+    guard = admin(cluster_b)  # kept: what it was asked for goes with it
+    guard.delete_consumer_groups([group])[group].result(20)
     assert _committed(cluster_b, group, remote, 3) == [OFFSET_INVALID] * 3
     produce(cluster_a, name, _some(80, 4, first=300))
     again = MirrorProcess(tmp_path, [*arguments, "--once"])
@@ -319,14 +326,8 @@ def test_kafka_mirror_maker_flags_exit_codes_and_signals(
     for topic in (f"{name}.in", f"{name}.out"):
         create_topic(cluster_a, topic, 2)
         produce(cluster_a, topic, _some(120))
-    consumer, producer = tmp_path / "consumer.properties", tmp_path / "producer.properties"
-    consumer.write_text(
-        f"bootstrap.servers={cluster_a.bootstrap_servers}\ngroup.id={name}\n"
-        "auto.offset.reset=earliest\n"
-    )
-    producer.write_text(f"bootstrap.servers={cluster_b.bootstrap_servers}\nacks=all\n")
     arguments = [
-        *("--consumer.config", str(consumer), "--producer.config", str(producer)),
+        *write_mm1(tmp_path, cluster_a, cluster_b, name),
         *("--include", f"{name}.in,no-such-topic", "--whitelist", ".*", "--num.streams", "2"),
         *("--offset.commit.interval.ms", "1000", "--abort.on.send.failure", "true"),
         "--new.consumer",

@@ -12,6 +12,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import psutil
@@ -411,13 +412,10 @@ def ended(pid: int, timeout_s: float = 20.0) -> int:
     raise AssertionError("the run went on")
 
 
-@pytest.mark.parametrize("log_format", ["text", "json"])
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_readers_that_went_away_do_not_disturb_the_drain(
-    tmp_path: Path, number: int, log_format: str
-) -> None:
-    """As in ``sparkmirror run FILE 2>&1 | head``: both streams end in a closed pipe."""
-    scenario = {"work_dir": str(tmp_path / "run"), "log_format": log_format, "warning": "a"}
+@contextmanager
+def without_readers(tmp_path: Path, **scenario: object) -> Iterator[subprocess.Popen[bytes]]:
+    """The started run, both of whose streams end in a closed pipe, as after ``2>&1 | head``."""
+    scenario["work_dir"] = str(tmp_path / "run")
     with subprocess.Popen(
         [sys.executable, str(SCRIPT), json.dumps(scenario)],
         stdin=subprocess.DEVNULL,
@@ -427,6 +425,15 @@ def test_readers_that_went_away_do_not_disturb_the_drain(
         assert process.stdout is not None
         assert any(b"flow.start" in line for line in process.stdout)
         process.stdout.close()
+        yield process
+
+
+@pytest.mark.parametrize("log_format", ["text", "json"])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_readers_that_went_away_do_not_disturb_the_drain(
+    tmp_path: Path, number: int, log_format: str
+) -> None:
+    with without_readers(tmp_path, log_format=log_format) as process:
         time.sleep(0.8)  # progress lines meet the closed pipe
         process.send_signal(number)
         assert process.wait(20) == 0
@@ -434,16 +441,7 @@ def test_readers_that_went_away_do_not_disturb_the_drain(
 
 
 def test_an_error_keeps_its_exit_code_when_nobody_can_read_it(tmp_path: Path) -> None:
-    scenario = {"work_dir": str(tmp_path / "run"), "query_fails_s": 1.0}
-    with subprocess.Popen(
-        [sys.executable, str(SCRIPT), json.dumps(scenario)],
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-    ) as process:
-        assert process.stdout is not None
-        assert any(b"flow.start" in line for line in process.stdout)
-        process.stdout.close()
+    with without_readers(tmp_path, query_fails_s=1.0) as process:
         assert process.wait(20) == 1
     text = (tmp_path / "run" / "sparkmirror.log").read_text(encoding="utf-8")
     assert "the query failed: boom" in text

@@ -209,6 +209,7 @@ class FlowRunner:
                 where=f"master {conf['spark.master']}",
                 do=f"Its own words are in {self._spark_log}.",
             ) from error
+        _log_server_errors(spark)
         self._check_slots(spark)
         return spark
 
@@ -313,6 +314,15 @@ class FlowRunner:
                 process.kill()
         SparkContext._gateway = None
         SparkContext._jvm = None
+
+
+def _log_server_errors(spark: SparkSession) -> None:
+    """PySpark's server for accumulators prints a stack trace when the JVM dies: log it instead."""
+    server: Any = getattr(spark.sparkContext, "_accumulatorServer", None)
+    if server is not None:
+        server.handle_error = lambda _request, _address: log.debug(
+            "the connection for Spark's accumulators ended", exc_info=True
+        )
 
 
 def _python_launcher(directory: Path) -> str:
