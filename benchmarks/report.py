@@ -179,6 +179,7 @@ def _chart(results: dict[str, Any], path: Path) -> None:
     ):
         axis.set_title(title)
         axis.set_xticks(range(len(rows)), list(rows))
+        axis.margins(y=0.3)  # room for the legend
         axis.legend()
         axis.spines[["top", "right"]].set_visible(False)
     figure.tight_layout()
