@@ -160,6 +160,8 @@ class FlowSettings:
     offset_storage_topic: str = ""
     offset_storage_partitions: int = 25
     offset_storage_replication_factor: int = 3
+    # MirrorMaker 1: where an old consumer kept the group's offsets (``host:port/chroot``).
+    zookeeper: str = ""
 
     @property
     def name(self) -> str:

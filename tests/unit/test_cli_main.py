@@ -180,13 +180,13 @@ def test_no_command_shows_the_help() -> None:
     assert "Usage: sparkmirror" in done.stdout + done.stderr
 
 
-def test_the_demo_is_registered_once() -> None:
-    main_module._add_demo([])
-    main_module._add_demo([])
+def test_every_verb_is_registered_once() -> None:
+    main_module._add_verbs([])
+    main_module._add_verbs([])
     names = [
         command.name or command.callback.__name__ for command in main_module.app.registered_commands
     ]
-    assert sorted(names) == ["demo", "run", "version"]
+    assert sorted(names) == sorted(["run", "version", *main_module._VERBS])
     assert typer.main.get_command(main_module.app) is not None
 
 

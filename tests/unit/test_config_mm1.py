@@ -113,11 +113,18 @@ def test_internal_topics(tmp_path: Path) -> None:
         ("group.id=g\n", PRODUCER, "consumer.properties", "bootstrap.servers is missing"),
         (CONSUMER, "acks=all\n", "producer.properties", "bootstrap.servers is missing"),
         (CONSUMER + "x", PRODUCER, "consumer.properties:3", "no property"),
-        (CONSUMER + "zookeeper.connect=z:1", PRODUCER, "consumer.properties:3", "now bootstrap"),
-        (CONSUMER + "fetch.message.max.bytes=1", PRODUCER, "consumer.properties:3", "now max.par"),
+        (
+            "group.id=g\nzookeeper.connect=z:1",
+            PRODUCER,
+            "consumer.properties:2",
+            "names a ZooKeeper",
+        ),
+        (CONSUMER + "auto.offset.reset=small", PRODUCER, "consumer.properties:3", "not one of"),
+        (CONSUMER + "fetch.size=many", PRODUCER, "consumer.properties:3", "not a whole number"),
+        (CONSUMER, PRODUCER + "event.handler=X", "producer.properties:2", "Java class"),
+        (CONSUMER, PRODUCER + "compression.codec=9", "producer.properties:2", "never could have"),
         (CONSUMER + "auto.ofset.reset=x", PRODUCER, "consumer.properties:3", "auto.offset.reset?"),
         (CONSUMER + "acks=all", PRODUCER, "consumer.properties:3", "acks is unknown"),
-        (CONSUMER + "auto.offset.reset=smallest", PRODUCER, "consumer.properties:3", "not one of"),
         (CONSUMER + "check.crcs=1", PRODUCER, "consumer.properties:3", "neither true nor false"),
         (
             CONSUMER + "security.protocol=SASL_SSL",
@@ -135,7 +142,6 @@ def test_internal_topics(tmp_path: Path) -> None:
         (CONSUMER, PRODUCER + "acks=0", "producer.properties:2", "acks=0 cannot be used"),
         (CONSUMER, PRODUCER + "compression.type=brotli", "producer.properties:2", "not one of"),
         (CONSUMER, "bootstrap.servers=b", "producer.properties:1", "not host:port"),
-        (CONSUMER, PRODUCER + "broker.list=b", "producer.properties:2", "now bootstrap.servers"),
     ],
 )
 def test_wrong_files(tmp_path: Path, consumer: str, producer: str, where: str, what: str) -> None:

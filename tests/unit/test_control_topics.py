@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 import pytest
@@ -230,9 +231,15 @@ def test_offset_storage_that_cannot_be_replicated_names_the_key():
 
 
 def test_mirrormaker_1_has_no_offset_storage():
-    assert [t.name for t in plan_internal_topics(MM1, {}, brokers=1)] == [
-        "mm2-sparkmirror.A.internal"
-    ]
+    (topic,) = plan_internal_topics(MM1, {}, brokers=1)
+    assert re.fullmatch(r"mm2-sparkmirror\.mm1-[0-9a-f]{16}\.internal", topic.name)
+
+
+def test_mirrors_of_mirrormaker_1_that_share_a_target_have_control_topics_of_their_own():
+    other_group = replace(MM1, group_id="another")
+    other_source = replace(MM1, source=replace(MM1.source, bootstrap_servers=("elsewhere:1",)))
+    flows = (MM1, other_group, other_source)
+    assert len({plan_internal_topics(flow, {}, brokers=1)[0].name for flow in flows}) == 3
 
 
 # --- positions ------------------------------------------------------------------------------

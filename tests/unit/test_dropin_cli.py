@@ -5,6 +5,7 @@ where it would hand over to ``run_mirror``, which is replaced to see what it is 
 """
 
 import os
+import re
 import socket
 import subprocess
 import sys
@@ -164,6 +165,28 @@ def test_mm1_whitelist_gives_way_to_include(
     assert "--whitelist is ignored" in _err(capsys)
 
 
+def test_mm1_options_of_old_versions(
+    mm1: list[str], tmp_path: Path, handed: Handed, capsys: pytest.CaptureFixture[str]
+) -> None:
+    other = write(tmp_path, "bootstrap.servers=c:1\ngroup.id=g\n", "other.properties")
+    code = kafka_mirror_maker.main(
+        [*mm1, "--consumer.config", str(other), "--blacklist", "secret.*", "--num.producers", "2",
+         "--queue.size", "500", "--new.producer", "--abort.on.send.fail", "true",
+         "--num.streams", "2"]
+    )  # fmt: skip
+    assert code == 0
+    assert handed.settings is not None
+    first, second = handed.settings.flows
+    assert (first.name, second.name) == ("source-1->target", "source-2->target")
+    assert second.source.bootstrap_servers == ("c:1",)
+    assert (first.tasks_max, second.tasks_max) == (2, 2)
+    assert first.topics.include == (".*",)
+    assert "secret.*" in first.topics.exclude
+    told = _err(capsys)
+    for option in ("num.producers", "queue.size", "new.producer"):
+        assert f"--{option} has no effect" in told
+
+
 def test_mm1_new_consumer_is_accepted_and_told(
     mm1: list[str], handed: Handed, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -187,9 +210,10 @@ def test_mm1_help_has_every_option_of_the_java_tool(capsys: pytest.CaptureFixtur
         "abort.on.send.failure", "consumer.config", "consumer.rebalance.listener", "help",
         "include", "message.handler", "message.handler.args", "new.consumer", "num.streams",
         "offset.commit.interval.ms", "producer.config", "rebalance.listener.args", "version",
-        "whitelist",
+        "whitelist", "blacklist", "new.producer", "num.producers", "queue.size",
+        "abort.on.send.fail",
     ):  # fmt: skip
-        assert f"--{option} " in told or f"--{option}]" in told or f"--{option}\n" in told
+        assert re.search(rf"--{re.escape(option)}[ \],\n]", told)
 
 
 @pytest.mark.parametrize(

@@ -33,6 +33,14 @@ _REFUSED = {
     "rebalance.listener.args": "there is no rebalance listener to give them to",
 }
 
+# Options of 0.7 to 0.9 that tuned what no longer exists.
+_WITHOUT_EFFECT = {
+    "new.consumer": "there is only one consumer",
+    "new.producer": "there is only one producer",
+    "num.producers": "each stream has a producer of its own",
+    "queue.size": "there is no queue between consumer and producer",
+}
+
 
 class _Parser(argparse.ArgumentParser):
     """Raises ConfigError where argparse would end the process with its own exit code."""
@@ -59,11 +67,22 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _add_supported(parser: argparse.ArgumentParser) -> None:
-    for name, doc in (
-        ("consumer.config", "Properties of the consumer of the source cluster. Required."),
-        ("producer.config", "Properties of the producer of the target cluster. Required."),
-    ):
-        parser.add_argument(f"--{name}", dest=name, metavar="FILE", type=Path, help=doc)
+    parser.add_argument(
+        "--consumer.config",
+        dest="consumer.config",
+        metavar="FILE",
+        type=Path,
+        action="append",
+        help="Properties of the consumer of the source cluster. Required; repeat it for several "
+        "source clusters. Files of 0.7 to 0.11 are understood too.",
+    )
+    parser.add_argument(
+        "--producer.config",
+        dest="producer.config",
+        metavar="FILE",
+        type=Path,
+        help="Properties of the producer of the target cluster. Required.",
+    )
     parser.add_argument(
         "--include", metavar="REGEX", help="Topics to mirror: Java regexes, separated by commas."
     )
@@ -73,12 +92,17 @@ def _add_supported(parser: argparse.ArgumentParser) -> None:
         help="DEPRECATED, use --include instead; ignored if --include is given.",
     )
     parser.add_argument(
+        "--blacklist",
+        metavar="REGEX",
+        help="Topics to leave out of all, instead of --include (MirrorMaker 0.7 to 1.1).",
+    )
+    parser.add_argument(
         "--num.streams",
         dest="num_streams",
         metavar="N",
         type=int,
-        default=1,
-        help="Parallel streams: Spark tasks that the partitions are dealt to. (default: 1)",
+        help="Parallel streams of each source cluster: Spark tasks that the partitions are dealt "
+        "to. (default: 1)",
     )
     parser.add_argument(
         "--offset.commit.interval.ms",
@@ -91,18 +115,21 @@ def _add_supported(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--abort.on.send.failure",
+        "--abort.on.send.fail",
         dest="abort_on_send_failure",
         metavar="BOOLEAN",
         default="true",
         help="Stop when records cannot be written to the target, so that none are lost. Only true "
         "is supported. (default: true)",
     )
-    parser.add_argument(
-        "--new.consumer",
-        dest="new_consumer",
-        action="store_true",
-        help="DEPRECATED, has no effect: there is only one consumer.",
-    )
+    for name, reason in _WITHOUT_EFFECT.items():
+        flag = name.startswith("new.")
+        parser.add_argument(
+            f"--{name}",
+            dest=name,
+            help=f"DEPRECATED, has no effect: {reason}.",
+            **({"action": "store_true"} if flag else {"type": int, "metavar": "N"}),
+        )
     parser.add_argument(
         "--sparkmirror.master",
         dest="master",
@@ -150,8 +177,8 @@ def _missing(options: argparse.Namespace) -> str:
     return next((key for key in ("consumer.config", "producer.config") if given[key] is None), "")
 
 
-def _checked_include(options: argparse.Namespace) -> str:
-    """The include list; ConfigError for an option that is not supported."""
+def _checked_include(options: argparse.Namespace) -> str | None:
+    """The include list, if one is given; ConfigError for an option that is not supported."""
     for name, reason in _REFUSED.items():
         if vars(options)[name] is not None:
             raise ConfigError(
@@ -172,20 +199,16 @@ def _checked_include(options: argparse.Namespace) -> str:
             do="Leave the option out: the mirror stops instead, and nothing is lost.",
         )
     include: str | None = options.whitelist if options.include is None else options.include
-    if include is None:
-        raise ConfigError(
-            "include list must be specified.",
-            where="--include",
-            do="Name the topics to mirror, for example --include 'orders.*,payments'.",
-        )
     if options.include is not None and options.whitelist is not None:
         print("warning: --whitelist is ignored, since --include is given.", file=sys.stderr)
-    if options.new_consumer:
-        print("warning: --new.consumer has no effect.", file=sys.stderr)
+    for name, reason in _WITHOUT_EFFECT.items():
+        value = vars(options)[name]
+        if value is not None and value is not False:
+            print(f"warning: --{name} has no effect: {reason}.", file=sys.stderr)
     return include
 
 
-def _run(options: argparse.Namespace, include: str) -> int:
+def _run(options: argparse.Namespace, include: str | None) -> int:
     given = vars(options)
     try:
         from sparkmirror.cli.run import RunOptions, run_mirror  # noqa: PLC0415
@@ -195,8 +218,10 @@ def _run(options: argparse.Namespace, include: str) -> int:
             given["consumer.config"],
             given["producer.config"],
             include=include,
+            exclude=options.blacklist,
             num_streams=options.num_streams,
             offset_commit_interval_ms=options.offset_commit_interval_ms,
+            find_brokers=_find_brokers,
         )
         run_options = RunOptions(
             master=options.master,
@@ -208,6 +233,13 @@ def _run(options: argparse.Namespace, include: str) -> int:
         return _EXIT_WRONG
     code = run_mirror(settings, run_options)
     return _EXIT_CODES.get(code, code)
+
+
+def _find_brokers(connect: str, protocol: str) -> tuple[str, ...]:
+    # Most files name their brokers, and need no ZooKeeper client.
+    from sparkmirror.wire.zookeeper import find_brokers  # noqa: PLC0415
+
+    return find_brokers(connect, protocol)
 
 
 def _print_version() -> int:

@@ -196,13 +196,23 @@ def version() -> None:
     )
 
 
-def _add_demo(arguments: Sequence[str]) -> None:
-    """Register the demo with its own options, once, unless another command is asked for."""
-    registered = any(command.name == "demo" for command in app.registered_commands)
-    if registered or arguments[:1] in (["run"], ["version"]):
+# Commands with a module of their own: name -> module; the function is called like the module.
+_VERBS = {
+    "demo": "sparkmirror.cli.demo",
+    "migrate-config": "sparkmirror.cli.migrate_config",
+}
+
+
+def _add_verbs(arguments: Sequence[str]) -> None:
+    """Register the other commands with their options, once, unless run or version is asked for."""
+    if arguments[:1] in (["run"], ["version"]):
         return
-    demo: Callable[..., object] = importlib.import_module("sparkmirror.cli.demo").demo
-    app.command(name="demo")(demo)
+    registered = {command.name for command in app.registered_commands}
+    for name, module in _VERBS.items():
+        if name not in registered:
+            function = module.rpartition(".")[2]
+            verb: Callable[..., object] = getattr(importlib.import_module(module), function)
+            app.command(name=name)(verb)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -214,7 +224,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if reconfigure is not None:
             reconfigure(errors="replace")
     try:
-        _add_demo(arguments)
+        _add_verbs(arguments)
         typer.main.get_command(app).main(args=arguments, prog_name="sparkmirror")
     except SystemExit as ended:
         return ended.code if isinstance(ended.code, int) else int(bool(ended.code))

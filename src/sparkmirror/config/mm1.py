@@ -1,9 +1,10 @@
-"""Read MirrorMaker 1's consumer and producer files, and normalise its include list."""
+"""Read MirrorMaker 1's consumer and producer files (0.7 to 3.9), and normalise its lists."""
 
 from __future__ import annotations
 
 import difflib
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from sparkmirror.config import remarks
@@ -14,6 +15,7 @@ from sparkmirror.config.flow import (
     produce_settings,
 )
 from sparkmirror.config.keys import KeyUse, unknown_keys_error
+from sparkmirror.config.legacy_mm1 import BrokerLookup, Translation, translate
 from sparkmirror.config.properties import Entry, Properties, load_properties
 from sparkmirror.config.security import mark_idle
 from sparkmirror.config.settings import Scope, Status, Type, find, names
@@ -46,51 +48,165 @@ def normalise_include(raw: str) -> str:
 
 
 def load_mm1(
-    consumer_config: Path,
+    consumer_configs: Path | Sequence[Path],
     producer_config: Path,
     *,
-    include: str,
-    num_streams: int = 1,
+    include: str | None = None,
+    exclude: str | None = None,
+    num_streams: int | None = None,
     offset_commit_interval_ms: int = 60_000,
+    find_brokers: BrokerLookup | None = None,
 ) -> MirrorSettings:
-    """Read, check and join MirrorMaker 1's two files into one flow ``source->target``.
+    """Read, check and join MirrorMaker 1's files into one flow per consumer file.
 
-    ``include``: the raw ``--include`` or ``--whitelist`` text. Raises ConfigError with the file,
-    line and key of everything that is wrong.
+    The flow is ``source->target``; of several consumer files ``source-1->target`` and so on.
+    ``include``: the raw ``--include`` or ``--whitelist`` text; ``exclude``: ``--blacklist``'s;
+    ``num_streams`` None: 1, or what a file of 0.7 says. ``find_brokers`` looks brokers up in a
+    ZooKeeper where a file names nothing else. Raises ConfigError with the file, line and key of
+    everything that is wrong, and what ``find_brokers`` raises.
     """
-    regex = normalise_include(include)
-    compile_regex(regex, where="--include")
+    paths = [consumer_configs] if isinstance(consumer_configs, Path) else list(consumer_configs)
+    _check_numbers(num_streams, offset_commit_interval_ms)
+    topics = _Topics(include, exclude)
+    topics.check()
+    consumers = [translate(load_properties(path), Scope.CONSUMER, find_brokers) for path in paths]
+    producer = translate(load_properties(producer_config), Scope.PRODUCER, find_brokers)
+    uses = [
+        *(use for consumer in consumers for use in _checked(consumer, Scope.CONSUMER)),
+        *_checked(producer, Scope.PRODUCER),
+    ]
+    chosen = [topics.of(consumer) for consumer in consumers]
+    flows = tuple(
+        _flow(
+            consumer,
+            producer.file,
+            wanted,
+            alias="source" if len(consumers) == 1 else f"source-{number}",
+            tasks_max=_streams(num_streams, consumer),
+            position_ms=position_interval_ms(1_000, offset_commit_interval_ms),
+        )
+        for number, (consumer, wanted) in enumerate(zip(consumers, chosen, strict=True), 1)
+    )
+    _refuse_shared_groups(flows, paths)
+    told = [line for wanted in dict.fromkeys(chosen) for line in wanted.remarks()]
+    for translation in (*consumers, producer):
+        told += translation.told
+    for translation in (*consumers, producer):
+        told += _remarks(translation.file, uses)
+    return MirrorSettings(
+        flows=flows,
+        clusters=(*(flow.source.alias for flow in flows), "target"),
+        mode=MirrorMode.MM1,
+        warnings=tuple(told),
+    )
+
+
+def _check_numbers(num_streams: int | None, offset_commit_interval_ms: int) -> None:
     for option, value in (
-        ("--num.streams", num_streams),
+        ("--num.streams", 1 if num_streams is None else num_streams),
         ("--offset.commit.interval.ms", offset_commit_interval_ms),
     ):
         if value < 1:
             raise ConfigError(f"{value} is too small.", where=option, do="Write at least 1.")
-    consumer_file = load_properties(consumer_config)
-    producer_file = load_properties(producer_config)
-    uses = [
-        *_checked(consumer_file, Scope.CONSUMER),
-        *_checked(producer_file, Scope.PRODUCER),
-    ]
-    flow = _flow(
-        consumer_file,
-        producer_file,
-        regex,
-        tasks_max=num_streams,
-        position_ms=position_interval_ms(1_000, offset_commit_interval_ms),
-    )
-    return MirrorSettings(
-        flows=(flow,),
-        clusters=("source", "target"),
-        mode=MirrorMode.MM1,
-        warnings=tuple(_remarks(include, regex, uses, consumer_file, producer_file)),
-    )
 
 
-def _checked(file: Properties, scope: Scope) -> list[KeyUse]:
+def _streams(option: int | None, consumer: Translation) -> int:
+    if option is not None:
+        return option
+    return int(consumer.streams.value) if consumer.streams is not None else 1
+
+
+@dataclass(frozen=True, slots=True)
+class _Topics:
+    """The two lists as the user gave them; one of them, or none yet."""
+
+    include: str | None
+    exclude: str | None
+    include_where: str = "--include"
+    exclude_where: str = "--blacklist"
+
+    def check(self) -> None:
+        """ConfigError for both lists at once, and for what is no regex."""
+        if self.include is not None and self.exclude is not None:
+            raise ConfigError(
+                "Exactly one of whitelist or blacklist is required.",
+                where=f"{self.include_where}, {self.exclude_where}",
+                do="Name the topics to mirror, or those to leave out.",
+            )
+        for text, where in (
+            (self.include, self.include_where), (self.exclude, self.exclude_where)
+        ):  # fmt: skip
+            if text is not None:
+                compile_regex(normalise_include(text), where=where)
+
+    def of(self, consumer: Translation) -> _Topics:
+        """These, or what a file of 0.7 says. ConfigError if nothing says it."""
+        if self.include is not None or self.exclude is not None:
+            return self
+        include, exclude = consumer.include, consumer.exclude
+        if include is None and exclude is None:
+            raise ConfigError(
+                "include list must be specified.",
+                where="--include",
+                do="Name the topics to mirror, for example --include 'orders.*,payments'.",
+            )
+        found = _Topics(
+            include.value if include is not None else None,
+            exclude.value if exclude is not None else None,
+            f"{include.where}: {include.key}" if include is not None else "",
+            f"{exclude.where}: {exclude.key}" if exclude is not None else "",
+        )
+        found.check()
+        return found
+
+    @property
+    def regexes(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """What to include and what to exclude."""
+        if self.exclude is not None:
+            regex = normalise_include(self.exclude)
+            return (".*",), ((regex,) if regex else ())
+        regex = normalise_include(self.include or "")
+        return ((regex,) if regex else ()), ()
+
+    def remarks(self) -> list[str]:
+        """Lines on lists that mean something else than they seem to."""
+        excluded = self.exclude is not None
+        raw = (self.exclude if excluded else self.include) or ""
+        where = self.exclude_where if excluded else self.include_where
+        regex = normalise_include(raw)
+        told = []
+        if set(regex) & set(_QUOTES):
+            told.append(
+                f"{where}: quotes inside the list are part of the names, as in MirrorMaker: {raw}"
+                f" means the regex {regex}. Write the list without quotes."
+            )
+        if not regex:
+            told.append(
+                f"{where}: the list is empty, so "
+                + ("every topic is mirrored." if excluded else "no topic is mirrored.")
+            )
+        return told
+
+
+def _refuse_shared_groups(flows: Sequence[FlowSettings], paths: Sequence[Path]) -> None:
+    """Two flows that read one cluster in one group would both copy everything."""
+    for index, flow in enumerate(flows):
+        for other, path in zip(flows[:index], paths, strict=False):
+            same = set(flow.source.bootstrap_servers) & set(other.source.bootstrap_servers)
+            if same and flow.group_id == other.group_id:
+                raise ConfigError(
+                    f"the group {flow.group_id} on {sorted(same)[0]} is that of {path} already: "
+                    "each record would be mirrored twice.",
+                    where=str(paths[index]),
+                    do="Give one consumer file per source cluster; --num.streams adds streams.",
+                )
+
+
+def _checked(translation: Translation, scope: Scope) -> list[KeyUse]:
+    file = translation.file
     uses: list[KeyUse] = []
     unknown: list[Entry] = []
-    errors: list[ConfigError] = []
+    errors: list[ConfigError] = list(translation.errors)
     for entry in file.values():
         row = find(entry.key, scope)
         if row is None:
@@ -123,13 +239,16 @@ def _checked(file: Properties, scope: Scope) -> list[KeyUse]:
 
 
 def _flow(
-    consumer: Properties,
+    translation: Translation,
     producer: Properties,
-    regex: str,
+    wanted: _Topics,
     *,
+    alias: str,
     tasks_max: int,
     position_ms: int,
 ) -> FlowSettings:
+    consumer = translation.file
+    include, exclude = wanted.regexes
     group = consumer.get("group.id")
     if group is None or not group.value.strip():
         raise ConfigError(
@@ -145,14 +264,14 @@ def _flow(
     key = "bootstrap.servers"
     return FlowSettings(
         source=client(
-            "source", consumer, Scope.CONSUMER, group_id, path=consumer_path, key=key
+            alias, consumer, Scope.CONSUMER, group_id, path=consumer_path, key=key
         ),
         target=client(
             "target", producer, Scope.PRODUCER, client_id, path=producer_path, key=key
         ),
         # The files describe no admin clients: they connect as the consumer and producer do.
         source_admin=client(
-            "source", _shared(consumer), Scope.ADMIN, f"{group_id}-source-admin",
+            alias, _shared(consumer), Scope.ADMIN, f"{group_id}-source-admin",
             path=consumer_path, key=key,
         ),
         target_admin=client(
@@ -164,8 +283,8 @@ def _flow(
         group_id=group_id,
         policy=PolicySettings(kind="identity"),
         topics=TopicSettings(
-            include=(regex,) if regex else (),
-            exclude=internal,
+            include=include,
+            exclude=internal + exclude,
             config_properties_exclude=(),
             replication_factor=-1,
             refresh_interval_s=max(1, settings.integer("metadata.max.age.ms") // 1_000),
@@ -176,6 +295,7 @@ def _flow(
             producer, join_bytes=Reader({}, Scope.SPARKMIRROR).integer("sparkmirror.join.bytes")
         ),
         position_interval_ms=position_ms,
+        zookeeper=translation.zookeeper,
     )  # fmt: skip
 
 
@@ -185,22 +305,9 @@ def _shared(file: Properties) -> Mapping[str, Entry]:
     return {key: entry for key, entry in file.items() if key in known}
 
 
-def _remarks(
-    include: str, regex: str, uses: Sequence[KeyUse], consumer: Properties, producer: Properties
-) -> list[str]:
-    told = []
-    if set(regex) & set(_QUOTES):
-        told.append(
-            f"--include: quotes inside the list are part of the names, as in MirrorMaker: {include}"
-            f" means the regex {regex}. Write the list without quotes."
-        )
-    if not regex:
-        told.append("--include: the list is empty, so no topic is mirrored.")
-    for file in (consumer, producer):
-        told += _weakened(file)
-        own = [use for use in uses if file.get(use.entry.key) is use.entry]
-        told += remarks.ignored_keys(mark_idle(own, [file]), str(file.path))
-    return told
+def _remarks(file: Properties, uses: Sequence[KeyUse]) -> list[str]:
+    own = [use for use in uses if file.get(use.entry.key) is use.entry]
+    return [*_weakened(file), *remarks.ignored_keys(mark_idle(own, [file]), str(file.path))]
 
 
 def _weakened(file: Properties) -> list[str]:

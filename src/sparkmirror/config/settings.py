@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from sparkmirror.config.legacy_keys import OLD_CLIENT_KEYS
 from sparkmirror.config.setting import Scope, Setting, Status, Type
-from sparkmirror.config.settings_clients import CLIENT_ROWS, OLD_CLIENT_KEYS
+from sparkmirror.config.settings_clients import CLIENT_ROWS
 from sparkmirror.config.settings_mirror import (
     CONNECTOR_ROWS,
     DRIVER_ROWS,

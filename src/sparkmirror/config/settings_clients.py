@@ -9,7 +9,7 @@ from __future__ import annotations
 from sparkmirror.config.setting import Scope, Setting, Status, Type
 from sparkmirror.model import ClusterClient, FetchSettings, ProduceSettings
 
-__all__ = ["CLIENT_ROWS", "COMMON_ROWS", "FETCH_ROWS", "OLD_CLIENT_KEYS", "PRODUCE_ROWS"]
+__all__ = ["CLIENT_ROWS", "COMMON_ROWS", "FETCH_ROWS", "PRODUCE_ROWS"]
 
 _CONSUMER = (Scope.CONSUMER,)
 _PRODUCER = (Scope.PRODUCER,)
@@ -288,40 +288,3 @@ _REFUSED = (
 )  # fmt: skip
 
 CLIENT_ROWS = COMMON_ROWS + FETCH_ROWS + PRODUCE_ROWS + _IGNORED + _REFUSED
-
-# Keys of clients before 0.9 that MirrorMaker 1 files may still hold, and what to write today
-# ("" = nothing: what it did no longer exists).
-OLD_CLIENT_KEYS = {
-    "zookeeper.connect": "bootstrap.servers",
-    "zookeeper.connection.timeout.ms": "",
-    "zookeeper.session.timeout.ms": "",
-    "zookeeper.sync.time.ms": "",
-    "broker.list": "bootstrap.servers",
-    "metadata.broker.list": "bootstrap.servers",
-    "auto.commit.enable": "",
-    "consumer.id": "client.id",
-    "consumer.timeout.ms": "",
-    "fetch.message.max.bytes": "max.partition.fetch.bytes",
-    "fetch.wait.max.ms": "fetch.max.wait.ms",
-    "socket.receive.buffer.bytes": "receive.buffer.bytes",
-    "socket.timeout.ms": "request.timeout.ms",
-    "send.buffer.size": "send.buffer.bytes",
-    "request.required.acks": "acks",
-    "request.timeout": "request.timeout.ms",
-    "compression.codec": "compression.type",
-    "message.send.max.retries": "",
-    "queue.buffering.max.ms": "",
-    "queue.buffering.max.messages": "",
-    "queue.enqueue.timeout.ms": "",
-    "queued.max.message.chunks": "",
-    "block.on.buffer.full": "max.block.ms",
-    "metadata.fetch.timeout.ms": "max.block.ms",
-    "timeout.ms": "request.timeout.ms",
-    "serializer.class": "",
-    "key.serializer.class": "",
-    "shallowiterator.enable": "",
-    "rebalance.max.retries": "",
-    "rebalance.backoff.ms": "",
-    "dual.commit.enabled": "",
-    "offsets.storage": "",
-}

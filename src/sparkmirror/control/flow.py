@@ -94,6 +94,11 @@ class FlowControl:
         self._clusters.append(cluster)
         return cluster
 
+    @property
+    def _position_keeper(self) -> Cluster:
+        """The cluster that holds the position group's offsets."""
+        return self.source if self.settings.mode is MirrorMode.MM1 else self.target
+
     # --- start-up ---------------------------------------------------------------------------
 
     def prepare(self) -> None:
@@ -110,11 +115,15 @@ class FlowControl:
         assignment = self._look()
         if not assignment.partitions:
             self._say(f"{self.name}: no topic on {self.source.alias} matches; waiting for one")
-        seeding = seed_positions(self.target, self.settings, assignment)
+        seeding = seed_positions(self._position_keeper, self.settings, assignment)
         if seeding.seeded:
             count = len(seeding.seeded)
-            topic = offset_storage_topic(self.settings)
-            self._say(f"{self.name}: {count} positions taken over from {topic}")
+            place = (
+                "the group's offsets in ZooKeeper"
+                if self.settings.zookeeper
+                else offset_storage_topic(self.settings)
+            )
+            self._say(f"{self.name}: {count} positions taken over from {place}")
         if seeding.skipped:
             self._say(f"{self.name}: {seeding.skipped} stored offsets could not be read")
         if self._once:
@@ -219,7 +228,7 @@ class FlowControl:
             with self._lock:
                 self._assignment = after  # only the halts may differ
             return False
-        seed_positions(self.target, self.settings, after)
+        seed_positions(self._position_keeper, self.settings, after)
         self._adopt(after, CommandKind.REPLAN)
         for line in describe_changes(before, after):
             self._say(line)

@@ -2,7 +2,8 @@
 
 The position group's committed offsets are the truth. Only partitions without one are looked up
 elsewhere: in MirrorMaker 2's offset storage topic, so that this mirror goes on where a Java
-MirrorMaker 2 stopped (and where its own committed offsets expired).
+MirrorMaker 2 stopped (and where its own committed offsets expired); or, for a MirrorMaker 1 with
+an old consumer, in the source's ZooKeeper.
 """
 
 from __future__ import annotations
@@ -58,22 +59,31 @@ def plan_seeding(
     }
 
 
-def seed_positions(target: Cluster, flow: FlowSettings, assignment: Assignment) -> Seeding:
-    """Take over MirrorMaker 2's stored offsets where the position group has none.
+def seed_positions(cluster: Cluster, flow: FlowSettings, assignment: Assignment) -> Seeding:
+    """Take over the offsets of a Java MirrorMaker where the position group has none.
 
-    Does nothing in MirrorMaker 1 mode: there the group is the one the Java tool uses. Raises
-    `MirrorError`.
+    ``cluster`` keeps the position group: the target, where MirrorMaker 2 has its offset storage
+    topic; in MirrorMaker 1 mode the source, whose ZooKeeper may hold what old consumers of the
+    same group committed. Raises `MirrorError`.
     """
-    if flow.mode is MirrorMode.MM1 or not assignment.partitions:
+    in_kafka_only = flow.mode is MirrorMode.MM1 and not flow.zookeeper
+    if in_kafka_only or not assignment.partitions:
         return Seeding()
     group = position_group(flow)
-    committed = target.committed_offsets(group, [p.target for p in assignment.partitions])
+    committed = cluster.committed_offsets(group, [p.target for p in assignment.partitions])
     if len(committed) == len(assignment.partitions):
         return Seeding()
-    stored = _stored_offsets(target, flow)
+    if flow.mode is MirrorMode.MM1:
+        # Few mirrors need a ZooKeeper client.
+        from sparkmirror.wire.zookeeper import group_offsets  # noqa: PLC0415
+
+        missing = [p.source for p in assignment.partitions if p.target not in committed]
+        stored = ConnectOffsets(group_offsets(flow.zookeeper, flow.group_id, missing))
+    else:
+        stored = _stored_offsets(cluster, flow)
     commits = plan_seeding(assignment, committed, stored.positions)
     if commits:
-        target.commit_offsets(group, commits)
+        cluster.commit_offsets(group, commits)
     source_of = {p.target: p.source for p in assignment.partitions}
     seeded = {source_of[tp]: offset for tp, (offset, _) in commits.items()}
     return Seeding(seeded, stored.skipped)

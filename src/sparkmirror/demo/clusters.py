@@ -112,6 +112,11 @@ class KafkaCluster:
             self._runtime = KafkaRuntime.find(self.version, progress=self.progress)
         return self._runtime
 
+    @property
+    def zookeeper(self) -> str:
+        """``zookeeper.connect`` of a version that needs one, else empty."""
+        return self._zookeeper.connect if self._zookeeper is not None else ""
+
     def start(self) -> None:
         """Starts all nodes and returns when each answers and knows the others.
 

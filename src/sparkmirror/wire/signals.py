@@ -1,7 +1,8 @@
 r"""The control topic: how the driver speaks to the planner and the slots, and hears of them.
 
-One compacted topic per source on the target, ``mm2-sparkmirror.<source>.internal``; the name falls
-under MirrorMaker 2's own ``mm2.*\.internal`` exclude, so no mirror ever carries it on.
+One compacted topic per source on the target, ``mm2-sparkmirror.<source>.internal`` (for
+MirrorMaker 1's files one per group and source, see `control_topic`); the name falls under
+MirrorMaker 2's own ``mm2.*\.internal`` exclude, so no mirror ever carries it on.
 
 =========  =======================  ==========================================================
 partition  key                      value (JSON; from 16 KiB up zlib-compressed)
@@ -18,6 +19,7 @@ to stop a mirror by a line of garbage.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 import zlib
@@ -26,7 +28,14 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Any
 
-from sparkmirror.model import FlowSettings, Halt, PartitionProgress, SlotProgress, TopicPartition
+from sparkmirror.model import (
+    FlowSettings,
+    Halt,
+    MirrorMode,
+    PartitionProgress,
+    SlotProgress,
+    TopicPartition,
+)
 
 if TYPE_CHECKING:  # the executor workers import these codecs and must not pay for the client
     from sparkmirror.wire.client import Cluster
@@ -135,8 +144,16 @@ class AssignmentDocument:
 
 
 def control_topic(flow: FlowSettings) -> str:
-    """Name of the control topic of ``flow``, on its target cluster."""
-    return f"mm2-sparkmirror.{flow.source.alias}.internal"
+    """Name of the control topic of ``flow``, on its target cluster.
+
+    MirrorMaker 1's files have no aliases, so several mirrors that write to one target would all
+    be called the same: there the group and the source's addresses tell them apart.
+    """
+    name = flow.source.alias
+    if flow.mode is MirrorMode.MM1:
+        told = "\0".join((flow.group_id, *sorted(flow.source.bootstrap_servers)))
+        name = f"mm1-{hashlib.sha256(told.encode()).hexdigest()[:16]}"
+    return f"mm2-sparkmirror.{name}.internal"
 
 
 # --- commands -----------------------------------------------------------------------------------

@@ -1,0 +1,244 @@
+"""``sparkmirror migrate-config``: MirrorMaker 1's files and options as one MirrorMaker 2 file."""
+
+from __future__ import annotations
+
+import functools
+import os
+import sys
+import tempfile
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from sparkmirror.errors import ConfigError, MachineError
+
+if TYPE_CHECKING:
+    from sparkmirror.model import FlowSettings
+
+__all__ = ["migrate_config"]
+
+
+def migrate_config(
+    consumer_config: Annotated[
+        list[Path],
+        typer.Option(
+            "--consumer.config",
+            metavar="FILE",
+            help="Consumer properties (0.7 to 3.9); repeat it for several sources.",
+            show_default=False,
+        ),
+    ],
+    producer_config: Annotated[
+        Path,
+        typer.Option("--producer.config", metavar="FILE", help="Producer properties."),
+    ],
+    include: Annotated[
+        str | None,
+        typer.Option("--include", "--whitelist", metavar="REGEX", help="Topics to mirror."),
+    ] = None,
+    blacklist: Annotated[
+        str | None,
+        typer.Option("--blacklist", metavar="REGEX", help="Topics to leave out of all, instead."),
+    ] = None,
+    num_streams: Annotated[
+        int | None, typer.Option("--num.streams", metavar="N", help="Parallel streams.")
+    ] = None,
+    offset_commit_interval_ms: Annotated[
+        int | None,
+        typer.Option("--offset.commit.interval.ms", metavar="MS", help="As in MirrorMaker 1."),
+    ] = None,
+    source: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="ALIAS",
+            help="Name of the source cluster, one for each consumer file."
+            " Default: source (source-1, source-2 …).",
+            show_default=False,
+        ),
+    ] = None,
+    target: Annotated[
+        str, typer.Option(metavar="ALIAS", help="Name of the target cluster.")
+    ] = "target",
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            "--output",
+            "-o",
+            metavar="FILE",
+            help="Where to write, readable for this user alone. Default: the terminal, unless"
+            " the files hold secrets.",
+            show_default=False,
+        ),
+    ] = None,
+    force: Annotated[
+        bool, typer.Option("--force", help="Replace the output file if it exists.")
+    ] = False,
+    take_positions: Annotated[
+        bool,
+        typer.Option(
+            "--take-positions",
+            help="Also commit the old group's positions as the new flow's, so that it goes on"
+            " where MirrorMaker 1 stopped. Stop MirrorMaker 1 first.",
+        ),
+    ] = False,
+) -> None:
+    """Write the MirrorMaker 2 file that does what these MirrorMaker 1 files and options do.
+
+    Topic names stay (IdentityReplicationPolicy); what has no effect any more stands there as a
+    comment with the reason. The clusters are not touched, except by --take-positions; a ZooKeeper
+    is asked for brokers when the files name nothing else.
+
+    Exit codes: 0 done, 1 a cluster or the disk failed, 2 wrong usage or files.
+    """
+    from sparkmirror.config.legacy_mm1 import translate  # noqa: PLC0415
+    from sparkmirror.config.migrate import migrate  # noqa: PLC0415
+    from sparkmirror.config.mm1 import load_mm1  # noqa: PLC0415
+    from sparkmirror.config.properties import load_properties  # noqa: PLC0415
+    from sparkmirror.config.settings import Scope  # noqa: PLC0415
+    from sparkmirror.wire.zookeeper import find_brokers  # noqa: PLC0415
+
+    look_up = functools.lru_cache(find_brokers)
+    settings = load_mm1(
+        consumer_config,
+        producer_config,
+        include=include,
+        exclude=blacklist,
+        num_streams=num_streams,
+        offset_commit_interval_ms=offset_commit_interval_ms or 60_000,
+        find_brokers=look_up,
+    )
+    aliases = _aliases(source or [flow.source.alias for flow in settings.flows], target)
+    if len(aliases) != len(settings.flows) + 1:
+        raise ConfigError(
+            f"{len(aliases) - 1} names are given for {len(settings.flows)} consumer files.",
+            where="--source",
+            do="Give one name for each --consumer.config, in the same order.",
+        )
+    flows = tuple(
+        _renamed(flow, alias, target) for flow, alias in zip(settings.flows, aliases, strict=False)
+    )
+    settings = replace(settings, flows=flows, clusters=aliases)
+    migrated = migrate(
+        settings,
+        [translate(load_properties(path), Scope.CONSUMER, look_up) for path in consumer_config],
+        translate(load_properties(producer_config), Scope.PRODUCER, look_up),
+        offset_commit_interval_ms=offset_commit_interval_ms,
+    )
+    if output is None and migrated.secrets:
+        raise ConfigError(
+            f"The file holds secrets ({', '.join(migrated.secrets)}), which are not shown.",
+            where="--output",
+            do="Name a file to write to.",
+        )
+    new_flows = _flows_of(migrated.text)
+    if output is None:
+        print(migrated.text, end="")
+    elif take_positions and output.exists() and not force:
+        # It was made before, and may have been edited since.
+        new_flows = _load(output)
+        print(f"{output}: left as it is", file=sys.stderr)
+    else:
+        _write(output, migrated.text, force=force)
+        print(f"{output}: written; start it with: sparkmirror run {output}", file=sys.stderr)
+    if take_positions:
+        for old in settings.flows:
+            _take_positions(old, _same_flow(old, new_flows, output))
+
+
+def _aliases(sources: list[str], target: str) -> tuple[str, ...]:
+    aliases = (*sources, target)
+    for alias in aliases:
+        if not alias.strip() or "->" in alias or any(c.isspace() or c == "," for c in alias):
+            raise ConfigError(
+                f"{alias!r} is no alias.",
+                where="--source, --target",
+                do="Use letters, digits and dashes.",
+            )
+    if len(set(aliases)) < len(aliases):
+        raise ConfigError(
+            "two clusters have one name.", where="--source, --target", do="Name each differently."
+        )
+    return aliases
+
+
+def _renamed(flow: FlowSettings, source: str, target: str) -> FlowSettings:
+    return replace(
+        flow,
+        source=replace(flow.source, alias=source),
+        source_admin=replace(flow.source_admin, alias=source),
+        target=replace(flow.target, alias=target),
+        target_admin=replace(flow.target_admin, alias=target),
+    )
+
+
+def _load(path: Path) -> tuple[FlowSettings, ...]:
+    from sparkmirror.config.mm2 import load_mm2  # noqa: PLC0415
+
+    return load_mm2(path).flows
+
+
+def _flows_of(text: str) -> tuple[FlowSettings, ...]:
+    """The flows that the new file means: it must load before anybody gets it."""
+    with tempfile.TemporaryDirectory(prefix="sparkmirror-") as directory:
+        path = Path(directory) / "mm2.properties"
+        path.touch(mode=0o600)
+        path.write_text(text, encoding="ascii")
+        return _load(path)
+
+
+def _same_flow(
+    old: FlowSettings, flows: tuple[FlowSettings, ...], path: Path | None
+) -> FlowSettings:
+    for flow in flows:
+        if flow.name == old.name:
+            return flow
+    raise ConfigError(
+        f"The file has no flow {old.name}.",
+        where=str(path),
+        do="Give --source and --target the names that the clusters have in the file.",
+    )
+
+
+def _write(path: Path, text: str, *, force: bool) -> None:
+    """A new file for this user alone; an old one is replaced whole or not at all."""
+    if path.exists() and not force:
+        raise ConfigError(
+            "The file exists.", where=str(path), do="Name another one, or give --force."
+        )
+    try:
+        number, name = tempfile.mkstemp(prefix=f".{path.name}-", dir=path.parent)
+        with os.fdopen(number, "w", encoding="ascii") as file:
+            file.write(text)
+        Path(name).replace(path)
+    except OSError as error:
+        raise MachineError(
+            f"The file cannot be written: {error.strerror}.",
+            where=str(path),
+            do="Name a file in a directory that exists and that this user may write.",
+        ) from error
+
+
+def _take_positions(old: FlowSettings, new: FlowSettings) -> None:
+    from sparkmirror.control.handover import hand_over  # noqa: PLC0415
+    from sparkmirror.wire.client import Cluster  # noqa: PLC0415
+
+    source, target = Cluster(old.source), Cluster(old.target_admin)
+    try:
+        done = hand_over(source, target, old, new)
+    finally:
+        source.close()
+        target.close()
+    print(
+        f"{new.name}: {len(done.taken)} positions taken over from group {old.group_id},"
+        f" {len(done.kept)} were there already",
+        file=sys.stderr,
+    )
+    if done.absent:
+        shown = ", ".join(map(str, done.absent[:5])) + (" …" if len(done.absent) > 5 else "")
+        print(
+            f"{new.name}: no position could be kept for {len(done.absent)} partitions that the"
+            f" target does not have yet ({shown}): they begin at {new.fetch.auto_offset_reset}",
+            file=sys.stderr,
+        )

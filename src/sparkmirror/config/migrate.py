@@ -1,0 +1,189 @@
+"""A commented MirrorMaker 2 file that says what MirrorMaker 1's files and options say. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+from sparkmirror.config.legacy_mm1 import Translation
+from sparkmirror.config.properties import Properties
+from sparkmirror.config.settings import CLIENT_SET, Scope, Status, find, is_secret
+from sparkmirror.model import FlowSettings, MirrorSettings
+
+__all__ = ["Migrated", "migrate"]
+
+# What has a place of its own in the new file, or a meaning that only MirrorMaker 1 gives it.
+_PLACED = frozenset(
+    {"bootstrap.servers", "group.id", "client.id", "exclude.internal.topics", "auto.offset.reset"}
+)
+_ABSENT_IN_MM1 = (
+    "emit.heartbeats.enabled",
+    "emit.checkpoints.enabled",
+    "emit.offset-syncs.enabled",
+    "sync.topic.configs.enabled",
+    "sync.topic.acls.enabled",
+    "heartbeats.replication.enabled",
+)
+_SHARED = Scope.ADMIN
+_COMMENT_WIDTH = 98
+
+
+@dataclass(frozen=True, slots=True)
+class Migrated:
+    """The new file's text, and the keys in it whose values are secrets."""
+
+    text: str
+    secrets: tuple[str, ...]
+
+
+@dataclass
+class _Page:
+    lines: list[str] = field(default_factory=list)
+    secrets: list[str] = field(default_factory=list)
+
+    def comment(self, text: str) -> None:
+        """A paragraph, wrapped."""
+        line = "#"
+        for word in text.split():
+            if len(line) + 1 + len(word) > _COMMENT_WIDTH and line != "#":
+                self.lines.append(line)
+                line = "#"
+            line += f" {word}"
+        self.lines.append(line)
+
+    def put(self, key: str, value: str) -> None:
+        self.lines.append(f"{_escape(key, key=True)} = {_escape(value)}")
+        if is_secret(key):
+            self.secrets.append(key)
+
+    def gap(self) -> None:
+        self.lines.append("")
+
+
+def migrate(
+    settings: MirrorSettings,
+    consumers: Sequence[Translation],
+    producer: Translation,
+    *,
+    offset_commit_interval_ms: int | None = None,
+) -> Migrated:
+    """The file for ``settings``, which were loaded from these translated files.
+
+    One ``source->target`` flow per consumer file, in the same order. The aliases are those of
+    ``settings``; topic names are kept (IdentityReplicationPolicy).
+    """
+    page = _Page()
+    names = ", ".join(one.file.path.name for one in (*consumers, producer))
+    page.comment(f"MirrorMaker 2 file, made from MirrorMaker 1's {names}.")
+    _say_positions(page, settings.flows)
+    page.gap()
+    page.put("clusters", ", ".join(settings.clusters))
+    target = settings.flows[0].target.alias
+    for flow, consumer in zip(settings.flows, consumers, strict=True):
+        page.gap()
+        page.comment(f"Cluster '{flow.source.alias}', from {consumer.file.path.name}.")
+        page.put(f"{flow.source.alias}.bootstrap.servers", ",".join(flow.source.bootstrap_servers))
+        reset = flow.fetch.auto_offset_reset
+        if "auto.offset.reset" not in consumer.file:
+            page.comment("MirrorMaker 1's default; MirrorMaker 2's is earliest.")
+        page.put(f"{flow.source.alias}.consumer.auto.offset.reset", reset)
+        _client_keys(page, consumer.file, Scope.CONSUMER, flow.source.alias)
+        _left_out(page, consumer)
+    page.gap()
+    page.comment(f"Cluster '{target}', from {producer.file.path.name}.")
+    page.put(f"{target}.bootstrap.servers", ",".join(settings.flows[0].target.bootstrap_servers))
+    _client_keys(page, producer.file, Scope.PRODUCER, target)
+    page.comment("For the mirror's own topics; -1 is the brokers' default.")
+    page.put(f"{target}.offset.storage.replication.factor", "-1")
+    if offset_commit_interval_ms is not None:
+        page.comment("--offset.commit.interval.ms")
+        page.put(f"{target}.offset.flush.interval.ms", str(offset_commit_interval_ms))
+    _left_out(page, producer)
+    for flow in settings.flows:
+        _flow(page, flow)
+    page.gap()
+    page.comment("What MirrorMaker 1 does not do. Set a line to true to have it done.")
+    for key in _ABSENT_IN_MM1:
+        page.put(key, "false")
+    return Migrated("\n".join(page.lines) + "\n", tuple(page.secrets))
+
+
+def _say_positions(page: _Page, flows: Iterable[FlowSettings]) -> None:
+    for flow in flows:
+        page.comment(
+            f"Positions: MirrorMaker 1 keeps them in the group {flow.group_id} on the source, "
+            f"MirrorMaker 2 in the group __mirror.{flow.name} on the target. Without positions a "
+            f"flow begins at {flow.fetch.auto_offset_reset}: stop MirrorMaker 1, then run the "
+            "command that made this file once more with --take-positions to go on where it stopped."
+        )
+
+
+def _client_keys(page: _Page, file: Properties, scope: Scope, alias: str) -> None:
+    """Keys that still do something, at the place where MirrorMaker 2 reads them."""
+    for key, entry in file.items():
+        row = find(key, scope)
+        if key in _PLACED or row is None or row.status is not Status.SUPPORTED:
+            continue
+        value = entry.value.strip() if not is_secret(key) else entry.value
+        if key in CLIENT_SET:
+            page.put(f"{alias}.{key}", value)
+            continue
+        page.put(f"{alias}.{scope.value}.{key}", value)
+        shared = find(key, _SHARED)
+        if shared is not None and shared.status is Status.SUPPORTED:
+            page.put(f"{alias}.{_SHARED.value}.{key}", value)
+
+
+def _left_out(page: _Page, translation: Translation) -> None:
+    scope = Scope.CONSUMER if "group.id" in translation.file else Scope.PRODUCER
+    for line in translation.told:
+        page.comment(f"From {_short(line)}")
+    for key, entry in translation.file.items():
+        row = find(key, scope)
+        if row is not None and row.status is Status.IGNORED:
+            page.comment(f"Left out: {key} (line {entry.line}): {row.reason}.")
+        elif key == "client.id":
+            page.comment(f"Left out: {key} (line {entry.line}): MirrorMaker 2 names its clients.")
+
+
+def _short(line: str) -> str:
+    place, mark, rest = line.partition(": ")
+    return f"{place.rpartition('/')[2]}{mark}{rest}"
+
+
+def _flow(page: _Page, flow: FlowSettings) -> None:
+    name = flow.name
+    page.gap()
+    page.comment(f"Flow {name}.")
+    page.put(f"{name}.enabled", "true")
+    page.comment("--include or --whitelist: Java regexes, matched against whole names.")
+    page.put(f"{name}.topics", ",".join(flow.topics.include))
+    page.comment(
+        "Kafka's own topics, the mirror's own, and --blacklist. MirrorMaker 2 leaves out every "
+        "topic that begins with __ or a dot in any case."
+    )
+    page.put(f"{name}.topics.exclude", ",".join((r"mm2.*\.internal", *flow.topics.exclude)))
+    page.comment("Topics keep their names, as with MirrorMaker 1.")
+    page.put(f"{name}.replication.policy.class", "IdentityReplicationPolicy")
+    page.comment("--num.streams")
+    page.put(f"{name}.tasks.max", str(flow.tasks_max))
+    page.comment("Topics that the target lacks are made with the brokers' default.")
+    page.put(f"{name}.replication.factor", str(flow.topics.replication_factor))
+    page.comment("metadata.max.age.ms of the consumer file")
+    page.put(f"{name}.refresh.topics.interval.seconds", str(flow.topics.refresh_interval_s))
+
+
+def _escape(text: str, *, key: bool = False) -> str:
+    """``text`` as a properties file spells it (Java's Properties.store)."""
+    out: list[str] = []
+    for index, char in enumerate(text):
+        if char == "\\" or (key and char in "=: #!") or (char == " " and not index):
+            out.append(f"\\{char}")
+        elif char in "\t\n\r\f":
+            out.append({"\t": "\\t", "\n": "\\n", "\r": "\\r", "\f": "\\f"}[char])
+        elif " " <= char <= "~":
+            out.append(char)
+        else:
+            pair = char.encode("utf-16-be")
+            out += [f"\\u{pair[i : i + 2].hex()}" for i in range(0, len(pair), 2)]
+    return "".join(out)

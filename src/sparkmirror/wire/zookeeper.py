@@ -1,0 +1,132 @@
+"""What a ZooKeeper of an old cluster knows: where its brokers are, and old groups' offsets.
+
+Kafka kept both there up to 3.x: brokers under ``/brokers/ids`` (JSON since 0.8; 0.7 wrote
+``creator:host:port``), offsets of the old consumer under ``/consumers/GROUP/offsets/TOPIC/N`` as
+decimal numbers, each the next offset to read. Nothing is ever written.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from kazoo.client import KazooClient
+from kazoo.exceptions import KazooException, NoNodeError
+from kazoo.handlers.threading import KazooTimeoutError
+
+from sparkmirror.errors import ClusterError, ConfigError, MirrorError, Unreachable
+from sparkmirror.model import TopicPartition
+
+__all__ = ["find_brokers", "group_offsets", "parse_registration"]
+
+_CONNECT_TIMEOUT_S = 10.0
+_SESSION_TIMEOUT_S = 10.0
+
+
+def find_brokers(connect: str, protocol: str = "PLAINTEXT") -> tuple[str, ...]:
+    """``host:port`` of the listener with security ``protocol`` of every live broker.
+
+    ``connect``: as in ``zookeeper.connect``, ``host:port,host:port/chroot``. Raises `Unreachable`
+    when ZooKeeper does not answer, `ClusterError` when no broker with such a listener is there.
+    """
+    where = f"ZooKeeper {connect}"
+    with _session(connect) as session:
+        try:
+            ids = session.get_children("/brokers/ids")
+            registrations = [session.get(f"/brokers/ids/{broker}")[0] for broker in sorted(ids)]
+        except NoNodeError as error:
+            raise ClusterError(
+                "no Kafka cluster is registered there (there is no /brokers/ids).",
+                where=where,
+                do="Check the chroot at the end of zookeeper.connect, or write bootstrap.servers. "
+                "A cluster without ZooKeeper (KRaft) is found by bootstrap.servers only.",
+            ) from error
+    found = [parse_registration(data, protocol) for data in registrations]
+    servers = tuple(dict.fromkeys(server for server in found if server))
+    if not servers:
+        raise ClusterError(
+            f"{len(registrations)} live brokers are registered, none with a {protocol} listener."
+            if registrations
+            else "no broker is registered, so none runs.",
+            where=where,
+            do="Start the brokers, set security.protocol to one that they offer, or write "
+            "bootstrap.servers.",
+        )
+    return servers
+
+
+def parse_registration(data: bytes, protocol: str) -> str:
+    """``host:port`` out of one broker's registration, ``""`` if it has no such listener. Pure."""
+    text = data.decode("utf-8", "replace").strip()
+    if not text.startswith("{"):
+        _, _, address = text.partition(":")  # 0.7: creator:host:port
+        return address if ":" in address and protocol == "PLAINTEXT" else ""
+    try:
+        document = json.loads(text)
+    except ValueError:
+        return ""
+    names = document.get("listener_security_protocol_map") or {}
+    for endpoint in document.get("endpoints") or ():
+        listener, mark, address = str(endpoint).partition("://")
+        if mark and names.get(listener, listener) == protocol:
+            return address
+    host, port = document.get("host"), document.get("port", -1)
+    if protocol == "PLAINTEXT" and host and isinstance(port, int) and port > 0:
+        return f"{host}:{port}"
+    return ""
+
+
+def group_offsets(
+    connect: str, group: str, partitions: Iterable[TopicPartition]
+) -> dict[TopicPartition, int]:
+    """Next offset per partition that the old consumers of ``group`` committed in ZooKeeper.
+
+    Partitions without one are missing. Raises `Unreachable`.
+    """
+    offsets: dict[TopicPartition, int] = {}
+    with _session(connect) as session:
+        for tp in partitions:
+            try:
+                data, _ = session.get(f"/consumers/{group}/offsets/{tp.topic}/{tp.partition}")
+            except NoNodeError:
+                continue
+            with contextlib.suppress(ValueError):
+                offset = int(data.decode("ascii", "replace"))
+                if offset >= 0:
+                    offsets[tp] = offset
+    return offsets
+
+
+@contextlib.contextmanager
+def _session(connect: str) -> Iterator[Any]:
+    """A read-only session; what ZooKeeper or the network raises leaves as a `MirrorError`."""
+    # kazoo logs each refused connection as a warning; the error below says as much.
+    logging.getLogger("kazoo").setLevel(logging.ERROR)
+    logging.getLogger("kazoo.client").setLevel(logging.CRITICAL)
+    where = f"ZooKeeper {connect}"
+    try:
+        client = KazooClient(hosts=connect, timeout=_SESSION_TIMEOUT_S, read_only=True)
+    except (ValueError, TypeError) as error:
+        raise ConfigError(
+            f"the address cannot be read ({error}).",
+            where=where,
+            do="Write zookeeper.connect=host:port[,host:port…][/chroot].",
+        ) from error
+    try:
+        client.start(timeout=_CONNECT_TIMEOUT_S)
+        yield client
+    except MirrorError:
+        raise
+    except (KazooTimeoutError, KazooException, OSError) as error:
+        raise Unreachable(
+            f"no answer ({type(error).__name__}).",
+            where=where,
+            do="Check the address and that ZooKeeper runs, or write bootstrap.servers=host:port.",
+        ) from error
+    finally:
+        with contextlib.suppress(KazooException, OSError):
+            client.stop()
+            client.close()

@@ -1,0 +1,166 @@
+"""MirrorMaker 1 with files of 0.8 and a ZooKeeper; two sources at once; a shared target."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from kazoo.client import KazooClient
+
+from sparkmirror.demo.clusters import KafkaCluster
+from sparkmirror.demo.probe import free_ports
+from sparkmirror.errors import ClusterError, Unreachable
+from sparkmirror.model import ClusterClient, TopicPartition
+from sparkmirror.wire.client import Cluster
+from sparkmirror.wire.zookeeper import find_brokers, group_offsets
+from tests.kafka.mirror_process import MirrorProcess, wait_until
+from tests.kafka.support import Sent, consume_all, create_topic, produce, topic_names
+
+
+@pytest.fixture(scope="module")
+def old() -> Iterator[KafkaCluster]:
+    with KafkaCluster("old", version="2.8.2") as cluster:
+        yield cluster
+
+
+def store_offset(zookeeper: str, group: str, tp: TopicPartition, offset: int) -> None:
+    """Commits as the old consumer did."""
+    client = KazooClient(zookeeper)
+    client.start(10)
+    path = f"/consumers/{group}/offsets/{tp.topic}/{tp.partition}"
+    client.create(path, str(offset).encode(), makepath=True)
+    client.stop()
+    client.close()
+
+
+def test_brokers_and_offsets_are_found_in_zookeeper(old: KafkaCluster) -> None:
+    assert ",".join(find_brokers(old.zookeeper)) == old.bootstrap_servers
+    with pytest.raises(ClusterError, match="none with a SASL_SSL listener"):
+        find_brokers(old.zookeeper, "SASL_SSL")
+    with pytest.raises(ClusterError, match="no Kafka cluster is registered"):
+        find_brokers(f"{old.zookeeper}/elsewhere")
+    tp = TopicPartition("t", 0)
+    store_offset(old.zookeeper, "g", tp, 7)
+    assert group_offsets(old.zookeeper, "g", [tp, TopicPartition("t", 1)]) == {tp: 7}
+
+
+def test_a_zookeeper_that_is_away() -> None:
+    (port,) = free_ports(1)
+    started = time.monotonic()
+    with pytest.raises(Unreachable, match="no answer"):
+        find_brokers(f"127.0.0.1:{port}")
+    assert time.monotonic() - started < 15
+
+
+@pytest.mark.timeout(240)
+def test_a_mirror_goes_on_where_old_consumers_stopped_and_reads_two_sources(
+    old: KafkaCluster,
+    cluster_a: KafkaCluster,
+    cluster_b: KafkaCluster,
+    tmp_path: Path,
+) -> None:
+    name = f"zk-{uuid.uuid4().hex[:8]}"
+    other = f"{name}-other"
+    group = f"{name}-group"
+    create_topic(old, name, 2)
+    create_topic(cluster_a, other, 1)
+    for partition in (0, 1):
+        records = [Sent(f"{partition}/{n}".encode(), partition=partition) for n in range(10)]
+        produce(old, name, records, config={"enable.idempotence": False})
+    produce(cluster_a, other, [Sent(f"other/{n}".encode()) for n in range(5)])
+    store_offset(old.zookeeper, group, TopicPartition(name, 0), 6)
+    one, two = tmp_path / "one", tmp_path / "two"
+    one.write_text(
+        f"zookeeper.connect={old.zookeeper}\ngroup.id={group}\nauto.offset.reset=smallest\n"
+        "fetch.message.max.bytes=1048576\nauto.commit.enable=true\nshallowiterator.enable=true\n"
+    )
+    two.write_text(
+        f"bootstrap.servers={cluster_a.bootstrap_servers}\ngroup.id={group}\n"
+        "auto.offset.reset=earliest\n"
+    )
+    producer = tmp_path / "producer"
+    producer.write_text(
+        f"metadata.broker.list={cluster_b.bootstrap_servers}\nrequest.required.acks=-1\n"
+        "producer.type=async\nqueue.buffering.max.ms=5000\ncompression.codec=none\n"
+    )
+    run = MirrorProcess(
+        tmp_path,
+        ["--consumer.config", str(one), "--consumer.config", str(two), "--producer.config",
+         str(producer), "--whitelist", f"{name}.*", "--num.producers", "2"],
+        module="kafka_mirror_maker",
+    )  # fmt: skip
+
+    def arrived() -> bool:
+        assert run.process.poll() is None, run.text()
+        if not {name, other} <= topic_names(cluster_b):
+            return False
+        return len(consume_all(cluster_b, name)) >= 14 and len(consume_all(cluster_b, other)) >= 5
+
+    try:
+        wait_until(arrived, "14 and 5 records on the target", 120)
+    finally:
+        code, _ = run.drain()
+    assert code == 143, run.text()
+    values = [record.value for record in consume_all(cluster_b, name)]
+    assert values == [f"0/{n}".encode() for n in range(6, 10)] + [
+        f"1/{n}".encode() for n in range(10)
+    ]
+    assert len(consume_all(cluster_b, other)) == 5
+    told = run.text()
+    assert f"bootstrap.servers={old.bootstrap_servers} today (found in ZooKeeper)" in told
+    assert "1 positions taken over from the group's offsets in ZooKeeper" in told
+    assert "--num.producers has no effect" in told
+    committed = _committed(old, group, [TopicPartition(name, 0), TopicPartition(name, 1)])
+    assert committed == {TopicPartition(name, 0): 10, TopicPartition(name, 1): 10}
+
+
+def _committed(
+    cluster: KafkaCluster, group: str, partitions: list[TopicPartition]
+) -> dict[TopicPartition, int]:
+    client = Cluster(ClusterClient("old", tuple(cluster.bootstrap_servers.split(",")), "test"))
+    try:
+        return {tp: c.offset for tp, c in client.committed_offsets(group, partitions).items()}
+    finally:
+        client.close()
+
+
+@pytest.mark.timeout(240)
+def test_two_mirrors_with_files_of_mirrormaker_1_share_a_target(
+    new_cluster: Callable[..., KafkaCluster],
+    cluster_a: KafkaCluster,
+    cluster_b: KafkaCluster,
+    tmp_path: Path,
+) -> None:
+    """One process per source is how MirrorMaker 1 has been run since 0.9."""
+    sources = (cluster_a, new_cluster("C"))
+    name = f"two-{uuid.uuid4().hex[:8]}"
+    runs = []
+    try:
+        for number, source in enumerate(sources):
+            create_topic(source, f"{name}.{number}", 1)
+            consumer, producer = tmp_path / f"c{number}", tmp_path / f"p{number}"
+            consumer.write_text(
+                f"bootstrap.servers={source.bootstrap_servers}\ngroup.id={name}\n"
+                "auto.offset.reset=earliest\n"
+            )
+            producer.write_text(f"bootstrap.servers={cluster_b.bootstrap_servers}\n")
+            arguments = ["--consumer.config", str(consumer), "--producer.config", str(producer)]
+            arguments += ["--include", f"{name}.*"]
+            run = MirrorProcess(tmp_path / str(number), arguments, module="kafka_mirror_maker")
+            runs.append(run)
+            wait_until(lambda n=number: f"{name}.{n}" in topic_names(cluster_b), "topic", 90)
+        for count in range(1, 4):
+            for number, source in enumerate(sources):
+                produce(source, f"{name}.{number}", [Sent(f"{count}".encode())])
+            for number in range(2):
+                wait_until(
+                    lambda n=number, c=count: len(consume_all(cluster_b, f"{name}.{n}")) == c,
+                    f"record {count} of source {number}",
+                )
+            time.sleep(3)  # the first one must not be replaced by the second
+    finally:
+        codes = [run.drain()[0] for run in runs]
+    assert codes == [143, 143], [run.text() for run in runs]
