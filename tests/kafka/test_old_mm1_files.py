@@ -90,7 +90,7 @@ def test_a_mirror_goes_on_where_old_consumers_stopped_and_reads_two_sources(
         tmp_path,
         ["--consumer.config", str(one), "--consumer.config", str(two), "--producer.config",
          str(producer), "--whitelist", f"{name}.*", "--num.producers", "2"],
-        module="kafka_mirror_maker",
+        command="kafka-mirror-maker",
     )  # fmt: skip
 
     def arrived() -> bool:
@@ -149,7 +149,7 @@ def test_two_mirrors_with_files_of_mirrormaker_1_share_a_target(
             producer.write_text(f"bootstrap.servers={cluster_b.bootstrap_servers}\n")
             arguments = ["--consumer.config", str(consumer), "--producer.config", str(producer)]
             arguments += ["--include", f"{name}.*"]
-            run = MirrorProcess(tmp_path / str(number), arguments, module="kafka_mirror_maker")
+            run = MirrorProcess(tmp_path / str(number), arguments, command="kafka-mirror-maker")
             runs.append(run)
             wait_until(lambda n=number: f"{name}.{n}" in topic_names(cluster_b), "topic", 90)
         for count in range(1, 4):
