@@ -256,7 +256,7 @@ def test_secrets_of_the_settings_are_masked_in_errors(tmp_path: Path) -> None:
     program = """
 import sys
 from sparkmirror.cli.errors import error_text
-from sparkmirror.cli.run import _hide_secrets
+from sparkmirror.cli.run import hide_secrets
 from sparkmirror.errors import MirrorError
 from sparkmirror.model import *
 jaas = 'x.PlainLoginModule required username="u" password="s3cret-in-jaas";'
@@ -265,7 +265,7 @@ def client(alias, **properties):
 flow = FlowSettings(
     client("A", **{"ssl.key.password": "s3cret-key"}), client("B", **{"sasl.jaas.config": jaas}),
     client("A"), client("B", **{"client.id": "visible"}))
-_hide_secrets(MirrorSettings((flow,), ("A", "B")))
+hide_secrets(MirrorSettings((flow,), ("A", "B")))
 print(error_text(MirrorError("s3cret-key s3cret-in-jaas visible")))
 """
     done = subprocess.run(

@@ -14,7 +14,7 @@ import typer
 from sparkmirror.cli.errors import EXIT_INTERRUPTED, show_error
 from sparkmirror.errors import ConfigError
 
-__all__ = ["app", "main"]
+__all__ = ["app", "main", "split_clusters"]
 
 app = typer.Typer(
     name="sparkmirror",
@@ -36,7 +36,7 @@ class LogFormat(StrEnum):
     JSON = "json"
 
 
-def _split_clusters(values: Sequence[str]) -> tuple[str, ...]:
+def split_clusters(values: Sequence[str]) -> tuple[str, ...]:
     """``A,B`` and repeated options as one list, in order and without repeats."""
     names = [name.strip() for value in values for name in value.split(",")]
     if any(not name for name in names):
@@ -174,7 +174,7 @@ def run(
             spark_conf=_spark_conf(conf or ()),
             work_dir=work_dir,
         )
-        settings = load_mm2(file, clusters=_split_clusters(clusters or ()))
+        settings = load_mm2(file, clusters=split_clusters(clusters or ()))
     except Exception as error:
         shown = show_error(error, debug=debug, json_lines=json_lines)
         raise typer.Exit(shown.exit_code) from error
@@ -199,6 +199,7 @@ def version() -> None:
 # Commands with a module of their own: name -> module; the function is called like the module.
 _VERBS = {
     "demo": "sparkmirror.cli.demo",
+    "lag": "sparkmirror.cli.lag",
     "migrate-config": "sparkmirror.cli.migrate_config",
 }
 

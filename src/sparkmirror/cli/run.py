@@ -29,7 +29,7 @@ from sparkmirror.observe.logs import LOG_FILE_NAME, close_logs, open_logs, regis
 from sparkmirror.observe.streams import flush_or_discard
 from sparkmirror.observe.view import LiveDisplay
 
-__all__ = ["Parts", "RunOptions", "run_mirror", "tool_version"]
+__all__ = ["Parts", "RunOptions", "hide_secrets", "run_mirror", "tool_version"]
 
 _log = logging.getLogger(__name__)
 
@@ -42,7 +42,7 @@ def tool_version() -> str:
         return "0.0.0"
 
 
-def _hide_secrets(settings: MirrorSettings) -> None:
+def hide_secrets(settings: MirrorSettings) -> None:
     """Mask every secret of the configuration in logs and errors from here on."""
     for flow in settings.flows:
         for client in (flow.source, flow.target, flow.source_admin, flow.target_admin):
@@ -88,7 +88,7 @@ def run_mirror(
 
 
 def _run_shown(settings: MirrorSettings, options: RunOptions, parts: Parts | None) -> int:
-    _hide_secrets(settings)
+    hide_secrets(settings)
     run_id = new_run_id()
     work_dir = open_work_dir(options.work_dir, run_id)
     live = options.live

@@ -31,7 +31,7 @@ from sparkmirror.model import (
     TopicSettings,
 )
 
-__all__ = ["load_mm1", "normalise_include"]
+__all__ = ["load_mm1", "load_mm1_consumer", "normalise_include"]
 
 # What Kafka itself marks as internal, and MirrorMaker 1 leaves out by default.
 _KAFKA_INTERNAL = ("__consumer_offsets", "__transaction_state", "__share_group_state")
@@ -99,6 +99,24 @@ def load_mm1(
         mode=MirrorMode.MM1,
         warnings=tuple(told),
     )
+
+
+def load_mm1_consumer(
+    consumer_config: Path, *, include: str | None = None, find_brokers: BrokerLookup | None = None
+) -> MirrorSettings:
+    """A consumer file alone, for a look at its group: the target is the source itself.
+
+    ``include`` None: no topic list, as nothing is to be mirrored. Raises ConfigError.
+    """
+    topics = _Topics(include or "", None)
+    topics.check()
+    consumer = translate(load_properties(consumer_config), Scope.CONSUMER, find_brokers)
+    _checked(consumer, Scope.CONSUMER)
+    known = names(Scope.PRODUCER) & names(Scope.ADMIN)
+    same = {key: entry for key, entry in consumer.file.items() if key in known}
+    target = Properties(consumer.file.path, same)
+    flow = _flow(consumer, target, topics, alias="source", tasks_max=1, position_ms=1_000)
+    return MirrorSettings((flow,), ("source",), mode=MirrorMode.MM1, warnings=consumer.told)
 
 
 def _check_numbers(num_streams: int | None, offset_commit_interval_ms: int) -> None:

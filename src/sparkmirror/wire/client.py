@@ -33,6 +33,7 @@ from sparkmirror.wire.requests import (
     topic_view,
 )
 from sparkmirror.wire.tail import TopicTail, TopicWriter
+from sparkmirror.wire.times import record_times_ms
 from sparkmirror.wire.views import (
     BrokerView,
     ClusterView,
@@ -208,14 +209,23 @@ class Cluster:
         """First offset that still exists, per partition; missing ones as in `end_offsets`."""
         return self._leaders.list_offsets(partitions, EARLIEST, 0)
 
+    def record_times_ms(
+        self, positions: Mapping[TopicPartition, int], timeout_s: float = 5.0
+    ) -> dict[TopicPartition, int]:
+        """When the record at each position was written; see `wire.times`."""
+        return record_times_ms(self._link, self._leaders, positions, timeout_s)
+
     # --- groups -----------------------------------------------------------------------------
 
     def committed_offsets(
-        self, group: str, partitions: Iterable[TopicPartition]
+        self, group: str, partitions: Iterable[TopicPartition] | None
     ) -> dict[TopicPartition, Committed]:
-        """Committed offsets of ``group``; partitions without one are missing from the answer."""
-        wanted = list(partitions)
-        if not wanted:
+        """Committed offsets of ``group``; partitions without one are missing from the answer.
+
+        None stands for every partition that the group has an offset of.
+        """
+        wanted = None if partitions is None else list(partitions)
+        if wanted is not None and not wanted:
             return {}
         response = self._link.request(
             partial(offset_fetch_request, group, wanted),

@@ -15,7 +15,12 @@ from kafka.protocol.admin import (
     CreateTopicsRequest,
     DescribeConfigsRequest,
 )
-from kafka.protocol.consumer import ListOffsetsRequest, OffsetCommitRequest, OffsetFetchRequest
+from kafka.protocol.consumer import (
+    FetchRequest,
+    ListOffsetsRequest,
+    OffsetCommitRequest,
+    OffsetFetchRequest,
+)
 from kafka.protocol.producer import ProduceRequest
 from kafka.record.memory_records import MemoryRecordsBuilder
 
@@ -31,6 +36,7 @@ __all__ = [
     "create_topics_request",
     "describe_configs_request",
     "error_code",
+    "fetch_request",
     "list_offsets_request",
     "not_controller",
     "offset_fetch_error",
@@ -155,16 +161,33 @@ def list_offsets_request(
     )
 
 
-def offset_fetch_request(group: str, partitions: Iterable[TopicPartition]) -> Any:
-    """Committed offsets of one group; versions from 8 on would take several at once."""
+def offset_fetch_request(group: str, partitions: Iterable[TopicPartition] | None) -> Any:
+    """Committed offsets of one group (None: all that it has).
+
+    Versions from 8 on would take several groups at once.
+    """
     row = OffsetFetchRequest.OffsetFetchRequestTopic
-    return OffsetFetchRequest(
-        group_id=group,
-        topics=[
+    topics = None
+    if partitions is not None:
+        topics = [
             row(name=name, partition_indexes=[tp.partition for tp in part])
             for name, part in by_topic(partitions)
-        ],
-        max_version=7,
+        ]
+    return OffsetFetchRequest(group_id=group, topics=topics, min_version=2, max_version=7)
+
+
+def fetch_request(partition: TopicPartition, offset: int, max_bytes: int) -> Any:
+    """What ``partition`` holds at ``offset``, at once."""
+    rows = FetchRequest.FetchTopic
+    part = rows.FetchPartition(
+        partition=partition.partition, fetch_offset=offset, partition_max_bytes=max_bytes
+    )
+    return FetchRequest(
+        max_wait_ms=0,
+        min_bytes=0,
+        max_bytes=max_bytes,
+        topics=[rows(topic=partition.topic, partitions=[part])],
+        max_version=11,  # from version 13 on topics go by id
     )
 
 
