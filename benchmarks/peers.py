@@ -9,8 +9,8 @@ import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from sparkmirror.demo.java import find_java
 from sparkmirror.demo.maven import resolve
+from sparkmirror.java import find_java
 
 __all__ = ["PEERS", "Peer", "Running", "start"]
 

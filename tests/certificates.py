@@ -21,7 +21,7 @@ from cryptography.hazmat.primitives.serialization import (
 )
 from cryptography.x509.oid import NameOID
 
-from sparkmirror.demo.java import find_java
+from sparkmirror.java import find_java
 
 PASSWORD = "store-secret-4711"
 

@@ -19,8 +19,8 @@ import psutil
 import pyspark
 
 from sparkmirror.data.ship import SHIPPED
-from sparkmirror.demo.java import find_java, java_environment
 from sparkmirror.demo.probe import free_ports
+from sparkmirror.java import find_java, java_environment
 
 _WORKER_CORES = 2
 

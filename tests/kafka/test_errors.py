@@ -15,9 +15,9 @@ from pathlib import Path
 import pytest
 
 from sparkmirror.demo.clusters import KafkaCluster
-from sparkmirror.demo.java import find_java
 from sparkmirror.demo.probe import free_ports
 from sparkmirror.errors import ConfigError, MirrorError, NotKafka, Unreachable, Unsupported
+from sparkmirror.java import find_java
 from sparkmirror.model import ClusterClient
 from sparkmirror.wire.client import Cluster
 from sparkmirror.wire.faults import reach

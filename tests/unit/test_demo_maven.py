@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from sparkmirror.demo.cache import cache_directory, locked
+from sparkmirror.cache import cache_directory, locked
 from sparkmirror.demo.maven import Fetching, _proxy_options, _Reader, resolve
 from sparkmirror.demo.probe import free_ports, port_is_free
 from sparkmirror.errors import MachineError
@@ -67,7 +67,7 @@ def test_proxy_variables_become_jvm_options() -> None:
 def test_the_lock_excludes_another_process_and_ends_with_it(tmp_path: Path) -> None:
     lock = tmp_path / "lock"
     script = (
-        "import sys, time\nfrom pathlib import Path\nfrom sparkmirror.demo.cache import locked\n"
+        "import sys, time\nfrom pathlib import Path\nfrom sparkmirror.cache import locked\n"
         "with locked(Path(sys.argv[1]), timeout_s=5):\n"
         "    print('held', flush=True)\n    time.sleep(60)\n"
     )

@@ -16,17 +16,21 @@ ROOT = Path(__file__).parents[2]
 SOURCE = Path(sparkmirror.__file__).parent
 
 ABOVE_POLICY = {"config", "wire", "data", "control", "cli", "observe", "demo"}
+# Beside the layers: what the machine has. Only those who start processes need it.
+MACHINE = {"cache", "java"}
 FORBIDDEN = {
-    "model": {"errors", "policy", "java_regex", "java_charclass"} | ABOVE_POLICY,
-    "errors": {"policy", "java_regex", "java_charclass"} | ABOVE_POLICY,
-    "java_charclass": {"model", "policy", "java_regex"} | ABOVE_POLICY,
-    "java_regex": {"model", "policy"} | ABOVE_POLICY,
-    "policy": ABOVE_POLICY,
-    "config": {"wire", "data", "control", "cli", "observe", "demo"},
-    "wire": {"data", "control", "cli", "demo"},
-    "data": {"control", "cli"},
-    "control": {"data", "cli", "demo"},
-    "observe": {"config", "wire", "data", "control", "cli", "demo"},
+    "model": {"errors", "policy", "java_regex", "java_charclass"} | MACHINE | ABOVE_POLICY,
+    "errors": {"policy", "java_regex", "java_charclass"} | MACHINE | ABOVE_POLICY,
+    "java_charclass": {"model", "policy", "java_regex"} | MACHINE | ABOVE_POLICY,
+    "java_regex": {"model", "policy"} | MACHINE | ABOVE_POLICY,
+    "policy": MACHINE | ABOVE_POLICY,
+    "cache": {"model", "policy", "java", "java_regex", "java_charclass"} | ABOVE_POLICY,
+    "java": {"model", "policy", "java_regex", "java_charclass"} | ABOVE_POLICY,
+    "config": {"wire", "data", "control", "cli", "observe", "demo"} | MACHINE,
+    "wire": {"data", "control", "cli", "demo"} | MACHINE,
+    "data": {"control", "cli", "demo"},
+    "control": {"data", "cli", "demo"} | MACHINE,
+    "observe": {"config", "wire", "data", "control", "cli", "demo"} | MACHINE,
     "demo": {"config", "data", "control", "observe"},
 }
 UNBOUND = {"__init__", "__main__", "cli"}

@@ -28,8 +28,8 @@ from typing import TYPE_CHECKING, Any
 from sparkmirror.data.plan import encode_flow
 from sparkmirror.data.seal import KEY_VARIABLE, new_key
 from sparkmirror.data.ship import python_archive
-from sparkmirror.demo.java import find_java, java_environment
 from sparkmirror.errors import ConfigError, MachineError, MirrorError
+from sparkmirror.java import find_java, java_environment
 from sparkmirror.model import FlowSettings, MirrorSettings
 from sparkmirror.observe.logs import SPARK_LOG_FILE_NAME, spark_log4j2_properties
 

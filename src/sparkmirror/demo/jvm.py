@@ -15,10 +15,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
-from sparkmirror.demo.cache import cache_directory
-from sparkmirror.demo.java import JavaHome, find_java
+from sparkmirror.cache import cache_directory
 from sparkmirror.demo.maven import Fetching, resolve
 from sparkmirror.errors import MachineError
+from sparkmirror.java import JavaHome, find_java
 
 __all__ = ["KAFKA_VERSION", "QUICK_JVM", "SERVER_JVM", "KafkaRuntime", "kafka_jars"]
 

@@ -20,9 +20,9 @@ from typing import Literal
 from urllib.parse import urlsplit
 from xml.sax.saxutils import quoteattr
 
-from sparkmirror.demo.cache import cache_directory, locked
-from sparkmirror.demo.java import JavaHome, find_java
+from sparkmirror.cache import cache_directory, locked
 from sparkmirror.errors import MachineError
+from sparkmirror.java import JavaHome, find_java
 
 __all__ = ["Fetching", "resolve"]
 

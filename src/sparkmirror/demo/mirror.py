@@ -11,8 +11,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from sparkmirror.demo.guard import forget, guard_process
-from sparkmirror.demo.java import JavaHome, java_environment
 from sparkmirror.errors import MirrorError
+from sparkmirror.java import JavaHome, java_environment
 from sparkmirror.model import TopicPartition
 from sparkmirror.wire.client import Cluster
 

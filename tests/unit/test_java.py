@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from sparkmirror.demo import java as java_module
-from sparkmirror.demo.java import JavaHome, find_java, java_environment
+from sparkmirror import java as java_module
 from sparkmirror.errors import MachineError
+from sparkmirror.java import JavaHome, find_java, java_environment
 
 
 def _home(path: Path, version: str, *, release: bool = True, modules: str = "java.base") -> Path:

@@ -19,7 +19,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from sparkmirror.demo.cache import cache_directory
+from sparkmirror.cache import cache_directory
 from sparkmirror.errors import MachineError
 
 __all__ = ["JAVA_VERSION_MIN", "JavaHome", "find_java", "java_environment"]
