@@ -11,7 +11,7 @@
 * a batch that is too large for the topic is cut in two, as Java's producer does;
 * what a retry cannot mend halts the partition: its batches are dropped, its position stays.
 
-Frame layout: Produce v3 to v8, the non-flexible versions.
+`produce_frames` knows how requests and answers are laid out.
 """
 
 from __future__ import annotations
@@ -45,25 +45,27 @@ from sparkmirror.wire.kafka_codes import (
     UNKNOWN_PRODUCER_ID,
     error_name,
 )
+from sparkmirror.wire.produce_frames import (
+    PRODUCE_HIGHEST,
+    PRODUCE_KEY,
+    PRODUCE_LOWEST,
+    StampedBatch,
+    answered_correlation,
+    parse_answer,
+    request_parts,
+)
 from sparkmirror.wire.routes import Routes
 
 __all__ = ["Acknowledged", "Producer"]
 
 log = logging.getLogger(__name__)
 
-PRODUCE_KEY = 0
-PRODUCE_LOWEST, PRODUCE_HIGHEST = 3, 8
 SEQUENCE_MODULO = 1 << 31
 _BROKER_TIMEOUT_MS = 30_000
 # A partition that the reachable target refuses for so long is set aside when the slot's other
 # partitions wait behind it.
 _STUCK_S_MAX = 30.0
 _THROTTLE_LOG_S = 60.0
-
-_I16 = struct.Struct(">h")
-_I32 = struct.Struct(">i")
-_PARTITION = struct.Struct(">ii")
-_ACK = struct.Struct(">ihqq")
 
 
 @dataclass(slots=True, eq=False)
@@ -313,22 +315,17 @@ class Producer:
         topics: dict[str, list[_Partition]] = {}
         for state in states:
             topics.setdefault(state.tp.topic, []).append(state)
-        parts: list[bytes | memoryview] = [
-            head + struct.pack(">hhii", -1, self.settings.acks, _BROKER_TIMEOUT_MS, len(topics))
-        ]
+        batches: dict[str, list[StampedBatch]] = {}
         items: list[tuple[_Partition, _Item]] = []
         for topic, members in topics.items():
-            name = topic.encode()
-            frame = struct.pack(f">h{len(name)}si", len(name), name, len(members))
+            batches[topic] = stamped = []
             for state in members:
                 item = state.pending.popleft()
                 header = item.header or self._stamped(state, item)
                 state.in_flight.append(item)
                 items.append((state, item))
-                frame += _PARTITION.pack(state.tp.partition, len(item.batch))
-                parts.append(frame + header)
-                parts.append(item.batch[len(header) :])
-                frame = b""
+                stamped.append((state.tp.partition, header, item.batch))
+        parts = request_parts(head, batches, acks=self.settings.acks, timeout_ms=_BROKER_TIMEOUT_MS)
         request = _Request(
             correlation,
             version,
@@ -387,10 +384,10 @@ class Producer:
     def _read_answer(self, connection: Connection) -> None:
         frame = connection.receive_frame()
         request = self._requests[connection].popleft()
-        if _I32.unpack_from(frame)[0] != request.correlation:
+        if answered_correlation(frame) != request.correlation:
             self._requests[connection].appendleft(request)
             raise ConnectionLost("answer to another request")
-        answers, throttle_ms = _parse_answer(frame, request.version)
+        answers, throttle_ms = parse_answer(frame, request.version)
         now = self._clock()
         if throttle_ms > 0:
             self._not_before[connection] = now + throttle_ms / 1000
@@ -557,49 +554,3 @@ class Producer:
         """Close the connections. What was not acknowledged has an unknown outcome."""
         self.routes.close()
         self._requests.clear()
-
-
-def _parse_answer(
-    frame: memoryview, version: int
-) -> tuple[dict[TopicPartition, tuple[int, int, str]], int]:
-    """({partition: (error code, first offset, reason)}, throttle ms) of a Produce response."""
-    answers: dict[TopicPartition, tuple[int, int, str]] = {}
-    topics = _I32.unpack_from(frame, 4)[0]
-    position = 8
-    for _ in range(topics):
-        size = _I16.unpack_from(frame, position)[0]
-        topic = bytes(frame[position + 2 : position + 2 + size]).decode()
-        position += 2 + size
-        parts = _I32.unpack_from(frame, position)[0]
-        position += 4
-        for _ in range(parts):
-            index, code, offset, _append_time = _ACK.unpack_from(frame, position)
-            position += _ACK.size
-            if version >= 5:
-                position += 8
-            reason = ""
-            if version >= 8:
-                position, reason = _parse_reasons(frame, position)
-            answers[TopicPartition(topic, index)] = (code, offset, reason)
-    throttle_ms: int = _I32.unpack_from(frame, position)[0]
-    return answers, throttle_ms
-
-
-def _parse_reasons(frame: memoryview, position: int) -> tuple[int, str]:
-    count = _I32.unpack_from(frame, position)[0]
-    position += 4
-    reasons: list[str] = []
-    for _ in range(count):
-        index = _I32.unpack_from(frame, position)[0]
-        position, text = _nullable(frame, position + 4)
-        reasons.append(f"record {index}: {text}" if text else f"record {index}")
-    position, text = _nullable(frame, position)
-    return position, "; ".join(filter(None, [text, *reasons[:3]]))
-
-
-def _nullable(frame: memoryview, position: int) -> tuple[int, str]:
-    size = _I16.unpack_from(frame, position)[0]
-    position += 2
-    if size < 0:
-        return position, ""
-    return position + size, bytes(frame[position : position + size]).decode()

@@ -1,0 +1,114 @@
+"""How Produce requests and responses are laid out, without any I/O.
+
+Versions 3 to 8, the non-flexible ones of ``ProduceRequest.json`` and ``ProduceResponse.json`` in
+Apache Kafka's ``clients/src/main/resources/common/message``.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Mapping, Sequence
+
+from sparkmirror.model import TopicPartition
+
+__all__ = [
+    "PRODUCE_HIGHEST",
+    "PRODUCE_KEY",
+    "PRODUCE_LOWEST",
+    "StampedBatch",
+    "answered_correlation",
+    "parse_answer",
+    "request_parts",
+]
+
+PRODUCE_KEY = 0
+PRODUCE_LOWEST, PRODUCE_HIGHEST = 3, 8
+
+_I16 = struct.Struct(">h")
+_I32 = struct.Struct(">i")
+_HEAD = struct.Struct(">hhii")
+_PARTITION = struct.Struct(">ii")
+_ACK = struct.Struct(">ihqq")
+
+StampedBatch = tuple[int, bytes, memoryview]
+"""(partition, header to send, whole batch): the header takes the place of the batch's own."""
+
+
+def request_parts(
+    head: bytes,
+    topics: Mapping[str, Sequence[StampedBatch]],
+    *,
+    acks: int,
+    timeout_ms: int,
+) -> list[bytes | memoryview]:
+    """The buffers that make up a request after its length field; record bytes are not copied.
+
+    ``head`` is the request header. One batch per partition, as brokers insist; not transactional.
+    """
+    parts: list[bytes | memoryview] = [head + _HEAD.pack(-1, acks, timeout_ms, len(topics))]
+    for topic, batches in topics.items():
+        name = topic.encode()
+        frame = struct.pack(f">h{len(name)}si", len(name), name, len(batches))
+        for partition, header, batch in batches:
+            frame += _PARTITION.pack(partition, len(batch))
+            parts.append(frame + header)
+            parts.append(batch[len(header) :])
+            frame = b""
+    return parts
+
+
+def answered_correlation(frame: memoryview) -> int:
+    """Which request ``frame`` answers; raises struct.error when it is too short to say."""
+    correlation: int = _I32.unpack_from(frame)[0]
+    return correlation
+
+
+def parse_answer(
+    frame: memoryview, version: int
+) -> tuple[dict[TopicPartition, tuple[int, int, str]], int]:
+    """({partition: (error code, first offset, reason)}, throttle ms) of a Produce response.
+
+    ``frame`` begins with the correlation id. The first offset is -1 when the broker does not say
+    it; the reason is what it says about the batch and the first three records, from version 8 on.
+    Raises struct.error or UnicodeDecodeError when the frame is no such response.
+    """
+    answers: dict[TopicPartition, tuple[int, int, str]] = {}
+    topics = _I32.unpack_from(frame, 4)[0]
+    position = 8
+    for _ in range(topics):
+        size = _I16.unpack_from(frame, position)[0]
+        topic = bytes(frame[position + 2 : position + 2 + size]).decode()
+        position += 2 + size
+        parts = _I32.unpack_from(frame, position)[0]
+        position += 4
+        for _ in range(parts):
+            index, code, offset, _append_time = _ACK.unpack_from(frame, position)
+            position += _ACK.size
+            if version >= 5:
+                position += 8
+            reason = ""
+            if version >= 8:
+                position, reason = _parse_reasons(frame, position)
+            answers[TopicPartition(topic, index)] = (code, offset, reason)
+    throttle_ms: int = _I32.unpack_from(frame, position)[0]
+    return answers, throttle_ms
+
+
+def _parse_reasons(frame: memoryview, position: int) -> tuple[int, str]:
+    count = _I32.unpack_from(frame, position)[0]
+    position += 4
+    reasons: list[str] = []
+    for _ in range(count):
+        index = _I32.unpack_from(frame, position)[0]
+        position, text = _nullable(frame, position + 4)
+        reasons.append(f"record {index}: {text}" if text else f"record {index}")
+    position, text = _nullable(frame, position)
+    return position, "; ".join(filter(None, [text, *reasons[:3]]))
+
+
+def _nullable(frame: memoryview, position: int) -> tuple[int, str]:
+    size = _I16.unpack_from(frame, position)[0]
+    position += 2
+    if size < 0:
+        return position, ""
+    return position + size, bytes(frame[position : position + size]).decode()
