@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
+from sparkmirror.control.claim import claim_flow
 from sparkmirror.control.internal import create_internal_topics, offset_storage_topic
 from sparkmirror.control.positions import check_group_is_free, seed_positions
 from sparkmirror.control.topics import (
@@ -112,6 +113,8 @@ class FlowControl:
         self._warn_of_java()
         for line in create_internal_topics(self.target_admin, self.settings):
             self._say(line)
+        if self.settings.exactly_once:
+            claim_flow(self.target, self.settings, self._run_id)
         assignment = self._look()
         if not assignment.partitions:
             self._say(f"{self.name}: no topic on {self.source.alias} matches; waiting for one")

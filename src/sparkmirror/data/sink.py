@@ -37,7 +37,7 @@ from sparkmirror.wire.records import Record, encode_batch
 from sparkmirror.wire.routes import Routes
 from sparkmirror.wire.signals import PROGRESS_PARTITION, control_topic, encode_progress
 
-__all__ = ["SlotSink", "SlotSummary"]
+__all__ = ["Lane", "Pending", "SlotSink", "SlotSummary"]
 
 log = logging.getLogger(__name__)
 
@@ -65,19 +65,20 @@ class SlotSummary:
 
 
 @dataclass(slots=True, eq=False)
-class _Pending:
-    """One chunk whose batches are on their way."""
+class Pending:
+    """One chunk whose batches are on their way. ``kept``: its bytes, where they may be needed."""
 
-    lane: _Lane
+    lane: Lane
     next_offset: int
     records: int
     bytes: int
     timestamp_ms: int
     batches_left: int
+    kept: memoryview | None = None
 
 
 @dataclass(slots=True, eq=False)
-class _Lane:
+class Lane:
     """One source partition through this sink.
 
     Invariant: ``position`` moves only past chunks all of whose batches, and all chunks before
@@ -94,7 +95,7 @@ class _Lane:
     bytes: int = 0
     halt: Halt | None = None
     source_halt: Halt | None = None
-    queue: deque[_Pending] = field(default_factory=deque)
+    queue: deque[Pending] = field(default_factory=deque)
 
     def settle(self) -> None:
         """Move the position past what is acknowledged without a gap."""
@@ -114,7 +115,7 @@ class SlotSink:
         self.slot = -1
         self.epoch = -1
         self._topic_ids: dict[str, str] = {}
-        self._lanes: dict[TopicPartition, _Lane] = {}
+        self._lanes: dict[TopicPartition, Lane] = {}
         self._latency = Histogram()
         self._frames: FrameReader | None = None
         self._batches = 0
@@ -154,13 +155,16 @@ class SlotSink:
             _drop_producer(self.flow)
             raise
         finally:
-            self._positions.close()
+            self._close()
         return SlotSummary(
             self.slot,
             self.epoch,
             sum(lane.records for lane in self._lanes.values()),
             sum(lane.bytes for lane in self._lanes.values()),
         )
+
+    def _close(self) -> None:
+        self._positions.close()
 
     def _take(self, chunks: list[Chunk], records: memoryview, notes: dict[str, Any]) -> None:
         reference = notes.pop("at", None)
@@ -177,25 +181,33 @@ class SlotSink:
             lane = self._lane(chunk)
             if lane.halt is not None:
                 continue
-            pending = _Pending(
+            pending = Pending(
                 lane, chunk.next_offset, chunk.record_count, chunk.size, chunk.timestamp_ms, 0
             )
             lane.queue.append(pending)
             if chunk.size:
-                part = records[chunk.start : chunk.start + chunk.size]
-                cuts = split(part)
-                pending.batches_left = len(cuts)
-                self._batches += len(cuts)
-                for start, end in cuts:
-                    self._producer.append(lane.target, part[start:end], pending)
-            lane.settle()
+                self._write(pending, records[chunk.start : chunk.start + chunk.size])
+            self._advance(lane)
 
-    def _lane(self, chunk: Chunk) -> _Lane:
+    def _write(self, pending: Pending, part: memoryview) -> None:
+        """Queue the batches of one chunk."""
+        cuts = split(part)
+        pending.batches_left = len(cuts)
+        self._batches += len(cuts)
+        target = pending.lane.target
+        for start, end in cuts:
+            self._producer.append(target, part[start:end], pending)
+
+    def _advance(self, lane: Lane) -> None:
+        """Move the lane's position as far as it goes."""
+        lane.settle()
+
+    def _lane(self, chunk: Chunk) -> Lane:
         source = TopicPartition(chunk.topic, chunk.partition)
         lane = self._lanes.get(source)
         if lane is None:
             target = TopicPartition(chunk.remote_topic, chunk.partition)
-            lane = self._lanes[source] = _Lane(source, target)
+            lane = self._lanes[source] = Lane(source, target)
             self._producer.routes.add_topics([chunk.remote_topic])
         return lane
 
@@ -205,12 +217,10 @@ class SlotSink:
             self.slot, self.epoch = notes["slot"], notes["epoch"]
             self._topic_ids = notes["topic_ids"]
             self._frames = self._map_frames(notes["frames"])
-            for topic, partition, remote, position in notes["partitions"]:
+            for topic, partition, remote, position, committed in notes["partitions"]:
                 source = TopicPartition(topic, partition)
-                lane = _Lane(
-                    source, TopicPartition(remote, partition), position, position, position
-                )
-                self._lanes[source] = lane
+                target = TopicPartition(remote, partition)
+                self._lanes[source] = Lane(source, target, position, committed, position)
             self._producer.routes.add_topics({lane.target.topic for lane in self._lanes.values()})
         if "errors" in notes:
             self._source_errors = notes["errors"]
@@ -269,7 +279,7 @@ class SlotSink:
         now_ms = time.time() * 1000
         for ack in acknowledged:
             pending = ack.token
-            if not isinstance(pending, _Pending):
+            if not isinstance(pending, Pending):
                 continue
             pending.batches_left -= 1
             if not pending.batches_left:
@@ -294,8 +304,7 @@ class SlotSink:
             except (MirrorError, ConnectionLost) as error:
                 # The next round commits the same positions or later ones.
                 log.warning("positions not committed this time: %s", error)
-        if now - self._last_progress >= _PROGRESS_S:
-            self._report(now)
+        self._report_if_due()
 
     def _commit(self) -> None:
         due = {
@@ -327,13 +336,18 @@ class SlotSink:
             else:
                 return
 
-    def _metadata(self, lane: _Lane, mm1: bool) -> str:
+    def _metadata(self, lane: Lane, mm1: bool) -> str:
         if mm1:
             return ""
         topic_id = self._topic_ids.get(lane.source.topic, "")
         return json.dumps({"source_topic_id": topic_id}) if topic_id else ""
 
     # -- reports ---------------------------------------------------------------------------
+
+    def _report_if_due(self) -> None:
+        now = time.monotonic()
+        if now - self._last_progress >= _PROGRESS_S:
+            self._report(now)
 
     def _report(self, now: float) -> None:
         if self.slot < 0:
@@ -381,8 +395,13 @@ class SlotSink:
 
     def _append_record(self, tp: TopicPartition, key: bytes, value: bytes | None) -> None:
         record = Record(0, int(time.time() * 1000), key, value, ())
-        self._producer.routes.add_topics([tp.topic])
-        self._producer.append(tp, memoryview(encode_batch([record], codec=0)))
+        producer = self._producer_for(tp)
+        producer.routes.add_topics([tp.topic])
+        producer.append(tp, memoryview(encode_batch([record], codec=0)))
+
+    def _producer_for(self, tp: TopicPartition) -> Producer:
+        """Who writes records of our own."""
+        return self._producer
 
     # -- the end of the epoch --------------------------------------------------------------
 
@@ -400,9 +419,11 @@ class SlotSink:
         while not self._producer.idle:
             self._settle(self._producer.pump(0.2))
 
-    def _save_connect_offsets(self) -> None:
+    def _save_connect_offsets(self) -> int:
+        """Queue positions in MirrorMaker 2's format; how many have moved."""
+        count = 0
         if self.flow.mode is MirrorMode.MM1:
-            return
+            return count
         topic = self.flow.offset_storage_topic or offsets_topic(self.flow.source.alias)
         for lane in self._lanes.values():
             if lane.position <= max(0, lane.saved):
@@ -411,6 +432,8 @@ class SlotSink:
             partition = partition_for_key(key, self.flow.offset_storage_partitions)
             self._append_record(TopicPartition(topic, partition), key, value)
             lane.saved = lane.position
+            count += 1
+        return count
 
 
 def _producer(flow: FlowSettings) -> Producer:

@@ -9,6 +9,7 @@ partition  key                      value (JSON; from 16 KiB up zlib-compressed)
 =========  =======================  ==========================================================
 0          ``<flow>``               command: run, drain, replan, pause, resume
 0          ``<flow>/assignment``    what to mirror; ``<flow>/assignment/<i>`` when in pieces
+0          ``<flow>/claim``         exactly-once: which run writes the flow (`wire.claims`)
 1          ``<flow>/<slot>``        progress of one slot, about once a second
 =========  =======================  ==========================================================
 
@@ -36,6 +37,7 @@ from sparkmirror.model import (
     SlotProgress,
     TopicPartition,
 )
+from sparkmirror.wire.claims import decode_claim
 
 if TYPE_CHECKING:  # the executor workers import these codecs and must not pay for the client
     from sparkmirror.wire.client import Cluster
@@ -422,7 +424,7 @@ class ControlTopicReader:
             command = decode_command(key, value)
             if command is not None:
                 commands.append(command)
-            skipped += command is None and value is not None
+            skipped += command is None and value is not None and decode_claim(key, value) is None
         return ControlSignals(tuple(commands), tuple(assignments), tuple(progress), skipped)
 
     def close(self) -> None:
