@@ -24,7 +24,7 @@ from sparkmirror.control.topics import (
     observe_topics,
     plan_topics,
 )
-from sparkmirror.errors import ConfigError, MirrorError, TopicError
+from sparkmirror.errors import ConfigError, Denied, MirrorError, TopicError
 from sparkmirror.model import FlowSettings, MirrorMode, SlotProgress, TopicPartition
 from sparkmirror.policy import FlowTopics
 from sparkmirror.wire.client import Cluster
@@ -162,7 +162,12 @@ class FlowControl:
         if self.settings.mode is MirrorMode.MM1:
             return
         group = f"{self.settings.source.alias}-mm2"
-        if self.target.group_members(group):
+        try:
+            members = self.target.group_members(group)
+        except Denied as error:
+            self._say(f"{self.name}: nobody can tell whether a Java MirrorMaker 2 runs: {error}")
+            return
+        if members:
             self._say(
                 f"{self.name}: the group {group} on {self.target.alias} has active members: if a "
                 "Java MirrorMaker 2 still runs this flow, stop it, or records arrive twice"
