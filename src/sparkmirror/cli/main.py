@@ -198,6 +198,7 @@ def version() -> None:
 
 # Commands with a module of their own: name -> module; the function is called like the module.
 _VERBS = {
+    "config": "sparkmirror.cli.config",
     "demo": "sparkmirror.cli.demo",
     "lag": "sparkmirror.cli.lag",
     "migrate-config": "sparkmirror.cli.migrate_config",

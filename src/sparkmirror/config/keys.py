@@ -23,7 +23,7 @@ from sparkmirror.config.settings import (
 )
 from sparkmirror.errors import ConfigError
 
-__all__ = ["KeyUse", "Lost", "classify", "nearest", "unknown_keys_error"]
+__all__ = ["KeyUse", "Lost", "classify", "mm1_only", "nearest", "unknown_keys_error"]
 
 _ROLES = {"consumer": Scope.CONSUMER, "producer": Scope.PRODUCER, "admin": Scope.ADMIN}
 _TOP = (Scope.DRIVER, Scope.CONNECTOR, Scope.SPARKMIRROR)
@@ -166,7 +166,7 @@ def _cluster_key(entry: Entry, alias: str, name: str) -> Outcome:
     if role in _ROLES:
         row = find(rest, _ROLES[role])
         if row is not None:
-            return KeyUse(entry, row, alias=alias, ignored=_mm1_only(role, rest))
+            return KeyUse(entry, row, alias=alias, ignored=mm1_only(role, rest))
     row = find(name, Scope.WORKER)
     if row is not None and not name.startswith(("replication.policy.", "config.providers")):
         return KeyUse(entry, row, alias=alias)
@@ -182,7 +182,8 @@ def _cluster_key(entry: Entry, alias: str, name: str) -> Outcome:
     )
 
 
-def _mm1_only(role: str, name: str) -> str:
+def mm1_only(role: str, name: str) -> str:
+    """Why a client key that MirrorMaker 1 needs has no effect here; ``""`` for all others."""
     return _MM1_ONLY.get(name, "") if role == "consumer" else ""
 
 
@@ -250,7 +251,7 @@ def _flow_setting(entry: Entry, flow: str, target: str, name: str) -> Outcome:
         row = find(bare, scope) if name.startswith(prefix) else None
         if row is not None:
             role = "consumer" if scope is Scope.CONSUMER else ""
-            return KeyUse(entry, row, flow=flow, ignored=ignored or _mm1_only(role, bare))
+            return KeyUse(entry, row, flow=flow, ignored=ignored or mm1_only(role, bare))
     if name.startswith("producer.") and find(name[len("producer.") :], Scope.PRODUCER):
         return Lost(entry, f"{flow}.producer.override.{name[len('producer.') :]}")
     source = flow.partition("->")[0]

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from sparkmirror.config import remarks
@@ -45,9 +45,27 @@ from sparkmirror.model import (
 )
 from sparkmirror.policy import policy_kind
 
-__all__ = ["load_mm2"]
+__all__ = ["Mm2File", "client_configs", "load_mm2", "own_settings", "read_mm2", "split_flows"]
 
 _TOPIC_CHARS = re.compile(r"[A-Za-z0-9._-]*")
+
+
+@dataclass(frozen=True, slots=True)
+class Mm2File:
+    """A file that was read and checked, before it is split into flows.
+
+    ``raw``: its settings, placeholders resolved. ``uses``: what each key means, with those marked
+    ignored that nothing reads. ``told``: remarks of config providers. ``pairs``: the (source,
+    target) of the enabled flows that were asked for.
+    """
+
+    path: Path
+    raw: Mapping[str, Entry]
+    aliases: tuple[str, ...]
+    uses: tuple[KeyUse, ...]
+    lost: tuple[Lost, ...]
+    told: tuple[str, ...]
+    pairs: tuple[tuple[str, str], ...]
 
 
 def load_mm2(path: Path, *, clusters: Sequence[str] = ()) -> MirrorSettings:
@@ -56,6 +74,11 @@ def load_mm2(path: Path, *, clusters: Sequence[str] = ()) -> MirrorSettings:
     ``clusters``: only flows to these targets (empty = all). Raises ConfigError with the file, line
     and key of everything that is wrong, and when no flow is left.
     """
+    return split_flows(read_mm2(path, clusters=clusters))
+
+
+def read_mm2(path: Path, *, clusters: Sequence[str] = ()) -> Mm2File:
+    """The first half of `load_mm2`: everything but the typed settings of the flows."""
     raw, told = resolve(load_properties(path))
     aliases = _aliases(raw, path)
     uses, lost = _classify_all(raw, aliases, path)
@@ -64,21 +87,35 @@ def load_mm2(path: Path, *, clusters: Sequence[str] = ()) -> MirrorSettings:
     selected = [pair for pair in enabled if not clusters or pair[1] in clusters]
     if not selected:
         raise _no_flows(enabled, aliases, clusters, path)
-    flows = _flows(raw, selected, path)
+    clients = [conf for pair in selected for conf in client_configs(raw, *pair).values()]
+    return Mm2File(
+        path=path,
+        raw=raw,
+        aliases=aliases,
+        uses=tuple(mark_idle(_idle(uses, enabled), clients)),
+        lost=tuple(lost),
+        told=tuple(told),
+        pairs=tuple(selected),
+    )
+
+
+def split_flows(file: Mm2File) -> MirrorSettings:
+    """The second half of `load_mm2`: typed settings per flow, and every remark."""
+    flows = _flows(file.raw, file.pairs, file.path)
     confs = {
-        f"{source}->{target}": connector_config(raw, source, target) for source, target in selected
+        f"{source}->{target}": connector_config(file.raw, source, target)
+        for source, target in file.pairs
     }
-    clients = [conf for pair in selected for conf in _client_configs(raw, *pair).values()]
-    lists = [(use.entry, split_list(use.entry.value)) for use in uses if _is_list(use)]
-    by_line = told + remarks.lost_keys(lost) + remarks.repeated_elements(lists)
-    by_line += remarks.unavailable_features(confs, str(path))
+    lists = [(use.entry, split_list(use.entry.value)) for use in file.uses if _is_list(use)]
+    by_line = [*file.told, *remarks.lost_keys(file.lost), *remarks.repeated_elements(lists)]
+    by_line += remarks.unavailable_features(confs, str(file.path))
     warnings = [
         *sorted(by_line, key=_line),
-        *remarks.ignored_keys(mark_idle(_idle(uses, enabled), clients), str(path)),
-        *remarks.loops(flows, str(path)),
+        *remarks.ignored_keys(file.uses, str(file.path)),
+        *remarks.loops(flows, str(file.path)),
     ]
     return MirrorSettings(
-        flows=flows, clusters=aliases, mode=MirrorMode.MM2, warnings=tuple(warnings)
+        flows=flows, clusters=file.aliases, mode=MirrorMode.MM2, warnings=tuple(warnings)
     )
 
 
@@ -242,10 +279,10 @@ def _flow(raw: Mapping[str, Entry], source: str, target: str, path: str) -> Flow
     worker = worker_config(raw, source, target)
     flow = Reader(conf, Scope.CONNECTOR)
     storage = Reader(worker, Scope.WORKER)
-    own = Reader(_own_settings(raw, f"{source}->{target}"), Scope.SPARKMIRROR)
+    own = Reader(own_settings(raw, f"{source}->{target}"), Scope.SPARKMIRROR)
     if storage.text("exactly.once.source.support") == "enabled":
         raise _no_exactly_once(worker["exactly.once.source.support"])
-    clients = _client_configs(raw, source, target)
+    clients = client_configs(raw, source, target)
     consumer, producer = clients["consumer"], clients["producer"]
     source_admin, target_admin = clients["source admin"], clients["target admin"]
     source_key, target_key = f"{source}.bootstrap.servers", f"{target}.bootstrap.servers"
@@ -282,7 +319,7 @@ def _flow(raw: Mapping[str, Entry], source: str, target: str, path: str) -> Flow
     )  # fmt: skip
 
 
-def _client_configs(
+def client_configs(
     raw: Mapping[str, Entry], source: str, target: str
 ) -> dict[str, dict[str, Entry]]:
     """Java client properties of each client of one flow, by its role."""
@@ -295,7 +332,8 @@ def _client_configs(
     }
 
 
-def _own_settings(raw: Mapping[str, Entry], flow: str) -> dict[str, Entry]:
+def own_settings(raw: Mapping[str, Entry], flow: str) -> dict[str, Entry]:
+    """The file's ``sparkmirror.*`` settings for one flow, without the flow in front."""
     own: dict[str, Entry] = {}
     for name in names(Scope.SPARKMIRROR):
         entry = raw.get(f"{flow}.{name}", raw.get(name))
