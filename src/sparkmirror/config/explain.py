@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from sparkmirror.config.keys import mm1_only
-from sparkmirror.config.mm2 import Mm2File, client_configs, own_settings, read_mm2, split_flows
+from sparkmirror.config.mm2 import Mm2File, client_configs, own_settings, read_mm2
 from sparkmirror.config.precedence import Part, given, scope_of
 from sparkmirror.config.properties import Entry, load_properties
 from sparkmirror.config.redact import HIDDEN, redact
@@ -80,7 +80,7 @@ def explain(path: Path, *, clusters: Sequence[str] = (), flows: Sequence[str] = 
     enable.
     """
     file = read_mm2(path, clusters=clusters)
-    settings = split_flows(file)
+    settings = file.settings
     names = [flow.name for flow in settings.flows]
     for wanted in flows:
         if wanted not in names:

@@ -45,27 +45,23 @@ from sparkmirror.model import (
 )
 from sparkmirror.policy import policy_kind
 
-__all__ = ["Mm2File", "client_configs", "load_mm2", "own_settings", "read_mm2", "split_flows"]
+__all__ = ["Mm2File", "client_configs", "load_mm2", "own_settings", "read_mm2"]
 
 _TOPIC_CHARS = re.compile(r"[A-Za-z0-9._-]*")
 
 
 @dataclass(frozen=True, slots=True)
 class Mm2File:
-    """A file that was read and checked, before it is split into flows.
+    """A file that was read and checked.
 
     ``raw``: its settings, placeholders resolved. ``uses``: what each key means, with those marked
-    ignored that nothing reads. ``told``: remarks of config providers. ``pairs``: the (source,
-    target) of the enabled flows that were asked for.
+    ignored that nothing reads. ``settings``: what a run gets.
     """
 
     path: Path
     raw: Mapping[str, Entry]
-    aliases: tuple[str, ...]
     uses: tuple[KeyUse, ...]
-    lost: tuple[Lost, ...]
-    told: tuple[str, ...]
-    pairs: tuple[tuple[str, str], ...]
+    settings: MirrorSettings
 
 
 def load_mm2(path: Path, *, clusters: Sequence[str] = ()) -> MirrorSettings:
@@ -74,11 +70,11 @@ def load_mm2(path: Path, *, clusters: Sequence[str] = ()) -> MirrorSettings:
     ``clusters``: only flows to these targets (empty = all). Raises ConfigError with the file, line
     and key of everything that is wrong, and when no flow is left.
     """
-    return split_flows(read_mm2(path, clusters=clusters))
+    return read_mm2(path, clusters=clusters).settings
 
 
 def read_mm2(path: Path, *, clusters: Sequence[str] = ()) -> Mm2File:
-    """The first half of `load_mm2`: everything but the typed settings of the flows."""
+    """`load_mm2`, with what the settings were made from."""
     raw, told = resolve(load_properties(path))
     aliases = _aliases(raw, path)
     uses, lost = _classify_all(raw, aliases, path)
@@ -87,36 +83,24 @@ def read_mm2(path: Path, *, clusters: Sequence[str] = ()) -> Mm2File:
     selected = [pair for pair in enabled if not clusters or pair[1] in clusters]
     if not selected:
         raise _no_flows(enabled, aliases, clusters, path)
-    clients = [conf for pair in selected for conf in client_configs(raw, *pair).values()]
-    return Mm2File(
-        path=path,
-        raw=raw,
-        aliases=aliases,
-        uses=tuple(mark_idle(_idle(uses, enabled), clients)),
-        lost=tuple(lost),
-        told=tuple(told),
-        pairs=tuple(selected),
-    )
-
-
-def split_flows(file: Mm2File) -> MirrorSettings:
-    """The second half of `load_mm2`: typed settings per flow, and every remark."""
-    flows = _flows(file.raw, file.pairs, file.path)
+    flows = _flows(raw, selected, path)
     confs = {
-        f"{source}->{target}": connector_config(file.raw, source, target)
-        for source, target in file.pairs
+        f"{source}->{target}": connector_config(raw, source, target) for source, target in selected
     }
-    lists = [(use.entry, split_list(use.entry.value)) for use in file.uses if _is_list(use)]
-    by_line = [*file.told, *remarks.lost_keys(file.lost), *remarks.repeated_elements(lists)]
-    by_line += remarks.unavailable_features(confs, str(file.path))
+    clients = [conf for pair in selected for conf in client_configs(raw, *pair).values()]
+    lists = [(use.entry, split_list(use.entry.value)) for use in uses if _is_list(use)]
+    by_line = told + remarks.lost_keys(lost) + remarks.repeated_elements(lists)
+    by_line += remarks.unavailable_features(confs, str(path))
+    uses = mark_idle(_idle(uses, enabled), clients)
     warnings = [
         *sorted(by_line, key=_line),
-        *remarks.ignored_keys(file.uses, str(file.path)),
-        *remarks.loops(flows, str(file.path)),
+        *remarks.ignored_keys(uses, str(path)),
+        *remarks.loops(flows, str(path)),
     ]
-    return MirrorSettings(
-        flows=flows, clusters=file.aliases, mode=MirrorMode.MM2, warnings=tuple(warnings)
+    settings = MirrorSettings(
+        flows=flows, clusters=aliases, mode=MirrorMode.MM2, warnings=tuple(warnings)
     )
+    return Mm2File(path, raw, tuple(uses), settings)
 
 
 def _line(remark: str) -> float:
