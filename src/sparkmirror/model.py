@@ -118,6 +118,9 @@ class TopicSettings:
     """Which topics a flow mirrors and how remote topics are made.
 
     ``include``/``exclude``: Java regexes, joined by ``|``, full match; empty = matches nothing.
+    ``sync_configs_keep``: configs (regexes too) whose overrides on the target are left alone where
+    the source has none. What is synchronised after creation is MirrorMaker 2's: other modes never
+    do it, whatever the switches say.
     """
 
     include: tuple[str, ...] = (".*",)
@@ -137,6 +140,11 @@ class TopicSettings:
     refresh_enabled: bool = True
     refresh_interval_s: int = 600
     heartbeats_replication_enabled: bool = True
+    sync_configs_enabled: bool = True
+    sync_configs_interval_s: int = 600
+    sync_configs_keep: tuple[str, ...] = ()
+    sync_acls_enabled: bool = True
+    sync_acls_interval_s: int = 600
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from sparkmirror.model import FetchSettings, MirrorMode, PolicySettings, ProduceSettings
-from tests.unit.config_files import BASE, LINE, QUIET, load, load_flow
+from tests.unit.config_files import BASE, LINE, QUIET, load, load_flow, refused
 
 
 def test_the_least_file(tmp_path: Path) -> None:
@@ -206,7 +206,7 @@ def test_what_java_does_by_default_is_one_remark(tmp_path: Path) -> None:
     (remark,) = load(tmp_path, BASE).warnings
     assert (
         "not done in this release, though MirrorMaker 2 does so by default: heartbeats, "
-        "checkpoints, offset syncs, topic config sync, topic ACL sync" in remark
+        "checkpoints, offset syncs. To leave out" in remark
     )
 
 
@@ -215,7 +215,6 @@ def test_what_java_does_by_default_is_one_remark(tmp_path: Path) -> None:
     [
         ("sync.group.offsets.enabled=true", "group offset sync is not done"),
         ("emit.checkpoints.enabled=true", "checkpoints are not done"),
-        ("A->B.sync.topic.acls.enabled=true", "topic ACL sync is not done"),
         ("emit.heartbeats.enabled=True", "heartbeats are not done"),
     ],
 )
@@ -224,6 +223,39 @@ def test_a_feature_asked_for_and_absent_is_named(tmp_path: Path, line: str, feat
     quiet = "".join(row for row in QUIET.splitlines(keepends=True) if not row.startswith(f"{key}="))
     (remark,) = load(tmp_path, BASE + line + "\n" + quiet).warnings
     assert remark.startswith(f"{tmp_path}/mm2.properties:{LINE}: {key}=true: {feature}")
+
+
+def test_topic_syncs_are_read(tmp_path: Path) -> None:
+    topics = load_flow(tmp_path, "").topics
+    assert (topics.sync_configs_enabled, topics.sync_configs_interval_s) == (True, 600)
+    assert (topics.sync_acls_enabled, topics.sync_acls_interval_s) == (True, 600)
+    assert topics.sync_configs_keep == ()
+    lines = (
+        "A->B.sync.topic.configs.enabled=false\nsync.topic.configs.interval.seconds=7\n"
+        "sync.topic.acls.enabled=False\nA->B.sync.topic.acls.interval.seconds=8\n"
+        "sync.topic.configs.keep=x\nA->B.sync.topic.configs.keep=retention\\..*, segment.ms\n"
+    )
+    topics = load_flow(tmp_path, lines).topics
+    assert (topics.sync_configs_enabled, topics.sync_configs_interval_s) == (False, 7)
+    assert (topics.sync_acls_enabled, topics.sync_acls_interval_s) == (False, 8)
+    assert topics.sync_configs_keep == ("retention..*", "segment.ms")
+
+
+def test_kept_configs_must_be_regexes(tmp_path: Path) -> None:
+    assert (
+        "sync.topic.configs.keep" in refused(tmp_path, BASE + "sync.topic.configs.keep=(\n").where
+    )
+
+
+@pytest.mark.parametrize("name", ["com.example.Filter", "org.example.DefaultConfigPropertyFilter"])
+def test_a_custom_config_filter_is_refused_by_name(tmp_path: Path, name: str) -> None:
+    error = refused(tmp_path, BASE + f"config.property.filter.class={name}\n")
+    assert name in error.what
+
+
+def test_the_default_config_filter_may_be_named(tmp_path: Path) -> None:
+    package = "org.apache.kafka.connect.mirror."
+    load(tmp_path, BASE + f"config.property.filter.class={package}DefaultConfigPropertyFilter\n")
 
 
 def test_ignored_keys_are_one_remark_by_reason(tmp_path: Path) -> None:

@@ -289,7 +289,7 @@ def _flow(raw: Mapping[str, Entry], source: str, target: str, path: str) -> Flow
         ),
         tasks_max=flow.integer("tasks.max"),
         policy=_policy(flow),
-        topics=_topics(flow),
+        topics=_topics(flow, own),
         fetch=fetch_settings(consumer),
         produce=produce_settings(producer, join_bytes=own.integer("sparkmirror.join.bytes")),
         position_interval_ms=position_interval_ms(
@@ -336,7 +336,7 @@ def _policy(flow: Reader) -> PolicySettings:
     )
 
 
-def _topics(flow: Reader) -> TopicSettings:
+def _topics(flow: Reader, own: Reader) -> TopicSettings:
     return TopicSettings(
         include=flow.elements("topics"),
         exclude=flow.elements("topics.exclude"),
@@ -347,4 +347,9 @@ def _topics(flow: Reader) -> TopicSettings:
         refresh_enabled=flow.boolean("refresh.topics.enabled"),
         refresh_interval_s=flow.integer("refresh.topics.interval.seconds"),
         heartbeats_replication_enabled=flow.boolean("heartbeats.replication.enabled"),
+        sync_configs_enabled=flow.boolean("sync.topic.configs.enabled"),
+        sync_configs_interval_s=flow.integer("sync.topic.configs.interval.seconds"),
+        sync_configs_keep=own.elements("sync.topic.configs.keep"),
+        sync_acls_enabled=flow.boolean("sync.topic.acls.enabled"),
+        sync_acls_interval_s=flow.integer("sync.topic.acls.interval.seconds"),
     )

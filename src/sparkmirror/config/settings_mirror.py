@@ -23,8 +23,6 @@ _HEARTBEATS = "heartbeats are not emitted in this release"
 _CHECKPOINTS = "checkpoints are not emitted in this release"
 _GROUPS = "consumer groups are not synchronised in this release"
 _SYNCS = "offset syncs are not emitted in this release"
-_CONFIGS = "topic configs are copied when a topic is created, not kept in step in this release"
-_ACLS = "topic ACLs are not synchronised in this release"
 
 DRIVER_ROWS = (
     Setting(
@@ -121,6 +119,26 @@ _SOURCE_ROWS = (
     ),
 )  # fmt: skip
 
+# What is kept in step on topics that exist already.
+_SYNC_ROWS = (
+    Setting(
+        "sync.topic.configs.enabled", Type.BOOLEAN, "true",
+        "Keep the configs of remote topics equal to the source's.", _C,
+    ),
+    Setting(
+        "sync.topic.configs.interval.seconds", Type.LONG, str(_T.sync_configs_interval_s),
+        "How often to compare topic configs.", _C, low=1,
+    ),
+    Setting(
+        "sync.topic.acls.enabled", Type.BOOLEAN, "true",
+        "Give remote topics the ACLs of their source topics, writing excepted.", _C,
+    ),
+    Setting(
+        "sync.topic.acls.interval.seconds", Type.LONG, str(_T.sync_acls_interval_s),
+        "How often to compare topic ACLs.", _C, low=1,
+    ),
+)  # fmt: skip
+
 _LATER_ROWS = (
     *(
         Setting(name, Type.BOOLEAN, default, doc, _C, status=_I, reason=reason, feature=feature)
@@ -131,10 +149,6 @@ _LATER_ROWS = (
             ("emit.offset-syncs.enabled", "true", "Emit offset syncs.", _SYNCS, "offset syncs"),
             ("sync.group.offsets.enabled", "false", "Write group offsets to the target.",
              _GROUPS, "group offset sync"),
-            ("sync.topic.configs.enabled", "true", "Keep configs of remote topics in step.",
-             _CONFIGS, "topic config sync"),
-            ("sync.topic.acls.enabled", "true", "Keep ACLs of remote topics in step.",
-             _ACLS, "topic ACL sync"),
         )
     ),
     *(
@@ -154,10 +168,6 @@ _LATER_ROWS = (
              "Pick up new consumer groups while running.", _GROUPS),
             ("refresh.groups.interval.seconds", Type.LONG, "600", None,
              "How often to look for new consumer groups.", _GROUPS),
-            ("sync.topic.configs.interval.seconds", Type.LONG, "600", None,
-             "How often to compare topic configs.", _CONFIGS),
-            ("sync.topic.acls.interval.seconds", Type.LONG, "600", None,
-             "How often to compare topic ACLs.", _ACLS),
             ("offset-syncs.topic.replication.factor", Type.SHORT, "3", None,
              "Replication factor of the offset-syncs topic.", _SYNCS),
             ("offset.lag.max", Type.LONG, "100", None,
@@ -278,9 +288,14 @@ _CONNECT_ROWS = (
     ),
 )  # fmt: skip
 
-CONNECTOR_ROWS = _SOURCE_ROWS + _LATER_ROWS + _CONNECT_ROWS
+CONNECTOR_ROWS = _SOURCE_ROWS + _SYNC_ROWS + _LATER_ROWS + _CONNECT_ROWS
 
 OWN_ROWS = (
+    Setting(
+        "sync.topic.configs.keep", Type.LIST, "",
+        "Topic configs whose overrides on remote topics stay when the source has no override; "
+        "Java MirrorMaker resets them at each sync.", (Scope.SPARKMIRROR,), regexes=True,
+    ),
     Setting(
         "sparkmirror.epoch.seconds", Type.INT, "300",
         "Length of an epoch: how long a Spark micro-batch streams before the next one.",
