@@ -48,9 +48,7 @@ class PartitionState:
         translation_too_stale = downstream - (self._last_sync_downstream + 1) >= self._lag_max
         skipped_upstream = upstream - self._previous_upstream != 1
         truncated_downstream = downstream < self._previous_downstream
-        due = (
-            no_previous_sync or translation_too_stale or skipped_upstream or truncated_downstream
-        )
+        due = no_previous_sync or translation_too_stale or skipped_upstream or truncated_downstream
         if due:
             self._last_sync_downstream = downstream
         self._previous_upstream, self._previous_downstream = upstream, downstream
@@ -140,9 +138,7 @@ def _insert(slots: list[OffsetSync], new: OffsetSync) -> None:
             candidate = old[at]
             recent = _recent_enough(slots[previous], candidate, previous, current)
             apart = _apart(slots[previous], candidate, previous)
-            apart_from_next = current == SLOTS - 1 or _apart(
-                candidate, slots[current + 1], current
-            )
+            apart_from_next = current == SLOTS - 1 or _apart(candidate, slots[current + 1], current)
             duplicate = candidate is old[at + 1]
             promoted = recent and apart and apart_from_next
             if promoted:

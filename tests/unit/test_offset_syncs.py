@@ -28,9 +28,7 @@ def test_partition_state_emits_as_java_does(case: dict[str, Any]) -> None:
     st.integers(-2, 12),
     st.lists(st.tuples(st.integers(0, 3), st.integers(-4, 3), st.integers(1, 40)), max_size=12),
 )
-def test_a_run_is_as_good_as_its_records(
-    lag_max: int, steps: list[tuple[int, int, int]]
-) -> None:
+def test_a_run_is_as_good_as_its_records(lag_max: int, steps: list[tuple[int, int, int]]) -> None:
     """``steps``: source offsets skipped, target offsets skipped (or gone back), records."""
     one_by_one, at_once = PartitionState(lag_max), PartitionState(lag_max)
     upstream = downstream = 0
