@@ -9,12 +9,10 @@ from sparkmirror.config.explain import explain
 from sparkmirror.config.setting import Scope, Setting, Status, Type
 from sparkmirror.config.settings import CLIENT_SET, find
 from sparkmirror.errors import ConfigError
-from tests.unit.config_files import QUIET, write
+from tests.unit.config_files import write
 from tests.vectors import table
 
-_BASE = (
-    "clusters=A,B\nA.bootstrap.servers=a:1\nB.bootstrap.servers=b:1\nA->B.enabled=true\n" + QUIET
-)
+_BASE = "clusters=A,B\nA.bootstrap.servers=a:1\nB.bootstrap.servers=b:1\nA->B.enabled=true\n"
 # Section of the vector -> (scope in the settings table, what stands before the key in a file).
 _PLACES = {
     "MirrorMakerConfig": (Scope.DRIVER, ""),
