@@ -200,6 +200,7 @@ def version() -> None:
 # Typer of that name is a group of commands.
 _VERBS = {
     "acls": "sparkmirror.cli.acls",
+    "config": "sparkmirror.cli.config",
     "demo": "sparkmirror.cli.demo",
     "lag": "sparkmirror.cli.lag",
     "migrate-config": "sparkmirror.cli.migrate_config",
