@@ -22,6 +22,7 @@ from sparkmirror.config.flow import (
     produce_settings,
 )
 from sparkmirror.config.keys import KeyUse, Lost, classify, unknown_keys_error
+from sparkmirror.config.metrics import metrics_settings
 from sparkmirror.config.properties import Entry, load_properties
 from sparkmirror.config.providers import resolve
 from sparkmirror.config.scoping import (
@@ -78,7 +79,11 @@ def load_mm2(path: Path, *, clusters: Sequence[str] = ()) -> MirrorSettings:
         *remarks.loops(flows, str(path)),
     ]
     return MirrorSettings(
-        flows=flows, clusters=aliases, mode=MirrorMode.MM2, warnings=tuple(warnings)
+        flows=flows,
+        clusters=aliases,
+        mode=MirrorMode.MM2,
+        warnings=tuple(warnings),
+        metrics=metrics_settings(raw, path),
     )
 
 

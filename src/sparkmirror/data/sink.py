@@ -17,6 +17,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from sparkmirror.data import outlet
+from sparkmirror.data.ages import note_ages, oldest_ms
 from sparkmirror.data.rows import Chunk, read_row
 from sparkmirror.data.shared import FRAMES, FrameReader
 from sparkmirror.errors import MirrorError, Unreachable
@@ -29,6 +30,7 @@ from sparkmirror.model import (
     TopicPartition,
 )
 from sparkmirror.observe.latency import Histogram
+from sparkmirror.observe.samples import Samples, steady_ms
 from sparkmirror.wire.batch import split
 from sparkmirror.wire.connect_offsets import encode_source_offset, offsets_topic, partition_for_key
 from sparkmirror.wire.connection import ConnectionLost
@@ -73,7 +75,12 @@ class _Pending:
     records: int
     bytes: int
     timestamp_ms: int
+    oldest_ms: int
     batches_left: int
+
+    def note_ages(self, samples: Samples, now_ms: float) -> None:
+        """Note how old the chunk's records are now."""
+        note_ages(samples, now_ms, self.timestamp_ms, self.oldest_ms, self.records)
 
 
 @dataclass(slots=True, eq=False)
@@ -94,6 +101,8 @@ class _Lane:
     bytes: int = 0
     halt: Halt | None = None
     source_halt: Halt | None = None
+    age: Samples = field(default_factory=Samples)
+    latency: Samples = field(default_factory=Samples)
     queue: deque[_Pending] = field(default_factory=deque)
 
     def settle(self) -> None:
@@ -116,6 +125,7 @@ class SlotSink:
         self._topic_ids: dict[str, str] = {}
         self._lanes: dict[TopicPartition, _Lane] = {}
         self._latency = Histogram()
+        self._latency_ms_sum = 0
         self._frames: FrameReader | None = None
         self._batches = 0
         self._source_errors: dict[str, int] = {}
@@ -173,19 +183,23 @@ class SlotSink:
                     where=f"flow {self.flow.name}",
                 )
             records = self._frames.records(reference)
+        now_ms = time.time() * 1000
         for chunk in chunks:
             lane = self._lane(chunk)
             if lane.halt is not None:
                 continue
             pending = _Pending(
-                lane, chunk.next_offset, chunk.record_count, chunk.size, chunk.timestamp_ms, 0
+                lane, chunk.next_offset, chunk.record_count, chunk.size, chunk.timestamp_ms, -1, 0
             )
             lane.queue.append(pending)
             if chunk.size:
                 part = records[chunk.start : chunk.start + chunk.size]
                 cuts = split(part)
                 pending.batches_left = len(cuts)
+                pending.oldest_ms = oldest_ms(part, cuts, chunk.timestamp_ms)
                 self._batches += len(cuts)
+                if chunk.timestamp_ms >= 0:
+                    pending.note_ages(lane.age, now_ms)
                 for start, end in cuts:
                     self._producer.append(lane.target, part[start:end], pending)
             lane.settle()
@@ -275,6 +289,8 @@ class SlotSink:
             if not pending.batches_left:
                 if pending.timestamp_ms >= 0:
                     self._latency.add(max(0.0, now_ms - pending.timestamp_ms))
+                    self._latency_ms_sum += max(0, int(now_ms) - pending.timestamp_ms)
+                    pending.note_ages(pending.lane.latency, now_ms)
                 pending.lane.settle()
         halts = self._producer.halts
         if halts:
@@ -350,6 +366,7 @@ class SlotSink:
         if state == self._reported and now - self._last_progress < _IDLE_PROGRESS_S:
             return
         self._last_progress, self._reported = now, state
+        ticks_ms = steady_ms()
         progress = SlotProgress(
             flow=self.flow.name,
             slot=self.slot,
@@ -360,6 +377,7 @@ class SlotSink:
             bytes=size,
             batches=self._batches,
             latency_counts=tuple(self._latency.counts),
+            latency_ms_sum=self._latency_ms_sum,
             errors=errors,
             partitions=tuple(
                 PartitionProgress(
@@ -370,6 +388,8 @@ class SlotSink:
                     lane.records,
                     lane.bytes,
                     lane.halt or lane.source_halt,
+                    lane.age.spread(ticks_ms),
+                    lane.latency.spread(ticks_ms),
                 )
                 for lane in lanes
             ),

@@ -34,6 +34,7 @@ from sparkmirror.model import (
     MirrorMode,
     PartitionProgress,
     SlotProgress,
+    Spread,
     TopicPartition,
 )
 
@@ -321,8 +322,11 @@ def encode_progress(progress: SlotProgress) -> tuple[bytes, bytes]:
     partitions: dict[str, list[list[object]]] = {}
     for p in progress.partitions:
         row: list[object] = [p.partition, p.position, p.timestamp_ms, p.records, p.bytes]
-        if p.halt is not None:
-            row.append([p.halt.code, p.halt.reason, p.halt.retriable])
+        halt = None if p.halt is None else [p.halt.code, p.halt.reason, p.halt.retriable]
+        tail = [halt, _spread_row(p.age_ms), _spread_row(p.latency_ms)]
+        while tail and tail[-1] is None:
+            tail.pop()
+        row += tail
         partitions.setdefault(p.topic, []).append(row)
     document: dict[str, object] = {
         "worker": progress.worker,
@@ -332,6 +336,7 @@ def encode_progress(progress: SlotProgress) -> tuple[bytes, bytes]:
         "bytes": progress.bytes,
         "batches": progress.batches,
         "latency_counts": list(progress.latency_counts),
+        "latency_ms_sum": progress.latency_ms_sum,
         "errors": dict(progress.errors),
         "partitions": partitions,
     }
@@ -355,6 +360,7 @@ def decode_progress(key: bytes | None, value: bytes | None) -> SlotProgress | No
             bytes=int(document["bytes"]),
             batches=int(document["batches"]),
             latency_counts=tuple(int(n) for n in document.get("latency_counts", ())),
+            latency_ms_sum=int(document.get("latency_ms_sum", 0)),
             errors={str(code): int(n) for code, n in document.get("errors", {}).items()},
             partitions=tuple(
                 _partition_progress(topic, row)
@@ -372,7 +378,24 @@ def _partition_progress(topic: str, row: Sequence[Any]) -> PartitionProgress:
     if len(row) > 5 and row[5] is not None:
         code, reason, retriable = row[5][:3]
         halt = Halt(str(code), str(reason), bool(retriable))
-    return PartitionProgress(topic, partition, position, timestamp_ms, records, size, halt)
+    age_ms, latency_ms = (_spread(row[n]) if len(row) > n else None for n in (6, 7))
+    return PartitionProgress(
+        topic, partition, position, timestamp_ms, records, size, halt, age_ms, latency_ms
+    )
+
+
+def _spread_row(spread: Spread | None) -> list[float] | None:
+    """Last, lowest, mean and highest value in ms; the last alone when there are no others."""
+    if spread is None:
+        return None
+    values = (spread.last, spread.low, spread.mean, spread.high)
+    return [round(value, 1) for value in values if value is not None]
+
+
+def _spread(row: Sequence[Any] | None) -> Spread | None:
+    if row is None:
+        return None
+    return Spread(*(float(value) for value in row[:4]))
 
 
 # --- the topic, from the driver -----------------------------------------------------------------
