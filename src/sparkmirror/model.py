@@ -263,6 +263,7 @@ class SlotProgress:
     latency (target acknowledgement minus largest record timestamp) fell into bucket ``i`` of
     ``observe.latency.BOUNDS_MS``, ``latency_ms_sum`` is their sum. ``errors`` counts retried
     failures by code, and as ``THROTTLED`` answers after which a broker's quota made us wait.
+    ``paused``: it fetches nothing, because somebody asked so.
     """
 
     flow: str
@@ -277,3 +278,4 @@ class SlotProgress:
     errors: Mapping[str, int] = field(default_factory=dict)
     partitions: tuple[PartitionProgress, ...] = ()
     latency_ms_sum: int = 0
+    paused: bool = False

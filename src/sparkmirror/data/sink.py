@@ -122,6 +122,7 @@ class SlotSink:
         self.flow = flow
         self.slot = -1
         self.epoch = -1
+        self._paused = False
         self._topic_ids: dict[str, str] = {}
         self._lanes: dict[TopicPartition, _Lane] = {}
         self._latency = Histogram()
@@ -131,7 +132,7 @@ class SlotSink:
         self._source_errors: dict[str, int] = {}
         self._last_commit = time.monotonic()
         self._last_progress = 0.0
-        self._reported: tuple[int, int, int] = (-1, -1, -1)
+        self._reported: tuple[int, ...] = ()
         self._positions = self._position_routes()
         self._producer = _producer(flow)
         self._producer.forget_halts()
@@ -214,7 +215,7 @@ class SlotSink:
         return lane
 
     def _hear(self, notes: dict[str, Any]) -> None:
-        """Notes of the source slot: who it is (first row), halted partitions, error counts."""
+        """Notes of the source slot: who it is (first row), halts, error counts, paused or not."""
         if "slot" in notes:
             self.slot, self.epoch = notes["slot"], notes["epoch"]
             self._topic_ids = notes["topic_ids"]
@@ -226,6 +227,7 @@ class SlotSink:
                 )
                 self._lanes[source] = lane
             self._producer.routes.add_topics({lane.target.topic for lane in self._lanes.values()})
+        self._paused = notes.get("paused", self._paused)
         if "errors" in notes:
             self._source_errors = notes["errors"]
         for topic, partition, code, reason, retriable in notes.get("halts", ()):
@@ -362,7 +364,7 @@ class SlotSink:
             if new:
                 errors[code] = errors.get(code, 0) + new
         halted = sum(1 for lane in lanes if lane.halt or lane.source_halt)
-        state = (records, sum(errors.values()), halted)
+        state = (records, sum(errors.values()), halted, self._paused)
         if state == self._reported and now - self._last_progress < _IDLE_PROGRESS_S:
             return
         self._last_progress, self._reported = now, state
@@ -378,6 +380,7 @@ class SlotSink:
             batches=self._batches,
             latency_counts=tuple(self._latency.counts),
             latency_ms_sum=self._latency_ms_sum,
+            paused=self._paused,
             errors=errors,
             partitions=tuple(
                 PartitionProgress(
@@ -415,7 +418,7 @@ class SlotSink:
             self._housekeep()
         self._commit_surely()
         self._save_connect_offsets()
-        self._reported = (-1, -1, -1)
+        self._reported = ()
         self._report(time.monotonic())
         while not self._producer.idle:
             self._settle(self._producer.pump(0.2))

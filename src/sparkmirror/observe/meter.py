@@ -271,6 +271,21 @@ class FlowMeter:
         """Whether any slot has reported."""
         return bool(self._sets)
 
+    @property
+    def reported_ms(self) -> int:
+        """When the newest report was written, by the worker's clock; 0 = never."""
+        return self._reported_ms
+
+    @property
+    def assigned(self) -> int:
+        """How many partitions are assigned to slots."""
+        return len(self._ends) or len(self._partitions)
+
+    @property
+    def halted(self) -> int:
+        """How many partitions stand still."""
+        return len(self._all_halts())
+
     def view(self) -> FlowView:
         """The flow as it stands now."""
         ticks_ms = self._ticks_ms()
@@ -290,7 +305,7 @@ class FlowMeter:
             lag_s=max(ages) if ages else None,
             latency_ms_p50=latency.quantile(0.5),
             latency_ms_p99=latency.quantile(0.99),
-            partitions=len(self._ends) or len(self._partitions),
+            partitions=self.assigned,
             partitions_reported=sum(
                 1 for _, progress in self._partitions.values() if progress.position >= 0
             ),

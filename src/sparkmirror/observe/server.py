@@ -18,8 +18,7 @@ import os
 import socket
 import ssl
 import threading
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -31,8 +30,9 @@ from prometheus_client.exposition import choose_encoder
 from sparkmirror.errors import ConfigError, MachineError
 from sparkmirror.model import MetricsSettings
 from sparkmirror.observe.address import Address, resolve
+from sparkmirror.observe.health import Health
 
-__all__ = ["Health", "Surface", "open_surface"]
+__all__ = ["Surface", "open_surface"]
 
 log = logging.getLogger(__name__)
 
@@ -43,15 +43,6 @@ _TOKEN_CHARS_MIN = 16
 _GZIP_FROM_BYTES = 1_024
 _POLL_S = 0.1
 _PLAIN = "text/plain; charset=utf-8"
-
-
-@dataclass(frozen=True, slots=True)
-class Health:
-    """``live``: the process works. ``ready``: its flows mirror. ``details``: why, for people."""
-
-    live: bool
-    ready: bool
-    details: Mapping[str, object] = field(default_factory=dict)
 
 
 class Surface:
