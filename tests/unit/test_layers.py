@@ -15,7 +15,7 @@ from sparkmirror.config.docs import settings_page
 ROOT = Path(__file__).parents[2]
 SOURCE = Path(sparkmirror.__file__).parent
 
-ABOVE_POLICY = {"config", "wire", "data", "control", "cli", "observe", "demo"}
+ABOVE_POLICY = {"config", "wire", "data", "control", "doctor", "cli", "observe", "demo"}
 # Beside the layers: what the machine has. Only those who start processes need it.
 MACHINE = {"cache", "java"}
 FORBIDDEN = {
@@ -26,12 +26,14 @@ FORBIDDEN = {
     "policy": MACHINE | ABOVE_POLICY,
     "cache": {"model", "policy", "java", "java_regex", "java_charclass"} | ABOVE_POLICY,
     "java": {"model", "policy", "java_regex", "java_charclass"} | ABOVE_POLICY,
-    "config": {"wire", "data", "control", "cli", "observe", "demo"} | MACHINE,
-    "wire": {"data", "control", "cli", "demo"} | MACHINE,
-    "data": {"control", "cli", "demo"},
-    "control": {"data", "cli", "demo"} | MACHINE,
-    "observe": {"config", "wire", "data", "control", "cli", "demo"} | MACHINE,
-    "demo": {"config", "data", "control", "observe"},
+    "config": {"wire", "data", "control", "doctor", "cli", "observe", "demo"} | MACHINE,
+    "wire": {"data", "control", "doctor", "cli", "demo"} | MACHINE,
+    "data": {"control", "doctor", "cli", "demo"},
+    "control": {"data", "doctor", "cli", "demo"} | MACHINE,
+    # Looks at both sides of a mirror: the control plane's plans and the executors' network.
+    "doctor": {"cli", "demo"} | MACHINE,
+    "observe": {"config", "wire", "data", "control", "doctor", "cli", "demo"} | MACHINE,
+    "demo": {"config", "data", "control", "doctor", "observe"},
 }
 UNBOUND = {"__init__", "__main__", "cli"}
 
