@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from confluent_kafka import Consumer, TopicPartition
+from confluent_kafka import Consumer
 
 import sparkmirror
 from sparkmirror.cli.main import main
@@ -22,7 +22,8 @@ from sparkmirror.demo.clusters import KafkaCluster
 from sparkmirror.demo.probe import free_ports
 from sparkmirror.doctor.examine import Examination, examine
 from sparkmirror.doctor.finding import Finding
-from sparkmirror.model import FlowSettings
+from sparkmirror.model import ClusterClient, FlowSettings, TopicPartition
+from sparkmirror.wire.client import Cluster
 from tests.kafka.mirror_process import write_mm2
 from tests.kafka.servers import refused
 from tests.kafka.spark_cluster import SparkCluster, plain_python
@@ -125,8 +126,9 @@ def topic(cluster_a: KafkaCluster) -> str:
 
 def with_groups(cluster: KafkaCluster, topic: str) -> None:
     """Make sure that the cluster has had a consumer group."""
-    client = Consumer({"bootstrap.servers": cluster.bootstrap_servers, "group.id": "any"})
-    client.committed([TopicPartition(topic, 0)], timeout=20)
+    cluster_of = ClusterClient("B", tuple(cluster.bootstrap_servers.split(",")), "test")
+    client = Cluster(cluster_of)
+    client.committed_offsets("any", [TopicPartition(topic, 0)])
     client.close()
 
 
