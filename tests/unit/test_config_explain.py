@@ -37,6 +37,8 @@ _CASES = [
     and key not in ("clusters", "source.cluster.alias", "target.cluster.alias", "client.id")
     # Java's prefix test without a dot takes these for keys of a client.
     and key not in ("enable.auto.commit",)
+    # Where syncs are written decides about clients, so what stands there is read at once.
+    and key != "offset-syncs.topic.location"
 ]
 
 
