@@ -11,6 +11,8 @@ from functools import partial
 from typing import TypeVar
 
 from sparkmirror.control.flow import FlowControl
+from sparkmirror.control.groups import GroupsJob
+from sparkmirror.control.heartbeats import HeartbeatJob
 from sparkmirror.control.topics import Assignment
 from sparkmirror.errors import MirrorError
 from sparkmirror.model import ClusterClient, MirrorSettings, SlotProgress, TopicPartition
@@ -31,6 +33,7 @@ _QUICK_LOOKS = 6
 _FAILURE_PAUSE_S = 5.0
 _DRAIN_TIMEOUT_S = 2.0
 _STOP_TIMEOUT_S = 3.0
+_FINISH_TIMEOUT_S = 4.0
 _EVENTS_MAX = 1_000
 
 
@@ -54,6 +57,7 @@ class ControlLoop:
             if flow.enabled
         }
         self._wake = {name: threading.Event() for name in self._flows}
+        self._heartbeats = [HeartbeatJob(beats, self._say) for beats in settings.heartbeats]
 
     # --- start and stop ---------------------------------------------------------------------
 
@@ -75,6 +79,12 @@ class ControlLoop:
             self._run(f"progress-{name}", reader, lambda: 0.0, after_failure=flow.forget_reader)
             if not self._once:
                 self._spawn(f"topics-{name}", partial(self._follow_topics, flow))
+                if flow.groups is not None:
+                    groups = flow.groups
+                    self._run(f"groups-{name}", groups.tick, partial(_pause_s, groups))
+        for beats in self._heartbeats:
+            interval_s = float(beats.settings.interval_s)
+            self._run(f"heartbeats-{beats.settings.name}", beats.beat, partial(float, interval_s))
 
     def drain(self) -> None:
         """Tell the slots of all flows to write what they have and end; at most two seconds.
@@ -92,6 +102,25 @@ class ControlLoop:
             if thread.is_alive():
                 self._say(f"{thread.name}: the target takes no commands at present")
 
+    def finish(self) -> None:
+        """The last checkpoints and group offsets, once the slots have written all they had.
+
+        What fails is told in `events`: the records are all there, and the next run goes on.
+        """
+        jobs = [
+            self._spawn(f"groups-{name}", partial(self._finish_groups, name, flow.groups))
+            for name, flow in self._flows.items()
+            if flow.groups is not None
+        ]
+        deadline = time.monotonic() + _FINISH_TIMEOUT_S
+        for job in jobs:
+            job.join(max(0.0, deadline - time.monotonic()))
+            if job.is_alive():
+                self._say(f"{job.name}: the last checkpoints took too long and are left out")
+
+    def _finish_groups(self, name: str, groups: GroupsJob) -> None:
+        self._attempt(f"groups-{name}", groups.finish, told=False)
+
     def stop(self) -> None:
         """End the threads and close the connections; takes a few seconds at most."""
         self._stopping.set()
@@ -105,6 +134,8 @@ class ControlLoop:
                 flow.close()
             except MirrorError as error:
                 log.debug("closing %s: %s", name, error)
+        for beats in self._heartbeats:
+            beats.close()
 
     # --- what others ask --------------------------------------------------------------------
 
@@ -231,6 +262,10 @@ class ControlLoop:
 
 def _ends_interval_s(flow: FlowControl) -> float:
     return max(_ENDS_INTERVAL_S, len(flow.assignment().partitions) / _ENDS_PARTITIONS_PER_S)
+
+
+def _pause_s(groups: GroupsJob) -> float:
+    return groups.pause_s
 
 
 def _in_parallel(job: Callable[[T], object], items: Sequence[T]) -> None:

@@ -13,6 +13,7 @@ __all__ = [
     "Committed",
     "ConfigEntry",
     "GroupMember",
+    "GroupView",
     "NewTopic",
     "TopicOutcome",
     "TopicView",
@@ -93,6 +94,14 @@ class Committed:
     offset: int
     metadata: str = ""
     leader_epoch: int = -1
+
+
+@dataclass(frozen=True, slots=True)
+class GroupView:
+    """A consumer group. ``state``: Kafka's name (``Empty``, ``Stable``, …), empty when unknown."""
+
+    name: str
+    state: str
 
 
 @dataclass(frozen=True, slots=True)
