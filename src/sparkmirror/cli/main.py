@@ -196,12 +196,17 @@ def version() -> None:
     )
 
 
-# Commands with a module of their own: name -> module; the function is called like the module.
+# Commands with a module of their own: name -> module; the function, or the Typer of a command
+# that has verbs itself, is called like the module.
 _VERBS = {
     "config": "sparkmirror.cli.config",
+    "clusters": "sparkmirror.cli.clusters",
     "demo": "sparkmirror.cli.demo",
     "lag": "sparkmirror.cli.lag",
     "migrate-config": "sparkmirror.cli.migrate_config",
+    "offsets": "sparkmirror.cli.offsets",
+    "plan": "sparkmirror.cli.plan",
+    "topics": "sparkmirror.cli.topics",
 }
 
 
@@ -210,11 +215,17 @@ def _add_verbs(arguments: Sequence[str]) -> None:
     if arguments[:1] in (["run"], ["version"]):
         return
     registered = {command.name for command in app.registered_commands}
+    registered |= {group.name for group in app.registered_groups}
     for name, module in _VERBS.items():
         if name not in registered:
             function = module.rpartition(".")[2]
-            verb: Callable[..., object] = getattr(importlib.import_module(module), function)
-            app.command(name=name)(verb)
+            verb: typer.Typer | Callable[..., object] = getattr(
+                importlib.import_module(module), function
+            )
+            if isinstance(verb, typer.Typer):
+                app.add_typer(verb, name=name)
+            else:
+                app.command(name=name)(verb)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
