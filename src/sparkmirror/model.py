@@ -18,6 +18,7 @@ __all__ = [
     "FlowSettings",
     "Halt",
     "HeartbeatSettings",
+    "MetricsSettings",
     "MirrorMode",
     "MirrorSettings",
     "OffsetSyncSettings",
@@ -25,6 +26,7 @@ __all__ = [
     "PolicySettings",
     "ProduceSettings",
     "SlotProgress",
+    "Spread",
     "TopicPartition",
     "TopicSettings",
 ]
@@ -245,6 +247,24 @@ class FlowSettings:
 
 
 @dataclass(frozen=True, slots=True)
+class MetricsSettings:
+    """Where a run serves its metrics and health, and to whom.
+
+    ``listen``: ``HOST:PORT``, empty = nowhere. ``labels``: how fine the series are, ``partition``,
+    ``topic`` or ``flow``. ``token`` or the content of ``token_file`` is what a scraper has to
+    present; never log it. ``where`` names the place in the file, for errors.
+    """
+
+    listen: str = ""
+    labels: str = "partition"
+    tls_cert: str = ""
+    tls_key: str = ""
+    token: str = field(default="", repr=False)
+    token_file: str = ""
+    where: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class MirrorSettings:
     """One configuration file, read, checked and split into flows.
 
@@ -256,6 +276,7 @@ class MirrorSettings:
     mode: MirrorMode = MirrorMode.MM2
     heartbeats: tuple[HeartbeatSettings, ...] = ()
     warnings: tuple[str, ...] = ()
+    metrics: MetricsSettings = field(default_factory=MetricsSettings)
 
 
 @dataclass(frozen=True, slots=True)
@@ -272,11 +293,26 @@ class Halt:
 
 
 @dataclass(frozen=True, slots=True)
+class Spread:
+    """A value as MirrorMaker 2 tells it: the last one, and those of the last 30 to 60 seconds.
+
+    ``low``, ``mean`` and ``high`` are None when that time saw none.
+    """
+
+    last: float
+    low: float | None = None
+    mean: float | None = None
+    high: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class PartitionProgress:
     """Where one source partition stands.
 
     ``position``: next source offset to mirror, everything before it is on the target.
     ``timestamp_ms``: largest record timestamp mirrored so far, -1 when none.
+    ``age_ms``: how old records were when they were read, ``latency_ms``: when the target had
+    acknowledged them; None when the slot has seen none yet.
     """
 
     topic: str
@@ -286,6 +322,8 @@ class PartitionProgress:
     records: int = 0
     bytes: int = 0
     halt: Halt | None = None
+    age_ms: Spread | None = None
+    latency_ms: Spread | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -294,8 +332,9 @@ class SlotProgress:
 
     Counters grow from the start of the worker process. ``latency_counts[i]`` counts batches whose
     latency (target acknowledgement minus largest record timestamp) fell into bucket ``i`` of
-    ``observe.latency.BOUNDS_MS``. ``errors`` counts retried failures by code, and as ``THROTTLED``
-    answers after which a broker's quota made us wait.
+    ``observe.latency.BOUNDS_MS``, ``latency_ms_sum`` is their sum. ``errors`` counts retried
+    failures by code, and as ``THROTTLED`` answers after which a broker's quota made us wait.
+    ``paused``: it fetches nothing, because somebody asked so.
     """
 
     flow: str
@@ -309,3 +348,5 @@ class SlotProgress:
     latency_counts: tuple[int, ...] = ()
     errors: Mapping[str, int] = field(default_factory=dict)
     partitions: tuple[PartitionProgress, ...] = ()
+    latency_ms_sum: int = 0
+    paused: bool = False

@@ -22,6 +22,7 @@ from sparkmirror.config.flow import (
     produce_settings,
 )
 from sparkmirror.config.keys import KeyUse, Lost, classify, unknown_keys_error
+from sparkmirror.config.metrics import metrics_settings
 from sparkmirror.config.mm2_groups import (
     checkpoint_settings,
     group_remarks,
@@ -115,6 +116,7 @@ def read_mm2(path: Path, *, clusters: Sequence[str] = ()) -> Mm2File:
         mode=MirrorMode.MM2,
         heartbeats=heartbeats,
         warnings=tuple(warnings),
+        metrics=metrics_settings(raw, path),
     )
     return Mm2File(path, raw, tuple(uses), settings)
 

@@ -6,6 +6,8 @@
 from __future__ import annotations
 
 import logging
+import os
+import socket
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -24,10 +26,12 @@ from sparkmirror.control.topics import (
     observe_topics,
     plan_topics,
 )
-from sparkmirror.errors import ConfigError, MirrorError, TopicError
+from sparkmirror.errors import ConfigError, Denied, MirrorError, TopicError
 from sparkmirror.model import FlowSettings, MirrorMode, SlotProgress, TopicPartition
+from sparkmirror.observe.checkpoints import CheckpointTimes
 from sparkmirror.policy import FlowTopics
 from sparkmirror.wire.client import Cluster
+from sparkmirror.wire.driver_report import DriverReport
 from sparkmirror.wire.signals import (
     AssignmentDocument,
     Command,
@@ -57,8 +61,9 @@ class SyncJob(NamedTuple):
 class FlowControl:
     """Everything the driver knows and does about one flow.
 
-    ``say`` takes one-line notices for the user. The jobs (`discover`, `look_at_ends`,
-    `look_at_progress`) may run on one thread each; what they leave behind can be read from any.
+    ``say`` takes one-line notices for the user, ``release`` is our version. The jobs (`discover`,
+    `look_at_ends`, `look_at_progress`) may run on one thread each; what they leave behind can be
+    read from any.
     """
 
     def __init__(
@@ -68,6 +73,7 @@ class FlowControl:
         say: Callable[[str], None],
         *,
         once: bool = False,
+        release: str = "",
         now_ms: Callable[[], int] = lambda: int(time.time() * 1000),
     ) -> None:
         self.settings = settings
@@ -75,6 +81,7 @@ class FlowControl:
         self._run_id = run_id
         self._say = say
         self._once = once
+        self._release = release
         self._now_ms = now_ms
         self._wanted = FlowTopics(settings)
         self._clusters: list[Cluster] = []
@@ -87,6 +94,7 @@ class FlowControl:
         self._lock = threading.Lock()
         self._publishing = threading.Lock()
         self._draining = False
+        self._paused = False
         self._version = 0
         self._assignment = Assignment(self.name)
         self._frozen: dict[TopicPartition, int] | None = None
@@ -98,6 +106,9 @@ class FlowControl:
             settings, self.source_admin, self.target_admin, self._remote_topics, say
         )
         self._acl_sync = AclSync(settings, self.source_admin, self.target_admin, self._wanted, say)
+        self._started_ms = now_ms()
+        self.checkpoint_times = CheckpointTimes()
+        """How long checkpoints take; whoever writes them records it."""
 
     def _cluster(self, settings: FlowSettings, role: str) -> Cluster:
         """The client of ``role``; roles that differ only in the client's name share one."""
@@ -162,7 +173,12 @@ class FlowControl:
         if self.settings.mode is MirrorMode.MM1:
             return
         group = f"{self.settings.source.alias}-mm2"
-        if self.target.group_members(group):
+        try:
+            members = self.target.group_members(group)
+        except Denied as error:
+            self._say(f"{self.name}: nobody can tell whether a Java MirrorMaker 2 runs: {error}")
+            return
+        if members:
             self._say(
                 f"{self.name}: the group {group} on {self.target.alias} has active members: if a "
                 "Java MirrorMaker 2 still runs this flow, stop it, or records arrive twice"
@@ -291,6 +307,40 @@ class FlowControl:
                 "that are not the mirror's; they are skipped"
             )
         self._skipped += signals.skipped
+        for command in signals.commands:
+            if command.flow == self.name:
+                self._obey(command)
+
+    def _obey(self, command: Command) -> None:
+        """Take note of what somebody asked for from elsewhere; the slots do it by themselves."""
+        if command.kind.pauses:
+            paused, before = command.kind is CommandKind.PAUSE, self._paused
+            self._paused = paused
+            if paused != before:
+                self._say(f"{self.name}: {'paused' if paused else 'resumed'}")
+            return
+        ours = command.kind is CommandKind.DRAIN and command.run_id == self._run_id
+        if ours and not self._draining:
+            self._say(f"{self.name}: asked to drain")
+            # Again, so that no assignment that was on its way hides it from the slots.
+            self.drain()
+
+    def report(self, *, ended: bool = False) -> None:
+        """Tell in the control topic what the driver knows. Raises `MirrorError`."""
+        assignment = self.assignment()
+        self._writer.report(
+            DriverReport(
+                flow=self.name,
+                run_id=self._run_id,
+                host=f"{socket.gethostname()}:{os.getpid()}",
+                version=self._release,
+                started_ms=self._started_ms,
+                time_ms=self._now_ms(),
+                ended=ended,
+                partitions=len(assignment.partitions),
+                halts=assignment.halted,
+            )
+        )
 
     def drain(self) -> None:
         """Tell the slots of this run to finish; no assignment is published afterwards.
@@ -302,6 +352,16 @@ class FlowControl:
             self._writer.command(self._command(CommandKind.DRAIN, self._version))
 
     # --- what is known ----------------------------------------------------------------------
+
+    @property
+    def paused(self) -> bool:
+        """Whether somebody paused the flow."""
+        return self._paused
+
+    @property
+    def draining(self) -> bool:
+        """Whether the slots were told to finish, from here or elsewhere."""
+        return self._draining
 
     def assignment(self) -> Assignment:
         """The assignment published last."""

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from sparkmirror.data import outlet
+from sparkmirror.data.ages import note_ages, oldest_ms
 from sparkmirror.data.rows import Chunk, read_row
 from sparkmirror.data.shared import FRAMES, FrameReader
 from sparkmirror.data.syncs import Places, SlotSyncs, SyncSender
@@ -30,6 +31,7 @@ from sparkmirror.model import (
     TopicPartition,
 )
 from sparkmirror.observe.latency import Histogram
+from sparkmirror.observe.samples import Samples, steady_ms
 from sparkmirror.wire.batch import record_count, split
 from sparkmirror.wire.connect_offsets import encode_source_offset, offsets_topic, partition_for_key
 from sparkmirror.wire.connection import ConnectionLost
@@ -74,8 +76,13 @@ class _Pending:
     records: int
     bytes: int
     timestamp_ms: int
+    oldest_ms: int
     batches_left: int
     places: Places
+
+    def note_ages(self, samples: Samples, now_ms: float) -> None:
+        """Note how old the chunk's records are now."""
+        note_ages(samples, now_ms, self.timestamp_ms, self.oldest_ms, self.records)
 
 
 @dataclass(slots=True, eq=False)
@@ -96,6 +103,8 @@ class _Lane:
     bytes: int = 0
     halt: Halt | None = None
     source_halt: Halt | None = None
+    age: Samples = field(default_factory=Samples)
+    latency: Samples = field(default_factory=Samples)
     queue: deque[_Pending] = field(default_factory=deque)
 
     def settle(self) -> list[_Pending]:
@@ -118,15 +127,17 @@ class SlotSink:
         self.flow = flow
         self.slot = -1
         self.epoch = -1
+        self._paused = False
         self._topic_ids: dict[str, str] = {}
         self._lanes: dict[TopicPartition, _Lane] = {}
         self._latency = Histogram()
+        self._latency_ms_sum = 0
         self._frames: FrameReader | None = None
         self._batches = 0
         self._source_errors: dict[str, int] = {}
         self._last_commit = time.monotonic()
         self._last_progress = 0.0
-        self._reported: tuple[int, int, int] = (-1, -1, -1)
+        self._reported: tuple[int, ...] = ()
         self._positions = self._position_routes()
         self._producer = _producer(flow)
         self._producer.forget_halts()
@@ -180,13 +191,14 @@ class SlotSink:
                     where=f"flow {self.flow.name}",
                 )
             records = self._frames.records(reference)
+        now_ms = time.time() * 1000
         for chunk in chunks:
             lane = self._lane(chunk)
             if lane.halt is not None:
                 continue
             places = Places(chunk.source_runs, chunk.record_count)
             pending = _Pending(
-                lane, chunk.next_offset, chunk.record_count, chunk.size, chunk.timestamp_ms, 0,
+                lane, chunk.next_offset, chunk.record_count, chunk.size, chunk.timestamp_ms, -1, 0,
                 places,
             )  # fmt: skip
             lane.queue.append(pending)
@@ -194,7 +206,10 @@ class SlotSink:
                 part = records[chunk.start : chunk.start + chunk.size]
                 cuts = split(part)
                 pending.batches_left = len(cuts)
+                pending.oldest_ms = oldest_ms(part, cuts, chunk.timestamp_ms)
                 self._batches += len(cuts)
+                if chunk.timestamp_ms >= 0:
+                    pending.note_ages(lane.age, now_ms)
                 records_end = 0
                 for start, end in cuts:
                     batch = part[start:end]
@@ -217,7 +232,7 @@ class SlotSink:
         return lane
 
     def _hear(self, notes: dict[str, Any]) -> None:
-        """Notes of the source slot: who it is (first row), halted partitions, error counts."""
+        """Notes of the source slot: who it is (first row), halts, error counts, paused or not."""
         if "slot" in notes:
             self.slot, self.epoch = notes["slot"], notes["epoch"]
             self._topic_ids = notes["topic_ids"]
@@ -229,6 +244,7 @@ class SlotSink:
                 )
                 self._lanes[source] = lane
             self._producer.routes.add_topics({lane.target.topic for lane in self._lanes.values()})
+        self._paused = notes.get("paused", self._paused)
         if "errors" in notes:
             self._source_errors = notes["errors"]
         for topic, partition, code, reason, retriable in notes.get("halts", ()):
@@ -293,6 +309,8 @@ class SlotSink:
             if not pending.batches_left:
                 if pending.timestamp_ms >= 0:
                     self._latency.add(max(0.0, now_ms - pending.timestamp_ms))
+                    self._latency_ms_sum += max(0, int(now_ms) - pending.timestamp_ms)
+                    pending.note_ages(pending.lane.latency, now_ms)
                 self._advance(pending.lane)
         halts = self._producer.halts
         if halts:
@@ -367,10 +385,11 @@ class SlotSink:
             if new:
                 errors[code] = errors.get(code, 0) + new
         halted = sum(1 for lane in lanes if lane.halt or lane.source_halt)
-        state = (records, sum(errors.values()), halted)
+        state = (records, sum(errors.values()), halted, self._paused)
         if state == self._reported and now - self._last_progress < _IDLE_PROGRESS_S:
             return
         self._last_progress, self._reported = now, state
+        ticks_ms = steady_ms()
         progress = SlotProgress(
             flow=self.flow.name,
             slot=self.slot,
@@ -381,6 +400,8 @@ class SlotSink:
             bytes=size,
             batches=self._batches,
             latency_counts=tuple(self._latency.counts),
+            latency_ms_sum=self._latency_ms_sum,
+            paused=self._paused,
             errors=errors,
             partitions=tuple(
                 PartitionProgress(
@@ -391,6 +412,8 @@ class SlotSink:
                     lane.records,
                     lane.bytes,
                     lane.halt or lane.source_halt,
+                    lane.age.spread(ticks_ms),
+                    lane.latency.spread(ticks_ms),
                 )
                 for lane in lanes
             ),
@@ -418,7 +441,7 @@ class SlotSink:
         if self._syncs is not None:
             self._syncs.finish()
         self._save_connect_offsets()
-        self._reported = (-1, -1, -1)
+        self._reported = ()
         self._report(time.monotonic())
         while not self._producer.idle:
             self._settle(self._producer.pump(0.2))

@@ -364,13 +364,16 @@ class Cluster:
         In offset order within a partition; older records of a key may still be there. Raises
         `TopicError` when the topic does not exist or no progress is made for a request timeout.
         """
-        with self.tail(topic, partitions=partitions, from_beginning=True) as tail:
+        with self.tail(topic, partitions=partitions) as tail:
             yield from tail.read_to_end()
 
     def tail(
-        self, topic: str, *, partitions: Sequence[int] | None = None, from_beginning: bool = True
+        self, topic: str, *, partitions: Sequence[int] | None = None, only_new: Sequence[int] = ()
     ) -> TopicTail:
-        """A reader that follows ``topic`` without a group; close it when done."""
+        """A reader that follows ``topic`` without a group; close it when done.
+
+        It begins where the log does; in the partitions ``only_new``, at their present ends.
+        """
         view = self.topics([topic]).get(topic)
         if view is None:
             raise TopicError(
@@ -388,8 +391,9 @@ class Cluster:
                 where=f"cluster {self.alias}",
                 do="Bring the broker back that holds it.",
             )
-        starts = self.earliest_offsets(wanted) if from_beginning else ends
-        return TopicTail(self.client, {tp: (starts.get(tp, 0), ends[tp]) for tp in wanted})
+        old = [tp for tp in wanted if tp.partition not in only_new]
+        starts = {**ends, **dict.fromkeys(old, 0), **self.earliest_offsets(old)}
+        return TopicTail(self.client, {tp: (starts[tp], ends[tp]) for tp in wanted})
 
     def produce_many(self, topic: str, records: Iterable[tuple[int, bytes, bytes | None]]) -> int:
         """Write ``(partition, key, value)`` records in order; returns how many.
