@@ -20,9 +20,12 @@ from tests.unit.config_files import BASE, write
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        (["plan", "FILE", "--flow", "A->C"], "the file enables no flow A->C. It enables A->B."),
+        (["plan", "FILE", "--flow", "A->C"], "'A->C' is no enabled flow"),
         (["topics", "FILE", "--clusters", "A"], "No source->target replication flows"),
-        (["offsets", "translate", "FILE", "B->A", "--group", "g"], "enables no flow B->A"),
+        (
+            ["offsets", "translate", "FILE", "B->A", "--group", "g"],
+            "is no enabled flow of this file",
+        ),
         (["offsets", "translate", "FILE", "A->B"], "which groups is not said"),
         (["offsets", "translate", "FILE", "A->B", "--group", "g", "--regex", "x"], "both name"),
         (["offsets", "translate", "FILE", "A->B", "--regex", "("], "invalid regex"),

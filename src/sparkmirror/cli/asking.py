@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Self, TypeVar
 import typer
 
 from sparkmirror.cli.errors import EXIT_START_FAILED, show_error
-from sparkmirror.errors import ConfigError, MirrorError
+from sparkmirror.errors import MirrorError
 
 if TYPE_CHECKING:
     from sparkmirror.model import ClusterClient, FlowSettings, MirrorSettings
@@ -62,21 +62,14 @@ def open_flows(
 
     ``clusters``: only flows to these targets. ``flows``: only these (``A->B``). Raises ConfigError.
     """
+    from sparkmirror.cli.files import choose_flows  # noqa: PLC0415
     from sparkmirror.cli.main import split_clusters  # noqa: PLC0415
     from sparkmirror.cli.run import hide_secrets  # noqa: PLC0415
     from sparkmirror.config.mm2 import load_mm2  # noqa: PLC0415
 
     settings = load_mm2(file, clusters=split_clusters(clusters or ()))
     hide_secrets(settings)
-    names = [flow.name for flow in settings.flows]
-    for wanted in flows or ():
-        if wanted not in names:
-            raise ConfigError(
-                f"the file enables no flow {wanted}.",
-                where=str(file),
-                do=f"It enables {', '.join(names)}.",
-            )
-    return Asking(settings, [flow for flow in settings.flows if not flows or flow.name in flows])
+    return Asking(settings, choose_flows(settings, flows or ()))
 
 
 def ask_each(items: Iterable[T], ask: Callable[[T], R]) -> tuple[list[R], list[MirrorError]]:
