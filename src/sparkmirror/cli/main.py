@@ -207,15 +207,18 @@ def version() -> None:
     )
 
 
-# Commands with a module of their own: name -> module; the function is called like the module.
+# Commands with a module of their own: name -> module; the function is called like the module. A
+# Typer of that name is a group of commands.
 _VERBS = {
-    "status": "sparkmirror.cli.status",
+    "acls": "sparkmirror.cli.acls",
+    "config": "sparkmirror.cli.config",
+    "demo": "sparkmirror.cli.demo",
+    "drain": "sparkmirror.cli.drain",
     "lag": "sparkmirror.cli.lag",
+    "migrate-config": "sparkmirror.cli.migrate_config",
     "pause": "sparkmirror.cli.pause",
     "resume": "sparkmirror.cli.resume",
-    "drain": "sparkmirror.cli.drain",
-    "migrate-config": "sparkmirror.cli.migrate_config",
-    "demo": "sparkmirror.cli.demo",
+    "status": "sparkmirror.cli.status",
 }
 
 
@@ -224,11 +227,17 @@ def _add_verbs(arguments: Sequence[str]) -> None:
     if arguments[:1] in (["run"], ["version"]):
         return
     registered = {command.name for command in app.registered_commands}
+    registered |= {group.name for group in app.registered_groups}
     for name, module in _VERBS.items():
         if name not in registered:
             function = module.rpartition(".")[2]
-            verb: Callable[..., object] = getattr(importlib.import_module(module), function)
-            app.command(name=name)(verb)
+            verb: typer.Typer | Callable[..., object] = getattr(
+                importlib.import_module(module), function
+            )
+            if isinstance(verb, typer.Typer):
+                app.add_typer(verb, name=name)
+            else:
+                app.command(name=name)(verb)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

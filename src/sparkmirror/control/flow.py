@@ -12,7 +12,10 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from typing import NamedTuple
 
+from sparkmirror.control.acls import AclSync
+from sparkmirror.control.configs import ConfigSync
 from sparkmirror.control.internal import create_internal_topics, offset_storage_topic
 from sparkmirror.control.positions import check_group_is_free, seed_positions
 from sparkmirror.control.topics import (
@@ -23,7 +26,7 @@ from sparkmirror.control.topics import (
     observe_topics,
     plan_topics,
 )
-from sparkmirror.errors import ConfigError, MirrorError, TopicError
+from sparkmirror.errors import ConfigError, Denied, MirrorError, TopicError
 from sparkmirror.model import FlowSettings, MirrorMode, SlotProgress, TopicPartition
 from sparkmirror.observe.checkpoints import CheckpointTimes
 from sparkmirror.policy import FlowTopics
@@ -38,13 +41,21 @@ from sparkmirror.wire.signals import (
     control_topic,
 )
 
-__all__ = ["FlowControl"]
+__all__ = ["FlowControl", "SyncJob"]
 
 log = logging.getLogger(__name__)
 
 _FREEZE_TIMEOUT_S = 30.0
 _FREEZE_POLL_S = 1.0
 _TOPICS_TOLD_MAX = 10
+
+
+class SyncJob(NamedTuple):
+    """A job that runs at once and then at an interval. It raises `MirrorError`."""
+
+    name: str
+    round: Callable[[], None]
+    interval_s: int
 
 
 class FlowControl:
@@ -91,6 +102,10 @@ class FlowControl:
         self._progress: dict[int, SlotProgress] = {}
         self._skipped = 0
         self._halts_told: dict[TopicPartition, str] = {}
+        self._config_sync = ConfigSync(
+            settings, self.source_admin, self.target_admin, self._remote_topics, say
+        )
+        self._acl_sync = AclSync(settings, self.source_admin, self.target_admin, self._wanted, say)
         self._started_ms = now_ms()
         self.checkpoint_times = CheckpointTimes()
         """How long checkpoints take; whoever writes them records it."""
@@ -158,7 +173,12 @@ class FlowControl:
         if self.settings.mode is MirrorMode.MM1:
             return
         group = f"{self.settings.source.alias}-mm2"
-        if self.target.group_members(group):
+        try:
+            members = self.target.group_members(group)
+        except Denied as error:
+            self._say(f"{self.name}: nobody can tell whether a Java MirrorMaker 2 runs: {error}")
+            return
+        if members:
             self._say(
                 f"{self.name}: the group {group} on {self.target.alias} has active members: if a "
                 "Java MirrorMaker 2 still runs this flow, stop it, or records arrive twice"
@@ -166,7 +186,9 @@ class FlowControl:
 
     def _look(self) -> Assignment:
         """Discover, create and grow; what the flow mirrors now. Raises `MirrorError`."""
-        observed = observe_topics(self.source_admin, self.target_admin, self._wanted)
+        observed = observe_topics(
+            self.source_admin, self.target_admin, self._wanted, [control_topic(self.settings)]
+        )
         actions = plan_topics(observed, self.settings, self._wanted)
         errors, done = apply_topics(self.target_admin, actions)
         for line in done[:_TOPICS_TOLD_MAX]:
@@ -244,6 +266,20 @@ class FlowControl:
         for line in describe_changes(before, after):
             self._say(line)
         return True
+
+    def sync_jobs(self) -> list[SyncJob]:
+        """What is kept in step on topics that exist; each job may run on a thread of its own."""
+        topics = self.settings.topics
+        jobs = []
+        if self.settings.mode is MirrorMode.MM2 and topics.sync_acls_enabled:
+            jobs.append(SyncJob("acls", self._acl_sync.round, topics.sync_acls_interval_s))
+        if self.settings.mode is MirrorMode.MM2 and topics.sync_configs_enabled:
+            jobs.append(SyncJob("configs", self._config_sync.round, topics.sync_configs_interval_s))
+        return jobs
+
+    def _remote_topics(self) -> dict[str, str]:
+        """Remote topic by source topic, of those that are mirrored."""
+        return {p.topic: p.remote_topic for p in self.assignment().partitions}
 
     def look_at_ends(self) -> None:
         """Take the source's end offsets anew. Raises `MirrorError` when the source is away."""

@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import TypeVar
 
-from sparkmirror.control.flow import FlowControl
+from sparkmirror.control.flow import FlowControl, SyncJob
 from sparkmirror.control.topics import Assignment
 from sparkmirror.errors import MirrorError
 from sparkmirror.model import ClusterClient, MirrorSettings, SlotProgress, TopicPartition
@@ -30,6 +30,7 @@ _ENDS_PARTITIONS_PER_S = (
 _QUICK_LOOK_S = 5.0
 _QUICK_LOOKS = 6
 _FAILURE_PAUSE_S = 5.0
+_SYNC_FAILURE_PAUSE_S = 60.0
 _REPORT_INTERVAL_S = 10.0
 _LAST_REPORT_S = 0.7
 _DRAIN_TIMEOUT_S = 2.0
@@ -81,6 +82,8 @@ class ControlLoop:
             self._run(f"report-{name}", flow.report, lambda: _REPORT_INTERVAL_S)
             if not self._once:
                 self._spawn(f"topics-{name}", partial(self._follow_topics, flow))
+            for job in flow.sync_jobs():
+                self._sync(f"{job.name}-{name}", job)
 
     def drain(self) -> None:
         """Tell the slots of all flows to write what they have and end; at most two seconds.
@@ -206,6 +209,23 @@ class ControlLoop:
             while not self._stopping.is_set():
                 failing = not self._attempt(name, job, after_failure, told=failing)
                 self._stopping.wait(_FAILURE_PAUSE_S if failing else interval_s())
+
+        self._spawn(name, body)
+
+    def _sync(self, name: str, job: SyncJob) -> None:
+        """Run ``job`` now and at its interval; once in a ``--once`` run.
+
+        A round that fails waits for the next one, but a minute at most.
+        """
+
+        def body() -> None:
+            failing = False
+            while not self._stopping.is_set():
+                failing = not self._attempt(name, job.round, told=failing)
+                if self._once and not failing:
+                    return
+                pause_s = min(job.interval_s, _SYNC_FAILURE_PAUSE_S) if failing else job.interval_s
+                self._stopping.wait(pause_s)
 
         self._spawn(name, body)
 

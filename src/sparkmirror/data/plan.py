@@ -6,7 +6,7 @@ import dataclasses
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, get_type_hints
+from typing import Any, get_args, get_type_hints
 
 from sparkmirror.data.seal import seal, unseal
 from sparkmirror.model import (
@@ -122,6 +122,9 @@ def decode_flow(text: str) -> FlowSettings:
 
 
 def _rebuild(kind: Any, value: Any) -> Any:
+    if value is None:
+        return None
+    kind = next((part for part in get_args(kind) if dataclasses.is_dataclass(part)), kind)
     if dataclasses.is_dataclass(kind):
         hints = get_type_hints(kind)
         if kind is ClusterClient:

@@ -20,6 +20,7 @@ from sparkmirror.data import outlet
 from sparkmirror.data.ages import note_ages, oldest_ms
 from sparkmirror.data.rows import Chunk, read_row
 from sparkmirror.data.shared import FRAMES, FrameReader
+from sparkmirror.data.syncs import Places, SlotSyncs, SyncSender
 from sparkmirror.errors import MirrorError, Unreachable
 from sparkmirror.model import (
     FlowSettings,
@@ -31,7 +32,7 @@ from sparkmirror.model import (
 )
 from sparkmirror.observe.latency import Histogram
 from sparkmirror.observe.samples import Samples, steady_ms
-from sparkmirror.wire.batch import split
+from sparkmirror.wire.batch import record_count, split
 from sparkmirror.wire.connect_offsets import encode_source_offset, offsets_topic, partition_for_key
 from sparkmirror.wire.connection import ConnectionLost
 from sparkmirror.wire.produce import Acknowledged, Producer
@@ -77,6 +78,7 @@ class _Pending:
     timestamp_ms: int
     oldest_ms: int
     batches_left: int
+    places: Places
 
     def note_ages(self, samples: Samples, now_ms: float) -> None:
         """Note how old the chunk's records are now."""
@@ -105,14 +107,17 @@ class _Lane:
     latency: Samples = field(default_factory=Samples)
     queue: deque[_Pending] = field(default_factory=deque)
 
-    def settle(self) -> None:
-        """Move the position past what is acknowledged without a gap."""
+    def settle(self) -> list[_Pending]:
+        """Move the position past what is acknowledged without a gap; returns what that is."""
+        settled: list[_Pending] = []
         while self.queue and not self.queue[0].batches_left:
             done = self.queue.popleft()
+            settled.append(done)
             self.position = done.next_offset
             self.records += done.records
             self.bytes += done.bytes
             self.timestamp_ms = max(self.timestamp_ms, done.timestamp_ms)
+        return settled
 
 
 class SlotSink:
@@ -136,6 +141,8 @@ class SlotSink:
         self._positions = self._position_routes()
         self._producer = _producer(flow)
         self._producer.forget_halts()
+        syncs = flow.offset_syncs
+        self._syncs = SlotSyncs(syncs.lag_max, SyncSender.of(flow)) if syncs.enabled else None
         # The producer outlives the task; what it met before is in earlier reports.
         self._errors_before = dict(self._producer.errors)
 
@@ -189,9 +196,11 @@ class SlotSink:
             lane = self._lane(chunk)
             if lane.halt is not None:
                 continue
+            places = Places(chunk.source_runs, chunk.record_count)
             pending = _Pending(
-                lane, chunk.next_offset, chunk.record_count, chunk.size, chunk.timestamp_ms, -1, 0
-            )
+                lane, chunk.next_offset, chunk.record_count, chunk.size, chunk.timestamp_ms, -1, 0,
+                places,
+            )  # fmt: skip
             lane.queue.append(pending)
             if chunk.size:
                 part = records[chunk.start : chunk.start + chunk.size]
@@ -201,9 +210,17 @@ class SlotSink:
                 self._batches += len(cuts)
                 if chunk.timestamp_ms >= 0:
                     pending.note_ages(lane.age, now_ms)
+                records_end = 0
                 for start, end in cuts:
-                    self._producer.append(lane.target, part[start:end], pending)
-            lane.settle()
+                    batch = part[start:end]
+                    records_end += record_count(batch)
+                    self._producer.append(lane.target, batch, (pending, records_end))
+            self._advance(lane)
+
+    def _advance(self, lane: _Lane) -> None:
+        for done in lane.settle():
+            if self._syncs is not None:
+                self._syncs.settled(lane.source, done.places)
 
     def _lane(self, chunk: Chunk) -> _Lane:
         source = TopicPartition(chunk.topic, chunk.partition)
@@ -284,16 +301,17 @@ class SlotSink:
     def _settle(self, acknowledged: list[Acknowledged]) -> None:
         now_ms = time.time() * 1000
         for ack in acknowledged:
-            pending = ack.token
-            if not isinstance(pending, _Pending):
+            if not isinstance(ack.token, tuple):
                 continue
+            pending, records_end = ack.token
+            pending.places.acknowledged(records_end, ack.records, ack.offset)
             pending.batches_left -= 1
             if not pending.batches_left:
                 if pending.timestamp_ms >= 0:
                     self._latency.add(max(0.0, now_ms - pending.timestamp_ms))
                     self._latency_ms_sum += max(0, int(now_ms) - pending.timestamp_ms)
                     pending.note_ages(pending.lane.latency, now_ms)
-                pending.lane.settle()
+                self._advance(pending.lane)
         halts = self._producer.halts
         if halts:
             for lane in self._lanes.values():
@@ -312,6 +330,9 @@ class SlotSink:
             except (MirrorError, ConnectionLost) as error:
                 # The next round commits the same positions or later ones.
                 log.warning("positions not committed this time: %s", error)
+            else:
+                if self._syncs is not None:
+                    self._syncs.publish()
         if now - self._last_progress >= _PROGRESS_S:
             self._report(now)
 
@@ -417,6 +438,8 @@ class SlotSink:
             self._settle(self._producer.pump(0.2))
             self._housekeep()
         self._commit_surely()
+        if self._syncs is not None:
+            self._syncs.finish()
         self._save_connect_offsets()
         self._reported = ()
         self._report(time.monotonic())

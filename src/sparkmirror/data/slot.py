@@ -40,6 +40,8 @@ _CORRUPT_RETRY_S = 1.0
 _CORRUPT_TRIES = 3
 _JOIN_BELOW_BYTES = 4096
 _STARVED_S = 0.005
+# Of a chunk with more gaps than this, only the last runs of source offsets are told to the sink.
+_RUNS_MAX = 1_000
 
 
 class SlotReader:
@@ -369,6 +371,7 @@ def _chunk(plan: SourcePartition, fetch_offset: int, chosen: Any) -> Chunk:
         chosen.timestamp_ms_max,
         0,
         chosen.byte_count,
+        chosen.runs[-_RUNS_MAX:] if len(chosen.runs) > 1 else (),
     )
 
 

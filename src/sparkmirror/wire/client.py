@@ -16,10 +16,12 @@ from kafka.protocol.admin import DescribeGroupsRequest, ListGroupsRequest
 
 from sparkmirror.errors import ClusterError, MirrorError, TopicError
 from sparkmirror.model import ClusterClient, TopicPartition
+from sparkmirror.wire.acls import create_acls, delete_acls, describe_topic_acls
 from sparkmirror.wire.faults import translate
 from sparkmirror.wire.leaders import EARLIEST, LATEST, Leaders
 from sparkmirror.wire.link import CONTROLLER, Link, error_for
 from sparkmirror.wire.requests import (
+    alter_configs_request,
     commit_error,
     commit_request,
     config_entry,
@@ -35,6 +37,7 @@ from sparkmirror.wire.requests import (
 from sparkmirror.wire.tail import TopicTail, TopicWriter
 from sparkmirror.wire.times import record_times_ms
 from sparkmirror.wire.views import (
+    AclBinding,
     BrokerView,
     ClusterView,
     Committed,
@@ -135,6 +138,32 @@ class Cluster:
                     result[row.resource_name] = {c.name: config_entry(c) for c in row.configs}
         return result
 
+    def alter_topic_configs(
+        self, changes: Mapping[str, Mapping[str, str | None]]
+    ) -> dict[str, TopicOutcome]:
+        """Set configs per topic (None: back to the default); one outcome per topic.
+
+        What is not named stays as it is. A topic is changed wholly or not at all.
+        """
+        result: dict[str, TopicOutcome] = {}
+        for chunk in _chunks(sorted(changes), _CONFIG_TOPICS_PER_REQUEST):
+            response = self._link.request(
+                partial(alter_configs_request, {name: changes[name] for name in chunk}),
+                "altering topic configs",
+                needs="AlterConfigs on the topics",
+            )
+            for row in response.responses:
+                error = None
+                if row.error_code:
+                    error = translate(
+                        error_for(row.error_code, row.error_message),
+                        self.alias,
+                        f"altering the configs of topic {row.resource_name}",
+                        needs=f"AlterConfigs on Topic {row.resource_name}",
+                    )
+                result[row.resource_name] = TopicOutcome(row.resource_name, error)
+        return result
+
     def create_topics(self, topics: Sequence[NewTopic]) -> dict[str, TopicOutcome]:
         """Create each of ``topics`` that is missing; one outcome per topic.
 
@@ -191,6 +220,20 @@ class Cluster:
                 )
             result[row.name] = TopicOutcome(row.name, error)
         return result
+
+    # --- ACLs -------------------------------------------------------------------------------
+
+    def topic_acls(self) -> tuple[AclBinding, ...] | None:
+        """All ACLs on topics; None when the cluster has no authorizer."""
+        return describe_topic_acls(self._link)
+
+    def create_acls(self, bindings: Sequence[AclBinding]) -> list[MirrorError | None]:
+        """Add ``bindings``; per binding the error, or None."""
+        return create_acls(self._link, bindings)
+
+    def delete_acls(self, bindings: Sequence[AclBinding]) -> list[MirrorError | None]:
+        """Remove ``bindings``; per binding the error, or None."""
+        return delete_acls(self._link, bindings)
 
     # --- offsets of the log -----------------------------------------------------------------
 

@@ -5,6 +5,8 @@ Explicit partitions, no group, bounded waits. Not for mirrored data, which takes
 
 from __future__ import annotations
 
+import logging
+import math
 import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping
@@ -22,6 +24,8 @@ from sparkmirror.wire.link import Link, client_options, error_for
 from sparkmirror.wire.requests import produce_request, record_batch
 
 __all__ = ["TopicTail", "TopicWriter"]
+
+log = logging.getLogger(__name__)
 
 _POLL_MS = 250
 _CLOSE_TIMEOUT_S = 1.0
@@ -68,11 +72,13 @@ class TopicTail:
             for record in records
         ]
 
-    def read_to_end(self) -> Iterator[Record]:
+    def read_to_end(self, *, within_s: float = math.inf) -> Iterator[Record]:
         """Every record up to the end that was seen when this reader was made.
 
-        Raises `TopicError` when no progress is made for a request timeout.
+        After ``within_s`` the rest is left, with a warning in the log. Raises `TopicError` when no
+        progress is made for a request timeout.
         """
+        deadline = time.monotonic() + within_s
         waiting = {tp: end for tp, (start, end) in self._ranges.items() if start < end}
         stalled_at = time.monotonic() + self._client.request_timeout_ms / 1000
         while waiting:
@@ -84,6 +90,9 @@ class TopicTail:
                     stalled_at = time.monotonic() + self._client.request_timeout_ms / 1000
                 if position >= waiting[tp]:
                     del waiting[tp]
+            if waiting and time.monotonic() > deadline:
+                log.warning("%s ended early, after %g s", self._doing, within_s)
+                return
             if waiting and time.monotonic() > stalled_at:
                 stuck = ", ".join(map(str, sorted(waiting)))
                 raise TopicError(

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from sparkmirror.errors import MirrorError
 
 __all__ = [
+    "AclBinding",
     "BrokerView",
     "ClusterView",
     "Committed",
@@ -65,6 +66,26 @@ class ConfigEntry:
     is_default: bool = False
     read_only: bool = False
     sensitive: bool = False
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class AclBinding:
+    """One ACL. ``pattern``: ``LITERAL`` or ``PREFIXED``; the rest in Kafka's names too."""
+
+    resource_type: str
+    name: str
+    pattern: str
+    principal: str
+    host: str
+    operation: str
+    permission: str
+
+    def __str__(self) -> str:
+        kind = self.resource_type.capitalize()
+        prefixed = " (prefix)" if self.pattern == "PREFIXED" else ""
+        host = "" if self.host == "*" else f" from {self.host}"
+        what = f"{self.permission} {self.operation} for {self.principal}{host}"
+        return f"{what} on {kind} {self.name}{prefixed}"
 
 
 @dataclass(frozen=True, slots=True)
