@@ -15,7 +15,7 @@ from sparkmirror.config.docs import settings_page
 ROOT = Path(__file__).parents[2]
 SOURCE = Path(sparkmirror.__file__).parent
 
-ABOVE_POLICY = {"config", "wire", "client", "data", "control", "cli", "observe", "demo"}
+ABOVE_POLICY = {"config", "wire", "client", "data", "control", "doctor", "cli", "observe", "demo"}
 # Beside the layers: what the machine has. Only those who start processes need it.
 MACHINE = {"cache", "java"}
 OFFSETS = {"offset_map", "offset_syncs"}
@@ -29,13 +29,17 @@ FORBIDDEN = {
     "offset_syncs": {"errors", "policy", "java_regex", "java_charclass"} | MACHINE | ABOVE_POLICY,
     "cache": {"model", "policy", "java", "java_regex", "java_charclass"} | ABOVE_POLICY,
     "java": {"model", "policy", "java_regex", "java_charclass"} | ABOVE_POLICY,
-    "config": {"wire", "client", "data", "control", "cli", "observe", "demo"} | MACHINE | OFFSETS,
-    "wire": {"client", "data", "control", "cli", "demo"} | MACHINE,
-    "client": {"data", "control", "cli", "observe", "demo"} | MACHINE,
-    "data": {"client", "control", "cli", "demo"},
-    "control": {"data", "cli", "demo"} | MACHINE,
-    "observe": {"config", "wire", "client", "data", "control", "cli", "demo"} | MACHINE,
-    "demo": {"config", "client", "data", "control", "observe"},
+    "config": {"wire", "client", "data", "control", "doctor", "cli", "observe", "demo"}
+    | MACHINE
+    | OFFSETS,
+    "wire": {"client", "data", "control", "doctor", "cli", "demo"} | MACHINE,
+    "client": {"data", "control", "doctor", "cli", "observe", "demo"} | MACHINE,
+    "data": {"client", "control", "doctor", "cli", "demo"},
+    "control": {"data", "doctor", "cli", "demo"} | MACHINE,
+    # Looks at both sides of a mirror: the control plane's plans and the executors' network.
+    "doctor": {"cli", "demo"} | MACHINE,
+    "observe": {"config", "wire", "client", "data", "control", "doctor", "cli", "demo"} | MACHINE,
+    "demo": {"config", "client", "data", "control", "doctor", "observe"},
 }
 UNBOUND = {"__init__", "__main__", "cli"}
 
