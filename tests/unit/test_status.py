@@ -112,7 +112,7 @@ def test_a_consumer_file_alone_is_not_enough(
 
 def test_clusters_that_do_not_answer(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     text = BASE.replace("a:9092", "127.0.0.1:1").replace("b:9092", "127.0.0.1:1")
-    path = write(tmp_path, text)
+    path = write(tmp_path, text + "B.admin.request.timeout.ms=1000\n")
     assert main(["status", str(path), "--format", "json"]) == 3
     shown = capsys.readouterr()
     assert json.loads(shown.out) == {"flows": []}
