@@ -20,7 +20,8 @@ from typing import Any
 
 from sparkmirror.data import outlet
 from sparkmirror.data.shared import FRAMES
-from sparkmirror.data.sink import Lane, Pending, SlotSink
+from sparkmirror.data.sink import SlotSink, _Lane, _Pending
+from sparkmirror.data.syncs import Places
 from sparkmirror.data.takeover import committed_positions, take_over
 from sparkmirror.data.watch import ControlWatch
 from sparkmirror.errors import Fenced, TransactionError
@@ -77,24 +78,26 @@ class ExactSink(SlotSink):
         self._producer = Producer(routes, self.flow.produce, transactions=self._transactions)
         self._errors_before = {}
 
-    def _write(self, pending: Pending, part: memoryview) -> None:
+    def _write(self, pending: _Pending, part: memoryview) -> list[tuple[int, int]]:
         if self._transactions is None:
             raise TransactionError("rows came before the writer was known.", where=self.flow.name)
         if not self._kept_bytes:
             self._began = time.monotonic()
         self._kept_bytes += len(part)
         pending.kept = part
-        super()._write(pending, part)
+        return super()._write(pending, part)
 
-    def _advance(self, lane: Lane) -> None:
+    def _advance(self, lane: _Lane) -> None:
         """Positions move with the commit."""
 
     # -- acknowledgements ------------------------------------------------------------------
 
     def _settle(self, acknowledged: list[Acknowledged]) -> None:
         for ack in acknowledged:
-            if isinstance(ack.token, Pending):
-                ack.token.batches_left -= 1
+            if isinstance(ack.token, tuple):
+                pending, records_end = ack.token
+                pending.places.acknowledged(records_end, ack.records, ack.offset)
+                pending.batches_left -= 1
 
     def _linger(self) -> None:
         """Send, take in acknowledgements and end the transaction until the next row is there."""
@@ -120,7 +123,7 @@ class ExactSink(SlotSink):
         if overdue or self._due_s() <= 0:
             self._last_commit = now
             self._commit()
-        self._report_if_due()
+        self._report_if_due(now)
 
     def _due_s(self) -> float:
         """Seconds until the open transaction should end; 0 or less when it should now."""
@@ -163,7 +166,7 @@ class ExactSink(SlotSink):
                 return
             self._replay(refused)
 
-    def _positions_due(self) -> list[tuple[Lane, int]]:
+    def _positions_due(self) -> list[tuple[_Lane, int]]:
         due = []
         for lane in self._lanes.values():
             position = lane.queue[-1].next_offset if lane.queue else lane.position
@@ -177,13 +180,18 @@ class ExactSink(SlotSink):
             for pending in lane.queue:
                 if pending.timestamp_ms >= 0:
                     self._latency.add(max(0.0, now_ms - pending.timestamp_ms))
-            lane.settle()
+                    self._latency_ms_sum += max(0, int(now_ms) - pending.timestamp_ms)
+                    pending.note_ages(lane.latency, now_ms)
+            super()._advance(lane)
             lane.committed = max(lane.committed, lane.position)
         self._kept_bytes = 0
+        if self._syncs is not None:
+            # After the commit, as MirrorMaker 2 does it: a sync never tells of what may go away.
+            self._syncs.publish()
 
     # -- once more, without what the target refuses ----------------------------------------
 
-    def _refused(self) -> list[Lane]:
+    def _refused(self) -> list[_Lane]:
         """Lanes that the target has begun to refuse in this transaction."""
         halts = self._producer.halts
         refused = []
@@ -198,7 +206,7 @@ class ExactSink(SlotSink):
             refused.append(lane)
         return refused
 
-    def _replay(self, refused: list[Lane]) -> None:
+    def _replay(self, refused: list[_Lane]) -> None:
         """Abort, and write everything but the refused batches anew."""
         for lane in refused:
             halt = lane.halt
@@ -217,7 +225,7 @@ class ExactSink(SlotSink):
         for lane in self._lanes.values():
             for pending in lane.queue:
                 if pending.kept is not None:
-                    pending.batches_left = 0
+                    pending.places.targets.clear()
                     self._write(pending, pending.kept)
 
     def _identity_again(self) -> Identity:
@@ -253,7 +261,9 @@ class ExactSink(SlotSink):
             self._commit()
             if self._save_connect_offsets():
                 self._commit()
-        self._reported = (-1, -1, -1)
+            if self._syncs is not None:
+                self._syncs.finish()
+        self._reported = ()
         self._report(time.monotonic())
         while not self._plain.idle:
             self._plain.pump(0.2)
@@ -269,9 +279,9 @@ class ExactSink(SlotSink):
         self._close_writer()
 
 
-def _before_refusal(queue: deque[Pending]) -> deque[Pending]:
+def _before_refusal(queue: deque[_Pending]) -> deque[_Pending]:
     """The chunks, and of the last one the batches, that the target took before it refused one."""
-    taken: deque[Pending] = deque()
+    taken: deque[_Pending] = deque()
     for pending in queue:
         if not pending.batches_left:
             taken.append(pending)
@@ -285,13 +295,15 @@ def _before_refusal(queue: deque[Pending]) -> deque[Pending]:
                 records = sum(record_count(part[a:b]) for a, b in cuts[:count])
                 first_refused = base_offset(part[end : end + 8])
                 taken.append(
-                    Pending(
+                    _Pending(
                         pending.lane,
                         first_refused,
                         records,
                         end,
                         pending.timestamp_ms,
+                        pending.oldest_ms,
                         0,
+                        Places((), records),
                         part[:end],
                     )
                 )

@@ -18,6 +18,7 @@ from sparkmirror.wire.signals import (
     AssignmentCollector,
     AssignmentDocument,
     Command,
+    CommandKind,
     control_topic,
     decode_command,
     decode_progress,
@@ -32,8 +33,8 @@ class ControlWatch:
     """Follows one flow's commands, assignment and (for a slot) what its sink has to say.
 
     ``slot`` is None in the planner, which reads commands from the beginning; a slot starts at
-    ``offset`` and also hears which of its partitions the sink has given up. With ``run_id``,
-    assignments of other runs are not taken.
+    ``offset``, where the flow was ``paused`` or not, and also hears which of its partitions the
+    sink has given up. With ``run_id``, assignments of other runs are not taken.
     """
 
     def __init__(
@@ -42,10 +43,12 @@ class ControlWatch:
         *,
         slot: int | None = None,
         offset: int | None = None,
+        paused: bool = False,
         run_id: str = "",
     ) -> None:
         self.flow = flow
         self.slot = slot
+        self.paused = paused
         self.run_id = run_id
         self.claim: Claim | None = None
         self.command: Command | None = None
@@ -172,7 +175,11 @@ class ControlWatch:
                 self.claim = claim
             return
         command = decode_command(key, value)
-        if command is not None and command.flow == self.flow.name:
+        if command is None or command.flow != self.flow.name:
+            return
+        if command.kind.pauses:
+            self.paused = command.kind is CommandKind.PAUSE
+        else:
             self.command = command
 
     def close(self) -> None:

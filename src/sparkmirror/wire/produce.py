@@ -53,6 +53,7 @@ from sparkmirror.wire.kafka_codes import (
     RECORD_LIST_TOO_LARGE,
     RETRIABLE,
     THROTTLED,
+    TOPIC_AUTHORIZATION_FAILED,
     UNKNOWN_PRODUCER_ID,
     error_name,
 )
@@ -461,6 +462,8 @@ class Producer:
             self._retry(state, code, now)
         else:
             self._count(error_name(code))
+            if code == TOPIC_AUTHORIZATION_FAILED:
+                reason = f"grant the principal of this client Write on Topic {state.tp.topic}"
             self._halt(state, code, reason)
         state.recovering = True
 
