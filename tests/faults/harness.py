@@ -397,6 +397,10 @@ def write_config(
         "tasks.max": "2",
         "replication.factor": "1",
         "B.offset.storage.replication.factor": "1",
+        "offset-syncs.topic.replication.factor": "1",
+        "checkpoints.topic.replication.factor": "1",
+        "heartbeats.topic.replication.factor": "1",
+        "sync.topic.acls.enabled": "false",
         "sparkmirror.epoch.seconds": "20",
         **settings,
     }

@@ -131,6 +131,17 @@ def test_what_a_mirrormaker_2_flow_needs():
     assert lines(flow()) == MM2 | CONFIGS | ACLS
 
 
+def test_exactly_once_needs_the_flows_transactional_ids():
+    exact = replace(flow(), exactly_once=True)
+    (more,) = lines(exact) - lines(flow())
+    assert more == ("B", "TRANSACTIONAL_ID", "__mirror.A->B-", "WRITE")
+    needed = [one.binding for one in needed_permissions(exact, me)]
+    ids = [binding for binding in needed if binding.resource_type == "TRANSACTIONAL_ID"]
+    (command,) = kafka_acls_commands(ids, exact.target, "client.properties")
+    assert "--operation Write --transactional-id '__mirror.A->B-'" in command
+    assert "--resource-pattern-type prefixed" in command
+
+
 def test_what_a_mirrormaker_1_flow_needs():
     settings = replace(
         flow(("t|u.*",)), mode=MirrorMode.MM1, group_id="g", policy=PolicySettings("identity")

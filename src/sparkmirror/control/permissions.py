@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from sparkmirror.control.internal import offset_storage_topic
 from sparkmirror.model import ClusterClient, FlowSettings, MirrorMode
 from sparkmirror.policy import FlowTopics
+from sparkmirror.wire.claims import transactional_id_prefix
 from sparkmirror.wire.signals import control_topic
 from sparkmirror.wire.views import AclBinding
 
@@ -211,6 +212,9 @@ def _target_needs(flow: FlowSettings) -> Iterator[_Need]:
         yield _topic("target", storage, "WRITE", "keep the positions for a Java MirrorMaker")
         group = Pattern(flow.position_group)
         yield _Need("target", "GROUP", group, "READ", "keep the positions in the group")
+        if flow.exactly_once:
+            ids, why = Pattern(transactional_id_prefix(flow), "PREFIXED"), "exactly-once"
+            yield _Need("target", "TRANSACTIONAL_ID", ids, "WRITE", why)
         why = "see whether a Java MirrorMaker still runs"
         java = Pattern(f"{flow.source.alias}-mm2")
         yield _Need("target", "GROUP", java, "DESCRIBE", why)
