@@ -1,4 +1,4 @@
-# The developer's manual: five verbs. Each installs what it needs into .venv first.
+# The developer's manual: six verbs. Each installs what it needs into .venv first.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
@@ -6,7 +6,7 @@ STAMP := $(VENV)/.installed
 # Tests wait for brokers far more than they compute; a file's tests share its clusters.
 TEST_WORKERS ?= 3
 
-.PHONY: demo test lint bench docs install lock clean
+.PHONY: demo test lint bench faults docs install lock clean
 
 demo: $(STAMP)
 	$(BIN)/sparkmirror demo $(ARGS)
@@ -21,6 +21,9 @@ lint: $(STAMP)
 
 bench: $(STAMP)
 	$(BIN)/python -m benchmarks.run $(ARGS)
+
+faults: $(STAMP)
+	$(BIN)/python -m tests.faults $(ARGS)
 
 docs: $(STAMP)
 	$(BIN)/python -m sparkmirror.config.docs docs/settings.md

@@ -26,6 +26,7 @@ from confluent_kafka.admin import (
 
 from sparkmirror.control.claim import claim_flow, slots_ever
 from sparkmirror.data.exactly import ExactSink
+from sparkmirror.data.sink import SlotSink
 from sparkmirror.demo.clusters import KafkaCluster, start_all
 from sparkmirror.errors import Denied, Fenced, Unsupported
 from sparkmirror.model import ClusterClient, FlowSettings, ProduceSettings, TopicPartition
@@ -396,3 +397,59 @@ def test_the_sink_writes_only_transactional_batches(source, target, topic_name):
         [TopicPartition(slot.remote, number) for number in range(PARTITIONS)]
     )
     assert all(end > 10 for end in ends.values())
+
+
+# -- at-least-once, to the record --------------------------------------------------------------
+
+
+def _crash_sometimes(monkeypatch: pytest.MonkeyPatch, times: int) -> list[int]:
+    """Let the sink die between two commits of positions; returns what is left of ``times``."""
+    left, original = [times], SlotSink._housekeep
+    alive_since = [time.monotonic()]
+
+    def housekeep(self: SlotSink) -> None:
+        moved = any(lane.position > max(0, lane.committed) for lane in self._lanes.values())
+        if left[0] and moved and time.monotonic() - alive_since[0] > 1.5:
+            left[0] -= 1
+            alive_since[0] = time.monotonic()
+            raise _Killed
+        original(self)
+
+    monkeypatch.setattr(SlotSink, "_housekeep", housekeep)
+    return left
+
+
+def test_at_least_once_goes_on_at_the_exact_record(source, target, topic_name, monkeypatch, caplog):
+    """Positions are a second old when the sink dies; the target's log says what is newer."""
+    caplog.set_level("INFO")
+    topic = _topic(source, topic_name)
+    left = _crash_sometimes(monkeypatch, 3)
+    with SlotRun(source, target, topic, PARTITIONS, position_interval_ms=60_000) as slot:
+        with Load(source.kafka, topic, PARTITIONS) as load:
+            while left[0]:
+                load.wait_for(50)
+            load.wait_for(100)
+        _checked(slot, load)  # none twice
+        assert [type(error) for error in slot.failures] == [_Killed] * 3
+    assert "records after the committed position" in caplog.text
+    assert "arrive again" not in caplog.text
+
+
+def test_another_writer_at_the_target_is_noticed(source, target, topic_name, monkeypatch, caplog):
+    """Then nobody can say which records are whose: some arrive again, none is lost."""
+    caplog.set_level("INFO")
+    topic = _topic(source, topic_name)
+    left = _crash_sometimes(monkeypatch, 1)
+    with SlotRun(source, target, topic, PARTITIONS, position_interval_ms=60_000) as slot:
+        with Load(source.kafka, topic, PARTITIONS) as load:
+            load.wait_for(50)
+            for partition in range(PARTITIONS):
+                produce(target.kafka, slot.remote, [Sent(b"foreign", partition=partition)])
+            while left[0]:
+                load.wait_for(50)
+            load.wait_for(100)
+        slot.drain()
+        got = by_partition(consume_all(target.kafka, slot.remote))
+    assert "arrive again: other writers since the committed position" in caplog.text
+    for number, values in by_partition(consume_all(source.kafka, topic)).items():
+        assert set(values) <= set(got[number])
