@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from sparkmirror.control.lock import LockPlan
     from sparkmirror.control.permissions import Permission
     from sparkmirror.model import ClusterClient, FlowSettings, MirrorSettings
+    from sparkmirror.wire.client import Cluster
     from sparkmirror.wire.views import AclBinding
 
 __all__ = ["acls"]
@@ -164,7 +165,8 @@ def lock(
         )
     target = Cluster(wanted.target_admin)
     try:
-        plan = _lock_plan(wanted, target, _principals(settings, principal or ()), readers or ())
+        who = _principals(settings, principal or ())
+        plan = _lock_plan(wanted, target, who, readers or (), apply=apply)
         for line in lock_text(plan, wanted, command_config):
             print(line)
         if plan.blocking:
@@ -244,7 +246,12 @@ def _principals(settings: MirrorSettings, given: Sequence[str]) -> Callable[[Clu
 
 
 def _lock_plan(
-    flow: FlowSettings, target: object, who: Callable[[ClusterClient], str], readers: Sequence[str]
+    flow: FlowSettings,
+    target: Cluster,
+    who: Callable[[ClusterClient], str],
+    readers: Sequence[str],
+    *,
+    apply: bool,
 ) -> LockPlan:
     from sparkmirror.control.lock import plan_lock  # noqa: PLC0415
     from sparkmirror.control.permissions import (  # noqa: PLC0415
@@ -252,9 +259,7 @@ def _lock_plan(
         needed_permissions,
         remote_patterns,
     )
-    from sparkmirror.wire.client import Cluster  # noqa: PLC0415
 
-    assert isinstance(target, Cluster)
     remote = remote_patterns(flow)
     if EVERY in remote:
         raise ConfigError(
@@ -263,7 +268,7 @@ def _lock_plan(
             where=f"flow {flow.name}",
             do=f"Name topics or prefixes (name.*) in {flow.name}.topics.",
         )
-    present = target.topic_acls()
+    present = target.topic_acls(operation="Alter" if apply else "Describe")
     if present is None:
         raise ClusterError(
             "the cluster has no authorizer: everybody may do everything.",
@@ -281,10 +286,7 @@ def _lock_plan(
     return plan_lock(present, remote, mirror, readers)
 
 
-def _apply(plan: LockPlan, target: object) -> None:
-    from sparkmirror.wire.client import Cluster  # noqa: PLC0415
-
-    assert isinstance(target, Cluster)
+def _apply(plan: LockPlan, target: Cluster) -> None:
     # First who may, then who may not: the mirror is never without its permissions.
     for error in [*target.create_acls(plan.create), *target.delete_acls(plan.remove)]:
         if error is not None:
