@@ -6,12 +6,11 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from sparkmirror.config.keys import KeyUse, Lost
 from sparkmirror.config.properties import Entry
-from sparkmirror.config.settings import SETTINGS, Setting, Status
+from sparkmirror.config.settings import Status
 from sparkmirror.model import FlowSettings
 
-__all__ = ["ignored_keys", "loops", "lost_keys", "repeated_elements", "unavailable_features"]
+__all__ = ["ignored_keys", "loops", "lost_keys", "repeated_elements"]
 
-_FEATURES: tuple[Setting, ...] = tuple(row for row in SETTINGS if row.feature)
 _REGEX_MARKS = frozenset("*+?[](){}|^$\\")
 
 
@@ -19,7 +18,8 @@ def ignored_keys(uses: Iterable[KeyUse], path: str) -> list[str]:
     """At most one line: every ignored key with its line, grouped by reason."""
     by_reason: dict[str, list[str]] = {}
     for use in uses:
-        ignored = use.ignored or (use.setting.reason if _is_ignored(use.setting) else "")
+        known = use.setting.status is Status.IGNORED
+        ignored = use.ignored or (use.setting.reason if known else "")
         if ignored:
             place = f"{use.entry.key} (line {use.entry.line})"
             by_reason.setdefault(ignored, []).append(place)
@@ -29,11 +29,6 @@ def ignored_keys(uses: Iterable[KeyUse], path: str) -> list[str]:
     return [f"{path}: ignored: {told}."]
 
 
-def _is_ignored(setting: Setting) -> bool:
-    # The switches of absent features are told apart: on is a remark, off is what happens anyway.
-    return setting.status is Status.IGNORED and not setting.feature
-
-
 def lost_keys(lost: Iterable[Lost]) -> list[str]:
     """One line per key that has no effect where it stands."""
     return [
@@ -41,38 +36,6 @@ def lost_keys(lost: Iterable[Lost]) -> list[str]:
         f"write {each.instead}."
         for each in lost
     ]
-
-
-def unavailable_features(confs: Mapping[str, Mapping[str, Entry]], path: str) -> list[str]:
-    """What the flows ask for, or would get from Java by default, and do not get in this release.
-
-    ``confs``: connector configuration by flow name.
-    """
-    asked: dict[Entry, str] = {}
-    by_default: dict[str, str] = {}
-    for row in _FEATURES:
-        for conf in confs.values():
-            entry = conf.get(row.name)
-            if entry is None and row.default == "true":
-                by_default[row.feature] = row.name
-            elif entry is not None and entry.value.strip().lower() == "true":
-                asked[entry] = row.feature
-    lines = [
-        f"{entry.where}: {entry.key}=true: {feature} {_is(feature)} not done in this release."
-        for entry, feature in asked.items()
-    ]
-    if by_default:
-        features = list(by_default)
-        lines.append(
-            f"{path}: not done in this release, though MirrorMaker 2 does so by default: "
-            f"{', '.join(features)}. To leave out this remark, set "
-            f"{', '.join(f'{name}=false' for name in by_default.values())}."
-        )
-    return lines
-
-
-def _is(feature: str) -> str:
-    return "are" if feature.endswith("s") else "is"
 
 
 def repeated_elements(entries: Iterable[tuple[Entry, Sequence[str]]]) -> list[str]:

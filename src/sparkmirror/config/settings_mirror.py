@@ -3,7 +3,13 @@
 from __future__ import annotations
 
 from sparkmirror.config.setting import Scope, Setting, Status, Type
-from sparkmirror.model import PolicySettings, ProduceSettings, TopicSettings
+from sparkmirror.model import (
+    CheckpointSettings,
+    OffsetSyncSettings,
+    PolicySettings,
+    ProduceSettings,
+    TopicSettings,
+)
 
 __all__ = ["CONNECTOR_ROWS", "DRIVER_ROWS", "OWN_ROWS", "REMOVED_KEYS"]
 
@@ -15,14 +21,12 @@ _CW = (Scope.CONNECTOR, Scope.WORKER)
 _I = Status.IGNORED
 _R = Status.REFUSED
 _T = TopicSettings()
+_S = OffsetSyncSettings()
+_G = CheckpointSettings()
 
 _NO_REST = "there is no REST server: everything that nodes tell each other goes through Kafka"
 _NO_CONNECT = "no Kafka Connect runs here"
 _RAW = "records are carried as raw batches and never decoded"
-_HEARTBEATS = "heartbeats are not emitted in this release"
-_CHECKPOINTS = "checkpoints are not emitted in this release"
-_GROUPS = "consumer groups are not synchronised in this release"
-_SYNCS = "offset syncs are not emitted in this release"
 
 DRIVER_ROWS = (
     Setting(
@@ -139,54 +143,54 @@ _SYNC_ROWS = (
     ),
 )  # fmt: skip
 
-_LATER_ROWS = (
+# Offset syncs, checkpoints, group offsets, heartbeats. Intervals: a negative one means never, as
+# in MirrorMaker.
+_GROUP_ROWS = (
     *(
-        Setting(name, Type.BOOLEAN, default, doc, _C, status=_I, reason=reason, feature=feature)
-        for name, default, doc, reason, feature in (
-            ("emit.heartbeats.enabled", "true", "Emit heartbeats.", _HEARTBEATS, "heartbeats"),
-            ("emit.checkpoints.enabled", "true", "Emit checkpoints of consumer groups.",
-             _CHECKPOINTS, "checkpoints"),
-            ("emit.offset-syncs.enabled", "true", "Emit offset syncs.", _SYNCS, "offset syncs"),
-            ("sync.group.offsets.enabled", "false", "Write group offsets to the target.",
-             _GROUPS, "group offset sync"),
+        Setting(name, Type.BOOLEAN, default, doc, _C)
+        for name, default, doc in (
+            ("emit.heartbeats.enabled", "true",
+             "Emit heartbeats to the target, also for a pair of clusters without a flow."),
+            ("emit.checkpoints.enabled", "true",
+             "Emit checkpoints: where consumer groups of the source stand on the target."),
+            ("emit.offset-syncs.enabled", "true",
+             "Emit offset syncs, which checkpoints are made from."),
+            ("sync.group.offsets.enabled", "false",
+             "Commit translated offsets to groups of the target that have no active members."),
+            ("refresh.groups.enabled", "true", "Pick up new consumer groups while running."),
         )
     ),
     *(
-        Setting(name, kind, default, doc, _C, low=low, status=_I, reason=reason)
-        for name, kind, default, low, doc, reason in (
-            ("emit.heartbeats.interval.seconds", Type.LONG, "1", None,
-             "How often to emit a heartbeat.", _HEARTBEATS),
-            ("heartbeats.topic.replication.factor", Type.SHORT, "3", None,
-             "Replication factor of the heartbeats topic.", _HEARTBEATS),
-            ("emit.checkpoints.interval.seconds", Type.LONG, "60", None,
-             "How often to emit checkpoints.", _CHECKPOINTS),
-            ("checkpoints.topic.replication.factor", Type.SHORT, "3", None,
-             "Replication factor of the checkpoints topic.", _CHECKPOINTS),
-            ("sync.group.offsets.interval.seconds", Type.LONG, "60", None,
-             "How often to write group offsets.", _GROUPS),
-            ("refresh.groups.enabled", Type.BOOLEAN, "true", None,
-             "Pick up new consumer groups while running.", _GROUPS),
-            ("refresh.groups.interval.seconds", Type.LONG, "600", None,
-             "How often to look for new consumer groups.", _GROUPS),
-            ("offset-syncs.topic.replication.factor", Type.SHORT, "3", None,
-             "Replication factor of the offset-syncs topic.", _SYNCS),
-            ("offset.lag.max", Type.LONG, "100", None,
-             "How far offsets may drift before a sync is emitted.", _SYNCS),
+        Setting(name, Type.LONG, str(default), doc, _C)
+        for name, default, doc in (
+            ("emit.heartbeats.interval.seconds", 1, "How often to emit a heartbeat."),
+            ("emit.checkpoints.interval.seconds", _G.interval_s, "How often to emit checkpoints."),
+            ("sync.group.offsets.interval.seconds", _G.sync_interval_s,
+             "How often to commit group offsets."),
+            ("refresh.groups.interval.seconds", _G.refresh_interval_s,
+             "How often to look for new consumer groups."),
+            ("offset.lag.max", _S.lag_max,
+             "Offset syncs: how many target offsets may pass before the next one."),
         )
     ),
-    Setting(
-        "offset-syncs.topic.location", Type.STRING, "source",
-        "Cluster that holds the offset-syncs topic.", _C,
-        choices=("source", "target"), status=_I, reason=_SYNCS,
+    *(
+        Setting(f"{topic}.topic.replication.factor", Type.SHORT, "3",
+                f"Replication factor of the {topic} topic when it is created; -1 = the broker's "
+                "default.", _C, low=-1)
+        for topic in ("heartbeats", "checkpoints", "offset-syncs")
     ),
     Setting(
-        "groups", Type.LIST, ".*", "Consumer groups to synchronise.", _C,
-        regexes=True, status=_I, reason=_GROUPS,
+        "offset-syncs.topic.location", Type.STRING, _S.location,
+        "Cluster that holds the offset-syncs topic.", _C, choices=("source", "target"),
     ),
     Setting(
-        "groups.exclude", Type.LIST, r"console-consumer-.*,connect-.*,__.*",
-        "Consumer groups not to synchronise; beats `groups`.", _C,
-        regexes=True, status=_I, reason=_GROUPS,
+        "groups", Type.LIST, ",".join(_G.include),
+        "Consumer groups to make checkpoints of: Java regexes, each matching whole names.", _C,
+        regexes=True,
+    ),
+    Setting(
+        "groups.exclude", Type.LIST, ",".join(_G.exclude),
+        "Consumer groups to leave out; beats `groups`.", _C, regexes=True,
     ),
 )  # fmt: skip
 
@@ -288,7 +292,7 @@ _CONNECT_ROWS = (
     ),
 )  # fmt: skip
 
-CONNECTOR_ROWS = _SOURCE_ROWS + _SYNC_ROWS + _LATER_ROWS + _CONNECT_ROWS
+CONNECTOR_ROWS = _SOURCE_ROWS + _SYNC_ROWS + _GROUP_ROWS + _CONNECT_ROWS
 
 OWN_ROWS = (
     Setting(

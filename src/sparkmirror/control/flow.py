@@ -6,6 +6,8 @@
 from __future__ import annotations
 
 import logging
+import os
+import socket
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -14,6 +16,7 @@ from typing import NamedTuple
 
 from sparkmirror.control.acls import AclSync
 from sparkmirror.control.configs import ConfigSync
+from sparkmirror.control.groups import GroupClusters, GroupsJob, create_offset_topics
 from sparkmirror.control.internal import create_internal_topics, offset_storage_topic
 from sparkmirror.control.positions import check_group_is_free, seed_positions
 from sparkmirror.control.topics import (
@@ -25,9 +28,17 @@ from sparkmirror.control.topics import (
     plan_topics,
 )
 from sparkmirror.errors import ConfigError, Denied, MirrorError, TopicError
-from sparkmirror.model import FlowSettings, MirrorMode, SlotProgress, TopicPartition
+from sparkmirror.model import (
+    ClusterClient,
+    FlowSettings,
+    MirrorMode,
+    SlotProgress,
+    TopicPartition,
+)
+from sparkmirror.observe.checkpoints import CheckpointTimes
 from sparkmirror.policy import FlowTopics
 from sparkmirror.wire.client import Cluster
+from sparkmirror.wire.driver_report import DriverReport
 from sparkmirror.wire.signals import (
     AssignmentDocument,
     Command,
@@ -57,8 +68,9 @@ class SyncJob(NamedTuple):
 class FlowControl:
     """Everything the driver knows and does about one flow.
 
-    ``say`` takes one-line notices for the user. The jobs (`discover`, `look_at_ends`,
-    `look_at_progress`) may run on one thread each; what they leave behind can be read from any.
+    ``say`` takes one-line notices for the user, ``release`` is our version. The jobs (`discover`,
+    `look_at_ends`, `look_at_progress`) may run on one thread each; what they leave behind can be
+    read from any.
     """
 
     def __init__(
@@ -68,6 +80,7 @@ class FlowControl:
         say: Callable[[str], None],
         *,
         once: bool = False,
+        release: str = "",
         now_ms: Callable[[], int] = lambda: int(time.time() * 1000),
     ) -> None:
         self.settings = settings
@@ -75,18 +88,21 @@ class FlowControl:
         self._run_id = run_id
         self._say = say
         self._once = once
+        self._release = release
         self._now_ms = now_ms
         self._wanted = FlowTopics(settings)
         self._clusters: list[Cluster] = []
-        self.source = self._cluster(settings, "source")
-        self.target = self._cluster(settings, "target")
-        self.source_admin = self._cluster(settings, "source_admin")
-        self.target_admin = self._cluster(settings, "target_admin")
+        self.source = self._cluster(settings.source)
+        self.target = self._cluster(settings.target)
+        self.source_admin = self._cluster(settings.source_admin)
+        self.target_admin = self._cluster(settings.target_admin)
+        self.groups = self._groups_job() if settings.checkpoints.enabled else None
         self._writer = ControlTopicWriter(self.target, control_topic(settings))
         self._reader: ControlTopicReader | None = None
         self._lock = threading.Lock()
         self._publishing = threading.Lock()
         self._draining = False
+        self._paused = False
         self._version = 0
         self._assignment = Assignment(self.name)
         self._frozen: dict[TopicPartition, int] | None = None
@@ -98,10 +114,30 @@ class FlowControl:
             settings, self.source_admin, self.target_admin, self._remote_topics, say
         )
         self._acl_sync = AclSync(settings, self.source_admin, self.target_admin, self._wanted, say)
+        self._started_ms = now_ms()
 
-    def _cluster(self, settings: FlowSettings, role: str) -> Cluster:
-        """The client of ``role``; roles that differ only in the client's name share one."""
-        client = getattr(settings, role)
+    @property
+    def checkpoint_times(self) -> CheckpointTimes:
+        """How long checkpoints take."""
+        return CheckpointTimes() if self.groups is None else self.groups.times
+
+    def _groups_job(self) -> GroupsJob:
+        checkpoints = self._cluster(self.settings.checkpoints.client or self.settings.target)
+        clusters = GroupClusters(
+            source_admin=self.source_admin,
+            target_admin=self.target_admin,
+            target=self.target,
+            syncs=self.source if self._syncs_are_on_source else checkpoints,
+            checkpoints=checkpoints,
+        )
+        return GroupsJob(self.settings, clusters, self._say)
+
+    @property
+    def _syncs_are_on_source(self) -> bool:
+        return self.settings.offset_syncs.location == "source"
+
+    def _cluster(self, client: ClusterClient) -> Cluster:
+        """The cluster behind ``client``; clients that differ only in their name share one."""
         for known in self._clusters:
             if replace(known.client, client_id=client.client_id) == client:
                 return known
@@ -127,6 +163,7 @@ class FlowControl:
         self._warn_of_java()
         for line in create_internal_topics(self.target_admin, self.settings):
             self._say(line)
+        self._prepare_offset_topics()
         assignment = self._look()
         if not assignment.partitions:
             self._say(
@@ -147,6 +184,18 @@ class FlowControl:
         if self._once:
             self._frozen = self._freeze(assignment)
         self._adopt(assignment, CommandKind.RUN)
+
+    def _prepare_offset_topics(self) -> None:
+        """Records are mirrored without these topics too, so trouble with them is a notice."""
+        if not self.settings.offset_syncs.enabled:
+            return
+        admin = self.source_admin if self._syncs_are_on_source else self.target_admin
+        try:
+            told = create_offset_topics(self.settings, admin, self.target_admin)
+        except MirrorError as error:
+            told = f"{self.name}: no offset syncs, and so no checkpoints: {error}"
+        for line in filter(None, told.split("\n")):
+            self._say(line)
 
     def _refuse_mirroring_onto_itself(self) -> None:
         source, target = self.source_admin.describe(), self.target_admin.describe()
@@ -299,6 +348,40 @@ class FlowControl:
                 "that are not the mirror's; they are skipped"
             )
         self._skipped += signals.skipped
+        for command in signals.commands:
+            if command.flow == self.name:
+                self._obey(command)
+
+    def _obey(self, command: Command) -> None:
+        """Take note of what somebody asked for from elsewhere; the slots do it by themselves."""
+        if command.kind.pauses:
+            paused, before = command.kind is CommandKind.PAUSE, self._paused
+            self._paused = paused
+            if paused != before:
+                self._say(f"{self.name}: {'paused' if paused else 'resumed'}")
+            return
+        ours = command.kind is CommandKind.DRAIN and command.run_id == self._run_id
+        if ours and not self._draining:
+            self._say(f"{self.name}: asked to drain")
+            # Again, so that no assignment that was on its way hides it from the slots.
+            self.drain()
+
+    def report(self, *, ended: bool = False) -> None:
+        """Tell in the control topic what the driver knows. Raises `MirrorError`."""
+        assignment = self.assignment()
+        self._writer.report(
+            DriverReport(
+                flow=self.name,
+                run_id=self._run_id,
+                host=f"{socket.gethostname()}:{os.getpid()}",
+                version=self._release,
+                started_ms=self._started_ms,
+                time_ms=self._now_ms(),
+                ended=ended,
+                partitions=len(assignment.partitions),
+                halts=assignment.halted,
+            )
+        )
 
     def drain(self) -> None:
         """Tell the slots of this run to finish; no assignment is published afterwards.
@@ -310,6 +393,16 @@ class FlowControl:
             self._writer.command(self._command(CommandKind.DRAIN, self._version))
 
     # --- what is known ----------------------------------------------------------------------
+
+    @property
+    def paused(self) -> bool:
+        """Whether somebody paused the flow."""
+        return self._paused
+
+    @property
+    def draining(self) -> bool:
+        """Whether the slots were told to finish, from here or elsewhere."""
+        return self._draining
 
     def assignment(self) -> Assignment:
         """The assignment published last."""
@@ -343,5 +436,7 @@ class FlowControl:
     def close(self) -> None:
         """Close all connections. Raises `MirrorError` when one does not close in peace."""
         self.forget_reader()
+        if self.groups is not None:
+            self.groups.close()
         for cluster in self._clusters:
             cluster.close()

@@ -104,6 +104,11 @@ class Assignment:
         """The source topics that are mirrored, wholly or in part."""
         return tuple(dict.fromkeys(p.topic for p in self.partitions))
 
+    @property
+    def remote_topics(self) -> Mapping[str, str]:
+        """Remote topic by source topic."""
+        return {p.topic: p.remote_topic for p in self.partitions}
+
 
 # --- observe ------------------------------------------------------------------------------------
 

@@ -18,6 +18,7 @@ from sparkmirror.errors import ClusterError, MirrorError, TopicError
 from sparkmirror.model import ClusterClient, TopicPartition
 from sparkmirror.wire.acls import create_acls, delete_acls, describe_topic_acls
 from sparkmirror.wire.faults import translate
+from sparkmirror.wire.groups import GroupOffsets, committed_by_group, list_groups, offsets_of
 from sparkmirror.wire.leaders import EARLIEST, LATEST, Leaders
 from sparkmirror.wire.link import CONTROLLER, Link, error_for
 from sparkmirror.wire.requests import (
@@ -43,6 +44,7 @@ from sparkmirror.wire.views import (
     Committed,
     ConfigEntry,
     GroupMember,
+    GroupView,
     NewTopic,
     TopicOutcome,
     TopicView,
@@ -288,15 +290,17 @@ class Cluster:
             check=offset_fetch_error,
             needs=f"{operation} on Group {group} and on its topics",
         )
-        result = {}
-        for topic in response.topics:
-            for row in topic.partitions:
-                if row.committed_offset >= 0:
-                    epoch = getattr(row, "committed_leader_epoch", -1)
-                    result[TopicPartition(topic.name, row.partition_index)] = Committed(
-                        row.committed_offset, row.metadata or "", -1 if epoch is None else epoch
-                    )
-        return result
+        return offsets_of(response.topics)
+
+    def committed_by_group(self, groups: Iterable[str]) -> dict[str, GroupOffsets | MirrorError]:
+        """Every committed offset of each of ``groups``, or the error that asking for it gave."""
+        return committed_by_group(
+            self._link, groups, lambda group: self.committed_offsets(group, None)
+        )
+
+    def groups(self) -> dict[str, GroupView]:
+        """All consumer groups with their states. Raises when a broker does not answer."""
+        return list_groups(self._link, self._leaders)
 
     def commit_offsets(self, group: str, offsets: Mapping[TopicPartition, tuple[int, str]]) -> None:
         """Commit ``(offset, metadata)`` per partition as a consumer without membership.
@@ -370,13 +374,16 @@ class Cluster:
         In offset order within a partition; older records of a key may still be there. Raises
         `TopicError` when the topic does not exist or no progress is made for a request timeout.
         """
-        with self.tail(topic, partitions=partitions, from_beginning=True) as tail:
+        with self.tail(topic, partitions=partitions) as tail:
             yield from tail.read_to_end()
 
     def tail(
-        self, topic: str, *, partitions: Sequence[int] | None = None, from_beginning: bool = True
+        self, topic: str, *, partitions: Sequence[int] | None = None, only_new: Sequence[int] = ()
     ) -> TopicTail:
-        """A reader that follows ``topic`` without a group; close it when done."""
+        """A reader that follows ``topic`` without a group; close it when done.
+
+        It begins where the log does; in the partitions ``only_new``, at their present ends.
+        """
         view = self.topics([topic]).get(topic)
         if view is None:
             raise TopicError(
@@ -394,16 +401,24 @@ class Cluster:
                 where=f"cluster {self.alias}",
                 do="Bring the broker back that holds it.",
             )
-        starts = self.earliest_offsets(wanted) if from_beginning else ends
-        return TopicTail(self.client, {tp: (starts.get(tp, 0), ends[tp]) for tp in wanted})
+        old = [tp for tp in wanted if tp.partition not in only_new]
+        starts = {**ends, **dict.fromkeys(old, 0), **self.earliest_offsets(old)}
+        return TopicTail(self.client, {tp: (starts[tp], ends[tp]) for tp in wanted})
 
-    def produce_many(self, topic: str, records: Iterable[tuple[int, bytes, bytes | None]]) -> int:
+    def produce_many(
+        self,
+        topic: str,
+        records: Iterable[tuple[int, bytes, bytes | None]],
+        *,
+        timestamp_ms: int | None = None,
+    ) -> int:
         """Write ``(partition, key, value)`` records in order; returns how many.
 
-        All are acknowledged by all in-sync replicas when this returns. Raises `MirrorError` when
-        one could not be written within the request timeout.
+        ``timestamp_ms``: of all records, default now. All are acknowledged by all in-sync replicas
+        when this returns. Raises `MirrorError` when one could not be written within the request
+        timeout.
         """
-        return self._writer.write(topic, records)
+        return self._writer.write(topic, records, timestamp_ms)
 
 
 def _described_group_error(response: Any) -> int:

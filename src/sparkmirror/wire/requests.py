@@ -95,13 +95,12 @@ def config_entry(config: Any) -> ConfigEntry:
     )
 
 
-def describe_configs_request(topics: Sequence[str]) -> Any:
-    """All settings of ``topics``."""
+def describe_configs_request(names: Sequence[str], kind: int = _TOPIC_RESOURCE) -> Any:
+    """All settings of the topics ``names``, or of resources of another ``kind`` (4: brokers)."""
     row = DescribeConfigsRequest.DescribeConfigsResource
     return DescribeConfigsRequest(
         resources=[
-            row(resource_type=_TOPIC_RESOURCE, resource_name=name, configuration_keys=None)
-            for name in topics
+            row(resource_type=kind, resource_name=name, configuration_keys=None) for name in names
         ]
     )
 
@@ -129,8 +128,10 @@ def alter_configs_request(changes: Mapping[str, Mapping[str, str | None]]) -> An
     )
 
 
-def create_topics_request(topics: Sequence[NewTopic], timeout_ms: int) -> Any:
-    """Create ``topics``, replicas placed by the broker."""
+def create_topics_request(
+    topics: Sequence[NewTopic], timeout_ms: int, *, validate_only: bool = False
+) -> Any:
+    """Create ``topics``, replicas placed by the broker; with ``validate_only`` only try to."""
     rows = CreateTopicsRequest.CreatableTopic
     return CreateTopicsRequest(
         topics=[
@@ -147,7 +148,7 @@ def create_topics_request(topics: Sequence[NewTopic], timeout_ms: int) -> Any:
             for topic in topics
         ],
         timeout_ms=timeout_ms,
-        validate_only=False,
+        validate_only=validate_only,
         # Before version 4 the broker does not know -1, "the default of the broker".
         min_version=4 if any(topic.replication_factor < 0 for topic in topics) else 0,
     )
@@ -164,9 +165,16 @@ def create_partitions_request(counts: Mapping[str, int], timeout_ms: int) -> Any
 
 
 def list_offsets_request(
-    partitions: Iterable[TopicPartition], timestamp: int, isolation: int
+    partitions: Iterable[TopicPartition],
+    timestamp: int,
+    isolation: int,
+    *,
+    min_version: int | None = None,
 ) -> Any:
-    """Offsets at ``timestamp`` (-1 end, -2 start); ``isolation`` 1 ends at the stable offset."""
+    """Offsets at ``timestamp`` (-1 end, -2 start, -3 the newest record's, from version 7 on).
+
+    ``isolation`` 1 ends at the stable offset.
+    """
     rows = ListOffsetsRequest.ListOffsetsTopic
     return ListOffsetsRequest(
         replica_id=-1,
@@ -183,6 +191,7 @@ def list_offsets_request(
             )
             for name, part in by_topic(partitions)
         ],
+        min_version=min_version,
         max_version=7,
     )
 
