@@ -4,20 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Sequence
-from enum import StrEnum
 
 from sparkmirror.observe.logs import mask_secrets
 
-__all__ = ["Format", "cell", "print_json", "table_lines"]
+__all__ = ["cell", "print_json", "table_lines"]
 
 _WIDTH_MAX = 50
-
-
-class Format(StrEnum):
-    """How a command prints what it found."""
-
-    TABLE = "table"
-    JSON = "json"
 
 
 def cell(value: object) -> str:

@@ -37,6 +37,7 @@ from sparkmirror.wire.requests import (
 )
 from sparkmirror.wire.tail import TopicTail, TopicWriter
 from sparkmirror.wire.times import record_times_ms
+from sparkmirror.wire.versions import broker_versions
 from sparkmirror.wire.views import (
     AclBinding,
     BrokerView,
@@ -100,6 +101,10 @@ class Cluster:
             ),
             controller=response.controller_id,
         )
+
+    def broker_versions(self, nodes: Iterable[int]) -> dict[int, str]:
+        """Kafka release per broker; those that do not answer are missing."""
+        return broker_versions(self._link, nodes)
 
     def topics(self, names: Iterable[str] | None = None) -> dict[str, TopicView]:
         """The topics this client may describe, or those of ``names`` that exist.
