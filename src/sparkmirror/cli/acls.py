@@ -14,10 +14,8 @@ from sparkmirror.errors import ClusterError, ConfigError
 
 if TYPE_CHECKING:
     from sparkmirror.control.lock import LockPlan
-    from sparkmirror.control.permissions import Permission
     from sparkmirror.model import ClusterClient, FlowSettings, MirrorSettings
     from sparkmirror.wire.client import Cluster
-    from sparkmirror.wire.views import AclBinding
 
 __all__ = ["acls"]
 
@@ -109,11 +107,7 @@ def needed(
     else:
         settings = _load_mm1(consumer_config or [], producer_config, include, blacklist)
     who = _principals(settings, principal or ())
-    found: dict[tuple[str, AclBinding], Permission] = {}
-    for flow in settings.flows:
-        for one in needed_permissions(flow, who):
-            found.setdefault((one.client.alias, one.binding), one)
-    permissions = list(found.values())
+    permissions = needed_permissions(settings, who)
     if output is Format.JSON:
         print(documents(permissions))
     elif output is Format.TABLE:
@@ -259,6 +253,7 @@ def _lock_plan(
         needed_permissions,
         remote_patterns,
     )
+    from sparkmirror.model import MirrorSettings  # noqa: PLC0415
 
     remote = remote_patterns(flow)
     if EVERY in remote:
@@ -278,7 +273,7 @@ def _lock_plan(
     names = {(one.name, one.kind) for one in remote}
     mirror = [
         one.binding
-        for one in needed_permissions(flow, who)
+        for one in needed_permissions(MirrorSettings((flow,), ()), who)
         if one.client.alias == flow.target.alias
         and one.binding.resource_type == "TOPIC"
         and (one.binding.name, one.binding.pattern) in names
