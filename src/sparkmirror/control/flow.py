@@ -166,7 +166,10 @@ class FlowControl:
         self._prepare_offset_topics()
         assignment = self._look()
         if not assignment.partitions:
-            self._say(f"{self.name}: no topic on {self.source.alias} matches; waiting for one")
+            self._say(
+                f"{self.name}: no topic on {self.source.alias} matches, or its principal has "
+                "neither Read nor Describe on it; waiting for one"
+            )
         seeding = seed_positions(self._position_keeper, self.settings, assignment)
         if seeding.seeded:
             count = len(seeding.seeded)
