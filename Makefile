@@ -24,6 +24,7 @@ bench: $(STAMP)
 
 docs: $(STAMP)
 	$(BIN)/python -m sparkmirror.config.docs docs/settings.md
+	$(BIN)/python -m sparkmirror.observe.catalog docs/metrics.md
 
 install: $(STAMP)
 

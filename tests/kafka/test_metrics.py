@@ -48,16 +48,17 @@ class Scrape:
 
 
 def run(*arguments: str | Path) -> tuple[int, str]:
+    """Exit code, and what the command printed or else why it failed."""
     done = subprocess.run(
         [installed("sparkmirror"), *map(str, arguments)],
         capture_output=True, text=True, timeout=60, check=False,
     )  # fmt: skip
-    return done.returncode, done.stdout + done.stderr
+    return done.returncode, done.stdout or done.stderr
 
 
 def status(path: Path) -> tuple[int, dict[str, Any]]:
     code, text = run("status", path, "--format", "json")
-    (flow,) = json.loads(text.splitlines()[-1])["flows"]
+    (flow,) = json.loads(text)["flows"]
     return code, flow
 
 

@@ -36,7 +36,9 @@ _CASES = [
     if not (key in CLIENT_SET and part in (Part.FLOW, Part.WORKER))
     and key not in ("clusters", "source.cluster.alias", "target.cluster.alias", "client.id")
     # Java's prefix test without a dot takes these for keys of a client.
-    and key not in ("enable.auto.commit", "offset-syncs.topic.location")
+    and key not in ("enable.auto.commit",)
+    # Where syncs are written decides about clients, so what stands there is read at once.
+    and key != "offset-syncs.topic.location"
 ]
 
 

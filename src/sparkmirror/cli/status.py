@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,7 +11,7 @@ import typer
 
 from sparkmirror.cli.errors import EXIT_START_FAILED, show_error
 from sparkmirror.cli.files import Clusters, File, ProducerFile, load_files
-from sparkmirror.cli.formats import Format
+from sparkmirror.cli.tables import Format, print_json, table_lines
 from sparkmirror.errors import MirrorError
 from sparkmirror.model import FlowSettings, MirrorMode
 
@@ -69,7 +68,7 @@ def status(
             show_error(error, json_lines=output is Format.JSON)
             failed = True
     if output is Format.JSON:
-        print(json.dumps({"flows": [_document(row) for row in rows]}))
+        print_json({"flows": [_document(row) for row in rows]})
     else:
         print(_text(rows))
     if failed:
@@ -164,14 +163,14 @@ def _text(rows: Sequence[_Row]) -> str:
             str(len(row.flow.slots) if row.flow.state.alive else 0),
             str(row.flow.partitions),
             str(len(row.flow.halts)),
-            _number(row.lag_records),
-            _number(None if row.lag_seconds is None else round(row.lag_seconds, 1)),
+            row.lag_records,
+            None if row.lag_seconds is None else round(row.lag_seconds, 1),
             _ago(row.flow.report_age_s),
-            row.flow.host or "-",
+            row.flow.host,
         )
         for row in rows
     ]
-    lines = _columns([_FLOW, *flows])
+    lines = table_lines(_FLOW, flows)
     slots = [
         (
             row.flow.flow,
@@ -188,7 +187,7 @@ def _text(rows: Sequence[_Row]) -> str:
         for slot in row.flow.slots
     ]
     if slots:
-        lines += ["", *_columns([_SLOT, *slots])]
+        lines += ["", *table_lines(_SLOT, slots)]
     for row in rows:
         for tp, halt in row.flow.halts.items():
             again = " (tried again)" if halt.retriable else ""
@@ -196,17 +195,5 @@ def _text(rows: Sequence[_Row]) -> str:
     return "\n".join(lines)
 
 
-def _columns(rows: Sequence[Sequence[str]]) -> list[str]:
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return [
-        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
-        for row in rows
-    ]
-
-
-def _number(value: float | None) -> str:
-    return "-" if value is None else str(value)
-
-
-def _ago(seconds: float | None) -> str:
-    return "-" if seconds is None else f"{seconds:.0f} s ago"
+def _ago(seconds: float | None) -> str | None:
+    return None if seconds is None else f"{seconds:.0f} s ago"

@@ -248,8 +248,6 @@ class _Server(ThreadingHTTPServer):
 class _Handler(BaseHTTPRequestHandler):
     server: _Server
     timeout = _CLIENT_TIMEOUT_S
-    server_version = "sparkmirror"
-    sys_version = ""
     error_message_format = "%(code)d %(message)s\n"
     error_content_type = _PLAIN
     _PAGES: ClassVar[dict[str, str]] = {
@@ -304,6 +302,10 @@ class _Handler(BaseHTTPRequestHandler):
         self.end_headers()
         if self.command != "HEAD":
             self.wfile.write(body)
+
+    def version_string(self) -> str:
+        """What we call ourselves: not which Python this is."""
+        return "sparkmirror"
 
     def log_message(self, format: str, *args: object) -> None:
         """Into the log file, not onto the terminal."""

@@ -18,6 +18,7 @@ from sparkmirror.errors import ClusterError, MirrorError, TopicError
 from sparkmirror.model import ClusterClient, TopicPartition
 from sparkmirror.wire.acls import create_acls, delete_acls, describe_topic_acls
 from sparkmirror.wire.faults import translate
+from sparkmirror.wire.groups import GroupOffsets, committed_by_group, list_groups, offsets_of
 from sparkmirror.wire.leaders import EARLIEST, LATEST, Leaders
 from sparkmirror.wire.link import CONTROLLER, Link, error_for
 from sparkmirror.wire.requests import (
@@ -44,6 +45,7 @@ from sparkmirror.wire.views import (
     Committed,
     ConfigEntry,
     GroupMember,
+    GroupView,
     NewTopic,
     TopicOutcome,
     TopicView,
@@ -282,15 +284,17 @@ class Cluster:
             check=offset_fetch_error,
             needs=f"Describe on Group {group} and on its topics",
         )
-        result = {}
-        for topic in response.topics:
-            for row in topic.partitions:
-                if row.committed_offset >= 0:
-                    epoch = getattr(row, "committed_leader_epoch", -1)
-                    result[TopicPartition(topic.name, row.partition_index)] = Committed(
-                        row.committed_offset, row.metadata or "", -1 if epoch is None else epoch
-                    )
-        return result
+        return offsets_of(response.topics)
+
+    def committed_by_group(self, groups: Iterable[str]) -> dict[str, GroupOffsets | MirrorError]:
+        """Every committed offset of each of ``groups``, or the error that asking for it gave."""
+        return committed_by_group(
+            self._link, groups, lambda group: self.committed_offsets(group, None)
+        )
+
+    def groups(self) -> dict[str, GroupView]:
+        """All consumer groups with their states. Raises when a broker does not answer."""
+        return list_groups(self._link, self._leaders)
 
     def commit_offsets(self, group: str, offsets: Mapping[TopicPartition, tuple[int, str]]) -> None:
         """Commit ``(offset, metadata)`` per partition as a consumer without membership.
@@ -395,13 +399,20 @@ class Cluster:
         starts = {**ends, **dict.fromkeys(old, 0), **self.earliest_offsets(old)}
         return TopicTail(self.client, {tp: (starts[tp], ends[tp]) for tp in wanted})
 
-    def produce_many(self, topic: str, records: Iterable[tuple[int, bytes, bytes | None]]) -> int:
+    def produce_many(
+        self,
+        topic: str,
+        records: Iterable[tuple[int, bytes, bytes | None]],
+        *,
+        timestamp_ms: int | None = None,
+    ) -> int:
         """Write ``(partition, key, value)`` records in order; returns how many.
 
-        All are acknowledged by all in-sync replicas when this returns. Raises `MirrorError` when
-        one could not be written within the request timeout.
+        ``timestamp_ms``: of all records, default now. All are acknowledged by all in-sync replicas
+        when this returns. Raises `MirrorError` when one could not be written within the request
+        timeout.
         """
-        return self._writer.write(topic, records)
+        return self._writer.write(topic, records, timestamp_ms)
 
 
 def _described_group_error(response: Any) -> int:
