@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from sparkmirror.cli.asking import open_flows
-from sparkmirror.cli.formats import Format
-from sparkmirror.cli.tables import print_json, table_lines
+from sparkmirror.cli.tables import Format, print_json, table_lines
 from sparkmirror.errors import ConfigError
 
 if TYPE_CHECKING:

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from sparkmirror.cli.asking import ask_each, end_with, open_flows
-from sparkmirror.cli.formats import Format
-from sparkmirror.cli.tables import print_json, table_lines
+from sparkmirror.cli.tables import Format, print_json, table_lines
 
 if TYPE_CHECKING:
     from sparkmirror.control.plan import FlowPlan

@@ -4,12 +4,20 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Sequence
+from enum import StrEnum
 
 from sparkmirror.observe.logs import mask_secrets
 
-__all__ = ["cell", "print_json", "table_lines"]
+__all__ = ["Format", "cell", "print_json", "table_lines"]
 
 _WIDTH_MAX = 50
+
+
+class Format(StrEnum):
+    """A table for people, or one JSON object."""
+
+    TABLE = "table"
+    JSON = "json"
 
 
 def cell(value: object) -> str:
