@@ -202,6 +202,7 @@ _VERBS = {
     "doctor": "sparkmirror.cli.doctor",
     "lag": "sparkmirror.cli.lag",
     "migrate-config": "sparkmirror.cli.migrate_config",
+    "verify": "sparkmirror.cli.verify",
 }
 
 
