@@ -265,6 +265,13 @@ class Cluster:
         """First offset that still exists, per partition; missing ones as in `end_offsets`."""
         return self._leaders.list_offsets(partitions, EARLIEST, 0)
 
+    def offsets_at(
+        self, partitions: Iterable[TopicPartition], time_ms: int
+    ) -> dict[TopicPartition, int]:
+        """First offset with a timestamp of ``time_ms`` or later; missing where there is none."""
+        found = self._leaders.list_offsets(partitions, time_ms, 0)
+        return {tp: offset for tp, offset in found.items() if offset >= 0}
+
     def record_times_ms(
         self, positions: Mapping[TopicPartition, int], timeout_s: float = 5.0
     ) -> dict[TopicPartition, int]:
