@@ -224,6 +224,7 @@ _VERBS = {
     "clusters": "sparkmirror.cli.clusters",
     "config": "sparkmirror.cli.config",
     "demo": "sparkmirror.cli.demo",
+    "discover": "sparkmirror.cli.discover",
     "doctor": "sparkmirror.cli.doctor",
     "drain": "sparkmirror.cli.drain",
     "lag": "sparkmirror.cli.lag",
@@ -234,6 +235,7 @@ _VERBS = {
     "resume": "sparkmirror.cli.resume",
     "status": "sparkmirror.cli.status",
     "topics": "sparkmirror.cli.topics",
+    "verify": "sparkmirror.cli.verify",
 }
 
 

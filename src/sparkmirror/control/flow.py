@@ -169,7 +169,10 @@ class FlowControl:
             claim_flow(self.target, self.settings, self._run_id)
         assignment = self._look()
         if not assignment.partitions:
-            self._say(f"{self.name}: no topic on {self.source.alias} matches; waiting for one")
+            self._say(
+                f"{self.name}: no topic on {self.source.alias} matches, or its principal has "
+                "neither Read nor Describe on it; waiting for one"
+            )
         seeding = seed_positions(self._position_keeper, self.settings, assignment)
         if seeding.seeded:
             count = len(seeding.seeded)
