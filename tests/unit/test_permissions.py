@@ -144,7 +144,8 @@ def test_exactly_once_needs_the_flows_transactional_ids():
     exact = replace(flow(), exactly_once=True)
     (more,) = lines(exact) - lines(flow())
     assert more == ("B", "TRANSACTIONAL_ID", "__mirror.A->B-", "WRITE")
-    needed = [one.binding for one in needed_permissions(exact, me)]
+    settings = MirrorSettings((exact,), ())
+    needed = [one.binding for one in needed_permissions(settings, me)]
     ids = [binding for binding in needed if binding.resource_type == "TRANSACTIONAL_ID"]
     (command,) = kafka_acls_commands(ids, exact.target, "client.properties")
     assert "--operation Write --transactional-id '__mirror.A->B-'" in command
