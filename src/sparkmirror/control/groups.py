@@ -39,6 +39,7 @@ log = logging.getLogger(__name__)
 _TICK_S_MAX = 1.0
 _ERRORS_TOLD_MAX = 3
 _CLOSE_S = 0.5
+_SYNCS_FACTOR = "offset-syncs.topic.replication.factor"
 
 
 class GroupClusters:
@@ -60,18 +61,32 @@ class GroupClusters:
         self.checkpoints = checkpoints
 
 
-def create_offset_topics(flow: FlowSettings, syncs_admin: Cluster, target_admin: Cluster) -> str:
-    """Create the offset-syncs topic and the topic of runs where missing; notices, one per line.
+def create_offset_topics(
+    flow: FlowSettings, syncs_admin: Cluster, target_admin: Cluster
+) -> list[str]:
+    """Create the topic of runs and the offset-syncs topic where missing; returns notices.
 
-    Raises `MirrorError`; without these topics records are mirrored all the same.
+    A topic that cannot be made is a notice too: records are mirrored without, and groups are
+    translated as well as the other topic allows.
     """
-    factor = flow.offset_syncs.replication_factor
-    key = "offset-syncs.topic.replication.factor"
-    told = [create_compacted(syncs_admin, offset_syncs_topic(flow), factor, key)]
-    # Losing it makes translation less exact, no more, so it makes do with the brokers there are.
-    factor = min(factor, len(target_admin.describe().brokers))
-    told.append(create_compacted(target_admin, runs_topic(flow), factor, key))
-    return "\n".join(filter(None, told))
+    wanted = flow.offset_syncs.replication_factor
+    # Losing the runs makes translation less exact, no more: the brokers there are must do.
+    brokers = len(target_admin.describe().brokers)
+    told = []
+    for cluster, topic, factor, without in (
+        (
+            target_admin,
+            runs_topic(flow),
+            min(wanted, brokers),
+            "translation is less exact",
+        ),
+        (syncs_admin, offset_syncs_topic(flow), wanted, "no offset syncs are written"),
+    ):
+        try:
+            told.append(create_compacted(cluster, topic, factor, _SYNCS_FACTOR))
+        except MirrorError as error:
+            told.append(f"{flow.name}: {without}: {error}")
+    return [line for line in told if line]
 
 
 class GroupsJob:
@@ -100,6 +115,7 @@ class GroupsJob:
         self._groups: set[str] | None = None
         self._busy = threading.Lock()
         self._told: dict[str, str] = {}
+        self._skipped = 0
         began = now_s()
         settings = flow.checkpoints
         self._refresh_at = began
@@ -177,6 +193,7 @@ class GroupsJob:
         found = self._clusters.source_admin.committed_by_group(self._groups or ())
         listed_ms = self._now_ms()
         translation.catch_up()
+        self._tell_skipped(self._store.skipped + translation.skipped)
         committed = {group: o for group, o in found.items() if not isinstance(o, MirrorError)}
         self._tell({g: o for g, o in found.items() if isinstance(o, MirrorError)}, "checkpoints")
         checkpoints = plan_checkpoints(committed, self._rules, translation.translate, self._store)
@@ -184,6 +201,15 @@ class GroupsJob:
         pruned = translation.pruning()
         if pruned:
             self._clusters.target.produce_many(runs_topic(self.flow), pruned)
+
+    def _tell_skipped(self, count: int) -> None:
+        if count > self._skipped:
+            topics = f"{offset_syncs_topic(self.flow)} or {runs_topic(self.flow)}"
+            self._say(
+                f"{self.flow.name}: {count} records of {self._rules.topic}, {topics} make no sense "
+                "and are skipped"
+            )
+        self._skipped = count
 
     def _write(self, checkpoints: list[Checkpoint], listed_ms: int) -> None:
         rows = []
