@@ -15,12 +15,14 @@ from sparkmirror.control.checkpoints import (
 )
 from sparkmirror.control.compacted import TopicFollower
 from sparkmirror.control.group_offsets import plan_group_offsets, sync_group_offsets
-from sparkmirror.control.groups import GroupClusters, GroupsJob
+from sparkmirror.control.groups import GroupClusters, GroupsJob, create_offset_topics
+from sparkmirror.control.plan import Look, group_topics
 from sparkmirror.errors import ClusterError, Denied, MirrorError, TopicError
 from sparkmirror.model import (
     CheckpointSettings,
     ClusterClient,
     FlowSettings,
+    OffsetSyncSettings,
     PolicySettings,
     TopicPartition,
     TopicSettings,
@@ -34,7 +36,16 @@ from sparkmirror.wire.mirror_records import (
     encode_offset_sync,
 )
 from sparkmirror.wire.runs import encode_run
-from sparkmirror.wire.views import Committed, GroupMember, GroupView, TopicView
+from sparkmirror.wire.views import (
+    BrokerView,
+    ClusterView,
+    Committed,
+    GroupMember,
+    GroupView,
+    NewTopic,
+    TopicOutcome,
+    TopicView,
+)
 
 A0, A1, X0 = TopicPartition("orders", 0), TopicPartition("orders", 1), TopicPartition("secret", 0)
 R0, R1 = TopicPartition("A.orders", 0), TopicPartition("A.orders", 1)
@@ -157,6 +168,7 @@ class FakeCluster:
         self.logs: dict[str, list[tuple[bytes, bytes | None]]] = {}
         self.times: list[int | None] = []
         self.unreadable: set[str] = set()
+        self.created: list[NewTopic] = []
 
     def groups(self) -> dict[str, GroupView]:
         return {name: GroupView(name, state) for name, state in self.states.items()}
@@ -174,6 +186,13 @@ class FakeCluster:
 
     def topics(self, names: Sequence[str]) -> dict[str, TopicView]:
         return {name: TopicView(name, "", 1, 1) for name in names if name in self.logs}
+
+    def describe(self) -> ClusterView:
+        return ClusterView("id", (BrokerView(1, "h", 1), BrokerView(2, "h", 2)), 1)
+
+    def create_topics(self, topics: Sequence[NewTopic]) -> dict[str, TopicOutcome]:
+        self.created += topics
+        return {topic.name: TopicOutcome(topic.name) for topic in topics}
 
     def produce_many(
         self,
@@ -383,6 +402,43 @@ def test_records_that_are_none_are_skipped_and_told_once() -> None:
     ]
     del world.target.logs["A.checkpoints.internal"][0]
     assert world.checkpoints() == [(5, 5)]
+
+
+def test_topics_are_made_where_they_belong_or_it_is_told_why_not() -> None:
+    source, target = FakeCluster(), FakeCluster()
+    flow = _flow(
+        offset_syncs=OffsetSyncSettings(enabled=True, replication_factor=3),
+        checkpoints=CheckpointSettings(enabled=True, replication_factor=2),
+    )
+    look = Look(flow, cast(Cluster, source), cast(Cluster, target))
+    planned = [(change.action, change.subject) for change in group_topics(look)]
+    assert planned == [
+        ("create-topic", "mm2-sparkmirror-runs.A.internal"),
+        ("refuse", "mm2-offset-syncs.B.internal"),
+        ("create-topic", "A.checkpoints.internal"),
+    ]
+    told = create_offset_topics(flow, cast(Cluster, source), cast(Cluster, target))
+    assert [(new.name, new.replication_factor) for new in target.created] == [
+        ("mm2-sparkmirror-runs.A.internal", 2)
+    ]
+    assert source.created == []
+    assert "created internal topic mm2-sparkmirror-runs.A.internal" in told[0]
+    assert "A->B: no offset syncs are written" in told[1]
+    assert "Set offset-syncs.topic.replication.factor to 2 or less" in told[1]
+
+    on_target = _flow(
+        offset_syncs=OffsetSyncSettings(enabled=True, location="target", replication_factor=-1)
+    )
+    target.logs["mm2-sparkmirror-runs.A.internal"] = []
+    create_offset_topics(on_target, cast(Cluster, source), cast(Cluster, target))
+    (new,) = target.created[1:]
+    assert (new.name, new.partitions, new.replication_factor, new.configs) == (
+        "mm2-offset-syncs.A.internal",
+        1,
+        -1,
+        {"cleanup.policy": "compact"},
+    )
+    assert create_offset_topics(_flow(), cast(Cluster, source), cast(Cluster, target)) == []
 
 
 def test_a_follower_reads_on_where_it_stopped() -> None:

@@ -18,7 +18,7 @@ from sparkmirror.control.checkpoints import (
     plan_checkpoints,
     wanted_groups,
 )
-from sparkmirror.control.compacted import TopicFollower, create_compacted
+from sparkmirror.control.compacted import CompactedTopic, TopicFollower, create_compacted
 from sparkmirror.control.group_offsets import sync_group_offsets
 from sparkmirror.control.translation import Translation
 from sparkmirror.errors import MirrorError
@@ -32,7 +32,13 @@ from sparkmirror.wire.mirror_records import (
 )
 from sparkmirror.wire.runs import runs_topic
 
-__all__ = ["GroupClusters", "GroupsJob", "create_offset_topics"]
+__all__ = [
+    "GroupClusters",
+    "GroupsJob",
+    "checkpoints_topic",
+    "create_offset_topics",
+    "offset_topics",
+]
 
 log = logging.getLogger(__name__)
 
@@ -61,30 +67,44 @@ class GroupClusters:
         self.checkpoints = checkpoints
 
 
+def offset_topics(flow: FlowSettings) -> list[tuple[str, CompactedTopic]]:
+    """The topics that say where source offsets went, each with its cluster: source or target. Pure.
+
+    Losing the runs makes translation less exact, no more: they make do with the brokers there are.
+    """
+    syncs = flow.offset_syncs
+    if not syncs.enabled:
+        return []
+    factor = syncs.replication_factor
+    runs = CompactedTopic(runs_topic(flow), factor, _SYNCS_FACTOR, at_most_brokers=True)
+    return [
+        ("target", runs),
+        (syncs.location, CompactedTopic(offset_syncs_topic(flow), factor, _SYNCS_FACTOR)),
+    ]
+
+
+def checkpoints_topic(flow: FlowSettings) -> CompactedTopic:
+    """The topic of checkpoints, on the target. Pure."""
+    key = "checkpoints.topic.replication.factor"
+    return CompactedTopic(CheckpointRules(flow).topic, flow.checkpoints.replication_factor, key)
+
+
 def create_offset_topics(
-    flow: FlowSettings, syncs_admin: Cluster, target_admin: Cluster
+    flow: FlowSettings, source_admin: Cluster, target_admin: Cluster
 ) -> list[str]:
-    """Create the topic of runs and the offset-syncs topic where missing; returns notices.
+    """Create those of `offset_topics` that are missing; returns notices.
 
     A topic that cannot be made is a notice too: records are mirrored without, and groups are
     translated as well as the other topic allows.
     """
-    wanted = flow.offset_syncs.replication_factor
-    # Losing the runs makes translation less exact, no more: the brokers there are must do.
-    brokers = len(target_admin.describe().brokers)
     told = []
-    for cluster, topic, factor, without in (
-        (
-            target_admin,
-            runs_topic(flow),
-            min(wanted, brokers),
-            "translation is less exact",
-        ),
-        (syncs_admin, offset_syncs_topic(flow), wanted, "no offset syncs are written"),
-    ):
+    for side, topic in offset_topics(flow):
         try:
-            told.append(create_compacted(cluster, topic, factor, _SYNCS_FACTOR))
+            told.append(create_compacted(source_admin if side == "source" else target_admin, topic))
         except MirrorError as error:
+            without = "no offset syncs are written" if topic.name != runs_topic(flow) else (
+                "translation is less exact"
+            )  # fmt: skip
             told.append(f"{flow.name}: {without}: {error}")
     return [line for line in told if line]
 
@@ -162,9 +182,7 @@ class GroupsJob:
     def _start(self) -> None:
         """Make the topics that are missing, learn what earlier runs have emitted."""
         flow, clusters = self.flow, self._clusters
-        key = "checkpoints.topic.replication.factor"
-        factor = flow.checkpoints.replication_factor
-        told = create_compacted(clusters.target_admin, self._rules.topic, factor, key)
+        told = create_compacted(clusters.target_admin, checkpoints_topic(flow))
         if told:
             self._say(told)
         loaded = self._store.load(self._earlier)
