@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from sparkmirror.control.compacted import create_compacted
+from sparkmirror.control.compacted import CompactedTopic, create_compacted
 from sparkmirror.model import HeartbeatSettings
 from sparkmirror.wire.client import Cluster
 from sparkmirror.wire.mirror_records import Heartbeat, encode_heartbeat
@@ -48,12 +48,9 @@ class HeartbeatJob:
         settings = self.settings
         admin = Cluster(settings.target_admin)
         try:
-            told = create_compacted(
-                admin,
-                settings.topic,
-                settings.replication_factor,
-                "heartbeats.topic.replication.factor",
-            )
+            key = "heartbeats.topic.replication.factor"
+            topic = CompactedTopic(settings.topic, settings.replication_factor, key)
+            told = create_compacted(admin, topic)
         finally:
             admin.close()
         if told:

@@ -11,7 +11,9 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from sparkmirror.control.acls import observe_acls, plan_acls
+from sparkmirror.control.compacted import plan_compacted
 from sparkmirror.control.configs import observe_configs, plan_configs
+from sparkmirror.control.groups import checkpoints_topic, offset_topics
 from sparkmirror.control.internal import offset_storage_topic, plan_internal_topics
 from sparkmirror.control.topics import (
     CreateTopic,
@@ -20,7 +22,7 @@ from sparkmirror.control.topics import (
     observe_topics,
     plan_topics,
 )
-from sparkmirror.errors import MirrorError
+from sparkmirror.errors import MirrorError, TopicError
 from sparkmirror.model import FlowSettings, MirrorMode
 from sparkmirror.policy import FlowTopics
 from sparkmirror.wire.client import Cluster
@@ -107,6 +109,22 @@ def internal_topics(look: Look) -> Iterator[Change]:
     yield from (_creation(look.target.alias, new) for new in missing)
 
 
+def group_topics(look: Look) -> Iterator[Change]:
+    """The topics of offset syncs and checkpoints, as `control.groups` makes them."""
+    wanted = offset_topics(look.flow)
+    if look.flow.checkpoints.enabled:
+        wanted.append(("target", checkpoints_topic(look.flow)))
+    for side, topic in wanted:
+        cluster = look.source if side == "source" else look.target
+        try:
+            new = plan_compacted(cluster, topic)
+        except TopicError as error:
+            yield Change(cluster.alias, "refuse", topic.name, details={"reason": str(error)})
+        else:
+            if new is not None:
+                yield _creation(cluster.alias, new)
+
+
 def topics(look: Look) -> Iterator[Change]:
     """Remote topics that are made or grow, as `control.topics` does it."""
     alias = look.target.alias
@@ -166,4 +184,4 @@ def acls(look: Look) -> Iterator[Change]:
         yield Change(look.target.alias, "add-acl", binding.name, details={"acl": str(binding)})
 
 
-PLANNERS: tuple[Planner, ...] = (internal_topics, topics, configs, acls)
+PLANNERS: tuple[Planner, ...] = (internal_topics, group_topics, topics, configs, acls)
