@@ -216,6 +216,7 @@ _VERBS = {
     "demo": "sparkmirror.cli.demo",
     "doctor": "sparkmirror.cli.doctor",
     "drain": "sparkmirror.cli.drain",
+    "groups": "sparkmirror.cli.groups",
     "lag": "sparkmirror.cli.lag",
     "migrate-config": "sparkmirror.cli.migrate_config",
     "offsets": "sparkmirror.cli.offsets",

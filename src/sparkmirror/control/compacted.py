@@ -10,7 +10,7 @@ from sparkmirror.wire.client import Cluster
 from sparkmirror.wire.tail import TopicTail
 from sparkmirror.wire.views import NewTopic
 
-__all__ = ["TopicFollower", "create_compacted"]
+__all__ = ["TopicFollower", "create_compacted", "plan_compacted"]
 
 
 def create_compacted(cluster: Cluster, topic: str, factor: int, key: str) -> str:
@@ -21,6 +21,15 @@ def create_compacted(cluster: Cluster, topic: str, factor: int, key: str) -> str
     """
     if topic in cluster.topics([topic]):
         return ""
+    new = plan_compacted(cluster, topic, factor, key)
+    outcome = cluster.create_topics([new])[topic]
+    if outcome.error is not None:
+        raise outcome.error
+    return "" if outcome.existed else f"{cluster.alias}: created internal topic {topic}"
+
+
+def plan_compacted(cluster: Cluster, topic: str, factor: int, key: str) -> NewTopic:
+    """What `create_compacted` would make. Raises `MirrorError` when there are too few brokers."""
     brokers = len(cluster.describe().brokers)
     if factor > brokers:
         raise TopicError(
@@ -30,11 +39,7 @@ def create_compacted(cluster: Cluster, topic: str, factor: int, key: str) -> str
             do=f"Set {key} to {brokers} or less (-1 takes the broker's default), or create the "
             "topic yourself.",
         )
-    new = NewTopic(topic, 1, factor, {"cleanup.policy": "compact"})
-    outcome = cluster.create_topics([new])[topic]
-    if outcome.error is not None:
-        raise outcome.error
-    return "" if outcome.existed else f"{cluster.alias}: created internal topic {topic}"
+    return NewTopic(topic, 1, factor, {"cleanup.policy": "compact"})
 
 
 class TopicFollower:

@@ -32,10 +32,19 @@ from sparkmirror.wire.mirror_records import (
 )
 from sparkmirror.wire.runs import runs_topic
 
-__all__ = ["GroupClusters", "GroupsJob", "create_offset_topics"]
+__all__ = [
+    "CHECKPOINTS_FACTOR",
+    "OFFSET_SYNCS_FACTOR",
+    "GroupClusters",
+    "GroupsJob",
+    "create_offset_topics",
+    "offset_topics",
+]
 
 log = logging.getLogger(__name__)
 
+OFFSET_SYNCS_FACTOR = "offset-syncs.topic.replication.factor"
+CHECKPOINTS_FACTOR = "checkpoints.topic.replication.factor"
 _TICK_S_MAX = 1.0
 _ERRORS_TOLD_MAX = 3
 _CLOSE_S = 0.5
@@ -60,17 +69,28 @@ class GroupClusters:
         self.checkpoints = checkpoints
 
 
+def offset_topics(
+    flow: FlowSettings, syncs_admin: Cluster, target_admin: Cluster
+) -> tuple[tuple[Cluster, str, int], tuple[Cluster, str, int]]:
+    """The offset-syncs topic and the topic of runs: where, name, replication factor."""
+    factor = flow.offset_syncs.replication_factor
+    # Losing the runs makes translation less exact, no more: they do with the brokers there are.
+    of_runs = min(factor, len(target_admin.describe().brokers))
+    return (
+        (syncs_admin, offset_syncs_topic(flow), factor),
+        (target_admin, runs_topic(flow), of_runs),
+    )
+
+
 def create_offset_topics(flow: FlowSettings, syncs_admin: Cluster, target_admin: Cluster) -> str:
     """Create the offset-syncs topic and the topic of runs where missing; notices, one per line.
 
     Raises `MirrorError`; without these topics records are mirrored all the same.
     """
-    factor = flow.offset_syncs.replication_factor
-    key = "offset-syncs.topic.replication.factor"
-    told = [create_compacted(syncs_admin, offset_syncs_topic(flow), factor, key)]
-    # Losing it makes translation less exact, no more, so it makes do with the brokers there are.
-    factor = min(factor, len(target_admin.describe().brokers))
-    told.append(create_compacted(target_admin, runs_topic(flow), factor, key))
+    told = [
+        create_compacted(cluster, topic, factor, OFFSET_SYNCS_FACTOR)
+        for cluster, topic, factor in offset_topics(flow, syncs_admin, target_admin)
+    ]
     return "\n".join(filter(None, told))
 
 
@@ -146,9 +166,10 @@ class GroupsJob:
     def _start(self) -> None:
         """Make the topics that are missing, learn what earlier runs have emitted."""
         flow, clusters = self.flow, self._clusters
-        key = "checkpoints.topic.replication.factor"
         factor = flow.checkpoints.replication_factor
-        told = create_compacted(clusters.target_admin, self._rules.topic, factor, key)
+        told = create_compacted(
+            clusters.target_admin, self._rules.topic, factor, CHECKPOINTS_FACTOR
+        )
         if told:
             self._say(told)
         loaded = self._store.load(self._earlier)

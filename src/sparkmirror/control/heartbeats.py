@@ -15,7 +15,9 @@ from sparkmirror.model import HeartbeatSettings
 from sparkmirror.wire.client import Cluster
 from sparkmirror.wire.mirror_records import Heartbeat, encode_heartbeat
 
-__all__ = ["HeartbeatJob"]
+__all__ = ["HEARTBEATS_FACTOR", "HeartbeatJob"]
+
+HEARTBEATS_FACTOR = "heartbeats.topic.replication.factor"
 
 
 class HeartbeatJob:
@@ -52,7 +54,7 @@ class HeartbeatJob:
                 admin,
                 settings.topic,
                 settings.replication_factor,
-                "heartbeats.topic.replication.factor",
+                HEARTBEATS_FACTOR,
             )
         finally:
             admin.close()
