@@ -122,11 +122,14 @@ class Cluster:
         }
 
     def topic_configs(
-        self, names: Iterable[str]
+        self, names: Iterable[str], *, operation: str = "DescribeConfigs"
     ) -> dict[str, dict[str, ConfigEntry] | MirrorError]:
-        """Settings per topic, or the error that asking for this topic gave."""
+        """Settings per topic, or the error that asking for this topic gave.
+
+        ``operation``: what errors advise to grant, where the caller needs more than to ask.
+        """
         result: dict[str, dict[str, ConfigEntry] | MirrorError] = {}
-        doing, needs = "describing topic configs", "DescribeConfigs on the topics"
+        doing, needs = "describing topic configs", f"{operation} on the topics"
         for chunk in _chunks(sorted(names), _CONFIG_TOPICS_PER_REQUEST):
             response = self._link.request(
                 partial(describe_configs_request, chunk), doing, needs=needs
@@ -139,7 +142,7 @@ class Cluster:
                         error,
                         self.alias,
                         doing_one,
-                        needs=f"DescribeConfigs on {row.resource_name}",
+                        needs=f"{operation} on Topic {row.resource_name}",
                     )
                 else:
                     result[row.resource_name] = {c.name: config_entry(c) for c in row.configs}
@@ -230,9 +233,12 @@ class Cluster:
 
     # --- ACLs -------------------------------------------------------------------------------
 
-    def topic_acls(self) -> tuple[AclBinding, ...] | None:
-        """All ACLs on topics; None when the cluster has no authorizer."""
-        return describe_topic_acls(self._link)
+    def topic_acls(self, *, operation: str = "Describe") -> tuple[AclBinding, ...] | None:
+        """All ACLs on topics; None when the cluster has no authorizer.
+
+        ``operation``: as for `topic_configs`.
+        """
+        return describe_topic_acls(self._link, operation)
 
     def create_acls(self, bindings: Sequence[AclBinding]) -> list[MirrorError | None]:
         """Add ``bindings``; per binding the error, or None."""
@@ -259,6 +265,13 @@ class Cluster:
         """First offset that still exists, per partition; missing ones as in `end_offsets`."""
         return self._leaders.list_offsets(partitions, EARLIEST, 0)
 
+    def offsets_at(
+        self, partitions: Iterable[TopicPartition], time_ms: int
+    ) -> dict[TopicPartition, int]:
+        """First offset with a timestamp of ``time_ms`` or later; missing where there is none."""
+        found = self._leaders.list_offsets(partitions, time_ms, 0)
+        return {tp: offset for tp, offset in found.items() if offset >= 0}
+
     def record_times_ms(
         self, positions: Mapping[TopicPartition, int], timeout_s: float = 5.0
     ) -> dict[TopicPartition, int]:
@@ -268,11 +281,16 @@ class Cluster:
     # --- groups -----------------------------------------------------------------------------
 
     def committed_offsets(
-        self, group: str, partitions: Iterable[TopicPartition] | None
+        self,
+        group: str,
+        partitions: Iterable[TopicPartition] | None,
+        *,
+        operation: str = "Describe",
     ) -> dict[TopicPartition, Committed]:
         """Committed offsets of ``group``; partitions without one are missing from the answer.
 
-        None stands for every partition that the group has an offset of.
+        None stands for every partition that the group has an offset of. ``operation``: as for
+        `topic_configs`.
         """
         wanted = None if partitions is None else list(partitions)
         if wanted is not None and not wanted:
@@ -282,7 +300,7 @@ class Cluster:
             f"reading the offsets of group {group}",
             group=group,
             check=offset_fetch_error,
-            needs=f"Describe on Group {group} and on its topics",
+            needs=f"{operation} on Group {group} and on its topics",
         )
         return offsets_of(response.topics)
 
