@@ -102,17 +102,19 @@ class MirrorClient:
 
     def upstream_clusters(self) -> set[str]:
         """Every cluster whose heartbeats arrive here, directly or through others."""
-        return {
-            source
-            for topic in self.heartbeat_topics()
-            for source in sources_of(self.replication_policy, topic)
-        }
+        return set(self.hops())
 
     def replication_hops(self, upstream_alias: str) -> int:
         """How many flows lie between that cluster and this one, by the shortest way; -1 if none."""
-        chains = (sources_of(self.replication_policy, topic) for topic in self.heartbeat_topics())
-        hops = [chain.index(upstream_alias) + 1 for chain in chains if upstream_alias in chain]
-        return min(hops, default=-1)
+        return self.hops().get(upstream_alias, -1)
+
+    def hops(self) -> dict[str, int]:
+        """`replication_hops` of every upstream cluster."""
+        found: dict[str, int] = {}
+        for topic in self.heartbeat_topics():
+            for hops, source in enumerate(sources_of(self.replication_policy, topic), 1):
+                found[source] = min(hops, found.get(source, hops))
+        return found
 
     def remote_topics(self, source: str | None = None) -> set[str]:
         """The topics that were mirrored to this cluster: all, or those from cluster ``source``."""

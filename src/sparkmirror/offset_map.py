@@ -85,6 +85,31 @@ class OffsetMap:
         if len(runs) > self._runs_max:
             self._thin()
 
+    def add_older(self, run: Run) -> None:
+        """Take a run that was acknowledged before all those taken: it fills what is unknown.
+
+        What does not fit between its neighbours is left out.
+        """
+        at = bisect.bisect_right(self._runs, run.source, key=lambda known: known.source)
+        before, after = self._runs[:at], self._runs[at:]
+        if before:
+            last = before[-1]
+            hidden = max(0, last.source_end - run.source)
+            if hidden >= run.length or last.target_end > run.target + hidden:
+                return
+            run = Run(run.source + hidden, run.target + hidden, run.length - hidden)
+        if after:
+            free = min(after[0].source - run.source, after[0].target - run.target)
+            if free <= 0:
+                return
+            run = run.head(min(run.length, free))
+        extend_run(before, run)
+        if after:
+            extend_run(before, after[0])
+        self._runs = before + after[1:]
+        if len(self._runs) > self._runs_max:
+            self._thin()
+
     def _thin(self) -> None:
         """Forget the shorter half of the older half, so that the map is denser towards its end."""
         older = self._runs[: len(self._runs) // 2]

@@ -13,8 +13,8 @@ from sparkmirror.wire.views import AclBinding
 
 HOST = "127.0.0.1"
 MODULE = "org.apache.kafka.common.security.plain.PlainLoginModule"
-# One name per test that needs a principal of its own.
-USERS = ("mirror", "reader", "writer", "java", *(f"user{number}" for number in range(10)))
+ADMIN = "admin"  # a super user that logs in
+USERS = (ADMIN, "mirror", "reader", "least", "least1", "locked", "locked1", "other")
 
 
 class Authorized:
@@ -35,7 +35,7 @@ class Authorized:
             "sasl.enabled.mechanisms": "PLAIN",
             "listener.name.login.plain.sasl.jaas.config": f"{MODULE} required {users};",
             "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
-            "super.users": "User:ANONYMOUS",
+            "super.users": f"User:ANONYMOUS;User:{ADMIN}",
         }
         self.kafka = KafkaCluster(name, ports=(ports["OPEN"],), config=config, heap="300m")
         self.login_servers = f"{HOST}:{ports['LOGIN']}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -10,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from sparkmirror import MirrorClient, RemoteClusterUtils
+from sparkmirror.cli.main import main
 from sparkmirror.client import OffsetAndMetadata
 from sparkmirror.demo.clusters import KafkaCluster, start_all
 from sparkmirror.errors import TopicError
@@ -184,6 +186,33 @@ def test_the_functions_of_java_exist_under_one_name_each(mirrored: Mirrored) -> 
     one = RemoteClusterUtils.translate_offsets(properties, "A", "other")
     assert one
     assert RemoteClusterUtils.translate_offsets_matching(properties, "A", "oth.*") == {"other": one}
+
+
+def test_the_commands_tell_the_same(mirrored: Mirrored, capsys: pytest.CaptureFixture[str]) -> None:
+    command = ["offsets", "translate", str(mirrored.file), "A->B"]
+    assert main([*command, "--group", "billing"]) == 0
+    head, *rows = (line.split() for line in capsys.readouterr().out.splitlines())
+    assert head == ["GROUP", "REMOTE-TOPIC", "PARTITION", "UPSTREAM", "OFFSET", "METADATA"]
+    assert rows[0] == ["billing", "A.orders", "0", "200", "200", "note-0"]
+    assert main([*command, "--regex", "(bill|ship)ing", "--format", "json"]) == 0
+    groups = json.loads(capsys.readouterr().out)["groups"]
+    with MirrorClient(mirrored.properties) as client:
+        ours = client.remote_consumer_offsets_matching("(bill|ship)ing", "A")
+    assert {
+        group: {(row["topic"], row["partition"]): (row["offset"], row["metadata"]) for row in rows}
+        for group, rows in groups.items()
+    } == {
+        group: {(tp.topic, tp.partition): tuple(one) for tp, one in offsets.items()}
+        for group, offsets in ours.items()
+    }
+    assert main([*command, "--group", "nobody"]) == 1
+    assert main(["clusters", str(mirrored.file), "--format", "json"]) == 0
+    a, b = json.loads(capsys.readouterr().out.partition("no checkpoints of these groups\n")[2])[
+        "clusters"
+    ]
+    assert b["upstream"]["A"] == 1
+    assert b["no_heartbeats_from"] == []
+    assert a["cluster"] == "A"
 
 
 def test_a_group_goes_on_where_the_checkpoint_says(mirrored: Mirrored) -> None:

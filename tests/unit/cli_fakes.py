@@ -159,6 +159,9 @@ class FakeControl:
         events, self._events = self._events, []
         return events
 
+    def finish(self) -> None:
+        self._world.say("control.finish")
+
     def stop(self) -> None:
         self._world.say("control.stop")
 

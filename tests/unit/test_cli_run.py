@@ -86,7 +86,8 @@ def test_once_ends_by_itself_with_a_summary(start: Start) -> None:
     assert re.search(r"orders +1 +[1-9][0-9,]* ", run.out)
     order = [line for line in run.err.splitlines() if line.startswith("[")]
     assert order[:3] == ["[prepare]", "[control.start]", "[flow.start]"]
-    assert sorted(order[3:]) == ["[control.stop]", "[flow.stop grace=True]"]
+    assert order[3] == "[control.finish]"
+    assert sorted(order[4:]) == ["[control.stop]", "[flow.stop grace=True]"]
 
 
 @pytest.mark.parametrize("kind", ["halted", "refused"])
@@ -364,8 +365,7 @@ def drained_in_order(tmp_path: Path) -> None:
     """The queries were told to end and given time, nothing failed, and the log says so."""
     assert calls(tmp_path)[:3] == ["prepare", "control.start", "flow.start"]
     after = [call for call in calls(tmp_path)[3:] if call != "refresh"]
-    assert after[0] == "drain"
-    assert sorted(after[1:]) == ["control.stop", "flow.stop grace=True"]
+    assert after == ["drain", "flow.stop grace=True", "control.finish", "control.stop"]
     log = (tmp_path / "run" / "sparkmirror.log").read_text(encoding="utf-8")
     assert log.count("draining: everything read is being written") == 1
     assert log.count("drained: all that was read is written") == 1

@@ -37,6 +37,8 @@ _CASES = [
     and key not in ("clusters", "source.cluster.alias", "target.cluster.alias", "client.id")
     # Java's prefix test without a dot takes these for keys of a client.
     and key not in ("enable.auto.commit",)
+    # Where syncs are written decides about clients, so what stands there is read at once.
+    and key != "offset-syncs.topic.location"
 ]
 
 
@@ -44,9 +46,12 @@ _CASES = [
 @given(st.data())
 def test_the_first_spelling_is_the_one_that_scoping_lets_win(data: st.DataObject) -> None:
     part, key = data.draw(st.sampled_from(_CASES))
-    every = spellings(part, key, "A", "B")
+    side = data.draw(st.sampled_from(["source", "target"]))
+    every = spellings(part, key, "A", "B", side)
     present = data.draw(st.lists(st.sampled_from(every), min_size=1, unique=True))
     raw = {name: Entry(name, name, f"f:{line}") for line, name in enumerate(present, 1)}
+    location = "A->B.offset-syncs.topic.location"
+    raw[location] = Entry(location, side, "f:99")
     clients = client_configs(raw, "A", "B")
     conf = {
         Part.FLOW: connector_config(raw, "A", "B"),
@@ -54,10 +59,12 @@ def test_the_first_spelling_is_the_one_that_scoping_lets_win(data: st.DataObject
         Part.PRODUCER: clients["producer"],
         Part.SOURCE_ADMIN: clients["source admin"],
         Part.TARGET_ADMIN: clients["target admin"],
+        Part.SYNCS: clients["offset syncs"],
+        Part.CHECKPOINTS: clients["checkpoints"],
         Part.WORKER: worker_config(raw, "A", "B"),
         Part.OWN: own_settings(raw, "A->B"),
     }[part]
-    first, *others = entries_for(raw, part, key, "A", "B")
+    first, *others = entries_for(raw, part, key, "A", "B", side)
     assert conf[key].value == first.key
     assert {first.key, *(entry.key for entry in others)} == set(present)
 
@@ -98,6 +105,20 @@ def test_what_other_settings_rule_out_is_told(tmp_path: Path) -> None:
     ]
     assert idempotence.value == "false"
     assert "acks" in idempotence.remark
+
+
+def test_the_clients_of_offset_syncs_and_checkpoints_are_there_while_they_are_used(
+    tmp_path: Path,
+) -> None:
+    extra = "offset-syncs.topic.location=target\nB.producer.acks=1\nB.consumer.check.crcs=false\n"
+    (flow,) = explain(write(tmp_path, BASE + extra)).flows
+    rows = {(one.part, one.key): one for one in flow.settings}
+    assert rows[Part.SYNCS, "acks"].value == "1"
+    assert rows[Part.SYNCS, "bootstrap.servers"].value == "b:9092"
+    assert rows[Part.CHECKPOINTS, "check.crcs"].value == "false"
+    assert {one.part for one in flow.settings} == set(Part)
+    without = effective(tmp_path, "")
+    assert Part.SYNCS.value not in {part for part, _ in without}
 
 
 def test_ignored_keys_stand_there_with_the_reason(tmp_path: Path) -> None:

@@ -320,34 +320,6 @@ def test_repeated_elements_are_removed_and_told(tmp_path: Path) -> None:
     )
 
 
-_BOTH = BASE + QUIET + "B->A.enabled=true\nreplication.policy.class=IdentityReplicationPolicy\n"
-
-
-@pytest.mark.parametrize(
-    ("extra", "loop"),
-    [
-        ("", True),
-        ("A->B.topics=x\nB->A.topics=y\n", False),
-        ("A->B.topics=x,z\nB->A.topics=y,z\n", True),
-        ("A->B.topics=x.*\nB->A.topics=y\n", True),
-        ("A->B.topics=\n", False),
-        ("B->A.replication.policy.class=DefaultReplicationPolicy\n", False),
-    ],
-)
-def test_a_loop_of_unrenamed_topics_is_told(tmp_path: Path, extra: str, loop: bool) -> None:
-    warnings = load(tmp_path, _BOTH + extra).warnings
-    assert [("A->B->A lead in a circle" in line) for line in warnings] == ([True] if loop else [])
-
-
-def test_a_longer_loop_is_told_once(tmp_path: Path) -> None:
-    text = (
-        "clusters=A,B,C\nbootstrap.servers=x:1\nA->B.enabled=true\nB->C.enabled=true\n"
-        "C->A.enabled=true\nreplication.policy.class=IdentityReplicationPolicy\n" + QUIET
-    )
-    (remark,) = load(tmp_path, text).warnings
-    assert "A->B->C->A lead in a circle" in remark
-
-
 def test_remarks_come_in_file_order(tmp_path: Path) -> None:
     text = BASE + (
         "use.defaults.from=x\nemit.checkpoints.enabled=false\nsync.group.offsets.enabled=true\n"

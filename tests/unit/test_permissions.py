@@ -14,14 +14,19 @@ from sparkmirror.control.lock import LockPlan, plan_lock
 from sparkmirror.control.permissions import (
     EVERY,
     Pattern,
+    Permission,
     needed_permissions,
     remote_patterns,
     source_patterns,
 )
 from sparkmirror.model import (
+    CheckpointSettings,
     ClusterClient,
     FlowSettings,
+    HeartbeatSettings,
     MirrorMode,
+    MirrorSettings,
+    OffsetSyncSettings,
     PolicySettings,
     TopicSettings,
 )
@@ -41,10 +46,14 @@ def me(client: ClusterClient) -> str:
     return f"User:{client.alias.lower()}"
 
 
+def permissions(settings: FlowSettings) -> list[Permission]:
+    return needed_permissions(MirrorSettings((settings,), ()), me)
+
+
 def lines(settings: FlowSettings) -> set[tuple[str, str, str, str]]:
     return {
         (one.client.alias, one.binding.resource_type, one.binding.name, one.binding.operation)
-        for one in needed_permissions(settings, me)
+        for one in needed_permissions(MirrorSettings((settings,), ()), me)
     }
 
 
@@ -131,6 +140,41 @@ def test_what_a_mirrormaker_2_flow_needs():
     assert lines(flow()) == MM2 | CONFIGS | ACLS
 
 
+def test_what_offset_syncs_and_checkpoints_add():
+    quiet = flow(sync_configs_enabled=False, sync_acls_enabled=False)
+    runs, syncs = "mm2-sparkmirror-runs.A.internal", "mm2-offset-syncs.B.internal"
+    with_syncs = replace(quiet, offset_syncs=OffsetSyncSettings(enabled=True))
+    of_syncs = {
+        *(("A", "TOPIC", syncs, each) for each in ("CREATE", "WRITE")),
+        *(("B", "TOPIC", runs, each) for each in ("CREATE", "WRITE")),
+    }
+    assert lines(with_syncs) == MM2 | of_syncs
+    settings = CheckpointSettings(enabled=True, include=("app.*", "x"))
+    of_groups = {
+        *(("A", "GROUP", name, "DESCRIBE") for name in ("app", "x")),
+        ("A", "TOPIC", syncs, "READ"),
+        ("B", "TOPIC", runs, "READ"),
+        *(("B", "TOPIC", "A.checkpoints.internal", each) for each in ("CREATE", "READ", "WRITE")),
+    }
+    with_groups = replace(with_syncs, checkpoints=settings)
+    assert lines(with_groups) == MM2 | of_syncs | of_groups
+    of_offsets = {("B", "GROUP", name, "READ") for name in ("app", "x")}
+    with_offsets = replace(with_groups, checkpoints=replace(settings, sync_enabled=True))
+    assert lines(with_offsets) == MM2 | of_syncs | of_groups | of_offsets
+    on_target = replace(with_groups, offset_syncs=OffsetSyncSettings(True, "target"))
+    assert ("B", "TOPIC", "mm2-offset-syncs.A.internal", "READ") in lines(on_target)
+    assert not any(name == syncs for _, _, name, _ in lines(on_target))
+
+
+def test_heartbeats_need_no_flow():
+    beats = HeartbeatSettings("B", A, A)
+    found = needed_permissions(MirrorSettings((), (), heartbeats=(beats,)), me)
+    assert [(one.client.alias, one.binding.name, one.binding.operation) for one in found] == [
+        ("A", "heartbeats", "CREATE"),
+        ("A", "heartbeats", "WRITE"),
+    ]
+
+
 def test_what_a_mirrormaker_1_flow_needs():
     settings = replace(
         flow(("t|u.*",)), mode=MirrorMode.MM1, group_id="g", policy=PolicySettings("identity")
@@ -153,7 +197,7 @@ def test_separate_principals_get_what_each_needs():
 
     found = {
         (one.binding.principal, one.binding.operation)
-        for one in needed_permissions(settings, who)
+        for one in needed_permissions(MirrorSettings((settings,), ()), who)
         if one.client.alias == "A" and one.binding.resource_type == "TOPIC"
     }
     assert found == {
@@ -164,7 +208,7 @@ def test_separate_principals_get_what_each_needs():
 
 
 def test_commands_are_quoted_and_say_why():
-    text = "\n".join(needed_text(needed_permissions(flow(("p.*",)), me), "admin.properties"))
+    text = "\n".join(needed_text(permissions(flow(("p.*",))), "admin.properties"))
     assert (
         "kafka-acls.sh --bootstrap-server a:1 --add --allow-principal User:a --operation Read "
         "--operation DescribeConfigs --topic p --resource-pattern-type prefixed\n"
@@ -173,7 +217,7 @@ def test_commands_are_quoted_and_say_why():
     assert "--operation Read --group '__mirror.A->B'\n" in text
     assert "--bootstrap-server b:1,b:2 " in text
     assert "# sync.topic.acls.enabled\n" in text
-    shown = table(needed_permissions(flow(), me)).splitlines()
+    shown = table(permissions(flow())).splitlines()
     assert shown[0].split()[:3] == ["CLUSTER", "PRINCIPAL", "RESOURCE"]
     assert len(shown) == 1 + len(lines(flow()))
 

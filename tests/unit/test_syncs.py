@@ -12,7 +12,7 @@ from sparkmirror.model import TopicPartition
 from sparkmirror.offset_map import OffsetMap, Run
 from sparkmirror.offset_syncs import PartitionState
 from sparkmirror.wire.mirror_records import decode_offset_sync
-from sparkmirror.wire.runs import decode_run, encode_forgotten_run, encode_run
+from sparkmirror.wire.runs import RunRow, decode_run, encode_forgotten_run, encode_run
 
 T = TopicPartition("t", 0)
 KeyValue = tuple[bytes, bytes | None]
@@ -35,8 +35,8 @@ class Written:
         for key, value in runs:
             row = decode_run(key, value)
             assert row is not None
-            assert row[2] is not None
-            self.map.add(row[2])
+            assert row.run is not None
+            self.map.add(row.run)
 
     def flush(self, timeout_s: float) -> bool:
         self.flushed = True
@@ -161,8 +161,10 @@ def test_any_number_of_gaps_stays_bounded_and_right(steps: list[tuple[int, int, 
 def test_rows_of_runs() -> None:
     source, run = TopicPartition("é", 3), Run(100, 55, 7)
     assert encode_run(source, run) == ('["é",3,100]'.encode(), b"[55,7]")
-    assert decode_run(*encode_run(source, run)) == (source, 100, run)
-    assert decode_run(*encode_forgotten_run(source, 100)) == (source, 100, None)
+    assert decode_run(*encode_run(source, run)) == RunRow(source, 100, run)
+    merged = decode_run(*encode_run(source, run, merged=True))
+    assert merged == RunRow(source, 100, run, merged=True)
+    assert decode_run(*encode_forgotten_run(source, 100)) == RunRow(source, 100, None)
     for key, value in (
         (None, b"[1,2]"),
         (b'["t",0]', b"[1,2]"),

@@ -14,9 +14,8 @@ from sparkmirror.errors import ClusterError, ConfigError
 
 if TYPE_CHECKING:
     from sparkmirror.control.lock import LockPlan
-    from sparkmirror.control.permissions import Permission
     from sparkmirror.model import ClusterClient, FlowSettings, MirrorSettings
-    from sparkmirror.wire.views import AclBinding
+    from sparkmirror.wire.client import Cluster
 
 __all__ = ["acls"]
 
@@ -108,11 +107,7 @@ def needed(
     else:
         settings = _load_mm1(consumer_config or [], producer_config, include, blacklist)
     who = _principals(settings, principal or ())
-    found: dict[tuple[str, AclBinding], Permission] = {}
-    for flow in settings.flows:
-        for one in needed_permissions(flow, who):
-            found.setdefault((one.client.alias, one.binding), one)
-    permissions = list(found.values())
+    permissions = needed_permissions(settings, who)
     if output is Format.JSON:
         print(documents(permissions))
     elif output is Format.TABLE:
@@ -164,7 +159,8 @@ def lock(
         )
     target = Cluster(wanted.target_admin)
     try:
-        plan = _lock_plan(wanted, target, _principals(settings, principal or ()), readers or ())
+        who = _principals(settings, principal or ())
+        plan = _lock_plan(wanted, target, who, readers or (), apply=apply)
         for line in lock_text(plan, wanted, command_config):
             print(line)
         if plan.blocking:
@@ -244,7 +240,12 @@ def _principals(settings: MirrorSettings, given: Sequence[str]) -> Callable[[Clu
 
 
 def _lock_plan(
-    flow: FlowSettings, target: object, who: Callable[[ClusterClient], str], readers: Sequence[str]
+    flow: FlowSettings,
+    target: Cluster,
+    who: Callable[[ClusterClient], str],
+    readers: Sequence[str],
+    *,
+    apply: bool,
 ) -> LockPlan:
     from sparkmirror.control.lock import plan_lock  # noqa: PLC0415
     from sparkmirror.control.permissions import (  # noqa: PLC0415
@@ -252,9 +253,8 @@ def _lock_plan(
         needed_permissions,
         remote_patterns,
     )
-    from sparkmirror.wire.client import Cluster  # noqa: PLC0415
+    from sparkmirror.model import MirrorSettings  # noqa: PLC0415
 
-    assert isinstance(target, Cluster)
     remote = remote_patterns(flow)
     if EVERY in remote:
         raise ConfigError(
@@ -263,7 +263,7 @@ def _lock_plan(
             where=f"flow {flow.name}",
             do=f"Name topics or prefixes (name.*) in {flow.name}.topics.",
         )
-    present = target.topic_acls()
+    present = target.topic_acls(operation="Alter" if apply else "Describe")
     if present is None:
         raise ClusterError(
             "the cluster has no authorizer: everybody may do everything.",
@@ -273,7 +273,7 @@ def _lock_plan(
     names = {(one.name, one.kind) for one in remote}
     mirror = [
         one.binding
-        for one in needed_permissions(flow, who)
+        for one in needed_permissions(MirrorSettings((flow,), ()), who)
         if one.client.alias == flow.target.alias
         and one.binding.resource_type == "TOPIC"
         and (one.binding.name, one.binding.pattern) in names
@@ -281,10 +281,7 @@ def _lock_plan(
     return plan_lock(present, remote, mirror, readers)
 
 
-def _apply(plan: LockPlan, target: object) -> None:
-    from sparkmirror.wire.client import Cluster  # noqa: PLC0415
-
-    assert isinstance(target, Cluster)
+def _apply(plan: LockPlan, target: Cluster) -> None:
     # First who may, then who may not: the mirror is never without its permissions.
     for error in [*target.create_acls(plan.create), *target.delete_acls(plan.remove)]:
         if error is not None:

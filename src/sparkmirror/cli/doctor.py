@@ -116,6 +116,7 @@ def doctor(
 
     Exit codes: 0 nothing failed (there may be warnings), 1 a check failed, 2 wrong usage or file.
     """
+    from sparkmirror.cli.files import load_settings  # noqa: PLC0415
     from sparkmirror.cli.main import spark_conf, split_clusters  # noqa: PLC0415
     from sparkmirror.cli.run import hide_secrets  # noqa: PLC0415
 
@@ -125,7 +126,7 @@ def doctor(
             where="--executors, --master",
             do="Write --executors --master spark://host:port, or neither.",
         )
-    settings = _load(
+    settings = load_settings(
         file, consumer_config or [], producer_config, include, split_clusters(clusters or ())
     )
     hide_secrets(settings)
@@ -144,31 +145,6 @@ def doctor(
         print(table(shown))
     if any(one.level.value == "fail" for findings in found.values() for one in findings):
         raise typer.Exit(1)
-
-
-def _load(
-    file: Path | None,
-    consumer_configs: Sequence[Path],
-    producer_config: Path | None,
-    include: str | None,
-    clusters: Sequence[str],
-) -> MirrorSettings:
-    from sparkmirror.config.mm1 import load_mm1  # noqa: PLC0415
-    from sparkmirror.config.mm2 import load_mm2  # noqa: PLC0415
-
-    if file is not None and not consumer_configs and producer_config is None and include is None:
-        return load_mm2(file, clusters=clusters)
-    if file is None and consumer_configs and producer_config is not None:
-        from sparkmirror.wire.zookeeper import find_brokers  # noqa: PLC0415
-
-        return load_mm1(
-            consumer_configs, producer_config, include=include, find_brokers=find_brokers
-        )
-    raise ConfigError(
-        "the files are not clear.",
-        where="FILE",
-        do="Name one MirrorMaker 2 file, or --consumer.config, --producer.config and --include.",
-    )
 
 
 def _examine(settings: MirrorSettings, *, rate_bytes_s: float) -> dict[str, list[Finding]]:

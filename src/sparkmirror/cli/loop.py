@@ -298,6 +298,7 @@ class RunLoop:
             )
             return self._failed([error], 1)
         self._settle(SETTLE_ONCE_S)
+        self._finish_groups()
         views = self._finish("done")
         halted = [
             f"{view.flow} {key}: {halt.code}: {halt.reason}"
@@ -334,6 +335,8 @@ class RunLoop:
         if self._drain.error is not None or late:
             failures.append(self._drain_failure())
         self._settle(SETTLE_DRAIN_S)
+        if not failures:
+            self._finish_groups()
         self._finish("ended" if failures else "drained: all that was read is written")
         asked = self._stop_signal is not None or self._figures.drained
         code = self._stop_exit_code() if asked else 1
@@ -351,6 +354,15 @@ class RunLoop:
             do="Nothing is lost: what the target had not acknowledged is read again by the next"
             " run.",
         )
+
+    def _finish_groups(self) -> None:
+        """Where consumer groups stand, now that all is written; bounded by the control plane."""
+        assert self._control is not None
+        finishing = _Background(self._control.finish, "sparkmirror-finish")
+        while not finishing.done:
+            self._step(AWAIT_STEP_S)
+        if finishing.error is not None:
+            _log.warning("the last checkpoints: %s", finishing.error)
 
     def _finish(self, phase: str) -> list[FlowView]:
         """Stop everything and show the summary."""

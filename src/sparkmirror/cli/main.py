@@ -211,15 +211,21 @@ def version() -> None:
 # Typer of that name is a group of commands.
 _VERBS = {
     "acls": "sparkmirror.cli.acls",
+    "clusters": "sparkmirror.cli.clusters",
     "config": "sparkmirror.cli.config",
     "demo": "sparkmirror.cli.demo",
+    "discover": "sparkmirror.cli.discover",
     "doctor": "sparkmirror.cli.doctor",
     "drain": "sparkmirror.cli.drain",
     "lag": "sparkmirror.cli.lag",
     "migrate-config": "sparkmirror.cli.migrate_config",
+    "offsets": "sparkmirror.cli.offsets",
     "pause": "sparkmirror.cli.pause",
+    "plan": "sparkmirror.cli.plan",
     "resume": "sparkmirror.cli.resume",
     "status": "sparkmirror.cli.status",
+    "topics": "sparkmirror.cli.topics",
+    "verify": "sparkmirror.cli.verify",
 }
 
 

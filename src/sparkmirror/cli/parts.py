@@ -113,6 +113,9 @@ class ControlPart(Protocol):
     def events(self) -> list[str]:
         """Notices since the last call."""
 
+    def finish(self) -> None:
+        """When the queries have ended in order: the last checkpoints and group offsets."""
+
     def stop(self) -> None:
         """End the threads and connections."""
 

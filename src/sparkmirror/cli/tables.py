@@ -14,7 +14,7 @@ _WIDTH_MAX = 50
 
 
 class Format(StrEnum):
-    """How a command prints what it found."""
+    """A table for people, or one JSON object."""
 
     TABLE = "table"
     JSON = "json"

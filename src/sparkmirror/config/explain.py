@@ -101,7 +101,8 @@ def explain(path: Path, *, clusters: Sequence[str] = (), flows: Sequence[str] = 
 def _flow(file: Mm2File, flow: FlowSettings, literal: Mapping[str, str]) -> Iterator[Effective]:
     source, target = flow.source.alias, flow.target.alias
     clients = client_configs(file.raw, source, target)
-    parts: tuple[tuple[Part, Mapping[str, Entry], ClusterClient | None], ...] = (
+    syncs, checkpoints = flow.offset_syncs, flow.checkpoints
+    parts: list[tuple[Part, Mapping[str, Entry], ClusterClient | None]] = [
         (Part.FLOW, connector_config(file.raw, source, target), None),
         (Part.CONSUMER, clients["consumer"], flow.source),
         (Part.PRODUCER, clients["producer"], flow.target),
@@ -109,11 +110,15 @@ def _flow(file: Mm2File, flow: FlowSettings, literal: Mapping[str, str]) -> Iter
         (Part.TARGET_ADMIN, clients["target admin"], flow.target_admin),
         (Part.WORKER, worker_config(file.raw, source, target), None),
         (Part.OWN, own_settings(file.raw, flow.name), None),
-    )
+    ]
+    if checkpoints.enabled:
+        parts.insert(5, (Part.CHECKPOINTS, clients["checkpoints"], checkpoints.client))
+    if syncs.enabled:
+        parts.insert(5, (Part.SYNCS, clients["offset syncs"], syncs.client))
     ignored = {use.entry.key: _ignored(use.setting, use.ignored) for use in file.uses}
     for part, conf, client in parts:
         for row in _rows(part):
-            places = given(file.raw, part, row.name, source, target)
+            places = given(file.raw, part, row.name, source, target, syncs.location)
             entry = conf.get(row.name)
             if places:
                 yield _from_file(part, row, places, ignored, literal, flow)
@@ -144,7 +149,7 @@ def _counts(part: Part, row: Setting, conf: Mapping[str, Entry]) -> bool:
     """Whether a setting that nobody gave has any effect in this part."""
     if row.status is not Status.SUPPORTED:
         return False
-    if part is Part.CONSUMER and mm1_only("consumer", row.name):
+    if part in (Part.CONSUMER, Part.CHECKPOINTS) and mm1_only("consumer", row.name):
         return False
     return not (row.name.startswith(("ssl.", "sasl.")) and idle_reason(row.name, conf))
 
@@ -202,6 +207,8 @@ def _adapted(part: Part, row: Setting, flow: FlowSettings) -> tuple[str, str] | 
             Part.PRODUCER: flow.target,
             Part.SOURCE_ADMIN: flow.source_admin,
             Part.TARGET_ADMIN: flow.target_admin,
+            Part.SYNCS: flow.offset_syncs.client,
+            Part.CHECKPOINTS: flow.checkpoints.client,
         }.get(part)
         return (client.client_id, "") if client is not None else None
     return None

@@ -29,6 +29,7 @@ from sparkmirror.config.mm2_groups import (
     heartbeat_settings,
     offset_sync_settings,
 )
+from sparkmirror.config.overlaps import Lane, check_names
 from sparkmirror.config.properties import Entry, load_properties
 from sparkmirror.config.providers import resolve
 from sparkmirror.config.scoping import (
@@ -108,7 +109,7 @@ def read_mm2(path: Path, *, clusters: Sequence[str] = ()) -> Mm2File:
     warnings = [
         *sorted(by_line, key=_line),
         *remarks.ignored_keys(uses, str(path)),
-        *remarks.loops(flows, str(path)),
+        *check_names([_lane(raw, *pair) for pair in enabled], str(path)),
     ]
     settings = MirrorSettings(
         flows=flows,
@@ -348,6 +349,12 @@ def _flow(raw: Mapping[str, Entry], source: str, target: str, path: str) -> Flow
         offset_storage_partitions=storage.integer("offset.storage.partitions"),
         offset_storage_replication_factor=storage.integer("offset.storage.replication.factor"),
     )  # fmt: skip
+
+
+def _lane(raw: Mapping[str, Entry], source: str, target: str) -> Lane:
+    flow = Reader(connector_config(raw, source, target), Scope.CONNECTOR)
+    own = Reader(own_settings(raw, f"{source}->{target}"), Scope.SPARKMIRROR)
+    return Lane(source, target, _policy(flow), _topics(flow, own))
 
 
 def client_configs(

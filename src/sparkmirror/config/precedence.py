@@ -23,6 +23,8 @@ class Part(Enum):
     PRODUCER = "target producer"
     SOURCE_ADMIN = "source admin"
     TARGET_ADMIN = "target admin"
+    SYNCS = "offset syncs producer"
+    CHECKPOINTS = "checkpoints consumer"
     WORKER = "worker"
     OWN = "sparkmirror"
 
@@ -38,15 +40,28 @@ _SCOPES = {
     Part.PRODUCER: Scope.PRODUCER,
     Part.SOURCE_ADMIN: Scope.ADMIN,
     Part.TARGET_ADMIN: Scope.ADMIN,
+    Part.SYNCS: Scope.PRODUCER,
+    Part.CHECKPOINTS: Scope.CONSUMER,
     Part.WORKER: Scope.WORKER,
     Part.OWN: Scope.SPARKMIRROR,
 }
 
 
-def spellings(part: Part, key: str, source: str, target: str) -> tuple[str, ...]:
+_CLIENTS = {
+    Part.CONSUMER: ("source", "consumer"),
+    Part.CHECKPOINTS: ("target", "consumer"),
+    Part.SOURCE_ADMIN: ("source", "admin"),
+    Part.TARGET_ADMIN: ("target", "admin"),
+}
+
+
+def spellings(
+    part: Part, key: str, source: str, target: str, syncs_on: str = "source"
+) -> tuple[str, ...]:
     """Every full key that can give ``key`` of ``part`` in flow ``source->target``.
 
-    Strongest first: of those that the file has, the first one counts.
+    Strongest first: of those that the file has, the first one counts. ``syncs_on``: the side of the
+    offset-syncs topic.
     """
     flow = f"{source}->{target}"
     shared = key in CLIENT_SET
@@ -61,8 +76,8 @@ def spellings(part: Part, key: str, source: str, target: str) -> tuple[str, ...]
     if part is Part.PRODUCER:
         producer = (f"{flow}.producer.override.{key}", f"{target}.producer.{key}")
         return (*producer, f"{target}.{key}", key) if shared else producer
-    side, alias = ("target", target) if part is Part.TARGET_ADMIN else ("source", source)
-    client = "consumer" if part is Part.CONSUMER else "admin"
+    side, client = (syncs_on, "producer") if part is Part.SYNCS else _CLIENTS[part]
+    alias = source if side == "source" else target
     own: tuple[str, ...] = (f"{flow}.{side}.{client}.{key}", f"{alias}.{client}.{key}")
     # Weaker than the cluster's own settings, although it names the flow: so it is in Java.
     weak: tuple[str, ...] = (f"{flow}.{client}.{key}",)
@@ -73,10 +88,16 @@ def spellings(part: Part, key: str, source: str, target: str) -> tuple[str, ...]
 
 
 def given(
-    raw: Mapping[str, Entry], part: Part, key: str, source: str, target: str
+    raw: Mapping[str, Entry],
+    part: Part,
+    key: str,
+    source: str,
+    target: str,
+    syncs_on: str = "source",
 ) -> tuple[Entry, ...]:
     """The entries of the file for one setting, the one that counts first."""
-    return tuple(raw[name] for name in spellings(part, key, source, target) if name in raw)
+    every = spellings(part, key, source, target, syncs_on)
+    return tuple(raw[name] for name in every if name in raw)
 
 
 def scope_of(spelling: str, key: str) -> str:
@@ -97,10 +118,14 @@ _FLOW_CLIENTS = (
     "source.consumer",
     "source.admin",
     "target.admin",
+    "target.consumer",
+    "source.producer",
+    "target.producer",
     "source.cluster",
     "target.cluster",
     "producer.override",
     "consumer",
+    "producer",
     "admin",
 )
 

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 
 from sparkmirror.config.keys import KeyUse, Lost
 from sparkmirror.config.properties import Entry
 from sparkmirror.config.settings import Status
-from sparkmirror.model import FlowSettings
 
-__all__ = ["ignored_keys", "loops", "lost_keys", "repeated_elements"]
-
-_REGEX_MARKS = frozenset("*+?[](){}|^$\\")
+__all__ = ["ignored_keys", "lost_keys", "repeated_elements"]
 
 
 def ignored_keys(uses: Iterable[KeyUse], path: str) -> list[str]:
@@ -47,53 +44,3 @@ def repeated_elements(entries: Iterable[tuple[Entry, Sequence[str]]]) -> list[st
             named = "[hidden]" if entry.secret else ", ".join(repeated)
             lines.append(f"{entry.where}: {entry.key} names more than once: {named}.")
     return lines
-
-
-def loops(flows: Sequence[FlowSettings], path: str) -> list[str]:
-    """A line for every ring of flows in which topics keep their names and come back."""
-    ways = {
-        flow.source.alias: [
-            other
-            for other in flows
-            if other.source.alias == flow.source.alias and other.policy.kind == "identity"
-        ]
-        for flow in flows
-    }
-    rings: dict[frozenset[str], str] = {}
-    for flow in flows:
-        if flow.policy.kind == "identity":
-            ring = _way_back(flow, ways)
-            if ring:
-                rings.setdefault(frozenset(ring), "->".join([*ring, ring[0]]))
-    return [
-        f"{path}: IdentityReplicationPolicy keeps topic names, and the flows {ring} lead in a "
-        "circle: a topic that all of them mirror goes round without end. Give the flows topics "
-        "that do not overlap, or use DefaultReplicationPolicy."
-        for ring in rings.values()
-    ]
-
-
-def _way_back(first: FlowSettings, ways: Mapping[str, Sequence[FlowSettings]]) -> list[str]:
-    """Aliases of the shortest ring that ``first`` is part of, ``[]`` if there is none."""
-    home = first.source.alias
-    queue = [[first]]
-    seen = {first.target.alias}
-    while queue:
-        path = queue.pop(0)
-        for flow in ways.get(path[-1].target.alias, ()):
-            if not _may_overlap(path[-1], flow):
-                continue
-            if flow.target.alias == home:
-                return [each.source.alias for each in [*path, flow]]
-            if flow.target.alias not in seen:
-                seen.add(flow.target.alias)
-                queue.append([*path, flow])
-    return []
-
-
-def _may_overlap(one: FlowSettings, other: FlowSettings) -> bool:
-    """Whether some topic may be mirrored by both; plain names are compared, regexes may always."""
-    include, other_include = one.topics.include, other.topics.include
-    if _REGEX_MARKS & set("".join(include + other_include)):
-        return bool(include and other_include)
-    return bool(set(include) & set(other_include))

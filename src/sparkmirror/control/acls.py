@@ -32,7 +32,7 @@ class ObservedAcls:
 def observe_acls(source: Cluster, target: Cluster) -> ObservedAcls:
     """Ask both clusters; the target only if there is anything to compare. Raises `MirrorError`."""
     found = source.topic_acls()
-    return ObservedAcls(found, target.topic_acls() if found else ())
+    return ObservedAcls(found, target.topic_acls(operation="Alter") if found else ())
 
 
 def wanted_acls(source: Iterable[AclBinding], topics: FlowTopics) -> Iterator[AclBinding]:

@@ -98,7 +98,7 @@ def observe_configs(source: Cluster, target: Cluster, remote: Mapping[str, str])
     Raises `MirrorError` when a cluster does not answer. Topics that are gone meanwhile are errors
     of these topics.
     """
-    there = target.topic_configs(remote.values())
+    there = target.topic_configs(remote.values(), operation="AlterConfigs")
     return ObservedConfigs(
         remote,
         source.topic_configs(remote),

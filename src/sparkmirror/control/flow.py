@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 from sparkmirror.control.acls import AclSync
 from sparkmirror.control.configs import ConfigSync
+from sparkmirror.control.groups import GroupClusters, GroupsJob, create_offset_topics
 from sparkmirror.control.internal import create_internal_topics, offset_storage_topic
 from sparkmirror.control.positions import check_group_is_free, seed_positions
 from sparkmirror.control.topics import (
@@ -27,7 +28,13 @@ from sparkmirror.control.topics import (
     plan_topics,
 )
 from sparkmirror.errors import ConfigError, Denied, MirrorError, TopicError
-from sparkmirror.model import FlowSettings, MirrorMode, SlotProgress, TopicPartition
+from sparkmirror.model import (
+    ClusterClient,
+    FlowSettings,
+    MirrorMode,
+    SlotProgress,
+    TopicPartition,
+)
 from sparkmirror.observe.checkpoints import CheckpointTimes
 from sparkmirror.policy import FlowTopics
 from sparkmirror.wire.client import Cluster
@@ -85,10 +92,11 @@ class FlowControl:
         self._now_ms = now_ms
         self._wanted = FlowTopics(settings)
         self._clusters: list[Cluster] = []
-        self.source = self._cluster(settings, "source")
-        self.target = self._cluster(settings, "target")
-        self.source_admin = self._cluster(settings, "source_admin")
-        self.target_admin = self._cluster(settings, "target_admin")
+        self.source = self._cluster(settings.source)
+        self.target = self._cluster(settings.target)
+        self.source_admin = self._cluster(settings.source_admin)
+        self.target_admin = self._cluster(settings.target_admin)
+        self.groups = self._groups_job() if settings.checkpoints.enabled else None
         self._writer = ControlTopicWriter(self.target, control_topic(settings))
         self._reader: ControlTopicReader | None = None
         self._lock = threading.Lock()
@@ -107,12 +115,29 @@ class FlowControl:
         )
         self._acl_sync = AclSync(settings, self.source_admin, self.target_admin, self._wanted, say)
         self._started_ms = now_ms()
-        self.checkpoint_times = CheckpointTimes()
-        """How long checkpoints take; whoever writes them records it."""
 
-    def _cluster(self, settings: FlowSettings, role: str) -> Cluster:
-        """The client of ``role``; roles that differ only in the client's name share one."""
-        client = getattr(settings, role)
+    @property
+    def checkpoint_times(self) -> CheckpointTimes:
+        """How long checkpoints take."""
+        return CheckpointTimes() if self.groups is None else self.groups.times
+
+    def _groups_job(self) -> GroupsJob:
+        checkpoints = self._cluster(self.settings.checkpoints.client or self.settings.target)
+        clusters = GroupClusters(
+            source_admin=self.source_admin,
+            target_admin=self.target_admin,
+            target=self.target,
+            syncs=self.source if self._syncs_are_on_source else checkpoints,
+            checkpoints=checkpoints,
+        )
+        return GroupsJob(self.settings, clusters, self._say)
+
+    @property
+    def _syncs_are_on_source(self) -> bool:
+        return self.settings.offset_syncs.location == "source"
+
+    def _cluster(self, client: ClusterClient) -> Cluster:
+        """The cluster behind ``client``; clients that differ only in their name share one."""
         for known in self._clusters:
             if replace(known.client, client_id=client.client_id) == client:
                 return known
@@ -138,9 +163,13 @@ class FlowControl:
         self._warn_of_java()
         for line in create_internal_topics(self.target_admin, self.settings):
             self._say(line)
+        self._prepare_offset_topics()
         assignment = self._look()
         if not assignment.partitions:
-            self._say(f"{self.name}: no topic on {self.source.alias} matches; waiting for one")
+            self._say(
+                f"{self.name}: no topic on {self.source.alias} matches, or its principal has "
+                "neither Read nor Describe on it; waiting for one"
+            )
         seeding = seed_positions(self._position_keeper, self.settings, assignment)
         if seeding.seeded:
             count = len(seeding.seeded)
@@ -155,6 +184,18 @@ class FlowControl:
         if self._once:
             self._frozen = self._freeze(assignment)
         self._adopt(assignment, CommandKind.RUN)
+
+    def _prepare_offset_topics(self) -> None:
+        """Records are mirrored without these topics too, so trouble with them is a notice."""
+        if not self.settings.offset_syncs.enabled:
+            return
+        admin = self.source_admin if self._syncs_are_on_source else self.target_admin
+        try:
+            told = create_offset_topics(self.settings, admin, self.target_admin)
+        except MirrorError as error:
+            told = f"{self.name}: no offset syncs, and so no checkpoints: {error}"
+        for line in filter(None, told.split("\n")):
+            self._say(line)
 
     def _refuse_mirroring_onto_itself(self) -> None:
         source, target = self.source_admin.describe(), self.target_admin.describe()
@@ -395,5 +436,7 @@ class FlowControl:
     def close(self) -> None:
         """Close all connections. Raises `MirrorError` when one does not close in peace."""
         self.forget_reader()
+        if self.groups is not None:
+            self.groups.close()
         for cluster in self._clusters:
             cluster.close()

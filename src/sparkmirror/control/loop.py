@@ -11,6 +11,8 @@ from functools import partial
 from typing import TypeVar
 
 from sparkmirror.control.flow import FlowControl, SyncJob
+from sparkmirror.control.groups import GroupsJob
+from sparkmirror.control.heartbeats import HeartbeatJob
 from sparkmirror.control.topics import Assignment
 from sparkmirror.errors import MirrorError
 from sparkmirror.model import ClusterClient, MirrorSettings, SlotProgress, TopicPartition
@@ -35,6 +37,7 @@ _REPORT_INTERVAL_S = 10.0
 _LAST_REPORT_S = 0.7
 _DRAIN_TIMEOUT_S = 2.0
 _STOP_TIMEOUT_S = 3.0
+_FINISH_TIMEOUT_S = 4.0
 _EVENTS_MAX = 1_000
 
 
@@ -60,6 +63,7 @@ class ControlLoop:
             if flow.enabled
         }
         self._wake = {name: threading.Event() for name in self._flows}
+        self._heartbeats = [HeartbeatJob(beats, self._say) for beats in settings.heartbeats]
 
     # --- start and stop ---------------------------------------------------------------------
 
@@ -82,8 +86,14 @@ class ControlLoop:
             self._run(f"report-{name}", flow.report, lambda: _REPORT_INTERVAL_S)
             if not self._once:
                 self._spawn(f"topics-{name}", partial(self._follow_topics, flow))
+                if flow.groups is not None:
+                    groups = flow.groups
+                    self._run(f"groups-{name}", groups.tick, partial(_pause_s, groups))
             for job in flow.sync_jobs():
                 self._sync(f"{job.name}-{name}", job)
+        for beats in self._heartbeats:
+            interval_s = float(beats.settings.interval_s)
+            self._run(f"heartbeats-{beats.settings.name}", beats.beat, partial(float, interval_s))
 
     def drain(self) -> None:
         """Tell the slots of all flows to write what they have and end; at most two seconds.
@@ -101,6 +111,25 @@ class ControlLoop:
             if thread.is_alive():
                 self._say(f"{thread.name}: the target takes no commands at present")
 
+    def finish(self) -> None:
+        """The last checkpoints and group offsets, once the slots have written all they had.
+
+        What fails is told in `events`: the records are all there, and the next run goes on.
+        """
+        jobs = [
+            self._spawn(f"groups-{name}", partial(self._finish_groups, name, flow.groups))
+            for name, flow in self._flows.items()
+            if flow.groups is not None
+        ]
+        deadline = time.monotonic() + _FINISH_TIMEOUT_S
+        for job in jobs:
+            job.join(max(0.0, deadline - time.monotonic()))
+            if job.is_alive():
+                self._say(f"{job.name}: the last checkpoints took too long and are left out")
+
+    def _finish_groups(self, name: str, groups: GroupsJob) -> None:
+        self._attempt(f"groups-{name}", groups.finish, told=False)
+
     def stop(self) -> None:
         """End the threads and close the connections; takes a few seconds at most."""
         self._stopping.set()
@@ -115,6 +144,8 @@ class ControlLoop:
                 flow.close()
             except MirrorError as error:
                 log.debug("closing %s: %s", name, error)
+        for beats in self._heartbeats:
+            beats.close()
 
     def _say_farewell(self) -> None:
         """A last report of each flow that had begun, if the target takes it without delay."""
@@ -290,6 +321,10 @@ class ControlLoop:
 
 def _ends_interval_s(flow: FlowControl) -> float:
     return max(_ENDS_INTERVAL_S, len(flow.assignment().partitions) / _ENDS_PARTITIONS_PER_S)
+
+
+def _pause_s(groups: GroupsJob) -> float:
+    return groups.pause_s
 
 
 def _in_parallel(job: Callable[[T], object], items: Sequence[T]) -> None:

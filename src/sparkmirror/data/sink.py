@@ -12,7 +12,7 @@ import os
 import select
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -130,6 +130,7 @@ class SlotSink:
         self._paused = False
         self._topic_ids: dict[str, str] = {}
         self._lanes: dict[TopicPartition, _Lane] = {}
+        self._own_halts: set[str] = set()
         self._latency = Histogram()
         self._latency_ms_sum = 0
         self._frames: FrameReader | None = None
@@ -314,12 +315,21 @@ class SlotSink:
                 self._advance(pending.lane)
         halts = self._producer.halts
         if halts:
+            self._note_own_topics(halts)
             for lane in self._lanes.values():
                 halt = halts.get(lane.target)
                 if halt is not None and lane.halt is None:
                     lane.halt = halt
                     lane.queue.clear()
                     log.error("%s", halt.reason)
+
+    def _note_own_topics(self, halts: Mapping[TopicPartition, Halt]) -> None:
+        """Say once why a topic of the mirror itself takes no records; its data goes on."""
+        targets = {lane.target.topic for lane in self._lanes.values()}
+        for tp, halt in halts.items():
+            if tp.topic not in targets and tp.topic not in self._own_halts:
+                self._own_halts.add(tp.topic)
+                log.error("flow %s: %s", self.flow.name, halt.reason)
 
     def _housekeep(self) -> None:
         now = time.monotonic()

@@ -24,15 +24,14 @@ from sparkmirror.errors import MirrorError
 from sparkmirror.model import ClusterClient, FlowSettings, ProduceSettings, TopicPartition
 from sparkmirror.offset_map import Run, extend_run
 from sparkmirror.offset_syncs import PartitionState
-from sparkmirror.policy import make_policy
 from sparkmirror.wire.connection import ConnectionLost
-from sparkmirror.wire.mirror_records import encode_offset_sync
+from sparkmirror.wire.mirror_records import encode_offset_sync, offset_syncs_topic
 from sparkmirror.wire.produce import Producer
 from sparkmirror.wire.records import Record, encode_batch
 from sparkmirror.wire.routes import Routes
 from sparkmirror.wire.runs import encode_run, runs_topic
 
-__all__ = ["Places", "SlotSyncs", "SyncSender", "offset_syncs_topic"]
+__all__ = ["Places", "SlotSyncs", "SyncSender"]
 
 log = logging.getLogger(__name__)
 
@@ -50,13 +49,6 @@ _PAUSE_S = 1.0
 _FLUSH_S = 5.0
 
 KeyValue = tuple[bytes, bytes | None]
-
-
-def offset_syncs_topic(flow: FlowSettings) -> str:
-    """Name of the offset-syncs topic: that of the cluster at the other end of it."""
-    on_source = flow.offset_syncs.location == "source"
-    other = flow.target.alias if on_source else flow.source.alias
-    return make_policy(flow.policy, flow.source.alias).offset_syncs_topic(other)
 
 
 @dataclass(slots=True, eq=False)

@@ -104,7 +104,7 @@ class ControlWatch:
         return True
 
     def catch_up(self, timeout_s: float = 30.0) -> None:
-        """Read commands up to their present end. Raises TimeoutError."""
+        """Read commands up to their present end. Raises TimeoutError, at once when denied."""
         self.start(timeout_s)
         deadline = time.monotonic() + timeout_s
         caught_up = False
@@ -115,6 +115,9 @@ class ControlWatch:
                     "cannot be read"
                 )
             self.fetcher.send()
+            halt = self.fetcher.halts.get(self._commands)
+            if halt is not None:
+                raise TimeoutError(f"cluster {self.flow.target.alias}: {halt.reason}")
             sockets = self.fetcher.sockets()
             if not sockets:
                 time.sleep(0.05)

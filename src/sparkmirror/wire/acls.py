@@ -32,8 +32,11 @@ _SECURITY_DISABLED = 54
 _BINDINGS_PER_REQUEST = 500
 
 
-def describe_topic_acls(link: Link) -> tuple[AclBinding, ...] | None:
-    """All ACLs on topics, sorted; None when the cluster has no authorizer. Raises `MirrorError`."""
+def describe_topic_acls(link: Link, operation: str) -> tuple[AclBinding, ...] | None:
+    """All ACLs on topics, sorted; None when the cluster has no authorizer. Raises `MirrorError`.
+
+    ``operation``: what an error advises to grant.
+    """
     response = link.request(
         partial(
             DescribeAclsRequest,
@@ -47,7 +50,7 @@ def describe_topic_acls(link: Link) -> tuple[AclBinding, ...] | None:
         ),
         "describing ACLs",
         check=_unless_disabled,
-        needs="Describe on the Cluster",
+        needs=f"{operation} on the Cluster",
     )
     if response.error_code == _SECURITY_DISABLED:
         return None

@@ -11,7 +11,8 @@ from __future__ import annotations
 import struct
 from dataclasses import dataclass
 
-from sparkmirror.model import TopicPartition
+from sparkmirror.model import FlowSettings, TopicPartition
+from sparkmirror.policy import make_policy
 
 __all__ = [
     "Checkpoint",
@@ -22,6 +23,7 @@ __all__ = [
     "encode_checkpoint",
     "encode_heartbeat",
     "encode_offset_sync",
+    "offset_syncs_topic",
 ]
 
 _VERSION = 0
@@ -54,6 +56,13 @@ class Checkpoint:
     upstream: int
     downstream: int
     metadata: str = ""
+
+
+def offset_syncs_topic(flow: FlowSettings) -> str:
+    """Name of the offset-syncs topic: that of the cluster at the other end of it."""
+    on_source = flow.offset_syncs.location == "source"
+    other = flow.target.alias if on_source else flow.source.alias
+    return make_policy(flow.policy, flow.source.alias).offset_syncs_topic(other)
 
 
 def encode_heartbeat(heartbeat: Heartbeat) -> tuple[bytes, bytes]:

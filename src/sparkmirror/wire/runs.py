@@ -9,21 +9,25 @@ MirrorMaker 2's ``mm2.*\.internal``, so no mirror carries it on and no client ta
 ======================================  ==================================================
 key (JSON)                              value (JSON)
 ======================================  ==================================================
-``[topic, partition, source offset]``   ``[target offset, records]``; null forgets the run
+``[topic, partition, source offset]``   ``[target offset, records]``; null forgets the row
 ======================================  ==================================================
 
-A run that grows is written again under its key. Rows are read in log order: a later row takes
-precedence where two overlap (`sparkmirror.offset_map`). Pure: no sockets here.
+A run that grows is written again under its key, and a later row takes precedence where two overlap
+(`sparkmirror.offset_map`). The driver writes several old rows anew as one, with a third element 1:
+such a row is *merged* and stands for knowledge older than any other row's, wherever it is in the
+log. Pure: no sockets here.
 """
 
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 from sparkmirror.model import FlowSettings, TopicPartition
 from sparkmirror.offset_map import Run
 
-__all__ = ["decode_run", "encode_forgotten_run", "encode_run", "runs_topic"]
+__all__ = ["RunRow", "decode_run", "encode_forgotten_run", "encode_run", "runs_topic"]
 
 _OFFSET_MAX = 2**63 - 1
 
@@ -33,9 +37,20 @@ def runs_topic(flow: FlowSettings) -> str:
     return f"mm2-sparkmirror-runs.{flow.source.alias}.internal"
 
 
-def encode_run(source: TopicPartition, run: Run) -> tuple[bytes, bytes]:
+@dataclass(frozen=True, slots=True)
+class RunRow:
+    """One row; ``run`` None forgets what was written under its key."""
+
+    source: TopicPartition
+    start: int
+    run: Run | None
+    merged: bool = False
+
+
+def encode_run(source: TopicPartition, run: Run, *, merged: bool = False) -> tuple[bytes, bytes]:
     """Key and value of one run."""
-    return _key(source, run.source), _pack([run.target, run.length])
+    value = [run.target, run.length, 1] if merged else [run.target, run.length]
+    return _key(source, run.source), _pack(value)
 
 
 def encode_forgotten_run(source: TopicPartition, start: int) -> tuple[bytes, None]:
@@ -43,33 +58,28 @@ def encode_forgotten_run(source: TopicPartition, start: int) -> tuple[bytes, Non
     return _key(source, start), None
 
 
-def decode_run(
-    key: bytes | None, value: bytes | None
-) -> tuple[TopicPartition, int, Run | None] | None:
-    """Source partition, first source offset, and the run (None = forgotten).
-
-    None when the record is no valid row.
-    """
+def decode_run(key: bytes | None, value: bytes | None) -> RunRow | None:
+    """The row in a record, None when it holds none."""
     try:
         topic, partition, start = json.loads(key or b"")
         if not isinstance(topic, str) or not (_is_offset(partition) and _is_offset(start)):
             return None
         source = TopicPartition(topic, partition)
         if value is None:
-            return source, start, None
-        target, length = json.loads(value)
+            return RunRow(source, start, None)
+        target, length, *rest = json.loads(value)
     except (ValueError, TypeError, RecursionError):
         return None
     if not (_is_offset(target) and _is_offset(length)) or not length:
         return None
-    return source, start, Run(start, target, length)
+    return RunRow(source, start, Run(start, target, length), merged=rest == [1])
 
 
 def _key(source: TopicPartition, start: int) -> bytes:
     return _pack([source.topic, source.partition, start])
 
 
-def _pack(document: list[object]) -> bytes:
+def _pack(document: Sequence[object]) -> bytes:
     return json.dumps(document, separators=(",", ":"), ensure_ascii=False).encode()
 
 

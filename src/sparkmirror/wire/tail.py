@@ -78,8 +78,17 @@ class TopicTail:
         After ``within_s`` the rest is left, with a warning in the log. Raises `TopicError` when no
         progress is made for a request timeout.
         """
-        deadline = time.monotonic() + within_s
         waiting = {tp: end for tp, (start, end) in self._ranges.items() if start < end}
+        yield from self._read(waiting, within_s)
+
+    def read_to(self, ends: Mapping[TopicPartition, int]) -> Iterator[Record]:
+        """Every record from the present place up to ``ends``; raises as `read_to_end`."""
+        yield from self._read({tp: end for tp, end in ends.items() if self._position(tp) < end})
+
+    def _read(
+        self, waiting: dict[TopicPartition, int], within_s: float = math.inf
+    ) -> Iterator[Record]:
+        deadline = time.monotonic() + within_s
         stalled_at = time.monotonic() + self._client.request_timeout_ms / 1000
         while waiting:
             before = {tp: self._position(tp) for tp in waiting}
@@ -145,8 +154,15 @@ class TopicWriter:
         self._leaders = leaders
         self._lock = threading.Lock()
 
-    def write(self, topic: str, records: Iterable[tuple[int, bytes, bytes | None]]) -> int:
+    def write(
+        self,
+        topic: str,
+        records: Iterable[tuple[int, bytes, bytes | None]],
+        timestamp_ms: int | None = None,
+    ) -> int:
         """Write ``(partition, key, value)`` in order; returns the count once all are acknowledged.
+
+        ``timestamp_ms``: of all records, default now.
 
         Raises `MirrorError` when one is refused or unacknowledged after the request timeout; those
         before it have been written.
@@ -157,7 +173,8 @@ class TopicWriter:
             closes = self._link.closes
             for partition, batch in _batches(records):
                 tp = TopicPartition(topic, partition)
-                data = record_batch(batch, int(time.time() * 1000))
+                time_ms = int(time.time() * 1000) if timestamp_ms is None else timestamp_ms
+                data = record_batch(batch, time_ms)
                 self._write_batch(tp, data, deadline, closes)
                 count += len(batch)
         return count

@@ -14,6 +14,7 @@ __all__ = [
     "Committed",
     "ConfigEntry",
     "GroupMember",
+    "GroupView",
     "NewTopic",
     "TopicOutcome",
     "TopicView",
@@ -114,6 +115,14 @@ class Committed:
     offset: int
     metadata: str = ""
     leader_epoch: int = -1
+
+
+@dataclass(frozen=True, slots=True)
+class GroupView:
+    """A consumer group. ``state``: Kafka's name (``Empty``, ``Stable``, …), empty when unknown."""
+
+    name: str
+    state: str
 
 
 @dataclass(frozen=True, slots=True)
