@@ -26,7 +26,7 @@ docs: $(STAMP)
 	$(BIN)/python -m sparkmirror.config.docs docs/settings.md
 	$(BIN)/python -m sparkmirror.observe.catalog docs/metrics.md
 
-# Ten minutes of hostile answers; FUZZ="--seconds 60 records" shortens it.
+# Ten processor-minutes of hostile answers; FUZZ="--seconds 60 records" shortens it.
 fuzz: $(STAMP)
 	$(BIN)/python -m tests.fuzz.run $(FUZZ)
 
