@@ -128,6 +128,7 @@ class _Planner(DataSourceStreamReader, SupportsTriggerAvailableNow):
             run_id=run_id,
             ends=assignment.ends if self._once else None,
             control_offset=watch.offset,
+            paused=watch.paused,
         )
         return [_Slot(plan) for plan in plans]
 

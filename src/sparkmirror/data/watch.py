@@ -17,6 +17,7 @@ from sparkmirror.wire.signals import (
     AssignmentCollector,
     AssignmentDocument,
     Command,
+    CommandKind,
     control_topic,
     decode_command,
     decode_progress,
@@ -31,14 +32,21 @@ class ControlWatch:
     """Follows one flow's commands, assignment and (for a slot) what its sink has to say.
 
     ``slot`` is None in the planner, which reads commands from the beginning; a slot starts at
-    ``offset`` and also hears which of its partitions the sink has given up.
+    ``offset``, where the flow was ``paused`` or not, and also hears which of its partitions the
+    sink has given up.
     """
 
     def __init__(
-        self, flow: FlowSettings, *, slot: int | None = None, offset: int | None = None
+        self,
+        flow: FlowSettings,
+        *,
+        slot: int | None = None,
+        offset: int | None = None,
+        paused: bool = False,
     ) -> None:
         self.flow = flow
         self.slot = slot
+        self.paused = paused
         self.command: Command | None = None
         self.assignment: AssignmentDocument | None = None
         self.halts: dict[TopicPartition, Halt] = {}
@@ -88,7 +96,7 @@ class ControlWatch:
         return True
 
     def catch_up(self, timeout_s: float = 30.0) -> None:
-        """Read commands up to their present end. Raises TimeoutError."""
+        """Read commands up to their present end. Raises TimeoutError, at once when denied."""
         self.start(timeout_s)
         deadline = time.monotonic() + timeout_s
         caught_up = False
@@ -99,6 +107,9 @@ class ControlWatch:
                     "cannot be read"
                 )
             self.fetcher.send()
+            halt = self.fetcher.halts.get(self._commands)
+            if halt is not None:
+                raise TimeoutError(f"cluster {self.flow.target.alias}: {halt.reason}")
             sockets = self.fetcher.sockets()
             if not sockets:
                 time.sleep(0.05)
@@ -138,7 +149,11 @@ class ControlWatch:
             self.assignment = document
             return
         command = decode_command(key, value)
-        if command is not None and command.flow == self.flow.name:
+        if command is None or command.flow != self.flow.name:
+            return
+        if command.kind.pauses:
+            self.paused = command.kind is CommandKind.PAUSE
+        else:
             self.command = command
 
     def close(self) -> None:

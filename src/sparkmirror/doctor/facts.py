@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
-from sparkmirror.control.topics import config_to_create_with
+from sparkmirror.control.configs import config_to_create_with
 from sparkmirror.errors import MirrorError
 from sparkmirror.model import FlowSettings, TopicPartition
 from sparkmirror.policy import FlowTopics
@@ -105,7 +105,7 @@ def look_at_target(target: Inspector, flow: FlowSettings, source: SourceFacts) -
 
 def _wanted_configs(source: SourceFacts, topic: str, flow: FlowSettings) -> dict[str, str]:
     configs = source.configs.get(topic, {})
-    return {} if isinstance(configs, MirrorError) else config_to_create_with(configs, flow)
+    return {} if isinstance(configs, MirrorError) else config_to_create_with(configs, flow)[0]
 
 
 def pairs(flow: FlowSettings, source: SourceFacts, target: TargetFacts) -> Iterator[Pair]:

@@ -14,6 +14,7 @@ from kafka.protocol.admin import (
     CreatePartitionsRequest,
     CreateTopicsRequest,
     DescribeConfigsRequest,
+    IncrementalAlterConfigsRequest,
 )
 from kafka.protocol.consumer import (
     FetchRequest,
@@ -28,6 +29,7 @@ from sparkmirror.model import TopicPartition
 from sparkmirror.wire.views import ConfigEntry, NewTopic, TopicView
 
 __all__ = [
+    "alter_configs_request",
     "by_topic",
     "commit_error",
     "commit_request",
@@ -48,6 +50,7 @@ __all__ = [
 
 _NO_ID = "00000000-0000-0000-0000-000000000000"
 _TOPIC_RESOURCE = 2
+_SET, _DELETE = 0, 1
 _UNKNOWN_TOPIC = 3
 _NOT_CONTROLLER = 41
 _COORDINATOR_MOVED = frozenset({14, 15, 16})
@@ -99,6 +102,29 @@ def describe_configs_request(names: Sequence[str], kind: int = _TOPIC_RESOURCE) 
         resources=[
             row(resource_type=kind, resource_name=name, configuration_keys=None) for name in names
         ]
+    )
+
+
+def alter_configs_request(changes: Mapping[str, Mapping[str, str | None]]) -> Any:
+    """Set these configs per topic; None removes the topic's own value. The rest stays."""
+    rows = IncrementalAlterConfigsRequest.AlterConfigsResource
+    return IncrementalAlterConfigsRequest(
+        resources=[
+            rows(
+                resource_type=_TOPIC_RESOURCE,
+                resource_name=topic,
+                configs=[
+                    rows.AlterableConfig(
+                        name=name,
+                        config_operation=_DELETE if value is None else _SET,
+                        value=value,
+                    )
+                    for name, value in configs.items()
+                ],
+            )
+            for topic, configs in changes.items()
+        ],
+        validate_only=False,
     )
 
 
