@@ -33,6 +33,8 @@ _REFUSED = {
     "rebalance.listener.args": "there is no rebalance listener to give them to",
 }
 
+_NOT_EXACT = "the group's offsets are on the source, and no transaction spans two clusters"
+
 # Options of 0.7 to 0.9 that tuned what no longer exists.
 _WITHOUT_EFFECT = {
     "new.consumer": "there is only one consumer",
@@ -147,6 +149,12 @@ def _add_supported(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_refused(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--exactly-once",
+        dest="exactly_once",
+        action="store_true",
+        help=f"Not supported: {_NOT_EXACT}.",
+    )
     for name, reason in _REFUSED.items():
         parser.add_argument(
             f"--{name}", dest=name, metavar="JAVA", help=f"Not supported: {reason}."
@@ -191,6 +199,13 @@ def _checked_include(options: argparse.Namespace) -> str | None:
             raise ConfigError(
                 f"This option is not supported: {reason}.", where=f"--{name}", do="Leave it out."
             )
+    if options.exactly_once:
+        raise ConfigError(
+            f"This option is not supported: {_NOT_EXACT}.",
+            where="--exactly-once",
+            do="Turn the files into a MirrorMaker 2 file with 'sparkmirror migrate-config', which "
+            "keeps positions on the target, and use 'sparkmirror run FILE --exactly-once'.",
+        )
     abort = options.abort_on_send_failure.strip().lower()
     if abort not in ("true", "false"):
         raise ConfigError(

@@ -15,6 +15,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from sparkmirror.control.acls import AclSync
+from sparkmirror.control.claim import claim_flow
 from sparkmirror.control.configs import ConfigSync
 from sparkmirror.control.groups import GroupClusters, GroupsJob, create_offset_topics
 from sparkmirror.control.internal import create_internal_topics, offset_storage_topic
@@ -164,6 +165,8 @@ class FlowControl:
         for line in create_internal_topics(self.target_admin, self.settings):
             self._say(line)
         self._prepare_offset_topics()
+        if self.settings.exactly_once:
+            claim_flow(self.target, self.settings, self._run_id)
         assignment = self._look()
         if not assignment.partitions:
             self._say(

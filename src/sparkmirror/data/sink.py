@@ -69,7 +69,7 @@ class SlotSummary:
 
 @dataclass(slots=True, eq=False)
 class _Pending:
-    """One chunk whose batches are on their way."""
+    """One chunk whose batches are on their way. ``kept``: its bytes, where they may be needed."""
 
     lane: _Lane
     next_offset: int
@@ -79,6 +79,7 @@ class _Pending:
     oldest_ms: int
     batches_left: int
     places: Places
+    kept: memoryview | None = None
 
     def note_ages(self, samples: Samples, now_ms: float) -> None:
         """Note how old the chunk's records are now."""
@@ -173,13 +174,16 @@ class SlotSink:
             _drop_producer(self.flow)
             raise
         finally:
-            self._positions.close()
+            self._close()
         return SlotSummary(
             self.slot,
             self.epoch,
             sum(lane.records for lane in self._lanes.values()),
             sum(lane.bytes for lane in self._lanes.values()),
         )
+
+    def _close(self) -> None:
+        self._positions.close()
 
     def _take(self, chunks: list[Chunk], records: memoryview, notes: dict[str, Any]) -> None:
         reference = notes.pop("at", None)
@@ -205,18 +209,23 @@ class SlotSink:
             lane.queue.append(pending)
             if chunk.size:
                 part = records[chunk.start : chunk.start + chunk.size]
-                cuts = split(part)
-                pending.batches_left = len(cuts)
+                cuts = self._write(pending, part)
                 pending.oldest_ms = oldest_ms(part, cuts, chunk.timestamp_ms)
-                self._batches += len(cuts)
                 if chunk.timestamp_ms >= 0:
                     pending.note_ages(lane.age, now_ms)
-                records_end = 0
-                for start, end in cuts:
-                    batch = part[start:end]
-                    records_end += record_count(batch)
-                    self._producer.append(lane.target, batch, (pending, records_end))
             self._advance(lane)
+
+    def _write(self, pending: _Pending, part: memoryview) -> list[tuple[int, int]]:
+        """Queue the batches of one chunk; where they are in it."""
+        cuts = split(part)
+        pending.batches_left = len(cuts)
+        self._batches += len(cuts)
+        target, records_end = pending.lane.target, 0
+        for start, end in cuts:
+            batch = part[start:end]
+            records_end += record_count(batch)
+            self._producer.append(target, batch, (pending, records_end))
+        return cuts
 
     def _advance(self, lane: _Lane) -> None:
         for done in lane.settle():
@@ -238,12 +247,10 @@ class SlotSink:
             self.slot, self.epoch = notes["slot"], notes["epoch"]
             self._topic_ids = notes["topic_ids"]
             self._frames = self._map_frames(notes["frames"])
-            for topic, partition, remote, position in notes["partitions"]:
+            for topic, partition, remote, position, committed in notes["partitions"]:
                 source = TopicPartition(topic, partition)
-                lane = _Lane(
-                    source, TopicPartition(remote, partition), position, position, position
-                )
-                self._lanes[source] = lane
+                target = TopicPartition(remote, partition)
+                self._lanes[source] = _Lane(source, target, position, committed, position)
             self._producer.routes.add_topics({lane.target.topic for lane in self._lanes.values()})
         self._paused = notes.get("paused", self._paused)
         if "errors" in notes:
@@ -343,8 +350,7 @@ class SlotSink:
             else:
                 if self._syncs is not None:
                     self._syncs.publish()
-        if now - self._last_progress >= _PROGRESS_S:
-            self._report(now)
+        self._report_if_due(now)
 
     def _commit(self) -> None:
         due = {
@@ -383,6 +389,10 @@ class SlotSink:
         return json.dumps({"source_topic_id": topic_id}) if topic_id else ""
 
     # -- reports ---------------------------------------------------------------------------
+
+    def _report_if_due(self, now: float) -> None:
+        if now - self._last_progress >= _PROGRESS_S:
+            self._report(now)
 
     def _report(self, now: float) -> None:
         if self.slot < 0:
@@ -435,8 +445,13 @@ class SlotSink:
 
     def _append_record(self, tp: TopicPartition, key: bytes, value: bytes | None) -> None:
         record = Record(0, int(time.time() * 1000), key, value, ())
-        self._producer.routes.add_topics([tp.topic])
-        self._producer.append(tp, memoryview(encode_batch([record], codec=0)))
+        producer = self._producer_for(tp)
+        producer.routes.add_topics([tp.topic])
+        producer.append(tp, memoryview(encode_batch([record], codec=0)))
+
+    def _producer_for(self, tp: TopicPartition) -> Producer:
+        """Who writes records of our own."""
+        return self._producer
 
     # -- the end of the epoch --------------------------------------------------------------
 
@@ -456,9 +471,11 @@ class SlotSink:
         while not self._producer.idle:
             self._settle(self._producer.pump(0.2))
 
-    def _save_connect_offsets(self) -> None:
+    def _save_connect_offsets(self) -> int:
+        """Queue positions in MirrorMaker 2's format; how many have moved."""
+        count = 0
         if self.flow.mode is MirrorMode.MM1:
-            return
+            return count
         topic = self.flow.offset_storage_topic or offsets_topic(self.flow.source.alias)
         for lane in self._lanes.values():
             if lane.position <= max(0, lane.saved):
@@ -467,6 +484,8 @@ class SlotSink:
             partition = partition_for_key(key, self.flow.offset_storage_partitions)
             self._append_record(TopicPartition(topic, partition), key, value)
             lane.saved = lane.position
+            count += 1
+        return count
 
 
 def _producer(flow: FlowSettings) -> Producer:

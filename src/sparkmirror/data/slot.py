@@ -19,12 +19,14 @@ from sparkmirror.data import outlet
 from sparkmirror.data.plan import SlotPlan
 from sparkmirror.data.rows import FLUSH, Chunk, build_row
 from sparkmirror.data.shared import Frames
+from sparkmirror.data.takeover import check_claim, take_over
 from sparkmirror.data.watch import ControlWatch
 from sparkmirror.errors import BatchError, CorruptBatch, PartitionError, Unreachable
 from sparkmirror.model import FETCH_BYTES_MAX, FlowSettings, Halt, MirrorMode, TopicPartition
 from sparkmirror.wire.connection import ConnectionLost
 from sparkmirror.wire.fetch import FetchedPartition, Fetcher
 from sparkmirror.wire.kafka_codes import OFFSET_OUT_OF_RANGE, error_name
+from sparkmirror.wire.produce_queue import Identity
 from sparkmirror.wire.routes import EARLIEST, LATEST, Routes
 from sparkmirror.wire.select import SelectRules
 from sparkmirror.wire.select import select as select_records
@@ -74,6 +76,8 @@ class SlotReader:
         self._corrupt: dict[TopicPartition, int] = {}
         self._noted: dict[str, Any] = {"errors": {}, "halts": [], "paused": False}
         self._last_row = 0.0
+        self._identity: Identity | None = None
+        self._chosen: set[TopicPartition] = set()
 
     # -- positions -------------------------------------------------------------------------
 
@@ -83,13 +87,17 @@ class SlotReader:
         by_position = {(p.source if mm1 else p.target): p.source for p in self.plan.partitions}
         routes = Routes(self.flow.source if mm1 else self.flow.target)
         try:
-            committed = routes.committed(self.flow.position_group, by_position)
+            committed = routes.committed(
+                self.flow.position_group, by_position, stable=self.flow.exactly_once
+            )
         finally:
             routes.close()
         found = {by_position[tp]: offset for tp, (offset, _) in committed.items()}
         missing = [tp for tp in self._by_source if tp not in found]
         if missing:
-            found |= self._reset_positions(missing)
+            chosen = self._reset_positions(missing)
+            self._chosen = set(chosen)
+            found |= chosen
         return found
 
     def _reset_positions(self, missing: list[TopicPartition]) -> dict[TopicPartition, int]:
@@ -137,6 +145,8 @@ class SlotReader:
         while True:
             try:
                 self._watch.start()
+                if self.flow.exactly_once and not self._take_over():
+                    return {}
                 positions = self._positions()
                 break
             except (Unreachable, ConnectionLost, TimeoutError) as error:
@@ -150,6 +160,12 @@ class SlotReader:
         for tp, offset in positions.items():
             self._fetcher.assign(tp, offset)
         return positions
+
+    def _take_over(self) -> bool:
+        """Become the only writer of these partitions; False when this plan is an old one."""
+        plan = self.plan
+        self._identity = take_over(self.flow, plan.slot, plan.run_id, self._watch)
+        return self._identity is not None
 
     def _stream(self, deadline: float) -> Iterator[Any]:
         while not self._over(deadline):
@@ -192,6 +208,10 @@ class SlotReader:
             self._fetcher.send()
 
     def _over(self, deadline: float) -> bool:
+        if self.flow.exactly_once:
+            check_claim(self.flow, self._watch.claim, self.plan.run_id)
+            if self._identity is None:
+                return True
         command = self._watch.command
         if command is not None and command.run_id == self.plan.run_id:
             if command.kind is CommandKind.DRAIN:
@@ -266,17 +286,27 @@ class SlotReader:
     def _hello(self, positions: dict[TopicPartition, int]) -> Any:
         self._last_row = time.monotonic()
         self._noted["paused"] = self._watch.paused
-        notes = {
+        notes: dict[str, Any] = {
             "slot": self.plan.slot,
             "epoch": self.plan.epoch,
             "paused": self._watch.paused,
             "frames": self._frames.note(),
             "topic_ids": {p.topic: p.topic_id for p in self.plan.partitions if p.topic_id},
             "partitions": [
-                [p.topic, p.partition, p.remote_topic, positions.get(p.source, -1)]
+                [
+                    *(p.topic, p.partition, p.remote_topic, positions.get(p.source, -1)),
+                    -1 if p.source in self._chosen else positions.get(p.source, -1),
+                ]
                 for p in self.plan.partitions
             ],
         }
+        if self.flow.exactly_once:
+            # The sink writes under the identity that was there before the positions were read.
+            notes["writer"] = {
+                "identity": self._identity,
+                "run_id": self.plan.run_id,
+                "control_offset": self.plan.control_offset,
+            }
         # Positions that were chosen just now are sent as empty chunks, so that the sink commits
         # them: "latest" must mean the same offset after a restart.
         chunks = [

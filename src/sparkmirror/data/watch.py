@@ -6,6 +6,7 @@ import select
 import time
 
 from sparkmirror.model import FetchSettings, FlowSettings, Halt, TopicPartition
+from sparkmirror.wire.claims import Claim, decode_claim
 from sparkmirror.wire.cut import decode_batches
 from sparkmirror.wire.fetch import FetchedPartition, Fetcher
 from sparkmirror.wire.routes import EARLIEST, LATEST, Routes
@@ -33,7 +34,7 @@ class ControlWatch:
 
     ``slot`` is None in the planner, which reads commands from the beginning; a slot starts at
     ``offset``, where the flow was ``paused`` or not, and also hears which of its partitions the
-    sink has given up.
+    sink has given up. With ``run_id``, assignments of other runs are not taken.
     """
 
     def __init__(
@@ -43,10 +44,13 @@ class ControlWatch:
         slot: int | None = None,
         offset: int | None = None,
         paused: bool = False,
+        run_id: str = "",
     ) -> None:
         self.flow = flow
         self.slot = slot
         self.paused = paused
+        self.run_id = run_id
+        self.claim: Claim | None = None
         self.command: Command | None = None
         self.assignment: AssignmentDocument | None = None
         self.halts: dict[TopicPartition, Halt] = {}
@@ -119,6 +123,25 @@ class ControlWatch:
                     self._take(part)
                     caught_up = part.high_watermark <= self.offset
 
+    def look(self) -> bool:
+        """Take the commands that are there now; False when the target does not say them all."""
+        ends = self.routes.list_offsets([self._commands], LATEST, read_committed=False)
+        end = ends.get(self._commands)
+        if end is None:
+            self.routes.mark_stale()
+            self.routes.refresh_if_due()
+            return False
+        deadline = time.monotonic() + self.flow.target.request_timeout_ms / 1000
+        while self.offset < end and time.monotonic() < deadline:
+            self.fetcher.send()
+            sockets = self.fetcher.sockets()
+            if not sockets:
+                time.sleep(0.05)
+                continue
+            for sock in select.select(sockets, [], [], 1.0)[0]:
+                self.receive(sock)
+        return self.offset >= end
+
     def receive(self, sock: object) -> None:
         """Take what waits on one of the fetcher's sockets."""
         for part in self.fetcher.receive(sock):
@@ -146,7 +169,13 @@ class ControlWatch:
             return
         document = self._collector.feed(key, value)
         if document is not None:
-            self.assignment = document
+            if self.run_id in ("", document.run_id):
+                self.assignment = document
+            return
+        claim = decode_claim(key, value)
+        if claim is not None:
+            if claim.flow == self.flow.name:
+                self.claim = claim
             return
         command = decode_command(key, value)
         if command is None or command.flow != self.flow.name:
