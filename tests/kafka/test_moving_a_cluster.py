@@ -7,16 +7,26 @@ import re
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from confluent_kafka import Producer
 
 from sparkmirror.demo.clusters import KafkaCluster, start_all
 from sparkmirror.demo.tools import TOOLS, write_tools
 from tests.ambari import BROKERS, SECRET, SETTINGS, Ambari, component, serve, settings
-from tests.kafka.support import Sent, consume_all, contents, create_topic, produce, topic_names
+from tests.kafka.support import (
+    Sent,
+    consume_all,
+    contents,
+    create_topic,
+    produce,
+    send_all,
+    topic_names,
+)
 
 PAGE = Path(__file__).parents[2] / "docs" / "migrating-a-cluster.md"
 OLD, NEW = "a1.example.com:9092", "b1.example.com:9092"
@@ -78,6 +88,31 @@ class Reader:
         return path.read_text(errors="replace") if path.exists() else ""
 
 
+class _Producers:
+    """Writes to orders all the time, as the producers do that are still on the old cluster."""
+
+    def __init__(self, cluster: KafkaCluster) -> None:
+        self._cluster = cluster
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self.sent = 0
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def _run(self) -> None:
+        producer = Producer({"bootstrap.servers": self._cluster.bootstrap_servers})
+        while not self._over.wait(0.1):
+            values = range(self.sent, self.sent + 20)
+            send_all(producer, "orders", [Sent(b"%d" % n, partition=n % 4) for n in values])
+            self.sent += 20
+
+    def stop(self) -> None:
+        self._over.set()
+        self._thread.join(30)
+        assert self.sent
+
+
 @contextmanager
 def mirror_ended(directory: Path) -> Iterator[None]:
     """Whatever happens, no mirror is left behind."""
@@ -131,18 +166,26 @@ def follow(old: KafkaCluster, new: KafkaCluster, directory: Path) -> None:
             "--from-beginning --timeout-ms 8000"
         )
         told = {}
+        load = _Producers(old)
         for block in blocks("sh"):
-            import time; t=time.time(); told[block] = reader.run(block); print(f'##{time.time()-t:.1f}', block, told[block][-600:])
+            if "nohup" in block:
+                load.start()
+            elif "--max-lag 0" in block:  # the page has just said to stop them
+                load.stop()
+            told[block] = reader.run(block)
 
     def said(words: str) -> str:
-        (output,) = [text for block, text in told.items() if words in block]
-        return output
+        return next(text for block, text in told.items() if words in block)
 
     assert f"old.bootstrap.servers={old.bootstrap_servers}" in said("discover ambari")
     assert "0 failed" in said("doctor")
     assert "hello from old" in said("console-consumer")
     assert "all equal" in said("--once")
-    print("TAIL", said("tail -n 5"))
-    assert "mm2-offsets.old.internal" not in topic_names(new)
+    moved = re.findall(r"billing +orders +\d +(\d+)", said("--to-latest"))
+    assert sum(map(int, moved)) == 400 + load.sent
+    assert re.findall(r"reports +orders +\d +(\d+)", said("--to-datetime")) == ["0"] * 4
+    assert "old->new" in said("tail -n 5")  # the summary of a mirror that has ended in order
+    assert "all equal" in said("sparkmirror verify move.properties\n")
+    assert {name for name in topic_names(new) if "mm2" in name} == set()
     for topic in ("orders", "customers"):
         assert contents(consume_all(new, topic)) == contents(consume_all(old, topic))
