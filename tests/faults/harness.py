@@ -259,15 +259,15 @@ class Mirror:
         return found
 
     def sinks(self) -> list[psutil.Process]:
-        """The workers that have mapped the memory of a source's slot, which holds it open."""
+        """The workers that have mapped a slot's memory; its owner has it open once more."""
         found = []
         for process in self.workers():
-            proc = Path("/proc") / str(process.pid)
-            with contextlib.suppress(OSError):
-                mapped = _FRAMES in (proc / "maps").read_text()
-                own = any(_FRAMES in str(fd.readlink()) for fd in (proc / "fd").iterdir())
-                if mapped and not own:
-                    found.append(process)
+            names = []
+            for fd in Path(f"/proc/{process.pid}/fd").glob("*"):
+                with contextlib.suppress(OSError):
+                    names.append(str(fd.readlink()))
+            if sum(_FRAMES in name for name in names) == 1:
+                found.append(process)
         return found
 
     def jvm(self) -> psutil.Process:

@@ -227,6 +227,7 @@ _VERBS = {
     "discover": "sparkmirror.cli.discover",
     "doctor": "sparkmirror.cli.doctor",
     "drain": "sparkmirror.cli.drain",
+    "groups": "sparkmirror.cli.groups",
     "lag": "sparkmirror.cli.lag",
     "migrate-config": "sparkmirror.cli.migrate_config",
     "offsets": "sparkmirror.cli.offsets",

@@ -285,7 +285,7 @@ class _Topic:
             with changed:
                 self._under_way, self.failing = 0, False
         elif time.monotonic() - self._sent_at > _FAILING_S:
-            codes = ", ".join(sorted(self._producer.errors)) or "no answer"
+            codes = ", ".join(sorted(self._producer.errors)) or "no leader, or no answer"
             self._fail(codes, changed)
 
     def _send(self, changed: threading.Condition) -> None:
