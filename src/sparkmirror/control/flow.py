@@ -189,15 +189,7 @@ class FlowControl:
         self._adopt(assignment, CommandKind.RUN)
 
     def _prepare_offset_topics(self) -> None:
-        """Records are mirrored without these topics too, so trouble with them is a notice."""
-        if not self.settings.offset_syncs.enabled:
-            return
-        admin = self.source_admin if self._syncs_are_on_source else self.target_admin
-        try:
-            told = create_offset_topics(self.settings, admin, self.target_admin)
-        except MirrorError as error:
-            told = f"{self.name}: no offset syncs, and so no checkpoints: {error}"
-        for line in filter(None, told.split("\n")):
+        for line in create_offset_topics(self.settings, self.source_admin, self.target_admin):
             self._say(line)
 
     def _refuse_mirroring_onto_itself(self) -> None:

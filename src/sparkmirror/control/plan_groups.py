@@ -15,11 +15,11 @@ from sparkmirror.control.checkpoints import (
     plan_checkpoints,
     wanted_groups,
 )
-from sparkmirror.control.compacted import TopicFollower, plan_compacted
+from sparkmirror.control.compacted import CompactedTopic, TopicFollower, plan_compacted
 from sparkmirror.control.group_offsets import idle_groups, plan_group_offsets
-from sparkmirror.control.groups import CHECKPOINTS_FACTOR, OFFSET_SYNCS_FACTOR
+from sparkmirror.control.groups import checkpoints_topic
 from sparkmirror.control.groups import offset_topics as offset_topics_of
-from sparkmirror.control.heartbeats import HEARTBEATS_FACTOR
+from sparkmirror.control.heartbeats import heartbeats_topic
 from sparkmirror.control.look import Change, FlowPlan, Look, creation
 from sparkmirror.control.translation import Translation
 from sparkmirror.errors import MirrorError, TopicError
@@ -53,35 +53,27 @@ class GroupsFound:
 
 def offset_topics(look: Look) -> Iterator[Change]:
     """The topics of offset syncs, runs and checkpoints that would be made."""
-    flow = look.flow
-    wanted: list[tuple[Cluster, str, int, str]] = []
-    if flow.offset_syncs.enabled:
-        wanted += [
-            (cluster, topic, factor, OFFSET_SYNCS_FACTOR)
-            for cluster, topic, factor in offset_topics_of(flow, look.syncs_admin, look.target)
-        ]
-    if flow.checkpoints.enabled:
-        factor = flow.checkpoints.replication_factor
-        wanted.append((look.target, CheckpointRules(flow).topic, factor, CHECKPOINTS_FACTOR))
-    for cluster, topic, factor, key in wanted:
-        yield from _missing(cluster, topic, factor, key)
+    wanted = offset_topics_of(look.flow)
+    if look.flow.checkpoints.enabled:
+        wanted.append(("target", checkpoints_topic(look.flow)))
+    for side, topic in wanted:
+        yield from _missing(look.source if side == "source" else look.target, topic)
 
 
-def _missing(cluster: Cluster, topic: str, factor: int, key: str) -> Iterator[Change]:
-    if topic in cluster.topics([topic]):
-        return
+def _missing(cluster: Cluster, topic: CompactedTopic) -> Iterator[Change]:
     try:
-        yield creation(cluster.alias, plan_compacted(cluster, topic, factor, key))
+        new = plan_compacted(cluster, topic)
     except TopicError as error:
-        yield Change(cluster.alias, "refuse", topic, details={"reason": str(error)})
+        yield Change(cluster.alias, "refuse", topic.name, details={"reason": str(error)})
+    else:
+        if new is not None:
+            yield creation(cluster.alias, new)
 
 
 def plan_heartbeats(settings: HeartbeatSettings, target: Cluster) -> FlowPlan:
     """The heartbeats topic of one pair of clusters, whether or not a flow goes there."""
     try:
-        changes = tuple(
-            _missing(target, settings.topic, settings.replication_factor, HEARTBEATS_FACTOR)
-        )
+        changes = tuple(_missing(target, heartbeats_topic(settings)))
     except MirrorError as error:
         return FlowPlan(f"heartbeats {settings.name}", (), (error,))
     return FlowPlan(f"heartbeats {settings.name}", changes)

@@ -19,6 +19,7 @@ from collections import deque
 from typing import Any
 
 from sparkmirror.data import outlet
+from sparkmirror.data.resume import Recorded, encode_recorded
 from sparkmirror.data.shared import FRAMES
 from sparkmirror.data.sink import SlotSink, _Lane, _Pending
 from sparkmirror.data.syncs import Places
@@ -64,6 +65,12 @@ class ExactSink(SlotSink):
             if identity is not None:
                 self._open((identity[0], identity[1]))
         super()._hear(notes)
+
+    def _record_beginning(self) -> None:
+        """Positions are exact anyhow."""
+
+    def _metadata(self, lane: _Lane, mm1: bool) -> str:
+        return encode_recorded(Recorded(self._topic_ids.get(lane.source.topic, "")))
 
     def _open(self, identity: Identity) -> None:
         """Begin under a new identity, with nothing written."""

@@ -6,7 +6,6 @@ Spark reuses its Python workers from epoch to epoch and a producer id is worth k
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 import select
@@ -18,6 +17,7 @@ from typing import Any
 
 from sparkmirror.data import outlet
 from sparkmirror.data.ages import note_ages, oldest_ms
+from sparkmirror.data.resume import Recorded, encode_recorded
 from sparkmirror.data.rows import Chunk, read_row
 from sparkmirror.data.shared import FRAMES, FrameReader
 from sparkmirror.data.syncs import Places, SlotSyncs, SyncSender
@@ -91,7 +91,8 @@ class _Lane:
     """One source partition through this sink.
 
     Invariant: ``position`` moves only past chunks all of whose batches, and all chunks before
-    them, are acknowledged.
+    them, are acknowledged. ``target_end``: target offset after the last record before
+    ``position``, -1 unknown.
     """
 
     source: TopicPartition
@@ -104,6 +105,7 @@ class _Lane:
     bytes: int = 0
     halt: Halt | None = None
     source_halt: Halt | None = None
+    target_end: int = -1
     age: Samples = field(default_factory=Samples)
     latency: Samples = field(default_factory=Samples)
     queue: deque[_Pending] = field(default_factory=deque)
@@ -118,6 +120,8 @@ class _Lane:
             self.records += done.records
             self.bytes += done.bytes
             self.timestamp_ms = max(self.timestamp_ms, done.timestamp_ms)
+            if done.records:
+                self.target_end = done.places.target_end
         return settled
 
 
@@ -247,11 +251,13 @@ class SlotSink:
             self.slot, self.epoch = notes["slot"], notes["epoch"]
             self._topic_ids = notes["topic_ids"]
             self._frames = self._map_frames(notes["frames"])
-            for topic, partition, remote, position, committed in notes["partitions"]:
+            for topic, partition, remote, position, committed, end in notes["partitions"]:
                 source = TopicPartition(topic, partition)
                 target = TopicPartition(remote, partition)
-                self._lanes[source] = _Lane(source, target, position, committed, position)
+                lane = _Lane(source, target, position, committed, position, target_end=end)
+                self._lanes[source] = lane
             self._producer.routes.add_topics({lane.target.topic for lane in self._lanes.values()})
+            self._record_beginning()
         self._paused = notes.get("paused", self._paused)
         if "errors" in notes:
             self._source_errors = notes["errors"]
@@ -259,6 +265,22 @@ class SlotSink:
             found = self._lanes.get(TopicPartition(topic, partition))
             if found is not None:
                 found.source_halt = Halt(code, reason, retriable) if code else None
+
+    def _record_beginning(self) -> None:
+        """Before anything is written: where the target's logs end, and who goes on there.
+
+        What is written until the first commit can then be told from what others write, should
+        this process die (`data.resume`).
+        """
+        known = [lane for lane in self._lanes.values() if lane.target_end >= 0]
+        if not known or self._producer.identify() is None:
+            return
+        for lane in known:
+            lane.committed = -1
+        try:
+            self._commit()
+        except (MirrorError, ConnectionLost) as error:
+            log.warning("positions not committed this time: %s", error)
 
     def _map_frames(self, note: list[Any] | None) -> FrameReader | None:
         """The memory shared with the source, when it is within reach."""
@@ -385,8 +407,10 @@ class SlotSink:
     def _metadata(self, lane: _Lane, mm1: bool) -> str:
         if mm1:
             return ""
+        identity = self._producer.identity_of(lane.target)
+        producer_id = -1 if identity is None else identity[0]
         topic_id = self._topic_ids.get(lane.source.topic, "")
-        return json.dumps({"source_topic_id": topic_id}) if topic_id else ""
+        return encode_recorded(Recorded(topic_id, lane.target_end, producer_id))
 
     # -- reports ---------------------------------------------------------------------------
 

@@ -17,6 +17,7 @@ from typing import Any
 
 from sparkmirror.data import outlet
 from sparkmirror.data.plan import SlotPlan
+from sparkmirror.data.resume import resume
 from sparkmirror.data.rows import FLUSH, Chunk, build_row
 from sparkmirror.data.shared import Frames
 from sparkmirror.data.takeover import check_claim, take_over
@@ -78,6 +79,7 @@ class SlotReader:
         self._last_row = 0.0
         self._identity: Identity | None = None
         self._chosen: set[TopicPartition] = set()
+        self._target_ends: dict[TopicPartition, int] = {}
 
     # -- positions -------------------------------------------------------------------------
 
@@ -98,7 +100,16 @@ class SlotReader:
             chosen = self._reset_positions(missing)
             self._chosen = set(chosen)
             found |= chosen
-        return found
+        if self.flow.exactly_once or mm1:
+            return found
+        notes = {by_position[tp]: metadata for tp, (_, metadata) in committed.items()}
+        resumed = resume(
+            self.flow,
+            self._routes,
+            {self._by_source[tp]: (offset, notes.get(tp, "")) for tp, offset in found.items()},
+        )
+        self._target_ends = {tp: one.target_end for tp, one in resumed.items()}
+        return {tp: one.position for tp, one in resumed.items()}
 
     def _reset_positions(self, missing: list[TopicPartition]) -> dict[TopicPartition, int]:
         reset = self.flow.fetch.auto_offset_reset
@@ -296,6 +307,7 @@ class SlotReader:
                 [
                     *(p.topic, p.partition, p.remote_topic, positions.get(p.source, -1)),
                     -1 if p.source in self._chosen else positions.get(p.source, -1),
+                    self._target_ends.get(p.source, -1),
                 ]
                 for p in self.plan.partitions
             ],

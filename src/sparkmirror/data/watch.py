@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 import select
 import time
 
+from sparkmirror.errors import BatchError
 from sparkmirror.model import FetchSettings, FlowSettings, Halt, TopicPartition
 from sparkmirror.wire.claims import Claim, decode_claim
 from sparkmirror.wire.cut import decode_batches
@@ -26,7 +28,13 @@ from sparkmirror.wire.signals import (
 
 __all__ = ["ControlWatch"]
 
-_RULES = SelectRules(read_committed=False, join_below_bytes=0)
+log = logging.getLogger(__name__)
+
+# Signals are small: what unpacks to more is none.
+_UNPACKED_BYTES_MAX = 64 << 20
+_RULES = SelectRules(
+    read_committed=False, join_below_bytes=0, decompressed_bytes_max=_UNPACKED_BYTES_MAX
+)
 
 
 class ControlWatch:
@@ -152,9 +160,13 @@ class ControlWatch:
         if chosen.cut_bytes_needed:
             self.fetcher.need_bytes(part.tp, chosen.cut_bytes_needed)
             return
-        for piece in chosen.pieces:
-            for record in decode_batches(memoryview(piece)):
-                self._hear(part.tp, record.key, record.value)
+        try:
+            for piece in chosen.pieces:
+                for record in decode_batches(memoryview(piece), _UNPACKED_BYTES_MAX):
+                    self._hear(part.tp, record.key, record.value)
+        except BatchError as error:
+            # Whoever may write to the topic must not be able to stop the mirror by it.
+            log.warning("%s: records that cannot be read are skipped: %s", part.tp, error)
         self.fetcher.advance(part.tp, chosen.next_offset)
 
     def _hear(self, tp: TopicPartition, key: bytes | None, value: bytes | None) -> None:

@@ -82,6 +82,9 @@ def parse_answer(
     position = 8
     for _ in range(topics):
         size = _I16.unpack_from(frame, position)[0]
+        if not 0 <= size <= len(frame) - position:
+            # A negative size would lead back, and round in circles for billions of topics.
+            raise struct.error(f"a Produce response with a topic name of {size} bytes")
         topic = bytes(frame[position + 2 : position + 2 + size]).decode()
         position += 2 + size
         parts = _I32.unpack_from(frame, position)[0]
