@@ -9,7 +9,9 @@
     │   ├── Unreachable              no broker of the bootstrap list answers
     │   ├── NotKafka                 something answers that does not speak Kafka
     │   ├── Unsupported              the broker lacks an API or the client a security setting
-    │   └── Denied                   the principal lacks a permission
+    │   ├── Denied                   the principal lacks a permission
+    │   ├── Fenced                   the consumer group goes on without this member
+    │   └── GroupRefused             the consumer group does not take this member
     ├── BatchError                   bytes that are no valid record batch
     │   ├── CorruptBatch             checksum or structure is broken: never produced
     │   └── UnknownCodec             a compression codec that nobody knows
@@ -27,6 +29,8 @@ __all__ = [
     "ConfigError",
     "CorruptBatch",
     "Denied",
+    "Fenced",
+    "GroupRefused",
     "MachineError",
     "MirrorError",
     "NotKafka",
@@ -110,6 +114,18 @@ class Denied(ClusterError):
     """The principal lacks a permission; ``do`` names the ACL."""
 
     code = "DENIED"
+
+
+class Fenced(ClusterError):
+    """The consumer group has gone on without this member: its commits are refused."""
+
+    code = "FENCED"
+
+
+class GroupRefused(ClusterError):
+    """The consumer group does not take this member, and trying again would not help."""
+
+    code = "GROUP_REFUSED"
 
 
 class BatchError(MirrorError):

@@ -15,7 +15,9 @@ __all__ = [
     "ClusterClient",
     "FetchSettings",
     "FlowSettings",
+    "GroupSettings",
     "Halt",
+    "Member",
     "MirrorMode",
     "MirrorSettings",
     "PartitionProgress",
@@ -140,6 +142,34 @@ class TopicSettings:
 
 
 @dataclass(frozen=True, slots=True)
+class GroupSettings:
+    """MirrorMaker 1: how the mirror takes part in its consumer group on the source.
+
+    Names follow the Java consumer's properties; ``strategies`` are assignors by their names in the
+    group protocol, in order of preference; ``rebalance_timeout_ms`` is ``max.poll.interval.ms``.
+    """
+
+    strategies: tuple[str, ...] = ("range", "cooperative-sticky")
+    session_timeout_ms: int = 45_000
+    heartbeat_interval_ms: int = 3_000
+    rebalance_timeout_ms: int = 300_000
+    instance_id: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """One generation's membership in a consumer group: what a commit must show to be taken.
+
+    ``cooperative``: partitions stay with the member while the group forms a new generation.
+    """
+
+    member_id: str
+    generation: int
+    instance_id: str = ""
+    cooperative: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class FlowSettings:
     """Everything the pipeline needs to run one flow ``source->target``."""
 
@@ -154,6 +184,7 @@ class FlowSettings:
     policy: PolicySettings = field(default_factory=PolicySettings)
     topics: TopicSettings = field(default_factory=TopicSettings)
     fetch: FetchSettings = field(default_factory=FetchSettings)
+    group: GroupSettings = field(default_factory=GroupSettings)
     produce: ProduceSettings = field(default_factory=ProduceSettings)
     position_interval_ms: int = 1_000
     epoch_s: int = 300

@@ -139,6 +139,9 @@ class FakeControl:
         events, self._events = self._events, []
         return events
 
+    def failures(self) -> tuple[MirrorError, ...]:
+        return ()
+
     def stop(self) -> None:
         self._world.say("control.stop")
 

@@ -97,6 +97,9 @@ class ControlPart(Protocol):
     def events(self) -> list[str]:
         """Notices since the last call."""
 
+    def failures(self) -> tuple[MirrorError, ...]:
+        """Why flows can never go on."""
+
     def stop(self) -> None:
         """End the threads and connections."""
 

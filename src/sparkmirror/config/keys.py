@@ -18,12 +18,14 @@ from sparkmirror.config.settings import (
     REMOVED_KEYS,
     Scope,
     Setting,
+    Status,
     find,
     names,
 )
+from sparkmirror.config.settings_group import GROUP_ROWS
 from sparkmirror.errors import ConfigError
 
-__all__ = ["KeyUse", "Lost", "classify", "nearest", "unknown_keys_error"]
+__all__ = ["MM1_ONLY", "KeyUse", "Lost", "classify", "nearest", "unknown_keys_error"]
 
 _ROLES = {"consumer": Scope.CONSUMER, "producer": Scope.PRODUCER, "admin": Scope.ADMIN}
 _TOP = (Scope.DRIVER, Scope.CONNECTOR, Scope.SPARKMIRROR)
@@ -41,8 +43,9 @@ _OFFSET_SYNCS_ONLY = "it would reach only the offset-syncs producer, which is no
 _TARGET_CONSUMER = "nothing is consumed from the target in this release"
 
 
-# What only MirrorMaker 1 asks of its consumer.
-_MM1_ONLY = {
+# What only MirrorMaker 1 asks of its clients, and why MirrorMaker 2 does not.
+_NO_GROUP = "partitions are dealt to slots by the mirror, not by a consumer group"
+MM1_ONLY = {row.name: _NO_GROUP for row in GROUP_ROWS if row.status is Status.SUPPORTED} | {
     "group.id": "positions are kept in the group __mirror.A->B on the target",
     "exclude.internal.topics": "internal topics are never mirrored",
 }
@@ -183,7 +186,7 @@ def _cluster_key(entry: Entry, alias: str, name: str) -> Outcome:
 
 
 def _mm1_only(role: str, name: str) -> str:
-    return _MM1_ONLY.get(name, "") if role == "consumer" else ""
+    return MM1_ONLY.get(name, "") if role in ("consumer", "producer") else ""
 
 
 def _flow_key(entry: Entry, clusters: Sequence[str]) -> Outcome:

@@ -19,6 +19,7 @@ from sparkmirror.config.legacy_mm1 import BrokerLookup, Translation, translate
 from sparkmirror.config.properties import Entry, Properties, load_properties
 from sparkmirror.config.security import mark_idle
 from sparkmirror.config.settings import Scope, Status, Type, find, names
+from sparkmirror.config.settings_group import group_settings
 from sparkmirror.config.values import Reader, check, merge_errors
 from sparkmirror.errors import ConfigError
 from sparkmirror.java_regex import compile_regex
@@ -309,6 +310,7 @@ def _flow(
             heartbeats_replication_enabled=False,
         ),
         fetch=fetch_settings(consumer, offset_reset="latest"),
+        group=group_settings(consumer),
         produce=produce_settings(
             producer, join_bytes=Reader({}, Scope.SPARKMIRROR).integer("sparkmirror.join.bytes")
         ),

@@ -7,6 +7,7 @@ MirrorMaker 1's consumer and producer files the key stands alone.
 from __future__ import annotations
 
 from sparkmirror.config.setting import Scope, Setting, Status, Type
+from sparkmirror.config.settings_group import GROUP_ROWS
 from sparkmirror.model import ClusterClient, FetchSettings, ProduceSettings
 
 __all__ = ["CLIENT_ROWS", "COMMON_ROWS", "FETCH_ROWS", "PRODUCE_ROWS"]
@@ -106,11 +107,6 @@ FETCH_ROWS = (
         java_default="65536", mm1=("socket.receive.buffer.bytes",),
     ),
     Setting(
-        "group.id", Type.STRING, None,
-        "MirrorMaker 1: consumer group on the source that keeps the positions; required there.",
-        _CONSUMER,
-    ),
-    Setting(
         "exclude.internal.topics", Type.BOOLEAN, "true",
         "MirrorMaker 1: leave out Kafka's own topics even if the include list matches them.",
         _CONSUMER,
@@ -207,21 +203,8 @@ _IGNORED = (
          "positions are committed after the target has acknowledged"),
         ("enable.auto.commit", Type.BOOLEAN, "false", None, (), "Commit offsets when polled.",
          "positions are committed after the target has acknowledged"),
-        ("group.instance.id", Type.STRING, None, None, (), "Static member id.", _NO_GROUP),
-        ("group.protocol", Type.STRING, "classic", None, ("classic", "consumer"),
-         "Group protocol.", _NO_GROUP),
-        ("group.remote.assignor", Type.STRING, None, None, (), "Assignor on the broker.",
-         _NO_GROUP),
-        ("heartbeat.interval.ms", Type.INT, "3000", None, (), "Heartbeats to the group.",
-         _NO_GROUP),
-        ("session.timeout.ms", Type.INT, "45000", None, (), "Silence that ends a membership.",
-         _NO_GROUP),
-        ("max.poll.interval.ms", Type.INT, "300000", 1, (), "Silence between polls.", _NO_GROUP),
         ("max.poll.records", Type.INT, "500", 1, (), "Most records of one poll.",
          "whole batches are carried (fetch.max.bytes bounds them)"),
-        ("partition.assignment.strategy", Type.LIST,
-         "org.apache.kafka.clients.consumer.RangeAssignor", None, (), "Assignor classes.",
-         _NO_GROUP),
         ("key.deserializer", Type.CLASS, None, None, (), "How keys are decoded.", _BYTES),
         ("value.deserializer", Type.CLASS, None, None, (), "How values are decoded.", _BYTES),
         ("share.acknowledgement.mode", Type.STRING, "implicit", None, ("implicit", "explicit"),
@@ -287,4 +270,4 @@ _REFUSED = (
     ),
 )  # fmt: skip
 
-CLIENT_ROWS = COMMON_ROWS + FETCH_ROWS + PRODUCE_ROWS + _IGNORED + _REFUSED
+CLIENT_ROWS = COMMON_ROWS + FETCH_ROWS + GROUP_ROWS + PRODUCE_ROWS + _IGNORED + _REFUSED

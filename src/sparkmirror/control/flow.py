@@ -5,14 +5,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 
 from sparkmirror.control.internal import create_internal_topics, offset_storage_topic
-from sparkmirror.control.positions import check_group_is_free, seed_positions
+from sparkmirror.control.membership import Membership
+from sparkmirror.control.positions import seed_positions
 from sparkmirror.control.topics import (
     Assignment,
     apply_topics,
@@ -22,7 +24,7 @@ from sparkmirror.control.topics import (
     plan_topics,
 )
 from sparkmirror.errors import ConfigError, MirrorError, TopicError
-from sparkmirror.model import FlowSettings, MirrorMode, SlotProgress, TopicPartition
+from sparkmirror.model import FlowSettings, Member, MirrorMode, SlotProgress, TopicPartition
 from sparkmirror.policy import FlowTopics
 from sparkmirror.wire.client import Cluster
 from sparkmirror.wire.signals import (
@@ -31,6 +33,7 @@ from sparkmirror.wire.signals import (
     CommandKind,
     ControlTopicReader,
     ControlTopicWriter,
+    channel,
     control_topic,
 )
 
@@ -62,6 +65,7 @@ class FlowControl:
         self.settings = settings
         self.name = settings.name
         self._run_id = run_id
+        self._channel = channel(settings, run_id)
         self._say = say
         self._once = once
         self._now_ms = now_ms
@@ -81,7 +85,13 @@ class FlowControl:
         self._frozen: dict[TopicPartition, int] | None = None
         self._ends: dict[TopicPartition, int] = {}
         self._progress: dict[int, SlotProgress] = {}
+        self._planned = -1
+        self._started_ms = now_ms()
         self._skipped = 0
+        # MirrorMaker 1: what the group could give us, and the membership that says what it does.
+        self._candidates = Assignment(self.name)
+        self._member: Member | None = None
+        self._membership: Membership | None = None
         self._halts_told: dict[TopicPartition, str] = {}
 
     def _cluster(self, settings: FlowSettings, role: str) -> Cluster:
@@ -108,13 +118,27 @@ class FlowControl:
         cannot be made, a Java mirror still runs, or not one of its topics can be mirrored.
         """
         self._refuse_mirroring_onto_itself()
-        check_group_is_free(self.source, self.settings)
         self._warn_of_java()
         for line in create_internal_topics(self.target_admin, self.settings):
             self._say(line)
         assignment = self._look()
         if not assignment.partitions:
             self._say(f"{self.name}: no topic on {self.source.alias} matches; waiting for one")
+        alone = not (
+            self.settings.mode is MirrorMode.MM1
+            and self.source.group_members(self.settings.group_id)
+        )
+        if alone:  # members of the group have positions, and know better
+            self._seed(assignment)
+        if self._once:
+            self._frozen = self._freeze(assignment)
+        if self.settings.mode is MirrorMode.MM1:
+            self._candidates = assignment
+            self._membership = Membership(self, self.settings, alone=alone)
+            assignment = replace(assignment, partitions=())
+        self._adopt(assignment, CommandKind.RUN)
+
+    def _seed(self, assignment: Assignment) -> None:
         seeding = seed_positions(self._position_keeper, self.settings, assignment)
         if seeding.seeded:
             count = len(seeding.seeded)
@@ -126,9 +150,6 @@ class FlowControl:
             self._say(f"{self.name}: {count} positions taken over from {place}")
         if seeding.skipped:
             self._say(f"{self.name}: {seeding.skipped} stored offsets could not be read")
-        if self._once:
-            self._frozen = self._freeze(assignment)
-        self._adopt(assignment, CommandKind.RUN)
 
     def _refuse_mirroring_onto_itself(self) -> None:
         source, target = self.source_admin.describe(), self.target_admin.describe()
@@ -196,23 +217,25 @@ class FlowControl:
                 )
             time.sleep(_FREEZE_POLL_S)
 
-    def _adopt(self, assignment: Assignment, kind: CommandKind) -> None:
+    def _adopt(
+        self, assignment: Assignment, kind: CommandKind, member: Member | None = None
+    ) -> None:
         """Publish ``assignment`` under the next version, then the command that makes it known."""
         version = self._version + 1
         document = AssignmentDocument(
-            self.name, self._run_id, version, assignment.partitions, self._frozen
+            self._channel, self._run_id, version, assignment.partitions, self._frozen, member
         )
         with self._publishing:
             if self._draining:  # a later command would hide the drain from the slots
                 return
             self._writer.assign(document, self._command(kind, version))
         with self._lock:
-            self._version, self._assignment = version, assignment
+            self._version, self._assignment, self._member = version, assignment, member
             wanted = {p.source for p in assignment.partitions}
             self._ends = {tp: end for tp, end in self._ends.items() if tp in wanted}
 
     def _command(self, kind: CommandKind, version: int) -> Command:
-        return Command(self.name, kind, self._run_id, self._now_ms(), version=version)
+        return Command(self._channel, kind, self._run_id, self._now_ms(), version=version)
 
     # --- jobs while it runs -----------------------------------------------------------------
 
@@ -222,6 +245,10 @@ class FlowControl:
         Remote topics are made and positions seeded before the new assignment is published.
         Raises `MirrorError`; nothing has changed then.
         """
+        if self._membership is not None:
+            # The group deals the partitions: it hears of the topics, and `publish` of the halts.
+            self._candidates = self._look()
+            return False
         before = self.assignment()
         after = self._look()
         if after.partitions == before.partitions:
@@ -234,6 +261,59 @@ class FlowControl:
             self._say(line)
         return True
 
+    # --- as a member of the group (MirrorMaker 1; see `Membership`) -------------------------
+
+    @property
+    def grouped(self) -> bool:
+        """Whether a consumer group says which partitions are mirrored here."""
+        return self._membership is not None
+
+    def keep_membership(self) -> None:
+        """One step of the group membership. Raises `MirrorError`."""
+        if self._membership is not None:
+            self._membership.step()
+
+    @property
+    def failure(self) -> MirrorError | None:
+        """Why this flow can never go on, None while it can."""
+        return self._membership.failure if self._membership is not None else None
+
+    def topic_counts(self) -> Mapping[str, int]:
+        """Partitions of each source topic that this flow mirrors or would mirror."""
+        counts: dict[str, int] = {}
+        for p in self._candidates.partitions:
+            counts[p.topic] = max(counts.get(p.topic, 0), p.partition + 1)
+        return counts
+
+    def partition_counts(self, topics: Iterable[str]) -> Mapping[str, int]:
+        """Partitions of any topics of the source. Raises `MirrorError`."""
+        views = self.source_admin.topics(topics)
+        return {name: view.partitions for name, view in views.items()}
+
+    def publish(self, owned: Iterable[TopicPartition], member: Member | None) -> int:
+        """Make ``owned`` the flow's assignment, as far as it can be mirrored; its version.
+
+        Nothing is published when nothing has changed, or after `drain`. Raises `MirrorError`.
+        """
+        candidates, mine = self._candidates, set(owned)
+        partitions = tuple(p for p in candidates.partitions if p.source in mine)
+        wanted = replace(candidates, partitions=partitions)
+        before = self.assignment()
+        if (before.partitions, self._member) == (partitions, member):
+            with self._lock:
+                self._assignment = wanted  # only the halts may differ
+        else:
+            self._adopt(wanted, CommandKind.REPLAN, member)
+        return self._version
+
+    def planned_version(self) -> int:
+        """The newest assignment that all slots obey, -1 before Spark runs."""
+        return self._planned
+
+    def say(self, line: str) -> None:
+        """A notice for the user."""
+        self._say(line)
+
     def look_at_ends(self) -> None:
         """Take the source's end offsets anew. Raises `MirrorError` when the source is away."""
         wanted = [p.source for p in self.assignment().partitions]
@@ -245,15 +325,22 @@ class FlowControl:
     def look_at_progress(self, timeout_ms: int = 500) -> None:
         """Take what the slots have reported since the last call. Raises `MirrorError`."""
         if self._reader is None:
+            # The planner's word may have been said while there was no reader.
             self._reader = ControlTopicReader(
-                self.target, control_topic(self.settings), only_new=True
+                self.target, control_topic(self.settings), only_new=not self.grouped
             )
         signals = self._reader.poll(timeout_ms)
         with self._lock:
+            for word in signals.planned:
+                if word.flow == self._channel and word.run_id == self._run_id:
+                    self._planned = max(self._planned, word.version)
             for report in signals.progress:
                 known = self._progress.get(report.slot)
-                if report.flow == self.name and (known is None or report.time_ms >= known.time_ms):
-                    self._progress[report.slot] = report
+                if report.time_ms < self._started_ms:
+                    continue
+                newer = known is None or report.time_ms >= known.time_ms
+                if report.flow == self._channel and newer:
+                    self._progress[report.slot] = replace(report, flow=self.name)
         if signals.skipped and not self._skipped:
             self._say(
                 f"{self.name}: {control_topic(self.settings)} on {self.target.alias} holds records "
@@ -266,6 +353,8 @@ class FlowControl:
 
         Raises `MirrorError`.
         """
+        if self._membership is not None:
+            self._membership.end()
         with self._publishing:
             self._draining = True
             self._writer.command(self._command(CommandKind.DRAIN, self._version))
@@ -303,6 +392,13 @@ class FlowControl:
 
     def close(self) -> None:
         """Close all connections. Raises `MirrorError` when one does not close in peace."""
+        if self._membership is not None:
+            # Slots that were not told to end may still be writing: the group must not give their
+            # partitions away before it misses the heartbeats.
+            self._membership.close(leave=self._draining or not self._assignment.partitions)
+            if self._draining:
+                with contextlib.suppress(MirrorError):  # compaction would only keep a little more
+                    self._writer.forget(self._channel, self._progress)
         self.forget_reader()
         for cluster in self._clusters:
             cluster.close()

@@ -12,6 +12,7 @@ from sparkmirror.data.seal import seal, unseal
 from sparkmirror.model import (
     ClusterClient,
     FlowSettings,
+    Member,
     MirrorMode,
     TopicPartition,
 )
@@ -26,7 +27,8 @@ class SlotPlan:
 
     ``ends``: exclusive source end offsets of a bounded run, None in continuous mode.
     ``control_offset``: where in the control topic's commands the slot starts to listen; the
-    planner has seen everything before it.
+    planner has seen everything before it. ``version`` is that of the assignment, ``member`` the
+    group membership that goes with it.
     """
 
     slot: int
@@ -35,6 +37,8 @@ class SlotPlan:
     partitions: tuple[SourcePartition, ...]
     ends: tuple[tuple[str, int, int], ...] | None
     control_offset: int
+    version: int = 0
+    member: Member | None = None
 
     def end_offsets(self) -> dict[TopicPartition, int] | None:
         """``ends`` by partition; a partition that has none is not bounded."""
@@ -63,6 +67,8 @@ def plan_slots(
     run_id: str,
     ends: Mapping[TopicPartition, int] | None,
     control_offset: int,
+    version: int = 0,
+    member: Member | None = None,
 ) -> list[SlotPlan]:
     """The slots of one epoch. In a bounded run, partitions without an end are left out."""
     wanted = [p for p in partitions if ends is None or p.source in ends]
@@ -76,6 +82,8 @@ def plan_slots(
             if ends is None
             else tuple((p.topic, p.partition, ends[p.source]) for p in hand),
             control_offset=control_offset,
+            version=version,
+            member=member,
         )
         for index, hand in enumerate(deal(wanted, slots_max))
     ]

@@ -13,10 +13,11 @@ import select
 import time
 from collections import deque
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 from sparkmirror.data import outlet
+from sparkmirror.data.commits import Commits
 from sparkmirror.data.rows import Chunk, read_row
 from sparkmirror.data.shared import FRAMES, FrameReader
 from sparkmirror.errors import MirrorError, Unreachable
@@ -35,14 +36,17 @@ from sparkmirror.wire.connection import ConnectionLost
 from sparkmirror.wire.produce import Acknowledged, Producer
 from sparkmirror.wire.records import Record, encode_batch
 from sparkmirror.wire.routes import Routes
-from sparkmirror.wire.signals import PROGRESS_PARTITION, control_topic, encode_progress
+from sparkmirror.wire.signals import (
+    PROGRESS_PARTITION,
+    control_topic,
+    encode_progress,
+    read_member,
+)
 
 __all__ = ["SlotSink", "SlotSummary"]
 
 log = logging.getLogger(__name__)
 
-# The time that a broker itself gives a commit (offsets.commit.timeout.ms). Rows wait meanwhile.
-_COMMIT_TIMEOUT_MS = 5_000
 _COMMIT_LOG_S = 30.0
 # What may wait for acknowledgements; rows beyond it stay in Spark and, behind it, in the brokers.
 UNACKNOWLEDGED_BYTES_MAX = 32 * 1024 * 1024
@@ -113,6 +117,7 @@ class SlotSink:
         self.flow = flow
         self.slot = -1
         self.epoch = -1
+        self._channel = flow.name
         self._topic_ids: dict[str, str] = {}
         self._lanes: dict[TopicPartition, _Lane] = {}
         self._latency = Histogram()
@@ -122,17 +127,11 @@ class SlotSink:
         self._last_commit = time.monotonic()
         self._last_progress = 0.0
         self._reported: tuple[int, int, int] = (-1, -1, -1)
-        self._positions = self._position_routes()
+        self._commits = Commits(flow)
         self._producer = _producer(flow)
         self._producer.forget_halts()
         # The producer outlives the task; what it met before is in earlier reports.
         self._errors_before = dict(self._producer.errors)
-
-    def _position_routes(self) -> Routes:
-        mm1 = self.flow.mode is MirrorMode.MM1
-        client = self.flow.source if mm1 else self.flow.target
-        timeout_ms = min(_COMMIT_TIMEOUT_MS, client.request_timeout_ms)
-        return Routes(replace(client, request_timeout_ms=timeout_ms))
 
     # -- the task --------------------------------------------------------------------------
 
@@ -154,7 +153,7 @@ class SlotSink:
             _drop_producer(self.flow)
             raise
         finally:
-            self._positions.close()
+            self._commits.close()
         return SlotSummary(
             self.slot,
             self.epoch,
@@ -203,6 +202,7 @@ class SlotSink:
         """Notes of the source slot: who it is (first row), halted partitions, error counts."""
         if "slot" in notes:
             self.slot, self.epoch = notes["slot"], notes["epoch"]
+            self._channel = notes["channel"]
             self._topic_ids = notes["topic_ids"]
             self._frames = self._map_frames(notes["frames"])
             for topic, partition, remote, position in notes["partitions"]:
@@ -212,6 +212,8 @@ class SlotSink:
                 )
                 self._lanes[source] = lane
             self._producer.routes.add_topics({lane.target.topic for lane in self._lanes.values()})
+        if "member" in notes:
+            self._commits.member(read_member(notes["member"]))
         if "errors" in notes:
             self._source_errors = notes["errors"]
         for topic, partition, code, reason, retriable in notes.get("halts", ()):
@@ -276,10 +278,10 @@ class SlotSink:
                 if pending.timestamp_ms >= 0:
                     self._latency.add(max(0.0, now_ms - pending.timestamp_ms))
                 pending.lane.settle()
-        halts = self._producer.halts
-        if halts:
+        halts, fenced = self._producer.halts, self._commits.fenced
+        if halts or fenced:
             for lane in self._lanes.values():
-                halt = halts.get(lane.target)
+                halt = fenced or halts.get(lane.target)
                 if halt is not None and lane.halt is None:
                     lane.halt = halt
                     lane.queue.clear()
@@ -303,14 +305,14 @@ class SlotSink:
         }
         if not due:
             return
-        mm1 = self.flow.mode is MirrorMode.MM1
+        mm1 = self._commits.by_source
         offsets = {
             (lane.source if mm1 else lane.target): (position, self._metadata(lane, mm1))
             for lane, position in due.items()
         }
-        self._positions.commit(self.flow.position_group, offsets)
-        for lane, position in due.items():
-            lane.committed = position
+        if self._commits.commit(offsets):
+            for lane, position in due.items():
+                lane.committed = position
 
     def _commit_surely(self) -> None:
         """Commit however long the cluster is away: a failed task would write its records again."""
@@ -323,7 +325,7 @@ class SlotSink:
                 if now - told_at >= _COMMIT_LOG_S:
                     told_at = now
                     log.warning("positions wait for their cluster to come back: %s", error)
-                time.sleep(self._positions.client.retry_backoff_ms / 1000)
+                time.sleep(self._commits.routes.client.retry_backoff_ms / 1000)
             else:
                 return
 
@@ -351,7 +353,7 @@ class SlotSink:
             return
         self._last_progress, self._reported = now, state
         progress = SlotProgress(
-            flow=self.flow.name,
+            flow=self._channel,
             slot=self.slot,
             worker=f"{os.uname().nodename}:{os.getpid()}:{self.epoch}",
             epoch=self.epoch,

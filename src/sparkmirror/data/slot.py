@@ -28,7 +28,7 @@ from sparkmirror.wire.kafka_codes import OFFSET_OUT_OF_RANGE, error_name
 from sparkmirror.wire.routes import EARLIEST, LATEST, Routes
 from sparkmirror.wire.select import SelectRules
 from sparkmirror.wire.select import select as select_records
-from sparkmirror.wire.signals import CommandKind, SourcePartition
+from sparkmirror.wire.signals import CommandKind, SourcePartition, channel, member_row
 
 __all__ = ["SlotReader"]
 
@@ -60,7 +60,7 @@ class SlotReader:
         )
         self._frames = Frames(fetch.fetch_max_bytes)
         self._fetcher = Fetcher(self._routes, fetch, buffer=self._frames)
-        self._watch = ControlWatch(flow, slot=plan.slot, offset=plan.control_offset)
+        self._watch = ControlWatch(flow, plan.run_id, slot=plan.slot, offset=plan.control_offset)
         self._rules = SelectRules(
             check_crcs=flow.fetch.check_crcs,
             read_committed=flow.fetch.isolation_level == "read_committed",
@@ -123,6 +123,7 @@ class SlotReader:
             yield self._hello(positions)
             yield from _out(FLUSH)
             yield from self._stream(time.monotonic() + self.flow.epoch_s)
+            yield from self._new_member()
         finally:
             self._routes.close()
             self._watch.close()
@@ -178,12 +179,21 @@ class SlotReader:
                 yield from _out(self._note_row())
                 self._last_row = time.monotonic()
 
+    def _new_member(self) -> Iterator[Any]:
+        """The group may have a new generation by now, and the last positions are for that one."""
+        newest = self._watch.assignment
+        ours = newest is not None and newest.run_id == self.plan.run_id
+        if newest is not None and ours and newest.member not in (None, self.plan.member):
+            notes = {"member": member_row(newest.member)}
+            yield from _out(build_row([], memoryview(b""), [], notes))
+
     def _over(self, deadline: float) -> bool:
         command = self._watch.command
         if command is not None and command.run_id == self.plan.run_id:
             if command.kind is CommandKind.DRAIN:
                 return True
-            if command.kind is CommandKind.REPLAN and self._ends is None:
+            replan = command.kind is CommandKind.REPLAN and self._ends is None
+            if replan and not 0 < command.version <= self.plan.version:
                 return True
         if self._ends is None:
             return time.monotonic() >= deadline
@@ -255,6 +265,7 @@ class SlotReader:
         notes = {
             "slot": self.plan.slot,
             "epoch": self.plan.epoch,
+            "channel": channel(self.flow, self.plan.run_id),
             "frames": self._frames.note(),
             "topic_ids": {p.topic: p.topic_id for p in self.plan.partitions if p.topic_id},
             "partitions": [
@@ -262,6 +273,8 @@ class SlotReader:
                 for p in self.plan.partitions
             ],
         }
+        if self.plan.member is not None:
+            notes["member"] = member_row(self.plan.member)
         # Positions that were chosen just now are sent as empty chunks, so that the sink commits
         # them: "latest" must mean the same offset after a restart.
         chunks = [

@@ -17,6 +17,7 @@ from sparkmirror.wire.signals import (
     AssignmentCollector,
     AssignmentDocument,
     Command,
+    channel,
     control_topic,
     decode_command,
     decode_progress,
@@ -35,9 +36,15 @@ class ControlWatch:
     """
 
     def __init__(
-        self, flow: FlowSettings, *, slot: int | None = None, offset: int | None = None
+        self,
+        flow: FlowSettings,
+        run_id: str,
+        *,
+        slot: int | None = None,
+        offset: int | None = None,
     ) -> None:
         self.flow = flow
+        self._channel = channel(flow, run_id)
         self.slot = slot
         self.command: Command | None = None
         self.assignment: AssignmentDocument | None = None
@@ -45,7 +52,7 @@ class ControlWatch:
         topic = control_topic(flow)
         self._commands = TopicPartition(topic, COMMAND_PARTITION)
         self._progress = TopicPartition(topic, PROGRESS_PARTITION)
-        self._collector = AssignmentCollector(flow.name)
+        self._collector = AssignmentCollector(self._channel)
         self.routes = Routes(flow.target, [topic])
         wait_ms = 0 if slot is None else 500
         self.fetcher = Fetcher(self.routes, FetchSettings(fetch_max_wait_ms=wait_ms))
@@ -126,7 +133,7 @@ class ControlWatch:
     def _hear(self, tp: TopicPartition, key: bytes | None, value: bytes | None) -> None:
         if tp == self._progress:
             progress = decode_progress(key, value)
-            if progress and progress.flow == self.flow.name and progress.slot == self.slot:
+            if progress and progress.flow == self._channel and progress.slot == self.slot:
                 self.halts = {
                     TopicPartition(p.topic, p.partition): p.halt
                     for p in progress.partitions
@@ -138,7 +145,7 @@ class ControlWatch:
             self.assignment = document
             return
         command = decode_command(key, value)
-        if command is not None and command.flow == self.flow.name:
+        if command is not None and command.flow == self._channel:
             self.command = command
 
     def close(self) -> None:

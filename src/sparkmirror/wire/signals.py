@@ -10,6 +10,7 @@ partition  key                      value (JSON; from 16 KiB up zlib-compressed)
 0          ``<flow>``               command: run, drain, replan, pause, resume
 0          ``<flow>/assignment``    what to mirror; ``<flow>/assignment/<i>`` when in pieces
 1          ``<flow>/<slot>``        progress of one slot, about once a second
+1          ``<flow>/planner``       the assignment that all slots of the flow obey by now
 =========  =======================  ==========================================================
 
 The codecs are pure. They take unknown fields in their stride and return None for what is no valid
@@ -23,7 +24,7 @@ import hashlib
 import json
 import re
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Any
@@ -31,6 +32,7 @@ from typing import TYPE_CHECKING, Any
 from sparkmirror.model import (
     FlowSettings,
     Halt,
+    Member,
     MirrorMode,
     PartitionProgress,
     SlotProgress,
@@ -53,13 +55,19 @@ __all__ = [
     "ControlSignals",
     "ControlTopicReader",
     "ControlTopicWriter",
+    "Planned",
     "SourcePartition",
+    "channel",
     "control_topic",
     "decode_command",
+    "decode_planned",
     "decode_progress",
     "encode_assignment",
     "encode_command",
+    "encode_planned",
     "encode_progress",
+    "member_row",
+    "read_member",
 ]
 
 COMMAND_PARTITION = 0
@@ -75,6 +83,7 @@ _INFLATED_BYTES_MAX = 64 * 1024 * 1024
 _MALFORMED = (KeyError, TypeError, ValueError, AttributeError, IndexError, OverflowError)
 _ASSIGNMENT_KEY = re.compile(r"(.+)/assignment(?:/(\d{1,6}))?")
 _PROGRESS_KEY = re.compile(r"(.+)/(\d{1,9})")
+_PLANNER_KEY = re.compile(r"(.+)/planner")
 
 
 class CommandKind(Enum):
@@ -133,7 +142,8 @@ class AssignmentDocument:
     """What one flow mirrors, as the planner worker learns it.
 
     ``version`` grows within a ``run_id``. ``ends``: the frozen source end offsets of a ``--once``
-    run (exclusive), None in continuous mode.
+    run (exclusive), None in continuous mode. ``member``: MirrorMaker 1: the group membership with
+    which positions are committed from this version on.
     """
 
     flow: str
@@ -141,6 +151,16 @@ class AssignmentDocument:
     version: int
     partitions: tuple[SourcePartition, ...]
     ends: Mapping[TopicPartition, int] | None = None
+    member: Member | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """The planner's word that no slot of an assignment older than ``version`` runs any more."""
+
+    flow: str
+    run_id: str
+    version: int
 
 
 def control_topic(flow: FlowSettings) -> str:
@@ -154,6 +174,15 @@ def control_topic(flow: FlowSettings) -> str:
         told = "\0".join((flow.group_id, *sorted(flow.source.bootstrap_servers)))
         name = f"mm1-{hashlib.sha256(told.encode()).hexdigest()[:16]}"
     return f"mm2-sparkmirror.{name}.internal"
+
+
+def channel(flow: FlowSettings, run_id: str) -> str:
+    """What stands for ``<flow>`` in the keys of the signals of one run.
+
+    The members of one MirrorMaker 1 group use one control topic at the same time, each for its own
+    part of the partitions: there every run has keys of its own.
+    """
+    return f"{flow.name}#{run_id}" if flow.mode is MirrorMode.MM1 else flow.name
 
 
 # --- commands -----------------------------------------------------------------------------------
@@ -233,7 +262,7 @@ def _assignment_piece(
         for p in group:
             if p.source in ends:
                 piece_ends.setdefault(p.topic, {})[str(p.partition)] = ends[p.source]
-    return {
+    piece: dict[str, object] = {
         "run_id": document.run_id,
         "version": document.version,
         "piece": index,
@@ -241,6 +270,22 @@ def _assignment_piece(
         "partitions": [[p.topic, p.partition, p.remote_topic, p.topic_id] for p in group],
         "ends": piece_ends,
     }
+    if document.member is not None:
+        piece["member"] = member_row(document.member)
+    return piece
+
+
+def member_row(member: Member) -> list[object]:
+    """``member`` as JSON has it."""
+    return [member.member_id, member.generation, member.instance_id, member.cooperative]
+
+
+def read_member(row: Sequence[Any] | None) -> Member | None:
+    """What `member_row` made."""
+    if row is None:
+        return None
+    member_id, generation, instance_id, cooperative = row[:4]
+    return Member(str(member_id), int(generation), str(instance_id), bool(cooperative))
 
 
 class AssignmentCollector:
@@ -269,13 +314,14 @@ class AssignmentCollector:
             identity = (str(piece["run_id"]), int(piece["version"]), int(piece["pieces"]))
             index = int(piece["piece"])
             partitions, ends = _read_piece(piece)
+            member = read_member(piece.get("member"))
         except _MALFORMED:
             return None
         if not 0 <= index < identity[2]:
             return None
         if identity != self._identity:
             self._identity, self._pieces = identity, {}
-        self._pieces[index] = {"partitions": partitions, "ends": ends}
+        self._pieces[index] = {"partitions": partitions, "ends": ends, "member": member}
         return self._document() if len(self._pieces) == identity[2] else None
 
     def _document(self) -> AssignmentDocument:
@@ -292,6 +338,7 @@ class AssignmentCollector:
             version=self._identity[1],
             partitions=tuple(p for piece in ordered for p in piece["partitions"]),
             ends=ends,
+            member=ordered[0]["member"],
         )
 
 
@@ -375,6 +422,24 @@ def _partition_progress(topic: str, row: Sequence[Any]) -> PartitionProgress:
     return PartitionProgress(topic, partition, position, timestamp_ms, records, size, halt)
 
 
+def encode_planned(planned: Planned) -> tuple[bytes, bytes]:
+    """Key and value of ``planned``, for partition ``PROGRESS_PARTITION``."""
+    document = {"run_id": planned.run_id, "version": planned.version}
+    return f"{planned.flow}/planner".encode(), _pack(document)
+
+
+def decode_planned(key: bytes | None, value: bytes | None) -> Planned | None:
+    """What `encode_planned` made; None for any other record."""
+    match = _PLANNER_KEY.fullmatch(_text(key))
+    document = _unpack(value)
+    if match is None or document is None:
+        return None
+    try:
+        return Planned(match[1], str(document["run_id"]), int(document["version"]))
+    except _MALFORMED:
+        return None
+
+
 # --- the topic, from the driver -----------------------------------------------------------------
 
 
@@ -385,6 +450,7 @@ class ControlSignals:
     commands: tuple[Command, ...] = ()
     assignments: tuple[AssignmentDocument, ...] = ()
     progress: tuple[SlotProgress, ...] = ()
+    planned: tuple[Planned, ...] = ()
     skipped: int = 0
 
 
@@ -404,13 +470,17 @@ class ControlTopicReader:
         commands: list[Command] = []
         assignments: list[AssignmentDocument] = []
         progress: list[SlotProgress] = []
+        planned: list[Planned] = []
         skipped = 0
         for partition, key, value in self._tail.poll(timeout_ms):
             if partition == PROGRESS_PARTITION:
                 report = decode_progress(key, value)
+                word = None if report is not None else decode_planned(key, value)
                 if report is not None:
                     progress.append(report)
-                skipped += report is None and value is not None
+                elif word is not None:
+                    planned.append(word)
+                skipped += report is None and word is None and value is not None
                 continue
             match = _ASSIGNMENT_KEY.fullmatch(_text(key))
             if match is not None:
@@ -423,7 +493,9 @@ class ControlTopicReader:
             if command is not None:
                 commands.append(command)
             skipped += command is None and value is not None
-        return ControlSignals(tuple(commands), tuple(assignments), tuple(progress), skipped)
+        return ControlSignals(
+            tuple(commands), tuple(assignments), tuple(progress), tuple(planned), skipped
+        )
 
     def close(self) -> None:
         """Close the connection."""
@@ -441,6 +513,17 @@ class ControlTopicWriter:
         """Write ``commands``, acknowledged when this returns. Raises `MirrorError`."""
         records = [(COMMAND_PARTITION, *encode_command(command)) for command in commands]
         self._cluster.produce_many(self._topic, records)
+
+    def forget(self, flow: str, slots: Iterable[int]) -> None:
+        """Delete all signals of ``flow`` (a `channel` that no run will use again)."""
+        keys = [flow, f"{flow}/assignment", f"{flow}/planner", *(f"{flow}/{n}" for n in slots)]
+        self._cluster.produce_many(
+            self._topic,
+            [
+                (PROGRESS_PARTITION if index >= 2 else COMMAND_PARTITION, key.encode(), None)
+                for index, key in enumerate(keys)
+            ],
+        )
 
     def assign(self, document: AssignmentDocument, command: Command) -> None:
         """Write ``document`` and then ``command``, so that whoever obeys finds the assignment."""
