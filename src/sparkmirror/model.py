@@ -21,8 +21,10 @@ __all__ = [
     "MirrorMode",
     "MirrorSettings",
     "PartitionProgress",
+    "Partitioner",
     "PolicySettings",
     "ProduceSettings",
+    "RecordSettings",
     "SlotProgress",
     "TopicPartition",
     "TopicSettings",
@@ -106,6 +108,40 @@ class ProduceSettings:
     send_buffer_bytes: int = -1
 
 
+class Partitioner(Enum):
+    """Where MirrorMaker 1's producer puts a record (``partitioner.class``).
+
+    ``NUMBER``: the source partition's number, as MirrorMaker 2 does. ``KEY``: murmur2 of the key,
+    records without one sticky. ``STICKY``: all sticky. ``ROUND_ROBIN``: one after the other.
+    """
+
+    NUMBER = "number"
+    KEY = "key"
+    STICKY = "sticky"
+    ROUND_ROBIN = "round_robin"
+
+
+@dataclass(frozen=True, slots=True)
+class RecordSettings:
+    """The record path: what is done to each record between source and sink, if anything.
+
+    ``codec``: with which records are written anew (a batch attribute's number), -1 the source
+    batch's. ``sticky_bytes``: Java's ``batch.size``, after which sticky records change partition.
+    ``handler``: ``module:function``, called with each record; empty for none.
+    """
+
+    partitioner: Partitioner = Partitioner.NUMBER
+    codec: int = -1
+    sticky_bytes: int = 16_384
+    handler: str = ""
+    handler_args: str | None = None
+
+    @property
+    def used(self) -> bool:
+        """Whether records are looked at; otherwise whole batches are carried."""
+        return self.partitioner is not Partitioner.NUMBER or bool(self.handler)
+
+
 @dataclass(frozen=True, slots=True)
 class PolicySettings:
     """Replication policy of a flow (reference B)."""
@@ -185,6 +221,7 @@ class FlowSettings:
     topics: TopicSettings = field(default_factory=TopicSettings)
     fetch: FetchSettings = field(default_factory=FetchSettings)
     group: GroupSettings = field(default_factory=GroupSettings)
+    records: RecordSettings = field(default_factory=RecordSettings)
     produce: ProduceSettings = field(default_factory=ProduceSettings)
     position_interval_ms: int = 1_000
     epoch_s: int = 300

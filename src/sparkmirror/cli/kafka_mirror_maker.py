@@ -122,6 +122,13 @@ def _add_supported(parser: argparse.ArgumentParser) -> None:
         help="Stop when records cannot be written to the target, so that none are lost. Only true "
         "is supported. (default: true)",
     )
+    parser.add_argument(
+        "--keep.partitions",
+        dest="keep_partitions",
+        action="store_true",
+        help="Keep each record's partition number and carry whole batches, which is several times "
+        "faster. Without it, records go to partitions by key, as with MirrorMaker 1.",
+    )
     for name, reason in _WITHOUT_EFFECT.items():
         flag = name.startswith("new.")
         parser.add_argument(
@@ -222,6 +229,7 @@ def _run(options: argparse.Namespace, include: str | None) -> int:
             num_streams=options.num_streams,
             offset_commit_interval_ms=options.offset_commit_interval_ms,
             find_brokers=_find_brokers,
+            keep_partitions=options.keep_partitions,
         )
         run_options = RunOptions(
             master=options.master,

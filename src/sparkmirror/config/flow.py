@@ -10,6 +10,7 @@ from sparkmirror.config.security import protocol_of, secured
 from sparkmirror.config.settings import Scope, Status, find
 from sparkmirror.config.settings_clients import COMMON_ROWS, FETCH_ROWS, PRODUCE_ROWS
 from sparkmirror.config.settings_group import GROUP_ROWS
+from sparkmirror.config.settings_records import RECORD_ROWS
 from sparkmirror.config.values import Reader, shown
 from sparkmirror.errors import ConfigError
 from sparkmirror.model import ClusterClient, FetchSettings, ProduceSettings
@@ -27,7 +28,7 @@ _HOST_PORT = re.compile(r"(?:[A-Za-z_]+://)?(\[[0-9A-Fa-f:.%a-z]+\]|[0-9A-Za-z._
 # Properties that ClusterClient, FetchSettings and ProduceSettings hold as typed fields.
 _FIELDS = frozenset(
     row.name
-    for row in COMMON_ROWS + FETCH_ROWS + GROUP_ROWS + PRODUCE_ROWS
+    for row in COMMON_ROWS + FETCH_ROWS + GROUP_ROWS + PRODUCE_ROWS + RECORD_ROWS
     if row.name not in _POSITION_KEYS
 ) | {"bootstrap.servers", "security.protocol"}
 _OFFSET_RESETS = ("earliest", "latest", "none")

@@ -46,6 +46,10 @@ _TARGET_CONSUMER = "nothing is consumed from the target in this release"
 # What only MirrorMaker 1 asks of its clients, and why MirrorMaker 2 does not.
 _NO_GROUP = "partitions are dealt to slots by the mirror, not by a consumer group"
 MM1_ONLY = {row.name: _NO_GROUP for row in GROUP_ROWS if row.status is Status.SUPPORTED} | {
+    "partitioner.class": "records keep their partition number",
+    "partitioner.ignore.keys": "records keep their partition number",
+    "batch.size": "raw batches keep the source's batches (sparkmirror.join.bytes joins small ones)",
+    "compression.type": "raw batches keep the source's compression",
     "group.id": "positions are kept in the group __mirror.A->B on the target",
     "exclude.internal.topics": "internal topics are never mirrored",
 }

@@ -20,6 +20,7 @@ from sparkmirror.config.properties import Entry, Properties, load_properties
 from sparkmirror.config.security import mark_idle
 from sparkmirror.config.settings import Scope, Status, Type, find, names
 from sparkmirror.config.settings_group import group_settings
+from sparkmirror.config.settings_records import record_settings
 from sparkmirror.config.values import Reader, check, merge_errors
 from sparkmirror.errors import ConfigError
 from sparkmirror.java_regex import compile_regex
@@ -29,6 +30,7 @@ from sparkmirror.model import (
     MirrorSettings,
     PolicySettings,
     ProduceSettings,
+    RecordSettings,
     TopicSettings,
 )
 
@@ -38,6 +40,7 @@ __all__ = ["load_mm1", "load_mm1_consumer", "normalise_include"]
 _KAFKA_INTERNAL = ("__consumer_offsets", "__transaction_state", "__share_group_state")
 _DELIVERY_TIMEOUT_MS_DEFAULT = ProduceSettings().delivery_timeout_ms
 _QUOTES = "\"'"
+_NUMBER = RecordSettings()
 
 
 def normalise_include(raw: str) -> str:
@@ -57,11 +60,13 @@ def load_mm1(
     num_streams: int | None = None,
     offset_commit_interval_ms: int = 60_000,
     find_brokers: BrokerLookup | None = None,
+    keep_partitions: bool = False,
 ) -> MirrorSettings:
     """Read, check and join MirrorMaker 1's files into one flow per consumer file.
 
     The flow is ``source->target``; of several consumer files ``source-1->target`` and so on.
     ``include``: the raw ``--include`` or ``--whitelist`` text; ``exclude``: ``--blacklist``'s;
+    ``keep_partitions``: records keep their partition number instead of going by key.
     ``num_streams`` None: 1, or what a file of 0.7 says. ``find_brokers`` looks brokers up in a
     ZooKeeper where a file names nothing else. Raises ConfigError with the file, line and key of
     everything that is wrong, and what ``find_brokers`` raises.
@@ -85,6 +90,7 @@ def load_mm1(
             alias="source" if len(consumers) == 1 else f"source-{number}",
             tasks_max=_streams(num_streams, consumer),
             position_ms=position_interval_ms(1_000, offset_commit_interval_ms),
+            records=record_settings(producer.file, keep_partitions=keep_partitions),
         )
         for number, (consumer, wanted) in enumerate(zip(consumers, chosen, strict=True), 1)
     )
@@ -265,6 +271,7 @@ def _flow(
     alias: str,
     tasks_max: int,
     position_ms: int,
+    records: RecordSettings = _NUMBER,
 ) -> FlowSettings:
     consumer = translation.file
     include, exclude = wanted.regexes
@@ -315,6 +322,7 @@ def _flow(
             producer, join_bytes=Reader({}, Scope.SPARKMIRROR).integer("sparkmirror.join.bytes")
         ),
         position_interval_ms=position_ms,
+        records=records,
         zookeeper=translation.zookeeper,
     )  # fmt: skip
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from sparkmirror.config.setting import Scope, Setting, Status, Type
 from sparkmirror.config.settings_group import GROUP_ROWS
+from sparkmirror.config.settings_records import RECORD_ROWS
 from sparkmirror.model import ClusterClient, FetchSettings, ProduceSettings
 
 __all__ = ["CLIENT_ROWS", "COMMON_ROWS", "FETCH_ROWS", "PRODUCE_ROWS"]
@@ -216,15 +217,10 @@ _IGNORED = (
     ),
     *_ignored(
         _PRODUCER,
-        ("batch.size", Type.INT, "16384", 0, (), "Size of record batches.",
-         f"{_RAW} batches (sparkmirror.join.bytes joins small ones)"),
         ("linger.ms", Type.LONG, "5", 0, (), "How long to wait for fuller batches.",
          f"{_RAW} batches (sparkmirror.join.bytes joins small ones)"),
         ("buffer.memory", Type.LONG, "33554432", 0, (), "Memory for records to be sent.",
          "memory is bounded by fetch.max.bytes"),
-        ("compression.type", Type.STRING, "none", None,
-         ("none", "gzip", "snappy", "lz4", "zstd"), "How batches are compressed.",
-         f"{_RAW} compression"),
         ("compression.gzip.level", Type.INT, "-1", -1, (), "Level of gzip.", f"{_RAW} compression"),
         ("compression.lz4.level", Type.INT, "9", 1, (), "Level of lz4.", f"{_RAW} compression"),
         ("compression.zstd.level", Type.INT, "3", -131072, (), "Level of zstd.",
@@ -233,13 +229,9 @@ _IGNORED = (
          "the flow waits as long as it takes"),
         ("metadata.max.idle.ms", Type.LONG, "300000", 5000, (), "When unused topics are forgotten.",
          "every topic of a flow is in use"),
-        ("partitioner.class", Type.CLASS, None, None, (), "How records are partitioned.",
-         "records keep their partition number"),
         ("partitioner.adaptive.partitioning.enable", Type.BOOLEAN, "true", None, (),
          "Prefer quick brokers.", "records keep their partition number"),
         ("partitioner.availability.timeout.ms", Type.LONG, "0", 0, (), "Avoid slow brokers.",
-         "records keep their partition number"),
-        ("partitioner.ignore.keys", Type.BOOLEAN, "false", None, (), "Partition without keys.",
          "records keep their partition number"),
         ("key.serializer", Type.CLASS, None, None, (), "How keys are encoded.", _BYTES),
         ("value.serializer", Type.CLASS, None, None, (), "How values are encoded.", _BYTES),
@@ -270,4 +262,6 @@ _REFUSED = (
     ),
 )  # fmt: skip
 
-CLIENT_ROWS = COMMON_ROWS + FETCH_ROWS + GROUP_ROWS + PRODUCE_ROWS + _IGNORED + _REFUSED
+CLIENT_ROWS = (
+    COMMON_ROWS + FETCH_ROWS + GROUP_ROWS + PRODUCE_ROWS + RECORD_ROWS + _IGNORED + _REFUSED
+)

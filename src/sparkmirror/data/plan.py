@@ -6,6 +6,7 @@ import dataclasses
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from enum import Enum
 from typing import Any, get_type_hints
 
 from sparkmirror.data.seal import seal, unseal
@@ -13,7 +14,6 @@ from sparkmirror.model import (
     ClusterClient,
     FlowSettings,
     Member,
-    MirrorMode,
     TopicPartition,
 )
 from sparkmirror.wire.signals import SourcePartition
@@ -111,7 +111,7 @@ def encode_flow(flow: FlowSettings, key: str = "") -> str:
             return {
                 field.name: plain(getattr(value, field.name)) for field in dataclasses.fields(value)
             }
-        if isinstance(value, MirrorMode):
+        if isinstance(value, Enum):
             return value.value
         if isinstance(value, tuple):
             return [plain(item) for item in value]
@@ -132,8 +132,8 @@ def _rebuild(kind: Any, value: Any) -> Any:
         if kind is ClusterClient:
             value = {**value, "properties": unseal(value["properties"])}
         return kind(**{name: _rebuild(hints[name], item) for name, item in value.items()})  # type: ignore[operator]
-    if kind is MirrorMode:
-        return MirrorMode(value)
+    if isinstance(kind, type) and issubclass(kind, Enum):
+        return kind(value)
     if isinstance(value, list):
         return tuple(value)
     return value

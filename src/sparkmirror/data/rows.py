@@ -27,15 +27,16 @@ from __future__ import annotations
 
 import json
 import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
 
+from sparkmirror.data import outlet
 from sparkmirror.data.shared import Frames, Reference
 
-__all__ = ["ARROW_SCHEMA", "FLUSH", "Chunk", "build_row", "read_row"]
+__all__ = ["ARROW_SCHEMA", "FLUSH", "Chunk", "build_row", "out", "read_row"]
 
 ARROW_SCHEMA = pa.schema([("head", pa.string()), ("records", pa.binary())])
 
@@ -57,6 +58,7 @@ class Chunk:
     first at source offset ``base_offset``. With them the partition is mirrored up to
     ``next_offset``: dropped control, aborted and empty batches are counted in, so a chunk may
     have no bytes. ``timestamp_ms`` is the largest record timestamp, -1 when there is none.
+    ``targets``: the target partition of each batch, None where it has the source's number.
     """
 
     topic: str
@@ -68,6 +70,7 @@ class Chunk:
     timestamp_ms: int
     start: int
     size: int
+    targets: Sequence[int] | None = None
 
 
 def build_row(
@@ -96,7 +99,7 @@ def build_row(
 
 
 def _entry(chunk: Chunk, start: int) -> list[Any]:
-    return [
+    entry = [
         chunk.topic,
         chunk.partition,
         chunk.remote_topic,
@@ -107,6 +110,7 @@ def _entry(chunk: Chunk, start: int) -> list[Any]:
         start,
         chunk.size,
     ]
+    return entry if chunk.targets is None else [*entry, list(chunk.targets)]
 
 
 def _column(kind: pa.DataType, data: pa.Buffer) -> pa.Array:
@@ -159,6 +163,14 @@ def _spans(
             return None
         spans.append((start, start + len(parts[0])))
     return spans
+
+
+def out(row: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    """``row``, and whatever it takes for it to leave the worker at once."""
+    yield row
+    if not outlet.flush():
+        yield FLUSH
+        yield FLUSH
 
 
 def read_row(batch: pa.RecordBatch, row: int) -> tuple[list[Chunk], memoryview, dict[str, Any]]:

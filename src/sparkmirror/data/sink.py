@@ -12,7 +12,7 @@ import os
 import select
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sized
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -185,8 +185,8 @@ class SlotSink:
                 cuts = split(part)
                 pending.batches_left = len(cuts)
                 self._batches += len(cuts)
-                for start, end in cuts:
-                    self._producer.append(lane.target, part[start:end], pending)
+                for (start, end), target in zip(cuts, _targets(lane, chunk, cuts), strict=True):
+                    self._producer.append(target, part[start:end], pending)
             lane.settle()
 
     def _lane(self, chunk: Chunk) -> _Lane:
@@ -281,11 +281,19 @@ class SlotSink:
         halts, fenced = self._producer.halts, self._commits.fenced
         if halts or fenced:
             for lane in self._lanes.values():
-                halt = fenced or halts.get(lane.target)
+                halt = fenced or halts.get(self._written_through(lane, halts))
                 if halt is not None and lane.halt is None:
                     lane.halt = halt
                     lane.queue.clear()
                     log.error("%s", halt.reason)
+
+    def _written_through(self, lane: _Lane, halts: Mapping[TopicPartition, Halt]) -> TopicPartition:
+        """The partition whose halt is this lane's: any one of its topic on the record path."""
+        if self.flow.records.used:
+            for tp in halts:
+                if tp.topic == lane.target.topic:
+                    return tp
+        return lane.target
 
     def _housekeep(self) -> None:
         now = time.monotonic()
@@ -413,6 +421,14 @@ class SlotSink:
             partition = partition_for_key(key, self.flow.offset_storage_partitions)
             self._append_record(TopicPartition(topic, partition), key, value)
             lane.saved = lane.position
+
+
+def _targets(lane: _Lane, chunk: Chunk, cuts: Sized) -> list[TopicPartition]:
+    """Where each batch of ``chunk`` goes."""
+    if chunk.targets is None:
+        return [lane.target] * len(cuts)
+    topic = lane.target.topic
+    return [TopicPartition(topic, number) for number in chunk.targets]
 
 
 def _producer(flow: FlowSettings) -> Producer:

@@ -15,9 +15,8 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
-from sparkmirror.data import outlet
 from sparkmirror.data.plan import SlotPlan
-from sparkmirror.data.rows import FLUSH, Chunk, build_row
+from sparkmirror.data.rows import FLUSH, Chunk, build_row, out
 from sparkmirror.data.shared import Frames
 from sparkmirror.data.watch import ControlWatch
 from sparkmirror.errors import BatchError, CorruptBatch, PartitionError, Unreachable
@@ -65,7 +64,10 @@ class SlotReader:
             check_crcs=flow.fetch.check_crcs,
             read_committed=flow.fetch.isolation_level == "read_committed",
             join_bytes=flow.produce.join_bytes,
-            join_below_bytes=min(_JOIN_BELOW_BYTES, flow.produce.join_bytes),
+            # The record path writes batches anew anyway.
+            join_below_bytes=0
+            if flow.records.used
+            else min(_JOIN_BELOW_BYTES, flow.produce.join_bytes),
         )
         self._corrupt: dict[TopicPartition, int] = {}
         self._noted: dict[str, Any] = {}
@@ -121,7 +123,7 @@ class SlotReader:
         try:
             positions = self._start()
             yield self._hello(positions)
-            yield from _out(FLUSH)
+            yield from out(FLUSH)
             yield from self._stream(time.monotonic() + self.flow.epoch_s)
             yield from self._new_member()
         finally:
@@ -173,10 +175,10 @@ class SlotReader:
                 if self._fetcher.busy:
                     self._fetcher.send()
                 if row is not None:
-                    yield from _out(row)
+                    yield from out(row)
                     self._last_row = time.monotonic()
             if time.monotonic() - self._last_row >= _TICK_S:
-                yield from _out(self._note_row())
+                yield from out(self._note_row())
                 self._last_row = time.monotonic()
 
     def _new_member(self) -> Iterator[Any]:
@@ -185,7 +187,7 @@ class SlotReader:
         ours = newest is not None and newest.run_id == self.plan.run_id
         if newest is not None and ours and newest.member not in (None, self.plan.member):
             notes = {"member": member_row(newest.member)}
-            yield from _out(build_row([], memoryview(b""), [], notes))
+            yield from out(build_row([], memoryview(b""), [], notes))
 
     def _over(self, deadline: float) -> bool:
         command = self._watch.command
@@ -326,14 +328,6 @@ class SlotReader:
                 self._fetcher.halt(tp, halts[tp])
                 log.error("flow %s: %s", self.flow.name, reason)
         return halts
-
-
-def _out(row: Any) -> Iterator[Any]:
-    """``row``, and whatever it takes for it to leave at once."""
-    yield row
-    if not outlet.flush():
-        yield FLUSH
-        yield FLUSH
 
 
 def _lost_reason(
