@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 __all__ = [
+    "SEND_FAILED",
     "ClusterClient",
     "FetchSettings",
     "FlowSettings",
@@ -26,6 +27,8 @@ __all__ = [
     "ProduceSettings",
     "RecordSettings",
     "SlotProgress",
+    "SourceRecord",
+    "TargetRecord",
     "TopicPartition",
     "TopicSettings",
 ]
@@ -122,12 +125,50 @@ class Partitioner(Enum):
 
 
 @dataclass(frozen=True, slots=True)
+class TargetRecord:
+    """What a message handler returns: one record to be written.
+
+    ``partition`` None leaves the choice to the partitioner, ``timestamp_ms`` None takes the time
+    of writing.
+    """
+
+    topic: str
+    value: bytes | None
+    key: bytes | None = None
+    headers: tuple[tuple[str, bytes | None], ...] = ()
+    timestamp_ms: int | None = None
+    partition: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SourceRecord:
+    """What a message handler is given: one record as the source has it.
+
+    ``timestamp_ms`` is -1 for a record without one.
+    """
+
+    topic: str
+    partition: int
+    offset: int
+    timestamp_ms: int
+    key: bytes | None
+    value: bytes | None
+    headers: tuple[tuple[str, bytes | None], ...] = ()
+
+    def to_target(self) -> TargetRecord:
+        """The same record as MirrorMaker's built-in handler writes it: partition left open."""
+        return TargetRecord(self.topic, self.value, self.key, self.headers, self.timestamp_ms)
+
+
+@dataclass(frozen=True, slots=True)
 class RecordSettings:
     """The record path: what is done to each record between source and sink, if anything.
 
     ``codec``: with which records are written anew (a batch attribute's number), -1 the source
     batch's. ``sticky_bytes``: Java's ``batch.size``, after which sticky records change partition.
-    ``handler``: ``module:function``, called with each record; empty for none.
+    ``handler``: ``module:function``, called with each record; empty for none. ``drop_failed``:
+    what the target refuses is dropped and counted, instead of stopping the mirror
+    (``--abort.on.send.failure=false``).
     """
 
     partitioner: Partitioner = Partitioner.NUMBER
@@ -135,6 +176,7 @@ class RecordSettings:
     sticky_bytes: int = 16_384
     handler: str = ""
     handler_args: str | None = None
+    drop_failed: bool = False
 
     @property
     def used(self) -> bool:
@@ -182,7 +224,8 @@ class GroupSettings:
     """MirrorMaker 1: how the mirror takes part in its consumer group on the source.
 
     Names follow the Java consumer's properties; ``strategies`` are assignors by their names in the
-    group protocol, in order of preference; ``rebalance_timeout_ms`` is ``max.poll.interval.ms``.
+    group protocol, in order of preference; ``rebalance_timeout_ms`` is ``max.poll.interval.ms``;
+    ``listener``: ``module:name`` of a rebalance listener, empty for none.
     """
 
     strategies: tuple[str, ...] = ("range", "cooperative-sticky")
@@ -190,6 +233,8 @@ class GroupSettings:
     heartbeat_interval_ms: int = 3_000
     rebalance_timeout_ms: int = 300_000
     instance_id: str = ""
+    listener: str = ""
+    listener_args: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -266,6 +311,10 @@ class Halt:
     code: str
     reason: str
     retriable: bool = False
+
+
+SEND_FAILED = "SEND_FAILED"
+"""Code of the halt that stops a MirrorMaker 1 flow (``--abort.on.send.failure``)."""
 
 
 @dataclass(frozen=True, slots=True)

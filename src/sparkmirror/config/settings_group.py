@@ -69,7 +69,9 @@ GROUP_ROWS = (
 )  # fmt: skip
 
 
-def group_settings(conf: Mapping[str, Entry]) -> GroupSettings:
+def group_settings(
+    conf: Mapping[str, Entry], *, listener: str = "", listener_args: str | None = None
+) -> GroupSettings:
     """How the mirror takes part in the group. ConfigError where the keys contradict each other."""
     # The reader needs the whole table, of which these rows are a part.
     from sparkmirror.config.values import Reader  # noqa: PLC0415
@@ -99,4 +101,6 @@ def group_settings(conf: Mapping[str, Entry]) -> GroupSettings:
         heartbeat_interval_ms=heartbeat_ms,
         rebalance_timeout_ms=reader.integer("max.poll.interval.ms"),
         instance_id=reader.text("group.instance.id"),
+        listener=listener,
+        listener_args=listener_args,
     )

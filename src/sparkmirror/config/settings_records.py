@@ -53,6 +53,7 @@ def record_settings(
     keep_partitions: bool,
     handler: str = "",
     handler_args: str | None = None,
+    drop_failed: bool = False,
 ) -> RecordSettings:
     """What MirrorMaker 1 does to each record. ``conf``: the producer file."""
     # The reader needs the whole table, of which these rows are a part.
@@ -74,4 +75,5 @@ def record_settings(
         sticky_bytes=max(1, reader.integer("batch.size")),
         handler=handler,
         handler_args=handler_args,
+        drop_failed=drop_failed,
     )

@@ -24,7 +24,14 @@ from sparkmirror.control.topics import (
     plan_topics,
 )
 from sparkmirror.errors import ConfigError, MirrorError, TopicError
-from sparkmirror.model import FlowSettings, Member, MirrorMode, SlotProgress, TopicPartition
+from sparkmirror.model import (
+    SEND_FAILED,
+    FlowSettings,
+    Member,
+    MirrorMode,
+    SlotProgress,
+    TopicPartition,
+)
 from sparkmirror.policy import FlowTopics
 from sparkmirror.wire.client import Cluster
 from sparkmirror.wire.signals import (
@@ -276,7 +283,18 @@ class FlowControl:
     @property
     def failure(self) -> MirrorError | None:
         """Why this flow can never go on, None while it can."""
-        return self._membership.failure if self._membership is not None else None
+        if self._membership is None:
+            return None
+        for report in self.progress():
+            for p in report.partitions:
+                if p.halt is not None and p.halt.code == SEND_FAILED:
+                    return TopicError(
+                        f"records of {p.topic}-{p.partition} cannot be written: {p.halt.reason}",
+                        where=f"flow {self.name}",
+                        do="Make the target take them and start again: nothing is lost. "
+                        "--abort.on.send.failure=false would drop them and go on.",
+                    )
+        return self._membership.failure
 
     def topic_counts(self) -> Mapping[str, int]:
         """Partitions of each source topic that this flow mirrors or would mirror."""

@@ -20,9 +20,10 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Protocol
 
+from sparkmirror.control.listener import Listener
 from sparkmirror.errors import Denied, GroupRefused, MirrorError
 from sparkmirror.model import FlowSettings, Member, TopicPartition
 from sparkmirror.wire.group import GroupSession, Joined, MemberState
@@ -76,6 +77,7 @@ class Membership:
             counts=flow.partition_counts,
             stopping=lambda: self._ending,
         )
+        self._listener = Listener(settings.group)
         self._joined: Joined | None = None
         self._owned: frozenset[TopicPartition] = frozenset()
         self._topics: Mapping[str, int] = {}
@@ -125,6 +127,7 @@ class Membership:
             return
         before = self._owned
         if self._give_up_all(member=self._joined.member):
+            self._heard(self._listener.revoked, before)
             self._join(before)
 
     def _join(self, owned: Iterable[TopicPartition]) -> None:
@@ -132,15 +135,29 @@ class Membership:
         joined = self._session.join(topics, owned)
         if joined is None:
             return
-        lost = self._owned - set(joined.partitions)
+        lost, kept = self._owned - set(joined.partitions), self._owned
         first = self._joined is None
         self._joined, self._topics = joined, topics
         self._owned = frozenset(joined.partitions)
         self._tell(first)
+        self._heard(self._listener.assigned, self._owned - kept)
         version = self._publish()
         if lost and self._session.cooperative and self._planned(version):
+            self._heard(self._listener.revoked, lost)
             # Others wait for these: they get them when this member has joined without them.
             self._join(self._owned)
+
+    def _heard(
+        self,
+        tell: Callable[[Iterable[TopicPartition]], None],
+        partitions: Iterable[TopicPartition],
+    ) -> None:
+        """Tell the user's listener; a failure of its ends the mirror, as it ends Java's."""
+        try:
+            tell(partitions)
+        except MirrorError as error:
+            self.failure = error
+            raise
 
     def _tell(self, first: bool) -> None:
         assert self._joined is not None

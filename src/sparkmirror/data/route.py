@@ -19,6 +19,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from sparkmirror.data.handle import Handler
 from sparkmirror.data.plan import decode_flow
 from sparkmirror.data.rows import FLUSH, Chunk, build_row, out, read_row
 from sparkmirror.data.shared import FrameReader, Frames
@@ -54,6 +55,9 @@ class _RecordPath:
         self._source: FrameReader | None = None
         self._frames = Frames(_FRAME_BYTES)
         self._stopped: set[tuple[str, int]] = set()
+        self._handler: Handler | None = None
+        if flow.records.handler:
+            self._handler = Handler(flow, self._dealer, self._counts.of)
 
     def rows(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """One row for each, in the messages that `data.rows` describes."""
@@ -97,11 +101,11 @@ class _RecordPath:
             if (chunk.topic, chunk.partition) in self._stopped:
                 continue
             try:
-                dealt = self._deal(chunk, records[chunk.start : chunk.start + chunk.size])
+                dealt, topics = self._deal(chunk, records[chunk.start : chunk.start + chunk.size])
             except BatchError as error:
                 self._stop(chunk, error, notes)
                 continue
-            made.append(_chunk(chunk, dealt))
+            made.append(_chunk(chunk, dealt, topics))
             pieces.append(dealt.batches)
         del records  # the source may use its frame again
         for first, last in _portions(made):
@@ -113,22 +117,26 @@ class _RecordPath:
         if notes and not made:
             yield from out(build_row([], _NOTHING, [], notes))
 
-    def _deal(self, chunk: Chunk, batches: memoryview) -> Dealt:
+    def _deal(self, chunk: Chunk, batches: memoryview) -> tuple[Dealt, list[str]]:
+        """New batches, and where their topics are not the chunk's, these."""
         if not len(batches):
-            return Dealt([], [], 0, -1)
+            return Dealt([], [], 0, -1), []
+        if self._handler is not None:
+            return self._handler.deal(chunk, batches)
         records = self._flow.records
-        dealer = self._dealers.get(chunk.remote_topic)
-        if dealer is None:
-            dealer = Dealer(records.partitioner, sticky_bytes=records.sticky_bytes)
-            self._dealers[chunk.remote_topic] = dealer
         found = scan(batches)
-        partitions = self._counts.of(chunk.remote_topic)
-        return write_dealt(
-            found,
-            dealer.choose(found, partitions),
-            codec=found.codec if records.codec < 0 else records.codec,
-            batch_bytes=self._flow.produce.join_bytes,
-        )
+        chosen = self._dealer(chunk.remote_topic).choose(found, self._counts.of(chunk.remote_topic))
+        codec = found.codec if records.codec < 0 else records.codec
+        batch_bytes = self._flow.produce.join_bytes
+        return write_dealt(found, chosen, codec=codec, batch_bytes=batch_bytes), []
+
+    def _dealer(self, topic: str) -> Dealer:
+        dealer = self._dealers.get(topic)
+        if dealer is None:
+            records = self._flow.records
+            dealer = Dealer(records.partitioner, sticky_bytes=records.sticky_bytes)
+            self._dealers[topic] = dealer
+        return dealer
 
     def _stop(self, chunk: Chunk, error: BatchError, notes: dict[str, Any]) -> None:
         """A partition that cannot be read stands still, as on the raw path; the others go on."""
@@ -154,14 +162,18 @@ def _map(note: list[Any] | None) -> FrameReader | None:
         return None
 
 
-def _chunk(chunk: Chunk, dealt: Dealt) -> Chunk:
+def _chunk(chunk: Chunk, dealt: Dealt, topics: list[str]) -> Chunk:
+    targets: list[Any] = list(dealt.partitions)
+    for index, topic in enumerate(topics):
+        if topic != chunk.remote_topic:
+            targets[index] = [topic, targets[index]]
     return replace(
         chunk,
         record_count=dealt.records,
         timestamp_ms=dealt.timestamp_ms if dealt.batches else chunk.timestamp_ms,
         start=0,
         size=sum(map(len, dealt.batches)),
-        targets=dealt.partitions,
+        targets=targets,
     )
 
 

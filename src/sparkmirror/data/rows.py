@@ -58,7 +58,8 @@ class Chunk:
     first at source offset ``base_offset``. With them the partition is mirrored up to
     ``next_offset``: dropped control, aborted and empty batches are counted in, so a chunk may
     have no bytes. ``timestamp_ms`` is the largest record timestamp, -1 when there is none.
-    ``targets``: the target partition of each batch, None where it has the source's number.
+    ``targets``: the target partition of each batch (with its topic, where that is another one), or
+    None: all have the source's number.
     """
 
     topic: str
@@ -70,7 +71,7 @@ class Chunk:
     timestamp_ms: int
     start: int
     size: int
-    targets: Sequence[int] | None = None
+    targets: Sequence[Any] | None = None
 
 
 def build_row(

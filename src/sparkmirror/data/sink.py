@@ -22,6 +22,7 @@ from sparkmirror.data.rows import Chunk, read_row
 from sparkmirror.data.shared import FRAMES, FrameReader
 from sparkmirror.errors import MirrorError, Unreachable
 from sparkmirror.model import (
+    SEND_FAILED,
     FlowSettings,
     Halt,
     MirrorMode,
@@ -130,6 +131,7 @@ class SlotSink:
         self._commits = Commits(flow)
         self._producer = _producer(flow)
         self._producer.forget_halts()
+        self._producer.drops = flow.records.drop_failed
         # The producer outlives the task; what it met before is in earlier reports.
         self._errors_before = dict(self._producer.errors)
 
@@ -283,15 +285,19 @@ class SlotSink:
             for lane in self._lanes.values():
                 halt = fenced or halts.get(self._written_through(lane, halts))
                 if halt is not None and lane.halt is None:
-                    lane.halt = halt
+                    lane.halt = halt if fenced or not self._aborts(halt) else _send_failed(halt)
                     lane.queue.clear()
                     log.error("%s", halt.reason)
+
+    def _aborts(self, halt: Halt) -> bool:
+        """Whether the whole mirror is to stop for it, as MirrorMaker 1 does."""
+        return self.flow.mode is MirrorMode.MM1 and not halt.retriable
 
     def _written_through(self, lane: _Lane, halts: Mapping[TopicPartition, Halt]) -> TopicPartition:
         """The partition whose halt is this lane's: any one of its topic on the record path."""
         if self.flow.records.used:
             for tp in halts:
-                if tp.topic == lane.target.topic:
+                if tp.topic == lane.target.topic or self.flow.records.handler:
                     return tp
         return lane.target
 
@@ -423,12 +429,19 @@ class SlotSink:
             lane.saved = lane.position
 
 
+def _send_failed(halt: Halt) -> Halt:
+    return Halt(SEND_FAILED, f"{halt.reason} ({halt.code})")
+
+
 def _targets(lane: _Lane, chunk: Chunk, cuts: Sized) -> list[TopicPartition]:
     """Where each batch of ``chunk`` goes."""
     if chunk.targets is None:
         return [lane.target] * len(cuts)
     topic = lane.target.topic
-    return [TopicPartition(topic, number) for number in chunk.targets]
+    return [
+        TopicPartition(topic, one) if isinstance(one, int) else TopicPartition(*one)
+        for one in chunk.targets
+    ]
 
 
 def _producer(flow: FlowSettings) -> Producer:

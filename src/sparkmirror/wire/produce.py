@@ -33,6 +33,7 @@ from sparkmirror.wire.batch import record_count, stamp
 from sparkmirror.wire.connection import Connection, ConnectionLost
 from sparkmirror.wire.cut import cut_batch
 from sparkmirror.wire.kafka_codes import (
+    DROPPED,
     DUPLICATE_SEQUENCE_NUMBER,
     INVALID_PRODUCER_EPOCH,
     LEADERSHIP,
@@ -130,6 +131,8 @@ class Producer:
         self.bytes_waiting = 0
         self.blocked = False
         """Whether batches wait only because enough requests are in flight: `pump` sends them."""
+        self.drops = False
+        """Whether a batch that the target refuses is dropped (`DROPPED`) instead of a halt."""
         self.impatient = False
         """Whether batches that fail hold others up: then their partition is halted after 30 s."""
         self._clock = clock
@@ -435,6 +438,10 @@ class Producer:
             if not state.recovering:
                 self._count(error_name(code))
             self._retry(state, code, now)
+        elif self.drops:
+            self._count(error_name(code))
+            self._drop(state, item, code, reason)
+            return
         else:
             self._count(error_name(code))
             self._halt(state, code, reason)
@@ -471,6 +478,21 @@ class Producer:
         text = f"the target refuses batches for {state.tp} ({name}){detail}"
         state.halt = Halt(name, text, retriable)
         self._drop_pending(state)
+
+    def _drop(self, state: _Partition, item: _Item, code: int, reason: str) -> None:
+        """Give up one batch, as if it were acknowledged; what is behind it goes on."""
+        log.error(
+            "Error when sending message to topic %s: %d records dropped (%s: %s)",
+            *(state.tp, item.records, error_name(code), reason),
+        )
+        self.errors[DROPPED] = self.errors.get(DROPPED, 0) + item.records
+        state.pending.remove(item)
+        state.recovering = bool(state.in_flight)
+        self.bytes_waiting -= len(item.batch)
+        self._acknowledged.append(Acknowledged(state.tp, item.token, -1, item.records))
+        if not state.pending and not state.in_flight:
+            self._busy.pop(state.tp, None)
+        self._reset_identity()  # its sequences are gone with it
 
     def _drop_pending(self, state: _Partition) -> None:
         for queue in (state.pending, state.in_flight):
