@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 import uuid
 from pathlib import Path
@@ -86,3 +87,100 @@ def test_records_go_by_key_where_partitions_differ(
     spread = contents(consume_all(cluster_b, keyless))
     assert sorted(one.value or b"" for one in spread) == sorted(one.value or b"" for one in lone)
     assert {one.partition for one in spread} == {0, 1, 2, 3}
+
+
+_HANDLERS = """
+from pathlib import Path
+
+from sparkmirror.model import SourceRecord, TargetRecord
+
+
+class Split:
+    \"\"\"Leaves out, keeps, doubles, and sends elsewhere.\"\"\"
+
+    def __init__(self, suffix):
+        self.suffix = suffix
+
+    def __call__(self, record):
+        kind = record.key[:1]
+        if kind == b"n":
+            return None
+        same = record.to_target()
+        if kind == b"2":
+            return [same, same]
+        if kind == b"e":
+            return TargetRecord(
+                record.topic + self.suffix, b"moved " + record.value, record.key,
+                (("from", record.topic.encode()), *record.headers), partition=1,
+            )
+        return same
+
+
+def listen(what, partitions, path):
+    with Path(path).open("a") as file:
+        file.write(f"{what} {len(partitions)}\\n")
+"""
+
+
+@pytest.mark.timeout(240)
+def test_handlers_listeners_and_dropped_records(
+    cluster_a: KafkaCluster, cluster_b: KafkaCluster, tmp_path: Path
+) -> None:
+    name = f"handled-{uuid.uuid4().hex[:8]}"
+    other = f"{name}.elsewhere"
+    create_topic(cluster_a, name, 2)
+    create_topic(cluster_b, name, 3, config={"max.message.bytes": "2000"})
+    create_topic(cluster_b, other, 2)
+    (tmp_path / "handlers.py").write_text(_HANDLERS)
+    heard = tmp_path / "heard.txt"
+    kinds = ("none", "2 times", "elsewhere", "same")
+    produce(
+        cluster_a,
+        name,
+        [
+            Sent(f"{n}".encode(), f"{kinds[n % 4]} {n}".encode(), (("h", b"1"),), partition=n % 2)
+            for n in range(400)
+        ]
+        + [Sent(bytes(5_000), b"same too large"), Sent(b"after it", b"same")],
+    )
+    options = [*write_mm1(tmp_path, cluster_a, cluster_b, name), "--include", name]
+    options += ["--message.handler", "handlers:Split", "--message.handler.args", ".elsewhere"]
+    options += ["--consumer.rebalance.listener", "handlers:listen"]
+    options += ["--rebalance.listener.args", str(heard)]
+    path = {"PYTHONPATH": f"{os.environ.get('PYTHONPATH', '')}:{tmp_path}"}
+    mirror = MirrorProcess(
+        tmp_path, [*options, "--abort.on.send.failure", "false"],
+        command="kafka-mirror-maker", environment=path,
+    )  # fmt: skip
+    try:
+        wait_until(lambda: len(consume_all(cluster_b, other)) == 100, "what goes elsewhere", 180)
+        wait_until(lambda: len(consume_all(cluster_b, name)) == 301, "what stays", 30)
+        wait_until(lambda: "numDroppedMessages 1" in mirror.text(), "what was dropped", 30)
+        code, _ = mirror.drain()
+    finally:
+        mirror.kill()
+    assert code == 143, mirror.text()
+    assert heard.read_text().splitlines()[0] == "assigned 2"
+    moved = contents(consume_all(cluster_b, other))
+    assert {one.partition for one in moved} == {1}
+    assert {one.headers[0] for one in moved} == {("from", name.encode())}
+    assert sorted(one.value or b"" for one in moved) == sorted(
+        f"moved {n}".encode() for n in range(2, 400, 4)
+    )
+    got = contents(consume_all(cluster_b, name))
+    wanted = [f"{n}".encode() for n in range(400) for _ in range((0, 2, 0, 1)[n % 4])]
+    assert sorted(one.value or b"" for one in got) == sorted([*wanted, b"after it"])
+    assert {one.headers for one in got if one.value != b"after it"} == {(("h", b"1"),)}
+
+    # By default nothing is given up: the mirror stops, and the record waits.
+    produce(cluster_a, name, [Sent(bytes(5_000), b"too large"), Sent(b"waits", b"too")])
+    again = MirrorProcess(
+        tmp_path, options[: options.index("--message.handler")], command="kafka-mirror-maker"
+    )
+    try:
+        assert again.wait(90) == 255
+    finally:
+        again.kill()
+    assert "--abort.on.send.failure=false" in again.text()
+    assert "MESSAGE_TOO_LARGE" in again.text()
+    assert "Traceback" not in again.text()

@@ -204,6 +204,8 @@ def _checked_include(options: argparse.Namespace) -> str | None:
         ("consumer.rebalance.listener", "rebalance.listener.args"),
     ):
         _check_callable(name, vars(options)[name], vars(options)[args])
+        if vars(options)[args] is not None and not vars(options)[name]:
+            print(f"warning: --{args} has no effect without --{name}.", file=sys.stderr)
     include: str | None = options.whitelist if options.include is None else options.include
     if options.include is not None and options.whitelist is not None:
         print("warning: --whitelist is ignored, since --include is given.", file=sys.stderr)
