@@ -20,9 +20,7 @@ _STRATEGIES = {
     f"{_JAVA}StickyAssignor": "sticky",
     f"{_JAVA}CooperativeStickyAssignor": "cooperative-sticky",
 }
-_NAMES = {name.removeprefix(_JAVA): short for name, short in _STRATEGIES.items()} | {
-    short: short for short in _STRATEGIES.values()
-}
+_SHORT = tuple(_STRATEGIES.values())
 
 GROUP_ROWS = (
     Setting(
@@ -48,7 +46,7 @@ GROUP_ROWS = (
     Setting(
         "partition.assignment.strategy", Type.LIST, ",".join(list(_STRATEGIES)[i] for i in (0, 3)),
         "MirrorMaker 1: assignors in order of preference; all members need one in common.",
-        _CONSUMER, choices=(*_STRATEGIES, "range", "roundrobin", "sticky", "cooperative-sticky"),
+        _CONSUMER, choices=(*_STRATEGIES, *_SHORT),
         empty_allowed=False,
     ),
     Setting(
@@ -92,8 +90,7 @@ def group_settings(
             do="Set the interval to a third of the timeout.",
         )
     chosen = [
-        _STRATEGIES.get(name) or _NAMES[name]
-        for name in reader.elements("partition.assignment.strategy")
+        _STRATEGIES.get(name, name) for name in reader.elements("partition.assignment.strategy")
     ]
     return GroupSettings(
         strategies=tuple(dict.fromkeys(chosen)),

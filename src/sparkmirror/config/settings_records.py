@@ -11,11 +11,11 @@ from sparkmirror.model import Partitioner, RecordSettings
 __all__ = ["RECORD_ROWS", "record_settings"]
 
 _PRODUCER = (Scope.PRODUCER,)
-_JAVA = "org.apache.kafka.clients.producer."
+# As the table spells classes of Kafka's: without their package.
 _PARTITIONERS = {
-    f"{_JAVA}internals.DefaultPartitioner": Partitioner.KEY,
-    f"{_JAVA}UniformStickyPartitioner": Partitioner.STICKY,
-    f"{_JAVA}RoundRobinPartitioner": Partitioner.ROUND_ROBIN,
+    "DefaultPartitioner": Partitioner.KEY,
+    "UniformStickyPartitioner": Partitioner.STICKY,
+    "RoundRobinPartitioner": Partitioner.ROUND_ROBIN,
     # 0.8's own, which hashed keys as well.
     "kafka.producer.DefaultPartitioner": Partitioner.KEY,
     "kafka.producer.ByteArrayPartitioner": Partitioner.KEY,
@@ -60,12 +60,8 @@ def record_settings(
     from sparkmirror.config.values import Reader  # noqa: PLC0415
 
     reader = Reader(conf, Scope.PRODUCER)
-    partitioner = Partitioner.KEY
     chosen = reader.text("partitioner.class")
-    if chosen:
-        partitioner = next(
-            kind for name, kind in _PARTITIONERS.items() if name.rpartition(".")[2] in chosen
-        )
+    partitioner = _PARTITIONERS[chosen] if chosen else Partitioner.KEY
     if reader.boolean("partitioner.ignore.keys") and partitioner is Partitioner.KEY:
         partitioner = Partitioner.STICKY
     codec = reader.text("compression.type").lower()
