@@ -250,7 +250,7 @@ def test_a_large_record_passes(cluster, cluster_a, topic_name):
 def test_tail_follows(cluster, cluster_a, topic_name):
     create_topic(cluster_a, topic_name)
     cluster.produce_many(topic_name, [(0, b"old", b"1")])
-    with cluster.tail(topic_name, from_beginning=False) as tail:
+    with cluster.tail(topic_name, only_new=[0]) as tail:
         assert tail.poll(100) == []
         cluster.produce_many(topic_name, [(0, b"new", b"2")])
         deadline = time.monotonic() + 10

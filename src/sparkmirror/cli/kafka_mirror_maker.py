@@ -136,6 +136,13 @@ def _add_supported(parser: argparse.ArgumentParser) -> None:
         default="local[*]",
         help="Spark master to run on: local[*] (default), local[N] or spark://host:port.",
     )
+    parser.add_argument(
+        "--sparkmirror.metrics",
+        dest="metrics",
+        metavar="HOST:PORT",
+        default="",
+        help="Serve /metrics (Prometheus) and /health there, on this machine only: 127.0.0.1:9404.",
+    )
 
 
 def _add_callables(parser: argparse.ArgumentParser) -> None:
@@ -251,6 +258,7 @@ def _run(options: argparse.Namespace, include: str | None) -> int:
             master=options.master,
             sigterm_exit_code=_EXIT_SIGTERM,
             start_failure_exit_code=_START_FAILED,
+            metrics=options.metrics,
         )
     except MirrorError as error:
         show_error(error)

@@ -24,7 +24,7 @@ _R = Status.REFUSED
 _F = FetchSettings()
 _P = ProduceSettings()
 _RAW = "raw batches keep the source's"
-_NO_JMX = "there are no JMX metrics"
+_NO_JMX = "there are no JMX metrics; see sparkmirror.metrics.listen"
 _NO_GROUP = "partitions are dealt to slots by the mirror, not by a consumer group"
 _BYTES = "records are carried as bytes"
 _ONE_POLICY = "sparkmirror starts over from the bootstrap list when no known broker answers"
@@ -221,10 +221,6 @@ _IGNORED = (
          f"{_RAW} batches (sparkmirror.join.bytes joins small ones)"),
         ("buffer.memory", Type.LONG, "33554432", 0, (), "Memory for records to be sent.",
          "memory is bounded by fetch.max.bytes"),
-        ("compression.gzip.level", Type.INT, "-1", -1, (), "Level of gzip.", f"{_RAW} compression"),
-        ("compression.lz4.level", Type.INT, "9", 1, (), "Level of lz4.", f"{_RAW} compression"),
-        ("compression.zstd.level", Type.INT, "3", -131072, (), "Level of zstd.",
-         f"{_RAW} compression"),
         ("max.block.ms", Type.LONG, "9223372036854775807", 0, (), "How long a send may block.",
          "the flow waits as long as it takes"),
         ("metadata.max.idle.ms", Type.LONG, "300000", 5000, (), "When unused topics are forgotten.",
@@ -243,6 +239,15 @@ _IGNORED = (
         ("producer.type", Type.STRING, "async", None, ("sync", "async"),
          "MirrorMaker 1: wait for each record's acknowledgement.",
          "every batch is acknowledged before its position is committed"),
+    ),
+    *(
+        Setting(
+            f"compression.{codec}.level", Type.INT, default, f"Level of {codec}.", _PRODUCER,
+            low=low, high=high, status=Status.IGNORED, reason=f"{_RAW} compression",
+        )
+        for codec, default, low, high in (
+            ("gzip", "-1", -1, 9), ("lz4", "9", 1, 17), ("zstd", "3", -131_072, 22),
+        )
     ),
     *_ignored(
         _ADMIN,

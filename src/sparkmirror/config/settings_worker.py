@@ -127,13 +127,14 @@ _IGNORED = tuple(
         ("receive.buffer.bytes", Type.INT, "32768", -1, (), "TCP receive buffer.", _OWN_CLIENTS),
         ("send.buffer.bytes", Type.INT, "131072", -1, (), "TCP send buffer.", _OWN_CLIENTS),
         ("metric.reporters", Type.LIST, "org.apache.kafka.common.metrics.JmxReporter", None, (),
-         "Java classes that metrics are reported to.", "there are no JMX metrics"),
+         "Java classes that metrics are reported to.",
+         "there are no JMX metrics; see sparkmirror.metrics.listen"),
         ("metrics.num.samples", Type.INT, "2", 1, (), "Samples per metric.",
-         "there are no JMX metrics"),
+         "there are no JMX metrics; see sparkmirror.metrics.listen"),
         ("metrics.recording.level", Type.STRING, "INFO", None, ("INFO", "DEBUG"),
-         "How much is measured.", "there are no JMX metrics"),
+         "How much is measured.", "there are no JMX metrics; see sparkmirror.metrics.listen"),
         ("metrics.sample.window.ms", Type.LONG, "30000", 0, (), "Window of a sample.",
-         "there are no JMX metrics"),
+         "there are no JMX metrics; see sparkmirror.metrics.listen"),
     )
 )  # fmt: skip
 

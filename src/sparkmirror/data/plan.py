@@ -7,7 +7,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any, get_type_hints
+from typing import Any, get_args, get_type_hints
 
 from sparkmirror.data.seal import seal, unseal
 from sparkmirror.model import (
@@ -28,7 +28,7 @@ class SlotPlan:
     ``ends``: exclusive source end offsets of a bounded run, None in continuous mode.
     ``control_offset``: where in the control topic's commands the slot starts to listen; the
     planner has seen everything before it. ``version`` is that of the assignment, ``member`` the
-    group membership that goes with it.
+    group membership that goes with it. ``paused``: whether the flow was paused there.
     """
 
     slot: int
@@ -39,6 +39,7 @@ class SlotPlan:
     control_offset: int
     version: int = 0
     member: Member | None = None
+    paused: bool = False
 
     def end_offsets(self) -> dict[TopicPartition, int] | None:
         """``ends`` by partition; a partition that has none is not bounded."""
@@ -69,6 +70,7 @@ def plan_slots(
     control_offset: int,
     version: int = 0,
     member: Member | None = None,
+    paused: bool = False,
 ) -> list[SlotPlan]:
     """The slots of one epoch. In a bounded run, partitions without an end are left out."""
     wanted = [p for p in partitions if ends is None or p.source in ends]
@@ -84,6 +86,7 @@ def plan_slots(
             control_offset=control_offset,
             version=version,
             member=member,
+            paused=paused,
         )
         for index, hand in enumerate(deal(wanted, slots_max))
     ]
@@ -127,6 +130,9 @@ def decode_flow(text: str) -> FlowSettings:
 
 
 def _rebuild(kind: Any, value: Any) -> Any:
+    if value is None:
+        return None
+    kind = next((part for part in get_args(kind) if dataclasses.is_dataclass(part)), kind)
     if dataclasses.is_dataclass(kind):
         hints = get_type_hints(kind)
         if kind is ClusterClient:

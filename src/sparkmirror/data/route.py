@@ -169,6 +169,7 @@ def _chunk(chunk: Chunk, dealt: Dealt, topics: list[str]) -> Chunk:
             targets[index] = [topic, targets[index]]
     return replace(
         chunk,
+        runs=(),
         record_count=dealt.records,
         timestamp_ms=dealt.timestamp_ms if dealt.batches else chunk.timestamp_ms,
         start=0,

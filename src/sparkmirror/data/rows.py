@@ -60,6 +60,8 @@ class Chunk:
     have no bytes. ``timestamp_ms`` is the largest record timestamp, -1 when there is none.
     ``targets``: the target partition of each batch (with its topic, where that is another one), or
     None: all have the source's number.
+    ``runs``: the source offsets of the last records as (first offset, records); left out when all
+    records are one run from ``base_offset`` on.
     """
 
     topic: str
@@ -71,7 +73,13 @@ class Chunk:
     timestamp_ms: int
     start: int
     size: int
+    runs: Sequence[Sequence[int]] = ()
     targets: Sequence[Any] | None = None
+
+    @property
+    def source_runs(self) -> Sequence[Sequence[int]]:
+        """``runs``, also when they are left out."""
+        return self.runs or ((self.base_offset, self.record_count),)
 
 
 def build_row(
@@ -111,7 +119,9 @@ def _entry(chunk: Chunk, start: int) -> list[Any]:
         start,
         chunk.size,
     ]
-    return entry if chunk.targets is None else [*entry, list(chunk.targets)]
+    if chunk.targets is not None:
+        return [*entry, chunk.runs, list(chunk.targets)]
+    return [*entry, chunk.runs] if chunk.runs else entry
 
 
 def _column(kind: pa.DataType, data: pa.Buffer) -> pa.Array:

@@ -17,9 +17,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from sparkmirror.data import outlet
+from sparkmirror.data.ages import note_ages, oldest_ms
 from sparkmirror.data.commits import Commits
 from sparkmirror.data.rows import Chunk, read_row
 from sparkmirror.data.shared import FRAMES, FrameReader
+from sparkmirror.data.syncs import Places, SlotSyncs, SyncSender
 from sparkmirror.errors import MirrorError, Unreachable
 from sparkmirror.model import (
     SEND_FAILED,
@@ -31,7 +33,8 @@ from sparkmirror.model import (
     TopicPartition,
 )
 from sparkmirror.observe.latency import Histogram
-from sparkmirror.wire.batch import split
+from sparkmirror.observe.samples import Samples, steady_ms
+from sparkmirror.wire.batch import record_count, split
 from sparkmirror.wire.connect_offsets import encode_source_offset, offsets_topic, partition_for_key
 from sparkmirror.wire.connection import ConnectionLost
 from sparkmirror.wire.produce import Acknowledged, Producer
@@ -78,7 +81,13 @@ class _Pending:
     records: int
     bytes: int
     timestamp_ms: int
+    oldest_ms: int
     batches_left: int
+    places: Places
+
+    def note_ages(self, samples: Samples, now_ms: float) -> None:
+        """Note how old the chunk's records are now."""
+        note_ages(samples, now_ms, self.timestamp_ms, self.oldest_ms, self.records)
 
 
 @dataclass(slots=True, eq=False)
@@ -99,16 +108,21 @@ class _Lane:
     bytes: int = 0
     halt: Halt | None = None
     source_halt: Halt | None = None
+    age: Samples = field(default_factory=Samples)
+    latency: Samples = field(default_factory=Samples)
     queue: deque[_Pending] = field(default_factory=deque)
 
-    def settle(self) -> None:
-        """Move the position past what is acknowledged without a gap."""
+    def settle(self) -> list[_Pending]:
+        """Move the position past what is acknowledged without a gap; returns what that is."""
+        settled: list[_Pending] = []
         while self.queue and not self.queue[0].batches_left:
             done = self.queue.popleft()
+            settled.append(done)
             self.position = done.next_offset
             self.records += done.records
             self.bytes += done.bytes
             self.timestamp_ms = max(self.timestamp_ms, done.timestamp_ms)
+        return settled
 
 
 class SlotSink:
@@ -119,19 +133,24 @@ class SlotSink:
         self.slot = -1
         self.epoch = -1
         self._channel = flow.name
+        self._paused = False
         self._topic_ids: dict[str, str] = {}
         self._lanes: dict[TopicPartition, _Lane] = {}
+        self._own_halts: set[str] = set()
         self._latency = Histogram()
+        self._latency_ms_sum = 0
         self._frames: FrameReader | None = None
         self._batches = 0
         self._source_errors: dict[str, int] = {}
         self._last_commit = time.monotonic()
         self._last_progress = 0.0
-        self._reported: tuple[int, int, int] = (-1, -1, -1)
+        self._reported: tuple[int, ...] = ()
         self._commits = Commits(flow)
         self._producer = _producer(flow)
         self._producer.forget_halts()
         self._producer.drops = flow.records.drop_failed
+        syncs = flow.offset_syncs
+        self._syncs = SlotSyncs(syncs.lag_max, SyncSender.of(flow)) if syncs.enabled else None
         # The producer outlives the task; what it met before is in earlier reports.
         self._errors_before = dict(self._producer.errors)
 
@@ -174,22 +193,36 @@ class SlotSink:
                     where=f"flow {self.flow.name}",
                 )
             records = self._frames.records(reference)
+        now_ms = time.time() * 1000
         for chunk in chunks:
             lane = self._lane(chunk)
             if lane.halt is not None:
                 continue
+            places = Places(chunk.source_runs, chunk.record_count)
             pending = _Pending(
-                lane, chunk.next_offset, chunk.record_count, chunk.size, chunk.timestamp_ms, 0
-            )
+                lane, chunk.next_offset, chunk.record_count, chunk.size, chunk.timestamp_ms, -1, 0,
+                places,
+            )  # fmt: skip
             lane.queue.append(pending)
             if chunk.size:
                 part = records[chunk.start : chunk.start + chunk.size]
                 cuts = split(part)
                 pending.batches_left = len(cuts)
+                pending.oldest_ms = oldest_ms(part, cuts, chunk.timestamp_ms)
                 self._batches += len(cuts)
+                if chunk.timestamp_ms >= 0:
+                    pending.note_ages(lane.age, now_ms)
+                records_end = 0
                 for (start, end), target in zip(cuts, _targets(lane, chunk, cuts), strict=True):
-                    self._producer.append(target, part[start:end], pending)
-            lane.settle()
+                    batch = part[start:end]
+                    records_end += record_count(batch)
+                    self._producer.append(target, batch, (pending, records_end))
+            self._advance(lane)
+
+    def _advance(self, lane: _Lane) -> None:
+        for done in lane.settle():
+            if self._syncs is not None:
+                self._syncs.settled(lane.source, done.places)
 
     def _lane(self, chunk: Chunk) -> _Lane:
         source = TopicPartition(chunk.topic, chunk.partition)
@@ -201,7 +234,7 @@ class SlotSink:
         return lane
 
     def _hear(self, notes: dict[str, Any]) -> None:
-        """Notes of the source slot: who it is (first row), halted partitions, error counts."""
+        """Notes of the source slot: who it is (first row), halts, error counts, paused or not."""
         if "slot" in notes:
             self.slot, self.epoch = notes["slot"], notes["epoch"]
             self._channel = notes["channel"]
@@ -216,6 +249,7 @@ class SlotSink:
             self._producer.routes.add_topics({lane.target.topic for lane in self._lanes.values()})
         if "member" in notes:
             self._commits.member(read_member(notes["member"]))
+        self._paused = notes.get("paused", self._paused)
         if "errors" in notes:
             self._source_errors = notes["errors"]
         for topic, partition, code, reason, retriable in notes.get("halts", ()):
@@ -272,16 +306,20 @@ class SlotSink:
     def _settle(self, acknowledged: list[Acknowledged]) -> None:
         now_ms = time.time() * 1000
         for ack in acknowledged:
-            pending = ack.token
-            if not isinstance(pending, _Pending):
+            if not isinstance(ack.token, tuple):
                 continue
+            pending, records_end = ack.token
+            pending.places.acknowledged(records_end, ack.records, ack.offset)
             pending.batches_left -= 1
             if not pending.batches_left:
                 if pending.timestamp_ms >= 0:
                     self._latency.add(max(0.0, now_ms - pending.timestamp_ms))
-                pending.lane.settle()
+                    self._latency_ms_sum += max(0, int(now_ms) - pending.timestamp_ms)
+                    pending.note_ages(pending.lane.latency, now_ms)
+                self._advance(pending.lane)
         halts, fenced = self._producer.halts, self._commits.fenced
         if halts or fenced:
+            self._note_own_topics(halts)
             for lane in self._lanes.values():
                 halt = fenced or halts.get(self._written_through(lane, halts))
                 if halt is not None and lane.halt is None:
@@ -301,6 +339,14 @@ class SlotSink:
                     return tp
         return lane.target
 
+    def _note_own_topics(self, halts: Mapping[TopicPartition, Halt]) -> None:
+        """Say once why a topic of the mirror itself takes no records; its data goes on."""
+        targets = {lane.target.topic for lane in self._lanes.values()}
+        for tp, halt in halts.items():
+            if tp.topic not in targets and tp.topic not in self._own_halts:
+                self._own_halts.add(tp.topic)
+                log.error("flow %s: %s", self.flow.name, halt.reason)
+
     def _housekeep(self) -> None:
         now = time.monotonic()
         if (now - self._last_commit) * 1000 >= self.flow.position_interval_ms:
@@ -310,6 +356,9 @@ class SlotSink:
             except (MirrorError, ConnectionLost) as error:
                 # The next round commits the same positions or later ones.
                 log.warning("positions not committed this time: %s", error)
+            else:
+                if self._syncs is not None:
+                    self._syncs.publish()
         if now - self._last_progress >= _PROGRESS_S:
             self._report(now)
 
@@ -362,10 +411,11 @@ class SlotSink:
             if new:
                 errors[code] = errors.get(code, 0) + new
         halted = sum(1 for lane in lanes if lane.halt or lane.source_halt)
-        state = (records, sum(errors.values()), halted)
+        state = (records, sum(errors.values()), halted, self._paused)
         if state == self._reported and now - self._last_progress < _IDLE_PROGRESS_S:
             return
         self._last_progress, self._reported = now, state
+        ticks_ms = steady_ms()
         progress = SlotProgress(
             flow=self._channel,
             slot=self.slot,
@@ -376,6 +426,8 @@ class SlotSink:
             bytes=size,
             batches=self._batches,
             latency_counts=tuple(self._latency.counts),
+            latency_ms_sum=self._latency_ms_sum,
+            paused=self._paused,
             errors=errors,
             partitions=tuple(
                 PartitionProgress(
@@ -386,6 +438,8 @@ class SlotSink:
                     lane.records,
                     lane.bytes,
                     lane.halt or lane.source_halt,
+                    lane.age.spread(ticks_ms),
+                    lane.latency.spread(ticks_ms),
                 )
                 for lane in lanes
             ),
@@ -410,8 +464,10 @@ class SlotSink:
             self._settle(self._producer.pump(0.2))
             self._housekeep()
         self._commit_surely()
+        if self._syncs is not None:
+            self._syncs.finish()
         self._save_connect_offsets()
-        self._reported = (-1, -1, -1)
+        self._reported = ()
         self._report(time.monotonic())
         while not self._producer.idle:
             self._settle(self._producer.pump(0.2))

@@ -39,6 +39,8 @@ _CORRUPT_RETRY_S = 1.0
 _CORRUPT_TRIES = 3
 _JOIN_BELOW_BYTES = 4096
 _STARVED_S = 0.005
+# Of a chunk with more gaps than this, only the last runs of source offsets are told to the sink.
+_RUNS_MAX = 1_000
 
 
 class SlotReader:
@@ -59,7 +61,13 @@ class SlotReader:
         )
         self._frames = Frames(fetch.fetch_max_bytes)
         self._fetcher = Fetcher(self._routes, fetch, buffer=self._frames)
-        self._watch = ControlWatch(flow, plan.run_id, slot=plan.slot, offset=plan.control_offset)
+        self._watch = ControlWatch(
+            flow,
+            plan.run_id,
+            slot=plan.slot,
+            offset=plan.control_offset,
+            paused=plan.paused,
+        )
         self._rules = SelectRules(
             check_crcs=flow.fetch.check_crcs,
             read_committed=flow.fetch.isolation_level == "read_committed",
@@ -70,7 +78,7 @@ class SlotReader:
             else min(_JOIN_BELOW_BYTES, flow.produce.join_bytes),
         )
         self._corrupt: dict[TopicPartition, int] = {}
-        self._noted: dict[str, Any] = {}
+        self._noted: dict[str, Any] = {"errors": {}, "halts": [], "paused": False}
         self._last_row = 0.0
 
     # -- positions -------------------------------------------------------------------------
@@ -152,13 +160,15 @@ class SlotReader:
 
     def _stream(self, deadline: float) -> Iterator[Any]:
         while not self._over(deadline):
-            self._fetcher.send()
+            self._ask()
             self._watch.fetcher.send()
             # Without a free frame nothing is received: that is how a slow target holds back.
             starved = self._frames.starved
             source_sockets = [] if starved else self._fetcher.sockets()
             control_sockets = self._watch.fetcher.sockets()
-            timeout_s = min(self._fetcher.next_due_s(), self._watch.fetcher.next_due_s(), _TICK_S)
+            timeout_s = min(self._watch.fetcher.next_due_s(), _TICK_S)
+            if source_sockets or not self._watch.paused:
+                timeout_s = min(self._fetcher.next_due_s(), timeout_s)
             if starved:
                 timeout_s = _STARVED_S
             ready = select.select([*source_sockets, *control_sockets], [], [], timeout_s)[0]
@@ -173,7 +183,7 @@ class SlotReader:
                     break
                 row = self._row(self._fetcher.receive(sock))
                 if self._fetcher.busy:
-                    self._fetcher.send()
+                    self._ask()
                 if row is not None:
                     yield from out(row)
                     self._last_row = time.monotonic()
@@ -188,6 +198,13 @@ class SlotReader:
         if newest is not None and ours and newest.member not in (None, self.plan.member):
             notes = {"member": member_row(newest.member)}
             yield from out(build_row([], memoryview(b""), [], notes))
+
+    def _ask(self) -> None:
+        """Ask for more; while the flow is paused, only what was asked for before still comes."""
+        if self._watch.paused:
+            self._fetcher.expire()
+        else:
+            self._fetcher.send()
 
     def _over(self, deadline: float) -> bool:
         command = self._watch.command
@@ -264,10 +281,12 @@ class SlotReader:
 
     def _hello(self, positions: dict[TopicPartition, int]) -> Any:
         self._last_row = time.monotonic()
+        self._noted["paused"] = self._watch.paused
         notes = {
             "slot": self.plan.slot,
             "epoch": self.plan.epoch,
             "channel": channel(self.flow, self.plan.run_id),
+            "paused": self._watch.paused,
             "frames": self._frames.note(),
             "topic_ids": {p.topic: p.topic_id for p in self.plan.partitions if p.topic_id},
             "partitions": [
@@ -288,7 +307,7 @@ class SlotReader:
         return row.slice(0, 1)
 
     def _notes(self) -> dict[str, Any] | None:
-        """Halts and error counts, when they changed."""
+        """Halts, error counts and whether the flow is paused, when they changed."""
         halts = self._explained_halts()
         rows: list[list[object]] = [
             [tp.topic, tp.partition, halt.code, halt.reason, halt.retriable]
@@ -296,14 +315,18 @@ class SlotReader:
         ]
         gone = set(self._halted_before()) - set(halts)
         rows += [[tp.topic, tp.partition, "", "", False] for tp in sorted(gone)]
-        now: dict[str, Any] = {"errors": dict(self._fetcher.errors), "halts": rows}
-        if now == self._noted or not (now["errors"] or now["halts"]):
+        now = {
+            "errors": dict(self._fetcher.errors),
+            "halts": rows,
+            "paused": self._watch.paused,
+        }
+        if now == self._noted:
             return None
         self._noted = now
         return now
 
     def _halted_before(self) -> list[TopicPartition]:
-        return [TopicPartition(row[0], row[1]) for row in self._noted.get("halts", ()) if row[2]]
+        return [TopicPartition(row[0], row[1]) for row in self._noted["halts"] if row[2]]
 
     def _note_row(self) -> Any:
         notes = self._notes()
@@ -359,6 +382,7 @@ def _chunk(plan: SourcePartition, fetch_offset: int, chosen: Any) -> Chunk:
         chosen.timestamp_ms_max,
         0,
         chosen.byte_count,
+        chosen.runs[-_RUNS_MAX:] if len(chosen.runs) > 1 else (),
     )
 
 

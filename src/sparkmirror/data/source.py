@@ -149,6 +149,7 @@ class _Planner(DataSourceStreamReader, SupportsTriggerAvailableNow):
             control_offset=watch.offset,
             version=assignment.version,
             member=assignment.member,
+            paused=watch.paused,
         )
         return [_Slot(plan) for plan in plans]
 

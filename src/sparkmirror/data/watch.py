@@ -17,6 +17,7 @@ from sparkmirror.wire.signals import (
     AssignmentCollector,
     AssignmentDocument,
     Command,
+    CommandKind,
     channel,
     control_topic,
     decode_command,
@@ -32,7 +33,8 @@ class ControlWatch:
     """Follows one flow's commands, assignment and (for a slot) what its sink has to say.
 
     ``slot`` is None in the planner, which reads commands from the beginning; a slot starts at
-    ``offset`` and also hears which of its partitions the sink has given up.
+    ``offset``, where the flow was ``paused`` or not, and also hears which of its partitions the
+    sink has given up.
     """
 
     def __init__(
@@ -42,10 +44,12 @@ class ControlWatch:
         *,
         slot: int | None = None,
         offset: int | None = None,
+        paused: bool = False,
     ) -> None:
         self.flow = flow
         self._channel = channel(flow, run_id)
         self.slot = slot
+        self.paused = paused
         self.command: Command | None = None
         self.assignment: AssignmentDocument | None = None
         self.halts: dict[TopicPartition, Halt] = {}
@@ -95,7 +99,7 @@ class ControlWatch:
         return True
 
     def catch_up(self, timeout_s: float = 30.0) -> None:
-        """Read commands up to their present end. Raises TimeoutError."""
+        """Read commands up to their present end. Raises TimeoutError, at once when denied."""
         self.start(timeout_s)
         deadline = time.monotonic() + timeout_s
         caught_up = False
@@ -106,6 +110,9 @@ class ControlWatch:
                     "cannot be read"
                 )
             self.fetcher.send()
+            halt = self.fetcher.halts.get(self._commands)
+            if halt is not None:
+                raise TimeoutError(f"cluster {self.flow.target.alias}: {halt.reason}")
             sockets = self.fetcher.sockets()
             if not sockets:
                 time.sleep(0.05)
@@ -145,7 +152,12 @@ class ControlWatch:
             self.assignment = document
             return
         command = decode_command(key, value)
-        if command is not None and command.flow == self._channel:
+        # A pause is for every process of a MirrorMaker 1 group, all else for one run.
+        if command is None or command.flow not in (self._channel, self.flow.name):
+            return
+        if command.kind.pauses:
+            self.paused = command.kind is CommandKind.PAUSE
+        elif command.flow == self._channel:
             self.command = command
 
     def close(self) -> None:

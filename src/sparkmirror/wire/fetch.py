@@ -338,6 +338,10 @@ class Fetcher:
         share = self.settings.fetch_max_bytes // min(max(1, partitions), _SHARING_MAX)
         return min(self.settings.partition_fetch_bytes_max, max(share, _SHARE_BYTES_MIN))
 
+    def expire(self) -> None:
+        """Give up requests whose answers are overdue; `send` does so too."""
+        self._expire(self._clock())
+
     def _expire(self, now: float) -> None:
         for request in list(self._requests.values()):
             # An answer that waits is late only because nobody has come round to read it.

@@ -32,6 +32,7 @@ __all__ = [
     "Record",
     "carry",
     "decode_records",
+    "decode_rest",
     "encode_batch",
     "encode_rest",
     "write_carried",
@@ -176,7 +177,7 @@ def decode_records(
     for offset, timestamp, rest in zip(
         carried.offsets, carried.timestamps, carried.rests, strict=True
     ):
-        yield _decode_rest(offset, timestamp, memoryview(rest))
+        yield decode_rest(offset, timestamp, memoryview(rest))
 
 
 def encode_batch(
@@ -247,7 +248,8 @@ def _sized(data: Buffer | None) -> bytes:
     return b"".join((_SMALL[size] if size < 8192 else varint(size), data))
 
 
-def _decode_rest(offset: int, timestamp: int, rest: memoryview) -> Record:
+def decode_rest(offset: int, timestamp: int, rest: memoryview) -> Record:
+    """A record out of what `Carried` holds of it. Raises CorruptBatch."""
     key, at = _read_sized(rest, 0, offset)
     value, at = _read_sized(rest, at, offset)
     count, at = read_varint(rest, at)

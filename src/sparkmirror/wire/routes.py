@@ -11,6 +11,7 @@ import random
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from typing import Any
 
 from kafka.protocol.consumer.group import OffsetCommitRequest, OffsetFetchRequest
 from kafka.protocol.consumer.offsets import ListOffsetsRequest
@@ -30,7 +31,8 @@ EARLIEST, LATEST = -2, -1
 _REBALANCING = 27
 # ILLEGAL_GENERATION, UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID
 _FENCED = frozenset({22, 25, 82})
-_DENIED = {29: "Read/Describe on the topic", 30: "Read on the group", 31: "the cluster operation"}
+_TOPIC_DENIED = 29
+_DENIED = {29: "Read on its topics", 30: "Read on the group", 31: "the cluster operation"}
 
 
 def split_address(address: str) -> tuple[str, int]:
@@ -304,6 +306,7 @@ class Routes:
             response = self._with_coordinator(group, message, 5)
             if getattr(response, "error_code", 0):
                 return int(response.error_code)  # type: ignore[attr-defined]
+            self._check_topics(response, group, "Describe")
             for topic in response.topics:  # type: ignore[attr-defined]
                 for part in topic.partitions:
                     if part.error_code:
@@ -359,6 +362,7 @@ class Routes:
                 ],
             )
             response = self._with_coordinator(group, message, 7)
+            self._check_topics(response, group, "Read")
             codes = {
                 part.error_code
                 for topic in response.topics  # type: ignore[attr-defined]
@@ -368,6 +372,22 @@ class Routes:
             return int(min(codes)) if codes else 0
 
         self._retried(ask, f"group {group}", group)
+
+    def _check_topics(self, response: Any, group: str, operation: str) -> None:
+        """Raise `Denied` with the topics whose positions may not be seen or set."""
+        denied = sorted(
+            topic.name
+            for topic in response.topics
+            if any(part.error_code == _TOPIC_DENIED for part in topic.partitions)
+        )
+        if denied:
+            more = f" and {len(denied) - 1} more" if len(denied) > 1 else ""
+            raise Denied(
+                f"positions of topic {denied[0]}{more} are not allowed "
+                f"({error_name(_TOPIC_DENIED)}).",
+                where=f"cluster {self.client.alias}, group {group}",
+                do=f"Grant the principal of this client {operation} on Topic {denied[0]}{more}.",
+            )
 
     def _retried(self, ask: Callable[[], int], what: str, group: str) -> None:
         deadline = self._clock() + self.client.request_timeout_ms / 1000
