@@ -12,6 +12,7 @@ import pytest
 from confluent_kafka import Consumer
 
 from sparkmirror.control.membership import Membership
+from sparkmirror.data.commits import Commits
 from sparkmirror.demo.clusters import KafkaCluster
 from sparkmirror.errors import Fenced, MirrorError
 from sparkmirror.model import (
@@ -180,6 +181,20 @@ def test_nothing_is_owned_twice_while_members_come_and_go(
             assert routes.committed(topic, [tp])[tp][0] == 5
         finally:
             routes.close()
+        # A sink that missed the new generation: at once (eager), or when none was announced.
+        sink = Commits(settings)
+        try:
+            sink.member(generation)
+            assert not sink.commit({tp: (9, "")})
+            assert (sink.fenced is None) is (strategy == "cooperative-sticky")
+            sink.member(second.flow.member)
+            if sink.fenced is None:
+                assert sink.commit({tp: (6, "")})
+            else:
+                assert sink.fenced.code == "FENCED"
+                assert not sink.commit({tp: (9, "")})
+        finally:
+            sink.close()
         assert not world.faults, world.faults
 
 

@@ -10,7 +10,7 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -18,8 +18,8 @@ from sparkmirror.control.acls import AclSync
 from sparkmirror.control.configs import ConfigSync
 from sparkmirror.control.groups import GroupClusters, GroupsJob, create_offset_topics
 from sparkmirror.control.internal import create_internal_topics, offset_storage_topic
-from sparkmirror.control.membership import Membership
 from sparkmirror.control.positions import seed_positions
+from sparkmirror.control.share import GroupShare
 from sparkmirror.control.status import forget_ended_runs
 from sparkmirror.control.topics import (
     Assignment,
@@ -31,7 +31,6 @@ from sparkmirror.control.topics import (
 )
 from sparkmirror.errors import ConfigError, Denied, MirrorError, TopicError
 from sparkmirror.model import (
-    SEND_FAILED,
     ClusterClient,
     FlowSettings,
     Member,
@@ -114,13 +113,11 @@ class FlowControl:
         self._frozen: dict[TopicPartition, int] | None = None
         self._ends: dict[TopicPartition, int] = {}
         self._progress: dict[int, SlotProgress] = {}
-        self._planned = -1
         self._started_ms = now_ms()
         self._skipped = 0
-        # MirrorMaker 1: what the group could give us, and the membership that says what it does.
-        self._candidates = Assignment(self.name)
+        # MirrorMaker 1: the group says which partitions are mirrored here.
+        self.share: GroupShare | None = None
         self._member: Member | None = None
-        self._membership: Membership | None = None
         self._halts_told: dict[TopicPartition, str] = {}
         self._config_sync = ConfigSync(
             settings, self.source_admin, self.target_admin, self._remote_topics, say
@@ -191,8 +188,14 @@ class FlowControl:
             self._frozen = self._freeze(assignment)
         if self.settings.mode is MirrorMode.MM1:
             forget_ended_runs(self.target, self._writer, self.settings, self._now_ms())
-            self._candidates = assignment
-            self._membership = Membership(self, self.settings, alone=alone)
+            self.share = GroupShare(
+                self.settings,
+                self.source_admin,
+                assignment,
+                alone=alone,
+                publish=self._publish_share,
+                say=self._say,
+            )
             assignment = replace(assignment, partitions=())
         self._adopt(assignment, CommandKind.RUN)
 
@@ -322,9 +325,9 @@ class FlowControl:
         Remote topics are made and positions seeded before the new assignment is published.
         Raises `MirrorError`; nothing has changed then.
         """
-        if self._membership is not None:
+        if self.share is not None:
             # The group deals the partitions: it hears of the topics, and `publish` of the halts.
-            self._candidates = self._look()
+            self.share.candidates = self._look()
             return False
         before = self.assignment()
         after = self._look()
@@ -338,69 +341,22 @@ class FlowControl:
             self._say(line)
         return True
 
-    # --- as a member of the group (MirrorMaker 1; see `Membership`) -------------------------
+    def _publish_share(self, wanted: Assignment, member: Member | None) -> int:
+        """What the group gave us becomes the assignment; its version. Raises `MirrorError`.
 
-    @property
-    def grouped(self) -> bool:
-        """Whether a consumer group says which partitions are mirrored here."""
-        return self._membership is not None
-
-    def keep_membership(self) -> None:
-        """One step of the group membership. Raises `MirrorError`."""
-        if self._membership is not None:
-            self._membership.step()
-
-    @property
-    def failure(self) -> MirrorError | None:
-        """Why this flow can never go on, None while it can."""
-        if self._membership is None:
-            return None
-        for report in self.progress():
-            for p in report.partitions:
-                if p.halt is not None and p.halt.code == SEND_FAILED:
-                    return TopicError(
-                        f"records of {p.topic}-{p.partition} cannot be written: {p.halt.reason}",
-                        where=f"flow {self.name}",
-                        do="Make the target take them and start again: nothing is lost. "
-                        "--abort.on.send.failure=false would drop them and go on.",
-                    )
-        return self._membership.failure
-
-    def topic_counts(self) -> Mapping[str, int]:
-        """Partitions of each source topic that this flow mirrors or would mirror."""
-        counts: dict[str, int] = {}
-        for p in self._candidates.partitions:
-            counts[p.topic] = max(counts.get(p.topic, 0), p.partition + 1)
-        return counts
-
-    def partition_counts(self, topics: Iterable[str]) -> Mapping[str, int]:
-        """Partitions of any topics of the source. Raises `MirrorError`."""
-        views = self.source_admin.topics(topics)
-        return {name: view.partitions for name, view in views.items()}
-
-    def publish(self, owned: Iterable[TopicPartition], member: Member | None) -> int:
-        """Make ``owned`` the flow's assignment, as far as it can be mirrored; its version.
-
-        Nothing is published when nothing has changed, or after `drain`. Raises `MirrorError`.
+        Nothing is published when nothing has changed, or after `drain`.
         """
-        candidates, mine = self._candidates, set(owned)
-        partitions = tuple(p for p in candidates.partitions if p.source in mine)
-        wanted = replace(candidates, partitions=partitions)
-        before = self.assignment()
-        if (before.partitions, self._member) == (partitions, member):
+        if (self.assignment().partitions, self._member) == (wanted.partitions, member):
             with self._lock:
                 self._assignment = wanted  # only the halts may differ
         else:
             self._adopt(wanted, CommandKind.REPLAN, member)
         return self._version
 
-    def planned_version(self) -> int:
-        """The newest assignment that all slots obey, -1 before Spark runs."""
-        return self._planned
-
-    def say(self, line: str) -> None:
-        """A notice for the user."""
-        self._say(line)
+    @property
+    def failure(self) -> MirrorError | None:
+        """Why this flow can never go on, None while it can."""
+        return None if self.share is None else self.share.failure(self.progress())
 
     def sync_jobs(self) -> list[SyncJob]:
         """What is kept in step on topics that exist; each job may run on a thread of its own."""
@@ -429,13 +385,14 @@ class FlowControl:
         if self._reader is None:
             # The planner's word may have been said while there was no reader.
             self._reader = ControlTopicReader(
-                self.target, control_topic(self.settings), only_new=not self.grouped
+                self.target, control_topic(self.settings), only_new=self.share is None
             )
         signals = self._reader.poll(timeout_ms)
         with self._lock:
             for word in signals.planned:
-                if word.flow == self._channel and word.run_id == self._run_id:
-                    self._planned = max(self._planned, word.version)
+                ours = word.flow == self._channel and word.run_id == self._run_id
+                if ours and self.share is not None:
+                    self.share.hear(word)
             for report in signals.progress:
                 known = self._progress.get(report.slot)
                 if report.time_ms < self._started_ms:
@@ -489,8 +446,8 @@ class FlowControl:
 
         Raises `MirrorError`.
         """
-        if self._membership is not None:
-            self._membership.end()
+        if self.share is not None:
+            self.share.end()
         with self._publishing:
             self._draining = True
             self._writer.command(self._command(CommandKind.DRAIN, self._version))
@@ -538,10 +495,10 @@ class FlowControl:
 
     def close(self) -> None:
         """Close all connections. Raises `MirrorError` when one does not close in peace."""
-        if self._membership is not None:
+        if self.share is not None:
             # Slots that were not told to end may still be writing: the group must not give their
             # partitions away before it misses the heartbeats.
-            self._membership.close(leave=self._draining or not self._assignment.partitions)
+            self.share.close(leave=self._draining or not self._assignment.partitions)
         self.forget_reader()
         if self.groups is not None:
             self.groups.close()

@@ -37,7 +37,7 @@ _WAIT_S = 1.0
 
 
 class GroupFlow(Protocol):
-    """What the membership needs of its flow (`control.flow.FlowControl`)."""
+    """What the membership needs of its flow (`control.share.GroupShare`)."""
 
     name: str
 
