@@ -10,8 +10,9 @@
     │   ├── NotKafka                 something answers that does not speak Kafka
     │   ├── Unsupported              the broker lacks an API or the client a security setting
     │   ├── Denied                   the principal lacks a permission
-    │   ├── Fenced                   the consumer group goes on without this member
-    │   └── GroupRefused             the consumer group does not take this member
+    │   ├── GroupRefused             the consumer group does not take this member
+    │   ├── Fenced                   another writer has taken over what this one wrote
+    │   └── TransactionError         a transaction cannot be ended: it is aborted and written anew
     ├── BatchError                   bytes that are no valid record batch
     │   ├── CorruptBatch             checksum or structure is broken: never produced
     │   └── UnknownCodec             a compression codec that nobody knows
@@ -36,6 +37,7 @@ __all__ = [
     "NotKafka",
     "PartitionError",
     "TopicError",
+    "TransactionError",
     "UnknownCodec",
     "Unreachable",
     "Unsupported",
@@ -117,7 +119,7 @@ class Denied(ClusterError):
 
 
 class Fenced(ClusterError):
-    """The consumer group has gone on without this member: its commits are refused."""
+    """Another writer has taken over what this one wrote; nothing more of it will be accepted."""
 
     code = "FENCED"
 
@@ -126,6 +128,12 @@ class GroupRefused(ClusterError):
     """The consumer group does not take this member, and trying again would not help."""
 
     code = "GROUP_REFUSED"
+
+
+class TransactionError(ClusterError):
+    """A transaction cannot be ended; its records are aborted and written anew."""
+
+    code = "TRANSACTION"
 
 
 class BatchError(MirrorError):

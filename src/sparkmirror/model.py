@@ -341,6 +341,9 @@ class FlowSettings:
     offset_syncs: OffsetSyncSettings = field(default_factory=OffsetSyncSettings)
     checkpoints: CheckpointSettings = field(default_factory=CheckpointSettings)
     position_interval_ms: int = 1_000
+    exactly_once: bool = False
+    transaction_interval_ms: int = 100
+    transaction_timeout_ms: int = 60_000
     epoch_s: int = 300
     offset_storage_topic: str = ""
     offset_storage_partitions: int = 25

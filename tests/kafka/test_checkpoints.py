@@ -110,12 +110,13 @@ def _some(count: int, partitions: int, first: int = 0) -> list[Sent]:
 
 def _formatted(cluster: KafkaCluster, topic: str, formatter: str) -> set[str]:
     """What Java's console consumer prints of ``topic`` with MirrorMaker 2's formatter."""
+    count = len(consume_all(cluster, topic))
     runtime = KafkaRuntime.find()
     jars = resolve("org.apache.kafka:connect-mirror:4.3.0", "org.slf4j:slf4j-simple:1.7.36")
     command = runtime.command(
         "org.apache.kafka.tools.consumer.ConsoleConsumer",
         *("--bootstrap-server", cluster.bootstrap_servers, "--topic", topic),
-        *("--from-beginning", "--timeout-ms", "4000"),
+        *("--from-beginning", "--max-messages", str(count), "--timeout-ms", "20000"),
         *("--formatter", f"org.apache.kafka.connect.mirror.formatters.{formatter}"),
         heap="256m",
         log_level="off",

@@ -211,6 +211,18 @@ def test_the_commands_tell_the_same(mirrored: Mirrored, capsys: pytest.CaptureFi
         "clusters"
     ]
     assert b["upstream"]["A"] == 1
+    assert main(["groups", str(mirrored.file), "--format", "json"]) == 0
+    (flow,) = json.loads(capsys.readouterr().out)["flows"]
+    (billing,) = (one for one in flow["groups"] if one["group"] == "billing")
+    assert [(one["offset"], one["lag"]) for one in billing["partitions"]] == [(200, 0), (73, 127)]
+    assert billing["partitions"][0]["translated"] == 200
+    assert main(["plan", str(mirrored.file), "--format", "json"]) == 0
+    flow, *beats = json.loads(capsys.readouterr().out)["flows"]
+    assert beats == []  # Java made the heartbeats topics
+    assert {(one["action"], one["subject"]) for one in flow["changes"]} == {
+        ("create-topic", "mm2-sparkmirror.A.internal"),
+        ("create-topic", "mm2-sparkmirror-runs.A.internal"),
+    }
     assert b["no_heartbeats_from"] == []
     assert a["cluster"] == "A"
 

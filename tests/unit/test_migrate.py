@@ -172,7 +172,8 @@ def test_every_field_of_a_flow_is_looked_at() -> None:
     of_mode = {"mode", "enabled", "group", "group_id", "records", "position_interval_ms",
                "epoch_s", "zookeeper",
                "offset_storage_topic", "offset_storage_partitions",
-               "offset_storage_replication_factor", "offset_syncs", "checkpoints"}  # fmt: skip
+               "offset_storage_replication_factor", "offset_syncs", "checkpoints",
+               "exactly_once", "transaction_interval_ms", "transaction_timeout_ms"}  # fmt: skip
     assert {field.name for field in fields(FlowSettings)} == looked_at | of_mode
 
 

@@ -25,6 +25,8 @@ _EXIT_SIGTERM = 143
 _EXIT_CODES = {1: _EXIT_FAILED, 2: _EXIT_WRONG, 3: _EXIT_WRONG}
 _START_FAILED = 3
 
+_NOT_EXACT = "the group's offsets are on the source, and no transaction spans two clusters"
+
 # Options of 0.7 to 0.9 that tuned what no longer exists.
 _WITHOUT_EFFECT = {
     "new.consumer": "there is only one consumer",
@@ -146,6 +148,12 @@ def _add_supported(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_callables(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--exactly-once",
+        dest="exactly_once",
+        action="store_true",
+        help=f"Not supported: {_NOT_EXACT}.",
+    )
     for name, text in (
         ("message.handler", "Python function or class that is called with each record "
          "(sparkmirror.model.SourceRecord) and returns the TargetRecords to write, or None"),
@@ -199,6 +207,13 @@ def _missing(options: argparse.Namespace) -> str:
 
 def _checked_include(options: argparse.Namespace) -> str | None:
     """The include list, if one is given; ConfigError for an option that is wrong."""
+    if options.exactly_once:
+        raise ConfigError(
+            f"This option is not supported: {_NOT_EXACT}.",
+            where="--exactly-once",
+            do="Turn the files into a MirrorMaker 2 file with 'sparkmirror migrate-config', which "
+            "keeps positions on the target, and use 'sparkmirror run FILE --exactly-once'.",
+        )
     abort = options.abort_on_send_failure.strip().lower()
     if abort not in ("true", "false"):
         raise ConfigError(

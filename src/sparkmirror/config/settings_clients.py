@@ -133,6 +133,11 @@ PRODUCE_ROWS = (
         "How long a batch is retried before its partition stops.", _PRODUCER, low=0,
     ),
     Setting(
+        "transaction.timeout.ms", Type.INT, "60000",
+        "Exactly-once: time after which the target aborts a transaction that nobody ends.",
+        _PRODUCER, low=1,
+    ),
+    Setting(
         "max.request.size", Type.INT, str(_P.request_bytes_max),
         "Most bytes of one Produce request.", _PRODUCER, low=0, java_default="1048576",
     ),
@@ -231,10 +236,8 @@ _IGNORED = (
          "records keep their partition number"),
         ("key.serializer", Type.CLASS, None, None, (), "How keys are encoded.", _BYTES),
         ("value.serializer", Type.CLASS, None, None, (), "How values are encoded.", _BYTES),
-        ("transaction.timeout.ms", Type.INT, "60000", None, (), "Time limit of a transaction.",
-         "exactly-once is not available in this release"),
         ("transaction.two.phase.commit.enable", Type.BOOLEAN, "false", None, (),
-         "Two-phase commit.", "exactly-once is not available in this release"),
+         "Two-phase commit.", "the mirror ends its transactions itself"),
         # MirrorMaker 1 takes this key out before it makes its producer.
         ("producer.type", Type.STRING, "async", None, ("sync", "async"),
          "MirrorMaker 1: wait for each record's acknowledgement.",
@@ -263,7 +266,7 @@ _REFUSED = (
     ),
     Setting(
         "transactional.id", Type.STRING, None, "Transactional id of the producer.", _PRODUCER,
-        status=_R, reason="exactly-once is not available in this release",
+        status=_R, reason="the mirror sets it itself when exactly-once is on",
     ),
 )  # fmt: skip
 

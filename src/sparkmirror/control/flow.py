@@ -15,6 +15,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from sparkmirror.control.acls import AclSync
+from sparkmirror.control.claim import claim_flow
 from sparkmirror.control.configs import ConfigSync
 from sparkmirror.control.groups import GroupClusters, GroupsJob, create_offset_topics
 from sparkmirror.control.internal import create_internal_topics, offset_storage_topic
@@ -172,6 +173,8 @@ class FlowControl:
         for line in create_internal_topics(self.target_admin, self.settings):
             self._say(line)
         self._prepare_offset_topics()
+        if self.settings.exactly_once:
+            claim_flow(self.target, self.settings, self._run_id)
         assignment = self._look()
         if not assignment.partitions:
             self._say(
@@ -213,15 +216,7 @@ class FlowControl:
             self._say(f"{self.name}: {seeding.skipped} stored offsets could not be read")
 
     def _prepare_offset_topics(self) -> None:
-        """Records are mirrored without these topics too, so trouble with them is a notice."""
-        if not self.settings.offset_syncs.enabled:
-            return
-        admin = self.source_admin if self._syncs_are_on_source else self.target_admin
-        try:
-            told = create_offset_topics(self.settings, admin, self.target_admin)
-        except MirrorError as error:
-            told = f"{self.name}: no offset syncs, and so no checkpoints: {error}"
-        for line in filter(None, told.split("\n")):
+        for line in create_offset_topics(self.settings, self.source_admin, self.target_admin):
             self._say(line)
 
     def _refuse_mirroring_onto_itself(self) -> None:

@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     from sparkmirror.data.sink import SlotSummary
     from sparkmirror.data.voice import PlannerVoice
     from sparkmirror.data.watch import ControlWatch
+    from sparkmirror.model import FlowSettings
+    from sparkmirror.wire.signals import AssignmentDocument
 
 __all__ = ["FORMAT", "MirrorDataSource"]
 
@@ -77,6 +79,7 @@ class _Planner(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._once = options.get("once") == "true"
         self._watch: ControlWatch | None = None
         self._planned: PlannerVoice | None = None
+        self._fenced_version = 0
         self._once_epoch: int | None = None
         self._warm = False
 
@@ -140,6 +143,8 @@ class _Planner(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 for slot in range(flow.tasks_max)
             ]
         self._warm = True
+        if flow.exactly_once:
+            self._fence(flow, watch, assignment)
         plans = plan_slots(
             assignment.partitions,
             slots_max=flow.tasks_max,
@@ -152,6 +157,18 @@ class _Planner(DataSourceStreamReader, SupportsTriggerAvailableNow):
             paused=watch.paused,
         )
         return [_Slot(plan) for plan in plans]
+
+    def _fence(
+        self, flow: FlowSettings, watch: ControlWatch, assignment: AssignmentDocument
+    ) -> None:
+        """Before the first epoch of an assignment: nobody else writes the flow any more."""
+        from sparkmirror.data.takeover import check_claim, fence_plan  # noqa: PLC0415
+
+        run_id = self._options["run_id"]
+        check_claim(flow, watch.claim, run_id)
+        if assignment.version != self._fenced_version:
+            fence_plan(flow, run_id, watch.claim, assignment)
+            self._fenced_version = assignment.version
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         """Executor side: the rows of one slot."""
@@ -206,7 +223,12 @@ class _Writer(DataSourceStreamArrowWriter):
         from sparkmirror.data.plan import decode_flow  # noqa: PLC0415
         from sparkmirror.data.sink import SlotSink  # noqa: PLC0415
 
-        return _Committed(SlotSink(decode_flow(self._flow_text)).run(iterator))
+        flow = decode_flow(self._flow_text)
+        if flow.exactly_once:
+            from sparkmirror.data.exactly import ExactSink  # noqa: PLC0415
+
+            return _Committed(ExactSink(flow).run(iterator))
+        return _Committed(SlotSink(flow).run(iterator))
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         """Nothing is left to do: every slot committed what it wrote."""

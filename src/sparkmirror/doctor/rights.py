@@ -26,7 +26,10 @@ __all__ = [
 ]
 
 _LITERAL = re.compile(r"[\w.-]+")
-_GRANT = "Grant the mirror's principal on {alias} {acl} (kafka-acls.sh --add)."
+_GRANT = (
+    "Grant the mirror's principal on {alias} {acl}; sparkmirror acls needed FILE prints all that "
+    "it takes."
+)
 
 
 def _grant(alias: str, acl: str) -> str:

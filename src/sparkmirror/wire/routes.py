@@ -273,21 +273,24 @@ class Routes:
             )
         return PartitionError(f"the broker answered {error_name(code)}.", where=where)
 
-    def _with_coordinator(self, group: str, message: object, highest: int) -> object:
+    def _with_coordinator(
+        self, group: str, message: object, highest: int, lowest: int = 0
+    ) -> object:
         connection = self.coordinator(group)
         try:
-            return connection.request(message, highest=highest)
+            return connection.request(message, lowest=lowest, highest=highest)
         except ConnectionLost:
             self.drop(connection)
             raise
 
     def committed(
-        self, group: str, partitions: Iterable[TopicPartition]
+        self, group: str, partitions: Iterable[TopicPartition], *, stable: bool = False
     ) -> dict[TopicPartition, tuple[int, str]]:
         """Committed offset and metadata of each partition that has one.
 
-        Raises `ClusterError`, `PartitionError` or `ConnectionLost`; retriable conditions
-        (coordinator loading or moving) are retried until the request timeout is over.
+        ``stable``: wait for transactions that will change them (brokers from 2.5 on). Raises
+        `ClusterError`, `PartitionError` or `ConnectionLost`; retriable conditions (coordinator
+        loading or moving) are retried until the request timeout is over.
         """
         topics: dict[str, list[int]] = {}
         for tp in partitions:
@@ -302,8 +305,9 @@ class Routes:
                     request_topic(name=name, partition_indexes=sorted(indexes))
                     for name, indexes in sorted(topics.items())
                 ],
+                **({"require_stable": True} if stable else {}),
             )
-            response = self._with_coordinator(group, message, 5)
+            response = self._with_coordinator(group, message, *((7, 7) if stable else (5,)))
             if getattr(response, "error_code", 0):
                 return int(response.error_code)  # type: ignore[attr-defined]
             self._check_topics(response, group, "Describe")

@@ -10,6 +10,7 @@ partition  key                      value (JSON; from 16 KiB up zlib-compressed)
 0          ``<flow>``               command: run, drain, replan
 0          ``<flow>/pause``         command: pause, resume; it outlives runs
 0          ``<flow>/assignment``    what to mirror; ``<flow>/assignment/<i>`` when in pieces
+0          ``<flow>/claim``         exactly-once: which run writes the flow (`wire.claims`)
 1          ``<flow>/<slot>``        progress of one slot, about once a second
 1          ``<flow>/planner``       the assignment that all slots of the flow obey by now
 1          ``<flow>/driver``        the driver's report, every ten seconds
@@ -39,6 +40,7 @@ from sparkmirror.model import (
     Spread,
     TopicPartition,
 )
+from sparkmirror.wire.claims import decode_claim
 from sparkmirror.wire.driver_report import (
     DriverReport,
     decode_driver_report,
@@ -557,7 +559,7 @@ class ControlTopicReader:
             command = decode_command(key, value)
             if command is not None:
                 commands.append(command)
-            skipped += command is None and value is not None
+            skipped += command is None and value is not None and decode_claim(key, value) is None
         return ControlSignals(
             tuple(commands),
             tuple(assignments),
