@@ -22,11 +22,11 @@ from tests.faults.harness import (
 from tests.kafka.support import create_topic
 
 PARTITIONS = 4
-_START_S = 120.0
+_START_S = 240.0
 _WORKER_RECOVERY_S = 10.0
 
 
-@pytest.mark.timeout(400)
+@pytest.mark.timeout(900)
 def test_killed_workers_and_drivers_and_two_at_once(
     cluster_a: KafkaCluster, cluster_b: KafkaCluster, tmp_path: Path
 ) -> None:
