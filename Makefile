@@ -1,4 +1,4 @@
-# The developer's manual: five verbs. Each installs what it needs into .venv first.
+# The developer's manual: six verbs. Each installs what it needs into .venv first.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
@@ -6,7 +6,8 @@ STAMP := $(VENV)/.installed
 # Tests wait for brokers far more than they compute; a file's tests share its clusters.
 TEST_WORKERS ?= 3
 
-.PHONY: demo test lint bench docs install lock clean
+.PHONY: demo test lint bench docs fuzz install lock clean
+.PHONY: demo test lint bench faults docs install lock clean
 
 demo: $(STAMP)
 	$(BIN)/sparkmirror demo $(ARGS)
@@ -22,9 +23,16 @@ lint: $(STAMP)
 bench: $(STAMP)
 	$(BIN)/python -m benchmarks.run $(ARGS)
 
+faults: $(STAMP)
+	$(BIN)/python -m tests.faults $(ARGS)
+
 docs: $(STAMP)
 	$(BIN)/python -m sparkmirror.config.docs docs/settings.md
 	$(BIN)/python -m sparkmirror.observe.catalog docs/metrics.md
+
+# Ten processor-minutes of hostile answers; FUZZ="--seconds 60 records" shortens it.
+fuzz: $(STAMP)
+	$(BIN)/python -m tests.fuzz.run $(FUZZ)
 
 install: $(STAMP)
 

@@ -159,6 +159,9 @@ class FakeControl:
         events, self._events = self._events, []
         return events
 
+    def failures(self) -> tuple[MirrorError, ...]:
+        return ()
+
     def finish(self, *, timeout_s: float) -> None:
         self._world.say("control.finish")
 

@@ -133,7 +133,8 @@ def test_mm2_wrong_configuration(
 def test_mm1_runs_the_files(mm1: list[str], handed: Handed) -> None:
     code = kafka_mirror_maker.main(
         [*mm1, "--include", "a,b", "--num.streams", "3", "--offset.commit.interval.ms", "500",
-         "--abort.on.send.failure", "TRUE", "--sparkmirror.master", "local[2]"]
+         "--abort.on.send.failure", "TRUE", "--sparkmirror.master", "local[2]",
+         "--sparkmirror.metrics", "127.0.0.1:9404"]
     )  # fmt: skip
     assert code == 0
     assert handed.settings is not None
@@ -143,6 +144,7 @@ def test_mm1_runs_the_files(mm1: list[str], handed: Handed) -> None:
     assert (flow.tasks_max, flow.position_interval_ms) == (3, 500)
     assert handed.options is not None
     assert handed.options.master == "local[2]"
+    assert handed.options.metrics == "127.0.0.1:9404"
     assert handed.options.sigterm_exit_code == 143
 
 
@@ -237,16 +239,25 @@ def test_mm1_missing_file_option(
         (["--include", "a", "--num.streams", "x"], "--num.streams: invalid int value: 'x'"),
         (["--include", "a", "--num.streams", "0"], "--num.streams: 0 is too small."),
         (["--include", "a", "--nonsense"], "Unrecognized arguments: --nonsense"),
-        (["--include", "a", "--message.handler", "X"], "--message.handler: This option is not"),
-        (["--include", "a", "--message.handler.args", "X"], "--message.handler.args: This"),
+        (["--include", "a", "--message.handler", "X"], "'X' is not module:function"),
         (
-            ["--include", "a", "--consumer.rebalance.listener", "X"],
-            "--consumer.rebalance.listener: This option is not supported: it names Java code",
+            ["--include", "a", "--message.handler", "no_such_module:f"],
+            "--message.handler: no_such_module:f cannot be imported",
         ),
-        (["--include", "a", "--rebalance.listener.args", "X"], "--rebalance.listener.args: This"),
         (
-            ["--include", "a", "--abort.on.send.failure", "false"],
-            "--abort.on.send.failure: false is not supported in this release",
+            ["--include", "a", "--message.handler", "math:pi"],
+            "math:pi is no function and no class",
+        ),
+        (
+            [
+                "--include",
+                "a",
+                "--consumer.rebalance.listener",
+                "decimal:Context",
+                "--rebalance.listener.args",
+                "x",
+            ],
+            "decimal:Context cannot be made",
         ),
         (["--include", "a", "--abort.on.send.failure", "x"], "'x' is neither true nor false"),
         (["--include", "a", "--producer.config", "/none"], "/none: There is no such file."),

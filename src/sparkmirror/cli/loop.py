@@ -162,7 +162,7 @@ class RunLoop:
             if self._drain is None and not active:
                 return self._ended(errors)
             if self._drain is None and errors:
-                self._begin_drain("a query failed: what the others have read is being written …")
+                self._begin_drain("a flow failed: what the others have read is being written …")
             if self._drain is None and self._figures.drained:
                 self._begin_drain("asked to drain: everything read is being written …")
             if self._drain is not None:
@@ -171,8 +171,10 @@ class RunLoop:
     def _flow_state(self) -> tuple[list[MirrorError], bool]:
         """The errors of failed queries, and whether any still runs."""
         assert self._flow is not None
+        assert self._control is not None
         try:
-            return list(self._flow.errors()), self._flow.active()
+            errors = [*self._flow.errors(), *self._control.failures()]
+            return errors, self._flow.active()
         except MirrorError:
             raise
         except Exception as error:  # whatever py4j raises when the JVM is gone

@@ -113,6 +113,9 @@ class ControlPart(Protocol):
     def events(self) -> list[str]:
         """Notices since the last call."""
 
+    def failures(self) -> tuple[MirrorError, ...]:
+        """Why flows can never go on."""
+
     def finish(self, *, timeout_s: float) -> None:
         """When the queries have ended in order: the last checkpoints and group offsets."""
 

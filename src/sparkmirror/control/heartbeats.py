@@ -15,7 +15,13 @@ from sparkmirror.model import HeartbeatSettings
 from sparkmirror.wire.client import Cluster
 from sparkmirror.wire.mirror_records import Heartbeat, encode_heartbeat
 
-__all__ = ["HeartbeatJob"]
+__all__ = ["HeartbeatJob", "heartbeats_topic"]
+
+
+def heartbeats_topic(settings: HeartbeatSettings) -> CompactedTopic:
+    """The topic of heartbeats, on the target. Pure."""
+    key = "heartbeats.topic.replication.factor"
+    return CompactedTopic(settings.topic, settings.replication_factor, key)
 
 
 class HeartbeatJob:
@@ -48,9 +54,7 @@ class HeartbeatJob:
         settings = self.settings
         admin = Cluster(settings.target_admin)
         try:
-            key = "heartbeats.topic.replication.factor"
-            topic = CompactedTopic(settings.topic, settings.replication_factor, key)
-            told = create_compacted(admin, topic)
+            told = create_compacted(admin, heartbeats_topic(settings))
         finally:
             admin.close()
         if told:

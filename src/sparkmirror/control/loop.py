@@ -82,6 +82,8 @@ class ControlLoop:
             # The look itself waits for records, so there is no pause between two of them.
             reader = flow.look_at_progress
             self._run(f"progress-{name}", reader, lambda: 0.0, after_failure=flow.forget_reader)
+            if flow.share is not None:
+                self._run(f"group-{name}", flow.share.step, lambda: 0.0)
             self._run(f"report-{name}", flow.report, lambda: _REPORT_INTERVAL_S)
             if not self._once:
                 self._spawn(f"topics-{name}", partial(self._follow_topics, flow))
@@ -180,6 +182,11 @@ class ControlLoop:
     def assignment(self, flow: str) -> Assignment:
         """What flow ``A->B`` mirrors at present, and what is halted."""
         return self._flows[flow].assignment()
+
+    def failures(self) -> tuple[MirrorError, ...]:
+        """Why flows can never go on; empty while all can."""
+        found = [flow.failure for flow in self._flows.values()]
+        return tuple(error for error in found if error is not None)
 
     def frozen_ends(self, flow: str) -> Mapping[TopicPartition, int] | None:
         """Source end offsets (exclusive) that a ``--once`` run copies up to, else None."""

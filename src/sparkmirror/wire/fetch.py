@@ -411,6 +411,9 @@ class Fetcher:
         for _ in range(count):
             size = _I16.unpack_from(frame, position)[0]
             position += 2
+            if not 0 <= size <= len(frame) - position:
+                # A negative size would lead back, and round in circles for billions of topics.
+                raise ValueError(f"a Fetch response with a topic name of {size} bytes")
             topic = bytes(frame[position : position + size]).decode()
             position += size
             parts = _I32.unpack_from(frame, position)[0]

@@ -21,7 +21,7 @@ from sparkmirror.wire.batch import (
     Buffer,
     seal,
 )
-from sparkmirror.wire.codecs import DECOMPRESSED_BYTES_MAX, compress, decompress
+from sparkmirror.wire.codecs import DECOMPRESSED_BYTES_MAX, compress, decompress_batch
 from sparkmirror.wire.varint import read_varint, varint
 
 __all__ = [
@@ -60,12 +60,16 @@ class Record:
 
 @dataclass(slots=True)
 class Carried:
-    """Records on their way from one batch to another: parallel lists, rests undecoded."""
+    """Records on their way from one batch to another: parallel lists, rests undecoded.
+
+    ``unpacked_bytes``: what the compressed ones among their batches unpacked to.
+    """
 
     offsets: list[int] = field(default_factory=list)
     timestamps: list[int] = field(default_factory=list)
     attributes: list[int] = field(default_factory=list)
     rests: list[Buffer] = field(default_factory=list)
+    unpacked_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,12 +77,17 @@ class Limits:
     """Which records to keep (``first_offset <= offset < end_offset``), what reading may cost.
 
     ``check_crcs``: verify magic 0 and 1 checksums while reading (magic 2 ones were, before).
+    ``decompressed_bytes_max``: of one batch; ``joined_bytes_max``: of the batches of one group,
+    unless it is a single one; ``together_bytes_max``: of all groups of one answer, unless it is a
+    single one.
     """
 
     first_offset: int = 0
     end_offset: int = INT64_MAX
     check_crcs: bool = True
     decompressed_bytes_max: int = DECOMPRESSED_BYTES_MAX
+    joined_bytes_max: int = 32 << 20
+    together_bytes_max: int = 128 << 20
 
 
 _ALL = Limits()
@@ -92,7 +101,9 @@ def carry(batch: memoryview, into: Carried, limits: Limits = _ALL) -> None:
     (base_offset, _, _, _, _, bits, last_delta, base_timestamp, max_timestamp, _, _, _, count) = (
         HEADER.unpack_from(batch)
     )
-    body = decompress(bits & CODEC_MASK, batch[HEADER_BYTES:], limits.decompressed_bytes_max)
+    body = decompress_batch(bits & CODEC_MASK, batch[HEADER_BYTES:], limits.decompressed_bytes_max)
+    if bits & CODEC_MASK:
+        into.unpacked_bytes += len(body)
     if not 0 <= count <= len(body) // RECORD_BYTES_MIN:
         raise _corrupt(base_offset, f"states {count} records in {len(body)} bytes")
     first_offset, end_offset = limits.first_offset, limits.end_offset
