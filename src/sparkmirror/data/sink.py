@@ -11,18 +11,20 @@ import os
 import select
 import time
 from collections import deque
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator, Mapping, Sequence, Sized
+from dataclasses import dataclass, field
 from typing import Any
 
 from sparkmirror.data import outlet
 from sparkmirror.data.ages import note_ages, oldest_ms
+from sparkmirror.data.commits import Commits
 from sparkmirror.data.resume import Recorded, encode_recorded
 from sparkmirror.data.rows import Chunk, read_row
 from sparkmirror.data.shared import FRAMES, FrameReader
 from sparkmirror.data.syncs import Places, SlotSyncs, SyncSender
 from sparkmirror.errors import MirrorError, Unreachable
 from sparkmirror.model import (
+    SEND_FAILED,
     FlowSettings,
     Halt,
     MirrorMode,
@@ -38,14 +40,17 @@ from sparkmirror.wire.connection import ConnectionLost
 from sparkmirror.wire.produce import Acknowledged, Producer
 from sparkmirror.wire.records import Record, encode_batch
 from sparkmirror.wire.routes import Routes
-from sparkmirror.wire.signals import PROGRESS_PARTITION, control_topic, encode_progress
+from sparkmirror.wire.signals import (
+    PROGRESS_PARTITION,
+    control_topic,
+    encode_progress,
+    read_member,
+)
 
 __all__ = ["SlotSink", "SlotSummary"]
 
 log = logging.getLogger(__name__)
 
-# The time that a broker itself gives a commit (offsets.commit.timeout.ms). Rows wait meanwhile.
-_COMMIT_TIMEOUT_MS = 5_000
 _COMMIT_LOG_S = 30.0
 # What may wait for acknowledgements; rows beyond it stay in Spark and, behind it, in the brokers.
 UNACKNOWLEDGED_BYTES_MAX = 32 * 1024 * 1024
@@ -69,7 +74,9 @@ class SlotSummary:
 
 @dataclass(slots=True, eq=False)
 class _Pending:
-    """One chunk whose batches are on their way. ``kept``: its bytes, where they may be needed."""
+    """One chunk whose batches are on their way. ``kept``: its bytes, where they may be needed;
+    ``targets``: as in `Chunk`.
+    """
 
     lane: _Lane
     next_offset: int
@@ -80,6 +87,7 @@ class _Pending:
     batches_left: int
     places: Places
     kept: memoryview | None = None
+    targets: Sequence[Any] | None = None
 
     def note_ages(self, samples: Samples, now_ms: float) -> None:
         """Note how old the chunk's records are now."""
@@ -132,6 +140,7 @@ class SlotSink:
         self.flow = flow
         self.slot = -1
         self.epoch = -1
+        self._channel = flow.name
         self._paused = False
         self._topic_ids: dict[str, str] = {}
         self._lanes: dict[TopicPartition, _Lane] = {}
@@ -144,19 +153,14 @@ class SlotSink:
         self._last_commit = time.monotonic()
         self._last_progress = 0.0
         self._reported: tuple[int, ...] = ()
-        self._positions = self._position_routes()
+        self._commits = Commits(flow)
         self._producer = _producer(flow)
         self._producer.forget_halts()
+        self._producer.drops = flow.records.drop_failed
         syncs = flow.offset_syncs
         self._syncs = SlotSyncs(syncs.lag_max, SyncSender.of(flow)) if syncs.enabled else None
         # The producer outlives the task; what it met before is in earlier reports.
         self._errors_before = dict(self._producer.errors)
-
-    def _position_routes(self) -> Routes:
-        mm1 = self.flow.mode is MirrorMode.MM1
-        client = self.flow.source if mm1 else self.flow.target
-        timeout_ms = min(_COMMIT_TIMEOUT_MS, client.request_timeout_ms)
-        return Routes(replace(client, request_timeout_ms=timeout_ms))
 
     # -- the task --------------------------------------------------------------------------
 
@@ -187,7 +191,7 @@ class SlotSink:
         )
 
     def _close(self) -> None:
-        self._positions.close()
+        self._commits.close()
 
     def _take(self, chunks: list[Chunk], records: memoryview, notes: dict[str, Any]) -> None:
         reference = notes.pop("at", None)
@@ -210,6 +214,7 @@ class SlotSink:
                 lane, chunk.next_offset, chunk.record_count, chunk.size, chunk.timestamp_ms, -1, 0,
                 places,
             )  # fmt: skip
+            pending.targets = chunk.targets
             lane.queue.append(pending)
             if chunk.size:
                 part = records[chunk.start : chunk.start + chunk.size]
@@ -224,8 +229,8 @@ class SlotSink:
         cuts = split(part)
         pending.batches_left = len(cuts)
         self._batches += len(cuts)
-        target, records_end = pending.lane.target, 0
-        for start, end in cuts:
+        records_end = 0
+        for (start, end), target in zip(cuts, _targets(pending, cuts), strict=True):
             batch = part[start:end]
             records_end += record_count(batch)
             self._producer.append(target, batch, (pending, records_end))
@@ -249,6 +254,7 @@ class SlotSink:
         """Notes of the source slot: who it is (first row), halts, error counts, paused or not."""
         if "slot" in notes:
             self.slot, self.epoch = notes["slot"], notes["epoch"]
+            self._channel = notes["channel"]
             self._topic_ids = notes["topic_ids"]
             self._frames = self._map_frames(notes["frames"])
             for topic, partition, remote, position, committed, end in notes["partitions"]:
@@ -258,6 +264,8 @@ class SlotSink:
                 self._lanes[source] = lane
             self._producer.routes.add_topics({lane.target.topic for lane in self._lanes.values()})
             self._record_beginning()
+        if "member" in notes:
+            self._commits.member(read_member(notes["member"]))
         self._paused = notes.get("paused", self._paused)
         if "errors" in notes:
             self._source_errors = notes["errors"]
@@ -342,15 +350,27 @@ class SlotSink:
                     self._latency_ms_sum += max(0, int(now_ms) - pending.timestamp_ms)
                     pending.note_ages(pending.lane.latency, now_ms)
                 self._advance(pending.lane)
-        halts = self._producer.halts
-        if halts:
+        halts, fenced = self._producer.halts, self._commits.fenced
+        if halts or fenced:
             self._note_own_topics(halts)
             for lane in self._lanes.values():
-                halt = halts.get(lane.target)
+                halt = fenced or halts.get(self._written_through(lane, halts))
                 if halt is not None and lane.halt is None:
-                    lane.halt = halt
+                    lane.halt = halt if fenced or not self._aborts(halt) else _send_failed(halt)
                     lane.queue.clear()
                     log.error("%s", halt.reason)
+
+    def _aborts(self, halt: Halt) -> bool:
+        """Whether the whole mirror is to stop for it, as MirrorMaker 1 does."""
+        return self.flow.mode is MirrorMode.MM1 and not halt.retriable
+
+    def _written_through(self, lane: _Lane, halts: Mapping[TopicPartition, Halt]) -> TopicPartition:
+        """The partition whose halt is this lane's: any one of its topic on the record path."""
+        if self.flow.records.used:
+            for tp in halts:
+                if tp.topic == lane.target.topic or self.flow.records.handler:
+                    return tp
+        return lane.target
 
     def _note_own_topics(self, halts: Mapping[TopicPartition, Halt]) -> None:
         """Say once why a topic of the mirror itself takes no records; its data goes on."""
@@ -380,14 +400,14 @@ class SlotSink:
         }
         if not due:
             return
-        mm1 = self.flow.mode is MirrorMode.MM1
+        mm1 = self._commits.by_source
         offsets = {
             (lane.source if mm1 else lane.target): (position, self._metadata(lane, mm1))
             for lane, position in due.items()
         }
-        self._positions.commit(self.flow.position_group, offsets)
-        for lane, position in due.items():
-            lane.committed = position
+        if self._commits.commit(offsets):
+            for lane, position in due.items():
+                lane.committed = position
 
     def _commit_surely(self) -> None:
         """Commit however long the cluster is away: a failed task would write its records again."""
@@ -400,7 +420,7 @@ class SlotSink:
                 if now - told_at >= _COMMIT_LOG_S:
                     told_at = now
                     log.warning("positions wait for their cluster to come back: %s", error)
-                time.sleep(self._positions.client.retry_backoff_ms / 1000)
+                time.sleep(self._commits.routes.client.retry_backoff_ms / 1000)
             else:
                 return
 
@@ -435,7 +455,7 @@ class SlotSink:
         self._last_progress, self._reported = now, state
         ticks_ms = steady_ms()
         progress = SlotProgress(
-            flow=self.flow.name,
+            flow=self._channel,
             slot=self.slot,
             worker=f"{os.uname().nodename}:{os.getpid()}:{self.epoch}",
             epoch=self.epoch,
@@ -510,6 +530,21 @@ class SlotSink:
             lane.saved = lane.position
             count += 1
         return count
+
+
+def _send_failed(halt: Halt) -> Halt:
+    return Halt(SEND_FAILED, f"{halt.reason} ({halt.code})")
+
+
+def _targets(pending: _Pending, cuts: Sized) -> list[TopicPartition]:
+    """Where each batch of a chunk goes."""
+    target = pending.lane.target
+    if pending.targets is None:
+        return [target] * len(cuts)
+    return [
+        TopicPartition(target.topic, one) if isinstance(one, int) else TopicPartition(*one)
+        for one in pending.targets
+    ]
 
 
 def _producer(flow: FlowSettings) -> Producer:

@@ -15,10 +15,9 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
-from sparkmirror.data import outlet
 from sparkmirror.data.plan import SlotPlan
 from sparkmirror.data.resume import resume
-from sparkmirror.data.rows import FLUSH, Chunk, build_row
+from sparkmirror.data.rows import FLUSH, Chunk, build_row, out
 from sparkmirror.data.shared import Frames
 from sparkmirror.data.takeover import check_claim, take_over
 from sparkmirror.data.watch import ControlWatch
@@ -31,7 +30,7 @@ from sparkmirror.wire.produce_queue import Identity
 from sparkmirror.wire.routes import EARLIEST, LATEST, Routes
 from sparkmirror.wire.select import SelectRules
 from sparkmirror.wire.select import select as select_records
-from sparkmirror.wire.signals import CommandKind, SourcePartition
+from sparkmirror.wire.signals import CommandKind, SourcePartition, channel, member_row
 
 __all__ = ["SlotReader"]
 
@@ -66,13 +65,20 @@ class SlotReader:
         self._frames = Frames(fetch.fetch_max_bytes)
         self._fetcher = Fetcher(self._routes, fetch, buffer=self._frames)
         self._watch = ControlWatch(
-            flow, slot=plan.slot, offset=plan.control_offset, paused=plan.paused
+            flow,
+            plan.run_id,
+            slot=plan.slot,
+            offset=plan.control_offset,
+            paused=plan.paused,
         )
         self._rules = SelectRules(
             check_crcs=flow.fetch.check_crcs,
             read_committed=flow.fetch.isolation_level == "read_committed",
             join_bytes=flow.produce.join_bytes,
-            join_below_bytes=min(_JOIN_BELOW_BYTES, flow.produce.join_bytes),
+            # The record path writes batches anew anyway.
+            join_below_bytes=0
+            if flow.records.used
+            else min(_JOIN_BELOW_BYTES, flow.produce.join_bytes),
         )
         self._corrupt: dict[TopicPartition, int] = {}
         self._noted: dict[str, Any] = {"errors": {}, "halts": [], "paused": False}
@@ -144,8 +150,9 @@ class SlotReader:
         try:
             positions = self._start()
             yield self._hello(positions)
-            yield from _out(FLUSH)
+            yield from out(FLUSH)
             yield from self._stream(time.monotonic() + self.flow.epoch_s)
+            yield from self._new_member()
         finally:
             self._routes.close()
             self._watch.close()
@@ -205,11 +212,19 @@ class SlotReader:
                 if self._fetcher.busy:
                     self._ask()
                 if row is not None:
-                    yield from _out(row)
+                    yield from out(row)
                     self._last_row = time.monotonic()
             if time.monotonic() - self._last_row >= _TICK_S:
-                yield from _out(self._note_row())
+                yield from out(self._note_row())
                 self._last_row = time.monotonic()
+
+    def _new_member(self) -> Iterator[Any]:
+        """The group may have a new generation by now, and the last positions are for that one."""
+        newest = self._watch.assignment
+        ours = newest is not None and newest.run_id == self.plan.run_id
+        if newest is not None and ours and newest.member not in (None, self.plan.member):
+            notes = {"member": member_row(newest.member)}
+            yield from out(build_row([], memoryview(b""), [], notes))
 
     def _ask(self) -> None:
         """Ask for more; while the flow is paused, only what was asked for before still comes."""
@@ -227,7 +242,8 @@ class SlotReader:
         if command is not None and command.run_id == self.plan.run_id:
             if command.kind is CommandKind.DRAIN:
                 return True
-            if command.kind is CommandKind.REPLAN and self._ends is None:
+            replan = command.kind is CommandKind.REPLAN and self._ends is None
+            if replan and not 0 < command.version <= self.plan.version:
                 return True
         if self._ends is None:
             return time.monotonic() >= deadline
@@ -300,6 +316,7 @@ class SlotReader:
         notes: dict[str, Any] = {
             "slot": self.plan.slot,
             "epoch": self.plan.epoch,
+            "channel": channel(self.flow, self.plan.run_id),
             "paused": self._watch.paused,
             "frames": self._frames.note(),
             "topic_ids": {p.topic: p.topic_id for p in self.plan.partitions if p.topic_id},
@@ -312,6 +329,8 @@ class SlotReader:
                 for p in self.plan.partitions
             ],
         }
+        if self.plan.member is not None:
+            notes["member"] = member_row(self.plan.member)
         if self.flow.exactly_once:
             # The sink writes under the identity that was there before the positions were read.
             notes["writer"] = {
@@ -374,14 +393,6 @@ class SlotReader:
                 self._fetcher.halt(tp, halts[tp])
                 log.error("flow %s: %s", self.flow.name, reason)
         return halts
-
-
-def _out(row: Any) -> Iterator[Any]:
-    """``row``, and whatever it takes for it to leave at once."""
-    yield row
-    if not outlet.flush():
-        yield FLUSH
-        yield FLUSH
 
 
 def _lost_reason(

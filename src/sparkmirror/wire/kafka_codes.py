@@ -21,6 +21,8 @@ UNKNOWN_SERVER_ERROR = -1
 
 # Counted beside the errors: an answer that came with a time to wait, because of a quota.
 THROTTLED = "THROTTLED"
+# And records given up because the target refused them, under MirrorMaker 1's name for them.
+DROPPED = "numDroppedMessages"
 
 # The broker asked is not, or not yet, the one to ask: look the leader up again.
 LEADERSHIP = frozenset(

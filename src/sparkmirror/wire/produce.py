@@ -43,6 +43,7 @@ from sparkmirror.model import Halt, ProduceSettings, TopicPartition
 from sparkmirror.wire.batch import record_count
 from sparkmirror.wire.connection import Connection, ConnectionLost
 from sparkmirror.wire.kafka_codes import (
+    DROPPED,
     DUPLICATE_SEQUENCE_NUMBER,
     FENCED,
     INVALID_PRODUCER_EPOCH,
@@ -121,6 +122,8 @@ class Producer:
         self.bytes_waiting = 0
         self.blocked = False
         """Whether batches wait only because enough requests are in flight: `pump` sends them."""
+        self.drops = False
+        """Whether a batch that the target refuses is dropped (`DROPPED`) instead of a halt."""
         self.impatient = False
         """Whether batches that fail hold others up: then their partition is halted after 30 s."""
         self._clock = clock
@@ -471,6 +474,9 @@ class Producer:
             if not state.recovering:
                 self._count(error_name(code))
             self._retry(state, code, now)
+        elif self.drops:
+            self._count(error_name(code))
+            self._drop(state, item, code, reason)
         else:
             self._count(error_name(code))
             if code == TOPIC_AUTHORIZATION_FAILED:
@@ -508,6 +514,20 @@ class Producer:
         state.halt = Halt(name, text, retriable)
         self.bytes_waiting -= state.drop()
         self._busy.pop(state.tp, None)
+
+    def _drop(self, state: PartitionQueue, item: QueuedBatch, code: int, reason: str) -> None:
+        """Give up one batch, as if it were acknowledged; what is behind it goes on."""
+        log.error(
+            "Error when sending message to topic %s: %d records dropped (%s: %s)",
+            *(state.tp, item.records, error_name(code), reason),
+        )
+        self.errors[DROPPED] = self.errors.get(DROPPED, 0) + item.records
+        state.pending.remove(item)
+        state.renew = True  # its sequences are gone with it
+        self.bytes_waiting -= len(item.batch)
+        self._acknowledged.append(Acknowledged(state.tp, item.token, -1, item.records))
+        if state.idle:
+            self._busy.pop(state.tp, None)
 
     def _cut(self, state: PartitionQueue, item: QueuedBatch) -> None:
         try:
