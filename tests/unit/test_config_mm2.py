@@ -279,9 +279,7 @@ def test_ignored_keys_are_one_remark_by_reason(tmp_path: Path) -> None:
         ("B.linger.ms", "B.producer.linger.ms"),
         ("A.use.defaults.from", "A->B.use.defaults.from"),
         ("A.clusters", "clusters"),
-        ("A->B.producer.acks", "A->B.producer.override.acks"),
         ("A->B.bootstrap.servers", "A.bootstrap.servers and B.bootstrap.servers"),
-        ("A->B.source.cluster.bootstrap.servers", "A.bootstrap.servers"),
         ("A->B.offset.flush.interval.ms", "B.offset.flush.interval.ms"),
         ("A->B.fetch.min.bytes", "A->B.source.consumer.fetch.min.bytes"),
         ("A->B.listeners", "listeners"),
@@ -295,6 +293,18 @@ def test_a_key_that_java_drops_is_told_with_the_spelling_that_works(
         f"{tmp_path}/mm2.properties:{LINE}: {key} has no effect here, as in MirrorMaker; "
         f"write {instead}."
     )
+
+
+def test_a_key_that_java_heeds_in_part_is_told_as_such(tmp_path: Path) -> None:
+    extra = "A->B.producer.acks=1\nA->B.source.cluster.security.protocol=plaintext\n"
+    settings = load(tmp_path, BASE + extra)
+    syncs, cluster = settings.warnings
+    assert "reaches only the producer of offset syncs" in syncs
+    assert "write A->B.producer.override.acks." in syncs
+    assert "does not reach all clients of the cluster" in cluster
+    assert "write A.security.protocol." in cluster
+    assert settings.flows[0].offset_syncs.produce.acks == 1
+    assert settings.flows[0].produce.acks == -1
 
 
 @pytest.mark.parametrize(
