@@ -170,8 +170,7 @@ def _choose(
                 continue
             try:
                 cut_batch(one)
-            except (BatchError, IndexError):
-                # The sink cuts only what a target refused as too large: two records at least.
+            except BatchError:
                 continue
 
 
