@@ -24,7 +24,7 @@ from sparkmirror.data.sink import SlotSink
 from sparkmirror.data.slot import SlotReader
 from sparkmirror.demo.clusters import KafkaCluster
 from sparkmirror.errors import MirrorError
-from sparkmirror.model import FlowSettings, MirrorSettings
+from sparkmirror.model import MirrorSettings, TopicPartition
 from sparkmirror.wire.views import AclBinding
 from tests.kafka.authorized import ADMIN, Authorized, password, properties, topic_acl
 from tests.kafka.mirror_process import MirrorProcess, wait_until, write_mm2
@@ -109,7 +109,7 @@ def test_the_least_permissions_are_enough(
     authorized: Pair, alias: str, topic_name: str, tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
 ):  # fmt: skip
-    """The whole command: topics created, grown, their configs and ACLs in step, records copied."""
+    """The whole command with all features: topics made, grown and in step, records and groups."""
     source, target = authorized
     topics = [f"{topic_name}.{each}" for each in ("new", "grown")]
     for topic in topics:
@@ -117,7 +117,14 @@ def test_the_least_permissions_are_enough(
         produce(source.kafka, topic, [Sent(value=b"v%d" % n, partition=n % 2) for n in range(50)])
     create_topic(target.kafka, f"{alias}.{topics[1]}", 1)
     source.allow([topic_acl(topics[0], "READ")])
-    path = mm2(authorized, "least", alias, f"{topic_name}\\\\..*", tmp_path)
+    group = f"{alias}-group"
+    with source.super_user() as cluster:
+        cluster.commit_offsets(group, {TopicPartition(topics[0], 0): (10, "")})
+    path = mm2(
+        authorized, "least", alias, f"{topic_name}\\\\..*", tmp_path, groups=f"{alias}.*",
+        sync__group__offsets__enabled="true", emit__heartbeats__enabled="true",
+        heartbeats__topic__replication__factor="1",
+    )  # fmt: skip
     granted(authorized, alias, needed(capsys, str(path)))
 
     run = MirrorProcess(tmp_path, ["run", str(path), "--once"])
@@ -127,6 +134,11 @@ def test_the_least_permissions_are_enough(
         assert topic_config(target.kafka, f"{alias}.{topic}")["retention.ms"] == "123456789"
     wanted = topic_acl(f"{alias}.{topics[0]}", "READ")
     assert wanted in target.acls(f"{alias}.{topics[0]}")
+    remote = TopicPartition(f"{alias}.{topics[0]}", 0)
+    with target.super_user() as cluster:
+        assert cluster.committed_offsets(group, None)[remote].offset == 10
+    for cluster in authorized:
+        assert "heartbeats" in topic_names(cluster.kafka)
     assert "not allowed" not in run.text()
     assert "Grant" not in run.text()
 
@@ -134,10 +146,11 @@ def test_the_least_permissions_are_enough(
 # --- one missing ----------------------------------------------------------------------------
 
 
-def attempt(flow: FlowSettings) -> list[str]:
-    """All jobs of a ``--once`` run of one flow, without Spark; errors and notices."""
+def attempt(settings: MirrorSettings) -> list[str]:
+    """All jobs of a run of one flow, without Spark; errors and notices."""
+    (flow,) = settings.flows
     run_id = uuid.uuid4().hex
-    loop = ControlLoop(MirrorSettings((flow,), ()), once=True, run_id=run_id)
+    loop = ControlLoop(settings, once=True, run_id=run_id)
     told: list[str] = []
     try:
         loop.prepare()
@@ -196,11 +209,9 @@ def test_each_missing_permission_is_named(
         create_topic(source.kafka, topic, 2, config={"retention.ms": "123456789"})
         produce(source.kafka, topic, [Sent(value=b"v", partition=n) for n in (0, 1)])
     source.allow([topic_acl(new, "READ", "User:other")])
-    path = mm2(
-        authorized, "least1", alias, f"{topic_name}.*", tmp_path,
-        heartbeats__replication__enabled="false",
-    )  # fmt: skip
-    (flow,) = load_mm2(path).flows
+    off = {f"emit.{each}.enabled": "false" for each in ("offset-syncs", "checkpoints")}
+    path = mm2(authorized, "least1", alias, f"{topic_name}.*", tmp_path, **off)
+    settings = load_mm2(path)
     found = needed(capsys, str(path))
     granted(authorized, alias, found)
     # Without Read nobody would see the topic at all, and say so; this is the other case.
@@ -212,7 +223,7 @@ def test_each_missing_permission_is_named(
         start_over(authorized, alias, new, grown)
         cluster.forbid([binding])
         caplog.clear()
-        told = "\n".join([*attempt(flow), caplog.text])
+        told = "\n".join([*attempt(settings), caplog.text])
         cluster.allow([binding])
         operation, resource = words(binding)
         if not any(operation in line and resource in line for line in told.splitlines()):
@@ -225,18 +236,19 @@ def test_each_missing_permission_is_named(
 
     start_over(authorized, alias, new, grown)
     source.forbid([seen])
-    assert not [line for line in attempt(flow) if "Grant" in line]
+    assert not [line for line in attempt(settings) if "Grant" in line]
     assert len(consume_all(target.kafka, f"{alias}.{new}")) == 2
     (read,) = [one for _, one in found if one.operation == "READ" and one.name == topic_name]
     source.forbid([read])
-    assert any("neither Read nor Describe" in line for line in attempt(flow))
+    assert any("neither Read nor Describe" in line for line in attempt(settings))
 
     source.allow([read])
     storage = f"mm2-offsets.{alias}.internal"
     target.forbid(one for _, one in found if one.operation == "READ" and one.name == storage)
     guard = admin(target.kafka)
-    guard.delete_consumer_groups([flow.position_group])[flow.position_group].result(TIMEOUT_S)
-    assert any(f"Read on Topic {storage}" in line for line in attempt(flow))
+    positions = settings.flows[0].position_group
+    guard.delete_consumer_groups([positions])[positions].result(TIMEOUT_S)
+    assert any(f"Read on Topic {storage}" in line for line in attempt(settings))
 
 
 def test_the_least_permissions_of_mirrormaker_1(
@@ -257,13 +269,13 @@ def test_the_least_permissions_of_mirrormaker_1(
     found = needed(capsys, *arguments, "--include", topic_name)
     for side, cluster in (("source", source), ("target", target)):
         cluster.allow(binding for name, binding in found if name == side)
-    (flow,) = load_mm1(files["consumer"], files["producer"], include=topic_name).flows
+    settings = load_mm1(files["consumer"], files["producer"], include=topic_name)
     (of_group,) = [binding for _, binding in found if binding.resource_type == "GROUP"]
     source.forbid([of_group])
-    (denied,) = [line for line in attempt(flow) if "Grant" in line]
+    (denied,) = [line for line in attempt(settings) if "Grant" in line]
     assert f"Group {group}" in denied
     source.allow([of_group])
-    assert not [line for line in attempt(flow) if "Grant" in line]
+    assert not [line for line in attempt(settings) if "Grant" in line]
     assert len(consume_all(target.kafka, topic_name)) == 2
 
 

@@ -13,7 +13,9 @@ from sparkmirror.cli.main import main
 from sparkmirror.config.mm2 import load_mm2
 from sparkmirror.control.flow import FlowControl
 from sparkmirror.demo.clusters import KafkaCluster
-from tests.kafka.support import admin, create_topic, topic_config, topic_names
+from sparkmirror.model import TopicPartition
+from sparkmirror.wire.mirror_records import encode_offset_sync
+from tests.kafka.support import Sent, admin, create_topic, produce, topic_config, topic_names
 from tests.unit.config_files import QUIET
 
 
@@ -99,6 +101,74 @@ def test_a_plan_tells_what_a_start_does_and_does_nothing_itself(
     assert topic_config(cluster_b, f"A.{prefix}-other")["cleanup.policy"] == "compact"
     assert main(["plan", str(file)]) == 0
     assert "A->B: nothing would be changed" in capsys.readouterr().out
+
+
+def test_groups_and_what_becomes_of_them(
+    file: Path,
+    prefix: str,
+    cluster_a: KafkaCluster,
+    cluster_b: KafkaCluster,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    topic, remote = f"{prefix}-same", f"A.{prefix}-same"
+    file.write_text(
+        file.read_text()
+        .replace("emit.checkpoints.enabled=false\n", "")
+        .replace("emit.offset-syncs.enabled=false\n", "")
+        + f"groups={prefix}.*\nsync.group.offsets.enabled=true\n"
+        "offset-syncs.topic.replication.factor=1\ncheckpoints.topic.replication.factor=1\n"
+    )
+    produce(cluster_a, topic, [Sent(b"x", partition=n % 2) for n in range(20)])
+    (flow,) = load_mm2(file).flows
+    control = FlowControl(flow, "test", lambda _: None)
+    assert control.groups is not None
+    try:
+        control.prepare()
+        source, target = control.source, control.target
+        source.commit_offsets(f"{prefix}-g", {TopicPartition(topic, 0): (7, "note")})
+        source.commit_offsets(f"{prefix}-idle", {TopicPartition(topic, 1): (10, "")})
+        source.commit_offsets(f"other-{prefix}", {TopicPartition(topic, 1): (10, "")})
+        target.commit_offsets(f"{prefix}-idle", {TopicPartition(remote, 1): (50, "")})
+        syncs = [encode_offset_sync(TopicPartition(topic, n), 5, 25) for n in (0, 1)]
+        source.produce_many("mm2-offset-syncs.B.internal", [(0, *one) for one in syncs])
+
+        (found,) = asked(capsys, "groups", str(file))["flows"]
+        rows = {one["group"]: one["partitions"] for one in found["groups"]}
+        assert set(rows) == {f"{prefix}-g", f"{prefix}-idle"}
+        (row,) = rows[f"{prefix}-g"]
+        assert (row["offset"], row["end"], row["lag"], row["remote_topic"]) == (7, 10, 3, remote)
+        assert (row["translated"], row["target_offset"]) == (None, None)
+        assert row["remark"] == "no checkpoint yet"
+
+        (planned,) = asked(capsys, "plan", str(file), "--flow", "A->B")["flows"]
+        mine = [
+            (one["action"], one["subject"], one.get("offset"), one.get("was"))
+            for one in planned["changes"]
+            if one["action"] in ("emit-checkpoints", "set-offset")
+        ]
+        assert mine == [
+            ("emit-checkpoints", f"{prefix}-g", None, None),
+            ("emit-checkpoints", f"{prefix}-idle", None, None),
+            ("set-offset", f"{prefix}-g", 26, None),
+        ]
+        assert main(["plan", str(file), "--flow", "A->B"]) == 0
+        assert f"{remote}-0 at 26 (was no offset)" in capsys.readouterr().out
+        assert target.committed_offsets(f"{prefix}-g", None) == {}
+
+        control.groups.finish()
+    finally:
+        control.close()
+    (found,) = asked(capsys, "groups", str(file))["flows"]
+    rows = {one["group"]: one["partitions"] for one in found["groups"]}
+    assert [(one["translated"], one["target_offset"]) for one in rows[f"{prefix}-g"]] == [(26, 26)]
+    assert [(one["translated"], one["target_offset"]) for one in rows[f"{prefix}-idle"]] == [
+        (26, 50)
+    ]
+    (planned,) = asked(capsys, "plan", str(file), "--flow", "A->B")["flows"]
+    assert not {one["action"] for one in planned["changes"]} & {"emit-checkpoints", "set-offset"}
+    assert main(["groups", str(file)]) == 0
+    lines = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert [f"{prefix}-g", "Empty", topic, "0", "7", "10", "3", remote, "26", "26", "-"] in lines
 
 
 def test_what_would_fail_is_told_as_refused(

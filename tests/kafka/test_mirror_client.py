@@ -19,7 +19,14 @@ from sparkmirror.model import ClusterClient, TopicPartition
 from sparkmirror.wire.client import Cluster
 from tests.kafka.java_peer import JavaMirrorClient, java_mirror_client, java_mirror_maker
 from tests.kafka.secure import Secured
-from tests.kafka.support import Sent, consume_all, create_topic, produce, topic_names
+from tests.kafka.support import (
+    Sent,
+    consume_all,
+    create_topic,
+    delete_topic,
+    produce,
+    topic_names,
+)
 
 TOPIC = "orders"
 GROUPS = ("billing", "shipping", "other")
@@ -211,6 +218,24 @@ def test_the_commands_tell_the_same(mirrored: Mirrored, capsys: pytest.CaptureFi
         "clusters"
     ]
     assert b["upstream"]["A"] == 1
+    assert main(["groups", str(mirrored.file), "--format", "json"]) == 0
+    (flow,) = json.loads(capsys.readouterr().out)["flows"]
+    (billing,) = (one for one in flow["groups"] if one["group"] == "billing")
+    assert [(one["offset"], one["lag"]) for one in billing["partitions"]] == [(200, 0), (73, 127)]
+    assert billing["partitions"][0]["translated"] == 200
+    assert main(["plan", str(mirrored.file), "--format", "json"]) == 0
+    flow, *beats = json.loads(capsys.readouterr().out)["flows"]
+    assert beats == []  # Java made the heartbeats topics
+    assert {(one["action"], one["subject"]) for one in flow["changes"]} == {
+        ("create-topic", "mm2-sparkmirror.A.internal"),
+        ("create-topic", "mm2-sparkmirror-runs.A.internal"),
+    }
+    delete_topic(mirrored.source, "heartbeats")
+    assert main(["plan", str(mirrored.file), "--format", "json"]) == 0
+    _, beats_to_a = json.loads(capsys.readouterr().out)["flows"]
+    assert beats_to_a["flow"] == "heartbeats B->A"
+    (change,) = beats_to_a["changes"]
+    assert (change["cluster"], change["subject"], change["partitions"]) == ("A", "heartbeats", 1)
     assert b["no_heartbeats_from"] == []
     assert a["cluster"] == "A"
 

@@ -10,7 +10,7 @@ from sparkmirror.cli.tables import cell, table_lines
 from sparkmirror.client import Checkpoint
 from sparkmirror.control.compare import TopicPair
 from sparkmirror.control.configs import ConfigChange
-from sparkmirror.control.plan import Change, FlowPlan
+from sparkmirror.control.look import Change, FlowPlan
 from sparkmirror.errors import Unreachable
 from sparkmirror.model import TopicPartition
 from sparkmirror.wire.views import BrokerView, ClusterView

@@ -237,7 +237,8 @@ def test_a_custom_config_filter_is_refused_by_name(tmp_path: Path, name: str) ->
 
 def test_the_default_config_filter_may_be_named(tmp_path: Path) -> None:
     package = "org.apache.kafka.connect.mirror."
-    load(tmp_path, BASE + f"config.property.filter.class={package}DefaultConfigPropertyFilter\n")
+    line = f"config.property.filter.class={package}DefaultConfigPropertyFilter\n"
+    assert load(tmp_path, BASE + line).flows
 
 
 def test_ignored_keys_are_one_remark_by_reason(tmp_path: Path) -> None:

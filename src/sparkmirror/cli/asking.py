@@ -14,6 +14,7 @@ from sparkmirror.cli.errors import EXIT_START_FAILED, show_error
 from sparkmirror.errors import MirrorError
 
 if TYPE_CHECKING:
+    from sparkmirror.control.look import Look
     from sparkmirror.model import ClusterClient, FlowSettings, MirrorSettings
     from sparkmirror.wire.client import Cluster
 
@@ -53,6 +54,20 @@ class Asking:
         cluster = Cluster(client)
         self._clusters.append(cluster)
         return cluster
+
+    def look(self, flow: FlowSettings) -> Look:
+        """Both clusters of ``flow``, each topic read as a run reads it."""
+        from sparkmirror.control.look import Look  # noqa: PLC0415
+
+        checkpoints = self.cluster(flow.checkpoints.client or flow.target)
+        on_source = flow.offset_syncs.location == "source"
+        return Look(
+            flow,
+            self.cluster(flow.source_admin),
+            self.cluster(flow.target_admin),
+            syncs=self.cluster(flow.source) if on_source else checkpoints,
+            checkpoints=checkpoints,
+        )
 
 
 def open_flows(

@@ -86,6 +86,14 @@ def run(
             show_default=False,
         ),
     ] = None,
+    exactly_once: Annotated[
+        bool,
+        typer.Option(
+            "--exactly-once",
+            help="Write records and positions in one transaction, as"
+            " B.exactly.once.source.support=enabled does, in all flows.",
+        ),
+    ] = False,
     master: Annotated[
         str,
         typer.Option(
@@ -185,7 +193,9 @@ def run(
             work_dir=work_dir,
             metrics=metrics,
         )
-        settings = load_mm2(file, clusters=split_clusters(clusters or ()))
+        settings = load_mm2(
+            file, clusters=split_clusters(clusters or ()), exactly_once=exactly_once
+        )
     except Exception as error:
         shown = show_error(error, debug=debug, json_lines=json_lines)
         raise typer.Exit(shown.exit_code) from error
@@ -217,6 +227,7 @@ _VERBS = {
     "discover": "sparkmirror.cli.discover",
     "doctor": "sparkmirror.cli.doctor",
     "drain": "sparkmirror.cli.drain",
+    "groups": "sparkmirror.cli.groups",
     "lag": "sparkmirror.cli.lag",
     "migrate-config": "sparkmirror.cli.migrate_config",
     "offsets": "sparkmirror.cli.offsets",

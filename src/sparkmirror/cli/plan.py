@@ -12,7 +12,7 @@ from sparkmirror.cli.asking import ask_each, end_with, open_flows
 from sparkmirror.cli.tables import Format, print_json, table_lines
 
 if TYPE_CHECKING:
-    from sparkmirror.control.plan import FlowPlan
+    from sparkmirror.control.look import FlowPlan
 
 __all__ = ["document", "plan", "text"]
 
@@ -38,20 +38,24 @@ def plan(
 ) -> None:
     """Show what a run of FILE would change on which cluster. Nothing is changed.
 
-    Topics that would be created or grow, configs and ACLs that would be brought in step, and what
-    would fail ("refuse"), found by the same code as a run uses.
+    Topics that would be created or grow, configs and ACLs that would be brought in step,
+    checkpoints and group offsets that would be written, and what would fail ("refuse"): found by
+    the code of a run, with what the clusters hold now.
 
     Exit codes: 0 looked, whatever was found; 2 wrong usage or file; 3 a cluster could not be asked.
     """
-    from sparkmirror.control.plan import Look, plan_flow  # noqa: PLC0415
+    from sparkmirror.control.plan import plan_flow  # noqa: PLC0415
+    from sparkmirror.control.plan_groups import plan_heartbeats  # noqa: PLC0415
 
     with open_flows(file, clusters=clusters, flows=flows) as asking:
-        plans, failures = ask_each(
-            asking.flows,
-            lambda flow: plan_flow(
-                Look(flow, asking.cluster(flow.source_admin), asking.cluster(flow.target_admin))
-            ),
-        )
+        plans, failures = ask_each(asking.flows, lambda flow: plan_flow(asking.look(flow)))
+        if not flows:
+            beats, silent = ask_each(
+                asking.settings.heartbeats,
+                lambda one: plan_heartbeats(one, asking.cluster(one.target_admin)),
+            )
+            plans += [one for one in beats if one.changes or one.failures]
+            failures += silent
     if output is Format.JSON:
         print_json(document(plans))
     else:
@@ -81,6 +85,9 @@ def _told(details: Mapping[str, object]) -> str:
         return str(details["reason"])
     if "acl" in details:
         return str(details["acl"])
+    if "topic_partition" in details:
+        was = "no offset" if details["was"] is None else details["was"]
+        return f"{details['topic_partition']} at {details['offset']} (was {was})"
     if "config" in details:
         then = f"={details['value']}" if "value" in details else " back to the default"
         return f"{details['config']}{then} (was {details['was']})"

@@ -47,17 +47,11 @@ def topics(
     Exit codes: 0 looked, 2 wrong usage or file, 3 a cluster could not be asked.
     """
     from sparkmirror.control.compare import compare_topics  # noqa: PLC0415
-    from sparkmirror.control.plan import Look  # noqa: PLC0415
 
     with open_flows(file, clusters=clusters, flows=flows) as asking:
         found, failures = ask_each(
             asking.flows,
-            lambda flow: (
-                flow.name,
-                compare_topics(
-                    Look(flow, asking.cluster(flow.source_admin), asking.cluster(flow.target_admin))
-                ),
-            ),
+            lambda flow: (flow.name, compare_topics(asking.look(flow))),
         )
     if output is Format.JSON:
         print_json(document(found))

@@ -9,6 +9,8 @@ from sparkmirror.config.properties import Entry
 from sparkmirror.config.security import protocol_of, secured
 from sparkmirror.config.settings import Scope, Status, find
 from sparkmirror.config.settings_clients import COMMON_ROWS, FETCH_ROWS, PRODUCE_ROWS
+from sparkmirror.config.settings_group import GROUP_ROWS
+from sparkmirror.config.settings_records import RECORD_ROWS
 from sparkmirror.config.values import Reader, shown
 from sparkmirror.errors import ConfigError
 from sparkmirror.model import ClusterClient, FetchSettings, ProduceSettings
@@ -21,11 +23,13 @@ __all__ = [
     "produce_settings",
 ]
 
-_POSITION_KEYS = frozenset({"group.id", "exclude.internal.topics"})
+_POSITION_KEYS = frozenset({"exclude.internal.topics"})
 _HOST_PORT = re.compile(r"(?:[A-Za-z_]+://)?(\[[0-9A-Fa-f:.%a-z]+\]|[0-9A-Za-z._%-]+):([0-9]{1,5})")
 # Properties that ClusterClient, FetchSettings and ProduceSettings hold as typed fields.
 _FIELDS = frozenset(
-    row.name for row in COMMON_ROWS + FETCH_ROWS + PRODUCE_ROWS if row.name not in _POSITION_KEYS
+    row.name
+    for row in COMMON_ROWS + FETCH_ROWS + GROUP_ROWS + PRODUCE_ROWS + RECORD_ROWS
+    if row.name not in _POSITION_KEYS
 ) | {"bootstrap.servers", "security.protocol"}
 _OFFSET_RESETS = ("earliest", "latest", "none")
 _IN_FLIGHT_IDEMPOTENT_MAX = 5

@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from sparkmirror.config import remarks
+from sparkmirror.config.exactly import wants_exactly_once
 from sparkmirror.config.flow import (
     bootstrap_servers,
     client,
@@ -75,16 +76,19 @@ class Mm2File:
     settings: MirrorSettings
 
 
-def load_mm2(path: Path, *, clusters: Sequence[str] = ()) -> MirrorSettings:
+def load_mm2(
+    path: Path, *, clusters: Sequence[str] = (), exactly_once: bool = False
+) -> MirrorSettings:
     """Read, check and split a MirrorMaker 2 file into its enabled flows.
 
-    ``clusters``: only flows to these targets (empty = all). Raises ConfigError with the file, line
-    and key of everything that is wrong, and when no flow is left.
+    ``clusters``: only flows to these targets (empty = all). ``exactly_once``: in all flows,
+    whatever the file says. Raises ConfigError with the file, line and key of everything that is
+    wrong, and when no flow is left.
     """
-    return read_mm2(path, clusters=clusters).settings
+    return read_mm2(path, clusters=clusters, exactly_once=exactly_once).settings
 
 
-def read_mm2(path: Path, *, clusters: Sequence[str] = ()) -> Mm2File:
+def read_mm2(path: Path, *, clusters: Sequence[str] = (), exactly_once: bool = False) -> Mm2File:
     """`load_mm2`, with what the settings were made from."""
     raw, told = resolve(load_properties(path))
     aliases = _aliases(raw, path)
@@ -95,7 +99,7 @@ def read_mm2(path: Path, *, clusters: Sequence[str] = ()) -> Mm2File:
     selected = [pair for pair in enabled if not clusters or pair[1] in clusters]
     if not selected:
         raise _no_flows(enabled, aliases, clusters, path)
-    flows = _flows(raw, selected, path)
+    flows = _flows(raw, selected, path, forced=exactly_once)
     alive = [pair for pair in pairs if not clusters or pair[1] in clusters]
     heartbeats, without = heartbeat_settings(raw, alive, selected, str(path))
     confs = {
@@ -207,18 +211,6 @@ def _check_value(use: KeyUse) -> None:
             where=entry.where,
             do="Use letters, digits, '.', '_' and '-' only.",
         )
-    elif setting.name == "exactly.once.support" and value.lower() == "required":
-        raise _no_exactly_once(entry)
-
-
-def _no_exactly_once(entry: Entry) -> ConfigError:
-    return ConfigError(
-        f"{entry.key}={shown(entry, entry.value.strip())}: exactly-once is not available in this "
-        "release.",
-        where=entry.where,
-        do="Remove the key: delivery is then at least once (idempotent producer; the position is "
-        "committed after the records).",
-    )
 
 
 def _enabled(raw: Mapping[str, Entry], source: str, target: str) -> bool:
@@ -290,13 +282,13 @@ def _no_flows(
 
 
 def _flows(
-    raw: Mapping[str, Entry], selected: Sequence[tuple[str, str]], path: Path
+    raw: Mapping[str, Entry], selected: Sequence[tuple[str, str]], path: Path, *, forced: bool
 ) -> tuple[FlowSettings, ...]:
     flows: list[FlowSettings] = []
     errors: list[ConfigError] = []
     for source, target in selected:
         try:
-            flows.append(_flow(raw, source, target, str(path)))
+            flows.append(_flow(raw, source, target, str(path), forced=forced))
         except ConfigError as error:
             errors.append(error)
     if errors:
@@ -304,17 +296,27 @@ def _flows(
     return tuple(flows)
 
 
-def _flow(raw: Mapping[str, Entry], source: str, target: str, path: str) -> FlowSettings:
+def _flow(
+    raw: Mapping[str, Entry], source: str, target: str, path: str, *, forced: bool
+) -> FlowSettings:
     conf = connector_config(raw, source, target)
     worker = worker_config(raw, source, target)
     flow = Reader(conf, Scope.CONNECTOR)
     storage = Reader(worker, Scope.WORKER)
     own = Reader(own_settings(raw, f"{source}->{target}"), Scope.SPARKMIRROR)
-    if storage.text("exactly.once.source.support") == "enabled":
-        raise _no_exactly_once(worker["exactly.once.source.support"])
     clients = client_configs(raw, source, target)
     consumer, producer = clients["consumer"], clients["producer"]
     source_admin, target_admin = clients["source admin"], clients["target admin"]
+    produce = produce_settings(producer, join_bytes=own.integer("sparkmirror.join.bytes"))
+    exact = wants_exactly_once(
+        (source, target),
+        worker=worker,
+        connector=conf,
+        consumer=consumer,
+        producer=producer,
+        produce=produce,
+        forced=forced,
+    )
     source_key, target_key = f"{source}.bootstrap.servers", f"{target}.bootstrap.servers"
     return FlowSettings(
         source=client(
@@ -337,13 +339,16 @@ def _flow(raw: Mapping[str, Entry], source: str, target: str, path: str) -> Flow
         policy=_policy(flow),
         topics=_topics(flow, own),
         fetch=fetch_settings(consumer),
-        produce=produce_settings(producer, join_bytes=own.integer("sparkmirror.join.bytes")),
+        produce=produce,
         offset_syncs=offset_sync_settings(conf, source, target, path),
         checkpoints=checkpoint_settings(conf, target, path),
         position_interval_ms=position_interval_ms(
             own.integer("sparkmirror.position.interval.ms"),
             storage.integer("offset.flush.interval.ms"),
         ),
+        exactly_once=exact,
+        transaction_interval_ms=own.integer("sparkmirror.transaction.interval.ms"),
+        transaction_timeout_ms=Reader(producer, Scope.PRODUCER).integer("transaction.timeout.ms"),
         epoch_s=own.integer("sparkmirror.epoch.seconds"),
         offset_storage_topic=storage.text("offset.storage.topic"),
         offset_storage_partitions=storage.integer("offset.storage.partitions"),

@@ -277,8 +277,8 @@ _CONNECT_ROWS = (
     ),
     Setting(
         "exactly.once.support", Type.STRING, "requested",
-        "Whether the connector insists on exactly-once.", _C,
-        choices=("requested", "required"), fold_case=True, status=_I, reason=_NO_CONNECT,
+        "`required`: the flow does not start unless exactly-once is switched on for its target.",
+        _C, choices=("requested", "required"), fold_case=True,
     ),
     *(
         Setting(name, kind, default, doc, _C, required=required, status=_R,
@@ -310,6 +310,13 @@ OWN_ROWS = (
         "sparkmirror.position.interval.ms", Type.INT, "1000",
         "How often positions are committed, at most; offset.flush.interval.ms lowers it.",
         (Scope.SPARKMIRROR,), low=100, high=60_000, mm1=("--offset.commit.interval.ms",),
+    ),
+    Setting(
+        "sparkmirror.transaction.interval.ms", Type.INT,
+        "100",
+        "Exactly-once: how long a transaction lasts; less under load, when half of a slot's memory "
+        "frames are in it.",
+        (Scope.SPARKMIRROR,), low=10, high=10_000,
     ),
     Setting(
         "sparkmirror.join.bytes", Type.INT, str(ProduceSettings().join_bytes),

@@ -37,7 +37,8 @@ _SUPPORTED = (
     ),
     Setting(
         "exactly.once.source.support", Type.STRING, "disabled",
-        "Write records and positions in one transaction; only `disabled` in this release.", _W,
+        "`enabled`: records and positions are written in one transaction. `preparing` is needed by "
+        "no mirror here and means the same as `disabled`.", _W,
         choices=("disabled", "preparing", "enabled"), fold_case=True,
     ),
 )  # fmt: skip

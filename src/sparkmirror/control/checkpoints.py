@@ -75,15 +75,19 @@ class CheckpointStore:
         """
         try:
             for key, value in topic.read():
-                checkpoint = decode_checkpoint(key, value)
-                if checkpoint is None:
-                    self.skipped += 1
-                else:
-                    self.put(checkpoint)
+                self.take(key, value)
         except MirrorError as error:
             log.warning("checkpoints of earlier runs cannot be read: %s", error)
             return False
         return True
+
+    def take(self, key: bytes | None, value: bytes | None) -> None:
+        """One record of the checkpoints topic; what is no checkpoint is counted in ``skipped``."""
+        checkpoint = decode_checkpoint(key, value)
+        if checkpoint is None:
+            self.skipped += 1
+        else:
+            self.put(checkpoint)
 
     def put(self, checkpoint: Checkpoint) -> None:
         """Keep ``checkpoint`` as the newest one of its group and partition."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 from sparkmirror.errors import TopicError
 from sparkmirror.model import TopicPartition
@@ -10,31 +11,52 @@ from sparkmirror.wire.client import Cluster
 from sparkmirror.wire.tail import TopicTail
 from sparkmirror.wire.views import NewTopic
 
-__all__ = ["TopicFollower", "create_compacted"]
+__all__ = ["CompactedTopic", "TopicFollower", "create_compacted", "plan_compacted"]
 
 
-def create_compacted(cluster: Cluster, topic: str, factor: int, key: str) -> str:
-    """Create ``topic`` with one partition when it is missing; the notice, "" when it was there.
+@dataclass(frozen=True, slots=True)
+class CompactedTopic:
+    """A topic with one partition that is made when it is missing.
 
-    ``factor``: replication factor, from the setting ``key``; -1 leaves it to the broker. Raises
-    `MirrorError`. An existing topic is left as it is.
+    ``factor``: replication factor, from the setting ``key``; -1 leaves it to the broker.
+    ``at_most_brokers``: make do with as many replicas as there are brokers.
     """
-    if topic in cluster.topics([topic]):
-        return ""
+
+    name: str
+    factor: int
+    key: str
+    at_most_brokers: bool = False
+
+
+def plan_compacted(cluster: Cluster, wanted: CompactedTopic) -> NewTopic | None:
+    """What is to be created, None when the topic is there. Raises `MirrorError`, when it cannot."""
+    if wanted.name in cluster.topics([wanted.name]):
+        return None
     brokers = len(cluster.describe().brokers)
+    factor = min(wanted.factor, brokers) if wanted.at_most_brokers else wanted.factor
     if factor > brokers:
         raise TopicError(
-            f"the topic cannot be created: {key} is {factor}, but the cluster has {brokers} "
+            f"the topic cannot be created: {wanted.key} is {factor}, but the cluster has {brokers} "
             f"broker{'s' if brokers != 1 else ''}.",
-            where=f"cluster {cluster.alias}, topic {topic}",
-            do=f"Set {key} to {brokers} or less (-1 takes the broker's default), or create the "
-            "topic yourself.",
+            where=f"cluster {cluster.alias}, topic {wanted.name}",
+            do=f"Set {wanted.key} to {brokers} or less (-1 takes the broker's default), or create "
+            "the topic yourself.",
         )
-    new = NewTopic(topic, 1, factor, {"cleanup.policy": "compact"})
-    outcome = cluster.create_topics([new])[topic]
+    return NewTopic(wanted.name, 1, factor, {"cleanup.policy": "compact"})
+
+
+def create_compacted(cluster: Cluster, wanted: CompactedTopic) -> str:
+    """Create the topic when it is missing; the notice, "" when it was there.
+
+    Raises `MirrorError`. An existing topic is left as it is.
+    """
+    new = plan_compacted(cluster, wanted)
+    if new is None:
+        return ""
+    outcome = cluster.create_topics([new])[new.name]
     if outcome.error is not None:
         raise outcome.error
-    return "" if outcome.existed else f"{cluster.alias}: created internal topic {topic}"
+    return "" if outcome.existed else f"{cluster.alias}: created internal topic {new.name}"
 
 
 class TopicFollower:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from sparkmirror.control.configs import ConfigChange, observe_configs, plan_configs
-from sparkmirror.control.plan import Look
+from sparkmirror.control.look import Look
 from sparkmirror.errors import MirrorError
 
 __all__ = ["TopicPair", "compare_topics"]

@@ -15,10 +15,13 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from sparkmirror.control.acls import AclSync
+from sparkmirror.control.claim import claim_flow
 from sparkmirror.control.configs import ConfigSync
 from sparkmirror.control.groups import GroupClusters, GroupsJob, create_offset_topics
 from sparkmirror.control.internal import create_internal_topics, offset_storage_topic
-from sparkmirror.control.positions import check_group_is_free, seed_positions
+from sparkmirror.control.positions import seed_positions
+from sparkmirror.control.share import GroupShare
+from sparkmirror.control.status import forget_ended_runs
 from sparkmirror.control.topics import (
     Assignment,
     apply_topics,
@@ -31,6 +34,7 @@ from sparkmirror.errors import ConfigError, Denied, MirrorError, TopicError
 from sparkmirror.model import (
     ClusterClient,
     FlowSettings,
+    Member,
     MirrorMode,
     SlotProgress,
     TopicPartition,
@@ -45,6 +49,7 @@ from sparkmirror.wire.signals import (
     CommandKind,
     ControlTopicReader,
     ControlTopicWriter,
+    channel,
     control_topic,
 )
 
@@ -86,6 +91,7 @@ class FlowControl:
         self.settings = settings
         self.name = settings.name
         self._run_id = run_id
+        self._channel = channel(settings, run_id)
         self._say = say
         self._once = once
         self._release = release
@@ -108,7 +114,11 @@ class FlowControl:
         self._frozen: dict[TopicPartition, int] | None = None
         self._ends: dict[TopicPartition, int] = {}
         self._progress: dict[int, SlotProgress] = {}
+        self._started_ms = now_ms()
         self._skipped = 0
+        # MirrorMaker 1: the group says which partitions are mirrored here.
+        self.share: GroupShare | None = None
+        self._member: Member | None = None
         self._halts_told: dict[TopicPartition, str] = {}
         self._config_sync = ConfigSync(
             settings, self.source_admin, self.target_admin, self._remote_topics, say
@@ -159,17 +169,40 @@ class FlowControl:
         cannot be made, a Java mirror still runs, or not one of its topics can be mirrored.
         """
         self._refuse_mirroring_onto_itself()
-        check_group_is_free(self.source, self.settings)
         self._warn_of_java()
         for line in create_internal_topics(self.target_admin, self.settings):
             self._say(line)
         self._prepare_offset_topics()
+        if self.settings.exactly_once:
+            claim_flow(self.target, self.settings, self._run_id)
         assignment = self._look()
         if not assignment.partitions:
             self._say(
                 f"{self.name}: no topic on {self.source.alias} matches, or its principal has "
                 "neither Read nor Describe on it; waiting for one"
             )
+        alone = not (
+            self.settings.mode is MirrorMode.MM1
+            and self.source.group_members(self.settings.group_id)
+        )
+        if alone:  # members of the group have positions, and know better
+            self._seed(assignment)
+        if self._once:
+            self._frozen = self._freeze(assignment)
+        if self.settings.mode is MirrorMode.MM1:
+            forget_ended_runs(self.target, self._writer, self.settings, self._now_ms())
+            self.share = GroupShare(
+                self.settings,
+                self.source_admin,
+                assignment,
+                alone=alone,
+                publish=self._publish_share,
+                say=self._say,
+            )
+            assignment = replace(assignment, partitions=())
+        self._adopt(assignment, CommandKind.RUN)
+
+    def _seed(self, assignment: Assignment) -> None:
         seeding = seed_positions(self._position_keeper, self.settings, assignment)
         if seeding.seeded:
             count = len(seeding.seeded)
@@ -181,20 +214,9 @@ class FlowControl:
             self._say(f"{self.name}: {count} positions taken over from {place}")
         if seeding.skipped:
             self._say(f"{self.name}: {seeding.skipped} stored offsets could not be read")
-        if self._once:
-            self._frozen = self._freeze(assignment)
-        self._adopt(assignment, CommandKind.RUN)
 
     def _prepare_offset_topics(self) -> None:
-        """Records are mirrored without these topics too, so trouble with them is a notice."""
-        if not self.settings.offset_syncs.enabled:
-            return
-        admin = self.source_admin if self._syncs_are_on_source else self.target_admin
-        try:
-            told = create_offset_topics(self.settings, admin, self.target_admin)
-        except MirrorError as error:
-            told = f"{self.name}: no offset syncs, and so no checkpoints: {error}"
-        for line in filter(None, told.split("\n")):
+        for line in create_offset_topics(self.settings, self.source_admin, self.target_admin):
             self._say(line)
 
     def _refuse_mirroring_onto_itself(self) -> None:
@@ -270,23 +292,25 @@ class FlowControl:
                 )
             time.sleep(_FREEZE_POLL_S)
 
-    def _adopt(self, assignment: Assignment, kind: CommandKind) -> None:
+    def _adopt(
+        self, assignment: Assignment, kind: CommandKind, member: Member | None = None
+    ) -> None:
         """Publish ``assignment`` under the next version, then the command that makes it known."""
         version = self._version + 1
         document = AssignmentDocument(
-            self.name, self._run_id, version, assignment.partitions, self._frozen
+            self._channel, self._run_id, version, assignment.partitions, self._frozen, member
         )
         with self._publishing:
             if self._draining:  # a later command would hide the drain from the slots
                 return
             self._writer.assign(document, self._command(kind, version))
         with self._lock:
-            self._version, self._assignment = version, assignment
+            self._version, self._assignment, self._member = version, assignment, member
             wanted = {p.source for p in assignment.partitions}
             self._ends = {tp: end for tp, end in self._ends.items() if tp in wanted}
 
     def _command(self, kind: CommandKind, version: int) -> Command:
-        return Command(self.name, kind, self._run_id, self._now_ms(), version=version)
+        return Command(self._channel, kind, self._run_id, self._now_ms(), version=version)
 
     # --- jobs while it runs -----------------------------------------------------------------
 
@@ -296,6 +320,10 @@ class FlowControl:
         Remote topics are made and positions seeded before the new assignment is published.
         Raises `MirrorError`; nothing has changed then.
         """
+        if self.share is not None:
+            # The group deals the partitions: it hears of the topics, and `publish` of the halts.
+            self.share.candidates = self._look()
+            return False
         before = self.assignment()
         after = self._look()
         if after.partitions == before.partitions:
@@ -307,6 +335,23 @@ class FlowControl:
         for line in describe_changes(before, after):
             self._say(line)
         return True
+
+    def _publish_share(self, wanted: Assignment, member: Member | None) -> int:
+        """What the group gave us becomes the assignment; its version. Raises `MirrorError`.
+
+        Nothing is published when nothing has changed, or after `drain`.
+        """
+        if (self.assignment().partitions, self._member) == (wanted.partitions, member):
+            with self._lock:
+                self._assignment = wanted  # only the halts may differ
+        else:
+            self._adopt(wanted, CommandKind.REPLAN, member)
+        return self._version
+
+    @property
+    def failure(self) -> MirrorError | None:
+        """Why this flow can never go on, None while it can."""
+        return None if self.share is None else self.share.failure(self.progress())
 
     def sync_jobs(self) -> list[SyncJob]:
         """What is kept in step on topics that exist; each job may run on a thread of its own."""
@@ -333,15 +378,23 @@ class FlowControl:
     def look_at_progress(self, timeout_ms: int = 500) -> None:
         """Take what the slots have reported since the last call. Raises `MirrorError`."""
         if self._reader is None:
+            # The planner's word may have been said while there was no reader.
             self._reader = ControlTopicReader(
-                self.target, control_topic(self.settings), only_new=True
+                self.target, control_topic(self.settings), only_new=self.share is None
             )
         signals = self._reader.poll(timeout_ms)
         with self._lock:
+            for word in signals.planned:
+                ours = word.flow == self._channel and word.run_id == self._run_id
+                if ours and self.share is not None:
+                    self.share.hear(word)
             for report in signals.progress:
                 known = self._progress.get(report.slot)
-                if report.flow == self.name and (known is None or report.time_ms >= known.time_ms):
-                    self._progress[report.slot] = report
+                if report.time_ms < self._started_ms:
+                    continue
+                newer = known is None or report.time_ms >= known.time_ms
+                if report.flow == self._channel and newer:
+                    self._progress[report.slot] = replace(report, flow=self.name)
         if signals.skipped and not self._skipped:
             self._say(
                 f"{self.name}: {control_topic(self.settings)} on {self.target.alias} holds records "
@@ -349,7 +402,7 @@ class FlowControl:
             )
         self._skipped += signals.skipped
         for command in signals.commands:
-            if command.flow == self.name:
+            if command.flow in (self.name, self._channel):
                 self._obey(command)
 
     def _obey(self, command: Command) -> None:
@@ -371,7 +424,7 @@ class FlowControl:
         assignment = self.assignment()
         self._writer.report(
             DriverReport(
-                flow=self.name,
+                flow=self._channel,
                 run_id=self._run_id,
                 host=f"{socket.gethostname()}:{os.getpid()}",
                 version=self._release,
@@ -388,6 +441,8 @@ class FlowControl:
 
         Raises `MirrorError`.
         """
+        if self.share is not None:
+            self.share.end()
         with self._publishing:
             self._draining = True
             self._writer.command(self._command(CommandKind.DRAIN, self._version))
@@ -435,6 +490,10 @@ class FlowControl:
 
     def close(self) -> None:
         """Close all connections. Raises `MirrorError` when one does not close in peace."""
+        if self.share is not None:
+            # Slots that were not told to end may still be writing: the group must not give their
+            # partitions away before it misses the heartbeats.
+            self.share.close(leave=self._draining or not self._assignment.partitions)
         self.forget_reader()
         if self.groups is not None:
             self.groups.close()

@@ -15,7 +15,7 @@ from sparkmirror.model import TopicPartition
 from sparkmirror.wire.client import Cluster
 from sparkmirror.wire.views import Committed, GroupView
 
-__all__ = ["plan_group_offsets", "sync_group_offsets"]
+__all__ = ["idle_groups", "plan_group_offsets", "sync_group_offsets"]
 
 Commits = dict[TopicPartition, tuple[int, str]]
 
@@ -56,11 +56,9 @@ def sync_group_offsets(
     is refused by the broker: an error of that group, and the next round leaves it alone.
     """
     known = store.groups()
-    candidates = [group for group in wanted if group in known]
-    if not candidates:
+    idle = idle_groups(target, [group for group in wanted if group in known])
+    if not idle:
         return 0, {}
-    present = target.groups()
-    idle = [group for group in candidates if _is_idle(target, present.get(group))]
     committed = target.committed_by_group(idle)
     errors = {group: found for group, found in committed.items() if isinstance(found, MirrorError)}
     done = 0
@@ -72,6 +70,13 @@ def sync_group_offsets(
         else:
             done += 1
     return done, errors
+
+
+def idle_groups(target: Cluster, groups: Iterable[str]) -> list[str]:
+    """Those of ``groups`` without active members on the target, or that it does not know."""
+    candidates = list(groups)
+    present = target.groups() if candidates else {}
+    return [group for group in candidates if _is_idle(target, present.get(group))]
 
 
 def _is_idle(target: Cluster, group: GroupView | None) -> bool:

@@ -18,7 +18,7 @@ from sparkmirror.control.checkpoints import (
     plan_checkpoints,
     wanted_groups,
 )
-from sparkmirror.control.compacted import TopicFollower, create_compacted
+from sparkmirror.control.compacted import CompactedTopic, TopicFollower, create_compacted
 from sparkmirror.control.group_offsets import sync_group_offsets
 from sparkmirror.control.translation import Translation
 from sparkmirror.errors import MirrorError
@@ -32,13 +32,20 @@ from sparkmirror.wire.mirror_records import (
 )
 from sparkmirror.wire.runs import runs_topic
 
-__all__ = ["GroupClusters", "GroupsJob", "create_offset_topics"]
+__all__ = [
+    "GroupClusters",
+    "GroupsJob",
+    "checkpoints_topic",
+    "create_offset_topics",
+    "offset_topics",
+]
 
 log = logging.getLogger(__name__)
 
 _TICK_S_MAX = 1.0
 _ERRORS_TOLD_MAX = 3
 _CLOSE_S = 0.5
+_SYNCS_FACTOR = "offset-syncs.topic.replication.factor"
 
 
 class GroupClusters:
@@ -60,18 +67,46 @@ class GroupClusters:
         self.checkpoints = checkpoints
 
 
-def create_offset_topics(flow: FlowSettings, syncs_admin: Cluster, target_admin: Cluster) -> str:
-    """Create the offset-syncs topic and the topic of runs where missing; notices, one per line.
+def offset_topics(flow: FlowSettings) -> list[tuple[str, CompactedTopic]]:
+    """The topics that say where source offsets went, each with its cluster: source or target. Pure.
 
-    Raises `MirrorError`; without these topics records are mirrored all the same.
+    Losing the runs makes translation less exact, no more: they make do with the brokers there are.
     """
-    factor = flow.offset_syncs.replication_factor
-    key = "offset-syncs.topic.replication.factor"
-    told = [create_compacted(syncs_admin, offset_syncs_topic(flow), factor, key)]
-    # Losing it makes translation less exact, no more, so it makes do with the brokers there are.
-    factor = min(factor, len(target_admin.describe().brokers))
-    told.append(create_compacted(target_admin, runs_topic(flow), factor, key))
-    return "\n".join(filter(None, told))
+    syncs = flow.offset_syncs
+    if not syncs.enabled:
+        return []
+    factor = syncs.replication_factor
+    runs = CompactedTopic(runs_topic(flow), factor, _SYNCS_FACTOR, at_most_brokers=True)
+    return [
+        ("target", runs),
+        (syncs.location, CompactedTopic(offset_syncs_topic(flow), factor, _SYNCS_FACTOR)),
+    ]
+
+
+def checkpoints_topic(flow: FlowSettings) -> CompactedTopic:
+    """The topic of checkpoints, on the target. Pure."""
+    key = "checkpoints.topic.replication.factor"
+    return CompactedTopic(CheckpointRules(flow).topic, flow.checkpoints.replication_factor, key)
+
+
+def create_offset_topics(
+    flow: FlowSettings, source_admin: Cluster, target_admin: Cluster
+) -> list[str]:
+    """Create those of `offset_topics` that are missing; returns notices.
+
+    A topic that cannot be made is a notice too: records are mirrored without, and groups are
+    translated as well as the other topic allows.
+    """
+    told = []
+    for side, topic in offset_topics(flow):
+        try:
+            told.append(create_compacted(source_admin if side == "source" else target_admin, topic))
+        except MirrorError as error:
+            without = "no offset syncs are written" if topic.name != runs_topic(flow) else (
+                "translation is less exact"
+            )  # fmt: skip
+            told.append(f"{flow.name}: {without}: {error}")
+    return [line for line in told if line]
 
 
 class GroupsJob:
@@ -100,6 +135,7 @@ class GroupsJob:
         self._groups: set[str] | None = None
         self._busy = threading.Lock()
         self._told: dict[str, str] = {}
+        self._skipped = 0
         began = now_s()
         settings = flow.checkpoints
         self._refresh_at = began
@@ -146,9 +182,7 @@ class GroupsJob:
     def _start(self) -> None:
         """Make the topics that are missing, learn what earlier runs have emitted."""
         flow, clusters = self.flow, self._clusters
-        key = "checkpoints.topic.replication.factor"
-        factor = flow.checkpoints.replication_factor
-        told = create_compacted(clusters.target_admin, self._rules.topic, factor, key)
+        told = create_compacted(clusters.target_admin, checkpoints_topic(flow))
         if told:
             self._say(told)
         loaded = self._store.load(self._earlier)
@@ -177,6 +211,7 @@ class GroupsJob:
         found = self._clusters.source_admin.committed_by_group(self._groups or ())
         listed_ms = self._now_ms()
         translation.catch_up()
+        self._tell_skipped(self._store.skipped + translation.skipped)
         committed = {group: o for group, o in found.items() if not isinstance(o, MirrorError)}
         self._tell({g: o for g, o in found.items() if isinstance(o, MirrorError)}, "checkpoints")
         checkpoints = plan_checkpoints(committed, self._rules, translation.translate, self._store)
@@ -184,6 +219,15 @@ class GroupsJob:
         pruned = translation.pruning()
         if pruned:
             self._clusters.target.produce_many(runs_topic(self.flow), pruned)
+
+    def _tell_skipped(self, count: int) -> None:
+        if count > self._skipped:
+            topics = f"{offset_syncs_topic(self.flow)} or {runs_topic(self.flow)}"
+            self._say(
+                f"{self.flow.name}: {count} records of {self._rules.topic}, {topics} make no sense "
+                "and are skipped"
+            )
+        self._skipped = count
 
     def _write(self, checkpoints: list[Checkpoint], listed_ms: int) -> None:
         rows = []

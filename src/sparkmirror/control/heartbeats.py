@@ -10,12 +10,18 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from sparkmirror.control.compacted import create_compacted
+from sparkmirror.control.compacted import CompactedTopic, create_compacted
 from sparkmirror.model import HeartbeatSettings
 from sparkmirror.wire.client import Cluster
 from sparkmirror.wire.mirror_records import Heartbeat, encode_heartbeat
 
-__all__ = ["HeartbeatJob"]
+__all__ = ["HeartbeatJob", "heartbeats_topic"]
+
+
+def heartbeats_topic(settings: HeartbeatSettings) -> CompactedTopic:
+    """The topic of heartbeats, on the target. Pure."""
+    key = "heartbeats.topic.replication.factor"
+    return CompactedTopic(settings.topic, settings.replication_factor, key)
 
 
 class HeartbeatJob:
@@ -48,12 +54,7 @@ class HeartbeatJob:
         settings = self.settings
         admin = Cluster(settings.target_admin)
         try:
-            told = create_compacted(
-                admin,
-                settings.topic,
-                settings.replication_factor,
-                "heartbeats.topic.replication.factor",
-            )
+            told = create_compacted(admin, heartbeats_topic(settings))
         finally:
             admin.close()
         if told:

@@ -21,6 +21,7 @@ from sparkmirror.model import (
     MirrorSettings,
 )
 from sparkmirror.policy import FlowTopics
+from sparkmirror.wire.claims import transactional_id_prefix
 from sparkmirror.wire.mirror_records import offset_syncs_topic
 from sparkmirror.wire.runs import runs_topic
 from sparkmirror.wire.signals import control_topic
@@ -239,6 +240,9 @@ def _target_needs(flow: FlowSettings) -> Iterator[_Need]:
         yield _topic(target, storage, "WRITE", "keep the positions for a Java MirrorMaker")
         group = Pattern(flow.position_group)
         yield _Need(target, "GROUP", group, "READ", "keep the positions in the group")
+        if flow.exactly_once:
+            ids = Pattern(transactional_id_prefix(flow), "PREFIXED")
+            yield _Need(target, "TRANSACTIONAL_ID", ids, "WRITE", "exactly-once")
         java = Pattern(f"{flow.source.alias}-mm2")
         why = "see whether a Java MirrorMaker still runs"
         yield _Need(target, "GROUP", java, "DESCRIBE", why)

@@ -6,77 +6,19 @@ that these plan as `Change`. `PLANNERS` is the list; they come in the order of a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
-from functools import cached_property
+from collections.abc import Callable, Iterator
 
 from sparkmirror.control.acls import observe_acls, plan_acls
 from sparkmirror.control.configs import observe_configs, plan_configs
 from sparkmirror.control.internal import offset_storage_topic, plan_internal_topics
-from sparkmirror.control.topics import (
-    CreateTopic,
-    GrowTopic,
-    ObservedTopics,
-    observe_topics,
-    plan_topics,
-)
+from sparkmirror.control.look import Change, FlowPlan, Look, creation
+from sparkmirror.control.plan_groups import groups, offset_topics
+from sparkmirror.control.topics import CreateTopic, GrowTopic, plan_topics
 from sparkmirror.errors import MirrorError
-from sparkmirror.model import FlowSettings, MirrorMode
-from sparkmirror.policy import FlowTopics
-from sparkmirror.wire.client import Cluster
+from sparkmirror.model import MirrorMode
 from sparkmirror.wire.signals import control_topic
-from sparkmirror.wire.views import NewTopic
 
-__all__ = ["PLANNERS", "Change", "FlowPlan", "Look", "Planner", "plan_flow"]
-
-
-@dataclass(frozen=True, slots=True)
-class Change:
-    """One thing that would be done.
-
-    ``cluster``: where. ``action``: ``create-topic``, ``grow-topic``, ``set-config``,
-    ``reset-config`` or ``add-acl``; ``refuse`` for what would fail, with the reason in ``details``.
-    ``subject``: the topic that changes. ``topic``: its source topic, empty for an internal topic.
-    """
-
-    cluster: str
-    action: str
-    subject: str
-    topic: str = ""
-    details: Mapping[str, object] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True)
-class FlowPlan:
-    """The changes of one flow, and why some planner could not look (`MirrorError` by planner)."""
-
-    flow: str
-    changes: tuple[Change, ...]
-    failures: tuple[MirrorError, ...] = ()
-
-
-class Look:
-    """Both clusters of one flow, looked at once for all planners."""
-
-    def __init__(self, flow: FlowSettings, source: Cluster, target: Cluster) -> None:
-        self.flow = flow
-        self.source = source
-        self.target = target
-        self.wanted = FlowTopics(flow)
-
-    @cached_property
-    def topics(self) -> ObservedTopics:
-        """The topics that the flow mirrors and their remote topics. Raises `MirrorError`."""
-        own = [control_topic(self.flow), offset_storage_topic(self.flow)]
-        there = sorted(self.target.topics(own))
-        return observe_topics(self.source, self.target, self.wanted, there)
-
-    @cached_property
-    def remote(self) -> dict[str, str]:
-        """Remote topic by source topic, of those that exist on both sides."""
-        named = {name: self.wanted.remote(name) for name in sorted(self.topics.source)}
-        return {name: remote for name, remote in named.items() if remote in self.topics.target}
-
+__all__ = ["PLANNERS", "Planner", "plan_flow"]
 
 Planner = Callable[[Look], Iterator[Change]]
 
@@ -104,7 +46,7 @@ def internal_topics(look: Look) -> Iterator[Change]:
     except MirrorError as error:
         yield Change(look.target.alias, "refuse", error.where, details={"reason": str(error)})
         return
-    yield from (_creation(look.target.alias, new) for new in missing)
+    yield from (creation(look.target.alias, new) for new in missing)
 
 
 def topics(look: Look) -> Iterator[Change]:
@@ -113,7 +55,7 @@ def topics(look: Look) -> Iterator[Change]:
     for action in plan_topics(look.topics, look.flow, look.wanted):
         if isinstance(action, CreateTopic):
             left_out = {"left_out": list(action.left_out)} if action.left_out else {}
-            yield _creation(alias, action.new, action.topic, left_out)
+            yield creation(alias, action.new, action.topic, left_out)
         elif isinstance(action, GrowTopic):
             yield Change(
                 alias,
@@ -125,18 +67,6 @@ def topics(look: Look) -> Iterator[Change]:
         else:
             remote = look.wanted.remote(action.topic)
             yield Change(alias, "refuse", remote, action.topic, {"reason": str(action.error)})
-
-
-def _creation(
-    alias: str, new: NewTopic, topic: str = "", more: Mapping[str, object] | None = None
-) -> Change:
-    details: dict[str, object] = {
-        "partitions": new.partitions,
-        "replication_factor": new.replication_factor,
-    }
-    if new.configs:
-        details["configs"] = dict(new.configs)
-    return Change(alias, "create-topic", new.name, topic, {**details, **(more or {})})
 
 
 def configs(look: Look) -> Iterator[Change]:
@@ -166,4 +96,11 @@ def acls(look: Look) -> Iterator[Change]:
         yield Change(look.target.alias, "add-acl", binding.name, details={"acl": str(binding)})
 
 
-PLANNERS: tuple[Planner, ...] = (internal_topics, topics, configs, acls)
+PLANNERS: tuple[Planner, ...] = (
+    internal_topics,
+    offset_topics,
+    topics,
+    configs,
+    acls,
+    groups,
+)

@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from sparkmirror.control.compacted import TopicFollower
+from sparkmirror.errors import TopicError
 from sparkmirror.model import TopicPartition
 from sparkmirror.offset_map import OffsetMap, Run
 from sparkmirror.offset_syncs import OffsetSyncStore
@@ -84,11 +85,19 @@ class Translation:
         """Records of both topics that could not be read."""
 
     def catch_up(self) -> None:
-        """Take in what both topics hold now. Raises `MirrorError`; the next call goes on."""
-        for key, value in self._runs.read():
-            self.take_run(key, value)
-        for key, value in self._syncs.read():
-            self.take_sync(key, value)
+        """Take in what both topics hold now; one of them may be missing.
+
+        Raises `MirrorError`; the next call goes on.
+        """
+        missing: list[TopicError] = []
+        for topic, take in ((self._runs, self.take_run), (self._syncs, self.take_sync)):
+            try:
+                for key, value in topic.read():
+                    take(key, value)
+            except TopicError as error:
+                missing.append(error)
+        if len(missing) > 1:
+            raise missing[0]
         self._store.finish_reading()
 
     def take_run(self, key: bytes | None, value: bytes | None) -> None:

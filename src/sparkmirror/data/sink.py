@@ -6,23 +6,25 @@ Spark reuses its Python workers from epoch to epoch and a producer id is worth k
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 import select
 import time
 from collections import deque
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator, Mapping, Sequence, Sized
+from dataclasses import dataclass, field
 from typing import Any
 
 from sparkmirror.data import outlet
 from sparkmirror.data.ages import note_ages, oldest_ms
+from sparkmirror.data.commits import Commits
+from sparkmirror.data.resume import Recorded, encode_recorded
 from sparkmirror.data.rows import Chunk, read_row
 from sparkmirror.data.shared import FRAMES, FrameReader
 from sparkmirror.data.syncs import Places, SlotSyncs, SyncSender
 from sparkmirror.errors import MirrorError, Unreachable
 from sparkmirror.model import (
+    SEND_FAILED,
     FlowSettings,
     Halt,
     MirrorMode,
@@ -38,14 +40,17 @@ from sparkmirror.wire.connection import ConnectionLost
 from sparkmirror.wire.produce import Acknowledged, Producer
 from sparkmirror.wire.records import Record, encode_batch
 from sparkmirror.wire.routes import Routes
-from sparkmirror.wire.signals import PROGRESS_PARTITION, control_topic, encode_progress
+from sparkmirror.wire.signals import (
+    PROGRESS_PARTITION,
+    control_topic,
+    encode_progress,
+    read_member,
+)
 
 __all__ = ["SlotSink", "SlotSummary"]
 
 log = logging.getLogger(__name__)
 
-# The time that a broker itself gives a commit (offsets.commit.timeout.ms). Rows wait meanwhile.
-_COMMIT_TIMEOUT_MS = 5_000
 _COMMIT_LOG_S = 30.0
 # What may wait for acknowledgements; rows beyond it stay in Spark and, behind it, in the brokers.
 UNACKNOWLEDGED_BYTES_MAX = 32 * 1024 * 1024
@@ -69,7 +74,9 @@ class SlotSummary:
 
 @dataclass(slots=True, eq=False)
 class _Pending:
-    """One chunk whose batches are on their way."""
+    """One chunk whose batches are on their way. ``kept``: its bytes, where they may be needed;
+    ``targets``: as in `Chunk`.
+    """
 
     lane: _Lane
     next_offset: int
@@ -79,6 +86,8 @@ class _Pending:
     oldest_ms: int
     batches_left: int
     places: Places
+    kept: memoryview | None = None
+    targets: Sequence[Any] | None = None
 
     def note_ages(self, samples: Samples, now_ms: float) -> None:
         """Note how old the chunk's records are now."""
@@ -90,7 +99,8 @@ class _Lane:
     """One source partition through this sink.
 
     Invariant: ``position`` moves only past chunks all of whose batches, and all chunks before
-    them, are acknowledged.
+    them, are acknowledged. ``target_end``: target offset after the last record before
+    ``position``, -1 unknown.
     """
 
     source: TopicPartition
@@ -103,6 +113,7 @@ class _Lane:
     bytes: int = 0
     halt: Halt | None = None
     source_halt: Halt | None = None
+    target_end: int = -1
     age: Samples = field(default_factory=Samples)
     latency: Samples = field(default_factory=Samples)
     queue: deque[_Pending] = field(default_factory=deque)
@@ -117,6 +128,8 @@ class _Lane:
             self.records += done.records
             self.bytes += done.bytes
             self.timestamp_ms = max(self.timestamp_ms, done.timestamp_ms)
+            if done.records:
+                self.target_end = done.places.target_end
         return settled
 
 
@@ -127,6 +140,7 @@ class SlotSink:
         self.flow = flow
         self.slot = -1
         self.epoch = -1
+        self._channel = flow.name
         self._paused = False
         self._topic_ids: dict[str, str] = {}
         self._lanes: dict[TopicPartition, _Lane] = {}
@@ -139,19 +153,14 @@ class SlotSink:
         self._last_commit = time.monotonic()
         self._last_progress = 0.0
         self._reported: tuple[int, ...] = ()
-        self._positions = self._position_routes()
+        self._commits = Commits(flow)
         self._producer = _producer(flow)
         self._producer.forget_halts()
+        self._producer.drops = flow.records.drop_failed
         syncs = flow.offset_syncs
         self._syncs = SlotSyncs(syncs.lag_max, SyncSender.of(flow)) if syncs.enabled else None
         # The producer outlives the task; what it met before is in earlier reports.
         self._errors_before = dict(self._producer.errors)
-
-    def _position_routes(self) -> Routes:
-        mm1 = self.flow.mode is MirrorMode.MM1
-        client = self.flow.source if mm1 else self.flow.target
-        timeout_ms = min(_COMMIT_TIMEOUT_MS, client.request_timeout_ms)
-        return Routes(replace(client, request_timeout_ms=timeout_ms))
 
     # -- the task --------------------------------------------------------------------------
 
@@ -173,13 +182,16 @@ class SlotSink:
             _drop_producer(self.flow)
             raise
         finally:
-            self._positions.close()
+            self._close()
         return SlotSummary(
             self.slot,
             self.epoch,
             sum(lane.records for lane in self._lanes.values()),
             sum(lane.bytes for lane in self._lanes.values()),
         )
+
+    def _close(self) -> None:
+        self._commits.close()
 
     def _take(self, chunks: list[Chunk], records: memoryview, notes: dict[str, Any]) -> None:
         reference = notes.pop("at", None)
@@ -202,21 +214,27 @@ class SlotSink:
                 lane, chunk.next_offset, chunk.record_count, chunk.size, chunk.timestamp_ms, -1, 0,
                 places,
             )  # fmt: skip
+            pending.targets = chunk.targets
             lane.queue.append(pending)
             if chunk.size:
                 part = records[chunk.start : chunk.start + chunk.size]
-                cuts = split(part)
-                pending.batches_left = len(cuts)
+                cuts = self._write(pending, part)
                 pending.oldest_ms = oldest_ms(part, cuts, chunk.timestamp_ms)
-                self._batches += len(cuts)
                 if chunk.timestamp_ms >= 0:
                     pending.note_ages(lane.age, now_ms)
-                records_end = 0
-                for start, end in cuts:
-                    batch = part[start:end]
-                    records_end += record_count(batch)
-                    self._producer.append(lane.target, batch, (pending, records_end))
             self._advance(lane)
+
+    def _write(self, pending: _Pending, part: memoryview) -> list[tuple[int, int]]:
+        """Queue the batches of one chunk; where they are in it."""
+        cuts = split(part)
+        pending.batches_left = len(cuts)
+        self._batches += len(cuts)
+        records_end = 0
+        for (start, end), target in zip(cuts, _targets(pending, cuts), strict=True):
+            batch = part[start:end]
+            records_end += record_count(batch)
+            self._producer.append(target, batch, (pending, records_end))
+        return cuts
 
     def _advance(self, lane: _Lane) -> None:
         for done in lane.settle():
@@ -236,15 +254,18 @@ class SlotSink:
         """Notes of the source slot: who it is (first row), halts, error counts, paused or not."""
         if "slot" in notes:
             self.slot, self.epoch = notes["slot"], notes["epoch"]
+            self._channel = notes["channel"]
             self._topic_ids = notes["topic_ids"]
             self._frames = self._map_frames(notes["frames"])
-            for topic, partition, remote, position in notes["partitions"]:
+            for topic, partition, remote, position, committed, end in notes["partitions"]:
                 source = TopicPartition(topic, partition)
-                lane = _Lane(
-                    source, TopicPartition(remote, partition), position, position, position
-                )
+                target = TopicPartition(remote, partition)
+                lane = _Lane(source, target, position, committed, position, target_end=end)
                 self._lanes[source] = lane
             self._producer.routes.add_topics({lane.target.topic for lane in self._lanes.values()})
+            self._record_beginning()
+        if "member" in notes:
+            self._commits.member(read_member(notes["member"]))
         self._paused = notes.get("paused", self._paused)
         if "errors" in notes:
             self._source_errors = notes["errors"]
@@ -252,6 +273,22 @@ class SlotSink:
             found = self._lanes.get(TopicPartition(topic, partition))
             if found is not None:
                 found.source_halt = Halt(code, reason, retriable) if code else None
+
+    def _record_beginning(self) -> None:
+        """Before anything is written: where the target's logs end, and who goes on there.
+
+        What is written until the first commit can then be told from what others write, should
+        this process die (`data.resume`).
+        """
+        known = [lane for lane in self._lanes.values() if lane.target_end >= 0]
+        if not known or self._producer.identify() is None:
+            return
+        for lane in known:
+            lane.committed = -1
+        try:
+            self._commit()
+        except (MirrorError, ConnectionLost) as error:
+            log.warning("positions not committed this time: %s", error)
 
     def _map_frames(self, note: list[Any] | None) -> FrameReader | None:
         """The memory shared with the source, when it is within reach."""
@@ -313,15 +350,27 @@ class SlotSink:
                     self._latency_ms_sum += max(0, int(now_ms) - pending.timestamp_ms)
                     pending.note_ages(pending.lane.latency, now_ms)
                 self._advance(pending.lane)
-        halts = self._producer.halts
-        if halts:
+        halts, fenced = self._producer.halts, self._commits.fenced
+        if halts or fenced:
             self._note_own_topics(halts)
             for lane in self._lanes.values():
-                halt = halts.get(lane.target)
+                halt = fenced or halts.get(self._written_through(lane, halts))
                 if halt is not None and lane.halt is None:
-                    lane.halt = halt
+                    lane.halt = halt if fenced or not self._aborts(halt) else _send_failed(halt)
                     lane.queue.clear()
                     log.error("%s", halt.reason)
+
+    def _aborts(self, halt: Halt) -> bool:
+        """Whether the whole mirror is to stop for it, as MirrorMaker 1 does."""
+        return self.flow.mode is MirrorMode.MM1 and not halt.retriable
+
+    def _written_through(self, lane: _Lane, halts: Mapping[TopicPartition, Halt]) -> TopicPartition:
+        """The partition whose halt is this lane's: any one of its topic on the record path."""
+        if self.flow.records.used:
+            for tp in halts:
+                if tp.topic == lane.target.topic or self.flow.records.handler:
+                    return tp
+        return lane.target
 
     def _note_own_topics(self, halts: Mapping[TopicPartition, Halt]) -> None:
         """Say once why a topic of the mirror itself takes no records; its data goes on."""
@@ -343,8 +392,7 @@ class SlotSink:
             else:
                 if self._syncs is not None:
                     self._syncs.publish()
-        if now - self._last_progress >= _PROGRESS_S:
-            self._report(now)
+        self._report_if_due(now)
 
     def _commit(self) -> None:
         due = {
@@ -352,14 +400,14 @@ class SlotSink:
         }
         if not due:
             return
-        mm1 = self.flow.mode is MirrorMode.MM1
+        mm1 = self._commits.by_source
         offsets = {
             (lane.source if mm1 else lane.target): (position, self._metadata(lane, mm1))
             for lane, position in due.items()
         }
-        self._positions.commit(self.flow.position_group, offsets)
-        for lane, position in due.items():
-            lane.committed = position
+        if self._commits.commit(offsets):
+            for lane, position in due.items():
+                lane.committed = position
 
     def _commit_surely(self) -> None:
         """Commit however long the cluster is away: a failed task would write its records again."""
@@ -372,17 +420,23 @@ class SlotSink:
                 if now - told_at >= _COMMIT_LOG_S:
                     told_at = now
                     log.warning("positions wait for their cluster to come back: %s", error)
-                time.sleep(self._positions.client.retry_backoff_ms / 1000)
+                time.sleep(self._commits.routes.client.retry_backoff_ms / 1000)
             else:
                 return
 
     def _metadata(self, lane: _Lane, mm1: bool) -> str:
         if mm1:
             return ""
+        identity = self._producer.identity_of(lane.target)
+        producer_id = -1 if identity is None else identity[0]
         topic_id = self._topic_ids.get(lane.source.topic, "")
-        return json.dumps({"source_topic_id": topic_id}) if topic_id else ""
+        return encode_recorded(Recorded(topic_id, lane.target_end, producer_id))
 
     # -- reports ---------------------------------------------------------------------------
+
+    def _report_if_due(self, now: float) -> None:
+        if now - self._last_progress >= _PROGRESS_S:
+            self._report(now)
 
     def _report(self, now: float) -> None:
         if self.slot < 0:
@@ -401,7 +455,7 @@ class SlotSink:
         self._last_progress, self._reported = now, state
         ticks_ms = steady_ms()
         progress = SlotProgress(
-            flow=self.flow.name,
+            flow=self._channel,
             slot=self.slot,
             worker=f"{os.uname().nodename}:{os.getpid()}:{self.epoch}",
             epoch=self.epoch,
@@ -435,8 +489,13 @@ class SlotSink:
 
     def _append_record(self, tp: TopicPartition, key: bytes, value: bytes | None) -> None:
         record = Record(0, int(time.time() * 1000), key, value, ())
-        self._producer.routes.add_topics([tp.topic])
-        self._producer.append(tp, memoryview(encode_batch([record], codec=0)))
+        producer = self._producer_for(tp)
+        producer.routes.add_topics([tp.topic])
+        producer.append(tp, memoryview(encode_batch([record], codec=0)))
+
+    def _producer_for(self, tp: TopicPartition) -> Producer:
+        """Who writes records of our own."""
+        return self._producer
 
     # -- the end of the epoch --------------------------------------------------------------
 
@@ -456,9 +515,11 @@ class SlotSink:
         while not self._producer.idle:
             self._settle(self._producer.pump(0.2))
 
-    def _save_connect_offsets(self) -> None:
+    def _save_connect_offsets(self) -> int:
+        """Queue positions in MirrorMaker 2's format; how many have moved."""
+        count = 0
         if self.flow.mode is MirrorMode.MM1:
-            return
+            return count
         topic = self.flow.offset_storage_topic or offsets_topic(self.flow.source.alias)
         for lane in self._lanes.values():
             if lane.position <= max(0, lane.saved):
@@ -467,6 +528,23 @@ class SlotSink:
             partition = partition_for_key(key, self.flow.offset_storage_partitions)
             self._append_record(TopicPartition(topic, partition), key, value)
             lane.saved = lane.position
+            count += 1
+        return count
+
+
+def _send_failed(halt: Halt) -> Halt:
+    return Halt(SEND_FAILED, f"{halt.reason} ({halt.code})")
+
+
+def _targets(pending: _Pending, cuts: Sized) -> list[TopicPartition]:
+    """Where each batch of a chunk goes."""
+    target = pending.lane.target
+    if pending.targets is None:
+        return [target] * len(cuts)
+    return [
+        TopicPartition(target.topic, one) if isinstance(one, int) else TopicPartition(*one)
+        for one in pending.targets
+    ]
 
 
 def _producer(flow: FlowSettings) -> Producer:

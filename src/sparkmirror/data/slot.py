@@ -15,20 +15,22 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
-from sparkmirror.data import outlet
 from sparkmirror.data.plan import SlotPlan
-from sparkmirror.data.rows import FLUSH, Chunk, build_row
+from sparkmirror.data.resume import resume
+from sparkmirror.data.rows import FLUSH, Chunk, build_row, out
 from sparkmirror.data.shared import Frames
+from sparkmirror.data.takeover import check_claim, take_over
 from sparkmirror.data.watch import ControlWatch
 from sparkmirror.errors import BatchError, CorruptBatch, PartitionError, Unreachable
 from sparkmirror.model import FETCH_BYTES_MAX, FlowSettings, Halt, MirrorMode, TopicPartition
 from sparkmirror.wire.connection import ConnectionLost
 from sparkmirror.wire.fetch import FetchedPartition, Fetcher
 from sparkmirror.wire.kafka_codes import OFFSET_OUT_OF_RANGE, error_name
+from sparkmirror.wire.produce_queue import Identity
 from sparkmirror.wire.routes import EARLIEST, LATEST, Routes
 from sparkmirror.wire.select import SelectRules
 from sparkmirror.wire.select import select as select_records
-from sparkmirror.wire.signals import CommandKind, SourcePartition
+from sparkmirror.wire.signals import CommandKind, SourcePartition, channel, member_row
 
 __all__ = ["SlotReader"]
 
@@ -63,17 +65,27 @@ class SlotReader:
         self._frames = Frames(fetch.fetch_max_bytes)
         self._fetcher = Fetcher(self._routes, fetch, buffer=self._frames)
         self._watch = ControlWatch(
-            flow, slot=plan.slot, offset=plan.control_offset, paused=plan.paused
+            flow,
+            plan.run_id,
+            slot=plan.slot,
+            offset=plan.control_offset,
+            paused=plan.paused,
         )
         self._rules = SelectRules(
             check_crcs=flow.fetch.check_crcs,
             read_committed=flow.fetch.isolation_level == "read_committed",
             join_bytes=flow.produce.join_bytes,
-            join_below_bytes=min(_JOIN_BELOW_BYTES, flow.produce.join_bytes),
+            # The record path writes batches anew anyway.
+            join_below_bytes=0
+            if flow.records.used
+            else min(_JOIN_BELOW_BYTES, flow.produce.join_bytes),
         )
         self._corrupt: dict[TopicPartition, int] = {}
         self._noted: dict[str, Any] = {"errors": {}, "halts": [], "paused": False}
         self._last_row = 0.0
+        self._identity: Identity | None = None
+        self._chosen: set[TopicPartition] = set()
+        self._target_ends: dict[TopicPartition, int] = {}
 
     # -- positions -------------------------------------------------------------------------
 
@@ -83,14 +95,27 @@ class SlotReader:
         by_position = {(p.source if mm1 else p.target): p.source for p in self.plan.partitions}
         routes = Routes(self.flow.source if mm1 else self.flow.target)
         try:
-            committed = routes.committed(self.flow.position_group, by_position)
+            committed = routes.committed(
+                self.flow.position_group, by_position, stable=self.flow.exactly_once
+            )
         finally:
             routes.close()
         found = {by_position[tp]: offset for tp, (offset, _) in committed.items()}
         missing = [tp for tp in self._by_source if tp not in found]
         if missing:
-            found |= self._reset_positions(missing)
-        return found
+            chosen = self._reset_positions(missing)
+            self._chosen = set(chosen)
+            found |= chosen
+        if self.flow.exactly_once or mm1:
+            return found
+        notes = {by_position[tp]: metadata for tp, (_, metadata) in committed.items()}
+        resumed = resume(
+            self.flow,
+            self._routes,
+            {self._by_source[tp]: (offset, notes.get(tp, "")) for tp, offset in found.items()},
+        )
+        self._target_ends = {tp: one.target_end for tp, one in resumed.items()}
+        return {tp: one.position for tp, one in resumed.items()}
 
     def _reset_positions(self, missing: list[TopicPartition]) -> dict[TopicPartition, int]:
         reset = self.flow.fetch.auto_offset_reset
@@ -125,8 +150,9 @@ class SlotReader:
         try:
             positions = self._start()
             yield self._hello(positions)
-            yield from _out(FLUSH)
+            yield from out(FLUSH)
             yield from self._stream(time.monotonic() + self.flow.epoch_s)
+            yield from self._new_member()
         finally:
             self._routes.close()
             self._watch.close()
@@ -137,6 +163,8 @@ class SlotReader:
         while True:
             try:
                 self._watch.start()
+                if self.flow.exactly_once and not self._take_over():
+                    return {}
                 positions = self._positions()
                 break
             except (Unreachable, ConnectionLost, TimeoutError) as error:
@@ -150,6 +178,12 @@ class SlotReader:
         for tp, offset in positions.items():
             self._fetcher.assign(tp, offset)
         return positions
+
+    def _take_over(self) -> bool:
+        """Become the only writer of these partitions; False when this plan is an old one."""
+        plan = self.plan
+        self._identity = take_over(self.flow, plan.slot, plan.run_id, self._watch)
+        return self._identity is not None
 
     def _stream(self, deadline: float) -> Iterator[Any]:
         while not self._over(deadline):
@@ -178,11 +212,19 @@ class SlotReader:
                 if self._fetcher.busy:
                     self._ask()
                 if row is not None:
-                    yield from _out(row)
+                    yield from out(row)
                     self._last_row = time.monotonic()
             if time.monotonic() - self._last_row >= _TICK_S:
-                yield from _out(self._note_row())
+                yield from out(self._note_row())
                 self._last_row = time.monotonic()
+
+    def _new_member(self) -> Iterator[Any]:
+        """The group may have a new generation by now, and the last positions are for that one."""
+        newest = self._watch.assignment
+        ours = newest is not None and newest.run_id == self.plan.run_id
+        if newest is not None and ours and newest.member not in (None, self.plan.member):
+            notes = {"member": member_row(newest.member)}
+            yield from out(build_row([], memoryview(b""), [], notes))
 
     def _ask(self) -> None:
         """Ask for more; while the flow is paused, only what was asked for before still comes."""
@@ -192,11 +234,16 @@ class SlotReader:
             self._fetcher.send()
 
     def _over(self, deadline: float) -> bool:
+        if self.flow.exactly_once:
+            check_claim(self.flow, self._watch.claim, self.plan.run_id)
+            if self._identity is None:
+                return True
         command = self._watch.command
         if command is not None and command.run_id == self.plan.run_id:
             if command.kind is CommandKind.DRAIN:
                 return True
-            if command.kind is CommandKind.REPLAN and self._ends is None:
+            replan = command.kind is CommandKind.REPLAN and self._ends is None
+            if replan and not 0 < command.version <= self.plan.version:
                 return True
         if self._ends is None:
             return time.monotonic() >= deadline
@@ -266,17 +313,31 @@ class SlotReader:
     def _hello(self, positions: dict[TopicPartition, int]) -> Any:
         self._last_row = time.monotonic()
         self._noted["paused"] = self._watch.paused
-        notes = {
+        notes: dict[str, Any] = {
             "slot": self.plan.slot,
             "epoch": self.plan.epoch,
+            "channel": channel(self.flow, self.plan.run_id),
             "paused": self._watch.paused,
             "frames": self._frames.note(),
             "topic_ids": {p.topic: p.topic_id for p in self.plan.partitions if p.topic_id},
             "partitions": [
-                [p.topic, p.partition, p.remote_topic, positions.get(p.source, -1)]
+                [
+                    *(p.topic, p.partition, p.remote_topic, positions.get(p.source, -1)),
+                    -1 if p.source in self._chosen else positions.get(p.source, -1),
+                    self._target_ends.get(p.source, -1),
+                ]
                 for p in self.plan.partitions
             ],
         }
+        if self.plan.member is not None:
+            notes["member"] = member_row(self.plan.member)
+        if self.flow.exactly_once:
+            # The sink writes under the identity that was there before the positions were read.
+            notes["writer"] = {
+                "identity": self._identity,
+                "run_id": self.plan.run_id,
+                "control_offset": self.plan.control_offset,
+            }
         # Positions that were chosen just now are sent as empty chunks, so that the sink commits
         # them: "latest" must mean the same offset after a restart.
         chunks = [
@@ -332,14 +393,6 @@ class SlotReader:
                 self._fetcher.halt(tp, halts[tp])
                 log.error("flow %s: %s", self.flow.name, reason)
         return halts
-
-
-def _out(row: Any) -> Iterator[Any]:
-    """``row``, and whatever it takes for it to leave at once."""
-    yield row
-    if not outlet.flush():
-        yield FLUSH
-        yield FLUSH
 
 
 def _lost_reason(

@@ -11,6 +11,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import (
@@ -28,7 +29,10 @@ from sparkmirror.data.schema import SCHEMA
 if TYPE_CHECKING:
     from sparkmirror.data.plan import SlotPlan
     from sparkmirror.data.sink import SlotSummary
+    from sparkmirror.data.voice import PlannerVoice
     from sparkmirror.data.watch import ControlWatch
+    from sparkmirror.model import FlowSettings
+    from sparkmirror.wire.signals import AssignmentDocument
 
 __all__ = ["FORMAT", "MirrorDataSource"]
 
@@ -74,7 +78,10 @@ class _Planner(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._flow_text = options["flow"]
         self._once = options.get("once") == "true"
         self._watch: ControlWatch | None = None
+        self._planned: PlannerVoice | None = None
+        self._fenced_version = 0
         self._once_epoch: int | None = None
+        self._warm = False
 
     def initialOffset(self) -> dict[str, int]:  # noqa: N802
         return {"epoch": 0}
@@ -93,6 +100,12 @@ class _Planner(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return start
         command, assignment = watch.command, watch.assignment
         run_id = self._options["run_id"]
+        if self._planned is not None and assignment is not None and assignment.run_id == run_id:
+            if not self._warm and not assignment.partitions:
+                # Others mirror everything until our workers are up and have loaded their modules.
+                return {"epoch": int(start["epoch"]) + 1}
+            # Spark asks for an offset only when no epoch is under way.
+            self._planned.tell(assignment.version)
         if self._once:
             if self._once_epoch is None:
                 self._once_epoch = int(start["epoch"]) + 1
@@ -109,7 +122,7 @@ class _Planner(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """The slots of the epoch, from the newest assignment of this run."""
         if start == end:
             return []
-        from sparkmirror.data.plan import decode_flow, plan_slots  # noqa: PLC0415
+        from sparkmirror.data.plan import SlotPlan, decode_flow, plan_slots  # noqa: PLC0415
 
         watch = self._control()
         if self._once:
@@ -121,6 +134,17 @@ class _Planner(DataSourceStreamReader, SupportsTriggerAvailableNow):
         run_id = self._options["run_id"]
         if assignment is None or assignment.run_id != run_id:
             return []
+        if self._planned is not None and not self._warm and not assignment.partitions:
+            self._warm = True
+            empty = partial(SlotPlan, run_id=run_id, partitions=(), ends=())
+            epoch, offset = int(end["epoch"]), watch.offset
+            return [
+                _Slot(empty(slot=slot, epoch=epoch, control_offset=offset))
+                for slot in range(flow.tasks_max)
+            ]
+        self._warm = True
+        if flow.exactly_once:
+            self._fence(flow, watch, assignment)
         plans = plan_slots(
             assignment.partitions,
             slots_max=flow.tasks_max,
@@ -128,9 +152,23 @@ class _Planner(DataSourceStreamReader, SupportsTriggerAvailableNow):
             run_id=run_id,
             ends=assignment.ends if self._once else None,
             control_offset=watch.offset,
+            version=assignment.version,
+            member=assignment.member,
             paused=watch.paused,
         )
         return [_Slot(plan) for plan in plans]
+
+    def _fence(
+        self, flow: FlowSettings, watch: ControlWatch, assignment: AssignmentDocument
+    ) -> None:
+        """Before the first epoch of an assignment: nobody else writes the flow any more."""
+        from sparkmirror.data.takeover import check_claim, fence_plan  # noqa: PLC0415
+
+        run_id = self._options["run_id"]
+        check_claim(flow, watch.claim, run_id)
+        if assignment.version != self._fenced_version:
+            fence_plan(flow, run_id, watch.claim, assignment)
+            self._fenced_version = assignment.version
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         """Executor side: the rows of one slot."""
@@ -142,13 +180,21 @@ class _Planner(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def stop(self) -> None:
         if self._watch is not None:
             self._watch.close()
+        if self._planned is not None:
+            self._planned.close()
 
     def _control(self) -> ControlWatch:
         if self._watch is None:
             from sparkmirror.data.plan import decode_flow  # noqa: PLC0415
+            from sparkmirror.data.voice import PlannerVoice  # noqa: PLC0415
             from sparkmirror.data.watch import ControlWatch  # noqa: PLC0415
+            from sparkmirror.model import MirrorMode  # noqa: PLC0415
 
-            self._watch = ControlWatch(decode_flow(self._flow_text))
+            flow = decode_flow(self._flow_text)
+            run_id = self._options["run_id"]
+            self._watch = ControlWatch(flow, run_id)
+            if flow.mode is MirrorMode.MM1:
+                self._planned = PlannerVoice(flow, run_id)
         return self._watch
 
 
@@ -177,7 +223,12 @@ class _Writer(DataSourceStreamArrowWriter):
         from sparkmirror.data.plan import decode_flow  # noqa: PLC0415
         from sparkmirror.data.sink import SlotSink  # noqa: PLC0415
 
-        return _Committed(SlotSink(decode_flow(self._flow_text)).run(iterator))
+        flow = decode_flow(self._flow_text)
+        if flow.exactly_once:
+            from sparkmirror.data.exactly import ExactSink  # noqa: PLC0415
+
+            return _Committed(ExactSink(flow).run(iterator))
+        return _Committed(SlotSink(flow).run(iterator))
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         """Nothing is left to do: every slot committed what it wrote."""

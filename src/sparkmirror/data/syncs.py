@@ -75,6 +75,12 @@ class Places:
                 return
         self.targets.append((start, records, offset))
 
+    @property
+    def target_end(self) -> int:
+        """Target offset after the chunk's last record, -1 unknown."""
+        start, count, at = max(self.targets, default=(0, 0, 0))
+        return at + count if start + count == self.records else -1
+
     def runs(self) -> list[Run]:
         """What is known on both sides, in source order."""
         found: list[Run] = []
@@ -279,7 +285,7 @@ class _Topic:
             with changed:
                 self._under_way, self.failing = 0, False
         elif time.monotonic() - self._sent_at > _FAILING_S:
-            codes = ", ".join(sorted(self._producer.errors)) or "no answer"
+            codes = ", ".join(sorted(self._producer.errors)) or "no leader, or no answer"
             self._fail(codes, changed)
 
     def _send(self, changed: threading.Condition) -> None:

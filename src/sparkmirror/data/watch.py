@@ -8,6 +8,7 @@ import time
 
 from sparkmirror.errors import BatchError
 from sparkmirror.model import FetchSettings, FlowSettings, Halt, TopicPartition
+from sparkmirror.wire.claims import Claim, decode_claim
 from sparkmirror.wire.cut import decode_batches
 from sparkmirror.wire.fetch import FetchedPartition, Fetcher
 from sparkmirror.wire.routes import EARLIEST, LATEST, Routes
@@ -20,6 +21,7 @@ from sparkmirror.wire.signals import (
     AssignmentDocument,
     Command,
     CommandKind,
+    channel,
     control_topic,
     decode_command,
     decode_progress,
@@ -41,27 +43,31 @@ class ControlWatch:
 
     ``slot`` is None in the planner, which reads commands from the beginning; a slot starts at
     ``offset``, where the flow was ``paused`` or not, and also hears which of its partitions the
-    sink has given up.
+    sink has given up. With ``run_id``, assignments of other runs are not taken.
     """
 
     def __init__(
         self,
         flow: FlowSettings,
+        run_id: str = "",
         *,
         slot: int | None = None,
         offset: int | None = None,
         paused: bool = False,
     ) -> None:
         self.flow = flow
+        self._channel = channel(flow, run_id)
         self.slot = slot
         self.paused = paused
+        self.run_id = run_id
+        self.claim: Claim | None = None
         self.command: Command | None = None
         self.assignment: AssignmentDocument | None = None
         self.halts: dict[TopicPartition, Halt] = {}
         topic = control_topic(flow)
         self._commands = TopicPartition(topic, COMMAND_PARTITION)
         self._progress = TopicPartition(topic, PROGRESS_PARTITION)
-        self._collector = AssignmentCollector(flow.name)
+        self._collector = AssignmentCollector(self._channel)
         self.routes = Routes(flow.target, [topic])
         wait_ms = 0 if slot is None else 500
         self.fetcher = Fetcher(self.routes, FetchSettings(fetch_max_wait_ms=wait_ms))
@@ -127,6 +133,25 @@ class ControlWatch:
                     self._take(part)
                     caught_up = part.high_watermark <= self.offset
 
+    def look(self) -> bool:
+        """Take the commands that are there now; False when the target does not say them all."""
+        ends = self.routes.list_offsets([self._commands], LATEST, read_committed=False)
+        end = ends.get(self._commands)
+        if end is None:
+            self.routes.mark_stale()
+            self.routes.refresh_if_due()
+            return False
+        deadline = time.monotonic() + self.flow.target.request_timeout_ms / 1000
+        while self.offset < end and time.monotonic() < deadline:
+            self.fetcher.send()
+            sockets = self.fetcher.sockets()
+            if not sockets:
+                time.sleep(0.05)
+                continue
+            for sock in select.select(sockets, [], [], 1.0)[0]:
+                self.receive(sock)
+        return self.offset >= end
+
     def receive(self, sock: object) -> None:
         """Take what waits on one of the fetcher's sockets."""
         for part in self.fetcher.receive(sock):
@@ -149,7 +174,7 @@ class ControlWatch:
     def _hear(self, tp: TopicPartition, key: bytes | None, value: bytes | None) -> None:
         if tp == self._progress:
             progress = decode_progress(key, value)
-            if progress and progress.flow == self.flow.name and progress.slot == self.slot:
+            if progress and progress.flow == self._channel and progress.slot == self.slot:
                 self.halts = {
                     TopicPartition(p.topic, p.partition): p.halt
                     for p in progress.partitions
@@ -158,14 +183,21 @@ class ControlWatch:
             return
         document = self._collector.feed(key, value)
         if document is not None:
-            self.assignment = document
+            if self.run_id in ("", document.run_id):
+                self.assignment = document
+            return
+        claim = decode_claim(key, value)
+        if claim is not None:
+            if claim.flow == self.flow.name:
+                self.claim = claim
             return
         command = decode_command(key, value)
-        if command is None or command.flow != self.flow.name:
+        # A pause is for every process of a MirrorMaker 1 group, all else for one run.
+        if command is None or command.flow not in (self._channel, self.flow.name):
             return
         if command.kind.pauses:
             self.paused = command.kind is CommandKind.PAUSE
-        else:
+        elif command.flow == self._channel:
             self.command = command
 
     def close(self) -> None:

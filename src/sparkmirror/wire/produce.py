@@ -10,6 +10,9 @@
   with the sequences they had;
 * a new producer id is for the partition that needs it alone, so that no batch in doubt elsewhere
   loses its sequence;
+* with `Transactions`, a partition joins the open transaction before its first batch goes out, and
+  a target that no longer knows the writer ends it (`Fenced`, `TransactionError`): what was
+  written is aborted then;
 * a batch that is too large for the topic is cut in two, as Java's producer does;
 * what a retry cannot mend halts the partition: its batches are dropped, its position stays.
 
@@ -29,12 +32,20 @@ from dataclasses import dataclass
 
 from kafka.protocol.producer.transaction import InitProducerIdRequest
 
-from sparkmirror.errors import BatchError, ClusterError, PartitionError
+from sparkmirror.errors import (
+    BatchError,
+    ClusterError,
+    Fenced,
+    PartitionError,
+    TransactionError,
+)
 from sparkmirror.model import Halt, ProduceSettings, TopicPartition
 from sparkmirror.wire.batch import record_count
 from sparkmirror.wire.connection import Connection, ConnectionLost
 from sparkmirror.wire.kafka_codes import (
+    DROPPED,
     DUPLICATE_SEQUENCE_NUMBER,
+    FENCED,
     INVALID_PRODUCER_EPOCH,
     LEADERSHIP,
     MESSAGE_TOO_LARGE,
@@ -58,6 +69,7 @@ from sparkmirror.wire.produce_frames import (
 )
 from sparkmirror.wire.produce_queue import NO_IDENTITY, Identity, PartitionQueue, QueuedBatch
 from sparkmirror.wire.routes import Routes
+from sparkmirror.wire.transactions import Transactions
 
 __all__ = ["Acknowledged", "Producer"]
 
@@ -92,6 +104,7 @@ class Acknowledged:
 class Producer:
     """Writes raw record batches to one cluster. One owner, no threads.
 
+    ``transactions``: whose open transaction the batches become part of; its owner ends it.
     ``clock`` returns monotonic seconds.
     """
 
@@ -100,6 +113,7 @@ class Producer:
         routes: Routes,
         settings: ProduceSettings,
         *,
+        transactions: Transactions | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.routes = routes
@@ -108,6 +122,8 @@ class Producer:
         self.bytes_waiting = 0
         self.blocked = False
         """Whether batches wait only because enough requests are in flight: `pump` sends them."""
+        self.drops = False
+        """Whether a batch that the target refuses is dropped (`DROPPED`) instead of a halt."""
         self.impatient = False
         """Whether batches that fail hold others up: then their partition is halted after 30 s."""
         self._clock = clock
@@ -119,6 +135,11 @@ class Producer:
         self._acknowledged: list[Acknowledged] = []
         self._identity: Identity | None = None if settings.enable_idempotence else NO_IDENTITY
         self._identify_at = 0.0
+        self._transactions = transactions
+        self._writer: bytes | None = None
+        if transactions is not None:
+            self._identity = transactions.identity
+            self._writer = transactions.transactional_id.encode()
         self._in_flight_max = settings.in_flight_requests_max if settings.enable_idempotence else 1
 
     # -- input -----------------------------------------------------------------------------
@@ -131,7 +152,7 @@ class Producer:
         """
         state = self._partitions.get(tp)
         if state is None:
-            state = self._partitions[tp] = PartitionQueue(tp)
+            state = self._partitions[tp] = PartitionQueue(tp, self._transactions is not None)
         if state.halt is not None:
             return
         state.pending.append(QueuedBatch(batch, record_count(batch), token))
@@ -176,6 +197,17 @@ class Producer:
     def sockets(self) -> list[socket.socket]:
         """Sockets on which answers are awaited."""
         return [connection.socket for connection, waiting in self._requests.items() if waiting]
+
+    def identify(self) -> Identity | None:
+        """The producer id under which partitions begin, asked for if need be; None without one."""
+        if self._identity is None:
+            self._identity = self._new_identity()
+        return None if self._identity == NO_IDENTITY else self._identity
+
+    def identity_of(self, tp: TopicPartition) -> Identity | None:
+        """The producer id under which ``tp`` is written, as far as it is known."""
+        state = self._partitions.get(tp)
+        return self._identity if state is None or state.identity is None else state.identity
 
     def _identified(self, state: PartitionQueue) -> bool:
         """Whether ``state`` has a producer id to send under; gives it one where it can."""
@@ -237,6 +269,8 @@ class Producer:
             return
         now = self._clock()
         self.routes.refresh_if_due()
+        if self._transactions is not None:
+            self._join_transaction(self._transactions, now)
         by_node: dict[int, list[PartitionQueue]] = {}
         for state in self._busy.values():
             if not state.pending or state.retry_at > now:
@@ -255,6 +289,24 @@ class Producer:
                 by_node.setdefault(leader.node, []).append(state)
         for node, states in by_node.items():
             self._send_to(node, states, now)
+
+    def _join_transaction(self, transactions: Transactions, now: float) -> None:
+        """Have the partitions with batches to send join the open transaction."""
+        members = transactions.members
+        joining = [
+            state.tp
+            for state in self._busy.values()
+            if state.pending and state.tp not in members and state.retry_at <= now
+        ]
+        if not joining:
+            return
+        for tp, code in transactions.add(joining).items():
+            state = self._partitions[tp]
+            self._count(error_name(code))
+            if code in RETRIABLE:
+                self._retry(state, code, now)
+            else:
+                self._halt(state, code, "it may not join the transaction")
 
     def _send_to(self, node: int, states: list[PartitionQueue], now: float) -> None:
         connection = self.routes.connection(node)
@@ -310,7 +362,13 @@ class Producer:
                 item, header = state.take(node)
                 items.append((state, item))
                 stamped.append((state.tp.partition, header, item.batch))
-        parts = request_parts(head, batches, acks=self.settings.acks, timeout_ms=_BROKER_TIMEOUT_MS)
+        parts = request_parts(
+            head,
+            batches,
+            acks=self.settings.acks,
+            timeout_ms=_BROKER_TIMEOUT_MS,
+            transactional_id=self._writer,
+        )
         request = _Request(
             correlation,
             version,
@@ -399,6 +457,9 @@ class Producer:
         forgotten = code in (UNKNOWN_PRODUCER_ID, INVALID_PRODUCER_EPOCH) or (
             code == OUT_OF_ORDER_SEQUENCE_NUMBER and state.is_oldest(item)
         )
+        if self._transactions is not None and (forgotten or code in FENCED):
+            self._count(error_name(code))
+            raise self._ended(state, code)
         state.requeue(item)
         if code in (MESSAGE_TOO_LARGE, RECORD_LIST_TOO_LARGE) and item.records > 1:
             self._cut(state, item)
@@ -413,12 +474,22 @@ class Producer:
             if not state.recovering:
                 self._count(error_name(code))
             self._retry(state, code, now)
+        elif self.drops:
+            self._count(error_name(code))
+            self._drop(state, item, code, reason)
         else:
             self._count(error_name(code))
             if code == TOPIC_AUTHORIZATION_FAILED:
                 reason = f"grant the principal of this client Write on Topic {state.tp.topic}"
             self._halt(state, code, reason)
         state.recovering = True
+
+    def _ended(self, state: PartitionQueue, code: int) -> ClusterError:
+        kind = Fenced if code in FENCED else TransactionError
+        return kind(
+            f"a batch for {state.tp} is no longer accepted ({error_name(code)}).",
+            where=f"cluster {self.routes.client.alias}",
+        )
 
     def _retry(self, state: PartitionQueue, code: int, now: float) -> None:
         low = self.routes.client.retry_backoff_ms / 1000
@@ -443,6 +514,20 @@ class Producer:
         state.halt = Halt(name, text, retriable)
         self.bytes_waiting -= state.drop()
         self._busy.pop(state.tp, None)
+
+    def _drop(self, state: PartitionQueue, item: QueuedBatch, code: int, reason: str) -> None:
+        """Give up one batch, as if it were acknowledged; what is behind it goes on."""
+        log.error(
+            "Error when sending message to topic %s: %d records dropped (%s: %s)",
+            *(state.tp, item.records, error_name(code), reason),
+        )
+        self.errors[DROPPED] = self.errors.get(DROPPED, 0) + item.records
+        state.pending.remove(item)
+        state.renew = True  # its sequences are gone with it
+        self.bytes_waiting -= len(item.batch)
+        self._acknowledged.append(Acknowledged(state.tp, item.token, -1, item.records))
+        if state.idle:
+            self._busy.pop(state.tp, None)
 
     def _cut(self, state: PartitionQueue, item: QueuedBatch) -> None:
         try:

@@ -51,9 +51,11 @@ class PartitionQueue:
     ``node``: the broker that the batches in flight went to. ``recovering``: a batch failed; wait
     for all answers, then send again from the oldest. ``renew``: begin again under a new producer
     id then. ``fresh``: nothing was acknowledged under this producer id yet.
+    ``transactional``: its batches are parts of transactions.
     """
 
     tp: TopicPartition
+    transactional: bool = False
     pending: deque[QueuedBatch] = field(default_factory=deque)
     in_flight: deque[QueuedBatch] = field(default_factory=deque)
     identity: Identity | None = None
@@ -108,7 +110,7 @@ class PartitionQueue:
             producer_id=producer_id,
             producer_epoch=epoch,
             base_sequence=item.start % SEQUENCE_MODULO if producer_id >= 0 else -1,
-            transactional=False,
+            transactional=self.transactional,
         )
         return item.header
 

@@ -18,8 +18,8 @@ from kafka.protocol.consumer.offsets import ListOffsetsRequest
 from kafka.protocol.metadata.find_coordinator import FindCoordinatorRequest
 from kafka.protocol.metadata.metadata import MetadataRequest
 
-from sparkmirror.errors import ClusterError, Denied, PartitionError, Unreachable
-from sparkmirror.model import ClusterClient, TopicPartition
+from sparkmirror.errors import ClusterError, Denied, Fenced, PartitionError, Unreachable
+from sparkmirror.model import ClusterClient, Member, TopicPartition
 from sparkmirror.wire.connection import Connection, ConnectionLost
 from sparkmirror.wire.kafka_codes import RETRIABLE, error_name
 
@@ -28,6 +28,9 @@ __all__ = ["Leader", "Routes", "split_address"]
 log = logging.getLogger(__name__)
 
 EARLIEST, LATEST = -2, -1
+_REBALANCING = 27
+# ILLEGAL_GENERATION, UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID
+_FENCED = frozenset({22, 25, 82})
 _TOPIC_DENIED = 29
 _DENIED = {29: "Read on its topics", 30: "Read on the group", 31: "the cluster operation"}
 
@@ -232,7 +235,17 @@ class Routes:
 
     # -- small requests --------------------------------------------------------------------
 
-    def _coordinator(self, group: str) -> Connection:
+    def forget_coordinator(self, group: str) -> None:
+        """Look for the group's coordinator anew next time."""
+        stale = self._coordinators.pop(group, None)
+        if stale is not None:
+            stale.close()
+
+    def coordinator(self, group: str) -> Connection:
+        """The connection to the group's coordinator.
+
+        Raises `ClusterError`, `PartitionError` or `ConnectionLost`.
+        """
         connection = self._coordinators.get(group)
         if connection is not None:
             return connection
@@ -253,23 +266,31 @@ class Routes:
             return Denied(
                 f"not authorized ({error_name(code)}).", where=where, do=f"Grant {_DENIED[code]}."
             )
+        if code in _FENCED:
+            return Fenced(
+                f"the consumer group has gone on without this member ({error_name(code)}).",
+                where=where,
+            )
         return PartitionError(f"the broker answered {error_name(code)}.", where=where)
 
-    def _with_coordinator(self, group: str, message: object, highest: int) -> object:
-        connection = self._coordinator(group)
+    def _with_coordinator(
+        self, group: str, message: object, highest: int, lowest: int = 0
+    ) -> object:
+        connection = self.coordinator(group)
         try:
-            return connection.request(message, highest=highest)
+            return connection.request(message, lowest=lowest, highest=highest)
         except ConnectionLost:
             self.drop(connection)
             raise
 
     def committed(
-        self, group: str, partitions: Iterable[TopicPartition]
+        self, group: str, partitions: Iterable[TopicPartition], *, stable: bool = False
     ) -> dict[TopicPartition, tuple[int, str]]:
         """Committed offset and metadata of each partition that has one.
 
-        Raises `ClusterError`, `PartitionError` or `ConnectionLost`; retriable conditions
-        (coordinator loading or moving) are retried until the request timeout is over.
+        ``stable``: wait for transactions that will change them (brokers from 2.5 on). Raises
+        `ClusterError`, `PartitionError` or `ConnectionLost`; retriable conditions (coordinator
+        loading or moving) are retried until the request timeout is over.
         """
         topics: dict[str, list[int]] = {}
         for tp in partitions:
@@ -284,8 +305,9 @@ class Routes:
                     request_topic(name=name, partition_indexes=sorted(indexes))
                     for name, indexes in sorted(topics.items())
                 ],
+                **({"require_stable": True} if stable else {}),
             )
-            response = self._with_coordinator(group, message, 5)
+            response = self._with_coordinator(group, message, *((7, 7) if stable else (5,)))
             if getattr(response, "error_code", 0):
                 return int(response.error_code)  # type: ignore[attr-defined]
             self._check_topics(response, group, "Describe")
@@ -303,10 +325,16 @@ class Routes:
         self._retried(ask, f"positions of group {group}", group)
         return found
 
-    def commit(self, group: str, offsets: dict[TopicPartition, tuple[int, str]]) -> None:
-        """Commit offsets as a group without members.
+    def commit(
+        self,
+        group: str,
+        offsets: dict[TopicPartition, tuple[int, str]],
+        member: Member | None = None,
+    ) -> None:
+        """Commit offsets as ``member``, or for a group without members.
 
-        Raises `ClusterError`, `PartitionError` or `ConnectionLost`.
+        Raises `Fenced` when the group has gone on without the member, else `ClusterError`,
+        `PartitionError` or `ConnectionLost`.
         """
         topics: dict[str, list[tuple[int, int, str]]] = {}
         for tp, (offset, metadata) in offsets.items():
@@ -317,8 +345,9 @@ class Routes:
         def ask() -> int:
             message = OffsetCommitRequest(
                 group_id=group,
-                generation_id_or_member_epoch=-1,
-                member_id="",
+                generation_id_or_member_epoch=-1 if member is None else member.generation,
+                member_id="" if member is None else member.member_id,
+                group_instance_id=None if member is None else member.instance_id or None,
                 retention_time_ms=-1,
                 topics=[
                     request_topic(
@@ -371,15 +400,13 @@ class Routes:
                 code = ask()
                 failure: Exception = self._failure(code, what)
             except (ConnectionLost, ClusterError, PartitionError) as error:
-                if isinstance(error, Denied):
+                if isinstance(error, Denied | Fenced):
                     raise
                 code, failure = 15, error
             if code == 0:
                 return
-            stale = self._coordinators.pop(group, None)
-            if stale is not None:
-                stale.close()
-            if code not in RETRIABLE:
+            self.forget_coordinator(group)
+            if code not in RETRIABLE and code != _REBALANCING:
                 raise failure
             if self._clock() >= deadline:
                 raise Unreachable(
