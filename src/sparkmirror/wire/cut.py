@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from sparkmirror.errors import CorruptBatch
 from sparkmirror.wire.batch import codec, split
 from sparkmirror.wire.codecs import DECOMPRESSED_BYTES_MAX
 from sparkmirror.wire.records import Record, decode_records, encode_batch
@@ -25,6 +26,8 @@ def cut_batch(batch: memoryview) -> tuple[bytes, bytes]:
     Each half is a batch of its own with the codec of the whole. Raises `BatchError`.
     """
     records = list(decode_records(batch))
+    if len(records) < 2:
+        raise CorruptBatch(f"A batch of {len(records)} records cannot be cut.")
     middle = len(records) // 2
     return (
         encode_batch(records[:middle], codec=codec(batch)),

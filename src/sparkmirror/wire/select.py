@@ -84,7 +84,8 @@ def select(
             selection = _build(buffer, starts, chooser, limits)
         except GroupError as bad:
             # Everything before the bad frame is chosen again, so that it is not lost with it.
-            starts, fault = starts[: bad.frame + 1], bad.error
+            # Without its traceback, which would keep what was unpacked in memory meanwhile.
+            starts, fault = starts[: bad.frame + 1], bad.error.with_traceback(None)
             continue
         if frames.cut_bytes and chooser.next_offset <= fetch_offset:
             selection.cut_bytes_needed = frames.starts[-1] + frames.cut_bytes
