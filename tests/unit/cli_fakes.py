@@ -162,7 +162,7 @@ class FakeControl:
     def failures(self) -> tuple[MirrorError, ...]:
         return ()
 
-    def finish(self) -> None:
+    def finish(self, *, timeout_s: float) -> None:
         self._world.say("control.finish")
 
     def stop(self) -> None:

@@ -11,6 +11,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 
 from sparkmirror.cli.errors import EXIT_INTERRUPTED, show_error
 from sparkmirror.cli.figures import PHASE_DRAINING, PHASE_RUNNING, Figures
@@ -39,6 +40,8 @@ CONTROL_STOP_S = 1.0
 ECHO_S = 0.3
 # The slots' last reports come through Kafka, a moment after the queries have ended.
 SETTLE_ONCE_S = 3.0
+FINISH_ONCE_S = 30.0
+FINISH_DRAIN_S = 3.0
 SETTLE_DRAIN_S = 0.8
 SETTLE_QUIET_S = 0.4
 
@@ -300,7 +303,7 @@ class RunLoop:
             )
             return self._failed([error], 1)
         self._settle(SETTLE_ONCE_S)
-        self._finish_groups()
+        self._finish_groups(FINISH_ONCE_S)
         views = self._finish("done")
         halted = [
             f"{view.flow} {key}: {halt.code}: {halt.reason}"
@@ -338,7 +341,7 @@ class RunLoop:
             failures.append(self._drain_failure())
         self._settle(SETTLE_DRAIN_S)
         if not failures:
-            self._finish_groups()
+            self._finish_groups(FINISH_DRAIN_S)
         self._finish("ended" if failures else "drained: all that was read is written")
         asked = self._stop_signal is not None or self._figures.drained
         code = self._stop_exit_code() if asked else 1
@@ -357,10 +360,11 @@ class RunLoop:
             " run.",
         )
 
-    def _finish_groups(self) -> None:
-        """Where consumer groups stand, now that all is written; bounded by the control plane."""
+    def _finish_groups(self, timeout_s: float) -> None:
+        """Where consumer groups stand, now that all is written."""
         assert self._control is not None
-        finishing = _Background(self._control.finish, "sparkmirror-finish")
+        finish = partial(self._control.finish, timeout_s=timeout_s)
+        finishing = _Background(finish, "sparkmirror-finish")
         while not finishing.done:
             self._step(AWAIT_STEP_S)
         if finishing.error is not None:

@@ -116,7 +116,7 @@ class ControlPart(Protocol):
     def failures(self) -> tuple[MirrorError, ...]:
         """Why flows can never go on."""
 
-    def finish(self) -> None:
+    def finish(self, *, timeout_s: float) -> None:
         """When the queries have ended in order: the last checkpoints and group offsets."""
 
     def stop(self) -> None:

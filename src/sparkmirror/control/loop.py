@@ -37,7 +37,6 @@ _REPORT_INTERVAL_S = 10.0
 _LAST_REPORT_S = 0.7
 _DRAIN_TIMEOUT_S = 2.0
 _STOP_TIMEOUT_S = 3.0
-_FINISH_TIMEOUT_S = 4.0
 _EVENTS_MAX = 1_000
 
 
@@ -113,17 +112,18 @@ class ControlLoop:
             if thread.is_alive():
                 self._say(f"{thread.name}: the target takes no commands at present")
 
-    def finish(self) -> None:
+    def finish(self, *, timeout_s: float) -> None:
         """The last checkpoints and group offsets, once the slots have written all they had.
 
-        What fails is told in `events`: the records are all there, and the next run goes on.
+        What fails, or takes longer, is told in `events`: the records are all there, and the next
+        run goes on.
         """
         jobs = [
             self._spawn(f"groups-{name}", partial(self._finish_groups, name, flow.groups))
             for name, flow in self._flows.items()
             if flow.groups is not None
         ]
-        deadline = time.monotonic() + _FINISH_TIMEOUT_S
+        deadline = time.monotonic() + timeout_s
         for job in jobs:
             job.join(max(0.0, deadline - time.monotonic()))
             if job.is_alive():
