@@ -95,6 +95,7 @@ class _RecordPath:
                     where=f"flow {self._flow.name}",
                 )
             records = self._source.records(reference)
+        records = records.cast("B")  # Arrow's own views have signed bytes
         made: list[Chunk] = []
         pieces: list[list[bytes]] = []
         for chunk in chunks:
