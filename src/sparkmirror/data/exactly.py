@@ -52,6 +52,7 @@ class ExactSink(SlotSink):
         self._plain = self._producer
         self._transactions: Transactions | None = None
         self._writer: dict[str, Any] = {}
+        self._errors: dict[str, int] = {}
         self._began = 0.0
         self._kept_bytes = 0
 
@@ -84,6 +85,7 @@ class ExactSink(SlotSink):
         )
         self._producer = Producer(routes, self.flow.produce, transactions=self._transactions)
         self._errors_before = {}
+        self._producer.errors = self._transactions.errors = self._errors
 
     def _write(self, pending: _Pending, part: memoryview) -> list[tuple[int, int]]:
         if self._transactions is None:
@@ -145,10 +147,10 @@ class ExactSink(SlotSink):
 
     def _commit(self) -> None:
         """End the open transaction: everything acknowledged, positions with it."""
-        transactions = self._transactions
-        if transactions is None:
+        if self._transactions is None:
             return
         self._acknowledge_all()
+        transactions = self._transactions  # perhaps another one by now
         due = self._positions_due()
         if not due and not transactions.members:
             return
