@@ -13,6 +13,7 @@ from enum import Enum
 
 __all__ = [
     "ClusterClient",
+    "FaultSettings",
     "FetchSettings",
     "FlowSettings",
     "Halt",
@@ -105,6 +106,19 @@ class ProduceSettings:
 
 
 @dataclass(frozen=True, slots=True)
+class FaultSettings:
+    """What becomes of a partition whose data the source lost.
+
+    ``source_loss``: ``fail`` or ``record-and-continue``. The other fields name the topics (Java
+    regexes) that are treated otherwise.
+    """
+
+    source_loss: str = "fail"
+    source_loss_fail: tuple[str, ...] = ()
+    source_loss_continue: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class PolicySettings:
     """Replication policy of a flow (reference B)."""
 
@@ -155,6 +169,7 @@ class FlowSettings:
     topics: TopicSettings = field(default_factory=TopicSettings)
     fetch: FetchSettings = field(default_factory=FetchSettings)
     produce: ProduceSettings = field(default_factory=ProduceSettings)
+    faults: FaultSettings = field(default_factory=FaultSettings)
     position_interval_ms: int = 1_000
     epoch_s: int = 300
     offset_storage_topic: str = ""

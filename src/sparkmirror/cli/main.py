@@ -199,6 +199,7 @@ def version() -> None:
 # Commands with a module of their own: name -> module; the function is called like the module.
 _VERBS = {
     "demo": "sparkmirror.cli.demo",
+    "gaps": "sparkmirror.cli.gaps",
     "lag": "sparkmirror.cli.lag",
     "migrate-config": "sparkmirror.cli.migrate_config",
 }

@@ -11,11 +11,12 @@ from sparkmirror.config.settings import Scope, Status, find
 from sparkmirror.config.settings_clients import COMMON_ROWS, FETCH_ROWS, PRODUCE_ROWS
 from sparkmirror.config.values import Reader, shown
 from sparkmirror.errors import ConfigError
-from sparkmirror.model import ClusterClient, FetchSettings, ProduceSettings
+from sparkmirror.model import ClusterClient, FaultSettings, FetchSettings, ProduceSettings
 
 __all__ = [
     "bootstrap_servers",
     "client",
+    "fault_settings",
     "fetch_settings",
     "position_interval_ms",
     "produce_settings",
@@ -189,6 +190,16 @@ def _idempotence(conf: Mapping[str, Entry], reader: Reader, acks: int, in_flight
             )
         return False
     return True
+
+
+def fault_settings(own: Reader) -> FaultSettings:
+    """What becomes of partitions in trouble; ``own`` reads sparkmirror's own keys."""
+    loss = "sparkmirror.on.source.loss"
+    return FaultSettings(
+        source_loss=own.text(loss),
+        source_loss_fail=own.elements(f"{loss}.fail.topics"),
+        source_loss_continue=own.elements(f"{loss}.record-and-continue.topics"),
+    )
 
 
 def position_interval_ms(wanted_ms: int, flush_interval_ms: int) -> int:

@@ -17,6 +17,7 @@ from sparkmirror.config import remarks
 from sparkmirror.config.flow import (
     bootstrap_servers,
     client,
+    fault_settings,
     fetch_settings,
     position_interval_ms,
     produce_settings,
@@ -271,6 +272,7 @@ def _flow(raw: Mapping[str, Entry], source: str, target: str, path: str) -> Flow
         topics=_topics(flow),
         fetch=fetch_settings(consumer),
         produce=produce_settings(producer, join_bytes=own.integer("sparkmirror.join.bytes")),
+        faults=fault_settings(own),
         position_interval_ms=position_interval_ms(
             own.integer("sparkmirror.position.interval.ms"),
             storage.integer("offset.flush.interval.ms"),

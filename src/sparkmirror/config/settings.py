@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from sparkmirror.config.legacy_keys import OLD_CLIENT_KEYS
 from sparkmirror.config.setting import Scope, Setting, Status, Type
 from sparkmirror.config.settings_clients import CLIENT_ROWS
+from sparkmirror.config.settings_faults import FAULT_ROWS
 from sparkmirror.config.settings_mirror import (
     CONNECTOR_ROWS,
     DRIVER_ROWS,
@@ -36,7 +37,7 @@ __all__ = [
 ]
 
 SETTINGS: tuple[Setting, ...] = (
-    DRIVER_ROWS + CONNECTOR_ROWS + WORKER_ROWS + CLIENT_ROWS + SECURITY_ROWS + OWN_ROWS
+    DRIVER_ROWS + CONNECTOR_ROWS + WORKER_ROWS + CLIENT_ROWS + SECURITY_ROWS + OWN_ROWS + FAULT_ROWS
 )
 
 # What MirrorMaker 2 copies from a cluster to each of its clients.

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
+from sparkmirror.control.gaps import GapTeller
 from sparkmirror.control.internal import create_internal_topics, offset_storage_topic
 from sparkmirror.control.positions import check_group_is_free, seed_positions
 from sparkmirror.control.topics import (
@@ -83,6 +84,7 @@ class FlowControl:
         self._progress: dict[int, SlotProgress] = {}
         self._skipped = 0
         self._halts_told: dict[TopicPartition, str] = {}
+        self._gaps = GapTeller(self.target, settings, say, since_ms=now_ms())
 
     def _cluster(self, settings: FlowSettings, role: str) -> Cluster:
         """The client of ``role``; roles that differ only in the client's name share one."""
@@ -260,6 +262,7 @@ class FlowControl:
                 "that are not the mirror's; they are skipped"
             )
         self._skipped += signals.skipped
+        self._gaps.look(signals.progress)
 
     def drain(self) -> None:
         """Tell the slots of this run to finish; no assignment is published afterwards.

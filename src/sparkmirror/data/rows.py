@@ -68,6 +68,7 @@ class Chunk:
     timestamp_ms: int
     start: int
     size: int
+    leader_epoch: int = -1
 
 
 def build_row(
@@ -106,6 +107,7 @@ def _entry(chunk: Chunk, start: int) -> list[Any]:
         chunk.timestamp_ms,
         start,
         chunk.size,
+        chunk.leader_epoch,
     ]
 
 

@@ -6,7 +6,6 @@ Spark reuses its Python workers from epoch to epoch and a producer id is worth k
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 import select
@@ -32,6 +31,8 @@ from sparkmirror.observe.latency import Histogram
 from sparkmirror.wire.batch import split
 from sparkmirror.wire.connect_offsets import encode_source_offset, offsets_topic, partition_for_key
 from sparkmirror.wire.connection import ConnectionLost
+from sparkmirror.wire.gaps import Gap, encode_gap, gaps_topic, read_document
+from sparkmirror.wire.marks import Mark, encode_mark
 from sparkmirror.wire.produce import Acknowledged, Producer
 from sparkmirror.wire.records import Record, encode_batch
 from sparkmirror.wire.routes import Routes
@@ -74,6 +75,8 @@ class _Pending:
     bytes: int
     timestamp_ms: int
     batches_left: int
+    leader_epoch: int = -1
+    mark: Mark | None = None
 
 
 @dataclass(slots=True, eq=False)
@@ -94,6 +97,8 @@ class _Lane:
     bytes: int = 0
     halt: Halt | None = None
     source_halt: Halt | None = None
+    mark: Mark = Mark()  # noqa: RUF009  (frozen)
+    marked: Mark | None = None
     queue: deque[_Pending] = field(default_factory=deque)
 
     def settle(self) -> None:
@@ -101,6 +106,10 @@ class _Lane:
         while self.queue and not self.queue[0].batches_left:
             done = self.queue.popleft()
             self.position = done.next_offset
+            if done.mark is not None:
+                self.mark = done.mark
+            elif done.leader_epoch >= 0 and done.leader_epoch != self.mark.leader_epoch:
+                self.mark = replace(self.mark, leader_epoch=done.leader_epoch)
             self.records += done.records
             self.bytes += done.bytes
             self.timestamp_ms = max(self.timestamp_ms, done.timestamp_ms)
@@ -113,7 +122,7 @@ class SlotSink:
         self.flow = flow
         self.slot = -1
         self.epoch = -1
-        self._topic_ids: dict[str, str] = {}
+        self._gaps = TopicPartition(gaps_topic(flow), 0)
         self._lanes: dict[TopicPartition, _Lane] = {}
         self._latency = Histogram()
         self._frames: FrameReader | None = None
@@ -178,7 +187,13 @@ class SlotSink:
             if lane.halt is not None:
                 continue
             pending = _Pending(
-                lane, chunk.next_offset, chunk.record_count, chunk.size, chunk.timestamp_ms, 0
+                lane,
+                chunk.next_offset,
+                chunk.record_count,
+                chunk.size,
+                chunk.timestamp_ms,
+                0,
+                chunk.leader_epoch,
             )
             lane.queue.append(pending)
             if chunk.size:
@@ -203,21 +218,34 @@ class SlotSink:
         """Notes of the source slot: who it is (first row), halted partitions, error counts."""
         if "slot" in notes:
             self.slot, self.epoch = notes["slot"], notes["epoch"]
-            self._topic_ids = notes["topic_ids"]
             self._frames = self._map_frames(notes["frames"])
-            for topic, partition, remote, position in notes["partitions"]:
+            for topic, partition, remote, position, committed, *mark in notes["partitions"]:
                 source = TopicPartition(topic, partition)
                 lane = _Lane(
-                    source, TopicPartition(remote, partition), position, position, position
+                    source, TopicPartition(remote, partition), position, committed, committed
                 )
+                lane.mark = Mark(*mark)
                 self._lanes[source] = lane
             self._producer.routes.add_topics({lane.target.topic for lane in self._lanes.values()})
         if "errors" in notes:
             self._source_errors = notes["errors"]
+        for document, *mark in notes.get("gaps", ()):
+            self._note_gap(read_document(document), Mark(*mark))
         for topic, partition, code, reason, retriable in notes.get("halts", ()):
             found = self._lanes.get(TopicPartition(topic, partition))
             if found is not None:
                 found.source_halt = Halt(code, reason, retriable) if code else None
+
+    def _note_gap(self, gap: Gap, mark: Mark) -> None:
+        """Write a gap down; the position moves past it when its record is acknowledged."""
+        lane = self._lanes[gap.source]
+        pending: _Pending | None = None
+        if gap.resumed_at is not None:
+            if lane.halt is not None:
+                return  # found again when the partition is tried again
+            pending = _Pending(lane, gap.resumed_at, 0, 0, -1, 1, mark=mark)
+            lane.queue.append(pending)
+        self._append_record(self._gaps, *encode_gap(gap), pending)
 
     def _map_frames(self, note: list[Any] | None) -> FrameReader | None:
         """The memory shared with the source, when it is within reach."""
@@ -280,6 +308,8 @@ class SlotSink:
         if halts:
             for lane in self._lanes.values():
                 halt = halts.get(lane.target)
+                if halt is None and any(pending.mark for pending in lane.queue):
+                    halt = halts.get(self._gaps)  # without its record no gap is passed
                 if halt is not None and lane.halt is None:
                     lane.halt = halt
                     lane.queue.clear()
@@ -299,18 +329,21 @@ class SlotSink:
 
     def _commit(self) -> None:
         due = {
-            lane: lane.position for lane in self._lanes.values() if lane.position > lane.committed
+            lane: (lane.position, lane.mark)
+            for lane in self._lanes.values()
+            if lane.position >= 0 and (lane.position != lane.committed or lane.mark != lane.marked)
         }
         if not due:
             return
         mm1 = self.flow.mode is MirrorMode.MM1
         offsets = {
-            (lane.source if mm1 else lane.target): (position, self._metadata(lane, mm1))
-            for lane, position in due.items()
+            (lane.source if mm1 else lane.target): (position, "" if mm1 else encode_mark(mark))
+            for lane, (position, mark) in due.items()
         }
-        self._positions.commit(self.flow.position_group, offsets)
-        for lane, position in due.items():
-            lane.committed = position
+        epochs = {lane.source: mark.leader_epoch for lane, (_, mark) in due.items() if mm1}
+        self._positions.commit(self.flow.position_group, offsets, epochs)
+        for lane, (position, mark) in due.items():
+            lane.committed, lane.marked = position, mark
 
     def _commit_surely(self) -> None:
         """Commit however long the cluster is away: a failed task would write its records again."""
@@ -326,12 +359,6 @@ class SlotSink:
                 time.sleep(self._positions.client.retry_backoff_ms / 1000)
             else:
                 return
-
-    def _metadata(self, lane: _Lane, mm1: bool) -> str:
-        if mm1:
-            return ""
-        topic_id = self._topic_ids.get(lane.source.topic, "")
-        return json.dumps({"source_topic_id": topic_id}) if topic_id else ""
 
     # -- reports ---------------------------------------------------------------------------
 
@@ -379,10 +406,12 @@ class SlotSink:
             TopicPartition(control_topic(self.flow), PROGRESS_PARTITION), key, value
         )
 
-    def _append_record(self, tp: TopicPartition, key: bytes, value: bytes | None) -> None:
+    def _append_record(
+        self, tp: TopicPartition, key: bytes, value: bytes | None, token: _Pending | None = None
+    ) -> None:
         record = Record(0, int(time.time() * 1000), key, value, ())
         self._producer.routes.add_topics([tp.topic])
-        self._producer.append(tp, memoryview(encode_batch([record], codec=0)))
+        self._producer.append(tp, memoryview(encode_batch([record], codec=0)), token)
 
     # -- the end of the epoch --------------------------------------------------------------
 
@@ -405,7 +434,7 @@ class SlotSink:
             return
         topic = self.flow.offset_storage_topic or offsets_topic(self.flow.source.alias)
         for lane in self._lanes.values():
-            if lane.position <= max(0, lane.saved):
+            if lane.position == lane.saved or max(lane.position, lane.saved) <= 0:
                 continue
             key, value = encode_source_offset(self.flow.source.alias, lane.source, lane.position)
             partition = partition_for_key(key, self.flow.offset_storage_partitions)

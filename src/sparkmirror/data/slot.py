@@ -12,19 +12,21 @@ import logging
 import select
 import time
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import astuple, replace
 from typing import Any
 
 from sparkmirror.data import outlet
+from sparkmirror.data.losses import LossWatch
 from sparkmirror.data.plan import SlotPlan
 from sparkmirror.data.rows import FLUSH, Chunk, build_row
 from sparkmirror.data.shared import Frames
 from sparkmirror.data.watch import ControlWatch
-from sparkmirror.errors import BatchError, CorruptBatch, PartitionError, Unreachable
+from sparkmirror.errors import BatchError, CorruptBatch, Unreachable
 from sparkmirror.model import FETCH_BYTES_MAX, FlowSettings, Halt, MirrorMode, TopicPartition
 from sparkmirror.wire.connection import ConnectionLost
 from sparkmirror.wire.fetch import FetchedPartition, Fetcher
-from sparkmirror.wire.kafka_codes import OFFSET_OUT_OF_RANGE, error_name
+from sparkmirror.wire.gaps import gap_document
+from sparkmirror.wire.marks import Mark, decode_mark
 from sparkmirror.wire.routes import EARLIEST, LATEST, Routes
 from sparkmirror.wire.select import SelectRules
 from sparkmirror.wire.select import select as select_records
@@ -40,6 +42,9 @@ _CORRUPT_RETRY_S = 1.0
 _CORRUPT_TRIES = 3
 _JOIN_BELOW_BYTES = 4096
 _STARVED_S = 0.005
+# Between two looks at a log whose leader could not tell what becomes of the position.
+_LOOK_AGAIN_S = 0.5
+NO_POSITION = "NO_POSITION"
 
 
 class SlotReader:
@@ -59,7 +64,8 @@ class SlotReader:
             flow.fetch, fetch_max_bytes=min(flow.fetch.fetch_max_bytes, FETCH_BYTES_MAX)
         )
         self._frames = Frames(fetch.fetch_max_bytes)
-        self._fetcher = Fetcher(self._routes, fetch, buffer=self._frames)
+        self._fetcher = Fetcher(self._routes, fetch, buffer=self._frames, holds=True)
+        self._losses = LossWatch(flow, plan.partitions, self._routes, self._fetcher.errors)
         self._watch = ControlWatch(flow, slot=plan.slot, offset=plan.control_offset)
         self._rules = SelectRules(
             check_crcs=flow.fetch.check_crcs,
@@ -68,6 +74,8 @@ class SlotReader:
             join_below_bytes=min(_JOIN_BELOW_BYTES, flow.produce.join_bytes),
         )
         self._corrupt: dict[TopicPartition, int] = {}
+        self._committed: dict[TopicPartition, int] = {}
+        self._marks_before: dict[TopicPartition, Mark] = {}
         self._noted: dict[str, Any] = {}
         self._last_row = 0.0
 
@@ -79,10 +87,15 @@ class SlotReader:
         by_position = {(p.source if mm1 else p.target): p.source for p in self.plan.partitions}
         routes = Routes(self.flow.source if mm1 else self.flow.target)
         try:
-            committed = routes.committed(self.flow.position_group, by_position)
+            committed = routes.positions(self.flow.position_group, by_position)
         finally:
             routes.close()
-        found = {by_position[tp]: offset for tp, (offset, _) in committed.items()}
+        found: dict[TopicPartition, int] = {}
+        for tp, one in committed.items():
+            found[by_position[tp]] = one.offset
+            mark = Mark(leader_epoch=one.leader_epoch) if mm1 else decode_mark(one.metadata)
+            self._losses.marks[by_position[tp]] = mark
+        self._committed = dict(found)
         missing = [tp for tp in self._by_source if tp not in found]
         if missing:
             found |= self._reset_positions(missing)
@@ -91,12 +104,10 @@ class SlotReader:
     def _reset_positions(self, missing: list[TopicPartition]) -> dict[TopicPartition, int]:
         reset = self.flow.fetch.auto_offset_reset
         if reset == "none":
-            raise PartitionError(
-                f"no position is known for {missing[0]} and {len(missing) - 1} more, and "
-                "auto.offset.reset=none forbids to choose one.",
-                where=f"flow {self.flow.name}",
-                do="Set auto.offset.reset to earliest or latest.",
-            )
+            for tp in missing:
+                self._fetcher.assign(tp, -1)
+                self._fetcher.halt(tp, Halt(NO_POSITION, _no_position(tp)))
+            return {}
         timestamp = LATEST if reset == "latest" else EARLIEST
         read_committed = self._rules.read_committed
         found: dict[TopicPartition, int] = {}
@@ -145,11 +156,28 @@ class SlotReader:
                 time.sleep(_TICK_S)
         for tp, offset in positions.items():
             self._fetcher.assign(tp, offset)
+        self._marks_before = dict(self._losses.marks)
+        self._examine(list(positions))
         return positions
+
+    def _examine(self, held: list[TopicPartition]) -> None:
+        """See whether the logs of held partitions still are the ones that were mirrored."""
+        findings = self._losses.examine({tp: self._fetcher.position(tp) for tp in held})
+        for tp in held:
+            finding = findings.get(tp)
+            if finding is None:
+                self._fetcher.retry_later(tp, _LOOK_AGAIN_S)
+            elif finding.halt is not None:
+                self._fetcher.halt(tp, finding.halt)
+            else:
+                self._fetcher.release(tp, finding.offset, finding.log)
 
     def _stream(self, deadline: float) -> Iterator[Any]:
         while not self._over(deadline):
             self._fetcher.send()
+            if self._fetcher.held:
+                self._examine(self._fetcher.held)
+                self._fetcher.send()
             self._watch.fetcher.send()
             # Without a free frame nothing is received: that is how a slow target holds back.
             starved = self._frames.starved
@@ -211,6 +239,7 @@ class SlotReader:
             if chosen is None or chosen.next_offset <= part.fetch_offset:
                 continue
             self._fetcher.advance(part.tp, chosen.next_offset)
+            self._losses.mirrored(part.tp, chosen.leader_epoch)
             chunks.append(_chunk(plan, part.fetch_offset, chosen))
             pieces.append(chosen.pieces)
         if not chunks:
@@ -252,29 +281,34 @@ class SlotReader:
 
     def _hello(self, positions: dict[TopicPartition, int]) -> Any:
         self._last_row = time.monotonic()
+        # The sink learns of a gap as one that lies behind the old position.
+        behind = {gap.source for gap, _ in self._losses.gaps}
+        marks = self._losses.marks | {
+            tp: mark for tp, mark in self._marks_before.items() if tp in behind
+        }
         notes = {
             "slot": self.plan.slot,
             "epoch": self.plan.epoch,
             "frames": self._frames.note(),
-            "topic_ids": {p.topic: p.topic_id for p in self.plan.partitions if p.topic_id},
             "partitions": [
-                [p.topic, p.partition, p.remote_topic, positions.get(p.source, -1)]
+                [
+                    p.topic,
+                    p.partition,
+                    p.remote_topic,
+                    positions.get(p.source, -1),
+                    self._committed.get(p.source, -1),
+                    *astuple(marks.get(p.source, Mark())),
+                ]
                 for p in self.plan.partitions
             ],
+            **(self._notes() or {}),
         }
-        # Positions that were chosen just now are sent as empty chunks, so that the sink commits
-        # them: "latest" must mean the same offset after a restart.
-        chunks = [
-            _empty_chunk(p, positions[p.source])
-            for p in self.plan.partitions
-            if p.source in positions
-        ]
-        row = build_row(chunks, memoryview(b""), [[] for _ in chunks], notes)
+        row = build_row([], memoryview(b""), [], notes)
         return row.slice(0, 1)
 
     def _notes(self) -> dict[str, Any] | None:
-        """Halts and error counts, when they changed."""
-        halts = self._explained_halts()
+        """Gaps; halts and error counts, when they changed."""
+        halts = self._fetcher.halts
         rows: list[list[object]] = [
             [tp.topic, tp.partition, halt.code, halt.reason, halt.retriable]
             for tp, halt in sorted(halts.items(), key=lambda entry: entry[0])
@@ -282,6 +316,10 @@ class SlotReader:
         gone = set(self._halted_before()) - set(halts)
         rows += [[tp.topic, tp.partition, "", "", False] for tp in sorted(gone)]
         now: dict[str, Any] = {"errors": dict(self._fetcher.errors), "halts": rows}
+        gaps = [[gap_document(gap), *astuple(mark)] for gap, mark in self._losses.take_gaps()]
+        if gaps:
+            self._noted = now
+            return {**now, "gaps": gaps}
         if now == self._noted or not (now["errors"] or now["halts"]):
             return None
         self._noted = now
@@ -296,24 +334,6 @@ class SlotReader:
             return FLUSH
         return build_row([], memoryview(b""), [], notes)
 
-    def _explained_halts(self) -> dict[TopicPartition, Halt]:
-        """The fetcher's halts; lost offsets with the figures that only a second look gives."""
-        halts = self._fetcher.halts
-        lost = [
-            tp
-            for tp, halt in halts.items()
-            if halt.code == error_name(OFFSET_OUT_OF_RANGE) and tp not in self._halted_before()
-        ]
-        if lost:
-            earliest = self._routes.list_offsets(lost, EARLIEST, read_committed=False)
-            latest = self._routes.list_offsets(lost, LATEST, read_committed=False)
-            for tp in lost:
-                reason = _lost_reason(tp, self._fetcher.position(tp), earliest, latest)
-                halts[tp] = Halt(halts[tp].code, reason)
-                self._fetcher.halt(tp, halts[tp])
-                log.error("flow %s: %s", self.flow.name, reason)
-        return halts
-
 
 def _out(row: Any) -> Iterator[Any]:
     """``row``, and whatever it takes for it to leave at once."""
@@ -323,21 +343,10 @@ def _out(row: Any) -> Iterator[Any]:
         yield FLUSH
 
 
-def _lost_reason(
-    tp: TopicPartition,
-    position: int,
-    earliest: dict[TopicPartition, int],
-    latest: dict[TopicPartition, int],
-) -> str:
-    start, end = earliest.get(tp, -1), latest.get(tp, -1)
-    if position < start:
-        return (
-            f"source offsets {position} to {start - 1} of {tp} ({start - position} offsets) were "
-            "deleted before they were mirrored"
-        )
+def _no_position(tp: TopicPartition) -> str:
     return (
-        f"offset {position} of {tp} is not in the source's log (it holds {start} to {end - 1}): "
-        "the topic was truncated or re-created"
+        f"no position is known for {tp}, and auto.offset.reset=none forbids to choose one: set it "
+        "to earliest or latest"
     )
 
 
@@ -352,8 +361,5 @@ def _chunk(plan: SourcePartition, fetch_offset: int, chosen: Any) -> Chunk:
         chosen.timestamp_ms_max,
         0,
         chosen.byte_count,
+        chosen.leader_epoch,
     )
-
-
-def _empty_chunk(plan: SourcePartition, position: int) -> Chunk:
-    return Chunk(plan.topic, plan.partition, plan.remote_topic, position, position, 0, -1, 0, 0)
