@@ -3,6 +3,8 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+# Tests wait for brokers far more than they compute; a file's tests share its clusters.
+TEST_WORKERS ?= 3
 
 .PHONY: demo test lint bench docs install lock clean
 
@@ -10,7 +12,7 @@ demo: $(STAMP)
 	$(BIN)/sparkmirror demo $(ARGS)
 
 test: $(STAMP)
-	$(BIN)/python -m pytest $(ARGS)
+	$(BIN)/python -m pytest -n $(TEST_WORKERS) --dist loadfile $(ARGS)
 
 lint: $(STAMP)
 	$(BIN)/ruff check .

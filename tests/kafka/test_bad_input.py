@@ -110,7 +110,7 @@ def test_a_missing_java_is_told_when_spark_has_to_start(
     assert "pip install 'sparkmirror[java]'" in told
 
 
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(300)
 def test_a_topic_that_vanishes_while_it_is_mirrored(
     cluster_a: KafkaCluster, cluster_b: KafkaCluster, tmp_path: Path
 ) -> None:
@@ -144,7 +144,7 @@ def test_a_topic_that_vanishes_while_it_is_mirrored(
     assert len(consume_all(cluster_b, f"A.{name}.gone")) == 20
 
 
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(300)
 def test_a_target_that_forbids_a_topic_and_has_another_one_too_small(
     cluster_a: KafkaCluster, guarded: KafkaCluster, tmp_path: Path
 ) -> None:

@@ -109,6 +109,22 @@ def test_a_broker_is_killed_and_comes_back(source, target, topic_name, side):
         assert "CONNECTION_LOST" in slot.errors()
 
 
+@pytest.mark.parametrize("side", ["source", "target"])
+def test_a_rolling_restart_under_load(source, target, topic_name, side):
+    """One broker after the other stops in order and comes back, as in an upgrade."""
+    topic = _topic(source, topic_name)
+    with SlotRun(source, target, topic, PARTITIONS) as slot:
+        hit = source if side == "source" else target
+        with Load(source.kafka, topic, PARTITIONS) as load:
+            load.wait_for(100)
+            for number in hit.kafka.node_ids:
+                hit.kafka.restart(number)
+                wait_in_sync(hit.kafka)
+                load.wait_for(100)
+        _checked(slot, load)
+        assert slot.errors(), "nothing failed: the brokers were not restarted"
+
+
 def test_a_frozen_broker_does_not_stop_the_other_partitions(source, target, topic_name):
     """Its port still takes connections, so only time tells that nobody is there.
 

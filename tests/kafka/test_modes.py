@@ -51,7 +51,7 @@ def _committed(cluster: KafkaCluster, group: str, topic: str, partitions: int) -
         consumer.close()
 
 
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(300)
 def test_continuous_drain_restart_and_discovery(
     cluster_a: KafkaCluster, cluster_b: KafkaCluster, tmp_path: Path
 ) -> None:
@@ -94,7 +94,7 @@ def test_continuous_drain_restart_and_discovery(
     assert len(consume_all(cluster_b, f"A.{name}.one")) == 650
 
 
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(300)
 def test_killed_worker_and_second_signal_lose_nothing(
     cluster_a: KafkaCluster, cluster_b: KafkaCluster, tmp_path: Path
 ) -> None:
@@ -148,7 +148,7 @@ def _values(cluster: KafkaCluster, topic: str) -> set[bytes | None]:
     return {record.value for record in consume_all(cluster, topic)}
 
 
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(300)
 def test_both_directions_make_no_loop(
     cluster_a: KafkaCluster, cluster_b: KafkaCluster, tmp_path: Path
 ) -> None:
@@ -168,7 +168,7 @@ def test_both_directions_make_no_loop(
     assert mine == {name, f"A.{name}", f"B.{name}"}
 
 
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(300)
 def test_positions_come_back_from_the_offset_storage_topic_alone(
     cluster_a: KafkaCluster, cluster_b: KafkaCluster, tmp_path: Path
 ) -> None:
@@ -243,7 +243,7 @@ def _check_drained(
         assert len(head) == position
 
 
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(300)
 def test_a_terminal_that_closes_drains_in_order(
     cluster_a: KafkaCluster, cluster_b: KafkaCluster, tmp_path: Path
 ) -> None:
@@ -275,7 +275,7 @@ def test_a_terminal_that_closes_drains_in_order(
     assert gone
 
 
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(300)
 def test_connect_mirror_maker_serves_the_named_clusters_only(
     cluster_a: KafkaCluster, cluster_b: KafkaCluster, tmp_path: Path
 ) -> None:
@@ -318,7 +318,7 @@ def test_connect_mirror_maker_serves_the_named_clusters_only(
     assert "Traceback" not in nobody.text()
 
 
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(300)
 def test_kafka_mirror_maker_flags_exit_codes_and_signals(
     cluster_a: KafkaCluster, cluster_b: KafkaCluster, tmp_path: Path
 ) -> None:

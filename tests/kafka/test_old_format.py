@@ -13,7 +13,7 @@ from tests.kafka.mirror_process import MirrorProcess, write_mm2
 from tests.kafka.support import Sent, consume_all, contents, create_topic, produce
 
 
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(300)
 def test_magic_0_and_1_are_converted(
     new_cluster: Callable[..., KafkaCluster], cluster_b: KafkaCluster, tmp_path: Path
 ) -> None:

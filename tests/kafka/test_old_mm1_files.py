@@ -55,7 +55,7 @@ def test_a_zookeeper_that_is_away() -> None:
     assert time.monotonic() - started < 15
 
 
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(300)
 def test_a_mirror_goes_on_where_old_consumers_stopped_and_reads_two_sources(
     old: KafkaCluster,
     cluster_a: KafkaCluster,
@@ -127,7 +127,7 @@ def _committed(
         client.close()
 
 
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(300)
 def test_two_mirrors_with_files_of_mirrormaker_1_share_a_target(
     new_cluster: Callable[..., KafkaCluster],
     cluster_a: KafkaCluster,

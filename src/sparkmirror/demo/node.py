@@ -91,12 +91,18 @@ class Node:
             "kafka.Kafka",
             str(self.properties),
             heap=heap,
-            flags=flags,
+            # Libraries that Kafka unpacks stay behind when a broker is killed.
+            flags=(*flags, f"-Djava.io.tmpdir={self._temporary_directory()}"),
             log_level="info",
             record_archive=self.recording,
         )
         with self.log.open("ab") as log:
             self.process = spawn(command, output=log)
+
+    def _temporary_directory(self) -> Path:
+        directory = self.properties.parent / "tmp"
+        directory.mkdir(exist_ok=True)
+        return directory
 
     def ready(self, others: frozenset[int]) -> bool:
         """Whether the broker answers and knows all of ``others`` to be alive."""

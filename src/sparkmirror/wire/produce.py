@@ -3,11 +3,13 @@
 `Producer` is a state machine without threads, driven by `pump`. Rules that it keeps:
 
 * one batch per partition per request, as brokers insist; several partitions share a request;
-* at most ``in_flight_requests_max`` requests per broker, whose batches carry consecutive
-  sequences, so that a broker can tell a repeat from a loss;
+* at most ``in_flight_requests_max`` requests per broker; a partition's batches carry consecutive
+  sequences and are on their way to one broker at a time (`produce_queue` says why);
 * a partition whose batch fails in a way that a retry mends is *recovering*: nothing new is sent
   for it until every answer for it is in, then all unacknowledged batches go again, oldest first,
   with the sequences they had;
+* a new producer id is for the partition that needs it alone, so that no batch in doubt elsewhere
+  loses its sequence;
 * a batch that is too large for the topic is cut in two, as Java's producer does;
 * what a retry cannot mend halts the partition: its batches are dropped, its position stays.
 
@@ -23,15 +25,14 @@ import struct
 import time
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from kafka.protocol.producer.transaction import InitProducerIdRequest
 
 from sparkmirror.errors import BatchError, ClusterError, PartitionError
 from sparkmirror.model import Halt, ProduceSettings, TopicPartition
-from sparkmirror.wire.batch import record_count, stamp
+from sparkmirror.wire.batch import record_count
 from sparkmirror.wire.connection import Connection, ConnectionLost
-from sparkmirror.wire.cut import cut_batch
 from sparkmirror.wire.kafka_codes import (
     DUPLICATE_SEQUENCE_NUMBER,
     INVALID_PRODUCER_EPOCH,
@@ -54,13 +55,13 @@ from sparkmirror.wire.produce_frames import (
     parse_answer,
     request_parts,
 )
+from sparkmirror.wire.produce_queue import NO_IDENTITY, Identity, PartitionQueue, QueuedBatch
 from sparkmirror.wire.routes import Routes
 
 __all__ = ["Acknowledged", "Producer"]
 
 log = logging.getLogger(__name__)
 
-SEQUENCE_MODULO = 1 << 31
 _BROKER_TIMEOUT_MS = 30_000
 # A partition that the reachable target refuses for so long is set aside when the slot's other
 # partitions wait behind it.
@@ -69,36 +70,12 @@ _THROTTLE_LOG_S = 60.0
 
 
 @dataclass(slots=True, eq=False)
-class _Item:
-    """One batch on its way. ``token`` is handed back with its acknowledgement."""
-
-    batch: memoryview
-    records: int
-    token: object
-    sequence: int = -1
-    header: bytes | None = None
-
-
-@dataclass(slots=True, eq=False)
-class _Partition:
-    tp: TopicPartition
-    pending: deque[_Item] = field(default_factory=deque)
-    in_flight: deque[_Item] = field(default_factory=deque)
-    next_sequence: int = 0
-    recovering: bool = False
-    retry_at: float = 0.0
-    failing_since: float | None = None
-    failures: int = 0
-    halt: Halt | None = None
-
-
-@dataclass(slots=True, eq=False)
 class _Request:
     correlation: int
     version: int
     sent_at: float
     deadline: float
-    items: list[tuple[_Partition, _Item]]
+    items: list[tuple[PartitionQueue, QueuedBatch]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,13 +110,13 @@ class Producer:
         self.impatient = False
         """Whether batches that fail hold others up: then their partition is halted after 30 s."""
         self._clock = clock
-        self._partitions: dict[TopicPartition, _Partition] = {}
-        self._busy: dict[TopicPartition, _Partition] = {}
+        self._partitions: dict[TopicPartition, PartitionQueue] = {}
+        self._busy: dict[TopicPartition, PartitionQueue] = {}
         self._requests: dict[Connection, deque[_Request]] = {}
         self._not_before: dict[Connection, float] = {}
         self._throttle_log_at = float("-inf")
         self._acknowledged: list[Acknowledged] = []
-        self._identity: tuple[int, int] | None = None if settings.enable_idempotence else (-1, -1)
+        self._identity: Identity | None = None if settings.enable_idempotence else NO_IDENTITY
         self._identify_at = 0.0
         self._in_flight_max = settings.in_flight_requests_max if settings.enable_idempotence else 1
 
@@ -153,10 +130,10 @@ class Producer:
         """
         state = self._partitions.get(tp)
         if state is None:
-            state = self._partitions[tp] = _Partition(tp)
+            state = self._partitions[tp] = PartitionQueue(tp)
         if state.halt is not None:
             return
-        state.pending.append(_Item(batch, record_count(batch), token))
+        state.pending.append(QueuedBatch(batch, record_count(batch), token))
         self._busy[tp] = state
         self.bytes_waiting += len(batch)
 
@@ -199,18 +176,28 @@ class Producer:
         """Sockets on which answers are awaited."""
         return [connection.socket for connection, waiting in self._requests.items() if waiting]
 
-    def _identify(self) -> bool:
-        """Get a producer id; False when the cluster cannot give one now."""
-        if self._identity is not None:
+    def _identified(self, state: PartitionQueue) -> bool:
+        """Whether ``state`` has a producer id to send under; gives it one where it can."""
+        if state.identity is not None and not state.renew:
             return True
-        if self._clock() < self._identify_at:
+        used_up = None if state.identity == NO_IDENTITY else state.identity
+        if self._identity in (None, used_up):
+            self._identity = self._new_identity() or self._identity
+        if self._identity is None or self._identity == used_up:
             return False
+        state.adopt(self._identity)
+        return True
+
+    def _new_identity(self) -> Identity | None:
+        """A producer id from the cluster; None when it cannot give one now."""
+        if self._clock() < self._identify_at:
+            return None
         self._identify_at = self._clock() + self.routes.client.retry_backoff_ms / 1000
         try:
             connection = self.routes.any_connection()
         except ClusterError as error:
             log.warning("%s", error)
-            return False
+            return None
         try:
             response = connection.request(
                 InitProducerIdRequest(
@@ -223,7 +210,7 @@ class Producer:
             )
         except ConnectionLost as error:
             log.warning("producer id from cluster %s: %s", self.routes.client.alias, error)
-            return False
+            return None
         finally:
             connection.close()
         if response.error_code:
@@ -235,11 +222,8 @@ class Producer:
                     where=f"cluster {self.routes.client.alias}",
                     do="Grant IdempotentWrite on the cluster or Write on a topic.",
                 )
-            return False
-        self._identity = (response.producer_id, response.producer_epoch)
-        for state in self._partitions.values():
-            state.next_sequence = 0
-        return True
+            return None
+        return (response.producer_id, response.producer_epoch)
 
     def _count(self, code: str) -> None:
         self.errors[code] = self.errors.get(code, 0) + 1
@@ -248,29 +232,30 @@ class Producer:
 
     def _send(self) -> None:
         self.blocked = False
-        if not self._busy or not self._identify():
+        if not self._busy:
             return
         now = self._clock()
         self.routes.refresh_if_due()
-        by_node: dict[int, list[_Partition]] = {}
+        by_node: dict[int, list[PartitionQueue]] = {}
         for state in self._busy.values():
             if not state.pending or state.retry_at > now:
                 continue
-            if state.recovering:
-                if state.in_flight:
-                    continue
+            if not state.in_flight:
                 state.recovering = False
+                if not self._identified(state):
+                    continue
             leader = self.routes.leaders.get(state.tp)
             if leader is None:
                 self.routes.add_topics([state.tp.topic])
                 self.routes.mark_stale()
                 self._retry(state, 5, now)
                 continue
-            by_node.setdefault(leader.node, []).append(state)
+            if state.may_send(leader.node):
+                by_node.setdefault(leader.node, []).append(state)
         for node, states in by_node.items():
             self._send_to(node, states, now)
 
-    def _send_to(self, node: int, states: list[_Partition], now: float) -> None:
+    def _send_to(self, node: int, states: list[PartitionQueue], now: float) -> None:
         connection = self.routes.connection(node)
         if connection is None:
             return
@@ -285,7 +270,7 @@ class Producer:
             except ConnectionLost as error:
                 self._lost(connection, error)
                 return
-            chosen: list[_Partition] = []
+            chosen: list[PartitionQueue] = []
             size = 0
             for state in states:
                 batch_bytes = len(state.pending[0].batch)
@@ -294,35 +279,34 @@ class Producer:
                 chosen.append(state)
                 size += batch_bytes
             try:
-                self._send_request(connection, requests, chosen, now)
+                self._send_request(node, connection, requests, chosen, now)
             except ConnectionLost as error:
                 self._lost(connection, error)
                 return
             rest = states[len(chosen) :]
-            states = rest + [s for s in chosen if s.pending and not s.recovering]
+            states = rest + [state for state in chosen if state.may_send(node)]
         if states:
             self.blocked = True
 
     def _send_request(
         self,
+        node: int,
         connection: Connection,
         requests: deque[_Request],
-        states: list[_Partition],
+        states: list[PartitionQueue],
         now: float,
     ) -> None:
         version = connection.api_version(PRODUCE_KEY, PRODUCE_LOWEST, PRODUCE_HIGHEST, "Produce")
         correlation, head = connection.header(PRODUCE_KEY, version)
-        topics: dict[str, list[_Partition]] = {}
+        topics: dict[str, list[PartitionQueue]] = {}
         for state in states:
             topics.setdefault(state.tp.topic, []).append(state)
         batches: dict[str, list[StampedBatch]] = {}
-        items: list[tuple[_Partition, _Item]] = []
+        items: list[tuple[PartitionQueue, QueuedBatch]] = []
         for topic, members in topics.items():
             batches[topic] = stamped = []
             for state in members:
-                item = state.pending.popleft()
-                header = item.header or self._stamped(state, item)
-                state.in_flight.append(item)
+                item, header = state.take(node)
                 items.append((state, item))
                 stamped.append((state.tp.partition, header, item.batch))
         parts = request_parts(head, batches, acks=self.settings.acks, timeout_ms=_BROKER_TIMEOUT_MS)
@@ -335,21 +319,6 @@ class Producer:
         )
         requests.append(request)
         connection.send_frame(parts, sum(map(len, parts)))
-
-    def _stamped(self, state: _Partition, item: _Item) -> bytes:
-        assert self._identity is not None
-        producer_id, epoch = self._identity
-        if producer_id >= 0 and item.sequence < 0:
-            item.sequence = state.next_sequence
-            state.next_sequence = (state.next_sequence + item.records) % SEQUENCE_MODULO
-        item.header = stamp(
-            item.batch,
-            producer_id=producer_id,
-            producer_epoch=epoch,
-            base_sequence=item.sequence,
-            transactional=False,
-        )
-        return item.header
 
     # -- answers ---------------------------------------------------------------------------
 
@@ -383,11 +352,11 @@ class Producer:
 
     def _read_answer(self, connection: Connection) -> None:
         frame = connection.receive_frame()
-        request = self._requests[connection].popleft()
+        request = self._requests[connection][0]
         if answered_correlation(frame) != request.correlation:
-            self._requests[connection].appendleft(request)
             raise ConnectionLost("answer to another request")
         answers, throttle_ms = parse_answer(frame, request.version)
+        self._requests[connection].popleft()
         now = self._clock()
         if throttle_ms > 0:
             self._not_before[connection] = now + throttle_ms / 1000
@@ -410,25 +379,33 @@ class Producer:
             )
 
     def _settle(
-        self, state: _Partition, item: _Item, code: int, offset: int, reason: str, now: float
+        self,
+        state: PartitionQueue,
+        item: QueuedBatch,
+        code: int,
+        offset: int,
+        reason: str,
+        now: float,
     ) -> None:
         if code in (0, DUPLICATE_SEQUENCE_NUMBER):
-            state.in_flight.remove(item)
-            state.failing_since, state.failures = None, 0
+            state.acknowledge(item)
             self.bytes_waiting -= len(item.batch)
             self._acknowledged.append(Acknowledged(state.tp, item.token, offset, item.records))
-            if not state.pending and not state.in_flight:
+            if state.idle:
                 self._busy.pop(state.tp, None)
             return
-        self._requeue(state, item)
+        # A batch is also out of order when one before it failed; that is only an echo.
+        forgotten = code in (UNKNOWN_PRODUCER_ID, INVALID_PRODUCER_EPOCH) or (
+            code == OUT_OF_ORDER_SEQUENCE_NUMBER and state.is_oldest(item)
+        )
+        state.requeue(item)
         if code in (MESSAGE_TOO_LARGE, RECORD_LIST_TOO_LARGE) and item.records > 1:
             self._cut(state, item)
-        elif code in (UNKNOWN_PRODUCER_ID, INVALID_PRODUCER_EPOCH) or (
-            # While recovering it only echoes the batch before it that failed.
-            code == OUT_OF_ORDER_SEQUENCE_NUMBER and not state.recovering
-        ):
+        elif forgotten:
+            # The target no longer knows what it had under this producer id.
             self._count(error_name(code))
-            self._reset_identity()
+            state.renew = True
+            self._retry(state, code, now)
         elif code in RETRIABLE or code == OUT_OF_ORDER_SEQUENCE_NUMBER:
             if code in LEADERSHIP:
                 self.routes.mark_stale()
@@ -440,18 +417,7 @@ class Producer:
             self._halt(state, code, reason)
         state.recovering = True
 
-    def _requeue(self, state: _Partition, item: _Item) -> None:
-        """Back to the queue, in sequence order: answers come in the order of requests."""
-        state.in_flight.remove(item)
-        position = 0
-        for position, waiting in enumerate(state.pending):  # noqa: B007
-            if waiting.header is None or waiting.sequence > item.sequence:
-                break
-        else:
-            position = len(state.pending)
-        state.pending.insert(position, item)
-
-    def _retry(self, state: _Partition, code: int, now: float) -> None:
+    def _retry(self, state: PartitionQueue, code: int, now: float) -> None:
         low = self.routes.client.retry_backoff_ms / 1000
         high = self.routes.client.retry_backoff_ms_max / 1000
         state.retry_at = now + min(high, low * 2 ** min(state.failures, 10))
@@ -465,73 +431,21 @@ class Producer:
         if failing_s > (min(_STUCK_S_MAX, delivery_s) if self.impatient else delivery_s):
             self._halt(state, code, f"it has failed for {failing_s:.0f} s", retriable=True)
 
-    def _halt(self, state: _Partition, code: int, reason: str, *, retriable: bool = False) -> None:
+    def _halt(
+        self, state: PartitionQueue, code: int, reason: str, *, retriable: bool = False
+    ) -> None:
         name = error_name(code)
         detail = f": {reason}" if reason else ""
         text = f"the target refuses batches for {state.tp} ({name}){detail}"
         state.halt = Halt(name, text, retriable)
-        self._drop_pending(state)
-
-    def _drop_pending(self, state: _Partition) -> None:
-        for queue in (state.pending, state.in_flight):
-            self.bytes_waiting -= sum(len(item.batch) for item in queue)
-            queue.clear()
-        state.recovering = False
-        # The sequences of the dropped batches are gone with them, so the next ones need a gap-free
-        # start: that is what a new producer id gives.
+        self.bytes_waiting -= state.drop()
         self._busy.pop(state.tp, None)
-        self._reset_identity()
 
-    def _cut(self, state: _Partition, item: _Item) -> None:
+    def _cut(self, state: PartitionQueue, item: QueuedBatch) -> None:
         try:
-            halves = cut_batch(item.batch)
+            self.bytes_waiting += state.cut(item)
         except BatchError as error:
             self._halt(state, MESSAGE_TOO_LARGE, str(error))
-            return
-        index = state.pending.index(item)
-        del state.pending[index]
-        sequence = item.sequence
-        cut: list[_Item] = []
-        for number, half in enumerate(halves):
-            view = memoryview(half)
-            records = record_count(view)
-            token = item.token if number == len(halves) - 1 else None
-            cut.append(_Item(view, records, token, sequence))
-            if sequence >= 0:
-                sequence = (sequence + records) % SEQUENCE_MODULO
-        for part in reversed(cut):
-            # Stamped at once: an item with a header is one whose sequence is fixed.
-            self._stamped(state, part)
-            state.pending.insert(index, part)
-        self.bytes_waiting += sum(len(part.batch) for part in cut) - len(item.batch)
-
-    def _reset_identity(self) -> None:
-        """Start over with a new producer id; waits for nothing, all queues are re-stamped."""
-        if not self.settings.enable_idempotence or self._identity is None:
-            return
-        self._identity = None
-        for connection, requests in list(self._requests.items()):
-            if requests:
-                self._abandon(connection)
-        for state in self._partitions.values():
-            for item in state.pending:
-                item.header, item.sequence = None, -1
-            state.next_sequence = 0
-
-    def _abandon(self, connection: Connection) -> None:
-        """Read the answers that are still due, so that no batch is left in doubt."""
-        requests = self._requests[connection]
-        deadline = self._clock() + self.routes.client.request_timeout_ms / 1000
-        while requests and self._clock() < deadline:
-            if not connection.readable(max(0.0, deadline - self._clock())):
-                break
-            try:
-                self._read_answer(connection)
-            except (ConnectionLost, struct.error, UnicodeDecodeError) as error:
-                self._lost(connection, ConnectionLost(f"{error}"))
-                return
-        if requests:
-            self._lost(connection, ConnectionLost("no answer to Produce in time"))
 
     def _lost(self, connection: Connection, error: ConnectionLost) -> None:
         log.warning("producing to cluster %s: %s", self.routes.client.alias, error)
@@ -539,11 +453,11 @@ class Producer:
         requests = self._requests.pop(connection, deque())
         self._not_before.pop(connection, None)
         self.routes.drop(connection)
-        hit: dict[TopicPartition, _Partition] = {}
+        hit: dict[TopicPartition, PartitionQueue] = {}
         for request in requests:
             for state, item in request.items:
                 if item in state.in_flight:
-                    self._requeue(state, item)
+                    state.requeue(item)
                     state.recovering = True
                     hit[state.tp] = state
         now = self._clock()

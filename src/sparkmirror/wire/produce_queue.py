@@ -1,0 +1,163 @@
+"""The batches of one target partition, in the order of their sequence numbers.
+
+A broker takes the batches of one producer id and partition only in the order of their sequences,
+and knows the last five, which is how it tells a repeat from a loss. That holds as long as
+
+* a batch that may have arrived is sent again under the producer id and the sequence that it had;
+* batches on their way are on their way to one broker: a new leader that does not have the first
+  one yet would see a gap, or, when it knows nothing of the producer id, take the second one first;
+* under a new producer id one batch goes alone, for the same reason.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+
+from sparkmirror.model import Halt, TopicPartition
+from sparkmirror.wire.batch import record_count, stamp
+from sparkmirror.wire.cut import cut_batch
+
+__all__ = ["NO_IDENTITY", "SEQUENCE_MODULO", "Identity", "PartitionQueue", "QueuedBatch"]
+
+SEQUENCE_MODULO = 1 << 31
+
+Identity = tuple[int, int]
+"""(producer id, producer epoch)."""
+
+NO_IDENTITY: Identity = (-1, -1)
+"""What a producer without idempotence writes."""
+
+
+@dataclass(slots=True, eq=False)
+class QueuedBatch:
+    """One batch on its way. ``token`` is handed back with its acknowledgement.
+
+    ``start``: number of records before it under its partition's producer id, -1 before it was
+    first sent. ``header``: the stamped 61 bytes, from then on.
+    """
+
+    batch: memoryview
+    records: int
+    token: object
+    start: int = -1
+    header: bytes | None = None
+
+
+@dataclass(slots=True, eq=False)
+class PartitionQueue:
+    """What waits for one partition and what is on its way.
+
+    ``node``: the broker that the batches in flight went to. ``recovering``: a batch failed; wait
+    for all answers, then send again from the oldest. ``renew``: begin again under a new producer
+    id then. ``fresh``: nothing was acknowledged under this producer id yet.
+    """
+
+    tp: TopicPartition
+    pending: deque[QueuedBatch] = field(default_factory=deque)
+    in_flight: deque[QueuedBatch] = field(default_factory=deque)
+    identity: Identity | None = None
+    next_start: int = 0
+    node: int = -1
+    recovering: bool = False
+    renew: bool = False
+    fresh: bool = True
+    retry_at: float = 0.0
+    failing_since: float | None = None
+    failures: int = 0
+    halt: Halt | None = None
+
+    @property
+    def idle(self) -> bool:
+        """True when nothing waits and nothing is on its way."""
+        return not self.pending and not self.in_flight
+
+    def may_send(self, node: int) -> bool:
+        """Whether the next batch may go to broker ``node`` now."""
+        if not self.pending:
+            return False
+        if not self.in_flight:
+            return True
+        return not self.recovering and not self.fresh and self.node == node
+
+    def adopt(self, identity: Identity) -> None:
+        """Go on under another producer id; nothing may be in flight."""
+        assert not self.in_flight
+        self.identity, self.next_start = identity, 0
+        self.renew = False
+        self.fresh = identity != NO_IDENTITY
+        for item in self.pending:
+            item.start, item.header = -1, None
+
+    def take(self, node: int) -> tuple[QueuedBatch, bytes]:
+        """The oldest waiting batch and its header; it is in flight to ``node`` from now on."""
+        item = self.pending.popleft()
+        header = item.header or self._stamp(item)
+        self.in_flight.append(item)
+        self.node = node
+        return item, header
+
+    def _stamp(self, item: QueuedBatch) -> bytes:
+        assert self.identity is not None
+        producer_id, epoch = self.identity
+        if item.start < 0:
+            item.start = self.next_start
+            self.next_start += item.records
+        item.header = stamp(
+            item.batch,
+            producer_id=producer_id,
+            producer_epoch=epoch,
+            base_sequence=item.start % SEQUENCE_MODULO if producer_id >= 0 else -1,
+            transactional=False,
+        )
+        return item.header
+
+    def acknowledge(self, item: QueuedBatch) -> None:
+        """The target has ``item``."""
+        self.in_flight.remove(item)
+        self.fresh = False
+        self.failing_since, self.failures = None, 0
+
+    def is_oldest(self, item: QueuedBatch) -> bool:
+        """Whether no batch before ``item``, which is in flight, lacks its acknowledgement."""
+        if self.in_flight[0] is not item:
+            return False
+        return not self.pending or not 0 <= self.pending[0].start < item.start
+
+    def requeue(self, item: QueuedBatch) -> None:
+        """Put a batch that was in flight back to its place among those that wait."""
+        self.in_flight.remove(item)
+        position = 0
+        for waiting in self.pending:
+            if waiting.start < 0 or waiting.start > item.start:
+                break
+            position += 1
+        self.pending.insert(position, item)
+
+    def cut(self, item: QueuedBatch) -> int:
+        """Cut a waiting batch in two; by how many bytes the queue grew.
+
+        Both parts keep the sequences that the whole had. Raises `BatchError` when it cannot be
+        cut.
+        """
+        parts = [memoryview(half) for half in cut_batch(item.batch)]
+        index = self.pending.index(item)
+        del self.pending[index]
+        start = item.start
+        for number, batch in enumerate(parts):
+            last = number == len(parts) - 1
+            part = QueuedBatch(batch, record_count(batch), item.token if last else None, start)
+            if start >= 0:
+                self._stamp(part)
+                start += part.records
+            self.pending.insert(index + number, part)
+        return sum(map(len, parts)) - len(item.batch)
+
+    def drop(self) -> int:
+        """Forget all batches; how many bytes they had. Their sequences are gone with them."""
+        size = sum(len(item.batch) for item in (*self.pending, *self.in_flight))
+        self.pending.clear()
+        self.in_flight.clear()
+        self.recovering = False
+        self.renew = True
+        return size

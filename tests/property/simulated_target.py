@@ -1,0 +1,285 @@
+"""A target cluster in one thread whose every step a test decides.
+
+It keeps the rules that an idempotent producer meets on real brokers: the sequences of one producer
+id, the last five batches as the measure of a repeat, acknowledgement after replication, followers
+that may lack the newest batches when they become leader, requests that still arrive after their
+connection broke. What a broker does at a moment of its own choosing is a method here.
+"""
+
+from __future__ import annotations
+
+import itertools
+import socket
+import struct
+from collections import defaultdict, deque
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+
+from sparkmirror.model import ClusterClient, TopicPartition
+from sparkmirror.wire.batch import HEADER_BYTES
+from sparkmirror.wire.connection import ConnectionLost
+from sparkmirror.wire.cut import decode_batches
+from sparkmirror.wire.routes import Leader
+
+VERSION = 8
+OK, TOO_LARGE, NOT_LEADER, OUT_OF_ORDER = 0, 10, 6, 45
+_LAST_BATCHES = 5
+
+
+@dataclass(frozen=True)
+class Stored:
+    """One batch of a log."""
+
+    producer_id: int
+    sequence: int
+    values: tuple[int, ...]
+
+
+@dataclass(eq=False)
+class Waiting:
+    """A request that a broker has taken: outcomes per partition, None until it is decided."""
+
+    connection: SimConnection
+    correlation: int
+    outcomes: dict[TopicPartition, tuple[int, int] | None]
+
+
+@dataclass(eq=False)
+class SimPartition:
+    """The log of a partition's leader; the first ``replicated`` batches are with all replicas."""
+
+    leader: int
+    log: list[Stored] = field(default_factory=list)
+    replicated: int = 0
+    waiting: list[tuple[int, Waiting]] = field(default_factory=list)
+
+    @property
+    def values(self) -> list[int]:
+        return [value for batch in self.log for value in batch.values]
+
+
+class SimConnection:
+    """What `Producer` uses of a `Connection`."""
+
+    def __init__(self, node: int) -> None:
+        self.node = node
+        self.socket, self._far_end = socket.socketpair()
+        self.inbox: deque[tuple[int, dict[TopicPartition, bytes]]] = deque()
+        self.due: deque[Waiting] = deque()
+        self.lost = False
+        self._answers: deque[bytes] = deque()
+        self._correlation = itertools.count()
+
+    def api_version(self, _key: int, _lowest: int, _highest: int, _name: str) -> int:
+        return VERSION
+
+    def header(self, _key: int, _version: int) -> tuple[int, bytes]:
+        correlation = next(self._correlation)
+        return correlation, struct.pack(">i", correlation)
+
+    def ready_to_send(self, *, idle: bool) -> bool:
+        return True
+
+    def send_frame(self, parts: Sequence[bytes | memoryview], _size: int) -> None:
+        if self.lost:
+            raise ConnectionLost("broken")
+        self.inbox.append(_parse_request(b"".join(parts)))
+
+    def readable(self, _timeout_s: float = 0.0) -> bool:
+        return self.lost or bool(self._answers)
+
+    def receive_frame(self) -> memoryview:
+        if not self._answers:
+            raise ConnectionLost("broken")
+        self.socket.recv(1)
+        return memoryview(self._answers.popleft())
+
+    def answer(self, frame: bytes) -> None:
+        if not self.lost:
+            self._answers.append(frame)
+            self._far_end.send(b".")
+
+    def break_off(self) -> None:
+        """Answers that have not been read are gone; what was sent may still arrive."""
+        self.lost = True
+        self._answers.clear()
+        self._far_end.send(b"!")
+
+    def close(self) -> None:
+        self.lost = True
+        self.socket.close()
+        self._far_end.close()
+
+
+class SimTarget:
+    """Brokers, partitions, and the metadata that the producer has of them (`Routes`)."""
+
+    def __init__(self, nodes: int, partitions: Iterable[TopicPartition]) -> None:
+        self.partitions = {tp: SimPartition(n % nodes) for n, tp in enumerate(partitions)}
+        self.client = ClusterClient("T", ("t:9092",), "test", retry_backoff_ms=1)
+        self.reachable = True
+        self.leaders: dict[TopicPartition, Leader] = {}
+        self.batches_max_records = 1_000
+        self._stale = True
+        self._connections: dict[int, SimConnection] = {}
+        self._broken: list[SimConnection] = []
+        self._producer_ids = itertools.count(1_000)
+        self.refresh()
+
+    # -- Routes ----------------------------------------------------------------------------
+
+    def connection(self, node: int) -> SimConnection:
+        return self._connections.setdefault(node, SimConnection(node))
+
+    def any_connection(self) -> SimpleNamespace:
+        def request(_message: object, *, highest: int) -> SimpleNamespace:
+            number = next(self._producer_ids)
+            return SimpleNamespace(error_code=0, producer_id=number, producer_epoch=0)
+
+        return SimpleNamespace(request=request, close=lambda: None)
+
+    def refresh_if_due(self) -> bool:
+        if self._stale:
+            self.refresh()
+        return True
+
+    def refresh(self) -> None:
+        self.leaders = {tp: Leader(one.leader, 0) for tp, one in self.partitions.items()}
+        self._stale = False
+
+    def mark_stale(self) -> None:
+        self._stale = True
+
+    def add_topics(self, _topics: Iterable[str]) -> None:
+        self._stale = True
+
+    def drop(self, connection: SimConnection) -> None:
+        connection.lost = True
+        if self._connections.get(connection.node) is connection:
+            del self._connections[connection.node]
+        self._broken.append(connection)
+
+    def close(self) -> None:
+        for connection in [*self._connections.values(), *self._broken]:
+            connection.close()
+
+    # -- what brokers do -------------------------------------------------------------------
+
+    def take(self, node: int) -> bool:
+        """Broker ``node`` takes the next request off its connections; False when there is none."""
+        connections = [one for one in self._broken if one.node == node]
+        if node in self._connections:
+            connections.append(self._connections[node])
+        for connection in connections:
+            if connection.inbox:
+                correlation, batches = connection.inbox.popleft()
+                waiting = Waiting(connection, correlation, dict.fromkeys(batches))
+                connection.due.append(waiting)
+                for tp, batch in batches.items():
+                    self._append(node, tp, batch, waiting)
+                self._answer(connection)
+                return True
+        return False
+
+    def _append(self, node: int, tp: TopicPartition, batch: bytes, waiting: Waiting) -> None:
+        one = self.partitions[tp]
+        stored = _read(batch)
+        if one.leader != node:
+            waiting.outcomes[tp] = (NOT_LEADER, -1)
+        elif len(stored.values) > self.batches_max_records:
+            waiting.outcomes[tp] = (TOO_LARGE, -1)
+        else:
+            known = [
+                (index, old)
+                for index, old in enumerate(one.log)
+                if old.producer_id == stored.producer_id
+            ]
+            repeat = [index for index, old in known[-_LAST_BATCHES:] if old == stored]
+            if repeat:
+                index = repeat[0]
+            elif known and known[-1][1].sequence + len(known[-1][1].values) != stored.sequence:
+                waiting.outcomes[tp] = (OUT_OF_ORDER, -1)
+                return
+            else:
+                index = len(one.log)
+                one.log.append(stored)
+            one.waiting.append((index, waiting))
+
+    def replicate(self, tp: TopicPartition) -> None:
+        """The followers have caught up: what waits is acknowledged."""
+        one = self.partitions[tp]
+        one.replicated = len(one.log)
+        for index, waiting in one.waiting:
+            before = sum(len(batch.values) for batch in one.log[:index])
+            waiting.outcomes[tp] = (OK, before)
+        self._decided(one)
+
+    def move(self, tp: TopicPartition, node: int, keep: int) -> None:
+        """Another leader, which has ``keep`` of the batches that are not acknowledged yet."""
+        one = self.partitions[tp]
+        if node == one.leader:
+            return
+        one.leader = node
+        del one.log[one.replicated + keep :]
+        one.replicated = len(one.log)
+        for _, waiting in one.waiting:
+            waiting.outcomes[tp] = (NOT_LEADER, -1)
+        self._decided(one)
+
+    def cut(self, node: int) -> None:
+        """The connection to a broker breaks."""
+        if node in self._connections and not self._connections[node].lost:
+            self._connections[node].break_off()
+
+    def _decided(self, one: SimPartition) -> None:
+        waiting, one.waiting = one.waiting, []
+        for connection in {id(each.connection): each.connection for _, each in waiting}.values():
+            self._answer(connection)
+
+    def _answer(self, connection: SimConnection) -> None:
+        """Answers leave in the order of the requests, as soon as everything in them is decided."""
+        while connection.due and None not in connection.due[0].outcomes.values():
+            waiting = connection.due.popleft()
+            connection.answer(_answer_frame(waiting))
+
+
+def _parse_request(frame: bytes) -> tuple[int, dict[TopicPartition, bytes]]:
+    (correlation,) = struct.unpack_from(">i", frame)
+    batches: dict[TopicPartition, bytes] = {}
+    _, _, _, topics = struct.unpack_from(">hhii", frame, 4)
+    position = 16
+    for _ in range(topics):
+        (size,) = struct.unpack_from(">h", frame, position)
+        topic = frame[position + 2 : position + 2 + size].decode()
+        (count,) = struct.unpack_from(">i", frame, position + 2 + size)
+        position += 6 + size
+        for _ in range(count):
+            number, length = struct.unpack_from(">ii", frame, position)
+            tp = TopicPartition(topic, number)
+            assert tp not in batches, "brokers take one batch per partition and request"
+            batches[tp] = frame[position + 8 : position + 8 + length]
+            position += 8 + length
+    assert position == len(frame)
+    return correlation, batches
+
+
+def _read(batch: bytes) -> Stored:
+    producer_id, _, sequence = struct.unpack_from(">qhi", batch, HEADER_BYTES - 18)
+    values = tuple(int(record.value or b"") for record in decode_batches(memoryview(batch)))
+    return Stored(producer_id, sequence, values)
+
+
+def _answer_frame(waiting: Waiting) -> bytes:
+    topics: dict[str, list[tuple[int, int, int]]] = defaultdict(list)
+    for tp, outcome in waiting.outcomes.items():
+        assert outcome is not None
+        topics[tp.topic].append((tp.partition, *outcome))
+    frame = struct.pack(">ii", waiting.correlation, len(topics))
+    for topic, parts in topics.items():
+        name = topic.encode()
+        frame += struct.pack(">h", len(name)) + name + struct.pack(">i", len(parts))
+        for number, code, offset in parts:
+            frame += struct.pack(">ihqqq", number, code, offset, -1, 0)
+            frame += struct.pack(">ih", 0, -1)
+    return frame + struct.pack(">i", 0)
