@@ -21,6 +21,7 @@ __all__ = [
     "IdentityReplicationPolicy",
     "ReplicationPolicy",
     "TopicFilter",
+    "dead_letter_topic",
     "is_cycle",
     "make_policy",
     "policy_kind",
@@ -290,8 +291,13 @@ class FlowTopics:
         return self.policy.format_remote_topic(self._flow.source.alias, topic)
 
 
+def dead_letter_topic(remote_topic: str) -> str:
+    """Where records go that the target refuses for ``remote_topic``."""
+    return f"{remote_topic}.dead-letter"
+
+
 class FaultPolicy:
-    """What becomes of a topic's partitions when its data is lost (`FaultSettings`).
+    """What becomes of a topic's partitions when its data is lost or refused (`FaultSettings`).
 
     A topic that several lists name gets the most careful of their choices.
     """
@@ -302,10 +308,20 @@ class FaultPolicy:
             ("record-and-continue", faults.source_loss_continue),
             otherwise=faults.source_loss,
         )
+        self._bad_record = _choices(
+            ("pause", faults.bad_record_pause),
+            ("dead-letter", faults.bad_record_dead_letter),
+            ("skip", faults.bad_record_skip),
+            otherwise=faults.bad_record,
+        )
 
     def source_loss(self, topic: str) -> str:
         """``fail`` or ``record-and-continue`` for source topic ``topic``."""
         return _choose(self._source_loss, topic)
+
+    def bad_record(self, topic: str) -> str:
+        """``pause``, ``dead-letter`` or ``skip`` for source topic ``topic``."""
+        return _choose(self._bad_record, topic)
 
 
 _Choices = tuple[tuple[str, TopicFilter], ...]

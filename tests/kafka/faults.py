@@ -430,13 +430,14 @@ class SlotRun:
         ):
             if not again:
                 create_topic(target.kafka, name, count, replication=replication, config=config)
+        self.partitions = tuple(
+            SourcePartition(topic, number, self.remote) for number in range(partitions)
+        )
         self._plan = SlotPlan(
             slot=0,
             epoch=0,
             run_id=self._run_id,
-            partitions=tuple(
-                SourcePartition(topic, number, self.remote) for number in range(partitions)
-            ),
+            partitions=self.partitions,
             ends=None,
             control_offset=0,
         )

@@ -194,11 +194,15 @@ def _idempotence(conf: Mapping[str, Entry], reader: Reader, acks: int, in_flight
 
 def fault_settings(own: Reader) -> FaultSettings:
     """What becomes of partitions in trouble; ``own`` reads sparkmirror's own keys."""
-    loss = "sparkmirror.on.source.loss"
+    loss, refusal = "sparkmirror.on.source.loss", "sparkmirror.on.bad.record"
     return FaultSettings(
         source_loss=own.text(loss),
         source_loss_fail=own.elements(f"{loss}.fail.topics"),
         source_loss_continue=own.elements(f"{loss}.record-and-continue.topics"),
+        bad_record=own.text(refusal),
+        bad_record_pause=own.elements(f"{refusal}.pause.topics"),
+        bad_record_skip=own.elements(f"{refusal}.skip.topics"),
+        bad_record_dead_letter=own.elements(f"{refusal}.dead-letter.topics"),
     )
 
 

@@ -1,18 +1,20 @@
-"""Settings rows: what becomes of a partition whose data is lost at the source."""
+"""Settings rows: what becomes of a partition whose data is lost at the source or refused."""
 
 from __future__ import annotations
 
 from sparkmirror.config.setting import Scope, Setting, Type
 from sparkmirror.model import FaultSettings
 
-__all__ = ["FAULT_ROWS", "LOSS_CHOICES"]
+__all__ = ["FAULT_ROWS", "LOSS_CHOICES", "REFUSAL_CHOICES"]
 
 _F = FaultSettings()
 
 # The most careful choice first: it wins where several lists name a topic.
 LOSS_CHOICES = ("fail", "record-and-continue")
+REFUSAL_CHOICES = ("pause", "dead-letter", "skip")
 
 _LOSS = "sparkmirror.on.source.loss"
+_REFUSAL = "sparkmirror.on.bad.record"
 
 FAULT_ROWS = (
     Setting(
@@ -30,5 +32,21 @@ FAULT_ROWS = (
             (Scope.SPARKMIRROR,), regexes=True,
         )
         for choice in LOSS_CHOICES
+    ),
+    Setting(
+        _REFUSAL, Type.STRING, _F.bad_record,
+        "When the target refuses a record (too large, timestamp, null key on a compacted topic): "
+        "`pause` stops the partition and tries again, `skip` leaves the record out, `dead-letter` "
+        "writes it to `<remote topic>.dead-letter`. What is left out gets a gap record.",
+        (Scope.SPARKMIRROR,), choices=REFUSAL_CHOICES,
+    ),
+    *(
+        Setting(
+            f"{_REFUSAL}.{choice}.topics", Type.LIST, "",
+            f"Source topics (Java regexes) for which it is `{choice}`, whatever `{_REFUSAL}` says; "
+            "the more careful choice wins where several lists name a topic.",
+            (Scope.SPARKMIRROR,), regexes=True,
+        )
+        for choice in REFUSAL_CHOICES
     ),
 )  # fmt: skip

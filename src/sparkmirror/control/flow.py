@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
+from sparkmirror.control.dead_letters import create_dead_letter_topics
 from sparkmirror.control.gaps import GapTeller
 from sparkmirror.control.internal import create_internal_topics, offset_storage_topic
 from sparkmirror.control.positions import check_group_is_free, seed_positions
@@ -84,6 +85,7 @@ class FlowControl:
         self._progress: dict[int, SlotProgress] = {}
         self._skipped = 0
         self._halts_told: dict[TopicPartition, str] = {}
+        self._said: set[str] = set()
         self._gaps = GapTeller(self.target, settings, say, since_ms=now_ms())
 
     def _cluster(self, settings: FlowSettings, role: str) -> Cluster:
@@ -169,7 +171,16 @@ class FlowControl:
         if errors and not assignment.partitions and not self._version:
             raise next(iter(errors.values()))  # nothing at all can start: say why and stop
         self._tell_halts(assignment)
+        for line in create_dead_letter_topics(
+            self.target_admin, assignment.partitions, self.settings
+        ):
+            self._say_once(line)
         return assignment
+
+    def _say_once(self, line: str) -> None:
+        if line not in self._said:
+            self._said.add(line)
+            self._say(line)
 
     def _tell_halts(self, assignment: Assignment) -> None:
         """One notice per topic and reason, not one per partition and round."""

@@ -118,6 +118,8 @@ class LossWatch:
         self.marks: dict[TopicPartition, Mark] = {}
         self.gaps: list[tuple[Gap, Mark]] = []
         """What was found since the sink was last told, with the mark of the position after it."""
+        self.passed: set[TopicPartition] = set()
+        """Partitions that went past a gap: on which side a position is, only the sink knows."""
         self._remote = {p.source: p.remote_topic for p in partitions}
         self._routes = routes
         self._errors = errors
@@ -199,6 +201,7 @@ class LossWatch:
         if loss.kind is GapKind.RECREATED:
             self._left.setdefault(tp, set()).add(self.marks[tp].topic_id)
             self._left[tp].discard(now.topic_id)
+        self.passed.add(tp)
         # The records before the new position are not the ones that were mirrored last.
         self.marks[tp] = replace(now, leader_epoch=-1)
         self.gaps.append((gap, self.marks[tp]))

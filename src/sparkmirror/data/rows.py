@@ -174,4 +174,7 @@ def read_row(batch: pa.RecordBatch, row: int) -> tuple[list[Chunk], memoryview, 
     notes: dict[str, Any] = json.loads(head.as_py())
     chunks = [Chunk(*entry) for entry in notes.pop("chunks")]
     records = batch.column(1)[row].as_buffer()
-    return chunks, memoryview(records) if records is not None else memoryview(b""), notes
+    if records is None:
+        return chunks, memoryview(b""), notes
+    # Arrow's views are of signed bytes.
+    return chunks, memoryview(records).cast("B"), notes

@@ -11,11 +11,12 @@ import os
 import select
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from sparkmirror.data import outlet
+from sparkmirror.data.refusals import RefusedRecords
 from sparkmirror.data.rows import Chunk, read_row
 from sparkmirror.data.shared import FRAMES, FrameReader
 from sparkmirror.errors import MirrorError, Unreachable
@@ -67,7 +68,11 @@ class SlotSummary:
 
 @dataclass(slots=True, eq=False)
 class _Pending:
-    """One chunk whose batches are on their way."""
+    """One chunk whose batches are on their way.
+
+    ``mark``: of the log that the position is in from here on, after a gap. ``beside``: where else
+    batches went that the position waits for.
+    """
 
     lane: _Lane
     next_offset: int
@@ -77,6 +82,22 @@ class _Pending:
     batches_left: int
     leader_epoch: int = -1
     mark: Mark | None = None
+    beside: set[TopicPartition] | None = None
+
+    @property
+    def source(self) -> TopicPartition:
+        """The source partition."""
+        return self.lane.source
+
+    @property
+    def target(self) -> TopicPartition:
+        """The remote partition."""
+        return self.lane.target
+
+    def wait_for(self, tp: TopicPartition) -> None:
+        """Wait for one more batch, which goes to ``tp``, beside the remote partition."""
+        self.batches_left += 1
+        self.beside = {*(self.beside or ()), tp}
 
 
 @dataclass(slots=True, eq=False)
@@ -97,9 +118,17 @@ class _Lane:
     bytes: int = 0
     halt: Halt | None = None
     source_halt: Halt | None = None
+    attempt: int = 0
+    blocked: tuple[TopicPartition, ...] = ()
     mark: Mark = Mark()  # noqa: RUF009  (frozen)
     marked: Mark | None = None
     queue: deque[_Pending] = field(default_factory=deque)
+
+    def waits_for(self) -> Iterator[TopicPartition]:
+        """The target partitions that this one cannot go on without at present."""
+        yield self.target
+        for pending in self.queue:
+            yield from pending.beside or ()
 
     def settle(self) -> None:
         """Move the position past what is acknowledged without a gap."""
@@ -132,8 +161,9 @@ class SlotSink:
         self._last_progress = 0.0
         self._reported: tuple[int, int, int] = (-1, -1, -1)
         self._positions = self._position_routes()
-        self._producer = _producer(flow)
-        self._producer.forget_halts()
+        self._producer = producer = _producer(flow)
+        producer.forget_halts()
+        producer.refusals = RefusedRecords(flow, self._append_beside, producer.errors)
         # The producer outlives the task; what it met before is in earlier reports.
         self._errors_before = dict(self._producer.errors)
 
@@ -229,12 +259,19 @@ class SlotSink:
             self._producer.routes.add_topics({lane.target.topic for lane in self._lanes.values()})
         if "errors" in notes:
             self._source_errors = notes["errors"]
+        for topic, partition, attempt in notes.get("tried", ()):
+            self._try_again(self._lanes[TopicPartition(topic, partition)], attempt)
         for document, *mark in notes.get("gaps", ()):
             self._note_gap(read_document(document), Mark(*mark))
         for topic, partition, code, reason, retriable in notes.get("halts", ()):
             found = self._lanes.get(TopicPartition(topic, partition))
             if found is not None:
                 found.source_halt = Halt(code, reason, retriable) if code else None
+
+    def _try_again(self, lane: _Lane, attempt: int) -> None:
+        """Take what comes from now on: the source has gone back to the lane's position."""
+        self._producer.forget_halts(lane.blocked)
+        lane.halt, lane.blocked, lane.attempt = None, (), attempt
 
     def _note_gap(self, gap: Gap, mark: Mark) -> None:
         """Write a gap down; the position moves past it when its record is acknowledged."""
@@ -243,7 +280,8 @@ class SlotSink:
         if gap.resumed_at is not None:
             if lane.halt is not None:
                 return  # found again when the partition is tried again
-            pending = _Pending(lane, gap.resumed_at, 0, 0, -1, 1, mark=mark)
+            pending = _Pending(lane, gap.resumed_at, 0, 0, -1, 0, mark=mark)
+            pending.wait_for(self._gaps)
             lane.queue.append(pending)
         self._append_record(self._gaps, *encode_gap(gap), pending)
 
@@ -307,13 +345,12 @@ class SlotSink:
         halts = self._producer.halts
         if halts:
             for lane in self._lanes.values():
-                halt = halts.get(lane.target)
-                if halt is None and any(pending.mark for pending in lane.queue):
-                    halt = halts.get(self._gaps)  # without its record no gap is passed
-                if halt is not None and lane.halt is None:
-                    lane.halt = halt
+                blocked = [tp for tp in lane.waits_for() if tp in halts]
+                if blocked and lane.halt is None:
+                    lane.blocked = tuple(blocked)
+                    lane.halt = replace(halts[blocked[0]], attempt=lane.attempt)
                     lane.queue.clear()
-                    log.error("%s", halt.reason)
+                    log.error("%s", lane.halt.reason)
 
     def _housekeep(self) -> None:
         now = time.monotonic()
@@ -366,13 +403,18 @@ class SlotSink:
         if self.slot < 0:
             return
         lanes = self._lanes.values()
+        failing = self._producer.failing
         records, size = sum(lane.records for lane in lanes), sum(lane.bytes for lane in lanes)
         errors = dict(self._source_errors)
         for code, count in self._producer.errors.items():
             new = count - self._errors_before.get(code, 0)
             if new:
                 errors[code] = errors.get(code, 0) + new
-        halted = sum(1 for lane in lanes if lane.halt or lane.source_halt)
+        halts = {
+            lane: lane.halt or lane.source_halt or _first(failing, lane.waits_for())
+            for lane in lanes
+        }
+        halted = sum(1 for halt in halts.values() if halt)
         state = (records, sum(errors.values()), halted)
         if state == self._reported and now - self._last_progress < _IDLE_PROGRESS_S:
             return
@@ -396,7 +438,7 @@ class SlotSink:
                     lane.timestamp_ms,
                     lane.records,
                     lane.bytes,
-                    lane.halt or lane.source_halt,
+                    halts[lane],
                 )
                 for lane in lanes
             ),
@@ -412,6 +454,11 @@ class SlotSink:
         record = Record(0, int(time.time() * 1000), key, value, ())
         self._producer.routes.add_topics([tp.topic])
         self._producer.append(tp, memoryview(encode_batch([record], codec=0)), token)
+
+    def _append_beside(self, tp: TopicPartition, batch: memoryview, token: object) -> None:
+        """Queue a batch that a chunk also waits for."""
+        self._producer.routes.add_topics([tp.topic])
+        self._producer.append(tp, batch, token)
 
     # -- the end of the epoch --------------------------------------------------------------
 
@@ -440,6 +487,12 @@ class SlotSink:
             partition = partition_for_key(key, self.flow.offset_storage_partitions)
             self._append_record(TopicPartition(topic, partition), key, value)
             lane.saved = lane.position
+
+
+def _first(
+    halts: Mapping[TopicPartition, Halt], partitions: Iterable[TopicPartition]
+) -> Halt | None:
+    return next((halts[tp] for tp in partitions if tp in halts), None) if halts else None
 
 
 def _producer(flow: FlowSettings) -> Producer:

@@ -18,6 +18,7 @@ from typing import Any
 from sparkmirror.data import outlet
 from sparkmirror.data.losses import LossWatch
 from sparkmirror.data.plan import SlotPlan
+from sparkmirror.data.retries import Retries
 from sparkmirror.data.rows import FLUSH, Chunk, build_row
 from sparkmirror.data.shared import Frames
 from sparkmirror.data.watch import ControlWatch
@@ -40,6 +41,7 @@ log = logging.getLogger(__name__)
 _TICK_S = 0.5
 _CORRUPT_RETRY_S = 1.0
 _CORRUPT_TRIES = 3
+_DAMAGED_RETRY_S, _DAMAGED_RETRY_S_MAX = 5.0, 60.0
 _JOIN_BELOW_BYTES = 4096
 _STARVED_S = 0.005
 # Between two looks at a log whose leader could not tell what becomes of the position.
@@ -73,6 +75,8 @@ class SlotReader:
             join_bytes=flow.produce.join_bytes,
             join_below_bytes=min(_JOIN_BELOW_BYTES, flow.produce.join_bytes),
         )
+        self._retries = Retries()
+        self._tried: list[list[Any]] = []
         self._corrupt: dict[TopicPartition, int] = {}
         self._committed: dict[TopicPartition, int] = {}
         self._marks_before: dict[TopicPartition, Mark] = {}
@@ -174,6 +178,7 @@ class SlotReader:
 
     def _stream(self, deadline: float) -> Iterator[Any]:
         while not self._over(deadline):
+            self._try_again()
             self._fetcher.send()
             if self._fetcher.held:
                 self._examine(self._fetcher.held)
@@ -221,10 +226,20 @@ class SlotReader:
         )
 
     def _obey(self) -> None:
-        """Stop fetching what the sink cannot write."""
-        for tp, halt in self._watch.halts.items():
-            if tp in self._by_source and tp not in self._fetcher.halts:
-                self._fetcher.halt(tp, Halt(halt.code, halt.reason))
+        """Stop fetching what the sink cannot write; `_try_again` goes on with it."""
+        for tp, progress in self._watch.stopped.items():
+            if tp in self._by_source and self._retries.stop(tp, progress) and progress.halt:
+                self._fetcher.halt(tp, replace(progress.halt, retriable=False))
+
+    def _try_again(self) -> None:
+        """Go back to the positions of partitions whose pause is over."""
+        if self._ends is not None:
+            return  # a bounded run ends with what stands still
+        for tp, attempt, position in self._retries.take_due():
+            if tp in self._losses.passed:
+                continue  # the next epoch reads the position, with the log that it is in
+            self._fetcher.assign(tp, position)
+            self._tried.append([tp.topic, tp.partition, attempt])
 
     # -- answers into rows -----------------------------------------------------------------
 
@@ -273,7 +288,11 @@ class SlotReader:
         self._fetcher.errors[error.code] = self._fetcher.errors.get(error.code, 0) + 1
         log.warning("%s: %s (try %d)", tp, error, tries)
         if tries >= _CORRUPT_TRIES:
-            self._fetcher.halt(tp, Halt(error.code, f"{tp} at the source: {error}"))
+            # Another replica may be sound, or the log is mended.
+            reason = f"{tp} at the source: {error}"
+            self._fetcher.halt(tp, Halt(error.code, reason, retriable=True))
+            pause_s = _DAMAGED_RETRY_S * 2 ** min(tries - _CORRUPT_TRIES, 10)
+            self._fetcher.retry_later(tp, min(_DAMAGED_RETRY_S_MAX, pause_s))
         else:
             self._fetcher.retry_later(tp, _CORRUPT_RETRY_S)
 
@@ -307,7 +326,7 @@ class SlotReader:
         return row.slice(0, 1)
 
     def _notes(self) -> dict[str, Any] | None:
-        """Gaps; halts and error counts, when they changed."""
+        """Gaps and new attempts; halts and error counts, when they changed."""
         halts = self._fetcher.halts
         rows: list[list[object]] = [
             [tp.topic, tp.partition, halt.code, halt.reason, halt.retriable]
@@ -317,9 +336,10 @@ class SlotReader:
         rows += [[tp.topic, tp.partition, "", "", False] for tp in sorted(gone)]
         now: dict[str, Any] = {"errors": dict(self._fetcher.errors), "halts": rows}
         gaps = [[gap_document(gap), *astuple(mark)] for gap, mark in self._losses.take_gaps()]
-        if gaps:
+        tried, self._tried = self._tried, []
+        if gaps or tried:
             self._noted = now
-            return {**now, "gaps": gaps}
+            return {**now, "gaps": gaps, "tried": tried}
         if now == self._noted or not (now["errors"] or now["halts"]):
             return None
         self._noted = now

@@ -5,7 +5,7 @@ from __future__ import annotations
 import select
 import time
 
-from sparkmirror.model import FetchSettings, FlowSettings, Halt, TopicPartition
+from sparkmirror.model import FetchSettings, FlowSettings, PartitionProgress, TopicPartition
 from sparkmirror.wire.cut import decode_batches
 from sparkmirror.wire.fetch import FetchedPartition, Fetcher
 from sparkmirror.wire.routes import EARLIEST, LATEST, Routes
@@ -41,7 +41,7 @@ class ControlWatch:
         self.slot = slot
         self.command: Command | None = None
         self.assignment: AssignmentDocument | None = None
-        self.halts: dict[TopicPartition, Halt] = {}
+        self.stopped: dict[TopicPartition, PartitionProgress] = {}
         topic = control_topic(flow)
         self._commands = TopicPartition(topic, COMMAND_PARTITION)
         self._progress = TopicPartition(topic, PROGRESS_PARTITION)
@@ -127,8 +127,8 @@ class ControlWatch:
         if tp == self._progress:
             progress = decode_progress(key, value)
             if progress and progress.flow == self.flow.name and progress.slot == self.slot:
-                self.halts = {
-                    TopicPartition(p.topic, p.partition): p.halt
+                self.stopped = {
+                    TopicPartition(p.topic, p.partition): p
                     for p in progress.partitions
                     if p.halt is not None
                 }

@@ -11,7 +11,9 @@
 * a new producer id is for the partition that needs it alone, so that no batch in doubt elsewhere
   loses its sequence;
 * a batch that is too large for the topic is cut in two, as Java's producer does;
-* what a retry cannot mend halts the partition: its batches are dropped, its position stays.
+* records that the target refuses are left out where the owner takes them over (`Refusals`); the
+  good ones of their batch go on in its place;
+* what else a retry cannot mend halts the partition: its batches are dropped, its position stays.
 
 `produce_frames` knows how requests and answers are laid out.
 """
@@ -24,8 +26,9 @@ import socket
 import struct
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 from kafka.protocol.producer.transaction import InitProducerIdRequest
 
@@ -33,6 +36,7 @@ from sparkmirror.errors import BatchError, ClusterError, PartitionError
 from sparkmirror.model import Halt, ProduceSettings, TopicPartition
 from sparkmirror.wire.batch import record_count
 from sparkmirror.wire.connection import Connection, ConnectionLost
+from sparkmirror.wire.cut import separate
 from sparkmirror.wire.kafka_codes import (
     DUPLICATE_SEQUENCE_NUMBER,
     INVALID_PRODUCER_EPOCH,
@@ -41,24 +45,28 @@ from sparkmirror.wire.kafka_codes import (
     NETWORK_EXCEPTION,
     OUT_OF_ORDER_SEQUENCE_NUMBER,
     RECORD_LIST_TOO_LARGE,
+    REFUSED,
     RETRIABLE,
     THROTTLED,
     UNKNOWN_PRODUCER_ID,
+    UNKNOWN_TOPIC_OR_PARTITION,
     error_name,
 )
 from sparkmirror.wire.produce_frames import (
     PRODUCE_HIGHEST,
     PRODUCE_KEY,
     PRODUCE_LOWEST,
+    Answer,
     StampedBatch,
     answered_correlation,
     parse_answer,
     request_parts,
 )
 from sparkmirror.wire.produce_queue import NO_IDENTITY, Identity, PartitionQueue, QueuedBatch
+from sparkmirror.wire.records import Record
 from sparkmirror.wire.routes import Routes
 
-__all__ = ["Acknowledged", "Producer"]
+__all__ = ["Acknowledged", "Producer", "Refusals"]
 
 log = logging.getLogger(__name__)
 
@@ -66,6 +74,8 @@ _BROKER_TIMEOUT_MS = 30_000
 # A partition that the reachable target refuses for so long is set aside when the slot's other
 # partitions wait behind it.
 _STUCK_S_MAX = 30.0
+# When it is told that a partition fails, though it is still tried.
+_FAILING_TOLD_S = 10.0
 _THROTTLE_LOG_S = 60.0
 
 
@@ -88,6 +98,16 @@ class Acknowledged:
     records: int
 
 
+class Refusals(Protocol):
+    """Takes over records that the target refuses. ``token`` is that of the batch they were in."""
+
+    def wanted(self, token: object) -> bool:
+        """Whether refused records are taken over; otherwise the partition is halted."""
+
+    def take(self, token: object, records: Sequence[Record], code: str, reason: str) -> None:
+        """Take over ``records``; may append batches for other partitions."""
+
+
 class Producer:
     """Writes raw record batches to one cluster. One owner, no threads.
 
@@ -107,6 +127,7 @@ class Producer:
         self.bytes_waiting = 0
         self.blocked = False
         """Whether batches wait only because enough requests are in flight: `pump` sends them."""
+        self.refusals: Refusals | None = None
         self.impatient = False
         """Whether batches that fail hold others up: then their partition is halted after 30 s."""
         self._clock = clock
@@ -133,7 +154,7 @@ class Producer:
             state = self._partitions[tp] = PartitionQueue(tp)
         if state.halt is not None:
             return
-        state.pending.append(QueuedBatch(batch, record_count(batch), token))
+        state.pending.append(QueuedBatch(batch, record_count(batch), token, whole=token))
         self._busy[tp] = state
         self.bytes_waiting += len(batch)
 
@@ -151,11 +172,27 @@ class Producer:
         """Partitions that the target refuses, and why."""
         return {tp: s.halt for tp, s in self._partitions.items() if s.halt is not None}
 
-    def forget_halts(self) -> None:
-        """Try halted partitions again from now on."""
-        for state in self._partitions.values():
-            state.halt = None
-            state.failing_since, state.failures = None, 0
+    @property
+    def failing(self) -> dict[TopicPartition, Halt]:
+        """Partitions that have failed for a while and are still tried, and why."""
+        since = self._clock() - _FAILING_TOLD_S
+        found = {}
+        for tp, state in self._busy.items():
+            if state.failing_since is not None and state.failing_since < since:
+                code = state.failing_code
+                if tp not in self.routes.leaders:
+                    code = self.routes.leaderless.get(tp, UNKNOWN_TOPIC_OR_PARTITION)
+                text = f"the target takes no batches for {tp} at present ({error_name(code)})"
+                found[tp] = Halt(error_name(code), text, retriable=True)
+        return found
+
+    def forget_halts(self, partitions: Iterable[TopicPartition] | None = None) -> None:
+        """Try halted partitions again from now on: these, or all."""
+        for tp in list(self._partitions) if partitions is None else partitions:
+            state = self._partitions.get(tp)
+            if state is not None:
+                state.halt = None
+                state.failing_since, state.failures = None, 0
 
     # -- driving ---------------------------------------------------------------------------
 
@@ -362,10 +399,10 @@ class Producer:
             self._not_before[connection] = now + throttle_ms / 1000
             self._note_throttle(throttle_ms, now)
         for state, item in request.items:
-            code, offset, reason = answers.get(state.tp, (-1, -1, "no answer for the partition"))
+            answer = answers.get(state.tp, Answer(-1, -1, "no answer for the partition"))
             if item not in state.in_flight:
                 continue  # dropped with its halted partition
-            self._settle(state, item, code, offset, reason, now)
+            self._settle(state, item, answer, now)
 
     def _note_throttle(self, throttle_ms: int, now: float) -> None:
         self._count(THROTTLED)
@@ -378,19 +415,14 @@ class Producer:
                 *(client.alias, client.client_id, throttle_ms),
             )
 
-    def _settle(
-        self,
-        state: PartitionQueue,
-        item: QueuedBatch,
-        code: int,
-        offset: int,
-        reason: str,
-        now: float,
-    ) -> None:
+    def _settle(self, state: PartitionQueue, item: QueuedBatch, answer: Answer, now: float) -> None:
+        code = answer.code
         if code in (0, DUPLICATE_SEQUENCE_NUMBER):
             state.acknowledge(item)
             self.bytes_waiting -= len(item.batch)
-            self._acknowledged.append(Acknowledged(state.tp, item.token, offset, item.records))
+            self._acknowledged.append(
+                Acknowledged(state.tp, item.token, answer.offset, item.records)
+            )
             if state.idle:
                 self._busy.pop(state.tp, None)
             return
@@ -401,6 +433,8 @@ class Producer:
         state.requeue(item)
         if code in (MESSAGE_TOO_LARGE, RECORD_LIST_TOO_LARGE) and item.records > 1:
             self._cut(state, item)
+        elif code in REFUSED and self.refusals is not None and self.refusals.wanted(item.whole):
+            self._leave_out(state, item, answer)
         elif forgotten:
             # The target no longer knows what it had under this producer id.
             self._count(error_name(code))
@@ -414,7 +448,7 @@ class Producer:
             self._retry(state, code, now)
         else:
             self._count(error_name(code))
-            self._halt(state, code, reason)
+            self._halt(state, code, answer.reason, retriable=True)
         state.recovering = True
 
     def _retry(self, state: PartitionQueue, code: int, now: float) -> None:
@@ -426,6 +460,7 @@ class Producer:
             return  # the cluster is away, not the partition: wait for it
         if state.failing_since is None:
             state.failing_since = now
+        state.failing_code = code
         failing_s = now - state.failing_since
         delivery_s = self.settings.delivery_timeout_ms / 1000
         if failing_s > (min(_STUCK_S_MAX, delivery_s) if self.impatient else delivery_s):
@@ -446,6 +481,31 @@ class Producer:
             self.bytes_waiting += state.cut(item)
         except BatchError as error:
             self._halt(state, MESSAGE_TOO_LARGE, str(error))
+
+    def _leave_out(self, state: PartitionQueue, item: QueuedBatch, answer: Answer) -> None:
+        """Let the owner have the bad records of a batch, and go on with the good ones."""
+        assert self.refusals is not None
+        bad = answer.bad_records
+        if not bad and item.records == 1:
+            bad = (0,)
+        elif bad is None:
+            self._cut(state, item)  # an old broker does not say which ones
+            return
+        self._count(error_name(answer.code))
+        if not bad:  # it is the batch that is refused, not a record in it
+            self._halt(state, answer.code, answer.reason, retriable=True)
+            return
+        try:
+            kept, left_out = separate(item.batch, frozenset(bad))
+        except BatchError as error:
+            self._halt(state, answer.code, str(error), retriable=True)
+            return
+        self.refusals.take(item.whole, left_out, error_name(answer.code), answer.reason)
+        self.bytes_waiting += state.replace(item, kept)
+        if not kept:
+            self._acknowledged.append(Acknowledged(state.tp, item.token, -1, 0))
+            if state.idle:
+                self._busy.pop(state.tp, None)
 
     def _lost(self, connection: Connection, error: ConnectionLost) -> None:
         log.warning("producing to cluster %s: %s", self.routes.client.alias, error)

@@ -322,7 +322,7 @@ def encode_progress(progress: SlotProgress) -> tuple[bytes, bytes]:
     for p in progress.partitions:
         row: list[object] = [p.partition, p.position, p.timestamp_ms, p.records, p.bytes]
         if p.halt is not None:
-            row.append([p.halt.code, p.halt.reason, p.halt.retriable])
+            row.append([p.halt.code, p.halt.reason, p.halt.retriable, p.halt.attempt])
         partitions.setdefault(p.topic, []).append(row)
     document: dict[str, object] = {
         "worker": progress.worker,
@@ -370,8 +370,8 @@ def _partition_progress(topic: str, row: Sequence[Any]) -> PartitionProgress:
     partition, position, timestamp_ms, records, size = (int(n) for n in row[:5])
     halt = None
     if len(row) > 5 and row[5] is not None:
-        code, reason, retriable = row[5][:3]
-        halt = Halt(str(code), str(reason), bool(retriable))
+        code, reason, retriable, *attempt = row[5][:4]
+        halt = Halt(str(code), str(reason), bool(retriable), int(attempt[0]) if attempt else -1)
     return PartitionProgress(topic, partition, position, timestamp_ms, records, size, halt)
 
 
