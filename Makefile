@@ -6,7 +6,7 @@ STAMP := $(VENV)/.installed
 # Tests wait for brokers far more than they compute; a file's tests share its clusters.
 TEST_WORKERS ?= 3
 
-.PHONY: demo test lint bench docs install lock clean
+.PHONY: demo test lint bench docs fuzz install lock clean
 
 demo: $(STAMP)
 	$(BIN)/sparkmirror demo $(ARGS)
@@ -24,6 +24,11 @@ bench: $(STAMP)
 
 docs: $(STAMP)
 	$(BIN)/python -m sparkmirror.config.docs docs/settings.md
+	$(BIN)/python -m sparkmirror.observe.catalog docs/metrics.md
+
+# Ten processor-minutes of hostile answers; FUZZ="--seconds 60 records" shortens it.
+fuzz: $(STAMP)
+	$(BIN)/python -m tests.fuzz.run $(FUZZ)
 
 install: $(STAMP)
 

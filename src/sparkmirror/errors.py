@@ -9,7 +9,9 @@
     │   ├── Unreachable              no broker of the bootstrap list answers
     │   ├── NotKafka                 something answers that does not speak Kafka
     │   ├── Unsupported              the broker lacks an API or the client a security setting
-    │   └── Denied                   the principal lacks a permission
+    │   ├── Denied                   the principal lacks a permission
+    │   ├── Fenced                   another writer has taken over what this one wrote
+    │   └── TransactionError         a transaction cannot be ended: it is aborted and written anew
     ├── BatchError                   bytes that are no valid record batch
     │   ├── CorruptBatch             checksum or structure is broken: never produced
     │   └── UnknownCodec             a compression codec that nobody knows
@@ -27,11 +29,13 @@ __all__ = [
     "ConfigError",
     "CorruptBatch",
     "Denied",
+    "Fenced",
     "MachineError",
     "MirrorError",
     "NotKafka",
     "PartitionError",
     "TopicError",
+    "TransactionError",
     "UnknownCodec",
     "Unreachable",
     "Unsupported",
@@ -110,6 +114,18 @@ class Denied(ClusterError):
     """The principal lacks a permission; ``do`` names the ACL."""
 
     code = "DENIED"
+
+
+class Fenced(ClusterError):
+    """Another writer has taken over what this one wrote; nothing more of it will be accepted."""
+
+    code = "FENCED"
+
+
+class TransactionError(ClusterError):
+    """A transaction cannot be ended; its records are aborted and written anew."""
+
+    code = "TRANSACTION"
 
 
 class BatchError(MirrorError):

@@ -25,10 +25,10 @@ from sparkmirror.java_charclass import (
     read_escaped_char,
 )
 
-__all__ = ["compile_list", "compile_regex", "translate"]
+__all__ = ["FINAL_LINE_END", "compile_list", "compile_regex", "translate"]
 
 _LINE_BREAK = r"(?:\r\n|[\n\x0b\f\r\x85\u2028\u2029])"
-_FINAL_LINE_END = r"(?=(?:\r\n|[\n\r\x85\u2028\u2029])?\Z)"
+FINAL_LINE_END = r"(?=(?:\r\n|[\n\r\x85\u2028\u2029])?\Z)"
 _NOT_LINE_END = r"[^\n\r\x85\u2028\u2029]"
 _COUNT = re.compile(r"\{\d+(?:,\d*)?\}")
 _GROUP_NAME = re.compile(r"<([A-Za-z][A-Za-z0-9]*)>")
@@ -37,7 +37,7 @@ _FLAGS = re.compile(r"\?([a-zA-Z]*)(?:-([a-zA-Z]*))?([:)])")
 _ANCHORS = {
     "A": r"(?:\A)",
     "z": r"(?:\Z)",
-    "Z": _FINAL_LINE_END,
+    "Z": FINAL_LINE_END,
     "b": r"(?:\b)",
     "B": r"(?:\B)",
     "R": _LINE_BREAK,
@@ -207,7 +207,7 @@ class _Translator:
         if char == "^":
             return ("(?m:^)" if multi_line else r"(?:\A)") + self._quantifier()
         if char == "$":
-            return ("(?m:$)" if multi_line else _FINAL_LINE_END) + self._quantifier()
+            return ("(?m:$)" if multi_line else FINAL_LINE_END) + self._quantifier()
         if char == "\\":
             return self._escape(ignore_case)
         if char in "*+?":

@@ -12,17 +12,22 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 __all__ = [
+    "CheckpointSettings",
     "ClusterClient",
     "FaultSettings",
     "FetchSettings",
     "FlowSettings",
     "Halt",
+    "HeartbeatSettings",
+    "MetricsSettings",
     "MirrorMode",
     "MirrorSettings",
+    "OffsetSyncSettings",
     "PartitionProgress",
     "PolicySettings",
     "ProduceSettings",
     "SlotProgress",
+    "Spread",
     "TopicPartition",
     "TopicSettings",
 ]
@@ -136,6 +141,9 @@ class TopicSettings:
     """Which topics a flow mirrors and how remote topics are made.
 
     ``include``/``exclude``: Java regexes, joined by ``|``, full match; empty = matches nothing.
+    ``sync_configs_keep``: configs (regexes too) whose overrides on the target are left alone where
+    the source has none. What is synchronised after creation is MirrorMaker 2's: other modes never
+    do it, whatever the switches say.
     """
 
     include: tuple[str, ...] = (".*",)
@@ -155,6 +163,68 @@ class TopicSettings:
     refresh_enabled: bool = True
     refresh_interval_s: int = 600
     heartbeats_replication_enabled: bool = True
+    sync_configs_enabled: bool = True
+    sync_configs_interval_s: int = 600
+    sync_configs_keep: tuple[str, ...] = ()
+    sync_acls_enabled: bool = True
+    sync_acls_interval_s: int = 600
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetSyncSettings:
+    """Where source offsets went, for MirrorMaker 2's readers and for our own (reference A.4, D.5).
+
+    ``location``: the cluster of the offset-syncs topic, ``source`` or ``target``. ``client`` and
+    ``produce``: how the syncs are written there.
+    """
+
+    enabled: bool = False
+    location: str = "source"
+    lag_max: int = 100
+    replication_factor: int = 3
+    client: ClusterClient | None = None
+    produce: ProduceSettings = field(default_factory=ProduceSettings)
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointSettings:
+    """Consumer groups on the other side (reference D.7 to D.9).
+
+    ``include``/``exclude``: Java regexes of group names, as in `TopicSettings`.
+    ``sync_enabled``: also commit translated offsets to idle groups of the target.
+    ``client``: how checkpoints are read back from the target.
+    """
+
+    enabled: bool = False
+    interval_s: int = 60
+    replication_factor: int = 3
+    include: tuple[str, ...] = (".*",)
+    exclude: tuple[str, ...] = ("console-consumer-.*", "connect-.*", "__.*")
+    refresh_enabled: bool = True
+    refresh_interval_s: int = 600
+    sync_enabled: bool = False
+    sync_interval_s: int = 60
+    client: ClusterClient | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class HeartbeatSettings:
+    """Heartbeats of ``source->target``, written to ``target`` (reference D.10).
+
+    They do not need a flow: heartbeats of B->A are what a flow A->B mirrors.
+    """
+
+    source: str
+    target: ClusterClient
+    target_admin: ClusterClient
+    topic: str = "heartbeats"
+    interval_s: int = 1
+    replication_factor: int = 3
+
+    @property
+    def name(self) -> str:
+        """``A->B``, as MirrorMaker writes a flow."""
+        return f"{self.source}->{self.target.alias}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,7 +244,12 @@ class FlowSettings:
     fetch: FetchSettings = field(default_factory=FetchSettings)
     produce: ProduceSettings = field(default_factory=ProduceSettings)
     faults: FaultSettings = field(default_factory=FaultSettings)
+    offset_syncs: OffsetSyncSettings = field(default_factory=OffsetSyncSettings)
+    checkpoints: CheckpointSettings = field(default_factory=CheckpointSettings)
     position_interval_ms: int = 1_000
+    exactly_once: bool = False
+    transaction_interval_ms: int = 100
+    transaction_timeout_ms: int = 60_000
     epoch_s: int = 300
     offset_storage_topic: str = ""
     offset_storage_partitions: int = 25
@@ -194,6 +269,24 @@ class FlowSettings:
 
 
 @dataclass(frozen=True, slots=True)
+class MetricsSettings:
+    """Where a run serves its metrics and health, and to whom.
+
+    ``listen``: ``HOST:PORT``, empty = nowhere. ``labels``: how fine the series are, ``partition``,
+    ``topic`` or ``flow``. ``token`` or the content of ``token_file`` is what a scraper has to
+    present; never log it. ``where`` names the place in the file, for errors.
+    """
+
+    listen: str = ""
+    labels: str = "partition"
+    tls_cert: str = ""
+    tls_key: str = ""
+    token: str = field(default="", repr=False)
+    token_file: str = ""
+    where: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class MirrorSettings:
     """One configuration file, read, checked and split into flows.
 
@@ -203,7 +296,9 @@ class MirrorSettings:
     flows: tuple[FlowSettings, ...]
     clusters: tuple[str, ...]
     mode: MirrorMode = MirrorMode.MM2
+    heartbeats: tuple[HeartbeatSettings, ...] = ()
     warnings: tuple[str, ...] = ()
+    metrics: MetricsSettings = field(default_factory=MetricsSettings)
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,11 +316,26 @@ class Halt:
 
 
 @dataclass(frozen=True, slots=True)
+class Spread:
+    """A value as MirrorMaker 2 tells it: the last one, and those of the last 30 to 60 seconds.
+
+    ``low``, ``mean`` and ``high`` are None when that time saw none.
+    """
+
+    last: float
+    low: float | None = None
+    mean: float | None = None
+    high: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class PartitionProgress:
     """Where one source partition stands.
 
     ``position``: next source offset to mirror, everything before it is on the target.
     ``timestamp_ms``: largest record timestamp mirrored so far, -1 when none.
+    ``age_ms``: how old records were when they were read, ``latency_ms``: when the target had
+    acknowledged them; None when the slot has seen none yet.
     """
 
     topic: str
@@ -235,6 +345,8 @@ class PartitionProgress:
     records: int = 0
     bytes: int = 0
     halt: Halt | None = None
+    age_ms: Spread | None = None
+    latency_ms: Spread | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -243,8 +355,9 @@ class SlotProgress:
 
     Counters grow from the start of the worker process. ``latency_counts[i]`` counts batches whose
     latency (target acknowledgement minus largest record timestamp) fell into bucket ``i`` of
-    ``observe.latency.BOUNDS_MS``. ``errors`` counts retried failures by code, and as ``THROTTLED``
-    answers after which a broker's quota made us wait.
+    ``observe.latency.BOUNDS_MS``, ``latency_ms_sum`` is their sum. ``errors`` counts retried
+    failures by code, and as ``THROTTLED`` answers after which a broker's quota made us wait.
+    ``paused``: it fetches nothing, because somebody asked so.
     """
 
     flow: str
@@ -258,3 +371,5 @@ class SlotProgress:
     latency_counts: tuple[int, ...] = ()
     errors: Mapping[str, int] = field(default_factory=dict)
     partitions: tuple[PartitionProgress, ...] = ()
+    latency_ms_sum: int = 0
+    paused: bool = False

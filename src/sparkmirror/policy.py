@@ -23,9 +23,11 @@ __all__ = [
     "TopicFilter",
     "dead_letter_topic",
     "is_cycle",
+    "is_remote_topic",
     "make_policy",
     "policy_kind",
     "should_replicate",
+    "sources_of",
 ]
 
 _CLASS_PREFIX = "org.apache.kafka.connect.mirror."
@@ -188,8 +190,10 @@ def policy_kind(class_name: str, *, where: str = "") -> str:
     return kind
 
 
-def make_policy(settings: PolicySettings, source_alias: str) -> ReplicationPolicy:
+def make_policy(settings: PolicySettings, source_alias: str | None) -> ReplicationPolicy:
     """The policy of a flow from ``source_alias``; ``settings.kind`` may also be a class name.
+
+    Without an alias the identity policy takes no topic but heartbeats for a remote one.
 
     Raises ConfigError for an unknown kind.
     """
@@ -259,6 +263,24 @@ def should_replicate(
     if not wanted or policy.is_internal_topic(topic):
         return False
     return not is_cycle(policy, topic, target_alias)
+
+
+def sources_of(policy: ReplicationPolicy, topic: str) -> list[str]:
+    """The clusters that ``topic`` came through, the nearest first; stops where one repeats."""
+    sources: list[str] = []
+    name: str | None = topic
+    while name is not None:
+        source = policy.topic_source(name)
+        if source is None or source in sources:
+            break
+        sources.append(source)
+        name = policy.upstream_topic(name)
+    return sources
+
+
+def is_remote_topic(policy: ReplicationPolicy, topic: str) -> bool:
+    """Whether ``topic`` was mirrored from another cluster, going by its name."""
+    return not policy.is_internal_topic(topic) and policy.topic_source(topic) is not None
 
 
 class FlowTopics:

@@ -14,6 +14,7 @@ from confluent_kafka.admin import (
 )
 
 from sparkmirror.demo.clusters import KafkaCluster
+from tests.kafka.authorized import Authorized, authorized_pair
 from tests.kafka.secure import Secured, secured_pair
 from tests.kafka.support import admin
 
@@ -74,4 +75,11 @@ def secured_clusters(
 ) -> Iterator[tuple[Secured, Secured]]:
     """Two clusters with TLS and SASL listeners, started once per session."""
     with secured_pair(tmp_path_factory.mktemp("secured")) as clusters:
+        yield clusters
+
+
+@pytest.fixture(scope="session")
+def authorized() -> Iterator[tuple[Authorized, Authorized]]:
+    """Two clusters with an authorizer, started once per session."""
+    with authorized_pair() as clusters:
         yield clusters

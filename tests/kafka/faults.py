@@ -17,6 +17,7 @@ from confluent_kafka import KafkaError, Producer
 
 from kafka import KafkaAdminClient
 from kafka import TopicPartition as ClientPartition
+from sparkmirror.data.exactly import ExactSink
 from sparkmirror.data.plan import SlotPlan
 from sparkmirror.data.sink import SlotSink
 from sparkmirror.data.slot import SlotReader
@@ -374,7 +375,8 @@ class ThrottleTap:
 class SlotRun:
     """One slot's reader and sink in a thread of this process, without Spark in between.
 
-    What fails is tried again as Spark does with a task; ``failures`` holds the errors.
+    What fails is tried again as Spark does with a task; ``failures`` holds the errors. ``options``
+    are further fields of `FlowSettings`.
     """
 
     def __init__(
@@ -391,7 +393,7 @@ class SlotRun:
         epoch_s: int = 3_600,
         append_time: bool = False,
         alias: str = "",
-        **flow: Any,
+        **options: Any,
     ) -> None:
         again = bool(alias)  # the topics, and positions, of an earlier run are there
         alias = alias or f"S{uuid.uuid4().hex[:8]}"
@@ -417,7 +419,7 @@ class SlotRun:
             epoch_s=epoch_s,
             offset_storage_topic=f"offsets-{alias}",
             offset_storage_partitions=1,
-            **flow,
+            **options,
         )
         self.remote = f"{alias}.{topic}"
         stamped = {"message.timestamp.type": "LogAppendTime"} if append_time else {}
@@ -468,11 +470,14 @@ class SlotRun:
         self._thread.join(timeout_s)
         assert not self._thread.is_alive(), "the slot does not end"
 
+    def _sink(self) -> SlotSink:
+        return ExactSink(self.flow) if self.flow.exactly_once else SlotSink(self.flow)
+
     def _run(self) -> None:
         for epoch in itertools.count():
             plan = replace(self._plan, epoch=epoch)
             try:
-                SlotSink(self.flow).run(SlotReader(self.flow, plan).rows())
+                self._sink().run(SlotReader(self.flow, plan).rows())
             except Exception as error:
                 self.failures.append(error)
                 time.sleep(0.2)

@@ -150,6 +150,11 @@ def write_mm2(
         f"{source}.offset.storage.replication.factor": "1",
         f"{target}.offset.storage.replication.factor": "1",
         "refresh.topics.interval.seconds": "2",
+        "offset-syncs.topic.replication.factor": "1",
+        "checkpoints.topic.replication.factor": "1",
+        # One topic for all: only the test of heartbeats has them.
+        "emit.heartbeats.enabled": "false",
+        "heartbeats.replication.enabled": "false",
         **(extra or {}),
     }
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -15,7 +15,7 @@ from sparkmirror.errors import ClusterError, MirrorError, TopicError
 from sparkmirror.model import ClusterClient, TopicPartition
 from sparkmirror.wire.client import Cluster
 from sparkmirror.wire.faults import translated
-from sparkmirror.wire.views import Committed, NewTopic
+from sparkmirror.wire.views import Committed, GroupView, NewTopic
 from tests.kafka.support import (
     Sent,
     admin,
@@ -158,6 +158,21 @@ def test_committed_offsets(cluster, cluster_a, topic_name):
     assert cluster.committed_offsets(group, []) == {}
 
 
+def test_offsets_of_many_groups_go_in_few_requests(cluster, cluster_a, topic_name, monkeypatch):
+    monkeypatch.setattr("sparkmirror.wire.groups._GROUPS_PER_REQUEST", 4)
+    create_topic(cluster_a, topic_name, 2)
+    tps = [TopicPartition(topic_name, n) for n in range(2)]
+    groups = [f"{topic_name}-{n}" for n in range(10)]
+    for n, group in enumerate(groups):
+        cluster.commit_offsets(group, {tps[n % 2]: (n, "m")})
+    found = cluster.committed_by_group([*groups, "nobody-knows-it"])
+    assert found.pop("nobody-knows-it") == {}
+    assert found == {g: {tps[n % 2]: Committed(n, "m")} for n, g in enumerate(groups)}
+    present = cluster.groups()
+    assert {present[group].state for group in groups} == {"Empty"}
+    assert cluster.committed_by_group([]) == {}
+
+
 def test_many_commits_go_in_several_requests(cluster, cluster_a, topic_name, monkeypatch):
     monkeypatch.setattr("sparkmirror.wire.client._COMMITS_PER_REQUEST", 20)
     create_topic(cluster_a, topic_name, 50)
@@ -193,12 +208,14 @@ def test_a_group_with_members_is_seen_and_its_offsets_are_safe(
         assert time.monotonic() < deadline
     members = cluster.group_members(group)
     assert len(members) == 1
+    assert cluster.groups()[group] == GroupView(group, "Stable")
     if protocol == "classic":
         assert (members[0].client_id, members[0].host) == ("somebody", "127.0.0.1")
     with pytest.raises(ClusterError, match="active members"):
         cluster.commit_offsets(group, {TopicPartition(topic_name, 0): (1, "")})
     consumer.close()
     assert cluster.group_members(group) == ()
+    assert cluster.groups()[group] == GroupView(group, "Empty")
     cluster.commit_offsets(group, {TopicPartition(topic_name, 0): (1, "")})
 
 
@@ -250,7 +267,7 @@ def test_a_large_record_passes(cluster, cluster_a, topic_name):
 def test_tail_follows(cluster, cluster_a, topic_name):
     create_topic(cluster_a, topic_name)
     cluster.produce_many(topic_name, [(0, b"old", b"1")])
-    with cluster.tail(topic_name, from_beginning=False) as tail:
+    with cluster.tail(topic_name, only_new=[0]) as tail:
         assert tail.poll(100) == []
         cluster.produce_many(topic_name, [(0, b"new", b"2")])
         deadline = time.monotonic() + 10

@@ -16,9 +16,10 @@ from sparkmirror.demo.clusters import KafkaCluster
 from sparkmirror.demo.probe import broker_ids, free_ports
 from sparkmirror.demo.scenario import payments
 from sparkmirror.demo.transactions import send_payments
-from sparkmirror.demo.verify import compare, read_topics
+from sparkmirror.demo.verify import read_topics
 from sparkmirror.errors import MachineError
 from sparkmirror.model import ClusterClient
+from sparkmirror.observe.compare import compare
 from sparkmirror.wire.client import Cluster
 from tests.kafka.support import (
     Sent,

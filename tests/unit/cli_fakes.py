@@ -28,6 +28,7 @@ from sparkmirror.model import (
     SlotProgress,
     TopicPartition,
 )
+from sparkmirror.observe.checkpoints import CheckpointKey, CheckpointTimes
 
 
 @dataclass
@@ -53,6 +54,9 @@ class Scenario:
     stop_hangs: bool = False
     halted: bool = False
     refused: bool = False  # a partition that the control plane gave to no slot
+    paused: bool = False
+    drain_asked_s: float = 0.0  # somebody elsewhere tells the flow to drain
+    metrics: str = ""
     child: bool = False  # a process that only a kill ends, standing for the JVM
     warning: str = ""
 
@@ -81,6 +85,8 @@ class World:
 class FakeControl:
     def __init__(self, world: World, settings: MirrorSettings) -> None:
         self._world = world
+        self._times = CheckpointTimes()
+        self._times.record(CheckpointKey("billing", "A.orders", 0), 12.0)
         self._events = ["topic orders: created A.orders with 1 partition"]
 
     def prepare(self) -> None:
@@ -135,9 +141,26 @@ class FakeControl:
             return {}
         return {TopicPartition("secret", 0): Halt("DENIED", "no permission to create")}
 
+    @property
+    def remote_topics(self) -> Mapping[str, str]:
+        return {"orders": "A.orders"}
+
+    def paused(self, flow: str) -> bool:
+        return self._world.scenario.paused
+
+    def draining(self, flow: str) -> bool:
+        after_s = self._world.scenario.drain_asked_s
+        return self._world.drained or bool(after_s and self._world.run_s() > after_s)
+
+    def checkpoint_times(self, flow: str) -> CheckpointTimes:
+        return self._times
+
     def events(self) -> list[str]:
         events, self._events = self._events, []
         return events
+
+    def finish(self) -> None:
+        self._world.say("control.finish")
 
     def stop(self) -> None:
         self._world.say("control.stop")
@@ -197,6 +220,7 @@ def main() -> int:
         work_dir=Path(scenario.work_dir),
         sigterm_exit_code=scenario.sigterm_exit_code,
         drain_s=scenario.drain_s,
+        metrics=scenario.metrics,
     )
     parts = Parts(
         control=lambda settings, **_: FakeControl(world, settings),

@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 import time
+import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -85,7 +86,8 @@ def test_once_ends_by_itself_with_a_summary(start: Start) -> None:
     assert re.search(r"orders +1 +[1-9][0-9,]* ", run.out)
     order = [line for line in run.err.splitlines() if line.startswith("[")]
     assert order[:3] == ["[prepare]", "[control.start]", "[flow.start]"]
-    assert sorted(order[3:]) == ["[control.stop]", "[flow.stop grace=True]"]
+    assert order[3] == "[control.finish]"
+    assert sorted(order[4:]) == ["[control.stop]", "[flow.stop grace=True]"]
 
 
 @pytest.mark.parametrize("kind", ["halted", "refused"])
@@ -363,8 +365,7 @@ def drained_in_order(tmp_path: Path) -> None:
     """The queries were told to end and given time, nothing failed, and the log says so."""
     assert calls(tmp_path)[:3] == ["prepare", "control.start", "flow.start"]
     after = [call for call in calls(tmp_path)[3:] if call != "refresh"]
-    assert after[0] == "drain"
-    assert sorted(after[1:]) == ["control.stop", "flow.stop grace=True"]
+    assert after == ["drain", "flow.stop grace=True", "control.finish", "control.stop"]
     log = (tmp_path / "run" / "sparkmirror.log").read_text(encoding="utf-8")
     assert log.count("draining: everything read is being written") == 1
     assert log.count("drained: all that was read is written") == 1
@@ -445,3 +446,37 @@ def test_an_error_keeps_its_exit_code_when_nobody_can_read_it(tmp_path: Path) ->
         assert process.wait(20) == 1
     text = (tmp_path / "run" / "sparkmirror.log").read_text(encoding="utf-8")
     assert "the query failed: boom" in text
+
+
+def test_a_drain_asked_for_elsewhere_ends_the_run_with_0(tmp_path: Path) -> None:
+    running = Running(tmp_path, drain_asked_s=0.5, sigterm_exit_code=143)
+    assert running.end() == 0, running.err
+    assert "asked to drain" in running.out
+    assert "[drain]" in running.err
+
+
+def test_metrics_are_served_until_the_end(tmp_path: Path) -> None:
+    running = Running(tmp_path, metrics="127.0.0.1:0", paused=True)
+    running.until("metrics on http://127.0.0.1:")
+    running.until("mirroring")
+    found = re.search(r"metrics on (http://127\.0\.0\.1:\d+)", running.out)
+    assert found is not None
+    time.sleep(1)
+    with urllib.request.urlopen(f"{found[1]}/metrics", timeout=10) as answer:
+        text = answer.read().decode()
+    assert 'sparkmirror_flow_state{source="A",state="paused",target="B"} 1.0' in text
+    assert re.search(r"mirrorsourceconnector_record_count\{.*A\.orders.*\} [1-9]", text)
+    running.send(signal.SIGINT)
+    assert running.end() == 0
+    with pytest.raises(OSError, match="refused"):
+        urllib.request.urlopen(f"{found[1]}/metrics", timeout=10)
+
+
+@pytest.mark.parametrize(("address", "code"), [("0.0.0.0:0", 2), ("nonsense", 2)])
+def test_metrics_that_cannot_be_served_end_the_start(
+    tmp_path: Path, address: str, code: int
+) -> None:
+    running = Running(tmp_path, metrics=address)
+    assert running.end() == code
+    assert "--metrics: " in running.err
+    assert "[prepare]" not in running.err

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from sparkmirror.errors import ConfigError
 from sparkmirror.model import (
     FaultSettings,
     FetchSettings,
@@ -12,7 +13,7 @@ from sparkmirror.model import (
     PolicySettings,
     ProduceSettings,
 )
-from tests.unit.config_files import BASE, LINE, QUIET, load, load_flow
+from tests.unit.config_files import BASE, LINE, QUIET, load, load_flow, refused
 
 
 def test_the_least_file(tmp_path: Path) -> None:
@@ -218,28 +219,42 @@ def test_a_quiet_file_has_no_remarks(tmp_path: Path) -> None:
     assert load(tmp_path, BASE + QUIET).warnings == ()
 
 
-def test_what_java_does_by_default_is_one_remark(tmp_path: Path) -> None:
-    (remark,) = load(tmp_path, BASE).warnings
+def test_what_java_does_by_default_is_done_without_a_remark(tmp_path: Path) -> None:
+    assert load(tmp_path, BASE).warnings == ()
+
+
+def test_topic_syncs_are_read(tmp_path: Path) -> None:
+    topics = load_flow(tmp_path, "").topics
+    assert (topics.sync_configs_enabled, topics.sync_configs_interval_s) == (True, 600)
+    assert (topics.sync_acls_enabled, topics.sync_acls_interval_s) == (True, 600)
+    assert topics.sync_configs_keep == ()
+    lines = (
+        "A->B.sync.topic.configs.enabled=false\nsync.topic.configs.interval.seconds=7\n"
+        "sync.topic.acls.enabled=False\nA->B.sync.topic.acls.interval.seconds=8\n"
+        "sync.topic.configs.keep=x\nA->B.sync.topic.configs.keep=retention\\..*, segment.ms\n"
+    )
+    topics = load_flow(tmp_path, lines).topics
+    assert (topics.sync_configs_enabled, topics.sync_configs_interval_s) == (False, 7)
+    assert (topics.sync_acls_enabled, topics.sync_acls_interval_s) == (False, 8)
+    assert topics.sync_configs_keep == ("retention..*", "segment.ms")
+
+
+def test_kept_configs_must_be_regexes(tmp_path: Path) -> None:
     assert (
-        "not done in this release, though MirrorMaker 2 does so by default: heartbeats, "
-        "checkpoints, offset syncs, topic config sync, topic ACL sync" in remark
+        "sync.topic.configs.keep" in refused(tmp_path, BASE + "sync.topic.configs.keep=(\n").where
     )
 
 
-@pytest.mark.parametrize(
-    ("line", "feature"),
-    [
-        ("sync.group.offsets.enabled=true", "group offset sync is not done"),
-        ("emit.checkpoints.enabled=true", "checkpoints are not done"),
-        ("A->B.sync.topic.acls.enabled=true", "topic ACL sync is not done"),
-        ("emit.heartbeats.enabled=True", "heartbeats are not done"),
-    ],
-)
-def test_a_feature_asked_for_and_absent_is_named(tmp_path: Path, line: str, feature: str) -> None:
-    key = line.partition("=")[0]
-    quiet = "".join(row for row in QUIET.splitlines(keepends=True) if not row.startswith(f"{key}="))
-    (remark,) = load(tmp_path, BASE + line + "\n" + quiet).warnings
-    assert remark.startswith(f"{tmp_path}/mm2.properties:{LINE}: {key}=true: {feature}")
+@pytest.mark.parametrize("name", ["com.example.Filter", "org.example.DefaultConfigPropertyFilter"])
+def test_a_custom_config_filter_is_refused_by_name(tmp_path: Path, name: str) -> None:
+    error = refused(tmp_path, BASE + f"config.property.filter.class={name}\n")
+    assert name in error.what
+
+
+def test_the_default_config_filter_may_be_named(tmp_path: Path) -> None:
+    package = "org.apache.kafka.connect.mirror."
+    line = f"config.property.filter.class={package}DefaultConfigPropertyFilter\n"
+    assert load(tmp_path, BASE + line).flows
 
 
 def test_ignored_keys_are_one_remark_by_reason(tmp_path: Path) -> None:
@@ -322,37 +337,99 @@ def test_repeated_elements_are_removed_and_told(tmp_path: Path) -> None:
     )
 
 
-_BOTH = BASE + QUIET + "B->A.enabled=true\nreplication.policy.class=IdentityReplicationPolicy\n"
+def test_remarks_come_in_file_order(tmp_path: Path) -> None:
+    text = BASE + (
+        "use.defaults.from=x\nemit.checkpoints.enabled=false\nsync.group.offsets.enabled=true\n"
+        "topics=a,a\nacks=1\nlisteners=http://x:1\n"
+    )
+    lines = [warning.partition(":")[2][:3] for warning in load(tmp_path, text).warnings]
+    assert [line for line in lines if line[0].isdigit()] == ["5: ", "6: ", "8: ", "9: "]
+    assert len(lines) == 5
+    assert lines[-1] == " ig"
+
+
+def test_a_file_without_a_word_emits_all_that_mirrormaker_does(tmp_path: Path) -> None:
+    settings = load(tmp_path, BASE)
+    (flow,) = settings.flows
+    syncs, checkpoints = flow.offset_syncs, flow.checkpoints
+    assert (syncs.enabled, syncs.location, syncs.lag_max, syncs.replication_factor) == (
+        True, "source", 100, 3,
+    )  # fmt: skip
+    assert syncs.client is not None
+    assert syncs.client.bootstrap_servers == ("a:9092",)
+    assert syncs.client.client_id == "A->B|MirrorSourceConnector|offset-syncs-source-producer"
+    assert (checkpoints.enabled, checkpoints.interval_s, checkpoints.sync_enabled) == (
+        True, 60, False,
+    )  # fmt: skip
+    assert checkpoints.include == (".*",)
+    assert checkpoints.exclude == ("console-consumer-.*", "connect-.*", "__.*")
+    # The pair without a flow has heartbeats too: they are what A->B mirrors.
+    assert [(beat.name, beat.target.bootstrap_servers) for beat in settings.heartbeats] == [
+        ("A->B", ("b:9092",)),
+        ("B->A", ("a:9092",)),
+    ]
+    assert [beat.name for beat in load(tmp_path, BASE, ["B"]).heartbeats] == ["A->B"]
+
+
+def test_offset_syncs_on_the_target_go_through_its_producer(tmp_path: Path) -> None:
+    text = (
+        BASE
+        + QUIET.replace("emit.offset-syncs.enabled=false\n", "")
+        + (
+            "A->B.offset-syncs.topic.location=target\nA->B.target.producer.request.timeout.ms=7000\n"
+            "A->B.source.producer.acks=1\noffset.lag.max=0\n"
+        )
+    )
+    settings = load(tmp_path, text)
+    syncs = settings.flows[0].offset_syncs
+    assert syncs.client is not None
+    assert syncs.client.bootstrap_servers == ("b:9092",)
+    assert (syncs.client.request_timeout_ms, syncs.lag_max) == (7_000, 0)
+    (remark,) = settings.warnings
+    assert "A->B.source.producer.acks" in remark
+    assert "no offset syncs are written to that cluster" in remark
+
+
+def test_negative_intervals_mean_never(tmp_path: Path) -> None:
+    text = BASE + (
+        "sync.group.offsets.enabled=true\nsync.group.offsets.interval.seconds=-1\n"
+        "refresh.groups.interval.seconds=-1\nB->A.emit.heartbeats.interval.seconds=-1\n"
+    )
+    settings = load(tmp_path, text)
+    checkpoints = settings.flows[0].checkpoints
+    assert (checkpoints.enabled, checkpoints.sync_enabled) == (True, False)
+    assert not checkpoints.refresh_enabled
+    assert [beat.name for beat in settings.heartbeats] == ["A->B"]
+    off = load(tmp_path, BASE + "emit.checkpoints.interval.seconds=-5\n").flows[0]
+    assert not off.checkpoints.enabled
 
 
 @pytest.mark.parametrize(
-    ("extra", "loop"),
+    ("lines", "told"),
     [
-        ("", True),
-        ("A->B.topics=x\nB->A.topics=y\n", False),
-        ("A->B.topics=x,z\nB->A.topics=y,z\n", True),
-        ("A->B.topics=x.*\nB->A.topics=y\n", True),
-        ("A->B.topics=\n", False),
-        ("B->A.replication.policy.class=DefaultReplicationPolicy\n", False),
+        ("emit.offset-syncs.enabled=false\n", "emit.checkpoints.enabled=true has no effect"),
+        (
+            "A->B.emit.checkpoints.enabled=false\nsync.group.offsets.enabled=true\n",
+            "sync.group.offsets.enabled=true has no effect",
+        ),
     ],
 )
-def test_a_loop_of_unrenamed_topics_is_told(tmp_path: Path, extra: str, loop: bool) -> None:
-    warnings = load(tmp_path, _BOTH + extra).warnings
-    assert [("A->B->A lead in a circle" in line) for line in warnings] == ([True] if loop else [])
+def test_what_cannot_work_without_another_is_told(tmp_path: Path, lines: str, told: str) -> None:
+    settings = load(tmp_path, BASE + lines)
+    assert any(told in warning and f":{LINE}: " in warning for warning in settings.warnings)
+    assert not settings.flows[0].checkpoints.sync_enabled
 
 
-def test_a_longer_loop_is_told_once(tmp_path: Path) -> None:
-    text = (
-        "clusters=A,B,C\nbootstrap.servers=x:1\nA->B.enabled=true\nB->C.enabled=true\n"
-        "C->A.enabled=true\nreplication.policy.class=IdentityReplicationPolicy\n" + QUIET
-    )
-    (remark,) = load(tmp_path, text).warnings
-    assert "A->B->C->A lead in a circle" in remark
+def test_settings_of_syncs_that_are_off_are_refused_as_in_java(tmp_path: Path) -> None:
+    text = BASE + "emit.offset-syncs.enabled=false\noffset-syncs.topic.location=target\n"
+    with pytest.raises(ConfigError, match="location cannot go with") as caught:
+        load(tmp_path, text)
+    assert caught.value.where.endswith(f":{LINE + 1}")
 
 
-def test_remarks_come_in_file_order(tmp_path: Path) -> None:
-    text = BASE + "use.defaults.from=x\nsync.group.offsets.enabled=true\ntopics=a,a\nacks=1\n"
-    lines = [warning.partition(":")[2][:3] for warning in load(tmp_path, text).warnings]
-    assert [line for line in lines if line[0].isdigit()] == ["5: ", "6: ", "7: ", "8: "]
-    assert len(lines) == 5
-    assert lines[-1] == " no"
+def test_a_cluster_that_only_heartbeats_need_may_lack_its_address(tmp_path: Path) -> None:
+    settings = load(tmp_path, BASE.replace("clusters=A,B", "clusters=A,B,C"))
+    assert {beat.name for beat in settings.heartbeats} == {"A->B", "B->A", "C->A", "C->B"}
+    told = [warning for warning in settings.warnings if "no heartbeats for A->C" in warning]
+    assert len(told) == 1
+    assert "C.bootstrap.servers is missing" in told[0]

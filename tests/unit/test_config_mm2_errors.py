@@ -65,9 +65,13 @@ from tests.unit.config_files import BASE, LINE, load, refused
             "Cluster 'B': ssl.truststore.type=BCFKS is not supported",
             "JKS, PKCS12, PEM",
         ),
-        ("B.exactly.once.source.support=enabled", "exactly-once is not available", "Remove"),
-        ("A->B.exactly.once.support=required", "exactly-once is not available", "Remove"),
-        ("B.producer.transactional.id=x", "exactly-once is not available", "Remove"),
+        ("B.exactly.once.source.support=on", "is not one of", "disabled, preparing, enabled"),
+        (
+            "A->B.exactly.once.support=required",
+            "exactly-once is not switched on",
+            "B.exactly.once.source.support=enabled",
+        ),
+        ("B.producer.transactional.id=x", "the mirror sets it itself", "Remove"),
         ("B.producer.acks=0", "B.producer.acks=0 cannot be used", "all"),
         # custom classes
         ("topic.filter.class=com.acme.F", "topic.filter.class=com.acme.F cannot", "DefaultTopic"),

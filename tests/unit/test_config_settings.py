@@ -202,5 +202,9 @@ def test_mirrormaker_1_spellings_are_noted() -> None:
     assert streams.mm1 == ("--num.streams",)
 
 
-def test_own_keys_have_their_own_prefix() -> None:
-    assert all(name.startswith("sparkmirror.") for name in names(Scope.SPARKMIRROR))
+def test_own_keys_have_their_own_prefix_or_stand_among_their_siblings() -> None:
+    own = names(Scope.SPARKMIRROR)
+    assert {name for name in own if not name.startswith("sparkmirror.")} == {
+        "sync.topic.configs.keep"
+    }
+    assert not own & names(*(set(Scope) - {Scope.SPARKMIRROR})), "no key of Java's"

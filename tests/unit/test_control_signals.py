@@ -16,8 +16,14 @@ from sparkmirror.model import (
     Halt,
     PartitionProgress,
     SlotProgress,
+    Spread,
     TopicPartition,
     TopicSettings,
+)
+from sparkmirror.wire.driver_report import (
+    DriverReport,
+    decode_driver_report,
+    encode_driver_report,
 )
 from sparkmirror.wire.signals import (
     ASSIGNMENT_PIECE_BYTES_MAX,
@@ -264,3 +270,56 @@ def test_no_json_at_all_raises(field, value):
 def test_source_partition_names_both_ends():
     p = SourcePartition("t", 4, "A.t", ID)
     assert (p.source, p.target) == (TopicPartition("t", 4), TopicPartition("A.t", 4))
+
+
+def test_a_pause_stands_beside_the_commands_of_runs():
+    pause = Command(FLOW, CommandKind.PAUSE, "", 5)
+    run = Command(FLOW, CommandKind.RUN, "r2", 6, version=1)
+    assert encode_command(pause)[0] != encode_command(run)[0]  # compaction keeps both
+    assert encode_command(pause)[0] == encode_command(Command(FLOW, CommandKind.RESUME, "", 7))[0]
+    # Under the key of the runs' commands it would hide one of them: it is none there.
+    assert decode_command(encode_command(run)[0], encode_command(pause)[1]) is None
+
+
+spreads = st.builds(Spread, *[st.floats(0, 1e9).map(lambda ms: round(ms, 1))] * 4) | st.builds(
+    Spread, st.floats(0, 1e9).map(lambda ms: round(ms, 1))
+)
+
+
+@given(
+    st.none() | spreads,
+    st.none() | spreads,
+    st.none() | st.just(Halt("DENIED", "no", True)),
+    st.booleans(),
+)
+def test_ages_and_latencies_travel(age, latency, halt, paused):
+    partition = PartitionProgress("t", 3, 10, 5, 4, 100, halt, age, latency)
+    progress = SlotProgress(
+        FLOW, 1, "w", 2, 3, 4, 100, 1, partitions=(partition,), latency_ms_sum=9, paused=paused
+    )
+    assert decode_progress(*encode_progress(progress)) == progress
+
+
+def test_the_drivers_report_travels():
+    halts = {TopicPartition("t", 1): Halt("DENIED", "no", True)}
+    report = DriverReport(FLOW, "r1", "host:1", "0.1.0", 1, 2, True, 7, halts)
+    key, value = encode_driver_report(report)
+    assert decode_driver_report(key, value) == report
+    assert decode_progress(key, value) is None
+    assert decode_driver_report(*encode_progress(SlotProgress(FLOW, 1, "w", 2, 3, 4, 5, 6))) is None
+
+
+@given(st.none() | st.binary(max_size=30), st.none() | st.binary(max_size=60))
+def test_garbage_is_no_drivers_report(key, value):
+    assert decode_driver_report(key, value) is None
+    assert decode_driver_report(b"A->B/driver", value) is None
+
+
+@given(st.recursive(st.none() | st.booleans() | st.integers() | st.text(max_size=3),
+                    lambda inner: st.lists(inner, max_size=3)))  # fmt: skip
+def test_fields_of_the_wrong_shape_are_no_drivers_report(odd):
+    key, value = encode_driver_report(DriverReport(FLOW, "r", "h", "v", 1, 2))
+    document = json.loads(value)
+    for name in document:
+        found = decode_driver_report(key, json.dumps({**document, name: odd}).encode())
+        assert found is None or found.flow == FLOW

@@ -18,7 +18,6 @@ from sparkmirror.control.topics import (
     ObservedTopics,
     Refuse,
     assign,
-    config_to_create_with,
     describe_changes,
     plan_topics,
 )
@@ -123,44 +122,6 @@ def test_plan_and_apply_leave_nothing_to_plan(source, target, flow):
     again = plan_topics(replace(seen, target=after), flow)
     assert all(isinstance(action, Refuse) for action in again)
     assert flow is MM1 or again == []
-
-
-# --- create-topic rule ----------------------------------------------------------------------
-
-CONFIGS = {
-    "retention.ms": set_here("5"),
-    "max.message.bytes": ConfigEntry("7", "DYNAMIC_BROKER_CONFIG"),
-    "segment.ms": ConfigEntry("1", "DEFAULT_CONFIG", is_default=True),
-    "segment.bytes": ConfigEntry("1", "STATIC_BROKER_CONFIG"),
-    "min.insync.replicas": set_here("2"),
-    "follower.replication.throttled.replicas": set_here("*"),
-    "read.only": ConfigEntry("1", "DYNAMIC_TOPIC_CONFIG", read_only=True),
-    "secret": ConfigEntry(None, "DYNAMIC_TOPIC_CONFIG", sensitive=True),
-    "unset": ConfigEntry(None, "DYNAMIC_TOPIC_CONFIG"),
-}
-
-
-def test_create_rule_leaves_defaults_to_the_target():
-    assert config_to_create_with(CONFIGS, FLOW) == {"retention.ms": "5", "max.message.bytes": "7"}
-
-
-def test_create_rule_with_defaults_from_the_source():
-    flow = replace(FLOW, topics=replace(FLOW.topics, use_defaults_from="source"))
-    assert config_to_create_with(CONFIGS, flow) == {
-        "retention.ms": "5",
-        "max.message.bytes": "7",
-        "segment.ms": "1",
-    }
-
-
-def test_create_rule_obeys_an_exclude_of_the_users():
-    flow = replace(FLOW, topics=replace(FLOW.topics, config_properties_exclude=("retention.*",)))
-    kept = config_to_create_with(CONFIGS, flow)
-    assert kept == {
-        "max.message.bytes": "7",
-        "min.insync.replicas": "2",
-        "follower.replication.throttled.replicas": "*",
-    }
 
 
 # --- assignment -----------------------------------------------------------------------------

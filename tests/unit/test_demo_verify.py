@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from sparkmirror.demo.scenario import TOPICS, console_lines, metric_lines, payments
-from sparkmirror.demo.verify import Reading, compare, digests
+from sparkmirror.demo.verify import digests
 from sparkmirror.model import TopicPartition
+from sparkmirror.observe.compare import Reading, compare
 
 LINES = [
     b"CreateTime:5\tPartition:0\tNO_HEADERS\tkey\tvalue\n",

@@ -133,7 +133,8 @@ def test_mm2_wrong_configuration(
 def test_mm1_runs_the_files(mm1: list[str], handed: Handed) -> None:
     code = kafka_mirror_maker.main(
         [*mm1, "--include", "a,b", "--num.streams", "3", "--offset.commit.interval.ms", "500",
-         "--abort.on.send.failure", "TRUE", "--sparkmirror.master", "local[2]"]
+         "--abort.on.send.failure", "TRUE", "--sparkmirror.master", "local[2]",
+         "--sparkmirror.metrics", "127.0.0.1:9404"]
     )  # fmt: skip
     assert code == 0
     assert handed.settings is not None
@@ -143,6 +144,7 @@ def test_mm1_runs_the_files(mm1: list[str], handed: Handed) -> None:
     assert (flow.tasks_max, flow.position_interval_ms) == (3, 500)
     assert handed.options is not None
     assert handed.options.master == "local[2]"
+    assert handed.options.metrics == "127.0.0.1:9404"
     assert handed.options.sigterm_exit_code == 143
 
 

@@ -15,23 +15,44 @@ from sparkmirror.config.docs import settings_page
 ROOT = Path(__file__).parents[2]
 SOURCE = Path(sparkmirror.__file__).parent
 
-ABOVE_POLICY = {"config", "wire", "data", "control", "cli", "observe", "demo"}
+ABOVE_POLICY = {
+    "name_sets",
+    "config",
+    "wire",
+    "client",
+    "data",
+    "control",
+    "doctor",
+    "cli",
+    "observe",
+    "demo",
+}
 # Beside the layers: what the machine has. Only those who start processes need it.
 MACHINE = {"cache", "java"}
+OFFSETS = {"offset_map", "offset_syncs"}
 FORBIDDEN = {
     "model": {"errors", "policy", "java_regex", "java_charclass"} | MACHINE | ABOVE_POLICY,
     "errors": {"policy", "java_regex", "java_charclass"} | MACHINE | ABOVE_POLICY,
     "java_charclass": {"model", "policy", "java_regex"} | MACHINE | ABOVE_POLICY,
     "java_regex": {"model", "policy"} | MACHINE | ABOVE_POLICY,
-    "policy": MACHINE | ABOVE_POLICY,
+    "name_sets": {"model", "policy"} | MACHINE | OFFSETS | (ABOVE_POLICY - {"name_sets"}),
+    "policy": MACHINE | OFFSETS | ABOVE_POLICY,
+    "offset_map": {"errors", "policy", "java_regex", "java_charclass"} | MACHINE | ABOVE_POLICY,
+    "offset_syncs": {"errors", "policy", "java_regex", "java_charclass"} | MACHINE | ABOVE_POLICY,
     "cache": {"model", "policy", "java", "java_regex", "java_charclass"} | ABOVE_POLICY,
     "java": {"model", "policy", "java_regex", "java_charclass"} | ABOVE_POLICY,
-    "config": {"wire", "data", "control", "cli", "observe", "demo"} | MACHINE,
-    "wire": {"data", "control", "cli", "demo"} | MACHINE,
-    "data": {"control", "cli", "demo"},
-    "control": {"data", "cli", "demo"} | MACHINE,
-    "observe": {"config", "wire", "data", "control", "cli", "demo"} | MACHINE,
-    "demo": {"config", "data", "control", "observe"},
+    "config": {"wire", "client", "data", "control", "doctor", "cli", "observe", "demo"}
+    | MACHINE
+    | OFFSETS,
+    "wire": {"client", "data", "control", "doctor", "cli", "demo"} | MACHINE,
+    "client": {"data", "control", "doctor", "cli", "observe", "demo"} | MACHINE,
+    "data": {"client", "control", "doctor", "cli", "demo"},
+    "control": {"data", "doctor", "cli", "demo"} | MACHINE,
+    # Looks at both sides of a mirror: the control plane's plans and the executors' network.
+    "doctor": {"cli", "demo"} | MACHINE,
+    "observe": {"config", "wire", "client", "data", "control", "doctor", "cli", "demo"} | MACHINE,
+    # Of observe, what the results of a comparison are.
+    "demo": {"config", "client", "data", "control", "doctor"},
 }
 UNBOUND = {"__init__", "__main__", "cli"}
 

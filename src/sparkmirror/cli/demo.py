@@ -21,7 +21,7 @@ from rich.table import Table
 from sparkmirror.demo.maven import Fetching
 from sparkmirror.demo.run import Demo, DemoOptions
 from sparkmirror.demo.scenario import TOPICS
-from sparkmirror.demo.verify import PartitionResult
+from sparkmirror.observe.compare import PartitionResult
 
 __all__ = ["demo"]
 

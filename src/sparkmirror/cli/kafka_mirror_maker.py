@@ -33,6 +33,8 @@ _REFUSED = {
     "rebalance.listener.args": "there is no rebalance listener to give them to",
 }
 
+_NOT_EXACT = "the group's offsets are on the source, and no transaction spans two clusters"
+
 # Options of 0.7 to 0.9 that tuned what no longer exists.
 _WITHOUT_EFFECT = {
     "new.consumer": "there is only one consumer",
@@ -137,9 +139,22 @@ def _add_supported(parser: argparse.ArgumentParser) -> None:
         default="local[*]",
         help="Spark master to run on: local[*] (default), local[N] or spark://host:port.",
     )
+    parser.add_argument(
+        "--sparkmirror.metrics",
+        dest="metrics",
+        metavar="HOST:PORT",
+        default="",
+        help="Serve /metrics (Prometheus) and /health there, on this machine only: 127.0.0.1:9404.",
+    )
 
 
 def _add_refused(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--exactly-once",
+        dest="exactly_once",
+        action="store_true",
+        help=f"Not supported: {_NOT_EXACT}.",
+    )
     for name, reason in _REFUSED.items():
         parser.add_argument(
             f"--{name}", dest=name, metavar="JAVA", help=f"Not supported: {reason}."
@@ -184,6 +199,13 @@ def _checked_include(options: argparse.Namespace) -> str | None:
             raise ConfigError(
                 f"This option is not supported: {reason}.", where=f"--{name}", do="Leave it out."
             )
+    if options.exactly_once:
+        raise ConfigError(
+            f"This option is not supported: {_NOT_EXACT}.",
+            where="--exactly-once",
+            do="Turn the files into a MirrorMaker 2 file with 'sparkmirror migrate-config', which "
+            "keeps positions on the target, and use 'sparkmirror run FILE --exactly-once'.",
+        )
     abort = options.abort_on_send_failure.strip().lower()
     if abort not in ("true", "false"):
         raise ConfigError(
@@ -227,6 +249,7 @@ def _run(options: argparse.Namespace, include: str | None) -> int:
             master=options.master,
             sigterm_exit_code=_EXIT_SIGTERM,
             start_failure_exit_code=_START_FAILED,
+            metrics=options.metrics,
         )
     except MirrorError as error:
         show_error(error)

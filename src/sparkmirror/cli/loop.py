@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Sequence
 
 from sparkmirror.cli.errors import EXIT_INTERRUPTED, show_error
+from sparkmirror.cli.figures import PHASE_DRAINING, PHASE_RUNNING, Figures
 from sparkmirror.cli.parts import ControlPart, FlowPart, RunOptions
 from sparkmirror.cli.processes import child_processes, end_processes
 from sparkmirror.cli.signals import Signals, standard_terminals
@@ -21,7 +22,7 @@ from sparkmirror.model import MirrorSettings
 from sparkmirror.observe.keys import Keys
 from sparkmirror.observe.lines import Display
 from sparkmirror.observe.logs import SHOWN
-from sparkmirror.observe.meter import FlowMeter, FlowView
+from sparkmirror.observe.meter import FlowView
 from sparkmirror.observe.view import LiveDisplay
 
 __all__ = ["DRAINING", "RunLoop"]
@@ -87,12 +88,13 @@ class RunLoop:
         display: Display,
         signals: Signals,
         keys: Keys,
+        figures: Figures | None = None,
     ) -> None:
+        self._figures = figures or Figures(settings)
         self._options = options
         self._display = display
         self._signals = signals
         self._keys = keys
-        self._meters = {flow.name: FlowMeter(flow.name) for flow in settings.flows if flow.enabled}
         self._children_before = child_processes()
         self._terminals = standard_terminals()
         self._control: ControlPart | None = None
@@ -149,6 +151,7 @@ class RunLoop:
 
     def _mirror(self) -> int:
         self._running = True
+        self._figures.phase = PHASE_RUNNING
         self._display.phase("copying up to now" if self._options.once else "mirroring")
         while True:
             self._step(REFRESH_S)
@@ -157,6 +160,8 @@ class RunLoop:
                 return self._ended(errors)
             if self._drain is None and errors:
                 self._begin_drain("a query failed: what the others have read is being written …")
+            if self._drain is None and self._figures.drained:
+                self._begin_drain("asked to drain: everything read is being written …")
             if self._drain is not None:
                 return self._drained(errors)
 
@@ -231,6 +236,7 @@ class RunLoop:
         assert self._control is not None
         _log.info("%s", text)
         self._stop_signal_s = self._stop_signal_s or time.monotonic()
+        self._figures.phase = PHASE_DRAINING
         self._display.phase(text)
         if self._drain is None:
             self._drain = _Background(self._control.drain, "sparkmirror-drain")
@@ -244,19 +250,15 @@ class RunLoop:
 
     def _collect(self) -> None:
         """Feed the meters and the display."""
+        self._figures.beat()
         if not self._collecting:
             self._display.update(self.views())
             return
         assert self._control is not None
-        for progress in self._control.progress():
-            meter = self._meters.get(progress.flow)
-            if meter is not None:
-                meter.report(progress)
-        if time.monotonic() - self._ends_s >= ENDS_INTERVAL_S:
+        with_ends = time.monotonic() - self._ends_s >= ENDS_INTERVAL_S
+        if with_ends:
             self._ends_s = time.monotonic()
-            for name, meter in self._meters.items():
-                meter.ends(self._control.end_offsets(name))
-                meter.halts(self._control.assignment(name).halted)
+        self._figures.take(self._control, with_ends=with_ends)
         for text in self._control.events():
             self._display.notice(text)
         if self._refresh is not None and self._refresh.failed():
@@ -266,7 +268,7 @@ class RunLoop:
 
     def views(self) -> list[FlowView]:
         """All flows as they stand now."""
-        return [meter.view() for meter in self._meters.values()]
+        return self._figures.views()
 
     def _settle(self, timeout_s: float) -> None:
         """Wait for the slots' last reports: until nothing is behind or nothing comes any more."""
@@ -296,6 +298,7 @@ class RunLoop:
             )
             return self._failed([error], 1)
         self._settle(SETTLE_ONCE_S)
+        self._finish_groups()
         views = self._finish("done")
         halted = [
             f"{view.flow} {key}: {halt.code}: {halt.reason}"
@@ -332,8 +335,11 @@ class RunLoop:
         if self._drain.error is not None or late:
             failures.append(self._drain_failure())
         self._settle(SETTLE_DRAIN_S)
+        if not failures:
+            self._finish_groups()
         self._finish("ended" if failures else "drained: all that was read is written")
-        code = self._stop_exit_code() if self._stop_signal is not None else 1
+        asked = self._stop_signal is not None or self._figures.drained
+        code = self._stop_exit_code() if asked else 1
         return self._failed(failures, code or 1) if failures else code
 
     def _drain_left_s(self) -> float:
@@ -349,6 +355,15 @@ class RunLoop:
             " run.",
         )
 
+    def _finish_groups(self) -> None:
+        """Where consumer groups stand, now that all is written; bounded by the control plane."""
+        assert self._control is not None
+        finishing = _Background(self._control.finish, "sparkmirror-finish")
+        while not finishing.done:
+            self._step(AWAIT_STEP_S)
+        if finishing.error is not None:
+            _log.warning("the last checkpoints: %s", finishing.error)
+
     def _finish(self, phase: str) -> list[FlowView]:
         """Stop everything and show the summary."""
         views = self.views()
@@ -361,8 +376,9 @@ class RunLoop:
 
     def _stop_exit_code(self) -> int:
         if self._options.once:
-            return 128 + (self._stop_signal or 0)
-        return 0 if self._stop_signal == signal.SIGINT else self._options.sigterm_exit_code
+            return 128 + (self._stop_signal or signal.SIGTERM)
+        by_signal = self._stop_signal == signal.SIGTERM
+        return self._options.sigterm_exit_code if by_signal else 0
 
     def _failed(self, errors: Sequence[Exception], code: int) -> int:
         self._stop_parts(at_once=True)

@@ -14,7 +14,7 @@ import typer
 from sparkmirror.cli.errors import EXIT_INTERRUPTED, show_error
 from sparkmirror.errors import ConfigError
 
-__all__ = ["app", "main", "split_clusters"]
+__all__ = ["app", "main", "spark_conf", "split_clusters"]
 
 app = typer.Typer(
     name="sparkmirror",
@@ -48,7 +48,7 @@ def split_clusters(values: Sequence[str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(names))
 
 
-def _spark_conf(values: Sequence[str]) -> dict[str, str]:
+def spark_conf(values: Sequence[str]) -> dict[str, str]:
     """``k=v`` pairs; the last one of a key counts, as in spark-submit."""
     conf: dict[str, str] = {}
     for value in values:
@@ -86,6 +86,14 @@ def run(
             show_default=False,
         ),
     ] = None,
+    exactly_once: Annotated[
+        bool,
+        typer.Option(
+            "--exactly-once",
+            help="Write records and positions in one transaction, as"
+            " B.exactly.once.source.support=enabled does, in all flows.",
+        ),
+    ] = False,
     master: Annotated[
         str,
         typer.Option(
@@ -140,6 +148,16 @@ def run(
             rich_help_panel="Output",
         ),
     ] = 5.0,
+    metrics: Annotated[
+        str,
+        typer.Option(
+            metavar="HOST:PORT",
+            help="Serve /metrics (Prometheus) and /health there; port 0 takes any free one. PORT"
+            " alone is on 127.0.0.1. Instead of sparkmirror.metrics.listen in the file.",
+            show_default="off",
+            rich_help_panel="Output",
+        ),
+    ] = "",
     debug: Annotated[
         bool,
         typer.Option(
@@ -171,10 +189,13 @@ def run(
             log_format=log_format.value,
             log_file=log_file,
             interval_s=interval,
-            spark_conf=_spark_conf(conf or ()),
+            spark_conf=spark_conf(conf or ()),
             work_dir=work_dir,
+            metrics=metrics,
         )
-        settings = load_mm2(file, clusters=split_clusters(clusters or ()))
+        settings = load_mm2(
+            file, clusters=split_clusters(clusters or ()), exactly_once=exactly_once
+        )
     except Exception as error:
         shown = show_error(error, debug=debug, json_lines=json_lines)
         raise typer.Exit(shown.exit_code) from error
@@ -196,12 +217,27 @@ def version() -> None:
     )
 
 
-# Commands with a module of their own: name -> module; the function is called like the module.
+# Commands with a module of their own: name -> module; the function is called like the module. A
+# Typer of that name is a group of commands.
 _VERBS = {
+    "acls": "sparkmirror.cli.acls",
+    "clusters": "sparkmirror.cli.clusters",
+    "config": "sparkmirror.cli.config",
     "demo": "sparkmirror.cli.demo",
+    "discover": "sparkmirror.cli.discover",
+    "doctor": "sparkmirror.cli.doctor",
+    "drain": "sparkmirror.cli.drain",
     "gaps": "sparkmirror.cli.gaps",
+    "groups": "sparkmirror.cli.groups",
     "lag": "sparkmirror.cli.lag",
     "migrate-config": "sparkmirror.cli.migrate_config",
+    "offsets": "sparkmirror.cli.offsets",
+    "pause": "sparkmirror.cli.pause",
+    "plan": "sparkmirror.cli.plan",
+    "resume": "sparkmirror.cli.resume",
+    "status": "sparkmirror.cli.status",
+    "topics": "sparkmirror.cli.topics",
+    "verify": "sparkmirror.cli.verify",
 }
 
 
@@ -210,11 +246,17 @@ def _add_verbs(arguments: Sequence[str]) -> None:
     if arguments[:1] in (["run"], ["version"]):
         return
     registered = {command.name for command in app.registered_commands}
+    registered |= {group.name for group in app.registered_groups}
     for name, module in _VERBS.items():
         if name not in registered:
             function = module.rpartition(".")[2]
-            verb: Callable[..., object] = getattr(importlib.import_module(module), function)
-            app.command(name=name)(verb)
+            verb: typer.Typer | Callable[..., object] = getattr(
+                importlib.import_module(module), function
+            )
+            if isinstance(verb, typer.Typer):
+                app.add_typer(verb, name=name)
+            else:
+                app.command(name=name)(verb)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

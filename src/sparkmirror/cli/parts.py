@@ -10,6 +10,7 @@ from typing import Protocol
 from sparkmirror.cli.errors import EXIT_START_FAILED
 from sparkmirror.errors import MirrorError
 from sparkmirror.model import Halt, SlotProgress, TopicPartition
+from sparkmirror.observe.checkpoints import CheckpointTimes
 
 __all__ = ["AssignmentPart", "ControlPart", "FlowPart", "Parts", "RunOptions"]
 
@@ -25,6 +26,7 @@ class RunOptions:
     ``sigterm_exit_code``: what a drain asked for by SIGTERM ends with.
     ``start_failure_exit_code``: what a failed start ends with.
     ``drain_s``: how long the queries may take to write what they have read.
+    ``metrics``: ``HOST:PORT`` for metrics, instead of the file's.
     """
 
     master: str = "local[*]"
@@ -39,6 +41,7 @@ class RunOptions:
     sigterm_exit_code: int = 0
     start_failure_exit_code: int = EXIT_START_FAILED
     drain_s: float = DRAIN_S
+    metrics: str = ""
 
     @property
     def json_lines(self) -> bool:
@@ -69,6 +72,10 @@ class AssignmentPart(Protocol):
     def halted(self) -> Mapping[TopicPartition, Halt]:
         """Partitions that no slot mirrors, and why."""
 
+    @property
+    def remote_topics(self) -> Mapping[str, str]:
+        """Remote topic by source topic."""
+
 
 class ControlPart(Protocol):
     """The control plane, as ``control.loop.ControlLoop`` offers it."""
@@ -94,8 +101,20 @@ class ControlPart(Protocol):
     def assignment(self, flow: str) -> AssignmentPart:
         """What the flow mirrors at present, and what is halted."""
 
+    def paused(self, flow: str) -> bool:
+        """Whether somebody paused the flow."""
+
+    def draining(self, flow: str) -> bool:
+        """Whether the flow's slots were told to finish."""
+
+    def checkpoint_times(self, flow: str) -> CheckpointTimes:
+        """How long the flow's checkpoints take."""
+
     def events(self) -> list[str]:
         """Notices since the last call."""
+
+    def finish(self) -> None:
+        """When the queries have ended in order: the last checkpoints and group offsets."""
 
     def stop(self) -> None:
         """End the threads and connections."""

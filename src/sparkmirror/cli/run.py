@@ -11,10 +11,13 @@ from __future__ import annotations
 import logging
 import os
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from sparkmirror.cli.errors import show_error
+from sparkmirror.cli.figures import Figures
 from sparkmirror.cli.loop import RunLoop
 from sparkmirror.cli.parts import ControlPart, FlowPart, Parts, RunOptions
 from sparkmirror.cli.signals import Signals
@@ -44,6 +47,7 @@ def tool_version() -> str:
 
 def hide_secrets(settings: MirrorSettings) -> None:
     """Mask every secret of the configuration in logs and errors from here on."""
+    register_secret(settings.metrics.token)
     for flow in settings.flows:
         for client in (flow.source, flow.target, flow.source_admin, flow.target_admin):
             for key, value in client.properties.items():
@@ -66,6 +70,27 @@ def _open_display(options: RunOptions, live: bool, work_dir: Path, keys: Keys) -
             keys=keys.fileno is not None,
         )
     return LineDisplay(sys.stdout, json_lines=options.json_lines, interval_s=options.interval_s)
+
+
+@contextmanager
+def _metrics(
+    settings: MirrorSettings, options: RunOptions, figures: Figures, display: Display
+) -> Iterator[None]:
+    """Serve metrics while the block runs, if that is asked for. Raises `MirrorError`."""
+    if not (options.metrics or settings.metrics.listen):
+        yield
+        return
+    from sparkmirror.cli.surface import serve_metrics  # noqa: PLC0415
+
+    surface = serve_metrics(
+        settings.metrics, figures, listen=options.metrics, release=tool_version()
+    )
+    try:
+        _log.info("metrics on %s/metrics", surface.url)
+        display.notice(f"metrics on {surface.url}/metrics")
+        yield
+    finally:
+        surface.close()
 
 
 def run_mirror(
@@ -112,7 +137,7 @@ def _run_shown(settings: MirrorSettings, options: RunOptions, parts: Parts | Non
 
     def make() -> tuple[ControlPart, FlowPart]:
         chosen = parts or Parts.real()
-        control = chosen.control(settings, once=options.once, run_id=run_id)
+        control = chosen.control(settings, once=options.once, run_id=run_id, release=tool_version())
         flow = chosen.flow(
             settings,
             master=options.master,
@@ -130,7 +155,10 @@ def _run_shown(settings: MirrorSettings, options: RunOptions, parts: Parts | Non
                 for warning in settings.warnings:
                     _log.info("configuration: %s", warning)
                     display.warning(warning)
-                return RunLoop(settings, options, display, signals, keys).run(make)
+                figures = Figures(settings)
+                with _metrics(settings, options, figures, display):
+                    loop = RunLoop(settings, options, display, signals, keys, figures)
+                    return loop.run(make)
             finally:
                 display.close()
     finally:

@@ -49,8 +49,6 @@ def _row(row: Setting) -> str:
         text += f" One of {', '.join(f'`{choice}`' for choice in row.choices)}."
     if row.status is not Status.SUPPORTED and row.reason:
         text += f" {row.status.value.capitalize()}: {row.reason}"
-    if row.feature:
-        text += f" Not in this release: {row.feature}."
     if row.mm1:
         text += f" MirrorMaker 1: {', '.join(f'`{name}`' for name in row.mm1)}."
     cells = (f"`{row.name}`", row.type.value, default, row.status.value, text)

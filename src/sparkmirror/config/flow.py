@@ -192,9 +192,22 @@ def _idempotence(conf: Mapping[str, Entry], reader: Reader, acks: int, in_flight
     return True
 
 
-def fault_settings(own: Reader) -> FaultSettings:
-    """What becomes of partitions in trouble; ``own`` reads sparkmirror's own keys."""
+def fault_settings(own: Reader, *, exactly_once: bool = False) -> FaultSettings:
+    """What becomes of partitions in trouble; ``own`` reads sparkmirror's own keys.
+
+    ConfigError where an exactly-once flow is to leave out records: what the target refuses ends
+    the transaction that it is in.
+    """
     loss, refusal = "sparkmirror.on.source.loss", "sparkmirror.on.bad.record"
+    for key in (refusal, f"{refusal}.skip.topics", f"{refusal}.dead-letter.topics"):
+        entry = own.conf.get(key)
+        if exactly_once and entry is not None and entry.value.strip() not in ("", "pause"):
+            raise ConfigError(
+                f"{entry.key}={shown(entry, entry.value.strip())} contradicts exactly-once: there "
+                "a record that the target refuses always pauses its partition.",
+                where=entry.where,
+                do="Remove the key, or switch exactly-once off for this flow.",
+            )
     return FaultSettings(
         source_loss=own.text(loss),
         source_loss_fail=own.elements(f"{loss}.fail.topics"),

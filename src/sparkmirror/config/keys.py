@@ -23,7 +23,7 @@ from sparkmirror.config.settings import (
 )
 from sparkmirror.errors import ConfigError
 
-__all__ = ["KeyUse", "Lost", "classify", "nearest", "unknown_keys_error"]
+__all__ = ["KeyUse", "Lost", "classify", "mm1_only", "nearest", "unknown_keys_error"]
 
 _ROLES = {"consumer": Scope.CONSUMER, "producer": Scope.PRODUCER, "admin": Scope.ADMIN}
 _TOP = (Scope.DRIVER, Scope.CONNECTOR, Scope.SPARKMIRROR)
@@ -37,8 +37,6 @@ _FAMILIES = {
     "value.converter.": "value.converter",
     "header.converter.": "header.converter",
 }
-_OFFSET_SYNCS_ONLY = "it would reach only the offset-syncs producer, which is not in this release"
-_TARGET_CONSUMER = "nothing is consumed from the target in this release"
 
 
 # What only MirrorMaker 1 asks of its consumer.
@@ -166,7 +164,7 @@ def _cluster_key(entry: Entry, alias: str, name: str) -> Outcome:
     if role in _ROLES:
         row = find(rest, _ROLES[role])
         if row is not None:
-            return KeyUse(entry, row, alias=alias, ignored=_mm1_only(role, rest))
+            return KeyUse(entry, row, alias=alias, ignored=mm1_only(role, rest))
     row = find(name, Scope.WORKER)
     if row is not None and not name.startswith(("replication.policy.", "config.providers")):
         return KeyUse(entry, row, alias=alias)
@@ -182,7 +180,8 @@ def _cluster_key(entry: Entry, alias: str, name: str) -> Outcome:
     )
 
 
-def _mm1_only(role: str, name: str) -> str:
+def mm1_only(role: str, name: str) -> str:
+    """Why a client key that MirrorMaker 1 needs has no effect here; ``""`` for all others."""
     return _MM1_ONLY.get(name, "") if role == "consumer" else ""
 
 
@@ -235,22 +234,22 @@ def _flow_setting(entry: Entry, flow: str, target: str, name: str) -> Outcome:
     family = _family(entry, name, flow)
     if family is not None:
         return family
-    for prefix, scope, ignored in (
-        ("source.consumer.", Scope.CONSUMER, ""),
-        ("source.admin.", Scope.ADMIN, ""),
-        ("target.admin.", Scope.ADMIN, ""),
-        ("producer.override.", Scope.PRODUCER, ""),
-        ("source.producer.", Scope.PRODUCER, _OFFSET_SYNCS_ONLY),
-        ("target.producer.", Scope.PRODUCER, _OFFSET_SYNCS_ONLY),
-        ("target.consumer.", Scope.CONSUMER, _TARGET_CONSUMER),
-        ("consumer.", Scope.CONSUMER, ""),
-        ("admin.", Scope.ADMIN, ""),
+    for prefix, scope in (
+        ("source.consumer.", Scope.CONSUMER),
+        ("source.admin.", Scope.ADMIN),
+        ("target.admin.", Scope.ADMIN),
+        ("producer.override.", Scope.PRODUCER),
+        ("source.producer.", Scope.PRODUCER),
+        ("target.producer.", Scope.PRODUCER),
+        ("target.consumer.", Scope.CONSUMER),
+        ("consumer.", Scope.CONSUMER),
+        ("admin.", Scope.ADMIN),
     ):
         bare = name.removeprefix(prefix)
         row = find(bare, scope) if name.startswith(prefix) else None
         if row is not None:
             role = "consumer" if scope is Scope.CONSUMER else ""
-            return KeyUse(entry, row, flow=flow, ignored=ignored or _mm1_only(role, bare))
+            return KeyUse(entry, row, flow=flow, ignored=mm1_only(role, bare))
     if name.startswith("producer.") and find(name[len("producer.") :], Scope.PRODUCER):
         return Lost(entry, f"{flow}.producer.override.{name[len('producer.') :]}")
     source = flow.partition("->")[0]

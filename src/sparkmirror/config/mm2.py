@@ -10,10 +10,11 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from sparkmirror.config import remarks
+from sparkmirror.config.exactly import wants_exactly_once
 from sparkmirror.config.flow import (
     bootstrap_servers,
     client,
@@ -23,6 +24,14 @@ from sparkmirror.config.flow import (
     produce_settings,
 )
 from sparkmirror.config.keys import KeyUse, Lost, classify, unknown_keys_error
+from sparkmirror.config.metrics import metrics_settings
+from sparkmirror.config.mm2_groups import (
+    checkpoint_settings,
+    group_remarks,
+    heartbeat_settings,
+    offset_sync_settings,
+)
+from sparkmirror.config.overlaps import Lane, check_names
 from sparkmirror.config.properties import Entry, load_properties
 from sparkmirror.config.providers import resolve
 from sparkmirror.config.scoping import (
@@ -31,6 +40,7 @@ from sparkmirror.config.scoping import (
     connector_config,
     consumer_config,
     data_producer_config,
+    producer_config,
     worker_config,
 )
 from sparkmirror.config.security import mark_idle
@@ -39,6 +49,7 @@ from sparkmirror.config.values import Reader, check, merge_errors, parse_list, s
 from sparkmirror.errors import ConfigError
 from sparkmirror.model import (
     FlowSettings,
+    HeartbeatSettings,
     MirrorMode,
     MirrorSettings,
     PolicySettings,
@@ -46,41 +57,74 @@ from sparkmirror.model import (
 )
 from sparkmirror.policy import policy_kind
 
-__all__ = ["load_mm2"]
+__all__ = ["Mm2File", "client_configs", "load_mm2", "own_settings", "read_mm2"]
 
+_NO_SYNCS_THERE = "no offset syncs are written to that cluster"
 _TOPIC_CHARS = re.compile(r"[A-Za-z0-9._-]*")
 
 
-def load_mm2(path: Path, *, clusters: Sequence[str] = ()) -> MirrorSettings:
+@dataclass(frozen=True, slots=True)
+class Mm2File:
+    """A file that was read and checked.
+
+    ``raw``: its settings, placeholders resolved. ``uses``: what each key means, with those marked
+    ignored that nothing reads. ``settings``: what a run gets.
+    """
+
+    path: Path
+    raw: Mapping[str, Entry]
+    uses: tuple[KeyUse, ...]
+    settings: MirrorSettings
+
+
+def load_mm2(
+    path: Path, *, clusters: Sequence[str] = (), exactly_once: bool = False
+) -> MirrorSettings:
     """Read, check and split a MirrorMaker 2 file into its enabled flows.
 
-    ``clusters``: only flows to these targets (empty = all). Raises ConfigError with the file, line
-    and key of everything that is wrong, and when no flow is left.
+    ``clusters``: only flows to these targets (empty = all). ``exactly_once``: in all flows,
+    whatever the file says. Raises ConfigError with the file, line and key of everything that is
+    wrong, and when no flow is left.
     """
+    return read_mm2(path, clusters=clusters, exactly_once=exactly_once).settings
+
+
+def read_mm2(path: Path, *, clusters: Sequence[str] = (), exactly_once: bool = False) -> Mm2File:
+    """`load_mm2`, with what the settings were made from."""
     raw, told = resolve(load_properties(path))
     aliases = _aliases(raw, path)
     uses, lost = _classify_all(raw, aliases, path)
     _check_values(uses, path)
-    enabled = [pair for pair in cluster_pairs(raw, aliases) if _enabled(raw, *pair)]
+    pairs = list(cluster_pairs(raw, aliases))
+    enabled = [pair for pair in pairs if _enabled(raw, *pair)]
     selected = [pair for pair in enabled if not clusters or pair[1] in clusters]
     if not selected:
         raise _no_flows(enabled, aliases, clusters, path)
-    flows = _flows(raw, selected, path)
+    flows = _flows(raw, selected, path, forced=exactly_once)
+    alive = [pair for pair in pairs if not clusters or pair[1] in clusters]
+    heartbeats, without = heartbeat_settings(raw, alive, selected, str(path))
     confs = {
         f"{source}->{target}": connector_config(raw, source, target) for source, target in selected
     }
-    clients = [conf for pair in selected for conf in _client_configs(raw, *pair).values()]
+    clients = [conf for pair in selected for conf in client_configs(raw, *pair).values()]
     lists = [(use.entry, split_list(use.entry.value)) for use in uses if _is_list(use)]
     by_line = told + remarks.lost_keys(lost) + remarks.repeated_elements(lists)
-    by_line += remarks.unavailable_features(confs, str(path))
+    by_line += group_remarks(confs.values()) + without
+    uses = mark_idle(_idle(uses, enabled, flows, heartbeats), clients)
     warnings = [
         *sorted(by_line, key=_line),
-        *remarks.ignored_keys(mark_idle(_idle(uses, enabled), clients), str(path)),
-        *remarks.loops(flows, str(path)),
+        *remarks.ignored_keys(uses, str(path)),
+        *check_names([_lane(raw, *pair) for pair in enabled], str(path)),
     ]
-    return MirrorSettings(
-        flows=flows, clusters=aliases, mode=MirrorMode.MM2, warnings=tuple(warnings)
+    settings = MirrorSettings(
+        flows=flows,
+        clusters=aliases,
+        mode=MirrorMode.MM2,
+        heartbeats=heartbeats,
+        warnings=tuple(warnings),
+        metrics=metrics_settings(raw, path),
     )
+    return Mm2File(path, raw, tuple(uses), settings)
 
 
 def _line(remark: str) -> float:
@@ -168,32 +212,37 @@ def _check_value(use: KeyUse) -> None:
             where=entry.where,
             do="Use letters, digits, '.', '_' and '-' only.",
         )
-    elif setting.name == "exactly.once.support" and value.lower() == "required":
-        raise _no_exactly_once(entry)
-
-
-def _no_exactly_once(entry: Entry) -> ConfigError:
-    return ConfigError(
-        f"{entry.key}={shown(entry, entry.value.strip())}: exactly-once is not available in this "
-        "release.",
-        where=entry.where,
-        do="Remove the key: delivery is then at least once (idempotent producer; the position is "
-        "committed after the records).",
-    )
 
 
 def _enabled(raw: Mapping[str, Entry], source: str, target: str) -> bool:
     return Reader(connector_config(raw, source, target), Scope.CONNECTOR).boolean("enabled")
 
 
-def _idle(uses: Sequence[KeyUse], enabled: Sequence[tuple[str, str]]) -> list[KeyUse]:
+def _idle(
+    uses: Sequence[KeyUse],
+    enabled: Sequence[tuple[str, str]],
+    flows: Sequence[FlowSettings],
+    heartbeats: Sequence[HeartbeatSettings],
+) -> list[KeyUse]:
     """``uses``, with the keys of a role marked ignored whose cluster has that role in no flow."""
     sources = {source for source, _ in enabled}
     targets = {target for _, target in enabled}
+    consumers = sources | {flow.target.alias for flow in flows if flow.checkpoints.enabled}
+    producers = targets | {beat.target.alias for beat in heartbeats}
+    producers |= {flow.source.alias for flow in flows if _syncs_on_source(flow)}
+    syncs_on = {(flow.name, f"{flow.offset_syncs.location}.producer.") for flow in flows
+                if flow.offset_syncs.enabled}  # fmt: skip
     marked = []
     for use in uses:
+        if use.flow and _syncs_side(use) and (use.flow, _syncs_side(use)) not in syncs_on:
+            marked.append(replace(use, ignored=use.ignored or _NO_SYNCS_THERE))
+            continue
         name = use.entry.key.removeprefix(use.alias + ".")
-        role, busy = ("source", sources) if name.startswith("consumer.") else ("target", targets)
+        role, busy = "target", targets
+        if name.startswith("consumer."):
+            role, busy = "source", consumers
+        elif name.startswith("producer."):
+            busy = producers
         bound = use.alias and (
             name.startswith(("consumer.", "producer.")) or use.setting.scopes == (Scope.WORKER,)
         )
@@ -203,6 +252,16 @@ def _idle(uses: Sequence[KeyUse], enabled: Sequence[tuple[str, str]]) -> list[Ke
         else:
             marked.append(use)
     return marked
+
+
+def _syncs_side(use: KeyUse) -> str:
+    """The prefix of a flow's key that only the offset-syncs producer reads, ``""`` for others."""
+    name = use.entry.key.removeprefix(use.flow + ".")
+    return next((p for p in ("source.producer.", "target.producer.") if name.startswith(p)), "")
+
+
+def _syncs_on_source(flow: FlowSettings) -> bool:
+    return flow.offset_syncs.enabled and flow.offset_syncs.location == "source"
 
 
 def _no_flows(
@@ -224,13 +283,13 @@ def _no_flows(
 
 
 def _flows(
-    raw: Mapping[str, Entry], selected: Sequence[tuple[str, str]], path: Path
+    raw: Mapping[str, Entry], selected: Sequence[tuple[str, str]], path: Path, *, forced: bool
 ) -> tuple[FlowSettings, ...]:
     flows: list[FlowSettings] = []
     errors: list[ConfigError] = []
     for source, target in selected:
         try:
-            flows.append(_flow(raw, source, target, str(path)))
+            flows.append(_flow(raw, source, target, str(path), forced=forced))
         except ConfigError as error:
             errors.append(error)
     if errors:
@@ -238,17 +297,27 @@ def _flows(
     return tuple(flows)
 
 
-def _flow(raw: Mapping[str, Entry], source: str, target: str, path: str) -> FlowSettings:
+def _flow(
+    raw: Mapping[str, Entry], source: str, target: str, path: str, *, forced: bool
+) -> FlowSettings:
     conf = connector_config(raw, source, target)
     worker = worker_config(raw, source, target)
     flow = Reader(conf, Scope.CONNECTOR)
     storage = Reader(worker, Scope.WORKER)
-    own = Reader(_own_settings(raw, f"{source}->{target}"), Scope.SPARKMIRROR)
-    if storage.text("exactly.once.source.support") == "enabled":
-        raise _no_exactly_once(worker["exactly.once.source.support"])
-    clients = _client_configs(raw, source, target)
+    own = Reader(own_settings(raw, f"{source}->{target}"), Scope.SPARKMIRROR)
+    clients = client_configs(raw, source, target)
     consumer, producer = clients["consumer"], clients["producer"]
     source_admin, target_admin = clients["source admin"], clients["target admin"]
+    produce = produce_settings(producer, join_bytes=own.integer("sparkmirror.join.bytes"))
+    exact = wants_exactly_once(
+        (source, target),
+        worker=worker,
+        connector=conf,
+        consumer=consumer,
+        producer=producer,
+        produce=produce,
+        forced=forced,
+    )
     source_key, target_key = f"{source}.bootstrap.servers", f"{target}.bootstrap.servers"
     return FlowSettings(
         source=client(
@@ -269,14 +338,19 @@ def _flow(raw: Mapping[str, Entry], source: str, target: str, path: str) -> Flow
         ),
         tasks_max=flow.integer("tasks.max"),
         policy=_policy(flow),
-        topics=_topics(flow),
+        topics=_topics(flow, own),
         fetch=fetch_settings(consumer),
-        produce=produce_settings(producer, join_bytes=own.integer("sparkmirror.join.bytes")),
-        faults=fault_settings(own),
+        produce=produce,
+        faults=fault_settings(own, exactly_once=exact),
+        offset_syncs=offset_sync_settings(conf, source, target, path),
+        checkpoints=checkpoint_settings(conf, target, path),
         position_interval_ms=position_interval_ms(
             own.integer("sparkmirror.position.interval.ms"),
             storage.integer("offset.flush.interval.ms"),
         ),
+        exactly_once=exact,
+        transaction_interval_ms=own.integer("sparkmirror.transaction.interval.ms"),
+        transaction_timeout_ms=Reader(producer, Scope.PRODUCER).integer("transaction.timeout.ms"),
         epoch_s=own.integer("sparkmirror.epoch.seconds"),
         offset_storage_topic=storage.text("offset.storage.topic"),
         offset_storage_partitions=storage.integer("offset.storage.partitions"),
@@ -284,20 +358,30 @@ def _flow(raw: Mapping[str, Entry], source: str, target: str, path: str) -> Flow
     )  # fmt: skip
 
 
-def _client_configs(
+def _lane(raw: Mapping[str, Entry], source: str, target: str) -> Lane:
+    flow = Reader(connector_config(raw, source, target), Scope.CONNECTOR)
+    own = Reader(own_settings(raw, f"{source}->{target}"), Scope.SPARKMIRROR)
+    return Lane(source, target, _policy(flow), _topics(flow, own))
+
+
+def client_configs(
     raw: Mapping[str, Entry], source: str, target: str
 ) -> dict[str, dict[str, Entry]]:
     """Java client properties of each client of one flow, by its role."""
     conf = connector_config(raw, source, target)
+    syncs_on = Reader(conf, Scope.CONNECTOR).text("offset-syncs.topic.location")
     return {
         "consumer": consumer_config(conf, "source", "replication-consumer"),
         "producer": data_producer_config(worker_config(raw, source, target), conf),
         "source admin": admin_config(conf, "source", "replication-source-admin"),
         "target admin": admin_config(conf, "target", "replication-target-admin"),
+        "offset syncs": producer_config(conf, syncs_on, f"offset-syncs-{syncs_on}-producer"),
+        "checkpoints": consumer_config(conf, "target", "checkpoints-target-consumer"),
     }
 
 
-def _own_settings(raw: Mapping[str, Entry], flow: str) -> dict[str, Entry]:
+def own_settings(raw: Mapping[str, Entry], flow: str) -> dict[str, Entry]:
+    """The file's ``sparkmirror.*`` settings for one flow, without the flow in front."""
     own: dict[str, Entry] = {}
     for name in names(Scope.SPARKMIRROR):
         entry = raw.get(f"{flow}.{name}", raw.get(name))
@@ -316,7 +400,7 @@ def _policy(flow: Reader) -> PolicySettings:
     )
 
 
-def _topics(flow: Reader) -> TopicSettings:
+def _topics(flow: Reader, own: Reader) -> TopicSettings:
     return TopicSettings(
         include=flow.elements("topics"),
         exclude=flow.elements("topics.exclude"),
@@ -327,4 +411,9 @@ def _topics(flow: Reader) -> TopicSettings:
         refresh_enabled=flow.boolean("refresh.topics.enabled"),
         refresh_interval_s=flow.integer("refresh.topics.interval.seconds"),
         heartbeats_replication_enabled=flow.boolean("heartbeats.replication.enabled"),
+        sync_configs_enabled=flow.boolean("sync.topic.configs.enabled"),
+        sync_configs_interval_s=flow.integer("sync.topic.configs.interval.seconds"),
+        sync_configs_keep=own.elements("sync.topic.configs.keep"),
+        sync_acls_enabled=flow.boolean("sync.topic.acls.enabled"),
+        sync_acls_interval_s=flow.integer("sync.topic.acls.interval.seconds"),
     )

@@ -30,7 +30,8 @@ _CONVERTER = "org.apache.kafka.connect.converters.ByteArrayConverter"
 # Java tests these prefixes without a dot, so that admin.timeout.ms counts as a client key too.
 _CLIENT_LEVEL = re.compile(r"(?:consumer|producer|admin)")
 _CLIENTS = ("producer", "consumer", "admin")
-_WORKER_PREFIXES = (
+# Keys that reach workers from the top level, where they beat those of a cluster.
+WORKER_PREFIXES = (
     "offset.storage",
     "config.storage",
     "status.storage",
@@ -100,7 +101,7 @@ def _is_true(entry: Entry | None, *, default: bool) -> bool:
 def worker_config(raw: Conf, source: str, target: str) -> dict[str, Entry]:
     """Configuration of the Connect worker of flow ``source->target``."""
     conf = cluster_config(raw, target)
-    conf |= {key: entry for key, entry in raw.items() if key.startswith(_WORKER_PREFIXES)}
+    conf |= {key: entry for key, entry in raw.items() if key.startswith(WORKER_PREFIXES)}
     conf |= {key: entry for key, entry in raw.items() if key.startswith("config.providers")}
     for key, value in (
         ("client.id", f"{source}->{target}"),

@@ -16,7 +16,15 @@ from sparkmirror.config.settings import Status
 from sparkmirror.config.tls import tls_settings
 from sparkmirror.errors import ConfigError
 
-__all__ = ["KRB5_CONF", "mark_idle", "protocol_of", "secured", "uses_sasl", "uses_tls"]
+__all__ = [
+    "KRB5_CONF",
+    "idle_reason",
+    "mark_idle",
+    "protocol_of",
+    "secured",
+    "uses_sasl",
+    "uses_tls",
+]
 
 KRB5_CONF = "java.security.krb5.conf"
 """Property with the path of the Kerberos configuration, named as Java's system property."""
@@ -123,13 +131,14 @@ def _marked(use: KeyUse, clients: list[Mapping[str, Entry]]) -> KeyUse:
         return use
     if not name.startswith(("ssl.", "sasl.")):
         return use
-    reasons = {_idle(name, conf) for conf in clients if conf.get(name) is use.entry}
+    reasons = {idle_reason(name, conf) for conf in clients if conf.get(name) is use.entry}
     if not reasons or "" in reasons:
         return use
     return replace(use, ignored="; ".join(sorted(reasons)))
 
 
-def _idle(name: str, conf: Mapping[str, Entry]) -> str:
+def idle_reason(name: str, conf: Mapping[str, Entry]) -> str:
+    """Why security key ``name`` has no effect in a client with ``conf``; ``""`` if it has one."""
     entry = conf.get("security.protocol")
     protocol = protocol_of(entry.value) if entry else "PLAINTEXT"
     if not _counts(name, protocol):

@@ -56,7 +56,6 @@ class Setting:
     (class names: with or without package), compared without case if ``fold_case``.
     ``empty_allowed``: whether a list may have no elements at
     all. ``regexes``: a list of Java regexes. ``reason``: why it is ignored or refused.
-    ``feature``: for the switch of something not in this release: what is then not done.
     ``mm1``: spellings in MirrorMaker 1 (options, or keys of its files when they differ).
     """
 
@@ -75,5 +74,4 @@ class Setting:
     required: bool = False
     status: Status = Status.SUPPORTED
     reason: str = ""
-    feature: str = ""
     mm1: tuple[str, ...] = ()

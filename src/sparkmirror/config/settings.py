@@ -13,6 +13,7 @@ from sparkmirror.config.legacy_keys import OLD_CLIENT_KEYS
 from sparkmirror.config.setting import Scope, Setting, Status, Type
 from sparkmirror.config.settings_clients import CLIENT_ROWS
 from sparkmirror.config.settings_faults import FAULT_ROWS
+from sparkmirror.config.settings_metrics import METRICS_ROWS
 from sparkmirror.config.settings_mirror import (
     CONNECTOR_ROWS,
     DRIVER_ROWS,
@@ -37,7 +38,14 @@ __all__ = [
 ]
 
 SETTINGS: tuple[Setting, ...] = (
-    DRIVER_ROWS + CONNECTOR_ROWS + WORKER_ROWS + CLIENT_ROWS + SECURITY_ROWS + OWN_ROWS + FAULT_ROWS
+    DRIVER_ROWS
+    + CONNECTOR_ROWS
+    + WORKER_ROWS
+    + CLIENT_ROWS
+    + SECURITY_ROWS
+    + OWN_ROWS
+    + FAULT_ROWS
+    + METRICS_ROWS
 )
 
 # What MirrorMaker 2 copies from a cluster to each of its clients.

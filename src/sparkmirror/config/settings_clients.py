@@ -22,7 +22,7 @@ _R = Status.REFUSED
 _F = FetchSettings()
 _P = ProduceSettings()
 _RAW = "raw batches keep the source's"
-_NO_JMX = "there are no JMX metrics"
+_NO_JMX = "there are no JMX metrics; see sparkmirror.metrics.listen"
 _NO_GROUP = "partitions are dealt to slots by the mirror, not by a consumer group"
 _BYTES = "records are carried as bytes"
 _ONE_POLICY = "sparkmirror starts over from the bootstrap list when no known broker answers"
@@ -136,6 +136,11 @@ PRODUCE_ROWS = (
         "How long a batch is retried before its partition stops.", _PRODUCER, low=0,
     ),
     Setting(
+        "transaction.timeout.ms", Type.INT, "60000",
+        "Exactly-once: time after which the target aborts a transaction that nobody ends.",
+        _PRODUCER, low=1,
+    ),
+    Setting(
         "max.request.size", Type.INT, str(_P.request_bytes_max),
         "Most bytes of one Produce request.", _PRODUCER, low=0, java_default="1048576",
     ),
@@ -242,10 +247,6 @@ _IGNORED = (
         ("compression.type", Type.STRING, "none", None,
          ("none", "gzip", "snappy", "lz4", "zstd"), "How batches are compressed.",
          f"{_RAW} compression"),
-        ("compression.gzip.level", Type.INT, "-1", -1, (), "Level of gzip.", f"{_RAW} compression"),
-        ("compression.lz4.level", Type.INT, "9", 1, (), "Level of lz4.", f"{_RAW} compression"),
-        ("compression.zstd.level", Type.INT, "3", -131072, (), "Level of zstd.",
-         f"{_RAW} compression"),
         ("max.block.ms", Type.LONG, "9223372036854775807", 0, (), "How long a send may block.",
          "the flow waits as long as it takes"),
         ("metadata.max.idle.ms", Type.LONG, "300000", 5000, (), "When unused topics are forgotten.",
@@ -260,14 +261,21 @@ _IGNORED = (
          "records keep their partition number"),
         ("key.serializer", Type.CLASS, None, None, (), "How keys are encoded.", _BYTES),
         ("value.serializer", Type.CLASS, None, None, (), "How values are encoded.", _BYTES),
-        ("transaction.timeout.ms", Type.INT, "60000", None, (), "Time limit of a transaction.",
-         "exactly-once is not available in this release"),
         ("transaction.two.phase.commit.enable", Type.BOOLEAN, "false", None, (),
-         "Two-phase commit.", "exactly-once is not available in this release"),
+         "Two-phase commit.", "the mirror ends its transactions itself"),
         # MirrorMaker 1 takes this key out before it makes its producer.
         ("producer.type", Type.STRING, "async", None, ("sync", "async"),
          "MirrorMaker 1: wait for each record's acknowledgement.",
          "every batch is acknowledged before its position is committed"),
+    ),
+    *(
+        Setting(
+            f"compression.{codec}.level", Type.INT, default, f"Level of {codec}.", _PRODUCER,
+            low=low, high=high, status=Status.IGNORED, reason=f"{_RAW} compression",
+        )
+        for codec, default, low, high in (
+            ("gzip", "-1", -1, 9), ("lz4", "9", 1, 17), ("zstd", "3", -131_072, 22),
+        )
     ),
     *_ignored(
         _ADMIN,
@@ -283,7 +291,7 @@ _REFUSED = (
     ),
     Setting(
         "transactional.id", Type.STRING, None, "Transactional id of the producer.", _PRODUCER,
-        status=_R, reason="exactly-once is not available in this release",
+        status=_R, reason="the mirror sets it itself when exactly-once is on",
     ),
 )  # fmt: skip
 

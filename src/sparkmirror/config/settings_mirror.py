@@ -3,7 +3,13 @@
 from __future__ import annotations
 
 from sparkmirror.config.setting import Scope, Setting, Status, Type
-from sparkmirror.model import PolicySettings, ProduceSettings, TopicSettings
+from sparkmirror.model import (
+    CheckpointSettings,
+    OffsetSyncSettings,
+    PolicySettings,
+    ProduceSettings,
+    TopicSettings,
+)
 
 __all__ = ["CONNECTOR_ROWS", "DRIVER_ROWS", "OWN_ROWS", "REMOVED_KEYS"]
 
@@ -15,16 +21,12 @@ _CW = (Scope.CONNECTOR, Scope.WORKER)
 _I = Status.IGNORED
 _R = Status.REFUSED
 _T = TopicSettings()
+_S = OffsetSyncSettings()
+_G = CheckpointSettings()
 
 _NO_REST = "there is no REST server: everything that nodes tell each other goes through Kafka"
 _NO_CONNECT = "no Kafka Connect runs here"
 _RAW = "records are carried as raw batches and never decoded"
-_HEARTBEATS = "heartbeats are not emitted in this release"
-_CHECKPOINTS = "checkpoints are not emitted in this release"
-_GROUPS = "consumer groups are not synchronised in this release"
-_SYNCS = "offset syncs are not emitted in this release"
-_CONFIGS = "topic configs are copied when a topic is created, not kept in step in this release"
-_ACLS = "topic ACLs are not synchronised in this release"
 
 DRIVER_ROWS = (
     Setting(
@@ -121,62 +123,74 @@ _SOURCE_ROWS = (
     ),
 )  # fmt: skip
 
-_LATER_ROWS = (
+# What is kept in step on topics that exist already.
+_SYNC_ROWS = (
+    Setting(
+        "sync.topic.configs.enabled", Type.BOOLEAN, "true",
+        "Keep the configs of remote topics equal to the source's.", _C,
+    ),
+    Setting(
+        "sync.topic.configs.interval.seconds", Type.LONG, str(_T.sync_configs_interval_s),
+        "How often to compare topic configs.", _C, low=1,
+    ),
+    Setting(
+        "sync.topic.acls.enabled", Type.BOOLEAN, "true",
+        "Give remote topics the ACLs of their source topics, writing excepted.", _C,
+    ),
+    Setting(
+        "sync.topic.acls.interval.seconds", Type.LONG, str(_T.sync_acls_interval_s),
+        "How often to compare topic ACLs.", _C, low=1,
+    ),
+)  # fmt: skip
+
+# Offset syncs, checkpoints, group offsets, heartbeats. Intervals: a negative one means never, as
+# in MirrorMaker.
+_GROUP_ROWS = (
     *(
-        Setting(name, Type.BOOLEAN, default, doc, _C, status=_I, reason=reason, feature=feature)
-        for name, default, doc, reason, feature in (
-            ("emit.heartbeats.enabled", "true", "Emit heartbeats.", _HEARTBEATS, "heartbeats"),
-            ("emit.checkpoints.enabled", "true", "Emit checkpoints of consumer groups.",
-             _CHECKPOINTS, "checkpoints"),
-            ("emit.offset-syncs.enabled", "true", "Emit offset syncs.", _SYNCS, "offset syncs"),
-            ("sync.group.offsets.enabled", "false", "Write group offsets to the target.",
-             _GROUPS, "group offset sync"),
-            ("sync.topic.configs.enabled", "true", "Keep configs of remote topics in step.",
-             _CONFIGS, "topic config sync"),
-            ("sync.topic.acls.enabled", "true", "Keep ACLs of remote topics in step.",
-             _ACLS, "topic ACL sync"),
+        Setting(name, Type.BOOLEAN, default, doc, _C)
+        for name, default, doc in (
+            ("emit.heartbeats.enabled", "true",
+             "Emit heartbeats to the target, also for a pair of clusters without a flow."),
+            ("emit.checkpoints.enabled", "true",
+             "Emit checkpoints: where consumer groups of the source stand on the target."),
+            ("emit.offset-syncs.enabled", "true",
+             "Emit offset syncs, which checkpoints are made from."),
+            ("sync.group.offsets.enabled", "false",
+             "Commit translated offsets to groups of the target that have no active members."),
+            ("refresh.groups.enabled", "true", "Pick up new consumer groups while running."),
         )
     ),
     *(
-        Setting(name, kind, default, doc, _C, low=low, status=_I, reason=reason)
-        for name, kind, default, low, doc, reason in (
-            ("emit.heartbeats.interval.seconds", Type.LONG, "1", None,
-             "How often to emit a heartbeat.", _HEARTBEATS),
-            ("heartbeats.topic.replication.factor", Type.SHORT, "3", None,
-             "Replication factor of the heartbeats topic.", _HEARTBEATS),
-            ("emit.checkpoints.interval.seconds", Type.LONG, "60", None,
-             "How often to emit checkpoints.", _CHECKPOINTS),
-            ("checkpoints.topic.replication.factor", Type.SHORT, "3", None,
-             "Replication factor of the checkpoints topic.", _CHECKPOINTS),
-            ("sync.group.offsets.interval.seconds", Type.LONG, "60", None,
-             "How often to write group offsets.", _GROUPS),
-            ("refresh.groups.enabled", Type.BOOLEAN, "true", None,
-             "Pick up new consumer groups while running.", _GROUPS),
-            ("refresh.groups.interval.seconds", Type.LONG, "600", None,
-             "How often to look for new consumer groups.", _GROUPS),
-            ("sync.topic.configs.interval.seconds", Type.LONG, "600", None,
-             "How often to compare topic configs.", _CONFIGS),
-            ("sync.topic.acls.interval.seconds", Type.LONG, "600", None,
-             "How often to compare topic ACLs.", _ACLS),
-            ("offset-syncs.topic.replication.factor", Type.SHORT, "3", None,
-             "Replication factor of the offset-syncs topic.", _SYNCS),
-            ("offset.lag.max", Type.LONG, "100", None,
-             "How far offsets may drift before a sync is emitted.", _SYNCS),
+        Setting(name, Type.LONG, str(default), doc, _C)
+        for name, default, doc in (
+            ("emit.heartbeats.interval.seconds", 1, "How often to emit a heartbeat."),
+            ("emit.checkpoints.interval.seconds", _G.interval_s, "How often to emit checkpoints."),
+            ("sync.group.offsets.interval.seconds", _G.sync_interval_s,
+             "How often to commit group offsets."),
+            ("refresh.groups.interval.seconds", _G.refresh_interval_s,
+             "How often to look for new consumer groups."),
+            ("offset.lag.max", _S.lag_max,
+             "Offset syncs: how many target offsets may pass before the next one."),
         )
     ),
-    Setting(
-        "offset-syncs.topic.location", Type.STRING, "source",
-        "Cluster that holds the offset-syncs topic.", _C,
-        choices=("source", "target"), status=_I, reason=_SYNCS,
+    *(
+        Setting(f"{topic}.topic.replication.factor", Type.SHORT, "3",
+                f"Replication factor of the {topic} topic when it is created; -1 = the broker's "
+                "default.", _C, low=-1)
+        for topic in ("heartbeats", "checkpoints", "offset-syncs")
     ),
     Setting(
-        "groups", Type.LIST, ".*", "Consumer groups to synchronise.", _C,
-        regexes=True, status=_I, reason=_GROUPS,
+        "offset-syncs.topic.location", Type.STRING, _S.location,
+        "Cluster that holds the offset-syncs topic.", _C, choices=("source", "target"),
     ),
     Setting(
-        "groups.exclude", Type.LIST, r"console-consumer-.*,connect-.*,__.*",
-        "Consumer groups not to synchronise; beats `groups`.", _C,
-        regexes=True, status=_I, reason=_GROUPS,
+        "groups", Type.LIST, ",".join(_G.include),
+        "Consumer groups to make checkpoints of: Java regexes, each matching whole names.", _C,
+        regexes=True,
+    ),
+    Setting(
+        "groups.exclude", Type.LIST, ",".join(_G.exclude),
+        "Consumer groups to leave out; beats `groups`.", _C, regexes=True,
     ),
 )  # fmt: skip
 
@@ -245,9 +259,10 @@ _CONNECT_ROWS = (
              "How long one poll may wait.",
              "the source is read by long polls (A.consumer.fetch.max.wait.ms)"),
             ("metric.names.formats", Type.LIST, "legacy", None, ("legacy", "new"),
-             "Names of JMX metrics.", "there are no JMX metrics"),
+             "Names of JMX metrics.", "there are no JMX metrics; see sparkmirror.metrics.listen"),
             ("metric.reporters", Type.LIST, "org.apache.kafka.common.metrics.JmxReporter", None,
-             (), "Java classes that metrics are reported to.", "there are no JMX metrics"),
+             (), "Java classes that metrics are reported to.",
+             "there are no JMX metrics; see sparkmirror.metrics.listen"),
             ("transaction.boundary", Type.STRING, "poll", None,
              ("poll", "interval", "connector"), "Where Connect ends transactions.", _NO_CONNECT),
             ("transaction.boundary.interval.ms", Type.LONG, None, 0, (),
@@ -262,8 +277,8 @@ _CONNECT_ROWS = (
     ),
     Setting(
         "exactly.once.support", Type.STRING, "requested",
-        "Whether the connector insists on exactly-once.", _C,
-        choices=("requested", "required"), fold_case=True, status=_I, reason=_NO_CONNECT,
+        "`required`: the flow does not start unless exactly-once is switched on for its target.",
+        _C, choices=("requested", "required"), fold_case=True,
     ),
     *(
         Setting(name, kind, default, doc, _C, required=required, status=_R,
@@ -278,9 +293,14 @@ _CONNECT_ROWS = (
     ),
 )  # fmt: skip
 
-CONNECTOR_ROWS = _SOURCE_ROWS + _LATER_ROWS + _CONNECT_ROWS
+CONNECTOR_ROWS = _SOURCE_ROWS + _SYNC_ROWS + _GROUP_ROWS + _CONNECT_ROWS
 
 OWN_ROWS = (
+    Setting(
+        "sync.topic.configs.keep", Type.LIST, "",
+        "Topic configs whose overrides on remote topics stay when the source has no override; "
+        "Java MirrorMaker resets them at each sync.", (Scope.SPARKMIRROR,), regexes=True,
+    ),
     Setting(
         "sparkmirror.epoch.seconds", Type.INT, "300",
         "Length of an epoch: how long a Spark micro-batch streams before the next one.",
@@ -290,6 +310,13 @@ OWN_ROWS = (
         "sparkmirror.position.interval.ms", Type.INT, "1000",
         "How often positions are committed, at most; offset.flush.interval.ms lowers it.",
         (Scope.SPARKMIRROR,), low=100, high=60_000, mm1=("--offset.commit.interval.ms",),
+    ),
+    Setting(
+        "sparkmirror.transaction.interval.ms", Type.INT,
+        "100",
+        "Exactly-once: how long a transaction lasts; less under load, when half of a slot's memory "
+        "frames are in it.",
+        (Scope.SPARKMIRROR,), low=10, high=10_000,
     ),
     Setting(
         "sparkmirror.join.bytes", Type.INT, str(ProduceSettings().join_bytes),

@@ -37,7 +37,8 @@ _SUPPORTED = (
     ),
     Setting(
         "exactly.once.source.support", Type.STRING, "disabled",
-        "Write records and positions in one transaction; only `disabled` in this release.", _W,
+        "`enabled`: records and positions are written in one transaction. `preparing` is needed by "
+        "no mirror here and means the same as `disabled`.", _W,
         choices=("disabled", "preparing", "enabled"), fold_case=True,
     ),
 )  # fmt: skip
@@ -127,13 +128,14 @@ _IGNORED = tuple(
         ("receive.buffer.bytes", Type.INT, "32768", -1, (), "TCP receive buffer.", _OWN_CLIENTS),
         ("send.buffer.bytes", Type.INT, "131072", -1, (), "TCP send buffer.", _OWN_CLIENTS),
         ("metric.reporters", Type.LIST, "org.apache.kafka.common.metrics.JmxReporter", None, (),
-         "Java classes that metrics are reported to.", "there are no JMX metrics"),
+         "Java classes that metrics are reported to.",
+         "there are no JMX metrics; see sparkmirror.metrics.listen"),
         ("metrics.num.samples", Type.INT, "2", 1, (), "Samples per metric.",
-         "there are no JMX metrics"),
+         "there are no JMX metrics; see sparkmirror.metrics.listen"),
         ("metrics.recording.level", Type.STRING, "INFO", None, ("INFO", "DEBUG"),
-         "How much is measured.", "there are no JMX metrics"),
+         "How much is measured.", "there are no JMX metrics; see sparkmirror.metrics.listen"),
         ("metrics.sample.window.ms", Type.LONG, "30000", 0, (), "Window of a sample.",
-         "there are no JMX metrics"),
+         "there are no JMX metrics; see sparkmirror.metrics.listen"),
     )
 )  # fmt: skip
 

@@ -6,13 +6,20 @@
 from __future__ import annotations
 
 import logging
+import os
+import socket
 import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from typing import NamedTuple
 
+from sparkmirror.control.acls import AclSync
+from sparkmirror.control.claim import claim_flow
+from sparkmirror.control.configs import ConfigSync
 from sparkmirror.control.dead_letters import create_dead_letter_topics
 from sparkmirror.control.gaps import GapTeller
+from sparkmirror.control.groups import GroupClusters, GroupsJob, create_offset_topics
 from sparkmirror.control.internal import create_internal_topics, offset_storage_topic
 from sparkmirror.control.positions import check_group_is_free, seed_positions
 from sparkmirror.control.topics import (
@@ -23,10 +30,18 @@ from sparkmirror.control.topics import (
     observe_topics,
     plan_topics,
 )
-from sparkmirror.errors import ConfigError, MirrorError, TopicError
-from sparkmirror.model import FlowSettings, MirrorMode, SlotProgress, TopicPartition
+from sparkmirror.errors import ConfigError, Denied, MirrorError, TopicError
+from sparkmirror.model import (
+    ClusterClient,
+    FlowSettings,
+    MirrorMode,
+    SlotProgress,
+    TopicPartition,
+)
+from sparkmirror.observe.checkpoints import CheckpointTimes
 from sparkmirror.policy import FlowTopics
 from sparkmirror.wire.client import Cluster
+from sparkmirror.wire.driver_report import DriverReport
 from sparkmirror.wire.signals import (
     AssignmentDocument,
     Command,
@@ -36,7 +51,7 @@ from sparkmirror.wire.signals import (
     control_topic,
 )
 
-__all__ = ["FlowControl"]
+__all__ = ["FlowControl", "SyncJob"]
 
 log = logging.getLogger(__name__)
 
@@ -45,11 +60,20 @@ _FREEZE_POLL_S = 1.0
 _TOPICS_TOLD_MAX = 10
 
 
+class SyncJob(NamedTuple):
+    """A job that runs at once and then at an interval. It raises `MirrorError`."""
+
+    name: str
+    round: Callable[[], None]
+    interval_s: int
+
+
 class FlowControl:
     """Everything the driver knows and does about one flow.
 
-    ``say`` takes one-line notices for the user. The jobs (`discover`, `look_at_ends`,
-    `look_at_progress`) may run on one thread each; what they leave behind can be read from any.
+    ``say`` takes one-line notices for the user, ``release`` is our version. The jobs (`discover`,
+    `look_at_ends`, `look_at_progress`) may run on one thread each; what they leave behind can be
+    read from any.
     """
 
     def __init__(
@@ -59,6 +83,7 @@ class FlowControl:
         say: Callable[[str], None],
         *,
         once: bool = False,
+        release: str = "",
         now_ms: Callable[[], int] = lambda: int(time.time() * 1000),
     ) -> None:
         self.settings = settings
@@ -66,18 +91,21 @@ class FlowControl:
         self._run_id = run_id
         self._say = say
         self._once = once
+        self._release = release
         self._now_ms = now_ms
         self._wanted = FlowTopics(settings)
         self._clusters: list[Cluster] = []
-        self.source = self._cluster(settings, "source")
-        self.target = self._cluster(settings, "target")
-        self.source_admin = self._cluster(settings, "source_admin")
-        self.target_admin = self._cluster(settings, "target_admin")
+        self.source = self._cluster(settings.source)
+        self.target = self._cluster(settings.target)
+        self.source_admin = self._cluster(settings.source_admin)
+        self.target_admin = self._cluster(settings.target_admin)
+        self.groups = self._groups_job() if settings.checkpoints.enabled else None
         self._writer = ControlTopicWriter(self.target, control_topic(settings))
         self._reader: ControlTopicReader | None = None
         self._lock = threading.Lock()
         self._publishing = threading.Lock()
         self._draining = False
+        self._paused = False
         self._version = 0
         self._assignment = Assignment(self.name)
         self._frozen: dict[TopicPartition, int] | None = None
@@ -87,10 +115,34 @@ class FlowControl:
         self._halts_told: dict[TopicPartition, str] = {}
         self._said: set[str] = set()
         self._gaps = GapTeller(self.target, settings, say, since_ms=now_ms())
+        self._config_sync = ConfigSync(
+            settings, self.source_admin, self.target_admin, self._remote_topics, say
+        )
+        self._acl_sync = AclSync(settings, self.source_admin, self.target_admin, self._wanted, say)
+        self._started_ms = now_ms()
 
-    def _cluster(self, settings: FlowSettings, role: str) -> Cluster:
-        """The client of ``role``; roles that differ only in the client's name share one."""
-        client = getattr(settings, role)
+    @property
+    def checkpoint_times(self) -> CheckpointTimes:
+        """How long checkpoints take."""
+        return CheckpointTimes() if self.groups is None else self.groups.times
+
+    def _groups_job(self) -> GroupsJob:
+        checkpoints = self._cluster(self.settings.checkpoints.client or self.settings.target)
+        clusters = GroupClusters(
+            source_admin=self.source_admin,
+            target_admin=self.target_admin,
+            target=self.target,
+            syncs=self.source if self._syncs_are_on_source else checkpoints,
+            checkpoints=checkpoints,
+        )
+        return GroupsJob(self.settings, clusters, self._say)
+
+    @property
+    def _syncs_are_on_source(self) -> bool:
+        return self.settings.offset_syncs.location == "source"
+
+    def _cluster(self, client: ClusterClient) -> Cluster:
+        """The cluster behind ``client``; clients that differ only in their name share one."""
         for known in self._clusters:
             if replace(known.client, client_id=client.client_id) == client:
                 return known
@@ -116,9 +168,15 @@ class FlowControl:
         self._warn_of_java()
         for line in create_internal_topics(self.target_admin, self.settings):
             self._say(line)
+        self._prepare_offset_topics()
+        if self.settings.exactly_once:
+            claim_flow(self.target, self.settings, self._run_id)
         assignment = self._look()
         if not assignment.partitions:
-            self._say(f"{self.name}: no topic on {self.source.alias} matches; waiting for one")
+            self._say(
+                f"{self.name}: no topic on {self.source.alias} matches, or its principal has "
+                "neither Read nor Describe on it; waiting for one"
+            )
         seeding = seed_positions(self._position_keeper, self.settings, assignment)
         if seeding.seeded:
             count = len(seeding.seeded)
@@ -133,6 +191,10 @@ class FlowControl:
         if self._once:
             self._frozen = self._freeze(assignment)
         self._adopt(assignment, CommandKind.RUN)
+
+    def _prepare_offset_topics(self) -> None:
+        for line in create_offset_topics(self.settings, self.source_admin, self.target_admin):
+            self._say(line)
 
     def _refuse_mirroring_onto_itself(self) -> None:
         source, target = self.source_admin.describe(), self.target_admin.describe()
@@ -151,7 +213,12 @@ class FlowControl:
         if self.settings.mode is MirrorMode.MM1:
             return
         group = f"{self.settings.source.alias}-mm2"
-        if self.target.group_members(group):
+        try:
+            members = self.target.group_members(group)
+        except Denied as error:
+            self._say(f"{self.name}: nobody can tell whether a Java MirrorMaker 2 runs: {error}")
+            return
+        if members:
             self._say(
                 f"{self.name}: the group {group} on {self.target.alias} has active members: if a "
                 "Java MirrorMaker 2 still runs this flow, stop it, or records arrive twice"
@@ -159,7 +226,9 @@ class FlowControl:
 
     def _look(self) -> Assignment:
         """Discover, create and grow; what the flow mirrors now. Raises `MirrorError`."""
-        observed = observe_topics(self.source_admin, self.target_admin, self._wanted)
+        observed = observe_topics(
+            self.source_admin, self.target_admin, self._wanted, [control_topic(self.settings)]
+        )
         actions = plan_topics(observed, self.settings, self._wanted)
         errors, done = apply_topics(self.target_admin, actions)
         for line in done[:_TOPICS_TOLD_MAX]:
@@ -247,6 +316,20 @@ class FlowControl:
             self._say(line)
         return True
 
+    def sync_jobs(self) -> list[SyncJob]:
+        """What is kept in step on topics that exist; each job may run on a thread of its own."""
+        topics = self.settings.topics
+        jobs = []
+        if self.settings.mode is MirrorMode.MM2 and topics.sync_acls_enabled:
+            jobs.append(SyncJob("acls", self._acl_sync.round, topics.sync_acls_interval_s))
+        if self.settings.mode is MirrorMode.MM2 and topics.sync_configs_enabled:
+            jobs.append(SyncJob("configs", self._config_sync.round, topics.sync_configs_interval_s))
+        return jobs
+
+    def _remote_topics(self) -> dict[str, str]:
+        """Remote topic by source topic, of those that are mirrored."""
+        return {p.topic: p.remote_topic for p in self.assignment().partitions}
+
     def look_at_ends(self) -> None:
         """Take the source's end offsets anew. Raises `MirrorError` when the source is away."""
         wanted = [p.source for p in self.assignment().partitions]
@@ -274,6 +357,40 @@ class FlowControl:
             )
         self._skipped += signals.skipped
         self._gaps.look(signals.progress)
+        for command in signals.commands:
+            if command.flow == self.name:
+                self._obey(command)
+
+    def _obey(self, command: Command) -> None:
+        """Take note of what somebody asked for from elsewhere; the slots do it by themselves."""
+        if command.kind.pauses:
+            paused, before = command.kind is CommandKind.PAUSE, self._paused
+            self._paused = paused
+            if paused != before:
+                self._say(f"{self.name}: {'paused' if paused else 'resumed'}")
+            return
+        ours = command.kind is CommandKind.DRAIN and command.run_id == self._run_id
+        if ours and not self._draining:
+            self._say(f"{self.name}: asked to drain")
+            # Again, so that no assignment that was on its way hides it from the slots.
+            self.drain()
+
+    def report(self, *, ended: bool = False) -> None:
+        """Tell in the control topic what the driver knows. Raises `MirrorError`."""
+        assignment = self.assignment()
+        self._writer.report(
+            DriverReport(
+                flow=self.name,
+                run_id=self._run_id,
+                host=f"{socket.gethostname()}:{os.getpid()}",
+                version=self._release,
+                started_ms=self._started_ms,
+                time_ms=self._now_ms(),
+                ended=ended,
+                partitions=len(assignment.partitions),
+                halts=assignment.halted,
+            )
+        )
 
     def drain(self) -> None:
         """Tell the slots of this run to finish; no assignment is published afterwards.
@@ -285,6 +402,16 @@ class FlowControl:
             self._writer.command(self._command(CommandKind.DRAIN, self._version))
 
     # --- what is known ----------------------------------------------------------------------
+
+    @property
+    def paused(self) -> bool:
+        """Whether somebody paused the flow."""
+        return self._paused
+
+    @property
+    def draining(self) -> bool:
+        """Whether the slots were told to finish, from here or elsewhere."""
+        return self._draining
 
     def assignment(self) -> Assignment:
         """The assignment published last."""
@@ -318,5 +445,7 @@ class FlowControl:
     def close(self) -> None:
         """Close all connections. Raises `MirrorError` when one does not close in peace."""
         self.forget_reader()
+        if self.groups is not None:
+            self.groups.close()
         for cluster in self._clusters:
             cluster.close()

@@ -103,8 +103,13 @@ def measure(
     return tuple(rows)
 
 
-def observe_flow(source: Cluster, target: Cluster, flow: FlowSettings) -> LagView:
-    """Ask both clusters about ``flow``. Raises `MirrorError`."""
+def observe_flow(
+    source: Cluster, target: Cluster, flow: FlowSettings, *, started: bool = True
+) -> LagView:
+    """Ask both clusters about ``flow``. Raises `MirrorError`.
+
+    ``started`` False: it is known that no position has been committed, so nobody is asked.
+    """
     wanted = FlowTopics(flow)
     views = {
         name: view
@@ -119,7 +124,7 @@ def observe_flow(source: Cluster, target: Cluster, flow: FlowSettings) -> LagVie
     if flow.mode is MirrorMode.MM1:
         keeper = source
         named = {tp: tp for tp in partitions}
-    committed = keeper.committed_offsets(group, named)
+    committed = keeper.committed_offsets(group, named) if started else {}
     positions = {named[tp]: one.offset for tp, one in committed.items()}
     rows = _measured(source, partitions, positions, flow)
     return LagView(flow.name, group, keeper.alias, rows)

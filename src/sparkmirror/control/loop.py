@@ -10,10 +10,13 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import TypeVar
 
-from sparkmirror.control.flow import FlowControl
+from sparkmirror.control.flow import FlowControl, SyncJob
+from sparkmirror.control.groups import GroupsJob
+from sparkmirror.control.heartbeats import HeartbeatJob
 from sparkmirror.control.topics import Assignment
 from sparkmirror.errors import MirrorError
 from sparkmirror.model import ClusterClient, MirrorSettings, SlotProgress, TopicPartition
+from sparkmirror.observe.checkpoints import CheckpointTimes
 from sparkmirror.wire.faults import reach
 
 __all__ = ["ControlLoop"]
@@ -29,8 +32,12 @@ _ENDS_PARTITIONS_PER_S = (
 _QUICK_LOOK_S = 5.0
 _QUICK_LOOKS = 6
 _FAILURE_PAUSE_S = 5.0
+_SYNC_FAILURE_PAUSE_S = 60.0
+_REPORT_INTERVAL_S = 10.0
+_LAST_REPORT_S = 0.7
 _DRAIN_TIMEOUT_S = 2.0
 _STOP_TIMEOUT_S = 3.0
+_FINISH_TIMEOUT_S = 4.0
 _EVENTS_MAX = 1_000
 
 
@@ -39,21 +46,24 @@ class ControlLoop:
 
     ``prepare``, then ``start``, at the end ``stop``; the rest may be called from any thread.
     ``once``: copy up to the end offsets frozen by ``prepare``; topics are not looked for again.
-    ``run_id`` names this run in the control topics.
+    ``run_id`` names this run in the control topics, ``release`` is our version there.
     """
 
-    def __init__(self, settings: MirrorSettings, *, once: bool, run_id: str) -> None:
+    def __init__(
+        self, settings: MirrorSettings, *, once: bool, run_id: str, release: str = ""
+    ) -> None:
         self._once = once
         self._stopping = threading.Event()
         self._threads: list[threading.Thread] = []
         self._events: list[str] = []
         self._events_lock = threading.Lock()
         self._flows = {
-            flow.name: FlowControl(flow, run_id, self._say, once=once)
+            flow.name: FlowControl(flow, run_id, self._say, once=once, release=release)
             for flow in settings.flows
             if flow.enabled
         }
         self._wake = {name: threading.Event() for name in self._flows}
+        self._heartbeats = [HeartbeatJob(beats, self._say) for beats in settings.heartbeats]
 
     # --- start and stop ---------------------------------------------------------------------
 
@@ -73,8 +83,17 @@ class ControlLoop:
             # The look itself waits for records, so there is no pause between two of them.
             reader = flow.look_at_progress
             self._run(f"progress-{name}", reader, lambda: 0.0, after_failure=flow.forget_reader)
+            self._run(f"report-{name}", flow.report, lambda: _REPORT_INTERVAL_S)
             if not self._once:
                 self._spawn(f"topics-{name}", partial(self._follow_topics, flow))
+                if flow.groups is not None:
+                    groups = flow.groups
+                    self._run(f"groups-{name}", groups.tick, partial(_pause_s, groups))
+            for job in flow.sync_jobs():
+                self._sync(f"{job.name}-{name}", job)
+        for beats in self._heartbeats:
+            interval_s = float(beats.settings.interval_s)
+            self._run(f"heartbeats-{beats.settings.name}", beats.beat, partial(float, interval_s))
 
     def drain(self) -> None:
         """Tell the slots of all flows to write what they have and end; at most two seconds.
@@ -92,9 +111,29 @@ class ControlLoop:
             if thread.is_alive():
                 self._say(f"{thread.name}: the target takes no commands at present")
 
+    def finish(self) -> None:
+        """The last checkpoints and group offsets, once the slots have written all they had.
+
+        What fails is told in `events`: the records are all there, and the next run goes on.
+        """
+        jobs = [
+            self._spawn(f"groups-{name}", partial(self._finish_groups, name, flow.groups))
+            for name, flow in self._flows.items()
+            if flow.groups is not None
+        ]
+        deadline = time.monotonic() + _FINISH_TIMEOUT_S
+        for job in jobs:
+            job.join(max(0.0, deadline - time.monotonic()))
+            if job.is_alive():
+                self._say(f"{job.name}: the last checkpoints took too long and are left out")
+
+    def _finish_groups(self, name: str, groups: GroupsJob) -> None:
+        self._attempt(f"groups-{name}", groups.finish, told=False)
+
     def stop(self) -> None:
         """End the threads and close the connections; takes a few seconds at most."""
         self._stopping.set()
+        self._say_farewell()
         for wake in self._wake.values():
             wake.set()
         deadline = time.monotonic() + _STOP_TIMEOUT_S
@@ -105,6 +144,28 @@ class ControlLoop:
                 flow.close()
             except MirrorError as error:
                 log.debug("closing %s: %s", name, error)
+        for beats in self._heartbeats:
+            beats.close()
+
+    def _say_farewell(self) -> None:
+        """A last report of each flow that had begun, if the target takes it without delay."""
+        if not self._threads:
+            return
+        threads = [
+            threading.Thread(target=partial(self._last_report, flow), daemon=True)
+            for flow in self._flows.values()
+        ]
+        for thread in threads:
+            thread.start()
+        deadline = time.monotonic() + _LAST_REPORT_S
+        for thread in threads:
+            thread.join(max(0.0, deadline - time.monotonic()))
+
+    def _last_report(self, flow: FlowControl) -> None:
+        try:
+            flow.report(ended=True)
+        except MirrorError as error:
+            log.debug("%s: the last report: %s", flow.name, error)
 
     # --- what others ask --------------------------------------------------------------------
 
@@ -131,6 +192,18 @@ class ControlLoop:
     def progress(self) -> tuple[SlotProgress, ...]:
         """Newest report of each slot of each flow."""
         return tuple(report for flow in self._flows.values() for report in flow.progress())
+
+    def paused(self, flow: str) -> bool:
+        """Whether somebody paused the flow."""
+        return self._flows[flow].paused
+
+    def draining(self, flow: str) -> bool:
+        """Whether the flow's slots were told to finish, by this process or another."""
+        return self._flows[flow].draining
+
+    def checkpoint_times(self, flow: str) -> CheckpointTimes:
+        """How long the flow's checkpoints take."""
+        return self._flows[flow].checkpoint_times
 
     def events(self) -> list[str]:
         """One-line notices since the last call, oldest first."""
@@ -167,6 +240,23 @@ class ControlLoop:
             while not self._stopping.is_set():
                 failing = not self._attempt(name, job, after_failure, told=failing)
                 self._stopping.wait(_FAILURE_PAUSE_S if failing else interval_s())
+
+        self._spawn(name, body)
+
+    def _sync(self, name: str, job: SyncJob) -> None:
+        """Run ``job`` now and at its interval; once in a ``--once`` run.
+
+        A round that fails waits for the next one, but a minute at most.
+        """
+
+        def body() -> None:
+            failing = False
+            while not self._stopping.is_set():
+                failing = not self._attempt(name, job.round, told=failing)
+                if self._once and not failing:
+                    return
+                pause_s = min(job.interval_s, _SYNC_FAILURE_PAUSE_S) if failing else job.interval_s
+                self._stopping.wait(pause_s)
 
         self._spawn(name, body)
 
@@ -231,6 +321,10 @@ class ControlLoop:
 
 def _ends_interval_s(flow: FlowControl) -> float:
     return max(_ENDS_INTERVAL_S, len(flow.assignment().partitions) / _ENDS_PARTITIONS_PER_S)
+
+
+def _pause_s(groups: GroupsJob) -> float:
+    return groups.pause_s
 
 
 def _in_parallel(job: Callable[[T], object], items: Sequence[T]) -> None:

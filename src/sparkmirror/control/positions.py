@@ -70,7 +70,9 @@ def seed_positions(cluster: Cluster, flow: FlowSettings, assignment: Assignment)
     if in_kafka_only or not assignment.partitions:
         return Seeding()
     group = position_group(flow)
-    committed = cluster.committed_offsets(group, [p.target for p in assignment.partitions])
+    committed = cluster.committed_offsets(
+        group, [p.target for p in assignment.partitions], operation="Read"
+    )
     if len(committed) == len(assignment.partitions):
         return Seeding()
     if flow.mode is MirrorMode.MM1:

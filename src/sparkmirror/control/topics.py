@@ -7,14 +7,16 @@ be mirrored as asked never holds up the others: it becomes a `Refuse`, or an out
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
+from sparkmirror.control.configs import config_to_create_with, known_configs
 from sparkmirror.errors import MirrorError, TopicError
 from sparkmirror.model import FlowSettings, Halt, MirrorMode, TopicPartition
-from sparkmirror.policy import FlowTopics, TopicFilter
+from sparkmirror.policy import FlowTopics
 from sparkmirror.wire.client import Cluster
 from sparkmirror.wire.signals import SourcePartition
 from sparkmirror.wire.views import ConfigEntry, NewTopic, TopicView
@@ -28,11 +30,12 @@ __all__ = [
     "Refuse",
     "apply_topics",
     "assign",
-    "config_to_create_with",
     "describe_changes",
     "observe_topics",
     "plan_topics",
 ]
+
+log = logging.getLogger(__name__)
 
 _VISIBLE_TIMEOUT_S = 10.0
 _VISIBLE_POLL_S = 0.1
@@ -44,21 +47,24 @@ class ObservedTopics:
 
     ``source``: the topics that the flow mirrors. ``target``: the remote topics of those that
     exist. ``configs``: settings of source topics that have no remote topic yet, or why they could
-    not be read. ``target_brokers``: how many brokers the target has.
+    not be read. ``target_brokers``: how many brokers the target has. ``known_configs``: the topic
+    configs that they know, None if they do not tell.
     """
 
     source: Mapping[str, TopicView]
     target: Mapping[str, TopicView]
     configs: Mapping[str, Mapping[str, ConfigEntry] | MirrorError] = field(default_factory=dict)
     target_brokers: int = 1
+    known_configs: frozenset[str] | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class CreateTopic:
-    """Create the remote topic of ``topic``."""
+    """Create the remote topic of ``topic``; ``left_out``: its configs that the target lacks."""
 
     topic: str
     new: NewTopic
+    left_out: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,12 +104,23 @@ class Assignment:
         """The source topics that are mirrored, wholly or in part."""
         return tuple(dict.fromkeys(p.topic for p in self.partitions))
 
+    @property
+    def remote_topics(self) -> Mapping[str, str]:
+        """Remote topic by source topic."""
+        return {p.topic: p.remote_topic for p in self.partitions}
+
 
 # --- observe ------------------------------------------------------------------------------------
 
 
-def observe_topics(source: Cluster, target: Cluster, wanted: FlowTopics) -> ObservedTopics:
-    """Look at both clusters. Raises `MirrorError` when one of them does not answer."""
+def observe_topics(
+    source: Cluster, target: Cluster, wanted: FlowTopics, own_topics: Sequence[str] = ()
+) -> ObservedTopics:
+    """Look at both clusters. Raises `MirrorError` when one of them does not answer.
+
+    ``own_topics``: topics of the mirror itself on the target; where no remote topic exists yet,
+    their description tells which configs the target knows.
+    """
     found = {
         name: view
         for name, view in source.topics().items()
@@ -112,9 +129,15 @@ def observe_topics(source: Cluster, target: Cluster, wanted: FlowTopics) -> Obse
     remote = {wanted.remote(name): name for name in found}
     present = {name: view for name, view in target.topics().items() if name in remote}
     missing = [topic for name, topic in remote.items() if name not in present]
-    configs = source.topic_configs(missing) if missing else {}
-    brokers = len(target.describe().brokers) if missing else 0
-    return ObservedTopics(found, present, configs, brokers)
+    if not missing:
+        return ObservedTopics(found, present)
+    return ObservedTopics(
+        found,
+        present,
+        source.topic_configs(missing),
+        len(target.describe().brokers),
+        known_configs(target, [*sorted(present), *own_topics]),
+    )
 
 
 # --- plan ---------------------------------------------------------------------------------------
@@ -162,8 +185,8 @@ def _plan_creation(
     configs = observed.configs.get(view.name, {})
     if isinstance(configs, MirrorError):
         return Refuse(view.name, configs)
-    keep = config_to_create_with(configs, flow)
-    return CreateTopic(view.name, NewTopic(remote, view.partitions, factor, keep))
+    keep, left_out = config_to_create_with(configs, flow, observed.known_configs)
+    return CreateTopic(view.name, NewTopic(remote, view.partitions, factor, keep), left_out)
 
 
 def _too_few(view: TopicView, present: TopicView, flow: FlowSettings) -> TopicError:
@@ -174,31 +197,6 @@ def _too_few(view: TopicView, present: TopicView, flow: FlowSettings) -> TopicEr
         do=f"Raise the target topic to {view.partitions} partitions (kafka-topics.sh --alter), "
         "or leave the topic out of the include list.",
     )
-
-
-_GONE_CONFIGS = frozenset({"message.format.version", "message.downconversion.enable"})
-
-
-def config_to_create_with(configs: Mapping[str, ConfigEntry], flow: FlowSettings) -> dict[str, str]:
-    """The settings a remote topic is created with, of those its source topic has. Pure.
-
-    Left out: what is read-only or sensitive, what the broker's own file sets, what
-    ``config.properties.exclude`` names, Kafka's defaults unless ``use.defaults.from=source``, and
-    what Kafka 4 removed: a current broker would refuse the whole topic for it.
-    """
-    copied = TopicFilter((".*",), flow.topics.config_properties_exclude)
-    defaults = flow.topics.use_defaults_from == "source"
-    return {
-        name: entry.value
-        for name, entry in sorted(configs.items())
-        if entry.value is not None
-        and not entry.read_only
-        and not entry.sensitive
-        and entry.source != "STATIC_BROKER_CONFIG"
-        and (defaults or not entry.is_default)
-        and copied.accepts(name)
-        and name not in _GONE_CONFIGS
-    }
 
 
 # --- apply --------------------------------------------------------------------------------------
@@ -226,6 +224,12 @@ def apply_topics(
         if not outcome.existed:
             count = _count(creation.new.partitions, "partition")
             done.append(f"{target.alias}: created topic {creation.new.name} with {count}")
+        if creation.left_out and not outcome.existed:
+            names = ", ".join(creation.left_out)
+            log.info(
+                "%s: topic %s has no %s: the cluster does not know it",
+                target.alias, creation.new.name, names,
+            )  # fmt: skip
     growths = [action for action in actions if isinstance(action, GrowTopic)]
     outcomes = target.grow_topics({action.remote_topic: action.partitions for action in growths})
     for growth in growths:

@@ -142,12 +142,23 @@ class FlowRunner:
 
     def start(self) -> None:
         """Start Spark, then the queries. Raises `MirrorError`."""
-        self._spark = self._session()
+        self.open()
+        assert self._spark is not None
         for flow in self._settings.flows:
             try:
                 self._queries[flow.name] = self._start_query(self._spark, flow)
             except Exception as error:
                 raise _failure(error, flow.name, self._spark_log) from error
+
+    def open(self) -> SparkSession:
+        """Start Spark alone, for a job that is no query. Raises `MirrorError`."""
+        self._spark = self._session()
+        return self._spark
+
+    @property
+    def key(self) -> str:
+        """What client properties are sealed with on their way to this run's executors."""
+        return self._key
 
     @property
     def _spark_log(self) -> Path:

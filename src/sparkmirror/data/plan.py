@@ -6,7 +6,7 @@ import dataclasses
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, get_type_hints
+from typing import Any, get_args, get_type_hints
 
 from sparkmirror.data.seal import seal, unseal
 from sparkmirror.model import (
@@ -26,7 +26,7 @@ class SlotPlan:
 
     ``ends``: exclusive source end offsets of a bounded run, None in continuous mode.
     ``control_offset``: where in the control topic's commands the slot starts to listen; the
-    planner has seen everything before it.
+    planner has seen everything before it. ``paused``: whether the flow was paused there.
     """
 
     slot: int
@@ -35,6 +35,7 @@ class SlotPlan:
     partitions: tuple[SourcePartition, ...]
     ends: tuple[tuple[str, int, int], ...] | None
     control_offset: int
+    paused: bool = False
 
     def end_offsets(self) -> dict[TopicPartition, int] | None:
         """``ends`` by partition; a partition that has none is not bounded."""
@@ -63,6 +64,7 @@ def plan_slots(
     run_id: str,
     ends: Mapping[TopicPartition, int] | None,
     control_offset: int,
+    paused: bool = False,
 ) -> list[SlotPlan]:
     """The slots of one epoch. In a bounded run, partitions without an end are left out."""
     wanted = [p for p in partitions if ends is None or p.source in ends]
@@ -76,6 +78,7 @@ def plan_slots(
             if ends is None
             else tuple((p.topic, p.partition, ends[p.source]) for p in hand),
             control_offset=control_offset,
+            paused=paused,
         )
         for index, hand in enumerate(deal(wanted, slots_max))
     ]
@@ -119,6 +122,9 @@ def decode_flow(text: str) -> FlowSettings:
 
 
 def _rebuild(kind: Any, value: Any) -> Any:
+    if value is None:
+        return None
+    kind = next((part for part in get_args(kind) if dataclasses.is_dataclass(part)), kind)
     if dataclasses.is_dataclass(kind):
         hints = get_type_hints(kind)
         if kind is ClusterClient:

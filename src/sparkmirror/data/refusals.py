@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Sequence
-from typing import Protocol, TypeGuard
+from typing import Protocol, runtime_checkable
 
 from sparkmirror.model import FlowSettings, TopicPartition
 from sparkmirror.policy import FaultPolicy, dead_letter_topic
@@ -33,6 +33,7 @@ log = logging.getLogger(__name__)
 _CODEC_NONE = 0
 
 
+@runtime_checkable
 class Carrier(Protocol):
     """The chunk that a refused record came with."""
 
@@ -68,25 +69,30 @@ class RefusedRecords:
 
     def wanted(self, token: object) -> bool:
         """Whether the flow leaves out what is refused of this chunk."""
-        return _is_carrier(token) and self._policy.bad_record(token.source.topic) != "pause"
+        carrier = _carrier(token)
+        if carrier is None:
+            return False
+        return self._policy.bad_record(carrier.source.topic) != "pause"
 
     def take(self, token: object, records: Sequence[Record], code: str, reason: str) -> None:
         """Write ``records`` down, and to the dead-letter topic where that is the choice."""
-        assert _is_carrier(token)
-        dead = self._policy.bad_record(token.source.topic) == "dead-letter"
+        carrier = _carrier(token)
+        assert carrier is not None
+        source, target = carrier.source, carrier.target
+        dead = self._policy.bad_record(source.topic) == "dead-letter"
         now_ms = int(time.time() * 1000)
         counted = DEAD_LETTERED if dead else SKIPPED
         self._errors[counted] = self._errors.get(counted, 0) + len(records)
         if dead:
-            letters = TopicPartition(dead_letter_topic(token.target.topic), 0)
+            letters = TopicPartition(dead_letter_topic(target.topic), 0)
             for record in records:
-                letter = dead_letter(record, self._flow.source.alias, token.source, code, reason)
-                self._write(token, letters, letter)
+                letter = dead_letter(record, self._flow.source.alias, source, code, reason)
+                self._write(carrier, letters, letter)
         for first, last in _runs(records):
             gap = Gap(
                 flow=self._flow.name,
-                source=token.source,
-                remote_topic=token.target.topic,
+                source=source,
+                remote_topic=target.topic,
                 kind=GapKind.REFUSED,
                 action=GapAction.DEAD_LETTER if dead else GapAction.SKIPPED,
                 first=first,
@@ -99,13 +105,13 @@ class RefusedRecords:
             )
             log.error(
                 "flow %s: source offsets %d to %d of %s: %s (%s)",
-                *(gap.flow, first, last, token.source, gap.reason, gap.action.value),
+                *(gap.flow, first, last, source, gap.reason, gap.action.value),
             )
-            self._write(token, self._gaps, Record(0, now_ms, *encode_gap(gap)))
+            self._write(carrier, self._gaps, Record(0, now_ms, *encode_gap(gap)))
 
-    def _write(self, token: Carrier, tp: TopicPartition, record: Record) -> None:
-        token.wait_for(tp)
-        self._append(tp, memoryview(encode_batch([record], codec=_CODEC_NONE)), token)
+    def _write(self, carrier: Carrier, tp: TopicPartition, record: Record) -> None:
+        carrier.wait_for(tp)
+        self._append(tp, memoryview(encode_batch([record], codec=_CODEC_NONE)), carrier)
 
 
 def dead_letter(
@@ -125,8 +131,10 @@ def dead_letter(
     return Record(0, int(time.time() * 1000), record.key, record.value, (*record.headers, *added))
 
 
-def _is_carrier(token: object) -> TypeGuard[Carrier]:
-    return hasattr(token, "wait_for")
+def _carrier(token: object) -> Carrier | None:
+    """The chunk in a token; None for records of the mirror itself."""
+    chunk = token[0] if isinstance(token, tuple) else None
+    return chunk if isinstance(chunk, Carrier) else None
 
 
 def _runs(records: Sequence[Record]) -> list[tuple[int, int]]:

@@ -57,6 +57,8 @@ class Chunk:
     first at source offset ``base_offset``. With them the partition is mirrored up to
     ``next_offset``: dropped control, aborted and empty batches are counted in, so a chunk may
     have no bytes. ``timestamp_ms`` is the largest record timestamp, -1 when there is none.
+    ``runs``: the source offsets of the last records as (first offset, records); left out when all
+    records are one run from ``base_offset`` on.
     """
 
     topic: str
@@ -69,6 +71,12 @@ class Chunk:
     start: int
     size: int
     leader_epoch: int = -1
+    runs: Sequence[Sequence[int]] = ()
+
+    @property
+    def source_runs(self) -> Sequence[Sequence[int]]:
+        """``runs``, also when they are left out."""
+        return self.runs or ((self.base_offset, self.record_count),)
 
 
 def build_row(
@@ -97,7 +105,7 @@ def build_row(
 
 
 def _entry(chunk: Chunk, start: int) -> list[Any]:
-    return [
+    entry = [
         chunk.topic,
         chunk.partition,
         chunk.remote_topic,
@@ -109,6 +117,7 @@ def _entry(chunk: Chunk, start: int) -> list[Any]:
         chunk.size,
         chunk.leader_epoch,
     ]
+    return [*entry, chunk.runs] if chunk.runs else entry
 
 
 def _column(kind: pa.DataType, data: pa.Buffer) -> pa.Array:

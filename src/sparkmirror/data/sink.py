@@ -16,9 +16,11 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from sparkmirror.data import outlet
+from sparkmirror.data.ages import note_ages, oldest_ms
 from sparkmirror.data.refusals import RefusedRecords
 from sparkmirror.data.rows import Chunk, read_row
 from sparkmirror.data.shared import FRAMES, FrameReader
+from sparkmirror.data.syncs import Places, SlotSyncs, SyncSender
 from sparkmirror.errors import MirrorError, Unreachable
 from sparkmirror.model import (
     FlowSettings,
@@ -29,7 +31,8 @@ from sparkmirror.model import (
     TopicPartition,
 )
 from sparkmirror.observe.latency import Histogram
-from sparkmirror.wire.batch import split
+from sparkmirror.observe.samples import Samples, steady_ms
+from sparkmirror.wire.batch import record_count, split
 from sparkmirror.wire.connect_offsets import encode_source_offset, offsets_topic, partition_for_key
 from sparkmirror.wire.connection import ConnectionLost
 from sparkmirror.wire.gaps import Gap, encode_gap, gaps_topic, read_document
@@ -39,7 +42,7 @@ from sparkmirror.wire.records import Record, encode_batch
 from sparkmirror.wire.routes import Routes
 from sparkmirror.wire.signals import PROGRESS_PARTITION, control_topic, encode_progress
 
-__all__ = ["SlotSink", "SlotSummary"]
+__all__ = ["SlotSink", "SlotSummary", "acknowledge"]
 
 log = logging.getLogger(__name__)
 
@@ -70,8 +73,9 @@ class SlotSummary:
 class _Pending:
     """One chunk whose batches are on their way.
 
-    ``mark``: of the log that the position is in from here on, after a gap. ``beside``: where else
-    batches went that the position waits for.
+    ``kept``: its bytes, where they may be needed. ``gap``: what lies before ``next_offset``, and
+    ``mark`` the log that the position is in behind it. ``beside``: where else batches went that the
+    position waits for.
     """
 
     lane: _Lane
@@ -79,8 +83,12 @@ class _Pending:
     records: int
     bytes: int
     timestamp_ms: int
+    oldest_ms: int
     batches_left: int
+    places: Places
+    kept: memoryview | None = None
     leader_epoch: int = -1
+    gap: Gap | None = None
     mark: Mark | None = None
     beside: set[TopicPartition] | None = None
 
@@ -98,6 +106,18 @@ class _Pending:
         """Wait for one more batch, which goes to ``tp``, beside the remote partition."""
         self.batches_left += 1
         self.beside = {*(self.beside or ()), tp}
+
+    def mark_after(self, mark: Mark) -> Mark:
+        """The mark of a position behind this chunk, when ``mark`` is the one before it."""
+        if self.mark is not None:
+            return self.mark
+        if self.leader_epoch < 0 or self.leader_epoch == mark.leader_epoch:
+            return mark
+        return replace(mark, leader_epoch=self.leader_epoch)
+
+    def note_ages(self, samples: Samples, now_ms: float) -> None:
+        """Note how old the chunk's records are now."""
+        note_ages(samples, now_ms, self.timestamp_ms, self.oldest_ms, self.records)
 
 
 @dataclass(slots=True, eq=False)
@@ -122,6 +142,8 @@ class _Lane:
     blocked: tuple[TopicPartition, ...] = ()
     mark: Mark = Mark()  # noqa: RUF009  (frozen)
     marked: Mark | None = None
+    age: Samples = field(default_factory=Samples)
+    latency: Samples = field(default_factory=Samples)
     queue: deque[_Pending] = field(default_factory=deque)
 
     def waits_for(self) -> Iterator[TopicPartition]:
@@ -130,18 +152,18 @@ class _Lane:
         for pending in self.queue:
             yield from pending.beside or ()
 
-    def settle(self) -> None:
-        """Move the position past what is acknowledged without a gap."""
+    def settle(self) -> list[_Pending]:
+        """Move the position past what is acknowledged without a gap; returns what that is."""
+        settled: list[_Pending] = []
         while self.queue and not self.queue[0].batches_left:
             done = self.queue.popleft()
+            settled.append(done)
             self.position = done.next_offset
-            if done.mark is not None:
-                self.mark = done.mark
-            elif done.leader_epoch >= 0 and done.leader_epoch != self.mark.leader_epoch:
-                self.mark = replace(self.mark, leader_epoch=done.leader_epoch)
+            self.mark = done.mark_after(self.mark)
             self.records += done.records
             self.bytes += done.bytes
             self.timestamp_ms = max(self.timestamp_ms, done.timestamp_ms)
+        return settled
 
 
 class SlotSink:
@@ -152,18 +174,23 @@ class SlotSink:
         self.slot = -1
         self.epoch = -1
         self._gaps = TopicPartition(gaps_topic(flow), 0)
+        self._paused = False
         self._lanes: dict[TopicPartition, _Lane] = {}
+        self._own_halts: set[str] = set()
         self._latency = Histogram()
+        self._latency_ms_sum = 0
         self._frames: FrameReader | None = None
         self._batches = 0
         self._source_errors: dict[str, int] = {}
         self._last_commit = time.monotonic()
         self._last_progress = 0.0
-        self._reported: tuple[int, int, int] = (-1, -1, -1)
+        self._reported: tuple[int, ...] = ()
         self._positions = self._position_routes()
         self._producer = producer = _producer(flow)
         producer.forget_halts()
         producer.refusals = RefusedRecords(flow, self._append_beside, producer.errors)
+        syncs = flow.offset_syncs
+        self._syncs = SlotSyncs(syncs.lag_max, SyncSender.of(flow)) if syncs.enabled else None
         # The producer outlives the task; what it met before is in earlier reports.
         self._errors_before = dict(self._producer.errors)
 
@@ -193,13 +220,16 @@ class SlotSink:
             _drop_producer(self.flow)
             raise
         finally:
-            self._positions.close()
+            self._close()
         return SlotSummary(
             self.slot,
             self.epoch,
             sum(lane.records for lane in self._lanes.values()),
             sum(lane.bytes for lane in self._lanes.values()),
         )
+
+    def _close(self) -> None:
+        self._positions.close()
 
     def _take(self, chunks: list[Chunk], records: memoryview, notes: dict[str, Any]) -> None:
         reference = notes.pop("at", None)
@@ -212,28 +242,41 @@ class SlotSink:
                     where=f"flow {self.flow.name}",
                 )
             records = self._frames.records(reference)
+        now_ms = time.time() * 1000
         for chunk in chunks:
             lane = self._lane(chunk)
             if lane.halt is not None:
                 continue
+            places = Places(chunk.source_runs, chunk.record_count)
             pending = _Pending(
-                lane,
-                chunk.next_offset,
-                chunk.record_count,
-                chunk.size,
-                chunk.timestamp_ms,
-                0,
-                chunk.leader_epoch,
-            )
+                lane, chunk.next_offset, chunk.record_count, chunk.size, chunk.timestamp_ms, -1, 0,
+                places, leader_epoch=chunk.leader_epoch,
+            )  # fmt: skip
             lane.queue.append(pending)
             if chunk.size:
                 part = records[chunk.start : chunk.start + chunk.size]
-                cuts = split(part)
-                pending.batches_left = len(cuts)
-                self._batches += len(cuts)
-                for start, end in cuts:
-                    self._producer.append(lane.target, part[start:end], pending)
-            lane.settle()
+                cuts = self._write(pending, part)
+                pending.oldest_ms = oldest_ms(part, cuts, chunk.timestamp_ms)
+                if chunk.timestamp_ms >= 0:
+                    pending.note_ages(lane.age, now_ms)
+            self._advance(lane)
+
+    def _write(self, pending: _Pending, part: memoryview) -> list[tuple[int, int]]:
+        """Queue the batches of one chunk; where they are in it."""
+        cuts = split(part)
+        pending.batches_left = len(cuts)
+        self._batches += len(cuts)
+        target, records_end = pending.lane.target, 0
+        for start, end in cuts:
+            batch = part[start:end]
+            records_end += record_count(batch)
+            self._producer.append(target, batch, (pending, records_end))
+        return cuts
+
+    def _advance(self, lane: _Lane) -> None:
+        for done in lane.settle():
+            if self._syncs is not None:
+                self._syncs.settled(lane.source, done.places)
 
     def _lane(self, chunk: Chunk) -> _Lane:
         source = TopicPartition(chunk.topic, chunk.partition)
@@ -245,18 +288,17 @@ class SlotSink:
         return lane
 
     def _hear(self, notes: dict[str, Any]) -> None:
-        """Notes of the source slot: who it is (first row), halted partitions, error counts."""
+        """Notes of the source slot: who it is (first row), halts, error counts, paused or not."""
         if "slot" in notes:
             self.slot, self.epoch = notes["slot"], notes["epoch"]
             self._frames = self._map_frames(notes["frames"])
             for topic, partition, remote, position, committed, *mark in notes["partitions"]:
                 source = TopicPartition(topic, partition)
-                lane = _Lane(
-                    source, TopicPartition(remote, partition), position, committed, committed
-                )
-                lane.mark = Mark(*mark)
+                target = TopicPartition(remote, partition)
+                lane = _Lane(source, target, position, committed, committed, mark=Mark(*mark))
                 self._lanes[source] = lane
             self._producer.routes.add_topics({lane.target.topic for lane in self._lanes.values()})
+        self._paused = notes.get("paused", self._paused)
         if "errors" in notes:
             self._source_errors = notes["errors"]
         for topic, partition, attempt in notes.get("tried", ()):
@@ -280,9 +322,15 @@ class SlotSink:
         if gap.resumed_at is not None:
             if lane.halt is not None:
                 return  # found again when the partition is tried again
-            pending = _Pending(lane, gap.resumed_at, 0, 0, -1, 0, mark=mark)
-            pending.wait_for(self._gaps)
+            pending = _Pending(
+                lane, gap.resumed_at, 0, 0, -1, -1, 0, Places((), 0), gap=gap, mark=mark
+            )
             lane.queue.append(pending)
+        self._write_gap(gap, pending)
+
+    def _write_gap(self, gap: Gap, pending: _Pending | None) -> None:
+        if pending is not None:
+            pending.wait_for(self._gaps)
         self._append_record(self._gaps, *encode_gap(gap), pending)
 
     def _map_frames(self, note: list[Any] | None) -> FrameReader | None:
@@ -334,23 +382,37 @@ class SlotSink:
     def _settle(self, acknowledged: list[Acknowledged]) -> None:
         now_ms = time.time() * 1000
         for ack in acknowledged:
-            pending = ack.token
-            if not isinstance(pending, _Pending):
-                continue
-            pending.batches_left -= 1
-            if not pending.batches_left:
+            pending = acknowledge(ack)
+            if pending is not None and not pending.batches_left:
                 if pending.timestamp_ms >= 0:
                     self._latency.add(max(0.0, now_ms - pending.timestamp_ms))
-                pending.lane.settle()
+                    self._latency_ms_sum += max(0, int(now_ms) - pending.timestamp_ms)
+                    pending.note_ages(pending.lane.latency, now_ms)
+                self._advance(pending.lane)
         halts = self._producer.halts
         if halts:
+            self._note_own_topics(halts)
             for lane in self._lanes.values():
                 blocked = [tp for tp in lane.waits_for() if tp in halts]
                 if blocked and lane.halt is None:
                     lane.blocked = tuple(blocked)
-                    lane.halt = replace(halts[blocked[0]], attempt=lane.attempt)
+                    lane.halt = halts[blocked[0]]
                     lane.queue.clear()
                     log.error("%s", lane.halt.reason)
+
+    def _halt_of(self, lane: _Lane, failing: Mapping[TopicPartition, Halt]) -> Halt | None:
+        """Why ``lane`` stands still; an attempt is told to be over once its position is final."""
+        if lane.halt is not None:
+            return replace(lane.halt, attempt=-1 if lane.queue else lane.attempt)
+        return lane.source_halt or _first(failing, lane.waits_for())
+
+    def _note_own_topics(self, halts: Mapping[TopicPartition, Halt]) -> None:
+        """Say once why a topic of the mirror itself takes no records; its data goes on."""
+        targets = {lane.target.topic for lane in self._lanes.values()}
+        for tp, halt in halts.items():
+            if tp.topic not in targets and tp.topic not in self._own_halts:
+                self._own_halts.add(tp.topic)
+                log.error("flow %s: %s", self.flow.name, halt.reason)
 
     def _housekeep(self) -> None:
         now = time.monotonic()
@@ -361,8 +423,10 @@ class SlotSink:
             except (MirrorError, ConnectionLost) as error:
                 # The next round commits the same positions or later ones.
                 log.warning("positions not committed this time: %s", error)
-        if now - self._last_progress >= _PROGRESS_S:
-            self._report(now)
+            else:
+                if self._syncs is not None:
+                    self._syncs.publish()
+        self._report_if_due(now)
 
     def _commit(self) -> None:
         due = {
@@ -399,6 +463,10 @@ class SlotSink:
 
     # -- reports ---------------------------------------------------------------------------
 
+    def _report_if_due(self, now: float) -> None:
+        if now - self._last_progress >= _PROGRESS_S:
+            self._report(now)
+
     def _report(self, now: float) -> None:
         if self.slot < 0:
             return
@@ -410,15 +478,13 @@ class SlotSink:
             new = count - self._errors_before.get(code, 0)
             if new:
                 errors[code] = errors.get(code, 0) + new
-        halts = {
-            lane: lane.halt or lane.source_halt or _first(failing, lane.waits_for())
-            for lane in lanes
-        }
+        halts = {lane: self._halt_of(lane, failing) for lane in lanes}
         halted = sum(1 for halt in halts.values() if halt)
-        state = (records, sum(errors.values()), halted)
+        state = (records, sum(errors.values()), halted, self._paused)
         if state == self._reported and now - self._last_progress < _IDLE_PROGRESS_S:
             return
         self._last_progress, self._reported = now, state
+        ticks_ms = steady_ms()
         progress = SlotProgress(
             flow=self.flow.name,
             slot=self.slot,
@@ -429,6 +495,8 @@ class SlotSink:
             bytes=size,
             batches=self._batches,
             latency_counts=tuple(self._latency.counts),
+            latency_ms_sum=self._latency_ms_sum,
+            paused=self._paused,
             errors=errors,
             partitions=tuple(
                 PartitionProgress(
@@ -439,6 +507,8 @@ class SlotSink:
                     lane.records,
                     lane.bytes,
                     halts[lane],
+                    lane.age.spread(ticks_ms),
+                    lane.latency.spread(ticks_ms),
                 )
                 for lane in lanes
             ),
@@ -452,13 +522,17 @@ class SlotSink:
         self, tp: TopicPartition, key: bytes, value: bytes | None, token: _Pending | None = None
     ) -> None:
         record = Record(0, int(time.time() * 1000), key, value, ())
-        self._producer.routes.add_topics([tp.topic])
-        self._producer.append(tp, memoryview(encode_batch([record], codec=0)), token)
+        self._append_beside(tp, memoryview(encode_batch([record], codec=0)), token)
 
     def _append_beside(self, tp: TopicPartition, batch: memoryview, token: object) -> None:
-        """Queue a batch that a chunk also waits for."""
-        self._producer.routes.add_topics([tp.topic])
-        self._producer.append(tp, batch, token)
+        """Queue a batch of our own; ``token`` is the chunk that also waits for it, if any."""
+        producer = self._producer_for(tp)
+        producer.routes.add_topics([tp.topic])
+        producer.append(tp, batch, token)
+
+    def _producer_for(self, tp: TopicPartition) -> Producer:
+        """Who writes records of our own."""
+        return self._producer
 
     # -- the end of the epoch --------------------------------------------------------------
 
@@ -470,15 +544,19 @@ class SlotSink:
             self._settle(self._producer.pump(0.2))
             self._housekeep()
         self._commit_surely()
+        if self._syncs is not None:
+            self._syncs.finish()
         self._save_connect_offsets()
-        self._reported = (-1, -1, -1)
+        self._reported = ()
         self._report(time.monotonic())
         while not self._producer.idle:
             self._settle(self._producer.pump(0.2))
 
-    def _save_connect_offsets(self) -> None:
+    def _save_connect_offsets(self) -> int:
+        """Queue positions in MirrorMaker 2's format; how many have moved."""
+        count = 0
         if self.flow.mode is MirrorMode.MM1:
-            return
+            return count
         topic = self.flow.offset_storage_topic or offsets_topic(self.flow.source.alias)
         for lane in self._lanes.values():
             if lane.position == lane.saved or max(lane.position, lane.saved) <= 0:
@@ -487,6 +565,22 @@ class SlotSink:
             partition = partition_for_key(key, self.flow.offset_storage_partitions)
             self._append_record(TopicPartition(topic, partition), key, value)
             lane.saved = lane.position
+            count += 1
+        return count
+
+
+def acknowledge(ack: Acknowledged) -> _Pending | None:
+    """Note what an acknowledgement says about the chunk it is for, which is returned."""
+    if isinstance(ack.token, _Pending):  # beside its records
+        ack.token.batches_left -= 1
+        return ack.token
+    if not isinstance(ack.token, tuple):
+        return None
+    pending: _Pending
+    pending, records_end = ack.token
+    pending.places.acknowledged(records_end, ack.records, ack.offset)
+    pending.batches_left -= 1
+    return pending
 
 
 def _first(

@@ -21,6 +21,7 @@ from sparkmirror.data.plan import SlotPlan
 from sparkmirror.data.retries import Retries
 from sparkmirror.data.rows import FLUSH, Chunk, build_row
 from sparkmirror.data.shared import Frames
+from sparkmirror.data.takeover import check_claim, take_over
 from sparkmirror.data.watch import ControlWatch
 from sparkmirror.errors import BatchError, CorruptBatch, Unreachable
 from sparkmirror.model import FETCH_BYTES_MAX, FlowSettings, Halt, MirrorMode, TopicPartition
@@ -28,6 +29,7 @@ from sparkmirror.wire.connection import ConnectionLost
 from sparkmirror.wire.fetch import FetchedPartition, Fetcher
 from sparkmirror.wire.gaps import gap_document
 from sparkmirror.wire.marks import Mark, decode_mark
+from sparkmirror.wire.produce_queue import Identity
 from sparkmirror.wire.routes import EARLIEST, LATEST, Routes
 from sparkmirror.wire.select import SelectRules
 from sparkmirror.wire.select import select as select_records
@@ -47,6 +49,8 @@ _STARVED_S = 0.005
 # Between two looks at a log whose leader could not tell what becomes of the position.
 _LOOK_AGAIN_S = 0.5
 NO_POSITION = "NO_POSITION"
+# Of a chunk with more gaps than this, only the last runs of source offsets are told to the sink.
+_RUNS_MAX = 1_000
 
 
 class SlotReader:
@@ -68,7 +72,9 @@ class SlotReader:
         self._frames = Frames(fetch.fetch_max_bytes)
         self._fetcher = Fetcher(self._routes, fetch, buffer=self._frames, holds=True)
         self._losses = LossWatch(flow, plan.partitions, self._routes, self._fetcher.errors)
-        self._watch = ControlWatch(flow, slot=plan.slot, offset=plan.control_offset)
+        self._watch = ControlWatch(
+            flow, slot=plan.slot, offset=plan.control_offset, paused=plan.paused
+        )
         self._rules = SelectRules(
             check_crcs=flow.fetch.check_crcs,
             read_committed=flow.fetch.isolation_level == "read_committed",
@@ -80,8 +86,9 @@ class SlotReader:
         self._corrupt: dict[TopicPartition, int] = {}
         self._committed: dict[TopicPartition, int] = {}
         self._marks_before: dict[TopicPartition, Mark] = {}
-        self._noted: dict[str, Any] = {}
+        self._noted: dict[str, Any] = {"errors": {}, "halts": [], "paused": False}
         self._last_row = 0.0
+        self._identity: Identity | None = None
 
     # -- positions -------------------------------------------------------------------------
 
@@ -91,7 +98,9 @@ class SlotReader:
         by_position = {(p.source if mm1 else p.target): p.source for p in self.plan.partitions}
         routes = Routes(self.flow.source if mm1 else self.flow.target)
         try:
-            committed = routes.positions(self.flow.position_group, by_position)
+            committed = routes.positions(
+                self.flow.position_group, by_position, stable=self.flow.exactly_once
+            )
         finally:
             routes.close()
         found: dict[TopicPartition, int] = {}
@@ -148,6 +157,8 @@ class SlotReader:
         while True:
             try:
                 self._watch.start()
+                if self.flow.exactly_once and not self._take_over():
+                    return {}
                 positions = self._positions()
                 break
             except (Unreachable, ConnectionLost, TimeoutError) as error:
@@ -164,6 +175,12 @@ class SlotReader:
         self._examine(list(positions))
         return positions
 
+    def _take_over(self) -> bool:
+        """Become the only writer of these partitions; False when this plan is an old one."""
+        plan = self.plan
+        self._identity = take_over(self.flow, plan.slot, plan.run_id, self._watch)
+        return self._identity is not None
+
     def _examine(self, held: list[TopicPartition]) -> None:
         """See whether the logs of held partitions still are the ones that were mirrored."""
         findings = self._losses.examine({tp: self._fetcher.position(tp) for tp in held})
@@ -178,17 +195,15 @@ class SlotReader:
 
     def _stream(self, deadline: float) -> Iterator[Any]:
         while not self._over(deadline):
-            self._try_again()
-            self._fetcher.send()
-            if self._fetcher.held:
-                self._examine(self._fetcher.held)
-                self._fetcher.send()
+            self._ask()
             self._watch.fetcher.send()
             # Without a free frame nothing is received: that is how a slow target holds back.
             starved = self._frames.starved
             source_sockets = [] if starved else self._fetcher.sockets()
             control_sockets = self._watch.fetcher.sockets()
-            timeout_s = min(self._fetcher.next_due_s(), self._watch.fetcher.next_due_s(), _TICK_S)
+            timeout_s = min(self._watch.fetcher.next_due_s(), _TICK_S)
+            if source_sockets or not self._watch.paused:
+                timeout_s = min(self._fetcher.next_due_s(), timeout_s)
             if starved:
                 timeout_s = _STARVED_S
             ready = select.select([*source_sockets, *control_sockets], [], [], timeout_s)[0]
@@ -203,7 +218,7 @@ class SlotReader:
                     break
                 row = self._row(self._fetcher.receive(sock))
                 if self._fetcher.busy:
-                    self._fetcher.send()
+                    self._ask()
                 if row is not None:
                     yield from _out(row)
                     self._last_row = time.monotonic()
@@ -211,7 +226,22 @@ class SlotReader:
                 yield from _out(self._note_row())
                 self._last_row = time.monotonic()
 
+    def _ask(self) -> None:
+        """Ask for more; while the flow is paused, only what was asked for before still comes."""
+        if self._watch.paused:
+            self._fetcher.expire()
+            return
+        self._try_again()
+        self._fetcher.send()
+        if self._fetcher.held:
+            self._examine(self._fetcher.held)
+            self._fetcher.send()
+
     def _over(self, deadline: float) -> bool:
+        if self.flow.exactly_once:
+            check_claim(self.flow, self._watch.claim, self.plan.run_id)
+            if self._identity is None:
+                return True
         command = self._watch.command
         if command is not None and command.run_id == self.plan.run_id:
             if command.kind is CommandKind.DRAIN:
@@ -300,21 +330,20 @@ class SlotReader:
 
     def _hello(self, positions: dict[TopicPartition, int]) -> Any:
         self._last_row = time.monotonic()
+        self._noted["paused"] = self._watch.paused
         # The sink learns of a gap as one that lies behind the old position.
         behind = {gap.source for gap, _ in self._losses.gaps}
         marks = self._losses.marks | {
             tp: mark for tp, mark in self._marks_before.items() if tp in behind
         }
-        notes = {
+        notes: dict[str, Any] = {
             "slot": self.plan.slot,
             "epoch": self.plan.epoch,
+            "paused": self._watch.paused,
             "frames": self._frames.note(),
             "partitions": [
                 [
-                    p.topic,
-                    p.partition,
-                    p.remote_topic,
-                    positions.get(p.source, -1),
+                    *(p.topic, p.partition, p.remote_topic, positions.get(p.source, -1)),
                     self._committed.get(p.source, -1),
                     *astuple(marks.get(p.source, Mark())),
                 ]
@@ -322,11 +351,18 @@ class SlotReader:
             ],
             **(self._notes() or {}),
         }
+        if self.flow.exactly_once:
+            # The sink writes under the identity that was there before the positions were read.
+            notes["writer"] = {
+                "identity": self._identity,
+                "run_id": self.plan.run_id,
+                "control_offset": self.plan.control_offset,
+            }
         row = build_row([], memoryview(b""), [], notes)
         return row.slice(0, 1)
 
     def _notes(self) -> dict[str, Any] | None:
-        """Gaps and new attempts; halts and error counts, when they changed."""
+        """Gaps, new attempts; halts, error counts and whether it is paused, when they changed."""
         halts = self._fetcher.halts
         rows: list[list[object]] = [
             [tp.topic, tp.partition, halt.code, halt.reason, halt.retriable]
@@ -334,19 +370,23 @@ class SlotReader:
         ]
         gone = set(self._halted_before()) - set(halts)
         rows += [[tp.topic, tp.partition, "", "", False] for tp in sorted(gone)]
-        now: dict[str, Any] = {"errors": dict(self._fetcher.errors), "halts": rows}
+        now = {
+            "errors": dict(self._fetcher.errors),
+            "halts": rows,
+            "paused": self._watch.paused,
+        }
         gaps = [[gap_document(gap), *astuple(mark)] for gap, mark in self._losses.take_gaps()]
         tried, self._tried = self._tried, []
         if gaps or tried:
             self._noted = now
             return {**now, "gaps": gaps, "tried": tried}
-        if now == self._noted or not (now["errors"] or now["halts"]):
+        if now == self._noted:
             return None
         self._noted = now
         return now
 
     def _halted_before(self) -> list[TopicPartition]:
-        return [TopicPartition(row[0], row[1]) for row in self._noted.get("halts", ()) if row[2]]
+        return [TopicPartition(row[0], row[1]) for row in self._noted["halts"] if row[2]]
 
     def _note_row(self) -> Any:
         notes = self._notes()
@@ -382,4 +422,5 @@ def _chunk(plan: SourcePartition, fetch_offset: int, chosen: Any) -> Chunk:
         0,
         chosen.byte_count,
         chosen.leader_epoch,
+        chosen.runs[-_RUNS_MAX:] if len(chosen.runs) > 1 else (),
     )

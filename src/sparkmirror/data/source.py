@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from sparkmirror.data.plan import SlotPlan
     from sparkmirror.data.sink import SlotSummary
     from sparkmirror.data.watch import ControlWatch
+    from sparkmirror.model import FlowSettings
+    from sparkmirror.wire.signals import AssignmentDocument
 
 __all__ = ["FORMAT", "MirrorDataSource"]
 
@@ -74,6 +76,7 @@ class _Planner(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._flow_text = options["flow"]
         self._once = options.get("once") == "true"
         self._watch: ControlWatch | None = None
+        self._fenced_version = 0
         self._once_epoch: int | None = None
 
     def initialOffset(self) -> dict[str, int]:  # noqa: N802
@@ -121,6 +124,8 @@ class _Planner(DataSourceStreamReader, SupportsTriggerAvailableNow):
         run_id = self._options["run_id"]
         if assignment is None or assignment.run_id != run_id:
             return []
+        if flow.exactly_once:
+            self._fence(flow, watch, assignment)
         plans = plan_slots(
             assignment.partitions,
             slots_max=flow.tasks_max,
@@ -128,8 +133,21 @@ class _Planner(DataSourceStreamReader, SupportsTriggerAvailableNow):
             run_id=run_id,
             ends=assignment.ends if self._once else None,
             control_offset=watch.offset,
+            paused=watch.paused,
         )
         return [_Slot(plan) for plan in plans]
+
+    def _fence(
+        self, flow: FlowSettings, watch: ControlWatch, assignment: AssignmentDocument
+    ) -> None:
+        """Before the first epoch of an assignment: nobody else writes the flow any more."""
+        from sparkmirror.data.takeover import check_claim, fence_plan  # noqa: PLC0415
+
+        run_id = self._options["run_id"]
+        check_claim(flow, watch.claim, run_id)
+        if assignment.version != self._fenced_version:
+            fence_plan(flow, run_id, watch.claim, assignment)
+            self._fenced_version = assignment.version
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         """Executor side: the rows of one slot."""
@@ -147,7 +165,8 @@ class _Planner(DataSourceStreamReader, SupportsTriggerAvailableNow):
             from sparkmirror.data.plan import decode_flow  # noqa: PLC0415
             from sparkmirror.data.watch import ControlWatch  # noqa: PLC0415
 
-            self._watch = ControlWatch(decode_flow(self._flow_text))
+            run_id = self._options["run_id"]
+            self._watch = ControlWatch(decode_flow(self._flow_text), run_id=run_id)
         return self._watch
 
 
@@ -176,7 +195,12 @@ class _Writer(DataSourceStreamArrowWriter):
         from sparkmirror.data.plan import decode_flow  # noqa: PLC0415
         from sparkmirror.data.sink import SlotSink  # noqa: PLC0415
 
-        return _Committed(SlotSink(decode_flow(self._flow_text)).run(iterator))
+        flow = decode_flow(self._flow_text)
+        if flow.exactly_once:
+            from sparkmirror.data.exactly import ExactSink  # noqa: PLC0415
+
+            return _Committed(ExactSink(flow).run(iterator))
+        return _Committed(SlotSink(flow).run(iterator))
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         """Nothing is left to do: every slot committed what it wrote."""

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 import select
 import time
 
+from sparkmirror.errors import BatchError
 from sparkmirror.model import FetchSettings, FlowSettings, PartitionProgress, TopicPartition
+from sparkmirror.wire.claims import Claim, decode_claim
 from sparkmirror.wire.cut import decode_batches
 from sparkmirror.wire.fetch import FetchedPartition, Fetcher
 from sparkmirror.wire.routes import EARLIEST, LATEST, Routes
@@ -17,6 +20,7 @@ from sparkmirror.wire.signals import (
     AssignmentCollector,
     AssignmentDocument,
     Command,
+    CommandKind,
     control_topic,
     decode_command,
     decode_progress,
@@ -24,21 +28,37 @@ from sparkmirror.wire.signals import (
 
 __all__ = ["ControlWatch"]
 
-_RULES = SelectRules(read_committed=False, join_below_bytes=0)
+log = logging.getLogger(__name__)
+
+# Signals are small: what unpacks to more is none.
+_UNPACKED_BYTES_MAX = 64 << 20
+_RULES = SelectRules(
+    read_committed=False, join_below_bytes=0, decompressed_bytes_max=_UNPACKED_BYTES_MAX
+)
 
 
 class ControlWatch:
     """Follows one flow's commands, assignment and (for a slot) what its sink has to say.
 
     ``slot`` is None in the planner, which reads commands from the beginning; a slot starts at
-    ``offset`` and also hears which of its partitions the sink has given up.
+    ``offset``, where the flow was ``paused`` or not, and also hears which of its partitions the
+    sink has given up. With ``run_id``, assignments of other runs are not taken.
     """
 
     def __init__(
-        self, flow: FlowSettings, *, slot: int | None = None, offset: int | None = None
+        self,
+        flow: FlowSettings,
+        *,
+        slot: int | None = None,
+        offset: int | None = None,
+        paused: bool = False,
+        run_id: str = "",
     ) -> None:
         self.flow = flow
         self.slot = slot
+        self.paused = paused
+        self.run_id = run_id
+        self.claim: Claim | None = None
         self.command: Command | None = None
         self.assignment: AssignmentDocument | None = None
         self.stopped: dict[TopicPartition, PartitionProgress] = {}
@@ -88,7 +108,7 @@ class ControlWatch:
         return True
 
     def catch_up(self, timeout_s: float = 30.0) -> None:
-        """Read commands up to their present end. Raises TimeoutError."""
+        """Read commands up to their present end. Raises TimeoutError, at once when denied."""
         self.start(timeout_s)
         deadline = time.monotonic() + timeout_s
         caught_up = False
@@ -99,6 +119,9 @@ class ControlWatch:
                     "cannot be read"
                 )
             self.fetcher.send()
+            halt = self.fetcher.halts.get(self._commands)
+            if halt is not None:
+                raise TimeoutError(f"cluster {self.flow.target.alias}: {halt.reason}")
             sockets = self.fetcher.sockets()
             if not sockets:
                 time.sleep(0.05)
@@ -107,6 +130,25 @@ class ControlWatch:
                 for part in self.fetcher.receive(sock):
                     self._take(part)
                     caught_up = part.high_watermark <= self.offset
+
+    def look(self) -> bool:
+        """Take the commands that are there now; False when the target does not say them all."""
+        ends = self.routes.list_offsets([self._commands], LATEST, read_committed=False)
+        end = ends.get(self._commands)
+        if end is None:
+            self.routes.mark_stale()
+            self.routes.refresh_if_due()
+            return False
+        deadline = time.monotonic() + self.flow.target.request_timeout_ms / 1000
+        while self.offset < end and time.monotonic() < deadline:
+            self.fetcher.send()
+            sockets = self.fetcher.sockets()
+            if not sockets:
+                time.sleep(0.05)
+                continue
+            for sock in select.select(sockets, [], [], 1.0)[0]:
+                self.receive(sock)
+        return self.offset >= end
 
     def receive(self, sock: object) -> None:
         """Take what waits on one of the fetcher's sockets."""
@@ -118,9 +160,13 @@ class ControlWatch:
         if chosen.cut_bytes_needed:
             self.fetcher.need_bytes(part.tp, chosen.cut_bytes_needed)
             return
-        for piece in chosen.pieces:
-            for record in decode_batches(memoryview(piece)):
-                self._hear(part.tp, record.key, record.value)
+        try:
+            for piece in chosen.pieces:
+                for record in decode_batches(memoryview(piece), _UNPACKED_BYTES_MAX):
+                    self._hear(part.tp, record.key, record.value)
+        except BatchError as error:
+            # Whoever may write to the topic must not be able to stop the mirror by it.
+            log.warning("%s: records that cannot be read are skipped: %s", part.tp, error)
         self.fetcher.advance(part.tp, chosen.next_offset)
 
     def _hear(self, tp: TopicPartition, key: bytes | None, value: bytes | None) -> None:
@@ -135,10 +181,20 @@ class ControlWatch:
             return
         document = self._collector.feed(key, value)
         if document is not None:
-            self.assignment = document
+            if self.run_id in ("", document.run_id):
+                self.assignment = document
+            return
+        claim = decode_claim(key, value)
+        if claim is not None:
+            if claim.flow == self.flow.name:
+                self.claim = claim
             return
         command = decode_command(key, value)
-        if command is not None and command.flow == self.flow.name:
+        if command is None or command.flow != self.flow.name:
+            return
+        if command.kind.pauses:
+            self.paused = command.kind is CommandKind.PAUSE
+        else:
             self.command = command
 
     def close(self) -> None:

@@ -26,9 +26,10 @@ from sparkmirror.demo.mirror import MirrorProcess, lag, mm2_properties, partitio
 from sparkmirror.demo.scenario import TOPICS, new_topics
 from sparkmirror.demo.tools import write_tools
 from sparkmirror.demo.traffic import Traffic
-from sparkmirror.demo.verify import PartitionResult, compare, read_topics
+from sparkmirror.demo.verify import read_topics
 from sparkmirror.errors import ClusterError, MachineError
 from sparkmirror.model import ClusterClient, PolicySettings
+from sparkmirror.observe.compare import PartitionResult, compare
 from sparkmirror.policy import make_policy
 from sparkmirror.wire.client import Cluster
 

@@ -1,4 +1,4 @@
-"""Checks that two clusters hold the same records, read back by Kafka's own console consumer.
+"""Reads what a cluster holds by Kafka's own console consumer, to be compared.
 
 Nothing of this package's data path takes part: no bug of ours can cancel out. A partition is
 equal when count and digest are; the digest covers timestamp, headers, key and value of every
@@ -14,17 +14,17 @@ import subprocess
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
 from typing import IO
 
 from sparkmirror.demo.guard import forget, spawn
 from sparkmirror.demo.jvm import KafkaRuntime
 from sparkmirror.errors import ClusterError
 from sparkmirror.model import TopicPartition
+from sparkmirror.observe.compare import EMPTY, Reading
 from sparkmirror.wire.client import Cluster
 
-__all__ = ["PartitionResult", "Reading", "compare", "digests", "read_topics"]
+__all__ = ["digests", "read_topics"]
 
 _READ_TIMEOUT_S = 120.0
 _POLL_S = 0.15
@@ -32,54 +32,6 @@ _CONSUMER = "org.apache.kafka.tools.consumer.ConsoleConsumer"
 # One record of the console consumer: time, partition, headers, key, value. A line without this
 # head belongs to the record before it, whose value has a line feed in it.
 _HEAD = re.compile(rb"(?:CreateTime|LogAppendTime|NoTimestampType):(-?\d+)\tPartition:(\d+)\t")
-
-
-@dataclass(frozen=True, slots=True)
-class Reading:
-    """What one partition holds: number of committed records, and their SHA-256 (hexadecimal)."""
-
-    records: int
-    digest: str
-
-
-@dataclass(frozen=True, slots=True)
-class PartitionResult:
-    """One source partition beside its copy; ``target`` is None when there is no such partition."""
-
-    topic: str
-    partition: int
-    source: Reading
-    target: Reading | None
-
-    @property
-    def equal(self) -> bool:
-        """Whether the copy holds the same records in the same order."""
-        return self.source == self.target
-
-
-def compare(
-    source: Mapping[TopicPartition, Reading],
-    target: Mapping[TopicPartition, Reading],
-    remote_topic: Callable[[str], str],
-) -> list[PartitionResult]:
-    """Source partitions beside the target's, in order; ``remote_topic`` names a topic's copy.
-
-    A target partition that the source does not have counts as a difference, too.
-    """
-    copies = {TopicPartition(remote_topic(at.topic), at.partition): at for at in source}
-    results = [
-        PartitionResult(at.topic, at.partition, source[at], target.get(copy))
-        for copy, at in copies.items()
-    ]
-    results += [
-        PartitionResult(at.topic, at.partition, _EMPTY, reading)
-        for at, reading in target.items()
-        if at not in copies
-    ]
-    return sorted(results, key=lambda result: (result.topic, result.partition))
-
-
-_EMPTY = Reading(0, hashlib.sha256().hexdigest())
 
 
 def digests(lines: Iterable[bytes]) -> dict[int, Reading]:
@@ -183,7 +135,7 @@ def read_topics(
     finally:
         for reader in readers:
             reader.close()
-    result = dict.fromkeys(every, _EMPTY)
+    result = dict.fromkeys(every, EMPTY)
     for reader in readers:
         for number, reading in reader.readings.items():
             result[TopicPartition(reader.topic, number)] = reading

@@ -13,10 +13,12 @@ from collections import OrderedDict, deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
-from sparkmirror.model import Halt, PartitionProgress, SlotProgress, TopicPartition
+from sparkmirror.model import Halt, PartitionProgress, SlotProgress, Spread, TopicPartition
 from sparkmirror.observe.latency import BOUNDS_MS, Histogram
+from sparkmirror.observe.partitions import PartitionRow, PartitionTotal, lag_of
+from sparkmirror.observe.samples import steady_ms
 
-__all__ = ["FlowMeter", "FlowView", "TopicRow", "steady_ms", "wall_ms"]
+__all__ = ["FlowMeter", "FlowTotals", "FlowView", "TopicRow", "steady_ms", "wall_ms"]
 
 # Reports come about once a second: without one for this long, time goes on for the rates.
 REPORT_GAP_MS = 2_500
@@ -30,11 +32,6 @@ COUNTER_SETS_PER_SLOT = 32
 def wall_ms() -> int:
     """The wall clock in epoch milliseconds: comparable with record timestamps."""
     return time.time_ns() // 1_000_000
-
-
-def steady_ms() -> int:
-    """A clock in milliseconds that never goes back: for rates."""
-    return time.monotonic_ns() // 1_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +77,19 @@ class FlowView:
     errors: Mapping[str, int] = field(default_factory=dict)
     halted: Mapping[TopicPartition, Halt] = field(default_factory=dict)
     topics: tuple[TopicRow, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class FlowTotals:
+    """What only a scrape needs, besides the view: each partition, and all latencies of this run.
+
+    ``reported_ms``: when the newest report was written, by the worker's wall clock; 0 = never.
+    """
+
+    partitions: tuple[PartitionRow, ...] = ()
+    latency: Histogram = field(default_factory=Histogram)
+    latency_ms_sum: int = 0
+    reported_ms: int = 0
 
 
 class _Curve:
@@ -145,6 +155,7 @@ class _CounterSet:
     bytes: int = 0
     batches: int = 0
     latency: Histogram = field(default_factory=Histogram)
+    latency_ms_sum: int = 0
     errors: Mapping[str, int] = field(default_factory=dict)
     partitions: dict[TopicPartition, tuple[int, int]] = field(default_factory=dict)
 
@@ -164,14 +175,21 @@ def _grown(now: int, before: int) -> int:
 
 
 def _continued(now: PartitionProgress, former: PartitionProgress | None) -> PartitionProgress:
-    """``now``, with what ``former`` knew where a task that has just begun knows nothing (-1)."""
+    """``now``, with what ``former`` knew where a task that has just begun knows nothing."""
     if former is None or (now.position >= 0 and now.timestamp_ms >= 0):
         return now
     return replace(
         now,
         position=now.position if now.position >= 0 else former.position,
         timestamp_ms=now.timestamp_ms if now.timestamp_ms >= 0 else former.timestamp_ms,
+        age_ms=now.age_ms or _faded(former.age_ms),
+        latency_ms=now.latency_ms or _faded(former.latency_ms),
     )
+
+
+def _faded(spread: Spread | None) -> Spread | None:
+    """The last value alone: the samples of a former task are not of the last minute any more."""
+    return None if spread is None else Spread(spread.last)
 
 
 class FlowMeter:
@@ -197,9 +215,13 @@ class FlowMeter:
         self._curve = _Curve(window_ms)
         self._records = self._bytes = self._batches = 0
         self._latencies: deque[tuple[int, Histogram]] = deque()
+        self._latency = Histogram()
+        self._latency_ms_sum = 0
+        self._reported_ms = 0
         self._errors: dict[str, int] = {}
         self._sets: dict[int, OrderedDict[str, _CounterSet]] = {}
         self._partitions: dict[TopicPartition, tuple[int, PartitionProgress]] = {}
+        self._totals: dict[TopicPartition, PartitionTotal] = {}
         self._topics: dict[str, _TopicTotal] = {}
         self._ends: Mapping[TopicPartition, int] = {}
         self._unassigned: Mapping[TopicPartition, Halt] = {}
@@ -233,6 +255,7 @@ class FlowMeter:
         counters.bytes = progress.bytes
         counters.batches = progress.batches
         counters.errors = progress.errors
+        self._reported_ms = max(self._reported_ms, progress.time_ms)
         return True
 
     def ends(self, end_offsets: Mapping[TopicPartition, int]) -> None:
@@ -247,6 +270,21 @@ class FlowMeter:
     def reported(self) -> bool:
         """Whether any slot has reported."""
         return bool(self._sets)
+
+    @property
+    def reported_ms(self) -> int:
+        """When the newest report was written, by the worker's clock; 0 = never."""
+        return self._reported_ms
+
+    @property
+    def assigned(self) -> int:
+        """How many partitions are assigned to slots."""
+        return len(self._ends) or len(self._partitions)
+
+    @property
+    def halted(self) -> int:
+        """How many partitions stand still."""
+        return len(self._all_halts())
 
     def view(self) -> FlowView:
         """The flow as it stands now."""
@@ -267,7 +305,7 @@ class FlowMeter:
             lag_s=max(ages) if ages else None,
             latency_ms_p50=latency.quantile(0.5),
             latency_ms_p99=latency.quantile(0.99),
-            partitions=len(self._ends) or len(self._partitions),
+            partitions=self.assigned,
             partitions_reported=sum(
                 1 for _, progress in self._partitions.values() if progress.position >= 0
             ),
@@ -275,6 +313,16 @@ class FlowMeter:
             halted=self._all_halts(),
             topics=topics,
         )
+
+    def totals(self) -> FlowTotals:
+        """Each partition as it stands now, and the latencies of the whole run."""
+        now_ms, ticks_ms = self._now_ms(), self._ticks_ms()
+        rows = tuple(
+            self._totals[key].row(progress, self._ends.get(key), now_ms, ticks_ms)
+            for key, (_, progress) in sorted(self._partitions.items())
+        )
+        latency = Histogram(self._latency.counts)
+        return FlowTotals(rows, latency, self._latency_ms_sum, self._reported_ms)
 
     def _all_halts(self) -> dict[TopicPartition, Halt]:
         halted = dict(self._unassigned)
@@ -303,6 +351,9 @@ class FlowMeter:
         except ValueError:  # a bucket shrank: the histogram was started again
             grown = latency
         counters.latency = latency
+        self._latency.merge(grown)
+        self._latency_ms_sum += _grown(progress.latency_ms_sum, counters.latency_ms_sum)
+        counters.latency_ms_sum = progress.latency_ms_sum
         if grown.total:
             self._latencies.append((ticks_ms, grown))
 
@@ -328,8 +379,11 @@ class FlowMeter:
             total = self._topics.get(partition.topic)
             if total is None:
                 total = self._topics[partition.topic] = _TopicTotal(_Curve(self._window_ms))
-            total.records += _grown(partition.records, before[0])
-            total.bytes += _grown(partition.bytes, before[1])
+            records = _grown(partition.records, before[0])
+            n_bytes = _grown(partition.bytes, before[1])
+            total.records += records
+            total.bytes += n_bytes
+            self._totals.setdefault(key, PartitionTotal()).add(ticks_ms, records, n_bytes)
             touched.add(partition.topic)
         for topic in touched:
             total = self._topics[topic]
@@ -346,15 +400,10 @@ class FlowMeter:
             partitions[topic] = partitions.get(topic, 0) + 1
             if progress.halt is not None:
                 halted[topic] = halted.get(topic, 0) + 1
-            end = self._ends.get(key)
-            if end is None or progress.position < 0:
-                continue
-            lag = max(0, end - progress.position)
-            lags[topic] = lags.get(topic, 0) + lag
-            if lag == 0:
-                ages[topic] = max(ages.get(topic, 0.0), 0.0)
-            elif progress.timestamp_ms >= 0:
-                age_s = max(0.0, (now_ms - progress.timestamp_ms) / 1_000)
+            lag, age_s = lag_of(progress, self._ends.get(key), now_ms)
+            if lag is not None:
+                lags[topic] = lags.get(topic, 0) + lag
+            if age_s is not None:
                 ages[topic] = max(ages.get(topic, 0.0), age_s)
         rows = []
         for topic, total in sorted(self._topics.items()):

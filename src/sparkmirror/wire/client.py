@@ -16,10 +16,13 @@ from kafka.protocol.admin import DescribeGroupsRequest, ListGroupsRequest
 
 from sparkmirror.errors import ClusterError, MirrorError, TopicError
 from sparkmirror.model import ClusterClient, TopicPartition
+from sparkmirror.wire.acls import create_acls, delete_acls, describe_topic_acls
 from sparkmirror.wire.faults import translate
+from sparkmirror.wire.groups import GroupOffsets, committed_by_group, list_groups, offsets_of
 from sparkmirror.wire.leaders import EARLIEST, LATEST, Leaders
 from sparkmirror.wire.link import CONTROLLER, Link, error_for
 from sparkmirror.wire.requests import (
+    alter_configs_request,
     commit_error,
     commit_request,
     config_entry,
@@ -34,12 +37,15 @@ from sparkmirror.wire.requests import (
 )
 from sparkmirror.wire.tail import TopicTail, TopicWriter
 from sparkmirror.wire.times import record_times_ms
+from sparkmirror.wire.versions import broker_versions
 from sparkmirror.wire.views import (
+    AclBinding,
     BrokerView,
     ClusterView,
     Committed,
     ConfigEntry,
     GroupMember,
+    GroupView,
     NewTopic,
     TopicOutcome,
     TopicView,
@@ -96,6 +102,10 @@ class Cluster:
             controller=response.controller_id,
         )
 
+    def broker_versions(self, nodes: Iterable[int]) -> dict[int, str]:
+        """Kafka release per broker; those that do not answer are missing."""
+        return broker_versions(self._link, nodes)
+
     def topics(self, names: Iterable[str] | None = None) -> dict[str, TopicView]:
         """The topics this client may describe, or those of ``names`` that exist.
 
@@ -112,11 +122,14 @@ class Cluster:
         }
 
     def topic_configs(
-        self, names: Iterable[str]
+        self, names: Iterable[str], *, operation: str = "DescribeConfigs"
     ) -> dict[str, dict[str, ConfigEntry] | MirrorError]:
-        """Settings per topic, or the error that asking for this topic gave."""
+        """Settings per topic, or the error that asking for this topic gave.
+
+        ``operation``: what errors advise to grant, where the caller needs more than to ask.
+        """
         result: dict[str, dict[str, ConfigEntry] | MirrorError] = {}
-        doing, needs = "describing topic configs", "DescribeConfigs on the topics"
+        doing, needs = "describing topic configs", f"{operation} on the topics"
         for chunk in _chunks(sorted(names), _CONFIG_TOPICS_PER_REQUEST):
             response = self._link.request(
                 partial(describe_configs_request, chunk), doing, needs=needs
@@ -129,10 +142,36 @@ class Cluster:
                         error,
                         self.alias,
                         doing_one,
-                        needs=f"DescribeConfigs on {row.resource_name}",
+                        needs=f"{operation} on Topic {row.resource_name}",
                     )
                 else:
                     result[row.resource_name] = {c.name: config_entry(c) for c in row.configs}
+        return result
+
+    def alter_topic_configs(
+        self, changes: Mapping[str, Mapping[str, str | None]]
+    ) -> dict[str, TopicOutcome]:
+        """Set configs per topic (None: back to the default); one outcome per topic.
+
+        What is not named stays as it is. A topic is changed wholly or not at all.
+        """
+        result: dict[str, TopicOutcome] = {}
+        for chunk in _chunks(sorted(changes), _CONFIG_TOPICS_PER_REQUEST):
+            response = self._link.request(
+                partial(alter_configs_request, {name: changes[name] for name in chunk}),
+                "altering topic configs",
+                needs="AlterConfigs on the topics",
+            )
+            for row in response.responses:
+                error = None
+                if row.error_code:
+                    error = translate(
+                        error_for(row.error_code, row.error_message),
+                        self.alias,
+                        f"altering the configs of topic {row.resource_name}",
+                        needs=f"AlterConfigs on Topic {row.resource_name}",
+                    )
+                result[row.resource_name] = TopicOutcome(row.resource_name, error)
         return result
 
     def create_topics(self, topics: Sequence[NewTopic]) -> dict[str, TopicOutcome]:
@@ -192,6 +231,23 @@ class Cluster:
             result[row.name] = TopicOutcome(row.name, error)
         return result
 
+    # --- ACLs -------------------------------------------------------------------------------
+
+    def topic_acls(self, *, operation: str = "Describe") -> tuple[AclBinding, ...] | None:
+        """All ACLs on topics; None when the cluster has no authorizer.
+
+        ``operation``: as for `topic_configs`.
+        """
+        return describe_topic_acls(self._link, operation)
+
+    def create_acls(self, bindings: Sequence[AclBinding]) -> list[MirrorError | None]:
+        """Add ``bindings``; per binding the error, or None."""
+        return create_acls(self._link, bindings)
+
+    def delete_acls(self, bindings: Sequence[AclBinding]) -> list[MirrorError | None]:
+        """Remove ``bindings``; per binding the error, or None."""
+        return delete_acls(self._link, bindings)
+
     # --- offsets of the log -----------------------------------------------------------------
 
     def end_offsets(
@@ -209,6 +265,13 @@ class Cluster:
         """First offset that still exists, per partition; missing ones as in `end_offsets`."""
         return self._leaders.list_offsets(partitions, EARLIEST, 0)
 
+    def offsets_at(
+        self, partitions: Iterable[TopicPartition], time_ms: int
+    ) -> dict[TopicPartition, int]:
+        """First offset with a timestamp of ``time_ms`` or later; missing where there is none."""
+        found = self._leaders.list_offsets(partitions, time_ms, 0)
+        return {tp: offset for tp, offset in found.items() if offset >= 0}
+
     def record_times_ms(
         self, positions: Mapping[TopicPartition, int], timeout_s: float = 5.0
     ) -> dict[TopicPartition, int]:
@@ -218,11 +281,16 @@ class Cluster:
     # --- groups -----------------------------------------------------------------------------
 
     def committed_offsets(
-        self, group: str, partitions: Iterable[TopicPartition] | None
+        self,
+        group: str,
+        partitions: Iterable[TopicPartition] | None,
+        *,
+        operation: str = "Describe",
     ) -> dict[TopicPartition, Committed]:
         """Committed offsets of ``group``; partitions without one are missing from the answer.
 
-        None stands for every partition that the group has an offset of.
+        None stands for every partition that the group has an offset of. ``operation``: as for
+        `topic_configs`.
         """
         wanted = None if partitions is None else list(partitions)
         if wanted is not None and not wanted:
@@ -232,17 +300,19 @@ class Cluster:
             f"reading the offsets of group {group}",
             group=group,
             check=offset_fetch_error,
-            needs=f"Describe on Group {group} and on its topics",
+            needs=f"{operation} on Group {group} and on its topics",
         )
-        result = {}
-        for topic in response.topics:
-            for row in topic.partitions:
-                if row.committed_offset >= 0:
-                    epoch = getattr(row, "committed_leader_epoch", -1)
-                    result[TopicPartition(topic.name, row.partition_index)] = Committed(
-                        row.committed_offset, row.metadata or "", -1 if epoch is None else epoch
-                    )
-        return result
+        return offsets_of(response.topics)
+
+    def committed_by_group(self, groups: Iterable[str]) -> dict[str, GroupOffsets | MirrorError]:
+        """Every committed offset of each of ``groups``, or the error that asking for it gave."""
+        return committed_by_group(
+            self._link, groups, lambda group: self.committed_offsets(group, None)
+        )
+
+    def groups(self) -> dict[str, GroupView]:
+        """All consumer groups with their states. Raises when a broker does not answer."""
+        return list_groups(self._link, self._leaders)
 
     def commit_offsets(self, group: str, offsets: Mapping[TopicPartition, tuple[int, str]]) -> None:
         """Commit ``(offset, metadata)`` per partition as a consumer without membership.
@@ -316,13 +386,16 @@ class Cluster:
         In offset order within a partition; older records of a key may still be there. Raises
         `TopicError` when the topic does not exist or no progress is made for a request timeout.
         """
-        with self.tail(topic, partitions=partitions, from_beginning=True) as tail:
+        with self.tail(topic, partitions=partitions) as tail:
             yield from tail.read_to_end()
 
     def tail(
-        self, topic: str, *, partitions: Sequence[int] | None = None, from_beginning: bool = True
+        self, topic: str, *, partitions: Sequence[int] | None = None, only_new: Sequence[int] = ()
     ) -> TopicTail:
-        """A reader that follows ``topic`` without a group; close it when done."""
+        """A reader that follows ``topic`` without a group; close it when done.
+
+        It begins where the log does; in the partitions ``only_new``, at their present ends.
+        """
         view = self.topics([topic]).get(topic)
         if view is None:
             raise TopicError(
@@ -340,16 +413,24 @@ class Cluster:
                 where=f"cluster {self.alias}",
                 do="Bring the broker back that holds it.",
             )
-        starts = self.earliest_offsets(wanted) if from_beginning else ends
-        return TopicTail(self.client, {tp: (starts.get(tp, 0), ends[tp]) for tp in wanted})
+        old = [tp for tp in wanted if tp.partition not in only_new]
+        starts = {**ends, **dict.fromkeys(old, 0), **self.earliest_offsets(old)}
+        return TopicTail(self.client, {tp: (starts[tp], ends[tp]) for tp in wanted})
 
-    def produce_many(self, topic: str, records: Iterable[tuple[int, bytes, bytes | None]]) -> int:
+    def produce_many(
+        self,
+        topic: str,
+        records: Iterable[tuple[int, bytes, bytes | None]],
+        *,
+        timestamp_ms: int | None = None,
+    ) -> int:
         """Write ``(partition, key, value)`` records in order; returns how many.
 
-        All are acknowledged by all in-sync replicas when this returns. Raises `MirrorError` when
-        one could not be written within the request timeout.
+        ``timestamp_ms``: of all records, default now. All are acknowledged by all in-sync replicas
+        when this returns. Raises `MirrorError` when one could not be written within the request
+        timeout.
         """
-        return self._writer.write(topic, records)
+        return self._writer.write(topic, records, timestamp_ms)
 
 
 def _described_group_error(response: Any) -> int:

@@ -28,11 +28,13 @@ __all__ = [
     "ZSTD",
     "compress",
     "decompress",
+    "decompress_batch",
 ]
 
 NONE, GZIP, SNAPPY, LZ4, ZSTD = range(5)
 NAMES = ("none", "gzip", "snappy", "lz4", "zstd")
-DECOMPRESSED_BYTES_MAX = 1 << 30
+DECOMPRESSED_BYTES_MAX = 256 << 20
+_RATIO_ALLOWED = 16
 
 _ZSTD_LEVEL = 3
 _GZIP_WBITS = 31
@@ -84,6 +86,14 @@ def decompress(codec: int, data: memoryview, bytes_max: int = DECOMPRESSED_BYTES
     if codec == ZSTD:
         return _into(cramjam.zstd, data, _zstd_bound(data), bytes_max, "zstd")
     raise _unknown(codec)
+
+
+def decompress_batch(codec: int, data: memoryview, bytes_max: int) -> Buffer:
+    """As `decompress`, for the body of a batch: a large one is no bomb.
+
+    Up to 16 times its own size it may unpack whatever ``bytes_max`` says.
+    """
+    return decompress(codec, data, max(bytes_max, _RATIO_ALLOWED * len(data)))
 
 
 def _unknown(codec: int) -> UnknownCodec:

@@ -6,7 +6,9 @@ anything unusual, which the record-by-record engine then looks at. Both give the
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -17,12 +19,13 @@ from sparkmirror.wire.batch import (
     HEADER_BYTES,
     LENGTH_MIN,
     LOG_APPEND_TIME_BIT,
+    Buffer,
 )
-from sparkmirror.wire.codecs import decompress
+from sparkmirror.wire.codecs import decompress_batch
 from sparkmirror.wire.heads import Int64s, words_at
 from sparkmirror.wire.records import RECORD_BYTES_MIN, Limits
 
-__all__ = ["Columns", "OddError", "read_columns"]
+__all__ = ["Columns", "OddError", "TooMuchError", "read_columns"]
 
 _1, _3, _7, _8, _LOW7 = map(np.uint64, (1, 3, 7, 8, 0x7F))
 
@@ -48,6 +51,14 @@ class OddError(Exception):
     """Internal: something that the record-by-record engine has to look at."""
 
 
+class TooMuchError(Exception):
+    """Internal: with group number ``group`` too much would be unpacked at once."""
+
+    def __init__(self, group: int) -> None:
+        super().__init__(group)
+        self.group = group
+
+
 def read_columns(
     buffer: memoryview,
     first_bytes: Int64s,
@@ -58,7 +69,7 @@ def read_columns(
     """The records of all batches at ``first_bytes``: all packed, or none.
 
     ``heads``: their headers; ``members``: how many of them, in order, each group has. Raises
-    OddError or BatchError when a batch cannot be read this way.
+    OddError, TooMuchError or BatchError when they cannot be read this way.
     """
     counts = heads["count"].astype(np.int64)
     sizes = heads["length"].astype(np.int64) - LENGTH_MIN
@@ -68,16 +79,8 @@ def read_columns(
         flat = np.frombuffer(buffer, np.uint8)
         at = first_bytes + HEADER_BYTES
     else:
-        bodies = [
-            decompress(
-                bit & CODEC_MASK,
-                buffer[first + HEADER_BYTES : first + HEADER_BYTES + size],
-                limits.decompressed_bytes_max,
-            )
-            for bit, first, size in zip(
-                bits.tolist(), first_bytes.tolist(), sizes.tolist(), strict=True
-            )
-        ]
+        spans = zip(bits.tolist(), first_bytes.tolist(), sizes.tolist(), strict=True)
+        bodies = _unpacked(buffer, spans, members.tolist(), limits)
         sizes = np.fromiter(map(len, bodies), np.int64, len(bodies))
         flat = np.frombuffer(b"".join(bodies), np.uint8)
         at = np.cumsum(sizes) - sizes
@@ -103,6 +106,32 @@ def read_columns(
     )
     keep = (offset >= limits.first_offset) & (offset < limits.end_offset)
     return columns if keep.all() else _filtered(columns, keep)
+
+
+def _unpacked(
+    buffer: memoryview,
+    spans: Iterator[tuple[int, int, int]],
+    members: Sequence[int],
+    limits: Limits,
+) -> list[Buffer]:
+    """The bodies of the batches at ``spans`` (attribute bits, start, size of body).
+
+    Raises OddError when one group is too much, TooMuchError when all of them are.
+    """
+    bodies: list[Buffer] = []
+    together = 0
+    for group, count in enumerate(members):
+        joined = 0
+        for bit, first, size in islice(spans, count):
+            body = buffer[first + HEADER_BYTES : first + HEADER_BYTES + size]
+            bodies.append(decompress_batch(bit & CODEC_MASK, body, limits.decompressed_bytes_max))
+            joined += len(bodies[-1])
+            together += len(bodies[-1])
+            if group and together > limits.together_bytes_max:
+                raise TooMuchError(group)
+            if joined > limits.joined_bytes_max:
+                raise OddError
+    return bodies
 
 
 def _filtered(columns: Columns, keep: npt.NDArray[np.bool_]) -> Columns:

@@ -29,6 +29,7 @@ from sparkmirror.errors import (
     Unsupported,
 )
 from sparkmirror.model import ClusterClient
+from sparkmirror.wire.batch import BATCH_BYTES_MAX
 
 if TYPE_CHECKING:
     from sparkmirror.wire.sasl import Login
@@ -39,14 +40,22 @@ _SIZE = struct.Struct(">i")
 _CORRELATION = struct.Struct(">i")
 # Linux refuses more than 1,024 pieces in one sendmsg call.
 _IOV_MAX = 1024
-# A broker never sends a frame that Fetch did not ask for; anything above this is not Kafka.
-FRAME_BYTES_MAX = 2**31 - 1
+# A Fetch answer is at most one batch larger than what was asked for, and larger batches are refused
+# anyway; any other answer is small. What is above these is not Kafka.
+FETCH_FRAME_BYTES_MAX = BATCH_BYTES_MAX + (64 << 20)
+ANSWER_FRAME_BYTES_MAX = 128 << 20
 _HANDSHAKE_FRAME_BYTES_MAX = 1 << 20
 # TLS copies what it sends anyway; small parts are joined so that each does not become a record.
 _TLS_JOIN_BYTES = 256 * 1024
 _SASL_AUTHENTICATE = 36
 # Part of a session's life after which a client logs in again (KIP-368, as Java's clients do).
 _LOGIN_AGAIN = (0.85, 0.95)
+
+# What kafka-python raises for bytes that are no answer of the kind.
+_UNREADABLE = (
+    *(ValueError, struct.error, IndexError, KeyError, TypeError, AttributeError),
+    *(OverflowError, MemoryError, EOFError, AssertionError),
+)
 
 Buffer = bytes | bytearray | memoryview
 
@@ -374,7 +383,8 @@ class Connection:
         The first four bytes are the correlation id.
         """
         size = self._receive_size()
-        if not 4 <= size <= FRAME_BYTES_MAX:
+        size_max = ANSWER_FRAME_BYTES_MAX if buffer is None else FETCH_FRAME_BYTES_MAX
+        if not 4 <= size <= size_max:
             raise ConnectionLost(f"{self.host}:{self.port}: nonsense frame of {size} bytes")
         view = buffer.view(size) if buffer is not None else memoryview(bytearray(size))
         self._receive_into(view)
@@ -405,8 +415,13 @@ class Connection:
         if _CORRELATION.unpack_from(frame)[0] != correlation:
             self.close()
             raise ConnectionLost(f"{self.host}:{self.port}: answer to another request")
-        response_class = _response_class(message)
-        return response_class.decode(bytes(frame), version=version, header=True)
+        try:
+            return _response_class(message).decode(bytes(frame), version=version, header=True)
+        except _UNREADABLE as error:
+            self.close()
+            raise ConnectionLost(
+                f"{self.host}:{self.port}: the answer to {message.name} cannot be read ({error})"
+            ) from error
 
     def close(self) -> None:
         """Close the socket; never raises."""

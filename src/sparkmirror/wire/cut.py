@@ -5,15 +5,18 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 
 from sparkmirror.wire.batch import codec, split
+from sparkmirror.wire.codecs import DECOMPRESSED_BYTES_MAX
 from sparkmirror.wire.records import Record, decode_records, encode_batch
 
 __all__ = ["cut_batch", "decode_batches", "separate"]
 
 
-def decode_batches(batches: memoryview) -> Iterator[Record]:
+def decode_batches(
+    batches: memoryview, decompressed_bytes_max: int = DECOMPRESSED_BYTES_MAX
+) -> Iterator[Record]:
     """All records of a run of whole magic 2 batches, in order. Raises `BatchError`."""
     for start, end in split(batches):
-        yield from decode_records(batches[start:end])
+        yield from decode_records(batches[start:end], decompressed_bytes_max)
 
 
 def cut_batch(batch: memoryview) -> tuple[bytes, bytes]:

@@ -373,6 +373,10 @@ class Fetcher:
         share = self.settings.fetch_max_bytes // min(max(1, partitions), _SHARING_MAX)
         return min(self.settings.partition_fetch_bytes_max, max(share, _SHARE_BYTES_MIN))
 
+    def expire(self) -> None:
+        """Give up requests whose answers are overdue; `send` does so too."""
+        self._expire(self._clock())
+
     def _expire(self, now: float) -> None:
         for request in list(self._requests.values()):
             # An answer that waits is late only because nobody has come round to read it.
@@ -442,6 +446,9 @@ class Fetcher:
         for _ in range(count):
             size = _I16.unpack_from(frame, position)[0]
             position += 2
+            if not 0 <= size <= len(frame) - position:
+                # A negative size would lead back, and round in circles for billions of topics.
+                raise ValueError(f"a Fetch response with a topic name of {size} bytes")
             topic = bytes(frame[position : position + size]).decode()
             position += size
             parts = _I32.unpack_from(frame, position)[0]

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from sparkmirror.errors import BatchError
+from sparkmirror.errors import BatchError, CorruptBatch
 from sparkmirror.wire.batch import MAGIC_AT
-from sparkmirror.wire.columns import OddError, read_columns
+from sparkmirror.wire.columns import OddError, TooMuchError, read_columns
 from sparkmirror.wire.heads import Int64s, gather_heads
 from sparkmirror.wire.legacy import carry_legacy
 from sparkmirror.wire.records import Carried, Limits, carry, write_carried
@@ -75,10 +75,27 @@ def write_groups(
                 _write_columns(
                     buffer, positions, groups=groups, chosen=chosen, limits=limits, written=written
                 )
-    return [
-        _write_group(buffer, starts, group, limits) if done is None else done
-        for group, done in zip(groups, written, strict=True)
-    ]
+    unpacked_bytes = 0
+    results: list[Written] = []
+    for group, done in zip(groups, written, strict=True):
+        if done is None:
+            if unpacked_bytes > limits.together_bytes_max:
+                raise _too_much(group.ranges[0][0], unpacked_bytes)
+            done, more = _write_group(buffer, starts, group, limits)  # noqa: PLW2901
+            unpacked_bytes += more
+        results.append(done)
+    return results
+
+
+def _too_much(frame: int, unpacked_bytes: int) -> GroupError:
+    """Batches that unpack to a lot are taken a few at a time.
+
+    Those before ``frame`` now, the others from the next answer: so memory and the time until the
+    next sign of life have a bound whatever a producer packs.
+    """
+    return GroupError(
+        frame, CorruptBatch(f"{unpacked_bytes} bytes are too many to unpack at once.")
+    )
 
 
 # One group, record by record -----------------------------------------------------------------
@@ -86,9 +103,10 @@ def write_groups(
 
 def _write_group(
     buffer: memoryview, starts: Sequence[int], group: Group, limits: Limits
-) -> Written:
+) -> tuple[Written, int]:
+    """The new batch, and how many bytes were unpacked for it."""
     carried = Carried()
-    frame = -1
+    frame = first = group.ranges[0][0]
     try:
         for frame in group.frames():
             batch = buffer[starts[frame] : starts[frame + 1]]
@@ -96,14 +114,16 @@ def _write_group(
                 carry_legacy(batch, carried, limits)
             else:
                 carry(batch, carried, limits)
+            if carried.unpacked_bytes > limits.joined_bytes_max and frame != first:
+                raise _too_much(frame, carried.unpacked_bytes)
     except BatchError as error:
         raise GroupError(frame, error) from error
     if not carried.offsets:
-        return Written(b"", [], 0, -1)
+        return Written(b"", [], 0, -1), carried.unpacked_bytes
     runs = _runs(carried.offsets)
-    return Written(
-        write_carried(carried, group.codec), runs, len(carried.offsets), max(carried.timestamps)
-    )
+    data = write_carried(carried, group.codec)
+    written = Written(data, runs, len(carried.offsets), max(carried.timestamps))
+    return written, carried.unpacked_bytes
 
 
 def _runs(offsets: Sequence[int]) -> list[tuple[int, int]]:
@@ -154,6 +174,9 @@ def _write_columns(
         columns = read_columns(buffer, first_bytes, heads, members, limits)
     except (OddError, BatchError):
         return  # the record-by-record engine names the frame and the fault
+    except TooMuchError as error:
+        frame = groups[chosen[error.group]].ranges[0][0]
+        raise _too_much(frame, limits.together_bytes_max) from error
     codecs = [groups[n].codec for n in chosen]
     for n, result in zip(chosen, encode_columns(columns, codecs), strict=True):
         written[n] = result

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import cache
 
-__all__ = ["LEADERSHIP", "REFUSED", "RETRIABLE", "error_name"]
+__all__ = ["FENCED", "LEADERSHIP", "REFUSED", "RETRIABLE", "error_name"]
 
 OFFSET_OUT_OF_RANGE = 1
 CORRUPT_MESSAGE = 2
@@ -54,9 +54,21 @@ RETRIABLE = LEADERSHIP | {
     19,  # NOT_ENOUGH_REPLICAS
     20,  # NOT_ENOUGH_REPLICAS_AFTER_APPEND
     51,  # CONCURRENT_TRANSACTIONS
+    88,  # UNSTABLE_OFFSET_COMMIT: a transaction that will decide about the offset is ending
     89,  # THROTTLING_QUOTA_EXCEEDED
 }
 
+# What the target says of a transactional writer when another one has taken its id, or when its
+# transaction took too long and was aborted: nothing of it is accepted any more.
+FENCED = frozenset(
+    {
+        47,  # INVALID_PRODUCER_EPOCH
+        48,  # INVALID_TXN_STATE
+        49,  # INVALID_PRODUCER_ID_MAPPING
+        52,  # TRANSACTION_COORDINATOR_FENCED
+        90,  # PRODUCER_FENCED
+    }
+)
 
 # Kafka's names (org.apache.kafka.common.protocol.Errors) where kafka-python has another one.
 _KAFKA_NAMES = {

@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 from sparkmirror.errors import CorruptBatch
 from sparkmirror.wire.batch import CODEC_MASK, LOG_APPEND_TIME_BIT, Buffer
-from sparkmirror.wire.codecs import ZSTD, decompress
+from sparkmirror.wire.codecs import ZSTD, decompress_batch
 from sparkmirror.wire.records import Carried, Limits, encode_rest
 
 __all__ = ["LEGACY_LENGTH_MIN", "carry_legacy", "legacy_codec"]
@@ -60,7 +60,7 @@ def carry_legacy(message: memoryview, into: Carried, limits: Limits = _ALL) -> N
         messages = [outer]
         shift = 0
     else:
-        messages = _unwrap(outer, codec, limits)
+        messages = _unwrap(outer, codec, limits, into)
         shift = outer.offset - messages[-1].offset if outer.magic == 1 else 0
     appended = outer.magic == 1 and outer.attributes & LOG_APPEND_TIME_BIT
     previous = -1
@@ -76,11 +76,12 @@ def carry_legacy(message: memoryview, into: Carried, limits: Limits = _ALL) -> N
             into.rests.append(encode_rest(inner.key, inner.value))
 
 
-def _unwrap(outer: _Message, codec: int, limits: Limits) -> list[_Message]:
+def _unwrap(outer: _Message, codec: int, limits: Limits, into: Carried) -> list[_Message]:
     if outer.value is None or codec >= ZSTD:
         raise _corrupt(outer.offset, f"has codec {codec} and no message set that could have it")
     messages: list[_Message] = []
-    inside = memoryview(decompress(codec, outer.value, limits.decompressed_bytes_max))
+    inside = memoryview(decompress_batch(codec, outer.value, limits.decompressed_bytes_max))
+    into.unpacked_bytes += len(inside)
     at = 0
     while at < len(inside):
         inner = _read(inside, at, limits.check_crcs)

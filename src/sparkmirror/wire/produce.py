@@ -10,6 +10,9 @@
   with the sequences they had;
 * a new producer id is for the partition that needs it alone, so that no batch in doubt elsewhere
   loses its sequence;
+* with `Transactions`, a partition joins the open transaction before its first batch goes out, and
+  a target that no longer knows the writer ends it (`Fenced`, `TransactionError`): what was
+  written is aborted then;
 * a batch that is too large for the topic is cut in two, as Java's producer does;
 * records that the target refuses are left out where the owner takes them over (`Refusals`); the
   good ones of their batch go on in its place;
@@ -32,13 +35,20 @@ from typing import Protocol
 
 from kafka.protocol.producer.transaction import InitProducerIdRequest
 
-from sparkmirror.errors import BatchError, ClusterError, PartitionError
+from sparkmirror.errors import (
+    BatchError,
+    ClusterError,
+    Fenced,
+    PartitionError,
+    TransactionError,
+)
 from sparkmirror.model import Halt, ProduceSettings, TopicPartition
 from sparkmirror.wire.batch import record_count
 from sparkmirror.wire.connection import Connection, ConnectionLost
 from sparkmirror.wire.cut import separate
 from sparkmirror.wire.kafka_codes import (
     DUPLICATE_SEQUENCE_NUMBER,
+    FENCED,
     INVALID_PRODUCER_EPOCH,
     LEADERSHIP,
     MESSAGE_TOO_LARGE,
@@ -48,6 +58,7 @@ from sparkmirror.wire.kafka_codes import (
     REFUSED,
     RETRIABLE,
     THROTTLED,
+    TOPIC_AUTHORIZATION_FAILED,
     UNKNOWN_PRODUCER_ID,
     UNKNOWN_TOPIC_OR_PARTITION,
     error_name,
@@ -65,6 +76,7 @@ from sparkmirror.wire.produce_frames import (
 from sparkmirror.wire.produce_queue import NO_IDENTITY, Identity, PartitionQueue, QueuedBatch
 from sparkmirror.wire.records import Record
 from sparkmirror.wire.routes import Routes
+from sparkmirror.wire.transactions import Transactions
 
 __all__ = ["Acknowledged", "Producer", "Refusals"]
 
@@ -111,6 +123,7 @@ class Refusals(Protocol):
 class Producer:
     """Writes raw record batches to one cluster. One owner, no threads.
 
+    ``transactions``: whose open transaction the batches become part of; its owner ends it.
     ``clock`` returns monotonic seconds.
     """
 
@@ -119,6 +132,7 @@ class Producer:
         routes: Routes,
         settings: ProduceSettings,
         *,
+        transactions: Transactions | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.routes = routes
@@ -139,6 +153,11 @@ class Producer:
         self._acknowledged: list[Acknowledged] = []
         self._identity: Identity | None = None if settings.enable_idempotence else NO_IDENTITY
         self._identify_at = 0.0
+        self._transactions = transactions
+        self._writer: bytes | None = None
+        if transactions is not None:
+            self._identity = transactions.identity
+            self._writer = transactions.transactional_id.encode()
         self._in_flight_max = settings.in_flight_requests_max if settings.enable_idempotence else 1
 
     # -- input -----------------------------------------------------------------------------
@@ -151,7 +170,7 @@ class Producer:
         """
         state = self._partitions.get(tp)
         if state is None:
-            state = self._partitions[tp] = PartitionQueue(tp)
+            state = self._partitions[tp] = PartitionQueue(tp, self._transactions is not None)
         if state.halt is not None:
             return
         state.pending.append(QueuedBatch(batch, record_count(batch), token, whole=token))
@@ -273,6 +292,8 @@ class Producer:
             return
         now = self._clock()
         self.routes.refresh_if_due()
+        if self._transactions is not None:
+            self._join_transaction(self._transactions, now)
         by_node: dict[int, list[PartitionQueue]] = {}
         for state in self._busy.values():
             if not state.pending or state.retry_at > now:
@@ -291,6 +312,24 @@ class Producer:
                 by_node.setdefault(leader.node, []).append(state)
         for node, states in by_node.items():
             self._send_to(node, states, now)
+
+    def _join_transaction(self, transactions: Transactions, now: float) -> None:
+        """Have the partitions with batches to send join the open transaction."""
+        members = transactions.members
+        joining = [
+            state.tp
+            for state in self._busy.values()
+            if state.pending and state.tp not in members and state.retry_at <= now
+        ]
+        if not joining:
+            return
+        for tp, code in transactions.add(joining).items():
+            state = self._partitions[tp]
+            self._count(error_name(code))
+            if code in RETRIABLE:
+                self._retry(state, code, now)
+            else:
+                self._halt(state, code, "it may not join the transaction")
 
     def _send_to(self, node: int, states: list[PartitionQueue], now: float) -> None:
         connection = self.routes.connection(node)
@@ -346,7 +385,13 @@ class Producer:
                 item, header = state.take(node)
                 items.append((state, item))
                 stamped.append((state.tp.partition, header, item.batch))
-        parts = request_parts(head, batches, acks=self.settings.acks, timeout_ms=_BROKER_TIMEOUT_MS)
+        parts = request_parts(
+            head,
+            batches,
+            acks=self.settings.acks,
+            timeout_ms=_BROKER_TIMEOUT_MS,
+            transactional_id=self._writer,
+        )
         request = _Request(
             correlation,
             version,
@@ -421,7 +466,9 @@ class Producer:
             state.acknowledge(item)
             self.bytes_waiting -= len(item.batch)
             self._acknowledged.append(
-                Acknowledged(state.tp, item.token, answer.offset, item.records)
+                Acknowledged(
+                    state.tp, item.token, -1 if item.thinned else answer.offset, item.records
+                )
             )
             if state.idle:
                 self._busy.pop(state.tp, None)
@@ -430,6 +477,9 @@ class Producer:
         forgotten = code in (UNKNOWN_PRODUCER_ID, INVALID_PRODUCER_EPOCH) or (
             code == OUT_OF_ORDER_SEQUENCE_NUMBER and state.is_oldest(item)
         )
+        if self._transactions is not None and (forgotten or code in FENCED):
+            self._count(error_name(code))
+            raise self._ended(state, code)
         state.requeue(item)
         if code in (MESSAGE_TOO_LARGE, RECORD_LIST_TOO_LARGE) and item.records > 1:
             self._cut(state, item)
@@ -448,8 +498,18 @@ class Producer:
             self._retry(state, code, now)
         else:
             self._count(error_name(code))
-            self._halt(state, code, answer.reason, retriable=True)
+            reason = answer.reason
+            if code == TOPIC_AUTHORIZATION_FAILED:
+                reason = f"grant the principal of this client Write on Topic {state.tp.topic}"
+            self._halt(state, code, reason, retriable=True)
         state.recovering = True
+
+    def _ended(self, state: PartitionQueue, code: int) -> ClusterError:
+        kind = Fenced if code in FENCED else TransactionError
+        return kind(
+            f"a batch for {state.tp} is no longer accepted ({error_name(code)}).",
+            where=f"cluster {self.routes.client.alias}",
+        )
 
     def _retry(self, state: PartitionQueue, code: int, now: float) -> None:
         low = self.routes.client.retry_backoff_ms / 1000

@@ -28,7 +28,8 @@ PRODUCE_LOWEST, PRODUCE_HIGHEST = 3, 8
 
 _I16 = struct.Struct(">h")
 _I32 = struct.Struct(">i")
-_HEAD = struct.Struct(">hhii")
+_NULLABLE = struct.Struct(">h")
+_HEAD = struct.Struct(">hii")
 _PARTITION = struct.Struct(">ii")
 _ACK = struct.Struct(">ihqq")
 
@@ -56,12 +57,16 @@ def request_parts(
     *,
     acks: int,
     timeout_ms: int,
+    transactional_id: bytes | None = None,
 ) -> list[bytes | memoryview]:
     """The buffers that make up a request after its length field; record bytes are not copied.
 
-    ``head`` is the request header. One batch per partition, as brokers insist; not transactional.
+    ``head`` is the request header. One batch per partition, as brokers insist.
     """
-    parts: list[bytes | memoryview] = [head + _HEAD.pack(-1, acks, timeout_ms, len(topics))]
+    writer = _NULLABLE.pack(-1)
+    if transactional_id is not None:
+        writer = _NULLABLE.pack(len(transactional_id)) + transactional_id
+    parts: list[bytes | memoryview] = [head + writer + _HEAD.pack(acks, timeout_ms, len(topics))]
     for topic, batches in topics.items():
         name = topic.encode()
         frame = struct.pack(f">h{len(name)}si", len(name), name, len(batches))
@@ -90,6 +95,9 @@ def parse_answer(frame: memoryview, version: int) -> tuple[dict[TopicPartition, 
     position = 8
     for _ in range(topics):
         size = _I16.unpack_from(frame, position)[0]
+        if not 0 <= size <= len(frame) - position:
+            # A negative size would lead back, and round in circles for billions of topics.
+            raise struct.error(f"a Produce response with a topic name of {size} bytes")
         topic = bytes(frame[position + 2 : position + 2 + size]).decode()
         position += 2 + size
         parts = _I32.unpack_from(frame, position)[0]

@@ -35,6 +35,7 @@ class QueuedBatch:
     """One batch on its way. ``token`` is handed back with its acknowledgement.
 
     ``whole``: the token of the batch that it was cut from; its own when it was not cut.
+    ``thinned``: records were left out of it, so its offsets say nothing about the whole's.
     ``start``: number of records before it under its partition's producer id, -1 before it was
     first sent. ``header``: the stamped 61 bytes, from then on.
     """
@@ -45,6 +46,7 @@ class QueuedBatch:
     start: int = -1
     header: bytes | None = None
     whole: object = None
+    thinned: bool = False
 
 
 @dataclass(slots=True, eq=False)
@@ -54,9 +56,11 @@ class PartitionQueue:
     ``node``: the broker that the batches in flight went to. ``recovering``: a batch failed; wait
     for all answers, then send again from the oldest. ``renew``: begin again under a new producer
     id then. ``fresh``: nothing was acknowledged under this producer id yet.
+    ``transactional``: its batches are parts of transactions.
     """
 
     tp: TopicPartition
+    transactional: bool = False
     pending: deque[QueuedBatch] = field(default_factory=deque)
     in_flight: deque[QueuedBatch] = field(default_factory=deque)
     identity: Identity | None = None
@@ -112,7 +116,7 @@ class PartitionQueue:
             producer_id=producer_id,
             producer_epoch=epoch,
             base_sequence=item.start % SEQUENCE_MODULO if producer_id >= 0 else -1,
-            transactional=False,
+            transactional=self.transactional,
         )
         return item.header
 
@@ -152,6 +156,7 @@ class PartitionQueue:
             last = number == len(parts) - 1
             token = item.token if last else None
             part = QueuedBatch(batch, record_count(batch), token, start, whole=item.whole)
+            part.thinned = item.thinned
             if start >= 0:
                 self._stamp(part)
                 start += part.records
@@ -169,6 +174,7 @@ class PartitionQueue:
             batch = memoryview(data)
             token = item.token if number == len(kept) - 1 else None
             part = QueuedBatch(batch, record_count(batch), token, item.start, whole=item.whole)
+            part.thinned = True
             self.pending.insert(index + number, part)
         self.renew = self.identity != NO_IDENTITY
         return sum(map(len, kept)) - len(item.batch)

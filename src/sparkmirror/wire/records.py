@@ -21,7 +21,7 @@ from sparkmirror.wire.batch import (
     Buffer,
     seal,
 )
-from sparkmirror.wire.codecs import DECOMPRESSED_BYTES_MAX, compress, decompress
+from sparkmirror.wire.codecs import DECOMPRESSED_BYTES_MAX, compress, decompress_batch
 from sparkmirror.wire.varint import read_varint, varint
 
 __all__ = [
@@ -32,6 +32,7 @@ __all__ = [
     "Record",
     "carry",
     "decode_records",
+    "decode_rest",
     "encode_batch",
     "encode_rest",
     "write_carried",
@@ -59,12 +60,16 @@ class Record:
 
 @dataclass(slots=True)
 class Carried:
-    """Records on their way from one batch to another: parallel lists, rests undecoded."""
+    """Records on their way from one batch to another: parallel lists, rests undecoded.
+
+    ``unpacked_bytes``: what the compressed ones among their batches unpacked to.
+    """
 
     offsets: list[int] = field(default_factory=list)
     timestamps: list[int] = field(default_factory=list)
     attributes: list[int] = field(default_factory=list)
     rests: list[Buffer] = field(default_factory=list)
+    unpacked_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,12 +77,17 @@ class Limits:
     """Which records to keep (``first_offset <= offset < end_offset``), what reading may cost.
 
     ``check_crcs``: verify magic 0 and 1 checksums while reading (magic 2 ones were, before).
+    ``decompressed_bytes_max``: of one batch; ``joined_bytes_max``: of the batches of one group,
+    unless it is a single one; ``together_bytes_max``: of all groups of one answer, unless it is a
+    single one.
     """
 
     first_offset: int = 0
     end_offset: int = INT64_MAX
     check_crcs: bool = True
     decompressed_bytes_max: int = DECOMPRESSED_BYTES_MAX
+    joined_bytes_max: int = 32 << 20
+    together_bytes_max: int = 128 << 20
 
 
 _ALL = Limits()
@@ -91,7 +101,9 @@ def carry(batch: memoryview, into: Carried, limits: Limits = _ALL) -> None:
     (base_offset, _, _, _, _, bits, last_delta, base_timestamp, max_timestamp, _, _, _, count) = (
         HEADER.unpack_from(batch)
     )
-    body = decompress(bits & CODEC_MASK, batch[HEADER_BYTES:], limits.decompressed_bytes_max)
+    body = decompress_batch(bits & CODEC_MASK, batch[HEADER_BYTES:], limits.decompressed_bytes_max)
+    if bits & CODEC_MASK:
+        into.unpacked_bytes += len(body)
     if not 0 <= count <= len(body) // RECORD_BYTES_MIN:
         raise _corrupt(base_offset, f"states {count} records in {len(body)} bytes")
     first_offset, end_offset = limits.first_offset, limits.end_offset
@@ -176,7 +188,7 @@ def decode_records(
     for offset, timestamp, rest in zip(
         carried.offsets, carried.timestamps, carried.rests, strict=True
     ):
-        yield _decode_rest(offset, timestamp, memoryview(rest))
+        yield decode_rest(offset, timestamp, memoryview(rest))
 
 
 def encode_batch(
@@ -247,7 +259,8 @@ def _sized(data: Buffer | None) -> bytes:
     return b"".join((_SMALL[size] if size < 8192 else varint(size), data))
 
 
-def _decode_rest(offset: int, timestamp: int, rest: memoryview) -> Record:
+def decode_rest(offset: int, timestamp: int, rest: memoryview) -> Record:
+    """A record out of what `Carried` holds of it. Raises CorruptBatch."""
     key, at = _read_sized(rest, 0, offset)
     value, at = _read_sized(rest, at, offset)
     count, at = read_varint(rest, at)

@@ -14,6 +14,7 @@ from kafka.protocol.admin import (
     CreatePartitionsRequest,
     CreateTopicsRequest,
     DescribeConfigsRequest,
+    IncrementalAlterConfigsRequest,
 )
 from kafka.protocol.consumer import (
     FetchRequest,
@@ -28,6 +29,7 @@ from sparkmirror.model import TopicPartition
 from sparkmirror.wire.views import ConfigEntry, NewTopic, TopicView
 
 __all__ = [
+    "alter_configs_request",
     "by_topic",
     "commit_error",
     "commit_request",
@@ -48,6 +50,7 @@ __all__ = [
 
 _NO_ID = "00000000-0000-0000-0000-000000000000"
 _TOPIC_RESOURCE = 2
+_SET, _DELETE = 0, 1
 _UNKNOWN_TOPIC = 3
 _NOT_CONTROLLER = 41
 _COORDINATOR_MOVED = frozenset({14, 15, 16})
@@ -92,19 +95,43 @@ def config_entry(config: Any) -> ConfigEntry:
     )
 
 
-def describe_configs_request(topics: Sequence[str]) -> Any:
-    """All settings of ``topics``."""
+def describe_configs_request(names: Sequence[str], kind: int = _TOPIC_RESOURCE) -> Any:
+    """All settings of the topics ``names``, or of resources of another ``kind`` (4: brokers)."""
     row = DescribeConfigsRequest.DescribeConfigsResource
     return DescribeConfigsRequest(
         resources=[
-            row(resource_type=_TOPIC_RESOURCE, resource_name=name, configuration_keys=None)
-            for name in topics
+            row(resource_type=kind, resource_name=name, configuration_keys=None) for name in names
         ]
     )
 
 
-def create_topics_request(topics: Sequence[NewTopic], timeout_ms: int) -> Any:
-    """Create ``topics``, replicas placed by the broker."""
+def alter_configs_request(changes: Mapping[str, Mapping[str, str | None]]) -> Any:
+    """Set these configs per topic; None removes the topic's own value. The rest stays."""
+    rows = IncrementalAlterConfigsRequest.AlterConfigsResource
+    return IncrementalAlterConfigsRequest(
+        resources=[
+            rows(
+                resource_type=_TOPIC_RESOURCE,
+                resource_name=topic,
+                configs=[
+                    rows.AlterableConfig(
+                        name=name,
+                        config_operation=_DELETE if value is None else _SET,
+                        value=value,
+                    )
+                    for name, value in configs.items()
+                ],
+            )
+            for topic, configs in changes.items()
+        ],
+        validate_only=False,
+    )
+
+
+def create_topics_request(
+    topics: Sequence[NewTopic], timeout_ms: int, *, validate_only: bool = False
+) -> Any:
+    """Create ``topics``, replicas placed by the broker; with ``validate_only`` only try to."""
     rows = CreateTopicsRequest.CreatableTopic
     return CreateTopicsRequest(
         topics=[
@@ -121,7 +148,7 @@ def create_topics_request(topics: Sequence[NewTopic], timeout_ms: int) -> Any:
             for topic in topics
         ],
         timeout_ms=timeout_ms,
-        validate_only=False,
+        validate_only=validate_only,
         # Before version 4 the broker does not know -1, "the default of the broker".
         min_version=4 if any(topic.replication_factor < 0 for topic in topics) else 0,
     )
@@ -138,9 +165,16 @@ def create_partitions_request(counts: Mapping[str, int], timeout_ms: int) -> Any
 
 
 def list_offsets_request(
-    partitions: Iterable[TopicPartition], timestamp: int, isolation: int
+    partitions: Iterable[TopicPartition],
+    timestamp: int,
+    isolation: int,
+    *,
+    min_version: int | None = None,
 ) -> Any:
-    """Offsets at ``timestamp`` (-1 end, -2 start); ``isolation`` 1 ends at the stable offset."""
+    """Offsets at ``timestamp`` (-1 end, -2 start, -3 the newest record's, from version 7 on).
+
+    ``isolation`` 1 ends at the stable offset.
+    """
     rows = ListOffsetsRequest.ListOffsetsTopic
     return ListOffsetsRequest(
         replica_id=-1,
@@ -157,6 +191,7 @@ def list_offsets_request(
             )
             for name, part in by_topic(partitions)
         ],
+        min_version=min_version,
         max_version=7,
     )
 

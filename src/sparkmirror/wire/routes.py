@@ -11,7 +11,7 @@ import random
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from kafka.protocol.consumer.group import OffsetCommitRequest, OffsetFetchRequest
 from kafka.protocol.metadata.find_coordinator import FindCoordinatorRequest
@@ -31,7 +31,8 @@ log = logging.getLogger(__name__)
 
 EARLIEST, LATEST = -2, -1
 _NO_TOPIC_ID = "00000000-0000-0000-0000-000000000000"
-_DENIED = {29: "Read/Describe on the topic", 30: "Read on the group", 31: "the cluster operation"}
+_TOPIC_DENIED = 29
+_DENIED = {29: "Read on its topics", 30: "Read on the group", 31: "the cluster operation"}
 
 
 def split_address(address: str) -> tuple[str, int]:
@@ -276,28 +277,31 @@ class Routes:
             )
         return PartitionError(f"the broker answered {error_name(code)}.", where=where)
 
-    def _with_coordinator(self, group: str, message: object, highest: int) -> object:
+    def _with_coordinator(
+        self, group: str, message: object, highest: int, lowest: int = 0
+    ) -> object:
         connection = self._coordinator(group)
         try:
-            return connection.request(message, highest=highest)
+            return connection.request(message, lowest=lowest, highest=highest)
         except ConnectionLost:
             self.drop(connection)
             raise
 
     def committed(
-        self, group: str, partitions: Iterable[TopicPartition]
+        self, group: str, partitions: Iterable[TopicPartition], *, stable: bool = False
     ) -> dict[TopicPartition, tuple[int, str]]:
         """Committed offset and metadata of each partition that has one; as `positions`."""
-        found = self.positions(group, partitions)
+        found = self.positions(group, partitions, stable=stable)
         return {tp: (one.offset, one.metadata) for tp, one in found.items()}
 
     def positions(
-        self, group: str, partitions: Iterable[TopicPartition]
+        self, group: str, partitions: Iterable[TopicPartition], *, stable: bool = False
     ) -> dict[TopicPartition, Position]:
         """What the group has committed, for each partition that has something.
 
-        Raises `ClusterError`, `PartitionError` or `ConnectionLost`; retriable conditions
-        (coordinator loading or moving) are retried until the request timeout is over.
+        ``stable``: wait for transactions that will change them (brokers from 2.5 on). Raises
+        `ClusterError`, `PartitionError` or `ConnectionLost`; retriable conditions (coordinator
+        loading or moving) are retried until the request timeout is over.
         """
         topics: dict[str, list[int]] = {}
         for tp in partitions:
@@ -312,10 +316,12 @@ class Routes:
                     request_topic(name=name, partition_indexes=sorted(indexes))
                     for name, indexes in sorted(topics.items())
                 ],
+                **({"require_stable": True} if stable else {}),
             )
-            response = self._with_coordinator(group, message, 5)
+            response = self._with_coordinator(group, message, *((7, 7) if stable else (5,)))
             if getattr(response, "error_code", 0):
                 return int(response.error_code)  # type: ignore[attr-defined]
+            self._check_topics(response, group, "Describe")
             for topic in response.topics:  # type: ignore[attr-defined]
                 for part in topic.partitions:
                     if part.error_code:
@@ -372,6 +378,7 @@ class Routes:
                 ],
             )
             response = self._with_coordinator(group, message, 7)
+            self._check_topics(response, group, "Read")
             codes = {
                 part.error_code
                 for topic in response.topics  # type: ignore[attr-defined]
@@ -381,6 +388,22 @@ class Routes:
             return int(min(codes)) if codes else 0
 
         self._retried(ask, f"group {group}", group)
+
+    def _check_topics(self, response: Any, group: str, operation: str) -> None:
+        """Raise `Denied` with the topics whose positions may not be seen or set."""
+        denied = sorted(
+            topic.name
+            for topic in response.topics
+            if any(part.error_code == _TOPIC_DENIED for part in topic.partitions)
+        )
+        if denied:
+            more = f" and {len(denied) - 1} more" if len(denied) > 1 else ""
+            raise Denied(
+                f"positions of topic {denied[0]}{more} are not allowed "
+                f"({error_name(_TOPIC_DENIED)}).",
+                where=f"cluster {self.client.alias}, group {group}",
+                do=f"Grant the principal of this client {operation} on Topic {denied[0]}{more}.",
+            )
 
     def _retried(self, ask: Callable[[], int], what: str, group: str) -> None:
         deadline = self._clock() + self.client.request_timeout_ms / 1000

@@ -7,9 +7,12 @@ MirrorMaker 2's own ``mm2.*\.internal`` exclude, so no mirror ever carries it on
 =========  =======================  ==========================================================
 partition  key                      value (JSON; from 16 KiB up zlib-compressed)
 =========  =======================  ==========================================================
-0          ``<flow>``               command: run, drain, replan, pause, resume
+0          ``<flow>``               command: run, drain, replan
+0          ``<flow>/pause``         command: pause, resume; it outlives runs
 0          ``<flow>/assignment``    what to mirror; ``<flow>/assignment/<i>`` when in pieces
+0          ``<flow>/claim``         exactly-once: which run writes the flow (`wire.claims`)
 1          ``<flow>/<slot>``        progress of one slot, about once a second
+1          ``<flow>/driver``        the driver's report, every ten seconds
 =========  =======================  ==========================================================
 
 The codecs are pure. They take unknown fields in their stride and return None for what is no valid
@@ -20,10 +23,8 @@ to stop a mirror by a line of garbage.
 from __future__ import annotations
 
 import hashlib
-import json
 import re
-import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Any
@@ -34,8 +35,16 @@ from sparkmirror.model import (
     MirrorMode,
     PartitionProgress,
     SlotProgress,
+    Spread,
     TopicPartition,
 )
+from sparkmirror.wire.claims import decode_claim
+from sparkmirror.wire.driver_report import (
+    DriverReport,
+    decode_driver_report,
+    encode_driver_report,
+)
+from sparkmirror.wire.packing import pack, text, unpack
 
 if TYPE_CHECKING:  # the executor workers import these codecs and must not pay for the client
     from sparkmirror.wire.client import Cluster
@@ -69,11 +78,10 @@ CONTROL_PARTITIONS = 2
 # Below the broker's default max.message.bytes (1,048,588) with room for the batch around it.
 ASSIGNMENT_PIECE_BYTES_MAX = 900_000
 
-_COMPRESS_FROM_BYTES = 16 * 1024
-_INFLATED_BYTES_MAX = 64 * 1024 * 1024
 # What reading fields of the wrong shape can raise (OverflowError: JSON's Infinity as a number).
 _MALFORMED = (KeyError, TypeError, ValueError, AttributeError, IndexError, OverflowError)
 _ASSIGNMENT_KEY = re.compile(r"(.+)/assignment(?:/(\d{1,6}))?")
+_PAUSE_KEY = re.compile(r"(.+)/pause")
 _PROGRESS_KEY = re.compile(r"(.+)/(\d{1,9})")
 
 
@@ -82,7 +90,8 @@ class CommandKind(Enum):
 
     ``RUN``: go on with the epochs of ``run_id``. ``DRAIN``: write what was read, commit, end the
     query. ``REPLAN``: end the epoch early, the next one is planned from the new assignment.
-    ``PAUSE``: keep the positions and fetch nothing. ``RESUME``: undo a pause.
+    ``PAUSE``: keep the positions and fetch nothing. ``RESUME``: undo a pause. These two stand
+    under a key of their own, so that neither a later run nor a new assignment undoes a pause.
     """
 
     RUN = "run"
@@ -90,6 +99,11 @@ class CommandKind(Enum):
     REPLAN = "replan"
     PAUSE = "pause"
     RESUME = "resume"
+
+    @property
+    def pauses(self) -> bool:
+        """Whether it is about pausing: pause or resume."""
+        return self in (CommandKind.PAUSE, CommandKind.RESUME)
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,19 +184,26 @@ def encode_command(command: Command) -> tuple[bytes, bytes]:
         document["epoch"] = command.epoch
     if command.version:
         document["version"] = command.version
-    return command.flow.encode(), _pack(document)
+    key = f"{command.flow}/pause" if command.kind.pauses else command.flow
+    return key.encode(), pack(document)
 
 
 def decode_command(key: bytes | None, value: bytes | None) -> Command | None:
     """The command in a record, None when it holds none."""
-    flow = _text(key)
-    document = _unpack(value)
+    flow = text(key)
+    document = unpack(value)
     if not flow or document is None or _ASSIGNMENT_KEY.fullmatch(flow):
         return None
     try:
+        kind = CommandKind(document["command"])
+        if kind.pauses:
+            match = _PAUSE_KEY.fullmatch(flow)
+            if match is None:
+                return None
+            flow = match[1]
         return Command(
             flow=flow,
-            kind=CommandKind(document["command"]),
+            kind=kind,
             run_id=str(document.get("run_id", "")),
             time_ms=int(document.get("time_ms", 0)),
             epoch=None if document.get("epoch") is None else int(document["epoch"]),
@@ -209,7 +230,7 @@ def encode_assignment(
         size = -(-len(document.partitions) // pieces) or 1
         groups = [document.partitions[i * size : (i + 1) * size] for i in range(pieces)]
         values = [
-            _pack(_assignment_piece(document, ends, group, index, pieces))
+            pack(_assignment_piece(document, ends, group, index, pieces))
             for index, group in enumerate(groups)
         ]
         if max(map(len, values)) <= piece_bytes_max or size == 1:
@@ -259,10 +280,10 @@ class AssignmentCollector:
 
         Records of other flows, commands and garbage change nothing and give None.
         """
-        match = _ASSIGNMENT_KEY.fullmatch(_text(key))
+        match = _ASSIGNMENT_KEY.fullmatch(text(key))
         if match is None or match[1] != self._flow:
             return None
-        piece = _unpack(value)
+        piece = unpack(value)
         try:
             if piece is None:
                 return None
@@ -321,8 +342,13 @@ def encode_progress(progress: SlotProgress) -> tuple[bytes, bytes]:
     partitions: dict[str, list[list[object]]] = {}
     for p in progress.partitions:
         row: list[object] = [p.partition, p.position, p.timestamp_ms, p.records, p.bytes]
+        halt = None
         if p.halt is not None:
-            row.append([p.halt.code, p.halt.reason, p.halt.retriable, p.halt.attempt])
+            halt = [p.halt.code, p.halt.reason, p.halt.retriable, p.halt.attempt]
+        tail = [halt, _spread_row(p.age_ms), _spread_row(p.latency_ms)]
+        while tail and tail[-1] is None:
+            tail.pop()
+        row += tail
         partitions.setdefault(p.topic, []).append(row)
     document: dict[str, object] = {
         "worker": progress.worker,
@@ -332,16 +358,19 @@ def encode_progress(progress: SlotProgress) -> tuple[bytes, bytes]:
         "bytes": progress.bytes,
         "batches": progress.batches,
         "latency_counts": list(progress.latency_counts),
+        "latency_ms_sum": progress.latency_ms_sum,
         "errors": dict(progress.errors),
         "partitions": partitions,
     }
-    return f"{progress.flow}/{progress.slot}".encode(), _pack(document)
+    if progress.paused:
+        document["paused"] = True
+    return f"{progress.flow}/{progress.slot}".encode(), pack(document)
 
 
 def decode_progress(key: bytes | None, value: bytes | None) -> SlotProgress | None:
     """The slot progress in a record, None when it holds none."""
-    match = _PROGRESS_KEY.fullmatch(_text(key))
-    document = _unpack(value)
+    match = _PROGRESS_KEY.fullmatch(text(key))
+    document = unpack(value)
     if match is None or document is None:
         return None
     try:
@@ -355,6 +384,8 @@ def decode_progress(key: bytes | None, value: bytes | None) -> SlotProgress | No
             bytes=int(document["bytes"]),
             batches=int(document["batches"]),
             latency_counts=tuple(int(n) for n in document.get("latency_counts", ())),
+            latency_ms_sum=int(document.get("latency_ms_sum", 0)),
+            paused=bool(document.get("paused", False)),
             errors={str(code): int(n) for code, n in document.get("errors", {}).items()},
             partitions=tuple(
                 _partition_progress(topic, row)
@@ -372,7 +403,24 @@ def _partition_progress(topic: str, row: Sequence[Any]) -> PartitionProgress:
     if len(row) > 5 and row[5] is not None:
         code, reason, retriable, *attempt = row[5][:4]
         halt = Halt(str(code), str(reason), bool(retriable), int(attempt[0]) if attempt else -1)
-    return PartitionProgress(topic, partition, position, timestamp_ms, records, size, halt)
+    age_ms, latency_ms = (_spread(row[n]) if len(row) > n else None for n in (6, 7))
+    return PartitionProgress(
+        topic, partition, position, timestamp_ms, records, size, halt, age_ms, latency_ms
+    )
+
+
+def _spread_row(spread: Spread | None) -> list[float] | None:
+    """Last, lowest, mean and highest value in ms; the last alone when there are no others."""
+    if spread is None:
+        return None
+    values = (spread.last, spread.low, spread.mean, spread.high)
+    return [round(value, 1) for value in values if value is not None]
+
+
+def _spread(row: Sequence[Any] | None) -> Spread | None:
+    if row is None:
+        return None
+    return Spread(*(float(value) for value in row[:4]))
 
 
 # --- the topic, from the driver -----------------------------------------------------------------
@@ -385,34 +433,48 @@ class ControlSignals:
     commands: tuple[Command, ...] = ()
     assignments: tuple[AssignmentDocument, ...] = ()
     progress: tuple[SlotProgress, ...] = ()
+    drivers: tuple[DriverReport, ...] = ()
     skipped: int = 0
 
 
 class ControlTopicReader:
     """Follows one control topic in the driver, without a group; one owner thread.
 
-    Reads from the beginning of what compaction has left, or, with ``only_new``, what is written
-    from now on. ``topic`` must exist.
+    Reads from the beginning of what compaction has left; with ``only_new``, of the reports only
+    what is written from now on. ``topic`` must exist.
     """
 
     def __init__(self, cluster: Cluster, topic: str, *, only_new: bool = False) -> None:
-        self._tail: TopicTail = cluster.tail(topic, from_beginning=not only_new)
+        only_from_now = (PROGRESS_PARTITION,) if only_new else ()
+        self._tail: TopicTail = cluster.tail(topic, only_new=only_from_now)
         self._collectors: dict[str, AssignmentCollector] = {}
 
     def poll(self, timeout_ms: int = 500) -> ControlSignals:
         """What has come since the last call. Raises `MirrorError` when the cluster is away."""
+        return self._read(self._tail.poll(timeout_ms))
+
+    def read_to_end(self) -> ControlSignals:
+        """All up to the end that was seen when this reader was made. Raises `MirrorError`."""
+        return self._read(self._tail.read_to_end())
+
+    def _read(self, records: Iterable[tuple[int, bytes | None, bytes | None]]) -> ControlSignals:
         commands: list[Command] = []
         assignments: list[AssignmentDocument] = []
         progress: list[SlotProgress] = []
+        drivers: list[DriverReport] = []
         skipped = 0
-        for partition, key, value in self._tail.poll(timeout_ms):
+        for partition, key, value in records:
             if partition == PROGRESS_PARTITION:
                 report = decode_progress(key, value)
+                driver = decode_driver_report(key, value) if report is None else None
                 if report is not None:
                     progress.append(report)
-                skipped += report is None and value is not None
+                elif driver is not None:
+                    drivers.append(driver)
+                else:
+                    skipped += value is not None
                 continue
-            match = _ASSIGNMENT_KEY.fullmatch(_text(key))
+            match = _ASSIGNMENT_KEY.fullmatch(text(key))
             if match is not None:
                 collector = self._collectors.setdefault(match[1], AssignmentCollector(match[1]))
                 document = collector.feed(key, value)
@@ -422,8 +484,10 @@ class ControlTopicReader:
             command = decode_command(key, value)
             if command is not None:
                 commands.append(command)
-            skipped += command is None and value is not None
-        return ControlSignals(tuple(commands), tuple(assignments), tuple(progress), skipped)
+            skipped += command is None and value is not None and decode_claim(key, value) is None
+        return ControlSignals(
+            tuple(commands), tuple(assignments), tuple(progress), tuple(drivers), skipped
+        )
 
     def close(self) -> None:
         """Close the connection."""
@@ -442,40 +506,13 @@ class ControlTopicWriter:
         records = [(COMMAND_PARTITION, *encode_command(command)) for command in commands]
         self._cluster.produce_many(self._topic, records)
 
+    def report(self, report: DriverReport) -> None:
+        """Write the driver's report. Raises `MirrorError`."""
+        key, value = encode_driver_report(report)
+        self._cluster.produce_many(self._topic, [(PROGRESS_PARTITION, key, value)])
+
     def assign(self, document: AssignmentDocument, command: Command) -> None:
         """Write ``document`` and then ``command``, so that whoever obeys finds the assignment."""
         records = [(COMMAND_PARTITION, *piece) for piece in encode_assignment(document)]
         records.append((COMMAND_PARTITION, *encode_command(command)))
         self._cluster.produce_many(self._topic, records)
-
-
-# --- bytes --------------------------------------------------------------------------------------
-
-
-def _text(key: bytes | None) -> str:
-    """``key`` as text, empty for None and for bytes that are no UTF-8."""
-    try:
-        return (key or b"").decode()
-    except UnicodeDecodeError:
-        return ""
-
-
-def _pack(document: Mapping[str, object]) -> bytes:
-    value = json.dumps(document, separators=(",", ":")).encode()
-    return zlib.compress(value, 1) if len(value) >= _COMPRESS_FROM_BYTES else value
-
-
-def _unpack(value: bytes | None) -> dict[str, Any] | None:
-    """The JSON object in ``value``, None for anything else, however it is broken."""
-    if not value:
-        return None
-    try:
-        if value[:1] == b"\x78":  # zlib's first byte; JSON objects begin with a brace
-            inflater = zlib.decompressobj()
-            value = inflater.decompress(value, _INFLATED_BYTES_MAX)
-            if not inflater.eof:
-                return None
-        document = json.loads(value)
-    except (ValueError, zlib.error, RecursionError):
-        return None
-    return document if isinstance(document, dict) else None

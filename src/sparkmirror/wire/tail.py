@@ -5,6 +5,8 @@ Explicit partitions, no group, bounded waits. Not for mirrored data, which takes
 
 from __future__ import annotations
 
+import logging
+import math
 import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping
@@ -22,6 +24,8 @@ from sparkmirror.wire.link import Link, client_options, error_for
 from sparkmirror.wire.requests import produce_request, record_batch
 
 __all__ = ["TopicTail", "TopicWriter"]
+
+log = logging.getLogger(__name__)
 
 _POLL_MS = 250
 _CLOSE_TIMEOUT_S = 1.0
@@ -68,12 +72,23 @@ class TopicTail:
             for record in records
         ]
 
-    def read_to_end(self) -> Iterator[Record]:
+    def read_to_end(self, *, within_s: float = math.inf) -> Iterator[Record]:
         """Every record up to the end that was seen when this reader was made.
 
-        Raises `TopicError` when no progress is made for a request timeout.
+        After ``within_s`` the rest is left, with a warning in the log. Raises `TopicError` when no
+        progress is made for a request timeout.
         """
         waiting = {tp: end for tp, (start, end) in self._ranges.items() if start < end}
+        yield from self._read(waiting, within_s)
+
+    def read_to(self, ends: Mapping[TopicPartition, int]) -> Iterator[Record]:
+        """Every record from the present place up to ``ends``; raises as `read_to_end`."""
+        yield from self._read({tp: end for tp, end in ends.items() if self._position(tp) < end})
+
+    def _read(
+        self, waiting: dict[TopicPartition, int], within_s: float = math.inf
+    ) -> Iterator[Record]:
+        deadline = time.monotonic() + within_s
         stalled_at = time.monotonic() + self._client.request_timeout_ms / 1000
         while waiting:
             before = {tp: self._position(tp) for tp in waiting}
@@ -84,6 +99,9 @@ class TopicTail:
                     stalled_at = time.monotonic() + self._client.request_timeout_ms / 1000
                 if position >= waiting[tp]:
                     del waiting[tp]
+            if waiting and time.monotonic() > deadline:
+                log.warning("%s ended early, after %g s", self._doing, within_s)
+                return
             if waiting and time.monotonic() > stalled_at:
                 stuck = ", ".join(map(str, sorted(waiting)))
                 raise TopicError(
@@ -136,8 +154,15 @@ class TopicWriter:
         self._leaders = leaders
         self._lock = threading.Lock()
 
-    def write(self, topic: str, records: Iterable[tuple[int, bytes, bytes | None]]) -> int:
+    def write(
+        self,
+        topic: str,
+        records: Iterable[tuple[int, bytes, bytes | None]],
+        timestamp_ms: int | None = None,
+    ) -> int:
         """Write ``(partition, key, value)`` in order; returns the count once all are acknowledged.
+
+        ``timestamp_ms``: of all records, default now.
 
         Raises `MirrorError` when one is refused or unacknowledged after the request timeout; those
         before it have been written.
@@ -148,7 +173,8 @@ class TopicWriter:
             closes = self._link.closes
             for partition, batch in _batches(records):
                 tp = TopicPartition(topic, partition)
-                data = record_batch(batch, int(time.time() * 1000))
+                time_ms = int(time.time() * 1000) if timestamp_ms is None else timestamp_ms
+                data = record_batch(batch, time_ms)
                 self._write_batch(tp, data, deadline, closes)
                 count += len(batch)
         return count

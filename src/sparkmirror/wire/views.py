@@ -8,11 +8,13 @@ from dataclasses import dataclass, field
 from sparkmirror.errors import MirrorError
 
 __all__ = [
+    "AclBinding",
     "BrokerView",
     "ClusterView",
     "Committed",
     "ConfigEntry",
     "GroupMember",
+    "GroupView",
     "NewTopic",
     "TopicOutcome",
     "TopicView",
@@ -67,6 +69,26 @@ class ConfigEntry:
     sensitive: bool = False
 
 
+@dataclass(frozen=True, slots=True, order=True)
+class AclBinding:
+    """One ACL. ``pattern``: ``LITERAL`` or ``PREFIXED``; the rest in Kafka's names too."""
+
+    resource_type: str
+    name: str
+    pattern: str
+    principal: str
+    host: str
+    operation: str
+    permission: str
+
+    def __str__(self) -> str:
+        kind = self.resource_type.capitalize()
+        prefixed = " (prefix)" if self.pattern == "PREFIXED" else ""
+        host = "" if self.host == "*" else f" from {self.host}"
+        what = f"{self.permission} {self.operation} for {self.principal}{host}"
+        return f"{what} on {kind} {self.name}{prefixed}"
+
+
 @dataclass(frozen=True, slots=True)
 class NewTopic:
     """A topic to create. ``replication_factor`` -1 leaves it to the broker's default."""
@@ -93,6 +115,14 @@ class Committed:
     offset: int
     metadata: str = ""
     leader_epoch: int = -1
+
+
+@dataclass(frozen=True, slots=True)
+class GroupView:
+    """A consumer group. ``state``: Kafka's name (``Empty``, ``Stable``, …), empty when unknown."""
+
+    name: str
+    state: str
 
 
 @dataclass(frozen=True, slots=True)

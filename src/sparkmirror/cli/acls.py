@@ -1,0 +1,289 @@
+"""``sparkmirror acls``: what a mirror must be allowed to do, and who may write to its topics."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from sparkmirror.cli.kafka_acls import documents, lock_text, needed_text, table
+from sparkmirror.errors import ClusterError, ConfigError
+
+if TYPE_CHECKING:
+    from sparkmirror.control.lock import LockPlan
+    from sparkmirror.model import ClusterClient, FlowSettings, MirrorSettings
+    from sparkmirror.wire.client import Cluster
+
+__all__ = ["acls"]
+
+acls = typer.Typer(
+    help="What a mirror's principals must be allowed to do, and who may write to remote topics.",
+    no_args_is_help=True,
+)
+
+
+class Format(StrEnum):
+    """How permissions are printed."""
+
+    COMMANDS = "commands"
+    TABLE = "table"
+    JSON = "json"
+
+
+Principals = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--principal",
+        metavar="[ALIAS=]User:NAME",
+        help="Who the mirror is, on one cluster or on all. Default: the user name of PLAIN and"
+        " SCRAM logins, User:ANONYMOUS without a login.",
+        show_default=False,
+    ),
+]
+CommandConfig = Annotated[
+    str,
+    typer.Option(metavar="FILE", help="--command-config of the printed commands, if they need it."),
+]
+
+
+@acls.command()
+def needed(
+    file: Annotated[
+        Path | None,
+        typer.Argument(metavar="[FILE]", help="MirrorMaker 2 file.", show_default=False),
+    ] = None,
+    consumer_config: Annotated[
+        list[Path] | None,
+        typer.Option(
+            "--consumer.config",
+            metavar="FILE",
+            help="MirrorMaker 1: consumer properties; repeat it for several sources.",
+            show_default=False,
+        ),
+    ] = None,
+    producer_config: Annotated[
+        Path | None,
+        typer.Option(
+            "--producer.config", metavar="FILE", help="MirrorMaker 1: producer properties."
+        ),
+    ] = None,
+    include: Annotated[
+        str | None,
+        typer.Option("--include", "--whitelist", metavar="REGEX", help="MirrorMaker 1: topics."),
+    ] = None,
+    blacklist: Annotated[
+        str | None,
+        typer.Option("--blacklist", metavar="REGEX", help="MirrorMaker 1: all but these topics."),
+    ] = None,
+    clusters: Annotated[
+        list[str] | None,
+        typer.Option(metavar="A,B", help="Only flows into these clusters.", show_default=False),
+    ] = None,
+    principal: Principals = None,
+    command_config: CommandConfig = "admin.properties",
+    output: Annotated[Format, typer.Option("--format", help="What to print.")] = Format.COMMANDS,
+) -> None:
+    """Print the least permissions that the flows of a file need, as kafka-acls commands.
+
+    Give a MirrorMaker 2 file, or MirrorMaker 1's two files and --include as for kafka-mirror-maker.
+    A feature that is switched off in the file needs nothing. Nothing is changed anywhere.
+
+    Exit codes: 0 printed, 2 wrong usage or file.
+    """
+    from sparkmirror.control.permissions import needed_permissions  # noqa: PLC0415
+
+    if (file is None) == (consumer_config is None):
+        raise ConfigError(
+            "a MirrorMaker 2 file, or MirrorMaker 1's --consumer.config and --producer.config, is"
+            " required; one of the two.",
+            where="acls needed",
+            do="Run sparkmirror acls needed --help to see the options.",
+        )
+    if file is not None:
+        settings = _load_mm2(file, clusters or (), include, blacklist, producer_config)
+    else:
+        settings = _load_mm1(consumer_config or [], producer_config, include, blacklist)
+    who = _principals(settings, principal or ())
+    permissions = needed_permissions(settings, who)
+    if output is Format.JSON:
+        print(documents(permissions))
+    elif output is Format.TABLE:
+        print(table(permissions))
+    else:
+        for line in needed_text(permissions, command_config):
+            print(line)
+
+
+@acls.command()
+def lock(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="MirrorMaker 2 file.")],
+    flow: Annotated[str, typer.Argument(metavar="'A->B'", help="The flow whose topics to lock.")],
+    apply: Annotated[
+        bool, typer.Option("--apply", help="Set the ACLs with the target's admin client.")
+    ] = False,
+    readers: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--reader",
+            metavar="User:NAME",
+            help="Who may read the remote topics; may be repeated, User:* stands for everybody.",
+            show_default=False,
+        ),
+    ] = None,
+    principal: Principals = None,
+    command_config: CommandConfig = "admin.properties",
+) -> None:
+    """Let only the mirror write to the remote topics of a flow.
+
+    Prints the kafka-acls commands that are missing for that; --apply carries them out. The mirror
+    gets what it needs on these topics, others who may write there are denied it. Super users can
+    always write.
+
+    Exit codes: 0 printed or done (also when nothing is missing), 1 an ACL stands in the way or
+    the cluster failed, 2 wrong usage or file.
+    """
+    from sparkmirror.cli.run import hide_secrets  # noqa: PLC0415
+    from sparkmirror.config.mm2 import load_mm2  # noqa: PLC0415
+    from sparkmirror.wire.client import Cluster  # noqa: PLC0415
+
+    settings = load_mm2(file)
+    hide_secrets(settings)
+    wanted = next((one for one in settings.flows if one.name == flow), None)
+    if wanted is None:
+        named = ", ".join(one.name for one in settings.flows)
+        raise ConfigError(
+            f"{flow} is no enabled flow of this file.", where=str(file), do=f"Choose from: {named}."
+        )
+    target = Cluster(wanted.target_admin)
+    try:
+        who = _principals(settings, principal or ())
+        plan = _lock_plan(wanted, target, who, readers or (), apply=apply)
+        for line in lock_text(plan, wanted, command_config):
+            print(line)
+        if plan.blocking:
+            raise typer.Exit(1)
+        if apply:
+            _apply(plan, target)
+    finally:
+        target.close()
+
+
+# --- what is asked for --------------------------------------------------------------------------
+
+
+def _load_mm2(
+    file: Path,
+    clusters: Sequence[str],
+    include: str | None,
+    blacklist: str | None,
+    producer_config: Path | None,
+) -> MirrorSettings:
+    from sparkmirror.cli.main import split_clusters  # noqa: PLC0415
+    from sparkmirror.config.mm2 import load_mm2  # noqa: PLC0415
+
+    for option, value in (
+        ("--include", include), ("--blacklist", blacklist), ("--producer.config", producer_config)
+    ):  # fmt: skip
+        if value is not None:
+            raise ConfigError(
+                "this option goes with MirrorMaker 1's files.", where=option, do="Leave it out."
+            )
+    return load_mm2(file, clusters=split_clusters(clusters))
+
+
+def _load_mm1(
+    consumers: list[Path], producer: Path | None, include: str | None, blacklist: str | None
+) -> MirrorSettings:
+    from sparkmirror.config.mm1 import load_mm1  # noqa: PLC0415
+    from sparkmirror.wire.zookeeper import find_brokers  # noqa: PLC0415
+
+    if producer is None:
+        raise ConfigError(
+            "the producer's file is missing.", where="--producer.config", do="Name it."
+        )
+    return load_mm1(
+        consumers, producer, include=include, exclude=blacklist, find_brokers=find_brokers
+    )
+
+
+def _principals(settings: MirrorSettings, given: Sequence[str]) -> Callable[[ClusterClient], str]:
+    """The principal of each client: as given for its cluster, for all, or as its login says."""
+    from sparkmirror.config.principal import principal_of  # noqa: PLC0415
+
+    by_alias: dict[str, str] = {}
+    for text in given:
+        alias, equals, rest = text.partition("=")
+        # A certificate's principal has equals signs of its own: User:CN=mirror.
+        name, who = (alias, rest) if equals and alias in settings.clusters else ("", text)
+        if ":" not in who or not all(who.partition(":")[::2]):
+            raise ConfigError(
+                f"{text!r} names no principal.",
+                where="--principal",
+                do="Write User:NAME, or ALIAS=User:NAME for one cluster of the file.",
+            )
+        by_alias[name] = who
+
+    def principal(client: ClusterClient) -> str:
+        found = by_alias.get(client.alias) or by_alias.get("") or principal_of(client)
+        if found is None:
+            raise ConfigError(
+                f"the settings do not tell as whom {client.client_id} is authorized there.",
+                where=f"cluster {client.alias}",
+                do=f"Add --principal '{client.alias}=User:NAME'.",
+            )
+        return found
+
+    return principal
+
+
+def _lock_plan(
+    flow: FlowSettings,
+    target: Cluster,
+    who: Callable[[ClusterClient], str],
+    readers: Sequence[str],
+    *,
+    apply: bool,
+) -> LockPlan:
+    from sparkmirror.control.lock import plan_lock  # noqa: PLC0415
+    from sparkmirror.control.permissions import (  # noqa: PLC0415
+        EVERY,
+        needed_permissions,
+        remote_patterns,
+    )
+    from sparkmirror.model import MirrorSettings  # noqa: PLC0415
+
+    remote = remote_patterns(flow)
+    if EVERY in remote:
+        raise ConfigError(
+            "the remote topics keep their names and may be any topic of the target: a lock would "
+            "cover topics that are not mirrored.",
+            where=f"flow {flow.name}",
+            do=f"Name topics or prefixes (name.*) in {flow.name}.topics.",
+        )
+    present = target.topic_acls(operation="Alter" if apply else "Describe")
+    if present is None:
+        raise ClusterError(
+            "the cluster has no authorizer: everybody may do everything.",
+            where=f"cluster {target.alias}",
+            do="Set authorizer.class.name on its brokers.",
+        )
+    names = {(one.name, one.kind) for one in remote}
+    mirror = [
+        one.binding
+        for one in needed_permissions(MirrorSettings((flow,), ()), who)
+        if one.client.alias == flow.target.alias
+        and one.binding.resource_type == "TOPIC"
+        and (one.binding.name, one.binding.pattern) in names
+    ]
+    return plan_lock(present, remote, mirror, readers)
+
+
+def _apply(plan: LockPlan, target: Cluster) -> None:
+    # First who may, then who may not: the mirror is never without its permissions.
+    for error in [*target.create_acls(plan.create), *target.delete_acls(plan.remove)]:
+        if error is not None:
+            raise error
+    print(f"# done: {len(plan.create)} ACLs added, {len(plan.remove)} removed")

@@ -1,0 +1,110 @@
+"""What commands share that ask the clusters of a file: flows, connections, failures."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Self, TypeVar
+
+import typer
+
+from sparkmirror.cli.errors import EXIT_START_FAILED, show_error
+from sparkmirror.errors import MirrorError
+
+if TYPE_CHECKING:
+    from sparkmirror.control.look import Look
+    from sparkmirror.model import ClusterClient, FlowSettings, MirrorSettings
+    from sparkmirror.wire.client import Cluster
+
+__all__ = ["Asking", "ask_each", "end_with", "open_flows"]
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+
+class Asking:
+    """The flows of a file, and one connection per cluster and way to reach it."""
+
+    def __init__(self, settings: MirrorSettings, flows: Sequence[FlowSettings]) -> None:
+        self.settings = settings
+        self.flows = tuple(flows)
+        self._clusters: list[Cluster] = []
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        for cluster in self._clusters:
+            cluster.close()
+
+    def cluster(self, client: ClusterClient) -> Cluster:
+        """A connection for ``client``; clients that differ only in their name share one."""
+        from sparkmirror.wire.client import Cluster  # noqa: PLC0415
+
+        for known in self._clusters:
+            if replace(known.client, client_id=client.client_id) == client:
+                return known
+        cluster = Cluster(client)
+        self._clusters.append(cluster)
+        return cluster
+
+    def look(self, flow: FlowSettings) -> Look:
+        """Both clusters of ``flow``, each topic read as a run reads it."""
+        from sparkmirror.control.look import Look  # noqa: PLC0415
+
+        checkpoints = self.cluster(flow.checkpoints.client or flow.target)
+        on_source = flow.offset_syncs.location == "source"
+        return Look(
+            flow,
+            self.cluster(flow.source_admin),
+            self.cluster(flow.target_admin),
+            syncs=self.cluster(flow.source) if on_source else checkpoints,
+            checkpoints=checkpoints,
+        )
+
+
+def open_flows(
+    file: Path, *, clusters: Sequence[str] | None = None, flows: Sequence[str] | None = None
+) -> Asking:
+    """Read a MirrorMaker 2 file; nothing is connected yet.
+
+    ``clusters``: only flows to these targets. ``flows``: only these (``A->B``). Raises ConfigError.
+    """
+    from sparkmirror.cli.files import choose_flows  # noqa: PLC0415
+    from sparkmirror.cli.main import split_clusters  # noqa: PLC0415
+    from sparkmirror.cli.run import hide_secrets  # noqa: PLC0415
+    from sparkmirror.config.mm2 import load_mm2  # noqa: PLC0415
+
+    settings = load_mm2(file, clusters=split_clusters(clusters or ()))
+    hide_secrets(settings)
+    return Asking(settings, choose_flows(settings, flows or ()))
+
+
+def ask_each(items: Iterable[T], ask: Callable[[T], R]) -> tuple[list[R], list[MirrorError]]:
+    """``ask`` of each item; the failure of one does not keep the others from an answer."""
+    answers: list[R] = []
+    failures: list[MirrorError] = []
+    for item in items:
+        try:
+            answers.append(ask(item))
+        except MirrorError as error:
+            failures.append(error)
+    return answers, failures
+
+
+def end_with(failures: Sequence[MirrorError], *, json_lines: bool) -> None:
+    """Show ``failures``, each once, and end the command with 3 if there are any."""
+    shown: set[str] = set()
+    for failure in failures:
+        if str(failure) not in shown:
+            shown.add(str(failure))
+            show_error(failure, json_lines=json_lines)
+    if failures:
+        raise typer.Exit(EXIT_START_FAILED)

@@ -1,0 +1,147 @@
+"""``sparkmirror config``: what each flow of a file is set to, and where each value comes from."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from sparkmirror.cli.tables import Format, print_json, table_lines
+from sparkmirror.errors import ConfigError
+
+if TYPE_CHECKING:
+    from sparkmirror.config.explain import Effective, Place, Setup
+
+__all__ = ["config", "document", "text"]
+
+
+def config(
+    file: Annotated[
+        Path | None,
+        typer.Argument(metavar="FILE", help="MirrorMaker 2 properties file.", show_default=False),
+    ] = None,
+    flows: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--flow",
+            metavar="A->B",
+            help="Only this flow; may be repeated. Default: all that are enabled.",
+            show_default=False,
+        ),
+    ] = None,
+    clusters: Annotated[
+        list[str] | None,
+        typer.Option(metavar="A,B", help="Only flows into these clusters.", show_default=False),
+    ] = None,
+    given: Annotated[
+        bool, typer.Option("--given", help="Leave out what nobody set: the defaults.")
+    ] = False,
+    output: Annotated[
+        Format, typer.Option("--format", help="A table for people, or one JSON document.")
+    ] = Format.TABLE,
+    docs: Annotated[
+        bool, typer.Option("--docs", help="Print the page of all settings there are; no FILE.")
+    ] = False,
+) -> None:
+    """Show the effective settings of each flow, and the line of the file that each comes from.
+
+    The file is read and checked as a run does it: what a run refuses is refused here with the same
+    words, and its warnings are shown. No cluster is asked. Secrets, and what config providers
+    return, are never shown.
+
+    Exit codes: 0 the file can be run, 2 wrong usage or file.
+    """
+    if docs:
+        from sparkmirror.config.docs import settings_page  # noqa: PLC0415
+
+        if file is not None:
+            raise ConfigError(
+                "the page is about all settings, not about a file.",
+                where="--docs",
+                do="Leave out FILE or --docs.",
+            )
+        print(settings_page(), end="")
+        return
+    if file is None:
+        raise ConfigError("the FILE is missing.", where="config", do="Name a MirrorMaker 2 file.")
+    from sparkmirror.cli.main import split_clusters  # noqa: PLC0415
+    from sparkmirror.cli.run import hide_secrets  # noqa: PLC0415
+    from sparkmirror.config.explain import explain  # noqa: PLC0415
+
+    setup = explain(file, clusters=split_clusters(clusters or ()), flows=flows or ())
+    hide_secrets(setup.settings)
+    if output is Format.JSON:
+        print_json(document(setup, given=given))
+    else:
+        print("\n".join(text(setup, given=given)), flush=True)
+
+
+def _chosen(settings: Iterable[Effective], *, given: bool) -> list[Effective]:
+    return [one for one in settings if one.place is not None or not given]
+
+
+def text(setup: Setup, *, given: bool = False) -> Iterator[str]:
+    """The lines for people: per flow, a table of all its parts; then the warnings."""
+    for flow in setup.flows:
+        yield flow.flow
+        rows = [
+            (one.part.value, one.key, "(none)" if one.value is None else one.value, _origin(one))
+            for one in _chosen(flow.settings, given=given)
+        ]
+        yield from table_lines(("PART", "KEY", "VALUE", "FROM"), rows)
+        yield ""
+    warnings = setup.settings.warnings
+    yield from (f"warning: {warning}" for warning in warnings)
+    yield f"{setup.path}: {len(setup.flows)} flow(s), {len(warnings)} warning(s)"
+
+
+def _origin(one: Effective) -> str:
+    told = one.origin
+    if one.place is not None:
+        told = _told(one.place)
+        if one.overrides:
+            told += f"; overrides {', '.join(map(_told, one.overrides))}"
+    for remark in (one.remark, f"IGNORED: {one.ignored}" if one.ignored else ""):
+        if remark:
+            told += f"; {remark}"
+    return told
+
+
+def _told(place: Place) -> str:
+    line = place.where.rpartition(":")[2]
+    return f"line {line} {place.spelling} ({place.scope})"
+
+
+def document(setup: Setup, *, given: bool = False) -> dict[str, object]:
+    """What ``--format json`` prints."""
+    return {
+        "file": str(setup.path),
+        "clusters": list(setup.settings.clusters),
+        "flows": [
+            {
+                "flow": flow.flow,
+                "settings": [_row(one) for one in _chosen(flow.settings, given=given)],
+            }
+            for flow in setup.flows
+        ],
+        "warnings": list(setup.settings.warnings),
+    }
+
+
+def _row(one: Effective) -> dict[str, object]:
+    return {
+        "part": one.part.value,
+        "key": one.key,
+        "value": one.value,
+        "origin": one.origin,
+        "where": one.place.where if one.place else None,
+        "spelling": one.place.spelling if one.place else None,
+        "scope": one.place.scope if one.place else None,
+        "overrides": [
+            {"where": place.where, "spelling": place.spelling} for place in one.overrides
+        ],
+        "ignored": one.ignored or None,
+        "remark": one.remark or None,
+    }

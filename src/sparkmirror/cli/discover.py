@@ -1,0 +1,178 @@
+"""``sparkmirror discover ambari``: where a cluster is, as lines for MirrorMaker's files."""
+
+from __future__ import annotations
+
+import getpass
+import json
+import os
+import sys
+import urllib.parse
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from sparkmirror.errors import ConfigError
+from sparkmirror.observe.logs import register_secret
+
+if TYPE_CHECKING:
+    from sparkmirror.wire.ambari import Found
+
+__all__ = ["discover", "lines", "password_from"]
+
+_LOCAL = ("localhost", "127.0.0.1", "::1")
+
+
+class Source(StrEnum):
+    """Who is asked."""
+
+    AMBARI = "ambari"
+
+
+class Format(StrEnum):
+    """How the addresses are printed."""
+
+    PROPERTIES = "properties"
+    JSON = "json"
+
+
+def discover(
+    source: Annotated[
+        Source, typer.Argument(metavar="ambari", help="Who is asked.", show_default=False)
+    ],
+    url: Annotated[
+        str,
+        typer.Option(metavar="URL", help="Ambari's address: https://host[:port]."),
+    ],
+    cluster: Annotated[str, typer.Option(metavar="NAME", help="The cluster's name in Ambari.")],
+    user: Annotated[str, typer.Option(metavar="NAME", help="Ambari's user.")] = "admin",
+    password: Annotated[
+        str | None,
+        typer.Option(
+            metavar="REFERENCE",
+            help="Where the password is: env:NAME or file:PATH, never the password itself."
+            " Default: it is asked for.",
+            show_default=False,
+        ),
+    ] = None,
+    ca_file: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="PEM certificates to trust. Default: the machine's.",
+            show_default=False,
+        ),
+    ] = None,
+    alias: Annotated[
+        str | None,
+        typer.Option(
+            metavar="ALIAS",
+            help="Write the lines for this cluster of a MirrorMaker 2 file.",
+            show_default=False,
+        ),
+    ] = None,
+    broker_port: Annotated[
+        int | None,
+        typer.Option(
+            metavar="PORT",
+            min=1,
+            max=65_535,
+            help="Default: that of the first listener that Ambari tells, else 9092.",
+            show_default=False,
+        ),
+    ] = None,
+    zookeeper_port: Annotated[
+        int | None,
+        typer.Option(
+            metavar="PORT",
+            min=1,
+            max=65_535,
+            help="Default: that of the brokers' zookeeper.connect, else 2181.",
+            show_default=False,
+        ),
+    ] = None,
+    output_format: Annotated[
+        Format, typer.Option("--format", help="properties: lines for a file. json: one document.")
+    ] = Format.PROPERTIES,
+) -> None:
+    """Print bootstrap.servers and zookeeper.connect of a cluster that Ambari manages.
+
+    Only reads of Ambari's REST API, with basic authentication.
+
+    Exit codes: 0 printed, 1 Ambari did not answer or refused, 2 wrong usage.
+    """
+    from sparkmirror.wire.ambari import AmbariLogin, find_cluster  # noqa: PLC0415
+
+    assert source is Source.AMBARI, "there is no other"
+    parts = urllib.parse.urlsplit(url)
+    secret = password_from(password, f"Password of {user} at {parts.hostname}: ")
+    register_secret(secret)
+    if parts.scheme == "http" and parts.hostname not in _LOCAL:
+        told = "is asked without encryption; the password travels as it is"
+        print(f"warning: {parts.hostname} {told}.", file=sys.stderr)
+    found = find_cluster(
+        AmbariLogin(url, user, secret, ca_file),
+        cluster,
+        broker_port=broker_port,
+        zookeeper_port=zookeeper_port,
+    )
+    for host in found.stopped:
+        print(f"warning: the broker on {host} is not started.", file=sys.stderr)
+    if output_format is Format.JSON:
+        print(json.dumps(document(found)))
+    else:
+        print("\n".join(lines(found, alias)))
+
+
+def password_from(reference: str | None, prompt: str) -> str:
+    """The password that ``env:NAME`` or ``file:PATH`` refers to; None asks at the terminal.
+
+    Raises ConfigError, which never repeats what was given: it may be a password.
+    """
+    if reference is None:
+        if not sys.stdin.isatty():
+            raise ConfigError(
+                "there is no terminal to ask for the password.",
+                where="--password",
+                do="Write --password env:NAME or --password file:PATH.",
+            )
+        return getpass.getpass(prompt)
+    kind, _, place = reference.partition(":")
+    if kind == "env" and place in os.environ:
+        return os.environ[place]
+    if kind == "file":
+        try:
+            return Path(place).read_text(encoding="utf-8").rstrip("\r\n")
+        except (OSError, UnicodeDecodeError) as error:
+            raise ConfigError(
+                f"the password's file cannot be read ({type(error).__name__}).",
+                where="--password",
+                do="Name a text file that this user may read.",
+            ) from None
+    raise ConfigError(
+        "the environment has no such variable." if kind == "env" else "this is no reference.",
+        where="--password",
+        do="Write env:NAME or file:PATH. A password on a command line can be seen by others.",
+    )
+
+
+def lines(found: Found, alias: str | None) -> list[str]:
+    """Lines for a properties file; what is told besides is a comment."""
+    prefix = f"{alias}." if alias else ""
+    told = [f"# listeners={found.listeners}"] if found.listeners else []
+    told.append(f"{prefix}bootstrap.servers={','.join(found.brokers)}")
+    if found.zookeeper:
+        # MirrorMaker 2 has no such key; MirrorMaker 1's old files do.
+        told.append(f"{'# ' if alias else ''}zookeeper.connect={found.zookeeper_connect}")
+    return told
+
+
+def document(found: Found) -> dict[str, object]:
+    """What ``--format json`` prints."""
+    return {
+        "bootstrap.servers": ",".join(found.brokers),
+        "zookeeper.connect": found.zookeeper_connect,
+        "listeners": found.listeners,
+        "stopped": list(found.stopped),
+    }

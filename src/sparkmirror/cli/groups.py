@@ -1,0 +1,91 @@
+"""``sparkmirror groups``: consumer groups of the source, and where they stand on the target."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from sparkmirror.cli.asking import ask_each, end_with, open_flows
+from sparkmirror.cli.tables import Format, print_json, table_lines
+
+if TYPE_CHECKING:
+    from sparkmirror.control.compare_groups import FlowGroups
+
+__all__ = ["document", "groups", "text"]
+
+
+def groups(
+    file: Annotated[
+        Path,
+        typer.Argument(metavar="FILE", help="MirrorMaker 2 properties file.", show_default=False),
+    ],
+    flows: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--flow", metavar="A->B", help="Only this flow; may be repeated.", show_default=False
+        ),
+    ] = None,
+    clusters: Annotated[
+        list[str] | None,
+        typer.Option(metavar="A,B", help="Only flows into these clusters.", show_default=False),
+    ] = None,
+    output: Annotated[
+        Format, typer.Option("--format", help="A table for people, or one JSON document.")
+    ] = Format.TABLE,
+) -> None:
+    """Show the consumer groups of each flow: offsets and lag on the source, and the same place on
+    the target.
+
+    TRANSLATED is what the newest checkpoint gives, ON-TARGET what the group has committed there.
+    Only groups and topics that the flow makes checkpoints of. Nothing is committed anywhere.
+
+    Exit codes: 0 looked, 2 wrong usage or file, 3 a cluster or group could not be asked.
+    """
+    from sparkmirror.control.compare_groups import compare_groups  # noqa: PLC0415
+
+    with open_flows(file, clusters=clusters, flows=flows) as asking:
+        found, failures = ask_each(asking.flows, lambda flow: compare_groups(asking.look(flow)))
+    if output is Format.JSON:
+        print_json(document(found))
+    else:
+        print("\n".join(text(found)), flush=True)
+    failures += [failure for one in found for failure in one.failures]
+    end_with(failures, json_lines=output is Format.JSON)
+
+
+def text(found: Sequence[FlowGroups]) -> Iterator[str]:
+    """The lines for people, in ``kafka-consumer-groups``'s words where it has some."""
+    for one in found:
+        yield f"{one.flow}: {len({row.group for row in one.rows})} group(s)"
+        if not one.rows:
+            continue
+        yield from table_lines(
+            ("GROUP", "STATE", "TOPIC", "PARTITION", "CURRENT-OFFSET", "LOG-END-OFFSET", "LAG",
+             "REMOTE-TOPIC", "TRANSLATED", "ON-TARGET", "REMARK"),
+            [
+                (row.group, row.state, row.topic, row.partition, row.offset, row.end, row.lag,
+                 row.remote_topic, row.translated, row.target_offset, row.remark)
+                for row in one.rows
+            ],
+        )  # fmt: skip
+
+
+def document(found: Sequence[FlowGroups]) -> dict[str, object]:
+    """What ``--format json`` prints."""
+    flows = []
+    for one in found:
+        by_group: dict[str, dict[str, object]] = {}
+        for row in one.rows:
+            values = {**asdict(row), "lag": row.lag, "remark": row.remark or None}
+            state = values.pop("state")
+            name = values.pop("group")
+            entry = by_group.setdefault(name, {"group": name, "state": state, "partitions": []})
+            partitions = entry["partitions"]
+            assert isinstance(partitions, list)
+            partitions.append(values)
+        flows.append({"flow": one.flow, "groups": list(by_group.values())})
+    return {"flows": flows}

@@ -1,0 +1,118 @@
+"""What ``pause``, ``resume`` and ``drain`` share: a command per flow, and its effect awaited."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from sparkmirror.cli.errors import EXIT_START_FAILED, show_error
+from sparkmirror.cli.files import choose_flows, load_files
+from sparkmirror.control.status import FlowState, FlowStatus, observe_status
+from sparkmirror.errors import MirrorError, TopicError
+from sparkmirror.model import FlowSettings
+from sparkmirror.wire.client import Cluster
+from sparkmirror.wire.signals import Command, CommandKind, ControlTopicWriter, control_topic
+
+__all__ = ["Flows", "Wait", "give_orders"]
+
+_LOOK_S = 0.5
+
+Flows = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="[FLOW]...",
+        help='Flows such as "A->B"; all of the file when none is named.',
+        show_default=False,
+    ),
+]
+Wait = Annotated[
+    float,
+    typer.Option(
+        "--wait",
+        metavar="SECONDS",
+        min=0,
+        help="Wait until it is done, at most so long; 0 does not wait.",
+    ),
+]
+
+
+@dataclass(frozen=True, slots=True)
+class _Order:
+    flow: FlowSettings
+    target: Cluster
+
+
+def give_orders(
+    kind: CommandKind,
+    path: Path,
+    flows: Sequence[str],
+    producer: Path | None,
+    *,
+    wait_s: float,
+) -> None:
+    """Write the command for each flow and say what came of it; ends with `typer.Exit`."""
+    settings = load_files(path, producer)
+    failed = False
+    for flow in choose_flows(settings, flows):
+        target = Cluster(flow.target_admin)
+        try:
+            said, good = _give(kind, _Order(flow, target), wait_s)
+            failed |= not good
+            print(f"{flow.name}: {said}")
+        except MirrorError as error:
+            show_error(error)
+            raise typer.Exit(EXIT_START_FAILED) from error
+        finally:
+            target.close()
+    raise typer.Exit(1 if failed else 0)
+
+
+def _give(kind: CommandKind, order: _Order, wait_s: float) -> tuple[str, bool]:
+    """(what to say, whether all is well). Raises `MirrorError`."""
+    flow, target = order.flow, order.target
+    topic = control_topic(flow)
+    if topic not in target.topics([topic]):
+        raise TopicError(
+            f"there is no {topic}: this flow never ran here.",
+            where=f"cluster {target.alias}",
+            do="Check the file, or start the mirror first.",
+        )
+    status = observe_status(target, flow, _now_ms())
+    if kind is CommandKind.DRAIN and not status.state.alive:
+        return "nothing to drain: it is not running", False
+    run_id = status.run_id
+    ControlTopicWriter(target, topic).command(Command(flow.name, kind, run_id, _now_ms()))
+    return _await(kind, order, wait_s, run_id)
+
+
+def _await(kind: CommandKind, order: _Order, wait_s: float, run_id: str) -> tuple[str, bool]:
+    deadline_s = time.monotonic() + wait_s
+    while True:
+        status = observe_status(order.target, order.flow, _now_ms())
+        done = _done(kind, status, run_id)
+        if done:
+            return done, True
+        if time.monotonic() >= deadline_s:
+            return f"asked to {kind.value}, now {status.state.value}", wait_s == 0
+        time.sleep(_LOOK_S)
+
+
+def _done(kind: CommandKind, status: FlowStatus, run_id: str) -> str:
+    if kind is CommandKind.DRAIN:
+        over = status.run_id != run_id or not status.state.alive
+        return "drained" if over else ""
+    state = status.state
+    if not state.alive:
+        return f"{kind.value}d for the next run; nothing runs at present"
+    if kind is CommandKind.PAUSE:
+        return "paused" if state is FlowState.PAUSED else ""
+    return "resumed" if state is not FlowState.PAUSED else ""
+
+
+def _now_ms() -> int:
+    return int(time.time() * 1_000)

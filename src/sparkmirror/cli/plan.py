@@ -1,0 +1,125 @@
+"""``sparkmirror plan``: what a run would change, and where; changes nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from sparkmirror.cli.asking import ask_each, end_with, open_flows
+from sparkmirror.cli.tables import Format, print_json, table_lines
+
+if TYPE_CHECKING:
+    from sparkmirror.control.look import FlowPlan
+
+__all__ = ["document", "plan", "text"]
+
+
+def plan(
+    file: Annotated[
+        Path,
+        typer.Argument(metavar="FILE", help="MirrorMaker 2 properties file.", show_default=False),
+    ],
+    flows: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--flow", metavar="A->B", help="Only this flow; may be repeated.", show_default=False
+        ),
+    ] = None,
+    clusters: Annotated[
+        list[str] | None,
+        typer.Option(metavar="A,B", help="Only flows into these clusters.", show_default=False),
+    ] = None,
+    output: Annotated[
+        Format, typer.Option("--format", help="A table for people, or one JSON document.")
+    ] = Format.TABLE,
+) -> None:
+    """Show what a run of FILE would change on which cluster. Nothing is changed.
+
+    Topics that would be created or grow, configs and ACLs that would be brought in step,
+    checkpoints and group offsets that would be written, and what would fail ("refuse"): found by
+    the code of a run, with what the clusters hold now.
+
+    Exit codes: 0 looked, whatever was found; 2 wrong usage or file; 3 a cluster could not be asked.
+    """
+    from sparkmirror.control.plan import plan_flow  # noqa: PLC0415
+    from sparkmirror.control.plan_groups import plan_heartbeats  # noqa: PLC0415
+
+    with open_flows(file, clusters=clusters, flows=flows) as asking:
+        plans, failures = ask_each(asking.flows, lambda flow: plan_flow(asking.look(flow)))
+        if not flows:
+            beats, silent = ask_each(
+                asking.settings.heartbeats,
+                lambda one: plan_heartbeats(one, asking.cluster(one.target_admin)),
+            )
+            plans += [one for one in beats if one.changes or one.failures]
+            failures += silent
+    if output is Format.JSON:
+        print_json(document(plans))
+    else:
+        print("\n".join(text(plans)), flush=True)
+    failures += [failure for one in plans for failure in one.failures]
+    end_with(failures, json_lines=output is Format.JSON)
+
+
+def text(plans: Sequence[FlowPlan]) -> Iterator[str]:
+    """The lines for people."""
+    for one in plans:
+        if not one.changes:
+            yield f"{one.flow}: nothing would be changed" if not one.failures else one.flow
+            continue
+        yield f"{one.flow}: {len(one.changes)} change(s)"
+        yield from table_lines(
+            ("CLUSTER", "ACTION", "SUBJECT", "DETAILS"),
+            [
+                (change.cluster, change.action, change.subject, _told(change.details))
+                for change in one.changes
+            ],
+        )
+
+
+def _told(details: Mapping[str, object]) -> str:
+    if "reason" in details:
+        return str(details["reason"])
+    if "acl" in details:
+        return str(details["acl"])
+    if "topic_partition" in details:
+        was = "no offset" if details["was"] is None else details["was"]
+        return f"{details['topic_partition']} at {details['offset']} (was {was})"
+    if "config" in details:
+        then = f"={details['value']}" if "value" in details else " back to the default"
+        return f"{details['config']}{then} (was {details['was']})"
+    told = []
+    for name, value in details.items():
+        if isinstance(value, Mapping):
+            told += [f"{key}={one}" for key, one in value.items()]
+        elif isinstance(value, list):
+            told.append(f"{name.replace('_', ' ')}: {', '.join(value)}")
+        else:
+            told.append(f"{name.replace('_', '.')}={value}")
+    return " ".join(told)
+
+
+def document(plans: Sequence[FlowPlan]) -> dict[str, object]:
+    """What ``--format json`` prints."""
+    return {
+        "flows": [
+            {
+                "flow": one.flow,
+                "changes": [
+                    {
+                        "cluster": change.cluster,
+                        "action": change.action,
+                        "subject": change.subject,
+                        "topic": change.topic or None,
+                        **change.details,
+                    }
+                    for change in one.changes
+                ],
+                "complete": not one.failures,
+            }
+            for one in plans
+        ]
+    }

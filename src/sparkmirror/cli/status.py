@@ -1,0 +1,199 @@
+"""``sparkmirror status``: what runs, where it stands, what stands still; from any machine."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from sparkmirror.cli.errors import EXIT_START_FAILED, show_error
+from sparkmirror.cli.files import Clusters, File, ProducerFile, load_files
+from sparkmirror.cli.tables import Format, print_json, table_lines
+from sparkmirror.errors import MirrorError
+from sparkmirror.model import FlowSettings, MirrorMode
+
+if TYPE_CHECKING:
+    from sparkmirror.control.lag import LagView
+    from sparkmirror.control.status import FlowStatus
+
+__all__ = ["status"]
+
+_FLOW = ("FLOW", "STATE", "SLOTS", "PARTITIONS", "HALTED", "LAG", "SECONDS", "LAST-REPORT", "HOST")
+_SLOT = ("FLOW", "SLOT", "EPOCH", "PARTITIONS", "RECORDS", "ERRORS", "LAST-REPORT", "WORKER")
+
+
+@dataclass(frozen=True, slots=True)
+class _Row:
+    flow: FlowStatus
+    lag: LagView | None
+    looked_ms: int
+
+    @property
+    def lag_records(self) -> int | None:
+        if self.lag is None:
+            return None
+        known = [row.records for row in self.lag.partitions if row.records is not None]
+        return sum(known) if len(known) == len(self.lag.partitions) else None
+
+    @property
+    def lag_seconds(self) -> float | None:
+        ages = [row.seconds for row in self.lag.partitions if row.seconds] if self.lag else []
+        return max(ages, default=0.0) if self.lag_records is not None else None
+
+
+def status(
+    file: File,
+    producer: ProducerFile = None,
+    clusters: Clusters = None,
+    output: Annotated[Format, typer.Option("--format", help="How it is printed.")] = Format.TABLE,
+) -> None:
+    """Show the flows of FILE: state, slots, lag, partitions that stand still, last report.
+
+    It reads the control topic on the target clusters and, for the lag, the source's end offsets;
+    nothing is changed. The mirror may run on any machine.
+
+    Exit codes: 0 every flow is served and nothing stands still, 1 otherwise, 2 wrong usage or file,
+    3 a cluster does not answer.
+    """
+    settings = load_files(file, producer, clusters or ())
+    rows: list[_Row] = []
+    failed = False
+    for flow in settings.flows:
+        try:
+            rows.append(_look(flow))
+        except MirrorError as error:
+            show_error(error, json_lines=output is Format.JSON)
+            failed = True
+    if output is Format.JSON:
+        print_json({"flows": [_document(row) for row in rows]})
+    else:
+        print(_text(rows))
+    if failed:
+        raise typer.Exit(EXIT_START_FAILED)
+    if any(not row.flow.state.alive or row.flow.halts for row in rows):
+        raise typer.Exit(1)
+
+
+def _look(flow: FlowSettings) -> _Row:
+    """What the target says; the lag only if the source answers, too. Raises `MirrorError`."""
+    from sparkmirror.control.lag import observe_flow, observe_group  # noqa: PLC0415
+    from sparkmirror.control.status import observe_status  # noqa: PLC0415
+    from sparkmirror.wire.client import Cluster  # noqa: PLC0415
+
+    target, source = Cluster(flow.target_admin), Cluster(flow.source)
+    try:
+        now_ms = int(time.time() * 1_000)
+        found = observe_status(target, flow, now_ms)
+        lag = None
+        try:
+            if flow.mode is MirrorMode.MM1:
+                lag = observe_group(source, flow)
+            else:
+                lag = observe_flow(source, target, flow)
+        except MirrorError as error:
+            show_error(error)
+        return _Row(found, lag, now_ms)
+    finally:
+        target.close()
+        source.close()
+
+
+def _document(row: _Row) -> dict[str, object]:
+    flow = row.flow
+    positions = {} if row.lag is None else {(p.topic, p.partition): p for p in row.lag.partitions}
+    return {
+        "flow": flow.flow,
+        "state": flow.state.value,
+        "alive": flow.state.alive,
+        "paused": flow.paused,
+        "run_id": flow.run_id,
+        "host": flow.host,
+        "version": flow.version,
+        "started_ms": flow.started_ms or None,
+        "report_age_s": flow.report_age_s,
+        "partitions": flow.partitions,
+        "lag_records": row.lag_records,
+        "lag_seconds": row.lag_seconds,
+        "slots": [
+            {
+                "slot": slot.slot,
+                "epoch": slot.epoch,
+                "worker": slot.worker,
+                "report_age_s": max(0.0, (row.looked_ms - slot.time_ms) / 1_000),
+                "records": slot.records,
+                "bytes": slot.bytes,
+                "errors": dict(sorted(slot.errors.items())),
+                "partitions": [
+                    {
+                        "topic": p.topic,
+                        "partition": p.partition,
+                        "position": p.position if p.position >= 0 else None,
+                        "lag_records": _lag_of(positions.get((p.topic, p.partition))),
+                    }
+                    for p in slot.partitions
+                ],
+            }
+            for slot in flow.slots
+        ],
+        "halted": [
+            {
+                "topic": tp.topic,
+                "partition": tp.partition,
+                "code": halt.code,
+                "reason": halt.reason,
+                "retriable": halt.retriable,
+            }
+            for tp, halt in flow.halts.items()
+        ],
+    }
+
+
+def _lag_of(position: object) -> int | None:
+    return getattr(position, "records", None)
+
+
+def _text(rows: Sequence[_Row]) -> str:
+    flows = [
+        (
+            row.flow.flow,
+            row.flow.state.value,
+            str(len(row.flow.slots) if row.flow.state.alive else 0),
+            str(row.flow.partitions),
+            str(len(row.flow.halts)),
+            row.lag_records,
+            None if row.lag_seconds is None else round(row.lag_seconds, 1),
+            _ago(row.flow.report_age_s),
+            row.flow.host,
+        )
+        for row in rows
+    ]
+    lines = table_lines(_FLOW, flows)
+    slots = [
+        (
+            row.flow.flow,
+            str(slot.slot),
+            str(slot.epoch),
+            str(len(slot.partitions)),
+            str(slot.records),
+            str(sum(slot.errors.values())),
+            _ago(max(0.0, (row.looked_ms - slot.time_ms) / 1_000)),
+            slot.worker,
+        )
+        for row in rows
+        if row.flow.state.alive
+        for slot in row.flow.slots
+    ]
+    if slots:
+        lines += ["", *table_lines(_SLOT, slots)]
+    for row in rows:
+        for tp, halt in row.flow.halts.items():
+            again = " (tried again)" if halt.retriable else ""
+            lines += ["", f"{row.flow.flow} {tp} stands still: {halt.code}: {halt.reason}{again}"]
+    return "\n".join(lines)
+
+
+def _ago(seconds: float | None) -> str | None:
+    return None if seconds is None else f"{seconds:.0f} s ago"

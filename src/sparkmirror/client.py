@@ -1,0 +1,237 @@
+"""`MirrorClient`: what a cluster knows about the clusters that are mirrored to it.
+
+For programs that move between clusters: which clusters are upstream and how far, which topics are
+remote, and where a consumer group goes on after a failover. The answers come from topic names and
+from the checkpoints topic, so they are the same whether a Java MirrorMaker 2 or sparkmirror wrote
+these. ::
+
+    with MirrorClient({"bootstrap.servers": "b1:9092"}) as client:
+        for tp, at in client.remote_consumer_offsets("my-group", "A").items():
+            consumer.seek(tp.topic, tp.partition, at.offset)
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import NamedTuple
+
+from sparkmirror.config.mirror_client import mirror_client_settings
+from sparkmirror.java_regex import compile_regex
+from sparkmirror.model import TopicPartition
+from sparkmirror.policy import ReplicationPolicy, is_remote_topic, make_policy, sources_of
+from sparkmirror.wire.client import Cluster
+from sparkmirror.wire.mirror_records import Checkpoint, decode_checkpoint
+
+__all__ = [
+    "Checkpoint",
+    "MirrorClient",
+    "OffsetAndMetadata",
+    "RemoteClusterUtils",
+    "TopicPartition",
+    "latest_checkpoints",
+]
+
+Properties = Mapping[str, str] | str | os.PathLike[str]
+
+_TIMEOUT_S = 60.0
+
+
+class OffsetAndMetadata(NamedTuple):
+    """Where a group goes on in one partition; ``metadata`` is that of its commit."""
+
+    offset: int
+    metadata: str = ""
+
+
+class MirrorClient:
+    """One cluster, asked about those that are mirrored to it. Close it when done.
+
+    ``properties``: the keys of Java's MirrorClientConfig, as a mapping or the path of a properties
+    file: ``bootstrap.servers``, ``security.protocol`` and the like, ``replication.policy.class``,
+    ``replication.policy.separator``. With IdentityReplicationPolicy, ``source.cluster.alias`` is
+    the source of every topic. Other keys are not looked at, so that a consumer's own properties
+    will do. Nothing is connected before the first call; every call raises `MirrorError` only.
+    """
+
+    def __init__(self, properties: Properties, *, request_timeout_s: float = 30.0) -> None:
+        given = properties if isinstance(properties, Mapping) else Path(properties)
+        settings = mirror_client_settings(given, request_timeout_ms=int(request_timeout_s * 1000))
+        self.replication_policy = make_policy(settings.policy, settings.source_alias)
+        self._admin = Cluster(settings.admin)
+        self._reader = (
+            self._admin if settings.consumer == settings.admin else Cluster(settings.consumer)
+        )
+
+    @classmethod
+    def of(cls, cluster: Cluster, policy: ReplicationPolicy) -> MirrorClient:
+        """A client that asks through ``cluster``, which stays its caller's to close."""
+        client = cls.__new__(cls)
+        client.replication_policy = policy
+        client._admin = client._reader = cluster
+        return client
+
+    def __enter__(self) -> MirrorClient:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close all connections; a later call opens them again."""
+        for cluster in {id(one): one for one in (self._admin, self._reader)}.values():
+            cluster.close()
+
+    # --- names ------------------------------------------------------------------------------
+
+    def heartbeat_topics(self) -> set[str]:
+        """The heartbeats topics on this cluster, its own and those of other clusters."""
+        return self._topics(self.replication_policy.is_heartbeats_topic)
+
+    def checkpoint_topics(self) -> set[str]:
+        """The checkpoints topics on this cluster."""
+        return self._topics(self.replication_policy.is_checkpoints_topic)
+
+    def upstream_clusters(self) -> set[str]:
+        """Every cluster whose heartbeats arrive here, directly or through others."""
+        return set(self.hops())
+
+    def replication_hops(self, upstream_alias: str) -> int:
+        """How many flows lie between that cluster and this one, by the shortest way; -1 if none."""
+        return self.hops().get(upstream_alias, -1)
+
+    def hops(self) -> dict[str, int]:
+        """`replication_hops` of every upstream cluster."""
+        found: dict[str, int] = {}
+        for topic in self.heartbeat_topics():
+            for hops, source in enumerate(sources_of(self.replication_policy, topic), 1):
+                found[source] = min(hops, found.get(source, hops))
+        return found
+
+    def remote_topics(self, source: str | None = None) -> set[str]:
+        """The topics that were mirrored to this cluster: all, or those from cluster ``source``."""
+        policy = self.replication_policy
+        return self._topics(
+            lambda topic: (
+                is_remote_topic(policy, topic)
+                and (source is None or policy.topic_source(topic) == source)
+            )
+        )
+
+    def _topics(self, wanted: Callable[[str], bool]) -> set[str]:
+        return {
+            name
+            for name, view in self._admin.topics().items()
+            if not view.internal and wanted(name)
+        }
+
+    # --- groups -----------------------------------------------------------------------------
+
+    def remote_consumer_offsets(
+        self, group: str, remote_alias: str, timeout_s: float = _TIMEOUT_S
+    ) -> dict[TopicPartition, OffsetAndMetadata]:
+        """Where ``group`` of cluster ``remote_alias`` goes on here, by partition of this cluster.
+
+        Empty when the group has no checkpoint. Reads the checkpoints topic to its end, at most for
+        ``timeout_s``. Raises `TopicError` when there is no such topic.
+        """
+        if not isinstance(group, str):
+            raise TypeError(f"group must be a text, not {type(group).__name__}")
+        found = self.checkpoints(remote_alias, timeout_s)
+        return _by_group(found).get(group, {})
+
+    def remote_consumer_offsets_matching(
+        self, regex: str | re.Pattern[str], remote_alias: str, timeout_s: float = _TIMEOUT_S
+    ) -> dict[str, dict[TopicPartition, OffsetAndMetadata]]:
+        """The same for every group whose whole name matches; a text is a Java regex."""
+        pattern = compile_regex(regex, where="regex") if isinstance(regex, str) else regex
+        if not isinstance(pattern, re.Pattern):
+            raise TypeError(f"regex must be a text or a pattern, not {type(regex).__name__}")
+        found = _by_group(self.checkpoints(remote_alias, timeout_s))
+        return {group: found[group] for group in sorted(found) if pattern.fullmatch(group)}
+
+    def checkpoints(
+        self, remote_alias: str, timeout_s: float = _TIMEOUT_S
+    ) -> dict[tuple[str, TopicPartition], Checkpoint]:
+        """The newest checkpoint per group and partition of this cluster; see above for errors."""
+        if not isinstance(remote_alias, str):
+            raise TypeError(f"remote_alias must be a text, not {type(remote_alias).__name__}")
+        topic = self.replication_policy.checkpoints_topic(remote_alias)
+        with self._reader.tail(topic, partitions=[0]) as tail:
+            return latest_checkpoints(tail.read_to_end(within_s=timeout_s))
+
+
+def latest_checkpoints(
+    records: Iterable[tuple[int, bytes | None, bytes | None]],
+) -> dict[tuple[str, TopicPartition], Checkpoint]:
+    """The last checkpoint of each group and partition; records that are none are passed over."""
+    found: dict[tuple[str, TopicPartition], Checkpoint] = {}
+    for _, key, value in records:
+        checkpoint = decode_checkpoint(key, value)
+        if checkpoint is not None:
+            found[checkpoint.group, checkpoint.remote] = checkpoint
+    return found
+
+
+def _by_group(
+    checkpoints: Mapping[tuple[str, TopicPartition], Checkpoint],
+) -> dict[str, dict[TopicPartition, OffsetAndMetadata]]:
+    groups: dict[str, dict[TopicPartition, OffsetAndMetadata]] = {}
+    for (group, tp), one in sorted(checkpoints.items(), key=lambda item: item[0]):
+        groups.setdefault(group, {})[tp] = OffsetAndMetadata(one.downstream, one.metadata)
+    return groups
+
+
+class RemoteClusterUtils:
+    """Java's RemoteClusterUtils: one question per call, each with a client of its own."""
+
+    @staticmethod
+    def replication_hops(properties: Properties, upstream_alias: str) -> int:
+        """`MirrorClient.replication_hops`."""
+        with MirrorClient(properties) as client:
+            return client.replication_hops(upstream_alias)
+
+    @staticmethod
+    def heartbeat_topics(properties: Properties) -> set[str]:
+        """`MirrorClient.heartbeat_topics`."""
+        with MirrorClient(properties) as client:
+            return client.heartbeat_topics()
+
+    @staticmethod
+    def checkpoint_topics(properties: Properties) -> set[str]:
+        """`MirrorClient.checkpoint_topics`."""
+        with MirrorClient(properties) as client:
+            return client.checkpoint_topics()
+
+    @staticmethod
+    def upstream_clusters(properties: Properties) -> set[str]:
+        """`MirrorClient.upstream_clusters`."""
+        with MirrorClient(properties) as client:
+            return client.upstream_clusters()
+
+    @staticmethod
+    def translate_offsets(
+        properties: Properties, remote_alias: str, group: str, timeout_s: float = _TIMEOUT_S
+    ) -> dict[TopicPartition, OffsetAndMetadata]:
+        """`MirrorClient.remote_consumer_offsets`."""
+        with MirrorClient(properties) as client:
+            return client.remote_consumer_offsets(group, remote_alias, timeout_s)
+
+    @staticmethod
+    def translate_offsets_matching(
+        properties: Properties,
+        remote_alias: str,
+        regex: str | re.Pattern[str],
+        timeout_s: float = _TIMEOUT_S,
+    ) -> dict[str, dict[TopicPartition, OffsetAndMetadata]]:
+        """`MirrorClient.remote_consumer_offsets_matching`."""
+        with MirrorClient(properties) as client:
+            return client.remote_consumer_offsets_matching(regex, remote_alias, timeout_s)

@@ -1,0 +1,71 @@
+"""Exactly-once in a MirrorMaker 2 file: whether a flow asks for it, and what contradicts it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from sparkmirror.config.properties import Entry
+from sparkmirror.config.settings import Scope
+from sparkmirror.config.values import Reader, shown
+from sparkmirror.errors import ConfigError
+from sparkmirror.model import ProduceSettings
+
+__all__ = ["wants_exactly_once"]
+
+_SWITCH = "exactly.once.source.support"
+_DEFAULTS = ("default", "MirrorMaker's default")
+
+
+def wants_exactly_once(
+    clusters: tuple[str, str],
+    *,
+    worker: Mapping[str, Entry],
+    connector: Mapping[str, Entry],
+    consumer: Mapping[str, Entry],
+    producer: Mapping[str, Entry],
+    produce: ProduceSettings,
+    forced: bool,
+) -> bool:
+    """Whether the flow between ``clusters`` (source, target) is exactly-once.
+
+    ``forced``: the command line says so. `preparing` changes nothing here: no running worker has
+    to be prepared. Raises ConfigError where other settings contradict it.
+    """
+    source, target = clusters
+    switched_on = forced or Reader(worker, Scope.WORKER).text(_SWITCH) == "enabled"
+    required = connector.get("exactly.once.support")
+    if required is not None and required.value.strip().lower() == "required" and not switched_on:
+        raise ConfigError(
+            f"{required.key}={shown(required, required.value.strip())}, but exactly-once is not "
+            "switched on for the target.",
+            where=required.where,
+            do=f"Add {target}.{_SWITCH}=enabled, or remove the key.",
+        )
+    if not switched_on:
+        return False
+    isolation = consumer.get("isolation.level")
+    if isolation is not None and isolation.value.strip().lower() == "read_uncommitted":
+        raise ConfigError(
+            f"{isolation.key}=read_uncommitted contradicts exactly-once: records of aborted "
+            "transactions would arrive, and those of a transaction that is still open for good.",
+            where=isolation.where,
+            do=f"Set {source}.consumer.isolation.level=read_committed, or remove the key.",
+        )
+    if not produce.enable_idempotence:
+        raise _not_idempotent(producer, target)
+    return True
+
+
+def _not_idempotent(producer: Mapping[str, Entry], target: str) -> ConfigError:
+    given = [
+        producer[key]
+        for key in ("enable.idempotence", "acks", "max.in.flight.requests.per.connection")
+        if key in producer and producer[key].where not in _DEFAULTS
+    ]
+    told = " and ".join(f"{entry.key}={shown(entry, entry.value.strip())}" for entry in given)
+    return ConfigError(
+        f"{told or 'the producer'} contradicts exactly-once, which needs enable.idempotence=true, "
+        "acks=all and at most 5 requests in flight.",
+        where=given[0].where if given else f"cluster {target}",
+        do="Remove it.",
+    )

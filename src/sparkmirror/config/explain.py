@@ -1,0 +1,214 @@
+"""The settings that each flow of a file gets, and for each the line or default that it comes from.
+
+Secrets and what config providers return are never part of the result.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from sparkmirror.config.keys import mm1_only
+from sparkmirror.config.mm2 import Mm2File, client_configs, own_settings, read_mm2
+from sparkmirror.config.precedence import Part, given, scope_of
+from sparkmirror.config.properties import Entry, load_properties
+from sparkmirror.config.redact import HIDDEN, redact
+from sparkmirror.config.scoping import connector_config, worker_config
+from sparkmirror.config.security import idle_reason
+from sparkmirror.config.settings import CLIENT_SET, SETTINGS, Setting, Status
+from sparkmirror.errors import ConfigError
+from sparkmirror.model import ClusterClient, FlowSettings, MirrorSettings
+
+__all__ = ["Effective", "FlowSetup", "Place", "Setup", "explain"]
+
+_DEFAULT = "default"
+# What MirrorMaker works out by itself; these rows are told with the value it found.
+_DERIVED = "MirrorMaker's default"
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """One line of the file: ``spelling`` is the key as it stands, ``scope`` what it covers."""
+
+    where: str
+    spelling: str
+    scope: str
+
+
+@dataclass(frozen=True, slots=True)
+class Effective:
+    """One setting of one part of a flow.
+
+    ``value``: as in the file, a default, ``[hidden]``, or None when there is none. ``origin``:
+    ``file``, ``default`` or ``derived``. ``place``: the line that counts; ``overrides``: those
+    that it beats. ``ignored``: why it has no effect. ``remark``: what else is to be known.
+    """
+
+    part: Part
+    key: str
+    value: str | None
+    origin: str
+    place: Place | None = None
+    overrides: tuple[Place, ...] = ()
+    ignored: str = ""
+    remark: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class FlowSetup:
+    """One flow with its settings, part by part and in alphabetical order."""
+
+    flow: str
+    settings: tuple[Effective, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Setup:
+    """A whole file: its flows, and the remarks that a run of it begins with."""
+
+    path: Path
+    flows: tuple[FlowSetup, ...]
+    settings: MirrorSettings
+
+
+def explain(path: Path, *, clusters: Sequence[str] = (), flows: Sequence[str] = ()) -> Setup:
+    """Read ``path`` as a run does, and say what each of its flows gets.
+
+    ``clusters``: only flows to these targets; ``flows``: only these (``A->B``); empty = all.
+    Raises ConfigError exactly where a run would refuse the file, and for a flow that it does not
+    enable.
+    """
+    file = read_mm2(path, clusters=clusters)
+    settings = file.settings
+    names = [flow.name for flow in settings.flows]
+    for wanted in flows:
+        if wanted not in names:
+            raise ConfigError(
+                f"the file enables no flow {wanted}.",
+                where=str(path),
+                do=f"It enables {', '.join(names)}.",
+            )
+    literal = {key: entry.value for key, entry in load_properties(path).items()}
+    explained = [
+        FlowSetup(flow.name, tuple(_flow(file, flow, literal)))
+        for flow in settings.flows
+        if not flows or flow.name in flows
+    ]
+    return Setup(path, tuple(explained), settings)
+
+
+def _flow(file: Mm2File, flow: FlowSettings, literal: Mapping[str, str]) -> Iterator[Effective]:
+    source, target = flow.source.alias, flow.target.alias
+    clients = client_configs(file.raw, source, target)
+    syncs, checkpoints = flow.offset_syncs, flow.checkpoints
+    parts: list[tuple[Part, Mapping[str, Entry], ClusterClient | None]] = [
+        (Part.FLOW, connector_config(file.raw, source, target), None),
+        (Part.CONSUMER, clients["consumer"], flow.source),
+        (Part.PRODUCER, clients["producer"], flow.target),
+        (Part.SOURCE_ADMIN, clients["source admin"], flow.source_admin),
+        (Part.TARGET_ADMIN, clients["target admin"], flow.target_admin),
+        (Part.WORKER, worker_config(file.raw, source, target), None),
+        (Part.OWN, own_settings(file.raw, flow.name), None),
+    ]
+    if checkpoints.enabled:
+        parts.insert(5, (Part.CHECKPOINTS, clients["checkpoints"], checkpoints.client))
+    if syncs.enabled:
+        parts.insert(5, (Part.SYNCS, clients["offset syncs"], syncs.client))
+    ignored = {use.entry.key: _ignored(use.setting, use.ignored) for use in file.uses}
+    for part, conf, client in parts:
+        for row in _rows(part):
+            places = given(file.raw, part, row.name, source, target, syncs.location)
+            entry = conf.get(row.name)
+            if places:
+                yield _from_file(part, row, places, ignored, literal, flow)
+            elif _counts(part, row, conf):
+                yield _without_file(part, row, entry, flow)
+        if client is not None:
+            for key in sorted(client.properties.keys() - conf.keys()):
+                yield Effective(
+                    part, key, redact(key, client.properties[key]), "derived",
+                    remark="from Java's options in the environment (KAFKA_OPTS)",
+                )  # fmt: skip
+
+
+def _rows(part: Part) -> list[Setting]:
+    rows = [row for row in SETTINGS if part.scope in row.scopes]
+    if part in (Part.FLOW, Part.WORKER):  # they hand these on to their clients
+        rows = [row for row in rows if row.name not in CLIENT_SET]
+    return sorted(rows, key=lambda row: row.name)
+
+
+def _ignored(setting: Setting, reason: str) -> str:
+    if reason or setting.status is Status.SUPPORTED:
+        return reason
+    return setting.reason
+
+
+def _counts(part: Part, row: Setting, conf: Mapping[str, Entry]) -> bool:
+    """Whether a setting that nobody gave has any effect in this part."""
+    if row.status is not Status.SUPPORTED:
+        return False
+    if part in (Part.CONSUMER, Part.CHECKPOINTS) and mm1_only("consumer", row.name):
+        return False
+    return not (row.name.startswith(("ssl.", "sasl.")) and idle_reason(row.name, conf))
+
+
+def _from_file(
+    part: Part,
+    row: Setting,
+    places: Sequence[Entry],
+    ignored: Mapping[str, str],
+    literal: Mapping[str, str],
+    flow: FlowSettings,
+) -> Effective:
+    first = places[0]
+    value, remark = redact(first.key, first.value.strip()), ""
+    if first.secret:
+        value, remark = HIDDEN, f"resolved from {literal[first.key].strip()}"
+    adapted = _adapted(part, row, flow)
+    if adapted is not None and adapted[0] != value.lower():
+        value, remark = adapted
+    return Effective(
+        part,
+        row.name,
+        value,
+        "file",
+        _place(first, row),
+        tuple(_place(entry, row) for entry in places[1:]),
+        ignored.get(first.key, ""),
+        remark,
+    )
+
+
+def _place(entry: Entry, row: Setting) -> Place:
+    return Place(entry.where, entry.key, scope_of(entry.key, row.name))
+
+
+def _without_file(part: Part, row: Setting, entry: Entry | None, flow: FlowSettings) -> Effective:
+    adapted = _adapted(part, row, flow)
+    if adapted is not None and adapted[0] != row.default:
+        return Effective(part, row.name, adapted[0], "derived", remark=adapted[1])
+    if entry is not None and entry.where in (_DERIVED, ""):
+        return Effective(part, row.name, entry.value, "derived")
+    return Effective(part, row.name, row.default, _DEFAULT)
+
+
+def _adapted(part: Part, row: Setting, flow: FlowSettings) -> tuple[str, str] | None:
+    """The value that a flow works with where other settings decide it too, and which they are."""
+    if part is Part.PRODUCER and row.name == "enable.idempotence":
+        value = str(flow.produce.enable_idempotence).lower()
+        return value, "acks or max.in.flight.requests.per.connection rule it out"
+    if part is Part.OWN and row.name == "sparkmirror.position.interval.ms":
+        return str(flow.position_interval_ms), "lowered by offset.flush.interval.ms of the target"
+    if row.name == "client.id":
+        client = {
+            Part.CONSUMER: flow.source,
+            Part.PRODUCER: flow.target,
+            Part.SOURCE_ADMIN: flow.source_admin,
+            Part.TARGET_ADMIN: flow.target_admin,
+            Part.SYNCS: flow.offset_syncs.client,
+            Part.CHECKPOINTS: flow.checkpoints.client,
+        }.get(part)
+        return (client.client_id, "") if client is not None else None
+    return None

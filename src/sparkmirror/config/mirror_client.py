@@ -1,0 +1,76 @@
+"""The settings of a `sparkmirror.MirrorClient`: MirrorClientConfig's keys, as a mapping or a file.
+
+As in Java, other keys do no harm (a consumer's own properties will do), and of a client's settings
+only servers and security count; with ``admin.`` or ``consumer.`` in front for one of the clients.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from sparkmirror.config.flow import client
+from sparkmirror.config.properties import Entry, load_properties
+from sparkmirror.config.providers import resolve
+from sparkmirror.config.settings import CLIENT_SET, Scope
+from sparkmirror.config.values import Reader
+from sparkmirror.model import ClusterClient, PolicySettings
+from sparkmirror.policy import policy_kind
+
+__all__ = ["MirrorClientSettings", "mirror_client_settings"]
+
+_CLIENT_ID = "sparkmirror-client"
+_POLICY = "replication.policy."
+
+
+@dataclass(frozen=True, slots=True)
+class MirrorClientSettings:
+    """``admin`` lists topics, ``consumer`` reads checkpoints; ``source_alias`` is what the identity
+    policy takes every topic's source for, None if the file does not say.
+    """
+
+    admin: ClusterClient
+    consumer: ClusterClient
+    policy: PolicySettings
+    source_alias: str | None = None
+
+
+def mirror_client_settings(
+    properties: Mapping[str, str] | Path, *, request_timeout_ms: int = 30_000
+) -> MirrorClientSettings:
+    """Read the settings of one cluster's client.
+
+    Raises ConfigError for a missing ``bootstrap.servers``, an unknown policy, a placeholder that
+    cannot be resolved, and security settings that cannot work.
+    """
+    given: Mapping[str, Entry]
+    if isinstance(properties, Path):
+        where, given = str(properties), load_properties(properties)
+    else:
+        where = "the client's properties"
+        given = {key: Entry(key, value, where) for key, value in properties.items()}
+    raw, _ = resolve(given)
+    reader = Reader(raw, Scope.CONNECTOR)
+    named = reader.entry(_POLICY + "class")
+    alias = raw.get("source.cluster.alias")
+    assert named is not None, "the policy has a default"
+
+    def made(role: str, scope: Scope) -> ClusterClient:
+        conf = {key: raw[key] for key in CLIENT_SET & raw.keys()}
+        conf |= {key: raw[f"{role}.{key}"] for key in CLIENT_SET if f"{role}.{key}" in raw}
+        servers = conf.get("bootstrap.servers")
+        name = servers.value.strip() if servers is not None and not servers.secret else "target"
+        found = client(name, conf, scope, _CLIENT_ID, path=where, key="bootstrap.servers")
+        return replace(found, request_timeout_ms=request_timeout_ms)
+
+    return MirrorClientSettings(
+        made("admin", Scope.ADMIN),
+        made("consumer", Scope.CONSUMER),
+        PolicySettings(
+            kind=policy_kind(named.value, where=named.where),
+            separator=reader.text(_POLICY + "separator"),
+            internal_separator_enabled=reader.boolean(_POLICY + "internal.topic.separator.enabled"),
+        ),
+        alias.value.strip() if alias is not None else None,
+    )

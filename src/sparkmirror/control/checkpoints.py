@@ -1,0 +1,142 @@
+"""Checkpoints of one flow: where the source's consumer groups stand on the target.
+
+Decisions are pure (`plan_checkpoints`): committed source offsets in, checkpoints to emit out, by
+MirrorMaker 2's rules. A checkpoint is emitted when there was none, when the group went back on the
+source, and when it got further on the target; never for a target offset that only went back.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Mapping
+
+from sparkmirror.control.compacted import TopicFollower
+from sparkmirror.errors import MirrorError
+from sparkmirror.model import FlowSettings, TopicPartition
+from sparkmirror.policy import TopicFilter, make_policy
+from sparkmirror.wire.mirror_records import Checkpoint, decode_checkpoint
+from sparkmirror.wire.views import Committed, GroupView
+
+__all__ = ["CheckpointRules", "CheckpointStore", "plan_checkpoints", "wanted_groups"]
+
+log = logging.getLogger(__name__)
+
+_POSITION_GROUPS = "__mirror."
+
+Translate = Callable[[TopicPartition, int], int | None]
+
+
+class CheckpointRules:
+    """Which topics have checkpoints, and what their remote partitions are called."""
+
+    def __init__(self, flow: FlowSettings) -> None:
+        self._policy = make_policy(flow.policy, flow.source.alias)
+        self._source, self._target = flow.source.alias, flow.target.alias
+        # The lists alone, as in MirrorMaker: internal topics have no translation anyway.
+        self._topics = TopicFilter(flow.topics.include, flow.topics.exclude)
+        self.topic = self._policy.checkpoints_topic(flow.source.alias)
+
+    def accepts(self, topic: str) -> bool:
+        """Whether offsets of source topic ``topic`` become checkpoints."""
+        return self._topics.accepts(topic)
+
+    def remote(self, source: TopicPartition) -> TopicPartition:
+        """The partition on the target; a topic that came from there has its own name there."""
+        if self._policy.topic_source(source.topic) == self._target:
+            name = self._policy.original_topic(source.topic)
+        else:
+            name = self._policy.format_remote_topic(self._source, source.topic)
+        return TopicPartition(name, source.partition)
+
+
+def wanted_groups(flow: FlowSettings, present: Mapping[str, GroupView]) -> set[str]:
+    """The groups of the source that ``groups`` and ``groups.exclude`` leave. Pure.
+
+    Groups that hold a mirror's positions are nobody's to move.
+    """
+    names = TopicFilter(flow.checkpoints.include, flow.checkpoints.exclude)
+    return {
+        name for name in present if names.accepts(name) and not name.startswith(_POSITION_GROUPS)
+    }
+
+
+class CheckpointStore:
+    """The newest checkpoint per group and remote partition."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, dict[TopicPartition, Checkpoint]] = {}
+        self.skipped = 0
+
+    def load(self, topic: TopicFollower) -> bool:
+        """Take in what was emitted before this run; whether the topic could be read.
+
+        Without it nothing is known of what was translated before, which makes the offset syncs
+        of that time useless (`OffsetSyncStore`).
+        """
+        try:
+            for key, value in topic.read():
+                self.take(key, value)
+        except MirrorError as error:
+            log.warning("checkpoints of earlier runs cannot be read: %s", error)
+            return False
+        return True
+
+    def take(self, key: bytes | None, value: bytes | None) -> None:
+        """One record of the checkpoints topic; what is no checkpoint is counted in ``skipped``."""
+        checkpoint = decode_checkpoint(key, value)
+        if checkpoint is None:
+            self.skipped += 1
+        else:
+            self.put(checkpoint)
+
+    def put(self, checkpoint: Checkpoint) -> None:
+        """Keep ``checkpoint`` as the newest one of its group and partition."""
+        self._known.setdefault(checkpoint.group, {})[checkpoint.remote] = checkpoint
+
+    def of(self, group: str) -> Mapping[TopicPartition, Checkpoint]:
+        """Checkpoints of ``group`` by remote partition."""
+        return self._known.get(group, {})
+
+    def groups(self) -> set[str]:
+        """The groups that have checkpoints."""
+        return set(self._known)
+
+
+def plan_checkpoints(
+    committed: Mapping[str, Mapping[TopicPartition, Committed]],
+    rules: CheckpointRules,
+    translate: Translate,
+    store: CheckpointStore,
+) -> list[Checkpoint]:
+    """The checkpoints to emit. ``committed``: source offsets by group and partition. Pure."""
+    return [
+        checkpoint
+        for group in sorted(committed)
+        for checkpoint in _candidates(group, committed[group], rules, translate)
+        if _is_news(checkpoint, store.of(group).get(checkpoint.remote))
+    ]
+
+
+def _candidates(
+    group: str,
+    offsets: Mapping[TopicPartition, Committed],
+    rules: CheckpointRules,
+    translate: Translate,
+) -> Iterable[Checkpoint]:
+    for source in sorted(offsets):
+        if not rules.accepts(source.topic):
+            continue
+        offset = offsets[source]
+        downstream = translate(source, offset.offset)
+        if downstream is not None and downstream >= 0:
+            yield Checkpoint(
+                group, rules.remote(source), offset.offset, downstream, offset.metadata
+            )
+
+
+def _is_news(new: Checkpoint, last: Checkpoint | None) -> bool:
+    if last is None:
+        return True
+    rewound_upstream = new.upstream < last.upstream
+    advanced_downstream = new.downstream > last.downstream
+    return rewound_upstream or advanced_downstream

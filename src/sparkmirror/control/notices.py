@@ -1,0 +1,42 @@
+"""What a repeated job says: each complaint when it first holds, not in every round."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Sequence
+
+__all__ = ["Notices", "first_few"]
+
+log = logging.getLogger(__name__)
+
+_SHOWN_MAX = 5
+
+
+def first_few(names: Sequence[str]) -> str:
+    """The first names of a list, and how many more there are."""
+    shown = ", ".join(names[:_SHOWN_MAX])
+    more = len(names) - _SHOWN_MAX
+    return shown if more <= 0 else f"{shown} and {more} more"
+
+
+class Notices:
+    """Complaints that hold at present, by key; ``say`` gets those that are new or changed."""
+
+    def __init__(self, say: Callable[[str], None]) -> None:
+        self._say = say
+        self._holding: dict[str, str] = {}
+
+    def replace(self, complaints: Iterable[tuple[str, str]]) -> None:
+        """The complaints, as (key, line), of the round that has just ended.
+
+        Of many new ones the first few are said; the others go to the log alone.
+        """
+        holding = dict(complaints)
+        new = [line for key, line in holding.items() if self._holding.get(key) != line]
+        for line in new[:_SHOWN_MAX]:
+            self._say(line)
+        if len(new) > _SHOWN_MAX:
+            self._say(f"{len(new) - _SHOWN_MAX} more like this are in the log")
+            for line in new[_SHOWN_MAX:]:
+                log.warning("%s", line)
+        self._holding = holding

@@ -1,0 +1,167 @@
+"""How each flow stands, as anybody sees it who may read the target's control topic."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+
+from sparkmirror.model import FlowSettings, Halt, SlotProgress, TopicPartition
+from sparkmirror.wire.client import Cluster
+from sparkmirror.wire.driver_report import DriverReport
+from sparkmirror.wire.signals import (
+    Command,
+    CommandKind,
+    ControlSignals,
+    ControlTopicReader,
+    control_topic,
+)
+
+__all__ = ["FlowState", "FlowStatus", "judge", "observe_status", "read_signals"]
+
+REPORT_AGE_MS_MAX = 30_000
+"""Driver and slots report every ten seconds at least."""
+STARTING_MS_MAX = 60_000
+
+
+class FlowState(Enum):
+    """What a flow is doing. ``STOPPED``: it ended in order; ``DEAD``: it fell silent."""
+
+    NEVER_RAN = "never ran"
+    STARTING = "starting"
+    WAITING = "waiting for a topic"
+    RUNNING = "running"
+    PAUSED = "paused"
+    DRAINING = "draining"
+    STOPPED = "stopped"
+    DEAD = "not running"
+
+    @property
+    def alive(self) -> bool:
+        """Whether a process serves the flow."""
+        return self not in (FlowState.NEVER_RAN, FlowState.STOPPED, FlowState.DEAD)
+
+
+@dataclass(frozen=True, slots=True)
+class FlowStatus:
+    """One flow. ``slots``: newest reports of this run's slots; ``report_age_s``: of anybody's.
+
+    ``paused``: whether it was asked to; that outlives runs, so a flow that is not running may be
+    paused as well.
+    """
+
+    flow: str
+    state: FlowState
+    paused: bool = False
+    run_id: str = ""
+    host: str = ""
+    version: str = ""
+    started_ms: int = 0
+    report_age_s: float | None = None
+    partitions: int = 0
+    slots: tuple[SlotProgress, ...] = ()
+    halts: Mapping[TopicPartition, Halt] = field(default_factory=dict)
+
+
+def observe_status(target: Cluster, flow: FlowSettings, now_ms: int) -> FlowStatus:
+    """Read the control topic of ``flow`` to its end. Raises `MirrorError`."""
+    return judge(read_signals(target, flow), flow.name, now_ms)
+
+
+def read_signals(target: Cluster, flow: FlowSettings) -> ControlSignals:
+    """All that stands in the control topic; nothing when there is none. Raises `MirrorError`."""
+    topic = control_topic(flow)
+    if topic not in target.topics([topic]):
+        return ControlSignals()
+    reader = ControlTopicReader(target, topic)
+    try:
+        return reader.read_to_end()
+    finally:
+        reader.close()
+
+
+def judge(signals: ControlSignals, flow: str, now_ms: int) -> FlowStatus:
+    """What the records of one control topic say about ``flow`` at ``now_ms``."""
+    command, paused = _newest_commands(signals, flow)
+    driver = _newest_driver(signals, flow)
+    if command is None:
+        return FlowStatus(flow, FlowState.NEVER_RAN, paused)
+    if driver is not None and driver.run_id != command.run_id:
+        driver = None  # of an earlier run: this one has not reported yet
+    started_ms = driver.started_ms if driver is not None else 0
+    slots = _slots(signals, flow, started_ms)
+    fresh = [slot for slot in slots if now_ms - slot.time_ms <= REPORT_AGE_MS_MAX]
+    state = _state(command, driver, fresh, paused=paused, now_ms=now_ms)
+    reports = [slot.time_ms for slot in slots]
+    halts: dict[TopicPartition, Halt] = {}
+    if driver is not None:
+        reports.append(driver.time_ms)
+        halts.update(driver.halts)
+    for slot in fresh:
+        for p in slot.partitions:
+            if p.halt is not None:
+                halts[TopicPartition(p.topic, p.partition)] = p.halt
+    return FlowStatus(
+        flow=flow,
+        state=state,
+        paused=paused,
+        run_id=command.run_id,
+        host=driver.host if driver is not None else "",
+        version=driver.version if driver is not None else "",
+        started_ms=started_ms,
+        report_age_s=max(0.0, (now_ms - max(reports)) / 1_000) if reports else None,
+        partitions=driver.partitions if driver is not None else 0,
+        slots=tuple(fresh if state.alive else slots),
+        halts=dict(sorted(halts.items())),
+    )
+
+
+def _newest_commands(signals: ControlSignals, flow: str) -> tuple[Command | None, bool]:
+    """The last command of a run, and whether the flow is paused; both in the topic's order."""
+    command, paused = None, False
+    for one in signals.commands:
+        if one.flow != flow:
+            continue
+        if one.kind.pauses:
+            paused = one.kind is CommandKind.PAUSE
+        else:
+            command = one
+    return command, paused
+
+
+def _newest_driver(signals: ControlSignals, flow: str) -> DriverReport | None:
+    ours = [driver for driver in signals.drivers if driver.flow == flow]
+    return ours[-1] if ours else None
+
+
+def _slots(signals: ControlSignals, flow: str, since_ms: int) -> list[SlotProgress]:
+    newest: dict[int, SlotProgress] = {}
+    for report in signals.progress:
+        if report.flow == flow and report.time_ms >= since_ms:
+            newest[report.slot] = report
+    return [newest[slot] for slot in sorted(newest)]
+
+
+def _state(
+    command: Command,
+    driver: DriverReport | None,
+    fresh: Sequence[SlotProgress],
+    *,
+    paused: bool,
+    now_ms: int,
+) -> FlowState:
+    if driver is not None and driver.ended:
+        return FlowState.STOPPED
+    heard = driver is not None and now_ms - driver.time_ms <= REPORT_AGE_MS_MAX
+    if command.kind is CommandKind.DRAIN:
+        return FlowState.DRAINING if heard else FlowState.STOPPED
+    if not heard and not fresh:
+        begun = driver is None and now_ms - command.time_ms <= STARTING_MS_MAX
+        return FlowState.STARTING if begun else FlowState.DEAD
+    if fresh:
+        # What the slots do counts, not what they were told.
+        return FlowState.PAUSED if all(slot.paused for slot in fresh) else FlowState.RUNNING
+    if paused:
+        return FlowState.PAUSED
+    empty = driver is not None and not driver.partitions
+    return FlowState.WAITING if empty else FlowState.STARTING

@@ -1,0 +1,31 @@
+"""How old records are when they pass: from what batch headers say, without decoding a record."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable
+
+from sparkmirror.observe.samples import Samples, steady_ms
+from sparkmirror.wire.batch import BASE_TIMESTAMP_AT
+
+__all__ = ["note_ages", "oldest_ms"]
+
+_TIMESTAMP = struct.Struct(">q")
+
+
+def oldest_ms(records: memoryview, cuts: Iterable[tuple[int, int]], newest_ms: int) -> int:
+    """The smallest base timestamp of the batches, which is that of a batch's first record."""
+    oldest = newest_ms
+    for start, _ in cuts:
+        (first_ms,) = _TIMESTAMP.unpack_from(records, start + BASE_TIMESTAMP_AT)
+        if 0 <= first_ms < oldest:
+            oldest = first_ms
+    return oldest
+
+
+def note_ages(
+    samples: Samples, now_ms: float, newest_ms: int, oldest_ms: int, records: int
+) -> None:
+    """Note ``records`` whose timestamps lie between the two; clocks that differ count as 0."""
+    low, high = max(0.0, now_ms - newest_ms), max(0.0, now_ms - oldest_ms)
+    samples.add(steady_ms(), low, high, max(1, records))

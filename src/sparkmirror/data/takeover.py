@@ -1,0 +1,105 @@
+"""How a slot of an exactly-once flow becomes the only writer of its partitions.
+
+Three writers could stand in its way: an earlier attempt of the same task, a slot of an earlier
+plan that had one of its partitions, another driver. Each slot has one transactional id, which
+fences the first; the other two are told apart by the order of the control topic:
+
+1. whoever changes which slot has which partition (a new run, a new assignment) first writes that
+   to the control topic and then fences all ids of the flow, before any slot of the new plan
+   begins (`fence_plan`, `control.claim`);
+2. a slot fences its own id and *then* reads the control topic to its end (`take_over`).
+
+So an old slot that fenced before step 1 is fenced by it, and one that fences after it finds the
+record and ends. Only a slot that has passed reads positions, and by then every earlier
+transaction is decided.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+
+from sparkmirror.data.watch import ControlWatch
+from sparkmirror.errors import Fenced
+from sparkmirror.model import FlowSettings, TopicPartition
+from sparkmirror.wire.claims import Claim, fence_slots, transactional_id
+from sparkmirror.wire.produce_queue import Identity
+from sparkmirror.wire.routes import Routes
+from sparkmirror.wire.signals import AssignmentDocument, CommandKind
+from sparkmirror.wire.transactions import Transactions
+
+__all__ = ["check_claim", "committed_positions", "fence_plan", "replanned", "take_over"]
+
+log = logging.getLogger(__name__)
+
+_LOOK_AGAIN_S = 0.2
+
+
+def check_claim(flow: FlowSettings, claim: Claim | None, run_id: str) -> None:
+    """Raise `Fenced` when another run has claimed the flow."""
+    if claim is not None and claim.run_id != run_id:
+        raise Fenced(
+            f"another sparkmirror (run {claim.run_id}, host {claim.host or 'unknown'}) has taken "
+            f"this flow over. This one (run {run_id}) has ended; nothing arrives twice.",
+            where=f"flow {flow.name}",
+            do="Run one mirror per flow. To have this one back, stop the other and start it again.",
+        )
+
+
+def replanned(watch: ControlWatch, run_id: str) -> bool:
+    """Whether the plan that the slot has is an old one, or the run is to end."""
+    command = watch.command
+    ends = (CommandKind.REPLAN, CommandKind.DRAIN)
+    return command is not None and command.run_id == run_id and command.kind in ends
+
+
+def take_over(flow: FlowSettings, slot: int, run_id: str, watch: ControlWatch) -> Identity | None:
+    """Become the only writer of the slot; None when the slot's plan is no longer the newest.
+
+    ``watch`` has started at the offset up to which the planner has seen the control topic. Raises
+    `Fenced` when another run has the flow.
+    """
+    _look(flow, watch)
+    check_claim(flow, watch.claim, run_id)
+    if replanned(watch, run_id):
+        return None
+    routes = Routes(flow.target)
+    transactions = Transactions(
+        routes, transactional_id(flow, slot), timeout_ms=flow.transaction_timeout_ms
+    )
+    try:
+        identity = transactions.fence()
+    finally:
+        transactions.close()
+        routes.close()
+    _look(flow, watch)
+    check_claim(flow, watch.claim, run_id)
+    return None if replanned(watch, run_id) else identity
+
+
+def _look(flow: FlowSettings, watch: ControlWatch) -> None:
+    while not watch.look():
+        log.warning("flow %s waits for its control topic", flow.name)
+        time.sleep(_LOOK_AGAIN_S)
+
+
+def committed_positions(
+    flow: FlowSettings, targets: list[TopicPartition]
+) -> dict[TopicPartition, int]:
+    """Positions by remote partition, once no transaction is left that could change them."""
+    routes = Routes(flow.target)
+    try:
+        found = routes.committed(flow.position_group, targets, stable=True)
+    finally:
+        routes.close()
+    return {tp: offset for tp, (offset, _) in found.items()}
+
+
+def fence_plan(
+    flow: FlowSettings, run_id: str, claim: Claim | None, assignment: AssignmentDocument
+) -> None:
+    """Planner: before the first epoch of an assignment, no slot of an older one can write."""
+    check_claim(flow, claim, run_id)
+    slots = max(flow.tasks_max, claim.slots if claim is not None else 0)
+    log.info("flow %s: assignment %d: fencing %d writers", flow.name, assignment.version, slots)
+    fence_slots(flow, slots)

@@ -1,0 +1,323 @@
+"""All checks of one flow, side by side and within a time limit.
+
+The order: the networks of both clusters; what needs only a connection, and the source's topics;
+the remote topics; what needs both. A check that has not come back when the time is over is told as
+such, and its thread is left behind.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import queue
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import TypeVar
+
+from sparkmirror.control.lag import observe_flow
+from sparkmirror.doctor import rights
+from sparkmirror.doctor.compare import (
+    CopyTimes,
+    compare_topics,
+    judge_retention,
+    judge_timestamps,
+)
+from sparkmirror.doctor.facts import (
+    SourceFacts,
+    TargetFacts,
+    look_at_source,
+    look_at_target,
+    pairs,
+)
+from sparkmirror.doctor.finding import Finding, Level, at_work, gathered, ok
+from sparkmirror.doctor.network import Network, explore
+from sparkmirror.errors import MirrorError
+from sparkmirror.model import ClusterClient, FlowSettings, MirrorMode, TopicPartition
+from sparkmirror.policy import FlowTopics
+from sparkmirror.wire.inspect import Inspector
+from sparkmirror.wire.walk import Resolver, resolve
+
+__all__ = ["LIMIT_S", "Examination", "examine"]
+
+LIMIT_S = 13.0
+RATE_BYTES_S = 50e6
+_NETWORK_S = 6.0
+_REQUEST_MS_MAX = 4_000
+_CLOCK_NOTED_S = 10.0
+_CLOCK_WRONG_S = 300.0
+
+T = TypeVar("T")
+Check = Callable[[], list[Finding]]
+
+
+@dataclass(frozen=True, slots=True)
+class Examination:
+    """How to examine. ``rate_bytes_s``: how fast a copy is taken to be. ``now_s``: our clock."""
+
+    limit_s: float = LIMIT_S
+    rate_bytes_s: float = RATE_BYTES_S
+    resolver: Resolver = resolve
+    now_s: Callable[[], float] = time.time
+
+
+def examine(flow: FlowSettings, how: Examination | None = None) -> list[Finding]:
+    """Everything that can be found out about ``flow`` without changing anything; never raises."""
+    return _Patient(flow, how or Examination()).examined()
+
+
+class _Patient:
+    def __init__(self, flow: FlowSettings, how: Examination) -> None:
+        self.flow = flow
+        self.how = how
+        self.deadline = time.monotonic() + how.limit_s
+        self.findings: list[Finding] = []
+
+    def examined(self) -> list[Finding]:
+        networks = self._networks()
+        usable = {client: network.usable for client, network in networks.items()}
+        source = self._inspector(self.flow.source_admin, usable)
+        target = self._inspector(self.flow.target_admin, usable)
+        try:
+            self._ask(source, target)
+        finally:
+            for one in (source, target):
+                if one is not None:
+                    # Threads that are left behind may hold its lock: nobody waits for them.
+                    threading.Thread(target=one.close, daemon=True).start()
+        return self.findings
+
+    # -- steps -----------------------------------------------------------------------------
+
+    def _networks(self) -> dict[str, Network]:
+        """What `explore` found, each distinct way to a cluster once."""
+        flow = self.flow
+        clients: dict[str, ClusterClient] = {}
+        for client in (flow.source, flow.target, flow.source_admin, flow.target_admin):
+            clients.setdefault(_way_of(client), client)
+        found = self._at_once(
+            {
+                way: partial(explore, client, timeout_s=_NETWORK_S, resolver=self.how.resolver)
+                for way, client in clients.items()
+            }
+        )
+        networks = {way: one for way, one in found.items() if isinstance(one, Network)}
+        for way, client in clients.items():
+            if way not in networks:
+                self._late("network", f"cluster {client.alias}")
+        for network in networks.values():
+            self.findings += gathered(network.findings)
+        self._clusters(networks)
+        return networks
+
+    def _clusters(self, networks: Mapping[str, Network]) -> None:
+        views = [
+            networks[way].view
+            for way in (_way_of(self.flow.source), _way_of(self.flow.target))
+            if way in networks
+        ]
+        ids = [view.cluster_id for view in views if view is not None and view.cluster_id]
+        if len(ids) < 2:
+            return
+        tried, subject = "compare the cluster ids", f"flow {self.flow.name}"
+        if ids[0] != ids[1]:
+            self.findings.append(ok("clusters", subject, tried, "two clusters"))
+            return
+        wanted = FlowTopics(self.flow)
+        loop = wanted.remote("topic") == "topic"
+        what = f"both sides are one cluster ({ids[0]})"
+        do = "Check both bootstrap.servers."
+        level = Level.FAIL if loop else Level.WARN
+        if loop:
+            what += ", and topics keep their names: they would be mirrored into themselves"
+        self.findings.append(Finding("clusters", level, subject, tried, what, do))
+
+    def _inspector(self, client: ClusterClient, usable: Mapping[str, bool]) -> Inspector | None:
+        if usable.get(_way_of(client), False):
+            bounded = min(_REQUEST_MS_MAX, client.request_timeout_ms)
+            return Inspector(replace(client, request_timeout_ms=bounded))
+        what = "nothing else was asked, since no advertised broker can be used from here"
+        do = "Mend the network or the login first, then run the command again."
+        subject = f"cluster {client.alias}"
+        self.findings.append(Finding("cluster", Level.SKIP, subject, "ask it", what, do))
+        return None
+
+    def _ask(self, source: Inspector | None, target: Inspector | None) -> None:
+        flow = self.flow
+        keeper = source if flow.mode is MirrorMode.MM1 else target
+        first: dict[str, Check] = {}
+        for one in (source, target):
+            if one is not None:
+                first[f"clock {one.alias}"] = partial(self._clock, one)
+        if keeper is not None:
+            first["group"] = partial(rights.check_group, keeper, flow)
+        if target is not None:
+            first["internal-topics"] = partial(rights.check_internal, target, flow)
+            first["auto-create"] = partial(_auto_create, target)
+        topics: SourceFacts | None = None
+        if source is not None:
+            topics = self._fact("topics", partial(look_at_source, source, flow), first)
+        else:
+            self._fact("", None, first)
+        if source is None or topics is None:
+            return
+        then: dict[str, Check] = {
+            "topics": partial(rights.check_topics, source, flow, topics),
+            "read": partial(rights.check_read, source, flow, topics),
+            "java": partial(rights.check_java, source, flow, topics),
+        }
+        if target is None:
+            self._fact("", None, then)
+            return
+        then["write"] = partial(rights.check_write, target, flow, topics)
+        remote = self._fact("remote topics", partial(look_at_target, target, flow, topics), then)
+        if remote is not None:
+            self._fact("", None, {
+                "create": partial(rights.check_create, target, flow, remote),
+                "topics and settings": partial(self._compare, topics, remote),
+                "times": partial(self._times, source, target, topics, remote),
+            })  # fmt: skip
+
+    def _fact(
+        self, name: str, look: Callable[[], T] | None, checks: Mapping[str, Check]
+    ) -> T | None:
+        """Make ``checks``, and beside them ``look``, whose answer is returned if it gives one."""
+        jobs: dict[str, Callable[[], object]] = dict(checks)
+        if look is not None:
+            jobs[name] = look
+        results = self._at_once(jobs)
+        fact: T | None = None
+        for job in jobs:
+            check = job.partition(" ")[0]
+            subject = f"flow {self.flow.name}"
+            if job not in results:
+                self._late(check, subject)
+                continue
+            result = results[job]
+            if isinstance(result, MirrorError):
+                vital = job == name
+                tried = "ask the cluster"
+                level = at_work(check, result.where or subject, tried, result)
+                self.findings.append(replace(level, level=Level.FAIL) if vital else level)
+            elif job == name and look is not None:
+                fact = result  # type: ignore[assignment]
+            else:
+                self.findings += result  # type: ignore[arg-type]
+        return fact
+
+    def _at_once(self, jobs: Mapping[str, Callable[[], object]]) -> dict[str, object]:
+        """Results and `MirrorError` s of those jobs that come back in time."""
+        done: queue.SimpleQueue[tuple[str, object]] = queue.SimpleQueue()
+
+        def run(name: str, job: Callable[[], object]) -> None:
+            try:
+                done.put((name, job()))
+            except Exception as error:  # a defect is raised where somebody sees it
+                done.put((name, error))
+
+        for name, job in jobs.items():
+            threading.Thread(target=run, args=(name, job), name=name, daemon=True).start()
+        results: dict[str, object] = {}
+        with contextlib.suppress(queue.Empty):
+            while len(results) < len(jobs):
+                name, result = done.get(timeout=max(0.0, self.deadline - time.monotonic()))
+                if isinstance(result, Exception) and not isinstance(result, MirrorError):
+                    raise result
+                results[name] = result
+        return results
+
+    def _late(self, check: str, subject: str) -> None:
+        what = f"no answer within the {self.how.limit_s:.0f} s that all checks have"
+        do = "Look at the other findings first, then at the brokers' load."
+        self.findings.append(Finding(check, Level.FAIL, subject, "wait for an answer", what, do))
+
+    # -- checks ----------------------------------------------------------------------------
+
+    def _clock(self, cluster: Inspector) -> list[Finding]:
+        tried = "compare the clock of the KRaft leader with ours"
+        subject = f"cluster {cluster.alias}"
+        try:
+            difference_ms, error_ms = cluster.clock_ms(self.how.now_s)
+        except MirrorError as error:
+            return [at_work("clock", subject, tried, error)]
+        apart_s = max(0.0, (abs(difference_ms) - error_ms) / 1000)
+        side = "ahead of" if difference_ms > 0 else "behind"
+        found = f"its clock is {abs(difference_ms) / 1000:.1f} s {side} ours"
+        if apart_s < _CLOCK_NOTED_S:
+            return [ok("clock", subject, tried, found)]
+        level = Level.FAIL if apart_s > _CLOCK_WRONG_S else Level.WARN
+        do = (
+            "Set the clocks of both machines by NTP: lag is measured with them, and certificates, "
+            "Kerberos and limits of record timestamps depend on them."
+        )
+        return [Finding("clock", level, subject, tried, found, do)]
+
+    def _compare(self, source: SourceFacts, target: TargetFacts) -> list[Finding]:
+        both = list(pairs(self.flow, source, target))
+        return compare_topics(self.flow, both, len(target.cluster.brokers))
+
+    def _times(
+        self, source: Inspector, target: Inspector, topics: SourceFacts, remote: TargetFacts
+    ) -> list[Finding]:
+        both = list(pairs(self.flow, topics, remote))
+        now_ms = time.time() * 1000
+        keeper = source if self.flow.mode is MirrorMode.MM1 else target
+        started = keeper.has_groups()
+        rows = observe_flow(source, target, self.flow, started=started).partitions
+        oldest: dict[str, float] = {}
+        for row in rows:
+            if row.records and row.seconds is not None:
+                oldest[row.topic] = max(oldest.get(row.topic, 0.0), row.seconds)
+        partitions = topics.partitions()
+        newest: dict[str, int] = {}
+        with contextlib.suppress(MirrorError):  # brokers before 2.8 do not tell
+            for tp, time_ms in source.newest_times_ms(partitions).items():
+                newest[tp.topic] = max(newest.get(tp.topic, 0), time_ms)
+        times = {
+            name: CopyTimes(
+                int(now_ms - oldest[name] * 1000) if name in oldest else None, newest.get(name)
+            )
+            for name in topics.topics
+        }
+        sizes: dict[TopicPartition, int] | None = None
+        with contextlib.suppress(MirrorError):
+            sizes = source.sizes(partitions)
+        left = None
+        if sizes is not None:
+            starts = source.earliest_offsets(partitions)
+            left = {}
+            for row in rows:
+                tp = TopicPartition(row.topic, row.partition)
+                held = (row.end or 0) - starts.get(tp, 0)
+                part = (row.records or 0) / held if held > 0 else 0.0
+                left[tp] = int(sizes.get(tp, 0) * min(1.0, part))
+        return [
+            *judge_timestamps(both, times, now_ms),
+            *judge_retention(both, times, left, rate_bytes_s=self.how.rate_bytes_s, now_ms=now_ms),
+        ]
+
+
+def _way_of(client: ClusterClient) -> str:
+    """A name for the way that a client takes: where to, and how it logs in."""
+    properties = frozenset(client.properties.items())
+    return f"{hash((client.bootstrap_servers, client.security_protocol, properties)):x}"
+
+
+def _auto_create(target: Inspector) -> list[Finding]:
+    check, subject = "auto-create", f"cluster {target.alias}"
+    tried = "read auto.create.topics.enable of the brokers"
+    nodes = [broker.node for broker in target.describe().brokers]
+    try:
+        configs = target.broker_configs(nodes)
+    except MirrorError as error:
+        return [at_work(check, subject, tried, error)]
+    on = [node for node, one in configs.items() if one.get("auto.create.topics.enable") == "true"]
+    if not on:
+        return [ok(check, subject, tried, "it is false")]
+    found = f"it is true on {len(on)} of {len(nodes)} brokers"
+    do = (
+        "Set auto.create.topics.enable=false: a consumer or producer that asks for a remote topic "
+        "before the mirror has made it would get one with the broker's defaults."
+    )
+    return [Finding(check, Level.WARN, subject, tried, found, do)]

@@ -1,0 +1,127 @@
+"""What both clusters show for one flow, asked once and shared by all checks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+from sparkmirror.control.configs import config_to_create_with
+from sparkmirror.errors import MirrorError
+from sparkmirror.model import FlowSettings, TopicPartition
+from sparkmirror.policy import FlowTopics
+from sparkmirror.wire.inspect import Inspector, TriedTopic
+from sparkmirror.wire.views import ClusterView, ConfigEntry, NewTopic, TopicView
+
+__all__ = [
+    "Configs",
+    "Pair",
+    "SourceFacts",
+    "TargetFacts",
+    "look_at_source",
+    "look_at_target",
+    "pairs",
+]
+
+Configs = Mapping[str, ConfigEntry]
+
+
+@dataclass(frozen=True, slots=True)
+class SourceFacts:
+    """``topics``: those that the flow mirrors. ``configs``: their settings, or the error."""
+
+    cluster: ClusterView
+    topics: Mapping[str, TopicView]
+    configs: Mapping[str, Configs | MirrorError]
+
+    def partitions(self) -> list[TopicPartition]:
+        """All partitions to mirror."""
+        return [
+            TopicPartition(name, number)
+            for name, view in self.topics.items()
+            for number in range(view.partitions)
+        ]
+
+
+@dataclass(frozen=True, slots=True)
+class TargetFacts:
+    """``topics``: the remote topics that exist. ``tried``: what making the others would give.
+
+    ``configs``: settings of both kinds, by remote name.
+    """
+
+    cluster: ClusterView
+    topics: Mapping[str, TopicView]
+    configs: Mapping[str, Configs] = field(default_factory=dict)
+    tried: Mapping[str, TriedTopic] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """A source topic beside its remote topic, as it is or (``present`` False) as it would be made.
+
+    ``replication``: of the remote topic. Configs are empty where nobody tells them.
+    """
+
+    topic: str
+    remote: str
+    source: TopicView
+    partitions: int
+    replication: int
+    present: bool
+    source_configs: Configs
+    target_configs: Configs
+
+
+def look_at_source(source: Inspector, flow: FlowSettings) -> SourceFacts:
+    """Ask the source. Raises `MirrorError`."""
+    wanted = FlowTopics(flow)
+    topics = {
+        name: view
+        for name, view in source.topics().items()
+        if not view.internal and wanted.accepts(name)
+    }
+    return SourceFacts(source.describe(), topics, source.topic_configs(topics) if topics else {})
+
+
+def look_at_target(target: Inspector, flow: FlowSettings, source: SourceFacts) -> TargetFacts:
+    """Ask the target about the remote topics of ``source``. Raises `MirrorError`."""
+    wanted = FlowTopics(flow)
+    remote = {wanted.remote(name): view for name, view in source.topics.items()}
+    cluster = target.describe()
+    present = target.topics(remote)
+    # A factor that is too large has a finding of its own: it must not hide the others.
+    factor = min(flow.topics.replication_factor, len(cluster.brokers))
+    missing = [
+        NewTopic(name, view.partitions, factor, _wanted_configs(source, view.name, flow))
+        for name, view in remote.items()
+        if name not in present
+    ]
+    tried = target.try_create(missing)
+    found = target.topic_configs(present) if present else {}
+    configs = {name: one for name, one in found.items() if not isinstance(one, MirrorError)}
+    configs |= {name: dict(one.configs) for name, one in tried.items()}
+    return TargetFacts(cluster, present, configs, tried)
+
+
+def _wanted_configs(source: SourceFacts, topic: str, flow: FlowSettings) -> dict[str, str]:
+    configs = source.configs.get(topic, {})
+    return {} if isinstance(configs, MirrorError) else config_to_create_with(configs, flow)[0]
+
+
+def pairs(flow: FlowSettings, source: SourceFacts, target: TargetFacts) -> Iterator[Pair]:
+    """Every source topic beside its remote topic, in order of names."""
+    wanted = FlowTopics(flow)
+    for name, view in sorted(source.topics.items()):
+        remote = wanted.remote(name)
+        there = target.topics.get(remote)
+        configs = source.configs.get(name, {})
+        yield Pair(
+            name,
+            remote,
+            view,
+            there.partitions if there is not None else view.partitions,
+            there.replication if there is not None else flow.topics.replication_factor,
+            there is not None,
+            {} if isinstance(configs, MirrorError) else configs,
+            target.configs.get(remote, {}),
+        )

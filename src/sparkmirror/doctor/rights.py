@@ -1,0 +1,246 @@
+"""What the mirror must be allowed to do on both clusters, tried without any effect."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+
+from sparkmirror.control.internal import offset_storage_topic, plan_internal_topics
+from sparkmirror.control.positions import check_group_is_free
+from sparkmirror.doctor.facts import SourceFacts, TargetFacts
+from sparkmirror.doctor.finding import Finding, Level, failed, gathered, listed, ok
+from sparkmirror.errors import Denied, MirrorError
+from sparkmirror.java_regex import compile_list
+from sparkmirror.model import FlowSettings, MirrorMode
+from sparkmirror.policy import FlowTopics
+from sparkmirror.wire.inspect import Inspector
+from sparkmirror.wire.signals import control_topic
+
+__all__ = [
+    "check_create",
+    "check_group",
+    "check_internal",
+    "check_java",
+    "check_read",
+    "check_topics",
+    "check_write",
+]
+
+_LITERAL = re.compile(r"[\w.-]+")
+_GRANT = "Grant the mirror's principal on {alias} {acl} (kafka-acls.sh --add)."
+
+
+def _grant(alias: str, acl: str) -> str:
+    return _GRANT.format(alias=alias, acl=acl)
+
+
+# -- source ----------------------------------------------------------------------------------------
+
+
+def check_topics(source: Inspector, flow: FlowSettings, facts: SourceFacts) -> list[Finding]:
+    """Whether each entry of the topic list is the name of something that can be seen."""
+    tried = "list the topics and compare them with the list in the file"
+    alias = flow.source.alias
+    findings = []
+    for pattern in _alternatives(flow.topics.include):
+        regex = compile_list((pattern,))
+        if regex is not None and any(regex.fullmatch(name) for name in facts.topics):
+            continue
+        subject = f"cluster {alias}, topics {pattern}"
+        if not _LITERAL.fullmatch(pattern):
+            do = f"Check the list, and that the principal has Describe on its topics on {alias}."
+            found = "no topic that can be seen has such a name"
+            findings.append(Finding("topics", Level.WARN, subject, tried, found, do))
+            continue
+        error = source.literal_errors([pattern]).get(pattern)
+        if isinstance(error, Denied):
+            do = _grant(alias, f"Describe on Topic {pattern}")
+            found = error.what.rstrip(".")
+            findings.append(Finding("topics", Level.FAIL, subject, tried, found, do))
+        elif error is not None:
+            do = "Check the spelling; the mirror takes it up when it is created."
+            findings.append(
+                Finding("topics", Level.WARN, subject, tried, "there is no such topic", do)
+            )
+        else:
+            do = "Check the exclude list and the replication policy."
+            found = "the topic exists, but the flow leaves it out"
+            findings.append(Finding("topics", Level.WARN, subject, tried, found, do))
+    count = len(facts.topics)
+    partitions = sum(view.partitions for view in facts.topics.values())
+    if count:
+        found = f"{count} topics with {partitions} partitions: {listed(sorted(facts.topics))}"
+        findings.append(ok("topics", f"cluster {alias}", tried, found))
+    return findings + _leaders(flow, facts)
+
+
+def _alternatives(include: Iterable[str]) -> list[str]:
+    """The lists' entries; a plain ``a|b`` counts as two."""
+    found: list[str] = []
+    for entry in include:
+        found += entry.split("|") if re.fullmatch(r"[\w.|*-]+", entry) else [entry]
+    return [entry for entry in found if entry]
+
+
+def _leaders(flow: FlowSettings, facts: SourceFacts) -> list[Finding]:
+    tried = "look for partitions without a leader"
+    lost = [f"{name}-{number}" for name, view in facts.topics.items() for number in view.leaderless]
+    subject = f"cluster {flow.source.alias}"
+    if lost:
+        do = "Bring the brokers back that hold them; they are mirrored from then on."
+        found = f"no leader: {listed(lost)}"
+        return [Finding("leaders", Level.WARN, subject, tried, found, do)]
+    return [ok("leaders", subject, tried, "every partition has one")] if facts.topics else []
+
+
+def check_read(source: Inspector, flow: FlowSettings, facts: SourceFacts) -> list[Finding]:
+    """Read on the topics, and DescribeConfigs for those whose remote topic is to be made."""
+    alias = flow.source.alias
+    findings = _refused(
+        source.readable(facts.topics) if facts.topics else {},
+        "read",
+        "fetch from a partition that no topic has",
+        alias,
+        "Read",
+    )
+    tried = "describe the configs of the topics"
+    errors = [
+        Finding(
+            "describe-configs",
+            Level.FAIL,
+            f"cluster {alias}, topic {name}",
+            tried,
+            configs.what.rstrip("."),
+            _grant(alias, "DescribeConfigs on the topics"),
+        )
+        for name, configs in facts.configs.items()
+        if isinstance(configs, MirrorError)
+    ]
+    if errors:
+        return findings + gathered(errors)
+    found = f"{len(facts.configs)} topics"
+    return [*findings, ok("describe-configs", f"cluster {alias}", tried, found)]
+
+
+def _refused(
+    allowed: Mapping[str, bool], check: str, tried: str, alias: str, right: str
+) -> list[Finding]:
+    denied = sorted(name for name, may in allowed.items() if not may)
+    if denied:
+        subject = f"cluster {alias}, topic {listed(denied)}"
+        found = f"refused: the principal lacks {right} on {len(denied)} of {len(allowed)} topics"
+        do = _grant(alias, f"{right} on Topic {listed(denied)}")
+        return [Finding(check, Level.FAIL, subject, tried, found, do)]
+    if not allowed:
+        return []
+    return [ok(check, f"cluster {alias}", tried, f"{len(allowed)} topics allow it")]
+
+
+def check_java(source: Inspector, flow: FlowSettings, _facts: SourceFacts) -> list[Finding]:
+    """Whether a Java MirrorMaker 1 still runs in the group."""
+    if flow.mode is not MirrorMode.MM1:
+        return []
+    subject = f"cluster {flow.source.alias}, group {flow.group_id}"
+    tried = "look for active members of the group"
+    try:
+        if source.has_groups():
+            check_group_is_free(source, flow)
+    except MirrorError as error:
+        return [failed("java", subject, tried, error)]
+    return [ok("java", subject, tried, "it has none")]
+
+
+# -- where positions are kept ----------------------------------------------------------------------
+
+
+def check_group(keeper: Inspector, flow: FlowSettings) -> list[Finding]:
+    """Read on the group whose committed offsets are the positions."""
+    group = flow.position_group
+    subject = f"cluster {keeper.alias}, group {group}"
+    tried = "ask what this principal may do with the group"
+    if not keeper.has_groups():
+        what = "the cluster has had no consumer group yet: a question would make its offsets topic"
+        do = f"Make sure of Read on Group {group}."
+        return [Finding("group", Level.SKIP, subject, tried, what, do)]
+    rights = keeper.group_rights(group)
+    if rights is None:
+        what = "the broker does not tell permissions (it is older than 2.3)"
+        do = f"Make sure of Read on Group {group}."
+        return [Finding("group", Level.SKIP, subject, tried, what, do)]
+    missing = sorted({"Read", "Describe"} - rights)
+    if missing:
+        found = f"the principal lacks {' and '.join(missing)}"
+        do = _grant(keeper.alias, f"Read on Group {group}")
+        return [Finding("group", Level.FAIL, subject, tried, found, do)]
+    return [ok("group", subject, tried, "positions may be committed")]
+
+
+# -- target ----------------------------------------------------------------------------------------
+
+
+def check_create(target: Inspector, flow: FlowSettings, facts: TargetFacts) -> list[Finding]:
+    """Creating the missing remote topics, growing and configuring those that are there."""
+    alias = target.alias
+    tried = "create the missing remote topics with validate_only"
+    errors = [
+        failed("create", f"cluster {alias}, topic {name}", tried, one.error)
+        for name, one in facts.tried.items()
+        if one.error is not None
+    ]
+    findings = gathered(errors)
+    if not errors:
+        found = f"{len(facts.tried)} would be made, {len(facts.topics)} are there"
+        findings = [ok("create", f"cluster {alias}", tried, found)]
+    tried = "ask what this principal may do with the remote topics that are there"
+    rights = target.topic_rights(sorted(facts.topics))
+    known = {name: held for name, held in rights.items() if held is not None}
+    for right, why in (("AlterConfigs", "settings of the source cannot be kept in step"),
+                       ("Alter", "the topic cannot grow with the source")):  # fmt: skip
+        lacking = sorted(name for name, held in known.items() if right not in held)
+        check = "alter-configs" if right == "AlterConfigs" else "alter"
+        if lacking:
+            subject = f"cluster {alias}, topic {listed(lacking)}"
+            do = _grant(alias, f"{right} on Topic {listed(lacking)}")
+            found = f"the principal lacks {right}: {why}"
+            findings.append(Finding(check, Level.WARN, subject, tried, found, do))
+        elif known:
+            findings.append(ok(check, f"cluster {alias}", tried, f"{len(known)} topics allow it"))
+    return findings
+
+
+def check_write(target: Inspector, flow: FlowSettings, source: SourceFacts) -> list[Finding]:
+    """Write on all remote topics."""
+    wanted = FlowTopics(flow)
+    names = [wanted.remote(name) for name in source.topics]
+    tried = "produce to a partition that no topic has"
+    allowed = target.writable(names) if names else {}
+    return _refused(allowed, "write", tried, target.alias, "Write")
+
+
+def check_internal(target: Inspector, flow: FlowSettings) -> list[Finding]:
+    """The mirror's own topics on the target: create, write, read."""
+    names = [control_topic(flow)]
+    if flow.mode is MirrorMode.MM2:
+        names.append(offset_storage_topic(flow))
+    check, alias = "internal-topics", target.alias
+    tried = "create (validate_only), write and read the mirror's own topics"
+    present = target.topics(names)
+    try:
+        missing = plan_internal_topics(flow, present, len(target.describe().brokers))
+    except MirrorError as error:
+        return [failed(check, error.where, tried, error)]
+    outcomes = target.try_create(missing)
+    findings = [
+        failed(check, f"cluster {alias}, topic {name}", tried, one.error)
+        for name, one in outcomes.items()
+        if one.error is not None
+    ]
+    findings += _lacking(check, tried, alias, target.writable(names), "Write")
+    findings += _lacking(check, tried, alias, target.readable(names), "Read")
+    return gathered(findings) or [ok(check, f"cluster {alias}", tried, ", ".join(names))]
+
+
+def _lacking(
+    check: str, tried: str, alias: str, allowed: Mapping[str, bool], right: str
+) -> list[Finding]:
+    return [one for one in _refused(allowed, check, tried, alias, right) if one.level is Level.FAIL]

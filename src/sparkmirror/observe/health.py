@@ -1,0 +1,52 @@
+"""Whether a run is alive and ready: a pure judgement of what is known about it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+
+__all__ = ["REPORT_AGE_S_MAX", "FlowHealth", "Health", "judge"]
+
+SILENT_S_MAX = 60.0
+REPORT_AGE_S_MAX = 30.0
+"""Slots report every 10 s at least: after this long nobody mirrors any more."""
+
+
+@dataclass(frozen=True, slots=True)
+class FlowHealth:
+    """One flow. ``report_age_s``: how long ago a slot reported, None when none did yet."""
+
+    flow: str
+    state: str
+    partitions: int
+    halted: int
+    report_age_s: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Health:
+    """``live``: the process works. ``ready``: its flows mirror. ``details``: why, for people."""
+
+    live: bool
+    ready: bool
+    details: Mapping[str, object] = field(default_factory=dict)
+
+
+def judge(flows: Sequence[FlowHealth], *, phase: str, silent_s: float, run_s: float) -> Health:
+    """Live while the run loop comes round; ready while every flow reports, or has nothing to do.
+
+    Halted partitions do not make a run unready: the others go on, and a restart mends nothing.
+    """
+    ready = phase == "running" and all(map(_mirrors, flows))
+    rows = [{**asdict(flow), "ready": _mirrors(flow)} for flow in flows]
+    return Health(
+        live=silent_s <= SILENT_S_MAX,
+        ready=ready,
+        details={"phase": phase, "run_s": round(run_s, 1), "flows": rows},
+    )
+
+
+def _mirrors(flow: FlowHealth) -> bool:
+    if not flow.partitions:
+        return True
+    return flow.report_age_s is not None and flow.report_age_s <= REPORT_AGE_S_MAX

@@ -1,0 +1,234 @@
+"""What an Ambari server knows of a Kafka cluster: where its brokers and ZooKeeper servers are.
+
+Three questions of its REST API, all of them reads::
+
+    GET /api/v1/clusters/NAME/services/KAFKA/components/KAFKA_BROKER
+    GET /api/v1/clusters/NAME/services/ZOOKEEPER/components/ZOOKEEPER_SERVER
+    GET /api/v1/clusters/NAME/configurations/service_config_versions?service_name=KAFKA&…
+
+The last one tells ports, listeners and a chroot; who may not read it gets Kafka's usual ports.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+import ssl
+import urllib.error
+import urllib.parse
+import urllib.request
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from sparkmirror.errors import ClusterError, ConfigError, Denied, MirrorError, Unreachable
+
+__all__ = ["AmbariLogin", "Found", "find_cluster", "parse_hosts"]
+
+_TIMEOUT_S = 15.0
+_ANSWER_BYTES_MAX = 16 * 1024 * 1024
+_HOST = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?")
+_LISTENER = re.compile(r"([A-Za-z_0-9]+)://([^:/,\s]*|\[[^\]]*\]):(\d+)")
+BROKER_PORT, ZOOKEEPER_PORT = 9092, 2181
+
+
+@dataclass(frozen=True, slots=True)
+class AmbariLogin:
+    """Where Ambari is and who asks. ``url``: its beginning, without ``/api``."""
+
+    url: str
+    user: str
+    password: str = ""
+    ca_file: Path | None = None
+
+    def __repr__(self) -> str:
+        return f"AmbariLogin({self.url!r}, {self.user!r})"
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """Addresses as ``host:port``. ``listeners``: as in the brokers' settings, empty: not told.
+
+    ``stopped``: hosts whose broker is not started, as far as Ambari says so.
+    """
+
+    brokers: tuple[str, ...]
+    zookeeper: tuple[str, ...]
+    chroot: str = ""
+    listeners: str = ""
+    stopped: tuple[str, ...] = ()
+
+    @property
+    def zookeeper_connect(self) -> str:
+        """``host:port,host:port/chroot``; empty for a cluster without ZooKeeper."""
+        return ",".join(self.zookeeper) + self.chroot if self.zookeeper else ""
+
+
+def find_cluster(
+    login: AmbariLogin,
+    cluster: str,
+    *,
+    broker_port: int | None = None,
+    zookeeper_port: int | None = None,
+) -> Found:
+    """Ask Ambari about ``cluster``. Ports None: those of its configuration, else Kafka's usual.
+
+    Raises `MirrorError`: the address or the login is wrong, there is no such cluster or service.
+    """
+    server = _Server(login)
+    base = f"/api/v1/clusters/{urllib.parse.quote(cluster, safe='')}"
+    fields = "?fields=host_components/HostRoles/state"
+    where = f"Ambari {login.url}, cluster {cluster}"
+    answer = server.get(f"{base}/services/KAFKA/components/KAFKA_BROKER{fields}", where)
+    hosts = parse_hosts(answer, where)
+    try:
+        keepers = parse_hosts(
+            server.get(f"{base}/services/ZOOKEEPER/components/ZOOKEEPER_SERVER{fields}", where),
+            where,
+        )
+    except ClusterError as error:
+        if isinstance(error, Denied | Unreachable):
+            raise
+        keepers = {}  # a cluster of its own without ZooKeeper (KRaft)
+    settings = _broker_settings(server, base, where)
+    listeners = settings.get("listeners", "")
+    port = broker_port or _listener_port(listeners) or BROKER_PORT
+    known, _, chroot = settings.get("zookeeper.connect", "").partition("/")
+    keeper_port = zookeeper_port or _first_port(known) or ZOOKEEPER_PORT
+    return Found(
+        tuple(f"{host}:{port}" for host in hosts),
+        tuple(f"{host}:{keeper_port}" for host in keepers),
+        f"/{chroot}" if chroot and keepers else "",
+        listeners,
+        tuple(host for host, state in hosts.items() if state not in ("", "STARTED")),
+    )
+
+
+def parse_hosts(answer: Any, where: str) -> dict[str, str]:
+    """Host names, sorted, and the states of their components (empty: not told). Pure.
+
+    Raises `ClusterError` for an answer of another shape and for one without hosts.
+    """
+    try:
+        roles = [component["HostRoles"] for component in answer["host_components"]]
+        hosts = {str(role["host_name"]): str(role.get("state") or "") for role in roles}
+    except (KeyError, TypeError, AttributeError) as error:
+        raise ClusterError(
+            "the answer has no host_components with HostRoles/host_name.",
+            where=where,
+            do="Check that --url is Ambari's address.",
+        ) from error
+    wrong = [host for host in hosts if not _HOST.fullmatch(host)]
+    if wrong or not hosts:
+        what = f"{wrong[0]!r} is no host name" if wrong else "the component is on no host"
+        raise ClusterError(f"{what}.", where=where, do="Check the cluster in Ambari.")
+    return dict(sorted(hosts.items()))
+
+
+def _broker_settings(server: _Server, base: str, where: str) -> Mapping[str, str]:
+    """The current ``kafka-broker`` settings; none when this user may not read them."""
+    query = "?service_name=KAFKA&is_current=true"
+    try:
+        answer = server.get(f"{base}/configurations/service_config_versions{query}", where)
+        for item in answer["items"]:
+            for configuration in item["configurations"]:
+                if configuration["type"] == "kafka-broker":
+                    return {str(k): str(v) for k, v in configuration["properties"].items()}
+    except (MirrorError, KeyError, TypeError, AttributeError):
+        return {}
+    return {}
+
+
+def _listener_port(listeners: str) -> int | None:
+    """The port of the first listener."""
+    match = _LISTENER.search(listeners)
+    return int(match[3]) if match else None
+
+
+def _first_port(servers: str) -> int | None:
+    _, _, port = servers.split(",", maxsplit=1)[0].strip().rpartition(":")
+    return int(port) if port.isdigit() else None
+
+
+class _SameHost(urllib.request.HTTPRedirectHandler):
+    """Follows no redirect to another server: the password would go along."""
+
+    def redirect_request(
+        self, req: Any, fp: Any, code: int, msg: str, headers: Any, newurl: str
+    ) -> Any:
+        old, new = urllib.parse.urlsplit(req.full_url), urllib.parse.urlsplit(newurl)
+        if (old.scheme, old.netloc) != (new.scheme, new.netloc):
+            raise urllib.error.HTTPError(newurl, code, "redirect elsewhere", headers, fp)
+        return super().redirect_request(req, fp, code, msg, headers, newurl)
+
+
+class _Server:
+    def __init__(self, login: AmbariLogin) -> None:
+        parts = urllib.parse.urlsplit(login.url)
+        if parts.scheme not in ("http", "https") or not parts.hostname or parts.username:
+            raise ConfigError(
+                "the URL of Ambari is not http(s)://host[:port].",
+                where="--url",
+                do="Write it like this: --url https://ambari.example.com (the user is --user).",
+            )
+        self._base = login.url.rstrip("/")
+        credentials = base64.b64encode(f"{login.user}:{login.password}".encode()).decode()
+        self._headers = {"Authorization": f"Basic {credentials}", "X-Requested-By": "sparkmirror"}
+        try:
+            context = ssl.create_default_context(
+                cafile=None if login.ca_file is None else str(login.ca_file)
+            )
+        except OSError as error:
+            raise ConfigError(
+                f"{login.ca_file} cannot be used ({error.strerror or error}).",
+                where="--ca-file",
+                do="Name a file with certificates in PEM format.",
+            ) from error
+        self._opener = urllib.request.build_opener(
+            _SameHost, urllib.request.HTTPSHandler(context=context)
+        )
+
+    def get(self, path: str, where: str) -> Any:
+        request = urllib.request.Request(f"{self._base}{path}", headers=self._headers)  # noqa: S310
+        try:
+            with self._opener.open(request, timeout=_TIMEOUT_S) as response:
+                return json.loads(response.read(_ANSWER_BYTES_MAX))
+        except urllib.error.HTTPError as error:
+            raise _http_error(error, where) from error
+        except (urllib.error.URLError, OSError) as error:
+            reason = getattr(error, "reason", None) or error
+            raise Unreachable(
+                f"no answer ({getattr(reason, 'strerror', None) or reason}).",
+                where=where,
+                do="Check --url, the network, and --ca-file if the certificate is not trusted.",
+            ) from error
+        except ValueError as error:
+            raise ClusterError(
+                "the answer is not JSON.", where=where, do="Check that --url is Ambari's address."
+            ) from error
+
+
+def _http_error(error: urllib.error.HTTPError, where: str) -> ClusterError:
+    if error.code in (401, 403):
+        return Denied(
+            f"Ambari refuses the login (HTTP {error.code}).",
+            where=where,
+            do="Check user and password, and that the user may view this cluster.",
+        )
+    if error.code == 404:
+        return ClusterError(
+            "there is no such cluster, or it lacks the service (HTTP 404).",
+            where=where,
+            do="Check --cluster: it is the name that Ambari shows, in upper and lower case.",
+        )
+    if 300 <= error.code < 400:
+        return ClusterError(
+            f"it redirects to {urllib.parse.urlsplit(error.url).netloc}.",
+            where=where,
+            do="Give that address with --url: the password is not sent on by itself.",
+        )
+    return ClusterError(
+        f"the server answers HTTP {error.code}.", where=where, do="See Ambari's log."
+    )

@@ -1,0 +1,78 @@
+"""What the driver tells of itself in the control topic, for whoever looks from another machine."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from sparkmirror.model import Halt, TopicPartition
+from sparkmirror.wire.packing import pack, text, unpack
+
+__all__ = ["DriverReport", "decode_driver_report", "encode_driver_report"]
+
+_KEY = re.compile(r"(.+)/driver")
+_MALFORMED = (KeyError, TypeError, ValueError, AttributeError, IndexError, OverflowError)
+
+
+@dataclass(frozen=True, slots=True)
+class DriverReport:
+    """One driver about one flow.
+
+    ``ended``: the run is over, this is its last report. ``partitions``: how many are assigned;
+    ``halts``: those that are given to no slot, and why.
+    """
+
+    flow: str
+    run_id: str
+    host: str
+    version: str
+    started_ms: int
+    time_ms: int
+    ended: bool = False
+    partitions: int = 0
+    halts: Mapping[TopicPartition, Halt] = field(default_factory=dict)
+
+
+def encode_driver_report(report: DriverReport) -> tuple[bytes, bytes]:
+    """Key and value of ``report``."""
+    halts = [
+        [tp.topic, tp.partition, halt.code, halt.reason, halt.retriable]
+        for tp, halt in sorted(report.halts.items())
+    ]
+    document = {
+        "run_id": report.run_id,
+        "host": report.host,
+        "version": report.version,
+        "started_ms": report.started_ms,
+        "time_ms": report.time_ms,
+        "ended": report.ended,
+        "partitions": report.partitions,
+        "halts": halts,
+    }
+    return f"{report.flow}/driver".encode(), pack(document)
+
+
+def decode_driver_report(key: bytes | None, value: bytes | None) -> DriverReport | None:
+    """The report in a record, None when it holds none."""
+    match = _KEY.fullmatch(text(key))
+    document = unpack(value)
+    if match is None or document is None:
+        return None
+    try:
+        return DriverReport(
+            flow=match[1],
+            run_id=str(document["run_id"]),
+            host=str(document["host"]),
+            version=str(document["version"]),
+            started_ms=int(document["started_ms"]),
+            time_ms=int(document["time_ms"]),
+            ended=bool(document["ended"]),
+            partitions=int(document["partitions"]),
+            halts={
+                TopicPartition(str(topic), int(number)): Halt(str(code), str(why), bool(again))
+                for topic, number, code, why, again in document["halts"]
+            },
+        )
+    except _MALFORMED:
+        return None

@@ -1,0 +1,43 @@
+"""JSON documents as keys and values of the control topic: packed, and safe to unpack."""
+
+from __future__ import annotations
+
+import json
+import zlib
+from collections.abc import Mapping
+from typing import Any
+
+__all__ = ["pack", "text", "unpack"]
+
+_COMPRESS_FROM_BYTES = 16 * 1024
+_INFLATED_BYTES_MAX = 64 * 1024 * 1024
+
+
+def text(key: bytes | None) -> str:
+    """``key`` as text, empty for None and for bytes that are no UTF-8."""
+    try:
+        return (key or b"").decode()
+    except UnicodeDecodeError:
+        return ""
+
+
+def pack(document: Mapping[str, object]) -> bytes:
+    """``document`` as JSON, zlib-compressed when it is long."""
+    value = json.dumps(document, separators=(",", ":")).encode()
+    return zlib.compress(value, 1) if len(value) >= _COMPRESS_FROM_BYTES else value
+
+
+def unpack(value: bytes | None) -> dict[str, Any] | None:
+    """The JSON object in ``value``, None for anything else, however it is broken."""
+    if not value:
+        return None
+    try:
+        if value[:1] == b"\x78":  # zlib's first byte; JSON objects begin with a brace
+            inflater = zlib.decompressobj()
+            value = inflater.decompress(value, _INFLATED_BYTES_MAX)
+            if not inflater.eof:
+                return None
+        document = json.loads(value)
+    except (ValueError, zlib.error, RecursionError):
+        return None
+    return document if isinstance(document, dict) else None

@@ -1,0 +1,404 @@
+"""A mirror that is killed again and again, and somebody who counts what arrives.
+
+`Numbered` writes numbered records to the source, `Counter` reads the target as any read_committed
+consumer would (librdkafka, not our own client) and knows each partition's next number, so it sees
+a loss, a repeat and a change of order at once. `Mirror` is the real command, started again
+whenever it has ended.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import signal
+import struct
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Self
+
+import psutil
+from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
+
+from sparkmirror.demo.clusters import KafkaCluster
+
+__all__ = ["FAULTS", "Counter", "Fault", "Mirror", "Numbered", "write_config"]
+
+_NUMBER = struct.Struct(">q")
+_PADDING = b"x" * 92
+
+
+class Numbered:
+    """Writes ``per_s`` numbered records a second, dealt to the partitions in turn.
+
+    Without end, until `finish` says how many there shall be at least.
+    """
+
+    def __init__(self, cluster: KafkaCluster, topic: str, partitions: int, *, per_s: float) -> None:
+        self.sent = [0] * partitions
+        self.failures: list[str] = []
+        self._topic = topic
+        self._records, self._per_s = float("inf"), per_s
+        self._stopping = threading.Event()
+        self._producer = Producer(
+            {
+                "bootstrap.servers": cluster.bootstrap_servers,
+                "enable.idempotence": True,
+                "linger.ms": 20,
+                "queue.buffering.max.messages": 1_000_000,
+                "log_level": 0,
+            }
+        )
+        self._thread = threading.Thread(target=self._run, daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stopping.set()
+        self._thread.join()
+
+    @property
+    def count(self) -> int:
+        """Records written so far."""
+        return sum(self.sent)
+
+    def finish(self, records: int = 0) -> int:
+        """Write what is missing to ``records`` as fast as it goes; how many there are in all."""
+        self._records, self._per_s = records, float("inf")
+        self._thread.join()
+        assert not self.failures, self.failures
+        return self.count
+
+    def _run(self) -> None:
+        began = time.monotonic()
+        partitions = len(self.sent)
+        while self.count < self._records and not self._stopping.is_set():
+            due = min(self._records, (time.monotonic() - began) * self._per_s + 1)
+            for _ in range(min(5_000, int(due - self.count)) if due > self.count else 0):
+                partition = self.count % partitions
+                number = self.sent[partition]
+                try:
+                    self._producer.produce(
+                        self._topic,
+                        value=_NUMBER.pack(number) + _PADDING,
+                        partition=partition,
+                        on_delivery=self._delivered,
+                    )
+                except BufferError:
+                    self._producer.poll(0.1)
+                    continue
+                self.sent[partition] = number + 1
+            self._producer.poll(0.005)
+        self._producer.flush(120)
+
+    def _delivered(self, error: KafkaError | None, _message: object) -> None:
+        if error is not None:
+            self.failures.append(str(error))
+
+
+class Counter:
+    """Reads a topic from its beginning, read_committed, and compares with the numbers due.
+
+    ``received`` records per partition; ``duplicated``: numbers that were there before; ``lost``:
+    numbers that were passed over; ``arrived_at``: when the newest record came.
+    """
+
+    def __init__(self, cluster: KafkaCluster, topic: str, partitions: int) -> None:
+        self.expected = [0] * partitions
+        self.received = 0
+        self.duplicated = 0
+        self.lost = 0
+        self.arrived_at = [time.monotonic()] * partitions
+        self.first_wrong = ""
+        self._stopping = threading.Event()
+        self._topic = topic
+        self._consumer = Consumer(
+            {
+                "bootstrap.servers": cluster.bootstrap_servers,
+                "group.id": f"count-{random.getrandbits(64):x}",
+                "enable.auto.commit": False,
+                "isolation.level": "read_committed",
+                "auto.offset.reset": "earliest",
+                "fetch.wait.max.ms": 50,
+                "log_level": 0,
+            }
+        )
+        self._consumer.assign([TopicPartition(topic, n, 0) for n in range(partitions)])
+        self._thread = threading.Thread(target=self._run, daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stopping.set()
+        self._thread.join()
+        self._consumer.close()
+
+    def _run(self) -> None:
+        while not self._stopping.is_set():
+            for message in self._consumer.consume(5_000, timeout=0.1):
+                if message.error() is None:
+                    self._count(message)
+
+    def _count(self, message: Any) -> None:
+        partition = message.partition()
+        (number,) = _NUMBER.unpack_from(message.value())
+        due = self.expected[partition]
+        self.received += 1
+        self.arrived_at[partition] = time.monotonic()
+        if number != due and not self.first_wrong:
+            self.first_wrong = (
+                f"{self._topic}-{partition} at offset {message.offset()}: {number} where {due} "
+                "was due"
+            )
+        if number < due:
+            self.duplicated += 1
+        else:
+            self.lost += number - due
+            self.expected[partition] = number + 1
+
+    def wait_for(self, records: int, timeout_s: float) -> bool:
+        """Wait until so many distinct records are there; whether they are."""
+        deadline = time.monotonic() + timeout_s
+        while sum(self.expected) < records:
+            if time.monotonic() > deadline:
+                return False
+            time.sleep(0.1)
+        return True
+
+    def recovery_s(self, since: float, timeout_s: float) -> float:
+        """Seconds from ``since`` until every partition has moved on (records must be coming)."""
+        deadline = time.monotonic() + timeout_s
+        before = list(self.expected)
+        moved: dict[int, float] = {}
+        while len(moved) < len(before):
+            now = time.monotonic()
+            if now > deadline:
+                return float("inf")
+            for partition, number in enumerate(self.expected):
+                # What was under way when the fault came is no sign of life.
+                if partition not in moved and number > before[partition] and now - since > 0.5:
+                    moved[partition] = self.arrived_at[partition]
+            if now - since <= 0.5:
+                before = list(self.expected)
+            time.sleep(0.02)
+        return max(moved.values()) - since
+
+
+class Mirror:
+    """``sparkmirror run FILE`` as a process, kept running: ``starts`` counts how often."""
+
+    def __init__(self, directory: Path, config: Path, *arguments: str) -> None:
+        self.starts = 0
+        self.exits: list[tuple[int, str]] = []
+        self._directory = directory
+        self._arguments = ["run", str(config), *arguments]
+        self._stopping = False
+        self.process = self.start()
+
+    def start(self) -> subprocess.Popen[bytes]:
+        """Start one more process; the newest is ``process``."""
+        self.starts += 1
+        number = self.starts
+        work = self._directory / f"work-{number}"
+        command = Path(sys.executable).parent / "sparkmirror"
+        output = self._directory / f"output-{number}.txt"
+        with output.open("wb") as stream:
+            self.process = subprocess.Popen(
+                [str(command), *self._arguments, "--work-dir", str(work)],
+                stdout=stream,
+                stderr=subprocess.STDOUT,
+                stdin=subprocess.DEVNULL,
+            )
+        return self.process
+
+    def keep_running(self) -> None:
+        """Start it again if it has ended; how it ended is kept in ``exits``."""
+        code = self.process.poll()
+        if code is not None:
+            self.exits.append((code, self.output()))
+            self.start()
+
+    def output(self) -> str:
+        """What the newest process has printed."""
+        return (self._directory / f"output-{self.starts}.txt").read_text(errors="replace")
+
+    def driver(self) -> psutil.Process:
+        """The driver."""
+        return psutil.Process(self.process.pid)
+
+    def workers(self) -> list[psutil.Process]:
+        """Spark's Python workers that talk to Kafka: sources, sinks and the planner."""
+        found = []
+        for process in self.driver().children(recursive=True):
+            with contextlib.suppress(psutil.Error):
+                line = process.cmdline()
+                if any("sparkmirror.data.daemon" in part for part in line) and (
+                    process.net_connections("tcp")
+                ):
+                    found.append(process)
+        return found
+
+    def sinks(self, cluster: KafkaCluster, source: KafkaCluster) -> list[psutil.Process]:
+        """The workers that are connected to ``cluster`` only."""
+        there = {int(one.rpartition(":")[2]) for one in cluster.bootstrap_servers.split(",")}
+        elsewhere = {int(one.rpartition(":")[2]) for one in source.bootstrap_servers.split(",")}
+        found = []
+        for process in self.workers():
+            with contextlib.suppress(psutil.Error):
+                ports = {c.raddr.port for c in process.net_connections("tcp") if c.raddr}
+                if ports & there and not ports & elsewhere:
+                    found.append(process)
+        return found
+
+    def jvm(self) -> psutil.Process:
+        """Spark's JVM."""
+        return next(
+            p for p in self.driver().children(recursive=True) if p.name().startswith("java")
+        )
+
+    def drain(self, timeout_s: float = 60.0) -> int:
+        """SIGTERM; the exit code."""
+        self.process.send_signal(signal.SIGTERM)
+        return self.process.wait(timeout_s)
+
+    def kill(self, process: subprocess.Popen[bytes] | None = None) -> None:
+        """SIGKILL to a driver and all its children."""
+        chosen = process or self.process
+        with contextlib.suppress(psutil.Error):
+            for child in psutil.Process(chosen.pid).children(recursive=True):
+                with contextlib.suppress(psutil.Error):
+                    child.kill()
+        if chosen.poll() is None:
+            chosen.kill()
+            chosen.wait(20)
+
+
+# -- faults ------------------------------------------------------------------------------------
+
+
+@dataclass
+class Scene:
+    """What a fault may hit."""
+
+    mirror: Mirror
+    source: KafkaCluster
+    target: KafkaCluster
+    random: random.Random
+    after: list[Callable[[], None]] = field(default_factory=list)
+
+
+Fault = Callable[[Scene], None]
+
+
+def _kill(process: psutil.Process) -> None:
+    process.send_signal(signal.SIGKILL)
+
+
+def kill_sink(scene: Scene) -> None:
+    """kill -9 of a sink's Python worker."""
+    _kill(scene.random.choice(scene.mirror.sinks(scene.target, scene.source)))
+
+
+def kill_worker(scene: Scene) -> None:
+    """kill -9 of any Python worker: source, sink or planner."""
+    _kill(scene.random.choice(scene.mirror.workers()))
+
+
+def kill_jvm(scene: Scene) -> None:
+    """kill -9 of Spark's JVM."""
+    _kill(scene.mirror.jvm())
+
+
+def kill_driver(scene: Scene) -> None:
+    """kill -9 of the driver; its workers live on until they notice."""
+    scene.mirror.process.kill()
+    scene.mirror.process.wait(20)
+
+
+def freeze_sink(scene: Scene) -> None:
+    """A sink stands still for seconds, in whatever it was doing."""
+    process = scene.random.choice(scene.mirror.sinks(scene.target, scene.source))
+    process.suspend()
+    time.sleep(scene.random.uniform(1.0, 4.0))
+    with contextlib.suppress(psutil.Error):
+        process.resume()
+
+
+def two_drivers(scene: Scene) -> None:
+    """A second driver is started beside the first: one of them ends and says why."""
+    first = scene.mirror.process
+    scene.mirror.start()
+    scene.after.append(lambda: scene.mirror.kill(first))
+
+
+def zombie(scene: Scene) -> None:
+    """All of a mirror stands still, another takes over, then the first one wakes up."""
+    first = scene.mirror.process
+    frozen = [scene.mirror.driver(), *scene.mirror.driver().children(recursive=True)]
+    for process in frozen:
+        with contextlib.suppress(psutil.Error):
+            process.suspend()
+    scene.mirror.start()
+
+    def wake() -> None:
+        for process in frozen:
+            with contextlib.suppress(psutil.Error):
+                process.resume()
+
+    scene.after.append(wake)
+    scene.after.append(lambda: scene.mirror.kill(first))
+
+
+def kill_broker(scene: Scene) -> None:
+    """kill -9 of the target's broker, which leads everything and is every coordinator."""
+    scene.target.kill()
+    scene.target.restart()
+
+
+FAULTS: dict[str, tuple[Fault, int]] = {
+    "sink worker killed": (kill_sink, 8),
+    "any worker killed": (kill_worker, 8),
+    "JVM killed": (kill_jvm, 2),
+    "driver killed": (kill_driver, 2),
+    "sink frozen": (freeze_sink, 3),
+    "two drivers": (two_drivers, 1),
+    "zombie mirror": (zombie, 1),
+    "target broker killed": (kill_broker, 2),
+}
+"""What can happen, and how often beside the others."""
+
+
+def draw(chooser: random.Random) -> Iterator[str]:
+    """Names of faults without end, by their weights."""
+    names = list(FAULTS)
+    weights = [FAULTS[name][1] for name in names]
+    while True:
+        yield chooser.choices(names, weights)[0]
+
+
+def write_config(
+    path: Path, source: KafkaCluster, target: KafkaCluster, topic: str, **settings: str
+) -> Path:
+    """A MirrorMaker 2 file for A->B."""
+    lines = {
+        "clusters": "A, B",
+        "A.bootstrap.servers": source.bootstrap_servers,
+        "B.bootstrap.servers": target.bootstrap_servers,
+        "A->B.enabled": "true",
+        "A->B.topics": topic,
+        "tasks.max": "2",
+        "replication.factor": "1",
+        "B.offset.storage.replication.factor": "1",
+        "sparkmirror.epoch.seconds": "20",
+        **settings,
+    }
+    path.write_text("".join(f"{key} = {value}\n" for key, value in lines.items()))
+    return path

@@ -1,0 +1,416 @@
+"""What is fuzzed. A target takes a `Random`, makes a case of it and runs it.
+
+It raises nothing for whatever a hostile peer may send: errors that the code documents are caught
+here, everything else is a crash.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import struct
+import zlib
+from collections.abc import Callable
+from random import Random
+from types import SimpleNamespace
+from typing import Any
+
+from kafka.protocol.consumer import (
+    FetchResponse,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    OffsetCommitRequest,
+    OffsetCommitResponse,
+    OffsetFetchRequest,
+    OffsetFetchResponse,
+)
+from kafka.protocol.metadata import (
+    FindCoordinatorRequest,
+    FindCoordinatorResponse,
+    MetadataRequest,
+    MetadataResponse,
+)
+from kafka.protocol.producer import (
+    InitProducerIdRequest,
+    InitProducerIdResponse,
+    ProduceResponse,
+)
+
+from sparkmirror.errors import BatchError
+from sparkmirror.model import (
+    ClusterClient,
+    FetchSettings,
+    Halt,
+    PartitionProgress,
+    SlotProgress,
+    Spread,
+    TopicPartition,
+)
+from sparkmirror.wire import fetch as fetching
+from sparkmirror.wire.batch import split, stamp
+from sparkmirror.wire.codecs import compress, decompress
+from sparkmirror.wire.connect_offsets import decode_source_offset, encode_source_offset
+from sparkmirror.wire.connection import Connection, ConnectionLost
+from sparkmirror.wire.cut import cut_batch
+from sparkmirror.wire.driver_report import (
+    DriverReport,
+    decode_driver_report,
+    encode_driver_report,
+)
+from sparkmirror.wire.mirror_records import (
+    Checkpoint,
+    Heartbeat,
+    decode_checkpoint,
+    decode_heartbeat,
+    decode_offset_sync,
+    encode_checkpoint,
+    encode_heartbeat,
+    encode_offset_sync,
+)
+from sparkmirror.wire.produce_frames import parse_answer
+from sparkmirror.wire.select import AbortedTransaction, SelectRules, select
+from sparkmirror.wire.signals import (
+    AssignmentCollector,
+    AssignmentDocument,
+    Command,
+    CommandKind,
+    SourcePartition,
+    decode_command,
+    decode_progress,
+    encode_assignment,
+    encode_command,
+    encode_progress,
+)
+from tests.fuzz.inputs import batches, bomb, mutated
+
+__all__ = ["TARGETS"]
+
+_CLIENT = ClusterClient("hostile", ("broker:9092",), "fuzz")
+_TP = TopicPartition("topic", 3)
+
+
+# --- Fetch: the frame, and the records in it ----------------------------------------------------
+
+
+class _Routes:
+    client = _CLIENT
+    leaders: dict[TopicPartition, Any] = {}  # noqa: RUF012
+    leaderless: dict[TopicPartition, int] = {}  # noqa: RUF012
+
+    def mark_stale(self) -> None:
+        """Nothing to refresh."""
+
+    def drop(self, connection: object) -> None:
+        """Nothing to close."""
+
+
+def fetch(rng: Random) -> None:
+    """A Fetch answer through the fetcher, as a slot takes it."""
+    version = rng.randrange(fetching.FETCH_LOWEST, fetching.FETCH_HIGHEST + 1)
+    frame = mutated(_fetch_frame(rng, version), rng)
+    fetcher = fetching.Fetcher(_Routes(), FetchSettings())  # type: ignore[arg-type]
+    fetcher.assign(_TP, 7)
+    state = fetcher._states[_TP]
+    state.asked = True
+    peer = SimpleNamespace(socket=object(), receive_frame=lambda _: memoryview(frame))
+    fetcher._requests[1] = fetching._Request(
+        peer, 77, version, {_TP: state}, 0.0, 0.0, {_TP: 7}  # type: ignore[arg-type]
+    )  # fmt: skip
+    logging.disable()
+    for part in fetcher.receive(peer.socket):
+        assert len(part.records) <= len(frame)
+        _choose(bytes(part.records), part.aborted, SelectRules())
+    assert not state.asked
+
+
+def _fetch_frame(rng: Random, version: int) -> bytes:
+    topics = FetchResponse.FetchableTopicResponse
+    rows = topics.PartitionData
+    aborted = [
+        rows.AbortedTransaction(producer_id=5, first_offset=rng.randrange(60))
+        for _ in range(rng.choice((0, 0, 1, 3)))
+    ]
+    partitions = [
+        rows(
+            partition_index=index,
+            error_code=rng.choice((0, 0, 0, 1, 3, 6, 29, 99)),
+            high_watermark=100,
+            last_stable_offset=90,
+            log_start_offset=0,
+            aborted_transactions=aborted,
+            preferred_read_replica=rng.choice((-1, 2)),
+            records=batches(rng),
+        )
+        for index in rng.choice(((3,), (3,), (3, 4), (3, 3), ()))
+    ]
+    answer = FetchResponse(
+        throttle_time_ms=rng.choice((0, 0, 5, 2**31 - 1)),
+        error_code=rng.choice((0, 0, 0, 70)),
+        session_id=0,
+        responses=[topics(topic="topic", partitions=partitions)] * rng.choice((1, 1, 2)),
+    )
+    return struct.pack(">i", 77) + bytes(answer.encode(version=version))
+
+
+def _choose(
+    records: bytes, aborted: list[AbortedTransaction], rules: SelectRules, *, cut: bool = True
+) -> None:
+    """Select as the source does; split, stamp and cut as the sink does."""
+    try:
+        chosen = select(memoryview(records), 0, aborted, rules)
+    except BatchError:
+        return
+    assert chosen.next_offset >= 0
+    for piece in chosen.pieces:
+        view = memoryview(piece)
+        for start, end in split(view):
+            one = view[start:end]
+            stamp(one, producer_id=1, producer_epoch=0, base_sequence=0, transactional=False)
+            if not cut:
+                continue
+            try:
+                cut_batch(one)
+            except (BatchError, IndexError):
+                # The sink cuts only what a target refused as too large: two records at least.
+                continue
+
+
+def records(rng: Random) -> None:
+    """Record batches alone, with rules of all kinds."""
+    rules = SelectRules(
+        check_crcs=rng.random() < 0.7,
+        read_committed=rng.random() < 0.7,
+        join_bytes=rng.choice((300, 256 * 1024)),
+        join_below_bytes=rng.choice((0, 150, 4_096)),
+    )
+    aborted = [AbortedTransaction(5, rng.randrange(60)) for _ in range(rng.choice((0, 1, 3)))]
+    _choose(batches(rng), aborted, rules)
+
+
+def bombs(rng: Random) -> None:
+    """Small batches that unpack to a lot: an answer is taken bit by bit, each bit in bounds."""
+    _choose(bomb(rng), [], SelectRules(), cut=False)
+
+
+def codecs(rng: Random) -> None:
+    """Packed data after damage."""
+    codec = rng.randrange(8)
+    plain = rng.choice(
+        (b"", b"a" * 5_000, rng.randbytes(300), rng.randbytes(70_000) + b"z" * 70_000)
+    )
+    packed = compress(codec, plain) if codec < 5 else plain
+    limit = rng.choice((0, 100, 1 << 20, 1 << 28))
+    try:
+        unpacked = decompress(codec, memoryview(mutated(packed, rng)), limit)
+    except BatchError:
+        return
+    assert codec == 0 or len(unpacked) <= limit
+
+
+# --- Produce and the small answers --------------------------------------------------------------
+
+
+def produce(rng: Random) -> None:
+    """A Produce answer."""
+    version = rng.randrange(3, 9)
+    topics = ProduceResponse.TopicProduceResponse
+    rows = topics.PartitionProduceResponse
+    reasons = [
+        rows.BatchIndexAndErrorMessage(batch_index=index, batch_index_error_message=text)
+        for index, text in ((0, "why"), (1, None))
+    ]
+    partitions = [
+        rows(
+            index=index,
+            error_code=rng.choice((0, 6, 87)),
+            base_offset=5,
+            log_append_time_ms=-1,
+            log_start_offset=0,
+            record_errors=rng.choice(([], reasons)),
+            error_message=rng.choice((None, "käse")),
+        )
+        for index in range(rng.choice((0, 1, 3)))
+    ]
+    answer = ProduceResponse(
+        responses=[topics(name="topic", partition_responses=partitions)] * rng.choice((0, 1, 2)),
+        throttle_time_ms=0,
+    )
+    frame = struct.pack(">i", 77) + bytes(answer.encode(version=version))
+    try:
+        parse_answer(memoryview(mutated(frame, rng)), version)
+    except (struct.error, ValueError):  # what the producer takes for a broken connection
+        return
+
+
+class _Answering(Connection):
+    """A connection whose peer answers with given bytes."""
+
+    def __init__(self, version: int, frame: bytes) -> None:
+        self.client, self.host, self.port = _CLIENT, "broker", 9092
+        self.version, self.frame = version, frame
+        self._login_at = float("inf")
+
+    def api_version(self, api_key: int, lowest: int, highest: int, name: str) -> int:
+        """The version of the case."""
+        return self.version
+
+    def send_message(self, message: Any, version: int) -> int:
+        """Nothing goes out."""
+        message.with_header(correlation_id=77, client_id="fuzz")
+        return 77
+
+    def receive_frame(self, buffer: object = None) -> memoryview:
+        """The hostile answer."""
+        return memoryview(self.frame)
+
+    def close(self) -> None:
+        """Nothing to close."""
+
+
+def answers(rng: Random) -> None:
+    """Small answers, which kafka-python decodes."""
+    request, response, lowest, highest = _ANSWERS[rng.randrange(len(_ANSWERS))](rng)
+    version = rng.randrange(lowest, highest + 1)
+    tags = b"\0" if response.flexible_version_q(version) else b""
+    frame = tags + bytes(response.encode(version=version))
+    connection = _Answering(version, struct.pack(">i", 77) + mutated(frame, rng))
+    try:
+        connection.request(request, lowest=lowest, highest=highest)
+    except ConnectionLost:
+        return
+
+
+def _metadata(rng: Random) -> tuple[Any, Any, int, int]:
+    topics = MetadataResponse.MetadataResponseTopic
+    parts = [
+        topics.MetadataResponsePartition(
+            error_code=0, partition_index=0, leader_id=1, leader_epoch=3, replica_nodes=[1],
+            isr_nodes=[1], offline_replicas=[],
+        )
+    ]  # fmt: skip
+    brokers = [MetadataResponse.MetadataResponseBroker(node_id=1, host="b", port=9092, rack=None)]
+    response = MetadataResponse(
+        throttle_time_ms=0, brokers=brokers, cluster_id="c", controller_id=1,
+        topics=[topics(error_code=0, name="topic", is_internal=False, partitions=parts)],
+    )  # fmt: skip
+    return MetadataRequest(topics=[]), response, 4, 9
+
+
+def _coordinator(rng: Random) -> tuple[Any, Any, int, int]:
+    response = FindCoordinatorResponse(
+        throttle_time_ms=0, error_code=0, error_message="no", node_id=1, host="b", port=9092
+    )
+    return FindCoordinatorRequest(key="g", key_type=0), response, 0, 3
+
+
+def _offsets(rng: Random) -> tuple[Any, Any, int, int]:
+    topics = ListOffsetsResponse.ListOffsetsTopicResponse
+    part = topics.ListOffsetsPartitionResponse(
+        partition_index=0, error_code=0, timestamp=1, offset=5, leader_epoch=1
+    )
+    response = ListOffsetsResponse(
+        throttle_time_ms=0, topics=[topics(name="topic", partitions=[part])]
+    )
+    return ListOffsetsRequest(replica_id=-1, isolation_level=0, topics=[]), response, 1, 5
+
+
+def _committed(rng: Random) -> tuple[Any, Any, int, int]:
+    topics = OffsetFetchResponse.OffsetFetchResponseTopic
+    part = topics.OffsetFetchResponsePartition(
+        partition_index=0, committed_offset=5, committed_leader_epoch=1, metadata="m", error_code=0
+    )
+    response = OffsetFetchResponse(
+        throttle_time_ms=0, error_code=0, topics=[topics(name="topic", partitions=[part])]
+    )
+    return OffsetFetchRequest(group_id="g", topics=None), response, 2, 7
+
+
+def _commit(rng: Random) -> tuple[Any, Any, int, int]:
+    topics = OffsetCommitResponse.OffsetCommitResponseTopic
+    part = topics.OffsetCommitResponsePartition(partition_index=0, error_code=0)
+    response = OffsetCommitResponse(
+        throttle_time_ms=0, topics=[topics(name="topic", partitions=[part])]
+    )
+    return OffsetCommitRequest(group_id="g", topics=[]), response, 2, 8
+
+
+def _producer_id(rng: Random) -> tuple[Any, Any, int, int]:
+    response = InitProducerIdResponse(
+        throttle_time_ms=0, error_code=0, producer_id=5, producer_epoch=0
+    )
+    return InitProducerIdRequest(transactional_id=None), response, 0, 4
+
+
+_ANSWERS = (_metadata, _coordinator, _offsets, _committed, _commit, _producer_id)
+
+
+# --- internal topics ----------------------------------------------------------------------------
+
+
+def topics(rng: Random) -> None:
+    """Records of the internal topics: whatever stands there, none is an error."""
+    key, value = _SIGNALS[rng.randrange(len(_SIGNALS))]
+    if value[:1] == b"\x78" and rng.random() < 0.7:
+        value = zlib.compress(mutated(zlib.decompress(value), rng))
+    key, value = mutated(key, rng), mutated(value, rng)
+    if rng.random() < 0.3:
+        value = _odd_json(value, rng)
+    decode_command(key, value)
+    decode_progress(key, value)
+    decode_driver_report(key, value)
+    AssignmentCollector("A->B").feed(key, value)
+    decode_source_offset(key, value)
+    decode_heartbeat(key, value)
+    decode_checkpoint(key, value)
+    decode_offset_sync(key, value)
+
+
+def _odd_json(value: bytes, rng: Random) -> bytes:
+    """A document with one field of another shape."""
+    try:
+        document = json.loads(value)
+    except (ValueError, RecursionError):
+        return b"[" * rng.choice((10, 100_000))
+    if not isinstance(document, dict) or not document:
+        return value
+    odd = rng.choice((None, -1, 1e400, 10**400, "x", [], {}, [[]], {"a": [1]}, True, [[None] * 8]))
+    document[rng.choice(sorted(document))] = odd
+    return json.dumps(document).encode()
+
+
+def _signals() -> list[tuple[bytes, bytes]]:
+    halt = Halt("CODE", "why", True)
+    spread = Spread(1, 2, 3, 4)
+    partitions = tuple(
+        PartitionProgress("topic", n, 5, 6, 7, 8, halt, spread, spread) for n in range(3)
+    )
+    progress = SlotProgress("A->B", 1, "w", 2, 3, 4, 5, 6, (1, 2), {"E": 1}, partitions, 9)
+    many = tuple(PartitionProgress("topic", n, 5) for n in range(2_000))
+    mirrored = tuple(SourcePartition("t", n, "A.t", "id") for n in range(4))
+    document = AssignmentDocument("A->B", "r", 1, mirrored, {TopicPartition("t", 0): 5})
+    found = [
+        encode_command(Command("A->B", CommandKind.RUN, "r", 1, epoch=3, version=2)),
+        encode_command(Command("A->B", CommandKind.PAUSE, "r", 1)),
+        encode_progress(progress),
+        encode_progress(SlotProgress("A->B", 1, "w", 2, 3, 4, 5, 6, partitions=many)),
+        encode_driver_report(DriverReport("A->B", "r", "h", "v", 1, 2, False, 3, {_TP: halt})),
+        *encode_assignment(document),
+        encode_source_offset("A", _TP, 5),
+        encode_heartbeat(Heartbeat("A", "B", 5)),
+        encode_checkpoint(Checkpoint("g", _TP, 5, 6, "m")),
+        encode_offset_sync(_TP, 5, 6),
+    ]
+    return [(key, value or b"") for key, value in found]
+
+
+_SIGNALS = _signals()
+
+TARGETS: dict[str, Callable[[Random], None]] = {
+    "fetch": fetch,
+    "records": records,
+    "bombs": bombs,
+    "codecs": codecs,
+    "produce": produce,
+    "answers": answers,
+    "topics": topics,
+}

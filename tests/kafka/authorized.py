@@ -1,0 +1,109 @@
+"""A broker with an authorizer: who logs in may do what ACLs say, the open listener may do all."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+
+from sparkmirror.demo.clusters import KafkaCluster, start_all
+from sparkmirror.demo.probe import free_ports
+from sparkmirror.model import ClusterClient
+from sparkmirror.wire.client import Cluster
+from sparkmirror.wire.views import AclBinding
+
+HOST = "127.0.0.1"
+MODULE = "org.apache.kafka.common.security.plain.PlainLoginModule"
+ADMIN = "admin"  # a super user that logs in
+USERS = (ADMIN, "mirror", "reader", "least", "least1", "locked", "locked1", "other")
+
+
+class Authorized:
+    """One cluster with a PLAINTEXT listener for super users and a SASL/PLAIN one for the others."""
+
+    def __init__(self, name: str) -> None:
+        ports = dict(zip(("OPEN", "LOGIN", "CONTROLLER"), free_ports(3), strict=True))
+        users = " ".join(f'user_{user}="{password(user)}"' for user in USERS)
+        config = {
+            "controller.quorum.voters": f"1@{HOST}:{ports['CONTROLLER']}",
+            "listeners": ",".join(f"{each}://{HOST}:{port}" for each, port in ports.items()),
+            "advertised.listeners": ",".join(
+                f"{each}://{HOST}:{ports[each]}" for each in ("OPEN", "LOGIN")
+            ),
+            "listener.security.protocol.map": "CONTROLLER:PLAINTEXT,OPEN:PLAINTEXT,"
+            "LOGIN:SASL_PLAINTEXT",
+            "inter.broker.listener.name": "OPEN",
+            "sasl.enabled.mechanisms": "PLAIN",
+            "listener.name.login.plain.sasl.jaas.config": f"{MODULE} required {users};",
+            "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+            "super.users": f"User:ANONYMOUS;User:{ADMIN}",
+        }
+        self.kafka = KafkaCluster(name, ports=(ports["OPEN"],), config=config, heap="300m")
+        self.login_servers = f"{HOST}:{ports['LOGIN']}"
+
+    def client(self, alias: str, user: str = "", *, timeout_ms: int = 10_000) -> ClusterClient:
+        """A client that logs in as ``user``, or a super user."""
+        if not user:
+            servers = (self.kafka.bootstrap_servers,)
+            return ClusterClient(alias, servers, f"test-{alias}", request_timeout_ms=timeout_ms)
+        return ClusterClient(
+            alias,
+            (self.login_servers,),
+            f"test-{alias}",
+            security_protocol="SASL_PLAINTEXT",
+            request_timeout_ms=timeout_ms,
+            properties=properties(user),
+        )
+
+    def allow(self, bindings: Iterable[AclBinding]) -> None:
+        """Add ACLs as a super user."""
+        with self.super_user() as cluster:
+            assert not any(cluster.create_acls(list(bindings)))
+
+    def forbid(self, bindings: Iterable[AclBinding]) -> None:
+        """Remove ACLs as a super user."""
+        with self.super_user() as cluster:
+            assert not any(cluster.delete_acls(list(bindings)))
+
+    def acls(self, *prefixes: str) -> set[AclBinding]:
+        """The ACLs on topics whose names start with one of ``prefixes``."""
+        with self.super_user() as cluster:
+            found = cluster.topic_acls()
+        assert found is not None
+        return {binding for binding in found if binding.name.startswith(prefixes)}
+
+    @contextmanager
+    def super_user(self) -> Iterator[Cluster]:
+        cluster = Cluster(self.client(self.kafka.name))
+        try:
+            yield cluster
+        finally:
+            cluster.close()
+
+
+def password(user: str) -> str:
+    return f"{user}-secret-4711"
+
+
+def properties(user: str) -> dict[str, str]:
+    """What a client's file says to log in."""
+    login = f'{MODULE} required username="{user}" password="{password(user)}";'
+    return {"sasl.mechanism": "PLAIN", "sasl.jaas.config": login}
+
+
+def topic_acl(
+    name: str, operation: str, principal: str = "User:reader", *, permission: str = "ALLOW",
+    pattern: str = "LITERAL", host: str = "*",
+) -> AclBinding:  # fmt: skip
+    return AclBinding("TOPIC", name, pattern, principal, host, operation, permission)
+
+
+@contextmanager
+def authorized_pair(names: Sequence[str] = ("V", "W")) -> Iterator[tuple[Authorized, Authorized]]:
+    """Two such clusters, started side by side."""
+    pair = tuple(Authorized(name) for name in names)
+    start_all(*(each.kafka for each in pair))
+    try:
+        yield pair[0], pair[1]
+    finally:
+        for each in pair:
+            each.kafka.stop()

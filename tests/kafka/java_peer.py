@@ -1,0 +1,122 @@
+"""Java's own MirrorMaker 2: the running mirror, and its client library called from Python."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from py4j.java_gateway import GatewayParameters, JavaGateway, launch_gateway
+
+from sparkmirror.demo.jvm import QUICK_JVM
+from sparkmirror.demo.maven import resolve
+from sparkmirror.java import find_java
+
+_MIRROR = ("org.apache.kafka:connect-mirror:4.3.0", "org.apache.kafka:connect-runtime:4.3.0")
+_CLIENT = "org.apache.kafka:connect-mirror-client:4.3.0"
+
+
+@contextlib.contextmanager
+def java_mirror_maker(file: Path, log: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """``connect-mirror-maker.sh FILE`` for as long as the block runs; an orderly end."""
+    classpath = os.pathsep.join(map(str, resolve(*_MIRROR)))
+    command = [str(find_java().java), *QUICK_JVM, "-Xmx512m", "-cp", classpath,
+               "org.apache.kafka.connect.mirror.MirrorMaker", str(file)]  # fmt: skip
+    with log.open("wb") as output:
+        process = subprocess.Popen(
+            command, stdout=output, stderr=subprocess.STDOUT, start_new_session=True, cwd=log.parent
+        )
+    try:
+        yield process
+    finally:
+        process.send_signal(signal.SIGTERM)
+        try:
+            process.wait(20)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait(10)
+
+
+class JavaMirrorClient:
+    """RemoteClusterUtils, with its results as plain Python values."""
+
+    def __init__(self, gateway: JavaGateway) -> None:
+        self._jvm = gateway.jvm
+        self._utils = gateway.jvm.org.apache.kafka.connect.mirror.RemoteClusterUtils
+
+    def _map(self, properties: Mapping[str, str]) -> Any:
+        result = self._jvm.java.util.HashMap()
+        for key, value in properties.items():
+            result.put(key, value)
+        return result
+
+    def hops(self, properties: Mapping[str, str], alias: str) -> int:
+        return int(self._utils.replicationHops(self._map(properties), alias))
+
+    def heartbeat_topics(self, properties: Mapping[str, str]) -> set[str]:
+        return set(self._utils.heartbeatTopics(self._map(properties)))
+
+    def checkpoint_topics(self, properties: Mapping[str, str]) -> set[str]:
+        return set(self._utils.checkpointTopics(self._map(properties)))
+
+    def upstream_clusters(self, properties: Mapping[str, str]) -> set[str]:
+        return set(self._utils.upstreamClusters(self._map(properties)))
+
+    def remote_topics(self, properties: Mapping[str, str], source: str | None = None) -> set[str]:
+        client = self._jvm.org.apache.kafka.connect.mirror.MirrorClient(self._map(properties))
+        try:
+            return set(client.remoteTopics() if source is None else client.remoteTopics(source))
+        finally:
+            client.close()
+
+    def offsets(
+        self, properties: Mapping[str, str], alias: str, group: str
+    ) -> dict[tuple[str, int], tuple[int, str]]:
+        found = self._utils.translateOffsets(
+            self._map(properties), alias, group, self._jvm.java.time.Duration.ofSeconds(20)
+        )
+        return _offsets(found)
+
+    def offsets_matching(
+        self, properties: Mapping[str, str], alias: str, regex: str
+    ) -> dict[str, dict[tuple[str, int], tuple[int, str]]]:
+        pattern = self._jvm.java.util.regex.Pattern.compile(regex)
+        found = self._utils.translateOffsets(
+            self._map(properties), alias, pattern, self._jvm.java.time.Duration.ofSeconds(20)
+        )
+        return {group: _offsets(found[group]) for group in found}
+
+
+def _offsets(found: Any) -> dict[tuple[str, int], tuple[int, str]]:
+    return {
+        (tp.topic(), tp.partition()): (found[tp].offset(), found[tp].metadata()) for tp in found
+    }
+
+
+@contextlib.contextmanager
+def java_mirror_client() -> Iterator[JavaMirrorClient]:
+    """A JVM with Kafka's client library; needs no compiler, so that any Java runtime will do."""
+    py4j = next((Path(sys.prefix) / "share" / "py4j").glob("py4j*.jar"))
+    classpath = os.pathsep.join([*map(str, resolve(_CLIENT)), str(py4j)])
+    port, token = launch_gateway(
+        jarpath=str(py4j),
+        classpath=classpath,
+        javaopts=["-Xmx128m", *QUICK_JVM],
+        java_path=str(find_java().java),
+        die_on_exit=True,
+        enable_auth=True,
+        redirect_stdout=subprocess.DEVNULL,
+        redirect_stderr=subprocess.DEVNULL,
+    )[:2]
+    gateway = JavaGateway(
+        gateway_parameters=GatewayParameters(port=port, auth_token=token, auto_convert=True)
+    )
+    try:
+        yield JavaMirrorClient(gateway)
+    finally:
+        gateway.shutdown()

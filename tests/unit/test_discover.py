@@ -1,0 +1,143 @@
+"""Discovery by an HTTP server that answers as Ambari does."""
+
+from __future__ import annotations
+
+import json
+import ssl
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sparkmirror.cli.discover import password_from
+from sparkmirror.cli.main import main
+from sparkmirror.errors import ClusterError, ConfigError
+from sparkmirror.wire.ambari import parse_hosts
+from tests.ambari import BROKERS, KEEPERS, SECRET, SETTINGS, Ambari, serve, settings
+from tests.certificates import Authority
+
+
+@pytest.fixture
+def ambari(monkeypatch: pytest.MonkeyPatch) -> Iterator[Ambari]:
+    monkeypatch.setenv("AMBARI_PASSWORD", SECRET)
+    with serve(Ambari()) as one:
+        yield one
+
+
+def discover(ambari: Ambari, *more: str, password: str = "env:AMBARI_PASSWORD") -> int:
+    return main(["discover", "ambari", "--url", ambari.url, "--cluster", "kafka one",
+                 "--password", password, *more])  # fmt: skip
+
+
+def test_addresses_with_the_usual_ports(ambari: Ambari, capsys: pytest.CaptureFixture[str]) -> None:
+    assert discover(ambari) == 0
+    told = capsys.readouterr()
+    assert told.out.splitlines() == [
+        "bootstrap.servers=wn0-kafka.internal:9092,wn1-kafka.internal:9092",
+        "zookeeper.connect=zk0.internal:2181,zk2.internal:2181",
+    ]
+    assert told.err == ""
+    assert all(line.startswith("GET ") for line in ambari.seen)
+
+
+def test_ports_and_chroot_of_the_configuration(
+    ambari: Ambari, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ambari.answers[SETTINGS] = settings(
+        {"listeners": "PLAINTEXT://localhost:6667", "zookeeper.connect": "zk0:2182,zk2:2182/kafka"}
+    )
+    ambari.answers[BROKERS]["host_components"][0]["HostRoles"]["state"] = "INSTALLED"
+    assert discover(ambari, "--alias", "A") == 0
+    told = capsys.readouterr()
+    assert told.out.splitlines() == [
+        "# listeners=PLAINTEXT://localhost:6667",
+        "A.bootstrap.servers=wn0-kafka.internal:6667,wn1-kafka.internal:6667",
+        "# zookeeper.connect=zk0.internal:2182,zk2.internal:2182/kafka",
+    ]
+    assert "wn1-kafka.internal is not started" in told.err
+    assert (
+        discover(ambari, "--broker-port", "9093", "--zookeeper-port", "1", "--format", "json") == 0
+    )
+    found = json.loads(capsys.readouterr().out)
+    assert found["bootstrap.servers"].endswith("wn1-kafka.internal:9093")
+    assert found["zookeeper.connect"] == "zk0.internal:1,zk2.internal:1/kafka"
+
+
+def test_a_cluster_without_zookeeper(ambari: Ambari, capsys: pytest.CaptureFixture[str]) -> None:
+    del ambari.answers[KEEPERS]
+    assert discover(ambari) == 0
+    assert "zookeeper" not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("answer", "words"),
+    [
+        (b"<html>", "not JSON"),
+        ({"items": []}, "host_components"),
+        ([1], "host_components"),
+        ({"host_components": []}, "on no host"),
+        ({"host_components": [{"HostRoles": {"host_name": "a b\n"}}]}, "no host name"),
+    ],
+)
+def test_answers_of_another_shape(
+    ambari: Ambari, capsys: pytest.CaptureFixture[str], answer: Any, words: str
+) -> None:
+    ambari.answers[BROKERS] = answer
+    assert discover(ambari) == 1
+    assert words in capsys.readouterr().err
+
+
+def test_refusals(ambari: Ambari, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    (tmp_path / "secret").write_text("wrong\n")
+    assert discover(ambari, password=f"file:{tmp_path / 'secret'}") == 1
+    assert "refuses the login" in capsys.readouterr().err
+    del ambari.answers[BROKERS]
+    assert discover(ambari) == 1
+    assert "no such cluster" in capsys.readouterr().err
+    with serve(Ambari()) as other:
+        ambari.redirect = other.url
+        assert discover(ambari) == 1
+        assert "redirects to" in capsys.readouterr().err
+        assert other.seen == []  # the password did not go along
+    ambari.url = "ftp://host"
+    assert discover(ambari) == 2
+    ambari.url = "http://127.0.0.1:1"
+    assert discover(ambari) == 1
+    assert "Traceback" not in capsys.readouterr().err
+
+
+def test_tls(capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: Any) -> None:
+    monkeypatch.setenv("AMBARI_PASSWORD", SECRET)
+    authority = Authority()
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(authority.certify("a", "127.0.0.1").pem_file(tmp_path / "server.pem"))
+    (tmp_path / "ca.pem").write_text(authority.pem())
+    with serve(Ambari(), context) as ambari:
+        assert discover(ambari) == 1
+        assert "--ca-file" in capsys.readouterr().err
+        assert discover(ambari, "--ca-file", str(tmp_path / "ca.pem")) == 0
+        assert discover(ambari, "--ca-file", str(tmp_path / "none.pem")) == 2
+
+
+def test_the_password_is_never_taken_from_the_command_line(
+    ambari: Ambari, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    for given in (SECRET, "env:NO_SUCH_VARIABLE_HERE", f"file:{tmp_path / 'none'}"):
+        assert discover(ambari, password=given) == 2
+        assert SECRET not in capsys.readouterr().err
+    assert ambari.seen == []
+    with pytest.raises(ConfigError):
+        password_from(None, "")  # no terminal here
+    ambari.url = ambari.url.replace("http://", f"http://admin:{SECRET}@")
+    assert discover(ambari) == 2
+    assert SECRET not in capsys.readouterr().err
+
+
+def test_hosts_without_states() -> None:
+    answer = {
+        "host_components": [{"HostRoles": {"host_name": "b"}}, {"HostRoles": {"host_name": "a"}}]
+    }
+    assert parse_hosts(answer, "x") == {"a": "", "b": ""}
+    with pytest.raises(ClusterError):
+        parse_hosts(None, "x")

@@ -1,0 +1,240 @@
+"""The doctor without brokers: TLS servers of all kinds, comparisons, what is printed."""
+
+from __future__ import annotations
+
+import json
+import socket
+import ssl
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from sparkmirror.cli.doctor import document, table
+from sparkmirror.cli.main import main
+from sparkmirror.doctor.compare import CopyTimes, compare_topics, judge_retention, judge_timestamps
+from sparkmirror.doctor.facts import Pair
+from sparkmirror.doctor.finding import Finding, Level, counts, gathered, listed
+from sparkmirror.doctor.network import explore
+from sparkmirror.model import ClusterClient, TopicPartition
+from sparkmirror.wire.views import ConfigEntry, TopicView
+from sparkmirror.wire.walk import TLS, walk
+from tests.certificates import Authority, Certified
+from tests.unit.config_files import load_flow, write
+
+HOST = "127.0.0.1"
+
+
+@contextmanager
+def tls_server(certified: Certified, directory: Path) -> Iterator[int]:
+    """A TLS server that shakes hands and says no more; its port."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certified.pem_file(directory / "server.pem"))
+    with socket.create_server((HOST, 0)) as server:
+        server.settimeout(10)
+
+        def serve() -> None:
+            try:
+                while True:
+                    connection, _ = server.accept()
+                    try:
+                        context.wrap_socket(connection, server_side=True).close()
+                    except OSError:
+                        connection.close()
+            except OSError:
+                return
+
+        thread = threading.Thread(target=serve, daemon=True)
+        thread.start()
+        yield server.getsockname()[1]
+        server.shutdown(socket.SHUT_RDWR)
+        thread.join(5)
+
+
+def client_of(authority: Authority, directory: Path) -> ClusterClient:
+    trust = directory / "trust.pem"
+    trust.write_text(authority.pem())
+    properties = {"ssl.truststore.location": str(trust), "ssl.truststore.type": "PEM"}
+    return ClusterClient("A", (f"{HOST}:1",), "test", "SSL", properties=properties)
+
+
+AUTHORITY, OTHER = Authority(), Authority("Somebody else")
+
+
+@pytest.mark.parametrize(
+    ("signer", "names", "ends", "outcome", "found", "do"),
+    [
+        (OTHER, (HOST,), 10, "fail", "not trusted", "truststore"),
+        (
+            AUTHORITY,
+            ("b1.example.com",),
+            10,
+            "fail",
+            "for another host name",
+            "subject alternative",
+        ),
+        (AUTHORITY, (HOST,), -0.01, "fail", "has expired", "Renew"),
+        (AUTHORITY, (HOST,), 10, "warn", "valid until", "Renew"),
+        (AUTHORITY, (HOST,), 90, "ok", "valid until", ""),
+    ],
+)
+def test_certificates(
+    tmp_path: Path,
+    signer: Authority,
+    names: tuple[str, ...],
+    ends: float,
+    outcome: str,
+    found: str,
+    do: str,
+) -> None:
+    certified = signer.certify("broker", *names, ends=timedelta(days=ends))
+    with tls_server(certified, tmp_path) as port:
+        way = walk(client_of(AUTHORITY, tmp_path), HOST, port, timeout_s=5)
+    (step,) = [one for one in way.steps if one.name == TLS]
+    assert step.outcome == outcome, step
+    assert found in step.found
+    assert do in step.do
+    # Whoever is not trusted is told by what its certificate says.
+    assert names[0] in step.found
+    assert ("Somebody else" if signer is OTHER else "Test authority") in step.found
+
+
+def test_a_name_that_only_a_fake_resolver_knows(tmp_path: Path) -> None:
+    def fake(host: str, port: int) -> list[tuple[int, str]]:
+        if host == "b1":
+            return [(int(socket.AF_INET), HOST)]
+        raise socket.gaierror(-2, "Name or service not known")
+
+    client = ClusterClient("A", ("b1:1", "b2:1"), "test")
+    network = explore(client, timeout_s=2, resolver=fake)
+    assert not network.usable
+    told = {(one.check, one.level.value): one for one in network.findings}
+    assert "Name or service not known" in told["dns", "fail"].found
+    assert "b2:1" in told["dns", "fail"].subject
+    assert "refused" in told["tcp", "fail"].found
+
+
+# -- comparisons -----------------------------------------------------------------------------------
+
+
+def configs(values: Mapping[str, str]) -> dict[str, ConfigEntry]:
+    return {name: ConfigEntry(value, "DYNAMIC_TOPIC_CONFIG") for name, value in values.items()}
+
+
+def pair(
+    source: Mapping[str, str] | None = None,
+    target: Mapping[str, str] | None = None,
+    *,
+    partitions: int = 2,
+    replication: int = 3,
+    present: bool = True,
+) -> Pair:
+    view = TopicView("t", "", 2, 3)
+    return Pair(
+        "t",
+        "A.t",
+        view,
+        partitions,
+        replication,
+        present,
+        configs(source or {}),
+        configs(target or {}),
+    )
+
+
+@pytest.mark.parametrize(
+    ("one", "brokers", "check", "level", "found"),
+    [
+        (pair(partitions=1), 3, "partitions", "warn", "1 partition, the source has 2"),
+        (pair(partitions=3), 3, "partitions", "warn", "3 partitions, the source has 2"),
+        (pair(present=False), 1, "replication", "fail", "replication.factor is 3"),
+        (pair(), 2, "replication", "warn", "2 brokers answer"),
+        (pair(replication=1), 3, "replication", "warn", "one replica only"),
+        (pair(target={"min.insync.replicas": "4"}), 3, "replication", "fail", "3 replicas in sync"),
+        (pair({"max.message.bytes": "9"}, {"max.message.bytes": "8"}), 3, "message-size", "warn",
+         "is 8 on the target and 9"),
+        (pair({"max.message.bytes": "99999999"}), 3, "message-size", "warn", "max.request.size"),
+        (pair({"cleanup.policy": "delete"}, {"cleanup.policy": "compact"}), 3, "settings", "warn",
+         "cleanup.policy=compact"),
+        (pair({"cleanup.policy": "compact, delete"}, {"cleanup.policy": "delete,compact"}), 3,
+         "settings", "ok", "nothing"),
+        (pair(target={"compression.type": "zstd"}), 3, "settings", "warn", "zstd"),
+        (pair({"compression.type": "zstd"}, {"compression.type": "zstd"}), 3, "settings", "ok", ""),
+        (pair(target={"message.timestamp.type": "LogAppendTime"}), 3, "settings", "warn", "stamps"),
+    ],
+)  # fmt: skip
+def test_topics_beside_their_remote_topics(
+    tmp_path: Path, one: Pair, brokers: int, check: str, level: str, found: str
+) -> None:
+    flow = load_flow(tmp_path, "")
+    told = {each.check: each for each in compare_topics(flow, [one], brokers)}
+    assert told[check].level.value == level
+    assert found in told[check].found
+    others = {each.level for name, each in told.items() if name != check}
+    assert others == {Level.OK}
+
+
+def test_retention_and_timestamps() -> None:
+    now_ms = 10_000_000_000.0
+    hour_ms = 3_600_000
+    times = {"t": CopyTimes(int(now_ms - hour_ms), int(now_ms))}
+    left = {TopicPartition("t", 0): 3_600_000_000}
+
+    def kept(retention_ms: str, rate: float) -> list[str]:
+        one = pair({"retention.ms": retention_ms, "cleanup.policy": "delete"})
+        found = judge_retention([one], times, left, rate_bytes_s=rate, now_ms=now_ms)
+        return [each.level.value for each in found]
+
+    assert kept(str(2 * hour_ms), 1e9) == ["ok"]  # 3.6 s
+    assert kept(str(2 * hour_ms), 0.9e6) == ["warn"]  # 67 min: the first records expire meanwhile
+    assert kept(str(2 * hour_ms), 0.4e6) == ["fail"]  # 2.5 h: never done
+    assert kept("-1", 1.0) == ["ok"]
+    unknown = judge_retention([pair()], times, None, rate_bytes_s=1e6, now_ms=now_ms)
+    assert [each.level for each in unknown] == [Level.SKIP]
+    limits = pair(target={"message.timestamp.before.max.ms": str(hour_ms - 1)})
+    (old,) = judge_timestamps([limits], times, now_ms)
+    assert old.level is Level.FAIL
+    stamped = pair(target={"message.timestamp.before.max.ms": "1",
+                           "message.timestamp.type": "LogAppendTime"})  # fmt: skip
+    assert [each.level for each in judge_timestamps([stamped], times, now_ms)] == [Level.OK]
+
+
+# -- what is printed -------------------------------------------------------------------------------
+
+
+def test_findings_are_gathered_by_cluster_and_kind() -> None:
+    fine = [Finding("tcp", Level.OK, f"cluster A, b{n}", "connect", f"in {n} ms") for n in range(9)]
+    bad = [Finding("tcp", Level.FAIL, f"cluster {a}, b", "connect", "no", "x") for a in "AB"]
+    joined = gathered([*fine, *bad])
+    assert [one.level.value for one in joined] == ["ok", "fail", "fail"]
+    assert joined[0].subject.endswith("b5 and 3 more")
+    assert joined[0].found == "9 of 9 are fine"
+    assert counts(joined) == {"ok": 1, "warn": 0, "fail": 2, "skip": 0}
+    assert listed("abc") == "a, b, c"
+    shown = table({"A->B": joined})
+    assert "✗ FAIL  tcp" in shown
+    assert "do: x" in shown
+    assert "2 failed, 0 to look at, 0 not tried, 1 fine" in shown
+    (flow,) = json.loads(json.dumps(document({"A->B": joined})))["flows"]
+    assert flow["findings"][1]["do"] == "x"
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        [],
+        ["mm2.properties", "--include", "t"],
+        ["--consumer.config", "c"],
+        ["mm2.properties", "--executors"],
+        ["mm2.properties", "--master", "spark://h:7077"],
+    ],
+)
+def test_wrong_usage(
+    arguments: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = write(tmp_path, "clusters=A,B\n")
+    assert main(["doctor", *(str(path) if a == path.name else a for a in arguments)]) == 2
+    assert "Traceback" not in capsys.readouterr().err

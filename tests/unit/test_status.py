@@ -1,0 +1,120 @@
+"""What the control topic tells somebody who looks from outside."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from sparkmirror.cli.main import main
+from sparkmirror.control.status import FlowState, judge
+from sparkmirror.model import Halt, PartitionProgress, SlotProgress, TopicPartition
+from sparkmirror.wire.driver_report import DriverReport
+from sparkmirror.wire.signals import Command, CommandKind, ControlSignals
+from tests.unit.config_files import BASE, write
+
+FLOW = "A->B"
+NOW = 1_000_000
+RUN, DRAIN, REPLAN = CommandKind.RUN, CommandKind.DRAIN, CommandKind.REPLAN
+PAUSE, RESUME = CommandKind.PAUSE, CommandKind.RESUME
+
+
+def command(kind: CommandKind, *, ago_s: int = 100, run_id: str = "r1") -> Command:
+    return Command(FLOW, kind, run_id, NOW - ago_s * 1_000)
+
+
+def driver(ago_s: int = 5, **more: object) -> DriverReport:
+    values = {"run_id": "r1", "started_ms": NOW - 100_000, "partitions": 4, **more}
+    return DriverReport(FLOW, host="h:1", version="1", time_ms=NOW - ago_s * 1_000, **values)  # type: ignore[arg-type]
+
+
+def slot(number: int = 0, *, ago_s: int = 1, paused: bool = False, halt: Halt | None = None):
+    partitions = (PartitionProgress("t", number, 5, halt=halt),)
+    return SlotProgress(
+        FLOW, number, "w", 1, NOW - ago_s * 1_000, 1, 1, 1, partitions=partitions, paused=paused
+    )
+
+
+@pytest.mark.parametrize(
+    ("commands", "drivers", "slots", "state"),
+    [
+        ([], [], [], FlowState.NEVER_RAN),
+        ([PAUSE], [], [], FlowState.NEVER_RAN),
+        ([RUN], [driver()], [slot()], FlowState.RUNNING),
+        ([RUN, REPLAN], [driver()], [slot(), slot(1)], FlowState.RUNNING),
+        ([RUN], [driver()], [], FlowState.STARTING),
+        ([RUN], [driver(partitions=0)], [], FlowState.WAITING),
+        ([RUN], [], [], FlowState.DEAD),
+        ([RUN], [driver(40)], [slot(ago_s=31)], FlowState.DEAD),
+        ([RUN], [driver(40)], [slot(ago_s=29)], FlowState.RUNNING),
+        ([RUN], [driver(run_id="r0")], [], FlowState.DEAD),
+        ([RUN], [driver(ended=True)], [slot()], FlowState.STOPPED),
+        ([RUN, DRAIN], [driver()], [slot()], FlowState.DRAINING),
+        ([RUN, DRAIN], [driver(40)], [slot()], FlowState.STOPPED),
+        ([RUN, PAUSE], [driver()], [slot(paused=True)], FlowState.PAUSED),
+        ([RUN, PAUSE], [driver()], [slot(paused=True), slot(1)], FlowState.RUNNING),
+        ([PAUSE, RUN], [driver()], [], FlowState.PAUSED),
+        ([RUN, PAUSE, RESUME], [driver()], [slot()], FlowState.RUNNING),
+        ([RUN, PAUSE, RESUME], [driver()], [slot(paused=True)], FlowState.PAUSED),
+    ],
+)
+def test_states(commands, drivers, slots, state) -> None:
+    signals = ControlSignals(tuple(map(command, commands)), (), tuple(slots), tuple(drivers))
+    assert judge(signals, FLOW, NOW).state is state
+
+
+def test_a_run_that_has_just_begun_is_starting() -> None:
+    signals = ControlSignals((command(RUN, ago_s=10, run_id="r2"),), (), (), (driver(40),))
+    assert judge(signals, FLOW, NOW).state is FlowState.STARTING
+
+
+def test_slots_of_earlier_runs_and_other_flows_are_left_out() -> None:
+    old = slot(7, ago_s=200)
+    other = SlotProgress("C->B", 3, "w", 1, NOW, 1, 1, 1)
+    signals = ControlSignals(
+        (command(RUN),), (), (old, slot(0, ago_s=9), slot(0), other), (driver(),)
+    )
+    status = judge(signals, FLOW, NOW)
+    assert [one.slot for one in status.slots] == [0]
+    assert status.report_age_s == 1
+
+
+def test_halts_of_driver_and_slots() -> None:
+    refused = Halt("DENIED", "not allowed")
+    corrupt = Halt("CORRUPT_BATCH", "bad")
+    signals = ControlSignals(
+        (command(RUN),),
+        (),
+        (slot(1, halt=corrupt),),
+        (driver(halts={TopicPartition("a", 0): refused}),),
+    )
+    status = judge(signals, FLOW, NOW)
+    assert status.halts == {TopicPartition("a", 0): refused, TopicPartition("t", 1): corrupt}
+
+
+def test_a_flow_that_the_file_does_not_have(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = write(tmp_path, BASE)
+    assert main(["pause", str(path), "B->A"]) == 2
+    assert "Choose from: A->B" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("verb", ["status", "pause", "resume", "drain"])
+def test_a_consumer_file_alone_is_not_enough(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], verb: str
+) -> None:
+    path = write(tmp_path, "bootstrap.servers=a:1\ngroup.id=g\n", "consumer.properties")
+    assert main([verb, str(path)]) == 2
+    assert "--producer.config" in capsys.readouterr().err
+
+
+def test_clusters_that_do_not_answer(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    text = BASE.replace("a:9092", "127.0.0.1:1").replace("b:9092", "127.0.0.1:1")
+    path = write(tmp_path, text + "B.admin.request.timeout.ms=1000\n")
+    assert main(["status", str(path), "--format", "json"]) == 3
+    shown = capsys.readouterr()
+    assert json.loads(shown.out) == {"flows": []}
+    assert json.loads(shown.err)["code"] == "UNREACHABLE"
+    assert main(["drain", str(path)]) == 3
