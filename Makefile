@@ -1,4 +1,4 @@
-# The developer's manual: five verbs. Each installs what it needs into .venv first.
+# The developer's manual: six verbs. Each installs what it needs into .venv first.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
@@ -7,6 +7,7 @@ STAMP := $(VENV)/.installed
 TEST_WORKERS ?= 3
 
 .PHONY: demo test lint bench docs fuzz install lock clean
+.PHONY: demo test lint bench faults docs install lock clean
 
 demo: $(STAMP)
 	$(BIN)/sparkmirror demo $(ARGS)
@@ -21,6 +22,9 @@ lint: $(STAMP)
 
 bench: $(STAMP)
 	$(BIN)/python -m benchmarks.run $(ARGS)
+
+faults: $(STAMP)
+	$(BIN)/python -m tests.faults $(ARGS)
 
 docs: $(STAMP)
 	$(BIN)/python -m sparkmirror.config.docs docs/settings.md

@@ -26,7 +26,18 @@ from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
 
 from sparkmirror.demo.clusters import KafkaCluster
 
-__all__ = ["FAULTS", "Counter", "Fault", "Mirror", "Numbered", "write_config"]
+__all__ = [
+    "FAULTS",
+    "Counter",
+    "Fault",
+    "Mirror",
+    "Numbered",
+    "Scene",
+    "draw",
+    "kill_driver",
+    "kill_sink",
+    "write_config",
+]
 
 _NUMBER = struct.Struct(">q")
 _PADDING = b"x" * 92
@@ -385,18 +396,28 @@ def draw(chooser: random.Random) -> Iterator[str]:
 
 
 def write_config(
-    path: Path, source: KafkaCluster, target: KafkaCluster, topic: str, **settings: str
+    path: Path,
+    source: KafkaCluster,
+    target: KafkaCluster,
+    topic: str,
+    *,
+    alias: str = "A",
+    **settings: str,
 ) -> Path:
-    """A MirrorMaker 2 file for A->B."""
+    """A MirrorMaker 2 file for a flow from ``alias`` to B."""
     lines = {
-        "clusters": "A, B",
-        "A.bootstrap.servers": source.bootstrap_servers,
+        "clusters": f"{alias}, B",
+        f"{alias}.bootstrap.servers": source.bootstrap_servers,
         "B.bootstrap.servers": target.bootstrap_servers,
-        "A->B.enabled": "true",
-        "A->B.topics": topic,
+        f"{alias}->B.enabled": "true",
+        f"{alias}->B.topics": topic,
         "tasks.max": "2",
         "replication.factor": "1",
         "B.offset.storage.replication.factor": "1",
+        "offset-syncs.topic.replication.factor": "1",
+        "checkpoints.topic.replication.factor": "1",
+        "heartbeats.topic.replication.factor": "1",
+        "sync.topic.acls.enabled": "false",
         "sparkmirror.epoch.seconds": "20",
         **settings,
     }

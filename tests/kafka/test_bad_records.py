@@ -248,7 +248,7 @@ def test_refused_records_go_to_the_dead_letter_topic(source, target, topic_name)
         # Without the topic the partition waits: nothing is passed that is kept nowhere.
         told = _halted(slot)
         assert dead_letter_topic(slot.remote) in told
-        (new,) = plan_dead_letter_topics(slot.partitions, slot.flow)
+        (new,) = plan_dead_letter_topics({topic_name: slot.remote}, slot.flow)
         create_topic(target.kafka, new.name, 1, config=dict(new.configs))
         _are(slot, good)
         _until(lambda: len(_letters(slot)) == len(bad), "all letters are there", slot)

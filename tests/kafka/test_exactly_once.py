@@ -6,20 +6,49 @@ record of the source, in order, none twice.
 
 from __future__ import annotations
 
+import time
+import uuid
 from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
 
 import pytest
+from confluent_kafka.admin import (
+    AclBinding,
+    AclOperation,
+    AclPermissionType,
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    ResourcePatternType,
+    ResourceType,
+)
 
-from sparkmirror.demo.clusters import start_all
+from sparkmirror.control.claim import claim_flow, slots_ever
+from sparkmirror.data.exactly import ExactSink
+from sparkmirror.data.sink import SlotSink
+from sparkmirror.demo.clusters import KafkaCluster, start_all
+from sparkmirror.errors import Denied, Fenced, Unsupported
+from sparkmirror.model import ClusterClient, FlowSettings, ProduceSettings, TopicPartition
+from sparkmirror.wire.claims import Claim, encode_claim, transactional_id
+from sparkmirror.wire.client import Cluster
+from sparkmirror.wire.produce import Producer
+from sparkmirror.wire.records import Record, encode_batch
+from sparkmirror.wire.routes import Routes
+from sparkmirror.wire.signals import COMMAND_PARTITION, control_topic
+from sparkmirror.wire.transactions import Transactions
 from tests.kafka.faults import (
     NODES,
     FaultyCluster,
     Load,
     SlotRun,
+    by_partition,
     check_mirrored,
+    leaders,
     move_leaders,
+    wait_in_sync,
 )
-from tests.kafka.support import create_topic
+from tests.kafka.support import Sent, admin, consume_all, create_topic, produce
 
 PARTITIONS = 3
 
@@ -52,7 +81,7 @@ def _topic(source: FaultyCluster, name: str, partitions: int = PARTITIONS) -> st
     return name
 
 
-def _exact(source: FaultyCluster, target: FaultyCluster, topic: str, **options: object) -> SlotRun:
+def _exact(source: FaultyCluster, target: FaultyCluster, topic: str, **options: Any) -> SlotRun:
     return SlotRun(source, target, topic, PARTITIONS, exactly_once=True, **options)
 
 
@@ -62,17 +91,365 @@ def _checked(slot: SlotRun, load: Load | None = None, *, timeout_s: float = 60.0
     return check_mirrored(*ends, acknowledged, timeout_s=timeout_s)
 
 
-def test_leaders_move_in_mid_transaction(source, target, topic_name):
+def _positions(slot: SlotRun) -> dict[TopicPartition, int]:
+    routes = Routes(slot.flow.target)
+    wanted = [TopicPartition(slot.remote, number) for number in range(PARTITIONS)]
+    try:
+        found = routes.committed(slot.flow.position_group, wanted, stable=True)
+    finally:
+        routes.close()
+    return {tp: offset for tp, (offset, _) in found.items()}
+
+
+# -- brokers -----------------------------------------------------------------------------------
+
+
+def test_leaders_and_coordinators_move_in_mid_transaction(source, target, topic_name):
     topic = _topic(source, topic_name)
     with _exact(source, target, topic) as slot:
         with Load(source.kafka, topic, PARTITIONS) as load:
             load.wait_for(100)
-            for moved, name in (
-                (source, topic),
-                (target, slot.remote),
-                (target, "__transaction_state"),
-            ):
+            moves = [(source, topic), (target, slot.remote)]
+            moves += [(target, "__transaction_state"), (target, "__consumer_offsets")]
+            for moved, name in moves:
                 move_leaders(moved.kafka, name)
                 load.wait_for(100)
+        count = _checked(slot, load)
+        assert slot.failures == []
+        slot.drain()
+    # Positions and records are one: after the end they say the same.
+    assert sum(_positions(slot).values()) == count
+
+
+def test_a_broker_of_the_target_is_killed_and_comes_back(source, target, topic_name):
+    topic = _topic(source, topic_name)
+    with _exact(source, target, topic) as slot:
+        with Load(source.kafka, topic, PARTITIONS) as load:
+            load.wait_for(100)
+            victim = leaders(target.kafka, slot.remote)[0]
+            target.kafka.kill(victim)
+            load.wait_for(300)
+            target.kafka.restart(victim)
+            load.wait_for(100)
+            wait_in_sync(target.kafka)
+        _checked(slot, load)
+        assert "CONNECTION_LOST" in slot.errors()
+
+
+def test_connections_are_cut_again_and_again(source, target, topic_name):
+    topic = _topic(source, topic_name)
+    with _exact(source, target, topic) as slot:
+        with Load(source.kafka, topic, PARTITIONS) as load:
+            load.wait_for(50)
+            for number in range(10):
+                for proxy in target.proxies.values():
+                    proxy.delay_s = 0.01 * (number % 3)
+                    (proxy.cut if number % 2 else proxy.reset)()
+                load.wait_for(30)
         _checked(slot, load)
         assert slot.failures == []
+        assert "CONNECTION_LOST" in slot.errors()
+
+
+# -- the writer dies ---------------------------------------------------------------------------
+
+
+class _Killed(Exception):
+    """Stands for SIGKILL: nothing more is sent."""
+
+
+@pytest.mark.parametrize("moment", ["before the records", "before", "after the positions", "after"])
+def test_the_writer_dies_at_the_end_of_a_transaction(
+    source, target, topic_name, monkeypatch, moment
+):
+    """Around EndTxn; the processes themselves are killed in tests/faults."""
+    topic = _topic(source, topic_name)
+    original = Transactions.commit
+    left = [3]
+
+    def commit(self: Transactions) -> None:
+        if left[0] and self.members:
+            left[0] -= 1
+            if moment == "after":
+                original(self)
+            raise _Killed
+        original(self)
+
+    def add_offsets(self: Transactions, group: str, offsets: Any) -> None:
+        if left[0] and moment == "before":
+            left[0] -= 1
+            raise _Killed
+        original_offsets(self, group, offsets)
+
+    def add(self: Transactions, partitions: Any) -> Any:
+        if left[0] and moment == "before the records":
+            left[0] -= 1
+            raise _Killed
+        return original_add(self, partitions)
+
+    original_offsets, original_add = Transactions.add_offsets, Transactions.add
+    monkeypatch.setattr(Transactions, "add_offsets", add_offsets)
+    monkeypatch.setattr(Transactions, "add", add)
+    if moment.startswith("after"):
+        monkeypatch.setattr(Transactions, "commit", commit)
+    with _exact(source, target, topic) as slot:
+        with Load(source.kafka, topic, PARTITIONS) as load:
+            load.wait_for(400)
+        _checked(slot, load)
+        assert [type(error) for error in slot.failures] == [_Killed] * 3
+
+
+def test_a_zombie_is_fenced(source, target, topic_name):
+    topic = _topic(source, topic_name)
+    slot = _exact(source, target, topic)
+    tp = TopicPartition(slot.remote, 0)
+    old = _Writer(slot)
+    old.write(tp, b"of the zombie")
+    new = _Writer(slot)
+    assert new.transactions.identity > old.transactions.identity
+    with pytest.raises(Fenced):
+        old.write(tp, b"more of the zombie")
+    with pytest.raises(Fenced, match="another writer has taken over"):
+        old.transactions.add_offsets(slot.flow.position_group, {tp: (7, "")})
+    with pytest.raises(Fenced):
+        old.transactions.commit()
+    new.write(tp, b"of the new one")
+    new.transactions.add_offsets(slot.flow.position_group, {tp: (3, "")})
+    new.transactions.commit()
+    assert [one.value for one in consume_all(target.kafka, slot.remote)] == [b"of the new one"]
+    assert _positions(slot) == {tp: 3}
+    old.close()
+    new.close()
+
+
+class _Writer:
+    """A writer of a slot, without the slot."""
+
+    def __init__(self, slot: SlotRun) -> None:
+        routes = Routes(slot.flow.target, [slot.remote])
+        self.transactions = Transactions(routes, transactional_id(slot.flow, 0), timeout_ms=60_000)
+        self.transactions.fence()
+        self.producer = Producer(routes, ProduceSettings(), transactions=self.transactions)
+
+    def write(self, tp: TopicPartition, value: bytes) -> None:
+        self.producer.append(tp, memoryview(encode_batch([Record(0, 1, None, value)])), "sent")
+        deadline = time.monotonic() + 20
+        while not self.producer.pump(0.1):
+            assert time.monotonic() < deadline
+
+    def close(self) -> None:
+        self.transactions.close()
+        self.producer.close()
+
+
+def test_another_run_takes_over_and_this_one_says_so(source, target, topic_name):
+    topic = _topic(source, topic_name)
+    with _exact(source, target, topic) as slot, Load(source.kafka, topic, PARTITIONS) as load:
+        load.wait_for(100)
+        key, value = encode_claim(Claim(slot.flow.name, "of-another", 1, "elsewhere"))
+        taken = [Sent(value, key, partition=COMMAND_PARTITION)]
+        produce(target.kafka, control_topic(slot.flow), taken)
+        deadline = time.monotonic() + 20
+        while len(slot.failures) < 3:
+            assert time.monotonic() < deadline
+            time.sleep(0.1)
+        before = len(consume_all(target.kafka, slot.remote))
+        load.wait_for(50)
+    assert all(isinstance(error, Fenced) for error in slot.failures)
+    assert "another sparkmirror (run of-another, host elsewhere)" in str(slot.failures[0])
+    assert len(consume_all(target.kafka, slot.remote)) == before
+
+
+# -- what the target refuses -------------------------------------------------------------------
+
+
+def _set_config(cluster: KafkaCluster, topic: str, name: str, value: str | None) -> None:
+    kind = AlterConfigOpType.DELETE if value is None else AlterConfigOpType.SET
+    entry = ConfigEntry(name, value or "", incremental_operation=kind)
+    resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=[entry])
+    client = admin(cluster)
+    client.incremental_alter_configs([resource])[resource].result(20)
+
+
+def test_what_the_target_refuses_takes_nothing_else_with_it(source, target, topic_name, caplog):
+    """One record that is too old for the remote topic: all before it and beside it arrive, once.
+
+    The transaction that it was in is aborted and written anew without it.
+    """
+    topic = _topic(source, topic_name)
+    produce(source.kafka, topic, [Sent(b"%d" % n, partition=n % 3) for n in range(300)])
+    with _exact(source, target, topic, epoch_s=6) as slot:
+        _checked(slot)
+        _set_config(target.kafka, slot.remote, "message.timestamp.before.max.ms", "3600000")
+        good = [Sent(b"good %d" % n, partition=n % 3) for n in range(3_000)]
+        produce(source.kafka, topic, good)
+        produce(source.kafka, topic, [Sent(b"too old", timestamp_ms=1_000_000, partition=0)])
+        produce(source.kafka, topic, [Sent(b"after %d" % n, partition=n % 3) for n in range(300)])
+        wanted = by_partition(consume_all(source.kafka, topic))
+        bad = wanted[0].index(b"too old")
+        due = {0: wanted[0][:bad], 1: wanted[1], 2: wanted[2]}
+        deadline = time.monotonic() + 30
+        while (got := by_partition(consume_all(target.kafka, slot.remote))) != due:
+            assert time.monotonic() < deadline, {n: len(got.get(n, ())) for n in due}
+            time.sleep(0.3)
+        slot.wait_for_error("INVALID_TIMESTAMP")
+        assert _positions(slot)[TopicPartition(slot.remote, 0)] == bad
+        _set_config(target.kafka, slot.remote, "message.timestamp.before.max.ms", None)
+        _checked(slot)
+        assert slot.failures == []
+    assert "the transaction is aborted and written anew" in caplog.text
+
+
+# -- what does not go --------------------------------------------------------------------------
+
+
+def test_each_missing_permission_is_named(guarded, cluster_a):
+    alias = f"E{uuid.uuid4().hex[:6]}"
+    ends = [
+        ClusterClient(name, tuple(one.bootstrap_servers.split(",")), "c")
+        for name, one in ((alias, cluster_a), ("west", guarded))
+    ]
+    flow = FlowSettings(*ends, *ends, exactly_once=True, tasks_max=2)
+    create_topic(guarded, control_topic(flow), 2)
+    target = Cluster(flow.target)
+    ids, group = f"__mirror.{alias}->west-", flow.position_group
+    try:
+        for kind, name, words in (
+            (ResourceType.TRANSACTIONAL_ID, ids, f"Write and Describe on TransactionalId {ids}"),
+            (ResourceType.GROUP, group, f"Read on Group {group}"),
+        ):
+            _deny(guarded, kind, name, deny=True)
+            with pytest.raises(Denied) as refused:
+                _claim_until_denied(target, flow)
+            assert words in refused.value.do
+            assert refused.value.where == "cluster west"
+            _deny(guarded, kind, name, deny=False)
+        assert slots_ever(target, flow) == 0
+        _claim_until_allowed(target, flow)
+        # A later run with fewer slots still fences those of the earlier one.
+        claim_flow(target, replace(flow, tasks_max=1), "run-2")
+        assert slots_ever(target, flow) == 2
+    finally:
+        target.close()
+
+
+def _claim_until_denied(target: Cluster, flow: FlowSettings) -> None:
+    """Brokers take a moment to hear of ACLs; `_check` has no effect on positions or records."""
+    from sparkmirror.control import claim
+
+    for _ in range(50):
+        claim._check(flow)
+        time.sleep(0.1)
+
+
+def _claim_until_allowed(target: Cluster, flow: FlowSettings) -> None:
+    deadline = time.monotonic() + 10
+    while True:
+        try:
+            claim_flow(target, flow, "run-1")
+            return
+        except Denied:
+            assert time.monotonic() < deadline
+            time.sleep(0.1)
+
+
+def _deny(cluster: KafkaCluster, kind: ResourceType, name: str, *, deny: bool) -> None:
+    pattern = ResourcePatternType.PREFIXED
+    kinds = (AclOperation.ALL, AclPermissionType.DENY)
+    binding = AclBinding(kind, name, pattern, "User:ANONYMOUS", "*", *kinds)
+    client = admin(cluster)
+    if deny:
+        client.create_acls([binding])[binding].result(20)
+        return
+    from confluent_kafka.admin import AclBindingFilter
+
+    chosen = AclBindingFilter(kind, name, pattern, "User:ANONYMOUS", "*", *kinds)
+    client.delete_acls([chosen])[chosen].result(20)
+
+
+@pytest.mark.parametrize(
+    ("apis", "words"),
+    [({3: (0, 2), 9: (0, 2)}, "no transactions"), ({9: (0, 6)}, "no stable offsets")],
+)
+def test_brokers_that_are_too_old_are_named(cluster_a, monkeypatch, apis, words):
+    """0.10 has no transactions, 2.4 cannot tell stable offsets; neither is started for this."""
+    routes = Routes(ClusterClient("B", tuple(cluster_a.bootstrap_servers.split(",")), "c"))
+    old = routes.any_connection()
+    known = dict(old.api_versions)
+    if words == "no transactions":
+        known = {key: versions for key, versions in known.items() if key < 19}
+    old._versions = known | apis
+    monkeypatch.setattr(routes, "any_connection", lambda: old)
+    with pytest.raises(Unsupported, match=words) as refused:
+        Transactions(routes, "id", timeout_ms=1_000).check_brokers()
+    assert "brokers from 2.5 on" in refused.value.what
+    assert "Upgrade the target" in refused.value.do
+
+
+def test_the_sink_writes_only_transactional_batches(source, target, topic_name):
+    topic = _topic(source, topic_name)
+    with _exact(source, target, topic) as slot:
+        assert isinstance(slot._sink(), ExactSink)
+        produce(source.kafka, topic, [Sent(b"%d" % n, partition=n % 3) for n in range(30)])
+        _checked(slot)
+    # Each transaction left a marker: offsets go further than records do.
+    ends = Cluster(slot.flow.target).end_offsets(
+        [TopicPartition(slot.remote, number) for number in range(PARTITIONS)]
+    )
+    assert all(end > 10 for end in ends.values())
+
+
+# -- at-least-once, to the record --------------------------------------------------------------
+
+
+def _crash_sometimes(monkeypatch: pytest.MonkeyPatch, times: int) -> list[int]:
+    """Let the sink die between two commits of positions; returns what is left of ``times``."""
+    left, original = [times], SlotSink._housekeep
+    alive_since = [time.monotonic()]
+
+    def housekeep(self: SlotSink) -> None:
+        moved = any(lane.position > max(0, lane.committed) for lane in self._lanes.values())
+        if left[0] and moved and time.monotonic() - alive_since[0] > 1.5:
+            left[0] -= 1
+            alive_since[0] = time.monotonic()
+            raise _Killed
+        original(self)
+
+    monkeypatch.setattr(SlotSink, "_housekeep", housekeep)
+    return left
+
+
+def test_at_least_once_goes_on_at_the_exact_record(source, target, topic_name, monkeypatch, caplog):
+    """Positions are a second old when the sink dies; the target's log says what is newer."""
+    caplog.set_level("INFO")
+    topic = _topic(source, topic_name)
+    left = _crash_sometimes(monkeypatch, 3)
+    with SlotRun(source, target, topic, PARTITIONS, position_interval_ms=60_000) as slot:
+        with Load(source.kafka, topic, PARTITIONS) as load:
+            while left[0]:
+                load.wait_for(50)
+            load.wait_for(100)
+        _checked(slot, load)  # none twice
+        assert [type(error) for error in slot.failures] == [_Killed] * 3
+    assert "records after the committed position" in caplog.text
+    assert "arrive again" not in caplog.text
+
+
+def test_another_writer_at_the_target_is_noticed(source, target, topic_name, monkeypatch, caplog):
+    """Then nobody can say which records are whose: some arrive again, none is lost."""
+    caplog.set_level("INFO")
+    topic = _topic(source, topic_name)
+    left = _crash_sometimes(monkeypatch, 1)
+    with SlotRun(source, target, topic, PARTITIONS, position_interval_ms=60_000) as slot:
+        with Load(source.kafka, topic, PARTITIONS) as load:
+            load.wait_for(50)
+            for partition in range(PARTITIONS):
+                produce(target.kafka, slot.remote, [Sent(b"foreign", partition=partition)])
+            while left[0]:
+                load.wait_for(50)
+            load.wait_for(100)
+        slot.drain()
+        got = by_partition(consume_all(target.kafka, slot.remote))
+    assert "arrive again: other writers since the committed position" in caplog.text
+    for number, values in by_partition(consume_all(source.kafka, topic)).items():
+        assert set(values) <= set(got[number])

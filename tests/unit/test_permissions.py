@@ -140,6 +140,18 @@ def test_what_a_mirrormaker_2_flow_needs():
     assert lines(flow()) == MM2 | CONFIGS | ACLS
 
 
+def test_exactly_once_needs_the_flows_transactional_ids():
+    exact = replace(flow(), exactly_once=True)
+    (more,) = lines(exact) - lines(flow())
+    assert more == ("B", "TRANSACTIONAL_ID", "__mirror.A->B-", "WRITE")
+    settings = MirrorSettings((exact,), ())
+    needed = [one.binding for one in needed_permissions(settings, me)]
+    ids = [binding for binding in needed if binding.resource_type == "TRANSACTIONAL_ID"]
+    (command,) = kafka_acls_commands(ids, exact.target, "client.properties")
+    assert "--operation Write --transactional-id '__mirror.A->B-'" in command
+    assert "--resource-pattern-type prefixed" in command
+
+
 def test_what_offset_syncs_and_checkpoints_add():
     quiet = flow(sync_configs_enabled=False, sync_acls_enabled=False)
     runs, syncs = "mm2-sparkmirror-runs.A.internal", "mm2-offset-syncs.B.internal"

@@ -21,7 +21,6 @@ from sparkmirror.wire.batch import base_offset, codec
 from sparkmirror.wire.cut import separate
 from sparkmirror.wire.gaps import decode_gap
 from sparkmirror.wire.records import Record, decode_records, encode_batch
-from sparkmirror.wire.signals import SourcePartition
 from tests.unit.config_files import load_flow
 
 TP, REMOTE = TopicPartition("t", 3), TopicPartition("A.t", 3)
@@ -119,12 +118,8 @@ def test_pause_takes_nothing_over() -> None:
 def test_dead_letter_topics_are_made_where_they_may_be_needed() -> None:
     faults = FaultSettings(bad_record="skip", bad_record_dead_letter=("orders",))
     flow = FlowSettings(A, B, A, B, faults=faults, topics=TopicSettings(replication_factor=3))
-    partitions = [
-        SourcePartition(topic, number, f"A.{topic}")
-        for topic in ("logs", "orders")
-        for number in (0, 1)
-    ]
-    (topic,) = plan_dead_letter_topics(partitions, flow)
+    remote = {topic: f"A.{topic}" for topic in ("logs", "orders")}
+    (topic,) = plan_dead_letter_topics(remote, flow)
     assert (topic.name, topic.partitions, topic.replication_factor) == (
         "A.orders.dead-letter", 1, 3,
     )  # fmt: skip

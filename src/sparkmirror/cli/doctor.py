@@ -6,12 +6,12 @@ import json
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from sparkmirror.cli.tables import Format
 from sparkmirror.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -22,13 +22,6 @@ __all__ = ["doctor", "document", "table"]
 
 _MARKS = {"ok": "✓ ok  ", "warn": "! WARN", "fail": "✗ FAIL", "skip": "- skip"}
 _CHECK_WIDTH = 16
-
-
-class Format(StrEnum):
-    """How findings are printed."""
-
-    TABLE = "table"
-    JSON = "json"
 
 
 def doctor(
@@ -75,7 +68,7 @@ def doctor(
         ),
     ] = 50.0,
     output_format: Annotated[
-        Format, typer.Option("--format", help="table: for people. json: one document.")
+        Format, typer.Option("--format", help="A table, or JSON.")
     ] = Format.TABLE,
     problems: Annotated[
         bool, typer.Option("--problems", help="Print only what is not fine.")

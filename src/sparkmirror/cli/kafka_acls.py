@@ -78,7 +78,7 @@ def kafka_acls_commands(
         if first.resource_type == "CLUSTER":
             words.append("--cluster")
         else:
-            words += [f"--{first.resource_type.lower()}", first.name]
+            words += [f"--{first.resource_type.lower().replace('_', '-')}", first.name]
         if first.pattern == "PREFIXED":
             words += ["--resource-pattern-type", "prefixed"]
         lines.append(shlex.join(words))

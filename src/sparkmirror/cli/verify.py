@@ -8,13 +8,13 @@ import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime
-from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from sparkmirror.cli.errors import EXIT_START_FAILED, show_error
+from sparkmirror.cli.tables import Format
 from sparkmirror.errors import ConfigError, MirrorError
 
 if TYPE_CHECKING:
@@ -27,13 +27,6 @@ __all__ = ["bound", "document", "table", "verify"]
 _HEADINGS = ("TOPIC", "PARTITION", "SOURCE-RECORDS", "TARGET-RECORDS", "SHA-256", "RESULT")
 _DIGEST_SHOWN = 12
 _PROGRESS_S = 1.0
-
-
-class Format(StrEnum):
-    """How results are printed."""
-
-    TABLE = "table"
-    JSON = "json"
 
 
 def verify(
@@ -121,7 +114,7 @@ def verify(
         ),
     ] = 10.0,
     output_format: Annotated[
-        Format, typer.Option("--format", help="table: for people. json: one document.")
+        Format, typer.Option("--format", help="A table, or JSON.")
     ] = Format.TABLE,
 ) -> None:
     """Compare each source partition with its copy, record by record.

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Mapping
 
 from sparkmirror.model import FlowSettings
 from sparkmirror.policy import FaultPolicy, dead_letter_topic
 from sparkmirror.wire.client import Cluster
-from sparkmirror.wire.signals import SourcePartition
 from sparkmirror.wire.views import NewTopic
 
 __all__ = ["create_dead_letter_topics", "plan_dead_letter_topics"]
@@ -22,27 +21,24 @@ _CONFIGS = {
 }
 
 
-def plan_dead_letter_topics(
-    partitions: Iterable[SourcePartition], flow: FlowSettings
-) -> list[NewTopic]:
-    """The dead-letter topics that the flow may need for ``partitions``. Pure."""
+def plan_dead_letter_topics(remote: Mapping[str, str], flow: FlowSettings) -> list[NewTopic]:
+    """The dead-letter topics that the flow may need for ``remote`` (by source topic). Pure."""
     policy = FaultPolicy(flow.faults)
-    topics = dict.fromkeys((p.topic, p.remote_topic) for p in partitions)
     return [
-        NewTopic(dead_letter_topic(remote), 1, flow.topics.replication_factor, _CONFIGS)
-        for topic, remote in topics
+        NewTopic(dead_letter_topic(name), 1, flow.topics.replication_factor, _CONFIGS)
+        for topic, name in remote.items()
         if policy.bad_record(topic) == "dead-letter"
     ]
 
 
 def create_dead_letter_topics(
-    target: Cluster, partitions: Iterable[SourcePartition], flow: FlowSettings
+    target: Cluster, remote: Mapping[str, str], flow: FlowSettings
 ) -> list[str]:
     """Make those that are missing; one line per topic made, or not made and why.
 
     Raises `MirrorError` when the target does not answer.
     """
-    wanted = plan_dead_letter_topics(partitions, flow)
+    wanted = plan_dead_letter_topics(remote, flow)
     present = target.topics([topic.name for topic in wanted])
     lines = []
     for name, outcome in target.create_topics(

@@ -240,9 +240,8 @@ class FlowControl:
         if errors and not assignment.partitions and not self._version:
             raise next(iter(errors.values()))  # nothing at all can start: say why and stop
         self._tell_halts(assignment)
-        for line in create_dead_letter_topics(
-            self.target_admin, assignment.partitions, self.settings
-        ):
+        remote = {p.topic: p.remote_topic for p in assignment.partitions}
+        for line in create_dead_letter_topics(self.target_admin, remote, self.settings):
             self._say_once(line)
         return assignment
 

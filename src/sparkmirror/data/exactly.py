@@ -66,6 +66,12 @@ class ExactSink(SlotSink):
                 self._open((identity[0], identity[1]))
         super()._hear(notes)
 
+    def _record_beginning(self) -> None:
+        """Positions are exact anyhow."""
+
+    def _metadata(self, lane: _Lane, mark: Mark) -> str:
+        return encode_mark(mark)
+
     def _open(self, identity: Identity) -> None:
         """Begin under a new identity, with nothing written."""
         self._close_writer()
@@ -146,7 +152,7 @@ class ExactSink(SlotSink):
         if due:
             transactions.add_offsets(
                 self.flow.position_group,
-                {lane.target: (offset, encode_mark(mark)) for lane, offset, mark in due},
+                {lane.target: (offset, self._metadata(lane, mark)) for lane, offset, mark in due},
             )
         transactions.commit()
         self._note_committed()

@@ -125,7 +125,12 @@ class LossWatch:
         self._errors = errors
         self._policy = FaultPolicy(flow.faults)
         self._suspected: dict[TopicPartition, float] = {}
+        self._sound: set[TopicPartition] = set()
         self._left: dict[TopicPartition, set[str]] = {}
+
+    def may_resume(self, tp: TopicPartition) -> bool:
+        """Whether the log is the position's, and the target has a record for each offset of it."""
+        return tp in self._sound and self._policy.bad_record(tp.topic) == "pause"
 
     def mirrored(self, tp: TopicPartition, leader_epoch: int) -> None:
         """Note the leader epoch of the last record before the position of ``tp``."""
@@ -159,6 +164,7 @@ class LossWatch:
             self._suspected.pop(tp, None)
             if loss is None:
                 self.marks[tp] = now
+                self._sound.add(tp)
                 findings[tp] = Finding(positions[tp], (now.topic_id, view.leader_epoch))
             else:
                 findings[tp] = self._decide(tp, loss, now, view)

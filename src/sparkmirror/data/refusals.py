@@ -70,9 +70,11 @@ class RefusedRecords:
     def wanted(self, token: object) -> bool:
         """Whether the flow leaves out what is refused of this chunk."""
         carrier = _carrier(token)
-        if carrier is None:
-            return False
-        return self._policy.bad_record(carrier.source.topic) != "pause"
+        return carrier is not None and self.may_leave_out(carrier.source.topic)
+
+    def may_leave_out(self, topic: str) -> bool:
+        """Whether records of source topic ``topic`` may be missing at the target."""
+        return self._policy.bad_record(topic) != "pause"
 
     def take(self, token: object, records: Sequence[Record], code: str, reason: str) -> None:
         """Write ``records`` down, and to the dead-letter topic where that is the choice."""

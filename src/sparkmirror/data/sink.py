@@ -18,6 +18,7 @@ from typing import Any
 from sparkmirror.data import outlet
 from sparkmirror.data.ages import note_ages, oldest_ms
 from sparkmirror.data.refusals import RefusedRecords
+from sparkmirror.data.resume import Recorded, recorded_fields
 from sparkmirror.data.rows import Chunk, read_row
 from sparkmirror.data.shared import FRAMES, FrameReader
 from sparkmirror.data.syncs import Places, SlotSyncs, SyncSender
@@ -125,7 +126,8 @@ class _Lane:
     """One source partition through this sink.
 
     Invariant: ``position`` moves only past chunks all of whose batches, and all chunks before
-    them, are acknowledged.
+    them, are acknowledged. ``target_end``: target offset after the last record before
+    ``position``, -1 unknown.
     """
 
     source: TopicPartition
@@ -142,6 +144,7 @@ class _Lane:
     blocked: tuple[TopicPartition, ...] = ()
     mark: Mark = Mark()  # noqa: RUF009  (frozen)
     marked: Mark | None = None
+    target_end: int = -1
     age: Samples = field(default_factory=Samples)
     latency: Samples = field(default_factory=Samples)
     queue: deque[_Pending] = field(default_factory=deque)
@@ -163,6 +166,8 @@ class _Lane:
             self.records += done.records
             self.bytes += done.bytes
             self.timestamp_ms = max(self.timestamp_ms, done.timestamp_ms)
+            if done.records:
+                self.target_end = done.places.target_end
         return settled
 
 
@@ -188,7 +193,8 @@ class SlotSink:
         self._positions = self._position_routes()
         self._producer = producer = _producer(flow)
         producer.forget_halts()
-        producer.refusals = RefusedRecords(flow, self._append_beside, producer.errors)
+        self._refusals = RefusedRecords(flow, self._append_beside, producer.errors)
+        producer.refusals = self._refusals
         syncs = flow.offset_syncs
         self._syncs = SlotSyncs(syncs.lag_max, SyncSender.of(flow)) if syncs.enabled else None
         # The producer outlives the task; what it met before is in earlier reports.
@@ -292,12 +298,14 @@ class SlotSink:
         if "slot" in notes:
             self.slot, self.epoch = notes["slot"], notes["epoch"]
             self._frames = self._map_frames(notes["frames"])
-            for topic, partition, remote, position, committed, *mark in notes["partitions"]:
+            for topic, partition, remote, position, committed, end, *mark in notes["partitions"]:
                 source = TopicPartition(topic, partition)
                 target = TopicPartition(remote, partition)
-                lane = _Lane(source, target, position, committed, committed, mark=Mark(*mark))
+                lane = _Lane(source, target, position, committed, committed, target_end=end)
+                lane.mark = Mark(*mark)
                 self._lanes[source] = lane
             self._producer.routes.add_topics({lane.target.topic for lane in self._lanes.values()})
+            self._record_beginning()
         self._paused = notes.get("paused", self._paused)
         if "errors" in notes:
             self._source_errors = notes["errors"]
@@ -332,6 +340,22 @@ class SlotSink:
         if pending is not None:
             pending.wait_for(self._gaps)
         self._append_record(self._gaps, *encode_gap(gap), pending)
+
+    def _record_beginning(self) -> None:
+        """Before anything is written: where the target's logs end, and who goes on there.
+
+        What is written until the first commit can then be told from what others write, should
+        this process die (`data.resume`).
+        """
+        known = [lane for lane in self._lanes.values() if lane.target_end >= 0]
+        if not known or self._producer.identify() is None:
+            return
+        for lane in known:
+            lane.committed = -1
+        try:
+            self._commit()
+        except (MirrorError, ConnectionLost) as error:
+            log.warning("positions not committed this time: %s", error)
 
     def _map_frames(self, note: list[Any] | None) -> FrameReader | None:
         """The memory shared with the source, when it is within reach."""
@@ -438,7 +462,10 @@ class SlotSink:
             return
         mm1 = self.flow.mode is MirrorMode.MM1
         offsets = {
-            (lane.source if mm1 else lane.target): (position, "" if mm1 else encode_mark(mark))
+            (lane.source if mm1 else lane.target): (
+                position,
+                "" if mm1 else self._metadata(lane, mark),
+            )
             for lane, (position, mark) in due.items()
         }
         epochs = {lane.source: mark.leader_epoch for lane, (_, mark) in due.items() if mm1}
@@ -460,6 +487,13 @@ class SlotSink:
                 time.sleep(self._positions.client.retry_backoff_ms / 1000)
             else:
                 return
+
+    def _metadata(self, lane: _Lane, mark: Mark) -> str:
+        if self._refusals.may_leave_out(lane.source.topic):
+            return encode_mark(mark)  # then records at the target do not count as many offsets
+        identity = self._producer.identity_of(lane.target)
+        producer_id = -1 if identity is None else identity[0]
+        return encode_mark(mark, recorded_fields(Recorded("", lane.target_end, producer_id)))
 
     # -- reports ---------------------------------------------------------------------------
 

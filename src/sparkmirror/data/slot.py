@@ -18,6 +18,7 @@ from typing import Any
 from sparkmirror.data import outlet
 from sparkmirror.data.losses import LossWatch
 from sparkmirror.data.plan import SlotPlan
+from sparkmirror.data.resume import resume
 from sparkmirror.data.retries import Retries
 from sparkmirror.data.rows import FLUSH, Chunk, build_row
 from sparkmirror.data.shared import Frames
@@ -89,6 +90,8 @@ class SlotReader:
         self._noted: dict[str, Any] = {"errors": {}, "halts": [], "paused": False}
         self._last_row = 0.0
         self._identity: Identity | None = None
+        self._target_ends: dict[TopicPartition, int] = {}
+        self._metadata: dict[TopicPartition, str] = {}
 
     # -- positions -------------------------------------------------------------------------
 
@@ -108,6 +111,7 @@ class SlotReader:
             found[by_position[tp]] = one.offset
             mark = Mark(leader_epoch=one.leader_epoch) if mm1 else decode_mark(one.metadata)
             self._losses.marks[by_position[tp]] = mark
+            self._metadata[by_position[tp]] = one.metadata
         self._committed = dict(found)
         missing = [tp for tp in self._by_source if tp not in found]
         if missing:
@@ -173,7 +177,23 @@ class SlotReader:
             self._fetcher.assign(tp, offset)
         self._marks_before = dict(self._losses.marks)
         self._examine(list(positions))
-        return positions
+        return positions | self._resume(positions)
+
+    def _resume(self, positions: dict[TopicPartition, int]) -> dict[TopicPartition, int]:
+        """Where partitions go on that lost nothing; past what the target has already."""
+        if self.flow.exactly_once or self.flow.mode is MirrorMode.MM1:
+            return {}
+        sound = {tp: offset for tp, offset in positions.items() if self._losses.may_resume(tp)}
+        resumed = resume(
+            self.flow,
+            self._routes,
+            {self._by_source[tp]: (at, self._metadata.get(tp, "")) for tp, at in sound.items()},
+        )
+        for tp, one in resumed.items():
+            self._target_ends[tp] = one.target_end
+            if one.position != sound[tp]:
+                self._fetcher.advance(tp, one.position)
+        return {tp: one.position for tp, one in resumed.items()}
 
     def _take_over(self) -> bool:
         """Become the only writer of these partitions; False when this plan is an old one."""
@@ -345,6 +365,7 @@ class SlotReader:
                 [
                     *(p.topic, p.partition, p.remote_topic, positions.get(p.source, -1)),
                     self._committed.get(p.source, -1),
+                    self._target_ends.get(p.source, -1),
                     *astuple(marks.get(p.source, Mark())),
                 ]
                 for p in self.plan.partitions

@@ -75,6 +75,12 @@ class Places:
                 return
         self.targets.append((start, records, offset))
 
+    @property
+    def target_end(self) -> int:
+        """Target offset after the chunk's last record, -1 unknown."""
+        start, count, at = max(self.targets, default=(0, 0, 0))
+        return at + count if start + count == self.records else -1
+
     def runs(self) -> list[Run]:
         """What is known on both sides, in source order."""
         found: list[Run] = []

@@ -17,7 +17,14 @@ from sparkmirror.model import FlowSettings
 from sparkmirror.wire.routes import Routes
 from sparkmirror.wire.transactions import Transactions
 
-__all__ = ["Claim", "decode_claim", "encode_claim", "fence_slots", "transactional_id"]
+__all__ = [
+    "Claim",
+    "decode_claim",
+    "encode_claim",
+    "fence_slots",
+    "transactional_id",
+    "transactional_id_prefix",
+]
 
 _SUFFIX = "/claim"
 
@@ -57,7 +64,12 @@ def decode_claim(key: bytes | None, value: bytes | None) -> Claim | None:
 
 def transactional_id(flow: FlowSettings, slot: int) -> str:
     """The transactional id of one slot; one ACL for the prefix covers the group and all ids."""
-    return f"{flow.position_group}-{slot}"
+    return f"{transactional_id_prefix(flow)}{slot}"
+
+
+def transactional_id_prefix(flow: FlowSettings) -> str:
+    """What all transactional ids of the flow begin with."""
+    return f"{flow.position_group}-"
 
 
 def fence_slots(flow: FlowSettings, slots: int, *, patience_s: float = float("inf")) -> None:

@@ -10,6 +10,7 @@ stands in the committed offset's own field, as consumers keep it.
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 __all__ = ["Mark", "decode_mark", "encode_mark"]
@@ -24,9 +25,9 @@ class Mark:
     leader_epoch: int = -1
 
 
-def encode_mark(mark: Mark) -> str:
-    """``mark`` as a committed offset's metadata, empty when nothing is known."""
-    document: dict[str, object] = {}
+def encode_mark(mark: Mark, more: Mapping[str, object] | None = None) -> str:
+    """``mark`` as a committed offset's metadata, empty when nothing is known; with ``more``."""
+    document: dict[str, object] = dict(more or {})
     if mark.topic_id:
         document["source_topic_id"] = mark.topic_id
     if mark.cluster_id:

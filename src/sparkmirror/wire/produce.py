@@ -232,6 +232,17 @@ class Producer:
         """Sockets on which answers are awaited."""
         return [connection.socket for connection, waiting in self._requests.items() if waiting]
 
+    def identify(self) -> Identity | None:
+        """The producer id under which partitions begin, asked for if need be; None without one."""
+        if self._identity is None:
+            self._identity = self._new_identity()
+        return None if self._identity == NO_IDENTITY else self._identity
+
+    def identity_of(self, tp: TopicPartition) -> Identity | None:
+        """The producer id under which ``tp`` is written, as far as it is known."""
+        state = self._partitions.get(tp)
+        return self._identity if state is None or state.identity is None else state.identity
+
     def _identified(self, state: PartitionQueue) -> bool:
         """Whether ``state`` has a producer id to send under; gives it one where it can."""
         if state.identity is not None and not state.renew:

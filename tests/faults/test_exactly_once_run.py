@@ -1,0 +1,68 @@
+"""The whole command, exactly-once: processes are killed, a second driver is started."""
+
+from __future__ import annotations
+
+import random
+import time
+import uuid
+from pathlib import Path
+
+import pytest
+
+from sparkmirror.demo.clusters import KafkaCluster
+from tests.faults.harness import (
+    Counter,
+    Mirror,
+    Numbered,
+    Scene,
+    kill_driver,
+    kill_sink,
+    write_config,
+)
+from tests.kafka.support import create_topic
+
+PARTITIONS = 4
+_START_S = 120.0
+_WORKER_RECOVERY_S = 10.0
+
+
+@pytest.mark.timeout(400)
+def test_killed_workers_and_drivers_and_two_at_once(
+    cluster_a: KafkaCluster, cluster_b: KafkaCluster, tmp_path: Path
+) -> None:
+    alias = f"X{uuid.uuid4().hex[:6]}"
+    topic = f"numbers-{alias}"
+    create_topic(cluster_a, topic, PARTITIONS)
+    create_topic(cluster_b, f"{alias}.{topic}", PARTITIONS)
+    config = write_config(tmp_path / "mm2.properties", cluster_a, cluster_b, topic, alias=alias)
+    mirror = Mirror(tmp_path, config, "--exactly-once")
+    scene = Scene(mirror, cluster_a, cluster_b, random.Random(1))
+    traffic = Numbered(cluster_a, topic, PARTITIONS, per_s=5_000)
+    with traffic, Counter(cluster_b, f"{alias}.{topic}", PARTITIONS) as counter:
+        try:
+            assert counter.recovery_s(time.monotonic(), _START_S) < _START_S, mirror.output()
+
+            # A sink's worker: Spark starts its task again.
+            began = time.monotonic()
+            kill_sink(scene)
+            assert counter.recovery_s(began, 60) < _WORKER_RECOVERY_S
+            assert mirror.process.poll() is None, mirror.output()
+
+            # The driver: what it leaves open is aborted by the next start.
+            kill_driver(scene)
+            mirror.start()
+            assert counter.recovery_s(time.monotonic(), _START_S) < _START_S, mirror.output()
+
+            # Two at once: the newer one has the flow, the older one ends and says why.
+            older, output = mirror.process, tmp_path / f"output-{mirror.starts}.txt"
+            mirror.start()
+            assert older.wait(_START_S) == 1
+            assert "has taken this flow over" in output.read_text()
+            assert counter.recovery_s(time.monotonic(), _START_S) < _START_S, mirror.output()
+
+            assert counter.wait_for(traffic.finish(), 60)
+            assert mirror.drain() == 0, mirror.output()
+            time.sleep(1.0)
+        finally:
+            mirror.kill()
+    assert (counter.lost, counter.duplicated, counter.first_wrong) == (0, 0, "")
