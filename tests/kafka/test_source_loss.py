@@ -157,6 +157,22 @@ def test_deleted_while_it_is_being_mirrored(faulty, target, topic_name):
         assert (gap.kind, gap.first, gap.last, gap.count) == ("deleted", 5, 21, 17)
 
 
+def test_an_exactly_once_flow_writes_the_gap_with_the_position(source, target, topic_name):
+    create_topic(source.kafka, topic_name, 1)
+    produce(source.kafka, topic_name, _values(0, 5))
+    with SlotRun(source, target, topic_name, exactly_once=True) as slot:
+        _await_values(slot, _values(0, 5))
+    assert decode_mark(_position(slot)[1]).leader_epoch >= 0
+    produce(source.kafka, topic_name, _values(5, 10))
+    delete_records(source.kafka, topic_name, 0, 8)
+    again = {"exactly_once": True, "faults": CONTINUE, "alias": slot.alias}
+    with SlotRun(source, target, topic_name, **again) as slot:
+        _await_values(slot, _values(0, 5) + _values(8, 7))
+        gap = _await_gap(slot)
+        assert (gap.first, gap.last, gap.resumed_at) == (5, 7, 8)
+    assert _position(slot)[0] == 15
+
+
 # -- made anew, replaced -----------------------------------------------------------------------
 
 
