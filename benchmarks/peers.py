@@ -50,6 +50,7 @@ PEERS = {
     "sparkmirror": Peer("sparkmirror"),
     "mm2": Peer("MirrorMaker 2"),
     "mm1": Peer("MirrorMaker 1", "{topic}"),
+    "sparkmirror-keys": Peer("sparkmirror, MirrorMaker 1's files, by key", "{topic}"),
     "mm2-default": Peer("MirrorMaker 2 with its producer's defaults"),
 }
 
@@ -69,7 +70,18 @@ def start(
     work.mkdir(parents=True, exist_ok=True)
     log = work / f"{key}-{topic}.log"
     if key == "mm1":
-        command = _mm1(source, target, topic, work, tasks, latency)
+        command = [
+            *_java(MM1_JARS),
+            "kafka.tools.MirrorMaker",
+            *_mm1(key, source, target, topic, work, tasks, latency),
+        ]
+    elif key == "sparkmirror-keys":
+        command = [
+            sys.executable,
+            "-m",
+            "sparkmirror.cli.kafka_mirror_maker",
+            *_mm1(key, source, target, topic, work, tasks, latency),
+        ]
     else:
         path = work / f"{key}-{topic}.properties"
         lines = _mm2_file(
@@ -165,10 +177,13 @@ def _mm2(path: Path) -> list[str]:
     return [*_java(MM2_JARS), "org.apache.kafka.connect.mirror.MirrorMaker", str(path)]
 
 
-def _mm1(source: str, target: str, topic: str, work: Path, tasks: int, latency: bool) -> list[str]:
-    consumer, producer = work / f"mm1-{topic}.consumer", work / f"mm1-{topic}.producer"
+def _mm1(
+    key: str, source: str, target: str, topic: str, work: Path, tasks: int, latency: bool
+) -> list[str]:
+    """MirrorMaker 1's two files, and the options that go with them."""
+    consumer, producer = work / f"{key}-{topic}.consumer", work / f"{key}-{topic}.producer"
     consumer.write_text(
-        f"bootstrap.servers={source}\ngroup.id=mm1-{topic}\nauto.offset.reset=earliest\n"
+        f"bootstrap.servers={source}\ngroup.id={key}-{topic}\nauto.offset.reset=earliest\n"
         "fetch.max.bytes=52428800\nmax.partition.fetch.bytes=10485760\nmax.poll.records=20000\n"
         "receive.buffer.bytes=1048576\nisolation.level=read_committed\n"
         "partition.assignment.strategy=org.apache.kafka.clients.consumer.RoundRobinAssignor\n"
@@ -181,8 +196,6 @@ def _mm1(source: str, target: str, topic: str, work: Path, tasks: int, latency: 
         f"compression.type={_compression(topic)}\n"
     )
     return [
-        *_java(MM1_JARS),
-        "kafka.tools.MirrorMaker",
         "--consumer.config",
         str(consumer),
         "--producer.config",

@@ -10,6 +10,7 @@
     │   ├── NotKafka                 something answers that does not speak Kafka
     │   ├── Unsupported              the broker lacks an API or the client a security setting
     │   ├── Denied                   the principal lacks a permission
+    │   ├── GroupRefused             the consumer group does not take this member
     │   ├── Fenced                   another writer has taken over what this one wrote
     │   └── TransactionError         a transaction cannot be ended: it is aborted and written anew
     ├── BatchError                   bytes that are no valid record batch
@@ -30,6 +31,7 @@ __all__ = [
     "CorruptBatch",
     "Denied",
     "Fenced",
+    "GroupRefused",
     "MachineError",
     "MirrorError",
     "NotKafka",
@@ -120,6 +122,12 @@ class Fenced(ClusterError):
     """Another writer has taken over what this one wrote; nothing more of it will be accepted."""
 
     code = "FENCED"
+
+
+class GroupRefused(ClusterError):
+    """The consumer group does not take this member, and trying again would not help."""
+
+    code = "GROUP_REFUSED"
 
 
 class TransactionError(ClusterError):

@@ -12,22 +12,29 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 __all__ = [
+    "SEND_FAILED",
     "CheckpointSettings",
     "ClusterClient",
     "FaultSettings",
     "FetchSettings",
     "FlowSettings",
+    "GroupSettings",
     "Halt",
     "HeartbeatSettings",
+    "Member",
     "MetricsSettings",
     "MirrorMode",
     "MirrorSettings",
     "OffsetSyncSettings",
     "PartitionProgress",
+    "Partitioner",
     "PolicySettings",
     "ProduceSettings",
+    "RecordSettings",
     "SlotProgress",
+    "SourceRecord",
     "Spread",
+    "TargetRecord",
     "TopicPartition",
     "TopicSettings",
 ]
@@ -108,6 +115,79 @@ class ProduceSettings:
     request_bytes_max: int = 16 * 1024 * 1024
     join_bytes: int = 256 * 1024
     send_buffer_bytes: int = -1
+
+
+class Partitioner(Enum):
+    """Where MirrorMaker 1's producer puts a record (``partitioner.class``).
+
+    ``NUMBER``: the source partition's number, as MirrorMaker 2 does. ``KEY``: murmur2 of the key,
+    records without one sticky. ``STICKY``: all sticky. ``ROUND_ROBIN``: one after the other.
+    """
+
+    NUMBER = "number"
+    KEY = "key"
+    STICKY = "sticky"
+    ROUND_ROBIN = "round_robin"
+
+
+@dataclass(frozen=True, slots=True)
+class TargetRecord:
+    """What a message handler returns: one record to be written.
+
+    ``partition`` None leaves the choice to the partitioner, ``timestamp_ms`` None takes the time
+    of writing.
+    """
+
+    topic: str
+    value: bytes | None
+    key: bytes | None = None
+    headers: tuple[tuple[str, bytes | None], ...] = ()
+    timestamp_ms: int | None = None
+    partition: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SourceRecord:
+    """What a message handler is given: one record as the source has it.
+
+    ``timestamp_ms`` is -1 for a record without one.
+    """
+
+    topic: str
+    partition: int
+    offset: int
+    timestamp_ms: int
+    key: bytes | None
+    value: bytes | None
+    headers: tuple[tuple[str, bytes | None], ...] = ()
+
+    def to_target(self) -> TargetRecord:
+        """The same record as MirrorMaker's built-in handler writes it: partition left open."""
+        return TargetRecord(self.topic, self.value, self.key, self.headers, self.timestamp_ms)
+
+
+@dataclass(frozen=True, slots=True)
+class RecordSettings:
+    """The record path: what is done to each record between source and sink, if anything.
+
+    ``codec``: with which records are written anew (a batch attribute's number), -1 the source
+    batch's. ``sticky_bytes``: Java's ``batch.size``, after which sticky records change partition.
+    ``handler``: ``module:function``, called with each record; empty for none. ``drop_failed``:
+    what the target refuses is dropped and counted, instead of stopping the mirror
+    (``--abort.on.send.failure=false``).
+    """
+
+    partitioner: Partitioner = Partitioner.NUMBER
+    codec: int = -1
+    sticky_bytes: int = 16_384
+    handler: str = ""
+    handler_args: str | None = None
+    drop_failed: bool = False
+
+    @property
+    def used(self) -> bool:
+        """Whether records are looked at; otherwise whole batches are carried."""
+        return self.partitioner is not Partitioner.NUMBER or bool(self.handler)
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,6 +308,37 @@ class HeartbeatSettings:
 
 
 @dataclass(frozen=True, slots=True)
+class GroupSettings:
+    """MirrorMaker 1: how the mirror takes part in its consumer group on the source.
+
+    Names follow the Java consumer's properties; ``strategies`` are assignors by their names in the
+    group protocol, in order of preference; ``rebalance_timeout_ms`` is ``max.poll.interval.ms``;
+    ``listener``: ``module:name`` of a rebalance listener, empty for none.
+    """
+
+    strategies: tuple[str, ...] = ("range", "cooperative-sticky")
+    session_timeout_ms: int = 45_000
+    heartbeat_interval_ms: int = 3_000
+    rebalance_timeout_ms: int = 300_000
+    instance_id: str = ""
+    listener: str = ""
+    listener_args: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """One generation's membership in a consumer group: what a commit must show to be taken.
+
+    ``cooperative``: partitions stay with the member while the group forms a new generation.
+    """
+
+    member_id: str
+    generation: int
+    instance_id: str = ""
+    cooperative: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class FlowSettings:
     """Everything the pipeline needs to run one flow ``source->target``."""
 
@@ -242,6 +353,8 @@ class FlowSettings:
     policy: PolicySettings = field(default_factory=PolicySettings)
     topics: TopicSettings = field(default_factory=TopicSettings)
     fetch: FetchSettings = field(default_factory=FetchSettings)
+    group: GroupSettings = field(default_factory=GroupSettings)
+    records: RecordSettings = field(default_factory=RecordSettings)
     produce: ProduceSettings = field(default_factory=ProduceSettings)
     faults: FaultSettings = field(default_factory=FaultSettings)
     offset_syncs: OffsetSyncSettings = field(default_factory=OffsetSyncSettings)
@@ -313,6 +426,10 @@ class Halt:
     reason: str
     retriable: bool = False
     attempt: int = -1
+
+
+SEND_FAILED = "SEND_FAILED"
+"""Code of the halt that stops a MirrorMaker 1 flow (``--abort.on.send.failure``)."""
 
 
 @dataclass(frozen=True, slots=True)

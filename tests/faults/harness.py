@@ -41,6 +41,7 @@ __all__ = [
 
 _NUMBER = struct.Struct(">q")
 _PADDING = b"x" * 92
+_FRAMES = "memfd:sparkmirror-frames"
 
 
 class Numbered:
@@ -257,16 +258,16 @@ class Mirror:
                     found.append(process)
         return found
 
-    def sinks(self, cluster: KafkaCluster, source: KafkaCluster) -> list[psutil.Process]:
-        """The workers that are connected to ``cluster`` only."""
-        there = {int(one.rpartition(":")[2]) for one in cluster.bootstrap_servers.split(",")}
-        elsewhere = {int(one.rpartition(":")[2]) for one in source.bootstrap_servers.split(",")}
+    def sinks(self) -> list[psutil.Process]:
+        """The workers that have mapped a slot's memory; its owner has it open once more."""
         found = []
         for process in self.workers():
-            with contextlib.suppress(psutil.Error):
-                ports = {c.raddr.port for c in process.net_connections("tcp") if c.raddr}
-                if ports & there and not ports & elsewhere:
-                    found.append(process)
+            names = []
+            for fd in Path(f"/proc/{process.pid}/fd").glob("*"):
+                with contextlib.suppress(OSError):
+                    names.append(str(fd.readlink()))
+            if sum(_FRAMES in name for name in names) == 1:
+                found.append(process)
         return found
 
     def jvm(self) -> psutil.Process:
@@ -315,7 +316,7 @@ def _kill(process: psutil.Process) -> None:
 
 def kill_sink(scene: Scene) -> None:
     """kill -9 of a sink's Python worker."""
-    _kill(scene.random.choice(scene.mirror.sinks(scene.target, scene.source)))
+    _kill(scene.random.choice(scene.mirror.sinks()))
 
 
 def kill_worker(scene: Scene) -> None:
@@ -336,7 +337,7 @@ def kill_driver(scene: Scene) -> None:
 
 def freeze_sink(scene: Scene) -> None:
     """A sink stands still for seconds, in whatever it was doing."""
-    process = scene.random.choice(scene.mirror.sinks(scene.target, scene.source))
+    process = scene.random.choice(scene.mirror.sinks())
     process.suspend()
     time.sleep(scene.random.uniform(1.0, 4.0))
     with contextlib.suppress(psutil.Error):

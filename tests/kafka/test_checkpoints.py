@@ -15,9 +15,11 @@ from pathlib import Path
 import pytest
 from confluent_kafka import OFFSET_INVALID, Consumer, TopicPartition
 
+from sparkmirror.data.syncs import SyncSender
 from sparkmirror.demo.clusters import KafkaCluster
 from sparkmirror.demo.jvm import KafkaRuntime
 from sparkmirror.demo.maven import resolve
+from sparkmirror.model import ClusterClient, FlowSettings, OffsetSyncSettings
 from sparkmirror.model import TopicPartition as Partition
 from sparkmirror.offset_map import OffsetMap
 from sparkmirror.offset_syncs import OffsetSyncStore
@@ -26,6 +28,8 @@ from sparkmirror.wire.mirror_records import (
     decode_checkpoint,
     decode_heartbeat,
     decode_offset_sync,
+    encode_offset_sync,
+    offset_syncs_topic,
 )
 from sparkmirror.wire.runs import decode_run
 from tests.kafka.mirror_process import MirrorProcess, wait_until, write_mm2
@@ -129,118 +133,149 @@ def _formatted(cluster: KafkaCluster, topic: str, formatter: str) -> set[str]:
     return lines
 
 
-@pytest.mark.timeout(300)
+class Moving:
+    """Two topics of the source, four groups that have read some of them, and the file of a mirror.
+
+    ``orders`` holds 4,000 records in two partitions; its remote topic begins with 25 records of
+    another producer in each, so that offsets differ. ``payments`` holds transactions, one of them
+    aborted, whose markers leave gaps in the offsets.
+    """
+
+    def __init__(self, a: KafkaCluster, b: KafkaCluster, directory: Path) -> None:
+        self.a, self.b, self.directory = a, b, directory
+        self.name = name = f"groups-{uuid.uuid4().hex[:8]}"
+        self.orders, self.payments = f"{name}.orders", f"{name}.payments"
+        self.remote, self.remote_payments = (f"{SOURCE}.{t}" for t in (self.orders, self.payments))
+        self.lagging, self.current, self.busy, self.back = (f"{name}-{n}" for n in "lcbr")
+        create_topic(a, self.orders, 2)
+        create_topic(a, self.payments, 1)
+        produce(a, self.orders, _some(4_000, 2))
+        for batch in range(6):
+            values = [Sent(value=b"%d-%d" % (batch, n)) for n in range(10)]
+            produce_transaction(a, self.payments, values, commit=batch != 2)
+        _commit(a, self.lagging, self.orders, [777, 12])
+        _commit(a, self.current, self.orders, [2_000, 2_000])
+        _commit(a, self.current, self.payments, [27])
+        _commit(a, self.busy, self.orders, [1_000, 1_000])
+        _commit(a, self.back, self.orders, [500, 500])
+        create_topic(b, self.remote, 2)
+        produce(b, self.remote, [Sent(b"other", partition=n % 2) for n in range(50)])
+
+    def start(self, *options: str, seconds: int = 1, heartbeats: bool = True) -> MirrorProcess:
+        """Run the mirror with rounds every so many ``seconds``."""
+        extra = {
+            "groups": f"{self.name}-.*",
+            "offset.lag.max": "10",
+            "emit.checkpoints.interval.seconds": f"{seconds}",
+            "sync.group.offsets.enabled": "true",
+            "sync.group.offsets.interval.seconds": f"{seconds}",
+            "refresh.groups.interval.seconds": f"{seconds}",
+            "emit.heartbeats.enabled": f"{heartbeats}",
+            "heartbeats.replication.enabled": "true",
+            "heartbeats.topic.replication.factor": "1",
+        }
+        path = self.directory / "mm2.properties"
+        topics = rf"{self.name}\\..*"
+        write_mm2(path, self.a, self.b, topics, extra, source=SOURCE, target=TARGET)
+        work = ["--log-format", "json", "--work-dir", str(self.directory / "work")]
+        return MirrorProcess(self.directory, ["run", str(path), *work, *options])
+
+    def moved(self, group: str) -> list[int]:
+        """Where ``group`` stands in the remote topic of ``orders``."""
+        return _committed(self.b, group, self.remote, 2)
+
+
+@pytest.mark.timeout(400)
 @pytest.mark.usefixtures("clean")
 def test_groups_move_over_at_exact_offsets(
     cluster_a: KafkaCluster, cluster_b: KafkaCluster, tmp_path: Path
 ) -> None:
-    name = f"groups-{uuid.uuid4().hex[:8]}"
-    orders, payments = f"{name}.orders", f"{name}.payments"
-    lagging, current, busy, back = (f"{name}-{n}" for n in ("lagging", "current", "busy", "back"))
-    create_topic(cluster_a, orders, 2)
-    create_topic(cluster_a, payments, 1)
-    produce(cluster_a, orders, _some(4_000, 2))
-    for batch in range(6):  # markers leave gaps in the source's offsets
-        values = [Sent(value=b"%d-%d" % (batch, n)) for n in range(10)]
-        produce_transaction(cluster_a, payments, values, commit=batch != 2)
-    _commit(cluster_a, lagging, orders, [777, 12])
-    _commit(cluster_a, current, orders, [2_000, 2_000])
-    _commit(cluster_a, current, payments, [27])
-    _commit(cluster_a, busy, orders, [1_000, 1_000])
-    _commit(cluster_a, back, orders, [500, 500])
-    extra = {
-        "groups": f"{name}-.*",
-        "offset.lag.max": "10",
-        "emit.checkpoints.interval.seconds": "1",
-        "sync.group.offsets.enabled": "true",
-        "sync.group.offsets.interval.seconds": "1",
-        "refresh.groups.interval.seconds": "1",
-        "emit.heartbeats.enabled": "true",
-        "heartbeats.replication.enabled": "true",
-        "heartbeats.topic.replication.factor": "1",
-    }
-    path = write_mm2(
-        tmp_path / "mm2.properties",
-        *(cluster_a, cluster_b, rf"{name}\\..*", extra),
-        source=SOURCE,
-        target=TARGET,
-    )
-    remote, remote_payments = f"{SOURCE}.{orders}", f"{SOURCE}.{payments}"
-    create_topic(cluster_b, remote, 2)
-    # Records of another producer: target offsets are not the source's.
-    produce(cluster_b, remote, [Sent(b"other", partition=n % 2) for n in range(50)])
-    stays = _consumer(cluster_b, busy)
-    arguments = ["run", str(path), "--log-format", "json", "--work-dir", str(tmp_path / "work")]
-    mirror = MirrorProcess(tmp_path, arguments)
+    began_ms = time.time() * 1000
+    moving = Moving(cluster_a, cluster_b, tmp_path)
+    stays = _consumer(cluster_b, moving.busy)
+    mirror = moving.start()
     try:
-        stays.subscribe([remote])
+        stays.subscribe([moving.remote])
         wait_until(lambda: stays.poll(0.2) is not None and bool(stays.assignment()), "a member")
-        wait_until(
-            lambda: (
-                _committed(cluster_b, current, remote, 2) == [2_025, 2_025]
-                and OFFSET_INVALID not in _committed(cluster_b, lagging, remote, 2)
-                and _committed(cluster_b, current, remote_payments, 1) != [OFFSET_INVALID]
-            ),
-            f"group offsets on the target\n{mirror.text()[-3_000:]}",
-            timeout_s=90,
-        )
-        wait_until_equal(cluster_a, payments, cluster_b, remote_payments)
-        source, target = consume_all(cluster_a, orders), consume_all(cluster_b, remote)
-        # Nothing lost, nothing repeated, however far behind a group is.
-        for group, offsets in ((lagging, [777, 12]), (current, [2_000, 2_000])):
-            moved = _committed(cluster_b, group, remote, 2)
-            assert _unread(target, moved) == _unread(source, offsets), group
-        assert _unread(
-            consume_all(cluster_b, remote_payments),
-            _committed(cluster_b, current, remote_payments, 1),
-        ) == _unread(consume_all(cluster_a, payments), [27])
+        _nothing_is_lost_or_repeated(moving)
         # A group with members on the target is left alone.
-        assert _committed(cluster_b, busy, remote, 2) == [OFFSET_INVALID, OFFSET_INVALID]
-
-        # A group that goes back on the source has a checkpoint, but is not taken back.
-        wait_until(
-            lambda: _committed(cluster_b, back, remote, 2) == [525, 525], "the group to go back"
-        )
-        _commit(cluster_a, back, orders, [100, 500])
-        _commit(cluster_a, lagging, orders, [1_500, 12])
-        wait_until(
-            lambda: _committed(cluster_b, lagging, remote, 2) == [1_525, 37], "the group to go on"
-        )
-        assert _committed(cluster_b, back, remote, 2) == [525, 525]
-        wait_until(
-            lambda: any(
-                (c.group, c.remote, c.upstream, c.downstream)
-                == (back, Partition(remote, 0), 100, 125)
-                for c, _ in _checkpoints(cluster_b)
-            ),
-            "the checkpoint of a group that went back",
-        )
+        assert moving.moved(moving.busy) == [OFFSET_INVALID, OFFSET_INVALID]
+        _a_group_that_goes_back_is_not_taken_back(moving)
         wait_until(
             lambda: len(_heartbeats(cluster_b, HEARTBEATS[1])) >= 2, "heartbeats to be mirrored"
         )
-        code, seconds = mirror.drain()
+        code, _ = mirror.drain()
     finally:
         mirror.kill()
         stays.close()
     assert code == 0, mirror.text()
-    assert seconds < 10
 
-    _check_syncs(cluster_a, cluster_b, orders)
+    _check_syncs(cluster_a, cluster_b, moving.orders)
     _check_formatters(cluster_a, cluster_b)
-    now_ms = time.time() * 1000
-    assert all(now_ms - 120_000 < time_ms < now_ms for _, time_ms in _checkpoints(cluster_b))
+    times_ms = [time_ms for _, time_ms in _checkpoints(cluster_b)]
+    assert began_ms < min(times_ms) <= max(times_ms) < time.time() * 1000
     assert set(_heartbeats(cluster_b, "heartbeats")) == {(SOURCE, TARGET)}
     assert set(_heartbeats(cluster_b, HEARTBEATS[1])) == {(TARGET, SOURCE)}
 
     # A bounded run ends with a last round: groups stand where it stopped copying.
-    produce(cluster_a, orders, _some(1_000, 2, first=4_000))
-    _commit(cluster_a, current, orders, [2_500, 2_481])
-    slow = {**extra, "emit.checkpoints.interval.seconds": "600", "emit.heartbeats.enabled": "false"}
-    write_mm2(path, cluster_a, cluster_b, rf"{name}\\..*", slow, source=SOURCE, target=TARGET)
-    once = MirrorProcess(tmp_path, [*arguments, "--once"])
-    assert once.wait(120) == 0, once.text()
-    assert _committed(cluster_b, current, remote, 2) == [2_525, 2_506]
-    assert _committed(cluster_b, busy, remote, 2) == [1_025, 1_025], "its member has left"
+    produce(cluster_a, moving.orders, _some(1_000, 2, first=4_000))
+    _commit(cluster_a, moving.current, moving.orders, [2_500, 2_481])
+    once = moving.start("--once", seconds=600, heartbeats=False)
+    assert once.wait(150) == 0, once.text()
+    assert moving.moved(moving.current) == [2_525, 2_506]
+    assert moving.moved(moving.busy) == [1_025, 1_025], "its member has left"
+
+
+def _nothing_is_lost_or_repeated(moving: Moving) -> None:
+    """Groups of the target read on at the very record, however far behind they are."""
+    current = moving.current
+    wait_until(
+        lambda: (
+            moving.moved(current) == [2_025, 2_025]
+            and OFFSET_INVALID not in moving.moved(moving.lagging)
+            and _committed(moving.b, current, moving.remote_payments, 1) != [OFFSET_INVALID]
+        ),
+        "group offsets on the target",
+        timeout_s=120,
+    )
+    wait_until_equal(moving.a, moving.payments, moving.b, moving.remote_payments)
+    source, target = consume_all(moving.a, moving.orders), consume_all(moving.b, moving.remote)
+    for group, offsets in ((moving.lagging, [777, 12]), (current, [2_000, 2_000])):
+        assert _unread(target, moving.moved(group)) == _unread(source, offsets), group
+    assert _unread(
+        consume_all(moving.b, moving.remote_payments),
+        _committed(moving.b, current, moving.remote_payments, 1),
+    ) == _unread(consume_all(moving.a, moving.payments), [27])
+
+
+def _a_group_that_goes_back_is_not_taken_back(moving: Moving) -> None:
+    """It has a checkpoint that says so; its offsets on the target stay."""
+    wait_until(lambda: moving.moved(moving.back) == [525, 525], "the group that goes back")
+    _commit(moving.a, moving.back, moving.orders, [100, 500])
+    _commit(moving.a, moving.lagging, moving.orders, [1_500, 12])
+    wait_until(lambda: moving.moved(moving.lagging) == [1_525, 37], "the group to go on")
+    wanted = Checkpoint(moving.back, Partition(moving.remote, 0), 100, 125)
+    wait_until(lambda: wanted in {c for c, _ in _checkpoints(moving.b)}, "its checkpoint")
+    assert moving.moved(moving.back) == [525, 525]
+
+
+def test_a_missing_topic_holds_nobody_up(
+    cluster_a: KafkaCluster, cluster_b: KafkaCluster, topic_name: str
+) -> None:
+    a = ClusterClient(f"{topic_name}-a", (cluster_a.bootstrap_servers,), "a")
+    b = ClusterClient(f"{topic_name}-b", (cluster_b.bootstrap_servers,), "b")
+    syncs = OffsetSyncSettings(enabled=True)
+    flow = FlowSettings(source=a, target=b, source_admin=a, target_admin=b, offset_syncs=syncs)
+    sender, topic = SyncSender(flow), offset_syncs_topic(flow)
+    sent = [encode_offset_sync(Partition("t", 0), n, n) for n in range(5_000)]
+    sender.put(sent, [])
+    began = time.monotonic()
+    assert not sender.flush(20)
+    assert time.monotonic() - began < 10, "the end of an epoch does not wait for it"
+    assert topic not in topic_names(cluster_a)
+    create_topic(cluster_a, topic, config={"cleanup.policy": "compact"})
+    wait_until(lambda: sender.flush(1), "the syncs to be written")
+    assert [(one.key, one.value) for one in consume_all(cluster_a, topic)] == sent
 
 
 def _heartbeats(cluster: KafkaCluster, topic: str) -> list[tuple[str, str]]:

@@ -391,14 +391,14 @@ def test_mirrormaker_1(
         findings = timed(flow)
     finally:
         java.close()
-    assert "old-mirror" in the(findings, "java", "fail").found
-    assert "1 partition, the source has 2" in the(findings, "partitions", "fail").found
+    assert "old-mirror" in the(findings, "java", "ok").found
+    assert "1 partition, the source has 2" in the(findings, "partitions", "warn").found
     assert f"{topic}-none" in the(findings, "topics", "warn").subject
     code = main(["doctor", "--consumer.config", str(consumer), "--producer.config", str(producer),
                  "--whitelist", topic, "--problems"])  # fmt: skip
     told = capsys.readouterr().out
-    assert code == 1
-    assert "✗ FAIL" in told
+    assert code == 0  # warnings alone
+    assert "records go to partitions by key" in told
     assert "✓ ok" not in told
 
 

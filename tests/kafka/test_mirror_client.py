@@ -19,7 +19,14 @@ from sparkmirror.model import ClusterClient, TopicPartition
 from sparkmirror.wire.client import Cluster
 from tests.kafka.java_peer import JavaMirrorClient, java_mirror_client, java_mirror_maker
 from tests.kafka.secure import Secured
-from tests.kafka.support import Sent, consume_all, create_topic, produce, topic_names
+from tests.kafka.support import (
+    Sent,
+    consume_all,
+    create_topic,
+    delete_topic,
+    produce,
+    topic_names,
+)
 
 TOPIC = "orders"
 GROUPS = ("billing", "shipping", "other")
@@ -224,6 +231,12 @@ def test_the_commands_tell_the_same(mirrored: Mirrored, capsys: pytest.CaptureFi
         ("create-topic", "mm2-sparkmirror-gaps.A.internal"),
         ("create-topic", "mm2-sparkmirror-runs.A.internal"),
     }
+    delete_topic(mirrored.source, "heartbeats")
+    assert main(["plan", str(mirrored.file), "--format", "json"]) == 0
+    _, beats_to_a = json.loads(capsys.readouterr().out)["flows"]
+    assert beats_to_a["flow"] == "heartbeats B->A"
+    (change,) = beats_to_a["changes"]
+    assert (change["cluster"], change["subject"], change["partitions"]) == ("A", "heartbeats", 1)
     assert b["no_heartbeats_from"] == []
     assert a["cluster"] == "A"
 

@@ -330,7 +330,7 @@ def test_kafka_mirror_maker_flags_exit_codes_and_signals(
         *write_mm1(tmp_path, cluster_a, cluster_b, name),
         *("--include", f"{name}.in,no-such-topic", "--whitelist", ".*", "--num.streams", "2"),
         *("--offset.commit.interval.ms", "1000", "--abort.on.send.failure", "true"),
-        "--new.consumer",
+        *("--new.consumer", "--keep.partitions"),
     ]
     mirror = MirrorProcess(tmp_path, arguments, command="kafka-mirror-maker")
     try:

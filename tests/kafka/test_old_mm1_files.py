@@ -89,7 +89,7 @@ def test_a_mirror_goes_on_where_old_consumers_stopped_and_reads_two_sources(
     run = MirrorProcess(
         tmp_path,
         ["--consumer.config", str(one), "--consumer.config", str(two), "--producer.config",
-         str(producer), "--whitelist", f"{name}.*", "--num.producers", "2"],
+         str(producer), "--whitelist", f"{name}.*", "--num.producers", "2", "--keep.partitions"],
         command="kafka-mirror-maker",
     )  # fmt: skip
 

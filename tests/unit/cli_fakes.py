@@ -159,7 +159,10 @@ class FakeControl:
         events, self._events = self._events, []
         return events
 
-    def finish(self) -> None:
+    def failures(self) -> tuple[MirrorError, ...]:
+        return ()
+
+    def finish(self, *, timeout_s: float) -> None:
         self._world.say("control.finish")
 
     def stop(self) -> None:

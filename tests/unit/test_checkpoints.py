@@ -16,7 +16,8 @@ from sparkmirror.control.checkpoints import (
 from sparkmirror.control.compacted import TopicFollower
 from sparkmirror.control.group_offsets import plan_group_offsets, sync_group_offsets
 from sparkmirror.control.groups import GroupClusters, GroupsJob, create_offset_topics
-from sparkmirror.control.plan import Look, group_topics
+from sparkmirror.control.look import Look
+from sparkmirror.control.plan_groups import offset_topics
 from sparkmirror.errors import ClusterError, Denied, MirrorError, TopicError
 from sparkmirror.model import (
     CheckpointSettings,
@@ -411,7 +412,7 @@ def test_topics_are_made_where_they_belong_or_it_is_told_why_not() -> None:
         checkpoints=CheckpointSettings(enabled=True, replication_factor=2),
     )
     look = Look(flow, cast(Cluster, source), cast(Cluster, target))
-    planned = [(change.action, change.subject) for change in group_topics(look)]
+    planned = [(change.action, change.subject) for change in offset_topics(look)]
     assert planned == [
         ("create-topic", "mm2-sparkmirror-runs.A.internal"),
         ("refuse", "mm2-offset-syncs.B.internal"),

@@ -175,8 +175,10 @@ def test_files_of_0_8(tmp_path: Path) -> None:
     assert (flow.produce.acks, flow.produce.enable_idempotence) == (-1, True)
     assert flow.target.client_id == "mm"
     told = "\n".join(settings.warnings)
+    assert flow.group.strategies == ("range",)
     still = ("group.id", "fetch.min.bytes", "request.timeout.ms", "retry.backoff.ms",
-             "send.buffer.bytes", "client.id")  # fmt: skip
+             "send.buffer.bytes", "client.id", "partition.assignment.strategy",
+             "partitioner.class")  # fmt: skip
     for line in (CONSUMER_08 + PRODUCER_08).splitlines():
         key = line.partition("=")[0]
         assert key in still or key in told, f"nothing is said of {line}"

@@ -180,7 +180,8 @@ def test_every_field_of_a_flow_is_looked_at() -> None:
     """A new field of `FlowSettings` must be carried over or be listed here as not concerned."""
     looked_at = {"source", "target", "source_admin", "target_admin", "fetch", "produce",
                  "tasks_max", "policy", "topics", "faults"}  # fmt: skip
-    of_mode = {"mode", "enabled", "group_id", "position_interval_ms", "epoch_s", "zookeeper",
+    of_mode = {"mode", "enabled", "group", "group_id", "records", "position_interval_ms",
+               "epoch_s", "zookeeper",
                "offset_storage_topic", "offset_storage_partitions",
                "offset_storage_replication_factor", "offset_syncs", "checkpoints",
                "exactly_once", "transaction_interval_ms", "transaction_timeout_ms"}  # fmt: skip

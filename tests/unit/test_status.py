@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from sparkmirror.cli.main import main
-from sparkmirror.control.status import FlowState, judge
+from sparkmirror.control.status import FlowState, judge, judge_group
 from sparkmirror.model import Halt, PartitionProgress, SlotProgress, TopicPartition
 from sparkmirror.wire.driver_report import DriverReport
 from sparkmirror.wire.signals import Command, CommandKind, ControlSignals
@@ -118,3 +119,37 @@ def test_clusters_that_do_not_answer(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert json.loads(shown.out) == {"flows": []}
     assert json.loads(shown.err)["code"] == "UNREACHABLE"
     assert main(["drain", str(path)]) == 3
+
+
+def test_processes_of_one_group_are_one_flow() -> None:
+    """Each run of a MirrorMaker 1 flow has keys of its own; a pause is for all of them."""
+    one, two, gone = (f"{FLOW}#{run}" for run in ("r1", "r2", "r0"))
+    signals = ControlSignals(
+        commands=(
+            Command(gone, RUN, "r0", 0),
+            Command(one, RUN, "r1", NOW - 90_000),
+            Command(two, REPLAN, "r2", NOW - 50_000),
+            Command(FLOW, PAUSE, "", NOW - 10_000),
+            Command("A->Bx#r9", RUN, "r9", NOW),
+        ),
+        progress=(
+            replace(slot(), flow=one),
+            replace(slot(1), flow=two, partitions=()),
+            replace(slot(halt=Halt("DENIED", "no")), flow=two),
+        ),
+        drivers=(
+            replace(driver(), flow=one),
+            replace(driver(), flow=two, run_id="r2", host="h:2", partitions=3),
+            replace(driver(ended=True, started_ms=0), flow=gone, run_id="r0"),
+        ),
+    )
+    found = judge_group(signals, FLOW, NOW)
+    assert (found.flow, found.state, found.paused) == (FLOW, FlowState.RUNNING, True)
+    assert found.runs == ("r1", "r2")
+    assert found.host == "h:1, h:2"
+    assert found.partitions == 7
+    assert [(one.flow, one.slot) for one in found.slots] == [(FLOW, 0), (FLOW, 0), (FLOW, 1)]
+    assert found.halts == {TopicPartition("t", 0): Halt("DENIED", "no")}
+    later = judge_group(signals, FLOW, NOW + 100_000)
+    assert (later.state, later.runs) == (FlowState.DEAD, ())
+    assert judge_group(ControlSignals(), FLOW, NOW).state is FlowState.NEVER_RAN

@@ -25,14 +25,6 @@ _EXIT_SIGTERM = 143
 _EXIT_CODES = {1: _EXIT_FAILED, 2: _EXIT_WRONG, 3: _EXIT_WRONG}
 _START_FAILED = 3
 
-_JAVA_CLASS = "it names Java code, which cannot be loaded"
-_REFUSED = {
-    "message.handler": f"{_JAVA_CLASS}: records are carried as raw batches and never decoded",
-    "message.handler.args": "there is no message handler to give them to",
-    "consumer.rebalance.listener": f"{_JAVA_CLASS}, and partitions are not dealt by rebalances",
-    "rebalance.listener.args": "there is no rebalance listener to give them to",
-}
-
 _NOT_EXACT = "the group's offsets are on the source, and no transaction spans two clusters"
 
 # Options of 0.7 to 0.9 that tuned what no longer exists.
@@ -62,7 +54,7 @@ def _parser() -> argparse.ArgumentParser:
         add_help=False,
     )
     _add_supported(parser)
-    _add_refused(parser)
+    _add_callables(parser)
     parser.add_argument("--help", action="store_true", help="Print this information.")
     parser.add_argument("--version", action="store_true", help="Print the version.")
     return parser
@@ -121,8 +113,15 @@ def _add_supported(parser: argparse.ArgumentParser) -> None:
         dest="abort_on_send_failure",
         metavar="BOOLEAN",
         default="true",
-        help="Stop when records cannot be written to the target, so that none are lost. Only true "
-        "is supported. (default: true)",
+        help="Stop when records cannot be written to the target, so that none are lost; false "
+        "drops and counts them (numDroppedMessages). (default: true)",
+    )
+    parser.add_argument(
+        "--keep.partitions",
+        dest="keep_partitions",
+        action="store_true",
+        help="Keep each record's partition number and carry whole batches, which is several times "
+        "faster. Without it, records go to partitions by key, as with MirrorMaker 1.",
     )
     for name, reason in _WITHOUT_EFFECT.items():
         flag = name.startswith("new.")
@@ -148,17 +147,31 @@ def _add_supported(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def _add_refused(parser: argparse.ArgumentParser) -> None:
+def _add_callables(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--exactly-once",
         dest="exactly_once",
         action="store_true",
         help=f"Not supported: {_NOT_EXACT}.",
     )
-    for name, reason in _REFUSED.items():
+    for name, text in (
+        ("message.handler", "Python function or class that is called with each record "
+         "(sparkmirror.model.SourceRecord) and returns the TargetRecords to write, or None"),
+        ("consumer.rebalance.listener", "Python class with on_partitions_revoked and "
+         "on_partitions_assigned, or function of what happened and the partitions"),
+    ):  # fmt: skip
         parser.add_argument(
-            f"--{name}", dest=name, metavar="JAVA", help=f"Not supported: {reason}."
+            f"--{name}", dest=name, metavar="MODULE:NAME", default="", help=f"{text}."
         )
+    for name, of in (
+        ("message.handler.args", "message handler"),
+        ("rebalance.listener.args", "rebalance listener"),
+    ):
+        parser.add_argument(
+            f"--{name}", dest=name, metavar="TEXT",
+            help=f"Handed to the {of}: to the constructor of a class, as last argument to a "
+            "function.",
+        )  # fmt: skip
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -193,12 +206,7 @@ def _missing(options: argparse.Namespace) -> str:
 
 
 def _checked_include(options: argparse.Namespace) -> str | None:
-    """The include list, if one is given; ConfigError for an option that is not supported."""
-    for name, reason in _REFUSED.items():
-        if vars(options)[name] is not None:
-            raise ConfigError(
-                f"This option is not supported: {reason}.", where=f"--{name}", do="Leave it out."
-            )
+    """The include list, if one is given; ConfigError for an option that is wrong."""
     if options.exactly_once:
         raise ConfigError(
             f"This option is not supported: {_NOT_EXACT}.",
@@ -211,15 +219,15 @@ def _checked_include(options: argparse.Namespace) -> str | None:
         raise ConfigError(
             f"'{options.abort_on_send_failure}' is neither true nor false.",
             where="--abort.on.send.failure",
-            do="Leave the option out, or write true.",
+            do="Leave the option out, or write true or false.",
         )
-    if abort == "false":
-        raise ConfigError(
-            "false is not supported in this release: it would drop records that cannot be "
-            "written and go on.",
-            where="--abort.on.send.failure",
-            do="Leave the option out: the mirror stops instead, and nothing is lost.",
-        )
+    for name, args in (
+        ("message.handler", "message.handler.args"),
+        ("consumer.rebalance.listener", "rebalance.listener.args"),
+    ):
+        _check_callable(name, vars(options)[name], vars(options)[args])
+        if vars(options)[args] is not None and not vars(options)[name]:
+            print(f"warning: --{args} has no effect without --{name}.", file=sys.stderr)
     include: str | None = options.whitelist if options.include is None else options.include
     if options.include is not None and options.whitelist is not None:
         print("warning: --whitelist is ignored, since --include is given.", file=sys.stderr)
@@ -230,11 +238,19 @@ def _checked_include(options: argparse.Namespace) -> str | None:
     return include
 
 
+def _check_callable(option: str, name: str, args: str | None) -> None:
+    """ConfigError if what an option names is not there: better now than in the first task."""
+    if name:
+        from sparkmirror.config.callables import load_callable  # noqa: PLC0415
+
+        load_callable(name, args, where=f"--{option}")
+
+
 def _run(options: argparse.Namespace, include: str | None) -> int:
     given = vars(options)
     try:
         from sparkmirror.cli.run import RunOptions, run_mirror  # noqa: PLC0415
-        from sparkmirror.config.mm1 import load_mm1  # noqa: PLC0415
+        from sparkmirror.config.mm1 import Extras, load_mm1  # noqa: PLC0415
 
         settings = load_mm1(
             given["consumer.config"],
@@ -244,6 +260,14 @@ def _run(options: argparse.Namespace, include: str | None) -> int:
             num_streams=options.num_streams,
             offset_commit_interval_ms=options.offset_commit_interval_ms,
             find_brokers=_find_brokers,
+            extras=Extras(
+                keep_partitions=options.keep_partitions,
+                handler=given["message.handler"],
+                handler_args=given["message.handler.args"],
+                listener=given["consumer.rebalance.listener"],
+                listener_args=given["rebalance.listener.args"],
+                abort_on_send_failure=options.abort_on_send_failure.strip().lower() == "true",
+            ),
         )
         run_options = RunOptions(
             master=options.master,

@@ -11,6 +11,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 
 from sparkmirror.cli.errors import EXIT_INTERRUPTED, show_error
 from sparkmirror.cli.figures import PHASE_DRAINING, PHASE_RUNNING, Figures
@@ -39,6 +40,8 @@ CONTROL_STOP_S = 1.0
 ECHO_S = 0.3
 # The slots' last reports come through Kafka, a moment after the queries have ended.
 SETTLE_ONCE_S = 3.0
+FINISH_ONCE_S = 30.0
+FINISH_DRAIN_S = 3.0
 SETTLE_DRAIN_S = 0.8
 SETTLE_QUIET_S = 0.4
 
@@ -159,7 +162,7 @@ class RunLoop:
             if self._drain is None and not active:
                 return self._ended(errors)
             if self._drain is None and errors:
-                self._begin_drain("a query failed: what the others have read is being written …")
+                self._begin_drain("a flow failed: what the others have read is being written …")
             if self._drain is None and self._figures.drained:
                 self._begin_drain("asked to drain: everything read is being written …")
             if self._drain is not None:
@@ -168,8 +171,10 @@ class RunLoop:
     def _flow_state(self) -> tuple[list[MirrorError], bool]:
         """The errors of failed queries, and whether any still runs."""
         assert self._flow is not None
+        assert self._control is not None
         try:
-            return list(self._flow.errors()), self._flow.active()
+            errors = [*self._flow.errors(), *self._control.failures()]
+            return errors, self._flow.active()
         except MirrorError:
             raise
         except Exception as error:  # whatever py4j raises when the JVM is gone
@@ -298,7 +303,7 @@ class RunLoop:
             )
             return self._failed([error], 1)
         self._settle(SETTLE_ONCE_S)
-        self._finish_groups()
+        self._finish_groups(FINISH_ONCE_S)
         views = self._finish("done")
         halted = [
             f"{view.flow} {key}: {halt.code}: {halt.reason}"
@@ -336,7 +341,7 @@ class RunLoop:
             failures.append(self._drain_failure())
         self._settle(SETTLE_DRAIN_S)
         if not failures:
-            self._finish_groups()
+            self._finish_groups(FINISH_DRAIN_S)
         self._finish("ended" if failures else "drained: all that was read is written")
         asked = self._stop_signal is not None or self._figures.drained
         code = self._stop_exit_code() if asked else 1
@@ -355,10 +360,11 @@ class RunLoop:
             " run.",
         )
 
-    def _finish_groups(self) -> None:
-        """Where consumer groups stand, now that all is written; bounded by the control plane."""
+    def _finish_groups(self, timeout_s: float) -> None:
+        """Where consumer groups stand, now that all is written."""
         assert self._control is not None
-        finishing = _Background(self._control.finish, "sparkmirror-finish")
+        finish = partial(self._control.finish, timeout_s=timeout_s)
+        finishing = _Background(finish, "sparkmirror-finish")
         while not finishing.done:
             self._step(AWAIT_STEP_S)
         if finishing.error is not None:

@@ -16,7 +16,13 @@ from sparkmirror.control.status import FlowState, FlowStatus, observe_status
 from sparkmirror.errors import MirrorError, TopicError
 from sparkmirror.model import FlowSettings
 from sparkmirror.wire.client import Cluster
-from sparkmirror.wire.signals import Command, CommandKind, ControlTopicWriter, control_topic
+from sparkmirror.wire.signals import (
+    Command,
+    CommandKind,
+    ControlTopicWriter,
+    channel,
+    control_topic,
+)
 
 __all__ = ["Flows", "Wait", "give_orders"]
 
@@ -85,16 +91,25 @@ def _give(kind: CommandKind, order: _Order, wait_s: float) -> tuple[str, bool]:
     status = observe_status(target, flow, _now_ms())
     if kind is CommandKind.DRAIN and not status.state.alive:
         return "nothing to drain: it is not running", False
-    run_id = status.run_id
-    ControlTopicWriter(target, topic).command(Command(flow.name, kind, run_id, _now_ms()))
-    return _await(kind, order, wait_s, run_id)
+    runs = frozenset(status.runs)
+    ControlTopicWriter(target, topic).command(
+        # A pause is for every process of a MirrorMaker 1 group and outlives runs.
+        *(
+            [Command(flow.name, kind, status.run_id, _now_ms())]
+            if kind.pauses
+            else [Command(channel(flow, run), kind, run, _now_ms()) for run in sorted(runs)]
+        )
+    )
+    return _await(kind, order, wait_s, runs)
 
 
-def _await(kind: CommandKind, order: _Order, wait_s: float, run_id: str) -> tuple[str, bool]:
+def _await(
+    kind: CommandKind, order: _Order, wait_s: float, runs: frozenset[str]
+) -> tuple[str, bool]:
     deadline_s = time.monotonic() + wait_s
     while True:
         status = observe_status(order.target, order.flow, _now_ms())
-        done = _done(kind, status, run_id)
+        done = _done(kind, status, runs)
         if done:
             return done, True
         if time.monotonic() >= deadline_s:
@@ -102,10 +117,9 @@ def _await(kind: CommandKind, order: _Order, wait_s: float, run_id: str) -> tupl
         time.sleep(_LOOK_S)
 
 
-def _done(kind: CommandKind, status: FlowStatus, run_id: str) -> str:
+def _done(kind: CommandKind, status: FlowStatus, runs: frozenset[str]) -> str:
     if kind is CommandKind.DRAIN:
-        over = status.run_id != run_id or not status.state.alive
-        return "drained" if over else ""
+        return "" if runs & set(status.runs) else "drained"
     state = status.state
     if not state.alive:
         return f"{kind.value}d for the next run; nothing runs at present"

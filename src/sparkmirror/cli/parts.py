@@ -113,7 +113,10 @@ class ControlPart(Protocol):
     def events(self) -> list[str]:
         """Notices since the last call."""
 
-    def finish(self) -> None:
+    def failures(self) -> tuple[MirrorError, ...]:
+        """Why flows can never go on."""
+
+    def finish(self, *, timeout_s: float) -> None:
         """When the queries have ended in order: the last checkpoints and group offsets."""
 
     def stop(self) -> None:

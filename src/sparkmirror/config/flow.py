@@ -9,6 +9,8 @@ from sparkmirror.config.properties import Entry
 from sparkmirror.config.security import protocol_of, secured
 from sparkmirror.config.settings import Scope, Status, find
 from sparkmirror.config.settings_clients import COMMON_ROWS, FETCH_ROWS, PRODUCE_ROWS
+from sparkmirror.config.settings_group import GROUP_ROWS
+from sparkmirror.config.settings_records import RECORD_ROWS
 from sparkmirror.config.values import Reader, shown
 from sparkmirror.errors import ConfigError
 from sparkmirror.model import ClusterClient, FaultSettings, FetchSettings, ProduceSettings
@@ -22,11 +24,13 @@ __all__ = [
     "produce_settings",
 ]
 
-_POSITION_KEYS = frozenset({"group.id", "exclude.internal.topics"})
+_POSITION_KEYS = frozenset({"exclude.internal.topics"})
 _HOST_PORT = re.compile(r"(?:[A-Za-z_]+://)?(\[[0-9A-Fa-f:.%a-z]+\]|[0-9A-Za-z._%-]+):([0-9]{1,5})")
 # Properties that ClusterClient, FetchSettings and ProduceSettings hold as typed fields.
 _FIELDS = frozenset(
-    row.name for row in COMMON_ROWS + FETCH_ROWS + PRODUCE_ROWS if row.name not in _POSITION_KEYS
+    row.name
+    for row in COMMON_ROWS + FETCH_ROWS + GROUP_ROWS + PRODUCE_ROWS + RECORD_ROWS
+    if row.name not in _POSITION_KEYS
 ) | {"bootstrap.servers", "security.protocol"}
 _OFFSET_RESETS = ("earliest", "latest", "none")
 _IN_FLIGHT_IDEMPOTENT_MAX = 5
@@ -192,21 +196,29 @@ def _idempotence(conf: Mapping[str, Entry], reader: Reader, acks: int, in_flight
     return True
 
 
-def fault_settings(own: Reader, *, exactly_once: bool = False) -> FaultSettings:
+def fault_settings(
+    own: Reader, *, exactly_once: bool = False, by_record: bool = False
+) -> FaultSettings:
     """What becomes of partitions in trouble; ``own`` reads sparkmirror's own keys.
 
-    ConfigError where an exactly-once flow is to leave out records: what the target refuses ends
-    the transaction that it is in.
+    ConfigError where a flow is to leave out records that cannot: exactly-once, because what the
+    target refuses ends the transaction that it is in; ``by_record`` (records are dealt anew to
+    partitions), because there a refused record's offset is not known.
     """
+    contradicted = "exactly-once" if exactly_once else "dealing records to partitions by key"
     loss, refusal = "sparkmirror.on.source.loss", "sparkmirror.on.bad.record"
     for key in (refusal, f"{refusal}.skip.topics", f"{refusal}.dead-letter.topics"):
         entry = own.conf.get(key)
-        if exactly_once and entry is not None and entry.value.strip() not in ("", "pause"):
+        if (
+            (exactly_once or by_record)
+            and entry is not None
+            and entry.value.strip() not in ("", "pause")
+        ):
             raise ConfigError(
-                f"{entry.key}={shown(entry, entry.value.strip())} contradicts exactly-once: there "
-                "a record that the target refuses always pauses its partition.",
+                f"{entry.key}={shown(entry, entry.value.strip())} contradicts {contradicted}: "
+                "there a record that the target refuses always stops its partition.",
                 where=entry.where,
-                do="Remove the key, or switch exactly-once off for this flow.",
+                do="Remove the key.",
             )
     return FaultSettings(
         source_loss=own.text(loss),

@@ -18,12 +18,14 @@ from sparkmirror.config.settings import (
     REMOVED_KEYS,
     Scope,
     Setting,
+    Status,
     find,
     names,
 )
+from sparkmirror.config.settings_group import GROUP_ROWS
 from sparkmirror.errors import ConfigError
 
-__all__ = ["KeyUse", "Lost", "classify", "mm1_only", "nearest", "unknown_keys_error"]
+__all__ = ["MM1_ONLY", "KeyUse", "Lost", "classify", "mm1_only", "nearest", "unknown_keys_error"]
 
 _ROLES = {"consumer": Scope.CONSUMER, "producer": Scope.PRODUCER, "admin": Scope.ADMIN}
 _TOP = (Scope.DRIVER, Scope.CONNECTOR, Scope.SPARKMIRROR)
@@ -39,8 +41,13 @@ _FAMILIES = {
 }
 
 
-# What only MirrorMaker 1 asks of its consumer.
-_MM1_ONLY = {
+# What only MirrorMaker 1 asks of its clients, and why MirrorMaker 2 does not.
+_NO_GROUP = "partitions are dealt to slots by the mirror, not by a consumer group"
+MM1_ONLY = {row.name: _NO_GROUP for row in GROUP_ROWS if row.status is Status.SUPPORTED} | {
+    "partitioner.class": "records keep their partition number",
+    "partitioner.ignore.keys": "records keep their partition number",
+    "batch.size": "raw batches keep the source's batches (sparkmirror.join.bytes joins small ones)",
+    "compression.type": "raw batches keep the source's compression",
     "group.id": "positions are kept in the group __mirror.A->B on the target",
     "exclude.internal.topics": "internal topics are never mirrored",
 }
@@ -182,7 +189,7 @@ def _cluster_key(entry: Entry, alias: str, name: str) -> Outcome:
 
 def mm1_only(role: str, name: str) -> str:
     """Why a client key that MirrorMaker 1 needs has no effect here; ``""`` for all others."""
-    return _MM1_ONLY.get(name, "") if role == "consumer" else ""
+    return MM1_ONLY.get(name, "") if role in ("consumer", "producer") else ""
 
 
 def _flow_key(entry: Entry, clusters: Sequence[str]) -> Outcome:

@@ -69,6 +69,9 @@ def translate(file: Properties, scope: Scope, find_brokers: BrokerLookup | None)
             _apply(work, entry, row)
     if scope is Scope.CONSUMER:
         _old_defaults(work)
+    elif "0.7" in work.eras and "batch.size" in work.entries:
+        entry = work.entries.pop("batch.size")
+        _tell(work, entry, "has no effect: it counted messages in Kafka 0.7, today it counts bytes")
     zookeeper = work.zookeeper
     if zookeeper is not None:
         _find_brokers(work, zookeeper, find_brokers)

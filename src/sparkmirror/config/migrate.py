@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from sparkmirror.config.keys import MM1_ONLY
 from sparkmirror.config.legacy_mm1 import Translation
 from sparkmirror.config.properties import Entry, Properties
 from sparkmirror.config.settings import CLIENT_SET, Scope, Status, find, is_secret
@@ -13,9 +14,8 @@ from sparkmirror.model import FlowSettings, MirrorSettings
 __all__ = ["Migrated", "migrate"]
 
 # What has a place of its own in the new file, or a meaning that only MirrorMaker 1 gives it.
-_PLACED = frozenset(
-    {"bootstrap.servers", "group.id", "client.id", "exclude.internal.topics", "auto.offset.reset"}
-)
+_PLACED = frozenset({"bootstrap.servers", "client.id", "auto.offset.reset"} | MM1_ONLY.keys())
+_TOLD_ELSEWHERE = frozenset({"group.id", "exclude.internal.topics"})
 _ABSENT_IN_MM1 = (
     "emit.heartbeats.enabled",
     "emit.checkpoints.enabled",
@@ -143,6 +143,8 @@ def _left_out(page: _Page, translation: Translation) -> None:
         row = find(key, scope)
         if row is not None and row.status is Status.IGNORED:
             page.comment(f"Left out: {key} (line {entry.line}): {row.reason}.")
+        elif key in MM1_ONLY and key not in _TOLD_ELSEWHERE:
+            page.comment(f"Left out: {key} (line {entry.line}): {MM1_ONLY[key]}.")
         elif key == "client.id":
             page.comment(f"Left out: {key} (line {entry.line}): MirrorMaker 2 names its clients.")
 

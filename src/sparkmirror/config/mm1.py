@@ -21,19 +21,23 @@ from sparkmirror.config.properties import Entry, Properties, load_properties
 from sparkmirror.config.security import mark_idle
 from sparkmirror.config.settings import Scope, Status, Type, find, names
 from sparkmirror.config.settings_faults import FAULT_ROWS
+from sparkmirror.config.settings_group import group_settings
+from sparkmirror.config.settings_records import record_settings
 from sparkmirror.config.values import Reader, check, merge_errors
 from sparkmirror.errors import ConfigError
 from sparkmirror.java_regex import compile_regex
 from sparkmirror.model import (
     FlowSettings,
+    GroupSettings,
     MirrorMode,
     MirrorSettings,
     PolicySettings,
     ProduceSettings,
+    RecordSettings,
     TopicSettings,
 )
 
-__all__ = ["load_mm1", "load_mm1_consumer", "normalise_include"]
+__all__ = ["Extras", "load_mm1", "load_mm1_consumer", "normalise_include"]
 
 # What Kafka itself marks as internal, and MirrorMaker 1 leaves out by default.
 _KAFKA_INTERNAL = ("__consumer_offsets", "__transaction_state", "__share_group_state")
@@ -41,6 +45,23 @@ _DELIVERY_TIMEOUT_MS_DEFAULT = ProduceSettings().delivery_timeout_ms
 _QUOTES = "\"'"
 # Java's consumer passes over keys that it does not know, so the file still serves both.
 _OWN_KEYS = frozenset(row.name for row in FAULT_ROWS)
+_NUMBER = RecordSettings()
+
+
+@dataclass(frozen=True, slots=True)
+class Extras:
+    """Options of MirrorMaker 1 that concern records and rebalances.
+
+    ``keep_partitions``: records keep their partition number instead of going by key. ``handler``,
+    ``listener``: ``module:name``, empty for none.
+    """
+
+    keep_partitions: bool = False
+    handler: str = ""
+    handler_args: str | None = None
+    listener: str = ""
+    listener_args: str | None = None
+    abort_on_send_failure: bool = True
 
 
 def normalise_include(raw: str) -> str:
@@ -60,17 +81,20 @@ def load_mm1(
     num_streams: int | None = None,
     offset_commit_interval_ms: int = 60_000,
     find_brokers: BrokerLookup | None = None,
+    extras: Extras | None = None,
 ) -> MirrorSettings:
     """Read, check and join MirrorMaker 1's files into one flow per consumer file.
 
     The flow is ``source->target``; of several consumer files ``source-1->target`` and so on.
     ``include``: the raw ``--include`` or ``--whitelist`` text; ``exclude``: ``--blacklist``'s;
+    ``extras``: what else the options say.
     ``num_streams`` None: 1, or what a file of 0.7 says. ``find_brokers`` looks brokers up in a
     ZooKeeper where a file names nothing else. Raises ConfigError with the file, line and key of
     everything that is wrong, and what ``find_brokers`` raises.
     """
     paths = [consumer_configs] if isinstance(consumer_configs, Path) else list(consumer_configs)
     _check_numbers(num_streams, offset_commit_interval_ms)
+    more = extras or Extras()
     topics = _Topics(include, exclude)
     topics.check()
     consumers = [translate(load_properties(path), Scope.CONSUMER, find_brokers) for path in paths]
@@ -88,6 +112,16 @@ def load_mm1(
             alias="source" if len(consumers) == 1 else f"source-{number}",
             tasks_max=_streams(num_streams, consumer),
             position_ms=position_interval_ms(1_000, offset_commit_interval_ms),
+            records=record_settings(
+                producer.file,
+                keep_partitions=more.keep_partitions,
+                handler=more.handler,
+                handler_args=more.handler_args,
+                drop_failed=not more.abort_on_send_failure,
+            ),
+            group=group_settings(
+                consumer.file, listener=more.listener, listener_args=more.listener_args
+            ),
         )
         for number, (consumer, wanted) in enumerate(zip(consumers, chosen, strict=True), 1)
     )
@@ -271,17 +305,19 @@ def _flow(
     alias: str,
     tasks_max: int,
     position_ms: int,
+    records: RecordSettings = _NUMBER,
+    group: GroupSettings | None = None,
 ) -> FlowSettings:
     consumer = translation.file
     include, exclude = wanted.regexes
-    group = consumer.get("group.id")
-    if group is None or not group.value.strip():
+    named = consumer.get("group.id")
+    if named is None or not named.value.strip():
         raise ConfigError(
             "group.id is missing: the group's offsets on the source are the mirror's positions.",
             where=consumer.where("group.id"),
             do="Add group.id=NAME; take the old MirrorMaker's to go on where it stopped.",
         )
-    group_id = group.value.strip()
+    group_id = named.value.strip()
     settings = Reader(consumer, Scope.CONSUMER)
     internal = _KAFKA_INTERNAL if settings.boolean("exclude.internal.topics") else ()
     client_id = Reader(producer, Scope.PRODUCER).text("client.id") or f"{group_id}-producer"
@@ -316,11 +352,13 @@ def _flow(
             heartbeats_replication_enabled=False,
         ),
         fetch=fetch_settings(consumer, offset_reset="latest"),
+        group=group or GroupSettings(),
         produce=produce_settings(
             producer, join_bytes=Reader({}, Scope.SPARKMIRROR).integer("sparkmirror.join.bytes")
         ),
-        faults=fault_settings(Reader(consumer, Scope.SPARKMIRROR)),
+        faults=fault_settings(Reader(consumer, Scope.SPARKMIRROR), by_record=records.used),
         position_interval_ms=position_ms,
+        records=records,
         zookeeper=translation.zookeeper,
     )  # fmt: skip
 

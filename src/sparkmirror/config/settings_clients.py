@@ -7,6 +7,8 @@ MirrorMaker 1's consumer and producer files the key stands alone.
 from __future__ import annotations
 
 from sparkmirror.config.setting import Scope, Setting, Status, Type
+from sparkmirror.config.settings_group import GROUP_ROWS
+from sparkmirror.config.settings_records import RECORD_ROWS
 from sparkmirror.model import ClusterClient, FetchSettings, ProduceSettings
 
 __all__ = ["CLIENT_ROWS", "COMMON_ROWS", "FETCH_ROWS", "PRODUCE_ROWS"]
@@ -104,11 +106,6 @@ FETCH_ROWS = (
         "receive.buffer.bytes", Type.INT, str(_F.receive_buffer_bytes),
         "TCP receive buffer of the source connections; -1 = the system's.", _CONSUMER, low=-1,
         java_default="65536", mm1=("socket.receive.buffer.bytes",),
-    ),
-    Setting(
-        "group.id", Type.STRING, None,
-        "MirrorMaker 1: consumer group on the source that keeps the positions; required there.",
-        _CONSUMER,
     ),
     Setting(
         "exclude.internal.topics", Type.BOOLEAN, "true",
@@ -212,21 +209,8 @@ _IGNORED = (
          "positions are committed after the target has acknowledged"),
         ("enable.auto.commit", Type.BOOLEAN, "false", None, (), "Commit offsets when polled.",
          "positions are committed after the target has acknowledged"),
-        ("group.instance.id", Type.STRING, None, None, (), "Static member id.", _NO_GROUP),
-        ("group.protocol", Type.STRING, "classic", None, ("classic", "consumer"),
-         "Group protocol.", _NO_GROUP),
-        ("group.remote.assignor", Type.STRING, None, None, (), "Assignor on the broker.",
-         _NO_GROUP),
-        ("heartbeat.interval.ms", Type.INT, "3000", None, (), "Heartbeats to the group.",
-         _NO_GROUP),
-        ("session.timeout.ms", Type.INT, "45000", None, (), "Silence that ends a membership.",
-         _NO_GROUP),
-        ("max.poll.interval.ms", Type.INT, "300000", 1, (), "Silence between polls.", _NO_GROUP),
         ("max.poll.records", Type.INT, "500", 1, (), "Most records of one poll.",
          "whole batches are carried (fetch.max.bytes bounds them)"),
-        ("partition.assignment.strategy", Type.LIST,
-         "org.apache.kafka.clients.consumer.RangeAssignor", None, (), "Assignor classes.",
-         _NO_GROUP),
         ("key.deserializer", Type.CLASS, None, None, (), "How keys are decoded.", _BYTES),
         ("value.deserializer", Type.CLASS, None, None, (), "How values are decoded.", _BYTES),
         ("share.acknowledgement.mode", Type.STRING, "implicit", None, ("implicit", "explicit"),
@@ -238,26 +222,17 @@ _IGNORED = (
     ),
     *_ignored(
         _PRODUCER,
-        ("batch.size", Type.INT, "16384", 0, (), "Size of record batches.",
-         f"{_RAW} batches (sparkmirror.join.bytes joins small ones)"),
         ("linger.ms", Type.LONG, "5", 0, (), "How long to wait for fuller batches.",
          f"{_RAW} batches (sparkmirror.join.bytes joins small ones)"),
         ("buffer.memory", Type.LONG, "33554432", 0, (), "Memory for records to be sent.",
          "memory is bounded by fetch.max.bytes"),
-        ("compression.type", Type.STRING, "none", None,
-         ("none", "gzip", "snappy", "lz4", "zstd"), "How batches are compressed.",
-         f"{_RAW} compression"),
         ("max.block.ms", Type.LONG, "9223372036854775807", 0, (), "How long a send may block.",
          "the flow waits as long as it takes"),
         ("metadata.max.idle.ms", Type.LONG, "300000", 5000, (), "When unused topics are forgotten.",
          "every topic of a flow is in use"),
-        ("partitioner.class", Type.CLASS, None, None, (), "How records are partitioned.",
-         "records keep their partition number"),
         ("partitioner.adaptive.partitioning.enable", Type.BOOLEAN, "true", None, (),
          "Prefer quick brokers.", "records keep their partition number"),
         ("partitioner.availability.timeout.ms", Type.LONG, "0", 0, (), "Avoid slow brokers.",
-         "records keep their partition number"),
-        ("partitioner.ignore.keys", Type.BOOLEAN, "false", None, (), "Partition without keys.",
          "records keep their partition number"),
         ("key.serializer", Type.CLASS, None, None, (), "How keys are encoded.", _BYTES),
         ("value.serializer", Type.CLASS, None, None, (), "How values are encoded.", _BYTES),
@@ -295,4 +270,6 @@ _REFUSED = (
     ),
 )  # fmt: skip
 
-CLIENT_ROWS = COMMON_ROWS + FETCH_ROWS + PRODUCE_ROWS + _IGNORED + _REFUSED
+CLIENT_ROWS = (
+    COMMON_ROWS + FETCH_ROWS + GROUP_ROWS + PRODUCE_ROWS + RECORD_ROWS + _IGNORED + _REFUSED
+)

@@ -21,7 +21,9 @@ from sparkmirror.control.dead_letters import create_dead_letter_topics
 from sparkmirror.control.gaps import GapTeller
 from sparkmirror.control.groups import GroupClusters, GroupsJob, create_offset_topics
 from sparkmirror.control.internal import create_internal_topics, offset_storage_topic
-from sparkmirror.control.positions import check_group_is_free, seed_positions
+from sparkmirror.control.positions import seed_positions
+from sparkmirror.control.share import GroupShare
+from sparkmirror.control.status import forget_ended_runs
 from sparkmirror.control.topics import (
     Assignment,
     apply_topics,
@@ -34,6 +36,7 @@ from sparkmirror.errors import ConfigError, Denied, MirrorError, TopicError
 from sparkmirror.model import (
     ClusterClient,
     FlowSettings,
+    Member,
     MirrorMode,
     SlotProgress,
     TopicPartition,
@@ -48,6 +51,7 @@ from sparkmirror.wire.signals import (
     CommandKind,
     ControlTopicReader,
     ControlTopicWriter,
+    channel,
     control_topic,
 )
 
@@ -89,6 +93,7 @@ class FlowControl:
         self.settings = settings
         self.name = settings.name
         self._run_id = run_id
+        self._channel = channel(settings, run_id)
         self._say = say
         self._once = once
         self._release = release
@@ -111,7 +116,11 @@ class FlowControl:
         self._frozen: dict[TopicPartition, int] | None = None
         self._ends: dict[TopicPartition, int] = {}
         self._progress: dict[int, SlotProgress] = {}
+        self._started_ms = now_ms()
         self._skipped = 0
+        # MirrorMaker 1: the group says which partitions are mirrored here.
+        self.share: GroupShare | None = None
+        self._member: Member | None = None
         self._halts_told: dict[TopicPartition, str] = {}
         self._said: set[str] = set()
         self._gaps = GapTeller(self.target, settings, say, since_ms=now_ms())
@@ -164,7 +173,6 @@ class FlowControl:
         cannot be made, a Java mirror still runs, or not one of its topics can be mirrored.
         """
         self._refuse_mirroring_onto_itself()
-        check_group_is_free(self.source, self.settings)
         self._warn_of_java()
         for line in create_internal_topics(self.target_admin, self.settings):
             self._say(line)
@@ -177,6 +185,28 @@ class FlowControl:
                 f"{self.name}: no topic on {self.source.alias} matches, or its principal has "
                 "neither Read nor Describe on it; waiting for one"
             )
+        alone = not (
+            self.settings.mode is MirrorMode.MM1
+            and self.source.group_members(self.settings.group_id)
+        )
+        if alone:  # members of the group have positions, and know better
+            self._seed(assignment)
+        if self._once:
+            self._frozen = self._freeze(assignment)
+        if self.settings.mode is MirrorMode.MM1:
+            forget_ended_runs(self.target, self._writer, self.settings, self._now_ms())
+            self.share = GroupShare(
+                self.settings,
+                self.source_admin,
+                assignment,
+                alone=alone,
+                publish=self._publish_share,
+                say=self._say,
+            )
+            assignment = replace(assignment, partitions=())
+        self._adopt(assignment, CommandKind.RUN)
+
+    def _seed(self, assignment: Assignment) -> None:
         seeding = seed_positions(self._position_keeper, self.settings, assignment)
         if seeding.seeded:
             count = len(seeding.seeded)
@@ -188,9 +218,6 @@ class FlowControl:
             self._say(f"{self.name}: {count} positions taken over from {place}")
         if seeding.skipped:
             self._say(f"{self.name}: {seeding.skipped} stored offsets could not be read")
-        if self._once:
-            self._frozen = self._freeze(assignment)
-        self._adopt(assignment, CommandKind.RUN)
 
     def _prepare_offset_topics(self) -> None:
         for line in create_offset_topics(self.settings, self.source_admin, self.target_admin):
@@ -277,23 +304,25 @@ class FlowControl:
                 )
             time.sleep(_FREEZE_POLL_S)
 
-    def _adopt(self, assignment: Assignment, kind: CommandKind) -> None:
+    def _adopt(
+        self, assignment: Assignment, kind: CommandKind, member: Member | None = None
+    ) -> None:
         """Publish ``assignment`` under the next version, then the command that makes it known."""
         version = self._version + 1
         document = AssignmentDocument(
-            self.name, self._run_id, version, assignment.partitions, self._frozen
+            self._channel, self._run_id, version, assignment.partitions, self._frozen, member
         )
         with self._publishing:
             if self._draining:  # a later command would hide the drain from the slots
                 return
             self._writer.assign(document, self._command(kind, version))
         with self._lock:
-            self._version, self._assignment = version, assignment
+            self._version, self._assignment, self._member = version, assignment, member
             wanted = {p.source for p in assignment.partitions}
             self._ends = {tp: end for tp, end in self._ends.items() if tp in wanted}
 
     def _command(self, kind: CommandKind, version: int) -> Command:
-        return Command(self.name, kind, self._run_id, self._now_ms(), version=version)
+        return Command(self._channel, kind, self._run_id, self._now_ms(), version=version)
 
     # --- jobs while it runs -----------------------------------------------------------------
 
@@ -303,6 +332,10 @@ class FlowControl:
         Remote topics are made and positions seeded before the new assignment is published.
         Raises `MirrorError`; nothing has changed then.
         """
+        if self.share is not None:
+            # The group deals the partitions: it hears of the topics, and `publish` of the halts.
+            self.share.candidates = self._look()
+            return False
         before = self.assignment()
         after = self._look()
         if after.partitions == before.partitions:
@@ -314,6 +347,23 @@ class FlowControl:
         for line in describe_changes(before, after):
             self._say(line)
         return True
+
+    def _publish_share(self, wanted: Assignment, member: Member | None) -> int:
+        """What the group gave us becomes the assignment; its version. Raises `MirrorError`.
+
+        Nothing is published when nothing has changed, or after `drain`.
+        """
+        if (self.assignment().partitions, self._member) == (wanted.partitions, member):
+            with self._lock:
+                self._assignment = wanted  # only the halts may differ
+        else:
+            self._adopt(wanted, CommandKind.REPLAN, member)
+        return self._version
+
+    @property
+    def failure(self) -> MirrorError | None:
+        """Why this flow can never go on, None while it can."""
+        return None if self.share is None else self.share.failure(self.progress())
 
     def sync_jobs(self) -> list[SyncJob]:
         """What is kept in step on topics that exist; each job may run on a thread of its own."""
@@ -340,15 +390,23 @@ class FlowControl:
     def look_at_progress(self, timeout_ms: int = 500) -> None:
         """Take what the slots have reported since the last call. Raises `MirrorError`."""
         if self._reader is None:
+            # The planner's word may have been said while there was no reader.
             self._reader = ControlTopicReader(
-                self.target, control_topic(self.settings), only_new=True
+                self.target, control_topic(self.settings), only_new=self.share is None
             )
         signals = self._reader.poll(timeout_ms)
         with self._lock:
+            for word in signals.planned:
+                ours = word.flow == self._channel and word.run_id == self._run_id
+                if ours and self.share is not None:
+                    self.share.hear(word)
             for report in signals.progress:
                 known = self._progress.get(report.slot)
-                if report.flow == self.name and (known is None or report.time_ms >= known.time_ms):
-                    self._progress[report.slot] = report
+                if report.time_ms < self._started_ms:
+                    continue
+                newer = known is None or report.time_ms >= known.time_ms
+                if report.flow == self._channel and newer:
+                    self._progress[report.slot] = replace(report, flow=self.name)
         if signals.skipped and not self._skipped:
             self._say(
                 f"{self.name}: {control_topic(self.settings)} on {self.target.alias} holds records "
@@ -357,7 +415,7 @@ class FlowControl:
         self._skipped += signals.skipped
         self._gaps.look(signals.progress)
         for command in signals.commands:
-            if command.flow == self.name:
+            if command.flow in (self.name, self._channel):
                 self._obey(command)
 
     def _obey(self, command: Command) -> None:
@@ -379,7 +437,7 @@ class FlowControl:
         assignment = self.assignment()
         self._writer.report(
             DriverReport(
-                flow=self.name,
+                flow=self._channel,
                 run_id=self._run_id,
                 host=f"{socket.gethostname()}:{os.getpid()}",
                 version=self._release,
@@ -396,6 +454,8 @@ class FlowControl:
 
         Raises `MirrorError`.
         """
+        if self.share is not None:
+            self.share.end()
         with self._publishing:
             self._draining = True
             self._writer.command(self._command(CommandKind.DRAIN, self._version))
@@ -443,6 +503,10 @@ class FlowControl:
 
     def close(self) -> None:
         """Close all connections. Raises `MirrorError` when one does not close in peace."""
+        if self.share is not None:
+            # Slots that were not told to end may still be writing: the group must not give their
+            # partitions away before it misses the heartbeats.
+            self.share.close(leave=self._draining or not self._assignment.partitions)
         self.forget_reader()
         if self.groups is not None:
             self.groups.close()

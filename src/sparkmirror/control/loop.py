@@ -37,7 +37,6 @@ _REPORT_INTERVAL_S = 10.0
 _LAST_REPORT_S = 0.7
 _DRAIN_TIMEOUT_S = 2.0
 _STOP_TIMEOUT_S = 3.0
-_FINISH_TIMEOUT_S = 4.0
 _EVENTS_MAX = 1_000
 
 
@@ -83,6 +82,8 @@ class ControlLoop:
             # The look itself waits for records, so there is no pause between two of them.
             reader = flow.look_at_progress
             self._run(f"progress-{name}", reader, lambda: 0.0, after_failure=flow.forget_reader)
+            if flow.share is not None:
+                self._run(f"group-{name}", flow.share.step, lambda: 0.0)
             self._run(f"report-{name}", flow.report, lambda: _REPORT_INTERVAL_S)
             if not self._once:
                 self._spawn(f"topics-{name}", partial(self._follow_topics, flow))
@@ -111,17 +112,18 @@ class ControlLoop:
             if thread.is_alive():
                 self._say(f"{thread.name}: the target takes no commands at present")
 
-    def finish(self) -> None:
+    def finish(self, *, timeout_s: float) -> None:
         """The last checkpoints and group offsets, once the slots have written all they had.
 
-        What fails is told in `events`: the records are all there, and the next run goes on.
+        What fails, or takes longer, is told in `events`: the records are all there, and the next
+        run goes on.
         """
         jobs = [
             self._spawn(f"groups-{name}", partial(self._finish_groups, name, flow.groups))
             for name, flow in self._flows.items()
             if flow.groups is not None
         ]
-        deadline = time.monotonic() + _FINISH_TIMEOUT_S
+        deadline = time.monotonic() + timeout_s
         for job in jobs:
             job.join(max(0.0, deadline - time.monotonic()))
             if job.is_alive():
@@ -180,6 +182,11 @@ class ControlLoop:
     def assignment(self, flow: str) -> Assignment:
         """What flow ``A->B`` mirrors at present, and what is halted."""
         return self._flows[flow].assignment()
+
+    def failures(self) -> tuple[MirrorError, ...]:
+        """Why flows can never go on; empty while all can."""
+        found = [flow.failure for flow in self._flows.values()]
+        return tuple(error for error in found if error is not None)
 
     def frozen_ends(self, flow: str) -> Mapping[TopicPartition, int] | None:
         """Source end offsets (exclusive) that a ``--once`` run copies up to, else None."""

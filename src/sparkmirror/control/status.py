@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 
-from sparkmirror.model import FlowSettings, Halt, SlotProgress, TopicPartition
+from sparkmirror.model import FlowSettings, Halt, MirrorMode, SlotProgress, TopicPartition
 from sparkmirror.wire.client import Cluster
 from sparkmirror.wire.driver_report import DriverReport
 from sparkmirror.wire.signals import (
@@ -14,10 +14,20 @@ from sparkmirror.wire.signals import (
     CommandKind,
     ControlSignals,
     ControlTopicReader,
+    ControlTopicWriter,
     control_topic,
+    run_of,
 )
 
-__all__ = ["FlowState", "FlowStatus", "judge", "observe_status", "read_signals"]
+__all__ = [
+    "FlowState",
+    "FlowStatus",
+    "forget_ended_runs",
+    "judge",
+    "judge_group",
+    "observe_status",
+    "read_signals",
+]
 
 REPORT_AGE_MS_MAX = 30_000
 """Driver and slots report every ten seconds at least."""
@@ -42,10 +52,24 @@ class FlowState(Enum):
         return self not in (FlowState.NEVER_RAN, FlowState.STOPPED, FlowState.DEAD)
 
 
+# Of several processes, what the first of these says is what the user should hear.
+_URGENT = (
+    FlowState.RUNNING,
+    FlowState.PAUSED,
+    FlowState.DRAINING,
+    FlowState.STARTING,
+    FlowState.WAITING,
+    FlowState.DEAD,
+    FlowState.STOPPED,
+    FlowState.NEVER_RAN,
+)
+
+
 @dataclass(frozen=True, slots=True)
 class FlowStatus:
     """One flow. ``slots``: newest reports of this run's slots; ``report_age_s``: of anybody's.
 
+    ``runs``: the ids of the runs that serve it now; several processes of a MirrorMaker 1 group may.
     ``paused``: whether it was asked to; that outlives runs, so a flow that is not running may be
     paused as well.
     """
@@ -54,6 +78,7 @@ class FlowStatus:
     state: FlowState
     paused: bool = False
     run_id: str = ""
+    runs: tuple[str, ...] = ()
     host: str = ""
     version: str = ""
     started_ms: int = 0
@@ -65,7 +90,10 @@ class FlowStatus:
 
 def observe_status(target: Cluster, flow: FlowSettings, now_ms: int) -> FlowStatus:
     """Read the control topic of ``flow`` to its end. Raises `MirrorError`."""
-    return judge(read_signals(target, flow), flow.name, now_ms)
+    signals = read_signals(target, flow)
+    if flow.mode is MirrorMode.MM1:
+        return judge_group(signals, flow.name, now_ms)
+    return judge(signals, flow.name, now_ms)
 
 
 def read_signals(target: Cluster, flow: FlowSettings) -> ControlSignals:
@@ -78,6 +106,45 @@ def read_signals(target: Cluster, flow: FlowSettings) -> ControlSignals:
         return reader.read_to_end()
     finally:
         reader.close()
+
+
+def forget_ended_runs(
+    target: Cluster, writer: ControlTopicWriter, flow: FlowSettings, now_ms: int
+) -> None:
+    """Delete what ended runs of a MirrorMaker 1 flow left: each had keys of its own.
+
+    Raises `MirrorError`.
+    """
+    signals = read_signals(target, flow)
+    for each in dict.fromkeys(one.flow for one in signals.commands if run_of(one.flow, flow.name)):
+        if not judge(signals, each, now_ms).state.alive:
+            slots = {report.slot for report in signals.progress if report.flow == each}
+            writer.forget(each, sorted(slots))
+
+
+def judge_group(signals: ControlSignals, flow: str, now_ms: int) -> FlowStatus:
+    """What the processes of one MirrorMaker 1 group say, each of its own run, as one flow."""
+    channels = dict.fromkeys(one.flow for one in signals.commands if run_of(one.flow, flow))
+    _, paused = _newest_commands(signals, flow)
+    found = [judge(signals, each, now_ms) for each in channels]
+    alive = [one for one in found if one.state.alive]
+    if not found:
+        return FlowStatus(flow, FlowState.NEVER_RAN, paused)
+    shown = alive or [max(found, key=lambda one: one.started_ms)]
+    ages = [one.report_age_s for one in shown if one.report_age_s is not None]
+    first = min(shown, key=lambda one: _URGENT.index(one.state))
+    return replace(
+        first,
+        flow=flow,
+        paused=paused,
+        runs=tuple(run for one in alive for run in one.runs),
+        host=", ".join(one.host for one in shown if one.host),
+        started_ms=min(one.started_ms for one in shown),
+        report_age_s=max(ages) if ages else None,
+        partitions=sum(one.partitions for one in shown),
+        slots=tuple(replace(slot, flow=flow) for one in shown for slot in one.slots),
+        halts={tp: halt for one in shown for tp, halt in one.halts.items()},
+    )
 
 
 def judge(signals: ControlSignals, flow: str, now_ms: int) -> FlowStatus:
@@ -106,6 +173,7 @@ def judge(signals: ControlSignals, flow: str, now_ms: int) -> FlowStatus:
         state=state,
         paused=paused,
         run_id=command.run_id,
+        runs=(command.run_id,) if state.alive else (),
         host=driver.host if driver is not None else "",
         version=driver.version if driver is not None else "",
         started_ms=started_ms,

@@ -15,7 +15,7 @@ from functools import cached_property
 
 from sparkmirror.control.configs import config_to_create_with, known_configs
 from sparkmirror.errors import MirrorError, TopicError
-from sparkmirror.model import FlowSettings, Halt, MirrorMode, TopicPartition
+from sparkmirror.model import FlowSettings, Halt, MirrorMode, Partitioner, TopicPartition
 from sparkmirror.policy import FlowTopics
 from sparkmirror.wire.client import Cluster
 from sparkmirror.wire.signals import SourcePartition
@@ -149,18 +149,20 @@ def plan_topics(
     """What has to be done on the target before the flow can mirror, in topic order. Pure.
 
     Missing remote topics are created with the source's partition count and settings; those with
-    fewer partitions than the source grow (MirrorMaker 2) or are refused (MirrorMaker 1, where a
-    topic may have other producers that hash keys by its partition count). Never shrinks anything.
+    fewer partitions than the source grow (MirrorMaker 2) or are refused (MirrorMaker 1 with kept
+    partitions: a topic may have other producers that hash keys by its partition count), unless
+    records go by key. Never shrinks anything.
     """
     wanted = wanted or FlowTopics(flow)
     actions: list[Action] = []
+    by_key = flow.records.partitioner is not Partitioner.NUMBER
     for name in sorted(observed.source):
         view = observed.source[name]
         remote = wanted.remote(name)
         present = observed.target.get(remote)
         if present is None:
             actions.append(_plan_creation(view, remote, observed, flow))
-        elif present.partitions < view.partitions:
+        elif present.partitions < view.partitions and not by_key:
             if flow.mode is MirrorMode.MM1:
                 actions.append(Refuse(name, _too_few(view, present, flow)))
             else:
@@ -195,7 +197,7 @@ def _too_few(view: TopicView, present: TopicView, flow: FlowSettings) -> TopicEr
         f"{view.name} on {flow.source.alias} has {view.partitions}.",
         where=f"cluster {flow.target.alias}, topic {present.name}",
         do=f"Raise the target topic to {view.partitions} partitions (kafka-topics.sh --alter), "
-        "or leave the topic out of the include list.",
+        "leave out --keep.partitions, or leave the topic out of the include list.",
     )
 
 

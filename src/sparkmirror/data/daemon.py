@@ -14,6 +14,7 @@ from __future__ import annotations
 import gc
 import importlib
 import importlib.machinery
+import os
 import runpy
 import sys
 
@@ -27,6 +28,7 @@ _PRELOADED = (
     "pyspark.sql.conversion",
     "pyspark.sql.datasource",
     "sparkmirror.data.source",
+    "sparkmirror.data.route",
     "sparkmirror.data.slot",
     "sparkmirror.data.sink",
 )
@@ -46,6 +48,9 @@ def preload() -> None:
         importlib.import_module(name)
     worker = importlib.import_module(_PIPELINE_WORKER)
     worker.main = outlet.watched(worker.main)  # type: ignore[attr-defined]
+    # Spark's side of a pipelined worker has a thread that writes while another one reads. Ours
+    # needs none: it would take rows in behind the back of `data.outlet`.
+    os.environ.pop("SPARK_PIPELINED_UDF", None)
     gc.collect()
     gc.freeze()
 

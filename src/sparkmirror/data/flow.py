@@ -4,7 +4,7 @@
 
     readStream.format("sparkmirror")        data/source.py  plans epochs, deals slots
       └─ slot (a task)                      data/slot.py    Fetch → rows of raw batches
-    [optional transform of the DataFrame]
+    [.mapInArrow, on the record path]       data/route.py   records → partitions, handler
     writeStream.format("sparkmirror")
       └─ the same task's sink               data/sink.py    rows → Produce, then positions
 
@@ -22,10 +22,12 @@ import shutil
 import sys
 import time
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sparkmirror.data.plan import encode_flow
+from sparkmirror.data.schema import SCHEMA
 from sparkmirror.data.seal import KEY_VARIABLE, new_key
 from sparkmirror.data.ship import python_archive
 from sparkmirror.errors import ConfigError, MachineError, MirrorError
@@ -98,6 +100,10 @@ def spark_settings(
             ]
         ),
     }
+    if any(flow.records.used for flow in settings.flows):
+        # Else Spark would write rows to the transform until a pipe is full before it reads what
+        # came of the first: with rows of a few hundred bytes, for minutes.
+        conf["spark.python.udf.pipelined.enabled"] = "true"
     if not conf["spark.master"].startswith("local"):
         conf["spark.driver.host"] = "127.0.0.1" if "127.0.0.1" in master else _own_host()
     return conf
@@ -252,6 +258,10 @@ class FlowRunner:
             "once": "true" if self._once else "false",
         }
         rows = spark.readStream.format(FORMAT).options(**options).load()
+        if flow.records.used:
+            from sparkmirror.data.route import record_path  # noqa: PLC0415
+
+            rows = rows.mapInArrow(partial(record_path, options["flow"]), SCHEMA)
         checkpoint = self._work_dir / "checkpoints" / _directory_name(flow.name)
         # Positions live in Kafka; what an earlier run left here would only be replayed.
         shutil.rmtree(checkpoint, ignore_errors=True)

@@ -6,13 +6,14 @@ import dataclasses
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from enum import Enum
 from typing import Any, get_args, get_type_hints
 
 from sparkmirror.data.seal import seal, unseal
 from sparkmirror.model import (
     ClusterClient,
     FlowSettings,
-    MirrorMode,
+    Member,
     TopicPartition,
 )
 from sparkmirror.wire.signals import SourcePartition
@@ -26,7 +27,8 @@ class SlotPlan:
 
     ``ends``: exclusive source end offsets of a bounded run, None in continuous mode.
     ``control_offset``: where in the control topic's commands the slot starts to listen; the
-    planner has seen everything before it. ``paused``: whether the flow was paused there.
+    planner has seen everything before it. ``version`` is that of the assignment, ``member`` the
+    group membership that goes with it. ``paused``: whether the flow was paused there.
     """
 
     slot: int
@@ -35,6 +37,8 @@ class SlotPlan:
     partitions: tuple[SourcePartition, ...]
     ends: tuple[tuple[str, int, int], ...] | None
     control_offset: int
+    version: int = 0
+    member: Member | None = None
     paused: bool = False
 
     def end_offsets(self) -> dict[TopicPartition, int] | None:
@@ -64,6 +68,8 @@ def plan_slots(
     run_id: str,
     ends: Mapping[TopicPartition, int] | None,
     control_offset: int,
+    version: int = 0,
+    member: Member | None = None,
     paused: bool = False,
 ) -> list[SlotPlan]:
     """The slots of one epoch. In a bounded run, partitions without an end are left out."""
@@ -78,6 +84,8 @@ def plan_slots(
             if ends is None
             else tuple((p.topic, p.partition, ends[p.source]) for p in hand),
             control_offset=control_offset,
+            version=version,
+            member=member,
             paused=paused,
         )
         for index, hand in enumerate(deal(wanted, slots_max))
@@ -106,7 +114,7 @@ def encode_flow(flow: FlowSettings, key: str = "") -> str:
             return {
                 field.name: plain(getattr(value, field.name)) for field in dataclasses.fields(value)
             }
-        if isinstance(value, MirrorMode):
+        if isinstance(value, Enum):
             return value.value
         if isinstance(value, tuple):
             return [plain(item) for item in value]
@@ -130,8 +138,8 @@ def _rebuild(kind: Any, value: Any) -> Any:
         if kind is ClusterClient:
             value = {**value, "properties": unseal(value["properties"])}
         return kind(**{name: _rebuild(hints[name], item) for name, item in value.items()})  # type: ignore[operator]
-    if kind is MirrorMode:
-        return MirrorMode(value)
+    if isinstance(kind, type) and issubclass(kind, Enum):
+        return kind(value)
     if isinstance(value, list):
         return tuple(value)
     return value

@@ -8,6 +8,7 @@ attempt is old news.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -38,7 +39,10 @@ class Retries:
         self._stopped: dict[TopicPartition, _Stopped] = {}
 
     def stop(self, tp: TopicPartition, progress: PartitionProgress) -> bool:
-        """Whether the sink's report ends the present attempt; it is then due after a pause."""
+        """Whether the sink's report ends the present attempt.
+
+        The next one is due after a pause, or never where trying again does not help.
+        """
         state = self._stopped.setdefault(tp, _Stopped())
         halt = progress.halt
         if halt is None or halt.attempt != state.attempt or state.due is not None:
@@ -46,7 +50,8 @@ class Retries:
         now = self._clock()
         if now - state.tried_at > _CALM_S:
             state.pause_s = _FIRST_S
-        state.position, state.due = progress.position, now + state.pause_s
+        state.position = progress.position
+        state.due = now + state.pause_s if halt.retriable else math.inf
         state.pause_s = min(_LAST_S, 2 * state.pause_s)
         return True
 

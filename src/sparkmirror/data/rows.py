@@ -27,15 +27,16 @@ from __future__ import annotations
 
 import json
 import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
 
+from sparkmirror.data import outlet
 from sparkmirror.data.shared import Frames, Reference
 
-__all__ = ["ARROW_SCHEMA", "FLUSH", "Chunk", "build_row", "read_row"]
+__all__ = ["ARROW_SCHEMA", "FLUSH", "Chunk", "build_row", "out", "read_row"]
 
 ARROW_SCHEMA = pa.schema([("head", pa.string()), ("records", pa.binary())])
 
@@ -57,6 +58,8 @@ class Chunk:
     first at source offset ``base_offset``. With them the partition is mirrored up to
     ``next_offset``: dropped control, aborted and empty batches are counted in, so a chunk may
     have no bytes. ``timestamp_ms`` is the largest record timestamp, -1 when there is none.
+    ``targets``: the target partition of each batch (with its topic, where that is another one), or
+    None: all have the source's number.
     ``runs``: the source offsets of the last records as (first offset, records); left out when all
     records are one run from ``base_offset`` on.
     """
@@ -72,6 +75,7 @@ class Chunk:
     size: int
     leader_epoch: int = -1
     runs: Sequence[Sequence[int]] = ()
+    targets: Sequence[Any] | None = None
 
     @property
     def source_runs(self) -> Sequence[Sequence[int]]:
@@ -117,6 +121,8 @@ def _entry(chunk: Chunk, start: int) -> list[Any]:
         chunk.size,
         chunk.leader_epoch,
     ]
+    if chunk.targets is not None:
+        return [*entry, chunk.runs, list(chunk.targets)]
     return [*entry, chunk.runs] if chunk.runs else entry
 
 
@@ -170,6 +176,14 @@ def _spans(
             return None
         spans.append((start, start + len(parts[0])))
     return spans
+
+
+def out(row: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    """``row``, and whatever it takes for it to leave the worker at once."""
+    yield row
+    if not outlet.flush():
+        yield FLUSH
+        yield FLUSH
 
 
 def read_row(batch: pa.RecordBatch, row: int) -> tuple[list[Chunk], memoryview, dict[str, Any]]:

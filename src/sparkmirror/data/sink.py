@@ -11,12 +11,13 @@ import os
 import select
 import time
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from sparkmirror.data import outlet
 from sparkmirror.data.ages import note_ages, oldest_ms
+from sparkmirror.data.commits import Commits
 from sparkmirror.data.refusals import RefusedRecords
 from sparkmirror.data.resume import Recorded, recorded_fields
 from sparkmirror.data.rows import Chunk, read_row
@@ -24,6 +25,7 @@ from sparkmirror.data.shared import FRAMES, FrameReader
 from sparkmirror.data.syncs import Places, SlotSyncs, SyncSender
 from sparkmirror.errors import MirrorError, Unreachable
 from sparkmirror.model import (
+    SEND_FAILED,
     FlowSettings,
     Halt,
     MirrorMode,
@@ -41,14 +43,17 @@ from sparkmirror.wire.marks import Mark, encode_mark
 from sparkmirror.wire.produce import Acknowledged, Producer
 from sparkmirror.wire.records import Record, encode_batch
 from sparkmirror.wire.routes import Routes
-from sparkmirror.wire.signals import PROGRESS_PARTITION, control_topic, encode_progress
+from sparkmirror.wire.signals import (
+    PROGRESS_PARTITION,
+    control_topic,
+    encode_progress,
+    read_member,
+)
 
 __all__ = ["SlotSink", "SlotSummary", "acknowledge"]
 
 log = logging.getLogger(__name__)
 
-# The time that a broker itself gives a commit (offsets.commit.timeout.ms). Rows wait meanwhile.
-_COMMIT_TIMEOUT_MS = 5_000
 _COMMIT_LOG_S = 30.0
 # What may wait for acknowledgements; rows beyond it stay in Spark and, behind it, in the brokers.
 UNACKNOWLEDGED_BYTES_MAX = 32 * 1024 * 1024
@@ -74,9 +79,9 @@ class SlotSummary:
 class _Pending:
     """One chunk whose batches are on their way.
 
-    ``kept``: its bytes, where they may be needed. ``gap``: what lies before ``next_offset``, and
-    ``mark`` the log that the position is in behind it. ``beside``: where else batches went that the
-    position waits for.
+    ``kept``: its bytes, where they may be needed. ``targets``: as in `Chunk`. ``gap``: what lies
+    before ``next_offset``, and ``mark`` the log that the position is in behind it. ``beside``:
+    where else batches went that the position waits for.
     """
 
     lane: _Lane
@@ -89,6 +94,7 @@ class _Pending:
     places: Places
     kept: memoryview | None = None
     leader_epoch: int = -1
+    targets: Sequence[Any] | None = None
     gap: Gap | None = None
     mark: Mark | None = None
     beside: set[TopicPartition] | None = None
@@ -179,6 +185,7 @@ class SlotSink:
         self.slot = -1
         self.epoch = -1
         self._gaps = TopicPartition(gaps_topic(flow), 0)
+        self._channel = flow.name
         self._paused = False
         self._lanes: dict[TopicPartition, _Lane] = {}
         self._own_halts: set[str] = set()
@@ -190,21 +197,16 @@ class SlotSink:
         self._last_commit = time.monotonic()
         self._last_progress = 0.0
         self._reported: tuple[int, ...] = ()
-        self._positions = self._position_routes()
+        self._commits = Commits(flow)
         self._producer = producer = _producer(flow)
         producer.forget_halts()
+        producer.drops = flow.records.drop_failed
         self._refusals = RefusedRecords(flow, self._append_beside, producer.errors)
         producer.refusals = self._refusals
         syncs = flow.offset_syncs
         self._syncs = SlotSyncs(syncs.lag_max, SyncSender.of(flow)) if syncs.enabled else None
         # The producer outlives the task; what it met before is in earlier reports.
         self._errors_before = dict(self._producer.errors)
-
-    def _position_routes(self) -> Routes:
-        mm1 = self.flow.mode is MirrorMode.MM1
-        client = self.flow.source if mm1 else self.flow.target
-        timeout_ms = min(_COMMIT_TIMEOUT_MS, client.request_timeout_ms)
-        return Routes(replace(client, request_timeout_ms=timeout_ms))
 
     # -- the task --------------------------------------------------------------------------
 
@@ -235,7 +237,7 @@ class SlotSink:
         )
 
     def _close(self) -> None:
-        self._positions.close()
+        self._commits.close()
 
     def _take(self, chunks: list[Chunk], records: memoryview, notes: dict[str, Any]) -> None:
         reference = notes.pop("at", None)
@@ -258,6 +260,7 @@ class SlotSink:
                 lane, chunk.next_offset, chunk.record_count, chunk.size, chunk.timestamp_ms, -1, 0,
                 places, leader_epoch=chunk.leader_epoch,
             )  # fmt: skip
+            pending.targets = chunk.targets
             lane.queue.append(pending)
             if chunk.size:
                 part = records[chunk.start : chunk.start + chunk.size]
@@ -272,8 +275,8 @@ class SlotSink:
         cuts = split(part)
         pending.batches_left = len(cuts)
         self._batches += len(cuts)
-        target, records_end = pending.lane.target, 0
-        for start, end in cuts:
+        records_end = 0
+        for (start, end), target in zip(cuts, _targets(pending, cuts), strict=True):
             batch = part[start:end]
             records_end += record_count(batch)
             self._producer.append(target, batch, (pending, records_end))
@@ -297,6 +300,7 @@ class SlotSink:
         """Notes of the source slot: who it is (first row), halts, error counts, paused or not."""
         if "slot" in notes:
             self.slot, self.epoch = notes["slot"], notes["epoch"]
+            self._channel = notes["channel"]
             self._frames = self._map_frames(notes["frames"])
             for topic, partition, remote, position, committed, end, *mark in notes["partitions"]:
                 source = TopicPartition(topic, partition)
@@ -306,6 +310,8 @@ class SlotSink:
                 self._lanes[source] = lane
             self._producer.routes.add_topics({lane.target.topic for lane in self._lanes.values()})
             self._record_beginning()
+        if "member" in notes:
+            self._commits.member(read_member(notes["member"]))
         self._paused = notes.get("paused", self._paused)
         if "errors" in notes:
             self._source_errors = notes["errors"]
@@ -413,22 +419,43 @@ class SlotSink:
                     self._latency_ms_sum += max(0, int(now_ms) - pending.timestamp_ms)
                     pending.note_ages(pending.lane.latency, now_ms)
                 self._advance(pending.lane)
-        halts = self._producer.halts
-        if halts:
+        halts, fenced = self._producer.halts, self._commits.fenced
+        if halts or fenced:
             self._note_own_topics(halts)
             for lane in self._lanes.values():
-                blocked = [tp for tp in lane.waits_for() if tp in halts]
-                if blocked and lane.halt is None:
+                if lane.halt is not None:
+                    continue
+                blocked = self._blocked(lane, halts)
+                if blocked or fenced is not None:
                     lane.blocked = tuple(blocked)
-                    lane.halt = halts[blocked[0]]
+                    lane.halt = fenced or self._judged(halts[blocked[0]])
                     lane.queue.clear()
                     log.error("%s", lane.halt.reason)
 
     def _halt_of(self, lane: _Lane, failing: Mapping[TopicPartition, Halt]) -> Halt | None:
         """Why ``lane`` stands still; an attempt is told to be over once its position is final."""
         if lane.halt is not None:
-            return replace(lane.halt, attempt=-1 if lane.queue else lane.attempt)
+            final = not lane.queue and self._commits.fenced is None
+            again = lane.halt.retriable or self.flow.mode is MirrorMode.MM2
+            attempt = lane.attempt if final else -1
+            return replace(lane.halt, retriable=again, attempt=attempt)
         return lane.source_halt or _first(failing, lane.waits_for())
+
+    def _judged(self, halt: Halt) -> Halt:
+        """``halt``, or, as with MirrorMaker 1, the end of the whole mirror."""
+        if self.flow.mode is MirrorMode.MM1 and not halt.retriable:
+            return _send_failed(halt)
+        return halt
+
+    def _blocked(self, lane: _Lane, halts: Mapping[TopicPartition, Halt]) -> list[TopicPartition]:
+        """The halted partitions that a lane is written through: on the record path any one of its
+        topic.
+        """
+        if self.flow.records.used:
+            for tp in halts:
+                if tp.topic == lane.target.topic or self.flow.records.handler:
+                    return [tp]
+        return [tp for tp in lane.waits_for() if tp in halts]
 
     def _note_own_topics(self, halts: Mapping[TopicPartition, Halt]) -> None:
         """Say once why a topic of the mirror itself takes no records; its data goes on."""
@@ -460,7 +487,7 @@ class SlotSink:
         }
         if not due:
             return
-        mm1 = self.flow.mode is MirrorMode.MM1
+        mm1 = self._commits.by_source
         offsets = {
             (lane.source if mm1 else lane.target): (
                 position,
@@ -469,9 +496,9 @@ class SlotSink:
             for lane, (position, mark) in due.items()
         }
         epochs = {lane.source: mark.leader_epoch for lane, (_, mark) in due.items() if mm1}
-        self._positions.commit(self.flow.position_group, offsets, epochs)
-        for lane, (position, mark) in due.items():
-            lane.committed, lane.marked = position, mark
+        if self._commits.commit(offsets, epochs):
+            for lane, (position, mark) in due.items():
+                lane.committed, lane.marked = position, mark
 
     def _commit_surely(self) -> None:
         """Commit however long the cluster is away: a failed task would write its records again."""
@@ -484,7 +511,7 @@ class SlotSink:
                 if now - told_at >= _COMMIT_LOG_S:
                     told_at = now
                     log.warning("positions wait for their cluster to come back: %s", error)
-                time.sleep(self._positions.client.retry_backoff_ms / 1000)
+                time.sleep(self._commits.routes.client.retry_backoff_ms / 1000)
             else:
                 return
 
@@ -520,7 +547,7 @@ class SlotSink:
         self._last_progress, self._reported = now, state
         ticks_ms = steady_ms()
         progress = SlotProgress(
-            flow=self.flow.name,
+            flow=self._channel,
             slot=self.slot,
             worker=f"{os.uname().nodename}:{os.getpid()}:{self.epoch}",
             epoch=self.epoch,
@@ -621,6 +648,21 @@ def _first(
     halts: Mapping[TopicPartition, Halt], partitions: Iterable[TopicPartition]
 ) -> Halt | None:
     return next((halts[tp] for tp in partitions if tp in halts), None) if halts else None
+
+
+def _send_failed(halt: Halt) -> Halt:
+    return Halt(SEND_FAILED, f"{halt.reason} ({halt.code})")
+
+
+def _targets(pending: _Pending, cuts: Sized) -> list[TopicPartition]:
+    """Where each batch of a chunk goes."""
+    target = pending.lane.target
+    if pending.targets is None:
+        return [target] * len(cuts)
+    return [
+        TopicPartition(target.topic, one) if isinstance(one, int) else TopicPartition(*one)
+        for one in pending.targets
+    ]
 
 
 def _producer(flow: FlowSettings) -> Producer:

@@ -15,12 +15,11 @@ from collections.abc import Iterator
 from dataclasses import astuple, replace
 from typing import Any
 
-from sparkmirror.data import outlet
 from sparkmirror.data.losses import LossWatch
 from sparkmirror.data.plan import SlotPlan
 from sparkmirror.data.resume import resume
 from sparkmirror.data.retries import Retries
-from sparkmirror.data.rows import FLUSH, Chunk, build_row
+from sparkmirror.data.rows import FLUSH, Chunk, build_row, out
 from sparkmirror.data.shared import Frames
 from sparkmirror.data.takeover import check_claim, take_over
 from sparkmirror.data.watch import ControlWatch
@@ -34,7 +33,7 @@ from sparkmirror.wire.produce_queue import Identity
 from sparkmirror.wire.routes import EARLIEST, LATEST, Routes
 from sparkmirror.wire.select import SelectRules
 from sparkmirror.wire.select import select as select_records
-from sparkmirror.wire.signals import CommandKind, SourcePartition
+from sparkmirror.wire.signals import CommandKind, SourcePartition, channel, member_row
 
 __all__ = ["SlotReader"]
 
@@ -74,13 +73,20 @@ class SlotReader:
         self._fetcher = Fetcher(self._routes, fetch, buffer=self._frames, holds=True)
         self._losses = LossWatch(flow, plan.partitions, self._routes, self._fetcher.errors)
         self._watch = ControlWatch(
-            flow, slot=plan.slot, offset=plan.control_offset, paused=plan.paused
+            flow,
+            plan.run_id,
+            slot=plan.slot,
+            offset=plan.control_offset,
+            paused=plan.paused,
         )
         self._rules = SelectRules(
             check_crcs=flow.fetch.check_crcs,
             read_committed=flow.fetch.isolation_level == "read_committed",
             join_bytes=flow.produce.join_bytes,
-            join_below_bytes=min(_JOIN_BELOW_BYTES, flow.produce.join_bytes),
+            # The record path writes batches anew anyway.
+            join_below_bytes=0
+            if flow.records.used
+            else min(_JOIN_BELOW_BYTES, flow.produce.join_bytes),
         )
         self._retries = Retries()
         self._tried: list[list[Any]] = []
@@ -149,8 +155,9 @@ class SlotReader:
         try:
             positions = self._start()
             yield self._hello(positions)
-            yield from _out(FLUSH)
+            yield from out(FLUSH)
             yield from self._stream(time.monotonic() + self.flow.epoch_s)
+            yield from self._new_member()
         finally:
             self._routes.close()
             self._watch.close()
@@ -240,11 +247,19 @@ class SlotReader:
                 if self._fetcher.busy:
                     self._ask()
                 if row is not None:
-                    yield from _out(row)
+                    yield from out(row)
                     self._last_row = time.monotonic()
             if time.monotonic() - self._last_row >= _TICK_S:
-                yield from _out(self._note_row())
+                yield from out(self._note_row())
                 self._last_row = time.monotonic()
+
+    def _new_member(self) -> Iterator[Any]:
+        """The group may have a new generation by now, and the last positions are for that one."""
+        newest = self._watch.assignment
+        ours = newest is not None and newest.run_id == self.plan.run_id
+        if newest is not None and ours and newest.member not in (None, self.plan.member):
+            notes = {"member": member_row(newest.member)}
+            yield from out(build_row([], memoryview(b""), [], notes))
 
     def _ask(self) -> None:
         """Ask for more; while the flow is paused, only what was asked for before still comes."""
@@ -266,7 +281,8 @@ class SlotReader:
         if command is not None and command.run_id == self.plan.run_id:
             if command.kind is CommandKind.DRAIN:
                 return True
-            if command.kind is CommandKind.REPLAN and self._ends is None:
+            replan = command.kind is CommandKind.REPLAN and self._ends is None
+            if replan and not 0 < command.version <= self.plan.version:
                 return True
         if self._ends is None:
             return time.monotonic() >= deadline
@@ -359,6 +375,7 @@ class SlotReader:
         notes: dict[str, Any] = {
             "slot": self.plan.slot,
             "epoch": self.plan.epoch,
+            "channel": channel(self.flow, self.plan.run_id),
             "paused": self._watch.paused,
             "frames": self._frames.note(),
             "partitions": [
@@ -372,6 +389,8 @@ class SlotReader:
             ],
             **(self._notes() or {}),
         }
+        if self.plan.member is not None:
+            notes["member"] = member_row(self.plan.member)
         if self.flow.exactly_once:
             # The sink writes under the identity that was there before the positions were read.
             notes["writer"] = {
@@ -414,14 +433,6 @@ class SlotReader:
         if notes is None:
             return FLUSH
         return build_row([], memoryview(b""), [], notes)
-
-
-def _out(row: Any) -> Iterator[Any]:
-    """``row``, and whatever it takes for it to leave at once."""
-    yield row
-    if not outlet.flush():
-        yield FLUSH
-        yield FLUSH
 
 
 def _no_position(tp: TopicPartition) -> str:

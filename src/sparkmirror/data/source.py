@@ -11,6 +11,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import (
@@ -28,6 +29,7 @@ from sparkmirror.data.schema import SCHEMA
 if TYPE_CHECKING:
     from sparkmirror.data.plan import SlotPlan
     from sparkmirror.data.sink import SlotSummary
+    from sparkmirror.data.voice import PlannerVoice
     from sparkmirror.data.watch import ControlWatch
     from sparkmirror.model import FlowSettings
     from sparkmirror.wire.signals import AssignmentDocument
@@ -76,8 +78,10 @@ class _Planner(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._flow_text = options["flow"]
         self._once = options.get("once") == "true"
         self._watch: ControlWatch | None = None
+        self._planned: PlannerVoice | None = None
         self._fenced_version = 0
         self._once_epoch: int | None = None
+        self._warm = False
 
     def initialOffset(self) -> dict[str, int]:  # noqa: N802
         return {"epoch": 0}
@@ -96,6 +100,12 @@ class _Planner(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return start
         command, assignment = watch.command, watch.assignment
         run_id = self._options["run_id"]
+        if self._planned is not None and assignment is not None and assignment.run_id == run_id:
+            if not self._warm and not assignment.partitions:
+                # Others mirror everything until our workers are up and have loaded their modules.
+                return {"epoch": int(start["epoch"]) + 1}
+            # Spark asks for an offset only when no epoch is under way.
+            self._planned.tell(assignment.version)
         if self._once:
             if self._once_epoch is None:
                 self._once_epoch = int(start["epoch"]) + 1
@@ -112,7 +122,7 @@ class _Planner(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """The slots of the epoch, from the newest assignment of this run."""
         if start == end:
             return []
-        from sparkmirror.data.plan import decode_flow, plan_slots  # noqa: PLC0415
+        from sparkmirror.data.plan import SlotPlan, decode_flow, plan_slots  # noqa: PLC0415
 
         watch = self._control()
         if self._once:
@@ -124,6 +134,15 @@ class _Planner(DataSourceStreamReader, SupportsTriggerAvailableNow):
         run_id = self._options["run_id"]
         if assignment is None or assignment.run_id != run_id:
             return []
+        if self._planned is not None and not self._warm and not assignment.partitions:
+            self._warm = True
+            empty = partial(SlotPlan, run_id=run_id, partitions=(), ends=())
+            epoch, offset = int(end["epoch"]), watch.offset
+            return [
+                _Slot(empty(slot=slot, epoch=epoch, control_offset=offset))
+                for slot in range(flow.tasks_max)
+            ]
+        self._warm = True
         if flow.exactly_once:
             self._fence(flow, watch, assignment)
         plans = plan_slots(
@@ -133,6 +152,8 @@ class _Planner(DataSourceStreamReader, SupportsTriggerAvailableNow):
             run_id=run_id,
             ends=assignment.ends if self._once else None,
             control_offset=watch.offset,
+            version=assignment.version,
+            member=assignment.member,
             paused=watch.paused,
         )
         return [_Slot(plan) for plan in plans]
@@ -159,14 +180,21 @@ class _Planner(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def stop(self) -> None:
         if self._watch is not None:
             self._watch.close()
+        if self._planned is not None:
+            self._planned.close()
 
     def _control(self) -> ControlWatch:
         if self._watch is None:
             from sparkmirror.data.plan import decode_flow  # noqa: PLC0415
+            from sparkmirror.data.voice import PlannerVoice  # noqa: PLC0415
             from sparkmirror.data.watch import ControlWatch  # noqa: PLC0415
+            from sparkmirror.model import MirrorMode  # noqa: PLC0415
 
+            flow = decode_flow(self._flow_text)
             run_id = self._options["run_id"]
-            self._watch = ControlWatch(decode_flow(self._flow_text), run_id=run_id)
+            self._watch = ControlWatch(flow, run_id)
+            if flow.mode is MirrorMode.MM1:
+                self._planned = PlannerVoice(flow, run_id)
         return self._watch
 
 

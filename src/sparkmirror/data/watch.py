@@ -21,6 +21,7 @@ from sparkmirror.wire.signals import (
     AssignmentDocument,
     Command,
     CommandKind,
+    channel,
     control_topic,
     decode_command,
     decode_progress,
@@ -48,13 +49,14 @@ class ControlWatch:
     def __init__(
         self,
         flow: FlowSettings,
+        run_id: str = "",
         *,
         slot: int | None = None,
         offset: int | None = None,
         paused: bool = False,
-        run_id: str = "",
     ) -> None:
         self.flow = flow
+        self._channel = channel(flow, run_id)
         self.slot = slot
         self.paused = paused
         self.run_id = run_id
@@ -65,7 +67,7 @@ class ControlWatch:
         topic = control_topic(flow)
         self._commands = TopicPartition(topic, COMMAND_PARTITION)
         self._progress = TopicPartition(topic, PROGRESS_PARTITION)
-        self._collector = AssignmentCollector(flow.name)
+        self._collector = AssignmentCollector(self._channel)
         self.routes = Routes(flow.target, [topic])
         wait_ms = 0 if slot is None else 500
         self.fetcher = Fetcher(self.routes, FetchSettings(fetch_max_wait_ms=wait_ms))
@@ -172,7 +174,7 @@ class ControlWatch:
     def _hear(self, tp: TopicPartition, key: bytes | None, value: bytes | None) -> None:
         if tp == self._progress:
             progress = decode_progress(key, value)
-            if progress and progress.flow == self.flow.name and progress.slot == self.slot:
+            if progress and progress.flow == self._channel and progress.slot == self.slot:
                 self.stopped = {
                     TopicPartition(p.topic, p.partition): p
                     for p in progress.partitions
@@ -190,11 +192,12 @@ class ControlWatch:
                 self.claim = claim
             return
         command = decode_command(key, value)
-        if command is None or command.flow != self.flow.name:
+        # A pause is for every process of a MirrorMaker 1 group, all else for one run.
+        if command is None or command.flow not in (self._channel, self.flow.name):
             return
         if command.kind.pauses:
             self.paused = command.kind is CommandKind.PAUSE
-        else:
+        elif command.flow == self._channel:
             self.command = command
 
     def close(self) -> None:

@@ -52,9 +52,11 @@ def compare_topics(flow: FlowSettings, pairs: Sequence[Pair], brokers: int) -> l
 def _partitions(flow: FlowSettings, pair: Pair) -> Iterable[tuple[Level, str, str]]:
     there, here = pair.partitions, pair.source.partitions
     told = f"the target topic has {_count(there, 'partition')}, the source has {here}"
-    if there < here and flow.mode is MirrorMode.MM1:
-        do = f"Raise the target topic to {here} partitions (kafka-topics.sh --alter)."
-        yield Level.FAIL, f"{told}: the mirror refuses such a topic", do
+    if there != here and flow.mode is MirrorMode.MM1:
+        do = f"With --keep.partitions raise it to {here} (kafka-topics.sh --alter)." * (
+            there < here
+        )
+        yield Level.WARN, f"{told}: records go to partitions by key", do
     elif there < here:
         do = f"Raise it to {here} before, if other producers of this topic choose by key."
         yield Level.WARN, f"{told}: the mirror will raise it when it starts", do

@@ -6,7 +6,6 @@ import re
 from collections.abc import Iterable, Mapping
 
 from sparkmirror.control.internal import offset_storage_topic, plan_internal_topics
-from sparkmirror.control.positions import check_group_is_free
 from sparkmirror.doctor.facts import SourceFacts, TargetFacts
 from sparkmirror.doctor.finding import Finding, Level, failed, gathered, listed, ok
 from sparkmirror.errors import Denied, MirrorError
@@ -141,17 +140,20 @@ def _refused(
 
 
 def check_java(source: Inspector, flow: FlowSettings, _facts: SourceFacts) -> list[Finding]:
-    """Whether a Java MirrorMaker 1 still runs in the group."""
+    """Who is in the group of MirrorMaker 1: the mirror will share the partitions with them."""
     if flow.mode is not MirrorMode.MM1:
         return []
     subject = f"cluster {flow.source.alias}, group {flow.group_id}"
     tried = "look for active members of the group"
     try:
-        if source.has_groups():
-            check_group_is_free(source, flow)
+        members = source.group_members(flow.group_id) if source.has_groups() else ()
     except MirrorError as error:
         return [failed("java", subject, tried, error)]
-    return [ok("java", subject, tried, "it has none")]
+    if not members:
+        return [ok("java", subject, tried, "it has none")]
+    names = sorted({member.client_id or "a consumer" for member in members})
+    told = f"{len(members)} ({', '.join(names[:5])}): they and the mirror share the partitions"
+    return [ok("java", subject, tried, told)]
 
 
 # -- where positions are kept ----------------------------------------------------------------------

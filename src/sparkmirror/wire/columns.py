@@ -25,7 +25,7 @@ from sparkmirror.wire.codecs import decompress_batch
 from sparkmirror.wire.heads import Int64s, words_at
 from sparkmirror.wire.records import RECORD_BYTES_MIN, Limits
 
-__all__ = ["Columns", "OddError", "TooMuchError", "read_columns"]
+__all__ = ["Columns", "OddError", "TooMuchError", "read_columns", "read_varints"]
 
 _1, _3, _7, _8, _LOW7 = map(np.uint64, (1, 3, 7, 8, 0x7F))
 
@@ -191,12 +191,12 @@ def _walk_records(
     previous = np.full(len(at), -1, np.int64)
     steps = int(counts.max())
     for step in range(steps):
-        length, head = _read_varints(flat, at)
+        length, head = read_varints(flat, at)
         record_end = head + length
         if bool(((length < RECORD_BYTES_MIN - 1) | (record_end > end)).any()):
             raise OddError
-        timestamp_delta, offset_at = _read_varints(flat, head + 1)
-        offset_delta, rest_at = _read_varints(flat, offset_at)
+        timestamp_delta, offset_at = read_varints(flat, head + 1)
+        offset_delta, rest_at = read_varints(flat, offset_at)
         odd = (rest_at > record_end) | (offset_delta <= previous) | (offset_delta > last_delta)
         if bool(odd.any()):
             raise OddError
@@ -215,7 +215,7 @@ def _walk_records(
     return walk
 
 
-def _read_varints(flat: npt.NDArray[np.uint8], at: Int64s) -> tuple[Int64s, Int64s]:
+def read_varints(flat: npt.NDArray[np.uint8], at: Int64s) -> tuple[Int64s, Int64s]:
     """Decode the zigzag varints at ``at``; positions past the end read the last byte instead."""
     byte = flat.take(at, mode="clip")
     zigzag = (byte & 0x7F).astype(np.uint64)

@@ -410,7 +410,18 @@ class Connection:
         version = self.api_version(
             message.API_KEY, lowest, min(highest, message.max_version), message.name
         )
-        correlation = self.send_message(message, version)
+        return self.finish(message, version, self.send_message(message, version))
+
+    def begin(self, message: Any, version: int) -> int:
+        """Send a kafka-python request whose answer may take long (`readable`, then `finish`).
+
+        Returns its correlation id. Only with nothing in flight.
+        """
+        self.ready_to_send(idle=True)
+        return self.send_message(message, version)
+
+    def finish(self, message: Any, version: int, correlation: int) -> Any:
+        """The answer to ``message``. Raises `ConnectionLost`."""
         frame = self.receive_frame()
         if _CORRELATION.unpack_from(frame)[0] != correlation:
             self.close()

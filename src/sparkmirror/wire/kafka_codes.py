@@ -23,6 +23,8 @@ UNKNOWN_SERVER_ERROR = -1
 
 # Counted beside the errors: an answer that came with a time to wait, because of a quota.
 THROTTLED = "THROTTLED"
+# And records given up because the target refused them, under MirrorMaker 1's name for them.
+DROPPED = "numDroppedMessages"
 
 # What is wrong with some of a batch's records, and will be the next time.
 REFUSED = frozenset({MESSAGE_TOO_LARGE, RECORD_LIST_TOO_LARGE, INVALID_TIMESTAMP, INVALID_RECORD})

@@ -47,6 +47,7 @@ from sparkmirror.wire.batch import record_count
 from sparkmirror.wire.connection import Connection, ConnectionLost
 from sparkmirror.wire.cut import separate
 from sparkmirror.wire.kafka_codes import (
+    DROPPED,
     DUPLICATE_SEQUENCE_NUMBER,
     FENCED,
     INVALID_PRODUCER_EPOCH,
@@ -142,6 +143,8 @@ class Producer:
         self.blocked = False
         """Whether batches wait only because enough requests are in flight: `pump` sends them."""
         self.refusals: Refusals | None = None
+        self.drops = False
+        """Whether a batch that the target refuses is dropped (`DROPPED`) instead of a halt."""
         self.impatient = False
         """Whether batches that fail hold others up: then their partition is halted after 30 s."""
         self._clock = clock
@@ -507,12 +510,15 @@ class Producer:
             if not state.recovering:
                 self._count(error_name(code))
             self._retry(state, code, now)
+        elif self.drops:
+            self._count(error_name(code))
+            self._drop(state, item, code, answer.reason)
         else:
             self._count(error_name(code))
             reason = answer.reason
             if code == TOPIC_AUTHORIZATION_FAILED:
                 reason = f"grant the principal of this client Write on Topic {state.tp.topic}"
-            self._halt(state, code, reason, retriable=True)
+            self._halt(state, code, reason)
         state.recovering = True
 
     def _ended(self, state: PartitionQueue, code: int) -> ClusterError:
@@ -547,6 +553,20 @@ class Producer:
         self.bytes_waiting -= state.drop()
         self._busy.pop(state.tp, None)
 
+    def _drop(self, state: PartitionQueue, item: QueuedBatch, code: int, reason: str) -> None:
+        """Give up one batch, as if it were acknowledged; what is behind it goes on."""
+        log.error(
+            "Error when sending message to topic %s: %d records dropped (%s: %s)",
+            *(state.tp, item.records, error_name(code), reason),
+        )
+        self.errors[DROPPED] = self.errors.get(DROPPED, 0) + item.records
+        state.pending.remove(item)
+        state.renew = True  # its sequences are gone with it
+        self.bytes_waiting -= len(item.batch)
+        self._acknowledged.append(Acknowledged(state.tp, item.token, -1, item.records))
+        if state.idle:
+            self._busy.pop(state.tp, None)
+
     def _cut(self, state: PartitionQueue, item: QueuedBatch) -> None:
         try:
             self.bytes_waiting += state.cut(item)
@@ -564,12 +584,12 @@ class Producer:
             return
         self._count(error_name(answer.code))
         if not bad:  # it is the batch that is refused, not a record in it
-            self._halt(state, answer.code, answer.reason, retriable=True)
+            self._halt(state, answer.code, answer.reason)
             return
         try:
             kept, left_out = separate(item.batch, frozenset(bad))
         except BatchError as error:
-            self._halt(state, answer.code, str(error), retriable=True)
+            self._halt(state, answer.code, str(error))
             return
         self.refusals.take(item.whole, left_out, error_name(answer.code), answer.reason)
         self.bytes_waiting += state.replace(item, kept)

@@ -17,8 +17,8 @@ from kafka.protocol.consumer.group import OffsetCommitRequest, OffsetFetchReques
 from kafka.protocol.metadata.find_coordinator import FindCoordinatorRequest
 from kafka.protocol.metadata.metadata import MetadataRequest
 
-from sparkmirror.errors import ClusterError, Denied, PartitionError, Unreachable
-from sparkmirror.model import ClusterClient, TopicPartition
+from sparkmirror.errors import ClusterError, Denied, Fenced, PartitionError, Unreachable
+from sparkmirror.model import ClusterClient, Member, TopicPartition
 from sparkmirror.wire.asks import ask_offsets
 from sparkmirror.wire.connection import Connection, ConnectionLost
 from sparkmirror.wire.kafka_codes import RETRIABLE, error_name
@@ -31,6 +31,9 @@ log = logging.getLogger(__name__)
 
 EARLIEST, LATEST = -2, -1
 _NO_TOPIC_ID = "00000000-0000-0000-0000-000000000000"
+_REBALANCING = 27
+# ILLEGAL_GENERATION, UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID
+_FENCED = frozenset({22, 25, 82})
 _TOPIC_DENIED = 29
 _DENIED = {29: "Read on its topics", 30: "Read on the group", 31: "the cluster operation"}
 
@@ -254,7 +257,17 @@ class Routes:
 
     # -- small requests --------------------------------------------------------------------
 
-    def _coordinator(self, group: str) -> Connection:
+    def forget_coordinator(self, group: str) -> None:
+        """Look for the group's coordinator anew next time."""
+        stale = self._coordinators.pop(group, None)
+        if stale is not None:
+            stale.close()
+
+    def coordinator(self, group: str) -> Connection:
+        """The connection to the group's coordinator.
+
+        Raises `ClusterError`, `PartitionError` or `ConnectionLost`.
+        """
         connection = self._coordinators.get(group)
         if connection is not None:
             return connection
@@ -275,12 +288,17 @@ class Routes:
             return Denied(
                 f"not authorized ({error_name(code)}).", where=where, do=f"Grant {_DENIED[code]}."
             )
+        if code in _FENCED:
+            return Fenced(
+                f"the consumer group has gone on without this member ({error_name(code)}).",
+                where=where,
+            )
         return PartitionError(f"the broker answered {error_name(code)}.", where=where)
 
     def _with_coordinator(
         self, group: str, message: object, highest: int, lowest: int = 0
     ) -> object:
-        connection = self._coordinator(group)
+        connection = self.coordinator(group)
         try:
             return connection.request(message, lowest=lowest, highest=highest)
         except ConnectionLost:
@@ -342,11 +360,15 @@ class Routes:
         self,
         group: str,
         offsets: Mapping[TopicPartition, tuple[int, str]],
+        member: Member | None = None,
         leader_epochs: Mapping[TopicPartition, int] | None = None,
     ) -> None:
-        """Commit offsets (and the leader epochs of the records before them) without membership.
+        """Commit offsets as ``member``, or for a group without members.
 
-        Raises `ClusterError`, `PartitionError` or `ConnectionLost`.
+        ``leader_epochs``: of the records before the offsets, where they are known.
+
+        Raises `Fenced` when the group has gone on without the member, else `ClusterError`,
+        `PartitionError` or `ConnectionLost`.
         """
         topics: dict[str, list[tuple[int, int, str, int]]] = {}
         for tp, (offset, metadata) in offsets.items():
@@ -358,8 +380,9 @@ class Routes:
         def ask() -> int:
             message = OffsetCommitRequest(
                 group_id=group,
-                generation_id_or_member_epoch=-1,
-                member_id="",
+                generation_id_or_member_epoch=-1 if member is None else member.generation,
+                member_id="" if member is None else member.member_id,
+                group_instance_id=None if member is None else member.instance_id or None,
                 retention_time_ms=-1,
                 topics=[
                     request_topic(
@@ -412,15 +435,13 @@ class Routes:
                 code = ask()
                 failure: Exception = self._failure(code, what)
             except (ConnectionLost, ClusterError, PartitionError) as error:
-                if isinstance(error, Denied):
+                if isinstance(error, Denied | Fenced):
                     raise
                 code, failure = 15, error
             if code == 0:
                 return
-            stale = self._coordinators.pop(group, None)
-            if stale is not None:
-                stale.close()
-            if code not in RETRIABLE:
+            self.forget_coordinator(group)
+            if code not in RETRIABLE and code != _REBALANCING:
                 raise failure
             if self._clock() >= deadline:
                 raise Unreachable(

@@ -12,6 +12,7 @@ partition  key                      value (JSON; from 16 KiB up zlib-compressed)
 0          ``<flow>/assignment``    what to mirror; ``<flow>/assignment/<i>`` when in pieces
 0          ``<flow>/claim``         exactly-once: which run writes the flow (`wire.claims`)
 1          ``<flow>/<slot>``        progress of one slot, about once a second
+1          ``<flow>/planner``       the assignment that all slots of the flow obey by now
 1          ``<flow>/driver``        the driver's report, every ten seconds
 =========  =======================  ==========================================================
 
@@ -32,6 +33,7 @@ from typing import TYPE_CHECKING, Any
 from sparkmirror.model import (
     FlowSettings,
     Halt,
+    Member,
     MirrorMode,
     PartitionProgress,
     SlotProgress,
@@ -62,13 +64,20 @@ __all__ = [
     "ControlSignals",
     "ControlTopicReader",
     "ControlTopicWriter",
+    "Planned",
     "SourcePartition",
+    "channel",
     "control_topic",
     "decode_command",
+    "decode_planned",
     "decode_progress",
     "encode_assignment",
     "encode_command",
+    "encode_planned",
     "encode_progress",
+    "member_row",
+    "read_member",
+    "run_of",
 ]
 
 COMMAND_PARTITION = 0
@@ -83,6 +92,7 @@ _MALFORMED = (KeyError, TypeError, ValueError, AttributeError, IndexError, Overf
 _ASSIGNMENT_KEY = re.compile(r"(.+)/assignment(?:/(\d{1,6}))?")
 _PAUSE_KEY = re.compile(r"(.+)/pause")
 _PROGRESS_KEY = re.compile(r"(.+)/(\d{1,9})")
+_PLANNER_KEY = re.compile(r"(.+)/planner")
 
 
 class CommandKind(Enum):
@@ -147,7 +157,8 @@ class AssignmentDocument:
     """What one flow mirrors, as the planner worker learns it.
 
     ``version`` grows within a ``run_id``. ``ends``: the frozen source end offsets of a ``--once``
-    run (exclusive), None in continuous mode.
+    run (exclusive), None in continuous mode. ``member``: MirrorMaker 1: the group membership with
+    which positions are committed from this version on.
     """
 
     flow: str
@@ -155,6 +166,16 @@ class AssignmentDocument:
     version: int
     partitions: tuple[SourcePartition, ...]
     ends: Mapping[TopicPartition, int] | None = None
+    member: Member | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """The planner's word that no slot of an assignment older than ``version`` runs any more."""
+
+    flow: str
+    run_id: str
+    version: int
 
 
 def control_topic(flow: FlowSettings) -> str:
@@ -168,6 +189,21 @@ def control_topic(flow: FlowSettings) -> str:
         told = "\0".join((flow.group_id, *sorted(flow.source.bootstrap_servers)))
         name = f"mm1-{hashlib.sha256(told.encode()).hexdigest()[:16]}"
     return f"mm2-sparkmirror.{name}.internal"
+
+
+def channel(flow: FlowSettings, run_id: str) -> str:
+    """What stands for ``<flow>`` in the keys of the signals of one run.
+
+    The members of one MirrorMaker 1 group use one control topic at the same time, each for its own
+    part of the partitions: there every run has keys of its own.
+    """
+    return f"{flow.name}#{run_id}" if flow.mode is MirrorMode.MM1 else flow.name
+
+
+def run_of(key: str, flow: str) -> str:
+    """The run whose `channel` ``key`` is, if it is one of ``flow``'s; else empty."""
+    name, _, run_id = key.partition("#")
+    return run_id if name == flow else ""
 
 
 # --- commands -----------------------------------------------------------------------------------
@@ -254,7 +290,7 @@ def _assignment_piece(
         for p in group:
             if p.source in ends:
                 piece_ends.setdefault(p.topic, {})[str(p.partition)] = ends[p.source]
-    return {
+    piece: dict[str, object] = {
         "run_id": document.run_id,
         "version": document.version,
         "piece": index,
@@ -262,6 +298,22 @@ def _assignment_piece(
         "partitions": [[p.topic, p.partition, p.remote_topic, p.topic_id] for p in group],
         "ends": piece_ends,
     }
+    if document.member is not None:
+        piece["member"] = member_row(document.member)
+    return piece
+
+
+def member_row(member: Member) -> list[object]:
+    """``member`` as JSON has it."""
+    return [member.member_id, member.generation, member.instance_id, member.cooperative]
+
+
+def read_member(row: Sequence[Any] | None) -> Member | None:
+    """What `member_row` made."""
+    if row is None:
+        return None
+    member_id, generation, instance_id, cooperative = row[:4]
+    return Member(str(member_id), int(generation), str(instance_id), bool(cooperative))
 
 
 class AssignmentCollector:
@@ -290,13 +342,14 @@ class AssignmentCollector:
             identity = (str(piece["run_id"]), int(piece["version"]), int(piece["pieces"]))
             index = int(piece["piece"])
             partitions, ends = _read_piece(piece)
+            member = read_member(piece.get("member"))
         except _MALFORMED:
             return None
         if not 0 <= index < identity[2]:
             return None
         if identity != self._identity:
             self._identity, self._pieces = identity, {}
-        self._pieces[index] = {"partitions": partitions, "ends": ends}
+        self._pieces[index] = {"partitions": partitions, "ends": ends, "member": member}
         return self._document() if len(self._pieces) == identity[2] else None
 
     def _document(self) -> AssignmentDocument:
@@ -313,6 +366,7 @@ class AssignmentCollector:
             version=self._identity[1],
             partitions=tuple(p for piece in ordered for p in piece["partitions"]),
             ends=ends,
+            member=ordered[0]["member"],
         )
 
 
@@ -423,6 +477,24 @@ def _spread(row: Sequence[Any] | None) -> Spread | None:
     return Spread(*(float(value) for value in row[:4]))
 
 
+def encode_planned(planned: Planned) -> tuple[bytes, bytes]:
+    """Key and value of ``planned``, for partition ``PROGRESS_PARTITION``."""
+    document = {"run_id": planned.run_id, "version": planned.version}
+    return f"{planned.flow}/planner".encode(), pack(document)
+
+
+def decode_planned(key: bytes | None, value: bytes | None) -> Planned | None:
+    """What `encode_planned` made; None for any other record."""
+    match = _PLANNER_KEY.fullmatch(text(key))
+    document = unpack(value)
+    if match is None or document is None:
+        return None
+    try:
+        return Planned(match[1], str(document["run_id"]), int(document["version"]))
+    except _MALFORMED:
+        return None
+
+
 # --- the topic, from the driver -----------------------------------------------------------------
 
 
@@ -435,6 +507,7 @@ class ControlSignals:
     progress: tuple[SlotProgress, ...] = ()
     drivers: tuple[DriverReport, ...] = ()
     skipped: int = 0
+    planned: tuple[Planned, ...] = ()
 
 
 class ControlTopicReader:
@@ -461,16 +534,20 @@ class ControlTopicReader:
         commands: list[Command] = []
         assignments: list[AssignmentDocument] = []
         progress: list[SlotProgress] = []
+        planned: list[Planned] = []
         drivers: list[DriverReport] = []
         skipped = 0
         for partition, key, value in records:
             if partition == PROGRESS_PARTITION:
                 report = decode_progress(key, value)
                 driver = decode_driver_report(key, value) if report is None else None
+                word = decode_planned(key, value) if report is None and driver is None else None
                 if report is not None:
                     progress.append(report)
                 elif driver is not None:
                     drivers.append(driver)
+                elif word is not None:
+                    planned.append(word)
                 else:
                     skipped += value is not None
                 continue
@@ -486,7 +563,12 @@ class ControlTopicReader:
                 commands.append(command)
             skipped += command is None and value is not None and decode_claim(key, value) is None
         return ControlSignals(
-            tuple(commands), tuple(assignments), tuple(progress), tuple(drivers), skipped
+            tuple(commands),
+            tuple(assignments),
+            tuple(progress),
+            tuple(drivers),
+            skipped,
+            tuple(planned),
         )
 
     def close(self) -> None:
@@ -505,6 +587,18 @@ class ControlTopicWriter:
         """Write ``commands``, acknowledged when this returns. Raises `MirrorError`."""
         records = [(COMMAND_PARTITION, *encode_command(command)) for command in commands]
         self._cluster.produce_many(self._topic, records)
+
+    def forget(self, flow: str, slots: Iterable[int]) -> None:
+        """Delete all signals of ``flow`` (a `channel` that no run will use again)."""
+        reports = (f"{flow}/{name}" for name in ("planner", "driver", *slots))
+        keys = [flow, f"{flow}/assignment", *reports]
+        self._cluster.produce_many(
+            self._topic,
+            [
+                (PROGRESS_PARTITION if index >= 2 else COMMAND_PARTITION, key.encode(), None)
+                for index, key in enumerate(keys)
+            ],
+        )
 
     def report(self, report: DriverReport) -> None:
         """Write the driver's report. Raises `MirrorError`."""

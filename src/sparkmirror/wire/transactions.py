@@ -302,7 +302,7 @@ class Transactions:
                 )
             if now - told_at >= _LOG_S:
                 told_at = now
-                log.warning("cluster %s: %s for now: %s", client.alias, what, failure)
+                log.warning("cluster %s: %s at present: %s", client.alias, what, failure)
             self._sleep(pause_s)
             pause_s = min(
                 pause_s * 2,

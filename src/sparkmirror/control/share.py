@@ -1,0 +1,100 @@
+"""The share of a MirrorMaker 1 flow's partitions that its consumer group gives this process."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+
+from sparkmirror.control.membership import Membership
+from sparkmirror.control.topics import Assignment
+from sparkmirror.errors import MirrorError, TopicError
+from sparkmirror.model import SEND_FAILED, FlowSettings, Member, SlotProgress, TopicPartition
+from sparkmirror.wire.client import Cluster
+from sparkmirror.wire.signals import Planned
+
+__all__ = ["GroupShare"]
+
+Publish = Callable[[Assignment, Member | None], int]
+
+
+class GroupShare:
+    """What `control.membership.Membership` asks of its flow, and what the flow asks of it.
+
+    ``candidates``: all that the flow could mirror, newest look. ``publish`` makes an assignment the
+    flow's and returns its version.
+    """
+
+    def __init__(
+        self,
+        settings: FlowSettings,
+        source: Cluster,
+        candidates: Assignment,
+        *,
+        alone: bool,
+        publish: Publish,
+        say: Callable[[str], None],
+    ) -> None:
+        self.name = settings.name
+        self.candidates = candidates
+        self.say = say
+        self._source = source
+        self._publish = publish
+        self._planned = -1
+        self._membership = Membership(self, settings, alone=alone)
+
+    # --- for the membership -----------------------------------------------------------------
+
+    def topic_counts(self) -> Mapping[str, int]:
+        """Partitions of each source topic that this flow mirrors or would mirror."""
+        counts: dict[str, int] = {}
+        for p in self.candidates.partitions:
+            counts[p.topic] = max(counts.get(p.topic, 0), p.partition + 1)
+        return counts
+
+    def partition_counts(self, topics: Iterable[str]) -> Mapping[str, int]:
+        """Partitions of any topics of the source. Raises `MirrorError`."""
+        return {name: view.partitions for name, view in self._source.topics(topics).items()}
+
+    def publish(self, owned: Iterable[TopicPartition], member: Member | None) -> int:
+        """Make ``owned`` the flow's assignment, as far as it can be mirrored; its version.
+
+        Raises `MirrorError`.
+        """
+        candidates, mine = self.candidates, set(owned)
+        partitions = tuple(p for p in candidates.partitions if p.source in mine)
+        return self._publish(replace(candidates, partitions=partitions), member)
+
+    def planned_version(self) -> int:
+        """The newest assignment that all slots obey, -1 before Spark runs."""
+        return self._planned
+
+    # --- for the flow -----------------------------------------------------------------------
+
+    def hear(self, planned: Planned) -> None:
+        """Take the planner's word."""
+        self._planned = max(self._planned, planned.version)
+
+    def step(self) -> None:
+        """One step of the membership. Raises `MirrorError`."""
+        self._membership.step()
+
+    def failure(self, progress: Iterable[SlotProgress]) -> MirrorError | None:
+        """Why this flow can never go on, None while it can."""
+        for report in progress:
+            for p in report.partitions:
+                if p.halt is not None and p.halt.code == SEND_FAILED:
+                    return TopicError(
+                        f"records of {p.topic}-{p.partition} cannot be written: {p.halt.reason}",
+                        where=f"flow {self.name}",
+                        do="Make the target take them and start again: nothing is lost. "
+                        "--abort.on.send.failure=false would drop them and go on.",
+                    )
+        return self._membership.failure
+
+    def end(self) -> None:
+        """Join no more; the heartbeats go on until `close`."""
+        self._membership.end()
+
+    def close(self, *, leave: bool) -> None:
+        """End the membership; ``leave``: others take over at once."""
+        self._membership.close(leave=leave)

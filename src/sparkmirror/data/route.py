@@ -1,0 +1,232 @@
+"""The record path: a Spark transform between source and sink that looks at every record.
+
+``rows.mapInArrow(record_path)`` takes the rows of `data.rows`, whole batches as the source's
+broker had them, and gives rows of the same form: records dealt to the target topic's partitions
+(`wire.deal`) and, with a message handler, whatever that made of them. Without a handler no record
+is ever a Python object: keys are hashed and records copied by numpy, for a whole row at once.
+
+Record bytes travel here as they do from source to sink: this worker maps the source's memory and
+has memory of its own for the sink (`data.shared`).
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import pyarrow as pa
+
+from sparkmirror.data.handle import Handler
+from sparkmirror.data.plan import decode_flow
+from sparkmirror.data.rows import FLUSH, Chunk, build_row, out, read_row
+from sparkmirror.data.shared import FrameReader, Frames
+from sparkmirror.errors import BatchError, MirrorError, Unreachable
+from sparkmirror.model import FlowSettings, Partitioner
+from sparkmirror.wire.deal import Dealer, Dealt, write_dealt
+from sparkmirror.wire.routes import Routes
+from sparkmirror.wire.scan import scan
+
+__all__ = ["record_path"]
+
+log = logging.getLogger(__name__)
+
+# As much as the sink can have in one piece; a larger row goes through the JVM.
+_FRAME_BYTES = 8 * 1024 * 1024
+_STARVED_S = 0.002
+_STARVED_S_MAX = 5.0
+_NOTHING = memoryview(b"")
+
+
+def record_path(flow_text: str, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """What `mapInArrow` runs in a task: rows in, rows out. ``flow_text``: see `encode_flow`."""
+    return _RecordPath(decode_flow(flow_text)).rows(batches)
+
+
+class _RecordPath:
+    """One task's records."""
+
+    def __init__(self, flow: FlowSettings) -> None:
+        self._flow = flow
+        self._counts = _PartitionCounts(flow)
+        self._dealers: dict[str, Dealer] = {}
+        self._source: FrameReader | None = None
+        self._frames = Frames(_FRAME_BYTES)
+        self._stopped: set[tuple[str, int]] = set()
+        self._handler: Handler | None = None
+        if flow.records.handler:
+            self._handler = Handler(flow, self._dealer, self._counts.of)
+
+    def rows(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """One row for each, in the messages that `data.rows` describes."""
+        try:
+            for batch in batches:
+                quiet = True
+                for number in range(batch.num_rows):
+                    chunks, records, notes = read_row(batch, number)
+                    if not chunks and not notes:
+                        continue
+                    quiet = False
+                    yield from self._row(chunks, records, notes)
+                if quiet:
+                    yield from out(FLUSH)
+        finally:
+            self._counts.close()
+            self._frames.close()
+
+    def _row(
+        self, chunks: list[Chunk], records: memoryview, notes: dict[str, Any]
+    ) -> Iterator[pa.RecordBatch]:
+        if "slot" in notes:
+            self._source = _map(notes["frames"])
+            notes["frames"] = self._frames.note()
+            self._counts.follow({row[2] for row in notes["partitions"]})
+            # The first row travels alone, as the source sent it.
+            yield build_row(chunks, _NOTHING, [[] for _ in chunks], notes).slice(0, 1)
+            yield from out(FLUSH)
+            return
+        reference = notes.pop("at", None)
+        if reference is not None:
+            if self._source is None:
+                raise MirrorError(
+                    "a row refers to memory that this process never mapped.",
+                    where=f"flow {self._flow.name}",
+                )
+            records = self._source.records(reference)
+        made: list[Chunk] = []
+        pieces: list[list[bytes]] = []
+        for chunk in chunks:
+            if (chunk.topic, chunk.partition) in self._stopped:
+                continue
+            try:
+                dealt, topics = self._deal(chunk, records[chunk.start : chunk.start + chunk.size])
+            except BatchError as error:
+                self._stop(chunk, error, notes)
+                continue
+            made.append(_chunk(chunk, dealt, topics))
+            pieces.append(dealt.batches)
+        del records  # the source may use its frame again
+        for first, last in _portions(made):
+            self._await_frame()
+            yield from out(
+                build_row(made[first:last], _NOTHING, pieces[first:last], notes, self._frames)
+            )
+            notes = {}
+        if notes and not made:
+            yield from out(build_row([], _NOTHING, [], notes))
+
+    def _deal(self, chunk: Chunk, batches: memoryview) -> tuple[Dealt, list[str]]:
+        """New batches, and where their topics are not the chunk's, these."""
+        if not len(batches):
+            return Dealt([], [], 0, -1), []
+        if self._handler is not None:
+            return self._handler.deal(chunk, batches)
+        records = self._flow.records
+        found = scan(batches)
+        chosen = self._dealer(chunk.remote_topic).choose(found, self._counts.of(chunk.remote_topic))
+        codec = found.codec if records.codec < 0 else records.codec
+        batch_bytes = self._flow.produce.join_bytes
+        return write_dealt(found, chosen, codec=codec, batch_bytes=batch_bytes), []
+
+    def _dealer(self, topic: str) -> Dealer:
+        dealer = self._dealers.get(topic)
+        if dealer is None:
+            records = self._flow.records
+            dealer = Dealer(records.partitioner, sticky_bytes=records.sticky_bytes)
+            self._dealers[topic] = dealer
+        return dealer
+
+    def _stop(self, chunk: Chunk, error: BatchError, notes: dict[str, Any]) -> None:
+        """A partition that cannot be read stands still, as on the raw path; the others go on."""
+        log.error("%s-%d: %s", chunk.topic, chunk.partition, error)
+        self._stopped.add((chunk.topic, chunk.partition))
+        halt = [chunk.topic, chunk.partition, error.code, str(error), False]
+        notes["halts"] = [*notes.get("halts", ()), halt]
+
+    def _await_frame(self) -> None:
+        """Let the sink hand a frame back rather than send megabytes through the JVM."""
+        deadline = time.monotonic() + _STARVED_S_MAX
+        while self._frames.starved and time.monotonic() < deadline:
+            time.sleep(_STARVED_S)
+
+
+def _map(note: list[Any] | None) -> FrameReader | None:
+    if note is None:
+        return None
+    try:
+        return FrameReader(note)
+    except (OSError, ValueError) as error:
+        log.info("no memory is shared with the source (%s): rows carry the records", error)
+        return None
+
+
+def _chunk(chunk: Chunk, dealt: Dealt, topics: list[str]) -> Chunk:
+    targets: list[Any] = list(dealt.partitions)
+    for index, topic in enumerate(topics):
+        if topic != chunk.remote_topic:
+            targets[index] = [topic, targets[index]]
+    return replace(
+        chunk,
+        runs=(),
+        record_count=dealt.records,
+        timestamp_ms=dealt.timestamp_ms if dealt.batches else chunk.timestamp_ms,
+        start=0,
+        size=sum(map(len, dealt.batches)),
+        targets=targets,
+    )
+
+
+def _portions(chunks: list[Chunk]) -> list[tuple[int, int]]:
+    """Neighbouring chunks that fit one frame together, as ranges of indexes."""
+    portions: list[tuple[int, int]] = []
+    first, size = 0, 0
+    for index, chunk in enumerate(chunks):
+        if size and size + chunk.size > _FRAME_BYTES:
+            portions.append((first, index))
+            first, size = index, 0
+        size += chunk.size
+    if chunks:
+        portions.append((first, len(chunks)))
+    return portions
+
+
+class _PartitionCounts:
+    """How many partitions the target's topics have, as Java's producer sees it: from metadata."""
+
+    def __init__(self, flow: FlowSettings) -> None:
+        self._routes = Routes(flow.target)
+        self._needed = flow.records.partitioner is not Partitioner.NUMBER
+        self._counts: dict[str, int] = {}
+        self._flow = flow
+
+    def follow(self, topics: set[str]) -> None:
+        """Topics that will be asked for."""
+        if self._needed:
+            self._routes.add_topics(topics)
+
+    def of(self, topic: str) -> int:
+        """The number of partitions; waits for a target that does not tell."""
+        self._routes.add_topics([topic])
+        told_at = float("-inf")
+        while True:
+            if self._routes.refresh_if_due():
+                self._counts = {}
+                for tp in (*self._routes.leaders, *self._routes.leaderless):
+                    self._counts[tp.topic] = max(self._counts.get(tp.topic, 0), tp.partition + 1)
+            count = self._counts.get(topic, 0)
+            if count:
+                return count
+            if time.monotonic() - told_at > 30.0:
+                told_at = time.monotonic()
+                error = Unreachable(
+                    f"nobody tells how many partitions {topic} has: waiting.",
+                    where=f"cluster {self._flow.target.alias}",
+                )
+                log.warning("%s", error)
+            self._routes.mark_stale()
+            time.sleep(self._flow.target.retry_backoff_ms / 1000)
+
+    def close(self) -> None:
+        self._routes.close()
