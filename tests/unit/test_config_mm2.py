@@ -6,7 +6,13 @@ from pathlib import Path
 import pytest
 
 from sparkmirror.errors import ConfigError
-from sparkmirror.model import FetchSettings, MirrorMode, PolicySettings, ProduceSettings
+from sparkmirror.model import (
+    FaultSettings,
+    FetchSettings,
+    MirrorMode,
+    PolicySettings,
+    ProduceSettings,
+)
 from tests.unit.config_files import BASE, LINE, QUIET, load, load_flow, refused
 
 
@@ -89,6 +95,16 @@ def test_source_client(tmp_path: Path) -> None:
     assert (source.retry_backoff_ms_max, source.metadata_age_ms_max) == (5, 6)
     assert (source.connect_timeout_ms, source.connect_timeout_ms_max) == (7, 8)
     assert source.client_id == "me|A->B|MirrorSourceConnector|replication-consumer"
+
+
+def test_what_to_do_about_lost_data(tmp_path: Path) -> None:
+    flow = load_flow(
+        tmp_path,
+        "sparkmirror.on.source.loss=fail\nA->B.sparkmirror.on.source.loss=record-and-continue\n"
+        "sparkmirror.on.source.loss.fail.topics=pay.*,x\n"
+        "A->B.sparkmirror.on.source.loss.record-and-continue.topics=logs\n",
+    )
+    assert flow.faults == FaultSettings("record-and-continue", ("pay.*", "x"), ("logs",))
 
 
 def test_target_client(tmp_path: Path) -> None:
