@@ -260,6 +260,7 @@ def test_mm1_missing_file_option(
             "decimal:Context cannot be made",
         ),
         (["--include", "a", "--abort.on.send.failure", "x"], "'x' is neither true nor false"),
+        (["--include", "a", "--exactly-once"], "no transaction spans two clusters"),
         (["--include", "a", "--producer.config", "/none"], "/none: There is no such file."),
     ],
 )

@@ -205,7 +205,8 @@ class ExactSink(SlotSink):
         halts = self._producer.halts
         refused = []
         for lane in self._lanes.values() if halts else ():
-            halt = halts.get(lane.target)
+            # Where a gap is written down counts as much: no position passes one that is not.
+            halt = next((halts[tp] for tp in lane.waits_for() if tp in halts), None)
             if halt is None or (lane.halt is not None and not lane.queue):
                 continue
             if lane.halt is not None:
@@ -317,6 +318,7 @@ def _before_refusal(queue: deque[_Pending]) -> deque[_Pending]:
                         0,
                         Places((), records),
                         part[:end],
+                        leader_epoch=pending.leader_epoch,
                     )
                 )
         break
