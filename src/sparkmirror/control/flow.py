@@ -401,9 +401,13 @@ class FlowControl:
                 "that are not the mirror's; they are skipped"
             )
         self._skipped += signals.skipped
-        for command in signals.commands:
-            if command.flow in (self.name, self._channel):
-                self._obey(command)
+        # The newest of each kind: the log may still hold what was asked for long ago.
+        newest = {c.kind.pauses: c for c in signals.commands if self._concerns(c)}
+        for command in newest.values():
+            self._obey(command)
+
+    def _concerns(self, command: Command) -> bool:
+        return command.flow in (self.name, self._channel)
 
     def _obey(self, command: Command) -> None:
         """Take note of what somebody asked for from elsewhere; the slots do it by themselves."""
