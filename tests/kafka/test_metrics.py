@@ -158,7 +158,7 @@ def test_a_running_mirror_is_scraped_paused_and_drained_from_outside(
         wait_until(lambda: status(path)[1]["state"] == "paused", "paused after a restart", 60)
         assert watched.mirrored() == 420
         assert run("resume", path)[0] == 0
-        watched.wait_until_mirrored()
+        watched.wait_until_mirrored(120)  # Spark may still be starting
         assert again.drain()[0] == 0, again.text()
     finally:
         again.kill()
