@@ -15,6 +15,7 @@ __all__ = [
     "SEND_FAILED",
     "CheckpointSettings",
     "ClusterClient",
+    "FaultSettings",
     "FetchSettings",
     "FlowSettings",
     "GroupSettings",
@@ -190,6 +191,23 @@ class RecordSettings:
 
 
 @dataclass(frozen=True, slots=True)
+class FaultSettings:
+    """What becomes of a partition whose data the source lost or the target refuses.
+
+    ``source_loss``: ``fail`` or ``record-and-continue``; ``bad_record``: ``pause``, ``skip`` or
+    ``dead-letter``. The other fields name the topics (Java regexes) that are treated otherwise.
+    """
+
+    source_loss: str = "fail"
+    source_loss_fail: tuple[str, ...] = ()
+    source_loss_continue: tuple[str, ...] = ()
+    bad_record: str = "pause"
+    bad_record_pause: tuple[str, ...] = ()
+    bad_record_skip: tuple[str, ...] = ()
+    bad_record_dead_letter: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class PolicySettings:
     """Replication policy of a flow (reference B)."""
 
@@ -338,6 +356,7 @@ class FlowSettings:
     group: GroupSettings = field(default_factory=GroupSettings)
     records: RecordSettings = field(default_factory=RecordSettings)
     produce: ProduceSettings = field(default_factory=ProduceSettings)
+    faults: FaultSettings = field(default_factory=FaultSettings)
     offset_syncs: OffsetSyncSettings = field(default_factory=OffsetSyncSettings)
     checkpoints: CheckpointSettings = field(default_factory=CheckpointSettings)
     position_interval_ms: int = 1_000
@@ -400,12 +419,13 @@ class Halt:
     """Why one partition is not being mirrored, while the others go on.
 
     ``code`` is a stable error name (see ``errors``), ``retriable`` says whether the pipeline
-    keeps trying by itself.
+    keeps trying by itself. ``attempt``: which try of the slot it ended, -1 when it ended none.
     """
 
     code: str
     reason: str
     retriable: bool = False
+    attempt: int = -1
 
 
 SEND_FAILED = "SEND_FAILED"

@@ -12,14 +12,16 @@ from collections.abc import Iterable
 
 from sparkmirror.errors import ConfigError
 from sparkmirror.java_regex import compile_list
-from sparkmirror.model import FlowSettings, MirrorMode, PolicySettings
+from sparkmirror.model import FaultSettings, FlowSettings, MirrorMode, PolicySettings
 
 __all__ = [
     "DefaultReplicationPolicy",
+    "FaultPolicy",
     "FlowTopics",
     "IdentityReplicationPolicy",
     "ReplicationPolicy",
     "TopicFilter",
+    "dead_letter_topic",
     "is_cycle",
     "is_remote_topic",
     "make_policy",
@@ -309,3 +311,48 @@ class FlowTopics:
         if self._flow.mode is MirrorMode.MM1:
             return topic
         return self.policy.format_remote_topic(self._flow.source.alias, topic)
+
+
+def dead_letter_topic(remote_topic: str) -> str:
+    """Where records go that the target refuses for ``remote_topic``."""
+    return f"{remote_topic}.dead-letter"
+
+
+class FaultPolicy:
+    """What becomes of a topic's partitions when its data is lost or refused (`FaultSettings`).
+
+    A topic that several lists name gets the most careful of their choices.
+    """
+
+    def __init__(self, faults: FaultSettings) -> None:
+        self._source_loss = _choices(
+            ("fail", faults.source_loss_fail),
+            ("record-and-continue", faults.source_loss_continue),
+            otherwise=faults.source_loss,
+        )
+        self._bad_record = _choices(
+            ("pause", faults.bad_record_pause),
+            ("dead-letter", faults.bad_record_dead_letter),
+            ("skip", faults.bad_record_skip),
+            otherwise=faults.bad_record,
+        )
+
+    def source_loss(self, topic: str) -> str:
+        """``fail`` or ``record-and-continue`` for source topic ``topic``."""
+        return _choose(self._source_loss, topic)
+
+    def bad_record(self, topic: str) -> str:
+        """``pause``, ``dead-letter`` or ``skip`` for source topic ``topic``."""
+        return _choose(self._bad_record, topic)
+
+
+_Choices = tuple[tuple[str, TopicFilter], ...]
+
+
+def _choices(*named: tuple[str, tuple[str, ...]], otherwise: str) -> _Choices:
+    filters = [(choice, TopicFilter(topics)) for choice, topics in named]
+    return (*filters, (otherwise, TopicFilter((".*",))))
+
+
+def _choose(choices: _Choices, topic: str) -> str:
+    return next(choice for choice, topics in choices if topics.accepts(topic))

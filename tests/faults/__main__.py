@@ -128,11 +128,7 @@ def _one(scene: Scene, counter: Counter, name: str) -> float:
             if began > deadline:
                 return float("inf")
             time.sleep(0.3)
-    took = float("inf")
-    until = time.monotonic() + _RECOVERY_S_MAX
-    while took == float("inf") and time.monotonic() < until:
-        scene.mirror.keep_running()
-        took = counter.recovery_s(began, 2.0)
+    took = counter.recovery_s(began, _RECOVERY_S_MAX, scene.mirror.keep_running)
     after, scene.after = scene.after, []
     for action in after:
         action()

@@ -185,8 +185,13 @@ class Counter:
             time.sleep(0.1)
         return True
 
-    def recovery_s(self, since: float, timeout_s: float) -> float:
-        """Seconds from ``since`` until every partition has moved on (records must be coming)."""
+    def recovery_s(
+        self, since: float, timeout_s: float, meanwhile: Callable[[], None] = lambda: None
+    ) -> float:
+        """Seconds from ``since`` until every partition has moved on (records must be coming).
+
+        ``meanwhile`` is called again and again.
+        """
         deadline = time.monotonic() + timeout_s
         before = list(self.expected)
         moved: dict[int, float] = {}
@@ -200,6 +205,7 @@ class Counter:
                     moved[partition] = self.arrived_at[partition]
             if now - since <= 0.5:
                 before = list(self.expected)
+            meanwhile()
             time.sleep(0.02)
         return max(moved.values()) - since
 

@@ -18,6 +18,7 @@ from sparkmirror.wire.batch import (
 )
 from sparkmirror.wire.codecs import compress
 from sparkmirror.wire.records import Record, encode_batch
+from sparkmirror.wire.varint import varint
 
 __all__ = ["batch", "batches", "bomb", "legacy", "mutated", "resealed"]
 
@@ -185,18 +186,29 @@ def bomb(rng: Random) -> bytes:
 _BOMBS = ((1, 3 << 20), (1, 64 << 20), (2, 1 << 16), (2, 1 << 22), (3, 1 << 19), (3, 1 << 24),
           (4, 30 << 20), (4, 40 << 20), (4, 250 << 20), (4, 300 << 20))  # fmt: skip
 
+_RUN_BYTES = 128 * 1024
+
 
 @cache
 def _bomb(codec: int, size: int) -> bytes:
-    return encode_batch([Record(0, 1, None, bytes(size))], codec=codec)
+    if codec != 4:
+        return encode_batch([Record(0, 1, None, bytes(size))], codec=codec)
+    # Written by hand, so that making it takes no memory: a block as it is, runs, a block as it is.
+    head = b"\0\0\0\1" + varint(size)
+    record = varint(len(head) + size + 1) + head
+    out = b"\x28\xb5\x2f\xfd\0\x58" + (len(record) << 3).to_bytes(3, "little") + record
+    for start in range(0, size, _RUN_BYTES):
+        run = min(_RUN_BYTES, size - start)
+        out += (run << 3 | 2).to_bytes(3, "little") + b"\0"
+    out += (1 << 3 | 1).to_bytes(3, "little") + b"\0"
+    return encode_batch([Record(0, 1, None, b"")], codec=codec)[:HEADER_BYTES] + out
 
 
 def _zstd_runs(blocks: int) -> bytes:
     """A frame of ``blocks`` runs of 128 KiB each, four bytes a run."""
-    size = 128 * 1024
 
     def run(last: int) -> bytes:
-        return (size << 3 | 2 | last).to_bytes(3, "little") + b"\0"
+        return (_RUN_BYTES << 3 | 2 | last).to_bytes(3, "little") + b"\0"
 
     head = b"\x28\xb5\x2f\xfd\0\x58"  # no content size, window 2 MiB
     return head + run(0) * (blocks - 1) + run(1)

@@ -24,7 +24,15 @@ from sparkmirror.data.slot import SlotReader
 from sparkmirror.demo.clusters import KafkaCluster
 from sparkmirror.demo.node import HOST, Node
 from sparkmirror.demo.probe import free_ports
-from sparkmirror.model import ClusterClient, FetchSettings, FlowSettings, ProduceSettings
+from sparkmirror.model import (
+    ClusterClient,
+    FetchSettings,
+    FlowSettings,
+    Halt,
+    ProduceSettings,
+    SlotProgress,
+)
+from sparkmirror.wire.gaps import GAPS_PARTITIONS, Gap, collect_gaps, gaps_topic
 from sparkmirror.wire.signals import (
     COMMAND_PARTITION,
     CONTROL_PARTITIONS,
@@ -94,6 +102,17 @@ class FaultyCluster:
         self.kafka.stop()
         for proxy in self.proxies.values():
             proxy.close()
+
+
+class Direct:
+    """A cluster without proxies, where a test needs none."""
+
+    def __init__(self, kafka: KafkaCluster) -> None:
+        self.kafka = kafka
+
+    @property
+    def proxied_servers(self) -> tuple[str, ...]:
+        return tuple(self.kafka.bootstrap_servers.split(","))
 
 
 def _addresses(ports: Mapping[str, int]) -> str:
@@ -362,8 +381,8 @@ class SlotRun:
 
     def __init__(
         self,
-        source: FaultyCluster,
-        target: FaultyCluster,
+        source: FaultyCluster | Direct,
+        target: FaultyCluster | Direct,
         topic: str,
         partitions: int = 1,
         *,
@@ -373,9 +392,12 @@ class SlotRun:
         produce: ProduceSettings | None = None,
         epoch_s: int = 3_600,
         append_time: bool = False,
+        alias: str = "",
         **options: Any,
     ) -> None:
-        alias = f"S{uuid.uuid4().hex[:8]}"
+        again = bool(alias)  # the topics, and positions, of an earlier run are there
+        alias = alias or f"S{uuid.uuid4().hex[:8]}"
+        self.alias = alias
         self.source, self.target, self.topic = source, target, topic
         self.client_id = f"{alias}->T"
         self.failures: list[BaseException] = []
@@ -401,19 +423,23 @@ class SlotRun:
         )
         self.remote = f"{alias}.{topic}"
         stamped = {"message.timestamp.type": "LogAppendTime"} if append_time else {}
+        replication = len(target.kafka.node_ids)
         for name, count, config in (
             (self.remote, partitions, stamped),
             (control_topic(self.flow), CONTROL_PARTITIONS, {}),
+            (gaps_topic(self.flow), GAPS_PARTITIONS, {}),
             (self.flow.offset_storage_topic, 1, {}),
         ):
-            create_topic(target.kafka, name, count, replication=NODES, config=config)
+            if not again:
+                create_topic(target.kafka, name, count, replication=replication, config=config)
+        self.partitions = tuple(
+            SourcePartition(topic, number, self.remote) for number in range(partitions)
+        )
         self._plan = SlotPlan(
             slot=0,
             epoch=0,
             run_id=self._run_id,
-            partitions=tuple(
-                SourcePartition(topic, number, self.remote) for number in range(partitions)
-            ),
+            partitions=self.partitions,
             ends=None,
             control_offset=0,
         )
@@ -472,14 +498,30 @@ class SlotRun:
             longest[one.partition] = max(delay_s, longest.get(one.partition, 0.0))
         return longest
 
+    def reports(self) -> list[SlotProgress]:
+        """What the sink reported, in order; of earlier runs with the same alias as well."""
+        found = [
+            decode_progress(record.key, record.value)
+            for record in consume_all(self.target.kafka, control_topic(self.flow))
+            if record.partition == PROGRESS_PARTITION
+        ]
+        return [report for report in found if report is not None]
+
     def errors(self) -> dict[str, int]:
         """Retried errors by code, as the sink reported them in its newest epoch."""
-        newest: dict[str, int] = {}
-        for record in consume_all(self.target.kafka, control_topic(self.flow)):
-            if record.partition == PROGRESS_PARTITION:
-                progress = decode_progress(record.key, record.value)
-                newest = dict(progress.errors) if progress is not None else newest
-        return newest
+        reports = self.reports()
+        return dict(reports[-1].errors) if reports else {}
+
+    def halts(self) -> dict[int, Halt]:
+        """The partitions that stand still, as the sink reported them last."""
+        reports = self.reports()
+        rows = reports[-1].partitions if reports else ()
+        return {row.partition: row.halt for row in rows if row.halt is not None}
+
+    def gaps(self) -> list[Gap]:
+        """The gap records written so far."""
+        records = consume_all(self.target.kafka, gaps_topic(self.flow))
+        return collect_gaps((record.key, record.value) for record in records)
 
     def wait_for_error(self, code: str, timeout_s: float = 30.0) -> dict[str, int]:
         """Wait until ``code`` is among the reported errors."""

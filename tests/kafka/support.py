@@ -107,6 +107,13 @@ def delete_topic(cluster: KafkaCluster, topic: str) -> None:
         time.sleep(0.05)
 
 
+def delete_records(cluster: KafkaCluster, topic: str, partition: int, before: int) -> None:
+    """Deletes the records of a partition below the offset ``before``, as retention does."""
+    wanted = TopicPartition(topic, partition, before)
+    client = admin(cluster)
+    client.delete_records([wanted])[wanted].result(TIMEOUT_S)
+
+
 def grow_topic(cluster: KafkaCluster, topic: str, partitions: int) -> None:
     """Raises the partition count to ``partitions``."""
     client = admin(cluster)

@@ -211,6 +211,8 @@ def test_each_missing_permission_is_named(
     source.allow([topic_acl(new, "READ", "User:other")])
     off = {f"emit.{each}.enabled": "false" for each in ("offset-syncs", "checkpoints")}
     path = mm2(authorized, "least1", alias, f"{topic_name}.*", tmp_path, **off)
+    lines = path.read_text().splitlines(keepends=True)
+    path.write_text("".join(line for line in lines if not line.startswith("offset-syncs.")))
     settings = load_mm2(path)
     found = needed(capsys, str(path))
     granted(authorized, alias, found)

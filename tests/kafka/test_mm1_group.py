@@ -130,7 +130,7 @@ def _copied_again(cluster: KafkaCluster, topic: str, killed: set[int], load: _Lo
         time.sleep(0.3)
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(480)
 def test_mirrors_of_both_kinds_share_a_group_and_take_over(
     cluster_a: KafkaCluster, cluster_b: KafkaCluster, tmp_path: Path
 ) -> None:
@@ -146,14 +146,14 @@ def test_mirrors_of_both_kinds_share_a_group_and_take_over(
             wait_until(
                 lambda: name in str(_shares(cluster_a, name)) and _target_ends(cluster_b, name) > 0,
                 "the first mirror copies",
-                90,
+                150,
             )
             second = MirrorProcess(tmp_path / "2", options, command="kafka-mirror-maker")
             with _java(options, tmp_path / "java.log") as java:
                 wait_until(
                     lambda: sorted(_shares(cluster_a, name).values()) == [2, 2, 2],
                     "all three have their share",
-                    90,
+                    150,
                 )
                 _copied_again(cluster_b, name, every, load)
                 before = Counter(one.value for one in consume_all(cluster_b, name))

@@ -23,7 +23,7 @@ from sparkmirror.wire.cut import decode_batches
 from sparkmirror.wire.routes import Leader
 
 VERSION = 8
-OK, TOO_LARGE, NOT_LEADER, OUT_OF_ORDER = 0, 10, 6, 45
+OK, TOO_LARGE, NOT_LEADER, OUT_OF_ORDER, INVALID_RECORD = 0, 10, 6, 45, 87
 _LAST_BATCHES = 5
 
 
@@ -43,6 +43,7 @@ class Waiting:
     connection: SimConnection
     correlation: int
     outcomes: dict[TopicPartition, tuple[int, int] | None]
+    bad: dict[TopicPartition, list[int]] = field(default_factory=dict)
 
 
 @dataclass(eq=False)
@@ -121,6 +122,8 @@ class SimTarget:
         self.reachable = True
         self.leaders: dict[TopicPartition, Leader] = {}
         self.batches_max_records = 1_000
+        self.refused: frozenset[int] = frozenset()
+        """Values that no batch may contain; the answer says where they are."""
         self._stale = True
         self._connections: dict[int, SimConnection] = {}
         self._broken: list[SimConnection] = []
@@ -189,6 +192,9 @@ class SimTarget:
             waiting.outcomes[tp] = (NOT_LEADER, -1)
         elif len(stored.values) > self.batches_max_records:
             waiting.outcomes[tp] = (TOO_LARGE, -1)
+        elif self.refused & set(stored.values):
+            waiting.outcomes[tp] = (INVALID_RECORD, -1)
+            waiting.bad[tp] = [n for n, v in enumerate(stored.values) if v in self.refused]
         else:
             known = [
                 (index, old)
@@ -281,5 +287,8 @@ def _answer_frame(waiting: Waiting) -> bytes:
         frame += struct.pack(">h", len(name)) + name + struct.pack(">i", len(parts))
         for number, code, offset in parts:
             frame += struct.pack(">ihqqq", number, code, offset, -1, 0)
-            frame += struct.pack(">ih", 0, -1)
+            bad = waiting.bad.get(TopicPartition(topic, number), [])
+            frame += struct.pack(">i", len(bad))
+            frame += b"".join(struct.pack(">ih", index, -1) for index in bad)
+            frame += struct.pack(">h", -1)
     return frame + struct.pack(">i", 0)

@@ -95,6 +95,18 @@ def test_options_and_keys(tmp_path: Path) -> None:
     assert flow.produce.acks == 1
 
 
+def test_the_consumer_file_may_say_what_to_do_about_lost_data(tmp_path: Path) -> None:
+    own = "sparkmirror.on.source.loss=record-and-continue\n"
+    own += "sparkmirror.on.source.loss.fail.topics=p.*,q\n"
+    (flow,) = _load(tmp_path, CONSUMER + own, PRODUCER).flows
+    assert flow.faults.source_loss == "record-and-continue"
+    assert flow.faults.source_loss_fail == ("p.*", "q")
+    with pytest.raises(ConfigError, match=r"did you mean sparkmirror\.on\.source\.loss\?"):
+        _load(tmp_path, CONSUMER + "sparkmirror.on.source.los=fail\n", PRODUCER)
+    with pytest.raises(ConfigError, match="is unknown"):
+        _load(tmp_path, CONSUMER, PRODUCER + own)
+
+
 def test_internal_topics(tmp_path: Path) -> None:
     topics = FlowTopics(_load(tmp_path, CONSUMER, PRODUCER, include=".*").flows[0])
     assert not topics.accepts("__consumer_offsets")

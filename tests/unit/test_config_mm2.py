@@ -6,7 +6,13 @@ from pathlib import Path
 import pytest
 
 from sparkmirror.errors import ConfigError
-from sparkmirror.model import FetchSettings, MirrorMode, PolicySettings, ProduceSettings
+from sparkmirror.model import (
+    FaultSettings,
+    FetchSettings,
+    MirrorMode,
+    PolicySettings,
+    ProduceSettings,
+)
 from tests.unit.config_files import BASE, LINE, QUIET, load, load_flow, refused
 
 
@@ -89,6 +95,16 @@ def test_source_client(tmp_path: Path) -> None:
     assert (source.retry_backoff_ms_max, source.metadata_age_ms_max) == (5, 6)
     assert (source.connect_timeout_ms, source.connect_timeout_ms_max) == (7, 8)
     assert source.client_id == "me|A->B|MirrorSourceConnector|replication-consumer"
+
+
+def test_what_to_do_about_lost_data(tmp_path: Path) -> None:
+    flow = load_flow(
+        tmp_path,
+        "sparkmirror.on.source.loss=fail\nA->B.sparkmirror.on.source.loss=record-and-continue\n"
+        "sparkmirror.on.source.loss.fail.topics=pay.*,x\n"
+        "A->B.sparkmirror.on.source.loss.record-and-continue.topics=logs\n",
+    )
+    assert flow.faults == FaultSettings("record-and-continue", ("pay.*", "x"), ("logs",))
 
 
 def test_target_client(tmp_path: Path) -> None:
@@ -279,9 +295,7 @@ def test_ignored_keys_are_one_remark_by_reason(tmp_path: Path) -> None:
         ("B.linger.ms", "B.producer.linger.ms"),
         ("A.use.defaults.from", "A->B.use.defaults.from"),
         ("A.clusters", "clusters"),
-        ("A->B.producer.acks", "A->B.producer.override.acks"),
         ("A->B.bootstrap.servers", "A.bootstrap.servers and B.bootstrap.servers"),
-        ("A->B.source.cluster.bootstrap.servers", "A.bootstrap.servers"),
         ("A->B.offset.flush.interval.ms", "B.offset.flush.interval.ms"),
         ("A->B.fetch.min.bytes", "A->B.source.consumer.fetch.min.bytes"),
         ("A->B.listeners", "listeners"),
@@ -295,6 +309,18 @@ def test_a_key_that_java_drops_is_told_with_the_spelling_that_works(
         f"{tmp_path}/mm2.properties:{LINE}: {key} has no effect here, as in MirrorMaker; "
         f"write {instead}."
     )
+
+
+def test_a_key_that_java_heeds_in_part_is_told_as_such(tmp_path: Path) -> None:
+    extra = "A->B.producer.acks=1\nA->B.source.cluster.security.protocol=plaintext\n"
+    settings = load(tmp_path, BASE + extra)
+    syncs, cluster = settings.warnings
+    assert "reaches only the producer of offset syncs" in syncs
+    assert "write A->B.producer.override.acks." in syncs
+    assert "does not reach all clients of the cluster" in cluster
+    assert "write A.security.protocol." in cluster
+    assert settings.flows[0].offset_syncs.produce.acks == 1
+    assert settings.flows[0].produce.acks == -1
 
 
 @pytest.mark.parametrize(

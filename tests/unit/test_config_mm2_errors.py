@@ -31,6 +31,8 @@ from tests.unit.config_files import BASE, LINE, load, refused
         ("tasks.max=0", "tasks.max=0 is out of range", "at least 1"),
         ("tasks.max=99999999999", "does not fit in 32 bits", "nearer to zero"),
         ("sparkmirror.epoch.seconds=0", "is out of range", "from 1 to 86400"),
+        ("sparkmirror.on.source.loss=skip", "is not one of", "fail, record-and-continue"),
+        ("sparkmirror.on.source.loss.fail.topics=(", "is an invalid regex", ""),
         ("sasl.login.refresh.window.factor=2", "is out of range", "from 0.5 to 1"),
         ("sasl.login.refresh.window.factor=x", "is not a number", "0.8"),
         ("offset-syncs.topic.location=here", "is not one of the values", "source, target"),

@@ -174,11 +174,13 @@ def test_changes_are_told_in_one_line_each():
 
 def test_internal_topics():
     flow = replace(FLOW, offset_storage_replication_factor=1, offset_storage_partitions=5)
-    control, storage = plan_internal_topics(flow, {}, brokers=3)
+    control, gaps, storage = plan_internal_topics(flow, {}, brokers=3)
     assert (control.name, control.partitions) == ("mm2-sparkmirror.A.internal", 2)
     assert control.configs["cleanup.policy"] == "compact"
-    assert storage == NewTopic("mm2-offsets.A.internal", 5, 1, {"cleanup.policy": "compact"})
-    present = {control.name: view(control.name, 2), storage.name: view(storage.name, 5)}
+    compact = {"cleanup.policy": "compact"}
+    assert gaps == NewTopic("mm2-sparkmirror-gaps.A.internal", 1, 1, compact)
+    assert storage == NewTopic("mm2-offsets.A.internal", 5, 1, compact)
+    present = {topic.name: view(topic.name, topic.partitions) for topic in (control, gaps, storage)}
     assert plan_internal_topics(flow, present, brokers=3) == []
 
 
@@ -192,8 +194,9 @@ def test_offset_storage_that_cannot_be_replicated_names_the_key():
 
 
 def test_mirrormaker_1_has_no_offset_storage():
-    (topic,) = plan_internal_topics(MM1, {}, brokers=1)
+    topic, gaps = plan_internal_topics(MM1, {}, brokers=1)
     assert re.fullmatch(r"mm2-sparkmirror\.mm1-[0-9a-f]{16}\.internal", topic.name)
+    assert gaps.name == topic.name.replace("mm2-sparkmirror.", "mm2-sparkmirror-gaps.")
 
 
 def test_mirrors_of_mirrormaker_1_that_share_a_target_have_control_topics_of_their_own():

@@ -17,7 +17,9 @@ from sparkmirror.errors import CorruptBatch
 from sparkmirror.model import ClusterClient, FetchSettings, FlowSettings, TopicPartition
 from sparkmirror.wire import connection as connecting
 from sparkmirror.wire import fetch as fetching
+from sparkmirror.wire.batch import BASE_TIMESTAMP_AT
 from sparkmirror.wire.connection import ConnectionLost, ReceiveBuffer
+from sparkmirror.wire.cut import cut_batch
 from sparkmirror.wire.produce_frames import parse_answer
 from sparkmirror.wire.records import Limits, Record, decode_records, encode_batch
 from sparkmirror.wire.select import Selection, SelectRules, select
@@ -67,6 +69,17 @@ def test_an_answer_that_cannot_be_read_is_a_lost_connection() -> None:
     peer = _Answering(5, struct.pack(">iii", 77, 0, 2**31 - 1))
     with pytest.raises(ConnectionLost, match="the answer to MetadataRequest cannot be read"):
         peer.request(MetadataRequest(topics=[]))
+
+
+def test_timestamps_that_run_over_can_be_cut() -> None:
+    """A base timestamp at the end of int64, and deltas that lead beyond it: Java wraps."""
+    batch = bytearray(encode_batch([Record(n, 100 * n, None, b"x") for n in range(4)]))
+    batch[BASE_TIMESTAMP_AT : BASE_TIMESTAMP_AT + 8] = (2**63 - 1).to_bytes(8, "big")
+    halves = cut_batch(memoryview(resealed(bytes(batch))))
+    offsets = [one.offset for half in halves for one in decode_records(memoryview(half))]
+    assert offsets == [0, 1, 2, 3]
+    with pytest.raises(CorruptBatch, match="cannot be cut"):
+        cut_batch(memoryview(encode_batch([Record(0, 1, None, b"x")])))
 
 
 # --- what batches unpack to ---------------------------------------------------------------------

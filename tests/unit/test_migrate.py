@@ -69,6 +69,7 @@ def assert_same(before: FlowSettings, after: FlowSettings) -> None:
         assert client(getattr(before, role)) == client(getattr(after, role)), role
     assert before.fetch == after.fetch
     assert before.produce == after.produce
+    assert before.faults == after.faults
     assert before.tasks_max == after.tasks_max
     assert before.policy.kind == after.policy.kind
     for field in ("include", "replication_factor", "refresh_interval_s"):
@@ -165,10 +166,20 @@ def test_any_settings_survive(
     assert_same(before, after)
 
 
+def test_what_to_do_about_lost_data_is_carried_over(tmp_path: Path) -> None:
+    own = "sparkmirror.on.source.loss=record-and-continue\n"
+    own += "sparkmirror.on.source.loss.fail.topics=p.*,q\n"
+    (before,), (after,), _ = both(
+        tmp_path, ["bootstrap.servers=a:1\ngroup.id=g\n" + own], "bootstrap.servers=b:1\n"
+    )
+    assert before.faults.source_loss_fail == ("p.*", "q")
+    assert_same(before, after)
+
+
 def test_every_field_of_a_flow_is_looked_at() -> None:
     """A new field of `FlowSettings` must be carried over or be listed here as not concerned."""
     looked_at = {"source", "target", "source_admin", "target_admin", "fetch", "produce",
-                 "tasks_max", "policy", "topics"}  # fmt: skip
+                 "tasks_max", "policy", "topics", "faults"}  # fmt: skip
     of_mode = {"mode", "enabled", "group", "group_id", "records", "position_interval_ms",
                "epoch_s", "zookeeper",
                "offset_storage_topic", "offset_storage_partitions",

@@ -122,6 +122,8 @@ MM2 = {
     ("A", "TOPIC", "t", "READ"),
     ("A", "TOPIC", "t", "DESCRIBE_CONFIGS"),
     *(("B", "TOPIC", "A.t", each) for each in ("READ", "WRITE", "CREATE", "ALTER")),
+    *(("B", "TOPIC", "mm2-sparkmirror-gaps.A.internal", each)
+      for each in ("READ", "WRITE", "CREATE")),
     *(("B", "TOPIC", "mm2-sparkmirror.A.internal", each)
       for each in ("READ", "WRITE", "CREATE", "DESCRIBE_CONFIGS")),
     *(("B", "TOPIC", "mm2-offsets.A.internal", each) for each in ("READ", "WRITE", "CREATE")),
@@ -193,8 +195,10 @@ def test_what_a_mirrormaker_1_flow_needs():
     )
     found = lines(settings)
     control = {one for one in found if one[2].startswith("mm2-sparkmirror.")}
+    gaps = {one for one in found if one[2].startswith("mm2-sparkmirror-gaps.")}
+    assert {one[3] for one in gaps} == {"READ", "WRITE", "CREATE"}
     assert {one[3] for one in control} == {"READ", "WRITE", "CREATE", "DESCRIBE_CONFIGS"}
-    assert found - control == {
+    assert found - control - gaps == {
         ("A", "GROUP", "g", "READ"),
         *(("A", "TOPIC", name, each) for name in "tu" for each in ("READ", "DESCRIBE_CONFIGS")),
         *(("B", "TOPIC", name, each) for name in "tu" for each in ("WRITE", "CREATE")),

@@ -11,6 +11,7 @@ from sparkmirror.model import TopicPartition
 from sparkmirror.wire.produce_frames import (
     PRODUCE_HIGHEST,
     PRODUCE_LOWEST,
+    Answer,
     answered_correlation,
     parse_answer,
     request_parts,
@@ -107,10 +108,11 @@ def test_an_answer_of_every_version(version: int) -> None:
     assert answered_correlation(frame) == 77
     answers, throttle_ms = parse_answer(frame, version)
     said = "invalid; record 0: no 0; record 1; record 2: no 2" if version >= 8 else ""
+    bad, none = (tuple(range(5)), ()) if version >= 8 else (None, None)
     assert answers == {
-        TopicPartition("käse", 0): (0, 1 << 40, ""),
-        TopicPartition("käse", 1): (REFUSED, -1, said),
-        TopicPartition("t", 2): (TOO_LARGE, -1, ""),
+        TopicPartition("käse", 0): Answer(0, 1 << 40, "", none),
+        TopicPartition("käse", 1): Answer(REFUSED, -1, said, bad),
+        TopicPartition("t", 2): Answer(TOO_LARGE, -1, "", none),
     }
     assert throttle_ms == 250
 

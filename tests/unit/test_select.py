@@ -513,3 +513,12 @@ def test_a_batch_that_unpacks_to_too_much_is_refused() -> None:
     rules = SelectRules(decompressed_bytes_max=50_000)
     with pytest.raises(CorruptBatch, match="50000"):
         choose(bomb, 1, rules=rules)
+
+
+def test_the_leader_epoch_is_that_of_the_last_batch_that_was_passed() -> None:
+    old, new = data(0, 3, leader_epoch=4), data(3, 6, leader_epoch=7)
+    buffer = memoryview(old + new)
+    assert select(buffer, 0, (), RULES).leader_epoch == 7
+    assert select(buffer, 0, (), RULES, end_offset=3).leader_epoch == 4
+    assert select(buffer[:-1], 0, (), RULES).leader_epoch == 4
+    assert select(memoryview(marker(0, COMMIT, 1)), 0, (), RULES).leader_epoch == -1

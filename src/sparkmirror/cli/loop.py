@@ -34,6 +34,7 @@ REFRESH_S = 0.25
 # While something starts, its end is seen this soon.
 AWAIT_STEP_S = 0.1
 ENDS_INTERVAL_S = 1.0
+DRAIN_ELSEWHERE_S = 30.0
 FLOW_STOP_S = 2.0
 CONTROL_STOP_S = 1.0
 # A signal that repeats this soon is an echo: a terminal and a parent process both sent it.
@@ -107,6 +108,7 @@ class RunLoop:
         self._stop_signal: int | None = None
         self._stop_signal_s = 0.0
         self._drain: _Background | None = None
+        self._drained_elsewhere = False
         self._refresh: _Background | None = None
         self._ends_s = 0.0
 
@@ -164,6 +166,7 @@ class RunLoop:
             if self._drain is None and errors:
                 self._begin_drain("a flow failed: what the others have read is being written …")
             if self._drain is None and self._figures.drained:
+                self._drained_elsewhere = True
                 self._begin_drain("asked to drain: everything read is being written …")
             if self._drain is not None:
                 return self._drained(errors)
@@ -343,19 +346,24 @@ class RunLoop:
         if not failures:
             self._finish_groups(FINISH_DRAIN_S)
         self._finish("ended" if failures else "drained: all that was read is written")
-        asked = self._stop_signal is not None or self._figures.drained
+        asked = self._stop_signal is not None or self._drained_elsewhere
         code = self._stop_exit_code() if asked else 1
         return self._failed(failures, code or 1) if failures else code
 
     def _drain_left_s(self) -> float:
-        return self._stop_signal_s + self._options.drain_s - time.monotonic()
+        return self._stop_signal_s + self._drain_s() - time.monotonic()
+
+    def _drain_s(self) -> float:
+        """How long a drain may take: nobody holds Ctrl+C who has asked from elsewhere."""
+        from_elsewhere = self._drained_elsewhere and self._stop_signal is None
+        return max(self._options.drain_s, DRAIN_ELSEWHERE_S if from_elsewhere else 0.0)
 
     def _drain_failure(self) -> MirrorError:
         cause = self._drain.error if self._drain is not None else None
         return MirrorError(
             f"The drain failed: {cause}"
             if cause is not None
-            else f"The drain took longer than {self._options.drain_s:g} s and was cut short.",
+            else f"The drain took longer than {self._drain_s():g} s and was cut short.",
             do="Nothing is lost: what the target had not acknowledged is read again by the next"
             " run.",
         )

@@ -227,6 +227,7 @@ _VERBS = {
     "discover": "sparkmirror.cli.discover",
     "doctor": "sparkmirror.cli.doctor",
     "drain": "sparkmirror.cli.drain",
+    "gaps": "sparkmirror.cli.gaps",
     "groups": "sparkmirror.cli.groups",
     "lag": "sparkmirror.cli.lag",
     "migrate-config": "sparkmirror.cli.migrate_config",

@@ -13,11 +13,12 @@ from sparkmirror.config.settings_group import GROUP_ROWS
 from sparkmirror.config.settings_records import RECORD_ROWS
 from sparkmirror.config.values import Reader, shown
 from sparkmirror.errors import ConfigError
-from sparkmirror.model import ClusterClient, FetchSettings, ProduceSettings
+from sparkmirror.model import ClusterClient, FaultSettings, FetchSettings, ProduceSettings
 
 __all__ = [
     "bootstrap_servers",
     "client",
+    "fault_settings",
     "fetch_settings",
     "position_interval_ms",
     "produce_settings",
@@ -193,6 +194,41 @@ def _idempotence(conf: Mapping[str, Entry], reader: Reader, acks: int, in_flight
             )
         return False
     return True
+
+
+def fault_settings(
+    own: Reader, *, exactly_once: bool = False, by_record: bool = False
+) -> FaultSettings:
+    """What becomes of partitions in trouble; ``own`` reads sparkmirror's own keys.
+
+    ConfigError where a flow is to leave out records that cannot: exactly-once, because what the
+    target refuses ends the transaction that it is in; ``by_record`` (records are dealt anew to
+    partitions), because there a refused record's offset is not known.
+    """
+    contradicted = "exactly-once" if exactly_once else "dealing records to partitions by key"
+    loss, refusal = "sparkmirror.on.source.loss", "sparkmirror.on.bad.record"
+    for key in (refusal, f"{refusal}.skip.topics", f"{refusal}.dead-letter.topics"):
+        entry = own.conf.get(key)
+        if (
+            (exactly_once or by_record)
+            and entry is not None
+            and entry.value.strip() not in ("", "pause")
+        ):
+            raise ConfigError(
+                f"{entry.key}={shown(entry, entry.value.strip())} contradicts {contradicted}: "
+                "there a record that the target refuses always stops its partition.",
+                where=entry.where,
+                do="Remove the key.",
+            )
+    return FaultSettings(
+        source_loss=own.text(loss),
+        source_loss_fail=own.elements(f"{loss}.fail.topics"),
+        source_loss_continue=own.elements(f"{loss}.record-and-continue.topics"),
+        bad_record=own.text(refusal),
+        bad_record_pause=own.elements(f"{refusal}.pause.topics"),
+        bad_record_skip=own.elements(f"{refusal}.skip.topics"),
+        bad_record_dead_letter=own.elements(f"{refusal}.dead-letter.topics"),
+    )
 
 
 def position_interval_ms(wanted_ms: int, flush_interval_ms: int) -> int:

@@ -70,10 +70,14 @@ class KeyUse:
 
 @dataclass(frozen=True, slots=True)
 class Lost:
-    """A known key at a place where Java drops it; ``instead`` is the spelling that works."""
+    """A known key at a place where Java drops it; ``instead`` is the spelling that works.
+
+    ``effect``: what it does there all the same.
+    """
 
     entry: Entry
     instead: str
+    effect: str = "has no effect here"
 
 
 Outcome = KeyUse | Lost | ConfigError | None
@@ -258,11 +262,17 @@ def _flow_setting(entry: Entry, flow: str, target: str, name: str) -> Outcome:
             role = "consumer" if scope is Scope.CONSUMER else ""
             return KeyUse(entry, row, flow=flow, ignored=mm1_only(role, bare))
     if name.startswith("producer.") and find(name[len("producer.") :], Scope.PRODUCER):
-        return Lost(entry, f"{flow}.producer.override.{name[len('producer.') :]}")
+        instead = f"{flow}.producer.override.{name[len('producer.') :]}"
+        return Lost(entry, instead, "reaches only the producer of offset syncs")
     source = flow.partition("->")[0]
     for side, alias in (("source.cluster.", source), ("target.cluster.", target)):
         if name.startswith(side) and name[len(side) :] in CLIENT_SET:
-            return Lost(entry, f"{alias}.{name[len(side) :]}")
+            # Java's data producer is the worker's, which knows only the cluster's own settings.
+            return Lost(
+                entry,
+                f"{alias}.{name[len(side) :]}",
+                "does not reach all clients of the cluster, and none that has a setting of its own",
+            )
     if name in CLIENT_SET:
         return Lost(entry, f"{source}.{name} and {target}.{name}")
     if find(name, Scope.DRIVER):

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from sparkmirror.config.keys import MM1_ONLY
 from sparkmirror.config.legacy_mm1 import Translation
-from sparkmirror.config.properties import Properties
+from sparkmirror.config.properties import Entry, Properties
 from sparkmirror.config.settings import CLIENT_SET, Scope, Status, find, is_secret
 from sparkmirror.model import FlowSettings, MirrorSettings
 
@@ -99,8 +99,9 @@ def migrate(
         page.comment("--offset.commit.interval.ms")
         page.put(f"{target}.offset.flush.interval.ms", str(offset_commit_interval_ms))
     _left_out(page, producer)
-    for flow in settings.flows:
-        _flow(page, flow)
+    for flow, consumer in zip(settings.flows, consumers, strict=True):
+        own = {key: one for key, one in consumer.file.items() if find(key, Scope.SPARKMIRROR)}
+        _flow(page, flow, own)
     page.gap()
     page.comment("What MirrorMaker 1 does not do. Set a line to true to have it done.")
     for key in _ABSENT_IN_MM1:
@@ -153,7 +154,7 @@ def _short(line: str) -> str:
     return f"{place.rpartition('/')[2]}{mark}{rest}"
 
 
-def _flow(page: _Page, flow: FlowSettings) -> None:
+def _flow(page: _Page, flow: FlowSettings, own: Mapping[str, Entry]) -> None:
     name = flow.name
     page.gap()
     page.comment(f"Flow {name}.")
@@ -173,6 +174,8 @@ def _flow(page: _Page, flow: FlowSettings) -> None:
     page.put(f"{name}.replication.factor", str(flow.topics.replication_factor))
     page.comment("metadata.max.age.ms of the consumer file")
     page.put(f"{name}.refresh.topics.interval.seconds", str(flow.topics.refresh_interval_s))
+    for key, entry in own.items():
+        page.put(f"{name}.{key}", entry.value.strip())
 
 
 def _escape(text: str, *, key: bool = False) -> str:

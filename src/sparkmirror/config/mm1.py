@@ -10,6 +10,7 @@ from pathlib import Path
 from sparkmirror.config import remarks
 from sparkmirror.config.flow import (
     client,
+    fault_settings,
     fetch_settings,
     position_interval_ms,
     produce_settings,
@@ -19,6 +20,7 @@ from sparkmirror.config.legacy_mm1 import BrokerLookup, Translation, translate
 from sparkmirror.config.properties import Entry, Properties, load_properties
 from sparkmirror.config.security import mark_idle
 from sparkmirror.config.settings import Scope, Status, Type, find, names
+from sparkmirror.config.settings_faults import FAULT_ROWS
 from sparkmirror.config.settings_group import group_settings
 from sparkmirror.config.settings_records import record_settings
 from sparkmirror.config.values import Reader, check, merge_errors
@@ -41,6 +43,8 @@ __all__ = ["Extras", "load_mm1", "load_mm1_consumer", "normalise_include"]
 _KAFKA_INTERNAL = ("__consumer_offsets", "__transaction_state", "__share_group_state")
 _DELIVERY_TIMEOUT_MS_DEFAULT = ProduceSettings().delivery_timeout_ms
 _QUOTES = "\"'"
+# Java's consumer passes over keys that it does not know, so the file still serves both.
+_OWN_KEYS = frozenset(row.name for row in FAULT_ROWS)
 _NUMBER = RecordSettings()
 
 
@@ -261,6 +265,8 @@ def _checked(translation: Translation, scope: Scope) -> list[KeyUse]:
     errors: list[ConfigError] = list(translation.errors)
     for entry in file.values():
         row = find(entry.key, scope)
+        if row is None and scope is Scope.CONSUMER and entry.key in _OWN_KEYS:
+            row = find(entry.key, Scope.SPARKMIRROR)
         if row is None:
             unknown.append(entry)
             continue
@@ -281,7 +287,8 @@ def _checked(translation: Translation, scope: Scope) -> list[KeyUse]:
     if unknown:
 
         def suggest(key: str, _clusters: Sequence[str]) -> str:
-            close = difflib.get_close_matches(key, sorted(names(scope)), 1, 0.7)
+            known = names(scope) | (_OWN_KEYS if scope is Scope.CONSUMER else frozenset())
+            close = difflib.get_close_matches(key, sorted(known), 1, 0.7)
             return close[0] if close else ""
 
         errors.append(unknown_keys_error(unknown, str(file.path), (), suggest=suggest))
@@ -349,6 +356,7 @@ def _flow(
         produce=produce_settings(
             producer, join_bytes=Reader({}, Scope.SPARKMIRROR).integer("sparkmirror.join.bytes")
         ),
+        faults=fault_settings(Reader(consumer, Scope.SPARKMIRROR), by_record=records.used),
         position_interval_ms=position_ms,
         records=records,
         zookeeper=translation.zookeeper,

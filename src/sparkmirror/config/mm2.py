@@ -18,6 +18,7 @@ from sparkmirror.config.exactly import wants_exactly_once
 from sparkmirror.config.flow import (
     bootstrap_servers,
     client,
+    fault_settings,
     fetch_settings,
     position_interval_ms,
     produce_settings,
@@ -340,6 +341,7 @@ def _flow(
         topics=_topics(flow, own),
         fetch=fetch_settings(consumer),
         produce=produce,
+        faults=fault_settings(own, exactly_once=exact),
         offset_syncs=offset_sync_settings(conf, source, target, path),
         checkpoints=checkpoint_settings(conf, target, path),
         position_interval_ms=position_interval_ms(

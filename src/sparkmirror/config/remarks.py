@@ -29,7 +29,7 @@ def ignored_keys(uses: Iterable[KeyUse], path: str) -> list[str]:
 def lost_keys(lost: Iterable[Lost]) -> list[str]:
     """One line per key that has no effect where it stands."""
     return [
-        f"{each.entry.where}: {each.entry.key} has no effect here, as in MirrorMaker; "
+        f"{each.entry.where}: {each.entry.key} {each.effect}, as in MirrorMaker; "
         f"write {each.instead}."
         for each in lost
     ]

@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from sparkmirror.config.legacy_keys import OLD_CLIENT_KEYS
 from sparkmirror.config.setting import Scope, Setting, Status, Type
 from sparkmirror.config.settings_clients import CLIENT_ROWS
+from sparkmirror.config.settings_faults import FAULT_ROWS
 from sparkmirror.config.settings_metrics import METRICS_ROWS
 from sparkmirror.config.settings_mirror import (
     CONNECTOR_ROWS,
@@ -43,6 +44,7 @@ SETTINGS: tuple[Setting, ...] = (
     + CLIENT_ROWS
     + SECURITY_ROWS
     + OWN_ROWS
+    + FAULT_ROWS
     + METRICS_ROWS
 )
 

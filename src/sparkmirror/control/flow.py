@@ -17,6 +17,8 @@ from typing import NamedTuple
 from sparkmirror.control.acls import AclSync
 from sparkmirror.control.claim import claim_flow
 from sparkmirror.control.configs import ConfigSync
+from sparkmirror.control.dead_letters import create_dead_letter_topics
+from sparkmirror.control.gaps import GapTeller
 from sparkmirror.control.groups import GroupClusters, GroupsJob, create_offset_topics
 from sparkmirror.control.internal import create_internal_topics, offset_storage_topic
 from sparkmirror.control.positions import seed_positions
@@ -120,6 +122,8 @@ class FlowControl:
         self.share: GroupShare | None = None
         self._member: Member | None = None
         self._halts_told: dict[TopicPartition, str] = {}
+        self._said: set[str] = set()
+        self._gaps = GapTeller(self.target, settings, say, since_ms=now_ms())
         self._config_sync = ConfigSync(
             settings, self.source_admin, self.target_admin, self._remote_topics, say
         )
@@ -263,7 +267,15 @@ class FlowControl:
         if errors and not assignment.partitions and not self._version:
             raise next(iter(errors.values()))  # nothing at all can start: say why and stop
         self._tell_halts(assignment)
+        remote = {p.topic: p.remote_topic for p in assignment.partitions}
+        for line in create_dead_letter_topics(self.target_admin, remote, self.settings):
+            self._say_once(line)
         return assignment
+
+    def _say_once(self, line: str) -> None:
+        if line not in self._said:
+            self._said.add(line)
+            self._say(line)
 
     def _tell_halts(self, assignment: Assignment) -> None:
         """One notice per topic and reason, not one per partition and round."""
@@ -401,6 +413,7 @@ class FlowControl:
                 "that are not the mirror's; they are skipped"
             )
         self._skipped += signals.skipped
+        self._gaps.look(signals.progress)
         for command in signals.commands:
             if command.flow in (self.name, self._channel):
                 self._obey(command)

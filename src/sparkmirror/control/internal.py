@@ -1,4 +1,4 @@
-"""The topics that hold the mirror's own state on the target: control topic, Connect's offsets."""
+"""The mirror's own topics on the target: control topic, gap records, Connect's offsets."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from sparkmirror.errors import MirrorError, TopicError
 from sparkmirror.model import FlowSettings, MirrorMode
 from sparkmirror.wire.client import Cluster
 from sparkmirror.wire.connect_offsets import offsets_topic
+from sparkmirror.wire.gaps import GAPS_PARTITIONS, gaps_topic
 from sparkmirror.wire.signals import CONTROL_PARTITIONS, control_topic
 from sparkmirror.wire.views import NewTopic, TopicView
 
@@ -24,8 +25,9 @@ def plan_internal_topics(
 ) -> list[NewTopic]:
     """The internal topics of ``flow`` that are missing on its target. Pure.
 
-    The control topic holds nothing that outlives a run, so it makes do with the brokers there
-    are; the offset storage topic gets exactly the replication factor asked for.
+    The control topic holds nothing that outlives a run, and gap records stop no mirror: they make
+    do with the brokers there are. The offset storage topic gets exactly the replication factor
+    asked for.
     """
     factor = flow.offset_storage_replication_factor
     missing = []
@@ -40,6 +42,10 @@ def plan_internal_topics(
         }
         replicas = min(factor, brokers)
         missing.append(NewTopic(control_topic(flow), CONTROL_PARTITIONS, replicas, configs))
+    if gaps_topic(flow) not in present:
+        compact = {"cleanup.policy": "compact"}
+        replicas = min(factor, brokers)
+        missing.append(NewTopic(gaps_topic(flow), GAPS_PARTITIONS, replicas, compact))
     storage = offset_storage_topic(flow)
     if flow.mode is MirrorMode.MM2 and storage not in present:
         if factor > brokers:
@@ -60,7 +66,7 @@ def create_internal_topics(target: Cluster, flow: FlowSettings) -> list[str]:
     Raises `MirrorError`: nothing works without these topics. A control topic with too few
     partitions (made by the broker's auto-creation) is grown.
     """
-    names = [control_topic(flow), offset_storage_topic(flow)]
+    names = [control_topic(flow), gaps_topic(flow), offset_storage_topic(flow)]
     present = target.topics(names)
     brokers = len(target.describe().brokers)
     done = []

@@ -20,8 +20,9 @@ from sparkmirror.model import (
     MirrorMode,
     MirrorSettings,
 )
-from sparkmirror.policy import FlowTopics
+from sparkmirror.policy import FlowTopics, dead_letter_topic
 from sparkmirror.wire.claims import transactional_id_prefix
+from sparkmirror.wire.gaps import gaps_topic
 from sparkmirror.wire.mirror_records import offset_syncs_topic
 from sparkmirror.wire.runs import runs_topic
 from sparkmirror.wire.signals import control_topic
@@ -228,11 +229,19 @@ def _target_needs(flow: FlowSettings) -> Iterator[_Need]:
         if mm2:
             why = "add partitions when the source topic has more"
             yield _Need(admin, "TOPIC", pattern, "ALTER", why)
+        if _may_dead_letter(flow) and pattern.kind == "LITERAL" and pattern != EVERY:
+            why = "sparkmirror.on.bad.record"
+            letters = Pattern(dead_letter_topic(pattern.name))
+            yield _Need(admin, "TOPIC", letters, "CREATE", why)
+            yield _Need(target, "TOPIC", letters, "WRITE", why)
     control, why = control_topic(flow), "driver and tasks talk through the control topic"
     yield _topic(admin, control, "CREATE", "create the control topic")
     yield _topic(admin, control, "DESCRIBE_CONFIGS", "know which topic configs the cluster has")
     yield _topic(target, control, "READ", why)
     yield _topic(target, control, "WRITE", why)
+    yield _topic(admin, gaps_topic(flow), "CREATE", "create the topic of gap records")
+    yield _topic(target, gaps_topic(flow), "READ", "tell of gaps")
+    yield _topic(target, gaps_topic(flow), "WRITE", "write down what is lost")
     if mm2:
         storage = offset_storage_topic(flow)
         yield _topic(admin, storage, "CREATE", "create the offset storage topic")
@@ -246,6 +255,10 @@ def _target_needs(flow: FlowSettings) -> Iterator[_Need]:
         java = Pattern(f"{flow.source.alias}-mm2")
         why = "see whether a Java MirrorMaker still runs"
         yield _Need(target, "GROUP", java, "DESCRIBE", why)
+
+
+def _may_dead_letter(flow: FlowSettings) -> bool:
+    return flow.faults.bad_record == "dead-letter" or bool(flow.faults.bad_record_dead_letter)
 
 
 def _sync_needs(flow: FlowSettings) -> Iterator[_Need]:

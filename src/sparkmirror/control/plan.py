@@ -10,12 +10,14 @@ from collections.abc import Callable, Iterator
 
 from sparkmirror.control.acls import observe_acls, plan_acls
 from sparkmirror.control.configs import observe_configs, plan_configs
+from sparkmirror.control.dead_letters import plan_dead_letter_topics
 from sparkmirror.control.internal import offset_storage_topic, plan_internal_topics
 from sparkmirror.control.look import Change, FlowPlan, Look, creation
 from sparkmirror.control.plan_groups import groups, offset_topics
 from sparkmirror.control.topics import CreateTopic, GrowTopic, plan_topics
 from sparkmirror.errors import MirrorError
 from sparkmirror.model import MirrorMode
+from sparkmirror.wire.gaps import gaps_topic
 from sparkmirror.wire.signals import control_topic
 
 __all__ = ["PLANNERS", "Planner", "plan_flow"]
@@ -37,8 +39,8 @@ def plan_flow(look: Look) -> FlowPlan:
 
 
 def internal_topics(look: Look) -> Iterator[Change]:
-    """The control topic and the offset storage, as `control.internal` makes them."""
-    names = [control_topic(look.flow), offset_storage_topic(look.flow)]
+    """Control topic, gap records and offset storage, as `control.internal` makes them."""
+    names = [control_topic(look.flow), gaps_topic(look.flow), offset_storage_topic(look.flow)]
     present = look.target.topics(names)
     brokers = len(look.target.describe().brokers)
     try:
@@ -47,6 +49,14 @@ def internal_topics(look: Look) -> Iterator[Change]:
         yield Change(look.target.alias, "refuse", error.where, details={"reason": str(error)})
         return
     yield from (creation(look.target.alias, new) for new in missing)
+
+
+def dead_letters(look: Look) -> Iterator[Change]:
+    """Dead-letter topics that are made, as `control.dead_letters` does it."""
+    remote = {topic: look.wanted.remote(topic) for topic in sorted(look.topics.source)}
+    wanted = plan_dead_letter_topics(remote, look.flow)
+    present = look.target.topics([new.name for new in wanted])
+    yield from (creation(look.target.alias, new) for new in wanted if new.name not in present)
 
 
 def topics(look: Look) -> Iterator[Change]:
@@ -100,6 +110,7 @@ PLANNERS: tuple[Planner, ...] = (
     internal_topics,
     offset_topics,
     topics,
+    dead_letters,
     configs,
     acls,
     groups,

@@ -8,7 +8,6 @@ an old consumer, in the source's ZooKeeper.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -18,6 +17,7 @@ from sparkmirror.errors import ClusterError
 from sparkmirror.model import FlowSettings, MirrorMode, TopicPartition
 from sparkmirror.wire.client import Cluster
 from sparkmirror.wire.connect_offsets import ConnectOffsets, read_source_positions
+from sparkmirror.wire.marks import Mark, encode_mark
 from sparkmirror.wire.views import Committed
 
 __all__ = ["Seeding", "check_group_is_free", "plan_seeding", "position_group", "seed_positions"]
@@ -53,7 +53,7 @@ def plan_seeding(
     knows.
     """
     return {
-        p.target: (stored[p.source], json.dumps({"source_topic_id": p.topic_id}))
+        p.target: (stored[p.source], encode_mark(Mark(topic_id=p.topic_id)))
         for p in assignment.partitions
         if p.target not in committed and p.source in stored
     }

@@ -48,7 +48,11 @@ class Commits:
         """Commit as ``member`` from now on."""
         self._member, self._refused_at = member, None
 
-    def commit(self, offsets: Mapping[TopicPartition, tuple[int, str]]) -> bool:
+    def commit(
+        self,
+        offsets: Mapping[TopicPartition, tuple[int, str]],
+        leader_epochs: Mapping[TopicPartition, int] | None = None,
+    ) -> bool:
         """Whether ``offsets`` are committed; False when the group wants none from this member.
 
         Raises `MirrorError` or `ConnectionLost` when the cluster does not answer.
@@ -56,7 +60,9 @@ class Commits:
         if self.fenced is not None:
             return False
         try:
-            self.routes.commit(self._flow.position_group, dict(offsets), self._member)
+            self.routes.commit(
+                self._flow.position_group, dict(offsets), self._member, leader_epochs
+            )
         except Fenced as error:
             now = time.monotonic()
             if self._refused_at is None:

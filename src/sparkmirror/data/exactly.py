@@ -19,9 +19,8 @@ from collections import deque
 from typing import Any
 
 from sparkmirror.data import outlet
-from sparkmirror.data.resume import Recorded, encode_recorded
 from sparkmirror.data.shared import FRAMES
-from sparkmirror.data.sink import SlotSink, _Lane, _Pending
+from sparkmirror.data.sink import SlotSink, _Lane, _Pending, acknowledge
 from sparkmirror.data.syncs import Places
 from sparkmirror.data.takeover import committed_positions, take_over
 from sparkmirror.data.watch import ControlWatch
@@ -29,6 +28,7 @@ from sparkmirror.errors import Fenced, TransactionError
 from sparkmirror.model import FlowSettings, TopicPartition
 from sparkmirror.wire.batch import base_offset, record_count, split
 from sparkmirror.wire.claims import transactional_id
+from sparkmirror.wire.marks import Mark, encode_mark
 from sparkmirror.wire.produce import Acknowledged, Producer
 from sparkmirror.wire.produce_queue import Identity
 from sparkmirror.wire.routes import Routes
@@ -52,6 +52,7 @@ class ExactSink(SlotSink):
         self._plain = self._producer
         self._transactions: Transactions | None = None
         self._writer: dict[str, Any] = {}
+        self._errors: dict[str, int] = {}
         self._began = 0.0
         self._kept_bytes = 0
 
@@ -69,8 +70,8 @@ class ExactSink(SlotSink):
     def _record_beginning(self) -> None:
         """Positions are exact anyhow."""
 
-    def _metadata(self, lane: _Lane, mm1: bool) -> str:
-        return encode_recorded(Recorded(self._topic_ids.get(lane.source.topic, "")))
+    def _metadata(self, lane: _Lane, mark: Mark) -> str:
+        return encode_mark(mark)
 
     def _open(self, identity: Identity) -> None:
         """Begin under a new identity, with nothing written."""
@@ -84,6 +85,7 @@ class ExactSink(SlotSink):
         )
         self._producer = Producer(routes, self.flow.produce, transactions=self._transactions)
         self._errors_before = {}
+        self._producer.errors = self._transactions.errors = self._errors
 
     def _write(self, pending: _Pending, part: memoryview) -> list[tuple[int, int]]:
         if self._transactions is None:
@@ -101,10 +103,7 @@ class ExactSink(SlotSink):
 
     def _settle(self, acknowledged: list[Acknowledged]) -> None:
         for ack in acknowledged:
-            if isinstance(ack.token, tuple):
-                pending, records_end = ack.token
-                pending.places.acknowledged(records_end, ack.records, ack.offset)
-                pending.batches_left -= 1
+            acknowledge(ack)
 
     def _linger(self) -> None:
         """Send, take in acknowledgements and end the transaction until the next row is there."""
@@ -145,17 +144,17 @@ class ExactSink(SlotSink):
 
     def _commit(self) -> None:
         """End the open transaction: everything acknowledged, positions with it."""
-        transactions = self._transactions
-        if transactions is None:
+        if self._transactions is None:
             return
         self._acknowledge_all()
+        transactions = self._transactions  # perhaps another one by now
         due = self._positions_due()
         if not due and not transactions.members:
             return
         if due:
             transactions.add_offsets(
                 self.flow.position_group,
-                {lane.target: (offset, self._metadata(lane, False)) for lane, offset in due},
+                {lane.target: (offset, self._metadata(lane, mark)) for lane, offset, mark in due},
             )
         transactions.commit()
         self._note_committed()
@@ -173,12 +172,15 @@ class ExactSink(SlotSink):
                 return
             self._replay(refused)
 
-    def _positions_due(self) -> list[tuple[_Lane, int]]:
+    def _positions_due(self) -> list[tuple[_Lane, int, Mark]]:
         due = []
         for lane in self._lanes.values():
             position = lane.queue[-1].next_offset if lane.queue else lane.position
-            if position > lane.committed:
-                due.append((lane, position))
+            mark = lane.mark
+            for pending in lane.queue:
+                mark = pending.mark_after(mark)
+            if position >= 0 and (position != lane.committed or mark != lane.marked):
+                due.append((lane, position, mark))
         return due
 
     def _note_committed(self) -> None:
@@ -190,7 +192,7 @@ class ExactSink(SlotSink):
                     self._latency_ms_sum += max(0, int(now_ms) - pending.timestamp_ms)
                     pending.note_ages(lane.latency, now_ms)
             super()._advance(lane)
-            lane.committed = max(lane.committed, lane.position)
+            lane.committed, lane.marked = lane.position, lane.mark
         self._kept_bytes = 0
         if self._syncs is not None:
             # After the commit, as MirrorMaker 2 does it: a sync never tells of what may go away.
@@ -234,6 +236,9 @@ class ExactSink(SlotSink):
                 if pending.kept is not None:
                     pending.places.targets.clear()
                     self._write(pending, pending.kept)
+                elif pending.gap is not None:
+                    pending.batches_left = 0
+                    self._write_gap(pending.gap, pending)
 
     def _identity_again(self) -> Identity:
         """A new identity for the same slot: what the old one has open is aborted with it."""

@@ -9,7 +9,8 @@ follow the position at the source, and as many source offsets can be skipped. Th
   writer, no control marker;
 * the source has a record at each of as many offsets from the position on: nothing was compacted
   away or is a marker;
-* the source topic is the one that the position is of.
+* the source's log is the one that the position is of: the slot asks only about partitions of
+  which `data.losses` has found nothing lost, and whose refused records are not left out.
 
 Otherwise the slot goes on at the position, and what was written since arrives again. A writer that
 still lives is not fenced by any of this: that takes exactly-once.
@@ -36,7 +37,7 @@ from sparkmirror.wire.select import SelectRules
 from sparkmirror.wire.select import select as select_records
 from sparkmirror.wire.signals import SourcePartition
 
-__all__ = ["Recorded", "Resumed", "encode_recorded", "resume"]
+__all__ = ["Recorded", "Resumed", "encode_recorded", "recorded_fields", "resume"]
 
 log = logging.getLogger(__name__)
 
@@ -69,6 +70,12 @@ class Resumed:
 
 def encode_recorded(recorded: Recorded) -> str:
     """The metadata of a committed offset; unknown things are left out."""
+    document = recorded_fields(recorded)
+    return json.dumps(document) if document else ""
+
+
+def recorded_fields(recorded: Recorded) -> dict[str, object]:
+    """What the metadata holds of it; unknown things are left out."""
     document: dict[str, object] = {}
     if recorded.source_topic_id:
         document["source_topic_id"] = recorded.source_topic_id
@@ -76,7 +83,7 @@ def encode_recorded(recorded: Recorded) -> str:
         document["target_offset"] = recorded.target_offset
         if recorded.producer_id >= 0:
             document["producer_id"] = recorded.producer_id
-    return json.dumps(document) if document else ""
+    return document
 
 
 def decode_recorded(metadata: str) -> Recorded:

@@ -82,7 +82,7 @@ class _RecordPath:
         if "slot" in notes:
             self._source = _map(notes["frames"])
             notes["frames"] = self._frames.note()
-            self._counts.follow({chunk.remote_topic for chunk in chunks})
+            self._counts.follow({row[2] for row in notes["partitions"]})
             # The first row travels alone, as the source sent it.
             yield build_row(chunks, _NOTHING, [[] for _ in chunks], notes).slice(0, 1)
             yield from out(FLUSH)
@@ -95,6 +95,7 @@ class _RecordPath:
                     where=f"flow {self._flow.name}",
                 )
             records = self._source.records(reference)
+        records = records.cast("B")  # Arrow's own views have signed bytes
         made: list[Chunk] = []
         pieces: list[list[bytes]] = []
         for chunk in chunks:

@@ -73,6 +73,7 @@ class Chunk:
     timestamp_ms: int
     start: int
     size: int
+    leader_epoch: int = -1
     runs: Sequence[Sequence[int]] = ()
     targets: Sequence[Any] | None = None
 
@@ -118,6 +119,7 @@ def _entry(chunk: Chunk, start: int) -> list[Any]:
         chunk.timestamp_ms,
         start,
         chunk.size,
+        chunk.leader_epoch,
     ]
     if chunk.targets is not None:
         return [*entry, chunk.runs, list(chunk.targets)]
@@ -195,4 +197,7 @@ def read_row(batch: pa.RecordBatch, row: int) -> tuple[list[Chunk], memoryview, 
     notes: dict[str, Any] = json.loads(head.as_py())
     chunks = [Chunk(*entry) for entry in notes.pop("chunks")]
     records = batch.column(1)[row].as_buffer()
-    return chunks, memoryview(records) if records is not None else memoryview(b""), notes
+    if records is None:
+        return chunks, memoryview(b""), notes
+    # Arrow's views are of signed bytes.
+    return chunks, memoryview(records).cast("B"), notes

@@ -201,7 +201,8 @@ class FrameReader:
         """The bytes of a row; when the last view of them is gone, the frame is free again."""
         number, start, size = reference
         address = self._buffer.address + _FIRST_AT + number * self._frame_bytes + start
-        return memoryview(pa.foreign_buffer(address, size, base=_Lease(self, number)))
+        leased = pa.foreign_buffer(address, size, base=_Lease(self, number))
+        return memoryview(leased).cast("B")  # Arrow's views are of signed bytes
 
     def free(self, number: int) -> None:
         """Hand a frame back to the source."""

@@ -11,14 +11,15 @@ import os
 import select
 import time
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence, Sized
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from sparkmirror.data import outlet
 from sparkmirror.data.ages import note_ages, oldest_ms
 from sparkmirror.data.commits import Commits
-from sparkmirror.data.resume import Recorded, encode_recorded
+from sparkmirror.data.refusals import RefusedRecords
+from sparkmirror.data.resume import Recorded, recorded_fields
 from sparkmirror.data.rows import Chunk, read_row
 from sparkmirror.data.shared import FRAMES, FrameReader
 from sparkmirror.data.syncs import Places, SlotSyncs, SyncSender
@@ -37,6 +38,8 @@ from sparkmirror.observe.samples import Samples, steady_ms
 from sparkmirror.wire.batch import record_count, split
 from sparkmirror.wire.connect_offsets import encode_source_offset, offsets_topic, partition_for_key
 from sparkmirror.wire.connection import ConnectionLost
+from sparkmirror.wire.gaps import Gap, encode_gap, gaps_topic, read_document
+from sparkmirror.wire.marks import Mark, encode_mark
 from sparkmirror.wire.produce import Acknowledged, Producer
 from sparkmirror.wire.records import Record, encode_batch
 from sparkmirror.wire.routes import Routes
@@ -47,7 +50,7 @@ from sparkmirror.wire.signals import (
     read_member,
 )
 
-__all__ = ["SlotSink", "SlotSummary"]
+__all__ = ["SlotSink", "SlotSummary", "acknowledge"]
 
 log = logging.getLogger(__name__)
 
@@ -74,8 +77,11 @@ class SlotSummary:
 
 @dataclass(slots=True, eq=False)
 class _Pending:
-    """One chunk whose batches are on their way. ``kept``: its bytes, where they may be needed;
-    ``targets``: as in `Chunk`.
+    """One chunk whose batches are on their way.
+
+    ``kept``: its bytes, where they may be needed. ``targets``: as in `Chunk`. ``gap``: what lies
+    before ``next_offset``, and ``mark`` the log that the position is in behind it. ``beside``:
+    where else batches went that the position waits for.
     """
 
     lane: _Lane
@@ -87,7 +93,34 @@ class _Pending:
     batches_left: int
     places: Places
     kept: memoryview | None = None
+    leader_epoch: int = -1
     targets: Sequence[Any] | None = None
+    gap: Gap | None = None
+    mark: Mark | None = None
+    beside: set[TopicPartition] | None = None
+
+    @property
+    def source(self) -> TopicPartition:
+        """The source partition."""
+        return self.lane.source
+
+    @property
+    def target(self) -> TopicPartition:
+        """The remote partition."""
+        return self.lane.target
+
+    def wait_for(self, tp: TopicPartition) -> None:
+        """Wait for one more batch, which goes to ``tp``, beside the remote partition."""
+        self.batches_left += 1
+        self.beside = {*(self.beside or ()), tp}
+
+    def mark_after(self, mark: Mark) -> Mark:
+        """The mark of a position behind this chunk, when ``mark`` is the one before it."""
+        if self.mark is not None:
+            return self.mark
+        if self.leader_epoch < 0 or self.leader_epoch == mark.leader_epoch:
+            return mark
+        return replace(mark, leader_epoch=self.leader_epoch)
 
     def note_ages(self, samples: Samples, now_ms: float) -> None:
         """Note how old the chunk's records are now."""
@@ -113,10 +146,20 @@ class _Lane:
     bytes: int = 0
     halt: Halt | None = None
     source_halt: Halt | None = None
+    attempt: int = 0
+    blocked: tuple[TopicPartition, ...] = ()
+    mark: Mark = Mark()  # noqa: RUF009  (frozen)
+    marked: Mark | None = None
     target_end: int = -1
     age: Samples = field(default_factory=Samples)
     latency: Samples = field(default_factory=Samples)
     queue: deque[_Pending] = field(default_factory=deque)
+
+    def waits_for(self) -> Iterator[TopicPartition]:
+        """The target partitions that this one cannot go on without at present."""
+        yield self.target
+        for pending in self.queue:
+            yield from pending.beside or ()
 
     def settle(self) -> list[_Pending]:
         """Move the position past what is acknowledged without a gap; returns what that is."""
@@ -125,6 +168,7 @@ class _Lane:
             done = self.queue.popleft()
             settled.append(done)
             self.position = done.next_offset
+            self.mark = done.mark_after(self.mark)
             self.records += done.records
             self.bytes += done.bytes
             self.timestamp_ms = max(self.timestamp_ms, done.timestamp_ms)
@@ -140,9 +184,9 @@ class SlotSink:
         self.flow = flow
         self.slot = -1
         self.epoch = -1
+        self._gaps = TopicPartition(gaps_topic(flow), 0)
         self._channel = flow.name
         self._paused = False
-        self._topic_ids: dict[str, str] = {}
         self._lanes: dict[TopicPartition, _Lane] = {}
         self._own_halts: set[str] = set()
         self._latency = Histogram()
@@ -154,9 +198,11 @@ class SlotSink:
         self._last_progress = 0.0
         self._reported: tuple[int, ...] = ()
         self._commits = Commits(flow)
-        self._producer = _producer(flow)
-        self._producer.forget_halts()
-        self._producer.drops = flow.records.drop_failed
+        self._producer = producer = _producer(flow)
+        producer.forget_halts()
+        producer.drops = flow.records.drop_failed
+        self._refusals = RefusedRecords(flow, self._append_beside, producer.errors)
+        producer.refusals = self._refusals
         syncs = flow.offset_syncs
         self._syncs = SlotSyncs(syncs.lag_max, SyncSender.of(flow)) if syncs.enabled else None
         # The producer outlives the task; what it met before is in earlier reports.
@@ -212,7 +258,7 @@ class SlotSink:
             places = Places(chunk.source_runs, chunk.record_count)
             pending = _Pending(
                 lane, chunk.next_offset, chunk.record_count, chunk.size, chunk.timestamp_ms, -1, 0,
-                places,
+                places, leader_epoch=chunk.leader_epoch,
             )  # fmt: skip
             pending.targets = chunk.targets
             lane.queue.append(pending)
@@ -255,12 +301,12 @@ class SlotSink:
         if "slot" in notes:
             self.slot, self.epoch = notes["slot"], notes["epoch"]
             self._channel = notes["channel"]
-            self._topic_ids = notes["topic_ids"]
             self._frames = self._map_frames(notes["frames"])
-            for topic, partition, remote, position, committed, end in notes["partitions"]:
+            for topic, partition, remote, position, committed, end, *mark in notes["partitions"]:
                 source = TopicPartition(topic, partition)
                 target = TopicPartition(remote, partition)
-                lane = _Lane(source, target, position, committed, position, target_end=end)
+                lane = _Lane(source, target, position, committed, committed, target_end=end)
+                lane.mark = Mark(*mark)
                 self._lanes[source] = lane
             self._producer.routes.add_topics({lane.target.topic for lane in self._lanes.values()})
             self._record_beginning()
@@ -269,10 +315,37 @@ class SlotSink:
         self._paused = notes.get("paused", self._paused)
         if "errors" in notes:
             self._source_errors = notes["errors"]
+        for topic, partition, attempt in notes.get("tried", ()):
+            self._try_again(self._lanes[TopicPartition(topic, partition)], attempt)
+        for document, *mark in notes.get("gaps", ()):
+            self._note_gap(read_document(document), Mark(*mark))
         for topic, partition, code, reason, retriable in notes.get("halts", ()):
             found = self._lanes.get(TopicPartition(topic, partition))
             if found is not None:
                 found.source_halt = Halt(code, reason, retriable) if code else None
+
+    def _try_again(self, lane: _Lane, attempt: int) -> None:
+        """Take what comes from now on: the source has gone back to the lane's position."""
+        self._producer.forget_halts(lane.blocked)
+        lane.halt, lane.blocked, lane.attempt = None, (), attempt
+
+    def _note_gap(self, gap: Gap, mark: Mark) -> None:
+        """Write a gap down; the position moves past it when its record is acknowledged."""
+        lane = self._lanes[gap.source]
+        pending: _Pending | None = None
+        if gap.resumed_at is not None:
+            if lane.halt is not None:
+                return  # found again when the partition is tried again
+            pending = _Pending(
+                lane, gap.resumed_at, 0, 0, -1, -1, 0, Places((), 0), gap=gap, mark=mark
+            )
+            lane.queue.append(pending)
+        self._write_gap(gap, pending)
+
+    def _write_gap(self, gap: Gap, pending: _Pending | None) -> None:
+        if pending is not None:
+            pending.wait_for(self._gaps)
+        self._append_record(self._gaps, *encode_gap(gap), pending)
 
     def _record_beginning(self) -> None:
         """Before anything is written: where the target's logs end, and who goes on there.
@@ -339,12 +412,8 @@ class SlotSink:
     def _settle(self, acknowledged: list[Acknowledged]) -> None:
         now_ms = time.time() * 1000
         for ack in acknowledged:
-            if not isinstance(ack.token, tuple):
-                continue
-            pending, records_end = ack.token
-            pending.places.acknowledged(records_end, ack.records, ack.offset)
-            pending.batches_left -= 1
-            if not pending.batches_left:
+            pending = acknowledge(ack)
+            if pending is not None and not pending.batches_left:
                 if pending.timestamp_ms >= 0:
                     self._latency.add(max(0.0, now_ms - pending.timestamp_ms))
                     self._latency_ms_sum += max(0, int(now_ms) - pending.timestamp_ms)
@@ -354,23 +423,39 @@ class SlotSink:
         if halts or fenced:
             self._note_own_topics(halts)
             for lane in self._lanes.values():
-                halt = fenced or halts.get(self._written_through(lane, halts))
-                if halt is not None and lane.halt is None:
-                    lane.halt = halt if fenced or not self._aborts(halt) else _send_failed(halt)
+                if lane.halt is not None:
+                    continue
+                blocked = self._blocked(lane, halts)
+                if blocked or fenced is not None:
+                    lane.blocked = tuple(blocked)
+                    lane.halt = fenced or self._judged(halts[blocked[0]])
                     lane.queue.clear()
-                    log.error("%s", halt.reason)
+                    log.error("%s", lane.halt.reason)
 
-    def _aborts(self, halt: Halt) -> bool:
-        """Whether the whole mirror is to stop for it, as MirrorMaker 1 does."""
-        return self.flow.mode is MirrorMode.MM1 and not halt.retriable
+    def _halt_of(self, lane: _Lane, failing: Mapping[TopicPartition, Halt]) -> Halt | None:
+        """Why ``lane`` stands still; an attempt is told to be over once its position is final."""
+        if lane.halt is not None:
+            final = not lane.queue and self._commits.fenced is None
+            again = lane.halt.retriable or self.flow.mode is MirrorMode.MM2
+            attempt = lane.attempt if final else -1
+            return replace(lane.halt, retriable=again, attempt=attempt)
+        return lane.source_halt or _first(failing, lane.waits_for())
 
-    def _written_through(self, lane: _Lane, halts: Mapping[TopicPartition, Halt]) -> TopicPartition:
-        """The partition whose halt is this lane's: any one of its topic on the record path."""
+    def _judged(self, halt: Halt) -> Halt:
+        """``halt``, or, as with MirrorMaker 1, the end of the whole mirror."""
+        if self.flow.mode is MirrorMode.MM1 and not halt.retriable:
+            return _send_failed(halt)
+        return halt
+
+    def _blocked(self, lane: _Lane, halts: Mapping[TopicPartition, Halt]) -> list[TopicPartition]:
+        """The halted partitions that a lane is written through: on the record path any one of its
+        topic.
+        """
         if self.flow.records.used:
             for tp in halts:
                 if tp.topic == lane.target.topic or self.flow.records.handler:
-                    return tp
-        return lane.target
+                    return [tp]
+        return [tp for tp in lane.waits_for() if tp in halts]
 
     def _note_own_topics(self, halts: Mapping[TopicPartition, Halt]) -> None:
         """Say once why a topic of the mirror itself takes no records; its data goes on."""
@@ -396,18 +481,24 @@ class SlotSink:
 
     def _commit(self) -> None:
         due = {
-            lane: lane.position for lane in self._lanes.values() if lane.position > lane.committed
+            lane: (lane.position, lane.mark)
+            for lane in self._lanes.values()
+            if lane.position >= 0 and (lane.position != lane.committed or lane.mark != lane.marked)
         }
         if not due:
             return
         mm1 = self._commits.by_source
         offsets = {
-            (lane.source if mm1 else lane.target): (position, self._metadata(lane, mm1))
-            for lane, position in due.items()
+            (lane.source if mm1 else lane.target): (
+                position,
+                "" if mm1 else self._metadata(lane, mark),
+            )
+            for lane, (position, mark) in due.items()
         }
-        if self._commits.commit(offsets):
-            for lane, position in due.items():
-                lane.committed = position
+        epochs = {lane.source: mark.leader_epoch for lane, (_, mark) in due.items() if mm1}
+        if self._commits.commit(offsets, epochs):
+            for lane, (position, mark) in due.items():
+                lane.committed, lane.marked = position, mark
 
     def _commit_surely(self) -> None:
         """Commit however long the cluster is away: a failed task would write its records again."""
@@ -424,13 +515,12 @@ class SlotSink:
             else:
                 return
 
-    def _metadata(self, lane: _Lane, mm1: bool) -> str:
-        if mm1:
-            return ""
+    def _metadata(self, lane: _Lane, mark: Mark) -> str:
+        if self._refusals.may_leave_out(lane.source.topic):
+            return encode_mark(mark)  # then records at the target do not count as many offsets
         identity = self._producer.identity_of(lane.target)
         producer_id = -1 if identity is None else identity[0]
-        topic_id = self._topic_ids.get(lane.source.topic, "")
-        return encode_recorded(Recorded(topic_id, lane.target_end, producer_id))
+        return encode_mark(mark, recorded_fields(Recorded("", lane.target_end, producer_id)))
 
     # -- reports ---------------------------------------------------------------------------
 
@@ -442,13 +532,15 @@ class SlotSink:
         if self.slot < 0:
             return
         lanes = self._lanes.values()
+        failing = self._producer.failing
         records, size = sum(lane.records for lane in lanes), sum(lane.bytes for lane in lanes)
         errors = dict(self._source_errors)
         for code, count in self._producer.errors.items():
             new = count - self._errors_before.get(code, 0)
             if new:
                 errors[code] = errors.get(code, 0) + new
-        halted = sum(1 for lane in lanes if lane.halt or lane.source_halt)
+        halts = {lane: self._halt_of(lane, failing) for lane in lanes}
+        halted = sum(1 for halt in halts.values() if halt)
         state = (records, sum(errors.values()), halted, self._paused)
         if state == self._reported and now - self._last_progress < _IDLE_PROGRESS_S:
             return
@@ -475,7 +567,7 @@ class SlotSink:
                     lane.timestamp_ms,
                     lane.records,
                     lane.bytes,
-                    lane.halt or lane.source_halt,
+                    halts[lane],
                     lane.age.spread(ticks_ms),
                     lane.latency.spread(ticks_ms),
                 )
@@ -487,11 +579,17 @@ class SlotSink:
             TopicPartition(control_topic(self.flow), PROGRESS_PARTITION), key, value
         )
 
-    def _append_record(self, tp: TopicPartition, key: bytes, value: bytes | None) -> None:
+    def _append_record(
+        self, tp: TopicPartition, key: bytes, value: bytes | None, token: _Pending | None = None
+    ) -> None:
         record = Record(0, int(time.time() * 1000), key, value, ())
+        self._append_beside(tp, memoryview(encode_batch([record], codec=0)), token)
+
+    def _append_beside(self, tp: TopicPartition, batch: memoryview, token: object) -> None:
+        """Queue a batch of our own; ``token`` is the chunk that also waits for it, if any."""
         producer = self._producer_for(tp)
         producer.routes.add_topics([tp.topic])
-        producer.append(tp, memoryview(encode_batch([record], codec=0)))
+        producer.append(tp, batch, token)
 
     def _producer_for(self, tp: TopicPartition) -> Producer:
         """Who writes records of our own."""
@@ -522,7 +620,7 @@ class SlotSink:
             return count
         topic = self.flow.offset_storage_topic or offsets_topic(self.flow.source.alias)
         for lane in self._lanes.values():
-            if lane.position <= max(0, lane.saved):
+            if lane.position == lane.saved or max(lane.position, lane.saved) <= 0:
                 continue
             key, value = encode_source_offset(self.flow.source.alias, lane.source, lane.position)
             partition = partition_for_key(key, self.flow.offset_storage_partitions)
@@ -530,6 +628,26 @@ class SlotSink:
             lane.saved = lane.position
             count += 1
         return count
+
+
+def acknowledge(ack: Acknowledged) -> _Pending | None:
+    """Note what an acknowledgement says about the chunk it is for, which is returned."""
+    if isinstance(ack.token, _Pending):  # beside its records
+        ack.token.batches_left -= 1
+        return ack.token
+    if not isinstance(ack.token, tuple):
+        return None
+    pending: _Pending
+    pending, records_end = ack.token
+    pending.places.acknowledged(records_end, ack.records, ack.offset)
+    pending.batches_left -= 1
+    return pending
+
+
+def _first(
+    halts: Mapping[TopicPartition, Halt], partitions: Iterable[TopicPartition]
+) -> Halt | None:
+    return next((halts[tp] for tp in partitions if tp in halts), None) if halts else None
 
 
 def _send_failed(halt: Halt) -> Halt:

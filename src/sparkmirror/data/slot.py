@@ -12,20 +12,23 @@ import logging
 import select
 import time
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import astuple, replace
 from typing import Any
 
+from sparkmirror.data.losses import LossWatch
 from sparkmirror.data.plan import SlotPlan
 from sparkmirror.data.resume import resume
+from sparkmirror.data.retries import Retries
 from sparkmirror.data.rows import FLUSH, Chunk, build_row, out
 from sparkmirror.data.shared import Frames
 from sparkmirror.data.takeover import check_claim, take_over
 from sparkmirror.data.watch import ControlWatch
-from sparkmirror.errors import BatchError, CorruptBatch, PartitionError, Unreachable
+from sparkmirror.errors import BatchError, CorruptBatch, Unreachable
 from sparkmirror.model import FETCH_BYTES_MAX, FlowSettings, Halt, MirrorMode, TopicPartition
 from sparkmirror.wire.connection import ConnectionLost
 from sparkmirror.wire.fetch import FetchedPartition, Fetcher
-from sparkmirror.wire.kafka_codes import OFFSET_OUT_OF_RANGE, error_name
+from sparkmirror.wire.gaps import gap_document
+from sparkmirror.wire.marks import Mark, decode_mark
 from sparkmirror.wire.produce_queue import Identity
 from sparkmirror.wire.routes import EARLIEST, LATEST, Routes
 from sparkmirror.wire.select import SelectRules
@@ -40,8 +43,12 @@ log = logging.getLogger(__name__)
 _TICK_S = 0.5
 _CORRUPT_RETRY_S = 1.0
 _CORRUPT_TRIES = 3
+_DAMAGED_RETRY_S, _DAMAGED_RETRY_S_MAX = 5.0, 60.0
 _JOIN_BELOW_BYTES = 4096
 _STARVED_S = 0.005
+# Between two looks at a log whose leader could not tell what becomes of the position.
+_LOOK_AGAIN_S = 0.5
+NO_POSITION = "NO_POSITION"
 # Of a chunk with more gaps than this, only the last runs of source offsets are told to the sink.
 _RUNS_MAX = 1_000
 
@@ -63,7 +70,8 @@ class SlotReader:
             flow.fetch, fetch_max_bytes=min(flow.fetch.fetch_max_bytes, FETCH_BYTES_MAX)
         )
         self._frames = Frames(fetch.fetch_max_bytes)
-        self._fetcher = Fetcher(self._routes, fetch, buffer=self._frames)
+        self._fetcher = Fetcher(self._routes, fetch, buffer=self._frames, holds=True)
+        self._losses = LossWatch(flow, plan.partitions, self._routes, self._fetcher.errors)
         self._watch = ControlWatch(
             flow,
             plan.run_id,
@@ -80,12 +88,16 @@ class SlotReader:
             if flow.records.used
             else min(_JOIN_BELOW_BYTES, flow.produce.join_bytes),
         )
+        self._retries = Retries()
+        self._tried: list[list[Any]] = []
         self._corrupt: dict[TopicPartition, int] = {}
+        self._committed: dict[TopicPartition, int] = {}
+        self._marks_before: dict[TopicPartition, Mark] = {}
         self._noted: dict[str, Any] = {"errors": {}, "halts": [], "paused": False}
         self._last_row = 0.0
         self._identity: Identity | None = None
-        self._chosen: set[TopicPartition] = set()
         self._target_ends: dict[TopicPartition, int] = {}
+        self._metadata: dict[TopicPartition, str] = {}
 
     # -- positions -------------------------------------------------------------------------
 
@@ -95,37 +107,30 @@ class SlotReader:
         by_position = {(p.source if mm1 else p.target): p.source for p in self.plan.partitions}
         routes = Routes(self.flow.source if mm1 else self.flow.target)
         try:
-            committed = routes.committed(
+            committed = routes.positions(
                 self.flow.position_group, by_position, stable=self.flow.exactly_once
             )
         finally:
             routes.close()
-        found = {by_position[tp]: offset for tp, (offset, _) in committed.items()}
+        found: dict[TopicPartition, int] = {}
+        for tp, one in committed.items():
+            found[by_position[tp]] = one.offset
+            mark = Mark(leader_epoch=one.leader_epoch) if mm1 else decode_mark(one.metadata)
+            self._losses.marks[by_position[tp]] = mark
+            self._metadata[by_position[tp]] = one.metadata
+        self._committed = dict(found)
         missing = [tp for tp in self._by_source if tp not in found]
         if missing:
-            chosen = self._reset_positions(missing)
-            self._chosen = set(chosen)
-            found |= chosen
-        if self.flow.exactly_once or mm1:
-            return found
-        notes = {by_position[tp]: metadata for tp, (_, metadata) in committed.items()}
-        resumed = resume(
-            self.flow,
-            self._routes,
-            {self._by_source[tp]: (offset, notes.get(tp, "")) for tp, offset in found.items()},
-        )
-        self._target_ends = {tp: one.target_end for tp, one in resumed.items()}
-        return {tp: one.position for tp, one in resumed.items()}
+            found |= self._reset_positions(missing)
+        return found
 
     def _reset_positions(self, missing: list[TopicPartition]) -> dict[TopicPartition, int]:
         reset = self.flow.fetch.auto_offset_reset
         if reset == "none":
-            raise PartitionError(
-                f"no position is known for {missing[0]} and {len(missing) - 1} more, and "
-                "auto.offset.reset=none forbids to choose one.",
-                where=f"flow {self.flow.name}",
-                do="Set auto.offset.reset to earliest or latest.",
-            )
+            for tp in missing:
+                self._fetcher.assign(tp, -1)
+                self._fetcher.halt(tp, Halt(NO_POSITION, _no_position(tp)))
+            return {}
         timestamp = LATEST if reset == "latest" else EARLIEST
         read_committed = self._rules.read_committed
         found: dict[TopicPartition, int] = {}
@@ -177,13 +182,43 @@ class SlotReader:
                 time.sleep(_TICK_S)
         for tp, offset in positions.items():
             self._fetcher.assign(tp, offset)
-        return positions
+        self._marks_before = dict(self._losses.marks)
+        self._examine(list(positions))
+        return positions | self._resume(positions)
+
+    def _resume(self, positions: dict[TopicPartition, int]) -> dict[TopicPartition, int]:
+        """Where partitions go on that lost nothing; past what the target has already."""
+        if self.flow.exactly_once or self.flow.mode is MirrorMode.MM1:
+            return {}
+        sound = {tp: offset for tp, offset in positions.items() if self._losses.may_resume(tp)}
+        resumed = resume(
+            self.flow,
+            self._routes,
+            {self._by_source[tp]: (at, self._metadata.get(tp, "")) for tp, at in sound.items()},
+        )
+        for tp, one in resumed.items():
+            self._target_ends[tp] = one.target_end
+            if one.position != sound[tp]:
+                self._fetcher.advance(tp, one.position)
+        return {tp: one.position for tp, one in resumed.items()}
 
     def _take_over(self) -> bool:
         """Become the only writer of these partitions; False when this plan is an old one."""
         plan = self.plan
         self._identity = take_over(self.flow, plan.slot, plan.run_id, self._watch)
         return self._identity is not None
+
+    def _examine(self, held: list[TopicPartition]) -> None:
+        """See whether the logs of held partitions still are the ones that were mirrored."""
+        findings = self._losses.examine({tp: self._fetcher.position(tp) for tp in held})
+        for tp in held:
+            finding = findings.get(tp)
+            if finding is None:
+                self._fetcher.retry_later(tp, _LOOK_AGAIN_S)
+            elif finding.halt is not None:
+                self._fetcher.halt(tp, finding.halt)
+            else:
+                self._fetcher.release(tp, finding.offset, finding.log)
 
     def _stream(self, deadline: float) -> Iterator[Any]:
         while not self._over(deadline):
@@ -230,7 +265,11 @@ class SlotReader:
         """Ask for more; while the flow is paused, only what was asked for before still comes."""
         if self._watch.paused:
             self._fetcher.expire()
-        else:
+            return
+        self._try_again()
+        self._fetcher.send()
+        if self._fetcher.held:
+            self._examine(self._fetcher.held)
             self._fetcher.send()
 
     def _over(self, deadline: float) -> bool:
@@ -253,10 +292,20 @@ class SlotReader:
         )
 
     def _obey(self) -> None:
-        """Stop fetching what the sink cannot write."""
-        for tp, halt in self._watch.halts.items():
-            if tp in self._by_source and tp not in self._fetcher.halts:
-                self._fetcher.halt(tp, Halt(halt.code, halt.reason))
+        """Stop fetching what the sink cannot write; `_try_again` goes on with it."""
+        for tp, progress in self._watch.stopped.items():
+            if tp in self._by_source and self._retries.stop(tp, progress) and progress.halt:
+                self._fetcher.halt(tp, replace(progress.halt, retriable=False))
+
+    def _try_again(self) -> None:
+        """Go back to the positions of partitions whose pause is over."""
+        if self._ends is not None:
+            return  # a bounded run ends with what stands still
+        for tp, attempt, position in self._retries.take_due():
+            if tp in self._losses.passed:
+                continue  # the next epoch reads the position, with the log that it is in
+            self._fetcher.assign(tp, position)
+            self._tried.append([tp.topic, tp.partition, attempt])
 
     # -- answers into rows -----------------------------------------------------------------
 
@@ -271,6 +320,7 @@ class SlotReader:
             if chosen is None or chosen.next_offset <= part.fetch_offset:
                 continue
             self._fetcher.advance(part.tp, chosen.next_offset)
+            self._losses.mirrored(part.tp, chosen.leader_epoch)
             chunks.append(_chunk(plan, part.fetch_offset, chosen))
             pieces.append(chosen.pieces)
         if not chunks:
@@ -304,7 +354,11 @@ class SlotReader:
         self._fetcher.errors[error.code] = self._fetcher.errors.get(error.code, 0) + 1
         log.warning("%s: %s (try %d)", tp, error, tries)
         if tries >= _CORRUPT_TRIES:
-            self._fetcher.halt(tp, Halt(error.code, f"{tp} at the source: {error}"))
+            # Another replica may be sound, or the log is mended.
+            reason = f"{tp} at the source: {error}"
+            self._fetcher.halt(tp, Halt(error.code, reason, retriable=True))
+            pause_s = _DAMAGED_RETRY_S * 2 ** min(tries - _CORRUPT_TRIES, 10)
+            self._fetcher.retry_later(tp, min(_DAMAGED_RETRY_S_MAX, pause_s))
         else:
             self._fetcher.retry_later(tp, _CORRUPT_RETRY_S)
 
@@ -313,21 +367,27 @@ class SlotReader:
     def _hello(self, positions: dict[TopicPartition, int]) -> Any:
         self._last_row = time.monotonic()
         self._noted["paused"] = self._watch.paused
+        # The sink learns of a gap as one that lies behind the old position.
+        behind = {gap.source for gap, _ in self._losses.gaps}
+        marks = self._losses.marks | {
+            tp: mark for tp, mark in self._marks_before.items() if tp in behind
+        }
         notes: dict[str, Any] = {
             "slot": self.plan.slot,
             "epoch": self.plan.epoch,
             "channel": channel(self.flow, self.plan.run_id),
             "paused": self._watch.paused,
             "frames": self._frames.note(),
-            "topic_ids": {p.topic: p.topic_id for p in self.plan.partitions if p.topic_id},
             "partitions": [
                 [
                     *(p.topic, p.partition, p.remote_topic, positions.get(p.source, -1)),
-                    -1 if p.source in self._chosen else positions.get(p.source, -1),
+                    self._committed.get(p.source, -1),
                     self._target_ends.get(p.source, -1),
+                    *astuple(marks.get(p.source, Mark())),
                 ]
                 for p in self.plan.partitions
             ],
+            **(self._notes() or {}),
         }
         if self.plan.member is not None:
             notes["member"] = member_row(self.plan.member)
@@ -338,19 +398,12 @@ class SlotReader:
                 "run_id": self.plan.run_id,
                 "control_offset": self.plan.control_offset,
             }
-        # Positions that were chosen just now are sent as empty chunks, so that the sink commits
-        # them: "latest" must mean the same offset after a restart.
-        chunks = [
-            _empty_chunk(p, positions[p.source])
-            for p in self.plan.partitions
-            if p.source in positions
-        ]
-        row = build_row(chunks, memoryview(b""), [[] for _ in chunks], notes)
+        row = build_row([], memoryview(b""), [], notes)
         return row.slice(0, 1)
 
     def _notes(self) -> dict[str, Any] | None:
-        """Halts, error counts and whether the flow is paused, when they changed."""
-        halts = self._explained_halts()
+        """Gaps, new attempts; halts, error counts and whether it is paused, when they changed."""
+        halts = self._fetcher.halts
         rows: list[list[object]] = [
             [tp.topic, tp.partition, halt.code, halt.reason, halt.retriable]
             for tp, halt in sorted(halts.items(), key=lambda entry: entry[0])
@@ -362,6 +415,11 @@ class SlotReader:
             "halts": rows,
             "paused": self._watch.paused,
         }
+        gaps = [[gap_document(gap), *astuple(mark)] for gap, mark in self._losses.take_gaps()]
+        tried, self._tried = self._tried, []
+        if gaps or tried:
+            self._noted = now
+            return {**now, "gaps": gaps, "tried": tried}
         if now == self._noted:
             return None
         self._noted = now
@@ -376,40 +434,11 @@ class SlotReader:
             return FLUSH
         return build_row([], memoryview(b""), [], notes)
 
-    def _explained_halts(self) -> dict[TopicPartition, Halt]:
-        """The fetcher's halts; lost offsets with the figures that only a second look gives."""
-        halts = self._fetcher.halts
-        lost = [
-            tp
-            for tp, halt in halts.items()
-            if halt.code == error_name(OFFSET_OUT_OF_RANGE) and tp not in self._halted_before()
-        ]
-        if lost:
-            earliest = self._routes.list_offsets(lost, EARLIEST, read_committed=False)
-            latest = self._routes.list_offsets(lost, LATEST, read_committed=False)
-            for tp in lost:
-                reason = _lost_reason(tp, self._fetcher.position(tp), earliest, latest)
-                halts[tp] = Halt(halts[tp].code, reason)
-                self._fetcher.halt(tp, halts[tp])
-                log.error("flow %s: %s", self.flow.name, reason)
-        return halts
 
-
-def _lost_reason(
-    tp: TopicPartition,
-    position: int,
-    earliest: dict[TopicPartition, int],
-    latest: dict[TopicPartition, int],
-) -> str:
-    start, end = earliest.get(tp, -1), latest.get(tp, -1)
-    if position < start:
-        return (
-            f"source offsets {position} to {start - 1} of {tp} ({start - position} offsets) were "
-            "deleted before they were mirrored"
-        )
+def _no_position(tp: TopicPartition) -> str:
     return (
-        f"offset {position} of {tp} is not in the source's log (it holds {start} to {end - 1}): "
-        "the topic was truncated or re-created"
+        f"no position is known for {tp}, and auto.offset.reset=none forbids to choose one: set it "
+        "to earliest or latest"
     )
 
 
@@ -424,9 +453,6 @@ def _chunk(plan: SourcePartition, fetch_offset: int, chosen: Any) -> Chunk:
         chosen.timestamp_ms_max,
         0,
         chosen.byte_count,
+        chosen.leader_epoch,
         chosen.runs[-_RUNS_MAX:] if len(chosen.runs) > 1 else (),
     )
-
-
-def _empty_chunk(plan: SourcePartition, position: int) -> Chunk:
-    return Chunk(plan.topic, plan.partition, plan.remote_topic, position, position, 0, -1, 0, 0)

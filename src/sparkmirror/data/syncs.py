@@ -46,7 +46,7 @@ _BATCH_RECORDS_MAX = 2_000
 _PUMP_S = 0.05
 _FAILING_S = 2.0
 _PAUSE_S = 1.0
-_FLUSH_S = 5.0
+_FLUSH_S = 2.0
 
 KeyValue = tuple[bytes, bytes | None]
 

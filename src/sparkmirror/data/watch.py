@@ -7,7 +7,7 @@ import select
 import time
 
 from sparkmirror.errors import BatchError
-from sparkmirror.model import FetchSettings, FlowSettings, Halt, TopicPartition
+from sparkmirror.model import FetchSettings, FlowSettings, PartitionProgress, TopicPartition
 from sparkmirror.wire.claims import Claim, decode_claim
 from sparkmirror.wire.cut import decode_batches
 from sparkmirror.wire.fetch import FetchedPartition, Fetcher
@@ -63,7 +63,7 @@ class ControlWatch:
         self.claim: Claim | None = None
         self.command: Command | None = None
         self.assignment: AssignmentDocument | None = None
-        self.halts: dict[TopicPartition, Halt] = {}
+        self.stopped: dict[TopicPartition, PartitionProgress] = {}
         topic = control_topic(flow)
         self._commands = TopicPartition(topic, COMMAND_PARTITION)
         self._progress = TopicPartition(topic, PROGRESS_PARTITION)
@@ -175,8 +175,8 @@ class ControlWatch:
         if tp == self._progress:
             progress = decode_progress(key, value)
             if progress and progress.flow == self._channel and progress.slot == self.slot:
-                self.halts = {
-                    TopicPartition(p.topic, p.partition): p.halt
+                self.stopped = {
+                    TopicPartition(p.topic, p.partition): p
                     for p in progress.partitions
                     if p.halt is not None
                 }

@@ -15,6 +15,7 @@ from sparkmirror.errors import Denied, MirrorError, TopicError
 from sparkmirror.java_regex import compile_list
 from sparkmirror.model import FlowSettings, MirrorMode
 from sparkmirror.policy import FlowTopics
+from sparkmirror.wire.gaps import gaps_topic
 from sparkmirror.wire.inspect import Inspector
 from sparkmirror.wire.signals import control_topic
 
@@ -228,7 +229,7 @@ def check_write(target: Inspector, flow: FlowSettings, source: SourceFacts) -> l
 
 def check_internal(target: Inspector, flow: FlowSettings) -> list[Finding]:
     """The mirror's own topics on the target: create, write, read."""
-    names = [control_topic(flow)]
+    names = [control_topic(flow), gaps_topic(flow)]
     if flow.mode is MirrorMode.MM2:
         names.append(offset_storage_topic(flow))
     check, alias = "internal-topics", target.alias

@@ -1,14 +1,15 @@
-"""Taking batches apart again: all records of a run, and one batch as two."""
+"""Taking batches apart again: all records of a run, one batch as two, good and bad records."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
+from sparkmirror.errors import CorruptBatch
 from sparkmirror.wire.batch import codec, split
 from sparkmirror.wire.codecs import DECOMPRESSED_BYTES_MAX
 from sparkmirror.wire.records import Record, decode_records, encode_batch
 
-__all__ = ["cut_batch", "decode_batches"]
+__all__ = ["cut_batch", "decode_batches", "separate"]
 
 
 def decode_batches(
@@ -25,8 +26,28 @@ def cut_batch(batch: memoryview) -> tuple[bytes, bytes]:
     Each half is a batch of its own with the codec of the whole. Raises `BatchError`.
     """
     records = list(decode_records(batch))
+    if len(records) < 2:
+        raise CorruptBatch(f"A batch of {len(records)} records cannot be cut.")
     middle = len(records) // 2
     return (
         encode_batch(records[:middle], codec=codec(batch)),
         encode_batch(records[middle:], codec=codec(batch)),
     )
+
+
+def separate(batch: memoryview, bad: Collection[int]) -> tuple[list[bytes], list[Record]]:
+    """The good records of a batch, as batches without holes, and those with the indexes ``bad``.
+
+    Both in order. The batches have the codec of the whole, and the offsets that their records had.
+    Raises `BatchError`.
+    """
+    runs: list[list[Record]] = [[]]
+    left_out: list[Record] = []
+    for index, record in enumerate(decode_records(batch)):
+        if index in bad:
+            left_out.append(record)
+            runs.append([])
+        else:
+            runs[-1].append(record)
+    kept = [encode_batch(run, codec=codec(batch)) for run in runs if run]
+    return kept, left_out

@@ -7,6 +7,8 @@ fetchers share one wait. A partition is in exactly one of these states:
 * asked for: part of the request under way at its broker;
 * ready: to be asked for with the next request;
 * waiting: leader unknown, broker backing off, or its last answer was an error with a back-off;
+* held: the log may not be the one that the offset is in (another topic id, another leader epoch,
+  offset out of range): the caller looks at it and lets it go on or halts it;
 * halted: the answer says that trying again does not help; the caller reports it.
 
 Frame layout: Fetch v4 to v11, the non-flexible versions.
@@ -94,6 +96,8 @@ class _State:
     bytes_max: int = 0
     asked: bool = False
     range_checked: bool = False
+    held: bool = False
+    log: tuple[str, int] | None = None
 
 
 @dataclass(slots=True)
@@ -111,6 +115,8 @@ class Fetcher:
     """Long-polls one cluster for a set of partitions. One owner, no threads.
 
     ``buffer`` gives the memory for each response; ``clock`` returns monotonic seconds.
+    ``holds``: partitions are held until `release` says which log they are in, and again whenever
+    it may be another one; without it offsets out of range halt them.
     """
 
     def __init__(
@@ -119,6 +125,7 @@ class Fetcher:
         settings: FetchSettings,
         *,
         buffer: FrameBuffer | None = None,
+        holds: bool = False,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.routes = routes
@@ -130,14 +137,26 @@ class Fetcher:
         self._not_before: dict[int, float] = {}
         self._buffer = ReceiveBuffer() if buffer is None else buffer
         self._throttle_log_at = float("-inf")
+        self._holds = holds
+        self._generation = -1
+        self.held: list[TopicPartition] = []
+        """Partitions that only wait for the caller to look at their log."""
         self.frame = memoryview(b"")
         """The newest response; the views that `receive` returned point into it."""
 
     # -- what to fetch ---------------------------------------------------------------------
 
     def assign(self, tp: TopicPartition, offset: int) -> None:
-        """Fetch ``tp`` from ``offset`` on."""
-        self._states[tp] = _State(tp, offset)
+        """Fetch ``tp`` from ``offset`` on; an answer under way for it is dropped."""
+        self._states[tp] = _State(tp, offset, held=self._holds)
+
+    def release(self, tp: TopicPartition, offset: int, log: tuple[str, int]) -> None:
+        """Go on with a held partition: ``offset`` is one of ``log`` (topic id, leader epoch)."""
+        state = self._states[tp]
+        state.offset, state.log = offset, log
+        state.held = state.range_checked = False
+        if self._log(tp) != log:
+            self._generation = -1  # it has moved meanwhile
 
     def unassign(self, tp: TopicPartition) -> None:
         """Stop fetching ``tp``; an answer under way for it is dropped."""
@@ -210,6 +229,9 @@ class Fetcher:
         now = self._clock()
         self._expire(now)
         self.routes.refresh_if_due()
+        if self._holds and self.routes.generation != self._generation:
+            self._hold_moved()
+        self.held = []
         by_node: dict[int, list[_State]] = {}
         for state in self._states.values():
             if state.asked or state.retry_at > now:
@@ -219,11 +241,24 @@ class Fetcher:
                     continue
                 state.halt = None
             node = self._node(state, now)
-            if node is not None and node not in self._requests:
+            if node is not None and state.held:
+                self.held.append(state.tp)
+            elif node is not None and node not in self._requests:
                 by_node.setdefault(node, []).append(state)
         for node, states in by_node.items():
             if self._not_before.get(node, 0.0) <= now:
                 self._send_to(node, states, now)
+
+    def _hold_moved(self) -> None:
+        """Hold what new metadata shows to have another topic id or another leader epoch."""
+        self._generation = self.routes.generation
+        for tp, state in self._states.items():
+            if tp in self.routes.leaders and state.log != self._log(tp):
+                state.held = True
+
+    def _log(self, tp: TopicPartition) -> tuple[str, int]:
+        leader = self.routes.leaders.get(tp)
+        return self.routes.topic_ids.get(tp.topic, ""), -1 if leader is None else leader.epoch
 
     def _node(self, state: _State, now: float) -> int | None:
         if state.replica is not None and now < state.replica_until:
@@ -495,6 +530,8 @@ class Fetcher:
             # A leader elected a moment ago may not know its own end yet: ask once more.
             state.range_checked = True
             self.routes.mark_stale()
+        elif code == OFFSET_OUT_OF_RANGE and self._holds:
+            state.held = True
         elif code == OFFSET_OUT_OF_RANGE:
             state.halt = Halt(name, _out_of_range(state, log_start, high))
         elif code == TOPIC_AUTHORIZATION_FAILED:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import cache
 
-__all__ = ["FENCED", "LEADERSHIP", "RETRIABLE", "error_name"]
+__all__ = ["FENCED", "LEADERSHIP", "REFUSED", "RETRIABLE", "error_name"]
 
 OFFSET_OUT_OF_RANGE = 1
 CORRUPT_MESSAGE = 2
@@ -17,12 +17,17 @@ DUPLICATE_SEQUENCE_NUMBER = 46
 INVALID_PRODUCER_EPOCH = 47
 UNKNOWN_PRODUCER_ID = 59
 RECORD_LIST_TOO_LARGE = 18
+INVALID_TIMESTAMP = 32
+INVALID_RECORD = 87
 UNKNOWN_SERVER_ERROR = -1
 
 # Counted beside the errors: an answer that came with a time to wait, because of a quota.
 THROTTLED = "THROTTLED"
 # And records given up because the target refused them, under MirrorMaker 1's name for them.
 DROPPED = "numDroppedMessages"
+
+# What is wrong with some of a batch's records, and will be the next time.
+REFUSED = frozenset({MESSAGE_TOO_LARGE, RECORD_LIST_TOO_LARGE, INVALID_TIMESTAMP, INVALID_RECORD})
 
 # The broker asked is not, or not yet, the one to ask: look the leader up again.
 LEADERSHIP = frozenset(

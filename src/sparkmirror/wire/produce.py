@@ -14,7 +14,9 @@
   a target that no longer knows the writer ends it (`Fenced`, `TransactionError`): what was
   written is aborted then;
 * a batch that is too large for the topic is cut in two, as Java's producer does;
-* what a retry cannot mend halts the partition: its batches are dropped, its position stays.
+* records that the target refuses are left out where the owner takes them over (`Refusals`); the
+  good ones of their batch go on in its place;
+* what else a retry cannot mend halts the partition: its batches are dropped, its position stays.
 
 `produce_frames` knows how requests and answers are laid out.
 """
@@ -27,8 +29,9 @@ import socket
 import struct
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 from kafka.protocol.producer.transaction import InitProducerIdRequest
 
@@ -42,6 +45,7 @@ from sparkmirror.errors import (
 from sparkmirror.model import Halt, ProduceSettings, TopicPartition
 from sparkmirror.wire.batch import record_count
 from sparkmirror.wire.connection import Connection, ConnectionLost
+from sparkmirror.wire.cut import separate
 from sparkmirror.wire.kafka_codes import (
     DROPPED,
     DUPLICATE_SEQUENCE_NUMBER,
@@ -52,26 +56,30 @@ from sparkmirror.wire.kafka_codes import (
     NETWORK_EXCEPTION,
     OUT_OF_ORDER_SEQUENCE_NUMBER,
     RECORD_LIST_TOO_LARGE,
+    REFUSED,
     RETRIABLE,
     THROTTLED,
     TOPIC_AUTHORIZATION_FAILED,
     UNKNOWN_PRODUCER_ID,
+    UNKNOWN_TOPIC_OR_PARTITION,
     error_name,
 )
 from sparkmirror.wire.produce_frames import (
     PRODUCE_HIGHEST,
     PRODUCE_KEY,
     PRODUCE_LOWEST,
+    Answer,
     StampedBatch,
     answered_correlation,
     parse_answer,
     request_parts,
 )
 from sparkmirror.wire.produce_queue import NO_IDENTITY, Identity, PartitionQueue, QueuedBatch
+from sparkmirror.wire.records import Record
 from sparkmirror.wire.routes import Routes
 from sparkmirror.wire.transactions import Transactions
 
-__all__ = ["Acknowledged", "Producer"]
+__all__ = ["Acknowledged", "Producer", "Refusals"]
 
 log = logging.getLogger(__name__)
 
@@ -79,6 +87,8 @@ _BROKER_TIMEOUT_MS = 30_000
 # A partition that the reachable target refuses for so long is set aside when the slot's other
 # partitions wait behind it.
 _STUCK_S_MAX = 30.0
+# When it is told that a partition fails, though it is still tried.
+_FAILING_TOLD_S = 10.0
 _THROTTLE_LOG_S = 60.0
 
 
@@ -99,6 +109,16 @@ class Acknowledged:
     token: object
     offset: int
     records: int
+
+
+class Refusals(Protocol):
+    """Takes over records that the target refuses. ``token`` is that of the batch they were in."""
+
+    def wanted(self, token: object) -> bool:
+        """Whether refused records are taken over; otherwise the partition is halted."""
+
+    def take(self, token: object, records: Sequence[Record], code: str, reason: str) -> None:
+        """Take over ``records``; may append batches for other partitions."""
 
 
 class Producer:
@@ -122,6 +142,7 @@ class Producer:
         self.bytes_waiting = 0
         self.blocked = False
         """Whether batches wait only because enough requests are in flight: `pump` sends them."""
+        self.refusals: Refusals | None = None
         self.drops = False
         """Whether a batch that the target refuses is dropped (`DROPPED`) instead of a halt."""
         self.impatient = False
@@ -155,7 +176,7 @@ class Producer:
             state = self._partitions[tp] = PartitionQueue(tp, self._transactions is not None)
         if state.halt is not None:
             return
-        state.pending.append(QueuedBatch(batch, record_count(batch), token))
+        state.pending.append(QueuedBatch(batch, record_count(batch), token, whole=token))
         self._busy[tp] = state
         self.bytes_waiting += len(batch)
 
@@ -173,11 +194,27 @@ class Producer:
         """Partitions that the target refuses, and why."""
         return {tp: s.halt for tp, s in self._partitions.items() if s.halt is not None}
 
-    def forget_halts(self) -> None:
-        """Try halted partitions again from now on."""
-        for state in self._partitions.values():
-            state.halt = None
-            state.failing_since, state.failures = None, 0
+    @property
+    def failing(self) -> dict[TopicPartition, Halt]:
+        """Partitions that have failed for a while and are still tried, and why."""
+        since = self._clock() - _FAILING_TOLD_S
+        found = {}
+        for tp, state in self._busy.items():
+            if state.failing_since is not None and state.failing_since < since:
+                code = state.failing_code
+                if tp not in self.routes.leaders:
+                    code = self.routes.leaderless.get(tp, UNKNOWN_TOPIC_OR_PARTITION)
+                text = f"the target takes no batches for {tp} at present ({error_name(code)})"
+                found[tp] = Halt(error_name(code), text, retriable=True)
+        return found
+
+    def forget_halts(self, partitions: Iterable[TopicPartition] | None = None) -> None:
+        """Try halted partitions again from now on: these, or all."""
+        for tp in list(self._partitions) if partitions is None else partitions:
+            state = self._partitions.get(tp)
+            if state is not None:
+                state.halt = None
+                state.failing_since, state.failures = None, 0
 
     # -- driving ---------------------------------------------------------------------------
 
@@ -421,10 +458,10 @@ class Producer:
             self._not_before[connection] = now + throttle_ms / 1000
             self._note_throttle(throttle_ms, now)
         for state, item in request.items:
-            code, offset, reason = answers.get(state.tp, (-1, -1, "no answer for the partition"))
+            answer = answers.get(state.tp, Answer(-1, -1, "no answer for the partition"))
             if item not in state.in_flight:
                 continue  # dropped with its halted partition
-            self._settle(state, item, code, offset, reason, now)
+            self._settle(state, item, answer, now)
 
     def _note_throttle(self, throttle_ms: int, now: float) -> None:
         self._count(THROTTLED)
@@ -437,19 +474,16 @@ class Producer:
                 *(client.alias, client.client_id, throttle_ms),
             )
 
-    def _settle(
-        self,
-        state: PartitionQueue,
-        item: QueuedBatch,
-        code: int,
-        offset: int,
-        reason: str,
-        now: float,
-    ) -> None:
+    def _settle(self, state: PartitionQueue, item: QueuedBatch, answer: Answer, now: float) -> None:
+        code = answer.code
         if code in (0, DUPLICATE_SEQUENCE_NUMBER):
             state.acknowledge(item)
             self.bytes_waiting -= len(item.batch)
-            self._acknowledged.append(Acknowledged(state.tp, item.token, offset, item.records))
+            self._acknowledged.append(
+                Acknowledged(
+                    state.tp, item.token, -1 if item.thinned else answer.offset, item.records
+                )
+            )
             if state.idle:
                 self._busy.pop(state.tp, None)
             return
@@ -463,6 +497,8 @@ class Producer:
         state.requeue(item)
         if code in (MESSAGE_TOO_LARGE, RECORD_LIST_TOO_LARGE) and item.records > 1:
             self._cut(state, item)
+        elif code in REFUSED and self.refusals is not None and self.refusals.wanted(item.whole):
+            self._leave_out(state, item, answer)
         elif forgotten:
             # The target no longer knows what it had under this producer id.
             self._count(error_name(code))
@@ -476,9 +512,10 @@ class Producer:
             self._retry(state, code, now)
         elif self.drops:
             self._count(error_name(code))
-            self._drop(state, item, code, reason)
+            self._drop(state, item, code, answer.reason)
         else:
             self._count(error_name(code))
+            reason = answer.reason
             if code == TOPIC_AUTHORIZATION_FAILED:
                 reason = f"grant the principal of this client Write on Topic {state.tp.topic}"
             self._halt(state, code, reason)
@@ -500,6 +537,7 @@ class Producer:
             return  # the cluster is away, not the partition: wait for it
         if state.failing_since is None:
             state.failing_since = now
+        state.failing_code = code
         failing_s = now - state.failing_since
         delivery_s = self.settings.delivery_timeout_ms / 1000
         if failing_s > (min(_STUCK_S_MAX, delivery_s) if self.impatient else delivery_s):
@@ -534,6 +572,31 @@ class Producer:
             self.bytes_waiting += state.cut(item)
         except BatchError as error:
             self._halt(state, MESSAGE_TOO_LARGE, str(error))
+
+    def _leave_out(self, state: PartitionQueue, item: QueuedBatch, answer: Answer) -> None:
+        """Let the owner have the bad records of a batch, and go on with the good ones."""
+        assert self.refusals is not None
+        bad = answer.bad_records
+        if not bad and item.records == 1:
+            bad = (0,)
+        elif bad is None:
+            self._cut(state, item)  # an old broker does not say which ones
+            return
+        self._count(error_name(answer.code))
+        if not bad:  # it is the batch that is refused, not a record in it
+            self._halt(state, answer.code, answer.reason)
+            return
+        try:
+            kept, left_out = separate(item.batch, frozenset(bad))
+        except BatchError as error:
+            self._halt(state, answer.code, str(error))
+            return
+        self.refusals.take(item.whole, left_out, error_name(answer.code), answer.reason)
+        self.bytes_waiting += state.replace(item, kept)
+        if not kept:
+            self._acknowledged.append(Acknowledged(state.tp, item.token, -1, 0))
+            if state.idle:
+                self._busy.pop(state.tp, None)
 
     def _lost(self, connection: Connection, error: ConnectionLost) -> None:
         log.warning("producing to cluster %s: %s", self.routes.client.alias, error)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 from sparkmirror.model import TopicPartition
 
@@ -15,6 +16,7 @@ __all__ = [
     "PRODUCE_HIGHEST",
     "PRODUCE_KEY",
     "PRODUCE_LOWEST",
+    "Answer",
     "StampedBatch",
     "answered_correlation",
     "parse_answer",
@@ -33,6 +35,20 @@ _ACK = struct.Struct(">ihqq")
 
 StampedBatch = tuple[int, bytes, memoryview]
 """(partition, header to send, whole batch): the header takes the place of the batch's own."""
+
+
+class Answer(NamedTuple):
+    """What a broker says about one partition's batch.
+
+    ``code``: Kafka's error code. ``offset``: of the first record on the target, -1 when it is not
+    said. ``reason``: what it says about the batch and its first three bad records, and
+    ``bad_records``: the indexes of all bad records in the batch, None before version 8.
+    """
+
+    code: int
+    offset: int
+    reason: str = ""
+    bad_records: tuple[int, ...] | None = None
 
 
 def request_parts(
@@ -68,16 +84,13 @@ def answered_correlation(frame: memoryview) -> int:
     return correlation
 
 
-def parse_answer(
-    frame: memoryview, version: int
-) -> tuple[dict[TopicPartition, tuple[int, int, str]], int]:
-    """({partition: (error code, first offset, reason)}, throttle ms) of a Produce response.
+def parse_answer(frame: memoryview, version: int) -> tuple[dict[TopicPartition, Answer], int]:
+    """({partition: answer}, throttle ms) of a Produce response.
 
-    ``frame`` begins with the correlation id. The first offset is -1 when the broker does not say
-    it; the reason is what it says about the batch and the first three records, from version 8 on.
-    Raises struct.error or UnicodeDecodeError when the frame is no such response.
+    ``frame`` begins with the correlation id. Raises struct.error or UnicodeDecodeError when it is
+    no such response.
     """
-    answers: dict[TopicPartition, tuple[int, int, str]] = {}
+    answers: dict[TopicPartition, Answer] = {}
     topics = _I32.unpack_from(frame, 4)[0]
     position = 8
     for _ in range(topics):
@@ -94,24 +107,26 @@ def parse_answer(
             position += _ACK.size
             if version >= 5:
                 position += 8
-            reason = ""
+            reason, bad = "", None
             if version >= 8:
-                position, reason = _parse_reasons(frame, position)
-            answers[TopicPartition(topic, index)] = (code, offset, reason)
+                position, reason, bad = _parse_reasons(frame, position)
+            answers[TopicPartition(topic, index)] = Answer(code, offset, reason, bad)
     throttle_ms: int = _I32.unpack_from(frame, position)[0]
     return answers, throttle_ms
 
 
-def _parse_reasons(frame: memoryview, position: int) -> tuple[int, str]:
+def _parse_reasons(frame: memoryview, position: int) -> tuple[int, str, tuple[int, ...]]:
     count = _I32.unpack_from(frame, position)[0]
     position += 4
     reasons: list[str] = []
+    bad: list[int] = []
     for _ in range(count):
         index = _I32.unpack_from(frame, position)[0]
         position, text = _nullable(frame, position + 4)
+        bad.append(index)
         reasons.append(f"record {index}: {text}" if text else f"record {index}")
     position, text = _nullable(frame, position)
-    return position, "; ".join(filter(None, [text, *reasons[:3]]))
+    return position, "; ".join(filter(None, [text, *reasons[:3]])), tuple(bad)
 
 
 def _nullable(frame: memoryview, position: int) -> tuple[int, str]:

@@ -12,6 +12,7 @@ and knows the last five, which is how it tells a repeat from a loss. That holds 
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from sparkmirror.model import Halt, TopicPartition
@@ -33,6 +34,8 @@ NO_IDENTITY: Identity = (-1, -1)
 class QueuedBatch:
     """One batch on its way. ``token`` is handed back with its acknowledgement.
 
+    ``whole``: the token of the batch that it was cut from; its own when it was not cut.
+    ``thinned``: records were left out of it, so its offsets say nothing about the whole's.
     ``start``: number of records before it under its partition's producer id, -1 before it was
     first sent. ``header``: the stamped 61 bytes, from then on.
     """
@@ -42,6 +45,8 @@ class QueuedBatch:
     token: object
     start: int = -1
     header: bytes | None = None
+    whole: object = None
+    thinned: bool = False
 
 
 @dataclass(slots=True, eq=False)
@@ -66,6 +71,7 @@ class PartitionQueue:
     fresh: bool = True
     retry_at: float = 0.0
     failing_since: float | None = None
+    failing_code: int = 0
     failures: int = 0
     halt: Halt | None = None
 
@@ -148,12 +154,30 @@ class PartitionQueue:
         start = item.start
         for number, batch in enumerate(parts):
             last = number == len(parts) - 1
-            part = QueuedBatch(batch, record_count(batch), item.token if last else None, start)
+            token = item.token if last else None
+            part = QueuedBatch(batch, record_count(batch), token, start, whole=item.whole)
+            part.thinned = item.thinned
             if start >= 0:
                 self._stamp(part)
                 start += part.records
             self.pending.insert(index + number, part)
         return sum(map(len, parts)) - len(item.batch)
+
+    def replace(self, item: QueuedBatch, kept: Sequence[bytes]) -> int:
+        """Put the batches ``kept`` in the place of a waiting one; by how many bytes the queue grew.
+
+        The sequences after it no longer fit, so the partition begins again under a new producer id.
+        """
+        index = self.pending.index(item)
+        del self.pending[index]
+        for number, data in enumerate(kept):
+            batch = memoryview(data)
+            token = item.token if number == len(kept) - 1 else None
+            part = QueuedBatch(batch, record_count(batch), token, item.start, whole=item.whole)
+            part.thinned = True
+            self.pending.insert(index + number, part)
+        self.renew = self.identity != NO_IDENTITY
+        return sum(map(len, kept)) - len(item.batch)
 
     def drop(self) -> int:
         """Forget all batches; how many bytes they had. Their sequences are gone with them."""

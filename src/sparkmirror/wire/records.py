@@ -230,8 +230,8 @@ def encode_batch(
     covered = COVERED.pack(
         codec | attributes,
         last_offset_delta,
-        base_timestamp,
-        max_timestamp,
+        _wrap(base_timestamp),
+        _wrap(max_timestamp),
         producer_id,
         producer_epoch,
         base_sequence,

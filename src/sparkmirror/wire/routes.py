@@ -9,25 +9,28 @@ from __future__ import annotations
 import logging
 import random
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from kafka.protocol.consumer.group import OffsetCommitRequest, OffsetFetchRequest
-from kafka.protocol.consumer.offsets import ListOffsetsRequest
 from kafka.protocol.metadata.find_coordinator import FindCoordinatorRequest
 from kafka.protocol.metadata.metadata import MetadataRequest
 
 from sparkmirror.errors import ClusterError, Denied, Fenced, PartitionError, Unreachable
 from sparkmirror.model import ClusterClient, Member, TopicPartition
+from sparkmirror.wire.asks import ask_offsets
 from sparkmirror.wire.connection import Connection, ConnectionLost
 from sparkmirror.wire.kafka_codes import RETRIABLE, error_name
 
-__all__ = ["Leader", "Routes", "split_address"]
+__all__ = ["Leader", "Position", "Routes", "split_address"]
+
+T = TypeVar("T")
 
 log = logging.getLogger(__name__)
 
 EARLIEST, LATEST = -2, -1
+_NO_TOPIC_ID = "00000000-0000-0000-0000-000000000000"
 _REBALANCING = 27
 # ILLEGAL_GENERATION, UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID
 _FENCED = frozenset({22, 25, 82})
@@ -47,6 +50,15 @@ class Leader:
 
     node: int
     epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """A group's committed offset of one partition. ``leader_epoch`` -1: none."""
+
+    offset: int
+    metadata: str = ""
+    leader_epoch: int = -1
 
 
 class Routes:
@@ -69,6 +81,11 @@ class Routes:
         self.leaders: dict[TopicPartition, Leader] = {}
         self.leaderless: dict[TopicPartition, int] = {}
         self.reachable = False
+        self.cluster_id = ""
+        self.topic_ids: dict[str, str] = {}
+        """36-character UUIDs of the topics, as far as the brokers give them."""
+        self.generation = 0
+        """How many times metadata has come in."""
         self._addresses: dict[int, tuple[str, int]] = {}
         self._connections: dict[int, Connection] = {}
         self._coordinators: dict[str, Connection] = {}
@@ -122,7 +139,7 @@ class Routes:
         self.reachable = False
         connection = self.any_connection()
         try:
-            response = connection.request(request, lowest=4, highest=9)
+            response = connection.request(request, lowest=4, highest=12)
         except ConnectionLost as error:
             raise Unreachable(
                 f"the broker went away ({error}).", where=f"cluster {self.client.alias}"
@@ -131,8 +148,12 @@ class Routes:
             connection.close()
         self.reachable = True
         self._addresses = {b.node_id: (b.host, b.port) for b in response.brokers}
-        self.leaders, self.leaderless = {}, {}
+        self.cluster_id = response.cluster_id or ""
+        self.leaders, self.leaderless, self.topic_ids = {}, {}, {}
         for topic in response.topics:
+            topic_id = str(getattr(topic, "topic_id", None) or "")
+            if topic_id and topic_id != _NO_TOPIC_ID:
+                self.topic_ids[topic.name] = topic_id
             for part in topic.partitions:
                 tp = TopicPartition(topic.name, part.partition_index)
                 if part.leader_id >= 0 and part.leader_id in self._addresses:
@@ -140,6 +161,7 @@ class Routes:
                     self.leaders[tp] = Leader(part.leader_id, -1 if epoch is None else epoch)
                 else:
                     self.leaderless[tp] = part.error_code or 5
+        self.generation += 1
         self._refreshed_at = self._clock()
         self._stale = bool(self.leaderless)
 
@@ -286,7 +308,14 @@ class Routes:
     def committed(
         self, group: str, partitions: Iterable[TopicPartition], *, stable: bool = False
     ) -> dict[TopicPartition, tuple[int, str]]:
-        """Committed offset and metadata of each partition that has one.
+        """Committed offset and metadata of each partition that has one; as `positions`."""
+        found = self.positions(group, partitions, stable=stable)
+        return {tp: (one.offset, one.metadata) for tp, one in found.items()}
+
+    def positions(
+        self, group: str, partitions: Iterable[TopicPartition], *, stable: bool = False
+    ) -> dict[TopicPartition, Position]:
+        """What the group has committed, for each partition that has something.
 
         ``stable``: wait for transactions that will change them (brokers from 2.5 on). Raises
         `ClusterError`, `PartitionError` or `ConnectionLost`; retriable conditions (coordinator
@@ -296,7 +325,7 @@ class Routes:
         for tp in partitions:
             topics.setdefault(tp.topic, []).append(tp.partition)
         request_topic = OffsetFetchRequest.OffsetFetchRequestTopic
-        found: dict[TopicPartition, tuple[int, str]] = {}
+        found: dict[TopicPartition, Position] = {}
 
         def ask() -> int:
             message = OffsetFetchRequest(
@@ -316,9 +345,11 @@ class Routes:
                     if part.error_code:
                         return int(part.error_code)
                     if part.committed_offset >= 0:
-                        found[TopicPartition(topic.name, part.partition_index)] = (
+                        epoch = getattr(part, "committed_leader_epoch", -1)
+                        found[TopicPartition(topic.name, part.partition_index)] = Position(
                             part.committed_offset,
                             part.metadata or "",
+                            -1 if epoch is None else epoch,
                         )
             return 0
 
@@ -328,17 +359,21 @@ class Routes:
     def commit(
         self,
         group: str,
-        offsets: dict[TopicPartition, tuple[int, str]],
+        offsets: Mapping[TopicPartition, tuple[int, str]],
         member: Member | None = None,
+        leader_epochs: Mapping[TopicPartition, int] | None = None,
     ) -> None:
         """Commit offsets as ``member``, or for a group without members.
+
+        ``leader_epochs``: of the records before the offsets, where they are known.
 
         Raises `Fenced` when the group has gone on without the member, else `ClusterError`,
         `PartitionError` or `ConnectionLost`.
         """
-        topics: dict[str, list[tuple[int, int, str]]] = {}
+        topics: dict[str, list[tuple[int, int, str, int]]] = {}
         for tp, (offset, metadata) in offsets.items():
-            topics.setdefault(tp.topic, []).append((tp.partition, offset, metadata))
+            epoch = (leader_epochs or {}).get(tp, -1)
+            topics.setdefault(tp.topic, []).append((tp.partition, offset, metadata, epoch))
         request_topic = OffsetCommitRequest.OffsetCommitRequestTopic
         request_partition = request_topic.OffsetCommitRequestPartition
 
@@ -356,10 +391,10 @@ class Routes:
                             request_partition(
                                 partition_index=index,
                                 committed_offset=offset,
-                                committed_leader_epoch=-1,
+                                committed_leader_epoch=epoch,
                                 committed_metadata=metadata,
                             )
-                            for index, offset, metadata in rows
+                            for index, offset, metadata, epoch in rows
                         ],
                     )
                     for name, rows in sorted(topics.items())
@@ -422,58 +457,39 @@ class Routes:
 
         Partitions whose leader cannot answer now are missing from the result.
         """
+
+        def ask(connection: Connection, led: list[TopicPartition]) -> dict[TopicPartition, int]:
+            return ask_offsets(connection, led, timestamp, read_committed=read_committed)
+
+        return self.ask_leaders(partitions, ask)
+
+    def ask_leaders(
+        self,
+        partitions: Iterable[TopicPartition],
+        ask: Callable[[Connection, list[TopicPartition]], dict[TopicPartition, T]],
+    ) -> dict[TopicPartition, T]:
+        """What ``ask`` gets from each leader for the partitions that it leads.
+
+        Partitions whose leader is unknown or does not answer are missing from the result.
+        """
         by_node: dict[int, list[TopicPartition]] = {}
         for tp in partitions:
             leader = self.leaders.get(tp)
             if leader is not None:
                 by_node.setdefault(leader.node, []).append(tp)
-        found: dict[TopicPartition, int] = {}
-        for node, wanted in by_node.items():
-            address = self._addresses[node]
+        found: dict[TopicPartition, T] = {}
+        for node, led in by_node.items():
             try:
-                connection = Connection(*address, self.client)
+                connection = Connection(*self._addresses[node], self.client)
             except ClusterError as error:
                 log.warning("%s", error)
                 self._stale = True
                 continue
             try:
-                found |= _ask_offsets(connection, wanted, timestamp, read_committed)
+                found |= ask(connection, led)
             except ConnectionLost as error:
                 log.warning("offsets of cluster %s: %s", self.client.alias, error)
                 self._stale = True
             finally:
                 connection.close()
         return found
-
-
-def _ask_offsets(
-    connection: Connection, wanted: list[TopicPartition], timestamp: int, read_committed: bool
-) -> dict[TopicPartition, int]:
-    request_topic = ListOffsetsRequest.ListOffsetsTopic
-    request_partition = request_topic.ListOffsetsPartition
-    topics: dict[str, list[int]] = {}
-    for tp in wanted:
-        topics.setdefault(tp.topic, []).append(tp.partition)
-    message = ListOffsetsRequest(
-        replica_id=-1,
-        isolation_level=1 if read_committed else 0,
-        topics=[
-            request_topic(
-                name=name,
-                partitions=[
-                    request_partition(
-                        partition_index=index, current_leader_epoch=-1, timestamp=timestamp
-                    )
-                    for index in indexes
-                ],
-            )
-            for name, indexes in topics.items()
-        ],
-    )
-    response = connection.request(message, lowest=1, highest=5)
-    return {
-        TopicPartition(topic.name, part.partition_index): part.offset
-        for topic in response.topics
-        for part in topic.partitions
-        if not part.error_code and part.offset >= 0
-    }

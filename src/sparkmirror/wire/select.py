@@ -8,6 +8,7 @@ each.
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -18,6 +19,9 @@ from sparkmirror.wire.join import Group, GroupError, Written, write_groups
 from sparkmirror.wire.records import INT64_MAX, Limits
 
 __all__ = ["AbortedTransaction", "SelectRules", "Selection", "select"]
+
+_EPOCH = struct.Struct(">q4xib")  # base offset, leader epoch, magic
+_MAGIC = 2
 
 
 @dataclass(slots=True)
@@ -32,6 +36,7 @@ class Selection:
     ``joined``: source batches that went into joined ones; ``reencoded``: batches that were written
     anew (joined ones included). ``cut_bytes_needed``: not 0 when the response ends before anything
     that could be mirrored or passed: a fetch limit with which the batch that it cuts fits.
+    ``leader_epoch``: that of the last batch before ``next_offset``, -1 when it is not known.
     """
 
     pieces: list[memoryview | bytes] = field(default_factory=list)
@@ -44,6 +49,7 @@ class Selection:
     joined: int = 0
     reencoded: int = 0
     cut_bytes_needed: int = 0
+    leader_epoch: int = -1
 
 
 def select(
@@ -84,11 +90,25 @@ def select(
             selection = _build(buffer, starts, chooser, limits)
         except GroupError as bad:
             # Everything before the bad frame is chosen again, so that it is not lost with it.
-            starts, fault = starts[: bad.frame + 1], bad.error
+            # Without its traceback, which would keep what was unpacked in memory meanwhile.
+            starts, fault = starts[: bad.frame + 1], bad.error.with_traceback(None)
             continue
         if frames.cut_bytes and chooser.next_offset <= fetch_offset:
             selection.cut_bytes_needed = frames.starts[-1] + frames.cut_bytes
+        selection.leader_epoch = _leader_epoch(buffer, starts, selection.next_offset)
         return selection
+
+
+def _leader_epoch(buffer: memoryview, starts: Sequence[int], next_offset: int) -> int:
+    """Leader epoch of the last batch of ``starts`` (whole frames, then an end) that begins before
+    ``next_offset``.
+    """
+    for start in reversed(starts[:-1]):
+        offset, epoch, magic = _EPOCH.unpack_from(buffer, start)
+        if offset < next_offset:
+            # Messages of the old formats have their CRC there.
+            return int(epoch) if magic == _MAGIC else -1
+    return -1
 
 
 def _build(

@@ -396,7 +396,9 @@ def encode_progress(progress: SlotProgress) -> tuple[bytes, bytes]:
     partitions: dict[str, list[list[object]]] = {}
     for p in progress.partitions:
         row: list[object] = [p.partition, p.position, p.timestamp_ms, p.records, p.bytes]
-        halt = None if p.halt is None else [p.halt.code, p.halt.reason, p.halt.retriable]
+        halt = None
+        if p.halt is not None:
+            halt = [p.halt.code, p.halt.reason, p.halt.retriable, p.halt.attempt]
         tail = [halt, _spread_row(p.age_ms), _spread_row(p.latency_ms)]
         while tail and tail[-1] is None:
             tail.pop()
@@ -453,8 +455,8 @@ def _partition_progress(topic: str, row: Sequence[Any]) -> PartitionProgress:
     partition, position, timestamp_ms, records, size = (int(n) for n in row[:5])
     halt = None
     if len(row) > 5 and row[5] is not None:
-        code, reason, retriable = row[5][:3]
-        halt = Halt(str(code), str(reason), bool(retriable))
+        code, reason, retriable, *attempt = row[5][:4]
+        halt = Halt(str(code), str(reason), bool(retriable), int(attempt[0]) if attempt else -1)
     age_ms, latency_ms = (_spread(row[n]) if len(row) > n else None for n in (6, 7))
     return PartitionProgress(
         topic, partition, position, timestamp_ms, records, size, halt, age_ms, latency_ms

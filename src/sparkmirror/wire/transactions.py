@@ -66,7 +66,8 @@ class Transactions:
     """The transactions of one transactional id, one after the other. One owner, no threads.
 
     ``identity``: producer id and epoch that its batches carry. ``members``: partitions of the open
-    transaction. ``patience_s``: how long a cluster that is away is waited for.
+    transaction. ``errors``: how often it had to be asked again, by code. ``patience_s``: how long a
+    cluster that is away is waited for.
     """
 
     def __init__(
@@ -84,6 +85,7 @@ class Transactions:
         self.transactional_id = transactional_id
         self.identity = identity
         self.members: set[TopicPartition] = set()
+        self.errors: dict[str, int] = {}
         self._timeout_ms = timeout_ms
         self._patience_s = patience_s
         self._clock = clock
@@ -278,20 +280,19 @@ class Transactions:
         began = told_at = self._clock()
         pause_s = _QUICK_S
         while True:
-            failure = ""
             try:
                 code = ask()
                 if code == 0:
                     return
-                failure = error_name(code)
-            except ConnectionLost as error:
-                code, failure = 15, str(error)
-            except (Unsupported, Denied):
+                failure = name = error_name(code)
+            except (Unsupported, Denied, Fenced, TransactionError):
                 raise
-            except ClusterError as error:
-                code, failure = 15, str(error)
+            except (ConnectionLost, ClusterError) as error:
+                code, name, failure = 15, "CONNECTION_LOST", str(error)
             if code not in RETRIABLE:
                 raise self._refusal(code, what, group)
+            if code != _CONCURRENT_TRANSACTIONS:
+                self.errors[name] = self.errors.get(name, 0) + 1
             if code in _WRONG_COORDINATOR:
                 self._forget_connections()
             now = self._clock()

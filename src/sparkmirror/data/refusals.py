@@ -1,0 +1,150 @@
+"""Records that the target refuses, where the flow's choice is not to wait (``on.bad.record``).
+
+The producer leaves them out of their batch and hands them over; here they are written down as a
+gap, and with ``dead-letter`` also to the dead-letter topic. The chunk that they were in counts the
+batches that do this as its own, so a position never passes a record that is neither at the target
+nor in a gap record.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Sequence
+from typing import Protocol, runtime_checkable
+
+from sparkmirror.model import FlowSettings, TopicPartition
+from sparkmirror.policy import FaultPolicy, dead_letter_topic
+from sparkmirror.wire.gaps import (
+    DEAD_LETTERED,
+    SKIPPED,
+    Gap,
+    GapAction,
+    GapKind,
+    encode_gap,
+    gaps_topic,
+)
+from sparkmirror.wire.records import Record, encode_batch
+
+__all__ = ["Carrier", "RefusedRecords", "dead_letter"]
+
+log = logging.getLogger(__name__)
+
+_CODEC_NONE = 0
+
+
+@runtime_checkable
+class Carrier(Protocol):
+    """The chunk that a refused record came with."""
+
+    batches_left: int
+
+    @property
+    def source(self) -> TopicPartition:
+        """Its source partition."""
+
+    @property
+    def target(self) -> TopicPartition:
+        """Its remote partition."""
+
+    def wait_for(self, tp: TopicPartition) -> None:
+        """Wait for one more batch, which goes to ``tp``."""
+
+
+Append = Callable[[TopicPartition, memoryview, object], None]
+
+
+class RefusedRecords:
+    """Takes over what the target refuses (`wire.produce.Refusals`).
+
+    ``append`` queues a batch with the chunk it belongs to; ``errors`` counts.
+    """
+
+    def __init__(self, flow: FlowSettings, append: Append, errors: dict[str, int]) -> None:
+        self._flow = flow
+        self._append = append
+        self._errors = errors
+        self._policy = FaultPolicy(flow.faults)
+        self._gaps = TopicPartition(gaps_topic(flow), 0)
+
+    def wanted(self, token: object) -> bool:
+        """Whether the flow leaves out what is refused of this chunk."""
+        carrier = _carrier(token)
+        return carrier is not None and self.may_leave_out(carrier.source.topic)
+
+    def may_leave_out(self, topic: str) -> bool:
+        """Whether records of source topic ``topic`` may be missing at the target."""
+        return self._policy.bad_record(topic) != "pause"
+
+    def take(self, token: object, records: Sequence[Record], code: str, reason: str) -> None:
+        """Write ``records`` down, and to the dead-letter topic where that is the choice."""
+        carrier = _carrier(token)
+        assert carrier is not None
+        source, target = carrier.source, carrier.target
+        dead = self._policy.bad_record(source.topic) == "dead-letter"
+        now_ms = int(time.time() * 1000)
+        counted = DEAD_LETTERED if dead else SKIPPED
+        self._errors[counted] = self._errors.get(counted, 0) + len(records)
+        if dead:
+            letters = TopicPartition(dead_letter_topic(target.topic), 0)
+            for record in records:
+                letter = dead_letter(record, self._flow.source.alias, source, code, reason)
+                self._write(carrier, letters, letter)
+        for first, last in _runs(records):
+            gap = Gap(
+                flow=self._flow.name,
+                source=source,
+                remote_topic=target.topic,
+                kind=GapKind.REFUSED,
+                action=GapAction.DEAD_LETTER if dead else GapAction.SKIPPED,
+                first=first,
+                last=last,
+                count=last - first + 1,
+                resumed_at=last + 1,
+                code=code,
+                reason=f"the target refuses these records ({code}): {reason}",
+                time_ms=now_ms,
+            )
+            log.error(
+                "flow %s: source offsets %d to %d of %s: %s (%s)",
+                *(gap.flow, first, last, source, gap.reason, gap.action.value),
+            )
+            self._write(carrier, self._gaps, Record(0, now_ms, *encode_gap(gap)))
+
+    def _write(self, carrier: Carrier, tp: TopicPartition, record: Record) -> None:
+        carrier.wait_for(tp)
+        self._append(tp, memoryview(encode_batch([record], codec=_CODEC_NONE)), carrier)
+
+
+def dead_letter(
+    record: Record, cluster: str, source: TopicPartition, code: str, reason: str
+) -> Record:
+    """``record`` with headers that say where it is from and why it is here, after its own."""
+    told = {
+        "sparkmirror.source.cluster": cluster,
+        "sparkmirror.source.topic": source.topic,
+        "sparkmirror.source.partition": str(source.partition),
+        "sparkmirror.source.offset": str(record.offset),
+        "sparkmirror.source.timestamp": str(record.timestamp),
+        "sparkmirror.error.code": code,
+        "sparkmirror.error.reason": reason,
+    }
+    added = tuple((name.encode(), text.encode()) for name, text in told.items())
+    return Record(0, int(time.time() * 1000), record.key, record.value, (*record.headers, *added))
+
+
+def _carrier(token: object) -> Carrier | None:
+    """The chunk in a token; None for records of the mirror itself."""
+    chunk = token[0] if isinstance(token, tuple) else None
+    return chunk if isinstance(chunk, Carrier) else None
+
+
+def _runs(records: Sequence[Record]) -> list[tuple[int, int]]:
+    """First and last offset of each run of consecutive records."""
+    runs: list[tuple[int, int]] = []
+    for record in records:
+        if runs and runs[-1][1] == record.offset - 1:
+            runs[-1] = (runs[-1][0], record.offset)
+        else:
+            runs.append((record.offset, record.offset))
+    return runs

@@ -1,0 +1,53 @@
+"""What the leaders of partitions say about their logs: where each starts, ends and diverges."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from sparkmirror.model import TopicPartition
+from sparkmirror.wire.asks import ask_epoch_ends, ask_offsets
+from sparkmirror.wire.connection import Connection
+from sparkmirror.wire.routes import EARLIEST, LATEST, Routes
+
+__all__ = ["LogView", "look_at_logs"]
+
+
+@dataclass(frozen=True, slots=True)
+class LogView:
+    """One partition's log, as its leader sees it.
+
+    ``start``: first offset that exists. ``end``: the high watermark. ``epoch`` and ``epoch_end``:
+    the largest leader epoch up to the one asked for, and where its records end; -1 when nothing
+    was asked or the broker does not know. ``leader_epoch``: the leader's own, -1 unknown.
+    """
+
+    start: int
+    end: int
+    epoch: int = -1
+    epoch_end: int = -1
+    leader_epoch: int = -1
+
+
+def look_at_logs(
+    routes: Routes, epochs: Mapping[TopicPartition, int]
+) -> dict[TopicPartition, LogView]:
+    """The log of each partition in ``epochs``, with the leader epoch to ask about (-1: none).
+
+    Partitions are missing whose leader does not answer, answers with an error, or is no longer
+    the leader that ``routes`` knows.
+    """
+    leading = {tp: routes.leaders[tp].epoch for tp in epochs if tp in routes.leaders}
+
+    def ask(connection: Connection, led: list[TopicPartition]) -> dict[TopicPartition, LogView]:
+        starts = ask_offsets(connection, led, EARLIEST, read_committed=False, leading=leading)
+        ends = ask_offsets(connection, led, LATEST, read_committed=False, leading=leading)
+        asked = {tp: epochs[tp] for tp in led if epochs[tp] >= 0}
+        told = ask_epoch_ends(connection, asked, leading)
+        return {
+            tp: LogView(starts[tp], ends[tp], *told.get(tp, (-1, -1)), leading[tp])
+            for tp in led
+            if tp in starts and tp in ends and (tp not in asked or tp in told)
+        }
+
+    return routes.ask_leaders(leading, ask)
