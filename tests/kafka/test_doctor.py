@@ -305,6 +305,9 @@ def test_settings_of_a_bad_day_on_the_target(
     assert "replication.factor is 3, the target has 1 broker" in factor.found
     internal = the(findings, "internal-topics", "fail")
     assert "offset.storage.replication.factor is 3" in internal.found
+    groups = " ".join(one.found for one in problems(findings)["group-topics"])
+    assert "offset-syncs.topic.replication.factor is 3" in groups
+    assert "checkpoints.topic.replication.factor is 3" in groups
     size = the(findings, "message-size", "warn")
     assert "300000" in size.found
     assert "1048588" in size.do
