@@ -40,6 +40,7 @@ from sparkmirror.wire.signals import (
     Command,
     CommandKind,
     SourcePartition,
+    channel,
     control_topic,
     decode_progress,
     encode_command,
@@ -463,7 +464,8 @@ class SlotRun:
         if not self._thread.is_alive():
             return
         self._stopping.set()
-        command = Command(self.flow.name, CommandKind.DRAIN, self._run_id, int(time.time() * 1000))
+        to = channel(self.flow, self._run_id)
+        command = Command(to, CommandKind.DRAIN, self._run_id, int(time.time() * 1000))
         key, value = encode_command(command)
         sent = [Sent(value, key, partition=COMMAND_PARTITION)]
         produce(self.target.kafka, control_topic(self.flow), sent)

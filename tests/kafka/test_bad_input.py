@@ -195,7 +195,7 @@ def test_kafka_mirror_maker_refuses_a_target_topic_with_fewer_partitions(
         tmp_path,
         1,
         *write_mm1(tmp_path, cluster_a, cluster_b, topic_name),
-        *("--include", topic_name),
+        *("--include", topic_name, "--keep.partitions"),
         command="kafka-mirror-maker",
     )
     assert topic_name in told

@@ -297,7 +297,12 @@ def test_a_principal_without_permissions_on_the_target(
 def test_settings_of_a_bad_day_on_the_target(
     cluster_a: KafkaCluster, sick: Sick, topic: str, tmp_path: Path
 ) -> None:
-    changes = {"replication.factor": "3", "B.offset.storage.replication.factor": "3"}
+    changes = {
+        "replication.factor": "3",
+        "B.offset.storage.replication.factor": "3",
+        "offset-syncs.topic.replication.factor": "3",
+        "checkpoints.topic.replication.factor": "3",
+    }
     findings = timed(flow_of(tmp_path, cluster_a, sick.kafka, topic, changes))
     assert "it is true" in the(findings, "auto-create", "warn").found
     factor = the(findings, "replication", "fail")
@@ -305,6 +310,9 @@ def test_settings_of_a_bad_day_on_the_target(
     assert "replication.factor is 3, the target has 1 broker" in factor.found
     internal = the(findings, "internal-topics", "fail")
     assert "offset.storage.replication.factor is 3" in internal.found
+    groups = " ".join(one.found for one in problems(findings)["group-topics"])
+    assert "offset-syncs.topic.replication.factor is 3" in groups
+    assert "checkpoints.topic.replication.factor is 3" in groups
     size = the(findings, "message-size", "warn")
     assert "300000" in size.found
     assert "1048588" in size.do
@@ -391,7 +399,8 @@ def test_mirrormaker_1(
         findings = timed(flow)
     finally:
         java.close()
-    assert "old-mirror" in the(findings, "java", "ok").found
+    (java_,) = problems(findings, "ok")["java"]
+    assert "old-mirror" in java_.found
     assert "1 partition, the source has 2" in the(findings, "partitions", "warn").found
     assert f"{topic}-none" in the(findings, "topics", "warn").subject
     code = main(["doctor", "--consumer.config", str(consumer), "--producer.config", str(producer),

@@ -9,6 +9,7 @@ import subprocess
 import time
 import urllib.request
 import uuid
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -62,103 +63,89 @@ def status(path: Path) -> tuple[int, dict[str, Any]]:
     return code, flow
 
 
-def batches(n: int, *, partition: int, at_ms: int) -> list[Sent]:
-    return [Sent(b"v" * 100, partition=partition, timestamp_ms=at_ms) for _ in range(n)]
+@dataclass
+class Watched:
+    """One flow of the shared clusters, with a source alias of its own."""
+
+    a: KafkaCluster
+    b: KafkaCluster
+    path: Path
+    source: str
+    topic: str
+    url: str = ""
+
+    @property
+    def remote(self) -> str:
+        return f"{self.source}.{self.topic}"
+
+    @property
+    def labels(self) -> dict[str, str]:
+        return {"source": self.source, "target": "B"}
+
+    def produce(self, n: int, *, partition: int = 0, age_ms: int = 0) -> None:
+        at_ms = int(time.time() * 1000) - age_ms
+        records = [Sent(b"v" * 100, partition=partition, timestamp_ms=at_ms) for _ in range(n)]
+        produce(self.a, self.topic, records)
+
+    def wait_until_mirrored(self, timeout_s: float = 30) -> None:
+        wait_until_equal(self.a, self.topic, self.b, self.remote, timeout_s=timeout_s)
+
+    def mirrored(self) -> int:
+        return len(consume_all(self.b, self.remote))
+
+    def get(self, page: str) -> bytes:
+        with urllib.request.urlopen(f"{self.url}/{page}", timeout=10) as answer:
+            body: bytes = answer.read()
+        return body
 
 
-@pytest.mark.timeout(240)
-def test_a_running_mirror_is_scraped_paused_and_drained_from_outside(
-    cluster_a: KafkaCluster, cluster_b: KafkaCluster, tmp_path: Path
-) -> None:
+@pytest.fixture
+def watched(cluster_a: KafkaCluster, cluster_b: KafkaCluster, tmp_path: Path) -> Watched:
     topic = f"watched-{uuid.uuid4().hex[:8]}"
     source = f"s{uuid.uuid4().hex[:6]}"
-    remote = f"{source}.{topic}"
     create_topic(cluster_a, topic, 2)
     path = write_mm2(
         tmp_path / "mm2.properties", cluster_a, cluster_b, topic,
         {"sparkmirror.metrics.listen": "127.0.0.1:0"}, source=source,
     )  # fmt: skip
-    assert run("status", path)[0] == 1
+    return Watched(cluster_a, cluster_b, path, source, topic)
+
+
+@pytest.mark.timeout(300)
+def test_a_running_mirror_is_scraped_paused_and_drained_from_outside(
+    watched: Watched, tmp_path: Path
+) -> None:
+    path, flow = watched.path, f"{watched.source}->B"
+    assert status(path)[0] == 1
     assert status(path)[1]["state"] == "never ran"
     code, text = run("pause", path)
     assert code == 3
     assert "never ran" in text
 
-    now_ms = int(time.time() * 1000)
     # A minute old at partition 0, so that age and latency have known bounds.
-    produce(cluster_a, topic, batches(300, partition=0, at_ms=now_ms - 60_000))
+    watched.produce(300, age_ms=60_000)
+    began_s = time.time()
     mirror = MirrorProcess(tmp_path, ["run", str(path), "--work-dir", str(tmp_path / "work")])
     try:
         wait_until(lambda: "metrics on http" in mirror.text(), "the address", 30)
         found = re.search(r"metrics on (http://127\.0\.0\.1:\d+)/metrics", mirror.text())
         assert found is not None
-        url = found[1]
-        with urllib.request.urlopen(f"{url}/health/live", timeout=10) as answer:
-            assert answer.read() == b"live\n"  # while it starts
-        wait_until_equal(cluster_a, topic, cluster_b, remote, timeout_s=90)
-        produce(cluster_a, topic, batches(50, partition=1, at_ms=int(time.time() * 1000)))
-        wait_until_equal(cluster_a, topic, cluster_b, remote, timeout_s=30)
-        labels = {"source": source, "target": "B", "topic": remote}
-        wait_until(
-            lambda: Scrape(url).all(f"{SOURCE}_record_count", **labels) == [300.0, 50.0],
-            "the counts", 20,
-        )  # fmt: skip
-
-        scrape = Scrape(url)
-        old = {**labels, "partition": "0"}
-        new = {**labels, "partition": "1"}
-        assert scrape.one(f"{SOURCE}_byte_count", **old) > 300 * 100
-        assert 0 < scrape.one(f"{SOURCE}_record_rate", **old) <= 300 / 30
-        aged_ms = time.time() * 1000 - (now_ms - 60_000)
-        for what in ("record_age_ms", "replication_latency_ms"):
-            for end in ("", "_min", "_avg", "_max"):
-                assert 60_000 <= scrape.one(f"{SOURCE}_{what}{end}", **old) <= aged_ms
-                assert 0 <= scrape.one(f"{SOURCE}_{what}{end}", **new) < 30_000
-            assert scrape.one(f"{SOURCE}_{what}_min", **new) <= scrape.one(
-                f"{SOURCE}_{what}_max", **new
-            )
-        flow = {"source": source, "target": "B"}
-        assert scrape.one("sparkmirror_records_total", **flow) == 350
-        assert scrape.one("sparkmirror_partitions", **flow) == 2
-        assert scrape.one("sparkmirror_flow_state", **flow, state="running") == 1
-        wait_until(lambda: Scrape(url).all("sparkmirror_flow_lag_records", **flow) == [0], "no lag")
-        assert scrape.one("sparkmirror_position_offset", partition="0", topic=topic) == 300
-        assert scrape.one("sparkmirror_halted_partitions", **flow) == 0
-        chunks = scrape.one("sparkmirror_latency_seconds_count", **flow)
-        assert chunks >= 2
-        assert scrape.one("sparkmirror_latency_seconds_bucket", **flow, le="+Inf") == chunks
-        assert scrape.one("sparkmirror_latency_seconds_sum", **flow) >= 60
-        assert scrape.one("sparkmirror_build_info") == 1
-        assert not any(math.isinf(s.value) for s in scrape.samples if "lag" in s.name)
-        with urllib.request.urlopen(f"{url}/health", timeout=10) as answer:
-            assert json.load(answer)["ready"] is True
-
-        code, seen = status(path)
-        assert (code, seen["state"], seen["lag_records"]) == (0, "running", 0)
-        assert sum(slot["records"] for slot in seen["slots"]) == 350
-        assert {(p["topic"], p["partition"], p["position"])
-                for slot in seen["slots"] for p in slot["partitions"]} == {
-                    (topic, 0, 300), (topic, 1, 50)}  # fmt: skip
-
-        # Paused by another process: nothing comes through, and it is seen everywhere.
-        assert run("pause", path, f"{source}->B") == (0, f"{source}->B: paused\n")
-        before = len(consume_all(cluster_b, remote))
-        produce(cluster_a, topic, batches(70, partition=0, at_ms=int(time.time() * 1000)))
-        wait_until(lambda: Scrape(url).one("sparkmirror_flow_lag_records", **flow) == 70, "lag", 20)
-        time.sleep(3)
-        assert len(consume_all(cluster_b, remote)) == before
-        assert status(path)[1]["state"] == "paused"
-        assert Scrape(url).one("sparkmirror_flow_state", **flow, state="paused") == 1
-        with urllib.request.urlopen(f"{url}/health/ready", timeout=10) as answer:
-            assert answer.read() == b"ready\n"
-        assert run("resume", path) == (0, f"{source}->B: resumed\n")
-        wait_until_equal(cluster_a, topic, cluster_b, remote, timeout_s=30)
+        watched.url = found[1]
+        assert watched.get("health/live") == b"live\n"  # while it starts
+        wait_until(lambda: "records in all" in mirror.text(), "the first records", 120)
+        watched.wait_until_mirrored()
+        watched.produce(50, partition=1)
+        watched.wait_until_mirrored()
+        check_partitions(watched, 60_000 + (time.time() - began_s) * 1000)
+        check_flow(watched)
+        check_status(watched)
+        check_pause(watched)
 
         # Paused again, and drained while paused: the pause holds for the next run.
         assert run("pause", path)[0] == 0
-        produce(cluster_a, topic, batches(5, partition=0, at_ms=int(time.time() * 1000)))
-        assert run("drain", path) == (0, f"{source}->B: drained\n")
-        assert mirror.wait(30) == 0, mirror.text()
+        watched.produce(5)
+        assert run("drain", path) == (0, f"{flow}: drained\n")
+        assert mirror.wait(45) == 0, mirror.text()
         assert status(path)[1]["state"] == "stopped"
         code, text = run("drain", path)
         assert code == 1
@@ -169,10 +156,77 @@ def test_a_running_mirror_is_scraped_paused_and_drained_from_outside(
     again = MirrorProcess(tmp_path, ["run", str(path), "--work-dir", str(tmp_path / "again")])
     try:
         wait_until(lambda: status(path)[1]["state"] == "paused", "paused after a restart", 60)
-        assert len(consume_all(cluster_b, remote)) == 420
+        assert watched.mirrored() == 420
         assert run("resume", path)[0] == 0
-        wait_until_equal(cluster_a, topic, cluster_b, remote, timeout_s=30)
+        watched.wait_until_mirrored(120)  # Spark may still be starting
         assert again.drain()[0] == 0, again.text()
     finally:
         again.kill()
-    assert len(consume_all(cluster_b, remote)) == 425
+    assert watched.mirrored() == 425
+
+
+def check_partitions(watched: Watched, age_ms_max: float) -> None:
+    """MirrorMaker 2's metrics of both partitions: 300 old records, 50 new ones."""
+    labels = {**watched.labels, "topic": watched.remote}
+    count = f"{SOURCE}_record_count"
+    wait_until(lambda: Scrape(watched.url).all(count, **labels) == [300, 50], "the counts", 20)
+    scrape = Scrape(watched.url)
+    age_ms_max += 20_000
+    old, new = {**labels, "partition": "0"}, {**labels, "partition": "1"}
+    assert scrape.one(f"{SOURCE}_byte_count", **old) > 300 * 100
+    assert 0 < scrape.one(f"{SOURCE}_record_rate", **old) <= 300 / 30
+    for what in ("record_age_ms", "replication_latency_ms"):
+        for end in ("", "_min", "_avg", "_max"):
+            assert 60_000 <= scrape.one(f"{SOURCE}_{what}{end}", **old) <= age_ms_max
+            assert 0 <= scrape.one(f"{SOURCE}_{what}{end}", **new) < 30_000
+        low, high = (scrape.one(f"{SOURCE}_{what}_{end}", **new) for end in ("min", "max"))
+        assert low <= high
+
+
+def check_flow(watched: Watched) -> None:
+    """Our own metrics, and the health that goes with them."""
+    flow = watched.labels
+    lag = "sparkmirror_flow_lag_records"
+    wait_until(lambda: Scrape(watched.url).all(lag, **flow) == [0], "no lag")
+    scrape = Scrape(watched.url)
+    assert scrape.one("sparkmirror_records_total", **flow) == 350
+    assert scrape.one("sparkmirror_partitions", **flow) == 2
+    assert scrape.one("sparkmirror_flow_state", **flow, state="running") == 1
+    assert scrape.one("sparkmirror_position_offset", partition="0", topic=watched.topic) == 300
+    assert scrape.one("sparkmirror_halted_partitions", **flow) == 0
+    chunks = scrape.one("sparkmirror_latency_seconds_count", **flow)
+    assert chunks >= 2
+    assert scrape.one("sparkmirror_latency_seconds_bucket", **flow, le="+Inf") == chunks
+    assert scrape.one("sparkmirror_latency_seconds_sum", **flow) >= 60
+    assert scrape.one("sparkmirror_build_info") == 1
+    assert not any(math.isinf(s.value) for s in scrape.samples if "lag" in s.name)
+    assert json.loads(watched.get("health"))["ready"] is True
+
+
+def check_status(watched: Watched) -> None:
+    code, seen = status(watched.path)
+    assert (code, seen["state"], seen["lag_records"]) == (0, "running", 0)
+    assert sum(slot["records"] for slot in seen["slots"]) == 350
+    positions = {
+        (p["topic"], p["partition"], p["position"])
+        for slot in seen["slots"]
+        for p in slot["partitions"]
+    }
+    assert positions == {(watched.topic, 0, 300), (watched.topic, 1, 50)}
+
+
+def check_pause(watched: Watched) -> None:
+    """Paused by another process: nothing comes through, and it is seen everywhere."""
+    flow = f"{watched.source}->B"
+    assert run("pause", watched.path, flow) == (0, f"{flow}: paused\n")
+    before = watched.mirrored()
+    watched.produce(70)
+    lag = "sparkmirror_flow_lag_records"
+    wait_until(lambda: Scrape(watched.url).one(lag, **watched.labels) == 70, "lag", 20)
+    time.sleep(3)
+    assert watched.mirrored() == before
+    assert status(watched.path)[1]["state"] == "paused"
+    assert Scrape(watched.url).one("sparkmirror_flow_state", **watched.labels, state="paused") == 1
+    assert watched.get("health/ready") == b"ready\n"
+    assert run("resume", watched.path) == (0, f"{flow}: resumed\n")
+    watched.wait_until_mirrored()

@@ -160,11 +160,12 @@ def follow(old: KafkaCluster, new: KafkaCluster, directory: Path) -> None:
         reader = Reader(directory, old, new, ambari.url)
         (file,) = blocks("properties")
         (directory / "move.properties").write_text(reader.adapted(file))
-        # The console consumer of step 3 stands for an application that has read everything.
-        reader.run(
+        # An application that reads on the old cluster until the page says to stop it.
+        billing = (
             f"kafka-console-consumer.sh --bootstrap-server {OLD} --topic orders --group billing "
             "--from-beginning --timeout-ms 8000"
         )
+        reader.run(billing)
         told = {}
         load = _Producers(old)
         for block in blocks("sh"):
@@ -172,6 +173,8 @@ def follow(old: KafkaCluster, new: KafkaCluster, directory: Path) -> None:
                 load.start()
             elif "--max-lag 0" in block:  # the page has just said to stop them
                 load.stop()
+            elif f"{OLD} --describe --group billing" in block:
+                reader.run(billing)
             told[block] = reader.run(block)
 
     def said(words: str) -> str:
@@ -186,6 +189,10 @@ def follow(old: KafkaCluster, new: KafkaCluster, directory: Path) -> None:
     assert re.findall(r"reports +orders +\d +(\d+)", said("--to-datetime")) == ["0"] * 4
     assert "old->new" in said("tail -n 5")  # the summary of a mirror that has ended in order
     assert "all equal" in said("sparkmirror verify move.properties\n")
-    assert {name for name in topic_names(new) if "mm2" in name} == set()
+    assert {name for name in topic_names(new) if name.endswith("internal")} == set()
+    assert topic_names(old) == {"orders", "customers", "__consumer_offsets"}
+    brought = re.findall(r"billing +orders +\d +(\d+)", said(f"{NEW} --describe --group billing"))
+    assert len(brought) == 4
+    assert 0 < sum(map(int, brought)) <= 400 + load.sent
     for topic in ("orders", "customers"):
         assert contents(consume_all(new, topic)) == contents(consume_all(old, topic))

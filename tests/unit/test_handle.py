@@ -56,7 +56,9 @@ def _through(handler: str, args: str | None, batch: bytes) -> Iterator[tuple[Chu
         ),
     )  # fmt: skip
     chunk = Chunk("t", 2, "t", 0, 200, 200, 5, 0, len(batch))
-    hello = build_row([], memoryview(b""), [], {"slot": 0, "frames": None}).slice(0, 1)
+    hello = build_row([], memoryview(b""), [], {"slot": 0, "frames": None, "partitions": []}).slice(
+        0, 1
+    )
     row = build_row([chunk], memoryview(b""), [[batch]])
     for out in record_path(encode_flow(flow), iter([hello, FLUSH, row])):
         assert isinstance(out, pa.RecordBatch)

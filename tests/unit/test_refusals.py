@@ -125,8 +125,8 @@ def test_dead_letter_topics_are_made_where_they_may_be_needed() -> None:
     )  # fmt: skip
 
 
-def _stopped(attempt: int, position: int = 7) -> PartitionProgress:
-    return PartitionProgress("t", 3, position, halt=Halt("X", "x", attempt=attempt))
+def _stopped(attempt: int, position: int = 7, *, retriable: bool = True) -> PartitionProgress:
+    return PartitionProgress("t", 3, position, halt=Halt("X", "x", retriable, attempt))
 
 
 def test_pauses_grow_and_old_reports_end_no_attempt() -> None:
@@ -151,6 +151,14 @@ def test_pauses_grow_and_old_reports_end_no_attempt() -> None:
     assert retries.stop(TP, _stopped(8))
     now += 2
     assert retries.take_due() == [(TP, 9, 7)]
+
+
+def test_what_is_not_worth_another_try_stays_stopped() -> None:
+    now = 0.0
+    retries = Retries(lambda: now)
+    assert retries.stop(TP, _stopped(0, retriable=False))
+    now = 1e9
+    assert retries.take_due() == []
 
 
 def test_exactly_once_leaves_no_record_out(tmp_path) -> None:  # type: ignore[no-untyped-def]

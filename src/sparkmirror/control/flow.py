@@ -414,9 +414,11 @@ class FlowControl:
             )
         self._skipped += signals.skipped
         self._gaps.look(signals.progress)
-        for command in signals.commands:
-            if command.flow in (self.name, self._channel):
-                self._obey(command)
+        commands = [c for c in signals.commands if c.flow in (self.name, self._channel)]
+        # Of pauses only the newest: the log may still hold what was asked for long ago.
+        pauses = [command for command in commands if command.kind.pauses]
+        for command in [*pauses[-1:], *(c for c in commands if not c.kind.pauses)]:
+            self._obey(command)
 
     def _obey(self, command: Command) -> None:
         """Take note of what somebody asked for from elsewhere; the slots do it by themselves."""

@@ -31,6 +31,9 @@ __all__ = ["Carrier", "RefusedRecords", "dead_letter"]
 log = logging.getLogger(__name__)
 
 _CODEC_NONE = 0
+# What brokers leave unsaid.
+_TOO_LARGE = "the record is larger than the topic's max.message.bytes"
+_UNSAID = {"MESSAGE_TOO_LARGE": _TOO_LARGE, "RECORD_LIST_TOO_LARGE": _TOO_LARGE}
 
 
 @runtime_checkable
@@ -80,6 +83,7 @@ class RefusedRecords:
         """Write ``records`` down, and to the dead-letter topic where that is the choice."""
         carrier = _carrier(token)
         assert carrier is not None
+        reason = reason or _UNSAID.get(code, "the broker gives no reason")
         source, target = carrier.source, carrier.target
         dead = self._policy.bad_record(source.topic) == "dead-letter"
         now_ms = int(time.time() * 1000)

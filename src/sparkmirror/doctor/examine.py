@@ -147,9 +147,11 @@ class _Patient:
         flow = self.flow
         keeper = source if flow.mode is MirrorMode.MM1 else target
         first: dict[str, Check] = {}
-        for one in (source, target):
+        for side, one in (("source", source), ("target", target)):
             if one is not None:
-                first[f"clock {one.alias}"] = partial(self._clock, one)
+                first[f"clock {side}"] = partial(self._clock, one)
+                look = partial(rights.check_group_topics, one, flow, side)
+                first[f"group-topics {side}"] = look
         if keeper is not None:
             first["group"] = partial(rights.check_group, keeper, flow)
         if target is not None:

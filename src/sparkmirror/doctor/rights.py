@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 
+from sparkmirror.control.compacted import plan_compacted
+from sparkmirror.control.groups import checkpoints_topic, offset_topics
 from sparkmirror.control.internal import offset_storage_topic, plan_internal_topics
 from sparkmirror.doctor.facts import SourceFacts, TargetFacts
 from sparkmirror.doctor.finding import Finding, Level, failed, gathered, listed, ok
-from sparkmirror.errors import Denied, MirrorError
+from sparkmirror.errors import Denied, MirrorError, TopicError
 from sparkmirror.java_regex import compile_list
 from sparkmirror.model import FlowSettings, MirrorMode
 from sparkmirror.policy import FlowTopics
@@ -19,6 +22,7 @@ from sparkmirror.wire.signals import control_topic
 __all__ = [
     "check_create",
     "check_group",
+    "check_group_topics",
     "check_internal",
     "check_java",
     "check_read",
@@ -244,6 +248,38 @@ def check_internal(target: Inspector, flow: FlowSettings) -> list[Finding]:
     findings += _lacking(check, tried, alias, target.writable(names), "Write")
     findings += _lacking(check, tried, alias, target.readable(names), "Read")
     return gathered(findings) or [ok(check, f"cluster {alias}", tried, ", ".join(names))]
+
+
+def check_group_topics(cluster: Inspector, flow: FlowSettings, side: str) -> list[Finding]:
+    """The topics of offset syncs and checkpoints on one ``side``, ``source`` or ``target``.
+
+    The mirror copies records without them, so nothing here is more than a warning.
+    """
+    check, alias = "group-topics", cluster.alias
+    wanted = [topic for place, topic in offset_topics(flow) if place == side]
+    if side == "target" and flow.checkpoints.enabled:
+        wanted.append(checkpoints_topic(flow))
+    if not wanted:
+        return []
+    tried = "create (validate_only) and write the topics of offset syncs and checkpoints"
+    missing, refused = [], []
+    for topic in wanted:
+        try:
+            plan = plan_compacted(cluster, topic)
+        except TopicError as error:
+            refused.append(failed(check, error.where, tried, error))
+            continue
+        if plan is not None:
+            missing.append(plan)
+    refused += [
+        failed(check, f"cluster {alias}, topic {name}", tried, one.error)
+        for name, one in cluster.try_create(missing).items()
+        if one.error is not None
+    ]
+    names = [topic.name for topic in wanted]
+    refused += _lacking(check, tried, alias, cluster.writable(names), "Write")
+    found = [replace(one, level=Level.WARN) for one in refused]
+    return gathered(found) or [ok(check, f"cluster {alias}", tried, ", ".join(names))]
 
 
 def _lacking(
