@@ -214,11 +214,11 @@ def test_acls_follow_the_source_and_are_never_removed(
     remote = f"{alias}.{topic_name}"
     settings = flow(source.client(alias), target.client("B"), include=(topic_name,))
     with running(settings) as loop:
-        wait_for(lambda: target.acls(alias), remote_acls(remote))
+        wait_for(lambda: target.acls(remote), remote_acls(remote))
         source.forbid([topic_acl(topic_name, "READ")])
         source.allow([topic_acl(topic_name, "DESCRIBE", "User:new")])
         added = topic_acl(remote, "DESCRIBE", "User:new")
-        wait_for(lambda: target.acls(alias), remote_acls(remote) | {added})
+        wait_for(lambda: target.acls(remote), remote_acls(remote) | {added})
         told = loop.events()
     assert [line for line in told if "ACLs" in line] == [f"B: ACLs added to {remote}"] * 2
 
@@ -322,8 +322,9 @@ def test_java_leads_to_the_same_configs_and_acls(
     ]
 
     def state(name: str) -> list[object]:
-        """Configs of both topics and all ACLs, under names that all aliases share."""
-        acls = {replace(b, name=b.name.removeprefix(name)) for b in target.acls(f"{name}.")}
+        """Configs of both topics and their ACLs, under names that all aliases share."""
+        names = f"{name}.{topic_name}", f"{name}.*"
+        acls = {replace(b, name=b.name.removeprefix(name)) for b in target.acls(*names)}
         return [*(overrides(target.kafka, f"{name}.{each}") for each in (plain, busy)), acls]
 
     everybody = {topic_acl(".*", "READ", f"User:{who}") for who in ("all", "every")}
