@@ -1,4 +1,4 @@
-# The developer's manual: six verbs. Each installs what it needs into .venv first.
+# The developer's manual. Each verb installs what it needs into .venv first.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
@@ -6,8 +6,7 @@ STAMP := $(VENV)/.installed
 # Tests wait for brokers far more than they compute; a file's tests share its clusters.
 TEST_WORKERS ?= 3
 
-.PHONY: demo test lint bench docs fuzz install lock clean
-.PHONY: demo test lint bench faults docs install lock clean
+.PHONY: demo test lint bench faults fuzz interop docs install lock clean
 
 demo: $(STAMP)
 	$(BIN)/sparkmirror demo $(ARGS)
@@ -29,6 +28,11 @@ faults: $(STAMP)
 docs: $(STAMP)
 	$(BIN)/python -m sparkmirror.config.docs docs/settings.md
 	$(BIN)/python -m sparkmirror.observe.catalog docs/metrics.md
+
+# What Java's own tools and classes take part in.
+interop: $(STAMP)
+	$(BIN)/python -m pytest tests/kafka/test_mirror_client.py tests/kafka/test_takeover.py \
+	  tests/kafka/test_checkpoints.py tests/kafka/test_topic_sync.py tests/kafka/test_mm1_group.py $(ARGS)
 
 # Ten processor-minutes of hostile answers; FUZZ="--seconds 60 records" shortens it.
 fuzz: $(STAMP)
