@@ -43,6 +43,8 @@ log = logging.getLogger(__name__)
 _TICK_S = 0.5
 _CORRUPT_RETRY_S = 1.0
 _CORRUPT_TRIES = 3
+# How often in a row an answer may end past the high watermark that came with it.
+_AHEAD_TRIES = 4
 _DAMAGED_RETRY_S, _DAMAGED_RETRY_S_MAX = 5.0, 60.0
 _JOIN_BELOW_BYTES = 4096
 _STARVED_S = 0.005
@@ -91,6 +93,7 @@ class SlotReader:
         self._retries = Retries()
         self._tried: list[list[Any]] = []
         self._corrupt: dict[TopicPartition, int] = {}
+        self._ahead: dict[TopicPartition, int] = {}
         self._committed: dict[TopicPartition, int] = {}
         self._marks_before: dict[TopicPartition, Mark] = {}
         self._noted: dict[str, Any] = {"errors": {}, "halts": [], "paused": False}
@@ -334,8 +337,12 @@ class SlotReader:
                 part.records, part.fetch_offset, part.aborted, self._rules, end_offset=end
             )
             if chosen.next_offset > part.high_watermark >= 0:
-                # No checksum covers a batch's base offset: a damaged one would move the position
-                # past records that were never mirrored.
+                # A broker looks at its high watermark before it reads: the next answer shows that
+                # it has moved. But no checksum covers a batch's base offset, and a damaged one
+                # would move the position past records that were never mirrored.
+                ahead = self._ahead[part.tp] = self._ahead.get(part.tp, 0) + 1
+                if ahead < _AHEAD_TRIES:
+                    return None
                 raise CorruptBatch(
                     f"The batches from offset {part.fetch_offset} on end at "
                     f"{chosen.next_offset - 1}, the log at {part.high_watermark - 1}.",
@@ -344,6 +351,7 @@ class SlotReader:
             self._note_corrupt(part.tp, error)
             return None
         self._corrupt.pop(part.tp, None)
+        self._ahead.pop(part.tp, None)
         if chosen.cut_bytes_needed:
             self._fetcher.need_bytes(part.tp, chosen.cut_bytes_needed)
         return chosen

@@ -1,0 +1,50 @@
+"""What the source makes of an answer that does not fit the log that it says it is from."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from sparkmirror.data.plan import plan_slots
+from sparkmirror.data.slot import SlotReader
+from sparkmirror.model import TopicPartition
+from sparkmirror.wire.fetch import FetchedPartition
+from sparkmirror.wire.records import Record, encode_batch
+from sparkmirror.wire.signals import SourcePartition
+from tests.unit.config_files import BASE, load_flow
+
+TP = TopicPartition("t", 0)
+
+
+@pytest.fixture
+def reader(tmp_path: Path) -> SlotReader:
+    flow = load_flow(tmp_path, BASE)
+    partitions = [SourcePartition("t", 0, "A.t")]
+    (plan,) = plan_slots(partitions, slots_max=1, epoch=0, run_id="r", ends=None, control_offset=0)
+    made = SlotReader(flow, plan)
+    made._fetcher.assign(TP, 5)
+    return made
+
+
+def _answer(base_offset: int, high_watermark: int) -> FetchedPartition:
+    batch = encode_batch(
+        [Record(base_offset, 1, None, b"v"), Record(base_offset + 1, 1, None, b"w")]
+    )
+    return FetchedPartition(TP, 5, high_watermark, high_watermark, 0, [], memoryview(batch))
+
+
+def test_a_watermark_that_was_read_too_early_is_no_damage(reader: SlotReader) -> None:
+    assert reader._select(_answer(5, 6)) is None
+    chosen = reader._select(_answer(5, 7))
+    assert chosen is not None
+    assert chosen.next_offset == 7
+    assert reader._fetcher.errors == {}
+
+
+def test_offsets_that_stay_past_the_end_of_the_log_are_damage(reader: SlotReader) -> None:
+    for _ in range(3):
+        assert reader._select(_answer(900, 7)) is None
+    assert reader._fetcher.errors == {}
+    assert reader._select(_answer(900, 7)) is None
+    assert reader._fetcher.errors == {"CORRUPT_BATCH": 1}
