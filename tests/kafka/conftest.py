@@ -14,8 +14,9 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 
-from sparkmirror.demo.clusters import KafkaCluster
+from sparkmirror.demo.clusters import KafkaCluster, start_all
 from tests.kafka.authorized import Authorized, authorized_pair
+from tests.kafka.faults import FaultyCluster
 from tests.kafka.secure import Secured, secured_pair
 from tests.kafka.support import admin
 
@@ -95,3 +96,29 @@ def authorized() -> Iterator[tuple[Authorized, Authorized]]:
     """Two clusters with an authorizer, started once per session."""
     with authorized_pair() as clusters:
         yield clusters
+
+
+@pytest.fixture(scope="module")
+def faulty_clusters() -> Iterator[tuple[FaultyCluster, FaultyCluster]]:
+    """Source and target for tests of faults; one pair per file, since faults leave traces."""
+    pair = FaultyCluster("S"), FaultyCluster("T")
+    start_all(*(one.kafka for one in pair))
+    try:
+        yield pair
+    finally:
+        for one in pair:
+            one.stop()
+
+
+@pytest.fixture
+def source(faulty_clusters: tuple[FaultyCluster, FaultyCluster]) -> Iterator[FaultyCluster]:
+    """The source with all connections healed afterwards; other files have sources of their own."""
+    yield faulty_clusters[0]
+    faulty_clusters[0].heal()
+
+
+@pytest.fixture
+def target(faulty_clusters: tuple[FaultyCluster, FaultyCluster]) -> Iterator[FaultyCluster]:
+    """The target, likewise."""
+    yield faulty_clusters[1]
+    faulty_clusters[1].heal()

@@ -9,11 +9,9 @@ from __future__ import annotations
 import logging
 import random
 import time
-from collections.abc import Iterator
 
 import pytest
 
-from sparkmirror.demo.clusters import start_all
 from sparkmirror.model import FetchSettings
 from tests.kafka.faults import (
     FETCH,
@@ -35,29 +33,6 @@ from tests.kafka.support import Sent, create_topic, produce
 PARTITIONS = 3
 # Quick enough for a test, long enough for a busy machine.
 IMPATIENT = {"request_timeout_ms": 3_000, "connect_timeout_ms": 1_000}
-
-
-@pytest.fixture(scope="module")
-def clusters() -> Iterator[tuple[FaultyCluster, FaultyCluster]]:
-    pair = FaultyCluster("S"), FaultyCluster("T")
-    start_all(*(one.kafka for one in pair))
-    try:
-        yield pair
-    finally:
-        for one in pair:
-            one.stop()
-
-
-@pytest.fixture
-def source(clusters: tuple[FaultyCluster, FaultyCluster]) -> Iterator[FaultyCluster]:
-    yield clusters[0]
-    clusters[0].heal()
-
-
-@pytest.fixture
-def target(clusters: tuple[FaultyCluster, FaultyCluster]) -> Iterator[FaultyCluster]:
-    yield clusters[1]
-    clusters[1].heal()
 
 
 def _topic(source: FaultyCluster, name: str, partitions: int = PARTITIONS) -> str:

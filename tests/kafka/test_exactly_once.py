@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -27,7 +26,7 @@ from confluent_kafka.admin import (
 from sparkmirror.control.claim import claim_flow, slots_ever
 from sparkmirror.data.exactly import ExactSink
 from sparkmirror.data.sink import SlotSink
-from sparkmirror.demo.clusters import KafkaCluster, start_all
+from sparkmirror.demo.clusters import KafkaCluster
 from sparkmirror.errors import Denied, Fenced, Unsupported
 from sparkmirror.model import ClusterClient, FlowSettings, ProduceSettings, TopicPartition
 from sparkmirror.wire.claims import Claim, encode_claim, transactional_id
@@ -51,29 +50,6 @@ from tests.kafka.faults import (
 from tests.kafka.support import Sent, admin, consume_all, create_topic, produce
 
 PARTITIONS = 3
-
-
-@pytest.fixture(scope="module")
-def clusters() -> Iterator[tuple[FaultyCluster, FaultyCluster]]:
-    pair = FaultyCluster("S"), FaultyCluster("T")
-    start_all(*(one.kafka for one in pair))
-    try:
-        yield pair
-    finally:
-        for one in pair:
-            one.stop()
-
-
-@pytest.fixture
-def source(clusters: tuple[FaultyCluster, FaultyCluster]) -> Iterator[FaultyCluster]:
-    yield clusters[0]
-    clusters[0].heal()
-
-
-@pytest.fixture
-def target(clusters: tuple[FaultyCluster, FaultyCluster]) -> Iterator[FaultyCluster]:
-    yield clusters[1]
-    clusters[1].heal()
 
 
 def _topic(source: FaultyCluster, name: str, partitions: int = PARTITIONS) -> str:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from sparkmirror.cli.files import Clusters, ConsumerConfigs, Include, OptionalFile, ProducerConfig
 from sparkmirror.cli.kafka_acls import documents, lock_text, needed_text, table
 from sparkmirror.errors import ClusterError, ConfigError
 
@@ -51,37 +52,15 @@ CommandConfig = Annotated[
 
 @acls.command()
 def needed(
-    file: Annotated[
-        Path | None,
-        typer.Argument(metavar="[FILE]", help="MirrorMaker 2 file.", show_default=False),
-    ] = None,
-    consumer_config: Annotated[
-        list[Path] | None,
-        typer.Option(
-            "--consumer.config",
-            metavar="FILE",
-            help="MirrorMaker 1: consumer properties; repeat it for several sources.",
-            show_default=False,
-        ),
-    ] = None,
-    producer_config: Annotated[
-        Path | None,
-        typer.Option(
-            "--producer.config", metavar="FILE", help="MirrorMaker 1: producer properties."
-        ),
-    ] = None,
-    include: Annotated[
-        str | None,
-        typer.Option("--include", "--whitelist", metavar="REGEX", help="MirrorMaker 1: topics."),
-    ] = None,
+    file: OptionalFile = None,
+    consumer_config: ConsumerConfigs = None,
+    producer_config: ProducerConfig = None,
+    include: Include = None,
     blacklist: Annotated[
         str | None,
         typer.Option("--blacklist", metavar="REGEX", help="MirrorMaker 1: all but these topics."),
     ] = None,
-    clusters: Annotated[
-        list[str] | None,
-        typer.Option(metavar="A,B", help="Only flows into these clusters.", show_default=False),
-    ] = None,
+    clusters: Clusters = None,
     principal: Principals = None,
     command_config: CommandConfig = "admin.properties",
     output: Annotated[Format, typer.Option("--format", help="What to print.")] = Format.COMMANDS,

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
-
-import typer
+from typing import TYPE_CHECKING
 
 from sparkmirror.cli.asking import Asking, ask_each, end_with, open_flows
-from sparkmirror.cli.tables import Format, print_json, table_lines
+from sparkmirror.cli.files import Mm2File
+from sparkmirror.cli.tables import Format, Output, print_json, table_lines
 
 if TYPE_CHECKING:
     from sparkmirror.model import ClusterClient, FlowSettings
@@ -34,13 +32,8 @@ class Survey:
 
 
 def clusters(
-    file: Annotated[
-        Path,
-        typer.Argument(metavar="FILE", help="MirrorMaker 2 properties file.", show_default=False),
-    ],
-    output: Annotated[
-        Format, typer.Option("--format", help="A table for people, or one JSON document.")
-    ] = Format.TABLE,
+    file: Mm2File,
+    output: Output = Format.TABLE,
 ) -> None:
     """Show the clusters of the enabled flows: id, brokers, Kafka release, upstream clusters.
 

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from sparkmirror.cli.tables import Format, print_json, table_lines
+from sparkmirror.cli.files import Clusters, Flows
+from sparkmirror.cli.tables import Format, Output, print_json, table_lines
 from sparkmirror.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -22,25 +23,12 @@ def config(
         Path | None,
         typer.Argument(metavar="FILE", help="MirrorMaker 2 properties file.", show_default=False),
     ] = None,
-    flows: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--flow",
-            metavar="A->B",
-            help="Only this flow; may be repeated. Default: all that are enabled.",
-            show_default=False,
-        ),
-    ] = None,
-    clusters: Annotated[
-        list[str] | None,
-        typer.Option(metavar="A,B", help="Only flows into these clusters.", show_default=False),
-    ] = None,
+    flows: Flows = None,
+    clusters: Clusters = None,
     given: Annotated[
         bool, typer.Option("--given", help="Leave out what nobody set: the defaults.")
     ] = False,
-    output: Annotated[
-        Format, typer.Option("--format", help="A table for people, or one JSON document.")
-    ] = Format.TABLE,
+    output: Output = Format.TABLE,
     docs: Annotated[
         bool, typer.Option("--docs", help="Print the page of all settings there are; no FILE.")
     ] = False,

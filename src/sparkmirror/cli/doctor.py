@@ -6,11 +6,18 @@ import json
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from sparkmirror.cli.files import (
+    Clusters,
+    ConsumerConfigs,
+    Include,
+    OptionalFile,
+    ProducerConfig,
+    load_settings,
+)
 from sparkmirror.cli.tables import Format
 from sparkmirror.errors import ConfigError
 
@@ -25,42 +32,11 @@ _CHECK_WIDTH = 16
 
 
 def doctor(
-    file: Annotated[
-        Path | None,
-        typer.Argument(metavar="FILE", help="MirrorMaker 2 properties file.", show_default=False),
-    ] = None,
-    consumer_config: Annotated[
-        list[Path] | None,
-        typer.Option(
-            "--consumer.config",
-            metavar="FILE",
-            help="MirrorMaker 1: consumer properties; repeat it for several sources.",
-            show_default=False,
-        ),
-    ] = None,
-    producer_config: Annotated[
-        Path | None,
-        typer.Option(
-            "--producer.config",
-            metavar="FILE",
-            help="MirrorMaker 1: producer properties.",
-            show_default=False,
-        ),
-    ] = None,
-    include: Annotated[
-        str | None,
-        typer.Option(
-            "--include",
-            "--whitelist",
-            metavar="REGEX",
-            help="MirrorMaker 1: topics to mirror.",
-            show_default=False,
-        ),
-    ] = None,
-    clusters: Annotated[
-        list[str] | None,
-        typer.Option(metavar="A,B", help="Only flows into these clusters.", show_default=False),
-    ] = None,
+    file: OptionalFile = None,
+    consumer_config: ConsumerConfigs = None,
+    producer_config: ProducerConfig = None,
+    include: Include = None,
+    clusters: Clusters = None,
     rate: Annotated[
         float,
         typer.Option(
@@ -109,9 +85,7 @@ def doctor(
 
     Exit codes: 0 nothing failed (there may be warnings), 1 a check failed, 2 wrong usage or file.
     """
-    from sparkmirror.cli.files import load_settings  # noqa: PLC0415
-    from sparkmirror.cli.main import spark_conf, split_clusters  # noqa: PLC0415
-    from sparkmirror.cli.run import hide_secrets  # noqa: PLC0415
+    from sparkmirror.cli.main import spark_conf  # noqa: PLC0415
 
     if executors != (master is not None):
         raise ConfigError(
@@ -119,10 +93,7 @@ def doctor(
             where="--executors, --master",
             do="Write --executors --master spark://host:port, or neither.",
         )
-    settings = load_settings(
-        file, consumer_config or [], producer_config, include, split_clusters(clusters or ())
-    )
-    hide_secrets(settings)
+    settings = load_settings(file, consumer_config or [], producer_config, include, clusters or ())
     found = _examine(settings, rate_bytes_s=rate * 1e6)
     if master is not None:
         _add_executors(found, settings, master, spark_conf(conf or ()))

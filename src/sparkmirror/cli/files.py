@@ -1,4 +1,9 @@
-"""The files that a verb is given: MirrorMaker 2's one, or MirrorMaker 1's two."""
+"""The files that a verb is given, and what of them it looks at: the options that verbs share.
+
+Verbs take MirrorMaker 2's file (`Mm2File`); or that, or MirrorMaker 1's files by the Java tool's
+options (`OptionalFile`, `ConsumerConfigs`, `ProducerConfig`, `Include`: `load_settings`); or either
+one's as the argument (`File`, `ProducerFile`: `load_files`).
+"""
 
 from __future__ import annotations
 
@@ -11,7 +16,20 @@ import typer
 from sparkmirror.errors import ConfigError
 from sparkmirror.model import FlowSettings, MirrorSettings
 
-__all__ = ["Clusters", "File", "ProducerFile", "choose_flows", "load_files", "load_settings"]
+__all__ = [
+    "Clusters",
+    "ConsumerConfigs",
+    "File",
+    "Flows",
+    "Include",
+    "Mm2File",
+    "OptionalFile",
+    "ProducerConfig",
+    "ProducerFile",
+    "choose_flows",
+    "load_files",
+    "load_settings",
+]
 
 File = Annotated[
     Path,
@@ -27,6 +45,51 @@ ProducerFile = Annotated[
         "--producer.config",
         metavar="FILE",
         help="MirrorMaker 1's producer file, with its consumer file as FILE.",
+        show_default=False,
+    ),
+]
+Mm2File = Annotated[
+    Path,
+    typer.Argument(metavar="FILE", help="MirrorMaker 2 properties file.", show_default=False),
+]
+OptionalFile = Annotated[
+    Path | None,
+    typer.Argument(metavar="[FILE]", help="MirrorMaker 2 properties file.", show_default=False),
+]
+ConsumerConfigs = Annotated[
+    list[Path] | None,
+    typer.Option(
+        "--consumer.config",
+        metavar="FILE",
+        help="MirrorMaker 1: consumer properties; repeat it for several sources.",
+        show_default=False,
+    ),
+]
+ProducerConfig = Annotated[
+    Path | None,
+    typer.Option(
+        "--producer.config",
+        metavar="FILE",
+        help="MirrorMaker 1: producer properties.",
+        show_default=False,
+    ),
+]
+Include = Annotated[
+    str | None,
+    typer.Option(
+        "--include",
+        "--whitelist",
+        metavar="REGEX",
+        help="MirrorMaker 1: topics to mirror.",
+        show_default=False,
+    ),
+]
+Flows = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--flow",
+        metavar="A->B",
+        help="Only this flow; may be repeated. Default: all that are enabled.",
         show_default=False,
     ),
 ]
@@ -88,20 +151,28 @@ def load_settings(
     include: str | None,
     clusters: Sequence[str],
 ) -> MirrorSettings:
-    """A MirrorMaker 2 file, or MirrorMaker 1's files and topic list. Raises `MirrorError`."""
+    """A MirrorMaker 2 file, or MirrorMaker 1's files and topic list; secrets are masked from here
+    on. Raises `MirrorError`.
+    """
+    from sparkmirror.cli.main import split_clusters  # noqa: PLC0415
+    from sparkmirror.cli.run import hide_secrets  # noqa: PLC0415
     from sparkmirror.config.mm1 import load_mm1  # noqa: PLC0415
     from sparkmirror.config.mm2 import load_mm2  # noqa: PLC0415
 
     if file is not None and not consumer_configs and producer_config is None and include is None:
-        return load_mm2(file, clusters=clusters)
-    if file is None and consumer_configs and producer_config is not None:
+        settings = load_mm2(file, clusters=split_clusters(clusters))
+    elif file is None and consumer_configs and producer_config is not None:
         from sparkmirror.wire.zookeeper import find_brokers  # noqa: PLC0415
 
-        return load_mm1(
+        settings = load_mm1(
             consumer_configs, producer_config, include=include, find_brokers=find_brokers
         )
-    raise ConfigError(
-        "the files are not clear.",
-        where="FILE",
-        do="Name one MirrorMaker 2 file, or --consumer.config, --producer.config and --include.",
-    )
+    else:
+        raise ConfigError(
+            "the files are not clear.",
+            where="FILE",
+            do="Name one MirrorMaker 2 file, or --consumer.config, --producer.config and"
+            " --include.",
+        )
+    hide_secrets(settings)
+    return settings

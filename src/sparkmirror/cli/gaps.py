@@ -7,13 +7,14 @@ import re
 import time
 from collections.abc import Sequence
 from datetime import UTC, datetime
-from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from sparkmirror.cli.errors import EXIT_START_FAILED, show_error
+from sparkmirror.cli.files import Clusters, ConsumerConfigs, ProducerConfig
+from sparkmirror.cli.tables import Format
 from sparkmirror.errors import ConfigError, MirrorError
 
 if TYPE_CHECKING:
@@ -30,40 +31,14 @@ _DURATION = re.compile(r"(\d{1,9})\s*([smhd])")
 _SECONDS = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}
 
 
-class Format(StrEnum):
-    """How the records are printed."""
-
-    TABLE = "table"
-    JSON = "json"
-
-
 def gaps(
     file: Annotated[
         Path | None,
         typer.Argument(metavar="[FILE]", help="MirrorMaker 2 file.", show_default=False),
     ] = None,
-    consumer_config: Annotated[
-        list[Path] | None,
-        typer.Option(
-            "--consumer.config",
-            metavar="FILE",
-            help="MirrorMaker 1's consumer file; repeat it for several sources.",
-            show_default=False,
-        ),
-    ] = None,
-    producer_config: Annotated[
-        Path | None,
-        typer.Option(
-            "--producer.config",
-            metavar="FILE",
-            help="MirrorMaker 1's producer file.",
-            show_default=False,
-        ),
-    ] = None,
-    clusters: Annotated[
-        list[str] | None,
-        typer.Option(metavar="A,B", help="Only flows into these clusters.", show_default=False),
-    ] = None,
+    consumer_config: ConsumerConfigs = None,
+    producer_config: ProducerConfig = None,
+    clusters: Clusters = None,
     since: Annotated[
         str,
         typer.Option(

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
-
-import typer
+from typing import TYPE_CHECKING
 
 from sparkmirror.cli.asking import ask_each, end_with, open_flows
-from sparkmirror.cli.tables import Format, print_json, table_lines
+from sparkmirror.cli.files import Clusters, Flows, Mm2File
+from sparkmirror.cli.tables import Format, Output, print_json, table_lines
 
 if TYPE_CHECKING:
     from sparkmirror.control.compare_groups import FlowGroups
@@ -19,23 +17,10 @@ __all__ = ["document", "groups", "text"]
 
 
 def groups(
-    file: Annotated[
-        Path,
-        typer.Argument(metavar="FILE", help="MirrorMaker 2 properties file.", show_default=False),
-    ],
-    flows: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--flow", metavar="A->B", help="Only this flow; may be repeated.", show_default=False
-        ),
-    ] = None,
-    clusters: Annotated[
-        list[str] | None,
-        typer.Option(metavar="A,B", help="Only flows into these clusters.", show_default=False),
-    ] = None,
-    output: Annotated[
-        Format, typer.Option("--format", help="A table for people, or one JSON document.")
-    ] = Format.TABLE,
+    file: Mm2File,
+    flows: Flows = None,
+    clusters: Clusters = None,
+    output: Output = Format.TABLE,
 ) -> None:
     """Show the consumer groups of each flow: offsets and lag on the source, and the same place on
     the target.

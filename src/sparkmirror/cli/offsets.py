@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from sparkmirror.cli.asking import open_flows
-from sparkmirror.cli.tables import Format, print_json, table_lines
+from sparkmirror.cli.files import Mm2File
+from sparkmirror.cli.tables import Format, Output, print_json, table_lines
 from sparkmirror.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -32,10 +32,7 @@ def _offsets() -> None:
 
 @offsets.command()
 def translate(
-    file: Annotated[
-        Path,
-        typer.Argument(metavar="FILE", help="MirrorMaker 2 properties file.", show_default=False),
-    ],
+    file: Mm2File,
     flow: Annotated[
         str,
         typer.Argument(
@@ -57,9 +54,7 @@ def translate(
         float,
         typer.Option(metavar="SECONDS", min=0.1, max=3_600, help="Read checkpoints this long."),
     ] = 60.0,
-    output: Annotated[
-        Format, typer.Option("--format", help="A table for people, or one JSON document.")
-    ] = Format.TABLE,
+    output: Output = Format.TABLE,
 ) -> None:
     """Show where groups of A go on when their consumers move to B, as the checkpoints on B say.
 

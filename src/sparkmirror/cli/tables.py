@@ -5,10 +5,13 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Sequence
 from enum import StrEnum
+from typing import Annotated
+
+import typer
 
 from sparkmirror.observe.logs import mask_secrets
 
-__all__ = ["Format", "cell", "print_json", "table_lines"]
+__all__ = ["Format", "Output", "cell", "print_json", "table_lines"]
 
 _WIDTH_MAX = 50
 
@@ -18,6 +21,11 @@ class Format(StrEnum):
 
     TABLE = "table"
     JSON = "json"
+
+
+Output = Annotated[
+    Format, typer.Option("--format", help="A table for people, or one JSON document.")
+]
 
 
 def cell(value: object) -> str:

@@ -8,12 +8,19 @@ import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from sparkmirror.cli.errors import EXIT_START_FAILED, show_error
+from sparkmirror.cli.files import (
+    Clusters,
+    ConsumerConfigs,
+    Include,
+    OptionalFile,
+    ProducerConfig,
+    load_settings,
+)
 from sparkmirror.cli.tables import Format
 from sparkmirror.errors import ConfigError, MirrorError
 
@@ -30,42 +37,11 @@ _PROGRESS_S = 1.0
 
 
 def verify(
-    file: Annotated[
-        Path | None,
-        typer.Argument(metavar="FILE", help="MirrorMaker 2 properties file.", show_default=False),
-    ] = None,
-    consumer_config: Annotated[
-        list[Path] | None,
-        typer.Option(
-            "--consumer.config",
-            metavar="FILE",
-            help="MirrorMaker 1: consumer properties; repeat it for several sources.",
-            show_default=False,
-        ),
-    ] = None,
-    producer_config: Annotated[
-        Path | None,
-        typer.Option(
-            "--producer.config",
-            metavar="FILE",
-            help="MirrorMaker 1: producer properties.",
-            show_default=False,
-        ),
-    ] = None,
-    include: Annotated[
-        str | None,
-        typer.Option(
-            "--include",
-            "--whitelist",
-            metavar="REGEX",
-            help="MirrorMaker 1: topics to mirror.",
-            show_default=False,
-        ),
-    ] = None,
-    clusters: Annotated[
-        list[str] | None,
-        typer.Option(metavar="A,B", help="Only flows into these clusters.", show_default=False),
-    ] = None,
+    file: OptionalFile = None,
+    consumer_config: ConsumerConfigs = None,
+    producer_config: ProducerConfig = None,
+    include: Include = None,
+    clusters: Clusters = None,
     topic: Annotated[
         list[str] | None,
         typer.Option(
@@ -128,9 +104,6 @@ def verify(
     Exit codes: 0 all is equal, 1 a difference (the first differing offset is named) or something
     not mirrored yet, 2 wrong usage or file, 3 a cluster could not be read.
     """
-    from sparkmirror.cli.files import load_settings  # noqa: PLC0415
-    from sparkmirror.cli.main import split_clusters  # noqa: PLC0415
-    from sparkmirror.cli.run import hide_secrets  # noqa: PLC0415
     from sparkmirror.control.scope import Scope  # noqa: PLC0415
 
     scope = Scope(
@@ -141,10 +114,7 @@ def verify(
         sample=sample,
         wait_s=wait,
     )
-    settings = load_settings(
-        file, consumer_config or [], producer_config, include, split_clusters(clusters or ())
-    )
-    hide_secrets(settings)
+    settings = load_settings(file, consumer_config or [], producer_config, include, clusters or ())
     json_lines = output_format is Format.JSON
     results, failures = _compare(settings, scope)
     print(json.dumps(document(results)) if json_lines else table(results), flush=True)
