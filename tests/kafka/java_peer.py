@@ -59,18 +59,20 @@ class JavaMirrorClient:
         return int(self._utils.replicationHops(self._map(properties), alias))
 
     def heartbeat_topics(self, properties: Mapping[str, str]) -> set[str]:
-        return set(self._utils.heartbeatTopics(self._map(properties)))
+        return _strings(self._utils.heartbeatTopics(self._map(properties)))
 
     def checkpoint_topics(self, properties: Mapping[str, str]) -> set[str]:
-        return set(self._utils.checkpointTopics(self._map(properties)))
+        return _strings(self._utils.checkpointTopics(self._map(properties)))
 
     def upstream_clusters(self, properties: Mapping[str, str]) -> set[str]:
-        return set(self._utils.upstreamClusters(self._map(properties)))
+        return _strings(self._utils.upstreamClusters(self._map(properties)))
 
     def remote_topics(self, properties: Mapping[str, str], source: str | None = None) -> set[str]:
         client = self._jvm.org.apache.kafka.connect.mirror.MirrorClient(self._map(properties))
         try:
-            return set(client.remoteTopics() if source is None else client.remoteTopics(source))
+            return _strings(
+                client.remoteTopics() if source is None else client.remoteTopics(source)
+            )
         finally:
             client.close()
 
@@ -89,13 +91,26 @@ class JavaMirrorClient:
         found = self._utils.translateOffsets(
             self._map(properties), alias, pattern, self._jvm.java.time.Duration.ofSeconds(20)
         )
-        return {group: _offsets(found[group]) for group in found}
+        return {str(e.getKey()): _offsets(e.getValue()) for e in found.entrySet().toArray()}
 
 
 def _offsets(found: Any) -> dict[tuple[str, int], tuple[int, str]]:
     return {
-        (tp.topic(), tp.partition()): (found[tp].offset(), found[tp].metadata()) for tp in found
+        (entry.getKey().topic(), entry.getKey().partition()): (
+            entry.getValue().offset(),
+            entry.getValue().metadata(),
+        )
+        for entry in found.entrySet().toArray()
     }
+
+
+def _strings(found: Any) -> set[str]:
+    """Through an array, whose end py4j knows beforehand.
+
+    The end of a Java iterator is an exception to it, and PySpark, where another test of this
+    process has loaded it, takes over py4j's exceptions and asks for its own JVM.
+    """
+    return {str(each) for each in found.toArray()}
 
 
 @contextlib.contextmanager

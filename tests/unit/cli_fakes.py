@@ -76,7 +76,9 @@ class World:
         with Path(f"{self.scenario.work_dir}.calls").open("a", encoding="utf-8") as file:
             file.write(f"{call}\n")
         with contextlib.suppress(OSError):
-            print(f"[{call}]", file=sys.stderr, flush=True)
+            # One write: two threads stop at once, and print() writes its line end apart.
+            sys.stderr.write(f"[{call}]\n")
+            sys.stderr.flush()
 
     def run_s(self) -> float:
         return time.monotonic() - self.began_s if self.began_s else 0.0
