@@ -19,6 +19,7 @@ import os
 import re
 import shlex
 import shutil
+import subprocess
 import sys
 import time
 from collections.abc import Mapping
@@ -26,6 +27,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from sparkmirror.data import knock
+from sparkmirror.data.nursery import end_nursery, start_nursery
 from sparkmirror.data.plan import encode_flow
 from sparkmirror.data.schema import SCHEMA
 from sparkmirror.data.seal import KEY_VARIABLE, new_key
@@ -141,14 +144,16 @@ class FlowRunner:
         self._key = new_key()
         self._spark: SparkSession | None = None
         self._queries: dict[str, StreamingQuery] = {}
+        self._nursery: subprocess.Popen[bytes] | None = None
         self._stopping = False
         self._failures: tuple[MirrorError, ...] = ()
 
     # -- start -----------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Start Spark, then the queries. Raises `MirrorError`."""
-        self.open()
+        """Start Spark if `open` has not, then the queries. Raises `MirrorError`."""
+        if self._spark is None:
+            self.open()
         assert self._spark is not None
         for flow in self._settings.flows:
             try:
@@ -157,7 +162,7 @@ class FlowRunner:
                 raise _failure(error, flow.name, self._spark_log) from error
 
     def open(self) -> SparkSession:
-        """Start Spark alone, for a job that is no query. Raises `MirrorError`."""
+        """Start Spark alone: ahead of the queries, or for a job without. Raises `MirrorError`."""
         self._spark = self._session()
         return self._spark
 
@@ -191,8 +196,13 @@ class FlowRunner:
         if not local:
             conf |= python_archive(self._work_dir)
         os.environ["PYSPARK_PYTHON"] = (
-            _python_launcher(self._work_dir) if local else _cluster_python(self._user_conf)
+            _python_launcher(self._work_dir, self._work_dir)
+            if local
+            else _cluster_python(self._user_conf)
         )
+        if local:
+            with self._spark_log.open("ab") as output:
+                self._nursery = start_nursery(self._work_dir, output)
         conf |= self._user_conf
         os.environ[KEY_VARIABLE] = self._key  # Spark's processes on this machine inherit it
         return self._launch(conf)
@@ -317,6 +327,9 @@ class FlowRunner:
                 self._spark.stop()
             self._end_gateway(self._spark)
             self._spark = None
+        if self._nursery is not None:
+            end_nursery(self._nursery)
+            self._nursery = None
 
     def _end_gateway(self, spark: SparkSession) -> None:
         from pyspark import SparkContext  # noqa: PLC0415
@@ -346,12 +359,14 @@ def _log_server_errors(spark: SparkSession) -> None:
         )
 
 
-def _python_launcher(directory: Path) -> str:
+def _python_launcher(directory: Path, nursery: Path) -> str:
     """A script that starts this Python without ``pyspark.zip`` on the path.
 
     Modules from a zip are compiled anew by each of the dozen processes that Spark starts before
-    the first record; the installed package has its bytecode.
+    the first record; the installed package has its bytecode. Modules that Spark runs are forked
+    by the `nursery`.
     """
+    python, knocking = (shlex.quote(str(each)) for each in (sys.executable, knock.__file__))
     path = directory / "python"
     path.write_text(
         "#!/bin/sh\n"
@@ -363,7 +378,10 @@ def _python_launcher(directory: Path) -> str:
         '    *) kept="${kept:+$kept:}$entry" ;;\n'
         "  esac\n"
         "done\n"
-        f'PYTHONPATH="$kept" exec {shlex.quote(sys.executable)} "$@"\n',
+        'PYTHONPATH="$kept"\n'
+        "export PYTHONPATH\n"
+        f'[ "$1" = -m ] && exec {python} -I -S {knocking} {shlex.quote(str(nursery))} "$@"\n'
+        f'exec {python} "$@"\n',
         encoding="utf-8",
     )
     path.chmod(0o700)
