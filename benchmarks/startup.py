@@ -43,7 +43,13 @@ class Start:
 
 
 def measure_start(
-    command: list[str], tree: Path, consumer: Consumer, topic: str, directory: Path
+    command: list[str],
+    tree: Path,
+    consumer: Consumer,
+    topic: str,
+    directory: Path,
+    *,
+    hold_s: float = 0.0,
 ) -> Start:
     """Start ``command`` of a source tree, wait until ``topic`` grows on the target, and end it."""
     before = end_offsets(consumer, topic, 1)
@@ -77,6 +83,7 @@ def measure_start(
         first_record_s = time.monotonic() - began
         watch.sample()
         cpu_s = watch.cpu_s()
+        time.sleep(hold_s)
     finally:
         watch.close()
         if process.poll() is None:
@@ -93,6 +100,9 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument(
         "--also", type=Path, help="a source tree to take turns with, as in `git worktree`"
     )
+    parser.add_argument(
+        "--hold", type=float, default=0.0, help="seconds that the first run of each tree goes on"
+    )
     parser.add_argument("--show", action="store_true", help="print when each run said what")
     options = parser.parse_args(arguments)
     clusters = KafkaCluster("A"), KafkaCluster("B")
@@ -100,7 +110,7 @@ def main(arguments: list[str] | None = None) -> int:
         start_all(*clusters)
         try:
             trees = [Path(__file__).parents[1], *([options.also] if options.also else [])]
-            _runs(options.runs, trees, options.show, clusters, Path(name))
+            _runs(options, trees, clusters, Path(name))
         finally:
             for cluster in clusters:
                 cluster.stop()
@@ -108,9 +118,8 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _runs(
-    count: int,
+    options: argparse.Namespace,
     trees: list[Path],
-    show: bool,
     clusters: tuple[KafkaCluster, KafkaCluster],
     directory: Path,
 ) -> None:
@@ -128,10 +137,17 @@ def _runs(
     consumer = Consumer({"bootstrap.servers": target, "group.id": "startup", "log_level": 0})
     command = [str(Path(sys.executable).parent / "sparkmirror"), "run", str(file)]
     try:
-        for number, tree in ((n, tree) for n in range(1, count + 1) for tree in trees):
+        for number, tree in ((n, tree) for n in range(1, options.runs + 1) for tree in trees):
             producer.produce(_TOPIC, value=f"record {number}")
             producer.flush(30)
-            start = measure_start(command, tree, consumer, f"A.{_TOPIC}", directory)
+            start = measure_start(
+                command,
+                tree,
+                consumer,
+                f"A.{_TOPIC}",
+                directory,
+                hold_s=options.hold if number == 1 else 0.0,
+            )
             row = {
                 "tree": tree.name,
                 "run": number,
@@ -139,7 +155,7 @@ def _runs(
                 "cpu_s": round(start.cpu_s, 1),
             }
             print(json.dumps(row), flush=True)
-            if show:
+            if options.show:
                 for at, line in start.said:
                     print(f"    {at:6.2f}  {line}", flush=True)
     finally:

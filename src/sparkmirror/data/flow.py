@@ -28,9 +28,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sparkmirror.data import knock
+from sparkmirror.data.jvm_classes import ClassArchive, Recorder, class_path
 from sparkmirror.data.nursery import end_nursery, start_nursery
 from sparkmirror.data.plan import encode_flow
 from sparkmirror.data.schema import SCHEMA
+from sparkmirror.data.scratch import Scratch
 from sparkmirror.data.seal import KEY_VARIABLE, new_key
 from sparkmirror.data.ship import python_archive
 from sparkmirror.errors import ConfigError, MachineError, MirrorError
@@ -92,7 +94,6 @@ def spark_settings(
         "spark.scheduler.mode": "FAIR",
         "spark.driver.memory": "1g",
         "spark.sql.warehouse.dir": str(work_dir / "warehouse"),
-        "spark.local.dir": str(work_dir / "spark-local"),
         "spark.driver.extraJavaOptions": " ".join(
             [
                 f"-Dlog4j2.configurationFile={(work_dir / 'log4j2.properties').as_uri()}",
@@ -144,6 +145,9 @@ class FlowRunner:
         self._key = new_key()
         self._spark: SparkSession | None = None
         self._queries: dict[str, StreamingQuery] = {}
+        self._scratch: Scratch | None = None
+        self._classes: ClassArchive | None = None
+        self._recorder: Recorder | None = None
         self._nursery: subprocess.Popen[bytes] | None = None
         self._stopping = False
         self._failures: tuple[MirrorError, ...] = ()
@@ -163,13 +167,19 @@ class FlowRunner:
 
     def open(self) -> SparkSession:
         """Start Spark alone: ahead of the queries, or for a job without. Raises `MirrorError`."""
-        self._spark = self._session()
-        return self._spark
+        self._spark = spark = self._session()
+        if self._classes is not None and self._class_list.exists():
+            self._recorder = Recorder(self._classes, self._class_list, partial(class_path, spark))
+        return spark
 
     @property
     def key(self) -> str:
         """What client properties are sealed with on their way to this run's executors."""
         return self._key
+
+    @property
+    def _class_list(self) -> Path:
+        return self._work_dir / "classes.list"
 
     @property
     def _spark_log(self) -> Path:
@@ -192,17 +202,24 @@ class FlowRunner:
             work_dir=self._work_dir,
             cores=os.cpu_count() or 1,
         )
+        self._scratch = Scratch.make()
+        conf["spark.local.dir"] = str(self._scratch.path / "local")
+        self._classes = ClassArchive.find(java)
+        conf["spark.driver.extraJavaOptions"] += f' "-Djava.io.tmpdir={self._scratch.path}"'
+        if self._classes is not None:
+            options = self._classes.options(self._class_list)
+            conf["spark.driver.extraJavaOptions"] += "".join(f' "{each}"' for each in options)
         local = conf["spark.master"].startswith("local")
         if not local:
             conf |= python_archive(self._work_dir)
         os.environ["PYSPARK_PYTHON"] = (
-            _python_launcher(self._work_dir, self._work_dir)
+            _python_launcher(self._work_dir, self._scratch.path)
             if local
             else _cluster_python(self._user_conf)
         )
         if local:
             with self._spark_log.open("ab") as output:
-                self._nursery = start_nursery(self._work_dir, output)
+                self._nursery = start_nursery(self._scratch.path, output)
         conf |= self._user_conf
         os.environ[KEY_VARIABLE] = self._key  # Spark's processes on this machine inherit it
         return self._launch(conf)
@@ -319,6 +336,8 @@ class FlowRunner:
             time.sleep(_POLL_S)
         with contextlib.suppress(Exception):  # a JVM that was killed cannot say why queries ended
             self._failures = self.errors()
+        if self._recorder is not None:
+            self._recorder.close()
         for query in self._queries.values():
             with contextlib.suppress(Exception):  # a query that is gone is stopped
                 query.stop()
@@ -330,6 +349,9 @@ class FlowRunner:
         if self._nursery is not None:
             end_nursery(self._nursery)
             self._nursery = None
+        if self._scratch is not None:
+            self._scratch.close()
+            self._scratch = None
 
     def _end_gateway(self, spark: SparkSession) -> None:
         from pyspark import SparkContext  # noqa: PLC0415

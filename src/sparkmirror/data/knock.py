@@ -24,14 +24,10 @@ _POLL_S = 0.2
 def _ask(directory: str, arguments: list[str]) -> tuple[socket.socket, int]:
     """The connection on which the fork's end is told, and its process id. Raises ``OSError``."""
     peer = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    here = os.getcwd()
-    request = {"arguments": arguments, "environment": dict(os.environ), "directory": here}
+    # pathlib takes longer to load than all the rest.
+    request = {"arguments": arguments, "environment": dict(os.environ), "directory": os.getcwd()}
     text = json.dumps(request).encode()
-    os.chdir(directory)
-    try:
-        peer.connect(DOOR)
-    finally:
-        os.chdir(here)
+    peer.connect(f"{directory}/{DOOR}")
     socket.send_fds(peer, [struct.pack(">I", len(text))], [0, 1, 2])
     peer.sendall(text)
     answer = peer.recv(4, socket.MSG_WAITALL)

@@ -6,9 +6,9 @@ Arrow anew, a CPU second or two every time. The driver starts this process first
 them while the JVM does the same with its classes; what Spark then starts is `knock`, which hands
 over its standard streams, its environment and its arguments and waits for the fork in its place.
 
-``python -u -m sparkmirror.data.nursery DIRECTORY``: listens on the socket ``DIRECTORY/door``, which
-is made here; ends when its standard input does, which the driver holds. Forks live on: what ends
-them is Spark, as ever.
+``python -u -m sparkmirror.data.nursery DESCRIPTOR ROOM``: listens on the socket that it is given;
+ends when its standard input does, which the driver holds. Forks live on: what ends them is Spark,
+as ever.
 """
 
 from __future__ import annotations
@@ -49,12 +49,16 @@ _DAEMON = "sparkmirror.data.daemon"
 _REQUEST_BYTES_MAX = 16 << 20
 _REQUEST_S_MAX = 10.0
 _END_S = 1.0
+_WAITING_MAX = 64
+# A fork shows itself by what it runs, in as many bytes as this process has for its arguments.
+_ROOM = "." * 64
 
 
 def start_nursery(directory: Path, log: BinaryIO) -> subprocess.Popen[bytes]:
-    """Start one in ``directory``, which only this user may enter; it says into ``log`` what fails.
+    """Start one that is reached in ``directory``, where only this user may look.
 
-    It is ended by closing its standard input.
+    ``log`` takes what it says. Whoever knocks waits until it has loaded everything. `end_nursery`
+    ends it.
     """
     environment = {
         # As Spark sets them for its Python processes; both are read when modules are loaded.
@@ -62,15 +66,20 @@ def start_nursery(directory: Path, log: BinaryIO) -> subprocess.Popen[bytes]:
         "PYTHONHASHSEED": "0",
         **os.environ,
     }
-    return subprocess.Popen(
-        [sys.executable, "-u", "-m", "sparkmirror.data.nursery", str(directory)],
-        stdin=subprocess.PIPE,
-        stdout=log,
-        stderr=log,
-        env=environment,
-        # The terminal's Ctrl+C is for the driver.
-        start_new_session=True,
-    )
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as door:
+        door.bind(str(directory / knock.DOOR))
+        door.listen(_WAITING_MAX)
+        number = door.fileno()
+        return subprocess.Popen(
+            [sys.executable, "-u", "-m", "sparkmirror.data.nursery", str(number), _ROOM],
+            stdin=subprocess.PIPE,
+            stdout=log,
+            stderr=log,
+            env=environment,
+            pass_fds=(number,),
+            # The terminal's Ctrl+C is for the driver.
+            start_new_session=True,
+        )
 
 
 def end_nursery(process: subprocess.Popen[bytes]) -> None:
@@ -248,16 +257,7 @@ def _show_as(arguments: Iterable[str]) -> None:
             ctypes.memmove(start, text.ljust(end - start, b"\0"), end - start)
 
 
-def _main(directory: str) -> None:
-    door = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    # By its name alone: the path of a socket may have 107 bytes, that of a directory more.
-    before = Path.cwd()
-    os.chdir(directory)
-    with contextlib.suppress(FileNotFoundError):
-        os.unlink(knock.DOOR)  # an earlier run's, which was given the same directory
-    door.bind(knock.DOOR)
-    os.chdir(before)
-    door.listen(64)
+def _main(door: socket.socket) -> None:
     daemon.prefer_installed_pyspark()
     for name in (*daemon.PRELOADED, *_PLANNING):
         importlib.import_module(name)
@@ -267,4 +267,4 @@ def _main(directory: str) -> None:
 
 
 if __name__ == "__main__":
-    _main(sys.argv[1])
+    _main(socket.socket(fileno=int(sys.argv[1])))
