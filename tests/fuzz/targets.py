@@ -59,6 +59,7 @@ from sparkmirror.wire.driver_report import (
     decode_driver_report,
     encode_driver_report,
 )
+from sparkmirror.wire.fetch_frames import FETCH_HIGHEST, FETCH_LOWEST
 from sparkmirror.wire.mirror_records import (
     Checkpoint,
     Heartbeat,
@@ -112,7 +113,7 @@ class _Routes:
 
 def fetch(rng: Random) -> None:
     """A Fetch answer through the fetcher, as a slot takes it."""
-    version = rng.randrange(fetching.FETCH_LOWEST, fetching.FETCH_HIGHEST + 1)
+    version = rng.randrange(FETCH_LOWEST, FETCH_HIGHEST + 1)
     frame = mutated(_fetch_frame(rng, version), rng)
     fetcher = fetching.Fetcher(_Routes(), FetchSettings())  # type: ignore[arg-type]
     fetcher.assign(_TP, 7)

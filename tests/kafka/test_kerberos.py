@@ -18,7 +18,7 @@ from sparkmirror.errors import ConfigError, Denied, MirrorError, Unreachable
 from sparkmirror.model import ClusterClient
 from sparkmirror.wire.client import Cluster
 from sparkmirror.wire.connection import Connection
-from sparkmirror.wire.faults import reach
+from sparkmirror.wire.reach import reach
 from tests.kafka.mirror_process import MirrorProcess, write_mm2
 from tests.kafka.realm import HOST, REALM, TICKET_LIFE_S, Realm, realm, require_kerberos
 from tests.kafka.support import Sent, create_topic, produce, wait_until_equal

@@ -18,10 +18,10 @@ from sparkmirror.model import ClusterClient, FetchSettings, ProduceSettings, Top
 from sparkmirror.wire.batch import HEADER_BYTES, LOG_OVERHEAD_BYTES
 from sparkmirror.wire.client import Cluster
 from sparkmirror.wire.connection import Connection
-from sparkmirror.wire.faults import reach
 from sparkmirror.wire.fetch import Fetcher
 from sparkmirror.wire.oauth import unsecured_token
 from sparkmirror.wire.produce import Producer
+from sparkmirror.wire.reach import reach
 from sparkmirror.wire.requests import record_batch
 from sparkmirror.wire.routes import Routes
 from tests.certificates import Authority, to_jks

@@ -150,7 +150,7 @@ def _compare(
     from sparkmirror.control.scope import Progress  # noqa: PLC0415
     from sparkmirror.control.verify import verify_flow  # noqa: PLC0415
     from sparkmirror.wire.client import Cluster  # noqa: PLC0415
-    from sparkmirror.wire.faults import reach  # noqa: PLC0415
+    from sparkmirror.wire.reach import reach  # noqa: PLC0415
 
     results: dict[str, list[PartitionResult]] = {}
     failures: list[MirrorError] = []

@@ -17,7 +17,7 @@ from sparkmirror.control.topics import Assignment
 from sparkmirror.errors import MirrorError
 from sparkmirror.model import ClusterClient, MirrorSettings, SlotProgress, TopicPartition
 from sparkmirror.observe.checkpoints import CheckpointTimes
-from sparkmirror.wire.faults import reach
+from sparkmirror.wire.reach import reach
 
 __all__ = ["ControlLoop"]
 
