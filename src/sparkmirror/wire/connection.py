@@ -30,6 +30,7 @@ from sparkmirror.errors import (
 )
 from sparkmirror.model import ClusterClient
 from sparkmirror.wire.batch import BATCH_BYTES_MAX
+from sparkmirror.wire.guard import FRAME_BYTES_MAX, UNREADABLE, guard_decoding
 
 if TYPE_CHECKING:
     from sparkmirror.wire.sasl import Login
@@ -43,7 +44,7 @@ _IOV_MAX = 1024
 # A Fetch answer is at most one batch larger than what was asked for, and larger batches are refused
 # anyway; any other answer is small. What is above these is not Kafka.
 FETCH_FRAME_BYTES_MAX = BATCH_BYTES_MAX + (64 << 20)
-ANSWER_FRAME_BYTES_MAX = 128 << 20
+ANSWER_FRAME_BYTES_MAX = FRAME_BYTES_MAX
 _HANDSHAKE_FRAME_BYTES_MAX = 1 << 20
 # TLS copies what it sends anyway; small parts are joined so that each does not become a record.
 _TLS_JOIN_BYTES = 256 * 1024
@@ -51,11 +52,7 @@ _SASL_AUTHENTICATE = 36
 # Part of a session's life after which a client logs in again (KIP-368, as Java's clients do).
 _LOGIN_AGAIN = (0.85, 0.95)
 
-# What kafka-python raises for bytes that are no answer of the kind.
-_UNREADABLE = (
-    *(ValueError, struct.error, IndexError, KeyError, TypeError, AttributeError),
-    *(OverflowError, MemoryError, EOFError, AssertionError),
-)
+guard_decoding()
 
 Buffer = bytes | bytearray | memoryview
 
@@ -428,7 +425,7 @@ class Connection:
             raise ConnectionLost(f"{self.host}:{self.port}: answer to another request")
         try:
             return _response_class(message).decode(bytes(frame), version=version, header=True)
-        except _UNREADABLE as error:
+        except UNREADABLE as error:
             self.close()
             raise ConnectionLost(
                 f"{self.host}:{self.port}: the answer to {message.name} cannot be read ({error})"
