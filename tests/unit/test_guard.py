@@ -58,7 +58,7 @@ def test_known_tags_are_read_and_others_left_out() -> None:
     )
     data = bytes(versions.encode(version=3))
     assert ApiVersionsResponse.decode(data, version=3).finalized_features_epoch == 7
-    assert data[-11:-8] == b"\1\1\10"[-3:], "one tag, number 1, eight bytes"
+    assert data[-11:-8] == b"\1\1\x08", "one tag, number 1, eight bytes"
     more = data[:-11] + b"\2" + data[-10:] + b"\x63\2ab"
     again = ApiVersionsResponse.decode(more, version=3)
     assert again.finalized_features_epoch == 7
@@ -84,6 +84,8 @@ def test_every_answer_is_read_as_before() -> None:
     for kind in responses():
         for version in range(kind.max_version + 1):
             frame = response_frame(kind, version, seed)
+            if kind.API_KEY == 18:  # with an error it is one of version 0
+                frame = frame[:4] + bytes(2) + frame[6:]
             with_head = kind[version].decode(frame, header=True)
             assert type(with_head) is kind[None]
 
