@@ -26,13 +26,13 @@ TICKET_LIFE_S = 20
 
 @dataclass
 class Realm:
-    """A KDC; ``conf`` is the krb5.conf of its clients. ``ahead_s``: how far its clock is off."""
+    """A KDC; ``conf`` is the krb5.conf of its clients. ``off_s``: how wrong its clock is."""
 
     name: str
     directory: Path
     conf: Path
     port: int
-    ahead_s: int = 0
+    off_s: int = 0
     process: subprocess.Popen[bytes] | None = None
 
     @property
@@ -67,9 +67,9 @@ class Realm:
         path = str(self.directory / "kdc.pid")
         command = [_tool("krb5kdc"), "-n", "-r", self.name, "-P", path]
         assignments = _assignments(self)
-        if self.ahead_s:
+        if self.off_s:
             # Not by the command faketime, which would stay in front of the KDC.
-            assignments += [f"LD_PRELOAD={_faketime()}", f"FAKETIME=+{self.ahead_s}s"]
+            assignments += [f"LD_PRELOAD={_faketime()}", f"FAKETIME={self.off_s:+d}s"]
         self.process = spawn(["env", *assignments, *command], output=log)
         deadline = time.monotonic() + 15
         while time.monotonic() < deadline:
@@ -86,6 +86,12 @@ class Realm:
             self.process.wait(10)
             forget(self.process.pid)
             self.process = None
+
+    def restart(self, off_s: int) -> None:
+        """With another time."""
+        self.stop()
+        self.off_s = off_s
+        self.start()
 
 
 def _assignments(realm: Realm) -> list[str]:
