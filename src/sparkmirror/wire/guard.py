@@ -19,6 +19,7 @@ from __future__ import annotations
 import io
 import ssl
 import struct
+from functools import partial
 from typing import Any
 
 from kafka.protocol.schemas.fields.codecs.types import UnsignedVarInt32
@@ -173,16 +174,16 @@ def _guard_unpacking() -> None:
     import kafka.record.legacy_records as messages  # noqa: PLC0415
 
     from kafka import codec  # noqa: PLC0415
-    from sparkmirror.wire.codecs import GZIP, LZ4, SNAPPY, ZSTD, decompress  # noqa: PLC0415
 
-    def unpack(kind: int) -> Any:
-        return lambda payload: decompress(kind, memoryview(payload), _UNPACKED_BYTES_MAX)
-
+    gzip, snappy, lz4, zstd = (partial(_unpack, kind) for kind in range(1, 5))
     for module in (batches, messages):
-        module.gzip_decode = unpack(GZIP)
-        module.snappy_decode = unpack(SNAPPY)
-        module.lz4_decode = unpack(LZ4)
-    batches.zstd_decode = unpack(ZSTD)
-    messages.lz4_decode_old_kafka = unpack(LZ4)
+        module.gzip_decode, module.snappy_decode, module.lz4_decode = gzip, snappy, lz4
+    batches.zstd_decode, messages.lz4_decode_old_kafka = zstd, lz4
     for name in ("has_snappy", "has_lz4", "has_zstd"):
         setattr(codec, name, lambda: True)
+
+
+def _unpack(codec: int, payload: Any) -> Any:
+    from sparkmirror.wire.codecs import decompress  # noqa: PLC0415  (numpy: not at every start)
+
+    return decompress(codec, memoryview(payload), _UNPACKED_BYTES_MAX)
