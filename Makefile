@@ -6,7 +6,7 @@ STAMP := $(VENV)/.installed
 # Tests wait for brokers far more than they compute; a file's tests share its clusters.
 TEST_WORKERS ?= 3
 
-.PHONY: demo test lint bench faults fuzz interop docs install lock clean
+.PHONY: demo test lint bench faults fuzz interop kerberos docs install lock clean
 
 demo: $(STAMP)
 	$(BIN)/sparkmirror demo $(ARGS)
@@ -37,6 +37,10 @@ interop: $(STAMP)
 # Ten processor-minutes of hostile answers; FUZZ="--seconds 60 records" shortens it.
 fuzz: $(STAMP)
 	$(BIN)/python -m tests.fuzz.run $(FUZZ)
+
+# A KDC and gssapi for the Kerberos tests, where this machine lets us; else they are skipped.
+kerberos: $(STAMP)
+	tests/install-kdc $(BIN)
 
 install: $(STAMP)
 

@@ -26,6 +26,8 @@ RATIOS = (
     ("1k-lz4", "mm1", 2.0),
     ("100b-16k", "mm2", 2.5),
     ("100b-single", "mm2", 1.2),
+    ("100b-tls", "mm2", 2.0),
+    ("1k-lz4-tls", "mm2", 2.0),
 )
 """(catch-up, peer, throughput of sparkmirror as a multiple of the peer's: at least)."""
 CPU_RATIOS = (("100b", "mm2", 1 / 5), ("100b", "mm1", 1 / 3))
@@ -152,7 +154,7 @@ def _catch_up_row(label: str, row: dict[str, Any]) -> str:
 def write(results: dict[str, Any], out: Path) -> list[Path]:
     """Write ``DATE.md``, ``DATE.json`` and ``DATE.png``; their paths."""
     out.mkdir(parents=True, exist_ok=True)
-    base = out / results["date"]
+    base = out / results.get("name", results["date"])
     text, data, picture = (base.with_suffix(suffix) for suffix in (".md", ".json", ".png"))
     data.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
     text.write_text(markdown(results) + f"\n![chart]({picture.name})\n", encoding="utf-8")

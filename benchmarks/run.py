@@ -13,7 +13,7 @@ import signal
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -25,6 +25,7 @@ from benchmarks import report
 from benchmarks.load import LOADS, Load, create, delete, fill, warm
 from benchmarks.measure import CatchUp, TreeWatch, latencies, quantiles, watch_catch_up
 from benchmarks.peers import PEERS, Running, start
+from benchmarks.tls import TLS_LOADS, TLS_PEERS, tls_clusters
 from sparkmirror.demo.clusters import KafkaCluster, start_all
 
 TASKS = 4
@@ -38,14 +39,15 @@ BROKER = {
     "log.cleaner.enable": "false",
     "message.max.bytes": "10485880",
 }
+JVM = ("-XX:+UseG1GC", "-XX:MaxGCPauseMillis=20")
+TLS = "tls"
 
 
 @contextmanager
 def clusters() -> Iterator[tuple[KafkaCluster, KafkaCluster]]:
     """Two one-node clusters with room to breathe."""
-    jvm = ("-XX:+UseG1GC", "-XX:MaxGCPauseMillis=20")
-    a = KafkaCluster("A", config=BROKER, heap="1g", jvm=jvm)
-    b = KafkaCluster("B", config=BROKER, heap="1g", jvm=jvm)
+    a = KafkaCluster("A", config=BROKER, heap="1g", jvm=JVM)
+    b = KafkaCluster("B", config=BROKER, heap="1g", jvm=JVM)
     start_all(a, b)
     try:
         yield a, b
@@ -66,6 +68,9 @@ class Bench:
         self, a: KafkaCluster, b: KafkaCluster, work: Path, scale: float, peers: list[str]
     ) -> None:
         self.a, self.b, self.work, self.scale, self.peers = a, b, work, scale, peers
+        # Where the mirrors connect, and what their files say more: see the step `tls`.
+        self.servers = a.bootstrap_servers, b.bootstrap_servers
+        self.security: dict[str, str] = {}
         self.results: dict[str, Any] = {
             "date": datetime.date.today().isoformat(),
             "cores": os.cpu_count(),
@@ -75,6 +80,14 @@ class Bench:
             "latency": {},
             "idle": {},
         }
+
+    def write_after_each(self, steps: Sequence[Callable[[], None]], out: Path) -> None:
+        """Run ``steps``; a failure later on must not lose what was measured."""
+        paths: list[Path] = []
+        for step in steps:
+            step()
+            paths = report.write(self.results, out)
+        say("written: " + ", ".join(str(path) for path in paths))
 
     # -- catch-up --------------------------------------------------------------------------
 
@@ -134,13 +147,12 @@ class Bench:
         began = time.monotonic()
         running = start(
             key,
-            self.a.bootstrap_servers,
-            self.b.bootstrap_servers,
+            *self.servers,
             topic,
             self.work,
             tasks=TASKS,
             latency=latency,
-            extra=extra,
+            extra={**self.security, **(extra or {})},
         )
         tree = TreeWatch(running.process.pid)
         try:
@@ -256,10 +268,39 @@ class Bench:
         say(f"idle {key}: {percent:.1f} % of a core, {percent / TASKS:.1f} % per task")
 
 
+def run_plain(names: list[str], work: Path, options: argparse.Namespace) -> None:
+    """The steps without TLS, all on one pair of clusters."""
+    with clusters() as (a, b):
+        bench = Bench(a, b, work, options.scale, options.peers)
+        steps: list[Callable[[], None]] = []
+        for name in names:
+            if name in LOADS:
+                steps.append(partial(bench.catch_up, name, LOADS[name]))
+            elif name in LATENCIES:
+                rate, seconds = LATENCIES[name]
+                seconds = max(8.0, seconds * min(1.0, options.scale * 2))
+                steps.append(partial(bench.latency, name, rate, seconds, {}))
+            else:
+                short = {"sparkmirror.epoch.seconds": "15"}
+                steps.append(partial(bench.latency, EPOCHS, 100, 35.0, short))
+        bench.write_after_each(steps, options.out)
+
+
+def run_tls(work: Path, options: argparse.Namespace) -> None:
+    """The step `tls`, on clusters of its own and with a report of its own."""
+    peers = [key for key in options.peers if key in TLS_PEERS]
+    with tls_clusters(work / TLS, BROKER, JVM) as pair:
+        bench = Bench(*pair.clusters, work, options.scale, peers)
+        bench.servers, bench.security = pair.servers, pair.properties
+        bench.results["name"] = f"{TLS}-{bench.results['date']}"
+        steps = [partial(bench.catch_up, name, load) for name, load in TLS_LOADS.items()]
+        bench.write_after_each(steps, options.out)
+
+
 def main() -> int:
     """Run what is asked for and write the report."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.run", description=__doc__)
-    names = [*LOADS, *LATENCIES, EPOCHS]
+    names = [*LOADS, *LATENCIES, EPOCHS, TLS]
     parser.add_argument("--only", nargs="+", choices=names, default=names)
     parser.add_argument("--peers", nargs="+", choices=list(PEERS), default=list(PEERS))
     parser.add_argument("--scale", type=float, default=1.0, help="share of the records")
@@ -269,25 +310,10 @@ def main() -> int:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     work = Path(tempfile.mkdtemp(prefix="sparkmirror-bench-"))
     try:
-        with clusters() as (a, b):
-            bench = Bench(a, b, work, options.scale, options.peers)
-            steps: list[Callable[[], None]] = []
-            for name in options.only:
-                if name in LOADS:
-                    steps.append(partial(bench.catch_up, name, LOADS[name]))
-                elif name in LATENCIES:
-                    rate, seconds = LATENCIES[name]
-                    seconds = max(8.0, seconds * min(1.0, options.scale * 2))
-                    steps.append(partial(bench.latency, name, rate, seconds, {}))
-                else:
-                    short = {"sparkmirror.epoch.seconds": "15"}
-                    steps.append(partial(bench.latency, EPOCHS, 100, 35.0, short))
-            paths = []
-            for step in steps:
-                step()
-                # After each step: a failure later on must not lose what was measured.
-                paths = report.write(bench.results, options.out)
-        say("written: " + ", ".join(str(path) for path in paths))
+        if plain := [name for name in options.only if name != TLS]:
+            run_plain(plain, work, options)
+        if TLS in options.only:
+            run_tls(work, options)
     finally:
         shutil.rmtree(work, ignore_errors=True)
     return 0

@@ -247,6 +247,16 @@ def test_read_compacted_leaves_out_aborted_data_and_ends_behind_markers(
     assert list(cluster.read_compacted(topic_name)) == [(0, b"k", b"1")]
 
 
+@pytest.mark.parametrize("codec", ["gzip", "snappy", "lz4", "zstd"])
+def test_read_compacted_unpacks_what_the_broker_or_a_java_tool_compressed(
+    cluster, cluster_a, topic_name, codec
+):
+    """A cluster's ``compression.type`` holds for internal topics, too."""
+    create_topic(cluster_a, topic_name, config={"compression.type": codec})
+    cluster.produce_many(topic_name, [(0, b"k", b"v" * 5_000)])
+    assert list(cluster.read_compacted(topic_name)) == [(0, b"k", b"v" * 5_000)]
+
+
 def test_reading_a_topic_that_does_not_exist(cluster):
     with pytest.raises(TopicError, match="no-such-topic"):
         list(cluster.read_compacted("no-such-topic"))
