@@ -56,7 +56,8 @@ def _show(directory: Path) -> None:
     """What the three mirrors last said, for whoever has to find out why."""
     for file in (*sorted(directory.glob("*/output-*.txt")), directory / "java.log"):
         if file.exists():
-            print(f"--- {file.name}", *file.read_text(errors="replace").splitlines()[-40:], sep="\n")
+            told = file.read_text(errors="replace").splitlines()
+            print(f"--- {file.name}", *told[-40:], sep="\n")
 
 
 def _row(found: Sharing) -> str:

@@ -7,7 +7,8 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, replace
+from enum import StrEnum
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -16,6 +17,7 @@ import typer
 
 from sparkmirror.cli.errors import EXIT_INTERRUPTED, EXIT_START_FAILED, show_error
 from sparkmirror.cli.files import Clusters
+from sparkmirror.cli.lag_tables import broker_lines, classic_table, groups_table
 from sparkmirror.errors import ConfigError, MirrorError
 
 if TYPE_CHECKING:
@@ -31,15 +33,47 @@ _CLEAR = "\x1b[H\x1b[2J"
 Look = Callable[[], "LagView"]
 
 
+class Format(StrEnum):
+    """How lag is printed."""
+
+    TABLE = "table"
+    CLASSIC = "classic"
+    GROUPS = "groups"
+    JSON = "json"
+
+
+@dataclass(frozen=True, slots=True)
+class _Group:
+    """A look at any group: its name and where to look, by options; None: as a file says."""
+
+    name: str | None
+    zookeeper: str | None
+    bootstrap: str | None
+    command_config: Path | None
+    topics: tuple[str, ...]
+
+    def options(self) -> dict[str, tuple[str, str]]:
+        """What the options say as properties, each with its option."""
+        given = (
+            ("group.id", self.name, "--group"),
+            ("bootstrap.servers", self.bootstrap, "--bootstrap-server"),
+            ("zookeeper.connect", self.zookeeper, "--zkconnect"),
+        )
+        return {key: (text, option) for key, text, option in given if text is not None}
+
+
+_NO_GROUP = _Group(None, None, None, None, ())
+
+
 def lag(
     file: Annotated[
-        Path,
+        Path | None,
         typer.Argument(
-            metavar="FILE",
+            metavar="[FILE]",
             help="MirrorMaker 2 file, or MirrorMaker 1's consumer file.",
             show_default=False,
         ),
-    ],
+    ] = None,
     clusters: Clusters = None,
     include: Annotated[
         str | None,
@@ -52,9 +86,73 @@ def lag(
             show_default=False,
         ),
     ] = None,
-    json_output: Annotated[
-        bool, typer.Option("--json", help="One JSON object per round, in one line.")
+    group: Annotated[
+        str | None,
+        typer.Option(
+            "--group",
+            metavar="G",
+            help="Any consumer group, instead of a file's.",
+            show_default=False,
+            rich_help_panel="Any group",
+        ),
+    ] = None,
+    zkconnect: Annotated[
+        str | None,
+        typer.Option(
+            "--zkconnect",
+            "--zookeeper",
+            metavar="HOST:PORT/CHROOT",
+            help="ZooKeeper with the offsets and owners of old consumers; brokers are found there.",
+            show_default=False,
+            rich_help_panel="Any group",
+        ),
+    ] = None,
+    bootstrap_server: Annotated[
+        str | None,
+        typer.Option(
+            "--bootstrap-server",
+            metavar="HOST:PORT",
+            help="Brokers of the group's cluster.",
+            show_default=False,
+            rich_help_panel="Any group",
+        ),
+    ] = None,
+    command_config: Annotated[
+        Path | None,
+        typer.Option(
+            "--command-config",
+            metavar="FILE",
+            help="Client properties for --bootstrap-server, such as security.protocol.",
+            show_default=False,
+            rich_help_panel="Any group",
+        ),
+    ] = None,
+    topic: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--topic",
+            metavar="T,U",
+            help="Only these topics of the group, all their partitions.",
+            show_default=False,
+            rich_help_panel="Any group",
+        ),
+    ] = None,
+    broker_info: Annotated[
+        bool,
+        typer.Option(
+            "--broker-info", help="Print the brokers as well.", rich_help_panel="Any group"
+        ),
     ] = False,
+    output: Annotated[
+        Format | None,
+        typer.Option(
+            "--format",
+            help="table: with seconds. classic: as ConsumerOffsetChecker prints a group. groups:"
+            " as kafka-consumer-groups --describe does. json: one object per round, in one line.",
+            show_default="table; classic with --group",
+        ),
+    ] = None,
+    json_output: Annotated[bool, typer.Option("--json", help="--format json.")] = False,
     watch: Annotated[bool, typer.Option("--watch", help="Look again until Ctrl+C.")] = False,
     interval: Annotated[
         float,
@@ -82,11 +180,14 @@ def lag(
     """Show the position of each source partition and how far it is behind.
 
     For a MirrorMaker 2 file the positions are those of the group __mirror.A->B on the target; for a
-    MirrorMaker 1 consumer file those of its group.id on the source. Nothing is changed anywhere.
+    MirrorMaker 1 consumer file those of its group.id on the source. Or any group, as Kafka's
+    ConsumerOffsetChecker showed it: --group G with --zkconnect or --bootstrap-server. Offsets are
+    looked for in Kafka, and in ZooKeeper where one is named. Nothing is changed anywhere.
 
     SECONDS is the age of the oldest record that is not mirrored yet.
 
-    Exit codes: 0 fine, 1 a limit is passed, 2 wrong usage or file, 3 a cluster could not be asked.
+    Exit codes: 0 fine, 1 a limit is passed, 2 wrong usage or file, 3 a cluster could not be asked
+    or knows no such group.
     """
     if watch and (max_lag is not None or max_lag_seconds is not None):
         raise ConfigError(
@@ -94,13 +195,23 @@ def lag(
             where="--watch",
             do="Leave one of the two out.",
         )
+    if json_output:
+        output = Format.JSON
+    topics = tuple(name.strip() for text in topic or () for name in text.split(",") if name.strip())
+    wanted = _Group(group, zkconnect, bootstrap_server, command_config, topics)
+    about_group = wanted != _NO_GROUP or broker_info or output in (Format.CLASSIC, Format.GROUPS)
+    if output is None:
+        output = Format.CLASSIC if about_group else Format.TABLE
     with ExitStack() as stack:
-        looks = _looks(file, clusters or (), include, stack)
+        if about_group:
+            looks = _group_looks(file, wanted, include, clusters or (), stack)
+        else:
+            looks = _looks(_named(file), clusters or (), include, stack)
         while True:
             views, failures = _round(looks)
-            _show(views, json_lines=json_output, watch=watch)
+            _show(views, output, watch=watch, brokers=broker_info)
             for failure in failures:
-                show_error(failure, json_lines=json_output)
+                show_error(failure, json_lines=output is Format.JSON)
             if not watch:
                 break
             try:
@@ -114,6 +225,17 @@ def lag(
         raise typer.Exit(1)
 
 
+def _named(file: Path | None) -> Path:
+    if file is None:
+        raise ConfigError(
+            "nothing says which positions to look at.",
+            where="FILE",
+            do="Name a MirrorMaker 2 file or MirrorMaker 1's consumer file, or --group G with "
+            "--bootstrap-server or --zkconnect.",
+        )
+    return file
+
+
 def over_limit(row: PartitionLag, records: int | None, seconds: float | None) -> bool:
     """Whether ``row`` is behind by more than a limit allows; what is not known is."""
     if records is not None and (row.records is None or row.records > records):
@@ -125,6 +247,7 @@ def _looks(
     path: Path, clusters: Sequence[str], include: str | None, stack: ExitStack
 ) -> list[Look]:
     """One function per flow that asks the clusters; connections close with ``stack``."""
+    from sparkmirror.cli.files import look_up_brokers  # noqa: PLC0415
     from sparkmirror.cli.main import split_clusters  # noqa: PLC0415
     from sparkmirror.cli.run import hide_secrets  # noqa: PLC0415
     from sparkmirror.config.mm1 import load_mm1_consumer  # noqa: PLC0415
@@ -143,9 +266,7 @@ def _looks(
             )
         settings = load_mm2(path, clusters=split_clusters(clusters))
     else:
-        from sparkmirror.wire.zookeeper import find_brokers  # noqa: PLC0415
-
-        settings = load_mm1_consumer(path, include=include, find_brokers=find_brokers)
+        settings = load_mm1_consumer(path, include=include, find_brokers=look_up_brokers)
     hide_secrets(settings)
     looks: list[Look] = []
     for flow in settings.flows:
@@ -162,6 +283,58 @@ def _looks(
     return looks
 
 
+def _group_looks(
+    path: Path | None,
+    wanted: _Group,
+    include: str | None,
+    clusters: Sequence[str],
+    stack: ExitStack,
+) -> list[Look]:
+    """The look at one group; its connections close with ``stack``."""
+    from sparkmirror.cli.files import look_up_brokers  # noqa: PLC0415
+    from sparkmirror.cli.run import hide_secrets  # noqa: PLC0415
+    from sparkmirror.config.mm1 import load_mm1_consumer  # noqa: PLC0415
+    from sparkmirror.config.properties import load_properties  # noqa: PLC0415
+    from sparkmirror.control.lag import check_group  # noqa: PLC0415
+    from sparkmirror.wire.client import Cluster  # noqa: PLC0415
+
+    for option, given in (("--include", include is not None), ("--clusters", bool(clusters))):
+        if given:
+            raise ConfigError(
+                "this option is about a mirror, not about a group.",
+                where=option,
+                do="Leave it out; --topic chooses among the group's topics.",
+            )
+    if path is not None and wanted.command_config is not None:
+        raise ConfigError(
+            "two files say how to reach the group's cluster.",
+            where=f"{path}, --command-config",
+            do="Name one of them.",
+        )
+    file = path or wanted.command_config
+    if file is not None and "clusters" in load_properties(file):
+        raise ConfigError(
+            "a MirrorMaker 2 file names several clusters, and a group is of one.",
+            where=str(file),
+            do="Name the group's: --group G --bootstrap-server HOST:PORT. For the mirror's own "
+            "positions leave out all but the file.",
+        )
+    if file is None and wanted.bootstrap is None and wanted.zookeeper is None:
+        raise ConfigError(
+            "nothing says where the group is.",
+            where="--group",
+            do="Add --bootstrap-server HOST:PORT, or --zkconnect HOST:PORT for an old cluster.",
+        )
+    settings = load_mm1_consumer(file, find_brokers=look_up_brokers, options=wanted.options())
+    hide_secrets(settings)
+    (flow,) = settings.flows
+    if wanted.zookeeper is not None:  # where brokers are named too, it is asked for offsets alone
+        flow = replace(flow, zookeeper=wanted.zookeeper)
+    source = Cluster(flow.source)
+    stack.callback(source.close)
+    return [partial(check_group, source, flow, wanted.topics)]
+
+
 def _round(looks: Iterable[Look]) -> tuple[list[LagView], list[MirrorError]]:
     views, failures = [], []
     for look in looks:
@@ -172,14 +345,19 @@ def _round(looks: Iterable[Look]) -> tuple[list[LagView], list[MirrorError]]:
     return views, failures
 
 
-def _show(views: Sequence[LagView], *, json_lines: bool, watch: bool) -> None:
-    if json_lines:
+def _show(views: Sequence[LagView], output: Format, *, watch: bool, brokers: bool) -> None:
+    if output is Format.JSON:
         print(json.dumps(document(views, int(time.time() * 1000))), flush=True)
         return
     if watch:
         head = _CLEAR if sys.stdout.isatty() else ""
         print(head + time.strftime("%Y-%m-%d %H:%M:%S"))
-    print(table(views), flush=True)
+    if not views:
+        return
+    drawn = {Format.TABLE: table, Format.CLASSIC: classic_table, Format.GROUPS: groups_table}
+    print(drawn[output](views), flush=True)
+    if brokers:
+        print(broker_lines(views), flush=True)
 
 
 def document(views: Sequence[LagView], time_ms: int) -> dict[str, object]:
@@ -196,6 +374,7 @@ def document(views: Sequence[LagView], time_ms: int) -> dict[str, object]:
                 "lag_records": sum(known) if len(known) == len(view.partitions) else None,
                 "lag_seconds_max": max(ages, default=None),
                 "partitions": [asdict(row) for row in view.partitions],
+                "brokers": [asdict(broker) for broker in view.brokers],
             }
         )
     return {"time_ms": time_ms, "flows": flows}
