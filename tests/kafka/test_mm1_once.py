@@ -130,3 +130,37 @@ def test_what_mirrormaker_1s_files_would_do(
     assert [one["cluster"] for one in found] == ["source", "target"]  # type: ignore[index, union-attr]
     assert [one["no_heartbeats_from"] for one in found] == [[], []]  # type: ignore[index, union-attr]
     assert topic_names(cluster_b) == before
+
+
+@pytest.mark.timeout(300)
+def test_the_migrated_file_runs(
+    cluster_a: KafkaCluster, cluster_b: KafkaCluster, tmp_path: Path
+) -> None:
+    """Files of 0.8 as one MirrorMaker 2 file, which goes on where MirrorMaker 1 stopped."""
+    name = f"moved-{uuid.uuid4().hex[:8]}"
+    for cluster in (cluster_a, cluster_b):
+        create_topic(cluster, name, 2)
+    produce(cluster_a, name, [Sent(b"%d" % n, partition=n % 2) for n in range(20)])
+    source = Cluster(ClusterClient("A", (cluster_a.bootstrap_servers,), "test"))
+    source.commit_offsets(name, {TopicPartition(name, 0): (4, "")})
+    source.close()
+    consumer, producer = tmp_path / "c", tmp_path / "p"
+    consumer.write_text(
+        f"broker.list={cluster_a.bootstrap_servers}\ngroupid={name}\nautooffset.reset=smallest\n"
+        "fetch.size=1048576\nautocommit.enable=true\nqueuedchunks.max=10\n"
+    )
+    producer.write_text(
+        f"metadata.broker.list={cluster_b.bootstrap_servers}\nrequest.required.acks=-1\n"
+        "queue.buffering.max.ms=5000\ncompression.codec=none\n"
+    )
+    output = tmp_path / "mm2.properties"
+    files = ["--consumer.config", str(consumer), "--producer.config", str(producer)]
+    places = ["--source", f"A{name}", "--output", str(output), "--take-positions"]
+    assert main(["migrate-config", *files, "--whitelist", name, *places]) == 0
+    text = output.read_text()
+    assert "# From c:3: autooffset.reset is auto.offset.reset=earliest today." in text
+    assert "queuedchunks.max has no effect" in text
+    run = MirrorProcess(tmp_path, ["run", str(output), "--once"])
+    assert run.wait(150) == 0, run.text()
+    arrived = sorted(int(one.value or b"") for one in consume_all(cluster_b, name))
+    assert arrived == sorted([*range(8, 20, 2), *range(1, 20, 2)])
