@@ -5,11 +5,10 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict
 from enum import StrEnum
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -17,6 +16,7 @@ import typer
 
 from sparkmirror.cli.errors import EXIT_INTERRUPTED, EXIT_START_FAILED, show_error
 from sparkmirror.cli.files import Clusters
+from sparkmirror.cli.lag_looks import GroupLook, Look, flow_looks, group_looks, named
 from sparkmirror.cli.lag_tables import broker_lines, classic_table, groups_table
 from sparkmirror.errors import ConfigError, MirrorError
 
@@ -30,8 +30,6 @@ _HEADINGS = ("GROUP", "TOPIC", "PARTITION", "CURRENT-OFFSET", "LOG-END-OFFSET", 
 _WIDTHS = (15, 15, 10, 15, 15, 15, 10)
 _CLEAR = "\x1b[H\x1b[2J"
 
-Look = Callable[[], "LagView"]
-
 
 class Format(StrEnum):
     """How lag is printed."""
@@ -40,29 +38,6 @@ class Format(StrEnum):
     CLASSIC = "classic"
     GROUPS = "groups"
     JSON = "json"
-
-
-@dataclass(frozen=True, slots=True)
-class _Group:
-    """A look at any group: its name and where to look, by options; None: as a file says."""
-
-    name: str | None
-    zookeeper: str | None
-    bootstrap: str | None
-    command_config: Path | None
-    topics: tuple[str, ...]
-
-    def options(self) -> dict[str, tuple[str, str]]:
-        """What the options say as properties, each with its option."""
-        given = (
-            ("group.id", self.name, "--group"),
-            ("bootstrap.servers", self.bootstrap, "--bootstrap-server"),
-            ("zookeeper.connect", self.zookeeper, "--zkconnect"),
-        )
-        return {key: (text, option) for key, text, option in given if text is not None}
-
-
-_NO_GROUP = _Group(None, None, None, None, ())
 
 
 def lag(
@@ -198,15 +173,15 @@ def lag(
     if json_output:
         output = Format.JSON
     topics = tuple(name.strip() for text in topic or () for name in text.split(",") if name.strip())
-    wanted = _Group(group, zkconnect, bootstrap_server, command_config, topics)
-    about_group = wanted != _NO_GROUP or broker_info or output in (Format.CLASSIC, Format.GROUPS)
+    wanted = GroupLook(group, zkconnect, bootstrap_server, command_config, topics)
+    about_group = wanted.given or broker_info or output in (Format.CLASSIC, Format.GROUPS)
     if output is None:
         output = Format.CLASSIC if about_group else Format.TABLE
     with ExitStack() as stack:
         if about_group:
-            looks = _group_looks(file, wanted, include, clusters or (), stack)
+            looks = group_looks(file, wanted, include, clusters or (), stack)
         else:
-            looks = _looks(_named(file), clusters or (), include, stack)
+            looks = flow_looks(named(file), clusters or (), include, stack)
         while True:
             views, failures = _round(looks)
             _show(views, output, watch=watch, brokers=broker_info)
@@ -225,114 +200,11 @@ def lag(
         raise typer.Exit(1)
 
 
-def _named(file: Path | None) -> Path:
-    if file is None:
-        raise ConfigError(
-            "nothing says which positions to look at.",
-            where="FILE",
-            do="Name a MirrorMaker 2 file or MirrorMaker 1's consumer file, or --group G with "
-            "--bootstrap-server or --zkconnect.",
-        )
-    return file
-
-
 def over_limit(row: PartitionLag, records: int | None, seconds: float | None) -> bool:
     """Whether ``row`` is behind by more than a limit allows; what is not known is."""
     if records is not None and (row.records is None or row.records > records):
         return True
     return seconds is not None and (row.seconds is None or row.seconds > seconds)
-
-
-def _looks(
-    path: Path, clusters: Sequence[str], include: str | None, stack: ExitStack
-) -> list[Look]:
-    """One function per flow that asks the clusters; connections close with ``stack``."""
-    from sparkmirror.cli.files import look_up_brokers  # noqa: PLC0415
-    from sparkmirror.cli.main import split_clusters  # noqa: PLC0415
-    from sparkmirror.cli.run import hide_secrets  # noqa: PLC0415
-    from sparkmirror.config.mm1 import load_mm1_consumer  # noqa: PLC0415
-    from sparkmirror.config.mm2 import load_mm2  # noqa: PLC0415
-    from sparkmirror.config.properties import load_properties  # noqa: PLC0415
-    from sparkmirror.control.lag import observe_flow, observe_group  # noqa: PLC0415
-    from sparkmirror.model import MirrorMode  # noqa: PLC0415
-    from sparkmirror.wire.client import Cluster  # noqa: PLC0415
-
-    if "clusters" in load_properties(path):
-        if include is not None:
-            raise ConfigError(
-                "a MirrorMaker 2 file says itself which topics are mirrored.",
-                where="--include",
-                do="Leave it out; it is for MirrorMaker 1's consumer files.",
-            )
-        settings = load_mm2(path, clusters=split_clusters(clusters))
-    else:
-        settings = load_mm1_consumer(path, include=include, find_brokers=look_up_brokers)
-    hide_secrets(settings)
-    looks: list[Look] = []
-    for flow in settings.flows:
-        source = Cluster(flow.source)
-        stack.callback(source.close)
-        if flow.mode is MirrorMode.MM1 and include is None:
-            looks.append(partial(observe_group, source, flow))
-            continue
-        target = source
-        if flow.mode is MirrorMode.MM2:
-            target = Cluster(flow.target_admin)
-            stack.callback(target.close)
-        looks.append(partial(observe_flow, source, target, flow))
-    return looks
-
-
-def _group_looks(
-    path: Path | None,
-    wanted: _Group,
-    include: str | None,
-    clusters: Sequence[str],
-    stack: ExitStack,
-) -> list[Look]:
-    """The look at one group; its connections close with ``stack``."""
-    from sparkmirror.cli.files import look_up_brokers  # noqa: PLC0415
-    from sparkmirror.cli.run import hide_secrets  # noqa: PLC0415
-    from sparkmirror.config.mm1 import load_mm1_consumer  # noqa: PLC0415
-    from sparkmirror.config.properties import load_properties  # noqa: PLC0415
-    from sparkmirror.control.lag import check_group  # noqa: PLC0415
-    from sparkmirror.wire.client import Cluster  # noqa: PLC0415
-
-    for option, given in (("--include", include is not None), ("--clusters", bool(clusters))):
-        if given:
-            raise ConfigError(
-                "this option is about a mirror, not about a group.",
-                where=option,
-                do="Leave it out; --topic chooses among the group's topics.",
-            )
-    if path is not None and wanted.command_config is not None:
-        raise ConfigError(
-            "two files say how to reach the group's cluster.",
-            where=f"{path}, --command-config",
-            do="Name one of them.",
-        )
-    file = path or wanted.command_config
-    if file is not None and "clusters" in load_properties(file):
-        raise ConfigError(
-            "a MirrorMaker 2 file names several clusters, and a group is of one.",
-            where=str(file),
-            do="Name the group's: --group G --bootstrap-server HOST:PORT. For the mirror's own "
-            "positions leave out all but the file.",
-        )
-    if file is None and wanted.bootstrap is None and wanted.zookeeper is None:
-        raise ConfigError(
-            "nothing says where the group is.",
-            where="--group",
-            do="Add --bootstrap-server HOST:PORT, or --zkconnect HOST:PORT for an old cluster.",
-        )
-    settings = load_mm1_consumer(file, find_brokers=look_up_brokers, options=wanted.options())
-    hide_secrets(settings)
-    (flow,) = settings.flows
-    if wanted.zookeeper is not None:  # where brokers are named too, it is asked for offsets alone
-        flow = replace(flow, zookeeper=wanted.zookeeper)
-    source = Cluster(flow.source)
-    stack.callback(source.close)
-    return [partial(check_group, source, flow, wanted.topics)]
 
 
 def _round(looks: Iterable[Look]) -> tuple[list[LagView], list[MirrorError]]:
