@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from confluent_kafka import Consumer
+from confluent_kafka import TopicPartition as ConfluentPartition
 
 from sparkmirror.cli.main import main
 from sparkmirror.demo.clusters import KafkaCluster
@@ -32,27 +33,27 @@ def committed(cluster: KafkaCluster, group: str) -> dict[TopicPartition, int]:
 
 
 @contextmanager
-def member(cluster: KafkaCluster, group: str, topic: str) -> Iterator[set[int]]:
-    """Another member of ``group`` that reads nothing; the partitions that it has."""
+def member(cluster: KafkaCluster, group: str, topic: str) -> Iterator[list[set[int]]]:
+    """Another member of ``group`` that reads nothing; every share that the group has given it."""
     consumer = Consumer({"bootstrap.servers": cluster.bootstrap_servers, "group.id": group,
                          "enable.auto.commit": False, "auto.offset.reset": "latest"})  # fmt: skip
-    consumer.subscribe([topic])
-    owned: set[int] = set()
+    shares: list[set[int]] = []
+
+    def assigned(_consumer: Consumer, partitions: list[ConfluentPartition]) -> None:
+        shares.append({one.partition for one in partitions})
+
+    consumer.subscribe([topic], on_assign=assigned)
     over = threading.Event()
 
     def run() -> None:
         while not over.is_set():
             consumer.poll(0.1)
-            now = {one.partition for one in consumer.assignment()}
-            if now != owned:
-                owned.clear()
-                owned.update(now)
 
     thread = threading.Thread(target=run, daemon=True)
     thread.start()
     try:
-        wait_until(lambda: len(owned) > 0, "the other member has its partitions")
-        yield owned
+        wait_until(lambda: len(shares) > 0, "the other member has its partitions")
+        yield shares
     finally:
         over.set()
         thread.join(20)
@@ -77,16 +78,17 @@ def test_once_copies_up_to_now_and_commits(
     assert committed(cluster_a, name) == every
 
     # The next one goes on from there; of a shared group it copies its share.
-    with member(cluster_a, name, name) as others:
+    with member(cluster_a, name, name) as shares:
         produce(
             cluster_a, name, [Sent(v, key=v, partition=n % 4) for n, v in enumerate(values[20:])]
         )
         second = MirrorProcess(
             tmp_path, ["run", *options, "--log-format", "json"], command="sparkmirror"
         )
-        wait_until(lambda: len(others) == 2, "the group is shared", 150)
-        theirs = set(others)
-        assert second.wait(150) == 0, second.text()
+        assert second.wait(200) == 0, second.text()
+        # All is the other member's again, once ours has left.
+        wait_until(lambda: shares[-1] == {0, 1, 2, 3}, "all partitions are given back")
+    (theirs,) = [share for share in shares if len(share) == 2]
     ours = [n for n in range(4) if n not in theirs]
     arrived = sorted(int(one.value or b"") for one in consume_all(cluster_b, name))
     assert arrived == sorted([*range(20), *(n for n in range(20, 40) if n % 4 in ours)])
