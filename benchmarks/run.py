@@ -108,7 +108,10 @@ class Bench:
         """Size of the topic's log at the source."""
         node = Path(self.a.log_path()).parent
         size = sum(
-            file.stat().st_size for file in node.rglob(f"{load.topic}-*/*.log") if file.is_file()
+            file.stat().st_size
+            for index in range(load.partitions)  # one load's name begins like another's
+            for file in node.rglob(f"{load.topic}-{index}/*.log")
+            if file.is_file()
         )
         return size / 1e9
 
