@@ -136,7 +136,7 @@ def test_members_and_owners_of_any_group(
         assert main(["lag", "--group", topic, *server, "--broker-info"]) == 0
         lines = capsys.readouterr().out.splitlines()
         assert lines[1].split() == [topic, topic, "0", "1", "3", "2", "reader_/127.0.0.1"]
-        assert lines[2].split()[3:] == ["unknown", "3", "unknown", "reader_/127.0.0.1"]
+        assert lines[2].split()[3:] == ["-1", "3", "unknown", "reader_/127.0.0.1"]
         assert lines[3:] == ["BROKER INFO", f"1 -> {cluster_a.bootstrap_servers}"]
         assert main(["lag", "--group", topic, *server, "--json", "--max-lag", "5"]) == 1
         (flow,) = json.loads(capsys.readouterr().out)["flows"]

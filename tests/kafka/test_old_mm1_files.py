@@ -123,7 +123,7 @@ def test_lag_is_told_as_consumer_offset_checker_tells_it(
     ours = capsys.readouterr().out.splitlines()
     assert [line.rstrip() for line in ours] == [line.rstrip() for line in theirs]
     assert ours[1].split() == [name, name, "0", "2", "5", "3", f"{name}_host-1-0"]
-    assert ours[3].split() == [name, name, "2", "unknown", "5", "unknown", "none"]
+    assert ours[3].split() == [name, name, "2", "-1", "5", "unknown", "none"]
 
     # An offset in Kafka counts more, as for Java; the consumer's file will do, too.
     client = Cluster(ClusterClient("old", (old.bootstrap_servers,), "test"))

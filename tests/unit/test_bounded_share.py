@@ -86,6 +86,11 @@ def test_a_new_share_is_another_epoch(query: Query) -> None:
     assert query.next_epoch(2, [(4, ONE, SECOND)]) == 2
 
 
+def test_an_epoch_that_has_not_run_is_told_again(query: Query) -> None:
+    assert query.next_epoch(0, [(2, ONE, FIRST)]) == 1
+    assert query.next_epoch(0, [(2, ONE, FIRST)]) == 1
+
+
 def test_an_empty_share_is_one(query: Query) -> None:
     assert query.next_epoch(0, [(1, (), None), (2, (), FIRST)]) == 0
 

@@ -157,7 +157,7 @@ def test_the_classic_table() -> None:
         "               client_/10.0.0.1",
         "mirror          orders                         10  12              10              -2"
         "              mirror_host-0",
-        "mirror          a-topic-with-a-name-of-over-30-letters 0   unknown         4"
+        "mirror          a-topic-with-a-name-of-over-30-letters 0   -1              4"
         "               unknown         none",
         "mirror          gone                           0   3               unknown         unknown"
         "         none",

@@ -22,12 +22,15 @@ _GROUPS_WIDTHS = (15, 15, 10, 15, 15, 15, 15, 15, 0)
 
 
 def classic_table(views: Sequence[LagView]) -> str:
-    """ConsumerOffsetChecker's table: ``unknown`` for what is not known, ``none`` for no owner."""
+    """ConsumerOffsetChecker's table.
+
+    ``-1`` is no offset; ``unknown`` what else is not known, ``none`` no owner.
+    """
     rows = [_CLASSIC]
     for view in views:
         rows += [
             (
-                view.group, row.topic, str(row.partition), _text(row.position, "unknown"),
+                view.group, row.topic, str(row.partition), _text(row.position, "-1"),
                 _text(row.end, "unknown"), _text(_lag(row), "unknown"), str(row.owner or "none"),
             )
             for row in view.partitions

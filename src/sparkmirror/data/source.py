@@ -83,7 +83,7 @@ class _Planner(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._planned: PlannerVoice | None = None
         self._fenced_version = 0
         self._once_epoch: int | None = None
-        self._bounded_version = 0
+        self._bounded = (0, 0)  # epoch planned last, version of the assignment that it carries
         self._warm = False
 
     def initialOffset(self) -> dict[str, int]:  # noqa: N802
@@ -134,6 +134,9 @@ class _Planner(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """
         from sparkmirror.wire.signals import CommandKind  # noqa: PLC0415
 
+        epoch, version = self._bounded
+        if int(start["epoch"]) < epoch:
+            return {"epoch": epoch}  # planned, and not run yet
         run_id = self._options["run_id"]
         while True:
             command, assignment = watch.command, watch.assignment
@@ -143,10 +146,10 @@ class _Planner(DataSourceStreamReader, SupportsTriggerAvailableNow):
             if assignment is not None and assignment.run_id == run_id:
                 planned.tell(assignment.version)
                 if assignment.member is not None:
-                    if assignment.version == self._bounded_version or not assignment.partitions:
+                    if assignment.version == version or not assignment.partitions:
                         return start
-                    self._bounded_version = assignment.version
-                    return {"epoch": int(start["epoch"]) + 1}
+                    self._bounded = (int(start["epoch"]) + 1, assignment.version)
+                    return {"epoch": self._bounded[0]}
             time.sleep(_SHARE_POLL_S)
             watch.catch_up()
 

@@ -79,6 +79,8 @@ def group_owners(link: Link, group: str) -> dict[TopicPartition, GroupOwner]:
         needs=f"Describe on Group {group}",
     )
     found: dict[TopicPartition, GroupOwner] = {}
+    if response.groups[0].protocol_type not in _CONSUMER_PROTOCOLS:
+        return found  # Connect's workers, say, are assigned something else
     for row in response.groups[0].members:
         owner = GroupOwner(row.member_id, row.client_id, row.client_host.lstrip("/"))
         for tp in decode_assignment(row.member_assignment):
