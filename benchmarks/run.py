@@ -33,6 +33,8 @@ LATENCIES = {"latency-100": (100, 40.0), "latency-10k": (10_000, 60.0)}
 EPOCHS = "latency-100-epochs"
 IDLE_S = 12.0
 PROBE_RATE_MAX = 1_000
+BY_KEY = ("mm1", "sparkmirror-keys")
+"""Who looks at keys: only they copy the load that has some."""
 BROKER = {
     "log.segment.bytes": "1073741824",
     "log.retention.hours": "-1",
@@ -103,7 +105,7 @@ class Bench:
             "gigabytes": gigabytes,
         }
         for key in self.peers:
-            if key == "mm2-default":
+            if key == "mm2-default" or (load.keys and key not in BY_KEY):
                 continue
             rows[key] = self._catch_up_one(key, load, records, gigabytes).document()
             row = rows[key]
@@ -118,7 +120,10 @@ class Bench:
         """Size of the topic's log at the source."""
         node = Path(self.a.log_path()).parent
         size = sum(
-            file.stat().st_size for file in node.rglob(f"{load.topic}-*/*.log") if file.is_file()
+            file.stat().st_size
+            for index in range(load.partitions)  # one load's name begins like another's
+            for file in node.rglob(f"{load.topic}-{index}/*.log")
+            if file.is_file()
         )
         return size / 1e9
 
@@ -182,12 +187,12 @@ class Bench:
     # -- latency ---------------------------------------------------------------------------
 
     def latency(self, name: str, rate: int, seconds: float, extra: dict[str, str]) -> None:
-        """Probe records through sparkmirror and MirrorMaker 2."""
+        """Probe records through every mirror; those by key at the low rate only."""
         rows = self.results["latency"].setdefault(name, {"rate": rate, "seconds": seconds})
         for key in self.peers:
-            if key == "mm1" or (key != "sparkmirror" and extra):
+            if key != "sparkmirror" and extra:
                 continue
-            if key == "mm2-default" and rate > PROBE_RATE_MAX:
+            if key in ("mm2-default", *BY_KEY) and rate > PROBE_RATE_MAX:
                 continue
             topic, partitions = f"probe-{name}-{key}", 12
             remote = PEERS[key].remote.format(topic=topic)

@@ -144,7 +144,7 @@ def _aliases(raw: Mapping[str, Entry], path: Path) -> tuple[str, ...]:
             "clusters is missing: this is no MirrorMaker 2 file.",
             where=str(path),
             do="Add clusters=A,B and A.bootstrap.servers, B.bootstrap.servers and A->B.enabled; "
-            "for MirrorMaker 1's files use kafka-mirror-maker.",
+            "MirrorMaker 1's files go with --consumer.config and --producer.config.",
         )
     aliases = parse_list(entry)
     if not aliases:

@@ -118,6 +118,8 @@ class ControlLoop:
         What fails, or takes longer, is told in `events`: the records are all there, and the next
         run goes on.
         """
+        for flow in self._flows.values():
+            flow.end()
         jobs = [
             self._spawn(f"groups-{name}", partial(self._finish_groups, name, flow.groups))
             for name, flow in self._flows.items()
