@@ -15,6 +15,7 @@ from collections.abc import Callable
 from sparkmirror.control.checkpoints import (
     CheckpointRules,
     CheckpointStore,
+    mirrored_topic_ids,
     plan_checkpoints,
     wanted_groups,
 )
@@ -210,6 +211,7 @@ class GroupsJob:
         # The groups first: what they have read by now is surely in the topics read after.
         found = self._clusters.source_admin.committed_by_group(self._groups or ())
         listed_ms = self._now_ms()
+        translation.topic_ids = mirrored_topic_ids(self._clusters.source_admin, self._rules, found)
         translation.catch_up()
         self._tell_skipped(self._store.skipped + translation.skipped)
         committed = {group: o for group, o in found.items() if not isinstance(o, MirrorError)}
