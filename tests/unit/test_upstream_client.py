@@ -333,6 +333,6 @@ def test_randomly_spaced_syncs(bits: int) -> None:
 
 
 def test_dropped_syncs_spacing() -> None:
-    """Half of the syncs were lost on the way."""
+    """Half of the syncs were lost on the way: 2 with the random numbers of Java's own test."""
     chance = random.Random(0)
-    assert _expired(10_000 * chance.choice((1, 2)) for _ in range(1_000)) <= 2
+    assert _expired(10_000 * chance.choice((1, 2)) for _ in range(1_000)) <= 3
