@@ -140,7 +140,7 @@ def table(found: dict[str, dict[str, list[int]]], records: int) -> str:
         f"# Groups that move over, {datetime.date.today()}",
         "",
         f"`python -m benchmarks.failover`: {records:,} records of 100 bytes in {PARTITIONS} "
-        "partitions; groups committed so many records before the",
+        "partitions; groups committed so many records (and 7 more per partition number) before the",
         "end of each partition; checkpoints every second, `offset.lag.max` 100, offsets flushed "
         "every second, target empty at the start. Records that",
         "come again per partition when a group goes on at its newest checkpoint (least to most of "
