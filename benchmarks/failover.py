@@ -74,7 +74,7 @@ class Checkpoints:
         self.changed = time.monotonic()
         self._consumer = Consumer(
             {"bootstrap.servers": cluster.bootstrap_servers, "group.id": "checkpoints",
-             "auto.offset.reset": "earliest"}
+             "auto.offset.reset": "earliest", "topic.metadata.refresh.interval.ms": 1_000}
         )  # fmt: skip
         self._consumer.assign([TopicPartition("A.checkpoints.internal", 0, 0)])
 
