@@ -70,7 +70,7 @@ class Checkpoints:
     """The newest checkpoint of each group and partition, read on and on."""
 
     def __init__(self, cluster: KafkaCluster) -> None:
-        self.newest: dict[tuple[str, int], Checkpoint] = {}
+        self.newest: dict[tuple[str, str, int], Checkpoint] = {}
         self.changed = time.monotonic()
         self._consumer = Consumer(
             {"bootstrap.servers": cluster.bootstrap_servers, "group.id": "checkpoints",
@@ -84,7 +84,7 @@ class Checkpoints:
             if message.error() is None:
                 found = decode_checkpoint(message.key(), message.value())
                 assert found is not None
-                self.newest[found.group, found.remote.partition] = found
+                self.newest[found.group, found.remote.topic, found.remote.partition] = found
                 self.changed = time.monotonic()
 
     def close(self) -> None:
@@ -119,7 +119,7 @@ def measure(
     checkpoints.close()
     again = {}
     for group, offsets in groups.items():
-        found = [checkpoints.newest.get((group, number)) for number in range(PARTITIONS)]
+        found = [checkpoints.newest.get((group, remote, number)) for number in range(PARTITIONS)]
         # Without a checkpoint a consumer begins at the beginning.
         again[group] = [
             at - (one.downstream if one is not None else 0)
