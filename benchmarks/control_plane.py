@@ -44,7 +44,7 @@ from sparkmirror.wire.views import AclBinding, NewTopic
 PARTITIONS = 4
 TOPICS_PER_GROUP = 10
 ROUNDS_S = 5
-LIMIT_S = 280.0
+LIMIT_S = 220.0
 PROBE = "probe"
 PROBE_PARTITIONS = 12
 _JVM = ("-XX:+UseG1GC", "-XX:MaxGCPauseMillis=20")
