@@ -44,7 +44,7 @@ from sparkmirror.wire.views import AclBinding, NewTopic
 PARTITIONS = 4
 TOPICS_PER_GROUP = 10
 ROUNDS_S = 5
-LIMIT_S = 220.0
+LIMIT_S = 240.0
 PROBE = "probe"
 PROBE_PARTITIONS = 12
 _JVM = ("-XX:+UseG1GC", "-XX:MaxGCPauseMillis=20")
@@ -237,8 +237,11 @@ def rounds_in(key: str, log: Path) -> dict[str, list[int]]:
     return found
 
 
-def measure(key: str, one: World, work: Path) -> dict[str, Any]:
-    """Seconds from the start to each goal, then from a change to the target's following."""
+def measure(key: str, one: World, work: Path, limit_s: float) -> dict[str, Any]:
+    """Seconds from the start to each goal, then from a change to the target's following.
+
+    What is not there ``limit_s`` after the start is told as such.
+    """
     file = work / f"{key}.properties"
     file.write_text(settings(one))
     count = len(one.names)
@@ -251,7 +254,7 @@ def measure(key: str, one: World, work: Path) -> dict[str, Any]:
 
     def until(name: str, wanted: int, look: Callable[[], int], since: float) -> None:
         while (there := look()) < wanted:
-            if time.monotonic() - began > LIMIT_S or running.process.poll() is not None:
+            if time.monotonic() - began > limit_s or running.process.poll() is not None:
                 result[name] = f"{there} of {wanted} after {time.monotonic() - since:.0f} s"
                 return
             time.sleep(0.5)
@@ -320,6 +323,7 @@ def main() -> int:
     parser.add_argument("--groups", type=int, default=200)
     parser.add_argument("--peers", nargs="+", choices=list(_ROUNDS), default=list(_ROUNDS))
     parser.add_argument("--latency", action="store_true")
+    parser.add_argument("--limit", type=float, default=LIMIT_S, help="seconds for each mirror")
     parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results")
     options = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
@@ -332,7 +336,7 @@ def main() -> int:
                 keep(path, one, {"latency": measure_latency(one, work)})
             else:
                 for key in options.peers:
-                    keep(path, one, {key: measure(key, one, work)})
+                    keep(path, one, {key: measure(key, one, work, options.limit)})
                     if key != options.peers[-1]:
                         one.clean()
         say(f"written: {path}")
