@@ -32,6 +32,7 @@ from sparkmirror.model import (
     ProduceSettings,
     SlotProgress,
 )
+from sparkmirror.policy import FlowTopics
 from sparkmirror.wire.gaps import GAPS_PARTITIONS, Gap, collect_gaps, gaps_topic
 from sparkmirror.wire.signals import (
     COMMAND_PARTITION,
@@ -422,7 +423,7 @@ class SlotRun:
             offset_storage_partitions=1,
             **options,
         )
-        self.remote = f"{alias}.{topic}"
+        self.remote = FlowTopics(self.flow).remote(topic)
         stamped = {"message.timestamp.type": "LogAppendTime"} if append_time else {}
         replication = len(target.kafka.node_ids)
         for name, count, config in (

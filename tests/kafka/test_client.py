@@ -116,7 +116,7 @@ def test_topic_configs(cluster, cluster_a, topic_name):
     assert entries["retention.ms"].source == "DYNAMIC_TOPIC_CONFIG"
     assert not entries["retention.ms"].is_default
     assert entries["segment.ms"].is_default
-    assert isinstance(answer["no-such-topic"], ClusterError)
+    assert isinstance(answer["no-such-topic"], TopicError)
 
 
 def test_offsets_of_the_log(cluster, cluster_a, topic_name):

@@ -103,6 +103,7 @@ class Places:
 @dataclass(slots=True, eq=False)
 class _Partition:
     state: PartitionState
+    topic_id: str = ""
     fresh: list[Run] = field(default_factory=list)
     due: list[tuple[int, int]] = field(default_factory=list)
     newest: tuple[int, int] | None = None
@@ -125,16 +126,20 @@ class SlotSyncs:
         self._lag_max = lag_max
         self._outlet = outlet
         self._partitions: dict[TopicPartition, _Partition] = {}
-        self._touched: dict[TopicPartition, _Partition] = {}
+        self._touched: dict[tuple[TopicPartition, str], _Partition] = {}
 
-    def settled(self, source: TopicPartition, places: Places) -> None:
-        """Everything of ``source`` up to and with these records is acknowledged."""
+    def settled(self, source: TopicPartition, places: Places, topic_id: str = "") -> None:
+        """Everything of ``source`` up to and with these records is acknowledged.
+
+        ``topic_id``: of the source topic that they are from, empty where that is not known.
+        """
         runs = places.runs()
         if not runs:
             return
         part = self._partitions.get(source)
-        if part is None:
-            part = self._partitions[source] = _Partition(PartitionState(self._lag_max))
+        if part is None or part.topic_id != topic_id:
+            part = _Partition(PartitionState(self._lag_max), topic_id)
+            self._partitions[source] = part
         for run in runs:
             for due in part.state.advance(run.source, run.target, run.length):
                 # The rest would be thinned out anyway.
@@ -146,20 +151,21 @@ class SlotSyncs:
         part.due = _thinned(part.due)
         if len(part.fresh) > 2 * _RUNS_MAX:
             del part.fresh[:-_RUNS_MAX]
-        self._touched[source] = part
+        self._touched[source, topic_id] = part
 
     def publish(self) -> None:
         """The positions that cover all that was settled are committed: hand it to the sender."""
         syncs: list[KeyValue] = []
         runs: list[KeyValue] = []
         while self._touched and len(syncs) < _SYNCS_PER_SLOT_MAX:
-            source = next(iter(self._touched))
-            part = self._touched.pop(source)
+            source, topic_id = next(iter(self._touched))
+            part = self._touched.pop((source, topic_id))
             points = part.due
             if part.newest is not None and (not points or points[-1] != part.newest):
                 points = [*points, part.newest]
             syncs += [encode_offset_sync(source, *point) for point in points]
-            runs += [encode_run(source, run) for run in part.fresh[-_RUNS_MAX:]]
+            fresh = part.fresh[-_RUNS_MAX:]
+            runs += [encode_run(source, run, topic_id=topic_id) for run in fresh]
             part.due, part.newest = [], None
             # The last run may grow: it is written again, whole, under its key.
             del part.fresh[:-1]

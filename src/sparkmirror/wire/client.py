@@ -26,6 +26,7 @@ from sparkmirror.wire.groups import (
     list_groups,
     offsets_of,
 )
+from sparkmirror.wire.kafka_codes import UNKNOWN_TOPIC_OR_PARTITION
 from sparkmirror.wire.leaders import EARLIEST, LATEST, Leaders
 from sparkmirror.wire.link import CONTROLLER, Link, error_for
 from sparkmirror.wire.requests import (
@@ -131,7 +132,8 @@ class Cluster:
     def topic_configs(
         self, names: Iterable[str], *, operation: str = "DescribeConfigs"
     ) -> dict[str, dict[str, ConfigEntry] | MirrorError]:
-        """Settings per topic, or the error that asking for this topic gave.
+        """Settings per topic, or the error that asking for this topic gave (`TopicError`: there is
+        no such topic).
 
         ``operation``: what errors advise to grant, where the caller needs more than to ask.
         """
@@ -142,7 +144,13 @@ class Cluster:
                 partial(describe_configs_request, chunk), doing, needs=needs
             )
             for row in response.results:
-                if row.error_code:
+                if row.error_code == UNKNOWN_TOPIC_OR_PARTITION:
+                    result[row.resource_name] = TopicError(
+                        "the topic does not exist: it was deleted, or the brokers do not all know "
+                        "it yet.",
+                        where=f"cluster {self.alias}, topic {row.resource_name}",
+                    )
+                elif row.error_code:
                     error = error_for(row.error_code, row.error_message)
                     doing_one = f"describing the configs of topic {row.resource_name}"
                     result[row.resource_name] = translate(
