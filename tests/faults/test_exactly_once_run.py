@@ -10,15 +10,8 @@ from pathlib import Path
 import pytest
 
 from sparkmirror.demo.clusters import KafkaCluster
-from tests.faults.harness import (
-    Counter,
-    Mirror,
-    Numbered,
-    Scene,
-    kill_driver,
-    kill_sink,
-    write_config,
-)
+from tests.faults.harness import SINK, Counter, Mirror, Numbered, write_config
+from tests.faults.kinds import Scene, kill_driver, kill_worker
 from tests.kafka.support import create_topic
 
 PARTITIONS = 4
@@ -44,7 +37,7 @@ def test_killed_workers_and_drivers_and_two_at_once(
 
             # A sink's worker: Spark starts its task again.
             began = time.monotonic()
-            kill_sink(scene)
+            kill_worker(SINK)(scene)
             assert counter.recovery_s(began, 60) < _WORKER_RECOVERY_S
             assert mirror.process.poll() is None, mirror.output()
 

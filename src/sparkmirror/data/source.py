@@ -91,14 +91,12 @@ class _Planner(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def latestOffset(self, start: dict[str, int], limit: ReadLimit) -> dict[str, int]:  # noqa: N802
         """The next epoch, or ``start`` again when there is nothing to mirror (any more)."""
-        from sparkmirror.wire.signals import CommandKind  # noqa: PLC0415
-
         watch = self._control()
         if self._once:
             watch.catch_up()
         elif not _caught_up(watch):
             return start
-        command, assignment = watch.command, watch.assignment
+        assignment = watch.assignment
         run_id = self._options["run_id"]
         if self._planned is not None and assignment is not None and assignment.run_id == run_id:
             if not self._warm and not assignment.partitions:
@@ -110,11 +108,8 @@ class _Planner(DataSourceStreamReader, SupportsTriggerAvailableNow):
             if self._once_epoch is None:
                 self._once_epoch = int(start["epoch"]) + 1
             return {"epoch": self._once_epoch}
-        drained = (
-            command is not None and command.run_id == run_id and command.kind is CommandKind.DRAIN
-        )
         nothing = assignment is None or assignment.run_id != run_id or not assignment.partitions
-        if drained or nothing:
+        if nothing or _drained(watch, run_id):
             return start
         return {"epoch": int(start["epoch"]) + 1}
 
@@ -132,7 +127,7 @@ class _Planner(DataSourceStreamReader, SupportsTriggerAvailableNow):
             _caught_up(watch)
         flow, assignment = decode_flow(self._flow_text), watch.assignment
         run_id = self._options["run_id"]
-        if assignment is None or assignment.run_id != run_id:
+        if assignment is None or assignment.run_id != run_id or _drained(watch, run_id):
             return []
         if self._planned is not None and not self._warm and not assignment.partitions:
             self._warm = True
@@ -196,6 +191,14 @@ class _Planner(DataSourceStreamReader, SupportsTriggerAvailableNow):
             if flow.mode is MirrorMode.MM1:
                 self._planned = PlannerVoice(flow, run_id)
         return self._watch
+
+
+def _drained(watch: ControlWatch, run_id: str) -> bool:
+    """Whether the run was told to end. The slots listen only to what comes after their plan."""
+    from sparkmirror.wire.signals import CommandKind  # noqa: PLC0415
+
+    command = watch.command
+    return command is not None and command.run_id == run_id and command.kind is CommandKind.DRAIN
 
 
 def _caught_up(watch: ControlWatch) -> bool:
