@@ -285,9 +285,11 @@ class FlowRunner:
 
     def active(self) -> bool:
         """Whether any query still runs (one that waits after a drain does not)."""
-        if self._reviving and not self._stopping:
-            return True
-        return any(self._busy(query) for query in self._queries.values())
+        for name, query in list(self._queries.items()):
+            if not query.isActive and name not in self._reviving:
+                self._revive(name)  # it may have ended since `errors` looked
+        reviving = bool(self._reviving) and not self._stopping
+        return reviving or any(self._busy(query) for query in self._queries.values())
 
     def _busy(self, query: StreamingQuery) -> bool:
         if not query.isActive:
