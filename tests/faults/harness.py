@@ -268,14 +268,12 @@ class Mirror:
                 if phase not in self.phases and phase in text:
                     self.phases[phase] = time.monotonic()
 
-    def start_parts(self) -> tuple[float, float]:
+    def start_parts(self) -> tuple[float, float] | None:
         """Seconds of the newest start: before Spark, and Spark's own until its queries run."""
+        if len(self.phases) <= len(_PHASES):
+            return None
         begun, spark, mirroring = (self.phases[name] for name in ("started", *_PHASES))
         return spark - begun, mirroring - spark
-
-    def work(self) -> Path:
-        """The work directory of the newest process."""
-        return self._directory / f"work-{self.starts}"
 
     def output(self) -> str:
         """What the newest process has printed."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import random
 import signal
+import subprocess
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -15,6 +16,9 @@ from sparkmirror.demo.clusters import KafkaCluster
 from tests.faults.harness import PLANNER, SINK, SOURCE, Mirror
 
 __all__ = ["FAULTS", "Fault", "Kind", "Scene", "draw", "kill_driver", "kill_worker"]
+
+
+_TAKEN_OVER_S_MAX = 120.0
 
 
 @dataclass
@@ -65,9 +69,11 @@ def freeze_sink(scene: Scene) -> None:
 
 
 def two_drivers(scene: Scene) -> None:
-    """A second driver is started beside the first: one of them ends and says why."""
+    """A second driver is started beside the first, which ends once the second has the flow."""
     first = scene.mirror.process
     scene.mirror.start()
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        first.wait(_TAKEN_OVER_S_MAX)
     scene.after.append(lambda: scene.mirror.kill(first))
 
 
