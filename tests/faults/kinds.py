@@ -106,23 +106,25 @@ class Kind:
     """A fault; how often it comes beside the others; whether only exactly-once can stand it.
 
     ``late``: it is felt only when an epoch ends, so the longest silence until then counts.
+    ``restarts``: the run ends with it, and a new one has to mirror.
     """
 
     fault: Fault
     weight: int
     exactly_once: bool = False
     late: bool = False
+    restarts: bool = False
 
 
 FAULTS: dict[str, Kind] = {
     "sink worker killed": Kind(kill_worker(SINK), 6),
     "source worker killed": Kind(kill_worker(SOURCE), 5),
     "planner killed": Kind(kill_worker(PLANNER), 2, late=True),
-    "JVM killed": Kind(kill_jvm, 2),
-    "driver killed": Kind(kill_driver, 2),
+    "JVM killed": Kind(kill_jvm, 2, restarts=True),
+    "driver killed": Kind(kill_driver, 2, restarts=True),
     "sink frozen": Kind(freeze_sink, 3),
-    "two drivers": Kind(two_drivers, 1, exactly_once=True),
-    "zombie mirror": Kind(zombie, 1, exactly_once=True),
+    "two drivers": Kind(two_drivers, 1, exactly_once=True, restarts=True),
+    "zombie mirror": Kind(zombie, 1, exactly_once=True, restarts=True),
     "target broker killed": Kind(kill_broker, 2),
 }
 
