@@ -48,7 +48,8 @@ def test_the_batch_is_cut_until_the_refused_records_are_alone(
     old = new_cluster("old", version=VERSION)
     skip = FaultSettings(bad_record="skip")
     with SlotRun(Direct(cluster_a), Direct(old), topic_name, faults=skip) as slot:
-        _limit(old, slot.remote)
+        day = f"message.timestamp.difference.max.ms={24 * HOUR_MS}"
+        _alter(old, slot.remote, f"max.message.bytes=5000,{day}")
         produce(cluster_a, topic_name, records, config=ONE_BATCH)
         _until(lambda: _values(slot) == good, slot)
         _until(lambda: slot.errors().get("RECORD_SKIPPED") == len(refused), slot)
@@ -58,14 +59,21 @@ def test_the_batch_is_cut_until_the_refused_records_are_alone(
         assert told == refused
         produce(cluster_a, topic_name, records[:3])
         _until(lambda: _values(slot) == good + good[:3], slot)
+        # It answers a record without a key as if the batch had been damaged on its way, and what
+        # may be damage is never left out: the partition waits until the topic takes such records.
+        _alter(old, slot.remote, "cleanup.policy=compact")
+        produce(cluster_a, topic_name, [Sent(b"no key")])
+        _until(lambda: 0 in slot.halts(), slot)
+        assert slot.halts()[0].code == "CORRUPT_MESSAGE"
+        _alter(old, slot.remote, "cleanup.policy=delete")
+        _until(lambda: _values(slot) == [*good, *good[:3], b"no key"], slot)
 
 
-def _limit(old: KafkaCluster, topic: str) -> None:
+def _alter(old: KafkaCluster, topic: str, config: str) -> None:
     """Such a broker knows no incremental changes; its own tool makes them through ZooKeeper."""
-    limits = f"max.message.bytes=5000,message.timestamp.difference.max.ms={24 * HOUR_MS}"
     done = old.tool(
         "kafka.admin.ConfigCommand",
-        *("--zookeeper", old.zookeeper, "--alter", "--add-config", limits),
+        *("--zookeeper", old.zookeeper, "--alter", "--add-config", config),
         *("--entity-type", "topics", "--entity-name", topic),
     )
     assert done.returncode == 0, done.stdout + done.stderr
