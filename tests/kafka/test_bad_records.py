@@ -13,9 +13,6 @@ from confluent_kafka.admin import (
     AclBindingFilter,
     AclOperation,
     AclPermissionType,
-    AlterConfigOpType,
-    ConfigEntry,
-    ConfigResource,
     ResourcePatternType,
     ResourceType,
 )
@@ -34,6 +31,7 @@ from tests.kafka.support import (
     create_topic,
     delete_topic,
     produce,
+    set_topic_config,
 )
 
 SKIP = FaultSettings(bad_record="skip")
@@ -56,16 +54,6 @@ def source(cluster_a: KafkaCluster) -> Direct:
 @pytest.fixture
 def target(cluster_b: KafkaCluster) -> Direct:
     return Direct(cluster_b)
-
-
-def _set(cluster: KafkaCluster, topic: str, **config: str) -> None:
-    entries = [
-        ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET)
-        for name, value in config.items()
-    ]
-    resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=entries)
-    client = admin(cluster)
-    client.incremental_alter_configs([resource])[resource].result(TIMEOUT_S)
 
 
 def _values(slot: SlotRun, partition: int = 0) -> list[bytes | None]:
@@ -106,7 +94,7 @@ def test_a_refused_record_pauses_its_partition_until_the_target_takes_it(
 ):
     create_topic(source.kafka, topic_name, 2)
     with SlotRun(source, target, topic_name, 2) as slot:
-        _set(target.kafka, slot.remote, **{"cleanup.policy": "compact"})
+        set_topic_config(target.kafka, slot.remote, **{"cleanup.policy": "compact"})
         bad = [*_good(0, 3), Sent(b"no key"), *_good(3, 3)]
         produce(source.kafka, topic_name, bad, config=ONE_BATCH)
         told = _halted(slot)
@@ -116,7 +104,7 @@ def test_a_refused_record_pauses_its_partition_until_the_target_takes_it(
         _are(slot, _good(0, 50, 1), 1)
         assert slot.errors()["INVALID_RECORD"] >= 1
         assert _values(slot) == []
-        _set(target.kafka, slot.remote, **{"cleanup.policy": "delete"})
+        set_topic_config(target.kafka, slot.remote, **{"cleanup.policy": "delete"})
         _are(slot, bad + _good(6, 3))  # in the same epoch, in order, none twice
         _until(lambda: not slot.halts(), "no halt is reported any more", slot)
     assert slot.gaps() == []
@@ -210,7 +198,7 @@ def test_refused_records_are_skipped_and_written_down(source, target, topic_name
     create_topic(source.kafka, topic_name, 1, config={"max.message.bytes": "100000"})
     mixed, good, bad = _mixed()
     with SlotRun(source, target, topic_name, faults=SKIP) as slot:
-        _set(target.kafka, slot.remote, **NARROW)
+        set_topic_config(target.kafka, slot.remote, **NARROW)
         produce(source.kafka, topic_name, mixed, config=ONE_BATCH, compression=compression)
         produce(source.kafka, topic_name, _good(10, 5))
         _are(slot, good + _good(10, 5))
@@ -241,7 +229,7 @@ def test_refused_records_go_to_the_dead_letter_topic(source, target, topic_name)
     mixed, good, bad = _mixed()
     began_ms = int(time.time() * 1000)
     with SlotRun(source, target, topic_name, 2, faults=DEAD_LETTER) as slot:
-        _set(target.kafka, slot.remote, **NARROW)
+        set_topic_config(target.kafka, slot.remote, **NARROW)
         produce(source.kafka, topic_name, mixed, config=ONE_BATCH)
         produce(source.kafka, topic_name, _good(0, 3, 1))
         _are(slot, _good(0, 3, 1), 1)

@@ -94,8 +94,6 @@ class _Planner(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def latestOffset(self, start: dict[str, int], limit: ReadLimit) -> dict[str, int]:  # noqa: N802
         """The next epoch, or ``start`` again when there is nothing to mirror (any more)."""
-        from sparkmirror.wire.signals import CommandKind  # noqa: PLC0415
-
         watch = self._control()
         if self._once:
             watch.catch_up()
@@ -104,7 +102,7 @@ class _Planner(DataSourceStreamReader, SupportsTriggerAvailableNow):
         run_id = self._options["run_id"]
         if self._once and self._planned is not None:
             return self._bounded_share(start, watch, self._planned)
-        command, assignment = watch.command, watch.assignment
+        assignment = watch.assignment
         if self._planned is not None and assignment is not None and assignment.run_id == run_id:
             if not self._warm and not assignment.partitions:
                 # Others mirror everything until our workers are up and have loaded their modules.
@@ -115,11 +113,8 @@ class _Planner(DataSourceStreamReader, SupportsTriggerAvailableNow):
             if self._once_epoch is None:
                 self._once_epoch = int(start["epoch"]) + 1
             return {"epoch": self._once_epoch}
-        drained = (
-            command is not None and command.run_id == run_id and command.kind is CommandKind.DRAIN
-        )
         nothing = assignment is None or assignment.run_id != run_id or not assignment.partitions
-        if drained or nothing:
+        if nothing or _drained(watch, run_id):
             return start
         return {"epoch": int(start["epoch"]) + 1}
 
@@ -132,16 +127,13 @@ class _Planner(DataSourceStreamReader, SupportsTriggerAvailableNow):
         or has given up everything to join anew. The share that the slots have carried to its ends
         is the last one: then ``start`` ends the query.
         """
-        from sparkmirror.wire.signals import CommandKind  # noqa: PLC0415
-
         epoch, version = self._bounded
         if int(start["epoch"]) < epoch:
             return {"epoch": epoch}  # planned, and not run yet
         run_id = self._options["run_id"]
         while True:
-            command, assignment = watch.command, watch.assignment
-            ours = command is not None and command.run_id == run_id
-            if ours and command is not None and command.kind is CommandKind.DRAIN:
+            assignment = watch.assignment
+            if _drained(watch, run_id):
                 return start
             if assignment is not None and assignment.run_id == run_id:
                 planned.tell(assignment.version)
@@ -167,7 +159,7 @@ class _Planner(DataSourceStreamReader, SupportsTriggerAvailableNow):
             _caught_up(watch)
         flow, assignment = decode_flow(self._flow_text), watch.assignment
         run_id = self._options["run_id"]
-        if assignment is None or assignment.run_id != run_id:
+        if assignment is None or assignment.run_id != run_id or _drained(watch, run_id):
             return []
         cold = self._planned is not None and not self._warm and not self._once
         if cold and not assignment.partitions:
@@ -232,6 +224,14 @@ class _Planner(DataSourceStreamReader, SupportsTriggerAvailableNow):
             if flow.mode is MirrorMode.MM1:
                 self._planned = PlannerVoice(flow, run_id)
         return self._watch
+
+
+def _drained(watch: ControlWatch, run_id: str) -> bool:
+    """Whether the run was told to end. The slots listen only to what comes after their plan."""
+    from sparkmirror.wire.signals import CommandKind  # noqa: PLC0415
+
+    command = watch.command
+    return command is not None and command.run_id == run_id and command.kind is CommandKind.DRAIN
 
 
 def _caught_up(watch: ControlWatch) -> bool:
