@@ -21,10 +21,8 @@ _COMMIT = 1
 
 def committed_records(node: Path, topic: str) -> int:
     """Records of ``topic`` that a `read_committed` consumer sees; ``node``: a broker's log.dir."""
-    return sum(
-        _committed(sorted(directory.glob("*.log")))
-        for directory in sorted(node.rglob(f"{topic}-*"))
-    )
+    partitions = [one for one in node.rglob(f"{topic}-*") if one.name.rpartition("-")[0] == topic]
+    return sum(_committed(sorted(one.glob("*.log"))) for one in partitions)
 
 
 def _committed(segments: list[Path]) -> int:

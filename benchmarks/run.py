@@ -127,16 +127,22 @@ class Bench:
                 began,
                 timeout_s=300,
             )
+            if PEERS[key].exact:
+                # End offsets count the markers of transactions, too.
+                result.surplus = self._stored(remote, records) - records
+                result.complete = result.surplus >= 0
             self._check(running, key)
-        if PEERS[key].exact:
-            result.surplus = self._stored(remote) - records
-            result.complete = result.surplus >= 0
         self._clean(remote)
         return result
 
-    def _stored(self, remote: str) -> int:
-        """Records at the target without the transactions' markers, once the mirror has ended."""
-        return committed_records(Path(self.b.log_path()).parent, remote)
+    def _stored(self, remote: str, wanted: int) -> int:
+        """Committed records at the target; waits a while for ``wanted`` of them."""
+        deadline = time.monotonic() + 30
+        while True:
+            found = committed_records(Path(self.b.log_path()).parent, remote)
+            if found >= wanted or time.monotonic() > deadline:
+                return found
+            time.sleep(0.5)
 
     @contextmanager
     def _mirror(
