@@ -253,8 +253,9 @@ class SimTarget:
 def _parse_request(frame: bytes) -> tuple[int, dict[TopicPartition, bytes]]:
     (correlation,) = struct.unpack_from(">i", frame)
     batches: dict[TopicPartition, bytes] = {}
-    _, _, _, topics = struct.unpack_from(">hhii", frame, 4)
-    position = 16
+    (writer,) = struct.unpack_from(">h", frame, 4)
+    position = 16 + max(0, writer)
+    (topics,) = struct.unpack_from(">i", frame, position - 4)
     for _ in range(topics):
         (size,) = struct.unpack_from(">h", frame, position)
         topic = frame[position + 2 : position + 2 + size].decode()

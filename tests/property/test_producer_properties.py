@@ -13,6 +13,7 @@ from sparkmirror.model import ProduceSettings, TopicPartition
 from sparkmirror.wire.produce import Producer
 from sparkmirror.wire.records import Record, encode_batch
 from sparkmirror.wire.routes import Routes
+from sparkmirror.wire.transactions import Transactions
 from tests.property.simulated_target import SimTarget
 
 NODES = 3
@@ -38,11 +39,14 @@ A, B = PARTITIONS[0], PARTITIONS[1]
 class Run:
     """A producer before a simulated target; ``appended`` and ``acknowledged`` values."""
 
-    def __init__(self) -> None:
+    def __init__(self, transactions: Transactions | None = None) -> None:
         self.target = SimTarget(NODES, PARTITIONS)
         self.now = 0.0
         self.producer = Producer(
-            cast(Routes, self.target), ProduceSettings(), clock=lambda: self.now
+            cast(Routes, self.target),
+            ProduceSettings(),
+            transactions=transactions,
+            clock=lambda: self.now,
         )
         self.appended: dict[TopicPartition, list[int]] = defaultdict(list)
         self.acknowledged: dict[TopicPartition, int] = defaultdict(int)

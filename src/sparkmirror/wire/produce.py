@@ -158,7 +158,10 @@ class Producer:
         self._identify_at = 0.0
         self._transactions = transactions
         self._writer: bytes | None = None
+        self._stuck_s = min(_STUCK_S_MAX, settings.delivery_timeout_ms / 1000)
         if transactions is not None:
+            # The cluster aborts a transaction that waits too long, and all that is in it.
+            self._stuck_s = min(self._stuck_s, transactions.timeout_ms / 2_000)
             self._identity = transactions.identity
             self._writer = transactions.transactional_id.encode()
         self._in_flight_max = settings.in_flight_requests_max if settings.enable_idempotence else 1
@@ -249,6 +252,7 @@ class Producer:
     def _identified(self, state: PartitionQueue) -> bool:
         """Whether ``state`` has a producer id to send under; gives it one where it can."""
         if state.identity is not None and not state.renew:
+            state.renumber()
             return True
         used_up = None if state.identity == NO_IDENTITY else state.identity
         if self._identity in (None, used_up):
@@ -494,6 +498,10 @@ class Producer:
         if self._transactions is not None and (forgotten or code in FENCED):
             self._count(error_name(code))
             raise self._ended(state, code)
+        if self._transactions is not None and item.doubtful and code in REFUSED:
+            # Whether it is there decides which sequence comes next: a new transaction knows.
+            self._count(error_name(code))
+            raise self._ended(state, code)
         state.requeue(item)
         if code in (MESSAGE_TOO_LARGE, RECORD_LIST_TOO_LARGE) and item.records > 1:
             self._cut(state, item)
@@ -505,6 +513,7 @@ class Producer:
             state.renew = True
             self._retry(state, code, now)
         elif code in RETRIABLE or code == OUT_OF_ORDER_SEQUENCE_NUMBER:
+            item.doubtful |= code != OUT_OF_ORDER_SEQUENCE_NUMBER
             if code in LEADERSHIP:
                 self.routes.mark_stale()
             if not state.recovering:
@@ -540,7 +549,7 @@ class Producer:
         state.failing_code = code
         failing_s = now - state.failing_since
         delivery_s = self.settings.delivery_timeout_ms / 1000
-        if failing_s > (min(_STUCK_S_MAX, delivery_s) if self.impatient else delivery_s):
+        if failing_s > (self._stuck_s if self.impatient else delivery_s):
             self._halt(state, code, f"it has failed for {failing_s:.0f} s", retriable=True)
 
     def _halt(
@@ -609,7 +618,7 @@ class Producer:
             for state, item in request.items:
                 if item in state.in_flight:
                     state.requeue(item)
-                    state.recovering = True
+                    state.recovering = item.doubtful = True
                     hit[state.tp] = state
         now = self._clock()
         for state in hit.values():
