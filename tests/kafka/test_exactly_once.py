@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 import uuid
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -47,7 +48,7 @@ from tests.kafka.faults import (
     move_leaders,
     wait_in_sync,
 )
-from tests.kafka.support import Sent, admin, consume_all, create_topic, produce
+from tests.kafka.support import Received, Sent, admin, consume_all, create_topic, produce
 
 PARTITIONS = 3
 
@@ -125,6 +126,94 @@ def test_connections_are_cut_again_and_again(source, target, topic_name):
         _checked(slot, load)
         assert slot.failures == []
         assert "CONNECTION_LOST" in slot.errors()
+
+
+def test_coordinators_move_while_a_transaction_is_open(source, target, topic_name):
+    """What it began under one coordinator it ends under another, as a whole."""
+    topic = _topic(source, topic_name)
+    hour_ms = 3_600_000
+    held = {
+        "transaction_interval_ms": hour_ms,
+        "position_interval_ms": hour_ms,
+        "transaction_timeout_ms": 600_000,
+    }
+    with _exact(source, target, topic, **held) as slot:
+        for moved in (False, True):
+            if moved:
+                for name in ("__transaction_state", "__consumer_offsets", slot.remote):
+                    move_leaders(target.kafka, name)
+            wanted = 600 if moved else 300
+            produce(source.kafka, topic, [Sent(b"%d" % n, partition=n % 3) for n in range(300)])
+            _wait_for(
+                lambda wanted=wanted: len(_written(slot)) == wanted,
+                "all of it is written",
+            )
+            assert consume_all(target.kafka, slot.remote) == []
+        slot.drain()
+        assert slot.failures == []
+        found = by_partition(consume_all(target.kafka, slot.remote))
+        assert found == by_partition(consume_all(source.kafka, topic))
+    assert sum(_positions(slot).values()) == 600
+
+
+def test_the_target_aborts_a_transaction_that_takes_too_long(
+    source, target, topic_name, monkeypatch
+):
+    """The writer stands still until its coordinator has given the transaction up; then it goes on.
+
+    What was aborted is written again, and once: the positions were a part of it.
+    """
+    topic = _topic(source, topic_name)
+    slot = _exact(source, target, topic, transaction_timeout_ms=1_000)
+    held: list[Transactions] = []
+    original = Transactions.commit
+
+    def commit(self: Transactions) -> None:
+        if self.members and not held:
+            held.append(self)
+            slot.flow = replace(slot.flow, transaction_timeout_ms=60_000)  # of the next attempts
+            _wait_until_decided(slot)
+        original(self)
+
+    monkeypatch.setattr(Transactions, "commit", commit)
+    with slot:
+        with Load(source.kafka, topic, PARTITIONS) as load:
+            load.wait_for(400)
+            _wait_for(lambda: bool(slot.failures), "the writer hears of it")
+            load.wait_for(100)
+        count = _checked(slot, load)
+        slot.drain()
+    assert {type(error) for error in slot.failures} == {Fenced}
+    assert "took longer than transaction.timeout.ms" in str(slot.failures[-1])
+    assert sum(_positions(slot).values()) == count
+    assert len(_written(slot)) > count
+
+
+def _written(slot: SlotRun) -> list[Received]:
+    """What the remote topic holds, aborted or not."""
+    return consume_all(slot.target.kafka, slot.remote, isolation="read_uncommitted")
+
+
+def _wait_until_decided(slot: SlotRun) -> None:
+    """Until no transaction is open any more in what was written to the remote topic."""
+    remote = [TopicPartition(slot.remote, number) for number in range(PARTITIONS)]
+    cluster = Cluster(slot.flow.target)
+
+    def decided() -> bool:
+        ends = cluster.end_offsets(remote)
+        return any(ends.values()) and cluster.end_offsets(remote, "read_committed") == ends
+
+    try:
+        _wait_for(decided, "the coordinator gives the transaction up")
+    finally:
+        cluster.close()
+
+
+def _wait_for(condition: Callable[[], bool], what: str) -> None:
+    deadline = time.monotonic() + 90
+    while not condition():
+        assert time.monotonic() < deadline, f"not so: {what}"
+        time.sleep(0.2)
 
 
 # -- the writer dies ---------------------------------------------------------------------------

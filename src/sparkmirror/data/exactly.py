@@ -187,6 +187,7 @@ class ExactSink(SlotSink):
                 self._settle(self._producer.pump(_ANSWER_S))
                 if not self._plain.idle:
                     self._plain.pump(0.0)
+                self._report_if_due(time.monotonic())
             refused = self._refused()
             if not refused:
                 return

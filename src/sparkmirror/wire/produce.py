@@ -87,6 +87,7 @@ _BROKER_TIMEOUT_MS = 30_000
 # A partition that the reachable target refuses for so long is set aside when the slot's other
 # partitions wait behind it.
 _STUCK_S_MAX = 30.0
+_TRANSACTION_STUCK_S_MAX = 10.0
 # When it is told that a partition fails, though it is still tried.
 _FAILING_TOLD_S = 10.0
 _THROTTLE_LOG_S = 60.0
@@ -146,7 +147,9 @@ class Producer:
         self.drops = False
         """Whether a batch that the target refuses is dropped (`DROPPED`) instead of a halt."""
         self.impatient = False
-        """Whether batches that fail hold others up: then their partition is halted after 30 s."""
+        """Whether batches that fail hold others up: then their partition is halted after 30 s,
+        in a transaction after 10 s.
+        """
         self._clock = clock
         self._partitions: dict[TopicPartition, PartitionQueue] = {}
         self._busy: dict[TopicPartition, PartitionQueue] = {}
@@ -160,8 +163,9 @@ class Producer:
         self._writer: bytes | None = None
         self._stuck_s = min(_STUCK_S_MAX, settings.delivery_timeout_ms / 1000)
         if transactions is not None:
-            # The cluster aborts a transaction that waits too long, and all that is in it.
-            self._stuck_s = min(self._stuck_s, transactions.timeout_ms / 2_000)
+            # The others in the transaction wait for it, and the cluster aborts one that lasts.
+            limit_s = min(_TRANSACTION_STUCK_S_MAX, transactions.timeout_ms / 2_000)
+            self._stuck_s = min(self._stuck_s, limit_s)
             self._identity = transactions.identity
             self._writer = transactions.transactional_id.encode()
         self._in_flight_max = settings.in_flight_requests_max if settings.enable_idempotence else 1
