@@ -20,6 +20,7 @@ from sparkmirror.model import ClusterClient, TopicPartition
 from sparkmirror.wire.batch import HEADER_BYTES
 from sparkmirror.wire.connection import ConnectionLost
 from sparkmirror.wire.cut import decode_batches
+from sparkmirror.wire.doubts import Arrived, Doubt
 from sparkmirror.wire.routes import Leader
 
 VERSION = 8
@@ -166,6 +167,19 @@ class SimTarget:
     def close(self) -> None:
         for connection in [*self._connections.values(), *self._broken]:
             connection.close()
+
+    def arrival(self, _routes: object, doubt: Doubt) -> Arrived:
+        """What the broker that is taken for the leader knows of a batch in doubt."""
+        one = self.partitions[doubt.tp]
+        if self.leaders[doubt.tp].node != one.leader:
+            return Arrived.LATER
+        known = [index for index, old in enumerate(one.log) if old.producer_id == doubt.producer_id]
+        if not known:
+            return Arrived.NO if doubt.first else Arrived.UNKNOWN
+        last = one.log[known[-1]]
+        if last.sequence + len(last.values) - 1 < doubt.last_sequence:
+            return Arrived.NO
+        return Arrived.YES if one.replicated == len(one.log) else Arrived.LATER
 
     # -- what brokers do -------------------------------------------------------------------
 

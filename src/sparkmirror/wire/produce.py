@@ -46,6 +46,7 @@ from sparkmirror.model import Halt, ProduceSettings, TopicPartition
 from sparkmirror.wire.batch import record_count
 from sparkmirror.wire.connection import Connection, ConnectionLost
 from sparkmirror.wire.cut import separate
+from sparkmirror.wire.doubts import Arrival, Arrived, arrived
 from sparkmirror.wire.kafka_codes import (
     DROPPED,
     DUPLICATE_SEQUENCE_NUMBER,
@@ -126,7 +127,7 @@ class Producer:
     """Writes raw record batches to one cluster. One owner, no threads.
 
     ``transactions``: whose open transaction the batches become part of; its owner ends it.
-    ``clock`` returns monotonic seconds.
+    ``arrival`` tells whether a batch in doubt is there. ``clock`` returns monotonic seconds.
     """
 
     def __init__(
@@ -135,6 +136,7 @@ class Producer:
         settings: ProduceSettings,
         *,
         transactions: Transactions | None = None,
+        arrival: Arrival = arrived,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.routes = routes
@@ -150,6 +152,7 @@ class Producer:
         """Whether batches that fail hold others up: then their partition is halted after 30 s,
         in a transaction after 10 s.
         """
+        self._arrival = arrival
         self._clock = clock
         self._partitions: dict[TopicPartition, PartitionQueue] = {}
         self._busy: dict[TopicPartition, PartitionQueue] = {}
@@ -484,13 +487,17 @@ class Producer:
 
     def _settle(self, state: PartitionQueue, item: QueuedBatch, answer: Answer, now: float) -> None:
         code = answer.code
-        if code in (0, DUPLICATE_SEQUENCE_NUMBER):
+        there = Arrived.NO
+        if code in REFUSED and item.doubtful:
+            there = self._arrival(self.routes, state.doubt(item))
+            if there is not Arrived.NO:
+                self._count(error_name(code))
+        if code in (0, DUPLICATE_SEQUENCE_NUMBER) or there is Arrived.YES:
             state.acknowledge(item)
             self.bytes_waiting -= len(item.batch)
+            unknown = item.thinned or there is Arrived.YES
             self._acknowledged.append(
-                Acknowledged(
-                    state.tp, item.token, -1 if item.thinned else answer.offset, item.records
-                )
+                Acknowledged(state.tp, item.token, -1 if unknown else answer.offset, item.records)
             )
             if state.idle:
                 self._busy.pop(state.tp, None)
@@ -502,12 +509,13 @@ class Producer:
         if self._transactions is not None and (forgotten or code in FENCED):
             self._count(error_name(code))
             raise self._ended(state, code)
-        if self._transactions is not None and item.doubtful and code in REFUSED:
+        if self._transactions is not None and there is Arrived.UNKNOWN:
             # Whether it is there decides which sequence comes next: a new transaction knows.
-            self._count(error_name(code))
             raise self._ended(state, code)
         state.requeue(item)
-        if code in (MESSAGE_TOO_LARGE, RECORD_LIST_TOO_LARGE) and item.records > 1:
+        if there is Arrived.LATER:
+            self._retry(state, code, now)
+        elif code in (MESSAGE_TOO_LARGE, RECORD_LIST_TOO_LARGE) and item.records > 1:
             self._cut(state, item)
         elif code in REFUSED and self.refusals is not None and self.refusals.wanted(item.whole):
             self._leave_out(state, item, answer)

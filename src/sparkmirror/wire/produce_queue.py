@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from sparkmirror.model import Halt, TopicPartition
 from sparkmirror.wire.batch import record_count, stamp
 from sparkmirror.wire.cut import cut_batch
+from sparkmirror.wire.doubts import Doubt
 
 __all__ = ["NO_IDENTITY", "SEQUENCE_MODULO", "Identity", "PartitionQueue", "QueuedBatch"]
 
@@ -148,6 +149,12 @@ class PartitionQueue:
         if self.in_flight[0] is not item or 0 <= self.restart < item.start:
             return False
         return not self.pending or not 0 <= self.pending[0].start < item.start
+
+    def doubt(self, item: QueuedBatch) -> Doubt:
+        """How to ask whether ``item``, which was sent, is there."""
+        assert self.identity is not None
+        last = (item.start + item.records - 1) % SEQUENCE_MODULO
+        return Doubt(self.tp, *self.identity, last, self.fresh)
 
     def requeue(self, item: QueuedBatch) -> None:
         """Put a batch that was in flight back to its place among those that wait."""
