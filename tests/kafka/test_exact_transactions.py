@@ -22,7 +22,14 @@ from sparkmirror.wire.mirror_records import decode_offset_sync, offset_syncs_top
 from sparkmirror.wire.runs import decode_run, runs_topic
 from sparkmirror.wire.transactions import Transactions
 from tests.kafka.faults import Direct, SlotRun, check_mirrored
-from tests.kafka.support import Received, Sent, consume_all, create_topic, produce
+from tests.kafka.support import (
+    Received,
+    Sent,
+    consume_all,
+    create_topic,
+    produce,
+    topic_config,
+)
 from tests.kafka.test_topic_sync import set_config
 
 HOUR_MS = 3_600_000
@@ -55,6 +62,15 @@ def _until(condition: Callable[[], bool], what: str, slot: SlotRun) -> None:
     assert slot.failures == []
 
 
+def _set(cluster: Direct, topic: str, name: str, value: str) -> None:
+    """Set a config; wait until the broker has heard of it."""
+    set_config(cluster.kafka, topic, **{name: value})
+    deadline = time.monotonic() + 60
+    while topic_config(cluster.kafka, topic)[name] != value:
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+
+
 def _written(slot: SlotRun, topic: str) -> list[Received]:
     """Whatever its fate will be."""
     return consume_all(slot.target.kafka, topic, isolation="read_uncommitted")
@@ -72,8 +88,9 @@ def _numbered(first: int, count: int) -> list[Sent]:
 def test_left_out_records_are_part_of_the_transaction(source, target, topic_name, choice):
     create_topic(source.kafka, topic_name, 1)
     faults = FaultSettings(bad_record=choice)
-    with SlotRun(source, target, topic_name, faults=faults, **HELD) as slot:
-        set_config(target.kafka, slot.remote, **{"cleanup.policy": "compact"})
+    slot = SlotRun(source, target, topic_name, faults=faults, **HELD)
+    _set(target, slot.remote, "cleanup.policy", "compact")
+    with slot:
         topics = [slot.remote, gaps_topic(slot.flow)]
         if choice == "dead-letter":
             (new,) = plan_dead_letter_topics({topic_name: slot.remote}, slot.flow)
@@ -175,7 +192,7 @@ def test_offset_syncs_that_the_target_refuses_follow_the_commits(
     create_topic(source.kafka, topic_name, 1)
     slot = SlotRun(source, target, topic_name, offset_syncs=SYNCS, exactly_once=True, epoch_s=5)
     names = _sync_topics(slot)
-    set_config(target.kafka, names[0], **{"max.message.bytes": "1"})
+    _set(target, names[0], "max.message.bytes", "1")
     with slot:
         produce(source.kafka, topic_name, _numbered(0, 50))
         check_mirrored(source.kafka, topic_name, target.kafka, slot.remote)

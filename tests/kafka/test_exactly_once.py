@@ -7,29 +7,23 @@ record of the source, in order, none twice.
 from __future__ import annotations
 
 import time
-import uuid
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 import pytest
 from confluent_kafka.admin import (
-    AclBinding,
-    AclOperation,
-    AclPermissionType,
     AlterConfigOpType,
     ConfigEntry,
     ConfigResource,
-    ResourcePatternType,
     ResourceType,
 )
 
-from sparkmirror.control.claim import claim_flow, slots_ever
 from sparkmirror.data.exactly import ExactSink
 from sparkmirror.data.sink import SlotSink
 from sparkmirror.demo.clusters import KafkaCluster
-from sparkmirror.errors import Denied, Fenced, Unsupported
-from sparkmirror.model import ClusterClient, FlowSettings, ProduceSettings, TopicPartition
+from sparkmirror.errors import Fenced
+from sparkmirror.model import ProduceSettings, TopicPartition
 from sparkmirror.wire.claims import Claim, encode_claim, transactional_id
 from sparkmirror.wire.client import Cluster
 from sparkmirror.wire.produce import Producer
@@ -365,90 +359,7 @@ def test_what_the_target_refuses_takes_nothing_else_with_it(source, target, topi
     assert "the transaction is aborted and written anew" in caplog.text
 
 
-# -- what does not go --------------------------------------------------------------------------
-
-
-def test_each_missing_permission_is_named(guarded, cluster_a):
-    alias = f"E{uuid.uuid4().hex[:6]}"
-    ends = [
-        ClusterClient(name, tuple(one.bootstrap_servers.split(",")), "c")
-        for name, one in ((alias, cluster_a), ("west", guarded))
-    ]
-    flow = FlowSettings(*ends, *ends, exactly_once=True, tasks_max=2)
-    create_topic(guarded, control_topic(flow), 2)
-    target = Cluster(flow.target)
-    ids, group = f"__mirror.{alias}->west-", flow.position_group
-    try:
-        for kind, name, words in (
-            (ResourceType.TRANSACTIONAL_ID, ids, f"Write and Describe on TransactionalId {ids}"),
-            (ResourceType.GROUP, group, f"Read on Group {group}"),
-        ):
-            _deny(guarded, kind, name, deny=True)
-            with pytest.raises(Denied) as refused:
-                _claim_until_denied(target, flow)
-            assert words in refused.value.do
-            assert refused.value.where == "cluster west"
-            _deny(guarded, kind, name, deny=False)
-        assert slots_ever(target, flow) == 0
-        _claim_until_allowed(target, flow)
-        # A later run with fewer slots still fences those of the earlier one.
-        claim_flow(target, replace(flow, tasks_max=1), "run-2")
-        assert slots_ever(target, flow) == 2
-    finally:
-        target.close()
-
-
-def _claim_until_denied(target: Cluster, flow: FlowSettings) -> None:
-    """Brokers take a moment to hear of ACLs; `_check` has no effect on positions or records."""
-    from sparkmirror.control import claim
-
-    for _ in range(50):
-        claim._check(flow)
-        time.sleep(0.1)
-
-
-def _claim_until_allowed(target: Cluster, flow: FlowSettings) -> None:
-    deadline = time.monotonic() + 10
-    while True:
-        try:
-            claim_flow(target, flow, "run-1")
-            return
-        except Denied:
-            assert time.monotonic() < deadline
-            time.sleep(0.1)
-
-
-def _deny(cluster: KafkaCluster, kind: ResourceType, name: str, *, deny: bool) -> None:
-    pattern = ResourcePatternType.PREFIXED
-    kinds = (AclOperation.ALL, AclPermissionType.DENY)
-    binding = AclBinding(kind, name, pattern, "User:ANONYMOUS", "*", *kinds)
-    client = admin(cluster)
-    if deny:
-        client.create_acls([binding])[binding].result(20)
-        return
-    from confluent_kafka.admin import AclBindingFilter
-
-    chosen = AclBindingFilter(kind, name, pattern, "User:ANONYMOUS", "*", *kinds)
-    client.delete_acls([chosen])[chosen].result(20)
-
-
-@pytest.mark.parametrize(
-    ("apis", "words"),
-    [({3: (0, 2), 9: (0, 2)}, "no transactions"), ({9: (0, 6)}, "no stable offsets")],
-)
-def test_brokers_that_are_too_old_are_named(cluster_a, monkeypatch, apis, words):
-    """0.10 has no transactions, 2.4 cannot tell stable offsets; neither is started for this."""
-    routes = Routes(ClusterClient("B", tuple(cluster_a.bootstrap_servers.split(",")), "c"))
-    old = routes.any_connection()
-    known = dict(old.api_versions)
-    if words == "no transactions":
-        known = {key: versions for key, versions in known.items() if key < 19}
-    old._versions = known | apis
-    monkeypatch.setattr(routes, "any_connection", lambda: old)
-    with pytest.raises(Unsupported, match=words) as refused:
-        Transactions(routes, "id", timeout_ms=1_000).check_brokers()
-    assert "brokers from 2.5 on" in refused.value.what
-    assert "Upgrade the target" in refused.value.do
+# -- what it writes ---------------------------------------------------------------------------
 
 
 def test_the_sink_writes_only_transactional_batches(source, target, topic_name):
