@@ -13,6 +13,8 @@ LABELS = {
     "mm2": "MirrorMaker 2 (4.3.0)",
     "mm1": "MirrorMaker 1 (3.9.1)",
     "sparkmirror-keys": "sparkmirror, by key",
+    "sparkmirror-exact": "sparkmirror, exactly-once",
+    "mm2-exact": "MirrorMaker 2 (4.3.0), exactly-once",
 }
 LATENCY_LABELS = {
     **LABELS,
@@ -34,6 +36,10 @@ RATIOS = (
 """(catch-up, peer, throughput of sparkmirror as a multiple of the peer's: at least)."""
 KEY_RATIOS = (("100b", "mm1", 1.0), ("100b-keys", "mm1", 1.0))
 """The same, for sparkmirror with MirrorMaker 1's files, which deals records by key."""
+EXACT_COST_MAX = 0.15
+"""What exactly-once may take of the throughput without it."""
+EXACT_P99_MS = 100 + 30
+"""The interval between commits, and what else a record may take."""
 CPU_RATIOS = (("100b", "mm2", 1 / 5), ("100b", "mm1", 1 / 3))
 
 
@@ -57,6 +63,7 @@ def figures(results: dict[str, Any]) -> list[tuple[str, str, str, bool]]:
             ratio = pair[0]["cpu_s_per_gb"] / pair[1]["cpu_s_per_gb"]
             title = f"CPU-seconds per GB against {LABELS[peer]}"
             rows.append((title, f"≤ 1/{1 / most:.0f}", f"1/{1 / ratio:.1f}", ratio <= most))
+    rows += _exact_figures(catch_up, results["latency"])
     rows += _latency_figures(results["latency"])
     idle = results["idle"].get("sparkmirror")
     if idle:
@@ -68,6 +75,35 @@ def figures(results: dict[str, Any]) -> list[tuple[str, str, str, bool]]:
                 idle["per_task"] < 5,
             )
         )
+    return rows
+
+
+def _exact_figures(
+    catch_up: dict[str, Any], latency: dict[str, Any]
+) -> list[tuple[str, str, str, bool]]:
+    rows = []
+    for row in catch_up.values():
+        exact = row.get("sparkmirror-exact", {}).get("rate")
+        for peer, title in (
+            ("sparkmirror", "exactly-once: what it takes of the throughput"),
+            ("mm2-exact", "exactly-once: throughput against MirrorMaker 2's"),
+        ):
+            rate = row.get(peer, {}).get("rate")
+            if not (exact and rate):
+                continue
+            if peer == "sparkmirror":
+                cost = 1 - exact / rate
+                wanted, measured = f"≤ {EXACT_COST_MAX:.0%}", f"{cost:.1%}"
+                rows.append((f"{row['title']}: {title}", wanted, measured, cost <= EXACT_COST_MAX))
+            else:
+                rows.append(
+                    (f"{row['title']}: {title}", "> 1×", f"{exact / rate:.2f}×", exact > rate)
+                )
+    found = latency.get("latency-100", {}).get("sparkmirror-exact", {}).get("target")
+    if found:
+        title = "exactly-once: latency at 100 records/s, transactions of 100 ms"
+        met = found["p99"] <= EXACT_P99_MS
+        rows.append((title, f"p99 ≤ {EXACT_P99_MS} ms", f"p99 {found['p99']} ms", met))
     return rows
 
 

@@ -63,6 +63,7 @@ _SELECTOR = "org.apache.kafka.common.replica.RackAwareReplicaSelector"
 _CONFIG = {
     "min.insync.replicas": "2",
     "replica.lag.time.max.ms": "5000",
+    "transaction.abort.timed.out.transaction.cleanup.interval.ms": "500",
 }
 
 
