@@ -24,9 +24,10 @@ from collections import deque
 from typing import Any
 
 from sparkmirror.data import outlet
+from sparkmirror.data.lanes import Lane, Pending, acknowledge
 from sparkmirror.data.refusals import RefusedRecords
 from sparkmirror.data.shared import FRAMES
-from sparkmirror.data.sink import SlotSink, _Lane, _Pending, acknowledge
+from sparkmirror.data.sink import SlotSink
 from sparkmirror.data.syncs import Places, SlotSyncs, SyncSender, batches_of
 from sparkmirror.data.takeover import committed_positions, take_over
 from sparkmirror.data.watch import ControlWatch
@@ -81,7 +82,7 @@ class ExactSink(SlotSink):
     def _record_beginning(self) -> None:
         """Positions are exact anyhow."""
 
-    def _metadata(self, lane: _Lane, mark: Mark) -> str:
+    def _metadata(self, lane: Lane, mark: Mark) -> str:
         return encode_mark(mark)
 
     def _open(self, identity: Identity) -> None:
@@ -95,11 +96,11 @@ class ExactSink(SlotSink):
             identity=identity,
         )
         self._producer = Producer(routes, self.flow.produce, transactions=self._transactions)
-        self._errors_before = {}
+        self._reports.errors_before = {}
         self._producer.errors = self._transactions.errors = self._errors
         self._producer.refusals = self._refusals
 
-    def _write(self, pending: _Pending, part: memoryview) -> list[tuple[int, int]]:
+    def _write(self, pending: Pending, part: memoryview) -> list[tuple[int, int]]:
         if self._transactions is None:
             raise TransactionError("rows came before the writer was known.", where=self.flow.name)
         if not self._kept_bytes:
@@ -108,7 +109,7 @@ class ExactSink(SlotSink):
         pending.kept = part
         return super()._write(pending, part)
 
-    def _advance(self, lane: _Lane) -> None:
+    def _advance(self, lane: Lane) -> None:
         """Positions move with the commit."""
 
     # -- acknowledgements ------------------------------------------------------------------
@@ -227,7 +228,7 @@ class ExactSink(SlotSink):
         self._syncs_inside = False
         self._replay([])
 
-    def _positions_due(self) -> list[tuple[_Lane, int, Mark]]:
+    def _positions_due(self) -> list[tuple[Lane, int, Mark]]:
         due = []
         for lane in self._lanes.values():
             position = lane.queue[-1].next_offset if lane.queue else lane.position
@@ -243,8 +244,7 @@ class ExactSink(SlotSink):
         for lane in self._lanes.values():
             for pending in lane.queue:
                 if pending.timestamp_ms >= 0:
-                    self._latency.add(max(0.0, now_ms - pending.timestamp_ms))
-                    self._latency_ms_sum += max(0, int(now_ms) - pending.timestamp_ms)
+                    self._reports.note_latency(now_ms, pending.timestamp_ms)
                     pending.note_ages(lane.latency, now_ms)
             if self._syncs_inside:
                 lane.settle()
@@ -259,7 +259,7 @@ class ExactSink(SlotSink):
 
     # -- once more, without what the target refuses ----------------------------------------
 
-    def _refused(self) -> list[_Lane]:
+    def _refused(self) -> list[Lane]:
         """Lanes that the target has begun to refuse in this transaction."""
         halts = self._producer.halts
         refused = []
@@ -275,7 +275,7 @@ class ExactSink(SlotSink):
             refused.append(lane)
         return refused
 
-    def _replay(self, refused: list[_Lane]) -> None:
+    def _replay(self, refused: list[Lane]) -> None:
         """Abort, and write everything but the refused batches anew."""
         for lane in refused:
             halt = lane.halt
@@ -337,7 +337,7 @@ class ExactSink(SlotSink):
                 self._commit()
             if self._syncs is not None:
                 self._syncs.finish()
-        self._reported = ()
+        self._reports.tell_anyway()
         self._report(time.monotonic())
         while not self._plain.idle:
             self._plain.pump(0.2)
@@ -353,9 +353,9 @@ class ExactSink(SlotSink):
         self._close_writer()
 
 
-def _before_refusal(queue: deque[_Pending]) -> deque[_Pending]:
+def _before_refusal(queue: deque[Pending]) -> deque[Pending]:
     """The chunks, and of the last one the batches, that the target took before it refused one."""
-    taken: deque[_Pending] = deque()
+    taken: deque[Pending] = deque()
     for pending in queue:
         if not pending.batches_left:
             taken.append(pending)
@@ -369,7 +369,7 @@ def _before_refusal(queue: deque[_Pending]) -> deque[_Pending]:
                 records = sum(record_count(part[a:b]) for a, b in cuts[:count])
                 first_refused = base_offset(part[end : end + 8])
                 taken.append(
-                    _Pending(
+                    Pending(
                         pending.lane,
                         first_refused,
                         records,

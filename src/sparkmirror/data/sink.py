@@ -7,21 +7,21 @@ Spark reuses its Python workers from epoch to epoch and a producer id is worth k
 from __future__ import annotations
 
 import logging
-import os
 import select
 import time
-from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 from sparkmirror.data import outlet
-from sparkmirror.data.ages import note_ages, oldest_ms
+from sparkmirror.data.ages import oldest_ms
 from sparkmirror.data.commits import Commits
+from sparkmirror.data.lanes import Lane, Pending, acknowledge, targets
 from sparkmirror.data.refusals import RefusedRecords
 from sparkmirror.data.resume import Recorded, recorded_fields
 from sparkmirror.data.rows import Chunk, read_row
 from sparkmirror.data.shared import FRAMES, FrameReader
+from sparkmirror.data.sink_reports import SinkReports
 from sparkmirror.data.syncs import Places, SlotSyncs, SyncSender
 from sparkmirror.errors import MirrorError, Unreachable
 from sparkmirror.model import (
@@ -29,12 +29,8 @@ from sparkmirror.model import (
     FlowSettings,
     Halt,
     MirrorMode,
-    PartitionProgress,
-    SlotProgress,
     TopicPartition,
 )
-from sparkmirror.observe.latency import Histogram
-from sparkmirror.observe.samples import Samples, steady_ms
 from sparkmirror.wire.batch import record_count, split
 from sparkmirror.wire.connect_offsets import encode_source_offset, offsets_topic, partition_for_key
 from sparkmirror.wire.connection import ConnectionLost
@@ -46,11 +42,10 @@ from sparkmirror.wire.routes import Routes
 from sparkmirror.wire.signals import (
     PROGRESS_PARTITION,
     control_topic,
-    encode_progress,
     read_member,
 )
 
-__all__ = ["SlotSink", "SlotSummary", "acknowledge"]
+__all__ = ["SlotSink", "SlotSummary"]
 
 log = logging.getLogger(__name__)
 
@@ -59,8 +54,6 @@ _COMMIT_LOG_S = 30.0
 UNACKNOWLEDGED_BYTES_MAX = 32 * 1024 * 1024
 _LINGER_S = 0.05
 _BLOCKED_S = 0.1
-_PROGRESS_S = 1.0
-_IDLE_PROGRESS_S = 10.0
 
 _POOL: dict[str, Producer] = {}
 
@@ -75,108 +68,6 @@ class SlotSummary:
     bytes: int
 
 
-@dataclass(slots=True, eq=False)
-class _Pending:
-    """One chunk whose batches are on their way.
-
-    ``kept``: its bytes, where they may be needed. ``targets``: as in `Chunk`. ``gap``: what lies
-    before ``next_offset``, and ``mark`` the log that the position is in behind it (known of every
-    chunk once it is settled). ``beside``: where else batches went that the position waits for.
-    """
-
-    lane: _Lane
-    next_offset: int
-    records: int
-    bytes: int
-    timestamp_ms: int
-    oldest_ms: int
-    batches_left: int
-    places: Places
-    kept: memoryview | None = None
-    leader_epoch: int = -1
-    targets: Sequence[Any] | None = None
-    gap: Gap | None = None
-    mark: Mark | None = None
-    beside: set[TopicPartition] | None = None
-
-    @property
-    def source(self) -> TopicPartition:
-        """The source partition."""
-        return self.lane.source
-
-    @property
-    def target(self) -> TopicPartition:
-        """The remote partition."""
-        return self.lane.target
-
-    def wait_for(self, tp: TopicPartition) -> None:
-        """Wait for one more batch, which goes to ``tp``, beside the remote partition."""
-        self.batches_left += 1
-        self.beside = {*(self.beside or ()), tp}
-
-    def mark_after(self, mark: Mark) -> Mark:
-        """The mark of a position behind this chunk, when ``mark`` is the one before it."""
-        if self.mark is not None:
-            return self.mark
-        if self.leader_epoch < 0 or self.leader_epoch == mark.leader_epoch:
-            return mark
-        return replace(mark, leader_epoch=self.leader_epoch)
-
-    def note_ages(self, samples: Samples, now_ms: float) -> None:
-        """Note how old the chunk's records are now."""
-        note_ages(samples, now_ms, self.timestamp_ms, self.oldest_ms, self.records)
-
-
-@dataclass(slots=True, eq=False)
-class _Lane:
-    """One source partition through this sink.
-
-    Invariant: ``position`` moves only past chunks all of whose batches, and all chunks before
-    them, are acknowledged. ``target_end``: target offset after the last record before
-    ``position``, -1 unknown.
-    """
-
-    source: TopicPartition
-    target: TopicPartition
-    position: int = -1
-    committed: int = -1
-    saved: int = -1
-    timestamp_ms: int = -1
-    records: int = 0
-    bytes: int = 0
-    halt: Halt | None = None
-    source_halt: Halt | None = None
-    attempt: int = 0
-    blocked: tuple[TopicPartition, ...] = ()
-    mark: Mark = Mark()  # noqa: RUF009  (frozen)
-    marked: Mark | None = None
-    target_end: int = -1
-    age: Samples = field(default_factory=Samples)
-    latency: Samples = field(default_factory=Samples)
-    queue: deque[_Pending] = field(default_factory=deque)
-
-    def waits_for(self) -> Iterator[TopicPartition]:
-        """The target partitions that this one cannot go on without at present."""
-        yield self.target
-        for pending in self.queue:
-            yield from pending.beside or ()
-
-    def settle(self) -> list[_Pending]:
-        """Move the position past what is acknowledged without a gap; returns what that is."""
-        settled: list[_Pending] = []
-        while self.queue and not self.queue[0].batches_left:
-            done = self.queue.popleft()
-            settled.append(done)
-            self.position = done.next_offset
-            self.mark = done.mark = done.mark_after(self.mark)
-            self.records += done.records
-            self.bytes += done.bytes
-            self.timestamp_ms = max(self.timestamp_ms, done.timestamp_ms)
-            if done.records:
-                self.target_end = done.places.target_end
-        return settled
-
-
 class SlotSink:
     """Consumes the rows of one task."""
 
@@ -184,19 +75,12 @@ class SlotSink:
         self.flow = flow
         self.slot = -1
         self.epoch = -1
+        self._reports = SinkReports(flow.name)
         self._gaps = TopicPartition(gaps_topic(flow), 0)
-        self._channel = flow.name
-        self._paused = False
-        self._lanes: dict[TopicPartition, _Lane] = {}
+        self._lanes: dict[TopicPartition, Lane] = {}
         self._own_halts: set[str] = set()
-        self._latency = Histogram()
-        self._latency_ms_sum = 0
         self._frames: FrameReader | None = None
-        self._batches = 0
-        self._source_errors: dict[str, int] = {}
         self._last_commit = time.monotonic()
-        self._last_progress = 0.0
-        self._reported: tuple[int, ...] = ()
         self._commits = Commits(flow)
         self._producer = producer = _producer(flow)
         producer.forget_halts()
@@ -205,8 +89,7 @@ class SlotSink:
         producer.refusals = self._refusals
         syncs = flow.offset_syncs
         self._syncs = SlotSyncs(syncs.lag_max, SyncSender.of(flow)) if syncs.enabled else None
-        # The producer outlives the task; what it met before is in earlier reports.
-        self._errors_before = dict(self._producer.errors)
+        self._reports.errors_before = dict(self._producer.errors)
 
     # -- the task --------------------------------------------------------------------------
 
@@ -256,7 +139,7 @@ class SlotSink:
             if lane.halt is not None:
                 continue
             places = Places(chunk.source_runs, chunk.record_count)
-            pending = _Pending(
+            pending = Pending(
                 lane, chunk.next_offset, chunk.record_count, chunk.size, chunk.timestamp_ms, -1, 0,
                 places, leader_epoch=chunk.leader_epoch,
             )  # fmt: skip
@@ -270,29 +153,29 @@ class SlotSink:
                     pending.note_ages(lane.age, now_ms)
             self._advance(lane)
 
-    def _write(self, pending: _Pending, part: memoryview) -> list[tuple[int, int]]:
+    def _write(self, pending: Pending, part: memoryview) -> list[tuple[int, int]]:
         """Queue the batches of one chunk; where they are in it."""
         cuts = split(part)
         pending.batches_left = len(cuts)
-        self._batches += len(cuts)
+        self._reports.batches += len(cuts)
         records_end = 0
-        for (start, end), target in zip(cuts, _targets(pending, cuts), strict=True):
+        for (start, end), target in zip(cuts, targets(pending, cuts), strict=True):
             batch = part[start:end]
             records_end += record_count(batch)
             self._producer.append(target, batch, (pending, records_end))
         return cuts
 
-    def _advance(self, lane: _Lane) -> None:
+    def _advance(self, lane: Lane) -> None:
         for done in lane.settle():
             if self._syncs is not None and done.mark is not None:
                 self._syncs.settled(lane.source, done.places, done.mark.topic_id)
 
-    def _lane(self, chunk: Chunk) -> _Lane:
+    def _lane(self, chunk: Chunk) -> Lane:
         source = TopicPartition(chunk.topic, chunk.partition)
         lane = self._lanes.get(source)
         if lane is None:
             target = TopicPartition(chunk.remote_topic, chunk.partition)
-            lane = self._lanes[source] = _Lane(source, target)
+            lane = self._lanes[source] = Lane(source, target)
             self._producer.routes.add_topics([chunk.remote_topic])
         return lane
 
@@ -300,21 +183,22 @@ class SlotSink:
         """Notes of the source slot: who it is (first row), halts, error counts, paused or not."""
         if "slot" in notes:
             self.slot, self.epoch = notes["slot"], notes["epoch"]
-            self._channel = notes["channel"]
+            self._reports.slot, self._reports.epoch = self.slot, self.epoch
+            self._reports.channel = notes["channel"]
             self._frames = self._map_frames(notes["frames"])
             for topic, partition, remote, position, committed, end, *mark in notes["partitions"]:
                 source = TopicPartition(topic, partition)
                 target = TopicPartition(remote, partition)
-                lane = _Lane(source, target, position, committed, committed, target_end=end)
+                lane = Lane(source, target, position, committed, committed, target_end=end)
                 lane.mark = Mark(*mark)
                 self._lanes[source] = lane
             self._producer.routes.add_topics({lane.target.topic for lane in self._lanes.values()})
             self._record_beginning()
         if "member" in notes:
             self._commits.member(read_member(notes["member"]))
-        self._paused = notes.get("paused", self._paused)
+        self._reports.paused = notes.get("paused", self._reports.paused)
         if "errors" in notes:
-            self._source_errors = notes["errors"]
+            self._reports.source_errors = notes["errors"]
         for topic, partition, attempt in notes.get("tried", ()):
             self._try_again(self._lanes[TopicPartition(topic, partition)], attempt)
         for document, *mark in notes.get("gaps", ()):
@@ -324,7 +208,7 @@ class SlotSink:
             if found is not None:
                 found.source_halt = Halt(code, reason, retriable) if code else None
 
-    def _try_again(self, lane: _Lane, attempt: int) -> None:
+    def _try_again(self, lane: Lane, attempt: int) -> None:
         """Take what comes from now on: the source has gone back to the lane's position."""
         self._producer.forget_halts(lane.blocked)
         lane.halt, lane.blocked, lane.attempt = None, (), attempt
@@ -332,17 +216,17 @@ class SlotSink:
     def _note_gap(self, gap: Gap, mark: Mark) -> None:
         """Write a gap down; the position moves past it when its record is acknowledged."""
         lane = self._lanes[gap.source]
-        pending: _Pending | None = None
+        pending: Pending | None = None
         if gap.resumed_at is not None:
             if lane.halt is not None:
                 return  # found again when the partition is tried again
-            pending = _Pending(
+            pending = Pending(
                 lane, gap.resumed_at, 0, 0, -1, -1, 0, Places((), 0), gap=gap, mark=mark
             )
             lane.queue.append(pending)
         self._write_gap(gap, pending)
 
-    def _write_gap(self, gap: Gap, pending: _Pending | None) -> None:
+    def _write_gap(self, gap: Gap, pending: Pending | None) -> None:
         if pending is not None:
             pending.wait_for(self._gaps)
         self._append_record(self._gaps, *encode_gap(gap), pending)
@@ -415,8 +299,7 @@ class SlotSink:
             pending = acknowledge(ack)
             if pending is not None and not pending.batches_left:
                 if pending.timestamp_ms >= 0:
-                    self._latency.add(max(0.0, now_ms - pending.timestamp_ms))
-                    self._latency_ms_sum += max(0, int(now_ms) - pending.timestamp_ms)
+                    self._reports.note_latency(now_ms, pending.timestamp_ms)
                     pending.note_ages(pending.lane.latency, now_ms)
                 self._advance(pending.lane)
         halts, fenced = self._producer.halts, self._commits.fenced
@@ -432,7 +315,7 @@ class SlotSink:
                     lane.queue.clear()
                     log.error("%s", lane.halt.reason)
 
-    def _halt_of(self, lane: _Lane, failing: Mapping[TopicPartition, Halt]) -> Halt | None:
+    def _halt_of(self, lane: Lane, failing: Mapping[TopicPartition, Halt]) -> Halt | None:
         """Why ``lane`` stands still; an attempt is told to be over once its position is final."""
         if lane.halt is not None:
             final = not lane.queue and self._commits.fenced is None
@@ -447,7 +330,7 @@ class SlotSink:
             return _send_failed(halt)
         return halt
 
-    def _blocked(self, lane: _Lane, halts: Mapping[TopicPartition, Halt]) -> list[TopicPartition]:
+    def _blocked(self, lane: Lane, halts: Mapping[TopicPartition, Halt]) -> list[TopicPartition]:
         """The halted partitions that a lane is written through: on the record path any one of its
         topic.
         """
@@ -515,7 +398,7 @@ class SlotSink:
             else:
                 return
 
-    def _metadata(self, lane: _Lane, mark: Mark) -> str:
+    def _metadata(self, lane: Lane, mark: Mark) -> str:
         if self._refusals.may_leave_out(lane.source.topic):
             return encode_mark(mark)  # then records at the target do not count as many offsets
         identity = self._producer.identity_of(lane.target)
@@ -525,62 +408,20 @@ class SlotSink:
     # -- reports ---------------------------------------------------------------------------
 
     def _report_if_due(self, now: float) -> None:
-        if now - self._last_progress >= _PROGRESS_S:
+        if self._reports.due(now):
             self._report(now)
 
     def _report(self, now: float) -> None:
-        if self.slot < 0:
-            return
-        lanes = self._lanes.values()
         failing = self._producer.failing
-        records, size = sum(lane.records for lane in lanes), sum(lane.bytes for lane in lanes)
-        errors = dict(self._source_errors)
-        for code, count in self._producer.errors.items():
-            new = count - self._errors_before.get(code, 0)
-            if new:
-                errors[code] = errors.get(code, 0) + new
-        halts = {lane: self._halt_of(lane, failing) for lane in lanes}
-        halted = sum(1 for halt in halts.values() if halt)
-        state = (records, sum(errors.values()), halted, self._paused)
-        if state == self._reported and now - self._last_progress < _IDLE_PROGRESS_S:
-            return
-        self._last_progress, self._reported = now, state
-        ticks_ms = steady_ms()
-        progress = SlotProgress(
-            flow=self._channel,
-            slot=self.slot,
-            worker=f"{os.uname().nodename}:{os.getpid()}:{self.epoch}",
-            epoch=self.epoch,
-            time_ms=int(time.time() * 1000),
-            records=records,
-            bytes=size,
-            batches=self._batches,
-            latency_counts=tuple(self._latency.counts),
-            latency_ms_sum=self._latency_ms_sum,
-            paused=self._paused,
-            errors=errors,
-            partitions=tuple(
-                PartitionProgress(
-                    lane.source.topic,
-                    lane.source.partition,
-                    lane.position,
-                    lane.timestamp_ms,
-                    lane.records,
-                    lane.bytes,
-                    halts[lane],
-                    lane.age.spread(ticks_ms),
-                    lane.latency.spread(ticks_ms),
-                )
-                for lane in lanes
-            ),
-        )
-        key, value = encode_progress(progress)
-        self._append_record(
-            TopicPartition(control_topic(self.flow), PROGRESS_PARTITION), key, value
-        )
+        halts = {lane: self._halt_of(lane, failing) for lane in self._lanes.values()}
+        report = self._reports.record(now, halts, self._producer.errors)
+        if report is not None:
+            self._append_record(
+                TopicPartition(control_topic(self.flow), PROGRESS_PARTITION), *report
+            )
 
     def _append_record(
-        self, tp: TopicPartition, key: bytes, value: bytes | None, token: _Pending | None = None
+        self, tp: TopicPartition, key: bytes, value: bytes | None, token: Pending | None = None
     ) -> None:
         record = Record(0, int(time.time() * 1000), key, value, ())
         self._append_beside(tp, memoryview(encode_batch([record], codec=0)), token)
@@ -608,7 +449,7 @@ class SlotSink:
         if self._syncs is not None:
             self._syncs.finish()
         self._save_connect_offsets()
-        self._reported = ()
+        self._reports.tell_anyway()
         self._report(time.monotonic())
         while not self._producer.idle:
             self._settle(self._producer.pump(0.2))
@@ -630,20 +471,6 @@ class SlotSink:
         return count
 
 
-def acknowledge(ack: Acknowledged) -> _Pending | None:
-    """Note what an acknowledgement says about the chunk it is for, which is returned."""
-    if isinstance(ack.token, _Pending):  # beside its records
-        ack.token.batches_left -= 1
-        return ack.token
-    if not isinstance(ack.token, tuple):
-        return None
-    pending: _Pending
-    pending, records_end = ack.token
-    pending.places.acknowledged(records_end, ack.records, ack.offset)
-    pending.batches_left -= 1
-    return pending
-
-
 def _first(
     halts: Mapping[TopicPartition, Halt], partitions: Iterable[TopicPartition]
 ) -> Halt | None:
@@ -652,17 +479,6 @@ def _first(
 
 def _send_failed(halt: Halt) -> Halt:
     return Halt(SEND_FAILED, f"{halt.reason} ({halt.code})")
-
-
-def _targets(pending: _Pending, cuts: Sized) -> list[TopicPartition]:
-    """Where each batch of a chunk goes."""
-    target = pending.lane.target
-    if pending.targets is None:
-        return [target] * len(cuts)
-    return [
-        TopicPartition(target.topic, one) if isinstance(one, int) else TopicPartition(*one)
-        for one in pending.targets
-    ]
 
 
 def _producer(flow: FlowSettings) -> Producer:

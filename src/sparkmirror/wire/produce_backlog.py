@@ -118,6 +118,7 @@ class Backlog:
         self._transactions = transactions
         self._partitions: dict[TopicPartition, PartitionQueue] = {}
         self._busy: dict[TopicPartition, PartitionQueue] = {}
+        self._halted: dict[TopicPartition, Halt] = {}
         self._acknowledged: list[Acknowledged] = []
 
     # -- input -----------------------------------------------------------------------------
@@ -149,7 +150,7 @@ class Backlog:
     @property
     def halts(self) -> dict[TopicPartition, Halt]:
         """Partitions that the target refuses, and why."""
-        return {tp: s.halt for tp, s in self._partitions.items() if s.halt is not None}
+        return dict(self._halted)
 
     @property
     def failing(self) -> dict[TopicPartition, Halt]:
@@ -171,6 +172,7 @@ class Backlog:
             state = self._partitions.get(tp)
             if state is not None:
                 state.halt = None
+                self._halted.pop(tp, None)
                 state.failing_since, state.failures = None, 0
 
     # -- answers ---------------------------------------------------------------------------
@@ -260,7 +262,7 @@ class Backlog:
         name = error_name(code)
         detail = f": {reason}" if reason else ""
         text = f"the target refuses batches for {state.tp} ({name}){detail}"
-        state.halt = Halt(name, text, retriable)
+        self._halted[state.tp] = state.halt = Halt(name, text, retriable)
         self.bytes_waiting -= state.drop()
         self._busy.pop(state.tp, None)
 

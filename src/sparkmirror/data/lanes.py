@@ -1,0 +1,145 @@
+"""What the sink knows of each source partition, and of its chunks that are on their way."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator, Sequence, Sized
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from sparkmirror.data.ages import note_ages
+from sparkmirror.data.syncs import Places
+from sparkmirror.model import Halt, TopicPartition
+from sparkmirror.observe.samples import Samples
+from sparkmirror.wire.gaps import Gap
+from sparkmirror.wire.marks import Mark
+from sparkmirror.wire.produce import Acknowledged
+
+__all__ = ["Lane", "Pending", "acknowledge", "targets"]
+
+
+@dataclass(slots=True, eq=False)
+class Pending:
+    """One chunk whose batches are on their way.
+
+    ``kept``: its bytes, where they may be needed. ``targets``: as in `Chunk`. ``gap``: what lies
+    before ``next_offset``, and ``mark`` the log that the position is in behind it (known of every
+    chunk once it is settled). ``beside``: where else batches went that the position waits for.
+    """
+
+    lane: Lane
+    next_offset: int
+    records: int
+    bytes: int
+    timestamp_ms: int
+    oldest_ms: int
+    batches_left: int
+    places: Places
+    kept: memoryview | None = None
+    leader_epoch: int = -1
+    targets: Sequence[Any] | None = None
+    gap: Gap | None = None
+    mark: Mark | None = None
+    beside: set[TopicPartition] | None = None
+
+    @property
+    def source(self) -> TopicPartition:
+        """The source partition."""
+        return self.lane.source
+
+    @property
+    def target(self) -> TopicPartition:
+        """The remote partition."""
+        return self.lane.target
+
+    def wait_for(self, tp: TopicPartition) -> None:
+        """Wait for one more batch, which goes to ``tp``, beside the remote partition."""
+        self.batches_left += 1
+        self.beside = {*(self.beside or ()), tp}
+
+    def mark_after(self, mark: Mark) -> Mark:
+        """The mark of a position behind this chunk, when ``mark`` is the one before it."""
+        if self.mark is not None:
+            return self.mark
+        if self.leader_epoch < 0 or self.leader_epoch == mark.leader_epoch:
+            return mark
+        return replace(mark, leader_epoch=self.leader_epoch)
+
+    def note_ages(self, samples: Samples, now_ms: float) -> None:
+        """Note how old the chunk's records are now."""
+        note_ages(samples, now_ms, self.timestamp_ms, self.oldest_ms, self.records)
+
+
+@dataclass(slots=True, eq=False)
+class Lane:
+    """One source partition through this sink.
+
+    Invariant: ``position`` moves only past chunks all of whose batches, and all chunks before
+    them, are acknowledged. ``target_end``: target offset after the last record before
+    ``position``, -1 unknown.
+    """
+
+    source: TopicPartition
+    target: TopicPartition
+    position: int = -1
+    committed: int = -1
+    saved: int = -1
+    timestamp_ms: int = -1
+    records: int = 0
+    bytes: int = 0
+    halt: Halt | None = None
+    source_halt: Halt | None = None
+    attempt: int = 0
+    blocked: tuple[TopicPartition, ...] = ()
+    mark: Mark = Mark()  # noqa: RUF009  (frozen)
+    marked: Mark | None = None
+    target_end: int = -1
+    age: Samples = field(default_factory=Samples)
+    latency: Samples = field(default_factory=Samples)
+    queue: deque[Pending] = field(default_factory=deque)
+
+    def waits_for(self) -> Iterator[TopicPartition]:
+        """The target partitions that this one cannot go on without at present."""
+        yield self.target
+        for pending in self.queue:
+            yield from pending.beside or ()
+
+    def settle(self) -> list[Pending]:
+        """Move the position past what is acknowledged without a gap; returns what that is."""
+        settled: list[Pending] = []
+        while self.queue and not self.queue[0].batches_left:
+            done = self.queue.popleft()
+            settled.append(done)
+            self.position = done.next_offset
+            self.mark = done.mark = done.mark_after(self.mark)
+            self.records += done.records
+            self.bytes += done.bytes
+            self.timestamp_ms = max(self.timestamp_ms, done.timestamp_ms)
+            if done.records:
+                self.target_end = done.places.target_end
+        return settled
+
+
+def acknowledge(ack: Acknowledged) -> Pending | None:
+    """Note what an acknowledgement says about the chunk it is for, which is returned."""
+    if isinstance(ack.token, Pending):  # beside its records
+        ack.token.batches_left -= 1
+        return ack.token
+    if not isinstance(ack.token, tuple):
+        return None
+    pending: Pending
+    pending, records_end = ack.token
+    pending.places.acknowledged(records_end, ack.records, ack.offset)
+    pending.batches_left -= 1
+    return pending
+
+
+def targets(pending: Pending, cuts: Sized) -> list[TopicPartition]:
+    """Where each batch of a chunk goes."""
+    target = pending.lane.target
+    if pending.targets is None:
+        return [target] * len(cuts)
+    return [
+        TopicPartition(target.topic, one) if isinstance(one, int) else TopicPartition(*one)
+        for one in pending.targets
+    ]
