@@ -146,6 +146,13 @@ def test_mm1_runs_the_files(mm1: list[str], handed: Handed) -> None:
     assert handed.options.master == "local[2]"
     assert handed.options.metrics == "127.0.0.1:9404"
     assert handed.options.sigterm_exit_code == 143
+    assert not handed.options.once
+
+
+def test_mm1_once(mm1: list[str], handed: Handed) -> None:
+    assert kafka_mirror_maker.main([*mm1, "--include", "a", "--once"]) == 0
+    assert handed.options is not None
+    assert handed.options.once
 
 
 @pytest.mark.parametrize(
