@@ -1,10 +1,12 @@
 """``make faults``: N random faults under load, then what was lost and what came twice.
 
 usage: python -m tests.faults [--faults 50] [--records 5000000] [--seed 1] [--seconds 0]
-       [--at-least-once] [--only NAME ...] [--report FILE]
+       [--at-least-once] [--only NAME ...] [--report FILE] [--keep DIRECTORY]
 
-``--seconds``: no further fault after so long (0 = no limit). The exit code is 1 when a record was
-lost, came twice or out of order.
+``--seconds``: no further fault after so long (0 = no limit). ``--keep``: leave logs and work
+directories there. The exit code is 1 when a record was lost or out of order, when one came twice
+(with ``--at-least-once``: more than were written since the last committed position), or when a
+killed worker or driver was missing for too long.
 """
 
 from __future__ import annotations
@@ -12,23 +14,26 @@ from __future__ import annotations
 import argparse
 import contextlib
 import random
-import statistics
 import sys
 import tempfile
 import time
-from collections import defaultdict
 from pathlib import Path
 
 import psutil
 
 from sparkmirror.demo.clusters import KafkaCluster, start_all
-from tests.faults.harness import FAULTS, Counter, Mirror, Numbered, Scene, draw, write_config
+from tests.faults.harness import Counter, Mirror, Numbered, write_config
+from tests.faults.kinds import FAULTS, Scene, draw
+from tests.faults.report import Outcome, complaints, render
 from tests.kafka.support import create_topic
 
 PARTITIONS = 4
+_EPOCH_S = 20.0
 _START_S_MAX = 300.0
 _RECOVERY_S_MAX = 180.0
 _RATE_PER_S = 12_000.0
+# A position is committed a second after the one before; the commit itself takes its time, too.
+_UNCOMMITTED_S = 2.0
 
 
 def _options() -> argparse.Namespace:
@@ -40,6 +45,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--at-least-once", action="store_true")
     parser.add_argument("--only", nargs="+", choices=sorted(FAULTS))
     parser.add_argument("--report", type=Path)
+    parser.add_argument("--keep", type=Path)
     return parser.parse_args()
 
 
@@ -49,6 +55,9 @@ def main() -> int:
     clusters = KafkaCluster("A"), KafkaCluster("B")
     start_all(*clusters)
     try:
+        if options.keep is not None:
+            options.keep.mkdir(parents=True, exist_ok=True)
+            return _run(options, options.keep, *clusters)
         with tempfile.TemporaryDirectory(prefix="sparkmirror-faults-") as directory:
             return _run(options, Path(directory), *clusters)
     finally:
@@ -65,30 +74,33 @@ def _run(
     config = write_config(directory / "mm2.properties", source, target, topic)
     flags = () if options.at_least_once else ("--exactly-once",)
     chooser = random.Random(options.seed)
+    chosen = options.only or FAULTS
+    able = [n for n in chosen if not (options.at_least_once and FAULTS[n].exactly_once)]
     traffic = Numbered(source, topic, PARTITIONS, per_s=_RATE_PER_S)
     mirror = Mirror(directory, config, *flags)
     scene = Scene(mirror, source, target, chooser)
-    recoveries: dict[str, list[float]] = defaultdict(list)
+    outcomes: list[Outcome] = []
     began = time.monotonic()
     with traffic, Counter(target, f"A.{topic}", PARTITIONS) as counter:
         try:
-            if counter.recovery_s(time.monotonic(), _START_S_MAX) == float("inf"):
+            first = counter.recovery_s(began, _START_S_MAX, mirror.keep_running)
+            if first == float("inf"):
                 print(mirror.output())
                 return 1
-            names = draw(chooser)
-            for number in range(1, options.faults + 1):
+            print(f"first start: {first:.1f} s, parts {mirror.start_parts()}", flush=True)
+            names = draw(chooser, able)
+            while len(outcomes) < options.faults:
                 if options.seconds and time.monotonic() - began > options.seconds:
                     break
-                name = next(n for n in names if not options.only or n in options.only)
-                took = _one(scene, counter, name)
-                recoveries[name].append(took)
+                outcome = _one(scene, counter, next(names))
+                outcomes.append(outcome)
                 print(
-                    f"{number:3d} {name:22s} recovered in {took:5.1f} s; "
-                    f"{traffic.count:,} written, {counter.received:,} read, "
-                    f"{counter.lost} lost, {counter.duplicated} twice",
+                    f"{len(outcomes):3d} {time.strftime('%H:%M:%S', time.gmtime())} {outcome}; "
+                    f"{traffic.count:,} written, {counter.received:,} read, {counter.lost} lost, "
+                    f"{counter.duplicated} twice",
                     flush=True,
                 )
-                if took == float("inf"):
+                if outcome.took_s == float("inf"):
                     print(mirror.output())
                     return 1
                 time.sleep(chooser.uniform(0.2, 2.0))
@@ -96,13 +108,19 @@ def _run(
             complete = counter.wait_for(written, 180)
             time.sleep(2.0)
             code = mirror.drain()
-            report = _report(options, recoveries, counter, written, time.monotonic() - began)
         finally:
             mirror.kill()
             for process in psutil.Process().children(recursive=True):
                 with contextlib.suppress(psutil.Error):
                     if "sparkmirror.data.daemon" in " ".join(process.cmdline()):
                         process.kill()
+    head = (
+        f"Seed {options.seed}, {PARTITIONS} partitions, 2 slots, epochs of 20 s; "
+        f"{time.monotonic() - began:.0f} s; {written:,} records written, {counter.received:,} "
+        "read by a read_committed librdkafka consumer at the target"
+    )
+    mode = "at-least-once" if options.at_least_once else "exactly-once"
+    report = render(mode, head, outcomes, lost=counter.lost, twice=counter.duplicated)
     print(report)
     if options.report is not None:
         options.report.write_text(report)
@@ -110,57 +128,51 @@ def _run(
     print(f"missing at the end: {missing}; the mirror's exit code after the drain: {code}")
     if counter.first_wrong:
         print(f"first wrong: {counter.first_wrong}")
-    return 0 if complete and not counter.lost and not counter.duplicated else 1
+    for code, output in mirror.exits:
+        print(f"-- a run ended with {code}: {output.strip().splitlines()[-3:]}")
+    wrong = complaints(outcomes, lost=counter.lost, at_least_once=options.at_least_once)
+    if not complete:
+        wrong.append(f"{missing} records are missing")
+    for line in wrong:
+        print(f"WRONG: {line}")
+    return 1 if wrong else 0
 
 
-def _one(scene: Scene, counter: Counter, name: str) -> float:
-    """One fault; seconds until all partitions are mirrored again."""
-    fault = FAULTS[name][0]
+def _one(scene: Scene, counter: Counter, name: str) -> Outcome:
+    """One fault, and how it went until all partitions were mirrored again."""
+    fault = FAULTS[name].fault
     deadline = time.monotonic() + _START_S_MAX
     while True:
         scene.mirror.keep_running()
-        began = time.monotonic()
+        began, twice = time.monotonic(), counter.duplicated
+        uncommitted = counter.received_since(began - _UNCOMMITTED_S)
+        starts, exits = scene.mirror.starts, len(scene.mirror.exits)
         try:
             fault(scene)
             break
         except (IndexError, StopIteration, psutil.Error):
             # The mirror is just starting: there is nothing to hit yet.
             if began > deadline:
-                return float("inf")
+                return Outcome(name, float("inf"))
             time.sleep(0.3)
-    took = counter.recovery_s(began, _RECOVERY_S_MAX, scene.mirror.keep_running)
+    if FAULTS[name].restarts:
+        # What still came through the old run's workers does not count.
+        while scene.mirror.starts == starts or scene.mirror.start_parts() is None:
+            scene.mirror.keep_running()
+            if time.monotonic() - began > _RECOVERY_S_MAX:
+                return Outcome(name, float("inf"))
+            time.sleep(0.02)
+    since = time.monotonic() - 0.5 if FAULTS[name].restarts else began
+    took = counter.recovery_s(since, _RECOVERY_S_MAX, scene.mirror.keep_running) + since - began
+    if FAULTS[name].late:
+        took = max(took, counter.silence_s(_EPOCH_S + 5.0, scene.mirror.keep_running))
     after, scene.after = scene.after, []
     for action in after:
         action()
         time.sleep(3.0)
-    return took
-
-
-def _report(
-    options: argparse.Namespace,
-    recoveries: dict[str, list[float]],
-    counter: Counter,
-    written: int,
-    took_s: float,
-) -> str:
-    mode = "at-least-once" if options.at_least_once else "exactly-once"
-    count = sum(map(len, recoveries.values()))
-    lines = [
-        f"# {count} random faults, {mode}",
-        "",
-        f"Seed {options.seed}, {PARTITIONS} partitions, 2 slots, 20 s epochs, {took_s:.0f} s; "
-        f"{written:,} records written, {counter.received:,} read by a read_committed librdkafka "
-        "consumer at the target:",
-        f"**{counter.lost} lost, {counter.duplicated} duplicated**.",
-        "",
-        "| fault | times | seconds until all partitions moved again: median | longest |",
-        "|---|---|---|---|",
-    ]
-    for name, times in sorted(recoveries.items()):
-        lines.append(
-            f"| {name} | {len(times)} | {statistics.median(times):.1f} | {max(times):.1f} |"
-        )
-    return "\n".join(lines) + "\n"
+    began_anew = scene.mirror.starts > starts or len(scene.mirror.exits) > exits
+    parts = scene.mirror.start_parts() if began_anew else None
+    return Outcome(name, took, parts, counter.duplicated - twice, uncommitted)
 
 
 if __name__ == "__main__":

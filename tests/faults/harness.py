@@ -8,6 +8,7 @@ whenever it has ended.
 
 from __future__ import annotations
 
+import bisect
 import contextlib
 import random
 import signal
@@ -16,8 +17,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Self
 
@@ -26,22 +26,20 @@ from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
 
 from sparkmirror.demo.clusters import KafkaCluster
 
-__all__ = [
-    "FAULTS",
-    "Counter",
-    "Fault",
-    "Mirror",
-    "Numbered",
-    "Scene",
-    "draw",
-    "kill_driver",
-    "kill_sink",
-    "write_config",
-]
+__all__ = ["PLANNER", "SINK", "SOURCE", "Counter", "Mirror", "Numbered", "write_config"]
 
 _NUMBER = struct.Struct(">q")
 _PADDING = b"x" * 92
 _FRAMES = "memfd:sparkmirror-frames"
+_TASKS, _PLANNING = (
+    "sparkmirror.data.daemon",
+    "pyspark.sql.streaming.python_streaming_source_runner",
+)
+
+# What a run prints when Spark is being started, and when its queries have been.
+_PHASES = (" starting Spark\n", " mirroring\n")
+
+SINK, SOURCE, PLANNER = "sink", "source", "planner"
 
 
 class Numbered:
@@ -128,6 +126,7 @@ class Counter:
         self.lost = 0
         self.arrived_at = [time.monotonic()] * partitions
         self.first_wrong = ""
+        self._history: list[tuple[float, int]] = []
         self._stopping = threading.Event()
         self._topic = topic
         self._consumer = Consumer(
@@ -158,6 +157,12 @@ class Counter:
             for message in self._consumer.consume(5_000, timeout=0.1):
                 if message.error() is None:
                     self._count(message)
+            self._history.append((time.monotonic(), self.received))
+
+    def received_since(self, since: float) -> int:
+        """How many records came after that moment (of `time.monotonic`), and just before it."""
+        at = bisect.bisect_left(self._history, (since, 0))
+        return self.received - (self._history[at - 1][1] if at else 0)
 
     def _count(self, message: Any) -> None:
         partition = message.partition()
@@ -184,6 +189,15 @@ class Counter:
                 return False
             time.sleep(0.1)
         return True
+
+    def silence_s(self, for_s: float, meanwhile: Callable[[], None]) -> float:
+        """The longest time without a record in any partition during the next ``for_s`` seconds."""
+        longest, until = 0.0, time.monotonic() + for_s
+        while time.monotonic() < until:
+            longest = max(longest, time.monotonic() - min(self.arrived_at))
+            meanwhile()
+            time.sleep(0.02)
+        return longest
 
     def recovery_s(
         self, since: float, timeout_s: float, meanwhile: Callable[[], None] = lambda: None
@@ -218,7 +232,7 @@ class Mirror:
         self.exits: list[tuple[int, str]] = []
         self._directory = directory
         self._arguments = ["run", str(config), *arguments]
-        self._stopping = False
+        self.phases: dict[str, float] = {}
         self.process = self.start()
 
     def start(self) -> subprocess.Popen[bytes]:
@@ -227,6 +241,7 @@ class Mirror:
         number = self.starts
         work = self._directory / f"work-{number}"
         command = Path(sys.executable).parent / "sparkmirror"
+        self.phases = {"started": time.monotonic()}
         output = self._directory / f"output-{number}.txt"
         with output.open("wb") as stream:
             self.process = subprocess.Popen(
@@ -243,6 +258,22 @@ class Mirror:
         if code is not None:
             self.exits.append((code, self.output()))
             self.start()
+        self._note_phases()
+
+    def _note_phases(self) -> None:
+        """When the newest process came so far, by the lines that it prints."""
+        if len(self.phases) <= len(_PHASES):
+            text = self.output()
+            for phase in _PHASES:
+                if phase not in self.phases and phase in text:
+                    self.phases[phase] = time.monotonic()
+
+    def start_parts(self) -> tuple[float, float] | None:
+        """Seconds of the newest start: before Spark, and Spark's own until its queries run."""
+        if len(self.phases) <= len(_PHASES):
+            return None
+        begun, spark, mirroring = (self.phases[name] for name in ("started", *_PHASES))
+        return spark - begun, mirroring - spark
 
     def output(self) -> str:
         """What the newest process has printed."""
@@ -257,24 +288,13 @@ class Mirror:
         found = []
         for process in self.driver().children(recursive=True):
             with contextlib.suppress(psutil.Error):
-                line = process.cmdline()
-                if any("sparkmirror.data.daemon" in part for part in line) and (
-                    process.net_connections("tcp")
-                ):
+                if _module(process) and process.net_connections("tcp"):
                     found.append(process)
         return found
 
-    def sinks(self) -> list[psutil.Process]:
-        """The workers that have mapped a slot's memory; its owner has it open once more."""
-        found = []
-        for process in self.workers():
-            names = []
-            for fd in Path(f"/proc/{process.pid}/fd").glob("*"):
-                with contextlib.suppress(OSError):
-                    names.append(str(fd.readlink()))
-            if sum(_FRAMES in name for name in names) == 1:
-                found.append(process)
-        return found
+    def workers_as(self, role: str) -> list[psutil.Process]:
+        """The workers of one role: ``SINK``, ``SOURCE`` or ``PLANNER``."""
+        return [process for process in self.workers() if _role(process) == role]
 
     def jvm(self) -> psutil.Process:
         """Spark's JVM."""
@@ -297,109 +317,6 @@ class Mirror:
         if chosen.poll() is None:
             chosen.kill()
             chosen.wait(20)
-
-
-# -- faults ------------------------------------------------------------------------------------
-
-
-@dataclass
-class Scene:
-    """What a fault may hit."""
-
-    mirror: Mirror
-    source: KafkaCluster
-    target: KafkaCluster
-    random: random.Random
-    after: list[Callable[[], None]] = field(default_factory=list)
-
-
-Fault = Callable[[Scene], None]
-
-
-def _kill(process: psutil.Process) -> None:
-    process.send_signal(signal.SIGKILL)
-
-
-def kill_sink(scene: Scene) -> None:
-    """kill -9 of a sink's Python worker."""
-    _kill(scene.random.choice(scene.mirror.sinks()))
-
-
-def kill_worker(scene: Scene) -> None:
-    """kill -9 of any Python worker: source, sink or planner."""
-    _kill(scene.random.choice(scene.mirror.workers()))
-
-
-def kill_jvm(scene: Scene) -> None:
-    """kill -9 of Spark's JVM."""
-    _kill(scene.mirror.jvm())
-
-
-def kill_driver(scene: Scene) -> None:
-    """kill -9 of the driver; its workers live on until they notice."""
-    scene.mirror.process.kill()
-    scene.mirror.process.wait(20)
-
-
-def freeze_sink(scene: Scene) -> None:
-    """A sink stands still for seconds, in whatever it was doing."""
-    process = scene.random.choice(scene.mirror.sinks())
-    process.suspend()
-    time.sleep(scene.random.uniform(1.0, 4.0))
-    with contextlib.suppress(psutil.Error):
-        process.resume()
-
-
-def two_drivers(scene: Scene) -> None:
-    """A second driver is started beside the first: one of them ends and says why."""
-    first = scene.mirror.process
-    scene.mirror.start()
-    scene.after.append(lambda: scene.mirror.kill(first))
-
-
-def zombie(scene: Scene) -> None:
-    """All of a mirror stands still, another takes over, then the first one wakes up."""
-    first = scene.mirror.process
-    frozen = [scene.mirror.driver(), *scene.mirror.driver().children(recursive=True)]
-    for process in frozen:
-        with contextlib.suppress(psutil.Error):
-            process.suspend()
-    scene.mirror.start()
-
-    def wake() -> None:
-        for process in frozen:
-            with contextlib.suppress(psutil.Error):
-                process.resume()
-
-    scene.after.append(wake)
-    scene.after.append(lambda: scene.mirror.kill(first))
-
-
-def kill_broker(scene: Scene) -> None:
-    """kill -9 of the target's broker, which leads everything and is every coordinator."""
-    scene.target.kill()
-    scene.target.restart()
-
-
-FAULTS: dict[str, tuple[Fault, int]] = {
-    "sink worker killed": (kill_sink, 8),
-    "any worker killed": (kill_worker, 8),
-    "JVM killed": (kill_jvm, 2),
-    "driver killed": (kill_driver, 2),
-    "sink frozen": (freeze_sink, 3),
-    "two drivers": (two_drivers, 1),
-    "zombie mirror": (zombie, 1),
-    "target broker killed": (kill_broker, 2),
-}
-"""What can happen, and how often beside the others."""
-
-
-def draw(chooser: random.Random) -> Iterator[str]:
-    """Names of faults without end, by their weights."""
-    names = list(FAULTS)
-    weights = [FAULTS[name][1] for name in names]
-    while True:
-        yield chooser.choices(names, weights)[0]
 
 
 def write_config(
@@ -430,3 +347,23 @@ def write_config(
     }
     path.write_text("".join(f"{key} = {value}\n" for key, value in lines.items()))
     return path
+
+
+def _module(process: psutil.Process) -> str:
+    """The module that one of Spark's Python processes runs; empty for any other process."""
+    line = process.cmdline()  # that of Spark's JVM names the daemon as well, in a setting
+    module = line[line.index("-m") + 1] if "-m" in line[:4] else ""
+    return module if module in (_TASKS, _PLANNING) else ""
+
+
+def _role(process: psutil.Process) -> str:
+    """What a worker does: a slot's memory is mapped by its sink, its owner has it open besides."""
+    with contextlib.suppress(psutil.Error):
+        if _module(process) == _PLANNING:
+            return PLANNER
+    names = []
+    for fd in Path(f"/proc/{process.pid}/fd").glob("*"):
+        with contextlib.suppress(OSError):
+            names.append(str(fd.readlink()))
+    frames = sum(_FRAMES in name for name in names)
+    return {0: "", 1: SINK}.get(frames, SOURCE)

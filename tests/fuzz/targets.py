@@ -88,6 +88,7 @@ from sparkmirror.wire.signals import (
     encode_planned,
     encode_progress,
 )
+from tests.fuzz.driver import admin, internal
 from tests.fuzz.inputs import batches, bomb, mutated
 
 __all__ = ["TARGETS"]
@@ -425,4 +426,6 @@ TARGETS: dict[str, Callable[[Random], None]] = {
     "produce": produce,
     "answers": answers,
     "topics": topics,
+    "admin": admin,
+    "internal": internal,
 }

@@ -15,7 +15,15 @@ from confluent_kafka import (
     Producer,
     TopicPartition,
 )
-from confluent_kafka.admin import AdminClient, ConfigResource, NewPartitions, NewTopic, ResourceType
+from confluent_kafka.admin import (
+    AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    NewPartitions,
+    NewTopic,
+    ResourceType,
+)
 
 from sparkmirror.demo.clusters import KafkaCluster
 
@@ -127,6 +135,17 @@ def topic_config(cluster: KafkaCluster, topic: str) -> dict[str, str]:
     client = admin(cluster)
     entries = client.describe_configs([resource])[resource].result(TIMEOUT_S)
     return {name: entry.value for name, entry in entries.items()}
+
+
+def set_topic_config(cluster: KafkaCluster, topic: str, **config: str) -> None:
+    """Sets these configs of a topic and leaves its others alone."""
+    entries = [
+        ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET)
+        for name, value in config.items()
+    ]
+    resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=entries)
+    client = admin(cluster)
+    client.incremental_alter_configs([resource])[resource].result(TIMEOUT_S)
 
 
 def produce(

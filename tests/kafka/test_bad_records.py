@@ -13,9 +13,6 @@ from confluent_kafka.admin import (
     AclBindingFilter,
     AclOperation,
     AclPermissionType,
-    AlterConfigOpType,
-    ConfigEntry,
-    ConfigResource,
     ResourcePatternType,
     ResourceType,
 )
@@ -34,6 +31,7 @@ from tests.kafka.support import (
     create_topic,
     delete_topic,
     produce,
+    set_topic_config,
 )
 
 SKIP = FaultSettings(bad_record="skip")
@@ -56,16 +54,6 @@ def source(cluster_a: KafkaCluster) -> Direct:
 @pytest.fixture
 def target(cluster_b: KafkaCluster) -> Direct:
     return Direct(cluster_b)
-
-
-def _set(cluster: KafkaCluster, topic: str, **config: str) -> None:
-    entries = [
-        ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET)
-        for name, value in config.items()
-    ]
-    resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=entries)
-    client = admin(cluster)
-    client.incremental_alter_configs([resource])[resource].result(TIMEOUT_S)
 
 
 def _values(slot: SlotRun, partition: int = 0) -> list[bytes | None]:
@@ -106,7 +94,7 @@ def test_a_refused_record_pauses_its_partition_until_the_target_takes_it(
 ):
     create_topic(source.kafka, topic_name, 2)
     with SlotRun(source, target, topic_name, 2) as slot:
-        _set(target.kafka, slot.remote, **{"cleanup.policy": "compact"})
+        set_topic_config(target.kafka, slot.remote, **{"cleanup.policy": "compact"})
         bad = [*_good(0, 3), Sent(b"no key"), *_good(3, 3)]
         produce(source.kafka, topic_name, bad, config=ONE_BATCH)
         told = _halted(slot)
@@ -116,7 +104,7 @@ def test_a_refused_record_pauses_its_partition_until_the_target_takes_it(
         _are(slot, _good(0, 50, 1), 1)
         assert slot.errors()["INVALID_RECORD"] >= 1
         assert _values(slot) == []
-        _set(target.kafka, slot.remote, **{"cleanup.policy": "delete"})
+        set_topic_config(target.kafka, slot.remote, **{"cleanup.policy": "delete"})
         _are(slot, bad + _good(6, 3))  # in the same epoch, in order, none twice
         _until(lambda: not slot.halts(), "no halt is reported any more", slot)
     assert slot.gaps() == []
@@ -205,12 +193,17 @@ def _mixed() -> tuple[list[Sent], list[Sent], list[Sent]]:
     return mixed, good, bad
 
 
-@pytest.mark.parametrize("compression", ["none", "zstd"])
-def test_refused_records_are_skipped_and_written_down(source, target, topic_name, compression):
+@pytest.mark.parametrize(
+    ("compression", "exact"), [("none", False), ("zstd", False), ("zstd", True)]
+)
+def test_refused_records_are_skipped_and_written_down(
+    source, target, topic_name, compression, exact
+):
     create_topic(source.kafka, topic_name, 1, config={"max.message.bytes": "100000"})
     mixed, good, bad = _mixed()
-    with SlotRun(source, target, topic_name, faults=SKIP) as slot:
-        _set(target.kafka, slot.remote, **NARROW)
+    once = {"faults": SKIP, "exactly_once": exact}
+    with SlotRun(source, target, topic_name, **once) as slot:
+        set_topic_config(target.kafka, slot.remote, **NARROW)
         produce(source.kafka, topic_name, mixed, config=ONE_BATCH, compression=compression)
         produce(source.kafka, topic_name, _good(10, 5))
         _are(slot, good + _good(10, 5))
@@ -223,7 +216,7 @@ def test_refused_records_are_skipped_and_written_down(source, target, topic_name
     codes = {gap.first: gap.code for gap in slot.gaps()}
     assert codes[offsets[3]] == "MESSAGE_TOO_LARGE"
     assert codes[offsets[4]] == "INVALID_RECORD"
-    with SlotRun(source, target, topic_name, faults=SKIP, alias=slot.alias) as slot:
+    with SlotRun(source, target, topic_name, alias=slot.alias, **once) as slot:
         produce(source.kafka, topic_name, _good(15, 1))
         _are(slot, good + _good(10, 6))  # the position had moved on
 
@@ -236,12 +229,14 @@ def _source_offset(letter: Received) -> int:
     return int(dict(letter.headers)["sparkmirror.source.offset"] or -1)
 
 
-def test_refused_records_go_to_the_dead_letter_topic(source, target, topic_name):
+@pytest.mark.parametrize("exact", [False, True])
+def test_refused_records_go_to_the_dead_letter_topic(source, target, topic_name, exact):
     create_topic(source.kafka, topic_name, 2, config={"max.message.bytes": "100000"})
     mixed, good, bad = _mixed()
     began_ms = int(time.time() * 1000)
-    with SlotRun(source, target, topic_name, 2, faults=DEAD_LETTER) as slot:
-        _set(target.kafka, slot.remote, **NARROW)
+    once = {"faults": DEAD_LETTER, "exactly_once": exact}
+    with SlotRun(source, target, topic_name, 2, **once) as slot:
+        set_topic_config(target.kafka, slot.remote, **NARROW)
         produce(source.kafka, topic_name, mixed, config=ONE_BATCH)
         produce(source.kafka, topic_name, _good(0, 3, 1))
         _are(slot, _good(0, 3, 1), 1)

@@ -107,6 +107,7 @@ class FlowControl:
         self._lock = threading.Lock()
         self._publishing = threading.Lock()
         self._draining = False
+        self._ended = False
         self._paused = False
         self._version = 0
         self._assignment = Assignment(self.name)
@@ -365,6 +366,12 @@ class FlowControl:
             self._draining = True
             self._writer.command(self._command(CommandKind.DRAIN, self._version))
 
+    def end(self) -> None:
+        """The queries have ended in order: nothing is written any more."""
+        if self.share is not None:
+            self.share.end()
+        self._ended = True
+
     # --- what is known ----------------------------------------------------------------------
 
     @property
@@ -389,7 +396,12 @@ class FlowControl:
     def ends(self) -> dict[TopicPartition, int]:
         """Newest known source end offset (exclusive) per assigned partition."""
         with self._lock:
-            return dict(self._frozen if self._frozen is not None else self._ends)
+            if self._frozen is None:
+                return dict(self._ends)
+            if self.share is None:
+                return dict(self._frozen)
+            ours = {p.source for p in self._assignment.partitions}
+            return {tp: end for tp, end in self._frozen.items() if tp in ours}
 
     def progress(self) -> tuple[SlotProgress, ...]:
         """Newest report of each slot, by slot number."""
@@ -411,7 +423,8 @@ class FlowControl:
         if self.share is not None:
             # Slots that were not told to end may still be writing: the group must not give their
             # partitions away before it misses the heartbeats.
-            self.share.close(leave=self._draining or not self._assignment.partitions)
+            over = self._draining or self._ended or not self._assignment.partitions
+            self.share.close(leave=over)
         self.forget_reader()
         if self.groups is not None:
             self.groups.close()

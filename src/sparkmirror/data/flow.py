@@ -31,6 +31,7 @@ from sparkmirror.data import knock
 from sparkmirror.data.jvm_classes import ClassArchive, Recorder, class_path
 from sparkmirror.data.nursery import end_nursery, start_nursery
 from sparkmirror.data.plan import encode_flow
+from sparkmirror.data.revival import Revival, Revivals, failure, own_words
 from sparkmirror.data.schema import SCHEMA
 from sparkmirror.data.scratch import Scratch
 from sparkmirror.data.seal import KEY_VARIABLE, new_key
@@ -149,6 +150,8 @@ class FlowRunner:
         self._classes: ClassArchive | None = None
         self._recorder: Recorder | None = None
         self._nursery: subprocess.Popen[bytes] | None = None
+        self._revivals = Revivals()
+        self._reviving: dict[str, Revival] = {}
         self._stopping = False
         self._failures: tuple[MirrorError, ...] = ()
 
@@ -163,7 +166,7 @@ class FlowRunner:
             try:
                 self._queries[flow.name] = self._start_query(self._spark, flow)
             except Exception as error:
-                raise _failure(error, flow.name, self._spark_log) from error
+                raise failure(error, flow.name, self._spark_log) from error
 
     def open(self) -> SparkSession:
         """Start Spark alone: ahead of the queries, or for a job without. Raises `MirrorError`."""
@@ -275,7 +278,9 @@ class FlowRunner:
             do="Lower tasks.max, or give the cluster more cores.",
         )
 
-    def _start_query(self, spark: SparkSession, flow: FlowSettings) -> StreamingQuery:
+    def _start_query(
+        self, spark: SparkSession, flow: FlowSettings, *, again: bool = False
+    ) -> StreamingQuery:
         from sparkmirror.data.source import FORMAT, MirrorDataSource  # noqa: PLC0415
 
         spark.dataSource.register(MirrorDataSource)
@@ -290,8 +295,9 @@ class FlowRunner:
 
             rows = rows.mapInArrow(partial(record_path, options["flow"]), SCHEMA)
         checkpoint = self._work_dir / "checkpoints" / _directory_name(flow.name)
-        # Positions live in Kafka; what an earlier run left here would only be replayed.
-        shutil.rmtree(checkpoint, ignore_errors=True)
+        if not again:
+            # Positions live in Kafka; what an earlier run left here would only be replayed.
+            shutil.rmtree(checkpoint, ignore_errors=True)
         writer = (
             rows.writeStream.format(FORMAT)
             .queryName(flow.name)
@@ -306,7 +312,11 @@ class FlowRunner:
 
     def active(self) -> bool:
         """Whether any query still runs (one that waits after a drain does not)."""
-        return any(self._busy(query) for query in self._queries.values())
+        for name, query in list(self._queries.items()):
+            if not query.isActive and name not in self._reviving:
+                self._revive(name)  # it may have ended since `errors` looked
+        reviving = bool(self._reviving) and not self._stopping
+        return reviving or any(self._busy(query) for query in self._queries.values())
 
     def _busy(self, query: StreamingQuery) -> bool:
         if not query.isActive:
@@ -321,12 +331,29 @@ class FlowRunner:
         if self._spark is None:
             return self._failures
         found = []
-        for name, query in self._queries.items():
+        for name, query in list(self._queries.items()):
             if not query.isActive:
-                error = query.exception()
-                if error is not None:
-                    found.append(_failure(error, name, self._spark_log))
+                error = self._revive(name) or query.exception()
+                if error is not None and name not in self._reviving:
+                    found.append(failure(error, name, self._spark_log))
         return tuple(found)
+
+    def _revive(self, name: str) -> Exception | None:
+        """Start a query that lost a process again; why it cannot be, when it cannot be started."""
+        revival = self._reviving.get(name)
+        if revival is not None:
+            if revival.done:
+                del self._reviving[name]
+                if revival.query is not None:
+                    self._queries[name] = revival.query
+            return revival.error
+        error, spark = self._queries[name].exception(), self._spark
+        if error is None or spark is None or self._stopping or own_words(error):
+            return None
+        if self._revivals.allow(name, failure(error, name, self._spark_log)):
+            flow = next(flow for flow in self._settings.flows if flow.name == name)
+            self._reviving[name] = Revival(partial(self._start_query, spark, flow, again=True))
+        return None
 
     def stop(self, *, grace_s: float) -> None:
         """Wait up to ``grace_s`` for drained queries to come to rest, then stop Spark."""
@@ -417,19 +444,3 @@ def _cluster_python(conf: Mapping[str, str]) -> str:
 
 def _directory_name(flow: str) -> str:
     return re.sub(r"[^\w.-]", "_", flow)
-
-
-def _failure(error: BaseException, flow: str, spark_log: Path) -> MirrorError:
-    """A query's failure in our words: the innermost Python error if there is one."""
-    text = str(error)
-    ours = re.findall(r"sparkmirror\.errors\.(\w+): (.+)", text)
-    if ours:
-        return MirrorError(ours[-1][1].strip(), where=f"flow {flow}")
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
-    python = [line for line in lines if re.match(r"[\w.]*(Error|Exception|Lost)\b.*", line)]
-    what = (python or lines or [type(error).__name__])[-1]
-    return MirrorError(
-        f"the query failed: {what}",
-        where=f"flow {flow}",
-        do=f"Spark's own words are in {spark_log}.",
-    )

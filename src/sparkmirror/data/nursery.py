@@ -212,9 +212,9 @@ def _live(streams: Sequence[int], request: Mapping[str, object]) -> None:
     """In a fork: become what was asked for; never returns."""
     code = 1
     try:
-        for number, stream in enumerate(streams):
-            os.dup2(stream, number)
-            os.close(stream)
+        for number, descriptor in enumerate(streams):
+            os.dup2(descriptor, number)
+            os.close(descriptor)
         os.chdir(str(request["directory"]))
         arguments, environment = request["arguments"], request["environment"]
         assert isinstance(arguments, list)

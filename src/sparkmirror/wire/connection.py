@@ -28,6 +28,7 @@ from sparkmirror.errors import (
 )
 from sparkmirror.model import ClusterClient
 from sparkmirror.wire.framing import ConnectionLost, FrameBuffer, FramedSocket, ReceiveBuffer
+from sparkmirror.wire.guard import UNREADABLE, guard_decoding
 
 if TYPE_CHECKING:
     from sparkmirror.wire.sasl import Login
@@ -40,11 +41,7 @@ _SASL_AUTHENTICATE = 36
 # Part of a session's life after which a client logs in again (KIP-368, as Java's clients do).
 _LOGIN_AGAIN = (0.85, 0.95)
 
-# What kafka-python raises for bytes that are no answer of the kind.
-_UNREADABLE = (
-    *(ValueError, struct.error, IndexError, KeyError, TypeError, AttributeError),
-    *(OverflowError, MemoryError, EOFError, AssertionError),
-)
+guard_decoding()
 
 
 class Connection(FramedSocket):
@@ -305,7 +302,7 @@ class Connection(FramedSocket):
             raise ConnectionLost(f"{self.host}:{self.port}: answer to another request")
         try:
             return _response_class(message).decode(bytes(frame), version=version, header=True)
-        except _UNREADABLE as error:
+        except UNREADABLE as error:
             self.close()
             raise ConnectionLost(
                 f"{self.host}:{self.port}: the answer to {message.name} cannot be read ({error})"

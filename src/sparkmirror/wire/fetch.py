@@ -111,6 +111,7 @@ class Fetcher:
         self._states: dict[TopicPartition, FetchState] = {}
         self._requests: dict[int, _Request] = {}
         self._not_before: dict[int, float] = {}
+        self._looked_at = float("-inf")
         self._buffer = ReceiveBuffer() if buffer is None else buffer
         self._throttle_log_at = float("-inf")
         self._holds = holds
@@ -193,10 +194,11 @@ class Fetcher:
 
     def next_due_s(self) -> float:
         """Seconds until `send` has something to do without an answer coming in."""
-        now = self._clock()
+        # What fell due since `send` looked is due now: leaving it out here would be a lost wake-up.
+        now, looked_at = self._clock(), self._looked_at
         due = [request.deadline for request in self._requests.values()]
-        due += [s.retry_at for s in self._states.values() if not s.asked and s.retry_at > now]
-        due += [at for at in self._not_before.values() if at > now]
+        due += [s.retry_at for s in self._states.values() if not s.asked and s.retry_at > looked_at]
+        due += [at for at in self._not_before.values() if at > looked_at]
         idle = self.settings.fetch_max_wait_ms / 1000
         return max(0.0, min([at - now for at in due] + [idle]))
 
@@ -308,6 +310,7 @@ class Fetcher:
         self._expire(self._clock())
 
     def _expire(self, now: float) -> None:
+        self._looked_at = now
         for request in list(self._requests.values()):
             # An answer that waits is late only because nobody has come round to read it.
             if now >= request.deadline and not request.connection.readable():

@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from sparkmirror.wire.batch import BATCH_BYTES_MAX
+from sparkmirror.wire.guard import FRAME_BYTES_MAX
 
 __all__ = ["ConnectionLost", "FrameBuffer", "FramedSocket", "ReceiveBuffer"]
 
@@ -24,7 +25,7 @@ _IOV_MAX = 1024
 # A Fetch answer is at most one batch larger than what was asked for, and larger batches are refused
 # anyway; any other answer is small. What is above these is not Kafka.
 FETCH_FRAME_BYTES_MAX = BATCH_BYTES_MAX + (64 << 20)
-ANSWER_FRAME_BYTES_MAX = 128 << 20
+ANSWER_FRAME_BYTES_MAX = FRAME_BYTES_MAX
 # TLS copies what it sends anyway; small parts are joined so that each does not become a record.
 _TLS_JOIN_BYTES = 256 * 1024
 

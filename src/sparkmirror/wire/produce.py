@@ -29,6 +29,7 @@ from kafka.protocol.producer.transaction import InitProducerIdRequest
 from sparkmirror.errors import ClusterError, PartitionError
 from sparkmirror.model import ProduceSettings, TopicPartition
 from sparkmirror.wire.connection import Connection, ConnectionLost
+from sparkmirror.wire.doubts import Arrival, arrived
 from sparkmirror.wire.kafka_codes import NETWORK_EXCEPTION, RETRIABLE, THROTTLED, error_name
 from sparkmirror.wire.produce_backlog import Acknowledged, Backlog, Refusals
 from sparkmirror.wire.produce_frames import (
@@ -66,7 +67,7 @@ class Producer(Backlog):
     """Writes raw record batches to one cluster. One owner, no threads.
 
     ``transactions``: whose open transaction the batches become part of; its owner ends it.
-    ``clock`` returns monotonic seconds.
+    ``arrival`` tells whether a batch in doubt is there. ``clock`` returns monotonic seconds.
     """
 
     def __init__(
@@ -75,9 +76,10 @@ class Producer(Backlog):
         settings: ProduceSettings,
         *,
         transactions: Transactions | None = None,
+        arrival: Arrival = arrived,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        super().__init__(routes, settings, transactions=transactions, clock=clock)
+        super().__init__(routes, settings, transactions=transactions, arrival=arrival, clock=clock)
         self.blocked = False
         """Whether batches wait only because enough requests are in flight: `pump` sends them."""
         self._requests: dict[Connection, deque[_Request]] = {}
@@ -124,6 +126,7 @@ class Producer(Backlog):
     def _identified(self, state: PartitionQueue) -> bool:
         """Whether ``state`` has a producer id to send under; gives it one where it can."""
         if state.identity is not None and not state.renew:
+            state.renumber()
             return True
         used_up = None if state.identity == NO_IDENTITY else state.identity
         if self._identity in (None, used_up):
@@ -357,7 +360,7 @@ class Producer(Backlog):
             for state, item in request.items:
                 if item in state.in_flight:
                     state.requeue(item)
-                    state.recovering = True
+                    state.recovering = item.doubtful = True
                     hit[state.tp] = state
         now = self._clock()
         for state in hit.values():

@@ -25,6 +25,7 @@ from sparkmirror.errors import BatchError, ClusterError, Fenced, TransactionErro
 from sparkmirror.model import Halt, ProduceSettings, TopicPartition
 from sparkmirror.wire.batch import record_count
 from sparkmirror.wire.cut import separate
+from sparkmirror.wire.doubts import Arrival, Arrived, arrived
 from sparkmirror.wire.kafka_codes import (
     DROPPED,
     DUPLICATE_SEQUENCE_NUMBER,
@@ -55,6 +56,7 @@ log = logging.getLogger(__name__)
 # A partition that the reachable target refuses for so long is set aside when the slot's other
 # partitions wait behind it.
 _STUCK_S_MAX = 30.0
+_TRANSACTION_STUCK_S_MAX = 10.0
 # When it is told that a partition fails, though it is still tried.
 _FAILING_TOLD_S = 10.0
 
@@ -83,7 +85,7 @@ class Backlog:
     """Batches for one cluster until it has them. One owner, no threads.
 
     ``transactions``: whose open transaction the batches become part of; its owner ends it.
-    ``clock`` returns monotonic seconds.
+    ``arrival`` tells whether a batch in doubt is there. ``clock`` returns monotonic seconds.
     """
 
     def __init__(
@@ -92,6 +94,7 @@ class Backlog:
         settings: ProduceSettings,
         *,
         transactions: Transactions | None = None,
+        arrival: Arrival = arrived,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.routes = routes
@@ -102,7 +105,15 @@ class Backlog:
         self.drops = False
         """Whether a batch that the target refuses is dropped (`DROPPED`) instead of a halt."""
         self.impatient = False
-        """Whether batches that fail hold others up: then their partition is halted after 30 s."""
+        """Whether batches that fail hold others up: then their partition is halted after 30 s,
+        in a transaction after 10 s.
+        """
+        self._stuck_s = min(_STUCK_S_MAX, settings.delivery_timeout_ms / 1000)
+        if transactions is not None:
+            # The others in the transaction wait for it, and the cluster aborts one that lasts.
+            limit_s = min(_TRANSACTION_STUCK_S_MAX, transactions.timeout_ms / 2_000)
+            self._stuck_s = min(self._stuck_s, limit_s)
+        self._arrival = arrival
         self._clock = clock
         self._transactions = transactions
         self._partitions: dict[TopicPartition, PartitionQueue] = {}
@@ -166,13 +177,17 @@ class Backlog:
 
     def _settle(self, state: PartitionQueue, item: QueuedBatch, answer: Answer, now: float) -> None:
         code = answer.code
-        if code in (0, DUPLICATE_SEQUENCE_NUMBER):
+        there = Arrived.NO
+        if code in REFUSED and item.doubtful:
+            there = self._arrival(self.routes, state.doubt(item))
+            if there is not Arrived.NO:
+                self._count(error_name(code))
+        if code in (0, DUPLICATE_SEQUENCE_NUMBER) or there is Arrived.YES:
             state.acknowledge(item)
             self.bytes_waiting -= len(item.batch)
+            unknown = item.thinned or there is Arrived.YES
             self._acknowledged.append(
-                Acknowledged(
-                    state.tp, item.token, -1 if item.thinned else answer.offset, item.records
-                )
+                Acknowledged(state.tp, item.token, -1 if unknown else answer.offset, item.records)
             )
             if state.idle:
                 self._busy.pop(state.tp, None)
@@ -184,8 +199,13 @@ class Backlog:
         if self._transactions is not None and (forgotten or code in FENCED):
             self._count(error_name(code))
             raise self._ended(state, code)
+        if self._transactions is not None and there is Arrived.UNKNOWN:
+            # Whether it is there decides which sequence comes next: a new transaction knows.
+            raise self._ended(state, code)
         state.requeue(item)
-        if code in (MESSAGE_TOO_LARGE, RECORD_LIST_TOO_LARGE) and item.records > 1:
+        if there is Arrived.LATER:
+            self._retry(state, code, now)
+        elif code in (MESSAGE_TOO_LARGE, RECORD_LIST_TOO_LARGE) and item.records > 1:
             self._cut(state, item)
         elif code in REFUSED and self.refusals is not None and self.refusals.wanted(item.whole):
             self._leave_out(state, item, answer)
@@ -195,6 +215,7 @@ class Backlog:
             state.renew = True
             self._retry(state, code, now)
         elif code in RETRIABLE or code == OUT_OF_ORDER_SEQUENCE_NUMBER:
+            item.doubtful |= code != OUT_OF_ORDER_SEQUENCE_NUMBER
             if code in LEADERSHIP:
                 self.routes.mark_stale()
             if not state.recovering:
@@ -230,7 +251,7 @@ class Backlog:
         state.failing_code = code
         failing_s = now - state.failing_since
         delivery_s = self.settings.delivery_timeout_ms / 1000
-        if failing_s > (min(_STUCK_S_MAX, delivery_s) if self.impatient else delivery_s):
+        if failing_s > (self._stuck_s if self.impatient else delivery_s):
             self._halt(state, code, f"it has failed for {failing_s:.0f} s", retriable=True)
 
     def _halt(

@@ -1,0 +1,311 @@
+"""A mirror under pressure: how much memory its processes take, and whether anybody starves.
+
+usage: python -m tests.faults.pressure [--wide 10000] [--burst-mb 400] [--large 20] [--report FILE]
+
+One mirror (``sparkmirror run``, two slots) and, one after another: a few hundred records a second;
+then a hundred times as many at once, more than the target takes (a quota of its brokers); meanwhile
+single records in other partitions; then records of 20 MB. ``--wide``: further partitions that hold
+nothing. The exit code is 1 when records are missing, memory went over the stated bound, or another
+partition's record had to wait until the burst was over.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import sys
+import tempfile
+import threading
+import time
+from collections import defaultdict
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import psutil
+from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
+
+from sparkmirror.demo.clusters import KafkaCluster, start_all
+from tests.faults.harness import Mirror, write_config
+from tests.kafka.support import TIMEOUT_S, create_topic, topic_names
+
+__all__ = ["Footprint", "Pressure", "Result", "memory_bound_mib"]
+
+MIB = 1024 * 1024
+SLOTS = 2
+LARGE_BYTES = 20_000_000
+_MEAN_PER_S, _BURST_FACTOR = 200, 100
+_RECORD_BYTES = 1_000
+_TOPIC_PARTITIONS_MAX = 2_000
+_MAX_MESSAGE = {"max.message.bytes": str(LARGE_BYTES + 1_000_000)}
+
+
+def memory_bound_mib(slots: int, largest_batch_bytes: int, partitions: int) -> float:
+    """The bound that docs/operations.md states, in MiB, for the default settings.
+
+    1 GiB heap and 0.5 GiB beside it for Spark's JVM, 1 GiB for Python's processes, for each slot
+    16 frames of 4 MiB and 32 MiB unacknowledged, six copies of the largest batch in each slot, and
+    32 KiB for each partition.
+    """
+    fixed = 1024 + 512 + 1024
+    each = 16 * 4.07 + 32 + 6 * largest_batch_bytes / MIB
+    return fixed + slots * each + partitions * 32 / 1024
+
+
+class Footprint:
+    """The memory of a process and all below it, sampled: proportional set size in MiB.
+
+    Proportional: what several processes share (forked modules, the slots' frames) counts once.
+    """
+
+    def __init__(self, pid: int, interval_s: float = 0.5) -> None:
+        self.peak_mib = 0.0
+        self.peak_parts: dict[str, float] = {}
+        self._pid, self._interval_s = pid, interval_s
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._stopping.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        while not self._stopping.wait(self._interval_s):
+            parts: dict[str, float] = defaultdict(float)
+            with contextlib.suppress(psutil.Error):
+                top = psutil.Process(self._pid)
+                for process in (top, *top.children(recursive=True)):
+                    with contextlib.suppress(psutil.Error):
+                        kind = "JVM" if process.name().startswith("java") else "Python"
+                        parts[kind] += process.memory_full_info().pss / MIB
+            total = sum(parts.values())
+            if total > self.peak_mib:
+                self.peak_mib, self.peak_parts = total, dict(parts)
+
+
+@dataclass
+class Result:
+    """What a run gave. ``waited``: records of the burst that the target lacked when the single
+    record of another partition was there, one number for each such record.
+    """
+
+    partitions: int
+    burst_records: int
+    large_records: int
+    start_s: float = 0.0
+    burst_s: float = 0.0
+    large_s: float = 0.0
+    idle_mib: float = 0.0
+    peak_mib: float = 0.0
+    peak_parts: dict[str, float] = field(default_factory=dict)
+    waited: list[int] = field(default_factory=list)
+
+    @property
+    def bound_mib(self) -> float:
+        """What the peak may be."""
+        return memory_bound_mib(SLOTS, LARGE_BYTES if self.large_records else 0, self.partitions)
+
+    def page(self) -> str:
+        """As a table."""
+        parts = ", ".join(f"{kind} {mib:,.0f}" for kind, mib in sorted(self.peak_parts.items()))
+        rows = {
+            "partitions in all": f"{self.partitions:,}",
+            "from the start to the first record": f"{self.start_s:.1f} s",
+            f"burst of {self.burst_records:,} records of {_RECORD_BYTES:,} bytes": (
+                f"{self.burst_s:.1f} s, as the target's quota allows"
+            ),
+            "of the burst still missing when each single record of another partition was there": (
+                ", ".join(f"{count:,}" for count in self.waited)
+            ),
+            f"{self.large_records} records of 20 MB": f"{self.large_s:.1f} s",
+            "memory before the burst": f"{self.idle_mib:,.0f} MiB",
+            "memory at most": f"{self.peak_mib:,.0f} MiB ({parts})",
+            "stated bound": f"{self.bound_mib:,.0f} MiB",
+        }
+        lines = ["| | |", "|---|---|", *(f"| {name} | {text} |" for name, text in rows.items())]
+        return "\n".join(lines) + "\n"
+
+
+class Pressure:
+    """The topics, the traffic and the mirror of one run, in ``directory``."""
+
+    def __init__(
+        self, source: KafkaCluster, target: KafkaCluster, directory: Path, *, alias: str = "A"
+    ) -> None:
+        self.source, self.target, self.alias = source, target, alias
+        self._directory = directory
+        self.burst, self.single, self.large, self.wide = (
+            f"{alias}-{kind}" for kind in ("burst", "single", "large", "wide")
+        )
+        self._producer = Producer(
+            {
+                "bootstrap.servers": source.bootstrap_servers,
+                "enable.idempotence": True,
+                "message.max.bytes": LARGE_BYTES + 500_000,
+                "linger.ms": 20,
+                "queue.buffering.max.kbytes": 1 << 20,
+                "queue.buffering.max.messages": 1_000_000,
+                "log_level": 0,
+            }
+        )
+        self._consumer = Consumer(
+            {"bootstrap.servers": target.bootstrap_servers, "group.id": "pressure", "log_level": 0}
+        )
+        self._failures: list[str] = []
+
+    def run(self, *, wide: int, burst_mb: int, large: int) -> Result:
+        """The whole of it. Raises AssertionError when records do not arrive."""
+        result = Result(5 + wide, burst_mb * 1_000_000 // _RECORD_BYTES, large)
+        create_topic(self.source, self.burst, 2)
+        create_topic(self.source, self.single, 2)
+        create_topic(self.source, self.large, 1, config=_MAX_MESSAGE)
+        for number, first in enumerate(range(0, wide, _TOPIC_PARTITIONS_MAX)):
+            count = min(_TOPIC_PARTITIONS_MAX, wide - first)
+            create_topic(self.source, f"{self.wide}-{number}", count)
+        path = self._directory / "mm2.properties"
+        topics = rf"{self.alias}-.*"
+        write_config(path, self.source, self.target, topics, alias=self.alias)
+        began = time.monotonic()
+        mirror = Mirror(self._directory, path)
+        try:
+            with Footprint(mirror.process.pid) as memory:
+                self._send(self.single, 2, 10, b"first")
+                self._arrived(self.single, 10, 600, mirror)
+                result.start_s = time.monotonic() - began
+                self._steadily(5.0)
+                result.idle_mib = memory.peak_mib
+                self._burst(result, mirror)
+                began = time.monotonic()
+                for _ in range(large):
+                    self._send(self.large, 1, 1, os.urandom(LARGE_BYTES))
+                self._arrived(self.large, large, 300, mirror)
+                result.large_s = time.monotonic() - began
+            result.peak_mib, result.peak_parts = memory.peak_mib, memory.peak_parts
+            assert mirror.drain() == 0, mirror.output()
+        finally:
+            mirror.kill()
+            self._consumer.close()
+        assert not self._failures, self._failures
+        return result
+
+    def _steadily(self, for_s: float) -> None:
+        for _ in range(int(for_s * 10)):
+            self._send(self.burst, 2, _MEAN_PER_S // 10, bytes(_RECORD_BYTES))
+            time.sleep(0.1)
+
+    def _burst(self, result: Result, mirror: Mirror) -> None:
+        before = self._end(self.burst)
+        already = int(5.0 * 10) * (_MEAN_PER_S // 10)
+        payload = os.urandom(_RECORD_BYTES)
+        total = already + result.burst_records
+        began, sent, singles = time.monotonic(), 0, 10
+        while sent < result.burst_records:
+            count = min(_MEAN_PER_S * _BURST_FACTOR, result.burst_records - sent)
+            self._send(self.burst, 2, count, payload, flush=False)
+            sent += count
+        self._flush()
+        assert before <= already
+        # Now there is more in front of the target than it takes in a while.
+        for _ in range(3):
+            self._send(self.single, 2, 2, b"single")
+            singles += 2
+            self._arrived(self.single, singles, 300, mirror)
+            result.waited.append(total - self._end(self.burst))
+        self._arrived(self.burst, total, 600, mirror)
+        result.burst_s = time.monotonic() - began
+
+    def _send(
+        self, topic: str, partitions: int, count: int, value: bytes, *, flush: bool = True
+    ) -> None:
+        for number in range(count):
+            while True:
+                try:
+                    self._producer.produce(
+                        topic, value, partition=number % partitions, on_delivery=self._delivered
+                    )
+                    break
+                except BufferError:
+                    self._producer.poll(0.1)
+            self._producer.poll(0)
+        if flush:
+            self._flush()
+
+    def _flush(self) -> None:
+        assert self._producer.flush(300) == 0, "the source does not take the records"
+
+    def _delivered(self, error: KafkaError | None, _message: object) -> None:
+        if error is not None:
+            self._failures.append(str(error))
+
+    def _end(self, topic: str) -> int:
+        """Records at the target: nothing here is transactional or compacted."""
+        remote = f"{self.alias}.{topic}"
+        if remote not in topic_names(self.target):
+            return 0
+        found = self._consumer.list_topics(remote, timeout=TIMEOUT_S).topics[remote].partitions
+        ends = [
+            self._consumer.get_watermark_offsets(TopicPartition(remote, n), timeout=TIMEOUT_S)[1]
+            for n in found
+        ]
+        return sum(ends)
+
+    def _arrived(self, topic: str, count: int, timeout_s: float, mirror: Mirror) -> None:
+        deadline = time.monotonic() + timeout_s
+        while (there := self._end(topic)) < count:
+            late = time.monotonic() > deadline or mirror.process.poll() is not None
+            assert not late, f"{topic}: {there} of {count}\n{mirror.output()}"
+            time.sleep(0.1)
+        assert there == count, f"{topic}: {there}, not {count}"
+
+
+def limit_target(cluster: KafkaCluster, mb_per_s: int) -> None:
+    """A quota for all clients of ``cluster``."""
+    quota = f"producer_byte_rate={mb_per_s * 1_000_000}"
+    done = cluster.tool(
+        "kafka.admin.ConfigCommand",
+        *("--bootstrap-server", cluster.bootstrap_servers, "--alter", "--add-config", quota),
+        *("--entity-type", "clients", "--entity-default"),
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def main() -> int:
+    """Run; the exit code."""
+    parser = argparse.ArgumentParser(prog="python -m tests.faults.pressure", description=__doc__)
+    parser.add_argument("--wide", type=int, default=10_000)
+    parser.add_argument("--burst-mb", type=int, default=400)
+    parser.add_argument("--large", type=int, default=20)
+    parser.add_argument("--report", type=Path)
+    options = parser.parse_args()
+    # With a window of two seconds the quota holds from the start of the burst on.
+    quota = {"quota.window.num": "2"}
+    clusters = KafkaCluster("A", heap="1g"), KafkaCluster("B", heap="1g", config=quota)
+    start_all(*clusters)
+    try:
+        limit_target(clusters[1], 20)
+        with tempfile.TemporaryDirectory(prefix="sparkmirror-pressure-") as directory:
+            run = Pressure(*clusters, Path(directory))
+            result = run.run(wide=options.wide, burst_mb=options.burst_mb, large=options.large)
+    finally:
+        for cluster in clusters:
+            cluster.stop()
+    print(result.page())
+    if options.report is not None:
+        options.report.write_text(result.page())
+    starved = min(result.waited) <= 0
+    return 1 if starved or result.peak_mib > result.bound_mib else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
