@@ -99,6 +99,7 @@ class Recorder:
         """Stop, and leave no process and no half of an archive."""
         self._closing.set()
         self._thread.join(2)
+        self._class_list.unlink(missing_ok=True)
 
     def _run(self) -> None:
         if self._closing.wait(self._after_s):
