@@ -101,7 +101,10 @@ def main(arguments: list[str] | None = None) -> int:
         "--also", type=Path, help="a source tree to take turns with, as in `git worktree`"
     )
     parser.add_argument(
-        "--hold", type=float, default=0.0, help="seconds that the first run of each tree goes on"
+        "--hold",
+        type=float,
+        default=0.0,
+        help="seconds that the first run goes on, for what is made meanwhile",
     )
     parser.add_argument("--show", action="store_true", help="print when each run said what")
     options = parser.parse_args(arguments)
@@ -146,7 +149,7 @@ def _runs(
                 consumer,
                 f"A.{_TOPIC}",
                 directory,
-                hold_s=options.hold if number == 1 else 0.0,
+                hold_s=options.hold if number == 1 and tree is trees[0] else 0.0,
             )
             row = {
                 "tree": tree.name,

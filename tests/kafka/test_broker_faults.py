@@ -8,13 +8,16 @@ from __future__ import annotations
 
 import logging
 import random
+import select
 import time
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 from confluent_kafka import KafkaException
 
 from sparkmirror.model import ClusterClient, FetchSettings, ProduceSettings, TopicPartition
+from sparkmirror.wire.fetch import Fetcher
 from sparkmirror.wire.produce import Producer
 from sparkmirror.wire.records import Record, encode_batch
 from sparkmirror.wire.routes import Routes
@@ -71,6 +74,46 @@ def test_leaders_move(source, target, topic_name, side):
         found = slot.errors()
     told = {"NOT_LEADER_OR_FOLLOWER", "FENCED_LEADER_EPOCH", "UNKNOWN_LEADER_EPOCH"}
     assert told & set(found), found
+
+
+@pytest.mark.parametrize(
+    "told", ["NOT_LEADER_OR_FOLLOWER", "FENCED_LEADER_EPOCH", "UNKNOWN_LEADER_EPOCH"]
+)
+def test_what_is_known_of_a_leader_is_wrong(source, topic_name, told):
+    """The wrong broker, or the right one in an epoch before or after: it is looked up again."""
+    tp = TopicPartition(topic_name, 0)
+    create_topic(source.kafka, tp.topic, replication=1 if told.startswith("NOT") else NODES)
+    if not told.startswith("NOT"):
+        move_leaders(source.kafka, tp.topic)  # so that there is an epoch before
+    produce(source.kafka, tp.topic, [Sent(b"one")])
+    servers = tuple(source.kafka.bootstrap_servers.split(","))
+    routes = Routes(ClusterClient("S", servers, "stale"), {tp.topic})
+    fetcher = Fetcher(routes, FetchSettings())
+    try:
+        routes.refresh()
+        right = routes.leaders[tp]
+        routes.leaders[tp] = {
+            "NOT_LEADER_OR_FOLLOWER": replace(right, node=right.node % NODES + 1),
+            "FENCED_LEADER_EPOCH": replace(right, epoch=right.epoch - 1),
+            "UNKNOWN_LEADER_EPOCH": replace(right, epoch=right.epoch + 1),
+        }[told]
+        fetcher.assign(tp, 0)
+        assert _first_records(fetcher)
+        assert fetcher.errors == {told: 1}
+        assert routes.leaders[tp] == right
+    finally:
+        routes.close()
+
+
+def _first_records(fetcher: Fetcher, timeout_s: float = 60.0) -> bytes:
+    deadline = time.monotonic() + timeout_s
+    while time.monotonic() < deadline:
+        fetcher.send()
+        for ready in select.select(fetcher.sockets(), [], [], fetcher.next_due_s())[0]:
+            for part in fetcher.receive(ready):
+                if part.records:
+                    return bytes(part.records)
+    raise AssertionError(f"no records: {fetcher.errors}")
 
 
 @pytest.mark.parametrize("side", ["source", "target"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 import signal
 import threading
@@ -129,19 +130,12 @@ def test_killed_worker_and_second_signal_lose_nothing(
 
 def _pipeline_workers(pid: int) -> list[psutil.Process]:
     """The Python processes that run slots: children of the daemon, not the daemon."""
-    daemons, others = set(), []
+    found = {}
     for process in psutil.Process(pid).children(recursive=True):
-        try:
-            parent = process.parent()
-            if process.name() == "java" or "sparkmirror.data.daemon" not in process.cmdline():
-                continue
-            if parent is not None and parent.name() == "java":
-                daemons.add(process.pid)
-            else:
-                others.append(process)
-        except psutil.Error:  # it ended while we looked
-            continue
-    return [process for process in others if process.ppid() in daemons]
+        with contextlib.suppress(psutil.Error):  # it ended while we looked
+            if process.cmdline()[1:3] == ["-m", "sparkmirror.data.daemon"]:
+                found[process.pid] = process
+    return [process for process in found.values() if process.ppid() in found]
 
 
 def _values(cluster: KafkaCluster, topic: str) -> set[bytes | None]:

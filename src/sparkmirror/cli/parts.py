@@ -52,11 +52,8 @@ class RunOptions:
 class FlowPart(Protocol):
     """The pipeline, as ``data.flow.FlowRunner`` offers it."""
 
-    def open(self) -> object:
-        """Start Spark."""
-
     def start(self) -> None:
-        """Start the queries, and Spark if it has not been."""
+        """Start Spark and the queries."""
 
     def active(self) -> bool:
         """Whether any query still runs."""

@@ -6,8 +6,7 @@ CPU second on the same imports and keep a copy of them in memory of its own.
 
 Spark also puts ``pyspark.zip`` in front of the installed package. Modules from a zip are compiled
 anew in each process, a second of CPU every time. (On ``local[*]`` the launcher that `data.flow`
-writes drops it for Spark's planning processes, which have a daemon of their own; there this module
-is not even loaded, but forked by `nursery`.)
+writes drops it for Spark's planning processes, which have a daemon of their own.)
 """
 
 from __future__ import annotations
@@ -21,10 +20,8 @@ import sys
 
 from sparkmirror.data import outlet
 
-__all__ = ["PRELOADED", "main", "prefer_installed_pyspark", "preload"]
-
 _PIPELINE_WORKER = "pyspark.worker"
-PRELOADED = (
+_PRELOADED = (
     "pandas",
     "pyarrow",
     "pyspark.worker",
@@ -47,7 +44,7 @@ def prefer_installed_pyspark() -> None:
 
 def preload() -> None:
     """Import what every worker needs; the objects stay shared between the forks."""
-    for name in PRELOADED:
+    for name in _PRELOADED:
         importlib.import_module(name)
     worker = importlib.import_module(_PIPELINE_WORKER)
     worker.main = outlet.watched(worker.main)  # type: ignore[attr-defined]
@@ -58,14 +55,9 @@ def preload() -> None:
     gc.freeze()
 
 
-def main() -> None:
-    """Run Spark's daemon for the worker module that ``sys.argv`` names; returns when it ends."""
+if __name__ == "__main__":
     prefer_installed_pyspark()
     # Spark starts one daemon for each kind of worker; only the tasks' kind runs the pipeline.
     if _PIPELINE_WORKER in sys.argv[1:]:
         preload()
     runpy.run_module("pyspark.daemon", run_name="__main__", alter_sys=True)
-
-
-if __name__ == "__main__":
-    main()
