@@ -3,10 +3,10 @@
 usage: python -m tests.faults.pressure [--wide 10000] [--burst-mb 400] [--large 20] [--report FILE]
 
 One mirror (``sparkmirror run``, two slots) and, one after another: a few hundred records a second;
-then far more than a hundred times as many, as fast as the source takes them, and more than the target
-takes (a quota of its brokers); meanwhile single records in other partitions; then records of 20 MB. ``--wide``: further partitions that hold
-nothing. The exit code is 1 when records are missing, memory went over the stated bound, or another
-partition's record had to wait until the burst was over.
+then far more than a hundred times as many, as fast as the source takes them and faster than the
+target does (a quota of its brokers), with single records in other partitions meanwhile; then
+records of 20 MB. ``--wide``: further partitions that hold nothing. The exit code is 1 when records
+are missing, memory went over the stated bound, or the single records came after all of the burst.
 """
 
 from __future__ import annotations
