@@ -304,28 +304,31 @@ class FlowRunner:
         if self._spark is None:
             return self._failures
         found = []
-        for name, query in list(self._queries.items()):
-            if not query.isActive:
-                error = self._revive(name) or query.exception()
-                if error is not None and name not in self._reviving:
-                    found.append(failure(error, name, self._spark_log))
+        for name in list(self._queries):
+            error = None if self._queries[name].isActive else self._revive(name)
+            if error is not None:
+                found.append(failure(error, name, self._spark_log))
         return tuple(found)
 
     def _revive(self, name: str) -> Exception | None:
-        """Start a query that lost a process again; why it cannot be, when it cannot be started."""
+        """Start a query that lost a process again; why it ended, when that is final."""
         revival = self._reviving.get(name)
-        if revival is not None:
-            if revival.done:
-                del self._reviving[name]
-                if revival.query is not None:
-                    self._queries[name] = revival.query
-            return revival.error
-        error, spark = self._queries[name].exception(), self._spark
-        if error is None or spark is None or self._stopping or own_words(error):
+        if revival is None:
+            error: Exception | None = self._queries[name].exception()
+        elif not revival.done:
             return None
-        if self._revivals.allow(name, failure(error, name, self._spark_log)):
-            flow = next(flow for flow in self._settings.flows if flow.name == name)
-            self._reviving[name] = Revival(partial(self._start_query, spark, flow, again=True))
+        else:
+            del self._reviving[name]
+            if revival.query is not None:
+                self._queries[name] = revival.query
+            error = revival.error
+        spark = self._spark
+        if error is None or spark is None or self._stopping or own_words(error):
+            return error
+        if not self._revivals.allow(name, failure(error, name, self._spark_log)):
+            return error
+        flow = next(flow for flow in self._settings.flows if flow.name == name)
+        self._reviving[name] = Revival(partial(self._start_query, spark, flow, again=True))
         return None
 
     def stop(self, *, grace_s: float) -> None:

@@ -36,6 +36,10 @@ REVIVALS_MAX, REVIVALS_WITHIN_S = 3, 600.0
 """What fails more often than this will not be mended by trying."""
 
 
+# Spark takes a moment to forget the query that has ended.
+_PAUSE_S = 1.0
+
+
 class Revival:
     """One query on its way back, in a thread of its own: starting it takes seconds."""
 
@@ -47,6 +51,7 @@ class Revival:
         self._thread.start()
 
     def _run(self) -> None:
+        time.sleep(_PAUSE_S)
         try:
             self.query = self._start()
         except Exception as error:  # the run loop shows it
@@ -88,7 +93,9 @@ def failure(error: BaseException, flow: str, spark_log: Path) -> MirrorError:
         return MirrorError(ours, where=f"flow {flow}")
     # What follows are Spark's plans.
     told = str(error).partition("=== Streaming Query")[0]
-    lines = [line.strip() for line in told.splitlines() if line.strip()]
+    lines = [line.strip() for line in told.splitlines()]
+    # Nor do the places in Java's code say why.
+    lines = [line for line in lines if line and not line.startswith(("at ", "... "))]
     python = [line for line in lines if re.match(r"[\w.]*(Error|Exception|Lost)\b.*", line)]
     what = (python or lines or [type(error).__name__])[-1]
     return MirrorError(
