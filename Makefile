@@ -6,7 +6,7 @@ STAMP := $(VENV)/.installed
 # Tests wait for brokers far more than they compute; a file's tests share its clusters.
 TEST_WORKERS ?= 3
 
-.PHONY: demo test lint bench faults pressure fuzz interop docs install lock clean
+.PHONY: demo test lint bench bench-control faults pressure fuzz interop kerberos docs install lock clean
 
 demo: $(STAMP)
 	$(BIN)/sparkmirror demo $(ARGS)
@@ -22,6 +22,12 @@ lint: $(STAMP)
 bench: $(STAMP)
 	$(BIN)/python -m benchmarks.run $(ARGS)
 
+# Groups that move over, and the control plane of a large cluster; some 15 minutes.
+bench-control: $(STAMP)
+	$(BIN)/python -m benchmarks.failover
+	$(BIN)/python -m benchmarks.control_plane $(ARGS)
+	$(BIN)/python -m benchmarks.control_plane --latency $(ARGS)
+
 faults: $(STAMP)
 	$(BIN)/python -m tests.faults $(ARGS)
 
@@ -35,12 +41,17 @@ docs: $(STAMP)
 
 # What Java's own tools and classes take part in.
 interop: $(STAMP)
-	$(BIN)/python -m pytest tests/kafka/test_mirror_client.py tests/kafka/test_takeover.py \
+	$(BIN)/python -m pytest tests/kafka/test_mirror_client.py tests/kafka/test_java_reads_ours.py \
+	  tests/kafka/test_takeover.py \
 	  tests/kafka/test_checkpoints.py tests/kafka/test_topic_sync.py tests/kafka/test_mm1_group.py $(ARGS)
 
 # Ten processor-minutes of hostile answers; FUZZ="--seconds 60 records" shortens it.
 fuzz: $(STAMP)
 	$(BIN)/python -m tests.fuzz.run $(FUZZ)
+
+# A KDC and gssapi for the Kerberos tests, where this machine lets us; else they are skipped.
+kerberos: $(STAMP)
+	tests/install-kdc $(BIN)
 
 install: $(STAMP)
 

@@ -5,9 +5,12 @@ from __future__ import annotations
 import json
 import random
 import subprocess
+import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from confluent_kafka import Consumer, KafkaException, TopicPartition
@@ -25,8 +28,9 @@ __all__ = ["LOADS", "Load", "create", "delete", "fill", "warm"]
 class Load:
     """One topic's worth of records.
 
-    ``producer``: Java producer properties that shape batches. ``events``: values are JSON events,
-    otherwise random capital letters, which no codec makes much smaller.
+    ``producer``: producer properties that shape batches, Java's; librdkafka's where ``keys`` says
+    how many different keys the records have (0: they have none). ``events``: values are JSON
+    events, otherwise random capital letters, which no codec makes much smaller.
     """
 
     topic: str
@@ -37,6 +41,7 @@ class Load:
     producer: tuple[str, ...]
     processes: int = 1
     events: bool = False
+    keys: int = 0
 
 
 LOADS = {
@@ -85,6 +90,16 @@ LOADS = {
         100,
         ("batch.size=0", "linger.ms=0", "compression.type=none", "acks=1"),
         2,
+    ),
+    "100b-keys": Load(
+        "bench-100b-keys",
+        "100 B with keys, uncompressed, 1 MB batches",
+        4,
+        16_000_000,
+        100,
+        ("batch.size=1000000", "batch.num.messages=100000", "linger.ms=50"),
+        4,
+        keys=100_000,
     ),
 }
 
@@ -176,9 +191,15 @@ def warm(cluster: KafkaCluster, load: Load, scale: float) -> None:
 
 
 def fill(cluster: KafkaCluster, load: Load, scale: float) -> int:
-    """Create and fill the topic with Kafka's own ProducerPerformance; number of records."""
+    """Create and fill the topic, with Kafka's own ProducerPerformance unless records have keys.
+
+    Returns the number of records.
+    """
     create(cluster.bootstrap_servers, load.topic, load.partitions)
     share = max(1_000, int(load.records * scale / load.processes))
+    if load.keys:
+        _run_all(load, [_keyed(cluster, load, share, n * share) for n in range(load.processes)])
+        return share * load.processes
     with tempfile.NamedTemporaryFile("w", prefix="sparkmirror-bench-", suffix=".jsonl") as file:
         values = ["--record-size", str(load.record_bytes)]
         if load.events:
@@ -201,12 +222,27 @@ def fill(cluster: KafkaCluster, load: Load, scale: float) -> int:
             heap="1g",
             flags=SERVER_JVM,
         )
-        started = [
-            subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
-            for _ in range(load.processes)
-        ]
-        for process in started:
-            _, errors = process.communicate(timeout=900)
-            if process.returncode:
-                raise RuntimeError(f"filling {load.topic} failed: {errors.decode()[-2000:]}")
+        _run_all(load, [command] * load.processes)
     return share * load.processes
+
+
+def _keyed(cluster: KafkaCluster, load: Load, records: int, first: int) -> list[str]:
+    script = Path(__file__).with_name("keyed.py")
+    numbers = (records, first, load.keys, load.record_bytes)
+    return [
+        *(sys.executable, str(script), cluster.bootstrap_servers, load.topic),
+        *(map(str, numbers)),
+        *load.producer,
+    ]
+
+
+def _run_all(load: Load, commands: Sequence[list[str]]) -> None:
+    """Run all of ``commands`` at once, to their ends."""
+    started = [
+        subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+        for command in commands
+    ]
+    for process in started:
+        _, errors = process.communicate(timeout=900)
+        if process.returncode:
+            raise RuntimeError(f"filling {load.topic} failed: {errors.decode()[-2000:]}")

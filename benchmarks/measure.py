@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import statistics
 import subprocess
 import sys
 import threading
@@ -18,6 +19,7 @@ __all__ = ["CatchUp", "TreeWatch", "end_offsets", "latencies", "quantiles", "wat
 SAMPLE_S = 0.2
 LOW, HIGH = 0.15, 0.9
 """Steady state is what happens between these shares of the records."""
+SETTLED_MS = 20.0
 
 
 def end_offsets(consumer: Consumer, topic: str, partitions: int) -> int:
@@ -182,12 +184,11 @@ def latencies(
     seconds: float,
     work: Path,
     writer: list[str] | None = None,
-    skip_s: float = 0.0,
 ) -> dict[str, list[float]]:
     """Latencies in ms at the source itself and at the target, one probe producer for both.
 
-    ``writer``: a command that writes instead of the probe. ``skip_s``: what was sent in the first
-    seconds is left out, while the writer itself is still warming up.
+    ``writer``: a command that writes instead of the probe. What is sent before the source itself
+    keeps up with it (`settled_s`) is left out.
     """
     probes = Path(__file__).with_name("probe.py")
     outputs = {"source": work / "probe-source.json", "target": work / "probe-target.json"}
@@ -222,9 +223,25 @@ def latencies(
     for reader in readers:
         reader.wait(seconds + 30)
     read = {place: json.loads(path.read_text()) for place, path in outputs.items()}
-    began_ms = min((sent for pairs in read.values() for sent, _ in pairs), default=0.0)
-    counted_ms = began_ms + skip_s * 1000
+    counted_ms = 0.0 if writer is None else settled_ms(read["source"])
     return {
         place: [latency for sent, latency in pairs if sent >= counted_ms]
         for place, pairs in read.items()
     }
+
+
+def settled_ms(pairs: list[tuple[float, float]]) -> float:
+    """The moment from which on the source itself keeps up: a median below 20 ms in each second.
+
+    ``pairs``: (sent at, latency) in ms. Java's producer and its broker take seconds to warm up for
+    10,000 requests a second, and a backlog of theirs says nothing about a mirror. Where less than
+    the last third of the run would be left, that third counts, and the source's own latency shows
+    what is in it.
+    """
+    seconds: dict[int, list[float]] = {}
+    for sent, latency in pairs:
+        seconds.setdefault(int(sent // 1000), []).append(latency)
+    order = sorted(seconds)
+    behind = [second for second in order if statistics.median(seconds[second]) >= SETTLED_MS]
+    first = behind[-1] + 1 if behind else order[0]
+    return min(first, order[len(order) * 2 // 3]) * 1000.0

@@ -17,14 +17,25 @@ __all__ = ["PEERS", "Peer", "Running", "start"]
 MM2_JARS = ("org.apache.kafka:connect-mirror:4.3.0", "org.apache.kafka:connect-runtime:4.3.0")
 MM1_JARS = ("org.apache.kafka:kafka_2.13:3.9.1",)
 HEAP = ("-Xms1g", "-Xmx2g", "-XX:+UseG1GC")
+_EXACT = ("B.exactly.once.source.support=enabled",)
+# What Java asks for beside it.
+_EXACT_JAVA = (
+    "dedicated.mode.enable.internal.rest=true",
+    "listeners=http://127.0.0.1:0",
+    "A.consumer.isolation.level=read_committed",
+)
 
 
 @dataclass(frozen=True)
 class Peer:
-    """One mirror: ``name`` in the tables, ``remote`` its name for a mirrored topic."""
+    """One mirror: ``name`` in the tables, ``remote`` its name for a mirrored topic.
+
+    ``exact``: it writes in transactions.
+    """
 
     name: str
     remote: str = "A.{topic}"
+    exact: bool = False
 
 
 @dataclass
@@ -52,6 +63,8 @@ PEERS = {
     "mm1": Peer("MirrorMaker 1", "{topic}"),
     "sparkmirror-keys": Peer("sparkmirror, MirrorMaker 1's files, by key", "{topic}"),
     "mm2-default": Peer("MirrorMaker 2 with its producer's defaults"),
+    "sparkmirror-exact": Peer("sparkmirror, exactly-once", exact=True),
+    "mm2-exact": Peer("MirrorMaker 2, exactly-once", exact=True),
 }
 
 
@@ -83,6 +96,7 @@ def start(
             *_mm1(key, source, target, topic, work, tasks, latency),
         ]
     else:
+        ours = key.startswith("sparkmirror")
         path = work / f"{key}-{topic}.properties"
         lines = _mm2_file(
             source,
@@ -90,13 +104,15 @@ def start(
             topic,
             tasks,
             latency,
-            java=key != "sparkmirror",
-            tuned=key == "mm2",
+            java=not ours,
+            tuned=key in ("mm2", "mm2-exact"),
             compression=_compression(topic),
         )
+        if PEERS[key].exact:
+            lines += _EXACT if ours else [*_EXACT, *_EXACT_JAVA]
         lines += [f"{name}={value}" for name, value in (extra or {}).items()]
         path.write_text("\n".join(lines) + "\n")
-        command = _sparkmirror(path, work) if key == "sparkmirror" else _mm2(path)
+        command = _sparkmirror(path, work) if ours else _mm2(path)
     with log.open("wb") as output:
         process = subprocess.Popen(
             command,

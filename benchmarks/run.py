@@ -13,7 +13,7 @@ import signal
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -23,30 +23,36 @@ from confluent_kafka import Consumer
 
 from benchmarks import report
 from benchmarks.load import LOADS, Load, create, delete, fill, warm
+from benchmarks.logs import committed_records
 from benchmarks.measure import CatchUp, TreeWatch, latencies, quantiles, watch_catch_up
 from benchmarks.peers import PEERS, Running, start
+from benchmarks.tls import TLS_LOADS, TLS_PEERS, tls_clusters
 from sparkmirror.demo.clusters import KafkaCluster, start_all
 
 TASKS = 4
-LATENCIES = {"latency-100": (100, 40.0), "latency-10k": (10_000, 25.0)}
+LATENCIES = {"latency-100": (100, 40.0), "latency-10k": (10_000, 60.0)}
 EPOCHS = "latency-100-epochs"
+# Where exactly-once is measured beside at-least-once.
+EXACT_IN = frozenset({"100b", "latency-100"})
 IDLE_S = 12.0
 PROBE_RATE_MAX = 1_000
-SETTLE_S = 8.0
+BY_KEY = ("mm1", "sparkmirror-keys")
+"""Who looks at keys: only they copy the load that has some."""
 BROKER = {
     "log.segment.bytes": "1073741824",
     "log.retention.hours": "-1",
     "log.cleaner.enable": "false",
     "message.max.bytes": "10485880",
 }
+JVM = ("-XX:+UseG1GC", "-XX:MaxGCPauseMillis=20")
+TLS = "tls"
 
 
 @contextmanager
 def clusters() -> Iterator[tuple[KafkaCluster, KafkaCluster]]:
     """Two one-node clusters with room to breathe."""
-    jvm = ("-XX:+UseG1GC", "-XX:MaxGCPauseMillis=20")
-    a = KafkaCluster("A", config=BROKER, heap="1g", jvm=jvm)
-    b = KafkaCluster("B", config=BROKER, heap="1g", jvm=jvm)
+    a = KafkaCluster("A", config=BROKER, heap="1g", jvm=JVM)
+    b = KafkaCluster("B", config=BROKER, heap="1g", jvm=JVM)
     start_all(a, b)
     try:
         yield a, b
@@ -67,6 +73,9 @@ class Bench:
         self, a: KafkaCluster, b: KafkaCluster, work: Path, scale: float, peers: list[str]
     ) -> None:
         self.a, self.b, self.work, self.scale, self.peers = a, b, work, scale, peers
+        # Where the mirrors connect, and what their files say more: see the step `tls`.
+        self.servers = a.bootstrap_servers, b.bootstrap_servers
+        self.security: dict[str, str] = {}
         self.results: dict[str, Any] = {
             "date": datetime.date.today().isoformat(),
             "cores": os.cpu_count(),
@@ -76,6 +85,14 @@ class Bench:
             "latency": {},
             "idle": {},
         }
+
+    def write_after_each(self, steps: Sequence[Callable[[], None]], out: Path) -> None:
+        """Run ``steps``; a failure later on must not lose what was measured."""
+        paths: list[Path] = []
+        for step in steps:
+            step()
+            paths = report.write(self.results, out)
+        say("written: " + ", ".join(str(path) for path in paths))
 
     # -- catch-up --------------------------------------------------------------------------
 
@@ -91,7 +108,9 @@ class Bench:
             "gigabytes": gigabytes,
         }
         for key in self.peers:
-            if key == "mm2-default":
+            if key == "mm2-default" or not _takes_part(key, name):
+                continue
+            if load.keys and key not in BY_KEY:
                 continue
             rows[key] = self._catch_up_one(key, load, records, gigabytes).document()
             row = rows[key]
@@ -106,7 +125,10 @@ class Bench:
         """Size of the topic's log at the source."""
         node = Path(self.a.log_path()).parent
         size = sum(
-            file.stat().st_size for file in node.rglob(f"{load.topic}-*/*.log") if file.is_file()
+            file.stat().st_size
+            for index in range(load.partitions)  # one load's name begins like another's
+            for file in node.rglob(f"{load.topic}-{index}/*.log")
+            if file.is_file()
         )
         return size / 1e9
 
@@ -124,9 +146,22 @@ class Bench:
                 began,
                 timeout_s=300,
             )
+            if PEERS[key].exact:
+                # End offsets count the markers of transactions, too.
+                result.surplus = self._stored(remote, records) - records
+                result.complete = result.surplus >= 0
             self._check(running, key)
         self._clean(remote)
         return result
+
+    def _stored(self, remote: str, wanted: int) -> int:
+        """Committed records at the target; waits a while for ``wanted`` of them."""
+        deadline = time.monotonic() + 30
+        while True:
+            found = committed_records(Path(self.b.log_path()).parent, remote)
+            if found >= wanted or time.monotonic() > deadline:
+                return found
+            time.sleep(0.5)
 
     @contextmanager
     def _mirror(
@@ -135,13 +170,12 @@ class Bench:
         began = time.monotonic()
         running = start(
             key,
-            self.a.bootstrap_servers,
-            self.b.bootstrap_servers,
+            *self.servers,
             topic,
             self.work,
             tasks=TASKS,
             latency=latency,
-            extra=extra,
+            extra={**self.security, **(extra or {})},
         )
         tree = TreeWatch(running.process.pid)
         try:
@@ -171,12 +205,12 @@ class Bench:
     # -- latency ---------------------------------------------------------------------------
 
     def latency(self, name: str, rate: int, seconds: float, extra: dict[str, str]) -> None:
-        """Probe records through sparkmirror and MirrorMaker 2."""
+        """Probe records through every mirror; those by key at the low rate only."""
         rows = self.results["latency"].setdefault(name, {"rate": rate, "seconds": seconds})
         for key in self.peers:
-            if key == "mm1" or (key != "sparkmirror" and extra):
+            if (key != "sparkmirror" and extra) or not _takes_part(key, name):
                 continue
-            if key == "mm2-default" and rate > PROBE_RATE_MAX:
+            if key in ("mm2-default", *BY_KEY) and rate > PROBE_RATE_MAX:
                 continue
             topic, partitions = f"probe-{name}-{key}", 12
             remote = PEERS[key].remote.format(topic=topic)
@@ -194,7 +228,6 @@ class Bench:
                     seconds=seconds,
                     work=self.work,
                     writer=self._writer(topic, rate, seconds),
-                    skip_s=SETTLE_S if rate > PROBE_RATE_MAX else 0.0,
                 )
                 if name == "latency-100":
                     self._idle(key, tree)
@@ -258,10 +291,44 @@ class Bench:
         say(f"idle {key}: {percent:.1f} % of a core, {percent / TASKS:.1f} % per task")
 
 
+def run_plain(names: list[str], work: Path, options: argparse.Namespace) -> None:
+    """The steps without TLS, all on one pair of clusters."""
+    with clusters() as (a, b):
+        bench = Bench(a, b, work, options.scale, options.peers)
+        steps: list[Callable[[], None]] = []
+        for name in names:
+            if name in LOADS:
+                steps.append(partial(bench.catch_up, name, LOADS[name]))
+            elif name in LATENCIES:
+                rate, seconds = LATENCIES[name]
+                seconds = max(8.0, seconds * min(1.0, options.scale * 2))
+                steps.append(partial(bench.latency, name, rate, seconds, {}))
+            else:
+                short = {"sparkmirror.epoch.seconds": "15"}
+                steps.append(partial(bench.latency, EPOCHS, 100, 35.0, short))
+        bench.write_after_each(steps, options.out)
+
+
+def run_tls(work: Path, options: argparse.Namespace) -> None:
+    """The step `tls`, on clusters of its own and with a report of its own."""
+    peers = [key for key in options.peers if key in TLS_PEERS]
+    with tls_clusters(work / TLS, BROKER, JVM) as pair:
+        bench = Bench(*pair.clusters, work, options.scale, peers)
+        bench.servers, bench.security = pair.servers, pair.properties
+        bench.results["name"] = f"{TLS}-{bench.results['date']}"
+        steps = [partial(bench.catch_up, name, load) for name, load in TLS_LOADS.items()]
+        bench.write_after_each(steps, options.out)
+
+
+def _takes_part(key: str, name: str) -> bool:
+    """Whether mirror ``key`` is measured in step ``name``."""
+    return not PEERS[key].exact or name in EXACT_IN
+
+
 def main() -> int:
     """Run what is asked for and write the report."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.run", description=__doc__)
-    names = [*LOADS, *LATENCIES, EPOCHS]
+    names = [*LOADS, *LATENCIES, EPOCHS, TLS]
     parser.add_argument("--only", nargs="+", choices=names, default=names)
     parser.add_argument("--peers", nargs="+", choices=list(PEERS), default=list(PEERS))
     parser.add_argument("--scale", type=float, default=1.0, help="share of the records")
@@ -271,25 +338,10 @@ def main() -> int:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     work = Path(tempfile.mkdtemp(prefix="sparkmirror-bench-"))
     try:
-        with clusters() as (a, b):
-            bench = Bench(a, b, work, options.scale, options.peers)
-            steps: list[Callable[[], None]] = []
-            for name in options.only:
-                if name in LOADS:
-                    steps.append(partial(bench.catch_up, name, LOADS[name]))
-                elif name in LATENCIES:
-                    rate, seconds = LATENCIES[name]
-                    seconds = max(8.0, seconds * min(1.0, options.scale * 2))
-                    steps.append(partial(bench.latency, name, rate, seconds, {}))
-                else:
-                    short = {"sparkmirror.epoch.seconds": "15"}
-                    steps.append(partial(bench.latency, EPOCHS, 100, 35.0, short))
-            paths = []
-            for step in steps:
-                step()
-                # After each step: a failure later on must not lose what was measured.
-                paths = report.write(bench.results, options.out)
-        say("written: " + ", ".join(str(path) for path in paths))
+        if plain := [name for name in options.only if name != TLS]:
+            run_plain(plain, work, options)
+        if TLS in options.only:
+            run_tls(work, options)
     finally:
         shutil.rmtree(work, ignore_errors=True)
     return 0

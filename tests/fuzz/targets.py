@@ -59,6 +59,7 @@ from sparkmirror.wire.driver_report import (
     decode_driver_report,
     encode_driver_report,
 )
+from sparkmirror.wire.fetch_frames import FETCH_HIGHEST, FETCH_LOWEST
 from sparkmirror.wire.mirror_records import (
     Checkpoint,
     Heartbeat,
@@ -87,6 +88,7 @@ from sparkmirror.wire.signals import (
     encode_planned,
     encode_progress,
 )
+from tests.fuzz.driver import admin, internal
 from tests.fuzz.inputs import batches, bomb, mutated
 
 __all__ = ["TARGETS"]
@@ -112,7 +114,7 @@ class _Routes:
 
 def fetch(rng: Random) -> None:
     """A Fetch answer through the fetcher, as a slot takes it."""
-    version = rng.randrange(fetching.FETCH_LOWEST, fetching.FETCH_HIGHEST + 1)
+    version = rng.randrange(FETCH_LOWEST, FETCH_HIGHEST + 1)
     frame = mutated(_fetch_frame(rng, version), rng)
     fetcher = fetching.Fetcher(_Routes(), FetchSettings())  # type: ignore[arg-type]
     fetcher.assign(_TP, 7)
@@ -424,4 +426,6 @@ TARGETS: dict[str, Callable[[Random], None]] = {
     "produce": produce,
     "answers": answers,
     "topics": topics,
+    "admin": admin,
+    "internal": internal,
 }

@@ -32,6 +32,7 @@ from sparkmirror.model import (
     ProduceSettings,
     SlotProgress,
 )
+from sparkmirror.policy import FlowTopics
 from sparkmirror.wire.gaps import GAPS_PARTITIONS, Gap, collect_gaps, gaps_topic
 from sparkmirror.wire.signals import (
     COMMAND_PARTITION,
@@ -62,6 +63,7 @@ _SELECTOR = "org.apache.kafka.common.replica.RackAwareReplicaSelector"
 _CONFIG = {
     "min.insync.replicas": "2",
     "replica.lag.time.max.ms": "5000",
+    "transaction.abort.timed.out.transaction.cleanup.interval.ms": "500",
 }
 
 
@@ -422,7 +424,7 @@ class SlotRun:
             offset_storage_partitions=1,
             **options,
         )
-        self.remote = f"{alias}.{topic}"
+        self.remote = FlowTopics(self.flow).remote(topic)
         stamped = {"message.timestamp.type": "LogAppendTime"} if append_time else {}
         replication = len(target.kafka.node_ids)
         for name, count, config in (

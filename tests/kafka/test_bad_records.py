@@ -193,11 +193,16 @@ def _mixed() -> tuple[list[Sent], list[Sent], list[Sent]]:
     return mixed, good, bad
 
 
-@pytest.mark.parametrize("compression", ["none", "zstd"])
-def test_refused_records_are_skipped_and_written_down(source, target, topic_name, compression):
+@pytest.mark.parametrize(
+    ("compression", "exact"), [("none", False), ("zstd", False), ("zstd", True)]
+)
+def test_refused_records_are_skipped_and_written_down(
+    source, target, topic_name, compression, exact
+):
     create_topic(source.kafka, topic_name, 1, config={"max.message.bytes": "100000"})
     mixed, good, bad = _mixed()
-    with SlotRun(source, target, topic_name, faults=SKIP) as slot:
+    once = {"faults": SKIP, "exactly_once": exact}
+    with SlotRun(source, target, topic_name, **once) as slot:
         set_topic_config(target.kafka, slot.remote, **NARROW)
         produce(source.kafka, topic_name, mixed, config=ONE_BATCH, compression=compression)
         produce(source.kafka, topic_name, _good(10, 5))
@@ -211,7 +216,7 @@ def test_refused_records_are_skipped_and_written_down(source, target, topic_name
     codes = {gap.first: gap.code for gap in slot.gaps()}
     assert codes[offsets[3]] == "MESSAGE_TOO_LARGE"
     assert codes[offsets[4]] == "INVALID_RECORD"
-    with SlotRun(source, target, topic_name, faults=SKIP, alias=slot.alias) as slot:
+    with SlotRun(source, target, topic_name, alias=slot.alias, **once) as slot:
         produce(source.kafka, topic_name, _good(15, 1))
         _are(slot, good + _good(10, 6))  # the position had moved on
 
@@ -224,11 +229,13 @@ def _source_offset(letter: Received) -> int:
     return int(dict(letter.headers)["sparkmirror.source.offset"] or -1)
 
 
-def test_refused_records_go_to_the_dead_letter_topic(source, target, topic_name):
+@pytest.mark.parametrize("exact", [False, True])
+def test_refused_records_go_to_the_dead_letter_topic(source, target, topic_name, exact):
     create_topic(source.kafka, topic_name, 2, config={"max.message.bytes": "100000"})
     mixed, good, bad = _mixed()
     began_ms = int(time.time() * 1000)
-    with SlotRun(source, target, topic_name, 2, faults=DEAD_LETTER) as slot:
+    once = {"faults": DEAD_LETTER, "exactly_once": exact}
+    with SlotRun(source, target, topic_name, 2, **once) as slot:
         set_topic_config(target.kafka, slot.remote, **NARROW)
         produce(source.kafka, topic_name, mixed, config=ONE_BATCH)
         produce(source.kafka, topic_name, _good(0, 3, 1))

@@ -9,10 +9,15 @@ from __future__ import annotations
 import logging
 import random
 import time
+from collections.abc import Callable
 
 import pytest
+from confluent_kafka import KafkaException
 
-from sparkmirror.model import FetchSettings
+from sparkmirror.model import ClusterClient, FetchSettings, ProduceSettings, TopicPartition
+from sparkmirror.wire.produce import Producer
+from sparkmirror.wire.records import Record, encode_batch
+from sparkmirror.wire.routes import Routes
 from tests.kafka.faults import (
     FETCH,
     NODES,
@@ -28,7 +33,8 @@ from tests.kafka.faults import (
     wait_in_sync,
 )
 from tests.kafka.proxy import TO_BROKER, TO_CLIENT
-from tests.kafka.support import Sent, create_topic, produce
+from tests.kafka.support import Sent, consume_all, create_topic, produce
+from tests.kafka.test_topic_sync import set_config
 
 PARTITIONS = 3
 # Quick enough for a test, long enough for a busy machine.
@@ -280,3 +286,93 @@ def test_the_whole_target_goes_away_and_comes_back(source, target, topic_name):
             load.wait_for(100)
         wait_in_sync(target.kafka)
         _checked(slot, load)
+
+
+# -- batches in doubt --------------------------------------------------------------------------
+
+_MARK = b"in doubt"
+_LIMIT_BYTES = 5_000
+
+
+class _AnswerLost:
+    """A tap of a proxy: the first answer after a chunk with the mark ends its connection."""
+
+    def __init__(self) -> None:
+        self._connection = -1
+        self.done = False
+
+    def __call__(self, number: int, direction: str, chunk: bytes) -> None:
+        if direction == TO_BROKER and not self.done and _MARK in chunk:
+            self._connection = number
+        elif direction == TO_CLIENT and number == self._connection and not self.done:
+            self.done = True
+            raise ConnectionError
+
+
+def _batch(first: int, count: int) -> memoryview:
+    values = [b"%d %s" % (n, _MARK) + b"." * 1_000 for n in range(first, first + count)]
+    return memoryview(encode_batch([Record(n, 1, None, value) for n, value in enumerate(values)]))
+
+
+def _pump(producer: Producer, until: Callable[[], bool]) -> list[int]:
+    """Drive the producer; how many records each acknowledgement was for."""
+    acknowledged: list[int] = []
+    deadline = time.monotonic() + 60
+    while not until():
+        assert time.monotonic() < deadline, producer.errors
+        acknowledged += [one.records for one in producer.pump(0.1)]
+    return acknowledged
+
+
+def _numbers(target: FaultyCluster, topic: str) -> list[int]:
+    values = [one.value or b"" for one in consume_all(target.kafka, topic)]
+    return [int(value.split()[0]) for value in values if _MARK in value]
+
+
+@pytest.mark.parametrize("arrives", [True, False], ids=["it arrived", "it did not"])
+def test_a_batch_in_doubt_that_its_topic_then_refuses_arrives_once(target, topic_name, arrives):
+    create_topic(target.kafka, topic_name, 1, replication=NODES)
+    tp = TopicPartition(topic_name, 0)
+    client = ClusterClient("T", target.proxied_servers, "doubt", retry_backoff_ms=50)
+    producer = Producer(Routes(client, [topic_name]), ProduceSettings())
+    try:
+        producer.append(tp, _batch(0, 2))  # the first one under a producer id goes alone
+        assert _pump(producer, lambda: producer.idle) == [2]
+        for proxy in target.proxies.values():
+            proxy.tap = _AnswerLost() if arrives else _refuse
+        producer.append(tp, _batch(2, 10))
+        _pump(producer, lambda: "CONNECTION_LOST" in producer.errors)
+        _wait_for(lambda: len(_numbers(target, topic_name)) == (12 if arrives else 2))
+        set_config(target.kafka, topic_name, **{"max.message.bytes": str(_LIMIT_BYTES)})
+        _wait_for(lambda: _refused(target, topic_name))
+        for proxy in target.proxies.values():
+            proxy.tap = None
+        assert sum(_pump(producer, lambda: producer.idle)) == 10
+        producer.append(tp, _batch(12, 2))
+        assert _pump(producer, lambda: producer.idle) == [2]
+        assert _numbers(target, topic_name) == list(range(14))
+        assert ("MESSAGE_TOO_LARGE" in producer.errors) is arrives  # it was refused, and asked for
+    finally:
+        producer.close()
+
+
+def _refuse(_number: int, direction: str, chunk: bytes) -> None:
+    """A tap: nothing with the mark reaches a broker."""
+    if direction == TO_BROKER and _MARK in chunk:
+        raise ConnectionError
+
+
+def _refused(target: FaultyCluster, topic: str) -> bool:
+    """Whether the leader has heard of the limit: another writer's large record tells."""
+    try:
+        produce(target.kafka, topic, [Sent(b"x" * 2 * _LIMIT_BYTES)])
+    except (AssertionError, KafkaException) as error:
+        return "MSG_SIZE_TOO_LARGE" in str(error) or "too large" in str(error).lower()
+    return False
+
+
+def _wait_for(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.1)

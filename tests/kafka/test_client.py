@@ -116,7 +116,7 @@ def test_topic_configs(cluster, cluster_a, topic_name):
     assert entries["retention.ms"].source == "DYNAMIC_TOPIC_CONFIG"
     assert not entries["retention.ms"].is_default
     assert entries["segment.ms"].is_default
-    assert isinstance(answer["no-such-topic"], ClusterError)
+    assert isinstance(answer["no-such-topic"], TopicError)
 
 
 def test_offsets_of_the_log(cluster, cluster_a, topic_name):
@@ -245,6 +245,16 @@ def test_read_compacted_leaves_out_aborted_data_and_ends_behind_markers(
     produce_transaction(cluster_a, topic_name, [Sent(b"1", b"k")], commit=True)
     produce_transaction(cluster_a, topic_name, [Sent(b"2", b"k")], commit=False)
     assert list(cluster.read_compacted(topic_name)) == [(0, b"k", b"1")]
+
+
+@pytest.mark.parametrize("codec", ["gzip", "snappy", "lz4", "zstd"])
+def test_read_compacted_unpacks_what_the_broker_or_a_java_tool_compressed(
+    cluster, cluster_a, topic_name, codec
+):
+    """A cluster's ``compression.type`` holds for internal topics, too."""
+    create_topic(cluster_a, topic_name, config={"compression.type": codec})
+    cluster.produce_many(topic_name, [(0, b"k", b"v" * 5_000)])
+    assert list(cluster.read_compacted(topic_name)) == [(0, b"k", b"v" * 5_000)]
 
 
 def test_reading_a_topic_that_does_not_exist(cluster):

@@ -31,12 +31,12 @@ from sparkmirror.model import (
 )
 from sparkmirror.wire.client import Cluster
 from sparkmirror.wire.connect_offsets import encode_source_offset
+from sparkmirror.wire.control_topic import ControlTopicReader
 from sparkmirror.wire.signals import (
     COMMAND_PARTITION,
     PROGRESS_PARTITION,
     AssignmentDocument,
     CommandKind,
-    ControlTopicReader,
     control_topic,
     encode_progress,
 )

@@ -20,7 +20,7 @@ from sparkmirror.errors import ConfigError, MirrorError, NotKafka, Unreachable, 
 from sparkmirror.java import find_java
 from sparkmirror.model import ClusterClient
 from sparkmirror.wire.client import Cluster
-from sparkmirror.wire.faults import reach
+from sparkmirror.wire.reach import reach
 from tests.kafka.servers import HOST, listener, refused, web_server
 
 

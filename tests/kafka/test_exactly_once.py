@@ -7,28 +7,23 @@ record of the source, in order, none twice.
 from __future__ import annotations
 
 import time
-import uuid
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 import pytest
 from confluent_kafka.admin import (
-    AclBinding,
-    AclOperation,
-    AclPermissionType,
     AlterConfigOpType,
     ConfigEntry,
     ConfigResource,
-    ResourcePatternType,
     ResourceType,
 )
 
-from sparkmirror.control.claim import claim_flow, slots_ever
 from sparkmirror.data.exactly import ExactSink
 from sparkmirror.data.sink import SlotSink
 from sparkmirror.demo.clusters import KafkaCluster
-from sparkmirror.errors import Denied, Fenced, Unsupported
-from sparkmirror.model import ClusterClient, FlowSettings, ProduceSettings, TopicPartition
+from sparkmirror.errors import Fenced
+from sparkmirror.model import ProduceSettings, TopicPartition
 from sparkmirror.wire.claims import Claim, encode_claim, transactional_id
 from sparkmirror.wire.client import Cluster
 from sparkmirror.wire.produce import Producer
@@ -47,7 +42,7 @@ from tests.kafka.faults import (
     move_leaders,
     wait_in_sync,
 )
-from tests.kafka.support import Sent, admin, consume_all, create_topic, produce
+from tests.kafka.support import Received, Sent, admin, consume_all, create_topic, produce
 
 PARTITIONS = 3
 
@@ -125,6 +120,94 @@ def test_connections_are_cut_again_and_again(source, target, topic_name):
         _checked(slot, load)
         assert slot.failures == []
         assert "CONNECTION_LOST" in slot.errors()
+
+
+def test_coordinators_move_while_a_transaction_is_open(source, target, topic_name):
+    """What it began under one coordinator it ends under another, as a whole."""
+    topic = _topic(source, topic_name)
+    hour_ms = 3_600_000
+    held = {
+        "transaction_interval_ms": hour_ms,
+        "position_interval_ms": hour_ms,
+        "transaction_timeout_ms": 600_000,
+    }
+    with _exact(source, target, topic, **held) as slot:
+        for moved in (False, True):
+            if moved:
+                for name in ("__transaction_state", "__consumer_offsets", slot.remote):
+                    move_leaders(target.kafka, name)
+            wanted = 600 if moved else 300
+            produce(source.kafka, topic, [Sent(b"%d" % n, partition=n % 3) for n in range(300)])
+            _wait_for(
+                lambda wanted=wanted: len(_written(slot)) == wanted,
+                "all of it is written",
+            )
+            assert consume_all(target.kafka, slot.remote) == []
+        slot.drain()
+        assert slot.failures == []
+        found = by_partition(consume_all(target.kafka, slot.remote))
+        assert found == by_partition(consume_all(source.kafka, topic))
+    assert sum(_positions(slot).values()) == 600
+
+
+def test_the_target_aborts_a_transaction_that_takes_too_long(
+    source, target, topic_name, monkeypatch
+):
+    """The writer stands still until its coordinator has given the transaction up; then it goes on.
+
+    What was aborted is written again, and once: the positions were a part of it.
+    """
+    topic = _topic(source, topic_name)
+    slot = _exact(source, target, topic, transaction_timeout_ms=1_000)
+    held: list[Transactions] = []
+    original = Transactions.commit
+
+    def commit(self: Transactions) -> None:
+        if self.members and not held:
+            held.append(self)
+            slot.flow = replace(slot.flow, transaction_timeout_ms=60_000)  # of the next attempts
+            _wait_until_decided(slot)
+        original(self)
+
+    monkeypatch.setattr(Transactions, "commit", commit)
+    with slot:
+        with Load(source.kafka, topic, PARTITIONS) as load:
+            load.wait_for(400)
+            _wait_for(lambda: bool(slot.failures), "the writer hears of it")
+            load.wait_for(100)
+        count = _checked(slot, load)
+        slot.drain()
+    assert {type(error) for error in slot.failures} == {Fenced}
+    assert "took longer than transaction.timeout.ms" in str(slot.failures[-1])
+    assert sum(_positions(slot).values()) == count
+    assert len(_written(slot)) > count
+
+
+def _written(slot: SlotRun) -> list[Received]:
+    """What the remote topic holds, aborted or not."""
+    return consume_all(slot.target.kafka, slot.remote, isolation="read_uncommitted")
+
+
+def _wait_until_decided(slot: SlotRun) -> None:
+    """Until no transaction is open any more in what was written to the remote topic."""
+    remote = [TopicPartition(slot.remote, number) for number in range(PARTITIONS)]
+    cluster = Cluster(slot.flow.target)
+
+    def decided() -> bool:
+        ends = cluster.end_offsets(remote)
+        return any(ends.values()) and cluster.end_offsets(remote, "read_committed") == ends
+
+    try:
+        _wait_for(decided, "the coordinator gives the transaction up")
+    finally:
+        cluster.close()
+
+
+def _wait_for(condition: Callable[[], bool], what: str) -> None:
+    deadline = time.monotonic() + 90
+    while not condition():
+        assert time.monotonic() < deadline, f"not so: {what}"
+        time.sleep(0.2)
 
 
 # -- the writer dies ---------------------------------------------------------------------------
@@ -276,90 +359,7 @@ def test_what_the_target_refuses_takes_nothing_else_with_it(source, target, topi
     assert "the transaction is aborted and written anew" in caplog.text
 
 
-# -- what does not go --------------------------------------------------------------------------
-
-
-def test_each_missing_permission_is_named(guarded, cluster_a):
-    alias = f"E{uuid.uuid4().hex[:6]}"
-    ends = [
-        ClusterClient(name, tuple(one.bootstrap_servers.split(",")), "c")
-        for name, one in ((alias, cluster_a), ("west", guarded))
-    ]
-    flow = FlowSettings(*ends, *ends, exactly_once=True, tasks_max=2)
-    create_topic(guarded, control_topic(flow), 2)
-    target = Cluster(flow.target)
-    ids, group = f"__mirror.{alias}->west-", flow.position_group
-    try:
-        for kind, name, words in (
-            (ResourceType.TRANSACTIONAL_ID, ids, f"Write and Describe on TransactionalId {ids}"),
-            (ResourceType.GROUP, group, f"Read on Group {group}"),
-        ):
-            _deny(guarded, kind, name, deny=True)
-            with pytest.raises(Denied) as refused:
-                _claim_until_denied(target, flow)
-            assert words in refused.value.do
-            assert refused.value.where == "cluster west"
-            _deny(guarded, kind, name, deny=False)
-        assert slots_ever(target, flow) == 0
-        _claim_until_allowed(target, flow)
-        # A later run with fewer slots still fences those of the earlier one.
-        claim_flow(target, replace(flow, tasks_max=1), "run-2")
-        assert slots_ever(target, flow) == 2
-    finally:
-        target.close()
-
-
-def _claim_until_denied(target: Cluster, flow: FlowSettings) -> None:
-    """Brokers take a moment to hear of ACLs; `_check` has no effect on positions or records."""
-    from sparkmirror.control import claim
-
-    for _ in range(50):
-        claim._check(flow)
-        time.sleep(0.1)
-
-
-def _claim_until_allowed(target: Cluster, flow: FlowSettings) -> None:
-    deadline = time.monotonic() + 10
-    while True:
-        try:
-            claim_flow(target, flow, "run-1")
-            return
-        except Denied:
-            assert time.monotonic() < deadline
-            time.sleep(0.1)
-
-
-def _deny(cluster: KafkaCluster, kind: ResourceType, name: str, *, deny: bool) -> None:
-    pattern = ResourcePatternType.PREFIXED
-    kinds = (AclOperation.ALL, AclPermissionType.DENY)
-    binding = AclBinding(kind, name, pattern, "User:ANONYMOUS", "*", *kinds)
-    client = admin(cluster)
-    if deny:
-        client.create_acls([binding])[binding].result(20)
-        return
-    from confluent_kafka.admin import AclBindingFilter
-
-    chosen = AclBindingFilter(kind, name, pattern, "User:ANONYMOUS", "*", *kinds)
-    client.delete_acls([chosen])[chosen].result(20)
-
-
-@pytest.mark.parametrize(
-    ("apis", "words"),
-    [({3: (0, 2), 9: (0, 2)}, "no transactions"), ({9: (0, 6)}, "no stable offsets")],
-)
-def test_brokers_that_are_too_old_are_named(cluster_a, monkeypatch, apis, words):
-    """0.10 has no transactions, 2.4 cannot tell stable offsets; neither is started for this."""
-    routes = Routes(ClusterClient("B", tuple(cluster_a.bootstrap_servers.split(",")), "c"))
-    old = routes.any_connection()
-    known = dict(old.api_versions)
-    if words == "no transactions":
-        known = {key: versions for key, versions in known.items() if key < 19}
-    old._versions = known | apis
-    monkeypatch.setattr(routes, "any_connection", lambda: old)
-    with pytest.raises(Unsupported, match=words) as refused:
-        Transactions(routes, "id", timeout_ms=1_000).check_brokers()
-    assert "brokers from 2.5 on" in refused.value.what
-    assert "Upgrade the target" in refused.value.do
+# -- what it writes ---------------------------------------------------------------------------
 
 
 def test_the_sink_writes_only_transactional_batches(source, target, topic_name):

@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from confluent_kafka import Consumer
+from confluent_kafka import TopicPartition as ConfluentPartition
 
 from sparkmirror.cli.main import main
 from sparkmirror.config.mm1 import load_mm1
@@ -18,7 +20,7 @@ from sparkmirror.control.handover import hand_over
 from sparkmirror.demo.clusters import KafkaCluster
 from sparkmirror.model import ClusterClient, TopicPartition
 from sparkmirror.wire.client import Cluster
-from tests.kafka.mirror_process import write_mm2
+from tests.kafka.mirror_process import wait_until, write_mm2
 from tests.kafka.support import Sent, create_topic, produce, produce_transaction
 
 _GROUPS = "org.apache.kafka.tools.consumer.group.ConsumerGroupCommand"
@@ -110,6 +112,46 @@ def test_a_group_of_mirrormaker_1_is_told_as_kafkas_own_tool_does(
     assert [row[:6] for row in ours] == sorted(row[:6] for row in theirs)
     assert [row[5] for row in ours] == ["3", "0"]
     assert main(["lag", str(path), "--max-lag", "2"]) == 1
+
+
+def test_members_and_owners_of_any_group(
+    cluster_a: KafkaCluster, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    topic = f"lag-{uuid.uuid4().hex[:8]}"
+    create_topic(cluster_a, topic, 2)
+    produce(cluster_a, topic, [Sent(b"x", partition=n % 2) for n in range(6)])
+    member = Consumer({"bootstrap.servers": cluster_a.bootstrap_servers, "group.id": topic,
+                       "client.id": "reader", "enable.auto.commit": False})  # fmt: skip
+    member.subscribe([topic])
+    server = ["--bootstrap-server", cluster_a.bootstrap_servers]
+    try:
+        wait_until(lambda: member.poll(0.2) is None and len(member.assignment()) == 2, "a member")
+        member.commit(offsets=[ConfluentPartition(topic, 0, 1)], asynchronous=False)
+        assert main(["lag", "--group", topic, *server, "--format", "groups"]) == 0
+        ours = [line.split() for line in capsys.readouterr().out.splitlines()]
+        java = cluster_a.tool(_GROUPS, *server, "--describe", "--group", topic)
+        theirs = [line.split() for line in java.stdout.splitlines() if line.strip()]
+        assert ours[0] == theirs[0]
+        assert sorted(ours[1:]) == sorted(theirs[1:])
+        assert main(["lag", "--group", topic, *server, "--broker-info"]) == 0
+        lines = capsys.readouterr().out.splitlines()
+        assert lines[1].split() == [topic, topic, "0", "1", "3", "2", "reader_/127.0.0.1"]
+        assert lines[2].split()[3:] == ["-1", "3", "unknown", "reader_/127.0.0.1"]
+        assert lines[3:] == ["BROKER INFO", f"1 -> {cluster_a.bootstrap_servers}"]
+        assert main(["lag", "--group", topic, *server, "--json", "--max-lag", "5"]) == 1
+        (flow,) = json.loads(capsys.readouterr().out)["flows"]
+        assert {row["owner"]["client_id"] for row in flow["partitions"]} == {"reader"}
+        assert len(flow["brokers"]) == 1
+    finally:
+        member.close()
+    # A file that only says how to reach the cluster; a group that is not there.
+    admin = tmp_path / "admin.properties"
+    admin.write_text("security.protocol=PLAINTEXT\n")
+    arguments = [*server, "--command-config", str(admin)]
+    assert main(["lag", "--group", topic, *arguments, "--topic", topic]) == 0
+    assert capsys.readouterr().out.splitlines()[1].split()[-1] == "none"
+    assert main(["lag", "--group", f"{topic}-none", *arguments]) == 3
+    assert "nobody knows a group" in capsys.readouterr().err
 
 
 def test_a_cluster_that_is_away(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -212,6 +212,10 @@ def test_the_commands_tell_the_same(mirrored: Mirrored, capsys: pytest.CaptureFi
         group: {(tp.topic, tp.partition): tuple(one) for tp, one in offsets.items()}
         for group, offsets in ours.items()
     }
+    assert main([*command, "--group", "billing", "--mirrormaker", "--format", "json"]) == 0
+    beside = json.loads(capsys.readouterr().out)["groups"]["billing"]
+    assert any(row["mirrormaker_offset"] is not None for row in beside)
+    assert all((row["mirrormaker_offset"] or 0) <= row["offset"] for row in beside)
     assert main([*command, "--group", "nobody"]) == 1
     assert main(["clusters", str(mirrored.file), "--format", "json"]) == 0
     a, b = json.loads(capsys.readouterr().out.partition("no checkpoints of these groups\n")[2])[

@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-import os
 import re
-import signal
-import subprocess
-import sys
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 from confluent_kafka import Producer
 
 from sparkmirror.demo.clusters import KafkaCluster, start_all
-from sparkmirror.demo.tools import TOOLS, write_tools
+from sparkmirror.demo.tools import TOOLS
 from tests.ambari import BROKERS, SECRET, SETTINGS, Ambari, component, serve, settings
+from tests.kafka.pages import DOCS, NEW, OLD, Reader, blocks, mirror_ended
 from tests.kafka.support import (
     Sent,
     consume_all,
@@ -28,64 +23,7 @@ from tests.kafka.support import (
     topic_names,
 )
 
-PAGE = Path(__file__).parents[2] / "docs" / "migrating-a-cluster.md"
-OLD, NEW = "a1.example.com:9092", "b1.example.com:9092"
-
-
-def blocks(language: str) -> list[str]:
-    """The page's code blocks of ``language``, in order."""
-    found = re.findall(rf"^```{language}\n(.*?)^```$", PAGE.read_text(), re.MULTILINE | re.DOTALL)
-    assert found
-    return found
-
-
-class Reader:
-    """Who follows the page: names, numbers of brokers and cores are this machine's."""
-
-    def __init__(self, directory: Path, old: KafkaCluster, new: KafkaCluster, ambari: str) -> None:
-        self.directory = directory
-        self._instead = {
-            OLD: old.bootstrap_servers,
-            NEW: new.bootstrap_servers,
-            "https://ambari.example.com": ambari,
-            "--cluster kafka ": "--cluster 'kafka one' ",
-            "--replication-factor 3": "--replication-factor 1",
-            "replication.factor = 3": "replication.factor = 1",
-            "tasks.max = 4": "tasks.max = 2",
-        }
-        write_tools(new.runtime, directory / "bin")
-        places = [str(directory / "bin"), str(Path(sys.executable).parent), os.environ["PATH"]]
-        self._environment = {
-            **os.environ,
-            "PATH": os.pathsep.join(places),
-            "AMBARI_PASSWORD": SECRET,
-            "XDG_STATE_HOME": str(directory / "state"),
-            "LC_ALL": "C",
-        }
-
-    def adapted(self, text: str) -> str:
-        for there, here in self._instead.items():
-            text = text.replace(there, here)
-        return text
-
-    def run(self, block: str) -> str:
-        done = subprocess.run(
-            ["bash", "-e", "-u", "-o", "pipefail", "-c", self.adapted(block)],
-            cwd=self.directory,
-            env=self._environment,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            timeout=300,
-            check=False,
-        )
-        assert done.returncode == 0, f"{block}\n{done.stdout}\n{self.log()}"
-        return done.stdout
-
-    def log(self) -> str:
-        path = self.directory / "mirror.log"
-        return path.read_text(errors="replace") if path.exists() else ""
+PAGE = DOCS / "migrating-a-cluster.md"
 
 
 class _Producers:
@@ -111,20 +49,6 @@ class _Producers:
         self._over.set()
         self._thread.join(30)
         assert self.sent
-
-
-@contextmanager
-def mirror_ended(directory: Path) -> Iterator[None]:
-    """Whatever happens, no mirror is left behind."""
-    try:
-        yield
-    finally:
-        path = directory / "mirror.pid"
-        if path.exists():
-            try:
-                os.kill(int(path.read_text()), signal.SIGKILL)
-            except ProcessLookupError:
-                path.unlink()
 
 
 def test_every_tool_of_the_page_is_there() -> None:
@@ -157,8 +81,13 @@ def follow(old: KafkaCluster, new: KafkaCluster, directory: Path) -> None:
         SETTINGS: settings({"listeners": f"PLAINTEXT://localhost:{port}"}),
     }
     with serve(ambari), mirror_ended(directory):
-        reader = Reader(directory, old, new, ambari.url)
-        (file,) = blocks("properties")
+        instead = {
+            "https://ambari.example.com": ambari.url,
+            "--cluster kafka ": "--cluster 'kafka one' ",
+            "--replication-factor 3": "--replication-factor 1",
+        }
+        reader = Reader(directory, old, new, instead, {"AMBARI_PASSWORD": SECRET})
+        (file,) = blocks(PAGE, "properties")
         (directory / "move.properties").write_text(reader.adapted(file))
         # An application that reads on the old cluster until the page says to stop it.
         billing = (
@@ -168,7 +97,7 @@ def follow(old: KafkaCluster, new: KafkaCluster, directory: Path) -> None:
         reader.run(billing)
         told = {}
         load = _Producers(old)
-        for block in blocks("sh"):
+        for block in blocks(PAGE, "sh"):
             if "nohup" in block:
                 load.start()
             elif "--max-lag 0" in block:  # the page has just said to stop them

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import os
+import subprocess
 import time
 import uuid
 from collections.abc import Callable, Iterator
@@ -10,14 +13,19 @@ from pathlib import Path
 import pytest
 from kazoo.client import KazooClient
 
+from sparkmirror.cli.main import main
 from sparkmirror.demo.clusters import KafkaCluster
+from sparkmirror.demo.maven import resolve
 from sparkmirror.demo.probe import free_ports
 from sparkmirror.errors import ClusterError, Unreachable
+from sparkmirror.java import find_java
 from sparkmirror.model import ClusterClient, TopicPartition
 from sparkmirror.wire.client import Cluster
-from sparkmirror.wire.zookeeper import find_brokers, group_offsets
+from sparkmirror.wire.zookeeper import ZookeeperGroup, find_brokers, group_offsets, read_group
 from tests.kafka.mirror_process import MirrorProcess, wait_until
 from tests.kafka.support import Sent, consume_all, create_topic, produce, topic_names
+
+_CHECKER_JARS = "org.apache.kafka:kafka_2.11:0.11.0.3"
 
 
 @pytest.fixture(scope="module")
@@ -26,14 +34,19 @@ def old() -> Iterator[KafkaCluster]:
         yield cluster
 
 
-def store_offset(zookeeper: str, group: str, tp: TopicPartition, offset: int) -> None:
-    """Commits as the old consumer did."""
+def write_nodes(zookeeper: str, nodes: dict[str, bytes]) -> None:
     client = KazooClient(zookeeper)
     client.start(10)
-    path = f"/consumers/{group}/offsets/{tp.topic}/{tp.partition}"
-    client.create(path, str(offset).encode(), makepath=True)
+    for path, data in nodes.items():
+        client.create(path, data, makepath=True)
     client.stop()
     client.close()
+
+
+def store_offset(zookeeper: str, group: str, tp: TopicPartition, offset: int) -> None:
+    """Commits as the old consumer did."""
+    path = f"/consumers/{group}/offsets/{tp.topic}/{tp.partition}"
+    write_nodes(zookeeper, {path: str(offset).encode()})
 
 
 def test_brokers_and_offsets_are_found_in_zookeeper(old: KafkaCluster) -> None:
@@ -45,6 +58,96 @@ def test_brokers_and_offsets_are_found_in_zookeeper(old: KafkaCluster) -> None:
     tp = TopicPartition("t", 0)
     store_offset(old.zookeeper, "g", tp, 7)
     assert group_offsets(old.zookeeper, "g", [tp, TopicPartition("t", 1)]) == {tp: 7}
+
+
+def test_a_cluster_below_a_chroot(old: KafkaCluster) -> None:
+    """The same broker, registered where a cluster with a chroot registers its own."""
+    client = KazooClient(old.zookeeper)
+    client.start(10)
+    (broker,) = client.get_children("/brokers/ids")
+    registration, _ = client.get(f"/brokers/ids/{broker}")
+    client.stop()
+    client.close()
+    tp = TopicPartition("t", 0)
+    write_nodes(
+        old.zookeeper,
+        {
+            f"/kafka/old/brokers/ids/{broker}": registration,
+            "/kafka/old/consumers/chrooted/offsets/t/0": b"9",
+            "/kafka/old/consumers/chrooted/owners/t/0": b"chrooted_host-1-0",
+        },
+    )
+    assert find_brokers(f"{old.zookeeper}/kafka/old") == (old.bootstrap_servers,)
+    assert group_offsets(f"{old.zookeeper}/kafka/old", "chrooted", [tp]) == {tp: 9}
+    found = read_group(f"{old.zookeeper}/kafka/old", "chrooted")
+    assert found == ZookeeperGroup({tp: 9}, {tp: "chrooted_host-1-0"})
+    assert read_group(old.zookeeper, "chrooted") == ZookeeperGroup({}, {})
+    with pytest.raises(ClusterError, match="chroot at the end"):
+        find_brokers(f"{old.zookeeper}/kafka/other")
+
+
+def test_lag_is_told_as_consumer_offset_checker_tells_it(
+    old: KafkaCluster, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Beside the real tool, of the last release that had it."""
+    name = f"check-{uuid.uuid4().hex[:8]}"
+    create_topic(old, name, 3)
+    for partition in range(3):
+        records = [Sent(b"x", partition=partition)] * 5
+        produce(old, name, records, config={"enable.idempotence": False})
+    base = f"/consumers/{name}"
+    write_nodes(
+        old.zookeeper,
+        {
+            f"{base}/offsets/{name}/0": b"2",
+            f"{base}/offsets/{name}/1": b"5",
+            f"{base}/owners/{name}/0": f"{name}_host-1-0".encode(),
+            f"{base}/owners/{name}/1": f"{name}_host-1-0".encode(),
+        },
+    )
+    java = subprocess.run(
+        [
+            *(str(find_java().java), "-cp", os.pathsep.join(map(str, resolve(_CHECKER_JARS)))),
+            "kafka.tools.ConsumerOffsetChecker",
+            *("--zookeeper", old.zookeeper, "--group", name, "--broker-info"),
+        ],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    theirs = [line for line in java.stdout.splitlines() if line.strip()]
+    theirs = theirs[next(n for n, line in enumerate(theirs) if line.startswith("Group")) :]
+    command = ["lag", "--group", name, "--zkconnect", old.zookeeper]
+    assert main([*command, "--broker-info"]) == 0
+    ours = capsys.readouterr().out.splitlines()
+    assert [line.rstrip() for line in ours] == [line.rstrip() for line in theirs]
+    assert ours[1].split() == [name, name, "0", "2", "5", "3", f"{name}_host-1-0"]
+    assert ours[3].split() == [name, name, "2", "-1", "5", "unknown", "none"]
+
+    # An offset in Kafka counts more, as for Java; the consumer's file will do, too.
+    client = Cluster(ClusterClient("old", (old.bootstrap_servers,), "test"))
+    client.commit_offsets(name, {TopicPartition(name, 0): (4, "")})
+    client.close()
+    consumer = tmp_path / "consumer.properties"
+    consumer.write_text(f"zookeeper.connect={old.zookeeper}\ngroup.id={name}\n")
+    assert main(["lag", str(consumer), "--json"]) == 0
+    (flow,) = json.loads(capsys.readouterr().out)["flows"]
+    assert [row["position"] for row in flow["partitions"]] == [4, 5]
+    assert main(["lag", str(consumer), "--format", "groups", "--max-lag", "1"]) == 1
+    last = capsys.readouterr().out.splitlines()[-1]
+    assert last.split() == [name, name, "2", "-", "5", "-", "-", "-", "-"]
+    # Its offsets alone are in ZooKeeper: the brokers are named.
+    both = [*command, "--bootstrap-server", old.bootstrap_servers, "--topic", f"{name},"]
+    assert main([*both, "--format", "json"]) == 0
+    (flow,) = json.loads(capsys.readouterr().out)["flows"]
+    assert [row["position"] for row in flow["partitions"]] == [4, 5, None]
+    assert flow["partitions"][1]["owner"]["member"] == f"{name}_host-1-0"
+    assert main([*both[:2], f"{name}-none", *both[3:]]) == 3
+    assert main([*command, "--topic", "none"]) == 3
+    told = capsys.readouterr().err
+    assert f"nobody knows a group {name}-none" in told
+    assert "there is no topic none, or this principal may not describe it. The group has " in told
 
 
 def test_a_zookeeper_that_is_away() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
 import re
 import time
 import urllib.request
@@ -13,10 +15,11 @@ import psutil
 import pytest
 
 from sparkmirror.demo.probe import free_ports
-from tests.certificates import PASSWORD
+from tests.certificates import PASSWORD, Authority
 from tests.kafka.mirror_process import MirrorProcess, write_mm2
 from tests.kafka.secure import SESSION_MS, USER_SECRET, Secured
 from tests.kafka.support import Sent, create_topic, produce, wait_until_equal
+from tests.kafka.token_endpoint import CLIENT_SECRET, token_endpoint
 
 pytestmark = pytest.mark.timeout(240)
 
@@ -66,31 +69,57 @@ def _mirror(
     return mirror
 
 
-PLANTED = (USER_SECRET, PASSWORD)
+PLANTED = (USER_SECRET, PASSWORD, CLIENT_SECRET)
 
 
 def _look_at_processes(root: int) -> None:
-    """No command line of the run holds a secret; arguments are for everybody to see."""
-    process = psutil.Process(root)
-    for each in (process, *process.children(recursive=True)):
+    """No command line and no environment of the run holds a secret."""
+    for each in _tree(root):
         try:
-            line = " ".join(each.cmdline())
+            line = " ".join(each.cmdline()) + " ".join(each.environ().values())
         except psutil.Error:
             continue
         for secret in PLANTED:
             assert secret not in line
 
 
+def _tree(root: int) -> list[psutil.Process]:
+    process = psutil.Process(root)
+    return [process, *process.children(recursive=True)]
+
+
+def _search(mirror: MirrorProcess, directory: Path, pair: tuple[Secured, Secured]) -> int:
+    """Files that the run wrote (and the brokers' logs of topics), none with a secret; how many."""
+    files = [mirror.output, *(directory / "events").rglob("*"), *(directory / "work").rglob("*"),
+             *(directory / "state").rglob("*")]  # fmt: skip
+    for cluster in pair:
+        segments = Path(cluster.kafka.log_path()).parent.rglob("*-[0-9]*/*.log")
+        files += [path for path in segments if "__cluster_metadata" not in path.parent.name]
+    searched = 0
+    for path in files:
+        if path.is_file():
+            searched += 1
+            data = path.read_bytes()
+            for secret in PLANTED:
+                assert secret.encode() not in data, path
+    return searched
+
+
+def _with_events(directory: Path) -> list[str]:
+    """Options for an event log that can be read."""
+    events = directory / "events"
+    events.mkdir()
+    settings = {"spark.eventLog.enabled": "true", "spark.eventLog.dir": events.as_uri(),
+                "spark.eventLog.compress": "false"}  # fmt: skip
+    return [word for key, value in settings.items() for word in ("--conf", f"{key}={value}")]
+
+
 def test_a_mirror_from_scram_over_tls_to_plain_shows_no_secret(
     secured_clusters: tuple[Secured, Secured], tmp_path: Path
 ):
     """Continuous, longer than a session; then everything that the run wrote is searched."""
-    events = tmp_path / "events"
-    events.mkdir()
-    settings = {"spark.eventLog.enabled": "true", "spark.eventLog.dir": events.as_uri(),
-                "spark.eventLog.compress": "false", "spark.ui.enabled": "true"}  # fmt: skip
     (port,) = free_ports(1)
-    settings["spark.ui.port"] = str(port)
+    shown = ["--conf", "spark.ui.enabled=true", "--conf", f"spark.ui.port={port}"]
     seen: list[bytes] = []
 
     def look(process: int) -> None:
@@ -98,7 +127,6 @@ def test_a_mirror_from_scram_over_tls_to_plain_shows_no_secret(
         with urllib.request.urlopen(f"http://127.0.0.1:{port}/environment/", timeout=10) as page:
             seen.append(page.read())
 
-    arguments = [word for key, value in settings.items() for word in ("--conf", f"{key}={value}")]
     source = secured_clusters[0].properties("BOTH", "SCRAM-SHA-512")
     mirror = _mirror(
         secured_clusters,
@@ -107,7 +135,8 @@ def test_a_mirror_from_scram_over_tls_to_plain_shows_no_secret(
         ("BOTH", "LOGIN"),
         tmp_path,
         "--debug",
-        *arguments,
+        *_with_events(tmp_path),
+        *shown,
         continuous_s=2.2 * SESSION_MS / 1000,
         look=look,
     )
@@ -115,25 +144,51 @@ def test_a_mirror_from_scram_over_tls_to_plain_shows_no_secret(
     page = seen[-1]
     assert b"spark.eventLog.dir" in page, "the environment page"
     assert not any(secret.encode() in page for secret in PLANTED)
-    searched = 0
-    for path in (mirror.output, *events.rglob("*"), *(tmp_path / "work").rglob("*")):
-        if path.is_file():
-            searched += 1
-            data = path.read_bytes()
-            for secret in PLANTED:
-                assert secret.encode() not in data, path
-    assert searched > 5
-    assert any(path.stat().st_size > 10_000 for path in events.rglob("*") if path.is_file())
+    assert _search(mirror, tmp_path, secured_clusters) > 20
+    events = (tmp_path / "events").rglob("*")
+    assert any(path.stat().st_size > 10_000 for path in events if path.is_file())
 
 
 def test_a_mirror_between_mutual_tls_and_oauth(
     secured_clusters: tuple[Secured, Secured], tmp_path: Path
 ):
-    mirror = _mirror(
-        secured_clusters,
-        secured_clusters[0].properties("MUTUAL"),
-        secured_clusters[1].properties("BOTH", "OAUTHBEARER"),
-        ("MUTUAL", "BOTH"),
-        tmp_path,
+    """Tokens come over TLS and last for seconds; by default nothing shows Spark's UI."""
+    ports: set[int] = set()
+
+    def look(process: int) -> None:
+        _look_at_processes(process)
+        for each in _tree(process):
+            with contextlib.suppress(psutil.Error):
+                found = each.net_connections("tcp")
+                ports.update(one.laddr.port for one in found if one.status == psutil.CONN_LISTEN)
+
+    authority = Authority("Endpoint's authority")
+    (tmp_path / "authority.pem").write_text(authority.pem())
+    trusted = f'ssl.truststore.type="PEM" ssl.truststore.location="{tmp_path}/authority.pem"'
+    with token_endpoint(authority.certify("endpoint", "localhost"), tmp_path) as endpoint:
+        target = secured_clusters[1].properties("BOTH")
+        mirror = _mirror(
+            secured_clusters,
+            secured_clusters[0].properties("MUTUAL"),
+            target | endpoint.properties(CLIENT_SECRET, trusted),
+            ("MUTUAL", "BOTH"),
+            tmp_path,
+            "--debug",
+            *_with_events(tmp_path),
+            continuous_s=2.2 * SESSION_MS / 1000,
+            look=look,
+        )
+        # The driver and the slots' processes get tokens of their own, and get them again.
+        assert len(endpoint.asked) >= 4
+    assert not re.search(r"Traceback|refused the login|CONNECTION_LOST", mirror.text())
+    assert ports, "processes were looked at"
+    assert not ports & set(range(4040, 4057)), "the ports that Spark's UI tries"
+    assert _search(mirror, tmp_path, secured_clusters) > 20
+    (environment,) = (
+        document
+        for path in (tmp_path / "events").rglob("*")
+        if path.is_file()
+        for document in map(json.loads, path.read_text().splitlines())
+        if document["Event"] == "SparkListenerEnvironmentUpdate"
     )
-    assert "refused the login" not in mirror.text()
+    assert environment["Spark Properties"]["spark.ui.enabled"] == "false"

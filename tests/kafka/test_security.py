@@ -2,51 +2,36 @@
 
 from __future__ import annotations
 
-import json
 import select
-import threading
 import time
-from collections.abc import Iterator, Mapping
-from http.server import BaseHTTPRequestHandler, HTTPServer
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
+from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
+from kafka.protocol.metadata import MetadataRequest
 
-from sparkmirror.config.sasl import OAuthLogin
 from sparkmirror.errors import ClusterError, ConfigError, Denied, MirrorError, NotKafka
 from sparkmirror.model import ClusterClient, FetchSettings, ProduceSettings, TopicPartition
-from sparkmirror.wire.batch import HEADER_BYTES, LOG_OVERHEAD_BYTES
 from sparkmirror.wire.client import Cluster
 from sparkmirror.wire.connection import Connection
-from sparkmirror.wire.faults import reach
 from sparkmirror.wire.fetch import Fetcher
-from sparkmirror.wire.oauth import unsecured_token
 from sparkmirror.wire.produce import Producer
+from sparkmirror.wire.reach import reach
 from sparkmirror.wire.requests import record_batch
 from sparkmirror.wire.routes import Routes
-from tests.certificates import Authority, to_jks
-from tests.kafka.secure import (
-    MECHANISMS,
-    SESSION_MS,
-    USER,
-    USER_SECRET,
-    Secured,
-    jaas,
-)
-from tests.kafka.support import create_topic
+from tests.certificates import PASSWORD, Authority, to_jks
+from tests.kafka.secure import SESSION_MS, USER, USER_SECRET, Secured, jaas
+from tests.kafka.support import admin, create_topic
+from tests.kafka.token_endpoint import CLIENT_SECRET, TokenEndpoint, token_endpoint
+from tests.kafka.ways import GSSAPI, WAYS, now_ms, pump, whole_batches, works
 
 # The first test waits for both brokers.
 pytestmark = pytest.mark.timeout(240)
 
-WAYS = [
-    ("OPEN", ""),
-    ("TLS", ""),
-    ("MUTUAL", ""),
-    *(("LOGIN", mechanism) for mechanism in MECHANISMS),
-    *(("BOTH", mechanism) for mechanism in MECHANISMS),
-]
-# More than one TLS record, and parts on both sides of the size up to which they are joined.
-VALUES = [b"x" * size for size in (10, 70_000, 300_000, 900_000)]
+OF_THIS_FILE = [way for way in WAYS if way[1] != GSSAPI]
 
 
 @pytest.fixture(scope="module")
@@ -54,81 +39,11 @@ def secured(secured_clusters: tuple[Secured, Secured]) -> Secured:
     return secured_clusters[0]
 
 
-def _now_ms() -> int:
-    """Retention removes older records half a minute after the broker's start."""
-    return int(time.time() * 1000)
-
-
-def _produce(client: ClusterClient, tp: TopicPartition, values: list[bytes]) -> None:
-    routes = Routes(client, [tp.topic])
-    producer = Producer(routes, ProduceSettings())
-    for value in values:
-        producer.append(tp, memoryview(record_batch([(b"k", value)], _now_ms())))
-    _pump(producer)
-    producer.close()
-    routes.close()
-
-
-def _pump(producer: Producer) -> None:
-    deadline = time.monotonic() + 30
-    while not producer.idle:
-        assert time.monotonic() < deadline, (producer.halts, producer.errors)
-        producer.pump(0.2)
-    assert producer.halts == {}
-
-
-def _fetch(client: ClusterClient, tp: TopicPartition, count: int) -> int:
-    """Bytes of ``count`` batches read from the beginning of ``tp``."""
-    routes = Routes(client, [tp.topic])
-    fetcher = Fetcher(routes, FetchSettings())
-    fetcher.assign(tp, 0)
-    seen = size = 0
-    deadline = time.monotonic() + 30
-    while seen < count:
-        assert time.monotonic() < deadline, (fetcher.halts, fetcher.errors)
-        fetcher.send()
-        for sock in select.select(fetcher.sockets(), [], [], 0.2)[0]:
-            for part in fetcher.receive(sock):
-                found = _whole_batches(part.records)
-                seen += len(found)
-                size += sum(found)
-                fetcher.advance(tp, part.fetch_offset + len(found))
-    routes.close()
-    assert seen == count
-    return size
-
-
-def _whole_batches(records: memoryview) -> list[int]:
-    """Sizes of the batches in an answer; its last one may be cut off."""
-    sizes, at = [], 0
-    while at + HEADER_BYTES <= len(records):
-        size = LOG_OVERHEAD_BYTES + int.from_bytes(records[at + 8 : at + 12], "big")
-        if at + size > len(records):
-            break
-        sizes.append(size)
-        at += size
-    return sizes
-
-
-@pytest.mark.parametrize(("listener", "mechanism"), WAYS)
-def test_both_clients_work(secured: Secured, listener: str, mechanism: str, topic_name: str):
-    """As a target (topic made, records produced), then as a source (records fetched)."""
-    client = secured.client(listener, mechanism)
-    reached = reach(client)
-    assert f"{reached.host}:{reached.port}" == secured.servers[listener]
-    cluster = Cluster(client)
-    try:
-        create_topic(secured.kafka, topic_name)
-        assert cluster.topics([topic_name])[topic_name].partitions == 1
-        assert cluster.produce_many(topic_name, [(0, b"k", b"v")]) == 1
-        tp = TopicPartition(topic_name, 0)
-        _produce(client, tp, VALUES)
-        assert cluster.end_offsets([tp]) == {tp: 1 + len(VALUES)}
-        assert _fetch(client, tp, 1 + len(VALUES)) > sum(map(len, VALUES))
-        # The third way of kafka-python: a consumer, which reads control and offset topics.
-        assert next(iter(cluster.read_compacted(topic_name))) == (0, b"k", b"v")
-    finally:
-        cluster.close()
+@pytest.mark.parametrize(("listener", "mechanism", "role"), OF_THIS_FILE)
+def test_both_clients_work(
+    secured: Secured, listener: str, mechanism: str, role: str, topic_name: str
+):
+    works(secured.client(listener, mechanism), role, secured.kafka, topic_name)
 
 
 @pytest.mark.parametrize("listener", ["LOGIN", "BOTH"])
@@ -147,18 +62,17 @@ def test_sessions_are_prolonged_while_requests_are_in_flight(
     end = time.monotonic() + 2.5 * SESSION_MS / 1000
     while time.monotonic() < end:
         while producer.bytes_waiting < 20_000:  # several requests are always in flight
-            producer.append(tp, memoryview(record_batch([(b"k", b"v" * 1_000)], _now_ms())))
+            producer.append(tp, memoryview(record_batch([(b"k", b"v" * 1_000)], now_ms())))
             sent += 1
         producer.pump(0.01)
         fetcher.send()
         for sock in select.select(fetcher.sockets(), [], [], 0.01)[0]:
             for part in fetcher.receive(sock):
-                found = _whole_batches(part.records)
-                seen += len(found)
-                fetcher.advance(tp, part.fetch_offset + len(found))
+                seen += sum(count for _, count in whole_batches(part.records))
+                fetcher.advance(tp, seen)
         connections |= {id(each) for each in (*routes._connections.values(),
                                               *source._connections.values())}  # fmt: skip
-    _pump(producer)
+    pump(producer)
     # A cold broker may say once that a coordinator is loading; a lost connection counts as such.
     assert "CONNECTION_LOST" not in producer.errors | fetcher.errors
     assert fetcher.halts == {}
@@ -343,60 +257,134 @@ def _fields(client: ClusterClient) -> dict[str, object]:
 # -- OAuth -----------------------------------------------------------------------------------------
 
 
-class _Endpoint(BaseHTTPRequestHandler):
-    asked: list[tuple[str, str]]
-
-    def do_POST(self) -> None:
-        form = self.rfile.read(int(self.headers["Content-Length"])).decode()
-        self.asked.append((self.headers["Authorization"], form))
-        refused = self.headers["Authorization"] != "Basic bWlycm9yOnRva2VuLXNlY3JldA=="
-        token = unsecured_token(OAuthLogin(claims={"sub": "mirror"}, lifetime_s=3), time.time())
-        body = {"error": "invalid_client"} if refused else {"access_token": token.text}
-        self.send_response(401 if refused else 200)
-        self.end_headers()
-        self.wfile.write(json.dumps(body).encode())
-
-    def log_message(self, format: str, *args: object) -> None:
-        """Says nothing."""
-
-
 @pytest.fixture
-def endpoint() -> Iterator[tuple[str, list[tuple[str, str]]]]:
-    handler = type("Endpoint", (_Endpoint,), {"asked": []})
-    server = HTTPServer(("127.0.0.1", 0), handler)
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
-    thread.start()
-    yield f"http://127.0.0.1:{server.server_port}/token", handler.asked
-    server.shutdown()
-    server.server_close()
+def endpoint() -> Iterator[TokenEndpoint]:
+    with token_endpoint() as running:
+        yield running
 
 
-def _with_endpoint(url: str, secret: str) -> dict[str, str]:
-    module = "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginModule"
-    return {
-        "sasl.mechanism": "OAUTHBEARER",
-        "sasl.login.callback.handler.class": "org.apache.kafka.common.security.oauthbearer."
-        "OAuthBearerLoginCallbackHandler",
-        "sasl.oauthbearer.token.endpoint.url": url,
-        "sasl.jaas.config": f'{module} required clientId="mirror" clientSecret="{secret}" '
-        'scope="kafka";',
-    }
-
-
-def test_tokens_from_an_endpoint_are_refreshed(secured: Secured, endpoint, topic_name: str):
-    url, asked = endpoint
-    client = secured.client("LOGIN", changes=_with_endpoint(url, "token-secret"))
-    for _ in range(3):
-        Connection(*_address(client), client).close()
-    assert len(asked) == 1, "one token serves all connections"
-    assert "grant_type=client_credentials" in asked[0][1]
-    assert "scope=kafka" in asked[0][1]
-    time.sleep(3)
+def test_tokens_from_an_endpoint_are_refreshed(secured: Secured, endpoint: TokenEndpoint):
+    client = secured.client("LOGIN", changes=endpoint.properties())
+    began = time.monotonic()
     Connection(*_address(client), client).close()
-    assert len(asked) == 2
+    # Until most of a token's life is over it serves all connections.
+    deadline = time.monotonic() + 30
+    while len(endpoint.asked) == 1:
+        assert time.monotonic() < deadline, "no second token"
+        Connection(*_address(client), client).close()
+        time.sleep(0.1)
+    assert time.monotonic() - began > 0.5 * endpoint.lifetime_s
+    assert len(endpoint.asked) == 2
+    for form in endpoint.asked:
+        assert "grant_type=client_credentials" in form
+        assert "scope=kafka" in form
 
 
-def test_a_token_endpoint_that_refuses(secured: Secured, endpoint):
-    url, _ = endpoint
+def test_a_token_endpoint_that_refuses(secured: Secured, endpoint: TokenEndpoint):
     with pytest.raises(Denied, match=r"refused the client credentials \(HTTP 401, invalid_client"):
-        reach(secured.client("LOGIN", changes=_with_endpoint(url, "wrong")))
+        reach(secured.client("LOGIN", changes=endpoint.properties("wrong")))
+
+
+@pytest.mark.parametrize("trusts", ["by the JAAS entry", "by the system"])
+def test_a_token_endpoint_over_tls(
+    secured: Secured, trusts: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """Its authority is none that the brokers' certificates come from."""
+    authority = Authority("Endpoint's authority")
+    (tmp_path / "authority.pem").write_text(authority.pem())
+    options = [
+        f'ssl.truststore.location="{tmp_path}/authority.pem"',
+        'ssl.truststore.type="PEM"',
+    ]
+    if trusts == "by the system":
+        options = []
+        monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "authority.pem"))
+    with token_endpoint(authority.certify("endpoint", "localhost"), tmp_path) as endpoint:
+        changes = endpoint.properties(CLIENT_SECRET, *options)
+        client = secured.client("BOTH", changes=changes)
+        assert reach(client).api_versions
+        cluster = Cluster(client)
+        assert cluster.describe().brokers
+        cluster.close()
+        assert len(endpoint.asked) == 1
+
+
+def test_a_token_endpoint_that_is_not_trusted(secured: Secured, tmp_path: Path):
+    own = Authority("Stranger").certify("endpoint", "localhost")
+    with token_endpoint(own, tmp_path) as endpoint:
+        with pytest.raises(ClusterError, match="the token endpoint's certificate") as caught:
+            reach(secured.client("LOGIN", changes=endpoint.properties()))
+        assert endpoint.asked == []
+    assert "ssl.truststore.location" in caught.value.do
+
+
+# -- certificates that change ----------------------------------------------------------------------
+
+
+def test_certificates_are_replaced_while_connections_are_open(secured: Secured, tmp_path: Path):
+    """The client's expires and is renewed; then the broker's is renewed, as in a rotation."""
+    changes = _store_changes("PEM files", secured, tmp_path)
+    own, trust = (str(changes[f"ssl.{kind}store.location"]) for kind in ("key", "trust"))
+    client = secured.client("MUTUAL", changes=changes)
+    first = Connection(*_address(client), client)
+    hour = timedelta(hours=1)
+    expired = secured.authority.certify("client", begins=-2 * hour, ends=-hour)
+    _replace(own, lambda path: expired.pem_file(path, "pem-secret"))
+    # A keystore that is of no use, like one that is half written, leaves the one before in use.
+    Connection(*_address(client), client).close()
+    stranger = Authority("Stranger").certify("client")
+    _replace(own, lambda path: stranger.pem_file(path, "pem-secret"))
+    with pytest.raises(Denied, match="does not accept the client certificate"):
+        Connection(*_address(client), client)
+    renewed = secured.authority.certify("client")
+    _replace(own, lambda path: renewed.pem_file(path, "pem-secret"))
+    Connection(*_address(client), client).close()
+
+    # The brokers' new authority is added to the truststore first, then they change.
+    successor = Authority("Successor")
+    _replace(trust, lambda path: path.write_text(secured.authority.pem() + successor.pem()))
+    Connection(*_address(client), client).close()
+    server = successor.certify("broker", "localhost", "127.0.0.1").pkcs12(tmp_path / "new.p12")
+    with _broker_keystore(secured, server):
+        second = Connection(*_address(client), client)
+        peer = second.socket.getpeercert()  # type: ignore[attr-defined]
+        assert "Successor" in str(peer["issuer"])
+        for connection in (first, second):
+            assert connection.request(MetadataRequest(topics=[]), highest=9).brokers
+            connection.close()
+    Connection(*_address(client), client).close()
+
+
+def _replace(path: str, write: Callable[[Path], object]) -> None:
+    """As renewal tools do it: a new file takes the name of the old one."""
+    beside = Path(f"{path}.new")
+    write(beside)
+    beside.replace(path)
+
+
+@contextmanager
+def _broker_keystore(secured: Secured, store: Path) -> Iterator[None]:
+    """The broker of ``secured`` with another certificate at its listener MUTUAL."""
+    name = "listener.name.mutual.ssl.keystore"
+    _alter_broker(secured, {f"{name}.location": str(store), f"{name}.password": PASSWORD,
+                            f"{name}.type": "PKCS12"})  # fmt: skip
+    try:
+        yield
+    finally:
+        _alter_broker(secured, dict.fromkeys((f"{name}.location", f"{name}.password",
+                                              f"{name}.type")))  # fmt: skip
+
+
+def _alter_broker(secured: Secured, changes: Mapping[str, str | None]) -> None:
+    kinds = AlterConfigOpType
+    entries = [
+        ConfigEntry(
+            key,
+            value,
+            incremental_operation=kinds.DELETE if value is None else kinds.SET,
+        )
+        for key, value in changes.items()
+    ]
+    resource = ConfigResource(ResourceType.BROKER, "1", incremental_configs=entries)
+    (done,) = admin(secured.kafka).incremental_alter_configs([resource]).values()
+    done.result(30)

@@ -20,6 +20,7 @@ from sparkmirror.model import ClusterClient, TopicPartition
 from sparkmirror.wire.batch import HEADER_BYTES
 from sparkmirror.wire.connection import ConnectionLost
 from sparkmirror.wire.cut import decode_batches
+from sparkmirror.wire.doubts import Arrived, Doubt
 from sparkmirror.wire.routes import Leader
 
 VERSION = 8
@@ -167,6 +168,19 @@ class SimTarget:
         for connection in [*self._connections.values(), *self._broken]:
             connection.close()
 
+    def arrival(self, _routes: object, doubt: Doubt) -> Arrived:
+        """What the broker that is taken for the leader knows of a batch in doubt."""
+        one = self.partitions[doubt.tp]
+        if self.leaders[doubt.tp].node != one.leader:
+            return Arrived.LATER
+        known = [index for index, old in enumerate(one.log) if old.producer_id == doubt.producer_id]
+        if not known:
+            return Arrived.NO if doubt.first else Arrived.UNKNOWN
+        last = one.log[known[-1]]
+        if last.sequence + len(last.values) - 1 < doubt.last_sequence:
+            return Arrived.NO
+        return Arrived.YES if one.replicated == len(one.log) else Arrived.LATER
+
     # -- what brokers do -------------------------------------------------------------------
 
     def take(self, node: int) -> bool:
@@ -253,8 +267,9 @@ class SimTarget:
 def _parse_request(frame: bytes) -> tuple[int, dict[TopicPartition, bytes]]:
     (correlation,) = struct.unpack_from(">i", frame)
     batches: dict[TopicPartition, bytes] = {}
-    _, _, _, topics = struct.unpack_from(">hhii", frame, 4)
-    position = 16
+    (writer,) = struct.unpack_from(">h", frame, 4)
+    position = 16 + max(0, writer)
+    (topics,) = struct.unpack_from(">i", frame, position - 4)
     for _ in range(topics):
         (size,) = struct.unpack_from(">h", frame, position)
         topic = frame[position + 2 : position + 2 + size].decode()

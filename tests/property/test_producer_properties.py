@@ -13,6 +13,7 @@ from sparkmirror.model import ProduceSettings, TopicPartition
 from sparkmirror.wire.produce import Producer
 from sparkmirror.wire.records import Record, encode_batch
 from sparkmirror.wire.routes import Routes
+from sparkmirror.wire.transactions import Transactions
 from tests.property.simulated_target import SimTarget
 
 NODES = 3
@@ -38,11 +39,15 @@ A, B = PARTITIONS[0], PARTITIONS[1]
 class Run:
     """A producer before a simulated target; ``appended`` and ``acknowledged`` values."""
 
-    def __init__(self) -> None:
+    def __init__(self, transactions: Transactions | None = None) -> None:
         self.target = SimTarget(NODES, PARTITIONS)
         self.now = 0.0
         self.producer = Producer(
-            cast(Routes, self.target), ProduceSettings(), clock=lambda: self.now
+            cast(Routes, self.target),
+            ProduceSettings(),
+            transactions=transactions,
+            arrival=self.target.arrival,
+            clock=lambda: self.now,
         )
         self.appended: dict[TopicPartition, list[int]] = defaultdict(list)
         self.acknowledged: dict[TopicPartition, int] = defaultdict(int)
@@ -66,9 +71,10 @@ class Run:
         name, *arguments = step
         target = self.target
         if name == "shrink":
-            # A batch in doubt that the topic no longer takes cannot be told from a new one.
-            if self.producer.idle:
-                target.batches_max_records = cast(int, arguments[0])
+            # What was refused could still arrive if it were taken again a moment later.
+            records = cast(int, arguments[0])
+            if self.producer.idle or records < target.batches_max_records:
+                target.batches_max_records = records
         elif name in ("append", "pump"):
             getattr(self, cast(str, name))(*arguments)
         else:
@@ -107,6 +113,18 @@ class Run:
         ("pump",),
         ("take", 1),
         ("pump",),
+    ]
+)
+@example(
+    # A batch arrives, its acknowledgement does not, and then the topic no longer takes it.
+    [
+        ("append", A, 4),
+        ("append", A, 1),
+        ("pump",),
+        ("take", 0),
+        ("replicate", A),
+        ("cut", 0),
+        ("shrink", 2),
     ]
 )
 @example(

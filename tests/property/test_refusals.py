@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from types import SimpleNamespace
+from typing import cast
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from sparkmirror.errors import TransactionError
+from sparkmirror.model import TopicPartition
 from sparkmirror.wire.records import Record
+from sparkmirror.wire.transactions import Transactions
 from tests.property.test_producer_properties import PARTITIONS, Run, Step, steps
 
 _MODULUS = 4
+_UNCERTAIN = {"cut", "move"}
 
 
 class Taken:
@@ -49,5 +55,47 @@ def test_refused_records_are_taken_over_and_the_rest_arrives(
         assert sorted(taken.values) == sorted(appended & refused)
         assert run.producer.bytes_waiting == 0
         assert not run.producer.halts
+    finally:
+        run.target.close()
+
+
+class Open(SimpleNamespace):
+    """A transaction that every partition may join and that nobody ends."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            identity=(7, 0), transactional_id="id", timeout_ms=60_000, members=set(), began=False
+        )
+
+    def add(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
+        self.members |= set(partitions)
+        return {}
+
+
+@settings(max_examples=400, deadline=None)
+@given(st.lists(steps, max_size=40), st.sets(st.integers(0, _MODULUS - 1), max_size=_MODULUS))
+def test_a_transaction_goes_on_without_refused_records_or_ends(
+    script: list[Step], residues: set[int]
+) -> None:
+    """It ends only where a batch that is refused might be there all the same."""
+    run, taken = Run(cast(Transactions, Open())), Taken()
+    refused = frozenset(n for n in range(1_000) if n % _MODULUS in residues)
+    run.target.refused = refused
+    run.producer.refusals = taken
+    try:
+        try:
+            for step in script:
+                run.step(step)
+            run.settle()
+        except TransactionError:
+            assert _UNCERTAIN & {step[0] for step in script}
+            return
+        for tp in PARTITIONS:
+            good = [value for value in run.appended[tp] if value not in refused]
+            assert run.target.partitions[tp].values == good
+            assert {batch.producer_id for batch in run.target.partitions[tp].log} <= {7}
+        appended = {value for values in run.appended.values() for value in values}
+        assert sorted(taken.values) == sorted(appended & refused)
+        assert run.producer.bytes_waiting == 0
     finally:
         run.target.close()

@@ -13,6 +13,7 @@ from sparkmirror.control.checkpoints import (
     plan_checkpoints,
     wanted_groups,
 )
+from sparkmirror.control.coarse import mirrormaker_offsets
 from sparkmirror.control.compacted import TopicFollower
 from sparkmirror.control.group_offsets import plan_group_offsets, sync_group_offsets
 from sparkmirror.control.groups import GroupClusters, GroupsJob, create_offset_topics
@@ -298,6 +299,21 @@ class World:
             assert (checkpoint.group, checkpoint.remote) == ("g", R0)
             found.append((checkpoint.upstream, checkpoint.downstream))
         return found
+
+
+def test_what_mirrormaker_would_say_of_a_group_that_lags() -> None:
+    """Its syncs are single points: the group goes to the one behind it."""
+    target = FakeCluster()
+    syncs = [encode_offset_sync(A0, at, at + 50) for at in (0, 400, 900)]
+    target.logs["syncs"] = [*syncs, (b"no sync", b"")]
+    follower = TopicFollower(cast(Cluster, target), "syncs")
+    asked = [
+        Checkpoint("g", R0, 700, 750),
+        Checkpoint("h", R0, 900, 950),
+        Checkpoint("g", R1, 5, 5),  # nothing is known of this partition
+    ]
+    found = mirrormaker_offsets(CheckpointRules(_flow()), follower, asked)
+    assert found == {("g", R0): 451, ("h", R0): 950, ("g", R1): None}
 
 
 def test_rounds_come_at_their_intervals() -> None:

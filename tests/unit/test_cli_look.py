@@ -107,3 +107,12 @@ def test_translated_offsets_in_words() -> None:
     found = {("g", tp): Checkpoint("g", tp, 9, 7)}
     assert list(offsets.text("A->B", found))[1].split() == ["g", "A.t", "3", "9", "7", "-"]
     assert list(offsets.text("A->B", {})) == ["A->B: no checkpoints of these groups"]
+    head, row = (line.split() for line in offsets.text("A->B", found, {("g", tp): 5}))
+    assert (head[-1], row[-1]) == ("MIRRORMAKER", "5")
+    asked = offsets.document("A->B", found, {("g", tp): None})
+    assert asked["groups"] == {
+        "g": [
+            {"topic": "A.t", "partition": 3, "upstream_offset": 9, "offset": 7, "metadata": "",
+             "mirrormaker_offset": None}
+        ]
+    }  # fmt: skip

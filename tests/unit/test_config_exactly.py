@@ -48,6 +48,33 @@ def test_times_of_a_transaction(tmp_path: Path) -> None:
     assert (flow.transaction_interval_ms, flow.transaction_timeout_ms) == (20, 9_000)
 
 
+def test_size_of_a_transaction(tmp_path: Path) -> None:
+    assert _flow(tmp_path, ENABLED).transaction_bytes == 32 * 1024 * 1024
+    line = "A->B.sparkmirror.transaction.bytes=1000000\n"
+    assert _flow(tmp_path, ENABLED + line).transaction_bytes == 1_000_000
+    key = "sparkmirror.transaction.bytes"
+    for value in (0, 64 * 1024 * 1024):
+        error = refused(tmp_path, f"{BASE}{QUIET}{ENABLED}{key}={value}\n")
+        assert key in error.what
+        assert "mm2.properties:" in error.where
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        "sparkmirror.transaction.interval.ms=10000\nB.producer.transaction.timeout.ms=10000\n",
+        "B.producer.transaction.timeout.ms=100\n",
+    ],
+)
+def test_transactions_end_before_the_target_aborts_them(tmp_path: Path, lines: str) -> None:
+    error = refused(tmp_path, f"{BASE}{QUIET}{ENABLED}{lines}")
+    assert "sparkmirror.transaction.interval.ms=" in error.what
+    assert "transaction.timeout.ms=" in error.what
+    assert "mm2.properties:" in error.where
+    assert "B.producer.transaction.timeout.ms" in error.do
+    load(tmp_path, f"{BASE}{QUIET}{lines}")  # without exactly-once it may stand there
+
+
 @pytest.mark.parametrize(
     ("line", "what", "do"),
     [

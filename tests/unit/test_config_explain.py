@@ -9,11 +9,13 @@ from hypothesis import strategies as st
 
 from sparkmirror.cli.main import main
 from sparkmirror.config.docs import settings_page
-from sparkmirror.config.explain import Effective, explain
+from sparkmirror.config.explain import Effective, Place, explain
+from sparkmirror.config.explain_mm1 import explain_mm1
 from sparkmirror.config.mm2 import client_configs, own_settings
 from sparkmirror.config.precedence import Part, scope_of, spellings
 from sparkmirror.config.precedence import given as entries_for
 from sparkmirror.config.properties import Entry
+from sparkmirror.config.redact import HIDDEN
 from sparkmirror.config.scoping import connector_config, worker_config
 from sparkmirror.config.settings import CLIENT_SET, names
 from tests.unit.config_files import BASE, LINE, QUIET, write
@@ -219,3 +221,68 @@ def test_the_page_of_all_settings(capsys: pytest.CaptureFixture[str], tmp_path: 
     assert capsys.readouterr().out == settings_page()
     assert main(["config", str(tmp_path), "--docs"]) == 2
     assert main(["config"]) == 2
+
+
+OLD_CONSUMER = """\
+zookeeper.connect=zk:2181/kafka
+group.id=mirror
+fetch.message.max.bytes=2097152
+auto.commit.enable=true
+sparkmirror.on.source.loss=record-and-continue
+ssl.truststore.location=/nowhere
+"""
+OLD_PRODUCER = """\
+metadata.broker.list=b:9092
+request.required.acks=1
+sasl.jaas.config=x
+batch.size=99
+"""
+
+
+def test_mirrormaker_1s_files(tmp_path: Path) -> None:
+    consumer, producer = write(tmp_path, OLD_CONSUMER, "c"), write(tmp_path, OLD_PRODUCER, "p")
+    asked: list[str] = []
+
+    def find(connect: str, _protocol: str) -> tuple[str, ...]:
+        asked.append(connect)
+        return ("a:9092",)
+
+    setup = explain_mm1([consumer], producer, find_brokers=find)
+    assert asked == ["zk:2181/kafka"]
+    (flow,) = setup.flows
+    rows = {(row.part.value.split()[-1], row.key): row for row in flow.settings}
+    servers = rows["consumer", "bootstrap.servers"]
+    assert (servers.value, servers.place) == (
+        "a:9092", Place(f"{consumer}:1", "zookeeper.connect", "consumer file"),
+    )  # fmt: skip
+    size = rows["consumer", "max.partition.fetch.bytes"]
+    assert size.place is not None
+    assert (size.value, size.place.spelling) == ("2097152", "fetch.message.max.bytes")
+    assert rows["consumer", "auto.offset.reset"].value == "latest"
+    assert rows["consumer", "auto.offset.reset"].origin == "derived"
+    assert rows["sparkmirror", "sparkmirror.on.source.loss"].origin == "file"
+    assert rows["consumer", "ssl.truststore.location"].ignored
+    assert rows["consumer", "client.id"].value == "mirror"
+    assert rows["producer", "acks"].value == "1"
+    assert rows["producer", "enable.idempotence"].value == "false"
+    assert rows["producer", "sasl.jaas.config"].value == HIDDEN
+    assert rows["producer", "batch.size"].origin == "file"
+    assert ("consumer", "auto.commit.enable") not in rows
+    assert any("auto.commit.enable has no effect" in line for line in setup.settings.warnings)
+
+
+def test_the_verb_with_mirrormaker_1s_files(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = "bootstrap.servers=a:1\ngroupid=g\nautooffset.reset=largest\n"
+    consumer = write(tmp_path, text, "c")
+    producer = write(tmp_path, "bootstrap.servers=b:1\n", "p")
+    files = ["--consumer.config", str(consumer), "--producer.config", str(producer)]
+    assert main(["config", *files, "--given"]) == 0
+    told = capsys.readouterr().out
+    assert "line 2 groupid (consumer file)" in told
+    assert "line 3 autooffset.reset (consumer file)" in told
+    assert main(["config", *files, "--flow", "A->B"]) == 2
+    assert "'A->B' is no enabled flow" in capsys.readouterr().err
+    for arguments in ([], files[:2], [str(consumer), *files], ["--docs", *files]):
+        assert main(["config", *arguments]) == 2

@@ -10,9 +10,10 @@ from sparkmirror.config.legacy_keys import CONSUMER_KEYS, PRODUCER_KEYS, VALUES,
 from sparkmirror.config.legacy_mm1 import Translation, translate
 from sparkmirror.config.mm1 import load_mm1
 from sparkmirror.config.properties import parse_properties
-from sparkmirror.config.settings import Scope, find
+from sparkmirror.config.settings import Scope, Status, find
 from sparkmirror.errors import ConfigError, Unreachable
 from sparkmirror.model import MirrorSettings
+from tests import vectors
 from tests.unit.config_files import write
 
 # The consumer.properties and producer.properties that came with each version, with MirrorMaker's
@@ -303,3 +304,22 @@ def test_no_old_key_is_passed_over_in_silence(given_keys: dict[str, str]) -> Non
         twice = key == "zk.connect" and looked_up <= given_keys.keys()
         assert kept or twice or f"{key} " in said
     assert not set(done.file) & (set(CONSUMER_KEYS) - {"auto.offset.reset"})
+
+
+_OLD_KEYS = vectors.load("old_client_keys")
+
+
+@pytest.mark.parametrize("scope", [Scope.CONSUMER, Scope.PRODUCER])
+@pytest.mark.parametrize("version", [key for key in _OLD_KEYS if key != "source"])
+def test_every_key_that_a_version_had_is_known(version: str, scope: Scope) -> None:
+    """Renamed, dropped or refused with a reason, or a key that today's clients still have."""
+    table = CONSUMER_KEYS if scope is Scope.CONSUMER else PRODUCER_KEYS
+    keys = _OLD_KEYS[version][scope.value]
+    assert len(keys) > 20
+    unknown = [key for key in keys if key not in table and find(key, scope) is None]
+    assert unknown == []
+    for key in keys:
+        row, today = table.get(key), find(key, scope)
+        assert row is None or row.why or row.now or row.fate.name not in ("DROPPED", "REFUSED")
+        if row is None and today is not None and today.status is not Status.SUPPORTED:
+            assert today.reason, key

@@ -17,7 +17,7 @@ from sparkmirror.control.configs import (
     wanted_changes,
 )
 from sparkmirror.control.notices import Notices, first_few
-from sparkmirror.errors import Denied
+from sparkmirror.errors import Denied, TopicError
 from sparkmirror.model import ClusterClient, FlowSettings, TopicSettings
 from sparkmirror.wire.views import ConfigEntry
 
@@ -159,6 +159,18 @@ def test_a_topic_that_cannot_be_described_does_not_hold_up_the_others():
     plan = plan_configs(observed, FLOW)
     assert plan.errors == {"t": denied, "v": denied}
     assert [action.topic for action in plan.actions] == ["u"]
+
+
+def test_a_topic_that_went_or_is_not_there_yet_is_nothing_to_complain_of():
+    gone = TopicError("the topic does not exist")
+    observed = ObservedConfigs(
+        {"t": "A.t", "u": "A.u", "v": "A.v"},
+        {"t": gone, "u": {"a": own("1")}, "v": {"a": own("1")}},
+        {"t": {}, "u": gone, "v": {"a": own("2")}},
+    )
+    plan = plan_configs(observed, FLOW)
+    assert plan.errors == {}
+    assert [action.topic for action in plan.actions] == ["v"]
 
 
 names = st.sampled_from(["a", "b", "c", "min.insync.replicas"])

@@ -20,13 +20,13 @@ from sparkmirror.model import (
     TopicPartition,
     TopicSettings,
 )
+from sparkmirror.wire.assignments import ASSIGNMENT_PIECE_BYTES_MAX
 from sparkmirror.wire.driver_report import (
     DriverReport,
     decode_driver_report,
     encode_driver_report,
 )
 from sparkmirror.wire.signals import (
-    ASSIGNMENT_PIECE_BYTES_MAX,
     AssignmentCollector,
     AssignmentDocument,
     Command,

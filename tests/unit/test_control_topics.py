@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
+from typing import cast
 
 import pytest
 from hypothesis import given
@@ -17,6 +18,7 @@ from sparkmirror.control.topics import (
     GrowTopic,
     ObservedTopics,
     Refuse,
+    apply_topics,
     assign,
     describe_changes,
     plan_topics,
@@ -30,8 +32,9 @@ from sparkmirror.model import (
     TopicPartition,
     TopicSettings,
 )
+from sparkmirror.wire.client import Cluster
 from sparkmirror.wire.signals import SourcePartition
-from sparkmirror.wire.views import Committed, ConfigEntry, NewTopic, TopicView
+from sparkmirror.wire.views import Committed, ConfigEntry, NewTopic, TopicOutcome, TopicView
 
 A = ClusterClient("A", ("a:1",), "c")
 B = ClusterClient("B", ("b:1",), "c")
@@ -125,6 +128,23 @@ def test_plan_and_apply_leave_nothing_to_plan(source, target, flow):
 
 
 # --- assignment -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("now", "refused"), [(3, False), (2, True)])
+def test_a_topic_that_others_grew_since_we_looked_is_no_error(now: int, refused: bool):
+    class Target:
+        def create_topics(self, wanted):
+            assert not wanted
+            return {}
+
+        def grow_topics(self, counts):
+            return {name: TopicOutcome(name, TopicError("invalid")) for name in counts}
+
+        def topics(self, names):
+            return {name: view(name, now) for name in names}
+
+    errors, done = apply_topics(cast(Cluster, Target()), [GrowTopic("t", "A.t", 1, 3)])
+    assert (list(errors), done) == (["t"] if refused else [], [])
 
 
 def test_every_partition_is_assigned_or_halted():

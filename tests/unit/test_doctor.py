@@ -15,6 +15,7 @@ import pytest
 
 from sparkmirror.cli.doctor import document, table
 from sparkmirror.cli.main import main
+from sparkmirror.config.mm1 import Extras, load_mm1
 from sparkmirror.doctor.compare import CopyTimes, compare_topics, judge_retention, judge_timestamps
 from sparkmirror.doctor.facts import Pair
 from sparkmirror.doctor.finding import Finding, Level, counts, gathered, listed
@@ -175,6 +176,19 @@ def test_topics_beside_their_remote_topics(
     assert found in told[check].found
     others = {each.level for name, each in told.items() if name != check}
     assert others == {Level.OK}
+
+
+@pytest.mark.parametrize(("keep", "level"), [(False, "warn"), (True, "fail")])
+def test_fewer_partitions_matter_only_to_who_keeps_their_numbers(
+    tmp_path: Path, keep: bool, level: str
+) -> None:
+    consumer = write(tmp_path, "bootstrap.servers=a:1\ngroup.id=g\n", "c")
+    producer = write(tmp_path, "bootstrap.servers=b:1\n", "p")
+    extras = Extras(keep_partitions=keep)
+    (flow,) = load_mm1(consumer, producer, include="t", extras=extras).flows
+    told = {each.check: each for each in compare_topics(flow, [pair(partitions=1)], 3)}
+    assert told["partitions"].level.value == level
+    assert "--keep.partitions" in told["partitions"].do
 
 
 def test_retention_and_timestamps() -> None:

@@ -17,6 +17,7 @@ from sparkmirror.errors import CorruptBatch
 from sparkmirror.model import ClusterClient, FetchSettings, FlowSettings, TopicPartition
 from sparkmirror.wire import connection as connecting
 from sparkmirror.wire import fetch as fetching
+from sparkmirror.wire import framing
 from sparkmirror.wire.batch import BASE_TIMESTAMP_AT
 from sparkmirror.wire.connection import ConnectionLost, ReceiveBuffer
 from sparkmirror.wire.cut import cut_batch
@@ -55,8 +56,8 @@ def test_an_answer_that_says_it_is_huge_is_hung_up_on() -> None:
     peer = connecting.Connection.__new__(connecting.Connection)
     peer.host, peer.port = "a", 1
     for size, buffer in (
-        (connecting.ANSWER_FRAME_BYTES_MAX + 1, None),
-        (connecting.FETCH_FRAME_BYTES_MAX + 1, ReceiveBuffer()),
+        (framing.ANSWER_FRAME_BYTES_MAX + 1, None),
+        (framing.FETCH_FRAME_BYTES_MAX + 1, ReceiveBuffer()),
         (-1, None),
         (3, ReceiveBuffer()),
     ):

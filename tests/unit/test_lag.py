@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sparkmirror.cli.lag import document, over_limit, table
+from sparkmirror.cli.lag_tables import broker_lines, classic_table, groups_table
 from sparkmirror.cli.main import main
 from sparkmirror.config.mm1 import load_mm1_consumer
 from sparkmirror.control.lag import LagView, Offsets, PartitionLag, measure
@@ -15,9 +16,11 @@ from sparkmirror.errors import ConfigError
 from sparkmirror.model import TopicPartition
 from sparkmirror.wire.requests import record_batch
 from sparkmirror.wire.times import first_time_ms
+from sparkmirror.wire.views import BrokerView, GroupOwner
 from tests.unit.config_files import BASE, write
 
 TP = TopicPartition("t", 0)
+CONSUMER = "bootstrap.servers=127.0.0.1:1\ngroup.id=g\n"
 
 
 def one(
@@ -131,6 +134,47 @@ def test_limits(row: PartitionLag, records: int | None, seconds: float | None, o
     assert over_limit(row, records, seconds) is over
 
 
+OWNED = LagView(
+    "",
+    "mirror",
+    "A",
+    (
+        PartitionLag("orders", 0, 7, 10, 3, 1.5, "", GroupOwner("m-1", "client", "10.0.0.1")),
+        PartitionLag("orders", 10, 12, 10, None, None, "made anew", GroupOwner("mirror_host-0")),
+        PartitionLag("a-topic-with-a-name-of-over-30-letters", 0, None, 4, 4, None),
+        PartitionLag("gone", 0, 3, None, None, None, "no leader answers"),
+    ),
+    (BrokerView(1, "b1", 9092), BrokerView(2, "b2", 9093)),
+)
+
+
+def test_the_classic_table() -> None:
+    # "%-15s %-30s %-3s %-15s %-15s %-15s %s", as ConsumerOffsetChecker.scala prints it.
+    assert [line.rstrip() for line in classic_table([OWNED]).splitlines()] == [
+        "Group           Topic                          Pid Offset          logSize         Lag"
+        "             Owner",
+        "mirror          orders                         0   7               10              3"
+        "               client_/10.0.0.1",
+        "mirror          orders                         10  12              10              -2"
+        "              mirror_host-0",
+        "mirror          a-topic-with-a-name-of-over-30-letters 0   -1              4"
+        "               unknown         none",
+        "mirror          gone                           0   3               unknown         unknown"
+        "         none",
+    ]
+    assert broker_lines([OWNED]).splitlines() == ["BROKER INFO", "1 -> b1:9092", "2 -> b2:9093"]
+
+
+def test_the_columns_of_the_newer_tool() -> None:
+    head, first, second, third, _ = groups_table([OWNED]).splitlines()
+    assert head.split() == ["GROUP", "TOPIC", "PARTITION", "CURRENT-OFFSET", "LOG-END-OFFSET",
+                            "LAG", "CONSUMER-ID", "HOST", "CLIENT-ID"]  # fmt: skip
+    assert first.split()[3:] == ["7", "10", "3", "m-1", "/10.0.0.1", "client"]
+    assert second.split()[3:] == ["12", "10", "-2", "mirror_host-0", "-", "-"]
+    assert third.split()[3:] == ["-", "4", "-", "-", "-", "-"]
+    assert head.index("LAG") == first.index("3 ")
+
+
 VIEW = LagView(
     "A->B",
     "__mirror.A->B",
@@ -178,6 +222,12 @@ def test_a_consumer_file_alone(tmp_path: Path) -> None:
         (BASE, ["--include", "t"], "a MirrorMaker 2 file says itself"),
         (BASE, ["--clusters", "A"], "No source->target replication flows"),
         ("group.id=g\n", [], "bootstrap.servers is missing"),
+        ("bootstrap.servers=a:1\n", ["--format", "classic"], "group.id is missing"),
+        (BASE, ["--group", "g"], "a MirrorMaker 2 file names several clusters"),
+        (BASE, ["--format", "classic"], "a MirrorMaker 2 file names several clusters"),
+        (CONSUMER, ["--group", "g", "--include", "t"], "--include: this option is about a mirror"),
+        (CONSUMER, ["--group", "g", "--clusters", "A"], "--clusters: this option is about"),
+        (CONSUMER, ["--group", "g", "--command-config", "x"], "two files say how to reach"),
     ],
 )
 def test_wrong_usage(
@@ -189,3 +239,31 @@ def test_wrong_usage(
 ) -> None:
     assert main(["lag", str(write(tmp_path, text)), *arguments]) == 2
     assert told in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        ([], "nothing says which positions to look at"),
+        (["--group", "g"], "nothing says where the group is"),
+        (["--bootstrap-server", "a:1"], "group.id is missing"),
+        (["--group", "g", "--bootstrap-server", "nothing"], "--bootstrap-server"),
+        (["--group", "g", "--zkconnect", "a:x"], "ZooKeeper a:x"),
+    ],
+)
+def test_wrong_usage_without_a_file(
+    arguments: list[str], told: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["lag", *arguments]) == 2
+    assert told in capsys.readouterr().err
+
+
+def test_options_count_more_than_the_file(tmp_path: Path) -> None:
+    path = write(tmp_path, "zookeeper.connect=z:1\ngroup.id=g\nsecurity.protocol=PLAINTEXT\n")
+    options = {
+        "group.id": ("other", "--group"),
+        "bootstrap.servers": ("b:1", "--bootstrap-server"),
+    }
+    (flow,) = load_mm1_consumer(path, options=options).flows
+    assert (flow.group_id, flow.source.bootstrap_servers) == ("other", ("b:1",))
+    assert flow.zookeeper == ""

@@ -222,18 +222,6 @@ def test_the_table() -> None:
     assert table([]) == "no gaps"
 
 
-@pytest.mark.parametrize(
-    "arguments",
-    [[], ["mm2.properties", "--consumer.config", "c"], ["--consumer.config", "c"],
-     ["--producer.config", "p"]],
-)  # fmt: skip
-def test_one_kind_of_files_is_needed(
-    arguments: list[str], capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["gaps", *arguments]) == 2
-    assert "either a MirrorMaker 2 file or both" in capsys.readouterr().err
-
-
 def test_a_target_that_is_away(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     consumer, producer = tmp_path / "c", tmp_path / "p"
     consumer.write_text("bootstrap.servers=127.0.0.1:1\ngroup.id=g\n")

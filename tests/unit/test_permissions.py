@@ -154,6 +154,20 @@ def test_exactly_once_needs_the_flows_transactional_ids():
     assert "--resource-pattern-type prefixed" in command
 
 
+def test_offset_syncs_in_a_transaction_are_written_by_the_records_writer():
+    own = ClusterClient("B", ("b:1",), "syncs")
+    syncs = OffsetSyncSettings(enabled=True, location="target", client=own)
+    for exact in (False, True):
+        settings = MirrorSettings((replace(flow(), exactly_once=exact, offset_syncs=syncs),), ())
+        (writer,) = (
+            one.client
+            for one in needed_permissions(settings, me)
+            if one.binding.name == "mm2-offset-syncs.A.internal"
+            and one.binding.operation == "WRITE"
+        )
+        assert writer is (B if exact else own)
+
+
 def test_what_offset_syncs_and_checkpoints_add():
     quiet = flow(sync_configs_enabled=False, sync_acls_enabled=False)
     runs, syncs = "mm2-sparkmirror-runs.A.internal", "mm2-offset-syncs.B.internal"

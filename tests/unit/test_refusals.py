@@ -7,7 +7,6 @@ import pytest
 from sparkmirror.control.dead_letters import plan_dead_letter_topics
 from sparkmirror.data.refusals import RefusedRecords, dead_letter
 from sparkmirror.data.retries import Retries
-from sparkmirror.errors import ConfigError
 from sparkmirror.model import (
     ClusterClient,
     FaultSettings,
@@ -19,7 +18,7 @@ from sparkmirror.model import (
 )
 from sparkmirror.wire.batch import base_offset, codec
 from sparkmirror.wire.cut import separate
-from sparkmirror.wire.gaps import decode_gap
+from sparkmirror.wire.gaps import SKIPPED, decode_gap
 from sparkmirror.wire.records import Record, decode_records, encode_batch
 from tests.unit.config_files import load_flow
 
@@ -161,12 +160,22 @@ def test_what_is_not_worth_another_try_stays_stopped() -> None:
     assert retries.take_due() == []
 
 
-def test_exactly_once_leaves_no_record_out(tmp_path) -> None:  # type: ignore[no-untyped-def]
-    exact = "B.exactly.once.source.support=enabled\n"
+@pytest.mark.parametrize("exact", ["", "B.exactly.once.source.support=enabled\n"])
+def test_which_records_are_left_out(tmp_path, exact: str) -> None:  # type: ignore[no-untyped-def]
     key = "sparkmirror.on.bad.record"
-    assert load_flow(tmp_path, exact + f"{key}=pause\n").exactly_once
-    for line in (f"{key}=skip", f"A->B.{key}.dead-letter.topics=orders"):
-        with pytest.raises(ConfigError, match="contradicts exactly-once"):
-            load_flow(tmp_path, exact + line + "\n")
-    flow = load_flow(tmp_path, f"{key}=dead-letter\n{key}.skip.topics=logs\n")
+    flow = load_flow(tmp_path, f"{exact}{key}=dead-letter\nA->B.{key}.skip.topics=logs\n")
     assert flow.faults == FaultSettings(bad_record="dead-letter", bad_record_skip=("logs",))
+    assert flow.exactly_once is bool(exact)
+
+
+def test_records_that_went_away_with_a_transaction_count_once() -> None:
+    counted = {SKIPPED: 4}
+    refusals = RefusedRecords(FlowSettings(A, B, A, B), lambda *_: None, counted)
+    refusals.settled()
+    counted[SKIPPED] += 3
+    refusals.undone()
+    assert counted == {SKIPPED: 4}
+    counted[SKIPPED] += 3
+    refusals.settled()
+    refusals.undone()
+    assert counted == {SKIPPED: 7}

@@ -11,8 +11,9 @@ import pytest
 from sparkmirror.cli.main import main
 from sparkmirror.control.status import FlowState, judge, judge_group
 from sparkmirror.model import Halt, PartitionProgress, SlotProgress, TopicPartition
+from sparkmirror.wire.control_topic import ControlSignals
 from sparkmirror.wire.driver_report import DriverReport
-from sparkmirror.wire.signals import Command, CommandKind, ControlSignals
+from sparkmirror.wire.signals import Command, CommandKind
 from tests.unit.config_files import BASE, write
 
 FLOW = "A->B"

@@ -119,6 +119,30 @@ def test_nothing_is_published_before_its_position_is_committed() -> None:
     assert written.flushed
 
 
+def test_a_topic_made_anew_begins_runs_of_its_own() -> None:
+    rows: list[RunRow | None] = []
+
+    class Rows(Written):
+        def put(self, syncs: Iterable[KeyValue], runs: Iterable[KeyValue]) -> None:
+            rows.extend(decode_run(key, value) for key, value in runs)
+            super().put(syncs, [])
+
+    written = Rows()
+    syncs = SlotSyncs(100, written)
+    syncs.settled(T, _places(0, 10, 5), "old")
+    syncs.settled(T, _places(0, 10, 15), "new")
+    syncs.publish()
+    # Their offsets go on as one run, but they are two topics.
+    syncs.settled(T, _places(10, 10, 25), "new")
+    syncs.finish()
+    assert rows == [
+        RunRow(T, 0, Run(0, 5, 10), topic_id="old"),
+        RunRow(T, 0, Run(0, 15, 10), topic_id="new"),
+        RunRow(T, 0, Run(0, 15, 20), topic_id="new"),
+    ]
+    assert written.syncs == [(0, 5), (9, 14), (0, 15), (9, 24), (19, 34)]
+
+
 def test_syncs_between_two_commits_are_java_s_thinned_to_ten() -> None:
     written = Written()
     syncs = SlotSyncs(100, written)
@@ -165,10 +189,17 @@ def test_rows_of_runs() -> None:
     merged = decode_run(*encode_run(source, run, merged=True))
     assert merged == RunRow(source, 100, run, merged=True)
     assert decode_run(*encode_forgotten_run(source, 100)) == RunRow(source, 100, None)
+    named = encode_run(source, run, topic_id="id")
+    assert named == ('["é",3,100,"id"]'.encode(), b"[55,7]")
+    assert decode_run(*named) == RunRow(source, 100, run, topic_id="id")
+    gone = encode_forgotten_run(source, 100, topic_id="id")
+    assert decode_run(*gone) == RunRow(source, 100, None, topic_id="id")
     for key, value in (
         (None, b"[1,2]"),
         (b'["t",0]', b"[1,2]"),
         (b'["t",0,-1]', b"[1,2]"),
+        (b'["t",0,1,5]', b"[1,2]"),
+        (b'["t",0,1,"id","id"]', b"[1,2]"),
         (b'["t",0,1]', b"[1,0]"),
         (b'["t",0,1]', b"[1]"),
         (b'["t",0,true]', b"[1,2]"),

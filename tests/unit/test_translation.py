@@ -12,7 +12,7 @@ from sparkmirror.control.translation import PartitionRuns, Translation, plan_pru
 from sparkmirror.model import TopicPartition
 from sparkmirror.offset_map import Run
 from sparkmirror.wire.mirror_records import encode_offset_sync
-from sparkmirror.wire.runs import decode_run, encode_run
+from sparkmirror.wire.runs import RunRow, decode_run, encode_run
 
 T = TopicPartition("t", 0)
 
@@ -140,3 +140,93 @@ def test_records_that_are_none_are_counted() -> None:
     assert translation.skipped == 3
     translation.catch_up()
     assert translation.translate(T, 0) == 0
+
+
+# --- a source topic that is deleted and made anew -----------------------------------------------
+
+OLD, NEW = "old-topic-id", "new-topic-id"
+
+
+def _take(translation: Translation, topic_id: str, *runs: Run) -> None:
+    for run in runs:
+        translation.take_run(*encode_run(T, run, topic_id=topic_id))
+
+
+def test_what_is_known_of_a_topic_says_nothing_of_one_made_anew() -> None:
+    translation = _translation([(0, 0), (999, 999)], [])
+    _take(translation, OLD, Run(0, 0, 1_000))
+    translation.catch_up()
+    translation.topic_ids = {T.topic: OLD}
+    assert translation.translate(T, 3) == 3
+    translation.topic_ids = {T.topic: NEW}
+    assert translation.translate(T, 3) is None, "nothing of the new one is mirrored yet"
+    _take(translation, NEW, Run(5, 1_000, 10))
+    translation.take_sync(*encode_offset_sync(T, 14, 1_009))
+    assert translation.translate(T, 3) is None, "not the place of the old record 3"
+    assert translation.translate(T, 7) == 1_002
+    assert translation.translate(T, 15) == 1_010
+
+
+def test_rows_of_the_old_topic_may_come_late() -> None:
+    """Its slot had them in its backlog, or the driver merged what it had read before."""
+    translation = _translation([], [])
+    _take(translation, OLD, Run(0, 0, 1_000))
+    _take(translation, NEW, Run(0, 1_050, 10))
+    _take(translation, OLD, Run(1_000, 1_000, 50))
+    translation.take_run(*encode_run(T, Run(0, 0, 1_000), merged=True, topic_id=OLD))
+    translation.topic_ids = {T.topic: NEW}
+    assert [translation.translate(T, at) for at in (0, 4, 10)] == [1_050, 1_054, 1_060]
+
+
+def test_rows_of_a_topic_that_is_gone_are_forgotten() -> None:
+    translation, log = _translation([], []), Log()
+    for topic_id, start, target in ((OLD, 0, 0), (OLD, 60, 50), (NEW, 0, 100)):
+        row = encode_run(T, Run(start, target, 50), topic_id=topic_id)
+        log.write(*row)
+        translation.take_run(*row)
+    for told in (OLD, ""):
+        translation.topic_ids = {T.topic: told}
+        assert translation.pruning() == [], "a broker may not know the new topic yet"
+    translation.topic_ids = {T.topic: NEW}
+    pruned = translation.pruning()
+    assert len(pruned) == 2
+    assert translation.pruning() == []
+    for _, key, value in pruned:
+        log.write(key, value)
+        translation.take_run(key, value)
+    left = [decode_run(key, value) for key, value in log.records.items() if value is not None]
+    assert left == [RunRow(T, 0, Run(0, 100, 50), topic_id=NEW)]
+    assert translation.translate(T, 20) == 120
+
+
+def test_rows_without_a_topic_id_go_on_in_those_that_have_one() -> None:
+    """Brokers that were upgraded, or a leader that was away when an epoch began."""
+    translation = _translation([], [Run(0, 5, 10)])
+    translation.topic_ids = {T.topic: NEW}
+    assert translation.translate(T, 4) == 9
+    _take(translation, NEW, Run(10, 15, 10))
+    _take(translation, "", Run(20, 25, 10))
+    assert [translation.translate(T, at) for at in (4, 14, 24)] == [9, 19, 29]
+    for part in range(30):
+        _take(translation, NEW, Run(30 + part, 35 + part, 1))
+    again = _translation([], [])
+    for _, key, value in translation.pruning():
+        again.take_run(key, value)
+    assert again.translate(T, 4) == 9, "and merged under the id"
+
+
+@given(st.lists(st.tuples(st.integers(0, 2), st.integers(0, 20), st.integers(1, 9)), max_size=40))
+def test_topics_of_one_name_do_not_touch_each_other(rows: list[tuple[int, int, int]]) -> None:
+    """However rows of several topics come mixed, each is known as if it were alone."""
+    mixed, target = _translation([], []), 0
+    alone = {f"id-{n}": _translation([], []) for n in range(3)}
+    for number, start, length in rows:
+        run, topic_id = Run(start, target, length), f"id-{number}"
+        target += length
+        for translation in (mixed, alone[topic_id]):
+            _take(translation, topic_id, run)
+    for topic_id, translation in alone.items():
+        mixed.topic_ids = translation.topic_ids = {T.topic: topic_id}
+        if rows and any(f"id-{number}" == topic_id for number, _, _ in rows):
+            for at in range(31):
+                assert mixed.translate(T, at) == translation.translate(T, at)

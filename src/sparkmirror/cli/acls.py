@@ -4,12 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from enum import StrEnum
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from sparkmirror.cli.files import Clusters, ConsumerConfigs, Include, OptionalFile, ProducerConfig
+from sparkmirror.cli.files import (
+    Blacklist,
+    Clusters,
+    ConsumerConfigs,
+    Include,
+    Mm1Options,
+    Mm2File,
+    OptionalFile,
+    ProducerConfig,
+    load_settings,
+)
 from sparkmirror.cli.kafka_acls import documents, lock_text, needed_text, table
 from sparkmirror.errors import ClusterError, ConfigError
 
@@ -56,10 +65,7 @@ def needed(
     consumer_config: ConsumerConfigs = None,
     producer_config: ProducerConfig = None,
     include: Include = None,
-    blacklist: Annotated[
-        str | None,
-        typer.Option("--blacklist", metavar="REGEX", help="MirrorMaker 1: all but these topics."),
-    ] = None,
+    blacklist: Blacklist = None,
     clusters: Clusters = None,
     principal: Principals = None,
     command_config: CommandConfig = "admin.properties",
@@ -74,17 +80,14 @@ def needed(
     """
     from sparkmirror.control.permissions import needed_permissions  # noqa: PLC0415
 
-    if (file is None) == (consumer_config is None):
-        raise ConfigError(
-            "a MirrorMaker 2 file, or MirrorMaker 1's --consumer.config and --producer.config, is"
-            " required; one of the two.",
-            where="acls needed",
-            do="Run sparkmirror acls needed --help to see the options.",
-        )
-    if file is not None:
-        settings = _load_mm2(file, clusters or (), include, blacklist, producer_config)
-    else:
-        settings = _load_mm1(consumer_config or [], producer_config, include, blacklist)
+    settings = load_settings(
+        file,
+        consumer_config or (),
+        producer_config,
+        include,
+        clusters or (),
+        mm1=Mm1Options(blacklist=blacklist),
+    )
     who = _principals(settings, principal or ())
     permissions = needed_permissions(settings, who)
     if output is Format.JSON:
@@ -98,7 +101,7 @@ def needed(
 
 @acls.command()
 def lock(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="MirrorMaker 2 file.")],
+    file: Mm2File,
     flow: Annotated[str, typer.Argument(metavar="'A->B'", help="The flow whose topics to lock.")],
     apply: Annotated[
         bool, typer.Option("--apply", help="Set the ACLs with the target's admin client.")
@@ -124,12 +127,9 @@ def lock(
     Exit codes: 0 printed or done (also when nothing is missing), 1 an ACL stands in the way or
     the cluster failed, 2 wrong usage or file.
     """
-    from sparkmirror.cli.run import hide_secrets  # noqa: PLC0415
-    from sparkmirror.config.mm2 import load_mm2  # noqa: PLC0415
     from sparkmirror.wire.client import Cluster  # noqa: PLC0415
 
-    settings = load_mm2(file)
-    hide_secrets(settings)
+    settings = load_settings(file, (), None, None, ())
     wanted = next((one for one in settings.flows if one.name == flow), None)
     if wanted is None:
         named = ", ".join(one.name for one in settings.flows)
@@ -151,41 +151,6 @@ def lock(
 
 
 # --- what is asked for --------------------------------------------------------------------------
-
-
-def _load_mm2(
-    file: Path,
-    clusters: Sequence[str],
-    include: str | None,
-    blacklist: str | None,
-    producer_config: Path | None,
-) -> MirrorSettings:
-    from sparkmirror.cli.main import split_clusters  # noqa: PLC0415
-    from sparkmirror.config.mm2 import load_mm2  # noqa: PLC0415
-
-    for option, value in (
-        ("--include", include), ("--blacklist", blacklist), ("--producer.config", producer_config)
-    ):  # fmt: skip
-        if value is not None:
-            raise ConfigError(
-                "this option goes with MirrorMaker 1's files.", where=option, do="Leave it out."
-            )
-    return load_mm2(file, clusters=split_clusters(clusters))
-
-
-def _load_mm1(
-    consumers: list[Path], producer: Path | None, include: str | None, blacklist: str | None
-) -> MirrorSettings:
-    from sparkmirror.config.mm1 import load_mm1  # noqa: PLC0415
-    from sparkmirror.wire.zookeeper import find_brokers  # noqa: PLC0415
-
-    if producer is None:
-        raise ConfigError(
-            "the producer's file is missing.", where="--producer.config", do="Name it."
-        )
-    return load_mm1(
-        consumers, producer, include=include, exclude=blacklist, find_brokers=find_brokers
-    )
 
 
 def _principals(settings: MirrorSettings, given: Sequence[str]) -> Callable[[ClusterClient], str]:

@@ -11,14 +11,15 @@ from typing import TYPE_CHECKING, Self, TypeVar
 import typer
 
 from sparkmirror.cli.errors import EXIT_START_FAILED, show_error
-from sparkmirror.errors import MirrorError
+from sparkmirror.errors import ConfigError, MirrorError
 
 if TYPE_CHECKING:
+    from sparkmirror.cli.files import Mm1Options
     from sparkmirror.control.look import Look
     from sparkmirror.model import ClusterClient, FlowSettings, MirrorSettings
     from sparkmirror.wire.client import Cluster
 
-__all__ = ["Asking", "ask_each", "end_with", "open_flows"]
+__all__ = ["Asking", "ask_each", "end_with", "open_flows", "refuse_mm1"]
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -71,20 +72,46 @@ class Asking:
 
 
 def open_flows(
-    file: Path, *, clusters: Sequence[str] | None = None, flows: Sequence[str] | None = None
+    file: Path | None,
+    *,
+    consumer_configs: Sequence[Path] | None = None,
+    producer_config: Path | None = None,
+    include: str | None = None,
+    mm1: Mm1Options | None = None,
+    listed: bool = True,
+    clusters: Sequence[str] | None = None,
+    flows: Sequence[str] | None = None,
 ) -> Asking:
-    """Read a MirrorMaker 2 file; nothing is connected yet.
+    """Read a MirrorMaker 2 file, or MirrorMaker 1's; nothing is connected yet.
 
-    ``clusters``: only flows to these targets. ``flows``: only these (``A->B``). Raises ConfigError.
+    ``clusters``: only flows to these targets. ``flows``: only these (``A->B``). The rest as for
+    `load_settings`. Raises `MirrorError`.
     """
-    from sparkmirror.cli.files import choose_flows  # noqa: PLC0415
-    from sparkmirror.cli.main import split_clusters  # noqa: PLC0415
-    from sparkmirror.cli.run import hide_secrets  # noqa: PLC0415
-    from sparkmirror.config.mm2 import load_mm2  # noqa: PLC0415
+    from sparkmirror.cli.files import choose_flows, load_settings  # noqa: PLC0415
 
-    settings = load_mm2(file, clusters=split_clusters(clusters or ()))
-    hide_secrets(settings)
+    settings = load_settings(
+        file,
+        consumer_configs or (),
+        producer_config,
+        include,
+        clusters or (),
+        mm1=mm1,
+        listed=listed,
+    )
     return Asking(settings, choose_flows(settings, flows or ()))
+
+
+def refuse_mm1(
+    verb: str, consumer_configs: Sequence[Path] | None, producer_config: Path | None
+) -> None:
+    """ConfigError where MirrorMaker 1's files are given: they have nothing that ``verb`` shows."""
+    if consumer_configs or producer_config is not None:
+        raise ConfigError(
+            "MirrorMaker 1 carries no consumer groups over: there are no checkpoints to look at.",
+            where=f"sparkmirror {verb} --consumer.config",
+            do="'sparkmirror lag CONSUMER-FILE' shows the mirror's own group. For other groups' "
+            "offsets make a MirrorMaker 2 file: sparkmirror migrate-config.",
+        )
 
 
 def ask_each(items: Iterable[T], ask: Callable[[T], R]) -> tuple[list[R], list[MirrorError]]:

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
 from sparkmirror.cli.asking import Asking, ask_each, end_with, open_flows
-from sparkmirror.cli.files import Mm2File
+from sparkmirror.cli.files import ConsumerConfigs, OptionalFile, ProducerConfig
 from sparkmirror.cli.tables import Format, Output, print_json, table_lines
 
 if TYPE_CHECKING:
@@ -32,7 +32,9 @@ class Survey:
 
 
 def clusters(
-    file: Mm2File,
+    file: OptionalFile = None,
+    consumer_config: ConsumerConfigs = None,
+    producer_config: ProducerConfig = None,
     output: Output = Format.TABLE,
 ) -> None:
     """Show the clusters of the enabled flows: id, brokers, Kafka release, upstream clusters.
@@ -42,7 +44,9 @@ def clusters(
 
     Exit codes: 0 looked, 2 wrong usage or file, 3 a cluster could not be asked.
     """
-    with open_flows(file) as asking:
+    with open_flows(
+        file, consumer_configs=consumer_config, producer_config=producer_config, listed=False
+    ) as asking:
         found, failures = ask_each(
             _roles(asking.flows), lambda role: _survey(asking, role[0], role[1])
         )
@@ -63,13 +67,19 @@ def _roles(flows: Sequence[FlowSettings]) -> list[tuple[ClusterClient, FlowSetti
 
 def _survey(asking: Asking, client: ClusterClient, flow: FlowSettings) -> Survey:
     from sparkmirror.client import MirrorClient  # noqa: PLC0415
+    from sparkmirror.model import MirrorMode  # noqa: PLC0415
     from sparkmirror.policy import make_policy  # noqa: PLC0415
 
     cluster = asking.cluster(client)
     view = cluster.describe()
     mirror = MirrorClient.of(cluster, make_policy(flow.policy, flow.source.alias))
     hops = mirror.hops()
-    sources = (one.source.alias for one in asking.flows if one.target.alias == client.alias)
+    # MirrorMaker 1 sends no heartbeats, so none are missed.
+    sources = (
+        one.source.alias
+        for one in asking.flows
+        if one.target.alias == client.alias and one.mode is MirrorMode.MM2
+    )
     return Survey(
         client.alias,
         view,

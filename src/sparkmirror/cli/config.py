@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from sparkmirror.cli.files import Clusters, Flows
+from sparkmirror.cli.files import Clusters, ConsumerConfigs, Flows, OptionalFile, ProducerConfig
 from sparkmirror.cli.tables import Format, Output, print_json, table_lines
 from sparkmirror.errors import ConfigError
 
@@ -19,10 +20,9 @@ __all__ = ["config", "document", "text"]
 
 
 def config(
-    file: Annotated[
-        Path | None,
-        typer.Argument(metavar="FILE", help="MirrorMaker 2 properties file.", show_default=False),
-    ] = None,
+    file: OptionalFile = None,
+    consumer_config: ConsumerConfigs = None,
+    producer_config: ProducerConfig = None,
     flows: Flows = None,
     clusters: Clusters = None,
     given: Annotated[
@@ -35,6 +35,8 @@ def config(
 ) -> None:
     """Show the effective settings of each flow, and the line of the file that each comes from.
 
+    Of a MirrorMaker 2 file, or of MirrorMaker 1's: --consumer.config and --producer.config.
+
     The file is read and checked as a run does it: what a run refuses is refused here with the same
     words, and its warnings are shown. No cluster is asked. Secrets, and what config providers
     return, are never shown.
@@ -44,7 +46,7 @@ def config(
     if docs:
         from sparkmirror.config.docs import settings_page  # noqa: PLC0415
 
-        if file is not None:
+        if file is not None or consumer_config or producer_config is not None:
             raise ConfigError(
                 "the page is about all settings, not about a file.",
                 where="--docs",
@@ -52,18 +54,42 @@ def config(
             )
         print(settings_page(), end="")
         return
-    if file is None:
-        raise ConfigError("the FILE is missing.", where="config", do="Name a MirrorMaker 2 file.")
-    from sparkmirror.cli.main import split_clusters  # noqa: PLC0415
-    from sparkmirror.cli.run import hide_secrets  # noqa: PLC0415
-    from sparkmirror.config.explain import explain  # noqa: PLC0415
-
-    setup = explain(file, clusters=split_clusters(clusters or ()), flows=flows or ())
-    hide_secrets(setup.settings)
+    setup = _setup(file, consumer_config or (), producer_config, clusters or (), flows or ())
     if output is Format.JSON:
         print_json(document(setup, given=given))
     else:
         print("\n".join(text(setup, given=given)), flush=True)
+
+
+def _setup(
+    file: Path | None,
+    consumers: Sequence[Path],
+    producer: Path | None,
+    clusters: Sequence[str],
+    flows: Sequence[str],
+) -> Setup:
+    from sparkmirror.cli.files import (  # noqa: PLC0415
+        choose_flows,
+        load_settings,
+        look_up_brokers,
+    )
+    from sparkmirror.cli.main import split_clusters  # noqa: PLC0415
+    from sparkmirror.cli.run import hide_secrets  # noqa: PLC0415
+
+    if file is not None and not consumers and producer is None:
+        from sparkmirror.config.explain import explain  # noqa: PLC0415
+
+        setup = explain(file, clusters=split_clusters(clusters), flows=flows)
+        hide_secrets(setup.settings)
+        return setup
+    # Says what is wrong with the options, and masks what is secret.
+    settings = load_settings(file, consumers, producer, None, clusters, listed=False)
+    from sparkmirror.config.explain_mm1 import explain_mm1  # noqa: PLC0415
+
+    assert producer is not None
+    setup = explain_mm1(consumers, producer, find_brokers=look_up_brokers)
+    names = {flow.name for flow in choose_flows(settings, flows)}
+    return replace(setup, flows=tuple(one for one in setup.flows if one.flow in names))
 
 
 def _chosen(settings: Iterable[Effective], *, given: bool) -> list[Effective]:

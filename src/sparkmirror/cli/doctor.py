@@ -11,9 +11,12 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from sparkmirror.cli.files import (
+    Blacklist,
     Clusters,
     ConsumerConfigs,
     Include,
+    KeepPartitions,
+    Mm1Options,
     OptionalFile,
     ProducerConfig,
     load_settings,
@@ -36,6 +39,8 @@ def doctor(
     consumer_config: ConsumerConfigs = None,
     producer_config: ProducerConfig = None,
     include: Include = None,
+    blacklist: Blacklist = None,
+    keep_partitions: KeepPartitions = False,
     clusters: Clusters = None,
     rate: Annotated[
         float,
@@ -93,7 +98,14 @@ def doctor(
             where="--executors, --master",
             do="Write --executors --master spark://host:port, or neither.",
         )
-    settings = load_settings(file, consumer_config or [], producer_config, include, clusters or ())
+    settings = load_settings(
+        file,
+        consumer_config or (),
+        producer_config,
+        include,
+        clusters or (),
+        mm1=Mm1Options(blacklist=blacklist, keep_partitions=keep_partitions),
+    )
     found = _examine(settings, rate_bytes_s=rate * 1e6)
     if master is not None:
         _add_executors(found, settings, master, spark_conf(conf or ()))

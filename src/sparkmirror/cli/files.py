@@ -8,6 +8,7 @@ one's as the argument (`File`, `ProducerFile`: `load_files`).
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
@@ -17,18 +18,23 @@ from sparkmirror.errors import ConfigError
 from sparkmirror.model import FlowSettings, MirrorSettings
 
 __all__ = [
+    "Blacklist",
     "Clusters",
     "ConsumerConfigs",
     "File",
     "Flows",
     "Include",
+    "KeepPartitions",
+    "Mm1Options",
     "Mm2File",
+    "NumStreams",
     "OptionalFile",
     "ProducerConfig",
     "ProducerFile",
     "choose_flows",
     "load_files",
     "load_settings",
+    "look_up_brokers",
 ]
 
 File = Annotated[
@@ -84,6 +90,31 @@ Include = Annotated[
         show_default=False,
     ),
 ]
+Blacklist = Annotated[
+    str | None,
+    typer.Option(
+        "--blacklist",
+        metavar="REGEX",
+        help="MirrorMaker 1: all but these topics.",
+        show_default=False,
+    ),
+]
+NumStreams = Annotated[
+    int | None,
+    typer.Option(
+        "--num.streams",
+        metavar="N",
+        help="MirrorMaker 1: Spark tasks of each source cluster. Default: 1.",
+        show_default=False,
+    ),
+]
+KeepPartitions = Annotated[
+    bool,
+    typer.Option(
+        "--keep.partitions",
+        help="MirrorMaker 1: keep partition numbers and carry whole batches, instead of by key.",
+    ),
+]
 Flows = Annotated[
     list[str] | None,
     typer.Option(
@@ -102,33 +133,18 @@ Clusters = Annotated[
 def load_files(
     path: Path, producer: Path | None = None, clusters: Sequence[str] = ()
 ) -> MirrorSettings:
-    """Read and check the file or files; secrets are masked from here on. Raises ConfigError."""
-    from sparkmirror.cli.main import split_clusters  # noqa: PLC0415
-    from sparkmirror.cli.run import hide_secrets  # noqa: PLC0415
-    from sparkmirror.config.mm1 import load_mm1  # noqa: PLC0415
-    from sparkmirror.config.mm2 import load_mm2  # noqa: PLC0415
+    """Either one's file as the argument; secrets are masked from here on. Raises `MirrorError`."""
     from sparkmirror.config.properties import load_properties  # noqa: PLC0415
-    from sparkmirror.wire.zookeeper import find_brokers  # noqa: PLC0415
 
-    two = "clusters" in load_properties(path)
-    if two and producer is not None:
-        raise ConfigError(
-            "a MirrorMaker 2 file names all clusters itself.",
-            where="--producer.config",
-            do="Leave it out; it is for MirrorMaker 1's files.",
-        )
-    if two:
-        settings = load_mm2(path, clusters=split_clusters(clusters))
-    elif producer is None:
+    if "clusters" in load_properties(path):
+        return load_settings(path, (), producer, None, clusters, listed=False)
+    if producer is None:
         raise ConfigError(
             "this is MirrorMaker 1's consumer file; the target is in the producer file.",
             where=str(path),
             do="Add --producer.config FILE.",
         )
-    else:
-        settings = load_mm1(path, producer, include=".*", find_brokers=find_brokers)
-    hide_secrets(settings)
-    return settings
+    return load_settings(None, [path], producer, None, clusters, listed=False)
 
 
 def choose_flows(settings: MirrorSettings, wanted: Sequence[str]) -> tuple[FlowSettings, ...]:
@@ -144,35 +160,105 @@ def choose_flows(settings: MirrorSettings, wanted: Sequence[str]) -> tuple[FlowS
     return tuple(known[name] for name in dict.fromkeys(wanted)) or settings.flows
 
 
+@dataclass(frozen=True, slots=True)
+class Mm1Options:
+    """What else MirrorMaker 1's options say, where a verb takes them."""
+
+    blacklist: str | None = None
+    num_streams: int | None = None
+    keep_partitions: bool = False
+
+
 def load_settings(
     file: Path | None,
     consumer_configs: Sequence[Path],
     producer_config: Path | None,
     include: str | None,
     clusters: Sequence[str],
+    *,
+    mm1: Mm1Options | None = None,
+    listed: bool = True,
+    exactly_once: bool = False,
 ) -> MirrorSettings:
-    """A MirrorMaker 2 file, or MirrorMaker 1's files and topic list; secrets are masked from here
-    on. Raises `MirrorError`.
+    """A MirrorMaker 2 file, or MirrorMaker 1's files and options, read and checked.
+
+    ``listed`` False: the verb looks at no topics, so MirrorMaker 1 needs no list of them. Secrets
+    are masked from here on. Raises `MirrorError`.
     """
     from sparkmirror.cli.main import split_clusters  # noqa: PLC0415
     from sparkmirror.cli.run import hide_secrets  # noqa: PLC0415
-    from sparkmirror.config.mm1 import load_mm1  # noqa: PLC0415
-    from sparkmirror.config.mm2 import load_mm2  # noqa: PLC0415
 
-    if file is not None and not consumer_configs and producer_config is None and include is None:
-        settings = load_mm2(file, clusters=split_clusters(clusters))
-    elif file is None and consumer_configs and producer_config is not None:
-        from sparkmirror.wire.zookeeper import find_brokers  # noqa: PLC0415
+    options = mm1 or Mm1Options()
+    given = {
+        "--consumer.config": bool(consumer_configs),
+        "--producer.config": producer_config is not None,
+        "--include": include is not None,
+        "--blacklist": options.blacklist is not None,
+        "--num.streams": options.num_streams is not None,
+        "--keep.partitions": options.keep_partitions,
+    }
+    _check_files(file, [option for option, is_given in given.items() if is_given])
+    if file is not None:
+        from sparkmirror.config.mm2 import load_mm2  # noqa: PLC0415
 
-        settings = load_mm1(
-            consumer_configs, producer_config, include=include, find_brokers=find_brokers
-        )
+        settings = load_mm2(file, clusters=split_clusters(clusters), exactly_once=exactly_once)
     else:
-        raise ConfigError(
-            "the files are not clear.",
-            where="FILE",
-            do="Name one MirrorMaker 2 file, or --consumer.config, --producer.config and"
-            " --include.",
-        )
+        assert producer_config is not None
+        for option, is_given in (("--clusters", clusters), ("--exactly-once", exactly_once)):
+            if is_given:
+                raise ConfigError(
+                    "this option goes with a MirrorMaker 2 file.",
+                    where=option,
+                    do="Leave it out, or make such a file: sparkmirror migrate-config.",
+                )
+        settings = _load_mm1(consumer_configs, producer_config, include, options, listed=listed)
     hide_secrets(settings)
     return settings
+
+
+def _check_files(file: Path | None, given: Sequence[str]) -> None:
+    """ConfigError unless it is one MirrorMaker 2 file, or both of MirrorMaker 1's."""
+    needed = ("--consumer.config", "--producer.config")
+    if file is not None and given:
+        raise ConfigError(
+            "a MirrorMaker 2 file says everything itself; this option goes with MirrorMaker 1's.",
+            where=given[0],
+            do=f"Leave out {given[0]}, or leave out {file} and name both files of MirrorMaker 1.",
+        )
+    missing = [] if file is not None else [option for option in needed if option not in given]
+    if missing:
+        raise ConfigError(
+            "a MirrorMaker 2 file is needed, or both of MirrorMaker 1's.",
+            where=" and ".join(missing) if given else "FILE",
+            do="Name one FILE, or --consumer.config FILE and --producer.config FILE.",
+        )
+
+
+def _load_mm1(
+    consumers: Sequence[Path],
+    producer: Path,
+    include: str | None,
+    options: Mm1Options,
+    *,
+    listed: bool,
+) -> MirrorSettings:
+    from sparkmirror.config.mm1 import Extras, load_mm1  # noqa: PLC0415
+
+    if not listed and include is None and options.blacklist is None:
+        include = ".*"
+    return load_mm1(
+        consumers,
+        producer,
+        include=include,
+        exclude=options.blacklist,
+        num_streams=options.num_streams,
+        find_brokers=look_up_brokers,
+        extras=Extras(keep_partitions=options.keep_partitions),
+    )
+
+
+def look_up_brokers(connect: str, protocol: str) -> tuple[str, ...]:
+    """`wire.zookeeper.find_brokers`; most files name their brokers and need no ZooKeeper client."""
+    from sparkmirror.wire.zookeeper import find_brokers  # noqa: PLC0415
+
+    return find_brokers(connect, protocol)

@@ -7,13 +7,18 @@ import re
 import time
 from collections.abc import Sequence
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from sparkmirror.cli.errors import EXIT_START_FAILED, show_error
-from sparkmirror.cli.files import Clusters, ConsumerConfigs, ProducerConfig
+from sparkmirror.cli.files import (
+    Clusters,
+    ConsumerConfigs,
+    OptionalFile,
+    ProducerConfig,
+    load_settings,
+)
 from sparkmirror.cli.tables import Format
 from sparkmirror.errors import ConfigError, MirrorError
 
@@ -32,10 +37,7 @@ _SECONDS = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}
 
 
 def gaps(
-    file: Annotated[
-        Path | None,
-        typer.Argument(metavar="[FILE]", help="MirrorMaker 2 file.", show_default=False),
-    ] = None,
+    file: OptionalFile = None,
     consumer_config: ConsumerConfigs = None,
     producer_config: ProducerConfig = None,
     clusters: Clusters = None,
@@ -62,7 +64,9 @@ def gaps(
     be asked.
     """
     earliest_ms = since_ms(since, time.time()) if since else 0
-    settings = _settings(file, consumer_config or (), producer_config, clusters or ())
+    settings = load_settings(
+        file, consumer_config or (), producer_config, None, clusters or (), listed=False
+    )
     found, failures = _read(settings)
     kept = [gap for gap in found if gap.time_ms >= earliest_ms]
     if output is Format.JSON:
@@ -90,31 +94,6 @@ def since_ms(text: str, now_s: float) -> int:
             where="--since",
             do="Write 15m, 2h or 7d, or a date like 2026-01-31 or 2026-01-31T12:00:00Z.",
         ) from None
-
-
-def _settings(
-    file: Path | None, consumers: Sequence[Path], producer: Path | None, clusters: Sequence[str]
-) -> MirrorSettings:
-    from sparkmirror.cli.main import split_clusters  # noqa: PLC0415
-    from sparkmirror.cli.run import hide_secrets  # noqa: PLC0415
-    from sparkmirror.config.mm1 import load_mm1  # noqa: PLC0415
-    from sparkmirror.config.mm2 import load_mm2  # noqa: PLC0415
-
-    if file is not None and not consumers and producer is None:
-        settings = load_mm2(file, clusters=split_clusters(clusters))
-    elif file is None and consumers and producer is not None:
-        from sparkmirror.wire.zookeeper import find_brokers  # noqa: PLC0415
-
-        # No topic is mirrored here, so the list does not matter.
-        settings = load_mm1(consumers, producer, include=".*", find_brokers=find_brokers)
-    else:
-        raise ConfigError(
-            "either a MirrorMaker 2 file or both of MirrorMaker 1's are needed.",
-            where="sparkmirror gaps",
-            do="Write gaps FILE, or gaps --consumer.config FILE --producer.config FILE.",
-        )
-    hide_secrets(settings)
-    return settings
 
 
 def _read(settings: MirrorSettings) -> tuple[list[Gap], list[MirrorError]]:

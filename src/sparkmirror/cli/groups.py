@@ -6,8 +6,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
-from sparkmirror.cli.asking import ask_each, end_with, open_flows
-from sparkmirror.cli.files import Clusters, Flows, Mm2File
+from sparkmirror.cli.asking import ask_each, end_with, open_flows, refuse_mm1
+from sparkmirror.cli.files import Clusters, ConsumerConfigs, Flows, OptionalFile, ProducerConfig
 from sparkmirror.cli.tables import Format, Output, print_json, table_lines
 
 if TYPE_CHECKING:
@@ -17,7 +17,9 @@ __all__ = ["document", "groups", "text"]
 
 
 def groups(
-    file: Mm2File,
+    file: OptionalFile = None,
+    consumer_config: ConsumerConfigs = None,
+    producer_config: ProducerConfig = None,
     flows: Flows = None,
     clusters: Clusters = None,
     output: Output = Format.TABLE,
@@ -27,11 +29,13 @@ def groups(
 
     TRANSLATED is what the newest checkpoint gives, ON-TARGET what the group has committed there.
     Only groups and topics that the flow makes checkpoints of. Nothing is committed anywhere.
+    MirrorMaker 1 makes no checkpoints, so its files are refused.
 
     Exit codes: 0 looked, 2 wrong usage or file, 3 a cluster or group could not be asked.
     """
     from sparkmirror.control.compare_groups import compare_groups  # noqa: PLC0415
 
+    refuse_mm1("groups", consumer_config, producer_config)
     with open_flows(file, clusters=clusters, flows=flows) as asking:
         found, failures = ask_each(asking.flows, lambda flow: compare_groups(asking.look(flow)))
     if output is Format.JSON:

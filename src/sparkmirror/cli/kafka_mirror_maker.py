@@ -1,8 +1,9 @@
 """The drop-in command ``kafka-mirror-maker``: MirrorMaker 1's options and exit codes.
 
 Exit codes, as the Java tool's: 1 for ``--help``, no or wrong options, and anything wrong with the
-files or the start; 255 if the mirror failed while running; 0 for ``--version`` and after Ctrl+C,
-143 after SIGTERM, both drained.
+files or the start; 255 if the mirror failed while running, or left something uncopied with
+``--once``; 0 for ``--version``, after Ctrl+C and when ``--once`` has copied everything; 143 after
+SIGTERM, drained.
 """
 
 from __future__ import annotations
@@ -122,6 +123,12 @@ def _add_supported(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="Keep each record's partition number and carry whole batches, which is several times "
         "faster. Without it, records go to partitions by key, as with MirrorMaker 1.",
+    )
+    parser.add_argument(
+        "--once",
+        action="store_true",
+        help="Copy what the source holds now, commit the group's offsets, print a summary and end; "
+        "the next run goes on from there. Of a group with other members, this process's share.",
     )
     for name, reason in _WITHOUT_EFFECT.items():
         flag = name.startswith("new.")
@@ -249,6 +256,7 @@ def _check_callable(option: str, name: str, args: str | None) -> None:
 def _run(options: argparse.Namespace, include: str | None) -> int:
     given = vars(options)
     try:
+        from sparkmirror.cli.files import look_up_brokers  # noqa: PLC0415
         from sparkmirror.cli.run import RunOptions, run_mirror  # noqa: PLC0415
         from sparkmirror.config.mm1 import Extras, load_mm1  # noqa: PLC0415
 
@@ -259,7 +267,7 @@ def _run(options: argparse.Namespace, include: str | None) -> int:
             exclude=options.blacklist,
             num_streams=options.num_streams,
             offset_commit_interval_ms=options.offset_commit_interval_ms,
-            find_brokers=_find_brokers,
+            find_brokers=look_up_brokers,
             extras=Extras(
                 keep_partitions=options.keep_partitions,
                 handler=given["message.handler"],
@@ -271,6 +279,7 @@ def _run(options: argparse.Namespace, include: str | None) -> int:
         )
         run_options = RunOptions(
             master=options.master,
+            once=options.once,
             sigterm_exit_code=_EXIT_SIGTERM,
             start_failure_exit_code=_START_FAILED,
             metrics=options.metrics,
@@ -280,13 +289,6 @@ def _run(options: argparse.Namespace, include: str | None) -> int:
         return _EXIT_WRONG
     code = run_mirror(settings, run_options)
     return _EXIT_CODES.get(code, code)
-
-
-def _find_brokers(connect: str, protocol: str) -> tuple[str, ...]:
-    # Most files name their brokers, and need no ZooKeeper client.
-    from sparkmirror.wire.zookeeper import find_brokers  # noqa: PLC0415
-
-    return find_brokers(connect, protocol)
 
 
 def _print_version() -> int:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict
-from functools import partial
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -16,6 +16,8 @@ import typer
 
 from sparkmirror.cli.errors import EXIT_INTERRUPTED, EXIT_START_FAILED, show_error
 from sparkmirror.cli.files import Clusters
+from sparkmirror.cli.lag_looks import GroupLook, Look, flow_looks, group_looks, named
+from sparkmirror.cli.lag_tables import broker_lines, classic_table, groups_table
 from sparkmirror.errors import ConfigError, MirrorError
 
 if TYPE_CHECKING:
@@ -28,18 +30,25 @@ _HEADINGS = ("GROUP", "TOPIC", "PARTITION", "CURRENT-OFFSET", "LOG-END-OFFSET", 
 _WIDTHS = (15, 15, 10, 15, 15, 15, 10)
 _CLEAR = "\x1b[H\x1b[2J"
 
-Look = Callable[[], "LagView"]
+
+class Format(StrEnum):
+    """How lag is printed."""
+
+    TABLE = "table"
+    CLASSIC = "classic"
+    GROUPS = "groups"
+    JSON = "json"
 
 
 def lag(
     file: Annotated[
-        Path,
+        Path | None,
         typer.Argument(
-            metavar="FILE",
+            metavar="[FILE]",
             help="MirrorMaker 2 file, or MirrorMaker 1's consumer file.",
             show_default=False,
         ),
-    ],
+    ] = None,
     clusters: Clusters = None,
     include: Annotated[
         str | None,
@@ -52,9 +61,73 @@ def lag(
             show_default=False,
         ),
     ] = None,
-    json_output: Annotated[
-        bool, typer.Option("--json", help="One JSON object per round, in one line.")
+    group: Annotated[
+        str | None,
+        typer.Option(
+            "--group",
+            metavar="G",
+            help="Any consumer group, instead of a file's.",
+            show_default=False,
+            rich_help_panel="Any group",
+        ),
+    ] = None,
+    zkconnect: Annotated[
+        str | None,
+        typer.Option(
+            "--zkconnect",
+            "--zookeeper",
+            metavar="HOST:PORT/CHROOT",
+            help="ZooKeeper with the offsets and owners of old consumers; brokers are found there.",
+            show_default=False,
+            rich_help_panel="Any group",
+        ),
+    ] = None,
+    bootstrap_server: Annotated[
+        str | None,
+        typer.Option(
+            "--bootstrap-server",
+            metavar="HOST:PORT",
+            help="Brokers of the group's cluster.",
+            show_default=False,
+            rich_help_panel="Any group",
+        ),
+    ] = None,
+    command_config: Annotated[
+        Path | None,
+        typer.Option(
+            "--command-config",
+            metavar="FILE",
+            help="Client properties for --bootstrap-server, such as security.protocol.",
+            show_default=False,
+            rich_help_panel="Any group",
+        ),
+    ] = None,
+    topic: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--topic",
+            metavar="T,U",
+            help="Only these topics of the group, all their partitions.",
+            show_default=False,
+            rich_help_panel="Any group",
+        ),
+    ] = None,
+    broker_info: Annotated[
+        bool,
+        typer.Option(
+            "--broker-info", help="Print the brokers as well.", rich_help_panel="Any group"
+        ),
     ] = False,
+    output: Annotated[
+        Format | None,
+        typer.Option(
+            "--format",
+            help="table: with seconds. classic: as ConsumerOffsetChecker prints a group. groups:"
+            " as kafka-consumer-groups --describe does. json: one object per round, in one line.",
+            show_default="table; classic with --group",
+        ),
+    ] = None,
+    json_output: Annotated[bool, typer.Option("--json", help="--format json.")] = False,
     watch: Annotated[bool, typer.Option("--watch", help="Look again until Ctrl+C.")] = False,
     interval: Annotated[
         float,
@@ -82,11 +155,14 @@ def lag(
     """Show the position of each source partition and how far it is behind.
 
     For a MirrorMaker 2 file the positions are those of the group __mirror.A->B on the target; for a
-    MirrorMaker 1 consumer file those of its group.id on the source. Nothing is changed anywhere.
+    MirrorMaker 1 consumer file those of its group.id on the source. Or any group, as Kafka's
+    ConsumerOffsetChecker showed it: --group G with --zkconnect or --bootstrap-server. Offsets are
+    looked for in Kafka, and in ZooKeeper where one is named. Nothing is changed anywhere.
 
     SECONDS is the age of the oldest record that is not mirrored yet.
 
-    Exit codes: 0 fine, 1 a limit is passed, 2 wrong usage or file, 3 a cluster could not be asked.
+    Exit codes: 0 fine, 1 a limit is passed, 2 wrong usage or file, 3 a cluster could not be asked
+    or knows no such group.
     """
     if watch and (max_lag is not None or max_lag_seconds is not None):
         raise ConfigError(
@@ -94,13 +170,23 @@ def lag(
             where="--watch",
             do="Leave one of the two out.",
         )
+    if json_output:
+        output = Format.JSON
+    topics = tuple(name.strip() for text in topic or () for name in text.split(",") if name.strip())
+    wanted = GroupLook(group, zkconnect, bootstrap_server, command_config, topics)
+    about_group = wanted.given or broker_info or output in (Format.CLASSIC, Format.GROUPS)
+    if output is None:
+        output = Format.CLASSIC if about_group else Format.TABLE
     with ExitStack() as stack:
-        looks = _looks(file, clusters or (), include, stack)
+        if about_group:
+            looks = group_looks(file, wanted, include, clusters or (), stack)
+        else:
+            looks = flow_looks(named(file), clusters or (), include, stack)
         while True:
             views, failures = _round(looks)
-            _show(views, json_lines=json_output, watch=watch)
+            _show(views, output, watch=watch, brokers=broker_info)
             for failure in failures:
-                show_error(failure, json_lines=json_output)
+                show_error(failure, json_lines=output is Format.JSON)
             if not watch:
                 break
             try:
@@ -121,47 +207,6 @@ def over_limit(row: PartitionLag, records: int | None, seconds: float | None) ->
     return seconds is not None and (row.seconds is None or row.seconds > seconds)
 
 
-def _looks(
-    path: Path, clusters: Sequence[str], include: str | None, stack: ExitStack
-) -> list[Look]:
-    """One function per flow that asks the clusters; connections close with ``stack``."""
-    from sparkmirror.cli.main import split_clusters  # noqa: PLC0415
-    from sparkmirror.cli.run import hide_secrets  # noqa: PLC0415
-    from sparkmirror.config.mm1 import load_mm1_consumer  # noqa: PLC0415
-    from sparkmirror.config.mm2 import load_mm2  # noqa: PLC0415
-    from sparkmirror.config.properties import load_properties  # noqa: PLC0415
-    from sparkmirror.control.lag import observe_flow, observe_group  # noqa: PLC0415
-    from sparkmirror.model import MirrorMode  # noqa: PLC0415
-    from sparkmirror.wire.client import Cluster  # noqa: PLC0415
-
-    if "clusters" in load_properties(path):
-        if include is not None:
-            raise ConfigError(
-                "a MirrorMaker 2 file says itself which topics are mirrored.",
-                where="--include",
-                do="Leave it out; it is for MirrorMaker 1's consumer files.",
-            )
-        settings = load_mm2(path, clusters=split_clusters(clusters))
-    else:
-        from sparkmirror.wire.zookeeper import find_brokers  # noqa: PLC0415
-
-        settings = load_mm1_consumer(path, include=include, find_brokers=find_brokers)
-    hide_secrets(settings)
-    looks: list[Look] = []
-    for flow in settings.flows:
-        source = Cluster(flow.source)
-        stack.callback(source.close)
-        if flow.mode is MirrorMode.MM1 and include is None:
-            looks.append(partial(observe_group, source, flow))
-            continue
-        target = source
-        if flow.mode is MirrorMode.MM2:
-            target = Cluster(flow.target_admin)
-            stack.callback(target.close)
-        looks.append(partial(observe_flow, source, target, flow))
-    return looks
-
-
 def _round(looks: Iterable[Look]) -> tuple[list[LagView], list[MirrorError]]:
     views, failures = [], []
     for look in looks:
@@ -172,14 +217,19 @@ def _round(looks: Iterable[Look]) -> tuple[list[LagView], list[MirrorError]]:
     return views, failures
 
 
-def _show(views: Sequence[LagView], *, json_lines: bool, watch: bool) -> None:
-    if json_lines:
+def _show(views: Sequence[LagView], output: Format, *, watch: bool, brokers: bool) -> None:
+    if output is Format.JSON:
         print(json.dumps(document(views, int(time.time() * 1000))), flush=True)
         return
     if watch:
         head = _CLEAR if sys.stdout.isatty() else ""
         print(head + time.strftime("%Y-%m-%d %H:%M:%S"))
-    print(table(views), flush=True)
+    if not views:
+        return
+    drawn = {Format.TABLE: table, Format.CLASSIC: classic_table, Format.GROUPS: groups_table}
+    print(drawn[output](views), flush=True)
+    if brokers:
+        print(broker_lines(views), flush=True)
 
 
 def document(views: Sequence[LagView], time_ms: int) -> dict[str, object]:
@@ -196,6 +246,7 @@ def document(views: Sequence[LagView], time_ms: int) -> dict[str, object]:
                 "lag_records": sum(known) if len(known) == len(view.partitions) else None,
                 "lag_seconds_max": max(ages, default=None),
                 "partitions": [asdict(row) for row in view.partitions],
+                "brokers": [asdict(broker) for broker in view.brokers],
             }
         )
     return {"time_ms": time_ms, "flows": flows}

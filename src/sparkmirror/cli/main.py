@@ -12,6 +12,17 @@ from typing import Annotated
 import typer
 
 from sparkmirror.cli.errors import EXIT_INTERRUPTED, show_error
+from sparkmirror.cli.files import (
+    Blacklist,
+    ConsumerConfigs,
+    Include,
+    KeepPartitions,
+    Mm1Options,
+    NumStreams,
+    OptionalFile,
+    ProducerConfig,
+    load_settings,
+)
 from sparkmirror.errors import ConfigError
 
 __all__ = ["app", "main", "spark_conf", "split_clusters"]
@@ -65,10 +76,13 @@ def spark_conf(values: Sequence[str]) -> dict[str, str]:
 
 @app.command()
 def run(
-    file: Annotated[
-        Path,
-        typer.Argument(metavar="FILE", help="MirrorMaker 2 properties file.", show_default=False),
-    ],
+    file: OptionalFile = None,
+    consumer_config: ConsumerConfigs = None,
+    producer_config: ProducerConfig = None,
+    include: Include = None,
+    blacklist: Blacklist = None,
+    num_streams: NumStreams = None,
+    keep_partitions: KeepPartitions = False,
     once: Annotated[
         bool,
         typer.Option(
@@ -169,6 +183,9 @@ def run(
 ) -> None:
     """Run the flows of a MirrorMaker 2 file until Ctrl+C (or, with --once, until all is copied).
 
+    Or those of MirrorMaker 1's files: --consumer.config, --producer.config and --include. The
+    command kafka-mirror-maker has the Java tool's other options.
+
     Ctrl+C or SIGTERM drains: everything read is written, positions are committed, and the command
     ends within ten seconds. A second one stops at once and loses nothing. A terminal that
     closes drains, too. SIGHUP otherwise looks for new topics and partitions at once.
@@ -180,7 +197,6 @@ def run(
     try:
         # Imported late: help and version need neither the settings table nor the views.
         from sparkmirror.cli.run import RunOptions, run_mirror  # noqa: PLC0415
-        from sparkmirror.config.mm2 import load_mm2  # noqa: PLC0415
 
         options = RunOptions(
             master=master,
@@ -193,8 +209,14 @@ def run(
             work_dir=work_dir,
             metrics=metrics,
         )
-        settings = load_mm2(
-            file, clusters=split_clusters(clusters or ()), exactly_once=exactly_once
+        settings = load_settings(
+            file,
+            consumer_config or (),
+            producer_config,
+            include,
+            clusters or (),
+            mm1=Mm1Options(blacklist, num_streams, keep_partitions),
+            exactly_once=exactly_once,
         )
     except Exception as error:
         shown = show_error(error, debug=debug, json_lines=json_lines)

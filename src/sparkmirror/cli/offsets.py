@@ -14,6 +14,7 @@ from sparkmirror.errors import ConfigError
 
 if TYPE_CHECKING:
     from sparkmirror.client import Checkpoint
+    from sparkmirror.control.look import Look
     from sparkmirror.model import TopicPartition
 
 __all__ = ["document", "offsets", "text", "translate"]
@@ -23,6 +24,7 @@ offsets = typer.Typer(
 )
 
 Found = Mapping[tuple[str, "TopicPartition"], "Checkpoint"]
+Theirs = Mapping[tuple[str, "TopicPartition"], int | None]
 
 
 @offsets.callback()
@@ -54,6 +56,14 @@ def translate(
         float,
         typer.Option(metavar="SECONDS", min=0.1, max=3_600, help="Read checkpoints this long."),
     ] = 60.0,
+    mirrormaker: Annotated[
+        bool,
+        typer.Option(
+            "--mirrormaker",
+            help="Show beside it what a MirrorMaker 2 that starts now would say (needs Read on the "
+            "offset-syncs topic).",
+        ),
+    ] = False,
     output: Output = Format.TABLE,
 ) -> None:
     """Show where groups of A go on when their consumers move to B, as the checkpoints on B say.
@@ -83,46 +93,69 @@ def translate(
                 asking.cluster(one.target_admin), make_policy(one.policy, one.source.alias)
             ).checkpoints(one.source.alias, timeout),
         )
-    found = {
-        key: checkpoint
-        for answer in answers
-        for key, checkpoint in sorted(answer.items(), key=lambda item: item[0])
-        if (pattern.fullmatch(key[0]) if pattern is not None else key[0] == group)
-    }
+        found = {
+            key: checkpoint
+            for answer in answers
+            for key, checkpoint in sorted(answer.items(), key=lambda item: item[0])
+            if (pattern.fullmatch(key[0]) if pattern is not None else key[0] == group)
+        }
+        theirs: Theirs | None = None
+        if mirrormaker and found:
+            told, not_told = ask_each(
+                [asking.look(one) for one in asking.flows], lambda look: _theirs(look, found)
+            )
+            failures += not_told
+            theirs = {key: offset for answer in told for key, offset in answer.items()}
     if output is Format.JSON:
-        print_json(document(flow, found))
+        print_json(document(flow, found, theirs))
     else:
-        print("\n".join(text(flow, found)), flush=True)
+        print("\n".join(text(flow, found, theirs)), flush=True)
     end_with(failures, json_lines=output is Format.JSON)
     if not found:
         raise typer.Exit(1)
 
 
-def text(flow: str, found: Found) -> Iterator[str]:
-    """The lines for people."""
+def _theirs(look: Look, found: Found) -> Theirs:
+    from sparkmirror.control.checkpoints import CheckpointRules  # noqa: PLC0415
+    from sparkmirror.control.coarse import mirrormaker_offsets  # noqa: PLC0415
+    from sparkmirror.control.compacted import TopicFollower  # noqa: PLC0415
+    from sparkmirror.wire.mirror_records import offset_syncs_topic  # noqa: PLC0415
+
+    follower = TopicFollower(look.syncs, offset_syncs_topic(look.flow))
+    try:
+        return mirrormaker_offsets(CheckpointRules(look.flow), follower, found.values())
+    finally:
+        follower.close()
+
+
+def text(flow: str, found: Found, theirs: Theirs | None = None) -> Iterator[str]:
+    """The lines for people. ``theirs``: what MirrorMaker 2 would say, when that was asked for."""
     if not found:
         yield f"{flow}: no checkpoints of these groups"
         return
-    yield from table_lines(
-        ("GROUP", "REMOTE-TOPIC", "PARTITION", "UPSTREAM", "OFFSET", "METADATA"),
-        [
-            (group, tp.topic, tp.partition, one.upstream, one.downstream, one.metadata)
-            for (group, tp), one in found.items()
-        ],
-    )
+    head: tuple[str, ...] = ("GROUP", "REMOTE-TOPIC", "PARTITION", "UPSTREAM", "OFFSET", "METADATA")
+    rows: list[tuple[object, ...]] = [
+        (group, tp.topic, tp.partition, one.upstream, one.downstream, one.metadata)
+        for (group, tp), one in found.items()
+    ]
+    if theirs is not None:
+        head = (*head, "MIRRORMAKER")
+        rows = [(*row, theirs.get(key)) for row, key in zip(rows, found, strict=True)]
+    yield from table_lines(head, rows)
 
 
-def document(flow: str, found: Found) -> dict[str, object]:
+def document(flow: str, found: Found, theirs: Theirs | None = None) -> dict[str, object]:
     """What ``--format json`` prints."""
     groups: dict[str, list[dict[str, object]]] = {}
     for (group, tp), one in found.items():
-        groups.setdefault(group, []).append(
-            {
-                "topic": tp.topic,
-                "partition": tp.partition,
-                "upstream_offset": one.upstream,
-                "offset": one.downstream,
-                "metadata": one.metadata,
-            }
-        )
+        row: dict[str, object] = {
+            "topic": tp.topic,
+            "partition": tp.partition,
+            "upstream_offset": one.upstream,
+            "offset": one.downstream,
+            "metadata": one.metadata,
+        }
+        if theirs is not None:
+            row["mirrormaker_offset"] = theirs.get((group, tp))
+        groups.setdefault(group, []).append(row)
     return {"flow": flow, "groups": groups}

@@ -16,13 +16,8 @@ from sparkmirror.control.status import FlowState, FlowStatus, observe_status
 from sparkmirror.errors import MirrorError, TopicError
 from sparkmirror.model import FlowSettings
 from sparkmirror.wire.client import Cluster
-from sparkmirror.wire.signals import (
-    Command,
-    CommandKind,
-    ControlTopicWriter,
-    channel,
-    control_topic,
-)
+from sparkmirror.wire.control_topic import ControlTopicWriter
+from sparkmirror.wire.signals import Command, CommandKind, channel, control_topic
 
 __all__ = ["Flows", "Wait", "give_orders"]
 

@@ -6,7 +6,17 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from sparkmirror.cli.asking import ask_each, end_with, open_flows
-from sparkmirror.cli.files import Clusters, Flows, Mm2File
+from sparkmirror.cli.files import (
+    Blacklist,
+    Clusters,
+    ConsumerConfigs,
+    Flows,
+    Include,
+    KeepPartitions,
+    Mm1Options,
+    OptionalFile,
+    ProducerConfig,
+)
 from sparkmirror.cli.tables import Format, Output, print_json, table_lines
 
 if TYPE_CHECKING:
@@ -16,23 +26,36 @@ __all__ = ["document", "plan", "text"]
 
 
 def plan(
-    file: Mm2File,
+    file: OptionalFile = None,
+    consumer_config: ConsumerConfigs = None,
+    producer_config: ProducerConfig = None,
+    include: Include = None,
+    blacklist: Blacklist = None,
+    keep_partitions: KeepPartitions = False,
     flows: Flows = None,
     clusters: Clusters = None,
     output: Output = Format.TABLE,
 ) -> None:
-    """Show what a run of FILE would change on which cluster. Nothing is changed.
+    """Show what a run of FILE, or of MirrorMaker 1's files, would change on which cluster.
 
     Topics that would be created or grow, configs and ACLs that would be brought in step,
     checkpoints and group offsets that would be written, and what would fail ("refuse"): found by
-    the code of a run, with what the clusters hold now.
+    the code of a run, with what the clusters hold now. Nothing is changed.
 
     Exit codes: 0 looked, whatever was found; 2 wrong usage or file; 3 a cluster could not be asked.
     """
     from sparkmirror.control.plan import plan_flow  # noqa: PLC0415
     from sparkmirror.control.plan_groups import plan_heartbeats  # noqa: PLC0415
 
-    with open_flows(file, clusters=clusters, flows=flows) as asking:
+    with open_flows(
+        file,
+        consumer_configs=consumer_config,
+        producer_config=producer_config,
+        include=include,
+        mm1=Mm1Options(blacklist=blacklist, keep_partitions=keep_partitions),
+        clusters=clusters,
+        flows=flows,
+    ) as asking:
         plans, failures = ask_each(asking.flows, lambda flow: plan_flow(asking.look(flow)))
         if not flows:
             beats, silent = ask_each(

@@ -7,7 +7,16 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from sparkmirror.cli.asking import ask_each, end_with, open_flows
-from sparkmirror.cli.files import Clusters, Flows, Mm2File
+from sparkmirror.cli.files import (
+    Blacklist,
+    Clusters,
+    ConsumerConfigs,
+    Flows,
+    Include,
+    Mm1Options,
+    OptionalFile,
+    ProducerConfig,
+)
 from sparkmirror.cli.tables import Format, Output, print_json, table_lines
 
 if TYPE_CHECKING:
@@ -19,7 +28,11 @@ Found = Sequence[tuple[str, Sequence["TopicPair"]]]
 
 
 def topics(
-    file: Mm2File,
+    file: OptionalFile = None,
+    consumer_config: ConsumerConfigs = None,
+    producer_config: ProducerConfig = None,
+    include: Include = None,
+    blacklist: Blacklist = None,
     flows: Flows = None,
     clusters: Clusters = None,
     output: Output = Format.TABLE,
@@ -27,13 +40,22 @@ def topics(
     """Show which topics each flow mirrors, under which names, and what differs on the other side.
 
     PARTITIONS and REPLICATION are those of source and target. STATE is missing, fewer partitions,
-    more partitions, configs differ or same. Configs are compared by the rules of the config sync.
+    more partitions, configs differ or same. Configs are compared by the rules of the config sync,
+    though MirrorMaker 1's files ask for none.
 
     Exit codes: 0 looked, 2 wrong usage or file, 3 a cluster could not be asked.
     """
     from sparkmirror.control.compare import compare_topics  # noqa: PLC0415
 
-    with open_flows(file, clusters=clusters, flows=flows) as asking:
+    with open_flows(
+        file,
+        consumer_configs=consumer_config,
+        producer_config=producer_config,
+        include=include,
+        mm1=Mm1Options(blacklist=blacklist),
+        clusters=clusters,
+        flows=flows,
+    ) as asking:
         found, failures = ask_each(
             asking.flows,
             lambda flow: (flow.name, compare_topics(asking.look(flow))),

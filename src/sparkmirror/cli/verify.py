@@ -14,9 +14,11 @@ import typer
 
 from sparkmirror.cli.errors import EXIT_START_FAILED, show_error
 from sparkmirror.cli.files import (
+    Blacklist,
     Clusters,
     ConsumerConfigs,
     Include,
+    Mm1Options,
     OptionalFile,
     ProducerConfig,
     load_settings,
@@ -41,6 +43,7 @@ def verify(
     consumer_config: ConsumerConfigs = None,
     producer_config: ProducerConfig = None,
     include: Include = None,
+    blacklist: Blacklist = None,
     clusters: Clusters = None,
     topic: Annotated[
         list[str] | None,
@@ -114,7 +117,14 @@ def verify(
         sample=sample,
         wait_s=wait,
     )
-    settings = load_settings(file, consumer_config or [], producer_config, include, clusters or ())
+    settings = load_settings(
+        file,
+        consumer_config or (),
+        producer_config,
+        include,
+        clusters or (),
+        mm1=Mm1Options(blacklist=blacklist),
+    )
     json_lines = output_format is Format.JSON
     results, failures = _compare(settings, scope)
     print(json.dumps(document(results)) if json_lines else table(results), flush=True)
@@ -150,7 +160,7 @@ def _compare(
     from sparkmirror.control.scope import Progress  # noqa: PLC0415
     from sparkmirror.control.verify import verify_flow  # noqa: PLC0415
     from sparkmirror.wire.client import Cluster  # noqa: PLC0415
-    from sparkmirror.wire.faults import reach  # noqa: PLC0415
+    from sparkmirror.wire.reach import reach  # noqa: PLC0415
 
     results: dict[str, list[PartitionResult]] = {}
     failures: list[MirrorError] = []

@@ -10,7 +10,7 @@ from sparkmirror.config.values import Reader, shown
 from sparkmirror.errors import ConfigError
 from sparkmirror.model import ProduceSettings
 
-__all__ = ["wants_exactly_once"]
+__all__ = ["transaction_times_ms", "wants_exactly_once"]
 
 _SWITCH = "exactly.once.source.support"
 _DEFAULTS = ("default", "MirrorMaker's default")
@@ -54,6 +54,30 @@ def wants_exactly_once(
     if not produce.enable_idempotence:
         raise _not_idempotent(producer, target)
     return True
+
+
+def transaction_times_ms(
+    own: Reader, producer: Reader, target: str, *, exact: bool
+) -> tuple[int, int]:
+    """How long a transaction lasts, and after how long the target aborts one.
+
+    ``own`` reads sparkmirror's own keys. Raises ConfigError where an exactly-once flow's
+    transactions would all be aborted.
+    """
+    interval_key, timeout_key = "sparkmirror.transaction.interval.ms", "transaction.timeout.ms"
+    interval_ms, timeout_ms = own.integer(interval_key), producer.integer(timeout_key)
+    if exact and interval_ms >= timeout_ms:
+        interval, timeout = own.entry(interval_key), producer.entry(timeout_key)
+        assert interval is not None, "it has a default"
+        assert timeout is not None, "it has a default"
+        given = timeout if interval.where in _DEFAULTS else interval
+        raise ConfigError(
+            f"{interval.key}={interval_ms} contradicts {timeout.key}={timeout_ms}: the target "
+            "would abort each transaction before it ends.",
+            where=given.where,
+            do=f"Set {interval_key} below {target}.producer.{timeout_key}.",
+        )
+    return interval_ms, timeout_ms
 
 
 def _not_idempotent(producer: Mapping[str, Entry], target: str) -> ConfigError:

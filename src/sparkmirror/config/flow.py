@@ -196,27 +196,20 @@ def _idempotence(conf: Mapping[str, Entry], reader: Reader, acks: int, in_flight
     return True
 
 
-def fault_settings(
-    own: Reader, *, exactly_once: bool = False, by_record: bool = False
-) -> FaultSettings:
+def fault_settings(own: Reader, *, by_record: bool = False) -> FaultSettings:
     """What becomes of partitions in trouble; ``own`` reads sparkmirror's own keys.
 
-    ConfigError where a flow is to leave out records that cannot: exactly-once, because what the
-    target refuses ends the transaction that it is in; ``by_record`` (records are dealt anew to
-    partitions), because there a refused record's offset is not known.
+    ConfigError where a flow is to leave out records that cannot: ``by_record`` (records are dealt
+    anew to partitions), because there a refused record's offset is not known.
     """
-    contradicted = "exactly-once" if exactly_once else "dealing records to partitions by key"
     loss, refusal = "sparkmirror.on.source.loss", "sparkmirror.on.bad.record"
     for key in (refusal, f"{refusal}.skip.topics", f"{refusal}.dead-letter.topics"):
         entry = own.conf.get(key)
-        if (
-            (exactly_once or by_record)
-            and entry is not None
-            and entry.value.strip() not in ("", "pause")
-        ):
+        if by_record and entry is not None and entry.value.strip() not in ("", "pause"):
             raise ConfigError(
-                f"{entry.key}={shown(entry, entry.value.strip())} contradicts {contradicted}: "
-                "there a record that the target refuses always stops its partition.",
+                f"{entry.key}={shown(entry, entry.value.strip())} contradicts dealing "
+                "records to partitions by key: there a record that the target refuses always stops "
+                "its partition.",
                 where=entry.where,
                 do="Remove the key.",
             )

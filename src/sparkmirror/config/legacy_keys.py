@@ -107,6 +107,17 @@ _NO_ZK = "nothing is kept in ZooKeeper"
 _JAVA = "it names a Java class, which cannot be loaded"
 _POSITIVE, _ANY = _number(1), _number(0)
 
+# Of 0.9 to 0.11, whose clients shared classes of settings with the brokers.
+_BROKERS_KEYS: Mapping[str, OldKey] = {
+    name: _dropped("it is a setting of brokers, which clients never read")
+    for name in (
+        "principal.builder.class",
+        "sasl.enabled.mechanisms",
+        "sasl.kerberos.principal.to.local.rules",
+        "ssl.client.auth",
+    )
+}
+
 CONSUMER_KEYS: Mapping[str, OldKey] = {
     # Where the source is.
     "zk.connect": OldKey(Fate.ZOOKEEPER, era="0.7"),
@@ -153,7 +164,13 @@ CONSUMER_KEYS: Mapping[str, OldKey] = {
     "consumer.timeout.ms": _dropped("the mirror waits for records as long as it takes"),
     "shallow.iterator.enable": _dropped(_SHALLOW),
     "shallowiterator.enable": _dropped(_SHALLOW),
+    # What 0.8.2 had of the consumer that came with 0.9.
+    "fetch.buffer.bytes": _renamed("max.partition.fetch.bytes", _POSITIVE),
+    "heartbeat.frequency": _dropped("heartbeat.interval.ms says how often"),
+    "metadata.fetch.timeout.ms": _dropped("the flow waits as long as it takes"),
+    "total.memory.bytes": _dropped(_NO_QUEUE),
     # Rebalancing.
+    "internal.leave.group.on.close": _dropped("who ends in order leaves the group"),
     "rebalance.retries.max": _dropped(_NO_BALANCE, "0.7"),
     "rebalance.max.retries": _dropped(_NO_BALANCE),
     "rebalance.backoff.ms": _dropped(_NO_BALANCE),
@@ -161,6 +178,7 @@ CONSUMER_KEYS: Mapping[str, OldKey] = {
     "mirror.topics.whitelist": OldKey(Fate.INCLUDE, era="0.7"),
     "mirror.topics.blacklist": OldKey(Fate.EXCLUDE, era="0.7"),
     "mirror.consumer.numthreads": OldKey(Fate.STREAMS, convert=_POSITIVE, era="0.7"),
+    **_BROKERS_KEYS,
 }
 
 PRODUCER_KEYS: Mapping[str, OldKey] = {
@@ -212,6 +230,7 @@ PRODUCER_KEYS: Mapping[str, OldKey] = {
     "event.handler.props": OldKey(Fate.REFUSED, why="there is no event handler", era="0.7"),
     "callback.handler": OldKey(Fate.REFUSED, why=_JAVA, era="0.7"),
     "callback.handler.props": OldKey(Fate.REFUSED, why="there is no callback handler", era="0.7"),
+    **_BROKERS_KEYS,
 }
 
 # What to write today for an old key ("" = nothing), for files that are not translated.

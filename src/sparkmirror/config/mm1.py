@@ -140,15 +140,32 @@ def load_mm1(
 
 
 def load_mm1_consumer(
-    consumer_config: Path, *, include: str | None = None, find_brokers: BrokerLookup | None = None
+    consumer_config: Path | None,
+    *,
+    include: str | None = None,
+    find_brokers: BrokerLookup | None = None,
+    options: Mapping[str, tuple[str, str]] | None = None,
 ) -> MirrorSettings:
     """A consumer file alone, for a look at its group: the target is the source itself.
 
-    ``include`` None: no topic list, as nothing is to be mirrored. Raises ConfigError.
+    ``include`` None: no topic list, as nothing is to be mirrored. ``options``: properties that
+    the command line gives instead of the file's, each with the option's name; they will do without
+    any file. Raises ConfigError.
     """
     topics = _Topics(include or "", None)
     topics.check()
-    consumer = translate(load_properties(consumer_config), Scope.CONSUMER, find_brokers)
+    given = {key: Entry(key, text, option) for key, (text, option) in (options or {}).items()}
+    file = (
+        load_properties(consumer_config)
+        if consumer_config is not None
+        else Properties(Path("the command line"), {})
+    )
+    brokers = {"bootstrap.servers", "zookeeper.connect", "zk.connect"}
+    # Whoever says where the brokers are says it instead of the file.
+    replaced = brokers if brokers & given.keys() else frozenset[str]()
+    kept = {key: entry for key, entry in file.items() if key not in replaced}
+    file = Properties(file.path, kept | given)
+    consumer = translate(file, Scope.CONSUMER, find_brokers)
     _checked(consumer, Scope.CONSUMER)
     known = names(Scope.PRODUCER) & names(Scope.ADMIN)
     same = {key: entry for key, entry in consumer.file.items() if key in known}

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from sparkmirror.config import remarks
-from sparkmirror.config.exactly import wants_exactly_once
+from sparkmirror.config.exactly import transaction_times_ms, wants_exactly_once
 from sparkmirror.config.flow import (
     bootstrap_servers,
     client,
@@ -144,7 +144,7 @@ def _aliases(raw: Mapping[str, Entry], path: Path) -> tuple[str, ...]:
             "clusters is missing: this is no MirrorMaker 2 file.",
             where=str(path),
             do="Add clusters=A,B and A.bootstrap.servers, B.bootstrap.servers and A->B.enabled; "
-            "for MirrorMaker 1's files use kafka-mirror-maker.",
+            "MirrorMaker 1's files go with --consumer.config and --producer.config.",
         )
     aliases = parse_list(entry)
     if not aliases:
@@ -318,6 +318,9 @@ def _flow(
         produce=produce,
         forced=forced,
     )
+    interval_ms, timeout_ms = transaction_times_ms(
+        own, Reader(producer, Scope.PRODUCER), target, exact=exact
+    )
     source_key, target_key = f"{source}.bootstrap.servers", f"{target}.bootstrap.servers"
     return FlowSettings(
         source=client(
@@ -341,7 +344,7 @@ def _flow(
         topics=_topics(flow, own),
         fetch=fetch_settings(consumer),
         produce=produce,
-        faults=fault_settings(own, exactly_once=exact),
+        faults=fault_settings(own),
         offset_syncs=offset_sync_settings(conf, source, target, path),
         checkpoints=checkpoint_settings(conf, target, path),
         position_interval_ms=position_interval_ms(
@@ -349,8 +352,9 @@ def _flow(
             storage.integer("offset.flush.interval.ms"),
         ),
         exactly_once=exact,
-        transaction_interval_ms=own.integer("sparkmirror.transaction.interval.ms"),
-        transaction_timeout_ms=Reader(producer, Scope.PRODUCER).integer("transaction.timeout.ms"),
+        transaction_interval_ms=interval_ms,
+        transaction_bytes=own.integer("sparkmirror.transaction.bytes"),
+        transaction_timeout_ms=timeout_ms,
         epoch_s=own.integer("sparkmirror.epoch.seconds"),
         offset_storage_topic=storage.text("offset.storage.topic"),
         offset_storage_partitions=storage.integer("offset.storage.partitions"),

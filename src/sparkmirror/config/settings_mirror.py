@@ -314,9 +314,15 @@ OWN_ROWS = (
     Setting(
         "sparkmirror.transaction.interval.ms", Type.INT,
         "100",
-        "Exactly-once: how long a transaction lasts; less under load, when half of a slot's memory "
-        "frames are in it.",
+        "Exactly-once: how long a transaction lasts at most, less than the producer's "
+        "transaction.timeout.ms; sparkmirror.transaction.bytes ends it sooner.",
         (Scope.SPARKMIRROR,), low=10, high=10_000,
+    ),
+    Setting(
+        "sparkmirror.transaction.bytes", Type.INT, str(32 * 1024 * 1024),
+        "Exactly-once: a transaction with so many bytes of records in it ends at once, as one does "
+        "when half of a slot's memory frames are in it.",
+        (Scope.SPARKMIRROR,), low=1, high=32 * 1024 * 1024,
     ),
     Setting(
         "sparkmirror.join.bytes", Type.INT, str(ProduceSettings().join_bytes),

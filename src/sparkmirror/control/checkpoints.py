@@ -14,10 +14,17 @@ from sparkmirror.control.compacted import TopicFollower
 from sparkmirror.errors import MirrorError
 from sparkmirror.model import FlowSettings, TopicPartition
 from sparkmirror.policy import TopicFilter, make_policy
+from sparkmirror.wire.client import Cluster
 from sparkmirror.wire.mirror_records import Checkpoint, decode_checkpoint
 from sparkmirror.wire.views import Committed, GroupView
 
-__all__ = ["CheckpointRules", "CheckpointStore", "plan_checkpoints", "wanted_groups"]
+__all__ = [
+    "CheckpointRules",
+    "CheckpointStore",
+    "mirrored_topic_ids",
+    "plan_checkpoints",
+    "wanted_groups",
+]
 
 log = logging.getLogger(__name__)
 
@@ -58,6 +65,25 @@ def wanted_groups(flow: FlowSettings, present: Mapping[str, GroupView]) -> set[s
     return {
         name for name in present if names.accepts(name) and not name.startswith(_POSITION_GROUPS)
     }
+
+
+def mirrored_topic_ids(
+    source: Cluster,
+    rules: CheckpointRules,
+    committed: Mapping[str, Mapping[TopicPartition, Committed] | MirrorError],
+) -> dict[str, str]:
+    """Ids of the topics in ``committed`` that have checkpoints. Raises `MirrorError`.
+
+    To be asked for after the offsets: those of a topic that is deleted go with it.
+    """
+    names = {
+        tp.topic
+        for offsets in committed.values()
+        if not isinstance(offsets, MirrorError)
+        for tp in offsets
+    }
+    views = source.topics(name for name in names if rules.accepts(name))
+    return {name: view.topic_id for name, view in views.items()}
 
 
 class CheckpointStore:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from sparkmirror.control.notices import Notices, first_few
-from sparkmirror.errors import MirrorError
+from sparkmirror.errors import MirrorError, TopicError
 from sparkmirror.model import FlowSettings
 from sparkmirror.policy import TopicFilter
 from sparkmirror.wire.client import Cluster
@@ -150,6 +150,9 @@ def plan_configs(observed: ObservedConfigs, flow: FlowSettings) -> ConfigPlan:
     unknown: dict[str, list[str]] = {}
     for topic in sorted(observed.remote):
         source, target = observed.source.get(topic, {}), observed.target.get(topic, {})
+        # A topic that is gone, or not there yet, is the next discovery's business.
+        if isinstance(source, TopicError) or isinstance(target, TopicError):
+            continue
         if isinstance(source, MirrorError):
             errors[topic] = source
             continue

@@ -17,22 +17,24 @@ from typing import NamedTuple
 from sparkmirror.control.acls import AclSync
 from sparkmirror.control.claim import claim_flow
 from sparkmirror.control.configs import ConfigSync
-from sparkmirror.control.dead_letters import create_dead_letter_topics
+from sparkmirror.control.discovery import Discovery
 from sparkmirror.control.gaps import GapTeller
 from sparkmirror.control.groups import GroupClusters, GroupsJob, create_offset_topics
-from sparkmirror.control.internal import create_internal_topics, offset_storage_topic
+from sparkmirror.control.internal import create_internal_topics
 from sparkmirror.control.positions import seed_positions
 from sparkmirror.control.share import GroupShare
+from sparkmirror.control.start import (
+    freeze_ends,
+    refuse_mirroring_onto_itself,
+    take_over_positions,
+    warn_of_java,
+)
 from sparkmirror.control.status import forget_ended_runs
 from sparkmirror.control.topics import (
     Assignment,
-    apply_topics,
-    assign,
     describe_changes,
-    observe_topics,
-    plan_topics,
 )
-from sparkmirror.errors import ConfigError, Denied, MirrorError, TopicError
+from sparkmirror.errors import MirrorError
 from sparkmirror.model import (
     ClusterClient,
     FlowSettings,
@@ -44,13 +46,12 @@ from sparkmirror.model import (
 from sparkmirror.observe.checkpoints import CheckpointTimes
 from sparkmirror.policy import FlowTopics
 from sparkmirror.wire.client import Cluster
+from sparkmirror.wire.control_topic import ControlTopicReader, ControlTopicWriter
 from sparkmirror.wire.driver_report import DriverReport
 from sparkmirror.wire.signals import (
     AssignmentDocument,
     Command,
     CommandKind,
-    ControlTopicReader,
-    ControlTopicWriter,
     channel,
     control_topic,
 )
@@ -58,10 +59,6 @@ from sparkmirror.wire.signals import (
 __all__ = ["FlowControl", "SyncJob"]
 
 log = logging.getLogger(__name__)
-
-_FREEZE_TIMEOUT_S = 30.0
-_FREEZE_POLL_S = 1.0
-_TOPICS_TOLD_MAX = 10
 
 
 class SyncJob(NamedTuple):
@@ -110,6 +107,7 @@ class FlowControl:
         self._lock = threading.Lock()
         self._publishing = threading.Lock()
         self._draining = False
+        self._ended = False
         self._paused = False
         self._version = 0
         self._assignment = Assignment(self.name)
@@ -121,8 +119,9 @@ class FlowControl:
         # MirrorMaker 1: the group says which partitions are mirrored here.
         self.share: GroupShare | None = None
         self._member: Member | None = None
-        self._halts_told: dict[TopicPartition, str] = {}
-        self._said: set[str] = set()
+        self._discovery = Discovery(
+            settings, self.source_admin, self.target_admin, self._wanted, say
+        )
         self._gaps = GapTeller(self.target, settings, say, since_ms=now_ms())
         self._config_sync = ConfigSync(
             settings, self.source_admin, self.target_admin, self._remote_topics, say
@@ -172,14 +171,17 @@ class FlowControl:
         Raises `MirrorError` when the flow cannot start: a cluster is away, an internal topic
         cannot be made, a Java mirror still runs, or not one of its topics can be mirrored.
         """
-        self._refuse_mirroring_onto_itself()
-        self._warn_of_java()
+        refuse_mirroring_onto_itself(
+            self.settings, self._wanted, self.source_admin, self.target_admin
+        )
+        warn_of_java(self.settings, self.target, self._say)
         for line in create_internal_topics(self.target_admin, self.settings):
             self._say(line)
-        self._prepare_offset_topics()
+        for line in create_offset_topics(self.settings, self.source_admin, self.target_admin):
+            self._say(line)
         if self.settings.exactly_once:
             claim_flow(self.target, self.settings, self._run_id)
-        assignment = self._look()
+        assignment = self._discovery.look(first=not self._version)
         if not assignment.partitions:
             self._say(
                 f"{self.name}: no topic on {self.source.alias} matches, or its principal has "
@@ -190,9 +192,9 @@ class FlowControl:
             and self.source.group_members(self.settings.group_id)
         )
         if alone:  # members of the group have positions, and know better
-            self._seed(assignment)
+            take_over_positions(self._position_keeper, self.settings, assignment, self._say)
         if self._once:
-            self._frozen = self._freeze(assignment)
+            self._frozen = freeze_ends(self.settings, self.source, assignment)
         if self.settings.mode is MirrorMode.MM1:
             forget_ended_runs(self.target, self._writer, self.settings, self._now_ms())
             self.share = GroupShare(
@@ -205,104 +207,6 @@ class FlowControl:
             )
             assignment = replace(assignment, partitions=())
         self._adopt(assignment, CommandKind.RUN)
-
-    def _seed(self, assignment: Assignment) -> None:
-        seeding = seed_positions(self._position_keeper, self.settings, assignment)
-        if seeding.seeded:
-            count = len(seeding.seeded)
-            place = (
-                "the group's offsets in ZooKeeper"
-                if self.settings.zookeeper
-                else offset_storage_topic(self.settings)
-            )
-            self._say(f"{self.name}: {count} positions taken over from {place}")
-        if seeding.skipped:
-            self._say(f"{self.name}: {seeding.skipped} stored offsets could not be read")
-
-    def _prepare_offset_topics(self) -> None:
-        for line in create_offset_topics(self.settings, self.source_admin, self.target_admin):
-            self._say(line)
-
-    def _refuse_mirroring_onto_itself(self) -> None:
-        source, target = self.source_admin.describe(), self.target_admin.describe()
-        if not source.cluster_id or source.cluster_id != target.cluster_id:
-            return
-        if self.settings.mode is MirrorMode.MM1 or self._wanted.remote("topic") == "topic":
-            raise ConfigError(
-                f"source and target are the same cluster (id {source.cluster_id}) and topics keep "
-                "their names: every record would be copied onto itself for ever.",
-                where=f"flow {self.name}",
-                do="Check the bootstrap.servers of both clusters.",
-            )
-
-    def _warn_of_java(self) -> None:
-        """A running Java MirrorMaker 2 shows as members of its Connect group on the target."""
-        if self.settings.mode is MirrorMode.MM1:
-            return
-        group = f"{self.settings.source.alias}-mm2"
-        try:
-            members = self.target.group_members(group)
-        except Denied as error:
-            self._say(f"{self.name}: nobody can tell whether a Java MirrorMaker 2 runs: {error}")
-            return
-        if members:
-            self._say(
-                f"{self.name}: the group {group} on {self.target.alias} has active members: if a "
-                "Java MirrorMaker 2 still runs this flow, stop it, or records arrive twice"
-            )
-
-    def _look(self) -> Assignment:
-        """Discover, create and grow; what the flow mirrors now. Raises `MirrorError`."""
-        observed = observe_topics(
-            self.source_admin, self.target_admin, self._wanted, [control_topic(self.settings)]
-        )
-        actions = plan_topics(observed, self.settings, self._wanted)
-        errors, done = apply_topics(self.target_admin, actions)
-        for line in done[:_TOPICS_TOLD_MAX]:
-            self._say(line)
-        if len(done) > _TOPICS_TOLD_MAX:
-            more = len(done) - _TOPICS_TOLD_MAX
-            self._say(f"{self.target.alias}: {more} more topics created or grown")
-        assignment = assign(observed, self.settings, errors, self._wanted)
-        if errors and not assignment.partitions and not self._version:
-            raise next(iter(errors.values()))  # nothing at all can start: say why and stop
-        self._tell_halts(assignment)
-        remote = {p.topic: p.remote_topic for p in assignment.partitions}
-        for line in create_dead_letter_topics(self.target_admin, remote, self.settings):
-            self._say_once(line)
-        return assignment
-
-    def _say_once(self, line: str) -> None:
-        if line not in self._said:
-            self._said.add(line)
-            self._say(line)
-
-    def _tell_halts(self, assignment: Assignment) -> None:
-        """One notice per topic and reason, not one per partition and round."""
-        told = set()
-        for tp, halt in assignment.halted.items():
-            if self._halts_told.get(tp) != halt.reason and (tp.topic, halt.reason) not in told:
-                told.add((tp.topic, halt.reason))
-                self._say(f"{self.name}: topic {tp.topic} is not mirrored: {halt.reason}")
-        self._halts_told = {tp: halt.reason for tp, halt in assignment.halted.items()}
-
-    def _freeze(self, assignment: Assignment) -> dict[TopicPartition, int]:
-        """End offsets that a ``--once`` run copies up to. Raises `TopicError` without a leader."""
-        wanted = [p.source for p in assignment.partitions]
-        deadline = time.monotonic() + _FREEZE_TIMEOUT_S
-        while True:
-            ends = self.source.end_offsets(wanted, self.settings.fetch.isolation_level)
-            missing = [tp for tp in wanted if tp not in ends]
-            if not missing:
-                return ends
-            if time.monotonic() > deadline:
-                shown = ", ".join(map(str, missing[:5])) + (" …" if len(missing) > 5 else "")
-                raise TopicError(
-                    f"no end offset for {len(missing)} partitions ({shown}): they have no leader.",
-                    where=f"cluster {self.source.alias}",
-                    do="Bring their brokers back, or leave these topics out.",
-                )
-            time.sleep(_FREEZE_POLL_S)
 
     def _adopt(
         self, assignment: Assignment, kind: CommandKind, member: Member | None = None
@@ -334,10 +238,10 @@ class FlowControl:
         """
         if self.share is not None:
             # The group deals the partitions: it hears of the topics, and `publish` of the halts.
-            self.share.candidates = self._look()
+            self.share.candidates = self._discovery.look(first=not self._version)
             return False
         before = self.assignment()
-        after = self._look()
+        after = self._discovery.look(first=not self._version)
         if after.partitions == before.partitions:
             with self._lock:
                 self._assignment = after  # only the halts may differ
@@ -462,6 +366,12 @@ class FlowControl:
             self._draining = True
             self._writer.command(self._command(CommandKind.DRAIN, self._version))
 
+    def end(self) -> None:
+        """The queries have ended in order: nothing is written any more."""
+        if self.share is not None:
+            self.share.end()
+        self._ended = True
+
     # --- what is known ----------------------------------------------------------------------
 
     @property
@@ -486,7 +396,12 @@ class FlowControl:
     def ends(self) -> dict[TopicPartition, int]:
         """Newest known source end offset (exclusive) per assigned partition."""
         with self._lock:
-            return dict(self._frozen if self._frozen is not None else self._ends)
+            if self._frozen is None:
+                return dict(self._ends)
+            if self.share is None:
+                return dict(self._frozen)
+            ours = {p.source for p in self._assignment.partitions}
+            return {tp: end for tp, end in self._frozen.items() if tp in ours}
 
     def progress(self) -> tuple[SlotProgress, ...]:
         """Newest report of each slot, by slot number."""
@@ -508,7 +423,8 @@ class FlowControl:
         if self.share is not None:
             # Slots that were not told to end may still be writing: the group must not give their
             # partitions away before it misses the heartbeats.
-            self.share.close(leave=self._draining or not self._assignment.partitions)
+            over = self._draining or self._ended or not self._assignment.partitions
+            self.share.close(leave=over)
         self.forget_reader()
         if self.groups is not None:
             self.groups.close()

@@ -15,6 +15,7 @@ from collections.abc import Callable
 from sparkmirror.control.checkpoints import (
     CheckpointRules,
     CheckpointStore,
+    mirrored_topic_ids,
     plan_checkpoints,
     wanted_groups,
 )
@@ -206,10 +207,12 @@ class GroupsJob:
     def _emit(self) -> None:
         """One round of checkpoints."""
         assert self._translation is not None
+        began = self._now_s()
         translation = self._translation
         # The groups first: what they have read by now is surely in the topics read after.
         found = self._clusters.source_admin.committed_by_group(self._groups or ())
         listed_ms = self._now_ms()
+        translation.topic_ids = mirrored_topic_ids(self._clusters.source_admin, self._rules, found)
         translation.catch_up()
         self._tell_skipped(self._store.skipped + translation.skipped)
         committed = {group: o for group, o in found.items() if not isinstance(o, MirrorError)}
@@ -219,6 +222,11 @@ class GroupsJob:
         pruned = translation.pruning()
         if pruned:
             self._clusters.target.produce_many(runs_topic(self.flow), pruned)
+        log.log(
+            logging.INFO if checkpoints else logging.DEBUG,
+            "%s: %d checkpoints emitted for %d groups; the round took %.0f ms",
+            *(self.flow.name, len(checkpoints), len(found), (self._now_s() - began) * 1000),
+        )
 
     def _tell_skipped(self, count: int) -> None:
         if count > self._skipped:
@@ -244,7 +252,6 @@ class GroupsJob:
             remote = checkpoint.remote
             key = CheckpointKey(checkpoint.group, remote.topic, remote.partition)
             self.times.record(key, latency_ms)
-        log.debug("%s: %d checkpoints emitted", self.flow.name, len(rows))
 
     def _sync(self) -> None:
         """One round of group offsets."""

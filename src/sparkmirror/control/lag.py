@@ -1,19 +1,30 @@
 """How far a flow is behind: positions against the source's end offsets, in records and seconds.
 
-`measure` is pure; `observe_flow` and `observe_group` look at the clusters.
+`measure` is pure; `observe_flow`, `observe_group` and `check_group` look at the clusters.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from sparkmirror.errors import ClusterError, TopicError
 from sparkmirror.model import FlowSettings, MirrorMode, TopicPartition
 from sparkmirror.policy import FlowTopics
 from sparkmirror.wire.client import Cluster
+from sparkmirror.wire.views import BrokerView, GroupOwner
+from sparkmirror.wire.zookeeper import ZookeeperGroup, read_group
 
-__all__ = ["LagView", "Offsets", "PartitionLag", "measure", "observe_flow", "observe_group"]
+__all__ = [
+    "LagView",
+    "Offsets",
+    "PartitionLag",
+    "check_group",
+    "measure",
+    "observe_flow",
+    "observe_group",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +35,7 @@ class PartitionLag:
     offset, None without a leader. ``records``: what is still to be mirrored, None when that cannot
     be known. ``seconds``: age of the oldest record still to be mirrored, 0 when there is none,
     None when it has no timestamp or could not be read. ``remark``: what is out of the ordinary.
+    ``owner``: the member of the group that reads it, where members were asked for.
     """
 
     topic: str
@@ -33,16 +45,21 @@ class PartitionLag:
     records: int | None
     seconds: float | None
     remark: str = ""
+    owner: GroupOwner | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class LagView:
-    """All partitions of one flow or group. ``cluster``: where the group's offsets are kept."""
+    """All partitions of one flow or group. ``cluster``: where the group's offsets are kept.
+
+    ``brokers``: those of that cluster, where members were asked for.
+    """
 
     flow: str
     group: str
     cluster: str
     partitions: tuple[PartitionLag, ...]
+    brokers: tuple[BrokerView, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,10 +149,70 @@ def observe_flow(
 
 def observe_group(source: Cluster, flow: FlowSettings) -> LagView:
     """Every partition that MirrorMaker 1's group has an offset of. Raises `MirrorError`."""
-    committed = source.committed_offsets(flow.group_id, None)
-    positions = {tp: one.offset for tp, one in committed.items()}
+    positions = _group_positions(source, flow, _in_zookeeper(flow))
     rows = _measured(source, list(positions), positions, flow)
     return LagView("", flow.group_id, source.alias, rows)
+
+
+def check_group(source: Cluster, flow: FlowSettings, topics: Iterable[str] = ()) -> LagView:
+    """Every partition of the topics of MirrorMaker 1's group, its owner, and the brokers.
+
+    As Kafka's ConsumerOffsetChecker does, and with log ends as its tools count them: whatever
+    transactions are open. ``topics``: only these; empty: all that the group has offsets or
+    partitions of. Raises `MirrorError`, also for a group that nobody knows and a topic that does
+    not exist.
+    """
+    group, wanted = flow.group_id, set(topics)
+    old = _in_zookeeper(flow)
+    positions = _group_positions(source, flow, old)
+    owners = {tp: GroupOwner(member) for tp, member in old.owners.items()}
+    owners |= source.group_owners(group)
+    known = {tp.topic for tp in (*positions, *owners)}
+    if not known:
+        places = "in Kafka or in ZooKeeper" if flow.zookeeper else "in Kafka"
+        raise ClusterError(
+            f"nobody knows a group {group}: it has no members, and no offsets {places}.",
+            where=f"cluster {source.alias}",
+            do="Check the name, and the chroot at the end of the ZooKeeper address."
+            if flow.zookeeper
+            else "Check the name. If its offsets are in ZooKeeper, say where: --zkconnect.",
+        )
+    views = source.topics(wanted or known)
+    missing = sorted(wanted - views.keys())
+    if missing:
+        raise TopicError(
+            f"there is no topic {', '.join(missing)}, or this principal may not describe it.",
+            where=f"cluster {source.alias}",
+            do=f"The group has offsets or members in {', '.join(sorted(known))}.",
+        )
+    partitions = [
+        TopicPartition(name, number)
+        for name, view in views.items()
+        for number in range(view.partitions)
+    ]
+    uncommitted = replace(flow, fetch=replace(flow.fetch, isolation_level="read_uncommitted"))
+    rows = _measured(source, partitions, positions, uncommitted)
+    return LagView(
+        "",
+        group,
+        source.alias,
+        tuple(replace(r, owner=owners.get(TopicPartition(r.topic, r.partition))) for r in rows),
+        source.describe().brokers,
+    )
+
+
+def _in_zookeeper(flow: FlowSettings) -> ZookeeperGroup:
+    return read_group(flow.zookeeper, flow.group_id) if flow.zookeeper else ZookeeperGroup({}, {})
+
+
+def _group_positions(
+    source: Cluster, flow: FlowSettings, old: ZookeeperGroup
+) -> dict[TopicPartition, int]:
+    """The group's offsets. Kafka's count more than ZooKeeper's: a group moves only from there to
+    Kafka, and what it leaves behind grows old.
+    """
+    committed = source.committed_offsets(flow.group_id, None)
+    return {**old.offsets, **{tp: one.offset for tp, one in committed.items()}}
 
 
 def _measured(

@@ -17,7 +17,7 @@ from sparkmirror.control.topics import Assignment
 from sparkmirror.errors import MirrorError
 from sparkmirror.model import ClusterClient, MirrorSettings, SlotProgress, TopicPartition
 from sparkmirror.observe.checkpoints import CheckpointTimes
-from sparkmirror.wire.faults import reach
+from sparkmirror.wire.reach import reach
 
 __all__ = ["ControlLoop"]
 
@@ -118,6 +118,8 @@ class ControlLoop:
         What fails, or takes longer, is told in `events`: the records are all there, and the next
         run goes on.
         """
+        for flow in self._flows.values():
+            flow.end()
         jobs = [
             self._spawn(f"groups-{name}", partial(self._finish_groups, name, flow.groups))
             for name, flow in self._flows.items()
@@ -259,7 +261,7 @@ class ControlLoop:
         def body() -> None:
             failing = False
             while not self._stopping.is_set():
-                failing = not self._attempt(name, job.round, told=failing)
+                failing = not self._attempt(name, partial(_timed, name, job.round), told=failing)
                 if self._once and not failing:
                     return
                 pause_s = min(job.interval_s, _SYNC_FAILURE_PAUSE_S) if failing else job.interval_s
@@ -310,7 +312,8 @@ class ControlLoop:
             if self._stopping.is_set():
                 return
             quick_looks = _QUICK_LOOKS if asked else max(0, quick_looks - 1)
-            failing = not self._attempt(f"topics-{flow.name}", flow.discover, told=failing)
+            name = f"topics-{flow.name}"
+            failing = not self._attempt(name, partial(_timed, name, flow.discover), told=failing)
 
     def _drain(self, flow: FlowControl) -> None:
         self._attempt(f"drain-{flow.name}", flow.drain, told=False)
@@ -332,6 +335,13 @@ def _ends_interval_s(flow: FlowControl) -> float:
 
 def _pause_s(groups: GroupsJob) -> float:
     return groups.pause_s
+
+
+def _timed(name: str, job: Callable[[], object]) -> None:
+    """Run one round of a job that compares all topics, and log how long that took."""
+    began = time.monotonic()
+    job()
+    log.info("%s: a round took %.0f ms", name, (time.monotonic() - began) * 1000)
 
 
 def _in_parallel(job: Callable[[T], object], items: Sequence[T]) -> None:

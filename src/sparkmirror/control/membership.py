@@ -104,7 +104,7 @@ class Membership:
             self._flow.say(
                 f"{self._flow.name}: the group goes on without this mirror: joining anew"
             )
-            self._give_up_all(member=None)
+            self._give_up_all()
             self._session.forget()
             self._joined = None
         elif state is MemberState.REBALANCING or self._topics_changed():
@@ -126,7 +126,7 @@ class Membership:
             self._join(self._owned)
             return
         before = self._owned
-        if self._give_up_all(member=self._joined.member):
+        if self._give_up_all():
             self._heard(self._listener.revoked, before)
             self._join(before)
 
@@ -173,9 +173,13 @@ class Membership:
         assert self._joined is not None
         return self._flow.publish(self._owned, self._joined.member)
 
-    def _give_up_all(self, *, member: Member | None) -> bool:
-        """Whether all slots have ended; False when the run ends first."""
-        version = self._flow.publish((), member)
+    def _give_up_all(self) -> bool:
+        """Whether all slots have ended; False when the run ends first.
+
+        Without a member: nobody must take it for an empty share that the group has given. Slots
+        commit what they have as the member that they were planned for.
+        """
+        version = self._flow.publish((), None)
         self._owned = frozenset()
         return self._planned(version)
 

@@ -278,6 +278,8 @@ def _offset_sync_needs(flow: FlowSettings) -> Iterator[_Need]:
     on_source = flow.offset_syncs.location == "source"
     admin = flow.source_admin if on_source else flow.target_admin
     writer = flow.offset_syncs.client or (flow.source if on_source else flow.target)
+    if flow.exactly_once and not on_source:
+        writer = flow.target  # they are parts of the transactions of the records
     yield _topic(admin, offset_syncs_topic(flow), "CREATE", why)
     yield _topic(writer, offset_syncs_topic(flow), "WRITE", why)
     yield _topic(flow.target_admin, runs_topic(flow), "CREATE", why)

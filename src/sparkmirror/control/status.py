@@ -8,16 +8,9 @@ from enum import Enum
 
 from sparkmirror.model import FlowSettings, Halt, MirrorMode, SlotProgress, TopicPartition
 from sparkmirror.wire.client import Cluster
+from sparkmirror.wire.control_topic import ControlSignals, ControlTopicReader, ControlTopicWriter
 from sparkmirror.wire.driver_report import DriverReport
-from sparkmirror.wire.signals import (
-    Command,
-    CommandKind,
-    ControlSignals,
-    ControlTopicReader,
-    ControlTopicWriter,
-    control_topic,
-    run_of,
-)
+from sparkmirror.wire.signals import Command, CommandKind, control_topic, run_of
 
 __all__ = [
     "FlowState",

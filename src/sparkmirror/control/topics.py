@@ -237,7 +237,10 @@ def apply_topics(
     for growth in growths:
         error = outcomes[growth.remote_topic].error
         if error is not None:
-            errors[growth.topic] = error
+            # Another mirror, or an administrator, may have done it since we looked.
+            present = target.topics([growth.remote_topic]).get(growth.remote_topic)
+            if present is None or present.partitions < growth.partitions:
+                errors[growth.topic] = error
             continue
         expected[growth.remote_topic] = growth.partitions
         done.append(

@@ -10,7 +10,7 @@ end.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from sparkmirror.control.compacted import TopicFollower
 from sparkmirror.errors import TopicError
@@ -24,28 +24,77 @@ __all__ = ["PartitionRuns", "Translation", "plan_pruning"]
 
 Row = tuple[int, bytes, bytes | None]
 
+RowKey = tuple[str, int]
+"""Topic id and first source offset of a row: what its key holds beside the partition."""
+
 _SPARE_ROWS = 16
 
 
 class PartitionRuns:
-    """The rows of one source partition in the topic of runs, and what they say together."""
+    """The rows of one source partition in the topic of runs, and what they say together.
 
-    def __init__(self) -> None:
-        self.rows: dict[int, Run] = {}
+    ``topic_id``: of the source topic; a topic of that name that was made anew has others.
+    """
+
+    def __init__(self, topic_id: str = "") -> None:
+        self.topic_id = topic_id
+        self.rows: dict[RowKey, Run] = {}
         self.map = OffsetMap()
-        self.newest = -1
+        self.newest: RowKey = ("", -1)
 
     def take(self, row: RunRow) -> None:
         """The next row. A forgotten one says nothing against what others have taught."""
+        key = (row.topic_id, row.start)
         if row.run is None:
-            self.rows.pop(row.start, None)
+            self.rows.pop(key, None)
             return
-        self.rows[row.start] = row.run
+        self.rows[key] = row.run
         if row.merged:
             self.map.add_older(row.run)
         else:
-            self.newest = row.start
+            self.newest = key
             self.map.add(row.run)
+
+    def forgotten(self, source: TopicPartition) -> list[Row]:
+        """Rows that forget all there are: those of a topic that is gone."""
+        return _forget(source, self.rows)
+
+
+class _Logs:
+    """The runs of one source partition by topic id: of the topic there is, and of earlier ones."""
+
+    def __init__(self) -> None:
+        self.by_id: dict[str, PartitionRuns] = {}
+        self._newest = ""
+
+    def take(self, row: RunRow) -> None:
+        """The next row; one without a topic id is about the topic of the rows before it."""
+        topic_id = row.topic_id or self._newest
+        known = self.by_id.get(topic_id)
+        if known is None:
+            if row.run is None:
+                return
+            known = self.by_id.pop("", None) or PartitionRuns()
+            known.topic_id = topic_id
+            self.by_id[topic_id] = known
+        known.take(row)
+        if not self._newest or not (row.merged or row.run is None):
+            self._newest = topic_id
+
+    def current(self, topic_id: str) -> PartitionRuns | None:
+        """What is known of the topic ``topic_id`` (empty: of the one that was mirrored last)."""
+        if "" in self.by_id or not topic_id:
+            return self.by_id.get(self._newest)
+        return self.by_id.get(topic_id)
+
+    def gone(self, topic_id: str) -> list[PartitionRuns]:
+        """Those of earlier topics, taken out, once ``topic_id`` is the one that is mirrored.
+
+        A broker that does not know the new topic yet could tell the id of the old one.
+        """
+        if topic_id != self._newest:
+            return []
+        return [self.by_id.pop(one) for one in list(self.by_id) if one != topic_id]
 
 
 def plan_pruning(source: TopicPartition, known: PartitionRuns) -> list[Row]:
@@ -57,15 +106,23 @@ def plan_pruning(source: TopicPartition, known: PartitionRuns) -> list[Row]:
     """
     if len(known.rows) <= 2 * len(known.map.runs) + _SPARE_ROWS:
         return []
-    kept: dict[int, Run] = {}
+    topic_id, newest = known.topic_id, known.newest[1]
+    kept: dict[RowKey, Run] = {}
     for run in known.map.runs:
-        if run.source < known.newest:
-            kept[run.source] = run.head(min(run.length, known.newest - run.source))
+        if run.source < newest:
+            kept[topic_id, run.source] = run.head(min(run.length, newest - run.source))
     writes: list[Row] = [
-        (0, *encode_run(source, run, merged=True)) for _, run in sorted(kept.items())
+        (0, *encode_run(source, run, merged=True, topic_id=topic_id))
+        for _, run in sorted(kept.items())
     ]
-    gone = sorted(known.rows.keys() - kept.keys() - {known.newest})
-    return writes + [(0, *encode_forgotten_run(source, start)) for start in gone]
+    return writes + _forget(source, known.rows.keys() - kept.keys() - {known.newest})
+
+
+def _forget(source: TopicPartition, keys: Iterable[RowKey]) -> list[Row]:
+    return [
+        (0, *encode_forgotten_run(source, start, topic_id=topic_id))
+        for topic_id, start in sorted(keys)
+    ]
 
 
 class Translation:
@@ -80,9 +137,11 @@ class Translation:
         self._syncs = syncs
         self._runs = runs
         self._store = OffsetSyncStore(must_read_to_end=must_read_to_end)
-        self._known: dict[TopicPartition, PartitionRuns] = {}
+        self._known: dict[TopicPartition, _Logs] = {}
         self.skipped = 0
         """Records of both topics that could not be read."""
+        self.topic_ids: Mapping[str, str] = {}
+        """The source's topics as they are now: without an id, the one mirrored last counts."""
 
     def catch_up(self) -> None:
         """Take in what both topics hold now; one of them may be missing.
@@ -108,7 +167,7 @@ class Translation:
             return
         known = self._known.get(row.source)
         if known is None:
-            known = self._known[row.source] = PartitionRuns()
+            known = self._known[row.source] = _Logs()
         known.take(row)
 
     def take_sync(self, key: bytes | None, value: bytes | None) -> None:
@@ -120,20 +179,28 @@ class Translation:
             self._store.add(*sync)
 
     def translate(self, source: TopicPartition, upstream: int) -> int | None:
-        """Where a consumer goes on that has read all before ``upstream``; None when unknown."""
+        """Where a consumer goes on that has read all before ``upstream``; None when unknown.
+
+        Of a topic that was made anew nothing is known until some of it was mirrored: what is
+        there is about records that are gone.
+        """
+        logs = self._known.get(source)
+        known = None if logs is None else logs.current(self.topic_ids.get(source.topic, ""))
+        if logs is not None and known is None:
+            return None
         guess = self._store.translate(source, upstream)
         guess = None if guess is None or guess < 0 else guess
-        known = self._known.get(source)
         return guess if known is None else known.map.translate(upstream, guess)
 
     def pruning(self) -> list[Row]:
         """Rows that keep the topic of runs small; see `plan_pruning`."""
-        plans = (plan_pruning(source, known) for source, known in self._known.items())
-        return [row for plan in plans for row in plan]
-
-    def runs(self) -> Mapping[TopicPartition, OffsetMap]:
-        """The exact runs by source partition."""
-        return {source: known.map for source, known in self._known.items()}
+        rows: list[Row] = []
+        for source, logs in self._known.items():
+            for runs in logs.gone(self.topic_ids.get(source.topic, "")):
+                rows += runs.forgotten(source)
+            for runs in logs.by_id.values():
+                rows += plan_pruning(source, runs)
+        return rows
 
     def close(self) -> None:
         """Close the connections. Raises `MirrorError` when one does not close in peace."""

@@ -1,11 +1,16 @@
 """The sink of an exactly-once flow: records and positions in one transaction on the target.
 
-A transaction lasts ``sparkmirror.transaction.interval.ms``, or less when half of the slot's memory
-frames are in it. Until its end the rows are kept, because a partition that the target refuses
-takes the whole transaction with it: the others are then written anew, without that one, or, when
-records of it are the trouble, with what stands before them. Whatever else goes wrong (another
-writer, a time limit) fails the task: Spark starts it again, and it goes on from the committed
-positions. A position moves with the commit only.
+A transaction lasts ``sparkmirror.transaction.interval.ms``, or less when
+``sparkmirror.transaction.bytes`` or half of the slot's memory frames are in it. Until its end the
+rows are kept, because a partition that the target refuses takes the whole transaction with it: the
+others are then written anew, without that one, or, when records of it are the trouble, with what
+stands before them. Whatever else goes wrong (another writer, a time limit) fails the task: Spark
+starts it again, and it goes on from the committed positions. A position moves with the commit only.
+
+Records that the flow leaves out (`data.refusals`) end no transaction: their gap records and letters
+are a part of it. So are offset syncs and runs, when their topic is on the target; one that takes no
+records must not hold the data up: then they follow the commits, as those of a topic on the source
+do, for the rest of the epoch.
 
 Progress reports are no part of any transaction and have a producer of their own.
 """
@@ -19,9 +24,10 @@ from collections import deque
 from typing import Any
 
 from sparkmirror.data import outlet
+from sparkmirror.data.refusals import RefusedRecords
 from sparkmirror.data.shared import FRAMES
 from sparkmirror.data.sink import SlotSink, _Lane, _Pending, acknowledge
-from sparkmirror.data.syncs import Places
+from sparkmirror.data.syncs import Places, SlotSyncs, SyncSender, batches_of
 from sparkmirror.data.takeover import committed_positions, take_over
 from sparkmirror.data.watch import ControlWatch
 from sparkmirror.errors import Fenced, TransactionError
@@ -29,9 +35,11 @@ from sparkmirror.model import FlowSettings, TopicPartition
 from sparkmirror.wire.batch import base_offset, record_count, split
 from sparkmirror.wire.claims import transactional_id
 from sparkmirror.wire.marks import Mark, encode_mark
+from sparkmirror.wire.mirror_records import offset_syncs_topic
 from sparkmirror.wire.produce import Acknowledged, Producer
 from sparkmirror.wire.produce_queue import Identity
 from sparkmirror.wire.routes import Routes
+from sparkmirror.wire.runs import runs_topic
 from sparkmirror.wire.signals import control_topic
 from sparkmirror.wire.transactions import Transactions
 
@@ -39,9 +47,9 @@ __all__ = ["ExactSink"]
 
 log = logging.getLogger(__name__)
 
-# Half of the frames, in bytes: what travels in rows instead counts as much.
-_KEPT_BYTES_MAX = 32 * 1024 * 1024
 _ANSWER_S = 0.05
+# How long offset syncs may keep a transaction open.
+_SYNCS_S = 5.0
 
 
 class ExactSink(SlotSink):
@@ -53,6 +61,9 @@ class ExactSink(SlotSink):
         self._transactions: Transactions | None = None
         self._writer: dict[str, Any] = {}
         self._errors: dict[str, int] = {}
+        self._refusals = RefusedRecords(flow, self._append_beside, self._errors)
+        self._sync_topics = offset_syncs_topic(flow), runs_topic(flow)
+        self._syncs_inside = self._syncs is not None and flow.offset_syncs.location == "target"
         self._began = 0.0
         self._kept_bytes = 0
 
@@ -86,6 +97,7 @@ class ExactSink(SlotSink):
         self._producer = Producer(routes, self.flow.produce, transactions=self._transactions)
         self._errors_before = {}
         self._producer.errors = self._transactions.errors = self._errors
+        self._producer.refusals = self._refusals
 
     def _write(self, pending: _Pending, part: memoryview) -> list[tuple[int, int]]:
         if self._transactions is None:
@@ -136,7 +148,7 @@ class ExactSink(SlotSink):
         if not self._kept_bytes:
             return _ANSWER_S
         leases = 0 if self._frames is None else self._frames.leases
-        if self._kept_bytes >= _KEPT_BYTES_MAX or leases > FRAMES // 2:
+        if self._kept_bytes >= self.flow.transaction_bytes or leases > FRAMES // 2:
             return 0.0
         return self._began + self.flow.transaction_interval_ms / 1000 - time.monotonic()
 
@@ -146,18 +158,26 @@ class ExactSink(SlotSink):
         """End the open transaction: everything acknowledged, positions with it."""
         if self._transactions is None:
             return
-        self._acknowledge_all()
-        transactions = self._transactions  # perhaps another one by now
+        while True:
+            transactions = self._transactions
+            # Positions go while the last batches are on their way: the end decides about both.
+            self._settle(self._producer.pump(0.0))
+            self._add_positions(transactions)
+            self._acknowledge_all()
+            # A refusal puts another transaction in its place.
+            if self._transactions is transactions and self._add_syncs():
+                break
+        if transactions.began:
+            transactions.commit()
+            self._note_committed()
+
+    def _add_positions(self, transactions: Transactions) -> None:
         due = self._positions_due()
-        if not due and not transactions.members:
-            return
         if due:
             transactions.add_offsets(
                 self.flow.position_group,
                 {lane.target: (offset, self._metadata(lane, mark)) for lane, offset, mark in due},
             )
-        transactions.commit()
-        self._note_committed()
 
     def _acknowledge_all(self) -> None:
         """Everything in the transaction is acknowledged, or its partition is set aside."""
@@ -167,10 +187,45 @@ class ExactSink(SlotSink):
                 self._settle(self._producer.pump(_ANSWER_S))
                 if not self._plain.idle:
                     self._plain.pump(0.0)
+                self._report_if_due(time.monotonic())
             refused = self._refused()
             if not refused:
                 return
             self._replay(refused)
+
+    def _add_syncs(self) -> bool:
+        """Say in the open transaction where its records went; False when it had to be replaced."""
+        if self._syncs is None or not self._syncs_inside:
+            return True
+        for lane in self._lanes.values():
+            for pending in lane.queue:
+                self._syncs.settled(lane.source, pending.places)
+        for name, records in zip(self._sync_topics, self._syncs.take(), strict=True):
+            for batch in batches_of(records):
+                self._append_beside(TopicPartition(name, 0), batch, None)
+        deadline = time.monotonic() + _SYNCS_S
+        while not self._producer.idle:
+            self._settle(self._producer.pump(_ANSWER_S))
+            if time.monotonic() > deadline:
+                break
+        topics = {TopicPartition(name, 0) for name in self._sync_topics}
+        halt = next((halt for tp, halt in self._producer.halts.items() if tp in topics), None)
+        if halt is None and self._producer.idle:
+            return True
+        self._leave_syncs_out("no answer in time" if halt is None else halt.reason)
+        return False
+
+    def _leave_syncs_out(self, reason: str) -> None:
+        """Write the transaction anew without offset syncs; they follow its commit."""
+        log.warning(
+            "flow %s, slot %d: offset syncs are written after each transaction instead of in it "
+            "until the epoch ends: %s",
+            *(self.flow.name, self.slot, reason),
+        )
+        # What was settled never came about; the new state begins with a sync for each partition.
+        self._syncs = SlotSyncs(self.flow.offset_syncs.lag_max, SyncSender.of(self.flow))
+        self._syncs_inside = False
+        self._replay([])
 
     def _positions_due(self) -> list[tuple[_Lane, int, Mark]]:
         due = []
@@ -191,10 +246,14 @@ class ExactSink(SlotSink):
                     self._latency.add(max(0.0, now_ms - pending.timestamp_ms))
                     self._latency_ms_sum += max(0, int(now_ms) - pending.timestamp_ms)
                     pending.note_ages(lane.latency, now_ms)
-            super()._advance(lane)
+            if self._syncs_inside:
+                lane.settle()
+            else:
+                super()._advance(lane)
             lane.committed, lane.marked = lane.position, lane.mark
         self._kept_bytes = 0
-        if self._syncs is not None:
+        self._refusals.settled()
+        if self._syncs is not None and not self._syncs_inside:
             # After the commit, as MirrorMaker 2 does it: a sync never tells of what may go away.
             self._syncs.publish()
 
@@ -206,13 +265,13 @@ class ExactSink(SlotSink):
         refused = []
         for lane in self._lanes.values() if halts else ():
             # Where a gap is written down counts as much: no position passes one that is not.
-            halt = next((halts[tp] for tp in lane.waits_for() if tp in halts), None)
-            if halt is None or (lane.halt is not None and not lane.queue):
+            blocked = [tp for tp in lane.waits_for() if tp in halts]
+            if not blocked or (lane.halt is not None and not lane.queue):
                 continue
             if lane.halt is not None:
                 lane.queue.clear()  # even what it had taken before
-            lane.halt = halt
-            log.error("%s", halt.reason)
+            lane.halt, lane.blocked = halts[blocked[0]], tuple(blocked)
+            log.error("%s", lane.halt.reason)
             refused.append(lane)
         return refused
 
@@ -220,8 +279,8 @@ class ExactSink(SlotSink):
         """Abort, and write everything but the refused batches anew."""
         for lane in refused:
             halt = lane.halt
-            if halt is not None and halt.retriable:
-                lane.queue.clear()  # whether its batches are there is not known
+            if halt is not None and (halt.retriable or lane.target not in lane.blocked):
+                lane.queue.clear()  # how far its batches came is not known
             else:
                 lane.queue = _before_refusal(lane.queue)
         log.warning(
@@ -232,8 +291,10 @@ class ExactSink(SlotSink):
         self._open(self._identity_again())
         self._producer.routes.add_topics({lane.target.topic for lane in self._lanes.values()})
         self._kept_bytes = 0
+        self._refusals.undone()
         for lane in self._lanes.values():
             for pending in lane.queue:
+                pending.beside = None
                 if pending.kept is not None:
                     pending.places.targets.clear()
                     self._write(pending, pending.kept)

@@ -19,6 +19,7 @@ import os
 import re
 import shlex
 import shutil
+import subprocess
 import sys
 import time
 from collections.abc import Mapping
@@ -26,9 +27,13 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from sparkmirror.data import knock
+from sparkmirror.data.jvm_classes import ClassArchive, Recorder, class_path
+from sparkmirror.data.nursery import end_nursery, start_nursery
 from sparkmirror.data.plan import encode_flow
 from sparkmirror.data.revival import Revival, Revivals, failure, own_words
 from sparkmirror.data.schema import SCHEMA
+from sparkmirror.data.scratch import Scratch
 from sparkmirror.data.seal import KEY_VARIABLE, new_key
 from sparkmirror.data.ship import python_archive
 from sparkmirror.errors import ConfigError, MachineError, MirrorError
@@ -90,7 +95,6 @@ def spark_settings(
         "spark.scheduler.mode": "FAIR",
         "spark.driver.memory": "1g",
         "spark.sql.warehouse.dir": str(work_dir / "warehouse"),
-        "spark.local.dir": str(work_dir / "spark-local"),
         "spark.driver.extraJavaOptions": " ".join(
             [
                 f"-Dlog4j2.configurationFile={(work_dir / 'log4j2.properties').as_uri()}",
@@ -142,6 +146,10 @@ class FlowRunner:
         self._key = new_key()
         self._spark: SparkSession | None = None
         self._queries: dict[str, StreamingQuery] = {}
+        self._scratch: Scratch | None = None
+        self._classes: ClassArchive | None = None
+        self._recorder: Recorder | None = None
+        self._nursery: subprocess.Popen[bytes] | None = None
         self._revivals = Revivals()
         self._reviving: dict[str, Revival] = {}
         self._stopping = False
@@ -150,8 +158,9 @@ class FlowRunner:
     # -- start -----------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Start Spark, then the queries. Raises `MirrorError`."""
-        self.open()
+        """Start Spark if `open` has not, then the queries. Raises `MirrorError`."""
+        if self._spark is None:
+            self.open()
         assert self._spark is not None
         for flow in self._settings.flows:
             try:
@@ -160,14 +169,20 @@ class FlowRunner:
                 raise failure(error, flow.name, self._spark_log) from error
 
     def open(self) -> SparkSession:
-        """Start Spark alone, for a job that is no query. Raises `MirrorError`."""
-        self._spark = self._session()
-        return self._spark
+        """Start Spark alone: ahead of the queries, or for a job without. Raises `MirrorError`."""
+        self._spark = spark = self._session()
+        if self._classes is not None and self._class_list.exists():
+            self._recorder = Recorder(self._classes, self._class_list, partial(class_path, spark))
+        return spark
 
     @property
     def key(self) -> str:
         """What client properties are sealed with on their way to this run's executors."""
         return self._key
+
+    @property
+    def _class_list(self) -> Path:
+        return self._work_dir / "classes.list"
 
     @property
     def _spark_log(self) -> Path:
@@ -190,12 +205,24 @@ class FlowRunner:
             work_dir=self._work_dir,
             cores=os.cpu_count() or 1,
         )
+        self._scratch = Scratch.make()
+        conf["spark.local.dir"] = str(self._scratch.path / "local")
+        self._classes = ClassArchive.find(java)
+        conf["spark.driver.extraJavaOptions"] += f' "-Djava.io.tmpdir={self._scratch.path}"'
+        if self._classes is not None:
+            options = self._classes.options(self._class_list)
+            conf["spark.driver.extraJavaOptions"] += "".join(f' "{each}"' for each in options)
         local = conf["spark.master"].startswith("local")
         if not local:
             conf |= python_archive(self._work_dir)
         os.environ["PYSPARK_PYTHON"] = (
-            _python_launcher(self._work_dir) if local else _cluster_python(self._user_conf)
+            _python_launcher(self._work_dir, self._scratch.path)
+            if local
+            else _cluster_python(self._user_conf)
         )
+        if local:
+            with self._spark_log.open("ab") as output:
+                self._nursery = start_nursery(self._scratch.path, output)
         conf |= self._user_conf
         os.environ[KEY_VARIABLE] = self._key  # Spark's processes on this machine inherit it
         return self._launch(conf)
@@ -339,6 +366,8 @@ class FlowRunner:
             time.sleep(_POLL_S)
         with contextlib.suppress(Exception):  # a JVM that was killed cannot say why queries ended
             self._failures = self.errors()
+        if self._recorder is not None:
+            self._recorder.close()
         for query in self._queries.values():
             with contextlib.suppress(Exception):  # a query that is gone is stopped
                 query.stop()
@@ -347,6 +376,12 @@ class FlowRunner:
                 self._spark.stop()
             self._end_gateway(self._spark)
             self._spark = None
+        if self._nursery is not None:
+            end_nursery(self._nursery)
+            self._nursery = None
+        if self._scratch is not None:
+            self._scratch.close()
+            self._scratch = None
 
     def _end_gateway(self, spark: SparkSession) -> None:
         from pyspark import SparkContext  # noqa: PLC0415
@@ -376,12 +411,14 @@ def _log_server_errors(spark: SparkSession) -> None:
         )
 
 
-def _python_launcher(directory: Path) -> str:
+def _python_launcher(directory: Path, nursery: Path) -> str:
     """A script that starts this Python without ``pyspark.zip`` on the path.
 
     Modules from a zip are compiled anew by each of the dozen processes that Spark starts before
-    the first record; the installed package has its bytecode.
+    the first record; the installed package has its bytecode. Modules that Spark runs are forked
+    by the `nursery`.
     """
+    python, knocking = (shlex.quote(str(each)) for each in (sys.executable, knock.__file__))
     path = directory / "python"
     path.write_text(
         "#!/bin/sh\n"
@@ -393,7 +430,10 @@ def _python_launcher(directory: Path) -> str:
         '    *) kept="${kept:+$kept:}$entry" ;;\n'
         "  esac\n"
         "done\n"
-        f'PYTHONPATH="$kept" exec {shlex.quote(sys.executable)} "$@"\n',
+        'PYTHONPATH="$kept"\n'
+        "export PYTHONPATH\n"
+        f'[ "$1" = -m ] && exec {python} -I -S {knocking} {shlex.quote(str(nursery))} "$@"\n'
+        f'exec {python} "$@"\n',
         encoding="utf-8",
     )
     path.chmod(0o700)

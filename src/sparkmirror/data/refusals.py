@@ -31,6 +31,7 @@ __all__ = ["Carrier", "RefusedRecords", "dead_letter"]
 log = logging.getLogger(__name__)
 
 _CODEC_NONE = 0
+_COUNTED = (SKIPPED, DEAD_LETTERED)
 # What brokers leave unsaid.
 _TOO_LARGE = "the record is larger than the topic's max.message.bytes"
 _UNSAID = {"MESSAGE_TOO_LARGE": _TOO_LARGE, "RECORD_LIST_TOO_LARGE": _TOO_LARGE}
@@ -69,6 +70,17 @@ class RefusedRecords:
         self._errors = errors
         self._policy = FaultPolicy(flow.faults)
         self._gaps = TopicPartition(gaps_topic(flow), 0)
+        self._counted = dict(errors)
+
+    def settled(self) -> None:
+        """What was taken so far is at the target for good."""
+        self._counted = {code: self._errors.get(code, 0) for code in _COUNTED}
+
+    def undone(self) -> None:
+        """What was taken since `settled` went away with a transaction, and comes again."""
+        for code in _COUNTED:
+            if code in self._errors:
+                self._errors[code] = self._counted.get(code, 0)
 
     def wanted(self, token: object) -> bool:
         """Whether the flow leaves out what is refused of this chunk."""

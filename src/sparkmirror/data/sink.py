@@ -80,8 +80,8 @@ class _Pending:
     """One chunk whose batches are on their way.
 
     ``kept``: its bytes, where they may be needed. ``targets``: as in `Chunk`. ``gap``: what lies
-    before ``next_offset``, and ``mark`` the log that the position is in behind it. ``beside``:
-    where else batches went that the position waits for.
+    before ``next_offset``, and ``mark`` the log that the position is in behind it (known of every
+    chunk once it is settled). ``beside``: where else batches went that the position waits for.
     """
 
     lane: _Lane
@@ -168,7 +168,7 @@ class _Lane:
             done = self.queue.popleft()
             settled.append(done)
             self.position = done.next_offset
-            self.mark = done.mark_after(self.mark)
+            self.mark = done.mark = done.mark_after(self.mark)
             self.records += done.records
             self.bytes += done.bytes
             self.timestamp_ms = max(self.timestamp_ms, done.timestamp_ms)
@@ -284,8 +284,8 @@ class SlotSink:
 
     def _advance(self, lane: _Lane) -> None:
         for done in lane.settle():
-            if self._syncs is not None:
-                self._syncs.settled(lane.source, done.places)
+            if self._syncs is not None and done.mark is not None:
+                self._syncs.settled(lane.source, done.places, done.mark.topic_id)
 
     def _lane(self, chunk: Chunk) -> _Lane:
         source = TopicPartition(chunk.topic, chunk.partition)

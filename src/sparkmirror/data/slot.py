@@ -284,7 +284,9 @@ class SlotReader:
         if command is not None and command.run_id == self.plan.run_id:
             if command.kind is CommandKind.DRAIN:
                 return True
-            replan = command.kind is CommandKind.REPLAN and self._ends is None
+            # What a bounded run copies is fixed, unless a consumer group deals it out.
+            dealt = self._ends is None or self.plan.member is not None
+            replan = command.kind is CommandKind.REPLAN and dealt
             if replan and not 0 < command.version <= self.plan.version:
                 return True
         if self._ends is None:

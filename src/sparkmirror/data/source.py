@@ -9,6 +9,7 @@ load this module only to pickle it.
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
@@ -39,6 +40,7 @@ __all__ = ["FORMAT", "MirrorDataSource"]
 log = logging.getLogger(__name__)
 
 FORMAT = "sparkmirror"
+_SHARE_POLL_S = 0.1
 
 
 class MirrorDataSource(DataSource):
@@ -81,6 +83,7 @@ class _Planner(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._planned: PlannerVoice | None = None
         self._fenced_version = 0
         self._once_epoch: int | None = None
+        self._bounded = (0, 0)  # epoch planned last, version of the assignment that it carries
         self._warm = False
 
     def initialOffset(self) -> dict[str, int]:  # noqa: N802
@@ -96,8 +99,10 @@ class _Planner(DataSourceStreamReader, SupportsTriggerAvailableNow):
             watch.catch_up()
         elif not _caught_up(watch):
             return start
-        assignment = watch.assignment
         run_id = self._options["run_id"]
+        if self._once and self._planned is not None:
+            return self._bounded_share(start, watch, self._planned)
+        assignment = watch.assignment
         if self._planned is not None and assignment is not None and assignment.run_id == run_id:
             if not self._warm and not assignment.partitions:
                 # Others mirror everything until our workers are up and have loaded their modules.
@@ -112,6 +117,33 @@ class _Planner(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if nothing or _drained(watch, run_id):
             return start
         return {"epoch": int(start["epoch"]) + 1}
+
+    def _bounded_share(
+        self, start: dict[str, int], watch: ControlWatch, planned: PlannerVoice
+    ) -> dict[str, int]:
+        """``--once`` as a member of a group: an epoch for each share that the group gives us.
+
+        An assignment without a member is none that the group gave: the mirror has not joined yet,
+        or has given up everything to join anew. The share that the slots have carried to its ends
+        is the last one: then ``start`` ends the query.
+        """
+        epoch, version = self._bounded
+        if int(start["epoch"]) < epoch:
+            return {"epoch": epoch}  # planned, and not run yet
+        run_id = self._options["run_id"]
+        while True:
+            assignment = watch.assignment
+            if _drained(watch, run_id):
+                return start
+            if assignment is not None and assignment.run_id == run_id:
+                planned.tell(assignment.version)
+                if assignment.member is not None:
+                    if assignment.version == version or not assignment.partitions:
+                        return start
+                    self._bounded = (int(start["epoch"]) + 1, assignment.version)
+                    return {"epoch": self._bounded[0]}
+            time.sleep(_SHARE_POLL_S)
+            watch.catch_up()
 
     def partitions(self, start: dict[str, int], end: dict[str, int]) -> list[InputPartition]:
         """The slots of the epoch, from the newest assignment of this run."""
@@ -129,7 +161,8 @@ class _Planner(DataSourceStreamReader, SupportsTriggerAvailableNow):
         run_id = self._options["run_id"]
         if assignment is None or assignment.run_id != run_id or _drained(watch, run_id):
             return []
-        if self._planned is not None and not self._warm and not assignment.partitions:
+        cold = self._planned is not None and not self._warm and not self._once
+        if cold and not assignment.partitions:
             self._warm = True
             empty = partial(SlotPlan, run_id=run_id, partitions=(), ends=())
             epoch, offset = int(end["epoch"]), watch.offset

@@ -16,7 +16,7 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
@@ -31,7 +31,7 @@ from sparkmirror.wire.records import Record, encode_batch
 from sparkmirror.wire.routes import Routes
 from sparkmirror.wire.runs import encode_run, runs_topic
 
-__all__ = ["Places", "SlotSyncs", "SyncSender"]
+__all__ = ["Places", "SlotSyncs", "SyncSender", "batches_of"]
 
 log = logging.getLogger(__name__)
 
@@ -103,6 +103,7 @@ class Places:
 @dataclass(slots=True, eq=False)
 class _Partition:
     state: PartitionState
+    topic_id: str = ""
     fresh: list[Run] = field(default_factory=list)
     due: list[tuple[int, int]] = field(default_factory=list)
     newest: tuple[int, int] | None = None
@@ -125,16 +126,20 @@ class SlotSyncs:
         self._lag_max = lag_max
         self._outlet = outlet
         self._partitions: dict[TopicPartition, _Partition] = {}
-        self._touched: dict[TopicPartition, _Partition] = {}
+        self._touched: dict[tuple[TopicPartition, str], _Partition] = {}
 
-    def settled(self, source: TopicPartition, places: Places) -> None:
-        """Everything of ``source`` up to and with these records is acknowledged."""
+    def settled(self, source: TopicPartition, places: Places, topic_id: str = "") -> None:
+        """Everything of ``source`` up to and with these records is acknowledged.
+
+        ``topic_id``: of the source topic that they are from, empty where that is not known.
+        """
         runs = places.runs()
         if not runs:
             return
         part = self._partitions.get(source)
-        if part is None:
-            part = self._partitions[source] = _Partition(PartitionState(self._lag_max))
+        if part is None or part.topic_id != topic_id:
+            part = _Partition(PartitionState(self._lag_max), topic_id)
+            self._partitions[source] = part
         for run in runs:
             for due in part.state.advance(run.source, run.target, run.length):
                 # The rest would be thinned out anyway.
@@ -146,25 +151,31 @@ class SlotSyncs:
         part.due = _thinned(part.due)
         if len(part.fresh) > 2 * _RUNS_MAX:
             del part.fresh[:-_RUNS_MAX]
-        self._touched[source] = part
+        self._touched[source, topic_id] = part
 
     def publish(self) -> None:
         """The positions that cover all that was settled are committed: hand it to the sender."""
+        syncs, runs = self.take()
+        if syncs:
+            self._outlet.put(syncs, runs)
+
+    def take(self) -> tuple[list[KeyValue], list[KeyValue]]:
+        """Offset syncs and runs of what was settled, for whoever writes them; forgets them."""
         syncs: list[KeyValue] = []
         runs: list[KeyValue] = []
         while self._touched and len(syncs) < _SYNCS_PER_SLOT_MAX:
-            source = next(iter(self._touched))
-            part = self._touched.pop(source)
+            source, topic_id = next(iter(self._touched))
+            part = self._touched.pop((source, topic_id))
             points = part.due
             if part.newest is not None and (not points or points[-1] != part.newest):
                 points = [*points, part.newest]
             syncs += [encode_offset_sync(source, *point) for point in points]
-            runs += [encode_run(source, run) for run in part.fresh[-_RUNS_MAX:]]
+            fresh = part.fresh[-_RUNS_MAX:]
+            runs += [encode_run(source, run, topic_id=topic_id) for run in fresh]
             part.due, part.newest = [], None
             # The last run may grow: it is written again, whole, under its key.
             del part.fresh[:-1]
-        if syncs:
-            self._outlet.put(syncs, runs)
+        return syncs, runs
 
     def finish(self) -> None:
         """`publish` everything and wait a moment for it to be written."""
@@ -185,6 +196,15 @@ def _thinned(points: list[tuple[int, int]]) -> list[tuple[int, int]]:
         return points
     backward = [0, *(1 << power for power in range(_SYNCS_MAX - 1))]
     return [points[-1 - back] for back in reversed(backward) if back < len(points)]
+
+
+def batches_of(records: Sequence[KeyValue]) -> Iterator[memoryview]:
+    """Record batches of now with ``records``."""
+    time_ms = int(time.time() * 1000)
+    for start in range(0, len(records), _BATCH_RECORDS_MAX):
+        part = records[start : start + _BATCH_RECORDS_MAX]
+        rows = [Record(index, time_ms, key, value, ()) for index, (key, value) in enumerate(part)]
+        yield memoryview(encode_batch(rows, codec=0))
 
 
 class SyncSender:
@@ -289,16 +309,13 @@ class _Topic:
             self._fail(codes, changed)
 
     def _send(self, changed: threading.Condition) -> None:
-        time_ms = int(time.time() * 1000)
         with changed:
             count = min(len(self.backlog), _BATCH_RECORDS_MAX)
             taken = [self.backlog.popleft() for _ in range(count)]
             self._under_way = count
-        records = [
-            Record(index, time_ms, key, value, ()) for index, (key, value) in enumerate(taken)
-        ]
         self._producer.routes.add_topics([self._tp.topic])
-        self._producer.append(self._tp, memoryview(encode_batch(records, codec=0)))
+        for batch in batches_of(taken):
+            self._producer.append(self._tp, batch)
         self._sent_at = time.monotonic()
 
     def _fail(self, reason: str, changed: threading.Condition, *, lost: bool = False) -> None:

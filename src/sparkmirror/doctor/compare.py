@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from sparkmirror.doctor.facts import Configs, Pair
 from sparkmirror.doctor.finding import Finding, Level, gathered, ok
-from sparkmirror.model import FlowSettings, MirrorMode, TopicPartition
+from sparkmirror.model import FlowSettings, MirrorMode, Partitioner, TopicPartition
 
 __all__ = ["CopyTimes", "compare_topics", "judge_retention", "judge_timestamps"]
 
@@ -52,7 +52,11 @@ def compare_topics(flow: FlowSettings, pairs: Sequence[Pair], brokers: int) -> l
 def _partitions(flow: FlowSettings, pair: Pair) -> Iterable[tuple[Level, str, str]]:
     there, here = pair.partitions, pair.source.partitions
     told = f"the target topic has {_count(there, 'partition')}, the source has {here}"
-    if there != here and flow.mode is MirrorMode.MM1:
+    by_key = flow.mode is MirrorMode.MM1 and flow.records.partitioner is not Partitioner.NUMBER
+    if there < here and flow.mode is MirrorMode.MM1 and not by_key:
+        do = f"Raise it to {here} (kafka-topics.sh --alter), or leave out --keep.partitions."
+        yield Level.FAIL, f"{told}: records cannot keep their partition numbers", do
+    elif there != here and by_key:
         do = f"With --keep.partitions raise it to {here} (kafka-topics.sh --alter)." * (
             there < here
         )

@@ -18,7 +18,15 @@ from sparkmirror.errors import ClusterError, MirrorError, TopicError
 from sparkmirror.model import ClusterClient, TopicPartition
 from sparkmirror.wire.acls import create_acls, delete_acls, describe_topic_acls
 from sparkmirror.wire.faults import translate
-from sparkmirror.wire.groups import GroupOffsets, committed_by_group, list_groups, offsets_of
+from sparkmirror.wire.groups import (
+    GroupOffsets,
+    committed_by_group,
+    described_group_error,
+    group_owners,
+    list_groups,
+    offsets_of,
+)
+from sparkmirror.wire.kafka_codes import UNKNOWN_TOPIC_OR_PARTITION
 from sparkmirror.wire.leaders import EARLIEST, LATEST, Leaders
 from sparkmirror.wire.link import CONTROLLER, Link, error_for
 from sparkmirror.wire.requests import (
@@ -45,6 +53,7 @@ from sparkmirror.wire.views import (
     Committed,
     ConfigEntry,
     GroupMember,
+    GroupOwner,
     GroupView,
     NewTopic,
     TopicOutcome,
@@ -56,7 +65,6 @@ __all__ = ["Cluster"]
 T = TypeVar("T")
 
 _TOPIC_EXISTS = 36
-_GROUP_NOT_FOUND = 69
 _UNKNOWN_MEMBER, _ILLEGAL_GENERATION = 25, 22
 _CONFIG_TOPICS_PER_REQUEST = 250
 _CREATE_TOPICS_PER_REQUEST = 100
@@ -124,7 +132,8 @@ class Cluster:
     def topic_configs(
         self, names: Iterable[str], *, operation: str = "DescribeConfigs"
     ) -> dict[str, dict[str, ConfigEntry] | MirrorError]:
-        """Settings per topic, or the error that asking for this topic gave.
+        """Settings per topic, or the error that asking for this topic gave (`TopicError`: there is
+        no such topic).
 
         ``operation``: what errors advise to grant, where the caller needs more than to ask.
         """
@@ -135,7 +144,13 @@ class Cluster:
                 partial(describe_configs_request, chunk), doing, needs=needs
             )
             for row in response.results:
-                if row.error_code:
+                if row.error_code == UNKNOWN_TOPIC_OR_PARTITION:
+                    result[row.resource_name] = TopicError(
+                        "the topic does not exist: it was deleted, or the brokers do not all know "
+                        "it yet.",
+                        where=f"cluster {self.alias}, topic {row.resource_name}",
+                    )
+                elif row.error_code:
                     error = error_for(row.error_code, row.error_message)
                     doing_one = f"describing the configs of topic {row.resource_name}"
                     result[row.resource_name] = translate(
@@ -360,7 +375,7 @@ class Cluster:
             lambda: DescribeGroupsRequest(groups=[group], include_authorized_operations=False),
             doing,
             group=group,
-            check=_described_group_error,
+            check=described_group_error,
             needs=needs,
         )
         members = tuple(
@@ -375,6 +390,10 @@ class Cluster:
             if row.group_id == group and (getattr(row, "group_state", "") or "") in _ACTIVE_STATES:
                 return (GroupMember("", ""),)
         return ()
+
+    def group_owners(self, group: str) -> dict[TopicPartition, GroupOwner]:
+        """Who has which partition of a classic ``group``; empty when it has no members."""
+        return group_owners(self._link, group)
 
     # --- records ----------------------------------------------------------------------------
 
@@ -431,11 +450,6 @@ class Cluster:
         timeout.
         """
         return self._writer.write(topic, records, timestamp_ms)
-
-
-def _described_group_error(response: Any) -> int:
-    code = int(response.groups[0].error_code)
-    return 0 if code == _GROUP_NOT_FOUND else code
 
 
 def _chunks(items: Sequence[T], size: int) -> Iterator[Sequence[T]]:

@@ -1,22 +1,20 @@
-"""One blocking TCP connection to one broker, and the frames that travel on it.
+"""One blocking TCP connection to one broker: connecting, versions, login, small requests.
 
 Small requests go through kafka-python's message classes (`Connection.request`). Fetch and Produce
-write and read their own frames (`send_frame`, `receive_frame`), because they carry the data.
+write and read their own frames (`framing`), because they carry the data.
 """
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import math
 import random
-import select
 import socket
 import ssl
 import struct
 import time
-from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
 
 from kafka.protocol.metadata.api_versions import ApiVersionsRequest, ApiVersionsResponse
 from kafka.protocol.sasl import SaslAuthenticateRequest, SaslHandshakeRequest
@@ -29,68 +27,24 @@ from sparkmirror.errors import (
     Unsupported,
 )
 from sparkmirror.model import ClusterClient
-from sparkmirror.wire.batch import BATCH_BYTES_MAX
+from sparkmirror.wire.framing import ConnectionLost, FrameBuffer, FramedSocket, ReceiveBuffer
+from sparkmirror.wire.guard import UNREADABLE, guard_decoding
 
 if TYPE_CHECKING:
     from sparkmirror.wire.sasl import Login
 
 __all__ = ["Connection", "ConnectionLost", "FrameBuffer", "ReceiveBuffer"]
 
-_SIZE = struct.Struct(">i")
 _CORRELATION = struct.Struct(">i")
-# Linux refuses more than 1,024 pieces in one sendmsg call.
-_IOV_MAX = 1024
-# A Fetch answer is at most one batch larger than what was asked for, and larger batches are refused
-# anyway; any other answer is small. What is above these is not Kafka.
-FETCH_FRAME_BYTES_MAX = BATCH_BYTES_MAX + (64 << 20)
-ANSWER_FRAME_BYTES_MAX = 128 << 20
 _HANDSHAKE_FRAME_BYTES_MAX = 1 << 20
-# TLS copies what it sends anyway; small parts are joined so that each does not become a record.
-_TLS_JOIN_BYTES = 256 * 1024
 _SASL_AUTHENTICATE = 36
 # Part of a session's life after which a client logs in again (KIP-368, as Java's clients do).
 _LOGIN_AGAIN = (0.85, 0.95)
 
-# What kafka-python raises for bytes that are no answer of the kind.
-_UNREADABLE = (
-    *(ValueError, struct.error, IndexError, KeyError, TypeError, AttributeError),
-    *(OverflowError, MemoryError, EOFError, AssertionError),
-)
-
-Buffer = bytes | bytearray | memoryview
+guard_decoding()
 
 
-class ConnectionLost(Exception):
-    """The connection broke or timed out; what was in flight on it has an unknown outcome."""
-
-
-class FrameBuffer(Protocol):
-    """Where a response goes."""
-
-    def view(self, size: int) -> memoryview:
-        """A writable view of exactly ``size`` bytes."""
-
-
-class ReceiveBuffer:
-    """One growing buffer that is written again and again.
-
-    Fresh buffers would be zeroed and paged in for every response; one that is kept stays warm.
-    What a caller keeps of a frame it must have passed on before it receives the next one.
-    """
-
-    def __init__(self, size: int = 1 << 20) -> None:
-        self._data = bytearray(size)
-        self._view = memoryview(self._data)
-
-    def view(self, size: int) -> memoryview:
-        """A writable view of exactly ``size`` bytes."""
-        if size > len(self._data):
-            self._data = bytearray(max(size, 2 * len(self._data)))
-            self._view = memoryview(self._data)
-        return self._view[:size]
-
-
-class Connection:
+class Connection(FramedSocket):
     """A connected, version-checked socket to one broker, secured as the client says.
 
     Raises `ClusterError` while connecting (`Unreachable`, `NotKafka`, `Unsupported`, `Denied`),
@@ -106,26 +60,22 @@ class Connection:
         send_buffer_bytes: int = -1,
         receive_buffer_bytes: int = -1,
     ) -> None:
-        self.host = host
-        self.port = port
+        super().__init__(host, port)
         self.client = client
         self._correlation = itertools.count(1)
         self._client_id = client.client_id.encode()
-        self.last_used = time.monotonic()
         self._login: Login | None = None
         self._login_at = math.inf
-        self._size_buffer = memoryview(bytearray(4))
         try:
             if client.security_protocol != "PLAINTEXT":
                 # Imported where they are used: plaintext workers start without them.
                 from sparkmirror.wire.sasl import login_for  # noqa: PLC0415
 
                 self._login = login_for(client)
-            self.socket = self._connect(send_buffer_bytes, receive_buffer_bytes)
+            self._use(self._connect(send_buffer_bytes, receive_buffer_bytes))
         except ConfigError as error:
             # A store or keytab may be replaced at this moment: to be tried again, like the rest.
             raise ClusterError(error.what, where=error.where, do=error.do) from error
-        self._tls = isinstance(self.socket, ssl.SSLSocket)
         try:
             # A broker that hangs still gets its connections accepted by its kernel, so the first
             # answer has no more time than connecting has.
@@ -295,7 +245,7 @@ class Connection:
             )
         return version
 
-    # -- sending ---------------------------------------------------------------------------
+    # -- requests --------------------------------------------------------------------------
 
     def header(self, api_key: int, api_version: int) -> tuple[int, bytes]:
         """(correlation id, non-flexible request header bytes without the frame size)."""
@@ -310,43 +260,6 @@ class Connection:
         )
         return correlation, head
 
-    def send_frame(self, parts: Sequence[Buffer], size: int) -> None:
-        """Write one frame: the 4-byte ``size``, then ``parts`` without copying them."""
-        self.last_used = time.monotonic()
-        try:
-            self._send_parts([_SIZE.pack(size), *parts])
-        except OSError as error:
-            raise ConnectionLost(f"{self.host}:{self.port}: {error or 'timed out'}") from error
-
-    def _send_parts(self, parts: list[Buffer]) -> None:
-        if self._tls:
-            self._send_joined(parts)
-            return
-        index = 0
-        while index < len(parts):
-            window = parts[index : index + _IOV_MAX]
-            sent = self.socket.sendmsg(window)
-            for part in window:
-                size = len(part)
-                if sent < size:
-                    parts[index] = memoryview(part)[sent:]
-                    break
-                sent -= size
-                index += 1
-
-    def _send_joined(self, parts: list[Buffer]) -> None:
-        joined = bytearray()
-        for part in parts:
-            if len(joined) + len(part) > _TLS_JOIN_BYTES and joined:
-                self.socket.sendall(joined)
-                joined = bytearray()
-            if len(part) > _TLS_JOIN_BYTES:
-                self.socket.sendall(part)
-            else:
-                joined += part
-        if joined:
-            self.socket.sendall(joined)
-
     def send_message(self, message: Any, version: int) -> int:
         """Send one of kafka-python's request objects; returns the correlation id."""
         correlation = next(self._correlation)
@@ -358,45 +271,6 @@ class Connection:
         except OSError as error:
             raise ConnectionLost(f"{self.host}:{self.port}: {error or 'timed out'}") from error
         return correlation
-
-    # -- receiving -------------------------------------------------------------------------
-
-    def _receive_into(self, view: memoryview) -> None:
-        position, size = 0, len(view)
-        while position < size:
-            try:
-                count = self.socket.recv_into(view[position:])
-            except OSError as error:
-                raise ConnectionLost(f"{self.host}:{self.port}: {error or 'timed out'}") from error
-            if count == 0:
-                raise ConnectionLost(f"{self.host}:{self.port}: the broker closed the connection")
-            position += count
-
-    def _receive_size(self) -> int:
-        self._receive_into(self._size_buffer)
-        size: int = _SIZE.unpack_from(self._size_buffer)[0]
-        return size
-
-    def receive_frame(self, buffer: FrameBuffer | None = None) -> memoryview:
-        """One whole frame without its size, into ``buffer`` or a fresh one.
-
-        The first four bytes are the correlation id.
-        """
-        size = self._receive_size()
-        size_max = ANSWER_FRAME_BYTES_MAX if buffer is None else FETCH_FRAME_BYTES_MAX
-        if not 4 <= size <= size_max:
-            raise ConnectionLost(f"{self.host}:{self.port}: nonsense frame of {size} bytes")
-        view = buffer.view(size) if buffer is not None else memoryview(bytearray(size))
-        self._receive_into(view)
-        self.last_used = time.monotonic()
-        return view
-
-    def readable(self, timeout_s: float = 0.0) -> bool:
-        """True when a response (or the end of the connection) is waiting."""
-        # What TLS has decrypted already no longer shows at the socket.
-        if isinstance(self.socket, ssl.SSLSocket) and self.socket.pending():
-            return True
-        return bool(select.select([self.socket], [], [], timeout_s)[0])
 
     def request(self, message: Any, *, lowest: int = 0, highest: int = 1 << 15) -> Any:
         """Send a kafka-python request and wait for its answer. Only with nothing in flight.
@@ -428,16 +302,11 @@ class Connection:
             raise ConnectionLost(f"{self.host}:{self.port}: answer to another request")
         try:
             return _response_class(message).decode(bytes(frame), version=version, header=True)
-        except _UNREADABLE as error:
+        except UNREADABLE as error:
             self.close()
             raise ConnectionLost(
                 f"{self.host}:{self.port}: the answer to {message.name} cannot be read ({error})"
             ) from error
-
-    def close(self) -> None:
-        """Close the socket; never raises."""
-        with contextlib.suppress(OSError):
-            self.socket.close()
 
 
 def _response_class(message: Any) -> Any:

@@ -7,12 +7,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from sparkmirror.model import Halt, TopicPartition
-from sparkmirror.wire.packing import pack, text, unpack
+from sparkmirror.wire.packing import MALFORMED, pack, text, unpack
 
 __all__ = ["DriverReport", "decode_driver_report", "encode_driver_report"]
 
 _KEY = re.compile(r"(.+)/driver")
-_MALFORMED = (KeyError, TypeError, ValueError, AttributeError, IndexError, OverflowError)
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,5 +73,5 @@ def decode_driver_report(key: bytes | None, value: bytes | None) -> DriverReport
                 for topic, number, code, why, again in document["halts"]
             },
         )
-    except _MALFORMED:
+    except MALFORMED:
         return None

@@ -11,7 +11,7 @@ fetchers share one wait. A partition is in exactly one of these states:
   offset out of range): the caller looks at it and lets it go on or halts it;
 * halted: the answer says that trying again does not help; the caller reports it.
 
-Frame layout: Fetch v4 to v11, the non-flexible versions.
+`fetch_states` has the states, `fetch_frames` knows how requests and answers are laid out.
 """
 
 from __future__ import annotations
@@ -30,15 +30,17 @@ from sparkmirror.wire.connection import (
     FrameBuffer,
     ReceiveBuffer,
 )
-from sparkmirror.wire.kafka_codes import (
-    LEADERSHIP,
-    OFFSET_OUT_OF_RANGE,
-    RETRIABLE,
-    THROTTLED,
-    TOPIC_AUTHORIZATION_FAILED,
-    UNKNOWN_TOPIC_OR_PARTITION,
-    error_name,
+from sparkmirror.wire.fetch_frames import (
+    FETCH_HIGHEST,
+    FETCH_KEY,
+    FETCH_LOWEST,
+    PartitionAnswer,
+    Wanted,
+    parse_answer,
+    request_body,
 )
+from sparkmirror.wire.fetch_states import FetchState
+from sparkmirror.wire.kafka_codes import THROTTLED, error_name
 from sparkmirror.wire.routes import Routes
 from sparkmirror.wire.select import AbortedTransaction
 
@@ -46,24 +48,15 @@ __all__ = ["FetchedPartition", "Fetcher"]
 
 log = logging.getLogger(__name__)
 
-FETCH_KEY = 1
-FETCH_LOWEST, FETCH_HIGHEST = 4, 11
-# How long a partition may be unknown to the source before it is taken for deleted.
-_UNKNOWN_S_MAX = 30.0
-_DENIED_RETRY_S = 30.0
 # Small answers are paced: asking again at once would bring one or two records at a time, each at
 # the price of a whole row through Spark. An answer that took longer to come is not delayed.
 _PACE_S = 0.004
 _PACED_BELOW_BYTES = 64 * 1024
 _SHARING_MAX = 8
 _SHARE_BYTES_MIN = 256 * 1024
-# How long the leader serves a partition itself after the follower in our rack has failed.
-_LEADER_ONLY_S = 5.0
 _THROTTLE_LOG_S = 60.0
 
-_I16 = struct.Struct(">h")
 _I32 = struct.Struct(">i")
-_ABORTED = struct.Struct(">qq")
 
 
 @dataclass(slots=True)
@@ -84,28 +77,11 @@ class FetchedPartition:
 
 
 @dataclass(slots=True)
-class _State:
-    tp: TopicPartition
-    offset: int
-    halt: Halt | None = None
-    retry_at: float = 0.0
-    unknown_since: float | None = None
-    replica: int | None = None
-    replica_until: float = 0.0
-    leader_until: float = 0.0
-    bytes_max: int = 0
-    asked: bool = False
-    range_checked: bool = False
-    held: bool = False
-    log: tuple[str, int] | None = None
-
-
-@dataclass(slots=True)
 class _Request:
     connection: Connection
     correlation: int
     version: int
-    states: dict[TopicPartition, _State]
+    states: dict[TopicPartition, FetchState]
     deadline: float
     sent_at: float
     offsets: dict[TopicPartition, int] = field(default_factory=dict)
@@ -132,9 +108,10 @@ class Fetcher:
         self.settings = settings
         self.errors: dict[str, int] = {}
         self._clock = clock
-        self._states: dict[TopicPartition, _State] = {}
+        self._states: dict[TopicPartition, FetchState] = {}
         self._requests: dict[int, _Request] = {}
         self._not_before: dict[int, float] = {}
+        self._looked_at = float("-inf")
         self._buffer = ReceiveBuffer() if buffer is None else buffer
         self._throttle_log_at = float("-inf")
         self._holds = holds
@@ -148,7 +125,7 @@ class Fetcher:
 
     def assign(self, tp: TopicPartition, offset: int) -> None:
         """Fetch ``tp`` from ``offset`` on; an answer under way for it is dropped."""
-        self._states[tp] = _State(tp, offset, held=self._holds)
+        self._states[tp] = FetchState(tp, offset, held=self._holds)
 
     def release(self, tp: TopicPartition, offset: int, log: tuple[str, int]) -> None:
         """Go on with a held partition: ``offset`` is one of ``log`` (topic id, leader epoch)."""
@@ -217,10 +194,11 @@ class Fetcher:
 
     def next_due_s(self) -> float:
         """Seconds until `send` has something to do without an answer coming in."""
-        now = self._clock()
+        # What fell due since `send` looked is due now: leaving it out here would be a lost wake-up.
+        now, looked_at = self._clock(), self._looked_at
         due = [request.deadline for request in self._requests.values()]
-        due += [s.retry_at for s in self._states.values() if not s.asked and s.retry_at > now]
-        due += [at for at in self._not_before.values() if at > now]
+        due += [s.retry_at for s in self._states.values() if not s.asked and s.retry_at > looked_at]
+        due += [at for at in self._not_before.values() if at > looked_at]
         idle = self.settings.fetch_max_wait_ms / 1000
         return max(0.0, min([at - now for at in due] + [idle]))
 
@@ -232,7 +210,7 @@ class Fetcher:
         if self._holds and self.routes.generation != self._generation:
             self._hold_moved()
         self.held = []
-        by_node: dict[int, list[_State]] = {}
+        by_node: dict[int, list[FetchState]] = {}
         for state in self._states.values():
             if state.asked or state.retry_at > now:
                 continue
@@ -260,42 +238,20 @@ class Fetcher:
         leader = self.routes.leaders.get(tp)
         return self.routes.topic_ids.get(tp.topic, ""), -1 if leader is None else leader.epoch
 
-    def _node(self, state: _State, now: float) -> int | None:
+    def _node(self, state: FetchState, now: float) -> int | None:
         if state.replica is not None and now < state.replica_until:
             if self.routes.connection(state.replica) is not None:
                 return state.replica
-            self._leave_replica(state, now)
+            state.leave_replica(now)
         state.replica = None
         leader = self.routes.leaders.get(state.tp)
         if leader is None:
-            self._note_unknown(state, now)
+            state.note_unknown(self.routes, now)
             return None
         state.unknown_since = None
         return leader.node
 
-    def _leave_replica(self, state: _State, now: float) -> None:
-        """A follower may lag or be gone: the leader has the last word, and serves for a while."""
-        if state.replica is not None:
-            log.info("%s: back from follower %d to the leader", state.tp, state.replica)
-        state.replica = None
-        state.leader_until = now + _LEADER_ONLY_S
-
-    def _note_unknown(self, state: _State, now: float) -> None:
-        """No leader: ask for metadata again, and say so when it lasts."""
-        self.routes.mark_stale()
-        if state.unknown_since is None:
-            state.unknown_since = now
-        elif now - state.unknown_since > _UNKNOWN_S_MAX:
-            code = self.routes.leaderless.get(state.tp, UNKNOWN_TOPIC_OR_PARTITION)
-            state.halt = Halt(
-                error_name(code),
-                f"the source has had no leader for {state.tp} for "
-                f"{now - state.unknown_since:.0f} s",
-                retriable=True,
-            )
-            state.retry_at = now + self.routes.client.metadata_age_ms_max / 1000 / 60
-
-    def _send_to(self, node: int, states: list[_State], now: float) -> None:
+    def _send_to(self, node: int, states: list[FetchState], now: float) -> None:
         connection = self.routes.connection(node)
         if connection is None:
             return
@@ -325,44 +281,20 @@ class Fetcher:
             {state.tp: state.offset for state in states},
         )
 
-    def _encode(self, version: int, states: list[_State], rack: bytes) -> bytes:
-        settings = self.settings
-        bytes_max = max([settings.fetch_max_bytes] + [state.bytes_max for state in states])
+    def _encode(self, version: int, states: list[FetchState], rack: bytes) -> bytes:
         share = self._share(len(states))
-        isolation = 1 if settings.isolation_level == "read_committed" else 0
-        out = [
-            struct.pack(
-                ">iiiib",
-                -1,
-                settings.fetch_max_wait_ms,
-                settings.fetch_min_bytes,
-                bytes_max,
-                isolation,
+        leaders = self.routes.leaders
+        wanted = [
+            Wanted(
+                state.tp,
+                state.offset,
+                leaders[state.tp].epoch if state.tp in leaders else -1,
+                state.bytes_max or share,
             )
+            for state in states
         ]
-        if version >= 7:
-            out.append(struct.pack(">ii", 0, -1))  # no fetch session
-        topics: dict[str, list[_State]] = {}
-        for state in states:
-            topics.setdefault(state.tp.topic, []).append(state)
-        out.append(_I32.pack(len(topics)))
-        for topic, members in topics.items():
-            name = topic.encode()
-            out.append(struct.pack(f">h{len(name)}si", len(name), name, len(members)))
-            for state in members:
-                out.append(_I32.pack(state.tp.partition))
-                if version >= 9:
-                    leader = self.routes.leaders.get(state.tp)
-                    out.append(_I32.pack(-1 if leader is None else leader.epoch))
-                out.append(struct.pack(">q", state.offset))
-                if version >= 5:
-                    out.append(struct.pack(">q", -1))
-                out.append(_I32.pack(state.bytes_max or share))
-        if version >= 7:
-            out.append(_I32.pack(0))  # no forgotten topics
-        if version >= 11:
-            out.append(struct.pack(f">h{len(rack)}s", len(rack), rack))
-        return b"".join(out)
+        bytes_max = max([self.settings.fetch_max_bytes] + [state.bytes_max for state in states])
+        return request_body(version, self.settings, wanted, bytes_max, rack)
 
     def _share(self, partitions: int) -> int:
         """Most bytes of one partition in an answer that ``partitions`` have to share.
@@ -378,6 +310,7 @@ class Fetcher:
         self._expire(self._clock())
 
     def _expire(self, now: float) -> None:
+        self._looked_at = now
         for request in list(self._requests.values()):
             # An answer that waits is late only because nobody has come round to read it.
             if now >= request.deadline and not request.connection.readable():
@@ -392,7 +325,7 @@ class Fetcher:
                 for state in request.states.values():
                     state.asked = False
                     if state.replica is not None:
-                        self._leave_replica(state, self._clock())
+                        state.leave_replica(self._clock())
         self.routes.drop(connection)
 
     def _count(self, code: str) -> None:
@@ -417,47 +350,26 @@ class Fetcher:
             del self._requests[node]
             for state in request.states.values():
                 state.asked = False
-            return self._parse(node, request, frame)
+            return self._take(node, request, frame)
         except (ConnectionLost, struct.error, UnicodeDecodeError, ValueError) as error:
             self._requests[node] = request
             self._lost(request.connection, ConnectionLost(f"{error}"))
             return []
 
-    def _parse(self, node: int, request: _Request, frame: memoryview) -> list[FetchedPartition]:
-        version = request.version
+    def _take(self, node: int, request: _Request, frame: memoryview) -> list[FetchedPartition]:
+        answer = parse_answer(frame, request.version)
         now = self._clock()
-        throttle_ms = _I32.unpack_from(frame, 4)[0]
-        if throttle_ms > 0:
-            self._not_before[node] = now + throttle_ms / 1000
-            self._note_throttle(throttle_ms, now)
+        if answer.throttle_ms > 0:
+            self._not_before[node] = now + answer.throttle_ms / 1000
+            self._note_throttle(answer.throttle_ms, now)
         elif len(frame) < _PACED_BELOW_BYTES:
             self._not_before[node] = request.sent_at + _PACE_S
-        position = 8
-        if version >= 7:
-            code = _I16.unpack_from(frame, 8)[0]
-            position = 14
-            if code:
-                self._count(error_name(code))
-                for state in request.states.values():
-                    state.retry_at = now + self.routes.client.retry_backoff_ms / 1000
-        count = _I32.unpack_from(frame, position)[0]
-        position += 4
-        fetched: list[FetchedPartition] = []
-        for _ in range(count):
-            size = _I16.unpack_from(frame, position)[0]
-            position += 2
-            if not 0 <= size <= len(frame) - position:
-                # A negative size would lead back, and round in circles for billions of topics.
-                raise ValueError(f"a Fetch response with a topic name of {size} bytes")
-            topic = bytes(frame[position : position + size]).decode()
-            position += size
-            parts = _I32.unpack_from(frame, position)[0]
-            position += 4
-            for _ in range(parts):
-                position, part = self._parse_partition(request, topic, frame, position, now)
-                if part is not None:
-                    fetched.append(part)
-        return fetched
+        if answer.code:
+            self._count(error_name(answer.code))
+            for state in request.states.values():
+                state.retry_at = now + self.routes.client.retry_backoff_ms / 1000
+        taken = (self._take_partition(request, part, now) for part in answer.partitions)
+        return [part for part in taken if part is not None]
 
     def _note_throttle(self, throttle_ms: int, now: float) -> None:
         self._count(THROTTLED)
@@ -470,87 +382,29 @@ class Fetcher:
                 *(client.alias, client.client_id, throttle_ms),
             )
 
-    def _parse_partition(
-        self, request: _Request, topic: str, frame: memoryview, position: int, now: float
-    ) -> tuple[int, FetchedPartition | None]:
-        version = request.version
-        index, code, high, stable = struct.unpack_from(">ihqq", frame, position)
-        position += 22
-        log_start = -1
-        if version >= 5:
-            log_start = struct.unpack_from(">q", frame, position)[0]
-            position += 8
-        aborted_count = _I32.unpack_from(frame, position)[0]
-        position += 4
-        aborted: list[AbortedTransaction] = []
-        for _ in range(max(0, aborted_count)):
-            aborted.append(AbortedTransaction(*_ABORTED.unpack_from(frame, position)))
-            position += 16
-        replica = -1
-        if version >= 11:
-            replica = _I32.unpack_from(frame, position)[0]
-            position += 4
-        size = max(0, _I32.unpack_from(frame, position)[0])
-        position += 4
-        if position + size > len(frame):
-            raise ValueError("a Fetch response that is shorter than it says")
-        records = frame[position : position + size]
-        position += size
-        tp = TopicPartition(topic, index)
+    def _take_partition(
+        self, request: _Request, part: PartitionAnswer, now: float
+    ) -> FetchedPartition | None:
+        tp = part.tp
         state = request.states.get(tp)
         if state is None or self._states.get(tp) is not state:
-            return position, None
-        if code:
-            self._failed(state, code, log_start, high, now)
-            return position, None
-        if replica >= 0 and not size and state.leader_until <= now:
-            if state.replica is None:
-                log.info("%s: from follower %d, which is in our rack", tp, replica)
-            state.replica = replica
-            state.replica_until = now + self.routes.client.metadata_age_ms_max / 1000
+            return None
+        if part.code:
+            self._count(error_name(part.code))
+            state.fail(self.routes, part, now, holds=self._holds)
+            return None
+        if part.replica >= 0 and not part.records and state.leader_until <= now:
+            state.follow(part.replica, now + self.routes.client.metadata_age_ms_max / 1000)
         state.range_checked = False
-        if size:
+        if part.records:
             # Brokers fill a response in the order asked: who got data goes to the back.
             self._states[tp] = self._states.pop(tp)
-        part = FetchedPartition(tp, request.offsets[tp], high, stable, log_start, aborted, records)
-        return position, part
-
-    def _failed(self, state: _State, code: int, log_start: int, high: int, now: float) -> None:
-        name = error_name(code)
-        self._count(name)
-        state.retry_at = now + self.routes.client.retry_backoff_ms / 1000
-        if state.replica is not None:
-            self._leave_replica(state, now)
-            return
-        if code in LEADERSHIP:
-            self.routes.mark_stale()
-            if code == UNKNOWN_TOPIC_OR_PARTITION:
-                self._note_unknown(state, now)
-        elif code == OFFSET_OUT_OF_RANGE and not state.range_checked:
-            # A leader elected a moment ago may not know its own end yet: ask once more.
-            state.range_checked = True
-            self.routes.mark_stale()
-        elif code == OFFSET_OUT_OF_RANGE and self._holds:
-            state.held = True
-        elif code == OFFSET_OUT_OF_RANGE:
-            state.halt = Halt(name, _out_of_range(state, log_start, high))
-        elif code == TOPIC_AUTHORIZATION_FAILED:
-            reason = f"no permission to read {state.tp.topic}: grant Read on the topic"
-            state.halt = Halt(name, reason, retriable=True)
-            state.retry_at = now + _DENIED_RETRY_S
-        elif code not in RETRIABLE:
-            reason = f"the source answered {name} for {state.tp}"
-            state.halt = Halt(name, reason, retriable=True)
-            state.retry_at = now + _DENIED_RETRY_S
-
-
-def _out_of_range(state: _State, log_start: int, high: int) -> str:
-    if 0 <= state.offset < log_start:
-        return (
-            f"source offsets {state.offset} to {log_start - 1} of {state.tp} were deleted before "
-            "they were mirrored"
+        return FetchedPartition(
+            tp,
+            request.offsets[tp],
+            part.high_watermark,
+            part.last_stable_offset,
+            part.log_start_offset,
+            part.aborted,
+            part.records,
         )
-    return (
-        f"offset {state.offset} of {state.tp} is not in the source's log any more "
-        f"(it starts at {log_start} and ends at {high}): the topic was truncated or re-created"
-    )

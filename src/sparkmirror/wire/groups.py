@@ -12,19 +12,27 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any
 
-from kafka.protocol.admin import ListGroupsRequest
+from kafka.protocol.admin import DescribeGroupsRequest, ListGroupsRequest
 from kafka.protocol.consumer import OffsetFetchRequest
 from kafka.protocol.metadata import FindCoordinatorRequest
 
 from sparkmirror.errors import MirrorError, Unreachable, Unsupported
 from sparkmirror.model import TopicPartition
+from sparkmirror.wire.assignors import decode_assignment
 from sparkmirror.wire.faults import translate
 from sparkmirror.wire.leaders import Leaders
 from sparkmirror.wire.link import Link, error_for
 from sparkmirror.wire.requests import error_code
-from sparkmirror.wire.views import Committed, GroupView
+from sparkmirror.wire.views import Committed, GroupOwner, GroupView
 
-__all__ = ["GroupOffsets", "committed_by_group", "list_groups", "offsets_of"]
+__all__ = [
+    "GroupOffsets",
+    "committed_by_group",
+    "described_group_error",
+    "group_owners",
+    "list_groups",
+    "offsets_of",
+]
 
 GroupOffsets = dict[TopicPartition, Committed]
 
@@ -55,6 +63,35 @@ def list_groups(link: Link, leaders: Leaders) -> dict[str, GroupView]:
                 state = getattr(row, "group_state", "") or ""
                 found[row.group_id] = GroupView(row.group_id, state)
     return found
+
+
+def group_owners(link: Link, group: str) -> dict[TopicPartition, GroupOwner]:
+    """Who has which partition of a classic ``group``; empty when it has no members.
+
+    Members of the newer protocol are not shown to this request, so their partitions are missing.
+    Raises `MirrorError`.
+    """
+    response = link.request(
+        lambda: DescribeGroupsRequest(groups=[group], include_authorized_operations=False),
+        f"describing group {group}",
+        group=group,
+        check=described_group_error,
+        needs=f"Describe on Group {group}",
+    )
+    found: dict[TopicPartition, GroupOwner] = {}
+    if response.groups[0].protocol_type not in _CONSUMER_PROTOCOLS:
+        return found  # Connect's workers, say, are assigned something else
+    for row in response.groups[0].members:
+        owner = GroupOwner(row.member_id, row.client_id, row.client_host.lstrip("/"))
+        for tp in decode_assignment(row.member_assignment):
+            found[tp] = owner
+    return found
+
+
+def described_group_error(response: Any) -> int:
+    """The error code of a DescribeGroups answer for one group; none for a group that is gone."""
+    code = int(response.groups[0].error_code)
+    return 0 if code == _GROUP_NOT_FOUND else code
 
 
 def committed_by_group(

@@ -25,6 +25,7 @@ from sparkmirror.errors import Unreachable
 from sparkmirror.model import ClusterClient
 from sparkmirror.wire.connection import connect_any
 from sparkmirror.wire.faults import quiet_kafka_logs, translated
+from sparkmirror.wire.guard import FRAME_BYTES_MAX, guard_receiving
 from sparkmirror.wire.routes import split_address
 
 __all__ = ["ANY", "CONTROLLER", "Link", "client_options", "error_for"]
@@ -34,8 +35,9 @@ log = logging.getLogger(__name__)
 ANY = -1
 CONTROLLER = -2
 
-_RECEIVE_BYTES_MAX = 500_000_000
 _GRACE_S = 0.5
+
+guard_receiving()
 
 
 def client_options(client: ClusterClient) -> dict[str, Any]:
@@ -49,7 +51,7 @@ def client_options(client: ClusterClient) -> dict[str, Any]:
         "retry_backoff_ms": client.retry_backoff_ms,
         "metadata_max_age_ms": client.metadata_age_ms_max,
         "security_protocol": client.security_protocol,
-        "receive_message_max_bytes": _RECEIVE_BYTES_MAX,
+        "receive_message_max_bytes": FRAME_BYTES_MAX,
     }
     if client.security_protocol == "PLAINTEXT":
         return options

@@ -156,6 +156,14 @@ class TokenSource:
             except (OSError, ValueError) as error:
                 if isinstance(error, ValueError):
                     raise self._error("its answer is no JSON object") from error
+                reason = getattr(error, "reason", None)
+                if isinstance(reason, ssl.SSLCertVerificationError):
+                    raise ClusterError(
+                        f"the token endpoint's certificate is not good ({reason.verify_message}).",
+                        where=self._where,
+                        do="Put its authority into a truststore that the JAAS entry names "
+                        '(ssl.truststore.location="…"), or into those of this machine.',
+                    ) from error
                 if time.monotonic() + backoff_s > deadline:
                     raise self._error(str(getattr(error, "reason", error))) from error
             time.sleep(backoff_s)

@@ -7,7 +7,10 @@ import zlib
 from collections.abc import Mapping
 from typing import Any
 
-__all__ = ["pack", "text", "unpack"]
+__all__ = ["MALFORMED", "pack", "text", "unpack"]
+
+# What reading fields of the wrong shape can raise (OverflowError: JSON's Infinity as a number).
+MALFORMED = (KeyError, TypeError, ValueError, AttributeError, IndexError, OverflowError)
 
 _COMPRESS_FROM_BYTES = 16 * 1024
 _INFLATED_BYTES_MAX = 64 * 1024 * 1024

@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from sparkmirror.model import Halt, TopicPartition
 from sparkmirror.wire.batch import record_count, stamp
 from sparkmirror.wire.cut import cut_batch
+from sparkmirror.wire.doubts import Doubt
 
 __all__ = ["NO_IDENTITY", "SEQUENCE_MODULO", "Identity", "PartitionQueue", "QueuedBatch"]
 
@@ -36,6 +37,7 @@ class QueuedBatch:
 
     ``whole``: the token of the batch that it was cut from; its own when it was not cut.
     ``thinned``: records were left out of it, so its offsets say nothing about the whole's.
+    ``doubtful``: it was sent, and nobody said whether it arrived.
     ``start``: number of records before it under its partition's producer id, -1 before it was
     first sent. ``header``: the stamped 61 bytes, from then on.
     """
@@ -47,6 +49,7 @@ class QueuedBatch:
     header: bytes | None = None
     whole: object = None
     thinned: bool = False
+    doubtful: bool = False
 
 
 @dataclass(slots=True, eq=False)
@@ -56,7 +59,8 @@ class PartitionQueue:
     ``node``: the broker that the batches in flight went to. ``recovering``: a batch failed; wait
     for all answers, then send again from the oldest. ``renew``: begin again under a new producer
     id then. ``fresh``: nothing was acknowledged under this producer id yet.
-    ``transactional``: its batches are parts of transactions.
+    ``transactional``: its batches are parts of transactions. ``restart``: where sequences begin
+    anew then, under the same producer id, because records were left out; -1 for nowhere.
     """
 
     tp: TopicPartition
@@ -68,6 +72,7 @@ class PartitionQueue:
     node: int = -1
     recovering: bool = False
     renew: bool = False
+    restart: int = -1
     fresh: bool = True
     retry_at: float = 0.0
     failing_since: float | None = None
@@ -95,7 +100,20 @@ class PartitionQueue:
         self.renew = False
         self.fresh = identity != NO_IDENTITY
         for item in self.pending:
-            item.start, item.header = -1, None
+            item.start, item.header, item.doubtful = -1, None, False
+
+    def renumber(self) -> None:
+        """Close the gap in the sequences where records were left out; nothing may be in flight.
+
+        The target has refused the batch there, and so everything behind it as out of order.
+        """
+        assert not self.in_flight
+        if self.restart < 0:
+            return
+        for item in self.pending:
+            if not 0 <= item.start < self.restart:
+                item.start, item.header, item.doubtful = -1, None, False
+        self.next_start, self.restart = self.restart, -1
 
     def take(self, node: int) -> tuple[QueuedBatch, bytes]:
         """The oldest waiting batch and its header; it is in flight to ``node`` from now on."""
@@ -128,9 +146,15 @@ class PartitionQueue:
 
     def is_oldest(self, item: QueuedBatch) -> bool:
         """Whether no batch before ``item``, which is in flight, lacks its acknowledgement."""
-        if self.in_flight[0] is not item:
+        if self.in_flight[0] is not item or 0 <= self.restart < item.start:
             return False
         return not self.pending or not 0 <= self.pending[0].start < item.start
+
+    def doubt(self, item: QueuedBatch) -> Doubt:
+        """How to ask whether ``item``, which was sent, is there."""
+        assert self.identity is not None
+        last = (item.start + item.records - 1) % SEQUENCE_MODULO
+        return Doubt(self.tp, *self.identity, last, self.fresh)
 
     def requeue(self, item: QueuedBatch) -> None:
         """Put a batch that was in flight back to its place among those that wait."""
@@ -156,7 +180,7 @@ class PartitionQueue:
             last = number == len(parts) - 1
             token = item.token if last else None
             part = QueuedBatch(batch, record_count(batch), token, start, whole=item.whole)
-            part.thinned = item.thinned
+            part.thinned, part.doubtful = item.thinned, item.doubtful
             if start >= 0:
                 self._stamp(part)
                 start += part.records
@@ -166,7 +190,8 @@ class PartitionQueue:
     def replace(self, item: QueuedBatch, kept: Sequence[bytes]) -> int:
         """Put the batches ``kept`` in the place of a waiting one; by how many bytes the queue grew.
 
-        The sequences after it no longer fit, so the partition begins again under a new producer id.
+        The sequences after it no longer fit, so the partition begins again under a new producer
+        id. A transaction has but one: there they are closed up (`renumber`).
         """
         index = self.pending.index(item)
         del self.pending[index]
@@ -176,7 +201,10 @@ class PartitionQueue:
             part = QueuedBatch(batch, record_count(batch), token, item.start, whole=item.whole)
             part.thinned = True
             self.pending.insert(index + number, part)
-        self.renew = self.identity != NO_IDENTITY
+        if self.transactional:
+            self.restart = item.start if self.restart < 0 else min(self.restart, item.start)
+        else:
+            self.renew = self.identity != NO_IDENTITY
         return sum(map(len, kept)) - len(item.batch)
 
     def drop(self) -> int:
@@ -186,4 +214,5 @@ class PartitionQueue:
         self.in_flight.clear()
         self.recovering = False
         self.renew = True
+        self.restart = -1
         return size

@@ -1,55 +1,32 @@
-"""Who leads which partition, and one connection to each of those brokers.
+"""What a slot asks of its cluster: leaders and connections, and the offsets of groups.
 
-Lives in executor workers next to the Fetch and Produce paths. Everything here is synchronous:
-the caller decides when a refresh may cost a round trip.
+Lives in executor workers next to the Fetch and Produce paths, and is as synchronous as `Brokers`.
 """
 
 from __future__ import annotations
 
-import logging
-import random
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any
 
 from kafka.protocol.consumer.group import OffsetCommitRequest, OffsetFetchRequest
 from kafka.protocol.metadata.find_coordinator import FindCoordinatorRequest
-from kafka.protocol.metadata.metadata import MetadataRequest
 
 from sparkmirror.errors import ClusterError, Denied, Fenced, PartitionError, Unreachable
 from sparkmirror.model import ClusterClient, Member, TopicPartition
-from sparkmirror.wire.asks import ask_offsets
+from sparkmirror.wire.brokers import Brokers, Leader, split_address
 from sparkmirror.wire.connection import Connection, ConnectionLost
 from sparkmirror.wire.kafka_codes import RETRIABLE, error_name
 
-__all__ = ["Leader", "Position", "Routes", "split_address"]
-
-T = TypeVar("T")
-
-log = logging.getLogger(__name__)
+__all__ = ["EARLIEST", "LATEST", "Leader", "Position", "Routes", "split_address"]
 
 EARLIEST, LATEST = -2, -1
-_NO_TOPIC_ID = "00000000-0000-0000-0000-000000000000"
 _REBALANCING = 27
 # ILLEGAL_GENERATION, UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID
 _FENCED = frozenset({22, 25, 82})
 _TOPIC_DENIED = 29
 _DENIED = {29: "Read on its topics", 30: "Read on the group", 31: "the cluster operation"}
-
-
-def split_address(address: str) -> tuple[str, int]:
-    """``host:port`` or ``[v6]:port`` as (host, port)."""
-    host, _, port = address.rpartition(":")
-    return host.strip("[]"), int(port)
-
-
-@dataclass(frozen=True, slots=True)
-class Leader:
-    """The broker that leads a partition, and the leader epoch (-1 unknown)."""
-
-    node: int
-    epoch: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,8 +38,8 @@ class Position:
     leader_epoch: int = -1
 
 
-class Routes:
-    """Metadata cache and connection pool of one cluster for a set of topics.
+class Routes(Brokers):
+    """`Brokers` of one cluster, and what its group coordinators know.
 
     ``clock`` returns monotonic seconds. Not thread-safe: one owner.
     """
@@ -76,186 +53,28 @@ class Routes:
         receive_buffer_bytes: int = -1,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.client = client
-        self.topics = set(topics)
-        self.leaders: dict[TopicPartition, Leader] = {}
-        self.leaderless: dict[TopicPartition, int] = {}
-        self.reachable = False
-        self.cluster_id = ""
-        self.topic_ids: dict[str, str] = {}
-        """36-character UUIDs of the topics, as far as the brokers give them."""
-        self.generation = 0
-        """How many times metadata has come in."""
-        self._addresses: dict[int, tuple[str, int]] = {}
-        self._connections: dict[int, Connection] = {}
+        super().__init__(
+            client,
+            topics,
+            send_buffer_bytes=send_buffer_bytes,
+            receive_buffer_bytes=receive_buffer_bytes,
+            clock=clock,
+        )
         self._coordinators: dict[str, Connection] = {}
-        self._backoff: dict[int, tuple[float, float]] = {}
-        self._buffers = (send_buffer_bytes, receive_buffer_bytes)
-        self._clock = clock
-        self._stale = True
-        self._refreshed_at = float("-inf")
-        self._random = random.Random()  # noqa: S311  (spreads load, guards nothing)
-
-    # -- metadata --------------------------------------------------------------------------
-
-    def add_topics(self, topics: Iterable[str]) -> None:
-        """Follow further topics from the next refresh on."""
-        new = set(topics) - self.topics
-        if new:
-            self.topics |= new
-            self._stale = True
-
-    def mark_stale(self) -> None:
-        """Ask for a refresh as soon as the back-off allows one."""
-        self._stale = True
-
-    def refresh_if_due(self) -> bool:
-        """Refresh when asked for (at most every retry back-off) or when the metadata is old.
-
-        Returns whether fresh metadata came in. A cluster that cannot be reached is logged and
-        tried again at the next call: whether to give up is the caller's decision.
-        """
-        age_ms = (self._clock() - self._refreshed_at) * 1000
-        due = self._stale and age_ms >= self.client.retry_backoff_ms
-        if not due and age_ms < self.client.metadata_age_ms_max:
-            return False
-        try:
-            self.refresh()
-        except (ClusterError, ConnectionLost) as error:
-            log.warning("metadata of cluster %s: %s", self.client.alias, error)
-            self._refreshed_at = self._clock()
-            self._stale = True
-            return False
-        return True
-
-    def refresh(self) -> None:
-        """Fetch metadata now. Raises `ClusterError` when no broker answers."""
-        request = MetadataRequest(
-            topics=[
-                MetadataRequest.MetadataRequestTopic(name=name) for name in sorted(self.topics)
-            ],
-            allow_auto_topic_creation=False,
-        )
-        self.reachable = False
-        connection = self.any_connection()
-        try:
-            response = connection.request(request, lowest=4, highest=12)
-        except ConnectionLost as error:
-            raise Unreachable(
-                f"the broker went away ({error}).", where=f"cluster {self.client.alias}"
-            ) from error
-        finally:
-            connection.close()
-        self.reachable = True
-        self._addresses = {b.node_id: (b.host, b.port) for b in response.brokers}
-        self.cluster_id = response.cluster_id or ""
-        self.leaders, self.leaderless, self.topic_ids = {}, {}, {}
-        for topic in response.topics:
-            topic_id = str(getattr(topic, "topic_id", None) or "")
-            if topic_id and topic_id != _NO_TOPIC_ID:
-                self.topic_ids[topic.name] = topic_id
-            for part in topic.partitions:
-                tp = TopicPartition(topic.name, part.partition_index)
-                if part.leader_id >= 0 and part.leader_id in self._addresses:
-                    epoch = getattr(part, "leader_epoch", -1)
-                    self.leaders[tp] = Leader(part.leader_id, -1 if epoch is None else epoch)
-                else:
-                    self.leaderless[tp] = part.error_code or 5
-        self.generation += 1
-        self._refreshed_at = self._clock()
-        self._stale = bool(self.leaderless)
-
-    def any_connection(self) -> Connection:
-        """A new connection to whichever broker answers first; the caller closes it.
-
-        Raises `ClusterError` when none does.
-        """
-        nodes = list(self._addresses.items())
-        self._random.shuffle(nodes)
-        # Brokers that did not answer a moment ago come last: each may cost a whole timeout.
-        nodes.sort(key=lambda entry: entry[0] in self._backoff)
-        bootstrap = [split_address(address) for address in self.client.bootstrap_servers]
-        self._random.shuffle(bootstrap)
-        failure: ClusterError | None = None
-        tried: set[tuple[str, int]] = set()
-        for node, address in [*nodes, *((None, address) for address in bootstrap)]:
-            if address in tried:
-                continue
-            tried.add(address)
-            began = self._clock()
-            try:
-                connection = Connection(*address, self.client)
-            except ClusterError as error:
-                failure = error
-                if node is not None:
-                    self._back_off(node, began)
-                continue
-            if node is not None and node not in self._connections:
-                self._backoff.pop(node, None)
-            return connection
-        raise failure or Unreachable(
-            "no bootstrap server is configured.", where=f"cluster {self.client.alias}"
-        )
-
-    # -- connections -----------------------------------------------------------------------
-
-    def connection(self, node: int) -> Connection | None:
-        """The pooled connection to a broker; None while it is unknown or backing off."""
-        existing = self._connections.get(node)
-        if existing is not None:
-            return existing
-        address = self._addresses.get(node)
-        if address is None or self._clock() < self._backoff.get(node, (0.0, 0.0))[0]:
-            return None
-        began = self._clock()
-        try:
-            connection = Connection(
-                *address,
-                self.client,
-                send_buffer_bytes=self._buffers[0],
-                receive_buffer_bytes=self._buffers[1],
-            )
-        except ClusterError as error:
-            self._back_off(node, began)
-            self._stale = True
-            log.warning("%s", error)
-            return None
-        self._connections[node] = connection
-        self._backoff.pop(node, None)
-        return connection
-
-    def _back_off(self, node: int, began: float) -> None:
-        """Leave a broker alone for a while after an attempt that began at ``began`` failed."""
-        now = self._clock()
-        low = self.client.reconnect_backoff_ms / 1000
-        high = self.client.reconnect_backoff_ms_max / 1000
-        before_s = self._backoff.get(node, (0.0, 0.0))[1]
-        delay_s = min(high, before_s * 2 if before_s else low)
-        # An attempt that hangs keeps the other brokers' partitions waiting: they get at least as
-        # much time until the next one.
-        pause_s = max(delay_s * self._random.uniform(0.8, 1.2), now - began)
-        self._backoff[node] = (now + pause_s, delay_s)
 
     def drop(self, connection: Connection) -> None:
         """Forget a broken connection; the broker is tried again after a back-off."""
-        connection.close()
-        for node, known in list(self._connections.items()):
-            if known is connection:
-                del self._connections[node]
-                self._back_off(node, self._clock())
+        super().drop(connection)
         for group, known in list(self._coordinators.items()):
             if known is connection:
                 del self._coordinators[group]
-        self._stale = True
 
     def close(self) -> None:
         """Close every connection."""
-        for connection in [*self._connections.values(), *self._coordinators.values()]:
+        super().close()
+        for connection in self._coordinators.values():
             connection.close()
-        self._connections.clear()
         self._coordinators.clear()
-
-    # -- small requests --------------------------------------------------------------------
 
     def forget_coordinator(self, group: str) -> None:
         """Look for the group's coordinator anew next time."""
@@ -449,47 +268,3 @@ class Routes:
                     where=f"cluster {self.client.alias}, {what}",
                 ) from failure
             time.sleep(self.client.retry_backoff_ms / 1000)
-
-    def list_offsets(
-        self, partitions: Iterable[TopicPartition], timestamp: int, *, read_committed: bool
-    ) -> dict[TopicPartition, int]:
-        """Offsets for ``timestamp`` (-2 earliest, -1 latest) from each partition's leader.
-
-        Partitions whose leader cannot answer now are missing from the result.
-        """
-
-        def ask(connection: Connection, led: list[TopicPartition]) -> dict[TopicPartition, int]:
-            return ask_offsets(connection, led, timestamp, read_committed=read_committed)
-
-        return self.ask_leaders(partitions, ask)
-
-    def ask_leaders(
-        self,
-        partitions: Iterable[TopicPartition],
-        ask: Callable[[Connection, list[TopicPartition]], dict[TopicPartition, T]],
-    ) -> dict[TopicPartition, T]:
-        """What ``ask`` gets from each leader for the partitions that it leads.
-
-        Partitions whose leader is unknown or does not answer are missing from the result.
-        """
-        by_node: dict[int, list[TopicPartition]] = {}
-        for tp in partitions:
-            leader = self.leaders.get(tp)
-            if leader is not None:
-                by_node.setdefault(leader.node, []).append(tp)
-        found: dict[TopicPartition, T] = {}
-        for node, led in by_node.items():
-            try:
-                connection = Connection(*self._addresses[node], self.client)
-            except ClusterError as error:
-                log.warning("%s", error)
-                self._stale = True
-                continue
-            try:
-                found |= ask(connection, led)
-            except ConnectionLost as error:
-                log.warning("offsets of cluster %s: %s", self.client.alias, error)
-                self._stale = True
-            finally:
-                connection.close()
-        return found

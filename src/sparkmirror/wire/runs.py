@@ -6,11 +6,14 @@ mapping. They have a topic of their own because Java's readers take every record
 or checkpoints topic for one of theirs, and a bad one ends their translation; the name falls under
 MirrorMaker 2's ``mm2.*\.internal``, so no mirror carries it on and no client takes it for data.
 
-======================================  ==================================================
-key (JSON)                              value (JSON)
-======================================  ==================================================
-``[topic, partition, source offset]``   ``[target offset, records]``; null forgets the row
-======================================  ==================================================
+===============================================  ==================================================
+key (JSON)                                       value (JSON)
+===============================================  ==================================================
+``[topic, partition, source offset, topic id]``  ``[target offset, records]``; null forgets the row
+===============================================  ==================================================
+
+The topic id is the source topic's, and is left out where brokers have none: a topic that is deleted
+and made anew has the same offsets again, and they mean other records.
 
 A run that grows is written again under its key, and a later row takes precedence where two overlap
 (`sparkmirror.offset_map`). The driver writes several old rows anew as one, with a third element 1:
@@ -39,44 +42,56 @@ def runs_topic(flow: FlowSettings) -> str:
 
 @dataclass(frozen=True, slots=True)
 class RunRow:
-    """One row; ``run`` None forgets what was written under its key."""
+    """One row; ``run`` None forgets what was written under its key.
+
+    ``topic_id``: which topic of that name it is about; empty where that is not known.
+    """
 
     source: TopicPartition
     start: int
     run: Run | None
     merged: bool = False
+    topic_id: str = ""
 
 
-def encode_run(source: TopicPartition, run: Run, *, merged: bool = False) -> tuple[bytes, bytes]:
+def encode_run(
+    source: TopicPartition, run: Run, *, merged: bool = False, topic_id: str = ""
+) -> tuple[bytes, bytes]:
     """Key and value of one run."""
     value = [run.target, run.length, 1] if merged else [run.target, run.length]
-    return _key(source, run.source), _pack(value)
+    return _key(source, run.source, topic_id), _pack(value)
 
 
-def encode_forgotten_run(source: TopicPartition, start: int) -> tuple[bytes, None]:
+def encode_forgotten_run(
+    source: TopicPartition, start: int, *, topic_id: str = ""
+) -> tuple[bytes, None]:
     """Key and value that forget the run from source offset ``start``."""
-    return _key(source, start), None
+    return _key(source, start, topic_id), None
 
 
 def decode_run(key: bytes | None, value: bytes | None) -> RunRow | None:
     """The row in a record, None when it holds none."""
     try:
-        topic, partition, start = json.loads(key or b"")
+        topic, partition, start, *rest = json.loads(key or b"")
+        topic_id = "".join(rest[:1])
+        if len(rest) > 1:
+            return None
         if not isinstance(topic, str) or not (_is_offset(partition) and _is_offset(start)):
             return None
         source = TopicPartition(topic, partition)
         if value is None:
-            return RunRow(source, start, None)
+            return RunRow(source, start, None, topic_id=topic_id)
         target, length, *rest = json.loads(value)
     except (ValueError, TypeError, RecursionError):
         return None
     if not (_is_offset(target) and _is_offset(length)) or not length:
         return None
-    return RunRow(source, start, Run(start, target, length), merged=rest == [1])
+    return RunRow(source, start, Run(start, target, length), merged=rest == [1], topic_id=topic_id)
 
 
-def _key(source: TopicPartition, start: int) -> bytes:
-    return _pack([source.topic, source.partition, start])
+def _key(source: TopicPartition, start: int, topic_id: str) -> bytes:
+    key: list[object] = [source.topic, source.partition, start]
+    return _pack([*key, topic_id] if topic_id else key)
 
 
 def _pack(document: Sequence[object]) -> bytes:

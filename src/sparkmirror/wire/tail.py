@@ -16,9 +16,10 @@ from typing import Any
 from kafka.structs import TopicPartition as KafkaPartition
 
 import kafka
-from sparkmirror.errors import ClusterError, MirrorError, TopicError, Unreachable
+from sparkmirror.errors import BatchError, ClusterError, MirrorError, TopicError, Unreachable
 from sparkmirror.model import ClusterClient, TopicPartition
 from sparkmirror.wire.faults import quiet_kafka_logs, translate, translated
+from sparkmirror.wire.guard import UNREADABLE
 from sparkmirror.wire.leaders import MOVED, Leaders
 from sparkmirror.wire.link import Link, client_options, error_for
 from sparkmirror.wire.requests import produce_request, record_batch
@@ -64,8 +65,15 @@ class TopicTail:
 
     def poll(self, timeout_ms: int = _POLL_MS) -> list[Record]:
         """What has come since the last call; waits up to ``timeout_ms`` for the first record."""
-        with translated(self._client.alias, self._doing, needs=f"Read on Topic {self._topic}"):
-            batches = self._open().poll(timeout_ms=timeout_ms)
+        try:
+            with translated(self._client.alias, self._doing, needs=f"Read on Topic {self._topic}"):
+                batches = self._open().poll(timeout_ms=timeout_ms)
+        except (BatchError, *UNREADABLE) as error:
+            raise TopicError(
+                f"records of topic {self._topic} cannot be read ({error}).",
+                where=f"cluster {self._client.alias}",
+                do="Look at them with kafka-dump-log.sh; only the mirror should write there.",
+            ) from error
         return [
             (partition.partition, record.key, record.value)
             for partition, records in batches.items()

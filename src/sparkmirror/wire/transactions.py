@@ -65,9 +65,10 @@ _LOG_S = 30.0
 class Transactions:
     """The transactions of one transactional id, one after the other. One owner, no threads.
 
-    ``identity``: producer id and epoch that its batches carry. ``members``: partitions of the open
-    transaction. ``errors``: how often it had to be asked again, by code. ``patience_s``: how long a
-    cluster that is away is waited for.
+    ``timeout_ms``: after that the cluster aborts a transaction. ``identity``: producer id and epoch
+    that its batches carry. ``members``: partitions of the open transaction. ``errors``: how often
+    it had to be asked again, by code. ``patience_s``: how long a cluster that is away is waited
+    for.
     """
 
     def __init__(
@@ -85,8 +86,10 @@ class Transactions:
         self.transactional_id = transactional_id
         self.identity = identity
         self.members: set[TopicPartition] = set()
+        self.began = False
+        """Whether a transaction is open, as far as is known: it has partitions or offsets."""
         self.errors: dict[str, int] = {}
-        self._timeout_ms = timeout_ms
+        self.timeout_ms = timeout_ms
         self._patience_s = patience_s
         self._clock = clock
         self._sleep = sleep
@@ -101,7 +104,7 @@ class Transactions:
         """
         message = InitProducerIdRequest(
             transactional_id=self.transactional_id,
-            transaction_timeout_ms=self._timeout_ms,
+            transaction_timeout_ms=self.timeout_ms,
             producer_id=-1,
             producer_epoch=-1,
         )
@@ -114,7 +117,7 @@ class Transactions:
             return int(response.error_code)
 
         self._surely(ask, "no producer id")
-        self.identity, self.members = found, set()
+        self.identity, self.members, self.began = found, set(), False
         return found
 
     def check_brokers(self) -> None:
@@ -186,6 +189,7 @@ class Transactions:
             refused.update(own)
             if not failed:
                 self.members.update(codes)
+                self.began = True
             return 0
 
         self._surely(ask, "partitions cannot join the transaction")
@@ -245,6 +249,7 @@ class Transactions:
             return int(response.error_code)
 
         self._surely(ask, f"group {group} cannot join the transaction", group=group)
+        self.began = True
 
     # -- its end ---------------------------------------------------------------------------
 
@@ -271,6 +276,7 @@ class Transactions:
 
         self._surely(ask, "the transaction cannot be ended")
         self.members.clear()
+        self.began = False
 
     # -- asking ----------------------------------------------------------------------------
 

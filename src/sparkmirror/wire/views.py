@@ -14,6 +14,7 @@ __all__ = [
     "Committed",
     "ConfigEntry",
     "GroupMember",
+    "GroupOwner",
     "GroupView",
     "NewTopic",
     "TopicOutcome",
@@ -131,3 +132,19 @@ class GroupMember:
 
     client_id: str
     host: str
+
+
+@dataclass(frozen=True, slots=True)
+class GroupOwner:
+    """The member of a consumer group that has a partition. ``member``: its id in the group.
+
+    ``host``: as the broker shows it, without the slash; empty for an owner that only ZooKeeper
+    knows, whose consumer thread is the ``member``.
+    """
+
+    member: str
+    client_id: str = ""
+    host: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.client_id}_/{self.host}" if self.host else self.member

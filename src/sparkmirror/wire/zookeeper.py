@@ -2,7 +2,8 @@
 
 Kafka kept both there up to 3.x: brokers under ``/brokers/ids`` (JSON since 0.8; 0.7 wrote
 ``creator:host:port``), offsets of the old consumer under ``/consumers/GROUP/offsets/TOPIC/N`` as
-decimal numbers, each the next offset to read. Nothing is ever written.
+decimal numbers, each the next offset to read, and under ``/consumers/GROUP/owners/TOPIC/N`` the
+consumer thread that has a partition, for as long as it lives. Nothing is ever written.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import contextlib
 import json
 import logging
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
 from kazoo.client import KazooClient
@@ -20,10 +22,18 @@ from kazoo.handlers.threading import KazooTimeoutError
 from sparkmirror.errors import ClusterError, ConfigError, MirrorError, Unreachable
 from sparkmirror.model import TopicPartition
 
-__all__ = ["find_brokers", "group_offsets", "parse_registration"]
+__all__ = ["ZookeeperGroup", "find_brokers", "group_offsets", "parse_registration", "read_group"]
 
 _CONNECT_TIMEOUT_S = 10.0
 _SESSION_TIMEOUT_S = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class ZookeeperGroup:
+    """An old consumer group. ``offsets``: next offset per partition; ``owners``: who reads it."""
+
+    offsets: dict[TopicPartition, int]
+    owners: dict[TopicPartition, str]
 
 
 def find_brokers(connect: str, protocol: str = "PLAINTEXT") -> tuple[str, ...]:
@@ -89,15 +99,58 @@ def group_offsets(
     offsets: dict[TopicPartition, int] = {}
     with _session(connect) as session:
         for tp in partitions:
-            try:
-                data, _ = session.get(f"/consumers/{group}/offsets/{tp.topic}/{tp.partition}")
-            except NoNodeError:
-                continue
-            with contextlib.suppress(ValueError):
-                offset = int(data.decode("ascii", "replace"))
-                if offset >= 0:
-                    offsets[tp] = offset
+            path = f"/consumers/{group}/offsets/{tp.topic}/{tp.partition}"
+            offset = _offset(_text(session, path))
+            if offset is not None:
+                offsets[tp] = offset
     return offsets
+
+
+def read_group(connect: str, group: str) -> ZookeeperGroup:
+    """All that ZooKeeper knows of an old consumer group; nothing for one that it does not know.
+
+    Raises `Unreachable`.
+    """
+    with _session(connect) as session:
+        offsets = {
+            tp: offset
+            for tp, text in _per_partition(session, f"/consumers/{group}/offsets")
+            if (offset := _offset(text)) is not None
+        }
+        owners = dict(_per_partition(session, f"/consumers/{group}/owners"))
+    return ZookeeperGroup(offsets, owners)
+
+
+def _per_partition(session: Any, path: str) -> Iterator[tuple[TopicPartition, str]]:
+    """What stands under ``path/TOPIC/N``; 0.7's ``BROKER-N``, which named brokers, is no number."""
+    for topic in _children(session, path):
+        for name in _children(session, f"{path}/{topic}"):
+            text = _text(session, f"{path}/{topic}/{name}")
+            if name.isascii() and name.isdigit() and text:
+                yield TopicPartition(topic, int(name)), text
+
+
+def _children(session: Any, path: str) -> list[str]:
+    try:
+        return sorted(session.get_children(path))
+    except NoNodeError:
+        return []
+
+
+def _text(session: Any, path: str) -> str:
+    try:
+        data, _ = session.get(path)
+    except NoNodeError:  # owners come and go
+        return ""
+    return (data or b"").decode("utf-8", "replace").strip()
+
+
+def _offset(text: str) -> int | None:
+    try:
+        offset = int(text)
+    except ValueError:
+        return None
+    return offset if offset >= 0 else None
 
 
 @contextlib.contextmanager

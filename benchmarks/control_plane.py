@@ -1,0 +1,349 @@
+"""The control plane of a large cluster: topics, configs, ACLs and checkpoints, after each mirror.
+
+usage: python -m benchmarks.control_plane [--topics N] [--groups N] [--latency] [--out DIR]
+
+Each mirror starts on an empty target. Measured are the seconds from the start of its process until
+all remote topics, their ACLs and all checkpoints are there, then those from a change of every
+topic's configuration on the source until the target has followed, and what each mirror's log says
+of its rounds. ``--latency`` instead compares sparkmirror's latency on one topic beside all the
+others, with rounds every few seconds and without any.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient
+
+from benchmarks.failover import Checkpoints
+from benchmarks.measure import TreeWatch, latencies, quantiles
+from benchmarks.peers import MM2_JARS, Running
+from benchmarks.run import say
+from sparkmirror.demo.clusters import KafkaCluster, start_all
+from sparkmirror.demo.maven import resolve
+from sparkmirror.java import find_java
+from sparkmirror.model import ClusterClient, TopicPartition
+from sparkmirror.wire.client import Cluster
+from sparkmirror.wire.views import AclBinding, NewTopic
+
+PARTITIONS = 4
+TOPICS_PER_GROUP = 10
+ROUNDS_S = 5
+LIMIT_S = 240.0
+PROBE = "probe"
+PROBE_PARTITIONS = 12
+_JVM = ("-XX:+UseG1GC", "-XX:MaxGCPauseMillis=20")
+_BROKER = {
+    "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+    "super.users": "User:ANONYMOUS",
+    "log.index.size.max.bytes": "65536",
+    "log.cleaner.enable": "false",
+}
+_FACTORS = (
+    "replication.factor",
+    "offset-syncs.topic.replication.factor",
+    "checkpoints.topic.replication.factor",
+    "heartbeats.topic.replication.factor",
+    "offset.storage.replication.factor",
+    "config.storage.replication.factor",
+    "status.storage.replication.factor",
+    "B.offset.storage.replication.factor",
+)
+# What each log says of a round, with its milliseconds.
+_ROUNDS = {
+    "sparkmirror": (
+        r"(?P<name>configs|acls|topics)-A->B: a round took (?P<ms>\d+) ms",
+        r"(?P<name>checkpoints) emitted.*the round took (?P<ms>\d+) ms",
+    ),
+    "mm2": (r"(?P<name>[a-zA-Z ]+) took (?P<ms>\d+) ms",),
+}
+
+
+class World:
+    """Two clusters, and what is on the source."""
+
+    def __init__(self, a: KafkaCluster, b: KafkaCluster, topics: int, groups: int) -> None:
+        self.a, self.b = a, b
+        self.names = [f"cp-{number:04d}" for number in range(topics)]
+        self.remote = [f"A.{name}" for name in self.names]
+        self.groups = [f"group-{number:03d}" for number in range(groups)]
+        self.source, self.target = (_cluster(one) for one in (a, b))
+
+    def fill(self) -> None:
+        """Topics with a config of their own, two records per partition, groups and ACLs."""
+        config = {"retention.ms": "86400000"}
+        wanted = [NewTopic(name, PARTITIONS, 1, config) for name in self.names]
+        for at in range(0, len(wanted), 200):
+            outcomes = self.source.create_topics(wanted[at : at + 200])
+            assert all(one.error is None for one in outcomes.values())
+        say(f"{len(wanted)} topics made")
+        producer = Producer({"bootstrap.servers": self.a.bootstrap_servers, "linger.ms": 50})
+        for name in self.names:
+            for number in range(PARTITIONS):
+                for _ in range(2):
+                    producer.produce(name, b"x" * 100, partition=number)
+            producer.poll(0)
+        assert not producer.flush(120)
+        for place, group in enumerate(self.groups):
+            first = place * TOPICS_PER_GROUP
+            mine = [self.names[(first + n) % len(self.names)] for n in range(TOPICS_PER_GROUP)]
+            offsets = {TopicPartition(t, p): (1, "") for t in mine for p in range(PARTITIONS)}
+            self.source.commit_offsets(group, offsets)
+        acls = [
+            AclBinding("TOPIC", name, "LITERAL", "User:reader", "*", "READ", "ALLOW")
+            for name in self.names
+        ]
+        for at in range(0, len(acls), 500):
+            assert not any(self.source.create_acls(acls[at : at + 500]))
+        say("records, groups and ACLs are there")
+
+    @property
+    def checkpoints(self) -> int:
+        """How many checkpoints there will be."""
+        return len(self.groups) * TOPICS_PER_GROUP * PARTITIONS
+
+    def change_configs(self) -> None:
+        """Another value in every topic of the source."""
+        changes = {name: {"retention.ms": "172800000"} for name in self.names}
+        for at in range(0, len(self.names), 250):
+            self.source.alter_topic_configs({n: changes[n] for n in self.names[at : at + 250]})
+
+    def topics_there(self) -> int:
+        """Remote topics on the target."""
+        found = AdminClient({"bootstrap.servers": self.b.bootstrap_servers}).list_topics(timeout=30)
+        return sum(name.startswith("A.cp-") for name in found.topics)
+
+    def acls_there(self) -> int:
+        """ACLs of remote topics on the target."""
+        return sum(one.name.startswith("A.cp-") for one in self.target.topic_acls() or ())
+
+    def configs_there(self) -> int:
+        """Remote topics that have the changed value."""
+        count = 0
+        for found in self.target.topic_configs(self.remote).values():
+            if isinstance(found, dict) and found["retention.ms"].value == "172800000":
+                count += 1
+        return count
+
+    def clean(self) -> None:
+        """An empty target, and the source as it was."""
+        admin = AdminClient({"bootstrap.servers": self.b.bootstrap_servers})
+        names = [n for n in admin.list_topics(timeout=30).topics if not n.startswith("__")]
+        for at in range(0, len(names), 200):
+            for future in admin.delete_topics(names[at : at + 200]).values():
+                future.result(60)
+        found = [one for one in self.target.topic_acls() or () if one.name.startswith("A.")]
+        for at in range(0, len(found), 500):
+            self.target.delete_acls(found[at : at + 500])
+        self.source.alter_topic_configs({n: {"retention.ms": "86400000"} for n in self.names})
+        own = AdminClient({"bootstrap.servers": self.a.bootstrap_servers})
+        for future in own.delete_topics(["mm2-offset-syncs.B.internal"]).values():
+            future.exception(60)
+        time.sleep(3)
+
+
+def _cluster(one: KafkaCluster) -> Cluster:
+    servers = (one.bootstrap_servers,)
+    return Cluster(ClusterClient(one.name, servers, "bench", request_timeout_ms=60_000))
+
+
+@contextmanager
+def world(topics: int, groups: int) -> Iterator[World]:
+    """Two one-node clusters with an authorizer, and the source filled."""
+    a, b = (KafkaCluster(name, config=_BROKER, heap="1500m", jvm=_JVM) for name in "AB")
+    start_all(a, b)
+    try:
+        found = World(a, b, topics, groups)
+        found.fill()
+        yield found
+    finally:
+        a.stop()
+        b.stop()
+
+
+def settings(one: World, *, rounds: bool = True) -> str:
+    """The file of both mirrors."""
+    every = {
+        "refresh.topics": ROUNDS_S,
+        "refresh.groups": ROUNDS_S,
+        "sync.topic.configs": ROUNDS_S,
+        "sync.topic.acls": ROUNDS_S,
+        "emit.checkpoints": ROUNDS_S,
+    }
+    lines = [
+        "clusters=A,B",
+        f"A.bootstrap.servers={one.a.bootstrap_servers}",
+        f"B.bootstrap.servers={one.b.bootstrap_servers}",
+        "A->B.enabled=true",
+        "B->A.enabled=false",
+        f"A->B.topics=cp-.*,{PROBE}",
+        "groups=group-.*",
+        "tasks.max=4",
+        "emit.heartbeats.enabled=false",
+        "B.offset.flush.interval.ms=1000",
+        *(f"{name}=1" for name in _FACTORS),
+        *(f"{name}.interval.seconds={seconds}" for name, seconds in every.items()),
+        *(f"{name}.enabled={'true' if rounds else 'false'}" for name in every),
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def start(key: str, file: Path, work: Path) -> tuple[Running, Path]:
+    """Start a mirror; with the file that its rounds are logged to."""
+    output = work / f"{file.stem}-{key}.log"
+    if key == "mm2":
+        jars = resolve(*MM2_JARS, "org.slf4j:slf4j-simple:1.7.36")
+        command = [
+            str(find_java().java),
+            *("-Xms1g", "-Xmx2g", "-XX:+UseG1GC", "-cp", os.pathsep.join(map(str, jars))),
+            *("org.apache.kafka.connect.mirror.MirrorMaker", str(file)),
+        ]
+        rounds = output
+    else:
+        rounds = work / f"{file.stem}-rounds.log"
+        command = [sys.executable, "-m", "sparkmirror.cli.main", "run", str(file),
+                   "--work-dir", str(work / file.stem), "--log-file", str(rounds)]  # fmt: skip
+    with output.open("wb") as stream:
+        process = subprocess.Popen(
+            command, stdout=stream, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL,
+            start_new_session=True, cwd=work,
+        )  # fmt: skip
+    return Running(process, output), rounds
+
+
+def rounds_in(key: str, log: Path) -> dict[str, list[int]]:
+    """Milliseconds of each kind of round, in order."""
+    found: dict[str, list[int]] = {}
+    for line in log.read_text(errors="replace").splitlines():
+        for pattern in _ROUNDS[key]:
+            match = re.search(pattern, line)
+            if match:
+                found.setdefault(match["name"].strip(), []).append(int(match["ms"]))
+    return found
+
+
+def measure(key: str, one: World, work: Path, limit_s: float) -> dict[str, Any]:
+    """Seconds from the start to each goal, then from a change to the target's following.
+
+    What is not there ``limit_s`` after the start is told as such.
+    """
+    file = work / f"{key}.properties"
+    file.write_text(settings(one))
+    count = len(one.names)
+    one.target.create_topics([NewTopic("A.checkpoints.internal", 1, 1, {})])
+    began = time.monotonic()
+    running, log = start(key, file, work)
+    tree = TreeWatch(running.process.pid)
+    result: dict[str, Any] = {}
+    checkpoints = Checkpoints(one.b)
+
+    def until(name: str, wanted: int, look: Callable[[], int], since: float) -> None:
+        while (there := look()) < wanted:
+            if time.monotonic() - began > limit_s or running.process.poll() is not None:
+                result[name] = f"{there} of {wanted} after {time.monotonic() - since:.0f} s"
+                return
+            time.sleep(0.5)
+        result[name] = round(time.monotonic() - since, 1)
+        say(f"{key} {name}: {result[name]} s")
+
+    def emitted() -> int:
+        checkpoints.look()
+        return len(checkpoints.newest)
+
+    try:
+        until("topics", count, one.topics_there, began)
+        until("ACLs", count, one.acls_there, began)
+        until("checkpoints", one.checkpoints, emitted, began)
+        result["cpu_s"] = round(tree.cpu_s(), 1)
+        changed = time.monotonic()
+        one.change_configs()
+        result["changing itself"] = round(time.monotonic() - changed, 1)
+        until("changed configs", count, one.configs_there, changed)
+    finally:
+        checkpoints.close()
+        tree.close()
+        running.stop()
+    result["rounds_ms"] = rounds_in(key, log)
+    return result
+
+
+def measure_latency(one: World, work: Path) -> dict[str, Any]:
+    """Quantiles of latency in ms on the probe's topic, without and with rounds."""
+    one.source.create_topics([NewTopic(PROBE, PROBE_PARTITIONS, 1, {})])
+    found: dict[str, Any] = {}
+    for name, rounds in (("without rounds", False), ("with rounds", True)):
+        file = work / f"latency-{rounds}.properties"
+        file.write_text(settings(one, rounds=rounds))
+        running, log = start("sparkmirror", file, work)
+        try:
+            args = (one.a.bootstrap_servers, one.b.bootstrap_servers, PROBE, f"A.{PROBE}")
+            deadline = time.monotonic() + LIMIT_S
+            while time.monotonic() < deadline:
+                warm = latencies(*args, PROBE_PARTITIONS, rate=100, seconds=5, work=work)
+                if len(warm["target"]) >= 490:
+                    break
+            values = latencies(*args, PROBE_PARTITIONS, rate=100, seconds=40, work=work)
+            found[name] = quantiles(values["target"])
+        finally:
+            running.stop()
+        found[name]["rounds_ms"] = rounds_in("sparkmirror", log)
+        say(f"{name}: {found[name]}")
+    return found
+
+
+def keep(path: Path, one: World, found: dict[str, Any]) -> None:
+    """Add figures to the file, beside those of other mirrors with as many topics and groups."""
+    size = {"topics": len(one.names), "groups": len(one.groups)}
+    known = json.loads(path.read_text()) if path.exists() else {}
+    if size.items() <= known.items():
+        size = known
+    path.write_text(json.dumps({**size, **found}, indent=1) + "\n")
+    say(f"{found}")
+
+
+def main() -> int:
+    """Measure what is asked for; the figures go to a JSON file."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.control_plane", description=__doc__)
+    parser.add_argument("--topics", type=int, default=2_000)
+    parser.add_argument("--groups", type=int, default=200)
+    parser.add_argument("--peers", nargs="+", choices=list(_ROUNDS), default=list(_ROUNDS))
+    parser.add_argument("--latency", action="store_true")
+    parser.add_argument("--limit", type=float, default=LIMIT_S, help="seconds for each mirror")
+    parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results")
+    options = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    work = Path(tempfile.mkdtemp(prefix="sparkmirror-bench-"))
+    kind = "latency" if options.latency else "rounds"
+    path = options.out / f"control-plane-{kind}-{datetime.date.today()}.json"
+    try:
+        with world(options.topics, options.groups) as one:
+            if options.latency:
+                keep(path, one, {"latency": measure_latency(one, work)})
+            else:
+                for key in options.peers:
+                    keep(path, one, {key: measure(key, one, work, options.limit)})
+                    if key != options.peers[-1]:
+                        one.clean()
+        say(f"written: {path}")
+    finally:
+        shutil.rmtree(work, ignore_errors=True)
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,148 @@
+"""What ``sparkmirror lag`` looks at: the flows of a file, or one group of a cluster."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from sparkmirror.errors import ConfigError
+
+if TYPE_CHECKING:
+    from sparkmirror.control.lag import LagView
+
+__all__ = ["GroupLook", "Look", "flow_looks", "group_looks", "named"]
+
+Look = Callable[[], "LagView"]
+
+
+@dataclass(frozen=True, slots=True)
+class GroupLook:
+    """A look at any group: its name and where to look, by options; None: as a file says."""
+
+    name: str | None
+    zookeeper: str | None
+    bootstrap: str | None
+    command_config: Path | None
+    topics: tuple[str, ...]
+
+    @property
+    def given(self) -> bool:
+        """Whether any of it is said."""
+        return bool(self.options() or self.command_config or self.topics)
+
+    def options(self) -> dict[str, tuple[str, str]]:
+        """What the options say as properties, each with its option."""
+        given = (
+            ("group.id", self.name, "--group"),
+            ("bootstrap.servers", self.bootstrap, "--bootstrap-server"),
+            ("zookeeper.connect", self.zookeeper, "--zkconnect"),
+        )
+        return {key: (text, option) for key, text, option in given if text is not None}
+
+
+def named(file: Path | None) -> Path:
+    """``file``; ConfigError when there is none."""
+    if file is None:
+        raise ConfigError(
+            "nothing says which positions to look at.",
+            where="FILE",
+            do="Name a MirrorMaker 2 file or MirrorMaker 1's consumer file, or --group G with "
+            "--bootstrap-server or --zkconnect.",
+        )
+    return file
+
+
+def flow_looks(
+    path: Path, clusters: Sequence[str], include: str | None, stack: ExitStack
+) -> list[Look]:
+    """One function per flow that asks the clusters; connections close with ``stack``."""
+    from sparkmirror.cli.files import look_up_brokers  # noqa: PLC0415
+    from sparkmirror.cli.main import split_clusters  # noqa: PLC0415
+    from sparkmirror.cli.run import hide_secrets  # noqa: PLC0415
+    from sparkmirror.config.mm1 import load_mm1_consumer  # noqa: PLC0415
+    from sparkmirror.config.mm2 import load_mm2  # noqa: PLC0415
+    from sparkmirror.config.properties import load_properties  # noqa: PLC0415
+    from sparkmirror.control.lag import observe_flow, observe_group  # noqa: PLC0415
+    from sparkmirror.model import MirrorMode  # noqa: PLC0415
+    from sparkmirror.wire.client import Cluster  # noqa: PLC0415
+
+    if "clusters" in load_properties(path):
+        if include is not None:
+            raise ConfigError(
+                "a MirrorMaker 2 file says itself which topics are mirrored.",
+                where="--include",
+                do="Leave it out; it is for MirrorMaker 1's consumer files.",
+            )
+        settings = load_mm2(path, clusters=split_clusters(clusters))
+    else:
+        settings = load_mm1_consumer(path, include=include, find_brokers=look_up_brokers)
+    hide_secrets(settings)
+    looks: list[Look] = []
+    for flow in settings.flows:
+        source = Cluster(flow.source)
+        stack.callback(source.close)
+        if flow.mode is MirrorMode.MM1 and include is None:
+            looks.append(partial(observe_group, source, flow))
+            continue
+        target = source
+        if flow.mode is MirrorMode.MM2:
+            target = Cluster(flow.target_admin)
+            stack.callback(target.close)
+        looks.append(partial(observe_flow, source, target, flow))
+    return looks
+
+
+def group_looks(
+    path: Path | None,
+    wanted: GroupLook,
+    include: str | None,
+    clusters: Sequence[str],
+    stack: ExitStack,
+) -> list[Look]:
+    """The look at one group; its connections close with ``stack``."""
+    from sparkmirror.cli.files import look_up_brokers  # noqa: PLC0415
+    from sparkmirror.cli.run import hide_secrets  # noqa: PLC0415
+    from sparkmirror.config.mm1 import load_mm1_consumer  # noqa: PLC0415
+    from sparkmirror.config.properties import load_properties  # noqa: PLC0415
+    from sparkmirror.control.lag import check_group  # noqa: PLC0415
+    from sparkmirror.wire.client import Cluster  # noqa: PLC0415
+
+    for option, given in (("--include", include is not None), ("--clusters", bool(clusters))):
+        if given:
+            raise ConfigError(
+                "this option is about a mirror, not about a group.",
+                where=option,
+                do="Leave it out; --topic chooses among the group's topics.",
+            )
+    if path is not None and wanted.command_config is not None:
+        raise ConfigError(
+            "two files say how to reach the group's cluster.",
+            where=f"{path}, --command-config",
+            do="Name one of them.",
+        )
+    file = path or wanted.command_config
+    if file is not None and "clusters" in load_properties(file):
+        raise ConfigError(
+            "a MirrorMaker 2 file names several clusters, and a group is of one.",
+            where=str(file),
+            do="Name the group's: --group G --bootstrap-server HOST:PORT. For the mirror's own "
+            "positions leave out all but the file.",
+        )
+    if file is None and wanted.bootstrap is None and wanted.zookeeper is None:
+        raise ConfigError(
+            "nothing says where the group is.",
+            where="--group",
+            do="Add --bootstrap-server HOST:PORT, or --zkconnect HOST:PORT for an old cluster.",
+        )
+    settings = load_mm1_consumer(file, find_brokers=look_up_brokers, options=wanted.options())
+    hide_secrets(settings)
+    (flow,) = settings.flows
+    if wanted.zookeeper is not None:  # where brokers are named too, it is asked for offsets alone
+        flow = replace(flow, zookeeper=wanted.zookeeper)
+    source = Cluster(flow.source)
+    stack.callback(source.close)
+    return [partial(check_group, source, flow, wanted.topics)]

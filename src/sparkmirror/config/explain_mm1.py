@@ -1,0 +1,91 @@
+"""The settings that MirrorMaker 1's files give to consumer and producer, and the line of each.
+
+As `explain` tells it of a MirrorMaker 2 file. An old key stands under today's name, with the line
+and spelling that it has in the file; what has no effect any more is among the warnings.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from functools import lru_cache
+from pathlib import Path
+
+from sparkmirror.config.explain import Effective, FlowSetup, Place, Setup
+from sparkmirror.config.legacy_mm1 import BrokerLookup, translate
+from sparkmirror.config.mm1 import load_mm1
+from sparkmirror.config.precedence import Part
+from sparkmirror.config.properties import Entry, load_properties
+from sparkmirror.config.redact import HIDDEN, redact
+from sparkmirror.config.security import idle_reason
+from sparkmirror.config.setting import Scope, Setting, Status
+from sparkmirror.config.settings import SETTINGS
+from sparkmirror.config.settings_faults import FAULT_ROWS
+from sparkmirror.model import FlowSettings
+
+__all__ = ["explain_mm1"]
+
+
+def explain_mm1(consumers: Sequence[Path], producer: Path, *, find_brokers: BrokerLookup) -> Setup:
+    """Read the files as a run does, and say what each flow's clients get.
+
+    Raises ConfigError exactly where a run would refuse the files, and what ``find_brokers`` raises.
+    """
+    look_up = lru_cache(find_brokers)
+    settings = load_mm1(consumers, producer, include=".*", find_brokers=look_up)
+    target = list(_Explained(producer, Scope.PRODUCER, Part.PRODUCER, look_up).rows())
+    flows = []
+    for path, flow in zip(consumers, settings.flows, strict=True):
+        source = _Explained(path, Scope.CONSUMER, Part.CONSUMER, look_up).rows()
+        rows = tuple(_derived(row, flow) for row in (*source, *target))
+        flows.append(FlowSetup(flow.name, rows))
+    return Setup(consumers[0], tuple(flows), settings)
+
+
+def _derived(row: Effective, flow: FlowSettings) -> Effective:
+    """``row``, with what MirrorMaker 1 or the other settings make of a default."""
+    if row.key == "client.id":
+        name = flow.source.client_id if row.part is Part.CONSUMER else flow.target.client_id
+        return replace(row, value=name, origin=row.origin if row.value == name else "derived")
+    if row.origin != "default":
+        return row
+    adapted = {
+        (Part.CONSUMER, "auto.offset.reset"): flow.fetch.auto_offset_reset,
+        (Part.PRODUCER, "enable.idempotence"): str(flow.produce.enable_idempotence).lower(),
+    }.get((row.part, row.key), row.value)
+    return row if adapted == row.value else replace(row, value=adapted, origin="derived")
+
+
+class _Explained:
+    """One file in today's terms."""
+
+    def __init__(self, path: Path, scope: Scope, part: Part, look_up: BrokerLookup) -> None:
+        file = load_properties(path)
+        self._part = part
+        self._scope = scope
+        self._conf = translate(file, scope, look_up).file
+        self._spelling = {entry.where: key for key, entry in file.items()}
+
+    def rows(self) -> Iterator[Effective]:
+        """What the client gets, in alphabetical order."""
+        known = [(self._part, row) for row in SETTINGS if self._scope in row.scopes]
+        if self._scope is Scope.CONSUMER:
+            known += [(Part.OWN, row) for row in FAULT_ROWS]
+        for part, row in sorted(known, key=lambda one: (one[0] is Part.OWN, one[1].name)):
+            entry = self._conf.get(row.name)
+            if entry is not None:
+                yield self._given(part, row, entry)
+            elif row.status is Status.SUPPORTED and not self._idle(row.name):
+                yield Effective(part, row.name, row.default, "default")
+
+    def _given(self, part: Part, row: Setting, entry: Entry) -> Effective:
+        value = HIDDEN if entry.secret else redact(row.name, entry.value.strip())
+        ignored = row.reason if row.status is not Status.SUPPORTED else self._idle(row.name)
+        spelling = self._spelling.get(entry.where)
+        if spelling is None:  # no line says it, but the release that the file was written for
+            return Effective(part, row.name, value, "derived", remark=entry.where)
+        place = Place(entry.where, spelling, f"{self._scope.value} file")
+        return Effective(part, row.name, value, "file", place, ignored=ignored)
+
+    def _idle(self, name: str) -> str:
+        return idle_reason(name, self._conf) if name.startswith(("ssl.", "sasl.")) else ""

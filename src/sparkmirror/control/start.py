@@ -1,0 +1,89 @@
+"""What a flow sees to before it starts: one cluster twice, Java mirrors, positions, frozen ends."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from sparkmirror.control.internal import offset_storage_topic
+from sparkmirror.control.positions import seed_positions
+from sparkmirror.control.topics import Assignment
+from sparkmirror.errors import ConfigError, Denied, TopicError
+from sparkmirror.model import FlowSettings, MirrorMode, TopicPartition
+from sparkmirror.policy import FlowTopics
+from sparkmirror.wire.client import Cluster
+
+__all__ = ["freeze_ends", "refuse_mirroring_onto_itself", "take_over_positions", "warn_of_java"]
+
+_FREEZE_TIMEOUT_S = 30.0
+_FREEZE_POLL_S = 1.0
+
+
+def refuse_mirroring_onto_itself(
+    settings: FlowSettings, wanted: FlowTopics, source_admin: Cluster, target_admin: Cluster
+) -> None:
+    """Raise `ConfigError` when every record would be copied onto itself."""
+    source, target = source_admin.describe(), target_admin.describe()
+    if not source.cluster_id or source.cluster_id != target.cluster_id:
+        return
+    if settings.mode is MirrorMode.MM1 or wanted.remote("topic") == "topic":
+        raise ConfigError(
+            f"source and target are the same cluster (id {source.cluster_id}) and topics keep "
+            "their names: every record would be copied onto itself for ever.",
+            where=f"flow {settings.name}",
+            do="Check the bootstrap.servers of both clusters.",
+        )
+
+
+def warn_of_java(settings: FlowSettings, target: Cluster, say: Callable[[str], None]) -> None:
+    """A running Java MirrorMaker 2 shows as members of its Connect group on the target."""
+    if settings.mode is MirrorMode.MM1:
+        return
+    group = f"{settings.source.alias}-mm2"
+    try:
+        members = target.group_members(group)
+    except Denied as error:
+        say(f"{settings.name}: nobody can tell whether a Java MirrorMaker 2 runs: {error}")
+        return
+    if members:
+        say(
+            f"{settings.name}: the group {group} on {target.alias} has active members: if a "
+            "Java MirrorMaker 2 still runs this flow, stop it, or records arrive twice"
+        )
+
+
+def take_over_positions(
+    keeper: Cluster, settings: FlowSettings, assignment: Assignment, say: Callable[[str], None]
+) -> None:
+    """Seed positions on ``keeper`` from where a Java mirror left them. Raises `MirrorError`."""
+    seeding = seed_positions(keeper, settings, assignment)
+    if seeding.seeded:
+        place = (
+            "the group's offsets in ZooKeeper"
+            if settings.zookeeper
+            else offset_storage_topic(settings)
+        )
+        say(f"{settings.name}: {len(seeding.seeded)} positions taken over from {place}")
+    if seeding.skipped:
+        say(f"{settings.name}: {seeding.skipped} stored offsets could not be read")
+
+
+def freeze_ends(
+    settings: FlowSettings, source: Cluster, assignment: Assignment
+) -> dict[TopicPartition, int]:
+    """End offsets that a ``--once`` run copies up to. Raises `TopicError` without a leader."""
+    wanted = [p.source for p in assignment.partitions]
+    deadline = time.monotonic() + _FREEZE_TIMEOUT_S
+    while True:
+        ends = source.end_offsets(wanted, settings.fetch.isolation_level)
+        missing = [tp for tp in wanted if tp not in ends]
+        if not missing:
+            return ends
+        if time.monotonic() > deadline:
+            shown = ", ".join(map(str, missing[:5])) + (" …" if len(missing) > 5 else "")
+            raise TopicError(
+                f"no end offset for {len(missing)} partitions ({shown}): they have no leader.",
+                where=f"cluster {source.alias}",
+                do="Bring their brokers back, or leave these topics out.",
+            )
+        time.sleep(_FREEZE_POLL_S)

@@ -1,0 +1,150 @@
+"""The control topic in the driver: one reader, one writer.
+
+`signals` says what stands in it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from sparkmirror.model import SlotProgress
+from sparkmirror.wire.assignments import (
+    ASSIGNMENT_KEY,
+    AssignmentCollector,
+    AssignmentDocument,
+    encode_assignment,
+)
+from sparkmirror.wire.claims import decode_claim
+from sparkmirror.wire.client import Cluster
+from sparkmirror.wire.driver_report import (
+    DriverReport,
+    decode_driver_report,
+    encode_driver_report,
+)
+from sparkmirror.wire.packing import text
+from sparkmirror.wire.reports import Planned, decode_planned, decode_progress
+from sparkmirror.wire.signals import (
+    COMMAND_PARTITION,
+    PROGRESS_PARTITION,
+    Command,
+    decode_command,
+    encode_command,
+)
+from sparkmirror.wire.tail import TopicTail
+
+__all__ = ["ControlSignals", "ControlTopicReader", "ControlTopicWriter"]
+
+
+@dataclass(frozen=True, slots=True)
+class ControlSignals:
+    """What one poll of the control topic brought. ``skipped``: records that are no signal."""
+
+    commands: tuple[Command, ...] = ()
+    assignments: tuple[AssignmentDocument, ...] = ()
+    progress: tuple[SlotProgress, ...] = ()
+    drivers: tuple[DriverReport, ...] = ()
+    skipped: int = 0
+    planned: tuple[Planned, ...] = ()
+
+
+class ControlTopicReader:
+    """Follows one control topic in the driver, without a group; one owner thread.
+
+    Reads from the beginning of what compaction has left; with ``only_new``, of the reports only
+    what is written from now on. ``topic`` must exist.
+    """
+
+    def __init__(self, cluster: Cluster, topic: str, *, only_new: bool = False) -> None:
+        only_from_now = (PROGRESS_PARTITION,) if only_new else ()
+        self._tail: TopicTail = cluster.tail(topic, only_new=only_from_now)
+        self._collectors: dict[str, AssignmentCollector] = {}
+
+    def poll(self, timeout_ms: int = 500) -> ControlSignals:
+        """What has come since the last call. Raises `MirrorError` when the cluster is away."""
+        return self._read(self._tail.poll(timeout_ms))
+
+    def read_to_end(self) -> ControlSignals:
+        """All up to the end that was seen when this reader was made. Raises `MirrorError`."""
+        return self._read(self._tail.read_to_end())
+
+    def _read(self, records: Iterable[tuple[int, bytes | None, bytes | None]]) -> ControlSignals:
+        commands: list[Command] = []
+        assignments: list[AssignmentDocument] = []
+        progress: list[SlotProgress] = []
+        planned: list[Planned] = []
+        drivers: list[DriverReport] = []
+        skipped = 0
+        for partition, key, value in records:
+            if partition == PROGRESS_PARTITION:
+                report = decode_progress(key, value)
+                driver = decode_driver_report(key, value) if report is None else None
+                word = decode_planned(key, value) if report is None and driver is None else None
+                if report is not None:
+                    progress.append(report)
+                elif driver is not None:
+                    drivers.append(driver)
+                elif word is not None:
+                    planned.append(word)
+                else:
+                    skipped += value is not None
+                continue
+            match = ASSIGNMENT_KEY.fullmatch(text(key))
+            if match is not None:
+                collector = self._collectors.setdefault(match[1], AssignmentCollector(match[1]))
+                document = collector.feed(key, value)
+                if document is not None:
+                    assignments.append(document)
+                continue
+            command = decode_command(key, value)
+            if command is not None:
+                commands.append(command)
+            skipped += command is None and value is not None and decode_claim(key, value) is None
+        return ControlSignals(
+            tuple(commands),
+            tuple(assignments),
+            tuple(progress),
+            tuple(drivers),
+            skipped,
+            tuple(planned),
+        )
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._tail.close()
+
+
+class ControlTopicWriter:
+    """Writes commands and assignments to one control topic; thread-safe as `Cluster` is."""
+
+    def __init__(self, cluster: Cluster, topic: str) -> None:
+        self._cluster = cluster
+        self._topic = topic
+
+    def command(self, *commands: Command) -> None:
+        """Write ``commands``, acknowledged when this returns. Raises `MirrorError`."""
+        records = [(COMMAND_PARTITION, *encode_command(command)) for command in commands]
+        self._cluster.produce_many(self._topic, records)
+
+    def forget(self, flow: str, slots: Iterable[int]) -> None:
+        """Delete all signals of ``flow`` (a `channel` that no run will use again)."""
+        reports = (f"{flow}/{name}" for name in ("planner", "driver", *slots))
+        keys = [flow, f"{flow}/assignment", *reports]
+        self._cluster.produce_many(
+            self._topic,
+            [
+                (PROGRESS_PARTITION if index >= 2 else COMMAND_PARTITION, key.encode(), None)
+                for index, key in enumerate(keys)
+            ],
+        )
+
+    def report(self, report: DriverReport) -> None:
+        """Write the driver's report. Raises `MirrorError`."""
+        key, value = encode_driver_report(report)
+        self._cluster.produce_many(self._topic, [(PROGRESS_PARTITION, key, value)])
+
+    def assign(self, document: AssignmentDocument, command: Command) -> None:
+        """Write ``document`` and then ``command``, so that whoever obeys finds the assignment."""
+        records = [(COMMAND_PARTITION, *piece) for piece in encode_assignment(document)]
+        records.append((COMMAND_PARTITION, *encode_command(command)))
+        self._cluster.produce_many(self._topic, records)

@@ -1,0 +1,165 @@
+"""How Fetch requests and answers are laid out: v4 to v11, the non-flexible versions.
+
+Pure: bytes in, values out. Answers are views into the frame; nothing is copied.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from sparkmirror.model import FetchSettings, TopicPartition
+from sparkmirror.wire.select import AbortedTransaction
+
+__all__ = [
+    "FETCH_HIGHEST",
+    "FETCH_KEY",
+    "FETCH_LOWEST",
+    "FetchAnswer",
+    "PartitionAnswer",
+    "Wanted",
+    "parse_answer",
+    "request_body",
+]
+
+FETCH_KEY = 1
+FETCH_LOWEST, FETCH_HIGHEST = 4, 11
+
+_I16 = struct.Struct(">h")
+_I32 = struct.Struct(">i")
+_ABORTED = struct.Struct(">qq")
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What is asked of one partition. ``leader_epoch`` -1: unknown; ``bytes_max`` of its part."""
+
+    tp: TopicPartition
+    offset: int
+    leader_epoch: int
+    bytes_max: int
+
+
+@dataclass(slots=True)
+class PartitionAnswer:
+    """One partition's part of an answer: error ``code``, and offsets, -1 where none was given.
+
+    ``replica``: the follower that the leader points to, -1 for itself.
+    """
+
+    tp: TopicPartition
+    code: int
+    high_watermark: int
+    last_stable_offset: int
+    log_start_offset: int
+    aborted: list[AbortedTransaction]
+    replica: int
+    records: memoryview
+
+
+@dataclass(slots=True)
+class FetchAnswer:
+    """A whole answer; ``code`` is its own error, apart from those of the partitions."""
+
+    throttle_ms: int
+    code: int
+    partitions: list[PartitionAnswer]
+
+
+def request_body(
+    version: int, settings: FetchSettings, wanted: Sequence[Wanted], bytes_max: int, rack: bytes
+) -> bytes:
+    """The body of a request for ``wanted``, in this order, of at most about ``bytes_max``."""
+    isolation = 1 if settings.isolation_level == "read_committed" else 0
+    out = [
+        struct.pack(
+            ">iiiib",
+            -1,
+            settings.fetch_max_wait_ms,
+            settings.fetch_min_bytes,
+            bytes_max,
+            isolation,
+        )
+    ]
+    if version >= 7:
+        out.append(struct.pack(">ii", 0, -1))  # no fetch session
+    topics: dict[str, list[Wanted]] = {}
+    for want in wanted:
+        topics.setdefault(want.tp.topic, []).append(want)
+    out.append(_I32.pack(len(topics)))
+    for topic, members in topics.items():
+        name = topic.encode()
+        out.append(struct.pack(f">h{len(name)}si", len(name), name, len(members)))
+        for want in members:
+            out.append(_I32.pack(want.tp.partition))
+            if version >= 9:
+                out.append(_I32.pack(want.leader_epoch))
+            out.append(struct.pack(">q", want.offset))
+            if version >= 5:
+                out.append(struct.pack(">q", -1))
+            out.append(_I32.pack(want.bytes_max))
+    if version >= 7:
+        out.append(_I32.pack(0))  # no forgotten topics
+    if version >= 11:
+        out.append(struct.pack(f">h{len(rack)}s", len(rack), rack))
+    return b"".join(out)
+
+
+def parse_answer(frame: memoryview, version: int) -> FetchAnswer:
+    """What ``frame`` (from its correlation id on) says.
+
+    Raises `struct.error`, `ValueError` or `UnicodeDecodeError` when it is not whole.
+    """
+    throttle_ms = _I32.unpack_from(frame, 4)[0]
+    position, code = 8, 0
+    if version >= 7:
+        code = _I16.unpack_from(frame, 8)[0]
+        position = 14
+    count = _I32.unpack_from(frame, position)[0]
+    position += 4
+    answer = FetchAnswer(throttle_ms, code, [])
+    for _ in range(count):
+        size = _I16.unpack_from(frame, position)[0]
+        position += 2
+        if not 0 <= size <= len(frame) - position:
+            # A negative size would lead back, and round in circles for billions of topics.
+            raise ValueError(f"a Fetch response with a topic name of {size} bytes")
+        topic = bytes(frame[position : position + size]).decode()
+        position += size
+        parts = _I32.unpack_from(frame, position)[0]
+        position += 4
+        for _ in range(parts):
+            position, part = _parse_partition(frame, position, topic, version)
+            answer.partitions.append(part)
+    return answer
+
+
+def _parse_partition(
+    frame: memoryview, position: int, topic: str, version: int
+) -> tuple[int, PartitionAnswer]:
+    index, code, high, stable = struct.unpack_from(">ihqq", frame, position)
+    position += 22
+    log_start = -1
+    if version >= 5:
+        log_start = struct.unpack_from(">q", frame, position)[0]
+        position += 8
+    aborted_count = _I32.unpack_from(frame, position)[0]
+    position += 4
+    aborted: list[AbortedTransaction] = []
+    for _ in range(max(0, aborted_count)):
+        aborted.append(AbortedTransaction(*_ABORTED.unpack_from(frame, position)))
+        position += 16
+    replica = -1
+    if version >= 11:
+        replica = _I32.unpack_from(frame, position)[0]
+        position += 4
+    size = max(0, _I32.unpack_from(frame, position)[0])
+    position += 4
+    if position + size > len(frame):
+        raise ValueError("a Fetch response that is shorter than it says")
+    records = frame[position : position + size]
+    tp = TopicPartition(topic, index)
+    return position + size, PartitionAnswer(
+        tp, code, high, stable, log_start, aborted, replica, records
+    )

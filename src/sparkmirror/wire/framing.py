@@ -1,0 +1,160 @@
+"""Frames on one socket: a size, then so many bytes, sent and received without copies.
+
+Raises `ConnectionLost` for whatever goes wrong on the way.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import select
+import socket
+import ssl
+import struct
+import time
+from collections.abc import Sequence
+from typing import Protocol
+
+from sparkmirror.wire.batch import BATCH_BYTES_MAX
+from sparkmirror.wire.guard import FRAME_BYTES_MAX
+
+__all__ = ["ConnectionLost", "FrameBuffer", "FramedSocket", "ReceiveBuffer"]
+
+_SIZE = struct.Struct(">i")
+# Linux refuses more than 1,024 pieces in one sendmsg call.
+_IOV_MAX = 1024
+# A Fetch answer is at most one batch larger than what was asked for, and larger batches are refused
+# anyway; any other answer is small. What is above these is not Kafka.
+FETCH_FRAME_BYTES_MAX = BATCH_BYTES_MAX + (64 << 20)
+ANSWER_FRAME_BYTES_MAX = FRAME_BYTES_MAX
+# TLS copies what it sends anyway; small parts are joined so that each does not become a record.
+_TLS_JOIN_BYTES = 256 * 1024
+
+Buffer = bytes | bytearray | memoryview
+
+
+class ConnectionLost(Exception):
+    """The connection broke or timed out; what was in flight on it has an unknown outcome."""
+
+
+class FrameBuffer(Protocol):
+    """Where a response goes."""
+
+    def view(self, size: int) -> memoryview:
+        """A writable view of exactly ``size`` bytes."""
+
+
+class ReceiveBuffer:
+    """One growing buffer that is written again and again.
+
+    Fresh buffers would be zeroed and paged in for every response; one that is kept stays warm.
+    What a caller keeps of a frame it must have passed on before it receives the next one.
+    """
+
+    def __init__(self, size: int = 1 << 20) -> None:
+        self._data = bytearray(size)
+        self._view = memoryview(self._data)
+
+    def view(self, size: int) -> memoryview:
+        """A writable view of exactly ``size`` bytes."""
+        if size > len(self._data):
+            self._data = bytearray(max(size, 2 * len(self._data)))
+            self._view = memoryview(self._data)
+        return self._view[:size]
+
+
+class FramedSocket:
+    """What travels on the socket to ``host:port``, plaintext or TLS. One owner, no threads."""
+
+    def __init__(self, host: str, port: int) -> None:
+        self.host = host
+        self.port = port
+        self.last_used = time.monotonic()
+        self._tls = False
+        self._size_buffer = memoryview(bytearray(4))
+
+    def _use(self, connected: socket.socket) -> None:
+        self.socket: socket.socket = connected
+        self._tls = isinstance(connected, ssl.SSLSocket)
+
+    # -- sending ---------------------------------------------------------------------------
+
+    def send_frame(self, parts: Sequence[Buffer], size: int) -> None:
+        """Write one frame: the 4-byte ``size``, then ``parts`` without copying them."""
+        self.last_used = time.monotonic()
+        try:
+            self._send_parts([_SIZE.pack(size), *parts])
+        except OSError as error:
+            raise ConnectionLost(f"{self.host}:{self.port}: {error or 'timed out'}") from error
+
+    def _send_parts(self, parts: list[Buffer]) -> None:
+        if self._tls:
+            self._send_joined(parts)
+            return
+        index = 0
+        while index < len(parts):
+            window = parts[index : index + _IOV_MAX]
+            sent = self.socket.sendmsg(window)
+            for part in window:
+                size = len(part)
+                if sent < size:
+                    parts[index] = memoryview(part)[sent:]
+                    break
+                sent -= size
+                index += 1
+
+    def _send_joined(self, parts: list[Buffer]) -> None:
+        joined = bytearray()
+        for part in parts:
+            if len(joined) + len(part) > _TLS_JOIN_BYTES and joined:
+                self.socket.sendall(joined)
+                joined = bytearray()
+            if len(part) > _TLS_JOIN_BYTES:
+                self.socket.sendall(part)
+            else:
+                joined += part
+        if joined:
+            self.socket.sendall(joined)
+
+    # -- receiving -------------------------------------------------------------------------
+
+    def _receive_into(self, view: memoryview) -> None:
+        position, size = 0, len(view)
+        while position < size:
+            try:
+                count = self.socket.recv_into(view[position:])
+            except OSError as error:
+                raise ConnectionLost(f"{self.host}:{self.port}: {error or 'timed out'}") from error
+            if count == 0:
+                raise ConnectionLost(f"{self.host}:{self.port}: the broker closed the connection")
+            position += count
+
+    def _receive_size(self) -> int:
+        self._receive_into(self._size_buffer)
+        size: int = _SIZE.unpack_from(self._size_buffer)[0]
+        return size
+
+    def receive_frame(self, buffer: FrameBuffer | None = None) -> memoryview:
+        """One whole frame without its size, into ``buffer`` or a fresh one.
+
+        The first four bytes are the correlation id.
+        """
+        size = self._receive_size()
+        size_max = ANSWER_FRAME_BYTES_MAX if buffer is None else FETCH_FRAME_BYTES_MAX
+        if not 4 <= size <= size_max:
+            raise ConnectionLost(f"{self.host}:{self.port}: nonsense frame of {size} bytes")
+        view = buffer.view(size) if buffer is not None else memoryview(bytearray(size))
+        self._receive_into(view)
+        self.last_used = time.monotonic()
+        return view
+
+    def readable(self, timeout_s: float = 0.0) -> bool:
+        """True when a response (or the end of the connection) is waiting."""
+        # What TLS has decrypted already no longer shows at the socket.
+        if isinstance(self.socket, ssl.SSLSocket) and self.socket.pending():
+            return True
+        return bool(select.select([self.socket], [], [], timeout_s)[0])
+
+    def close(self) -> None:
+        """Close the socket; never raises."""
+        with contextlib.suppress(OSError):
+            self.socket.close()

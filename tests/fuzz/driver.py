@@ -1,0 +1,142 @@
+"""What the driver's client reads: answers of every API that it uses, and internal topics' records.
+
+kafka-python decodes both; `sparkmirror.wire.guard` bounds it. Answers are made from the schemas
+of its own messages, so every field of every version is met.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from random import Random
+from types import SimpleNamespace
+from typing import Any
+
+import kafka.errors as kafka_errors
+import kafka.net.connection as connecting
+from kafka.protocol.api_header import ResponseClassRegistry
+from kafka.record.memory_records import MemoryRecords
+
+from sparkmirror.errors import BatchError
+from sparkmirror.wire import client, group, inspect, transactions  # noqa: F401  (they register APIs)
+from sparkmirror.wire.guard import UNREADABLE
+from tests.fuzz.inputs import batches, bomb, mutated
+
+__all__ = ["admin", "internal", "response_frame", "responses"]
+
+_ID = 77
+_MANY = (2_000, 20_000, 100_000)
+
+
+@cache
+def responses() -> list[Any]:
+    """The classes of the answers that the driver may get."""
+    found = ResponseClassRegistry._response_class_registry
+    return [found[key] for key in sorted(found)]
+
+
+def admin(rng: Random) -> None:
+    """One answer through kafka-python's protocol, in pieces; one that cannot be read ends it."""
+    kind = rng.choice(responses())
+    version = rng.randrange(kind.max_version + 1)
+    frame = response_frame(kind, version, rng)
+    if rng.random() < 0.9:
+        frame = mutated(frame, rng)
+    size = len(frame) if rng.random() < 0.8 else rng.choice((0, 3, 2**20, 2**26, 2**31 - 1, -1))
+    protocol = connecting.KafkaProtocol(receive_message_max_bytes=1 << 26)
+    header = SimpleNamespace(correlation_id=_ID, get_response_class=lambda: kind[version])
+    protocol.in_flight_requests.append(header)
+    data = size.to_bytes(4, "big", signed=True) + frame
+    cut = rng.randrange(len(data) + 1)
+    try:
+        for part in (data[:cut], data[cut:]):
+            for correlation, answer in protocol.receive_bytes(part):
+                assert correlation == _ID
+                assert type(answer) is kind[None]
+    except kafka_errors.KafkaProtocolError:
+        return
+
+
+def internal(rng: Random) -> None:
+    """Record batches as `TopicTail` gets them from kafka-python's consumer."""
+    data = bomb(rng) if rng.random() < 0.02 else batches(rng)
+    records = MemoryRecords(data)
+    try:
+        while (batch := records.next_batch()) is not None:
+            if rng.random() < 0.5 and not batch.validate_crc():
+                return
+            for record in batch:
+                assert record.key is None or len(record.key) <= len(data) << 16
+    except (kafka_errors.KafkaError, BatchError, *UNREADABLE):
+        return  # what TopicTail takes for records that cannot be read
+
+
+# --- answers from schemas -----------------------------------------------------------------------
+
+
+def response_frame(kind: Any, version: int, rng: Random) -> bytes:
+    """A valid answer of any content, without its size."""
+    flexible = kind.flexible_version_q(version)
+    # The answer to ApiVersions has the old header always, so that every client can read it.
+    head = _ID.to_bytes(4, "big") + (b"\0" if flexible and kind.API_KEY != 18 else b"")
+    out = bytearray(head)
+    # One of its arrays may be a long one.
+    room = [rng.choice(_MANY)] if rng.random() < 0.03 else []
+    _struct(out, kind._struct, version, flexible, rng, room)
+    return bytes(out)
+
+
+def _struct(
+    out: bytearray, struct: Any, version: int, flexible: bool, rng: Random, room: list[int]
+) -> None:
+    for field in struct.untagged_fields(version):
+        _field(out, field, version, flexible, rng, room)
+    if flexible:
+        tags = rng.choice((0, 0, 0, 1, 3))
+        out.append(tags)
+        for _ in range(tags):
+            value = rng.randbytes(rng.randrange(6))
+            out += bytes((99, len(value))) + value
+
+
+def _field(
+    out: bytearray, field: Any, version: int, flexible: bool, rng: Random, room: list[int]
+) -> None:
+    if field.is_array():
+        count = room.pop() if room and rng.random() < 0.5 else rng.choice((0, 1, 1, 2))
+        out += _count(count, flexible, 4)
+        inner = bytearray()
+        for number in range(count):
+            if number < 50:  # the rest of a long one repeats
+                inner = bytearray()
+                if field.is_struct_array():
+                    _struct(inner, field.array_of, version, flexible, rng, [])
+                else:
+                    _simple(inner, field.array_of, flexible, rng)
+            out += inner
+    elif field.is_struct():
+        if field.nullable_for_version_q(version):
+            out.append(1)
+        _struct(out, field, version, flexible, rng, room)
+    else:
+        _simple(out, field, flexible, rng)
+
+
+def _simple(out: bytearray, field: Any, flexible: bool, rng: Random) -> None:
+    kind = field._type_str
+    if kind in ("string", "bytes", "records"):
+        data = rng.choice((b"", b"a", "käse".encode(), b"x" * 300))
+        out += _count(len(data), flexible, 2 if kind == "string" else 4) + data
+    elif kind == "uuid":
+        out += rng.randbytes(16)
+    else:
+        out += rng.choice((bytes(field._type.size), rng.randbytes(field._type.size)))
+
+
+def _count(count: int, flexible: bool, size: int) -> bytes:
+    if not flexible:
+        return count.to_bytes(size, "big")
+    value, out = count + 1, bytearray()
+    while value > 127:
+        out.append(value & 127 | 128)
+        value >>= 7
+    return bytes((*out, value))

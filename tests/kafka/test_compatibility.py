@@ -1,0 +1,222 @@
+"""Checkpoints of one slot's records on real clusters, without Spark: MirrorMaker 2's behaviour, and
+what becomes of groups when a topic is deleted and made anew.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from sparkmirror.control.groups import GroupClusters, GroupsJob, create_offset_topics
+from sparkmirror.demo.clusters import KafkaCluster
+from sparkmirror.model import (
+    CheckpointSettings,
+    FaultSettings,
+    FlowSettings,
+    OffsetSyncSettings,
+    PolicySettings,
+    TopicPartition,
+)
+from sparkmirror.wire.client import Cluster
+from sparkmirror.wire.mirror_records import (
+    Checkpoint,
+    decode_checkpoint,
+    decode_offset_sync,
+    encode_offset_sync,
+    offset_syncs_topic,
+)
+from sparkmirror.wire.runs import decode_run, runs_topic
+from tests.kafka.faults import Direct, SlotRun
+from tests.kafka.mirror_process import wait_until
+from tests.kafka.support import (
+    Sent,
+    consume_all,
+    contents,
+    create_topic,
+    delete_topic,
+    produce,
+    topic_names,
+)
+
+pytestmark = pytest.mark.timeout(180)
+
+
+@contextmanager
+def _clusters(flow: FlowSettings) -> Iterator[GroupClusters]:
+    source, target = Cluster(flow.source), Cluster(flow.target)
+    try:
+        syncs = source if flow.offset_syncs.location == "source" else target
+        found = GroupClusters(
+            source_admin=source, target_admin=target, target=target, syncs=syncs, checkpoints=target
+        )
+        create_offset_topics(flow, source, target)
+        yield found
+    finally:
+        source.close()
+        target.close()
+
+
+def _values(count: int, text: str) -> list[Sent]:
+    return [Sent(f"{text} {n}".encode(), partition=0) for n in range(count)]
+
+
+def _group() -> str:
+    return f"g-{uuid.uuid4().hex[:8]}"
+
+
+def _options(group: str, **more: Any) -> dict[str, Any]:
+    """Settings of a flow with offset syncs and checkpoints of ``group``."""
+    return {
+        "offset_syncs": OffsetSyncSettings(enabled=True, replication_factor=1, lag_max=5),
+        "checkpoints": CheckpointSettings(enabled=True, include=(group,), replication_factor=1),
+        **more,
+    }
+
+
+def _mirrored(slot: SlotRun, count: int) -> None:
+    wait_until(
+        lambda: len(consume_all(slot.target.kafka, slot.remote)) == count, f"{count} records"
+    )
+
+
+class Moving:
+    """One group, committed on the source, and its newest checkpoint on the target."""
+
+    def __init__(self, slot: SlotRun, group: str, clusters: GroupClusters) -> None:
+        self.slot, self.group, self.clusters = slot, group, clusters
+        self.remote = TopicPartition(slot.remote, 0)
+
+    def checkpoint_at(self, offset: int) -> Checkpoint | None:
+        """The group has read up to ``offset``; what a run that ends makes of it."""
+        source = self.clusters.source_admin
+        source.commit_offsets(self.group, {TopicPartition(self.slot.topic, 0): (offset, "")})
+        return self.round()
+
+    def round(self, say: Callable[[str], None] = lambda _: None) -> Checkpoint | None:
+        """The last round of a run; the newest checkpoint of the group then."""
+        job = GroupsJob(self.slot.flow, self.clusters, say)
+        job.finish()
+        job.close()
+        found = [
+            decode_checkpoint(record.key, record.value)
+            for record in consume_all(
+                self.slot.target.kafka, f"{self.slot.alias}.checkpoints.internal"
+            )
+        ]
+        mine = [one for one in found if one is not None and one.group == self.group]
+        return mine[-1] if mine else None
+
+
+def test_a_group_of_a_topic_made_anew_never_goes_to_the_old_ones_records(
+    cluster_a: KafkaCluster, cluster_b: KafkaCluster, topic_name: str
+) -> None:
+    group = _group()
+    create_topic(cluster_a, topic_name, 1)
+    old, new = _values(60, "old"), _values(40, "new")
+    produce(cluster_a, topic_name, old)
+    options = _options(group, faults=FaultSettings(source_loss="record-and-continue"))
+    source, target = Direct(cluster_a), Direct(cluster_b)
+    slot = SlotRun(source, target, topic_name, **options)
+    with _clusters(slot.flow) as clusters:
+        moving = Moving(slot, group, clusters)
+        with slot:
+            _mirrored(slot, 60)
+        assert moving.checkpoint_at(20) == Checkpoint(group, moving.remote, 20, 20)
+
+        delete_topic(cluster_a, topic_name)
+        create_topic(cluster_a, topic_name, 1)
+        produce(cluster_a, topic_name, new)
+        # It went back; where to, nothing says until some of the new topic is mirrored.
+        assert moving.checkpoint_at(10) == Checkpoint(group, moving.remote, 20, 20)
+        with SlotRun(source, target, topic_name, alias=slot.alias, **options):
+            _mirrored(slot, 100)
+        assert moving.checkpoint_at(10) == Checkpoint(group, moving.remote, 10, 70)
+        # The old topic's rows were forgotten meanwhile; the new one's have its id.
+        rows = {
+            record.key: decode_run(record.key, record.value)
+            for record in consume_all(cluster_b, runs_topic(slot.flow))
+        }
+        left = [row for row in rows.values() if row is not None and row.run is not None]
+        now = clusters.source_admin.topics([topic_name])[topic_name].topic_id
+        assert {row.topic_id for row in left} == {now}
+        assert moving.checkpoint_at(39) == Checkpoint(group, moving.remote, 39, 99)
+    records = consume_all(cluster_b, slot.remote)
+    assert [r.value for r in records if r.offset >= 70] == [sent.value for sent in new[10:]]
+
+
+def test_offset_syncs_topics_on_target(
+    cluster_a: KafkaCluster, cluster_b: KafkaCluster, topic_name: str
+) -> None:
+    """Named after the source then, and nothing of ours is on the source."""
+    group = _group()
+    create_topic(cluster_a, topic_name, 1)
+    produce(cluster_a, topic_name, _values(30, "r"))
+    options = _options(group)
+    options["offset_syncs"] = OffsetSyncSettings(
+        enabled=True, replication_factor=1, location="target"
+    )
+    before = topic_names(cluster_a)
+    slot = SlotRun(Direct(cluster_a), Direct(cluster_b), topic_name, **options)
+    with _clusters(slot.flow) as clusters:
+        with slot:
+            _mirrored(slot, 30)
+        moving = Moving(slot, group, clusters)
+        assert moving.checkpoint_at(12) == Checkpoint(group, moving.remote, 12, 12)
+    topic = f"mm2-offset-syncs.{slot.alias}.internal"
+    assert offset_syncs_topic(slot.flow) == topic
+    syncs = [decode_offset_sync(one.key, one.value) for one in consume_all(cluster_b, topic)]
+    assert syncs[-1] == (TopicPartition(topic_name, 0), 29, 29)
+    assert topic_names(cluster_a) == before
+
+
+def test_no_checkpoints_if_no_records_are_mirrored(
+    cluster_a: KafkaCluster, cluster_b: KafkaCluster, topic_name: str
+) -> None:
+    """There is one as soon as a first record is; what makes no sense beside it costs nothing."""
+    group = _group()
+    create_topic(cluster_a, topic_name, 1)
+    source, target = Direct(cluster_a), Direct(cluster_b)
+    slot = SlotRun(source, target, topic_name, **_options(group))
+    with _clusters(slot.flow) as clusters:
+        moving = Moving(slot, group, clusters)
+        assert moving.checkpoint_at(0) is None
+        produce(cluster_a, topic_name, _values(3, "r"))
+        with slot:
+            _mirrored(slot, 3)
+        assert moving.checkpoint_at(1) == Checkpoint(group, moving.remote, 1, 1)
+        # Somebody else's records, and damaged ones, in the topics that are read.
+        key, value = encode_offset_sync(TopicPartition(topic_name, 0), 3, 3)
+        syncs, runs = offset_syncs_topic(slot.flow), runs_topic(slot.flow)
+        odd = [Sent(b"hello", b"who"), Sent(value[:9], key), Sent(value, key[:3]), Sent(b"", b"")]
+        produce(cluster_a, syncs, [Sent(None, key, partition=0), *odd])
+        produce(cluster_b, runs, odd)
+        said: list[str] = []
+        moving.clusters.source_admin.commit_offsets(group, {TopicPartition(topic_name, 0): (2, "")})
+        assert moving.round(said.append) == Checkpoint(group, moving.remote, 2, 2)
+    (told,) = [line for line in said if "make no sense" in line]
+    assert told.startswith(f"{slot.flow.name}: 9 records of {slot.alias}.checkpoints.internal, ")
+
+
+def test_identity_replication(
+    cluster_a: KafkaCluster, cluster_b: KafkaCluster, topic_name: str
+) -> None:
+    """Topics keep their names; checkpoints are of the topic as it is on both."""
+    group = _group()
+    create_topic(cluster_a, topic_name, 1)
+    produce(cluster_a, topic_name, _values(20, "r"))
+    options = _options(group, policy=PolicySettings("identity"))
+    slot = SlotRun(Direct(cluster_a), Direct(cluster_b), topic_name, **options)
+    assert slot.remote == topic_name
+    with _clusters(slot.flow) as clusters:
+        with slot:
+            _mirrored(slot, 20)
+        sides = [contents(consume_all(one, topic_name)) for one in (cluster_a, cluster_b)]
+        assert sides[0] == sides[1]
+        moving = Moving(slot, group, clusters)
+        wanted = Checkpoint(group, TopicPartition(topic_name, 0), 7, 7)
+        assert moving.checkpoint_at(7) == wanted
+    assert f"{slot.alias}.{topic_name}" not in topic_names(cluster_b)

@@ -1,0 +1,37 @@
+"""docs/compatibility.md names tests that exist."""
+
+import ast
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PAGE = (ROOT / "docs" / "compatibility.md").read_text(encoding="utf-8")
+NAMED = sorted(set(re.findall(r"`((?:unit|property|kafka)/\w+\.py)::(\w+)`", PAGE)))
+
+
+def _tests(file: str) -> set[str]:
+    tree = ast.parse((ROOT / "tests" / file).read_text(encoding="utf-8"))
+    return {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}
+
+
+@pytest.mark.parametrize("file", sorted({file for file, _ in NAMED}))
+def test_every_test_on_the_page_is_there(file: str) -> None:
+    assert {name for one, name in NAMED if one == file} <= _tests(file)
+
+
+def test_every_row_names_a_test_or_a_reason() -> None:
+    covered, _, reasons = PAGE.partition("## Not covered")
+    rows = [line for line in covered.splitlines() if line.startswith("| ")]
+    assert len(rows) > 100
+    for row in rows:
+        assert "::test_" in row or row in ("| Java | here |", "| what | here |"), row
+    for row in (line for line in reasons.splitlines() if line.startswith("| ")):
+        assert re.fullmatch(r"\| [^|]+ \| [^|]{3,} \|", row), row
+
+
+@pytest.mark.parametrize("file", sorted((ROOT / "tests" / "unit").glob("test_upstream_*.py")))
+def test_every_test_with_an_upstream_name_is_on_the_page(file: Path) -> None:
+    named = {name for one, name in NAMED if one == f"unit/{file.name}"}
+    assert {name for name in _tests(f"unit/{file.name}") if name.startswith("test_")} == named
