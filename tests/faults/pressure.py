@@ -1,21 +1,15 @@
 """A mirror under pressure: how much memory its processes take, and whether anybody starves.
 
-usage: python -m tests.faults.pressure [--wide 10000] [--burst-mb 400] [--large 20] [--report FILE]
-
 One mirror (``sparkmirror run``, two slots) and, one after another: a few hundred records a second;
 then far more than a hundred times as many, as fast as the source takes them and faster than the
 target does (a quota of its brokers), with single records in other partitions meanwhile; then
-records of 20 MB. ``--wide``: further partitions that hold nothing. The exit code is 1 when records
-are missing, memory went over the stated bound, or the single records came after all of the burst.
+records of 20 MB.
 """
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import os
-import sys
-import tempfile
 import threading
 import time
 from collections import defaultdict
@@ -27,31 +21,29 @@ from typing import Self
 import psutil
 from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
 
-from sparkmirror.demo.clusters import KafkaCluster, start_all
+from sparkmirror.demo.clusters import KafkaCluster
 from tests.faults.harness import Mirror, write_config
 from tests.kafka.support import TIMEOUT_S, create_topic, topic_names
 
-__all__ = ["Footprint", "Pressure", "Result", "memory_bound_mib"]
+__all__ = ["Footprint", "Pressure", "Result", "limit_target", "memory_bound_mib"]
 
 MIB = 1024 * 1024
 SLOTS = 2
 LARGE_BYTES = 20_000_000
 _MEAN_PER_S = 200
 _RECORD_BYTES = 1_000
-_TOPIC_PARTITIONS_MAX = 2_000
 _MAX_MESSAGE = {"max.message.bytes": str(LARGE_BYTES + 1_000_000)}
 
 
-def memory_bound_mib(slots: int, largest_batch_bytes: int, partitions: int) -> float:
+def memory_bound_mib(slots: int, largest_batch_bytes: int) -> float:
     """The bound that docs/operations.md states, in MiB, for the default settings.
 
     1 GiB heap and 0.5 GiB beside it for Spark's JVM, 1 GiB for Python's processes, for each slot
-    16 frames of 4 MiB and 32 MiB unacknowledged, six copies of the largest batch in each slot, and
-    32 KiB for each partition.
+    16 frames of 4 MiB, 32 MiB unacknowledged and six copies of the largest batch.
     """
     fixed = 1024 + 512 + 1024
     each = 16 * 4.07 + 32 + 6 * largest_batch_bytes / MIB
-    return fixed + slots * each + partitions * 32 / 1024
+    return fixed + slots * each
 
 
 class Footprint:
@@ -100,7 +92,6 @@ class Result:
     other partitions were there, which had been sent later.
     """
 
-    partitions: int
     burst_records: int
     large_records: int
     start_s: float = 0.0
@@ -114,13 +105,12 @@ class Result:
     @property
     def bound_mib(self) -> float:
         """What the peak may be."""
-        return memory_bound_mib(SLOTS, LARGE_BYTES if self.large_records else 0, self.partitions)
+        return memory_bound_mib(SLOTS, LARGE_BYTES if self.large_records else 0)
 
     def page(self) -> str:
         """As a table."""
         parts = ", ".join(f"{kind} {mib:,.0f}" for kind, mib in sorted(self.peak_parts.items()))
         rows = {
-            "partitions in all": f"{self.partitions:,}",
             "from the start to the first record": f"{self.start_s:.1f} s",
             f"burst of {self.burst_records:,} records of {_RECORD_BYTES:,} bytes": (
                 f"{self.burst_s:.1f} s, as the target's quota allows"
@@ -145,8 +135,8 @@ class Pressure:
     ) -> None:
         self.source, self.target, self.alias = source, target, alias
         self._directory = directory
-        self.burst, self.single, self.large, self.wide = (
-            f"{alias}-{kind}" for kind in ("burst", "single", "large", "wide")
+        self.burst, self.single, self.large = (
+            f"{alias}-{kind}" for kind in ("burst", "single", "large")
         )
         settings = {
             "bootstrap.servers": source.bootstrap_servers,
@@ -164,15 +154,12 @@ class Pressure:
         )
         self._failures: list[str] = []
 
-    def run(self, *, wide: int, burst_mb: int, large: int) -> Result:
+    def run(self, *, burst_mb: int, large: int) -> Result:
         """The whole of it. Raises AssertionError when records do not arrive."""
-        result = Result(5 + wide, burst_mb * 1_000_000 // _RECORD_BYTES, large)
+        result = Result(burst_mb * 1_000_000 // _RECORD_BYTES, large)
         create_topic(self.source, self.burst, 2)
         create_topic(self.source, self.single, 2)
         create_topic(self.source, self.large, 1, config=_MAX_MESSAGE)
-        for number, first in enumerate(range(0, wide, _TOPIC_PARTITIONS_MAX)):
-            count = min(_TOPIC_PARTITIONS_MAX, wide - first)
-            create_topic(self.source, f"{self.wide}-{number}", count)
         path = self._directory / "mm2.properties"
         topics = rf"{self.alias}-.*"
         write_config(path, self.source, self.target, topics, alias=self.alias)
@@ -283,34 +270,3 @@ def limit_target(cluster: KafkaCluster, mb_per_s: int) -> None:
         *("--entity-type", "clients", "--entity-default"),
     )
     assert done.returncode == 0, done.stdout + done.stderr
-
-
-def main() -> int:
-    """Run; the exit code."""
-    parser = argparse.ArgumentParser(prog="python -m tests.faults.pressure", description=__doc__)
-    parser.add_argument("--wide", type=int, default=10_000)
-    parser.add_argument("--burst-mb", type=int, default=400)
-    parser.add_argument("--large", type=int, default=20)
-    parser.add_argument("--report", type=Path)
-    options = parser.parse_args()
-    # With a window of two seconds the quota holds from the start of the burst on.
-    quota = {"quota.window.num": "2"}
-    clusters = KafkaCluster("A", heap="1g"), KafkaCluster("B", heap="1g", config=quota)
-    start_all(*clusters)
-    try:
-        limit_target(clusters[1], 25)
-        with tempfile.TemporaryDirectory(prefix="sparkmirror-pressure-") as directory:
-            run = Pressure(*clusters, Path(directory))
-            result = run.run(wide=options.wide, burst_mb=options.burst_mb, large=options.large)
-    finally:
-        for cluster in clusters:
-            cluster.stop()
-    print(result.page())
-    if options.report is not None:
-        options.report.write_text(result.page())
-    starved = result.waited <= 0
-    return 1 if starved or result.peak_mib > result.bound_mib else 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -28,10 +28,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sparkmirror.data import knock
+from sparkmirror.data.failures import failure
 from sparkmirror.data.jvm_classes import ClassArchive, Recorder, class_path
 from sparkmirror.data.nursery import end_nursery, start_nursery
 from sparkmirror.data.plan import encode_flow
-from sparkmirror.data.revival import Revival, Revivals, failure, own_words
 from sparkmirror.data.schema import SCHEMA
 from sparkmirror.data.scratch import Scratch
 from sparkmirror.data.seal import KEY_VARIABLE, new_key
@@ -150,8 +150,6 @@ class FlowRunner:
         self._classes: ClassArchive | None = None
         self._recorder: Recorder | None = None
         self._nursery: subprocess.Popen[bytes] | None = None
-        self._revivals = Revivals()
-        self._reviving: dict[str, Revival] = {}
         self._stopping = False
         self._failures: tuple[MirrorError, ...] = ()
 
@@ -278,9 +276,7 @@ class FlowRunner:
             do="Lower tasks.max, or give the cluster more cores.",
         )
 
-    def _start_query(
-        self, spark: SparkSession, flow: FlowSettings, *, again: bool = False
-    ) -> StreamingQuery:
+    def _start_query(self, spark: SparkSession, flow: FlowSettings) -> StreamingQuery:
         from sparkmirror.data.source import FORMAT, MirrorDataSource  # noqa: PLC0415
 
         spark.dataSource.register(MirrorDataSource)
@@ -295,9 +291,8 @@ class FlowRunner:
 
             rows = rows.mapInArrow(partial(record_path, options["flow"]), SCHEMA)
         checkpoint = self._work_dir / "checkpoints" / _directory_name(flow.name)
-        if not again:
-            # Positions live in Kafka; what an earlier run left here would only be replayed.
-            shutil.rmtree(checkpoint, ignore_errors=True)
+        # Positions live in Kafka; what an earlier run left here would only be replayed.
+        shutil.rmtree(checkpoint, ignore_errors=True)
         writer = (
             rows.writeStream.format(FORMAT)
             .queryName(flow.name)
@@ -312,11 +307,7 @@ class FlowRunner:
 
     def active(self) -> bool:
         """Whether any query still runs (one that waits after a drain does not)."""
-        for name, query in list(self._queries.items()):
-            if not query.isActive and name not in self._reviving:
-                self._revive(name)  # it may have ended since `errors` looked
-        reviving = bool(self._reviving) and not self._stopping
-        return reviving or any(self._busy(query) for query in self._queries.values())
+        return any(self._busy(query) for query in self._queries.values())
 
     def _busy(self, query: StreamingQuery) -> bool:
         if not query.isActive:
@@ -331,32 +322,12 @@ class FlowRunner:
         if self._spark is None:
             return self._failures
         found = []
-        for name in list(self._queries):
-            error = None if self._queries[name].isActive else self._revive(name)
-            if error is not None:
-                found.append(failure(error, name, self._spark_log))
+        for name, query in self._queries.items():
+            if not query.isActive:
+                error = query.exception()
+                if error is not None:
+                    found.append(failure(error, name, self._spark_log))
         return tuple(found)
-
-    def _revive(self, name: str) -> Exception | None:
-        """Start a query that lost a process again; why it ended, when that is final."""
-        revival = self._reviving.get(name)
-        if revival is None:
-            error: Exception | None = self._queries[name].exception()
-        elif not revival.done:
-            return None
-        else:
-            del self._reviving[name]
-            if revival.query is not None:
-                self._queries[name] = revival.query
-            error = revival.error
-        spark = self._spark
-        if error is None or spark is None or self._stopping or own_words(error):
-            return error
-        if not self._revivals.allow(name, failure(error, name, self._spark_log)):
-            return error
-        flow = next(flow for flow in self._settings.flows if flow.name == name)
-        self._reviving[name] = Revival(partial(self._start_query, spark, flow, again=True))
-        return None
 
     def stop(self, *, grace_s: float) -> None:
         """Wait up to ``grace_s`` for drained queries to come to rest, then stop Spark."""
