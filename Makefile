@@ -6,7 +6,7 @@ STAMP := $(VENV)/.installed
 # Tests wait for brokers far more than they compute; a file's tests share its clusters.
 TEST_WORKERS ?= 3
 
-.PHONY: demo test lint bench bench-control faults pressure fuzz interop kerberos docs install lock clean
+.PHONY: demo test lint bench bench-control faults fuzz interop kerberos docs install lock clean
 
 demo: $(STAMP)
 	$(BIN)/sparkmirror demo $(ARGS)
@@ -30,10 +30,6 @@ bench-control: $(STAMP)
 
 faults: $(STAMP)
 	$(BIN)/python -m tests.faults $(ARGS)
-
-# Memory under a burst, a slow target, large records and 10,000 partitions.
-pressure: $(STAMP)
-	$(BIN)/python -m tests.faults.pressure $(ARGS)
 
 docs: $(STAMP)
 	$(BIN)/python -m sparkmirror.config.docs docs/settings.md

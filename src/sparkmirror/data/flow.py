@@ -26,8 +26,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from sparkmirror.data.failures import failure
 from sparkmirror.data.plan import encode_flow
-from sparkmirror.data.revival import Revival, Revivals, failure, own_words
 from sparkmirror.data.schema import SCHEMA
 from sparkmirror.data.seal import KEY_VARIABLE, new_key
 from sparkmirror.data.ship import python_archive
@@ -142,8 +142,6 @@ class FlowRunner:
         self._key = new_key()
         self._spark: SparkSession | None = None
         self._queries: dict[str, StreamingQuery] = {}
-        self._revivals = Revivals()
-        self._reviving: dict[str, Revival] = {}
         self._stopping = False
         self._failures: tuple[MirrorError, ...] = ()
 
@@ -251,9 +249,7 @@ class FlowRunner:
             do="Lower tasks.max, or give the cluster more cores.",
         )
 
-    def _start_query(
-        self, spark: SparkSession, flow: FlowSettings, *, again: bool = False
-    ) -> StreamingQuery:
+    def _start_query(self, spark: SparkSession, flow: FlowSettings) -> StreamingQuery:
         from sparkmirror.data.source import FORMAT, MirrorDataSource  # noqa: PLC0415
 
         spark.dataSource.register(MirrorDataSource)
@@ -268,9 +264,8 @@ class FlowRunner:
 
             rows = rows.mapInArrow(partial(record_path, options["flow"]), SCHEMA)
         checkpoint = self._work_dir / "checkpoints" / _directory_name(flow.name)
-        if not again:
-            # Positions live in Kafka; what an earlier run left here would only be replayed.
-            shutil.rmtree(checkpoint, ignore_errors=True)
+        # Positions live in Kafka; what an earlier run left here would only be replayed.
+        shutil.rmtree(checkpoint, ignore_errors=True)
         writer = (
             rows.writeStream.format(FORMAT)
             .queryName(flow.name)
@@ -285,11 +280,7 @@ class FlowRunner:
 
     def active(self) -> bool:
         """Whether any query still runs (one that waits after a drain does not)."""
-        for name, query in list(self._queries.items()):
-            if not query.isActive and name not in self._reviving:
-                self._revive(name)  # it may have ended since `errors` looked
-        reviving = bool(self._reviving) and not self._stopping
-        return reviving or any(self._busy(query) for query in self._queries.values())
+        return any(self._busy(query) for query in self._queries.values())
 
     def _busy(self, query: StreamingQuery) -> bool:
         if not query.isActive:
@@ -304,29 +295,12 @@ class FlowRunner:
         if self._spark is None:
             return self._failures
         found = []
-        for name, query in list(self._queries.items()):
+        for name, query in self._queries.items():
             if not query.isActive:
-                error = self._revive(name) or query.exception()
-                if error is not None and name not in self._reviving:
+                error = query.exception()
+                if error is not None:
                     found.append(failure(error, name, self._spark_log))
         return tuple(found)
-
-    def _revive(self, name: str) -> Exception | None:
-        """Start a query that lost a process again; why it cannot be, when it cannot be started."""
-        revival = self._reviving.get(name)
-        if revival is not None:
-            if revival.done:
-                del self._reviving[name]
-                if revival.query is not None:
-                    self._queries[name] = revival.query
-            return revival.error
-        error, spark = self._queries[name].exception(), self._spark
-        if error is None or spark is None or self._stopping or own_words(error):
-            return None
-        if self._revivals.allow(name, failure(error, name, self._spark_log)):
-            flow = next(flow for flow in self._settings.flows if flow.name == name)
-            self._reviving[name] = Revival(partial(self._start_query, spark, flow, again=True))
-        return None
 
     def stop(self, *, grace_s: float) -> None:
         """Wait up to ``grace_s`` for drained queries to come to rest, then stop Spark."""
