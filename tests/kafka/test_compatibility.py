@@ -220,3 +220,29 @@ def test_identity_replication(
         wanted = Checkpoint(group, TopicPartition(topic_name, 0), 7, 7)
         assert moving.checkpoint_at(7) == wanted
     assert f"{slot.alias}.{topic_name}" not in topic_names(cluster_b)
+
+
+def test_runs_in_transactions_carry_the_topics_id(
+    cluster_a: KafkaCluster, cluster_b: KafkaCluster, topic_name: str
+) -> None:
+    """Exactly-once with the offset syncs on the target writes them with the records."""
+    group = _group()
+    create_topic(cluster_a, topic_name, 1)
+    produce(cluster_a, topic_name, _values(20, "r"))
+    options = _options(group, exactly_once=True)
+    options["offset_syncs"] = OffsetSyncSettings(
+        enabled=True, replication_factor=1, location="target"
+    )
+    slot = SlotRun(Direct(cluster_a), Direct(cluster_b), topic_name, **options)
+    with _clusters(slot.flow) as clusters:
+        with slot:
+            _mirrored(slot, 20)
+        records = consume_all(cluster_b, runs_topic(slot.flow))
+        rows = [decode_run(record.key, record.value) for record in records]
+        now = clusters.source_admin.topics([topic_name])[topic_name].topic_id
+        assert rows
+        assert all(row is not None and row.topic_id == now for row in rows)
+        moving = Moving(slot, group, clusters)
+        found = moving.checkpoint_at(7)
+        (eighth,) = [r for r in consume_all(cluster_b, slot.remote) if r.value == b"r 7"]
+        assert found == Checkpoint(group, moving.remote, 7, eighth.offset)

@@ -199,8 +199,10 @@ class ExactSink(SlotSink):
         if self._syncs is None or not self._syncs_inside:
             return True
         for lane in self._lanes.values():
+            mark = lane.mark
             for pending in lane.queue:
-                self._syncs.settled(lane.source, pending.places)
+                mark = pending.mark_after(mark)
+                self._syncs.settled(lane.source, pending.places, mark.topic_id)
         for name, records in zip(self._sync_topics, self._syncs.take(), strict=True):
             for batch in batches_of(records):
                 self._append_beside(TopicPartition(name, 0), batch, None)
