@@ -19,6 +19,7 @@ import pytest
 from sparkmirror.data import exactly, sink
 from sparkmirror.data.exactly import ExactSink
 from sparkmirror.data.rows import Chunk, build_row
+from sparkmirror.data.syncs import SyncSender
 from sparkmirror.model import (
     ClusterClient,
     FaultSettings,
@@ -130,7 +131,7 @@ class Line(SimConnection):
 class Everywhere(dict[TopicPartition, Leader]):
     """The broker leads whatever it is asked for."""
 
-    def get(self, _tp: object, _default: object = None) -> Leader:  # type: ignore[override]
+    def get(self, _tp: object, _default: object = None) -> Leader:
         return Leader(0, 0)
 
 
@@ -372,7 +373,7 @@ def test_offset_syncs_that_are_refused_hold_no_record_up(
         put=lambda records, runs: after.append(len(brokers.values("A.orders"))),
         flush=lambda _: True,
     )
-    monkeypatch.setattr(exactly.SyncSender, "of", lambda _: sender)
+    monkeypatch.setattr(SyncSender, "of", lambda _: sender)
     source = Source(brokers)
     source.chunk(ORDERS, [b"0", b"1"])
     source.chunk(ORDERS, [b"2"])
