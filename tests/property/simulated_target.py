@@ -86,7 +86,7 @@ class SimConnection:
     def send_frame(self, parts: Sequence[bytes | memoryview], _size: int) -> None:
         if self.lost:
             raise ConnectionLost("broken")
-        self.inbox.append(_parse_request(b"".join(parts)))
+        self.inbox.append(parse_request(b"".join(parts)))
 
     def readable(self, _timeout_s: float = 0.0) -> bool:
         return self.lost or bool(self._answers)
@@ -261,10 +261,10 @@ class SimTarget:
         """Answers leave in the order of the requests, as soon as everything in them is decided."""
         while connection.due and None not in connection.due[0].outcomes.values():
             waiting = connection.due.popleft()
-            connection.answer(_answer_frame(waiting))
+            connection.answer(answer_frame(waiting))
 
 
-def _parse_request(frame: bytes) -> tuple[int, dict[TopicPartition, bytes]]:
+def parse_request(frame: bytes) -> tuple[int, dict[TopicPartition, bytes]]:
     (correlation,) = struct.unpack_from(">i", frame)
     batches: dict[TopicPartition, bytes] = {}
     (writer,) = struct.unpack_from(">h", frame, 4)
@@ -291,7 +291,7 @@ def _read(batch: bytes) -> Stored:
     return Stored(producer_id, sequence, values)
 
 
-def _answer_frame(waiting: Waiting) -> bytes:
+def answer_frame(waiting: Waiting) -> bytes:
     topics: dict[str, list[tuple[int, int, int]]] = defaultdict(list)
     for tp, outcome in waiting.outcomes.items():
         assert outcome is not None

@@ -1,0 +1,385 @@
+"""The sink of an exactly-once flow against brokers that answer at once.
+
+What is committed, what was aborted on the way, and in how many transactions: the same on every
+machine. `tests/kafka/test_exact_transactions.py` has it on real brokers.
+"""
+
+from __future__ import annotations
+
+import itertools
+import struct
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from sparkmirror.data import exactly, sink
+from sparkmirror.data.exactly import ExactSink
+from sparkmirror.data.rows import Chunk, build_row
+from sparkmirror.data.syncs import SyncSender
+from sparkmirror.model import (
+    ClusterClient,
+    FaultSettings,
+    FlowSettings,
+    OffsetSyncSettings,
+    TopicPartition,
+)
+from sparkmirror.policy import dead_letter_topic
+from sparkmirror.wire.batch import HEADER_BYTES
+from sparkmirror.wire.cut import decode_batches
+from sparkmirror.wire.gaps import decode_gap, gaps_topic
+from sparkmirror.wire.kafka_codes import (
+    INVALID_RECORD,
+    MESSAGE_TOO_LARGE,
+    OUT_OF_ORDER_SEQUENCE_NUMBER,
+    TOPIC_AUTHORIZATION_FAILED,
+)
+from sparkmirror.wire.mirror_records import decode_offset_sync, offset_syncs_topic
+from sparkmirror.wire.records import Record, encode_batch
+from sparkmirror.wire.routes import Leader
+from sparkmirror.wire.runs import runs_topic
+from tests.property.simulated_target import SimConnection, Waiting, answer_frame, parse_request
+
+A, B = (ClusterClient(name, (f"{name}:1",), "c", retry_backoff_ms=1) for name in "AB")
+ORDERS, BILLS = TopicPartition("orders", 0), TopicPartition("bills", 0)
+REMOTE = {one: TopicPartition(f"A.{one.topic}", 0) for one in (ORDERS, BILLS)}
+GROUP = "__mirror.A->B"
+SYNCS = OffsetSyncSettings(enabled=True, location="target", lag_max=0)
+Identity = tuple[int, int]
+
+
+class Brokers:
+    """One broker: logs with what is open and what is committed, positions likewise."""
+
+    def __init__(self) -> None:
+        self.committed: dict[TopicPartition, list[Record]] = defaultdict(list)
+        self.positions: dict[TopicPartition, int] = {}
+        self.commits: list[set[str]] = []
+        self.aborts = 0
+        self.refuses: Callable[[TopicPartition, Record], int] = lambda _tp, _record: 0
+        self.forbidden: set[str] = set()
+        self._open: dict[Identity, dict[TopicPartition, list[Record]]] = {}
+        self._sequences: dict[tuple[Identity, TopicPartition], int] = {}
+        self._offsets: dict[TopicPartition, int] = {}
+        self._ends: dict[TopicPartition, int] = defaultdict(int)
+        self._epochs = itertools.count()
+        self._current: Identity = (7, -1)
+
+    def values(self, topic: str) -> list[bytes | None]:
+        return [record.value for record in self.committed[TopicPartition(topic, 0)]]
+
+    def fence(self, *_: object) -> Identity:
+        self.aborts += bool(self._open.pop(self._current, None))
+        self._offsets = {}
+        self._current = (7, next(self._epochs))
+        return self._current
+
+    def end(self, identity: Identity) -> None:
+        assert identity == self._current
+        written = self._open.pop(identity, {})
+        for tp, records in written.items():
+            self.committed[tp] += records
+            self._ends[tp] += 1  # the marker
+        self.positions |= self._offsets
+        self._offsets = {}
+        self.commits.append({tp.topic for tp in written})
+
+    def stage(self, offsets: Mapping[TopicPartition, tuple[int, str]]) -> None:
+        self._offsets |= {tp: offset for tp, (offset, _) in offsets.items()}
+
+    def append(self, tp: TopicPartition, batch: bytes) -> tuple[int, int, list[int]]:
+        """(code, first offset, indexes of bad records)."""
+        producer_id, epoch, sequence = struct.unpack_from(">qhi", batch, HEADER_BYTES - 18)
+        identity = (producer_id, epoch)
+        records = list(decode_batches(memoryview(batch)))
+        codes = {index: self.refuses(tp, record) for index, record in enumerate(records)}
+        bad = [index for index, code in codes.items() if code]
+        if bad:
+            return codes[bad[0]], -1, bad
+        if self._sequences.get((identity, tp), 0) != sequence:
+            return OUT_OF_ORDER_SEQUENCE_NUMBER, -1, []
+        self._sequences[identity, tp] = sequence + len(records)
+        offset = self._ends[tp]
+        self._ends[tp] += len(records)
+        stored = [replace(record, offset=offset + n) for n, record in enumerate(records)]
+        if identity == self._current:
+            self._open.setdefault(identity, defaultdict(list))[tp] += stored
+        else:
+            self.committed[tp] += stored
+        return 0, offset, []
+
+
+class Line(SimConnection):
+    """A connection whose requests are answered at once."""
+
+    def __init__(self, brokers: Brokers) -> None:
+        super().__init__(0)
+        self._brokers = brokers
+
+    def send_frame(self, parts: Sequence[bytes | memoryview], _size: int) -> None:
+        correlation, batches = parse_request(b"".join(parts))
+        waiting = Waiting(self, correlation, {})
+        for tp, batch in batches.items():
+            code, offset, bad = self._brokers.append(tp, batch)
+            waiting.outcomes[tp], waiting.bad[tp] = (code, offset), bad
+        self.answer(answer_frame(waiting))
+
+
+class Everywhere(dict[TopicPartition, Leader]):
+    """The broker leads whatever it is asked for."""
+
+    def get(self, _tp: object, _default: object = None) -> Leader:
+        return Leader(0, 0)
+
+
+class OneBroker:
+    """Routes of one producer."""
+
+    def __init__(self, brokers: Brokers) -> None:
+        self.client = B
+        self.reachable = True
+        self.leaders = Everywhere()
+        self.leaderless: dict[TopicPartition, int] = {}
+        self._line = Line(brokers)
+
+    def connection(self, _node: int) -> Line:
+        return self._line
+
+    def any_connection(self) -> SimpleNamespace:
+        answer = SimpleNamespace(error_code=0, producer_id=99, producer_epoch=0)
+        return SimpleNamespace(request=lambda _, highest: answer, close=lambda: None)
+
+    def refresh_if_due(self) -> bool:
+        return True
+
+    def mark_stale(self) -> None:
+        pass
+
+    def add_topics(self, _topics: object) -> None:
+        pass
+
+    def drop(self, _connection: object) -> None:
+        raise AssertionError("no connection breaks here")
+
+    def close(self) -> None:
+        self._line.close()
+
+
+class Open:
+    """The transactions of one identity, with the rules of `Transactions`."""
+
+    def __init__(
+        self, _routes: object, name: str, *, timeout_ms: int, identity: Identity, brokers: Brokers
+    ) -> None:
+        self.transactional_id, self.timeout_ms, self.identity = name, timeout_ms, identity
+        self.members: set[TopicPartition] = set()
+        self.began = False
+        self.errors: dict[str, int] = {}
+        self._brokers = brokers
+
+    def add(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
+        denied = {tp for tp in partitions if tp.topic in self._brokers.forbidden}
+        self.members |= set(partitions) - denied
+        self.began |= bool(self.members)
+        return dict.fromkeys(denied, TOPIC_AUTHORIZATION_FAILED)
+
+    def add_offsets(self, group: str, offsets: Mapping[TopicPartition, tuple[int, str]]) -> None:
+        assert group == GROUP
+        self._brokers.stage(offsets)
+        self.began = True
+
+    def commit(self) -> None:
+        self._brokers.end(self.identity)
+        self.members.clear()
+        self.began = False
+
+    def close(self) -> None:
+        pass
+
+
+@pytest.fixture
+def brokers(monkeypatch: pytest.MonkeyPatch) -> Iterator[Brokers]:
+    found = Brokers()
+
+    def routes(*_: object, **__: object) -> OneBroker:
+        return OneBroker(found)
+
+    def transactions(*args: Any, **options: Any) -> Open:
+        return Open(*args, **options, brokers=found)
+
+    monkeypatch.setattr(exactly, "Routes", routes)
+    monkeypatch.setattr(sink, "Routes", routes)
+    monkeypatch.setattr(exactly, "Transactions", transactions)
+    monkeypatch.setattr(exactly, "take_over", found.fence)
+    monkeypatch.setattr(exactly, "committed_positions", lambda *_: dict(found.positions))
+    watch = SimpleNamespace(start=lambda: None, close=lambda: None)
+    monkeypatch.setattr(exactly, "ControlWatch", lambda *_, **__: watch)
+    yield found
+    sink._POOL.clear()
+
+
+class Source:
+    """Rows as a slot gives them: who it is, then one chunk per call of `chunk`."""
+
+    def __init__(self, brokers: Brokers) -> None:
+        self._next: dict[TopicPartition, int] = defaultdict(int)
+        hello = {
+            "slot": 0, "epoch": 0, "channel": "A->B", "frames": None,
+            "partitions": [
+                [one.topic, 0, REMOTE[one].topic, 0, -1, -1, "", "", -1] for one in (ORDERS, BILLS)
+            ],
+            "writer": {"identity": list(brokers.fence()), "run_id": "r", "control_offset": 0},
+        }  # fmt: skip
+        self.rows = [build_row([], memoryview(b""), [], hello).slice(0, 1)]
+
+    def chunk(self, source: TopicPartition, *batches: list[bytes]) -> None:
+        """One row with these batches of values; ``bad…`` is a record that a topic may refuse."""
+        data, first, at = b"", self._next[source], self._next[source]
+        for values in batches:
+            data += encode_batch([Record(at + n, 5, None, v) for n, v in enumerate(values)])
+            at += len(values)
+        self._next[source] = at
+        remote = REMOTE[source].topic
+        chunk = Chunk(source.topic, 0, remote, first, at, at - first, 5, 0, len(data))
+        self.rows.append(build_row([chunk], memoryview(b""), [[data]]))
+
+
+def _flow(**options: Any) -> FlowSettings:
+    once: dict[str, Any] = {"exactly_once": True, "transaction_interval_ms": 3_600_000}
+    once |= {"position_interval_ms": 3_600_000, "offset_storage_partitions": 1}
+    return FlowSettings(A, B, A, B, **once | options)
+
+
+def _refuse_bad(_tp: TopicPartition, record: Record) -> int:
+    return INVALID_RECORD if (record.value or b"").startswith(b"bad") else 0
+
+
+def _run(flow: FlowSettings, source: Source) -> ExactSink:
+    mirrored = ExactSink(flow)
+    mirrored.run(iter(source.rows))
+    return mirrored
+
+
+def test_everything_is_one_transaction(brokers: Brokers) -> None:
+    source = Source(brokers)
+    source.chunk(ORDERS, [b"1", b"2"], [b"3"])
+    source.chunk(BILLS, [b"a"])
+    _run(_flow(), source)
+    assert brokers.values("A.orders") == [b"1", b"2", b"3"]
+    assert brokers.values("A.bills") == [b"a"]
+    assert brokers.positions == {REMOTE[ORDERS]: 3, REMOTE[BILLS]: 1}
+    assert brokers.commits[0] == {"A.orders", "A.bills"}
+
+
+def test_a_transaction_ends_by_size(brokers: Brokers) -> None:
+    source = Source(brokers)
+    for number in range(4):
+        source.chunk(ORDERS, [b"%d" % number * 500])
+    _run(_flow(transaction_bytes=900), source)
+    with_records = [topics for topics in brokers.commits if "A.orders" in topics]
+    assert len(with_records) == 2
+    assert len(brokers.values("A.orders")) == 4
+
+
+@pytest.mark.parametrize("choice", ["skip", "dead-letter"])
+def test_records_are_left_out_without_an_abort(brokers: Brokers, choice: str) -> None:
+    brokers.refuses = _refuse_bad if choice == "skip" else _refused_by_orders
+    source = Source(brokers)
+    source.chunk(ORDERS, [b"1", b"bad 1", b"2"], [b"bad 2"], [b"3", b"4"], [b"bad 3", b"5"])
+    source.chunk(BILLS, [b"a"])
+    flow = _flow(faults=FaultSettings(bad_record=choice))
+    mirrored = _run(flow, source)
+    assert brokers.values("A.orders") == [b"1", b"2", b"3", b"4", b"5"]
+    gaps = [decode_gap(value) for value in brokers.values(gaps_topic(flow))]
+    assert [(gap.first, gap.last) for gap in gaps if gap] == [(1, 1), (3, 3), (6, 6)]
+    letters = brokers.values(dead_letter_topic("A.orders"))
+    assert letters == ([] if choice == "skip" else [b"bad 1", b"bad 2", b"bad 3"])
+    assert brokers.positions == {REMOTE[ORDERS]: 8, REMOTE[BILLS]: 1}
+    assert brokers.aborts == 0
+    assert {"A.orders", "A.bills", gaps_topic(flow)} <= brokers.commits[0]
+    counted = {"skip": "RECORD_SKIPPED", "dead-letter": "RECORD_DEAD_LETTERED"}[choice]
+    assert mirrored._errors[counted] == 3
+
+
+def _refused_by_orders(tp: TopicPartition, record: Record) -> int:
+    return _refuse_bad(tp, record) if tp == REMOTE[ORDERS] else 0
+
+
+def test_what_is_written_anew_counts_its_gaps_once(brokers: Brokers) -> None:
+    """One partition skips, the other pauses and takes the transaction with it."""
+    brokers.refuses = _refuse_bad
+    source = Source(brokers)
+    source.chunk(ORDERS, [b"1", b"bad 1", b"2"])
+    source.chunk(BILLS, [b"a"], [b"bad a"], [b"b"])
+    flow = _flow(faults=FaultSettings(bad_record="skip", bad_record_pause=("bills",)))
+    mirrored = _run(flow, source)
+    assert brokers.aborts == 1
+    assert brokers.values("A.orders") == [b"1", b"2"]
+    assert brokers.values("A.bills") == [b"a"]
+    assert len(brokers.values(gaps_topic(flow))) == 1
+    assert brokers.positions == {REMOTE[ORDERS]: 3, REMOTE[BILLS]: 1}
+    assert mirrored._errors["RECORD_SKIPPED"] == 1
+
+
+def test_without_a_place_for_letters_nothing_is_passed(brokers: Brokers) -> None:
+    brokers.refuses = _refused_by_orders
+    flow = _flow(faults=FaultSettings(bad_record="dead-letter"))
+    brokers.forbidden = {dead_letter_topic("A.orders")}
+    source = Source(brokers)
+    source.chunk(ORDERS, [b"1", b"bad 1", b"2"])
+    source.chunk(BILLS, [b"a"])
+    mirrored = _run(flow, source)
+    assert brokers.values("A.orders") == []
+    assert brokers.values(gaps_topic(flow)) == []
+    assert brokers.values("A.bills") == [b"a"]
+    assert brokers.positions == {REMOTE[BILLS]: 1, REMOTE[ORDERS]: 0}
+    halt = mirrored._lanes[ORDERS].halt
+    assert halt is not None
+    assert dead_letter_topic("A.orders") in halt.reason
+
+
+def _syncs(brokers: Brokers, flow: FlowSettings) -> list[tuple[TopicPartition, int, int]]:
+    records = brokers.committed[TopicPartition(offset_syncs_topic(flow), 0)]
+    return [cast(Any, decode_offset_sync(record.key, record.value)) for record in records]
+
+
+def test_offset_syncs_are_in_the_transaction(brokers: Brokers) -> None:
+    flow = _flow(offset_syncs=SYNCS, transaction_bytes=1)
+    source = Source(brokers)
+    source.chunk(ORDERS, [b"0", b"1"])
+    source.chunk(ORDERS, [b"2"])
+    _run(flow, source)
+    topics = {"A.orders", offset_syncs_topic(flow), runs_topic(flow)}
+    assert brokers.commits[:2] == [topics, topics]
+    # The marker of the first transaction has an offset of its own.
+    assert _syncs(brokers, flow) == [(ORDERS, 0, 0), (ORDERS, 1, 1), (ORDERS, 2, 3)]
+
+
+@pytest.mark.parametrize("how", ["may not join", "refused"])
+def test_offset_syncs_that_are_refused_hold_no_record_up(
+    brokers: Brokers, how: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flow = _flow(offset_syncs=SYNCS, transaction_bytes=1)
+    syncs = offset_syncs_topic(flow)
+    if how == "refused":
+        brokers.refuses = lambda tp, _: MESSAGE_TOO_LARGE if tp.topic == syncs else 0
+    else:
+        brokers.forbidden = {syncs}
+    after: list[int] = []
+    sender = SimpleNamespace(
+        put=lambda records, runs: after.append(len(brokers.values("A.orders"))),
+        flush=lambda _: True,
+    )
+    monkeypatch.setattr(SyncSender, "of", lambda _: sender)
+    source = Source(brokers)
+    source.chunk(ORDERS, [b"0", b"1"])
+    source.chunk(ORDERS, [b"2"])
+    _run(flow, source)
+    assert brokers.values("A.orders") == [b"0", b"1", b"2"]
+    assert brokers.positions == {REMOTE[ORDERS]: 3, REMOTE[BILLS]: 0}
+    assert brokers.aborts == 1
+    assert after == [2, 3]  # each time with the records committed
+    assert _syncs(brokers, flow) == []
