@@ -159,7 +159,7 @@ class TokenSource:
                 reason = getattr(error, "reason", None)
                 if isinstance(reason, ssl.SSLCertVerificationError):
                     raise ClusterError(
-                        f"the token endpoint's certificate is not good ({reason.verify_message}).",
+                        f"the token endpoint's certificate is not accepted ({reason.verify_message}).",
                         where=self._where,
                         do="Put its authority into a truststore that the JAAS entry names "
                         '(ssl.truststore.location="…"), or into those of this machine.',
