@@ -185,10 +185,10 @@ def test_a_mirror_between_mutual_tls_and_oauth(
     assert not ports & set(range(4040, 4057)), "the ports that Spark's UI tries"
     assert _search(mirror, tmp_path, secured_clusters) > 20
     (environment,) = (
-        document
+        json.loads(line)
         for path in (tmp_path / "events").rglob("*")
         if path.is_file()
-        for document in map(json.loads, path.read_text().splitlines())
-        if document["Event"] == "SparkListenerEnvironmentUpdate"
+        for line in path.read_text(errors="replace").splitlines()
+        if line.startswith('{"Event":"SparkListenerEnvironmentUpdate"')
     )
     assert environment["Spark Properties"]["spark.ui.enabled"] == "false"

@@ -5,12 +5,10 @@ from __future__ import annotations
 import select
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
 
 import pytest
-from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
 from kafka.protocol.metadata import MetadataRequest
 
 from sparkmirror.errors import ClusterError, ConfigError, Denied, MirrorError, NotKafka
@@ -22,9 +20,9 @@ from sparkmirror.wire.produce import Producer
 from sparkmirror.wire.reach import reach
 from sparkmirror.wire.requests import record_batch
 from sparkmirror.wire.routes import Routes
-from tests.certificates import PASSWORD, Authority, to_jks
+from tests.certificates import Authority, to_jks
 from tests.kafka.secure import SESSION_MS, USER, USER_SECRET, Secured, jaas
-from tests.kafka.support import admin, create_topic
+from tests.kafka.support import create_topic
 from tests.kafka.token_endpoint import CLIENT_SECRET, TokenEndpoint, token_endpoint
 from tests.kafka.ways import GSSAPI, WAYS, now_ms, pump, whole_batches, works
 
@@ -322,9 +320,9 @@ def test_a_token_endpoint_that_is_not_trusted(secured: Secured, tmp_path: Path):
 
 
 def test_certificates_are_replaced_while_connections_are_open(secured: Secured, tmp_path: Path):
-    """The client's expires and is renewed; then the broker's is renewed, as in a rotation."""
+    """The client's expires, is a stranger's for a while, and is renewed."""
     changes = _store_changes("PEM files", secured, tmp_path)
-    own, trust = (str(changes[f"ssl.{kind}store.location"]) for kind in ("key", "trust"))
+    own = str(changes["ssl.keystore.location"])
     client = secured.client("MUTUAL", changes=changes)
     first = Connection(*_address(client), client)
     hour = timedelta(hours=1)
@@ -339,20 +337,8 @@ def test_certificates_are_replaced_while_connections_are_open(secured: Secured, 
     renewed = secured.authority.certify("client")
     _replace(own, lambda path: renewed.pem_file(path, "pem-secret"))
     Connection(*_address(client), client).close()
-
-    # The brokers' new authority is added to the truststore first, then they change.
-    successor = Authority("Successor")
-    _replace(trust, lambda path: path.write_text(secured.authority.pem() + successor.pem()))
-    Connection(*_address(client), client).close()
-    server = successor.certify("broker", "localhost", "127.0.0.1").pkcs12(tmp_path / "new.p12")
-    with _broker_keystore(secured, server):
-        second = Connection(*_address(client), client)
-        peer = second.socket.getpeercert()  # type: ignore[attr-defined]
-        assert "Successor" in str(peer["issuer"])
-        for connection in (first, second):
-            assert connection.request(MetadataRequest(topics=[]), highest=9).brokers
-            connection.close()
-    Connection(*_address(client), client).close()
+    assert first.request(MetadataRequest(topics=[]), highest=9).brokers
+    first.close()
 
 
 def _replace(path: str, write: Callable[[Path], object]) -> None:
@@ -360,31 +346,3 @@ def _replace(path: str, write: Callable[[Path], object]) -> None:
     beside = Path(f"{path}.new")
     write(beside)
     beside.replace(path)
-
-
-@contextmanager
-def _broker_keystore(secured: Secured, store: Path) -> Iterator[None]:
-    """The broker of ``secured`` with another certificate at its listener MUTUAL."""
-    name = "listener.name.mutual.ssl.keystore"
-    _alter_broker(secured, {f"{name}.location": str(store), f"{name}.password": PASSWORD,
-                            f"{name}.type": "PKCS12"})  # fmt: skip
-    try:
-        yield
-    finally:
-        _alter_broker(secured, dict.fromkeys((f"{name}.location", f"{name}.password",
-                                              f"{name}.type")))  # fmt: skip
-
-
-def _alter_broker(secured: Secured, changes: Mapping[str, str | None]) -> None:
-    kinds = AlterConfigOpType
-    entries = [
-        ConfigEntry(
-            key,
-            value,
-            incremental_operation=kinds.DELETE if value is None else kinds.SET,
-        )
-        for key, value in changes.items()
-    ]
-    resource = ConfigResource(ResourceType.BROKER, "1", incremental_configs=entries)
-    (done,) = admin(secured.kafka).incremental_alter_configs([resource]).values()
-    done.result(30)

@@ -63,6 +63,7 @@ def token_endpoint(
             """Says nothing."""
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    server.handle_error = lambda *_: None  # type: ignore[method-assign]  # a client that hangs up
     scheme = "http"
     if own is not None:
         assert directory is not None

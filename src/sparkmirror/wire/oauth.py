@@ -158,8 +158,9 @@ class TokenSource:
                     raise self._error("its answer is no JSON object") from error
                 reason = getattr(error, "reason", None)
                 if isinstance(reason, ssl.SSLCertVerificationError):
+                    said = reason.verify_message
                     raise ClusterError(
-                        f"the token endpoint's certificate is not good ({reason.verify_message}).",
+                        f"the token endpoint's certificate is not accepted ({said}).",
                         where=self._where,
                         do="Put its authority into a truststore that the JAAS entry names "
                         '(ssl.truststore.location="…"), or into those of this machine.',
