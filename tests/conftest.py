@@ -4,33 +4,13 @@ from __future__ import annotations
 
 import re
 import uuid
-from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from sparkmirror.demo.clusters import KafkaCluster, start_all
-
-# Seconds that a test may be expected to take which says nothing of its own, by folder.
-_EXPECTED_S = {"kafka": 10.0, "faults": 60.0}
-_QUICK_S = 0.1
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Files that may take longest come first, so that none of them begins when all else is done.
-
-    Workers take whole files (``--dist loadfile``). How long a file may take is told by the time
-    limits of its tests; by their number, a file with one test of two minutes would come last.
-    """
-    expected: dict[Path, float] = defaultdict(float)
-    for item in items:
-        limit = item.get_closest_marker("timeout")
-        told_s = float(limit.args[0]) / 5 if limit is not None and limit.args else 0.0
-        expected[item.path] += told_s or _EXPECTED_S.get(item.path.parent.name, _QUICK_S)
-    items.sort(key=lambda item: -expected[item.path])
 
 
 @pytest.fixture(scope="session")

@@ -115,6 +115,14 @@ def delete_topic(cluster: KafkaCluster, topic: str) -> None:
         time.sleep(0.05)
 
 
+def forget_mirrors(*clusters: KafkaCluster) -> None:
+    """Delete what mirrors of earlier tests have left for themselves on shared clusters."""
+    for cluster in clusters:
+        for name in topic_names(cluster):
+            if name.startswith("mm2-") or name.endswith(("heartbeats", ".checkpoints.internal")):
+                delete_topic(cluster, name)
+
+
 def delete_records(cluster: KafkaCluster, topic: str, partition: int, before: int) -> None:
     """Deletes the records of a partition below the offset ``before``, as retention does."""
     wanted = TopicPartition(topic, partition, before)
