@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 
 from sparkmirror.demo.clusters import KafkaCluster
-from tests.faults.harness import SINK, Counter, Mirror, Numbered, write_config
+from tests.faults.harness import PLANNER, SINK, Counter, Mirror, Numbered, write_config
 from tests.faults.kinds import Scene, kill_driver, kill_worker
+from tests.kafka.mirror_process import wait_until
 from tests.kafka.support import create_topic
 
 PARTITIONS = 4
@@ -39,6 +40,12 @@ def test_killed_workers_and_drivers_and_two_at_once(
             began = time.monotonic()
             kill_worker(SINK)(scene)
             assert counter.recovery_s(began, 60) < _WORKER_RECOVERY_S
+            assert mirror.process.poll() is None, mirror.output()
+
+            # The planner: felt when its epoch ends; Spark ends the query, which is started again.
+            kill_worker(PLANNER)(scene)
+            wait_until(lambda: "is started again" in mirror.output(), "the query's end", 60)
+            assert counter.recovery_s(time.monotonic(), 60) < 60, mirror.output()
             assert mirror.process.poll() is None, mirror.output()
 
             # The driver: what it leaves open is aborted by the next start.

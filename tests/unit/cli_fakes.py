@@ -175,6 +175,9 @@ class FakeFlow:
     def __init__(self, world: World, settings: MirrorSettings) -> None:
         self._world = world
 
+    def open(self) -> None:
+        """Beside `prepare`: its place among the calls would differ from run to run."""
+
     def start(self) -> None:
         self._world.say("flow.start")
         if self._world.scenario.start_fails:

@@ -141,10 +141,13 @@ class RunLoop:
         assert self._control is not None
         assert self._flow is not None
         self._display.phase("reaching the clusters, creating topics")
+        # Spark takes the longest and needs nothing of the clusters.
+        opening = _Background(self._flow.open, "sparkmirror-open")
         self._await(_Background(self._control.prepare, "sparkmirror-prepare"))
         self._await(_Background(self._control.start, "sparkmirror-control"))
         self._collecting = True
         self._display.phase("starting Spark")
+        self._await(opening)
         self._await(_Background(self._flow.start, "sparkmirror-spark"))
 
     def _await(self, task: _Background) -> None:

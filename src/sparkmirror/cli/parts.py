@@ -52,8 +52,11 @@ class RunOptions:
 class FlowPart(Protocol):
     """The pipeline, as ``data.flow.FlowRunner`` offers it."""
 
+    def open(self) -> object:
+        """Start Spark."""
+
     def start(self) -> None:
-        """Start Spark and the queries."""
+        """Start the queries, and Spark if it has not been."""
 
     def active(self) -> bool:
         """Whether any query still runs."""

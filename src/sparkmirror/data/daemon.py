@@ -6,7 +6,8 @@ CPU second on the same imports and keep a copy of them in memory of its own.
 
 Spark also puts ``pyspark.zip`` in front of the installed package. Modules from a zip are compiled
 anew in each process, a second of CPU every time. (On ``local[*]`` the launcher that `data.flow`
-writes drops it for Spark's planning processes, which have a daemon of their own.)
+writes drops it for Spark's planning processes, which have a daemon of their own; there this module
+is not even loaded, but forked by `nursery`.)
 """
 
 from __future__ import annotations
@@ -20,8 +21,10 @@ import sys
 
 from sparkmirror.data import outlet
 
+__all__ = ["PRELOADED", "main", "prefer_installed_pyspark", "preload"]
+
 _PIPELINE_WORKER = "pyspark.worker"
-_PRELOADED = (
+PRELOADED = (
     "pandas",
     "pyarrow",
     "pyspark.worker",
@@ -44,7 +47,7 @@ def prefer_installed_pyspark() -> None:
 
 def preload() -> None:
     """Import what every worker needs; the objects stay shared between the forks."""
-    for name in _PRELOADED:
+    for name in PRELOADED:
         importlib.import_module(name)
     worker = importlib.import_module(_PIPELINE_WORKER)
     worker.main = outlet.watched(worker.main)  # type: ignore[attr-defined]
@@ -55,9 +58,14 @@ def preload() -> None:
     gc.freeze()
 
 
-if __name__ == "__main__":
+def main() -> None:
+    """Run Spark's daemon for the worker module that ``sys.argv`` names; returns when it ends."""
     prefer_installed_pyspark()
     # Spark starts one daemon for each kind of worker; only the tasks' kind runs the pipeline.
     if _PIPELINE_WORKER in sys.argv[1:]:
         preload()
     runpy.run_module("pyspark.daemon", run_name="__main__", alter_sys=True)
+
+
+if __name__ == "__main__":
+    main()

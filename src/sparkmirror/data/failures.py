@@ -7,12 +7,12 @@ from pathlib import Path
 
 from sparkmirror.errors import MirrorError
 
-__all__ = ["failure"]
+__all__ = ["failure", "own_words"]
 
 
 def failure(error: BaseException, flow: str, spark_log: Path) -> MirrorError:
     """A query's failure in our words: the innermost Python error if there is one."""
-    ours = _own_words(error)
+    ours = own_words(error)
     if ours:
         return MirrorError(ours, where=f"flow {flow}")
     # What follows are Spark's plans.
@@ -29,7 +29,7 @@ def failure(error: BaseException, flow: str, spark_log: Path) -> MirrorError:
     )
 
 
-def _own_words(error: BaseException) -> str:
+def own_words(error: BaseException) -> str:
     """What the innermost error of ours in Spark's words says; empty without any."""
     ours = re.findall(r"sparkmirror\.errors\.\w+: (.+)", str(error))
     return str(ours[-1]).strip() if ours else ""

@@ -19,6 +19,7 @@ import os
 import re
 import shlex
 import shutil
+import subprocess
 import sys
 import time
 from collections.abc import Mapping
@@ -26,9 +27,14 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sparkmirror.data.failures import failure
+from sparkmirror.data import knock
+from sparkmirror.data.failures import failure, own_words
+from sparkmirror.data.jvm_classes import ClassArchive, Recorder, class_path
+from sparkmirror.data.nursery import end_nursery, start_nursery
 from sparkmirror.data.plan import encode_flow
+from sparkmirror.data.revival import Revival, Revivals
 from sparkmirror.data.schema import SCHEMA
+from sparkmirror.data.scratch import Scratch
 from sparkmirror.data.seal import KEY_VARIABLE, new_key
 from sparkmirror.data.ship import python_archive
 from sparkmirror.errors import ConfigError, MachineError, MirrorError
@@ -90,7 +96,6 @@ def spark_settings(
         "spark.scheduler.mode": "FAIR",
         "spark.driver.memory": "1g",
         "spark.sql.warehouse.dir": str(work_dir / "warehouse"),
-        "spark.local.dir": str(work_dir / "spark-local"),
         "spark.driver.extraJavaOptions": " ".join(
             [
                 f"-Dlog4j2.configurationFile={(work_dir / 'log4j2.properties').as_uri()}",
@@ -142,14 +147,21 @@ class FlowRunner:
         self._key = new_key()
         self._spark: SparkSession | None = None
         self._queries: dict[str, StreamingQuery] = {}
+        self._scratch: Scratch | None = None
+        self._classes: ClassArchive | None = None
+        self._recorder: Recorder | None = None
+        self._nursery: subprocess.Popen[bytes] | None = None
+        self._revivals = Revivals()
+        self._reviving: dict[str, Revival] = {}
         self._stopping = False
         self._failures: tuple[MirrorError, ...] = ()
 
     # -- start -----------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Start Spark, then the queries. Raises `MirrorError`."""
-        self.open()
+        """Start Spark if `open` has not, then the queries. Raises `MirrorError`."""
+        if self._spark is None:
+            self.open()
         assert self._spark is not None
         for flow in self._settings.flows:
             try:
@@ -158,14 +170,20 @@ class FlowRunner:
                 raise failure(error, flow.name, self._spark_log) from error
 
     def open(self) -> SparkSession:
-        """Start Spark alone, for a job that is no query. Raises `MirrorError`."""
-        self._spark = self._session()
-        return self._spark
+        """Start Spark alone: ahead of the queries, or for a job without. Raises `MirrorError`."""
+        self._spark = spark = self._session()
+        if self._classes is not None and self._class_list.exists():
+            self._recorder = Recorder(self._classes, self._class_list, partial(class_path, spark))
+        return spark
 
     @property
     def key(self) -> str:
         """What client properties are sealed with on their way to this run's executors."""
         return self._key
+
+    @property
+    def _class_list(self) -> Path:
+        return self._work_dir / "classes.list"
 
     @property
     def _spark_log(self) -> Path:
@@ -188,12 +206,24 @@ class FlowRunner:
             work_dir=self._work_dir,
             cores=os.cpu_count() or 1,
         )
+        self._scratch = Scratch.make()
+        conf["spark.local.dir"] = str(self._scratch.path / "local")
+        self._classes = ClassArchive.find(java)
+        conf["spark.driver.extraJavaOptions"] += f' "-Djava.io.tmpdir={self._scratch.path}"'
+        if self._classes is not None:
+            options = self._classes.options(self._class_list)
+            conf["spark.driver.extraJavaOptions"] += "".join(f' "{each}"' for each in options)
         local = conf["spark.master"].startswith("local")
         if not local:
             conf |= python_archive(self._work_dir)
         os.environ["PYSPARK_PYTHON"] = (
-            _python_launcher(self._work_dir) if local else _cluster_python(self._user_conf)
+            _python_launcher(self._work_dir, self._scratch.path)
+            if local
+            else _cluster_python(self._user_conf)
         )
+        if local:
+            with self._spark_log.open("ab") as output:
+                self._nursery = start_nursery(self._scratch.path, output)
         conf |= self._user_conf
         os.environ[KEY_VARIABLE] = self._key  # Spark's processes on this machine inherit it
         return self._launch(conf)
@@ -249,9 +279,13 @@ class FlowRunner:
             do="Lower tasks.max, or give the cluster more cores.",
         )
 
-    def _start_query(self, spark: SparkSession, flow: FlowSettings) -> StreamingQuery:
+    def _start_query(
+        self, spark: SparkSession, flow: FlowSettings, *, again: bool = False
+    ) -> StreamingQuery:
         from sparkmirror.data.source import FORMAT, MirrorDataSource  # noqa: PLC0415
 
+        # For a sink, Spark looks for Python's data sources in the session of the calling thread.
+        spark._get_j_spark_session_class(spark._jvm).setActiveSession(spark._jsparkSession)
         spark.dataSource.register(MirrorDataSource)
         options = {
             "flow": encode_flow(flow, self._key),
@@ -264,8 +298,9 @@ class FlowRunner:
 
             rows = rows.mapInArrow(partial(record_path, options["flow"]), SCHEMA)
         checkpoint = self._work_dir / "checkpoints" / _directory_name(flow.name)
-        # Positions live in Kafka; what an earlier run left here would only be replayed.
-        shutil.rmtree(checkpoint, ignore_errors=True)
+        if not again:
+            # Positions live in Kafka; what an earlier run left here would only be replayed.
+            shutil.rmtree(checkpoint, ignore_errors=True)
         writer = (
             rows.writeStream.format(FORMAT)
             .queryName(flow.name)
@@ -280,6 +315,11 @@ class FlowRunner:
 
     def active(self) -> bool:
         """Whether any query still runs (one that waits after a drain does not)."""
+        for name in self._queries:
+            self._ended(name)  # a query may have ended since `errors` looked
+        reviving = any(not revival.done for revival in self._reviving.values())
+        if reviving and not self._stopping:
+            return True
         return any(self._busy(query) for query in self._queries.values())
 
     def _busy(self, query: StreamingQuery) -> bool:
@@ -295,12 +335,31 @@ class FlowRunner:
         if self._spark is None:
             return self._failures
         found = []
-        for name, query in self._queries.items():
-            if not query.isActive:
-                error = query.exception()
-                if error is not None:
-                    found.append(failure(error, name, self._spark_log))
+        for name in self._queries:
+            error = self._ended(name)
+            if error is not None:
+                found.append(failure(error, name, self._spark_log))
         return tuple(found)
+
+    def _ended(self, name: str) -> Exception | None:
+        """Why a query has ended for good; one that only lost a process is started again."""
+        revival = self._reviving.get(name)
+        if revival is not None:
+            if not revival.done or revival.query is None:
+                return revival.error
+            self._queries[name] = revival.query
+            del self._reviving[name]
+        query, spark = self._queries[name], self._spark
+        if query.isActive:
+            return None
+        error = query.exception()
+        if error is None or spark is None or self._stopping or own_words(error):
+            return error
+        if not self._revivals.allow(name, failure(error, name, self._spark_log)):
+            return error
+        flow = next(flow for flow in self._settings.flows if flow.name == name)
+        self._reviving[name] = Revival(partial(self._start_query, spark, flow, again=True))
+        return None
 
     def stop(self, *, grace_s: float) -> None:
         """Wait up to ``grace_s`` for drained queries to come to rest, then stop Spark."""
@@ -310,6 +369,8 @@ class FlowRunner:
             time.sleep(_POLL_S)
         with contextlib.suppress(Exception):  # a JVM that was killed cannot say why queries ended
             self._failures = self.errors()
+        if self._recorder is not None:
+            self._recorder.close()
         for query in self._queries.values():
             with contextlib.suppress(Exception):  # a query that is gone is stopped
                 query.stop()
@@ -318,6 +379,12 @@ class FlowRunner:
                 self._spark.stop()
             self._end_gateway(self._spark)
             self._spark = None
+        if self._nursery is not None:
+            end_nursery(self._nursery)
+            self._nursery = None
+        if self._scratch is not None:
+            self._scratch.close()
+            self._scratch = None
 
     def _end_gateway(self, spark: SparkSession) -> None:
         from pyspark import SparkContext  # noqa: PLC0415
@@ -347,12 +414,14 @@ def _log_server_errors(spark: SparkSession) -> None:
         )
 
 
-def _python_launcher(directory: Path) -> str:
+def _python_launcher(directory: Path, nursery: Path) -> str:
     """A script that starts this Python without ``pyspark.zip`` on the path.
 
     Modules from a zip are compiled anew by each of the dozen processes that Spark starts before
-    the first record; the installed package has its bytecode.
+    the first record; the installed package has its bytecode. Modules that Spark runs are forked
+    by the `nursery`.
     """
+    python, knocking = (shlex.quote(str(each)) for each in (sys.executable, knock.__file__))
     path = directory / "python"
     path.write_text(
         "#!/bin/sh\n"
@@ -364,7 +433,10 @@ def _python_launcher(directory: Path) -> str:
         '    *) kept="${kept:+$kept:}$entry" ;;\n'
         "  esac\n"
         "done\n"
-        f'PYTHONPATH="$kept" exec {shlex.quote(sys.executable)} "$@"\n',
+        'PYTHONPATH="$kept"\n'
+        "export PYTHONPATH\n"
+        f'[ "$1" = -m ] && exec {python} -I -S {knocking} {shlex.quote(str(nursery))} "$@"\n'
+        f'exec {python} "$@"\n',
         encoding="utf-8",
     )
     path.chmod(0o700)

@@ -1,0 +1,179 @@
+"""A shared class archive for Spark's JVM: loading its classes is most of its start.
+
+The first run of a Spark and Java version has the JVM write down which classes it loads. Once the
+mirror runs, Java turns that list into an archive ("static CDS") in the cache, at the lowest
+priority and beside the mirror; later runs map it. An archive that does not fit (another Java, other
+jars) is passed over by the JVM; the key of its name makes that rare.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import logging
+import os
+import subprocess
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib.metadata import version
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from sparkmirror.cache import cache_directory
+from sparkmirror.errors import MachineError
+from sparkmirror.java import JavaHome
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+__all__ = ["ClassArchive", "Recorder", "class_path"]
+
+log = logging.getLogger(__name__)
+
+# By then the mirror has loaded what it needs, and nobody waits for its first record.
+_SETTLED_S = 30.0
+_DUMP_S_MAX = 300.0
+_POLL_S = 0.2
+_NICE = 19
+_QUIET = ("-Xlog:cds=off", "-Xlog:cds+dynamic=off", "-Xlog:class+path=off")
+
+
+@dataclass(frozen=True, slots=True)
+class ClassArchive:
+    """The archive of one Spark on one Java; ``path`` need not exist yet."""
+
+    java: JavaHome
+    path: Path
+
+    @classmethod
+    def find(cls, java: JavaHome) -> ClassArchive | None:
+        """The archive for the PySpark that is installed; None where there is no cache."""
+        try:
+            cache, jars = cache_directory(), _jars()
+            entries = sorted(
+                (entry.name, entry.stat().st_size, entry.stat().st_mtime_ns)
+                for entry in os.scandir(jars)
+            )
+        except (MachineError, OSError) as error:
+            log.debug("no class archive: %s", error)
+            return None
+        text = repr((str(java.path), java.version, str(jars), entries))
+        key = hashlib.sha256(text.encode()).hexdigest()[:16]
+        return cls(java, cache / "classes" / f"spark-{version('pyspark')}-{key}.jsa")
+
+    def options(self, class_list: Path) -> list[str]:
+        """JVM options: use the archive, or write down in ``class_list`` what belongs into it."""
+        if not self.path.is_file():
+            return [f"-XX:DumpLoadedClassList={class_list}"]
+        if self.path.stat().st_size == 0:  # our own mark: this Java cannot write one
+            return []
+        return ["-Xshare:auto", *_QUIET, f"-XX:SharedArchiveFile={self.path}"]
+
+
+class Recorder:
+    """Makes the archive beside a run, unless another run does; ``close`` gives up what is undone.
+
+    ``class_path``: that of the JVM which wrote ``class_list``; asked for when it is needed.
+    """
+
+    def __init__(
+        self,
+        archive: ClassArchive,
+        class_list: Path,
+        class_path: Callable[[], str],
+        *,
+        after_s: float = _SETTLED_S,
+    ) -> None:
+        self._archive = archive
+        self._class_list = class_list
+        self._class_path = class_path
+        self._after_s = after_s
+        self._closing = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="sparkmirror-classes", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """Stop, and leave no process and no half of an archive."""
+        self._closing.set()
+        self._thread.join(2)
+        self._class_list.unlink(missing_ok=True)
+
+    def _run(self) -> None:
+        if self._closing.wait(self._after_s):
+            return
+        part = self._archive.path.with_suffix(".part")
+        try:
+            part.parent.mkdir(parents=True, exist_ok=True)
+            if part.exists() and time.time() - part.stat().st_mtime > _DUMP_S_MAX:
+                part.unlink()  # its maker was killed
+            part.touch(exist_ok=False)
+        except OSError as error:
+            log.debug("no class archive is made: %s", error)
+            return
+        try:
+            self._make(part)
+        except Exception as error:  # the mirror runs as well without
+            log.debug("the class archive was not made: %s", error)
+        finally:
+            part.unlink(missing_ok=True)
+            self._class_list.unlink(missing_ok=True)
+
+    def _make(self, part: Path) -> None:
+        class_path = self._class_path()
+        wanted = part.with_suffix(".list")
+        # The JVM goes on writing: its last line may be half a one.
+        text = self._class_list.read_text(encoding="utf-8", errors="replace")
+        wanted.write_text(text[: text.rfind("\n") + 1], encoding="utf-8")
+        made = part.with_suffix(".made")
+        command = [
+            str(self._archive.java.java),
+            *("-Xshare:dump", "-Xmx1g", "-Xlog:disable", "-Xlog:all=off"),
+            *(f"-XX:SharedClassListFile={wanted}", f"-XX:SharedArchiveFile={made}"),
+            *("-cp", class_path),
+        ]
+        try:
+            code = self._dump(command)
+            if code is None:
+                return  # the run is over: another one will make it
+            if code == 0 and made.is_file():
+                made.replace(self._archive.path)
+            else:
+                self._archive.path.touch()
+        finally:
+            for path in (wanted, made):
+                path.unlink(missing_ok=True)
+
+    def _dump(self, command: list[str]) -> int | None:
+        process = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+        with contextlib.suppress(OSError):
+            os.setpriority(os.PRIO_PROCESS, process.pid, _NICE)
+        deadline = time.monotonic() + _DUMP_S_MAX
+        while process.poll() is None:
+            if self._closing.wait(_POLL_S) or time.monotonic() > deadline:
+                process.kill()
+                process.wait()
+                return None
+        return process.returncode
+
+
+def class_path(spark: SparkSession) -> str:
+    """The class path of the driver's JVM."""
+    jvm: Any = spark.sparkContext._jvm
+    return str(jvm.java.lang.System.getProperty("java.class.path"))
+
+
+def _jars() -> Path:
+    """Where Spark's classes are, as its own scripts look for them."""
+    home, spec = os.environ.get("SPARK_HOME"), find_spec("pyspark")
+    if home or spec is None or spec.origin is None:
+        return Path(home or "") / "jars"
+    return Path(spec.origin).parent / "jars"

@@ -1,0 +1,116 @@
+"""A short directory for what Spark's JVM puts into the temporary one, gone with the run.
+
+A JVM that is killed leaves ``artifacts-…``, ``spark-…`` and unpacked libraries behind. They are
+made in a directory of the run's own, below ``sparkmirror-UID`` in the system's temporary one. The
+driver holds a lock in it: it is removed at the end, and by the next run when its owner is gone. Its
+path is short because Spark's Unix sockets are in it, whose paths may have 107 bytes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import shutil
+import stat
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from sparkmirror.errors import MachineError
+
+__all__ = ["Scratch"]
+
+_LOCK = ".lock"
+# "/.", a UUID, ".sock", and the end of the text: what Spark adds to the directory's path.
+_PATH_BYTES_MAX = 107 - 44
+_NAME_BYTES = 8  # of what `tempfile` makes
+# Between its making and its locking a directory has no owner that could be seen.
+_YOUNG_S = 60.0
+
+
+class Scratch:
+    """One run's directory, and the lock that says that it is in use."""
+
+    def __init__(self, path: Path, lock: int) -> None:
+        self.path = path
+        self._lock = lock
+
+    @classmethod
+    def make(cls, roots: tuple[Path, ...] | None = None) -> Scratch:
+        """Make a directory, and remove those of runs that are gone.
+
+        ``roots``: the temporary directories to try. Raises `MachineError` when none will do.
+        """
+        tried = []
+        for root in roots or _roots():
+            if len(os.fsencode(_below(root))) + 1 + _NAME_BYTES > _PATH_BYTES_MAX:
+                tried.append(f"{root}: its path is too long for a Unix socket below it")
+                continue
+            try:
+                base = _base(root)
+                _remove_abandoned(base)
+                path = Path(tempfile.mkdtemp(prefix="", dir=base))
+                lock = os.open(path / _LOCK, os.O_RDWR | os.O_CREAT, 0o600)
+            except OSError as error:
+                tried.append(f"{root}: {error.strerror or error}")
+                continue
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return cls(path, lock)
+        raise MachineError(
+            f"No temporary directory can be used ({'; '.join(tried)}).",
+            do="Set TMPDIR to a directory with a short path that this user may write.",
+        )
+
+    def close(self) -> None:
+        """Remove the directory, with whatever is in it."""
+        shutil.rmtree(self.path, ignore_errors=True)
+        with contextlib.suppress(OSError):
+            os.close(self._lock)
+
+
+def _roots() -> Iterator[Path]:
+    yield Path(tempfile.gettempdir())
+    yield from (Path("/tmp"), Path("/var/tmp"))  # noqa: S108  (only where TMPDIR is too long)
+
+
+def _below(root: Path) -> Path:
+    return root / f"sparkmirror-{os.getuid()}"
+
+
+def _base(root: Path) -> Path:
+    """Our directory in ``root``. Raises ``OSError``, also when somebody else made it."""
+    base = _below(root)
+    with contextlib.suppress(FileExistsError):
+        base.mkdir(mode=0o700)
+    found = base.lstat()
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid():
+        raise PermissionError(0, f"{base} belongs to another user")
+    return base
+
+
+def _remove_abandoned(base: Path) -> None:
+    for path in base.iterdir():
+        try:
+            lock = os.open(path / _LOCK, os.O_RDWR)
+        except FileNotFoundError:
+            _remove_unlocked(path)
+            continue
+        except OSError:
+            continue  # no directory of this kind
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            shutil.rmtree(path, ignore_errors=True)
+        except BlockingIOError:
+            continue
+        finally:
+            os.close(lock)
+
+
+def _remove_unlocked(path: Path) -> None:
+    """What is left of a directory whose lock went first, or that was never locked."""
+    with contextlib.suppress(OSError):
+        # Runs without a home have their work directories here, too; those have no such name.
+        if path.name != "runs" and time.time() - path.stat().st_mtime > _YOUNG_S:
+            shutil.rmtree(path, ignore_errors=True)

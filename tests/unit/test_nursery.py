@@ -1,0 +1,148 @@
+"""Python processes from the nursery: what Spark sees of them is what it sees of fresh ones."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from sparkmirror.data import knock
+from sparkmirror.data.nursery import end_nursery, start_nursery
+
+_TALK = """
+import json, os, sys
+line = sys.stdin.readline()
+print(json.dumps([line, sys.argv[1:], os.environ.get("TOLD"), os.getcwd(), os.getpid()]))
+print("aside", file=sys.stderr)
+sys.exit(7)
+"""
+_WAIT = """
+import os, sys
+print(os.getpid(), flush=True)
+sys.stdin.readline()
+"""
+
+
+@pytest.fixture(scope="module")
+def modules(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Modules that only ``PYTHONPATH`` leads to."""
+    directory = tmp_path_factory.mktemp("modules")
+    for name, text in (("talking_fork", _TALK), ("waiting_fork", _WAIT)):
+        (directory / f"{name}.py").write_text(text)
+    return directory
+
+
+@pytest.fixture(scope="module")
+def nursery(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    directory = tmp_path_factory.mktemp("nursery")
+    with (directory / "log").open("ab") as log:
+        process = start_nursery(directory, log)
+    yield directory
+    end_nursery(process)
+    assert process.returncode == 0, (directory / "log").read_text()
+
+
+def _knock(
+    nursery: Path, modules: Path, *arguments: str, cwd: Path, told: str = ""
+) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-I", "-S", knock.__file__, str(nursery), *arguments],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=cwd,
+        env={**os.environ, "PYTHONPATH": str(modules), "TOLD": told},
+    )
+
+
+def test_streams_environment_directory_arguments_and_exit_code(
+    nursery: Path, modules: Path, tmp_path: Path
+) -> None:
+    asked = _knock(nursery, modules, "-m", "talking_fork", "a", "b c", cwd=tmp_path, told="x\udcff")
+    out, err = asked.communicate("line\n", 60)
+    line, arguments, told, directory, pid = json.loads(out)
+    assert (line, arguments, told, directory) == ("line\n", ["a", "b c"], "x\udcff", str(tmp_path))
+    assert pid != asked.pid
+    assert (err, asked.returncode) == ("aside\n", 7)
+
+
+def test_a_fork_shows_what_it_runs(nursery: Path, modules: Path, tmp_path: Path) -> None:
+    asked = _knock(nursery, modules, "-m", "waiting_fork", "more", cwd=tmp_path)
+    try:
+        assert asked.stdout is not None
+        fork = psutil.Process(int(asked.stdout.readline()))
+        assert fork.cmdline()[:4] == [sys.executable, "-m", "waiting_fork", "more"]
+    finally:
+        asked.communicate("\n", 60)
+    assert asked.returncode == 0
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_who_kills_what_it_started_kills_the_fork(
+    nursery: Path, modules: Path, tmp_path: Path, number: signal.Signals
+) -> None:
+    asked = _knock(nursery, modules, "-m", "waiting_fork", cwd=tmp_path)
+    assert asked.stdout is not None
+    fork = psutil.Process(int(asked.stdout.readline()))
+    asked.send_signal(number)
+    assert psutil.wait_procs([fork], timeout=60)[1] == []
+    asked.communicate(timeout=60)
+    assert asked.returncode in (128 + signal.SIGTERM, -signal.SIGKILL)
+
+
+def test_a_reader_sees_the_end_of_a_fork_that_was_killed(
+    nursery: Path, modules: Path, tmp_path: Path
+) -> None:
+    asked = _knock(nursery, modules, "-m", "waiting_fork", cwd=tmp_path)
+    assert asked.stdout is not None
+    os.kill(int(asked.stdout.readline()), signal.SIGKILL)
+    assert asked.communicate(timeout=60)[0] == ""
+    assert asked.returncode == 128 + signal.SIGKILL
+
+
+def test_where_nobody_opens_it_is_the_python_that_was_asked_for(
+    modules: Path, tmp_path: Path
+) -> None:
+    asked = _knock(tmp_path / "no-nursery", modules, "-m", "talking_fork", cwd=tmp_path)
+    out, err = asked.communicate("line\n", 60)
+    assert json.loads(out)[4] == asked.pid
+    assert (err, asked.returncode) == ("aside\n", 7)
+
+
+def test_nonsense_at_the_door_ends_nothing(nursery: Path, modules: Path, tmp_path: Path) -> None:
+    for data in (b"", b"\0", b"\xff\xff\xff\xff", b"\0\0\0\2{}"):
+        with socket.socket(socket.AF_UNIX) as peer:
+            peer.connect(str(nursery / knock.DOOR))
+            peer.sendall(data)
+            peer.shutdown(socket.SHUT_WR)
+            with contextlib.suppress(ConnectionResetError):
+                assert peer.recv(1) == b""
+    asked = _knock(nursery, modules, "-m", "talking_fork", cwd=tmp_path)
+    asked.communicate("line\n", 60)
+    assert asked.returncode == 7
+
+
+def test_forks_outlive_the_nursery_and_who_stands_for_them_waits(
+    modules: Path, tmp_path: Path
+) -> None:
+    with (tmp_path / "log").open("ab") as log:
+        process = start_nursery(tmp_path, log)
+    asked = _knock(tmp_path, modules, "-m", "waiting_fork", cwd=tmp_path)
+    assert asked.stdout is not None
+    fork = psutil.Process(int(asked.stdout.readline()))
+    end_nursery(process)
+    assert process.returncode == 0
+    assert fork.is_running()
+    assert asked.poll() is None
+    asked.communicate("\n", 60)
+    assert psutil.wait_procs([fork], timeout=60)[1] == []
