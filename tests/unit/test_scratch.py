@@ -32,8 +32,11 @@ def test_it_is_private_and_gone_when_closed(tmp_path: Path) -> None:
     assert scratch.path.stat().st_mode & 0o077 == 0
     assert scratch.path.parent.stat().st_mode & 0o077 == 0
     (scratch.path / "artifacts-1" / "x").mkdir(parents=True)
+    other = Scratch.make((root,))
     scratch.close()
-    assert list((root / f"sparkmirror-{os.getuid()}").iterdir()) == []
+    assert list((root / f"sparkmirror-{os.getuid()}").iterdir()) == [other.path]
+    other.close()
+    assert list(root.iterdir()) == []
 
 
 def test_a_killed_owners_directory_goes_with_the_next_run_and_a_living_ones_stays(

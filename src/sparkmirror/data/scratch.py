@@ -49,9 +49,7 @@ class Scratch:
                 tried.append(f"{root}: its path is too long for a Unix socket below it")
                 continue
             try:
-                base = _base(root)
-                _remove_abandoned(base)
-                path = Path(tempfile.mkdtemp(prefix="", dir=base))
+                path = _new(root)
                 lock = os.open(path / _LOCK, os.O_RDWR | os.O_CREAT, 0o600)
             except OSError as error:
                 tried.append(f"{root}: {error.strerror or error}")
@@ -68,6 +66,8 @@ class Scratch:
         shutil.rmtree(self.path, ignore_errors=True)
         with contextlib.suppress(OSError):
             os.close(self._lock)
+        with contextlib.suppress(OSError):  # others' runs are in it
+            self.path.parent.rmdir()
 
 
 def _roots() -> Iterator[Path]:
@@ -88,6 +88,16 @@ def _base(root: Path) -> Path:
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid():
         raise PermissionError(0, f"{base} belongs to another user")
     return base
+
+
+def _new(root: Path) -> Path:
+    """A new directory in ours. Raises ``OSError``."""
+    while True:
+        base = _base(root)
+        # A run that ends meanwhile takes the base with it when it was the last one in it.
+        with contextlib.suppress(FileNotFoundError):
+            _remove_abandoned(base)
+            return Path(tempfile.mkdtemp(prefix="", dir=base))
 
 
 def _remove_abandoned(base: Path) -> None:
