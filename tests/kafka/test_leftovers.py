@@ -15,7 +15,14 @@ import pytest
 
 from sparkmirror.demo.clusters import KafkaCluster
 from tests.kafka.mirror_process import MirrorProcess, wait_until, write_mm2
-from tests.kafka.support import Sent, create_topic, produce, topic_names, wait_until_equal
+from tests.kafka.support import (
+    Sent,
+    consume_all,
+    create_topic,
+    produce,
+    topic_names,
+    wait_until_equal,
+)
 
 
 @pytest.fixture
@@ -54,5 +61,6 @@ def test_nothing_is_left_of_a_killed_run_after_the_next(
     produce(cluster_a, name, [Sent(b"two")])
     mirror = MirrorProcess(tmp_path, ["run", str(path), "--once"], environment=environment)
     assert mirror.wait(120) == 0, mirror.text()
-    wait_until_equal(cluster_a, name, cluster_b, f"A.{name}", timeout_s=30)
+    # "one" may have come again: the first run was killed before it had committed a position.
+    assert {record.value for record in consume_all(cluster_b, f"A.{name}")} == {b"one", b"two"}
     assert list(temporary.iterdir()) == []
