@@ -15,16 +15,16 @@ import signal
 import struct
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import psutil
 from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
 
 from sparkmirror.demo.clusters import KafkaCluster
+from tests.kafka.background import Background
 
 __all__ = ["PLANNER", "SINK", "SOURCE", "Counter", "Mirror", "Numbered", "write_config"]
 
@@ -42,18 +42,18 @@ _PHASES = (" starting Spark\n", " mirroring\n")
 SINK, SOURCE, PLANNER = "sink", "source", "planner"
 
 
-class Numbered:
+class Numbered(Background):
     """Writes ``per_s`` numbered records a second, dealt to the partitions in turn.
 
     Without end, until `finish` says how many there shall be at least.
     """
 
     def __init__(self, cluster: KafkaCluster, topic: str, partitions: int, *, per_s: float) -> None:
+        super().__init__()
         self.sent = [0] * partitions
         self.failures: list[str] = []
         self._topic = topic
         self._records, self._per_s = float("inf"), per_s
-        self._stopping = threading.Event()
         self._producer = Producer(
             {
                 "bootstrap.servers": cluster.bootstrap_servers,
@@ -63,15 +63,6 @@ class Numbered:
                 "log_level": 0,
             }
         )
-        self._thread = threading.Thread(target=self._run, daemon=True)
-
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stopping.set()
-        self._thread.join()
 
     @property
     def count(self) -> int:
@@ -112,7 +103,7 @@ class Numbered:
             self.failures.append(str(error))
 
 
-class Counter:
+class Counter(Background):
     """Reads a topic from its beginning, read_committed, and compares with the numbers due.
 
     ``received`` records per partition; ``duplicated``: numbers that were there before; ``lost``:
@@ -120,6 +111,7 @@ class Counter:
     """
 
     def __init__(self, cluster: KafkaCluster, topic: str, partitions: int) -> None:
+        super().__init__()
         self.expected = [0] * partitions
         self.received = 0
         self.duplicated = 0
@@ -127,7 +119,6 @@ class Counter:
         self.arrived_at = [time.monotonic()] * partitions
         self.first_wrong = ""
         self._history: list[tuple[float, int]] = []
-        self._stopping = threading.Event()
         self._topic = topic
         self._consumer = Consumer(
             {
@@ -141,15 +132,9 @@ class Counter:
             }
         )
         self._consumer.assign([TopicPartition(topic, n, 0) for n in range(partitions)])
-        self._thread = threading.Thread(target=self._run, daemon=True)
 
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stopping.set()
-        self._thread.join()
+    def __exit__(self, *raised: object) -> None:
+        super().__exit__(*raised)
         self._consumer.close()
 
     def _run(self) -> None:

@@ -10,19 +10,17 @@ from __future__ import annotations
 
 import contextlib
 import os
-import threading
 import time
 from collections import defaultdict
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import TracebackType
-from typing import Self
 
 import psutil
 from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
 
 from sparkmirror.demo.clusters import KafkaCluster
 from tests.faults.harness import Mirror, write_config
+from tests.kafka.background import Background
 from tests.kafka.support import TIMEOUT_S, create_topic, topic_names
 
 __all__ = ["Footprint", "Pressure", "Result", "limit_target", "memory_bound_mib"]
@@ -46,31 +44,17 @@ def memory_bound_mib(slots: int, largest_batch_bytes: int) -> float:
     return fixed + slots * each
 
 
-class Footprint:
+class Footprint(Background):
     """The memory of a process and all below it, sampled: proportional set size in MiB.
 
     Proportional: what several processes share (forked modules, the slots' frames) counts once.
     """
 
     def __init__(self, pid: int, interval_s: float = 0.5) -> None:
+        super().__init__()
         self.peak_mib = 0.0
         self.peak_parts: dict[str, float] = {}
         self._pid, self._interval_s = pid, interval_s
-        self._stopping = threading.Event()
-        self._thread = threading.Thread(target=self._run, daemon=True)
-
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._stopping.set()
-        self._thread.join()
 
     def _run(self) -> None:
         while not self._stopping.wait(self._interval_s):

@@ -10,8 +10,7 @@ import uuid
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 from confluent_kafka import KafkaError, Producer
 
@@ -46,6 +45,7 @@ from sparkmirror.wire.signals import (
     decode_progress,
     encode_command,
 )
+from tests.kafka.background import Background
 from tests.kafka.proxy import TO_BROKER, Proxy
 from tests.kafka.support import (
     TIMEOUT_S,
@@ -178,7 +178,7 @@ def wait_in_sync(cluster: KafkaCluster, timeout_s: float = 60.0) -> None:
 # -- load and check ----------------------------------------------------------------------------
 
 
-class Load:
+class Load(Background):
     """Writes numbered records to every partition of a topic until it is stopped.
 
     ``acknowledged`` holds, per partition, the values that the brokers acknowledged, in the order
@@ -188,14 +188,13 @@ class Load:
     def __init__(
         self, cluster: KafkaCluster, topic: str, partitions: int, *, per_s: float = 200.0
     ) -> None:
+        super().__init__()
         self.acknowledged: dict[int, list[bytes]] = defaultdict(list)
         self.failures: list[str] = []
         self._topic = topic
         self._partitions = partitions
         self._pause_s = 1 / per_s
         self._numbers = itertools.count()
-        self._stopping = threading.Event()
-        self._thread: threading.Thread | None = None
         self._producer = Producer(
             {
                 "bootstrap.servers": cluster.bootstrap_servers,
@@ -208,22 +207,9 @@ class Load:
             }
         )
 
-    def __enter__(self) -> Self:
-        self._stopping.clear()
-        self._thread = threading.Thread(target=self._run, daemon=True)
-        self._thread.start()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._stopping.set()
-        assert self._thread is not None
-        self._thread.join()
-        if kind is None:
+    def __exit__(self, *raised: object) -> None:
+        super().__exit__(*raised)
+        if raised[0] is None:
             assert self._producer.flush(60) == 0, "the load's records stay unacknowledged"
             assert not self.failures, self.failures
 
@@ -375,7 +361,7 @@ class ThrottleTap:
 # -- one slot ----------------------------------------------------------------------------------
 
 
-class SlotRun:
+class SlotRun(Background):
     """One slot's reader and sink in a thread of this process, without Spark in between.
 
     What fails is tried again as Spark does with a task; ``failures`` holds the errors. ``options``
@@ -398,6 +384,7 @@ class SlotRun:
         alias: str = "",
         **options: Any,
     ) -> None:
+        super().__init__()
         again = bool(alias)  # the topics, and positions, of an earlier run are there
         alias = alias or f"S{uuid.uuid4().hex[:8]}"
         self.alias = alias
@@ -446,19 +433,8 @@ class SlotRun:
             ends=None,
             control_offset=0,
         )
-        self._stopping = threading.Event()
-        self._thread = threading.Thread(target=self._run, daemon=True)
 
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.drain()
 
     def drain(self, timeout_s: float = 60.0) -> None:

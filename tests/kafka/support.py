@@ -145,10 +145,16 @@ def topic_config(cluster: KafkaCluster, topic: str) -> dict[str, str]:
     return {name: entry.value for name, entry in entries.items()}
 
 
-def set_topic_config(cluster: KafkaCluster, topic: str, **config: str) -> None:
-    """Sets these configs of a topic and leaves its others alone."""
+def set_topic_config(cluster: KafkaCluster, topic: str, **config: str | None) -> None:
+    """Sets these configs of a topic (None: back to the default) and leaves its others alone."""
     entries = [
-        ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET)
+        ConfigEntry(
+            name,
+            value or "",
+            incremental_operation=AlterConfigOpType.DELETE
+            if value is None
+            else AlterConfigOpType.SET,
+        )
         for name, value in config.items()
     ]
     resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=entries)

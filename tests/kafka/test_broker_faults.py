@@ -36,8 +36,7 @@ from tests.kafka.faults import (
     wait_in_sync,
 )
 from tests.kafka.proxy import TO_BROKER, TO_CLIENT
-from tests.kafka.support import Sent, consume_all, create_topic, produce
-from tests.kafka.test_topic_sync import set_config
+from tests.kafka.support import Sent, consume_all, create_topic, produce, set_topic_config
 
 PARTITIONS = 3
 # Quick enough for a test, long enough for a busy machine.
@@ -386,7 +385,7 @@ def test_a_batch_in_doubt_that_its_topic_then_refuses_arrives_once(target, topic
         producer.append(tp, _batch(2, 10))
         _pump(producer, lambda: "CONNECTION_LOST" in producer.errors)
         _wait_for(lambda: len(_numbers(target, topic_name)) == (12 if arrives else 2))
-        set_config(target.kafka, topic_name, **{"max.message.bytes": str(_LIMIT_BYTES)})
+        set_topic_config(target.kafka, topic_name, **{"max.message.bytes": str(_LIMIT_BYTES)})
         _wait_for(lambda: _refused(target, topic_name))
         for proxy in target.proxies.values():
             proxy.tap = None

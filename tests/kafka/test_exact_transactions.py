@@ -29,9 +29,9 @@ from tests.kafka.support import (
     consume_all,
     create_topic,
     produce,
+    set_topic_config,
     topic_config,
 )
-from tests.kafka.test_topic_sync import set_config
 
 HOUR_MS = 3_600_000
 # Only size or a drain ends a transaction.
@@ -65,7 +65,7 @@ def _until(condition: Callable[[], bool], what: str, slot: SlotRun) -> None:
 
 def _set(cluster: Direct, topic: str, name: str, value: str) -> None:
     """Set a config; wait until the broker has heard of it."""
-    set_config(cluster.kafka, topic, **{name: value})
+    set_topic_config(cluster.kafka, topic, **{name: value})
     deadline = time.monotonic() + 60
     while topic_config(cluster.kafka, topic)[name] != value:
         assert time.monotonic() < deadline
@@ -208,7 +208,7 @@ def test_offset_syncs_that_the_target_refuses_follow_the_commits(
         check_mirrored(source.kafka, topic_name, target.kafka, slot.remote)
         _until(lambda: bool(left_out), "they are left out", slot)
         assert _counts(slot, names[0]) == []
-        set_config(target.kafka, names[0], **{"max.message.bytes": None})
+        set_topic_config(target.kafka, names[0], **{"max.message.bytes": None})
         produce(source.kafka, topic_name, _numbered(50, 50))
         check_mirrored(source.kafka, topic_name, target.kafka, slot.remote)
         _until(lambda: bool(_counts(slot, names[0])), "syncs are there", slot)

@@ -12,16 +12,9 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from confluent_kafka.admin import (
-    AlterConfigOpType,
-    ConfigEntry,
-    ConfigResource,
-    ResourceType,
-)
 
 from sparkmirror.data.exactly import ExactSink
 from sparkmirror.data.sink import SlotSink
-from sparkmirror.demo.clusters import KafkaCluster
 from sparkmirror.errors import Fenced
 from sparkmirror.model import ProduceSettings, TopicPartition
 from sparkmirror.wire.claims import Claim, encode_claim, transactional_id
@@ -42,7 +35,14 @@ from tests.kafka.faults import (
     move_leaders,
     wait_in_sync,
 )
-from tests.kafka.support import Received, Sent, admin, consume_all, create_topic, produce
+from tests.kafka.support import (
+    Received,
+    Sent,
+    consume_all,
+    create_topic,
+    produce,
+    set_topic_config,
+)
 
 PARTITIONS = 3
 
@@ -322,24 +322,17 @@ def test_another_run_takes_over_and_this_one_says_so(source, target, topic_name)
 # -- what the target refuses -------------------------------------------------------------------
 
 
-def _set_config(cluster: KafkaCluster, topic: str, name: str, value: str | None) -> None:
-    kind = AlterConfigOpType.DELETE if value is None else AlterConfigOpType.SET
-    entry = ConfigEntry(name, value or "", incremental_operation=kind)
-    resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=[entry])
-    client = admin(cluster)
-    client.incremental_alter_configs([resource])[resource].result(20)
-
-
 def test_what_the_target_refuses_takes_nothing_else_with_it(source, target, topic_name, caplog):
     """One record that is too old for the remote topic: all before it and beside it arrive, once.
 
     The transaction that it was in is aborted and written anew without it.
     """
     topic = _topic(source, topic_name)
+    limit = "message.timestamp.before.max.ms"
     produce(source.kafka, topic, [Sent(b"%d" % n, partition=n % 3) for n in range(300)])
     with _exact(source, target, topic, epoch_s=6) as slot:
         _checked(slot)
-        _set_config(target.kafka, slot.remote, "message.timestamp.before.max.ms", "3600000")
+        set_topic_config(target.kafka, slot.remote, **{limit: "3600000"})
         good = [Sent(b"good %d" % n, partition=n % 3) for n in range(3_000)]
         produce(source.kafka, topic, good)
         produce(source.kafka, topic, [Sent(b"too old", timestamp_ms=1_000_000, partition=0)])
@@ -353,7 +346,7 @@ def test_what_the_target_refuses_takes_nothing_else_with_it(source, target, topi
             time.sleep(0.3)
         slot.wait_for_error("INVALID_TIMESTAMP")
         assert _positions(slot)[TopicPartition(slot.remote, 0)] == bad
-        _set_config(target.kafka, slot.remote, "message.timestamp.before.max.ms", None)
+        set_topic_config(target.kafka, slot.remote, **{limit: None})
         _checked(slot)
         assert slot.failures == []
     assert "the transaction is aborted and written anew" in caplog.text

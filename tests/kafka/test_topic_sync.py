@@ -11,7 +11,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
 
 from sparkmirror.control.loop import ControlLoop
 from sparkmirror.demo.clusters import KafkaCluster
@@ -25,7 +24,7 @@ from sparkmirror.model import (
 from sparkmirror.wire.client import Cluster
 from sparkmirror.wire.views import AclBinding
 from tests.kafka.authorized import Authorized, topic_acl
-from tests.kafka.support import TIMEOUT_S, admin, create_topic
+from tests.kafka.support import create_topic, set_topic_config
 
 pytestmark = pytest.mark.timeout(240)
 
@@ -67,23 +66,6 @@ def alias() -> str:
     return f"S{uuid.uuid4().hex[:8]}"
 
 
-def set_config(cluster: KafkaCluster, topic: str, **values: str | None) -> None:
-    """Sets (or, for None, resets) configs; dots are written as double underscores."""
-    entries = [
-        ConfigEntry(
-            name.replace("__", "."),
-            value,
-            incremental_operation=AlterConfigOpType.DELETE
-            if value is None
-            else AlterConfigOpType.SET,
-        )
-        for name, value in values.items()
-    ]
-    resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=entries)
-    guard = admin(cluster)
-    guard.incremental_alter_configs([resource])[resource].result(TIMEOUT_S)
-
-
 def overrides(cluster: KafkaCluster, topic: str) -> dict[str, str | None]:
     """What is set on the topic itself."""
     reader = Cluster(client("x", cluster))
@@ -121,19 +103,18 @@ def test_configs_follow_the_source(
         assert overrides(cluster_b, remote) == created
         # What only the target sets is wiped; but not what is kept or excluded.
         mine = {"max.message.bytes": "900000", "min.insync.replicas": "1"}
-        set_config(cluster_b, remote, flush__ms="5", max__message__bytes="900000",
-                   min__insync__replicas="1", retention__ms="1")  # fmt: skip
+        set_topic_config(cluster_b, remote, **{"flush.ms": "5", "retention.ms": "1"}, **mine)
         wait_for(lambda: overrides(cluster_b, remote), created | mine)
         # Changes of the source: another value, one more, one less; excluded ones stay there.
-        set_config(cluster_a, topic_name, retention__ms="888", cleanup__policy="compact",
-                   segment__ms=None, min__insync__replicas="2")  # fmt: skip
         changed = {"retention.ms": "888", "cleanup.policy": "compact"}
+        others = {"segment.ms": None, "min.insync.replicas": "2"}
+        set_topic_config(cluster_a, topic_name, **changed, **others)
         wait_for(lambda: overrides(cluster_b, remote), changed | mine)
         # A kept config still follows a source that sets it, and then stays.
-        set_config(cluster_a, topic_name, max__message__bytes="800000")
+        set_topic_config(cluster_a, topic_name, **{"max.message.bytes": "800000"})
         follows = changed | mine | {"max.message.bytes": "800000"}
         wait_for(lambda: overrides(cluster_b, remote), follows)
-        set_config(cluster_a, topic_name, max__message__bytes=None, retention__ms=None)
+        set_topic_config(cluster_a, topic_name, **{"max.message.bytes": None, "retention.ms": None})
         del follows["retention.ms"]
         wait_for(lambda: overrides(cluster_b, remote), follows)
         told = loop.events()
@@ -150,7 +131,7 @@ def test_the_sources_defaults_are_set_where_wanted(
     ends = client(alias, cluster_a), client("B", cluster_b)
     with running(flow(*ends, include=(topic_name,), use_defaults_from="source")):
         assert overrides(cluster_b, remote)["retention.ms"] == "604800000"
-        set_config(cluster_b, remote, retention__ms=None, flush__ms="5")
+        set_topic_config(cluster_b, remote, **{"retention.ms": None, "flush.ms": "5"})
         wait_for(lambda: overrides(cluster_b, remote).get("retention.ms"), "604800000")
         wait_for(lambda: overrides(cluster_b, remote)["flush.ms"], str(2**63 - 1))
 
@@ -164,13 +145,13 @@ def test_switched_off_and_once(
     ends = client(alias, cluster_a), client("B", cluster_b)
     off = flow(*ends, include=(topic_name,), sync_configs_enabled=False, sync_acls_enabled=False)
     with running(off) as loop:
-        set_config(cluster_b, remote, flush__ms="5")
+        set_topic_config(cluster_b, remote, **{"flush.ms": "5"})
         time.sleep(2.5)
         assert overrides(cluster_b, remote) == {"flush.ms": "5"}
         assert not [line for line in loop.events() if "authorizer" in line]
     with running(flow(*ends, include=(topic_name,)), once=True):
         wait_for(lambda: overrides(cluster_b, remote), {})
-        set_config(cluster_b, remote, flush__ms="6")
+        set_topic_config(cluster_b, remote, **{"flush.ms": "6"})
         time.sleep(2.5)
         assert overrides(cluster_b, remote) == {"flush.ms": "6"}
 
@@ -236,7 +217,7 @@ def test_without_the_right_to_see_acls_the_rest_goes_on(
     remote = f"{alias}.{topic_name}"
     settings = flow(source.client(alias, "reader"), target.client("B"), include=(topic_name,))
     with running(settings) as loop:
-        set_config(target.kafka, remote, retention__ms="6")
+        set_topic_config(target.kafka, remote, **{"retention.ms": "6"})
         wait_for(lambda: overrides(target.kafka, remote), {"retention.ms": "5"})
         (denied,) = [line for line in loop.events() if "ACLs" in line]
     assert denied.startswith(f"acls-{alias}->B: cluster {alias}: describing ACLs is not allowed")

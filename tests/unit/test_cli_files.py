@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from sparkmirror.cli import run as run_module
-from sparkmirror.cli.files import Mm1Options, load_settings
+from sparkmirror.cli.files import Files, TopicFiles, load_settings
 from sparkmirror.cli.main import main
 from sparkmirror.cli.parts import RunOptions
 from sparkmirror.errors import ConfigError
@@ -96,11 +96,10 @@ def test_a_run_of_mirrormaker_1s_files(tmp_path: Path, monkeypatch: pytest.Monke
 
 def test_a_list_is_needed_only_where_topics_are_looked_at(tmp_path: Path) -> None:
     consumer, producer = write(tmp_path, CONSUMER, "c"), write(tmp_path, PRODUCER, "p")
-    (flow,) = load_settings(None, [consumer], producer, None, (), listed=False).flows
+    (flow,) = load_settings(Files(None, [consumer], producer), listed=False).flows
     assert flow.topics.include == (".*",)
-    (flow,) = load_settings(
-        None, [consumer], producer, None, (), mm1=Mm1Options(blacklist="x"), listed=False
-    ).flows
+    given = TopicFiles(None, [consumer], producer, blacklist="x")
+    (flow,) = load_settings(given, listed=False).flows
     assert flow.topics.exclude[-1] == "x"
     with pytest.raises(ConfigError, match="include list"):
-        load_settings(None, [consumer], producer, None, ())
+        load_settings(Files(None, [consumer], producer))

@@ -179,6 +179,20 @@ def test_the_file_map_names_every_module_once_and_no_other() -> None:
     assert sorted(found) == sorted(there)
 
 
+def test_what_the_design_points_to_is_there() -> None:
+    """A function or method named as ``wire/fetch.py:Fetcher.send`` is in that file."""
+    pointers = re.findall(r"`([a-z_/]+\.py):([\w.]+)`", (ROOT / "DESIGN.md").read_text())
+    assert len(pointers) > 20
+    stale = []
+    for file, name in pointers:
+        tree = ast.parse((SOURCE / file).read_text())
+        kinds = (ast.ClassDef, ast.FunctionDef)
+        found = {node.name for node in ast.walk(tree) if isinstance(node, kinds)}
+        if not found.issuperset(name.split(".")):
+            stale.append(f"{file}:{name}")
+    assert stale == []
+
+
 def test_a_module_whose_name_is_part_of_another_word_is_not_in_the_map() -> None:
     text = "## Files\n| `wire/` | `batch`, `rebalance` of `heads` |\n\n## Next\n| `wire/x.py` | |\n"
     assert mapped(text) == ["wire/batch.py", "wire/rebalance.py", "wire/heads.py"]

@@ -8,17 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from sparkmirror.cli.files import (
-    Blacklist,
-    Clusters,
-    ConsumerConfigs,
-    Include,
-    Mm1Options,
-    Mm2File,
-    OptionalFile,
-    ProducerConfig,
-    load_settings,
-)
+from sparkmirror.cli.files import Clusters, Files, Mm2File, TopicFiles, load_settings, with_files
 from sparkmirror.cli.kafka_acls import documents, lock_text, needed_text, table
 from sparkmirror.errors import ClusterError, ConfigError
 
@@ -60,12 +50,9 @@ CommandConfig = Annotated[
 
 
 @acls.command()
+@with_files
 def needed(
-    file: OptionalFile = None,
-    consumer_config: ConsumerConfigs = None,
-    producer_config: ProducerConfig = None,
-    include: Include = None,
-    blacklist: Blacklist = None,
+    files: TopicFiles,
     clusters: Clusters = None,
     principal: Principals = None,
     command_config: CommandConfig = "admin.properties",
@@ -80,14 +67,7 @@ def needed(
     """
     from sparkmirror.control.permissions import needed_permissions  # noqa: PLC0415
 
-    settings = load_settings(
-        file,
-        consumer_config or (),
-        producer_config,
-        include,
-        clusters or (),
-        mm1=Mm1Options(blacklist=blacklist),
-    )
+    settings = load_settings(files, clusters or ())
     who = _principals(settings, principal or ())
     permissions = needed_permissions(settings, who)
     if output is Format.JSON:
@@ -129,7 +109,7 @@ def lock(
     """
     from sparkmirror.wire.client import Cluster  # noqa: PLC0415
 
-    settings = load_settings(file, (), None, None, ())
+    settings = load_settings(Files(file))
     wanted = next((one for one in settings.flows if one.name == flow), None)
     if wanted is None:
         named = ", ".join(one.name for one in settings.flows)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
-from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Self, TypeVar
 
@@ -14,7 +13,7 @@ from sparkmirror.cli.errors import EXIT_START_FAILED, show_error
 from sparkmirror.errors import ConfigError, MirrorError
 
 if TYPE_CHECKING:
-    from sparkmirror.cli.files import Mm1Options
+    from sparkmirror.cli.files import Files
     from sparkmirror.control.look import Look
     from sparkmirror.model import ClusterClient, FlowSettings, MirrorSettings
     from sparkmirror.wire.client import Cluster
@@ -72,12 +71,9 @@ class Asking:
 
 
 def open_flows(
-    file: Path | None,
+    files: Files,
     *,
-    consumer_configs: Sequence[Path] | None = None,
-    producer_config: Path | None = None,
-    include: str | None = None,
-    mm1: Mm1Options | None = None,
+    keep_partitions: bool = False,
     listed: bool = True,
     clusters: Sequence[str] | None = None,
     flows: Sequence[str] | None = None,
@@ -89,23 +85,13 @@ def open_flows(
     """
     from sparkmirror.cli.files import choose_flows, load_settings  # noqa: PLC0415
 
-    settings = load_settings(
-        file,
-        consumer_configs or (),
-        producer_config,
-        include,
-        clusters or (),
-        mm1=mm1,
-        listed=listed,
-    )
+    settings = load_settings(files, clusters or (), keep_partitions=keep_partitions, listed=listed)
     return Asking(settings, choose_flows(settings, flows or ()))
 
 
-def refuse_mm1(
-    verb: str, consumer_configs: Sequence[Path] | None, producer_config: Path | None
-) -> None:
+def refuse_mm1(verb: str, files: Files) -> None:
     """ConfigError where MirrorMaker 1's files are given: they have nothing that ``verb`` shows."""
-    if consumer_configs or producer_config is not None:
+    if files.consumer_config or files.producer_config is not None:
         raise ConfigError(
             "MirrorMaker 1 carries no consumer groups over: there are no checkpoints to look at.",
             where=f"sparkmirror {verb} --consumer.config",

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
 from sparkmirror.cli.asking import Asking, ask_each, end_with, open_flows
-from sparkmirror.cli.files import ConsumerConfigs, OptionalFile, ProducerConfig
+from sparkmirror.cli.files import Files, with_files
 from sparkmirror.cli.tables import Format, Output, print_json, table_lines
 
 if TYPE_CHECKING:
@@ -31,10 +31,9 @@ class Survey:
     silent: tuple[str, ...]
 
 
+@with_files
 def clusters(
-    file: OptionalFile = None,
-    consumer_config: ConsumerConfigs = None,
-    producer_config: ProducerConfig = None,
+    files: Files,
     output: Output = Format.TABLE,
 ) -> None:
     """Show the clusters of the enabled flows: id, brokers, Kafka release, upstream clusters.
@@ -44,9 +43,7 @@ def clusters(
 
     Exit codes: 0 looked, 2 wrong usage or file, 3 a cluster could not be asked.
     """
-    with open_flows(
-        file, consumer_configs=consumer_config, producer_config=producer_config, listed=False
-    ) as asking:
+    with open_flows(files, listed=False) as asking:
         found, failures = ask_each(
             _roles(asking.flows), lambda role: _survey(asking, role[0], role[1])
         )

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from sparkmirror.cli.files import Clusters, ConsumerConfigs, Flows, OptionalFile, ProducerConfig
+from sparkmirror.cli.files import Clusters, Files, Flows, with_files
 from sparkmirror.cli.tables import Format, Output, print_json, table_lines
 from sparkmirror.errors import ConfigError
 
@@ -19,10 +18,9 @@ if TYPE_CHECKING:
 __all__ = ["config", "document", "text"]
 
 
+@with_files
 def config(
-    file: OptionalFile = None,
-    consumer_config: ConsumerConfigs = None,
-    producer_config: ProducerConfig = None,
+    files: Files,
     flows: Flows = None,
     clusters: Clusters = None,
     given: Annotated[
@@ -46,7 +44,7 @@ def config(
     if docs:
         from sparkmirror.config.docs import settings_page  # noqa: PLC0415
 
-        if file is not None or consumer_config or producer_config is not None:
+        if files.file is not None or files.consumer_config or files.producer_config is not None:
             raise ConfigError(
                 "the page is about all settings, not about a file.",
                 where="--docs",
@@ -54,20 +52,14 @@ def config(
             )
         print(settings_page(), end="")
         return
-    setup = _setup(file, consumer_config or (), producer_config, clusters or (), flows or ())
+    setup = _setup(files, clusters or (), flows or ())
     if output is Format.JSON:
         print_json(document(setup, given=given))
     else:
         print("\n".join(text(setup, given=given)), flush=True)
 
 
-def _setup(
-    file: Path | None,
-    consumers: Sequence[Path],
-    producer: Path | None,
-    clusters: Sequence[str],
-    flows: Sequence[str],
-) -> Setup:
+def _setup(files: Files, clusters: Sequence[str], flows: Sequence[str]) -> Setup:
     from sparkmirror.cli.files import (  # noqa: PLC0415
         choose_flows,
         load_settings,
@@ -76,14 +68,15 @@ def _setup(
     from sparkmirror.cli.main import split_clusters  # noqa: PLC0415
     from sparkmirror.cli.run import hide_secrets  # noqa: PLC0415
 
-    if file is not None and not consumers and producer is None:
+    consumers, producer = files.consumer_config or [], files.producer_config
+    if files.file is not None and not consumers and producer is None:
         from sparkmirror.config.explain import explain  # noqa: PLC0415
 
-        setup = explain(file, clusters=split_clusters(clusters), flows=flows)
+        setup = explain(files.file, clusters=split_clusters(clusters), flows=flows)
         hide_secrets(setup.settings)
         return setup
     # Says what is wrong with the options, and masks what is secret.
-    settings = load_settings(file, consumers, producer, None, clusters, listed=False)
+    settings = load_settings(files, clusters, listed=False)
     from sparkmirror.config.explain_mm1 import explain_mm1  # noqa: PLC0415
 
     assert producer is not None

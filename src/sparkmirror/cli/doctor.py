@@ -10,17 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from sparkmirror.cli.files import (
-    Blacklist,
-    Clusters,
-    ConsumerConfigs,
-    Include,
-    KeepPartitions,
-    Mm1Options,
-    OptionalFile,
-    ProducerConfig,
-    load_settings,
-)
+from sparkmirror.cli.files import Clusters, KeepPartitions, TopicFiles, load_settings, with_files
 from sparkmirror.cli.tables import Format
 from sparkmirror.errors import ConfigError
 
@@ -34,12 +24,9 @@ _MARKS = {"ok": "✓ ok  ", "warn": "! WARN", "fail": "✗ FAIL", "skip": "- ski
 _CHECK_WIDTH = 16
 
 
+@with_files
 def doctor(
-    file: OptionalFile = None,
-    consumer_config: ConsumerConfigs = None,
-    producer_config: ProducerConfig = None,
-    include: Include = None,
-    blacklist: Blacklist = None,
+    files: TopicFiles,
     keep_partitions: KeepPartitions = False,
     clusters: Clusters = None,
     rate: Annotated[
@@ -98,14 +85,7 @@ def doctor(
             where="--executors, --master",
             do="Write --executors --master spark://host:port, or neither.",
         )
-    settings = load_settings(
-        file,
-        consumer_config or (),
-        producer_config,
-        include,
-        clusters or (),
-        mm1=Mm1Options(blacklist=blacklist, keep_partitions=keep_partitions),
-    )
+    settings = load_settings(files, clusters or (), keep_partitions=keep_partitions)
     found = _examine(settings, rate_bytes_s=rate * 1e6)
     if master is not None:
         _add_executors(found, settings, master, spark_conf(conf or ()))

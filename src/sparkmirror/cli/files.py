@@ -1,16 +1,18 @@
 """The files that a verb is given, and what of them it looks at: the options that verbs share.
 
 Verbs take MirrorMaker 2's file (`Mm2File`); or that, or MirrorMaker 1's files by the Java tool's
-options (`OptionalFile`, `ConsumerConfigs`, `ProducerConfig`, `Include`: `load_settings`); or either
-one's as the argument (`File`, `ProducerFile`: `load_files`).
+options (`with_files`, `Files`, `TopicFiles`: `load_settings`); or either one's as the argument
+(`File`, `ProducerFile`: `load_files`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+import functools
+import inspect
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any, get_type_hints
 
 import typer
 
@@ -18,23 +20,20 @@ from sparkmirror.errors import ConfigError
 from sparkmirror.model import FlowSettings, MirrorSettings
 
 __all__ = [
-    "Blacklist",
     "Clusters",
-    "ConsumerConfigs",
     "File",
+    "Files",
     "Flows",
-    "Include",
     "KeepPartitions",
-    "Mm1Options",
     "Mm2File",
     "NumStreams",
-    "OptionalFile",
-    "ProducerConfig",
     "ProducerFile",
+    "TopicFiles",
     "choose_flows",
     "load_files",
     "load_settings",
     "look_up_brokers",
+    "with_files",
 ]
 
 File = Annotated[
@@ -57,47 +56,6 @@ ProducerFile = Annotated[
 Mm2File = Annotated[
     Path,
     typer.Argument(metavar="FILE", help="MirrorMaker 2 properties file.", show_default=False),
-]
-OptionalFile = Annotated[
-    Path | None,
-    typer.Argument(metavar="[FILE]", help="MirrorMaker 2 properties file.", show_default=False),
-]
-ConsumerConfigs = Annotated[
-    list[Path] | None,
-    typer.Option(
-        "--consumer.config",
-        metavar="FILE",
-        help="MirrorMaker 1: consumer properties; repeat it for several sources.",
-        show_default=False,
-    ),
-]
-ProducerConfig = Annotated[
-    Path | None,
-    typer.Option(
-        "--producer.config",
-        metavar="FILE",
-        help="MirrorMaker 1: producer properties.",
-        show_default=False,
-    ),
-]
-Include = Annotated[
-    str | None,
-    typer.Option(
-        "--include",
-        "--whitelist",
-        metavar="REGEX",
-        help="MirrorMaker 1: topics to mirror.",
-        show_default=False,
-    ),
-]
-Blacklist = Annotated[
-    str | None,
-    typer.Option(
-        "--blacklist",
-        metavar="REGEX",
-        help="MirrorMaker 1: all but these topics.",
-        show_default=False,
-    ),
 ]
 NumStreams = Annotated[
     int | None,
@@ -130,6 +88,84 @@ Clusters = Annotated[
 ]
 
 
+@dataclass(frozen=True, slots=True)
+class Files:
+    """What a verb is to read: a MirrorMaker 2 file, or both of MirrorMaker 1's."""
+
+    file: Annotated[
+        Path | None,
+        typer.Argument(metavar="[FILE]", help="MirrorMaker 2 properties file.", show_default=False),
+    ] = None
+    consumer_config: Annotated[
+        list[Path] | None,
+        typer.Option(
+            "--consumer.config",
+            metavar="FILE",
+            help="MirrorMaker 1: consumer properties; repeat it for several sources.",
+            show_default=False,
+        ),
+    ] = None
+    producer_config: Annotated[
+        Path | None,
+        typer.Option(
+            "--producer.config",
+            metavar="FILE",
+            help="MirrorMaker 1: producer properties.",
+            show_default=False,
+        ),
+    ] = None
+
+
+@dataclass(frozen=True, slots=True)
+class TopicFiles(Files):
+    """`Files`, and which topics those of MirrorMaker 1 are about."""
+
+    include: Annotated[
+        str | None,
+        typer.Option(
+            "--include",
+            "--whitelist",
+            metavar="REGEX",
+            help="MirrorMaker 1: topics to mirror.",
+            show_default=False,
+        ),
+    ] = None
+    blacklist: Annotated[
+        str | None,
+        typer.Option(
+            "--blacklist",
+            metavar="REGEX",
+            help="MirrorMaker 1: all but these topics.",
+            show_default=False,
+        ),
+    ] = None
+
+
+def with_files(verb: Callable[..., None]) -> Callable[..., None]:
+    """``verb`` with the options that its first parameter, `Files` or `TopicFiles`, stands for."""
+    first, *own = inspect.signature(verb, eval_str=True).parameters.values()
+    kind = first.annotation
+    hints = get_type_hints(kind, include_extras=True)
+    shared = [
+        inspect.Parameter(
+            one.name,
+            inspect.Parameter.POSITIONAL_OR_KEYWORD,
+            default=one.default,
+            annotation=hints[one.name],
+        )
+        for one in fields(kind)
+    ]
+
+    @functools.wraps(verb)
+    def called(**given: Any) -> None:
+        verb(kind(**{one.name: given.pop(one.name) for one in shared}), **given)
+
+    options = [*shared, *own]
+    called.__signature__ = inspect.Signature(options)  # type: ignore[attr-defined]
+    called.__annotations__ = {one.name: one.annotation for one in options}
+    return called
+
+
 def load_files(
     path: Path, producer: Path | None = None, clusters: Sequence[str] = ()
 ) -> MirrorSettings:
@@ -137,14 +173,14 @@ def load_files(
     from sparkmirror.config.properties import load_properties  # noqa: PLC0415
 
     if "clusters" in load_properties(path):
-        return load_settings(path, (), producer, None, clusters, listed=False)
+        return load_settings(Files(path, None, producer), clusters, listed=False)
     if producer is None:
         raise ConfigError(
             "this is MirrorMaker 1's consumer file; the target is in the producer file.",
             where=str(path),
             do="Add --producer.config FILE.",
         )
-    return load_settings(None, [path], producer, None, clusters, listed=False)
+    return load_settings(Files(None, [path], producer), clusters, listed=False)
 
 
 def choose_flows(settings: MirrorSettings, wanted: Sequence[str]) -> tuple[FlowSettings, ...]:
@@ -160,23 +196,12 @@ def choose_flows(settings: MirrorSettings, wanted: Sequence[str]) -> tuple[FlowS
     return tuple(known[name] for name in dict.fromkeys(wanted)) or settings.flows
 
 
-@dataclass(frozen=True, slots=True)
-class Mm1Options:
-    """What else MirrorMaker 1's options say, where a verb takes them."""
-
-    blacklist: str | None = None
-    num_streams: int | None = None
-    keep_partitions: bool = False
-
-
 def load_settings(
-    file: Path | None,
-    consumer_configs: Sequence[Path],
-    producer_config: Path | None,
-    include: str | None,
-    clusters: Sequence[str],
+    files: Files,
+    clusters: Sequence[str] = (),
     *,
-    mm1: Mm1Options | None = None,
+    num_streams: int | None = None,
+    keep_partitions: bool = False,
     listed: bool = True,
     exactly_once: bool = False,
 ) -> MirrorSettings:
@@ -188,22 +213,27 @@ def load_settings(
     from sparkmirror.cli.main import split_clusters  # noqa: PLC0415
     from sparkmirror.cli.run import hide_secrets  # noqa: PLC0415
 
-    options = mm1 or Mm1Options()
+    chosen = (
+        files
+        if isinstance(files, TopicFiles)
+        else TopicFiles(files.file, files.consumer_config, files.producer_config)
+    )
     given = {
-        "--consumer.config": bool(consumer_configs),
-        "--producer.config": producer_config is not None,
-        "--include": include is not None,
-        "--blacklist": options.blacklist is not None,
-        "--num.streams": options.num_streams is not None,
-        "--keep.partitions": options.keep_partitions,
+        "--consumer.config": bool(chosen.consumer_config),
+        "--producer.config": chosen.producer_config is not None,
+        "--include": chosen.include is not None,
+        "--blacklist": chosen.blacklist is not None,
+        "--num.streams": num_streams is not None,
+        "--keep.partitions": keep_partitions,
     }
-    _check_files(file, [option for option, is_given in given.items() if is_given])
-    if file is not None:
+    _check_files(chosen.file, [option for option, is_given in given.items() if is_given])
+    if chosen.file is not None:
         from sparkmirror.config.mm2 import load_mm2  # noqa: PLC0415
 
-        settings = load_mm2(file, clusters=split_clusters(clusters), exactly_once=exactly_once)
+        settings = load_mm2(
+            chosen.file, clusters=split_clusters(clusters), exactly_once=exactly_once
+        )
     else:
-        assert producer_config is not None
         for option, is_given in (("--clusters", clusters), ("--exactly-once", exactly_once)):
             if is_given:
                 raise ConfigError(
@@ -211,7 +241,9 @@ def load_settings(
                     where=option,
                     do="Leave it out, or make such a file: sparkmirror migrate-config.",
                 )
-        settings = _load_mm1(consumer_configs, producer_config, include, options, listed=listed)
+        settings = _load_mm1(
+            chosen, num_streams=num_streams, keep_partitions=keep_partitions, listed=listed
+        )
     hide_secrets(settings)
     return settings
 
@@ -235,25 +267,23 @@ def _check_files(file: Path | None, given: Sequence[str]) -> None:
 
 
 def _load_mm1(
-    consumers: Sequence[Path],
-    producer: Path,
-    include: str | None,
-    options: Mm1Options,
-    *,
-    listed: bool,
+    files: TopicFiles, *, num_streams: int | None, keep_partitions: bool, listed: bool
 ) -> MirrorSettings:
     from sparkmirror.config.mm1 import Extras, load_mm1  # noqa: PLC0415
 
-    if not listed and include is None and options.blacklist is None:
+    assert files.consumer_config
+    assert files.producer_config is not None
+    include = files.include
+    if not listed and include is None and files.blacklist is None:
         include = ".*"
     return load_mm1(
-        consumers,
-        producer,
+        files.consumer_config,
+        files.producer_config,
         include=include,
-        exclude=options.blacklist,
-        num_streams=options.num_streams,
+        exclude=files.blacklist,
+        num_streams=num_streams,
         find_brokers=look_up_brokers,
-        extras=Extras(keep_partitions=options.keep_partitions),
+        extras=Extras(keep_partitions=keep_partitions),
     )
 
 

@@ -12,13 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from sparkmirror.cli.errors import EXIT_START_FAILED, show_error
-from sparkmirror.cli.files import (
-    Clusters,
-    ConsumerConfigs,
-    OptionalFile,
-    ProducerConfig,
-    load_settings,
-)
+from sparkmirror.cli.files import Clusters, Files, load_settings, with_files
 from sparkmirror.cli.tables import Format
 from sparkmirror.errors import ConfigError, MirrorError
 
@@ -36,10 +30,9 @@ _DURATION = re.compile(r"(\d{1,9})\s*([smhd])")
 _SECONDS = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}
 
 
+@with_files
 def gaps(
-    file: OptionalFile = None,
-    consumer_config: ConsumerConfigs = None,
-    producer_config: ProducerConfig = None,
+    files: Files,
     clusters: Clusters = None,
     since: Annotated[
         str,
@@ -64,9 +57,7 @@ def gaps(
     be asked.
     """
     earliest_ms = since_ms(since, time.time()) if since else 0
-    settings = load_settings(
-        file, consumer_config or (), producer_config, None, clusters or (), listed=False
-    )
+    settings = load_settings(files, clusters or (), listed=False)
     found, failures = _read(settings)
     kept = [gap for gap in found if gap.time_ms >= earliest_ms]
     if output is Format.JSON:

@@ -7,7 +7,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from sparkmirror.cli.asking import ask_each, end_with, open_flows, refuse_mm1
-from sparkmirror.cli.files import Clusters, ConsumerConfigs, Flows, OptionalFile, ProducerConfig
+from sparkmirror.cli.files import Clusters, Files, Flows, with_files
 from sparkmirror.cli.tables import Format, Output, print_json, table_lines
 
 if TYPE_CHECKING:
@@ -16,10 +16,9 @@ if TYPE_CHECKING:
 __all__ = ["document", "groups", "text"]
 
 
+@with_files
 def groups(
-    file: OptionalFile = None,
-    consumer_config: ConsumerConfigs = None,
-    producer_config: ProducerConfig = None,
+    files: Files,
     flows: Flows = None,
     clusters: Clusters = None,
     output: Output = Format.TABLE,
@@ -35,8 +34,8 @@ def groups(
     """
     from sparkmirror.control.compare_groups import compare_groups  # noqa: PLC0415
 
-    refuse_mm1("groups", consumer_config, producer_config)
-    with open_flows(file, clusters=clusters, flows=flows) as asking:
+    refuse_mm1("groups", files)
+    with open_flows(files, clusters=clusters, flows=flows) as asking:
         found, failures = ask_each(asking.flows, lambda flow: compare_groups(asking.look(flow)))
     if output is Format.JSON:
         print_json(document(found))

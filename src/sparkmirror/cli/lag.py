@@ -10,10 +10,11 @@ from contextlib import ExitStack
 from dataclasses import asdict
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
+from sparkmirror.cli.asking import ask_each
 from sparkmirror.cli.errors import EXIT_INTERRUPTED, EXIT_START_FAILED, show_error
 from sparkmirror.cli.files import Clusters
 from sparkmirror.cli.lag_looks import GroupLook, Look, flow_looks, group_looks, named
@@ -182,17 +183,9 @@ def lag(
             looks = group_looks(file, wanted, include, clusters or (), stack)
         else:
             looks = flow_looks(named(file), clusters or (), include, stack)
-        while True:
-            views, failures = _round(looks)
-            _show(views, output, watch=watch, brokers=broker_info)
-            for failure in failures:
-                show_error(failure, json_lines=output is Format.JSON)
-            if not watch:
-                break
-            try:
-                time.sleep(interval)
-            except KeyboardInterrupt:
-                raise typer.Exit(EXIT_INTERRUPTED) from None
+        if watch:
+            _watch(looks, output, interval, brokers=broker_info)
+        views, failures = _round(looks, output, brokers=broker_info)
     if failures:
         raise typer.Exit(EXIT_START_FAILED)
     rows = [row for view in views for row in view.partitions]
@@ -207,23 +200,34 @@ def over_limit(row: PartitionLag, records: int | None, seconds: float | None) ->
     return seconds is not None and (row.seconds is None or row.seconds > seconds)
 
 
-def _round(looks: Iterable[Look]) -> tuple[list[LagView], list[MirrorError]]:
-    views, failures = [], []
-    for look in looks:
+def _watch(looks: Sequence[Look], output: Format, interval_s: float, *, brokers: bool) -> NoReturn:
+    """One round after another; ends the command after Ctrl+C."""
+    head = _CLEAR if sys.stdout.isatty() else ""
+    while True:
+        _round(looks, output, brokers=brokers, head=head + "%Y-%m-%d %H:%M:%S")
         try:
-            views.append(look())
-        except MirrorError as error:
-            failures.append(error)
+            time.sleep(interval_s)
+        except KeyboardInterrupt:
+            raise typer.Exit(EXIT_INTERRUPTED) from None
+
+
+def _round(
+    looks: Iterable[Look], output: Format, *, brokers: bool, head: str = ""
+) -> tuple[list[LagView], list[MirrorError]]:
+    """Look once, and show what is found; ``head``: a time format for the line above a table."""
+    views, failures = ask_each(looks, lambda look: look())
+    _show(views, output, brokers=brokers, head=head)
+    for failure in failures:
+        show_error(failure, json_lines=output is Format.JSON)
     return views, failures
 
 
-def _show(views: Sequence[LagView], output: Format, *, watch: bool, brokers: bool) -> None:
+def _show(views: Sequence[LagView], output: Format, *, brokers: bool, head: str) -> None:
     if output is Format.JSON:
         print(json.dumps(document(views, int(time.time() * 1000))), flush=True)
         return
-    if watch:
-        head = _CLEAR if sys.stdout.isatty() else ""
-        print(head + time.strftime("%Y-%m-%d %H:%M:%S"))
+    if head:
+        print(time.strftime(head))
     if not views:
         return
     drawn = {Format.TABLE: table, Format.CLASSIC: classic_table, Format.GROUPS: groups_table}

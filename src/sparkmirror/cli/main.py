@@ -12,17 +12,7 @@ from typing import Annotated
 import typer
 
 from sparkmirror.cli.errors import EXIT_INTERRUPTED, show_error
-from sparkmirror.cli.files import (
-    Blacklist,
-    ConsumerConfigs,
-    Include,
-    KeepPartitions,
-    Mm1Options,
-    NumStreams,
-    OptionalFile,
-    ProducerConfig,
-    load_settings,
-)
+from sparkmirror.cli.files import KeepPartitions, NumStreams, TopicFiles, load_settings, with_files
 from sparkmirror.errors import ConfigError
 
 __all__ = ["app", "main", "spark_conf", "split_clusters"]
@@ -75,12 +65,9 @@ def spark_conf(values: Sequence[str]) -> dict[str, str]:
 
 
 @app.command()
+@with_files
 def run(
-    file: OptionalFile = None,
-    consumer_config: ConsumerConfigs = None,
-    producer_config: ProducerConfig = None,
-    include: Include = None,
-    blacklist: Blacklist = None,
+    files: TopicFiles,
     num_streams: NumStreams = None,
     keep_partitions: KeepPartitions = False,
     once: Annotated[
@@ -210,12 +197,10 @@ def run(
             metrics=metrics,
         )
         settings = load_settings(
-            file,
-            consumer_config or (),
-            producer_config,
-            include,
+            files,
             clusters or (),
-            mm1=Mm1Options(blacklist, num_streams, keep_partitions),
+            num_streams=num_streams,
+            keep_partitions=keep_partitions,
             exactly_once=exactly_once,
         )
     except Exception as error:

@@ -15,7 +15,7 @@ import typer
 from sparkmirror.errors import ConfigError, MachineError
 
 if TYPE_CHECKING:
-    from sparkmirror.model import FlowSettings
+    from sparkmirror.model import FlowSettings, MirrorSettings
 
 __all__ = ["migrate_config"]
 
@@ -109,17 +109,7 @@ def migrate_config(
         offset_commit_interval_ms=offset_commit_interval_ms or 60_000,
         find_brokers=look_up,
     )
-    aliases = _aliases(source or [flow.source.alias for flow in settings.flows], target)
-    if len(aliases) != len(settings.flows) + 1:
-        raise ConfigError(
-            f"{len(aliases) - 1} names are given for {len(settings.flows)} consumer files.",
-            where="--source",
-            do="Give one name for each --consumer.config, in the same order.",
-        )
-    flows = tuple(
-        _renamed(flow, alias, target) for flow, alias in zip(settings.flows, aliases, strict=False)
-    )
-    settings = replace(settings, flows=flows, clusters=aliases)
+    settings = _renamed(settings, source, target)
     migrated = migrate(
         settings,
         [translate(load_properties(path), Scope.CONSUMER, look_up) for path in consumer_config],
@@ -132,19 +122,26 @@ def migrate_config(
             where="--output",
             do="Name a file to write to.",
         )
-    new_flows = _flows_of(migrated.text)
-    if output is None:
-        print(migrated.text, end="")
-    elif take_positions and output.exists() and not force:
-        # It was made before, and may have been edited since.
-        new_flows = _load(output)
-        print(f"{output}: left as it is", file=sys.stderr)
-    else:
-        _write(output, migrated.text, force=force)
-        print(f"{output}: written; start it with: sparkmirror run {output}", file=sys.stderr)
+    new_flows = _hand_out(migrated.text, output, force=force, keep=take_positions)
     if take_positions:
         for old in settings.flows:
             _take_positions(old, _same_flow(old, new_flows, output))
+
+
+def _renamed(settings: MirrorSettings, sources: list[str] | None, target: str) -> MirrorSettings:
+    """``settings`` with these aliases of the clusters; None: the sources keep theirs."""
+    aliases = _aliases(sources or [flow.source.alias for flow in settings.flows], target)
+    if len(aliases) != len(settings.flows) + 1:
+        raise ConfigError(
+            f"{len(aliases) - 1} names are given for {len(settings.flows)} consumer files.",
+            where="--source",
+            do="Give one name for each --consumer.config, in the same order.",
+        )
+    flows = tuple(
+        _renamed_flow(flow, alias, target)
+        for flow, alias in zip(settings.flows, aliases, strict=False)
+    )
+    return replace(settings, flows=flows, clusters=aliases)
 
 
 def _aliases(sources: list[str], target: str) -> tuple[str, ...]:
@@ -163,7 +160,7 @@ def _aliases(sources: list[str], target: str) -> tuple[str, ...]:
     return aliases
 
 
-def _renamed(flow: FlowSettings, source: str, target: str) -> FlowSettings:
+def _renamed_flow(flow: FlowSettings, source: str, target: str) -> FlowSettings:
     return replace(
         flow,
         source=replace(flow.source, alias=source),
@@ -171,6 +168,23 @@ def _renamed(flow: FlowSettings, source: str, target: str) -> FlowSettings:
         target=replace(flow.target, alias=target),
         target_admin=replace(flow.target_admin, alias=target),
     )
+
+
+def _hand_out(
+    text: str, output: Path | None, *, force: bool, keep: bool
+) -> tuple[FlowSettings, ...]:
+    """Print or write the new file; the flows that it means. ``keep``: an old one may stay."""
+    flows = _flows_of(text)
+    if output is None:
+        print(text, end="")
+    elif keep and output.exists() and not force:
+        # It was made before, and may have been edited since.
+        flows = _load(output)
+        print(f"{output}: left as it is", file=sys.stderr)
+    else:
+        _write(output, text, force=force)
+        print(f"{output}: written; start it with: sparkmirror run {output}", file=sys.stderr)
+    return flows
 
 
 def _load(path: Path) -> tuple[FlowSettings, ...]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from sparkmirror.cli.asking import open_flows
-from sparkmirror.cli.files import Mm2File
+from sparkmirror.cli.files import Files, Mm2File
 from sparkmirror.cli.tables import Format, Output, print_json, table_lines
 from sparkmirror.errors import ConfigError
 
@@ -86,7 +86,7 @@ def translate(
             do="Give one of the two.",
         )
     pattern = compile_regex(regex, where="--regex") if regex is not None else None
-    with open_flows(file, flows=[flow]) as asking:
+    with open_flows(Files(file), flows=[flow]) as asking:
         answers, failures = ask_each(
             asking.flows,
             lambda one: MirrorClient.of(

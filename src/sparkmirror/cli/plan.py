@@ -6,17 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from sparkmirror.cli.asking import ask_each, end_with, open_flows
-from sparkmirror.cli.files import (
-    Blacklist,
-    Clusters,
-    ConsumerConfigs,
-    Flows,
-    Include,
-    KeepPartitions,
-    Mm1Options,
-    OptionalFile,
-    ProducerConfig,
-)
+from sparkmirror.cli.files import Clusters, Flows, KeepPartitions, TopicFiles, with_files
 from sparkmirror.cli.tables import Format, Output, print_json, table_lines
 
 if TYPE_CHECKING:
@@ -25,12 +15,9 @@ if TYPE_CHECKING:
 __all__ = ["document", "plan", "text"]
 
 
+@with_files
 def plan(
-    file: OptionalFile = None,
-    consumer_config: ConsumerConfigs = None,
-    producer_config: ProducerConfig = None,
-    include: Include = None,
-    blacklist: Blacklist = None,
+    files: TopicFiles,
     keep_partitions: KeepPartitions = False,
     flows: Flows = None,
     clusters: Clusters = None,
@@ -48,13 +35,7 @@ def plan(
     from sparkmirror.control.plan_groups import plan_heartbeats  # noqa: PLC0415
 
     with open_flows(
-        file,
-        consumer_configs=consumer_config,
-        producer_config=producer_config,
-        include=include,
-        mm1=Mm1Options(blacklist=blacklist, keep_partitions=keep_partitions),
-        clusters=clusters,
-        flows=flows,
+        files, keep_partitions=keep_partitions, clusters=clusters, flows=flows
     ) as asking:
         plans, failures = ask_each(asking.flows, lambda flow: plan_flow(asking.look(flow)))
         if not flows:

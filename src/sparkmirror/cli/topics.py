@@ -7,16 +7,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from sparkmirror.cli.asking import ask_each, end_with, open_flows
-from sparkmirror.cli.files import (
-    Blacklist,
-    Clusters,
-    ConsumerConfigs,
-    Flows,
-    Include,
-    Mm1Options,
-    OptionalFile,
-    ProducerConfig,
-)
+from sparkmirror.cli.files import Clusters, Flows, TopicFiles, with_files
 from sparkmirror.cli.tables import Format, Output, print_json, table_lines
 
 if TYPE_CHECKING:
@@ -27,12 +18,9 @@ __all__ = ["document", "text", "topics"]
 Found = Sequence[tuple[str, Sequence["TopicPair"]]]
 
 
+@with_files
 def topics(
-    file: OptionalFile = None,
-    consumer_config: ConsumerConfigs = None,
-    producer_config: ProducerConfig = None,
-    include: Include = None,
-    blacklist: Blacklist = None,
+    files: TopicFiles,
     flows: Flows = None,
     clusters: Clusters = None,
     output: Output = Format.TABLE,
@@ -47,15 +35,7 @@ def topics(
     """
     from sparkmirror.control.compare import compare_topics  # noqa: PLC0415
 
-    with open_flows(
-        file,
-        consumer_configs=consumer_config,
-        producer_config=producer_config,
-        include=include,
-        mm1=Mm1Options(blacklist=blacklist),
-        clusters=clusters,
-        flows=flows,
-    ) as asking:
+    with open_flows(files, clusters=clusters, flows=flows) as asking:
         found, failures = ask_each(
             asking.flows,
             lambda flow: (flow.name, compare_topics(asking.look(flow))),

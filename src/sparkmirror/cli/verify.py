@@ -13,16 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from sparkmirror.cli.errors import EXIT_START_FAILED, show_error
-from sparkmirror.cli.files import (
-    Blacklist,
-    Clusters,
-    ConsumerConfigs,
-    Include,
-    Mm1Options,
-    OptionalFile,
-    ProducerConfig,
-    load_settings,
-)
+from sparkmirror.cli.files import Clusters, TopicFiles, load_settings, with_files
 from sparkmirror.cli.tables import Format
 from sparkmirror.errors import ConfigError, MirrorError
 
@@ -38,12 +29,9 @@ _DIGEST_SHOWN = 12
 _PROGRESS_S = 1.0
 
 
+@with_files
 def verify(
-    file: OptionalFile = None,
-    consumer_config: ConsumerConfigs = None,
-    producer_config: ProducerConfig = None,
-    include: Include = None,
-    blacklist: Blacklist = None,
+    files: TopicFiles,
     clusters: Clusters = None,
     topic: Annotated[
         list[str] | None,
@@ -117,14 +105,7 @@ def verify(
         sample=sample,
         wait_s=wait,
     )
-    settings = load_settings(
-        file,
-        consumer_config or (),
-        producer_config,
-        include,
-        clusters or (),
-        mm1=Mm1Options(blacklist=blacklist),
-    )
+    settings = load_settings(files, clusters or ())
     json_lines = output_format is Format.JSON
     results, failures = _compare(settings, scope)
     print(json.dumps(document(results)) if json_lines else table(results), flush=True)

@@ -70,6 +70,7 @@ class Brokers:
         """How many times metadata has come in."""
         self._addresses: dict[int, tuple[str, int]] = {}
         self._connections: dict[int, Connection] = {}
+        self._coordinators: dict[str, Connection] = {}  # of groups; `Routes` finds them
         self._backoff: dict[int, tuple[float, float]] = {}
         self._buffers = (send_buffer_bytes, receive_buffer_bytes)
         self._clock = clock
@@ -224,13 +225,17 @@ class Brokers:
             if known is connection:
                 del self._connections[node]
                 self._back_off(node, self._clock())
+        for group, known in list(self._coordinators.items()):
+            if known is connection:
+                del self._coordinators[group]
         self._stale = True
 
     def close(self) -> None:
         """Close every connection."""
-        for connection in self._connections.values():
+        for connection in (*self._connections.values(), *self._coordinators.values()):
             connection.close()
         self._connections.clear()
+        self._coordinators.clear()
 
     # -- questions to leaders --------------------------------------------------------------
 

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from sparkmirror.model import FetchSettings, TopicPartition
+from sparkmirror.wire.integers import I16, I32
 from sparkmirror.wire.select import AbortedTransaction
 
 __all__ = [
@@ -26,8 +27,6 @@ __all__ = [
 FETCH_KEY = 1
 FETCH_LOWEST, FETCH_HIGHEST = 4, 11
 
-_I16 = struct.Struct(">h")
-_I32 = struct.Struct(">i")
 _ABORTED = struct.Struct(">qq")
 
 
@@ -87,20 +86,20 @@ def request_body(
     topics: dict[str, list[Wanted]] = {}
     for want in wanted:
         topics.setdefault(want.tp.topic, []).append(want)
-    out.append(_I32.pack(len(topics)))
+    out.append(I32.pack(len(topics)))
     for topic, members in topics.items():
         name = topic.encode()
         out.append(struct.pack(f">h{len(name)}si", len(name), name, len(members)))
         for want in members:
-            out.append(_I32.pack(want.tp.partition))
+            out.append(I32.pack(want.tp.partition))
             if version >= 9:
-                out.append(_I32.pack(want.leader_epoch))
+                out.append(I32.pack(want.leader_epoch))
             out.append(struct.pack(">q", want.offset))
             if version >= 5:
                 out.append(struct.pack(">q", -1))
-            out.append(_I32.pack(want.bytes_max))
+            out.append(I32.pack(want.bytes_max))
     if version >= 7:
-        out.append(_I32.pack(0))  # no forgotten topics
+        out.append(I32.pack(0))  # no forgotten topics
     if version >= 11:
         out.append(struct.pack(f">h{len(rack)}s", len(rack), rack))
     return b"".join(out)
@@ -111,23 +110,23 @@ def parse_answer(frame: memoryview, version: int) -> FetchAnswer:
 
     Raises `struct.error`, `ValueError` or `UnicodeDecodeError` when it is not whole.
     """
-    throttle_ms = _I32.unpack_from(frame, 4)[0]
+    throttle_ms = I32.unpack_from(frame, 4)[0]
     position, code = 8, 0
     if version >= 7:
-        code = _I16.unpack_from(frame, 8)[0]
+        code = I16.unpack_from(frame, 8)[0]
         position = 14
-    count = _I32.unpack_from(frame, position)[0]
+    count = I32.unpack_from(frame, position)[0]
     position += 4
     answer = FetchAnswer(throttle_ms, code, [])
     for _ in range(count):
-        size = _I16.unpack_from(frame, position)[0]
+        size = I16.unpack_from(frame, position)[0]
         position += 2
         if not 0 <= size <= len(frame) - position:
             # A negative size would lead back, and round in circles for billions of topics.
             raise ValueError(f"a Fetch response with a topic name of {size} bytes")
         topic = bytes(frame[position : position + size]).decode()
         position += size
-        parts = _I32.unpack_from(frame, position)[0]
+        parts = I32.unpack_from(frame, position)[0]
         position += 4
         for _ in range(parts):
             position, part = _parse_partition(frame, position, topic, version)
@@ -144,7 +143,7 @@ def _parse_partition(
     if version >= 5:
         log_start = struct.unpack_from(">q", frame, position)[0]
         position += 8
-    aborted_count = _I32.unpack_from(frame, position)[0]
+    aborted_count = I32.unpack_from(frame, position)[0]
     position += 4
     aborted: list[AbortedTransaction] = []
     for _ in range(max(0, aborted_count)):
@@ -152,9 +151,9 @@ def _parse_partition(
         position += 16
     replica = -1
     if version >= 11:
-        replica = _I32.unpack_from(frame, position)[0]
+        replica = I32.unpack_from(frame, position)[0]
         position += 4
-    size = max(0, _I32.unpack_from(frame, position)[0])
+    size = max(0, I32.unpack_from(frame, position)[0])
     position += 4
     if position + size > len(frame):
         raise ValueError("a Fetch response that is shorter than it says")

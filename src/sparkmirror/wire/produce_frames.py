@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from sparkmirror.model import TopicPartition
+from sparkmirror.wire.integers import I16, I32
 
 __all__ = [
     "PRODUCE_HIGHEST",
@@ -26,9 +27,6 @@ __all__ = [
 PRODUCE_KEY = 0
 PRODUCE_LOWEST, PRODUCE_HIGHEST = 3, 8
 
-_I16 = struct.Struct(">h")
-_I32 = struct.Struct(">i")
-_NULLABLE = struct.Struct(">h")
 _HEAD = struct.Struct(">hii")
 _PARTITION = struct.Struct(">ii")
 _ACK = struct.Struct(">ihqq")
@@ -63,9 +61,9 @@ def request_parts(
 
     ``head`` is the request header. One batch per partition, as brokers insist.
     """
-    writer = _NULLABLE.pack(-1)
+    writer = I16.pack(-1)
     if transactional_id is not None:
-        writer = _NULLABLE.pack(len(transactional_id)) + transactional_id
+        writer = I16.pack(len(transactional_id)) + transactional_id
     parts: list[bytes | memoryview] = [head + writer + _HEAD.pack(acks, timeout_ms, len(topics))]
     for topic, batches in topics.items():
         name = topic.encode()
@@ -80,7 +78,7 @@ def request_parts(
 
 def answered_correlation(frame: memoryview) -> int:
     """Which request ``frame`` answers; raises struct.error when it is too short to say."""
-    correlation: int = _I32.unpack_from(frame)[0]
+    correlation: int = I32.unpack_from(frame)[0]
     return correlation
 
 
@@ -91,16 +89,16 @@ def parse_answer(frame: memoryview, version: int) -> tuple[dict[TopicPartition, 
     no such response.
     """
     answers: dict[TopicPartition, Answer] = {}
-    topics = _I32.unpack_from(frame, 4)[0]
+    topics = I32.unpack_from(frame, 4)[0]
     position = 8
     for _ in range(topics):
-        size = _I16.unpack_from(frame, position)[0]
+        size = I16.unpack_from(frame, position)[0]
         if not 0 <= size <= len(frame) - position:
             # A negative size would lead back, and round in circles for billions of topics.
             raise struct.error(f"a Produce response with a topic name of {size} bytes")
         topic = bytes(frame[position + 2 : position + 2 + size]).decode()
         position += 2 + size
-        parts = _I32.unpack_from(frame, position)[0]
+        parts = I32.unpack_from(frame, position)[0]
         position += 4
         for _ in range(parts):
             index, code, offset, _append_time = _ACK.unpack_from(frame, position)
@@ -111,17 +109,17 @@ def parse_answer(frame: memoryview, version: int) -> tuple[dict[TopicPartition, 
             if version >= 8:
                 position, reason, bad = _parse_reasons(frame, position)
             answers[TopicPartition(topic, index)] = Answer(code, offset, reason, bad)
-    throttle_ms: int = _I32.unpack_from(frame, position)[0]
+    throttle_ms: int = I32.unpack_from(frame, position)[0]
     return answers, throttle_ms
 
 
 def _parse_reasons(frame: memoryview, position: int) -> tuple[int, str, tuple[int, ...]]:
-    count = _I32.unpack_from(frame, position)[0]
+    count = I32.unpack_from(frame, position)[0]
     position += 4
     reasons: list[str] = []
     bad: list[int] = []
     for _ in range(count):
-        index = _I32.unpack_from(frame, position)[0]
+        index = I32.unpack_from(frame, position)[0]
         position, text = _nullable(frame, position + 4)
         bad.append(index)
         reasons.append(f"record {index}: {text}" if text else f"record {index}")
@@ -130,7 +128,7 @@ def _parse_reasons(frame: memoryview, position: int) -> tuple[int, str, tuple[in
 
 
 def _nullable(frame: memoryview, position: int) -> tuple[int, str]:
-    size = _I16.unpack_from(frame, position)[0]
+    size = I16.unpack_from(frame, position)[0]
     position += 2
     if size < 0:
         return position, ""

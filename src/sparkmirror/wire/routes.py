@@ -14,7 +14,7 @@ from kafka.protocol.consumer.group import OffsetCommitRequest, OffsetFetchReques
 from kafka.protocol.metadata.find_coordinator import FindCoordinatorRequest
 
 from sparkmirror.errors import ClusterError, Denied, Fenced, PartitionError, Unreachable
-from sparkmirror.model import ClusterClient, Member, TopicPartition
+from sparkmirror.model import Member, TopicPartition
 from sparkmirror.wire.brokers import Brokers, Leader, split_address
 from sparkmirror.wire.connection import Connection, ConnectionLost
 from sparkmirror.wire.kafka_codes import RETRIABLE, error_name
@@ -43,38 +43,6 @@ class Routes(Brokers):
 
     ``clock`` returns monotonic seconds. Not thread-safe: one owner.
     """
-
-    def __init__(
-        self,
-        client: ClusterClient,
-        topics: Iterable[str] = (),
-        *,
-        send_buffer_bytes: int = -1,
-        receive_buffer_bytes: int = -1,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        super().__init__(
-            client,
-            topics,
-            send_buffer_bytes=send_buffer_bytes,
-            receive_buffer_bytes=receive_buffer_bytes,
-            clock=clock,
-        )
-        self._coordinators: dict[str, Connection] = {}
-
-    def drop(self, connection: Connection) -> None:
-        """Forget a broken connection; the broker is tried again after a back-off."""
-        super().drop(connection)
-        for group, known in list(self._coordinators.items()):
-            if known is connection:
-                del self._coordinators[group]
-
-    def close(self) -> None:
-        """Close every connection."""
-        super().close()
-        for connection in self._coordinators.values():
-            connection.close()
-        self._coordinators.clear()
 
     def forget_coordinator(self, group: str) -> None:
         """Look for the group's coordinator anew next time."""
