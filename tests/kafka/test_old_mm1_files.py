@@ -65,7 +65,8 @@ def write_nodes(zookeeper: str, nodes: dict[str, bytes]) -> None:
     client = KazooClient(zookeeper)
     client.start(10)
     for path, data in nodes.items():
-        client.create(path, data, makepath=True)
+        client.ensure_path(path)  # it is there when a test gets its second try
+        client.set(path, data)
     client.stop()
     client.close()
 
