@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 import os
 import socket
+import struct
 import time
 import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -24,8 +26,9 @@ from sparkmirror.doctor.examine import Examination, examine
 from sparkmirror.doctor.finding import Finding
 from sparkmirror.model import ClusterClient, FlowSettings, TopicPartition
 from sparkmirror.wire.client import Cluster
+from tests.certificates import PASSWORD, Authority
 from tests.kafka.mirror_process import write_mm2
-from tests.kafka.servers import refused
+from tests.kafka.servers import listener, refused, web_server
 from tests.kafka.spark_cluster import SparkCluster, plain_python
 from tests.kafka.support import Sent, create_topic, forget_mirrors, produce, topic_names
 
@@ -52,25 +55,52 @@ def login(alias: str, servers: str, password: str = SECRET) -> dict[str, str]:
 
 
 class Sick:
-    """A broker with listeners that lead nowhere, an authorizer, and settings of a bad day."""
+    """A broker with listeners that lead nowhere, or show certificates that are no good, an
+    authorizer, and settings of a bad day. ``trust``: the authority of its certificates.
+    """
 
-    def __init__(self, kafka: KafkaCluster, servers: dict[str, str]) -> None:
+    def __init__(self, kafka: KafkaCluster, servers: dict[str, str], trust: Path) -> None:
         self.kafka = kafka
         self.servers = servers
+        self.trust = trust
+
+
+def _keystores(directory: Path) -> tuple[Path, dict[str, str]]:
+    """The authority's certificate, and the keystore settings of the listeners with TLS."""
+    authority = Authority()
+    trust = directory / "trust.pem"
+    trust.write_text(authority.pem())
+    certified = {
+        "elsewhere": authority.certify("broker", "b1.example.com"),
+        "expired": authority.certify("broker", HOST, ends=timedelta(minutes=-10)),
+    }
+    config = {}
+    for name, one in certified.items():
+        prefix = f"listener.name.{name}.ssl.keystore"
+        config |= {
+            f"{prefix}.location": str(one.pkcs12(directory / f"{name}.p12")),
+            f"{prefix}.password": PASSWORD,
+            f"{prefix}.type": "PKCS12",
+        }
+    return trust, config
 
 
 @pytest.fixture(scope="module")
-def sick() -> Iterator[Sick]:
-    names = ("GOOD", "CONTROLLER", "LOGIN", "CLOSED", "NAMELESS", "CLOSED_AT")
+def sick(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sick]:
+    names = ("GOOD", "CONTROLLER", "LOGIN", "CLOSED", "NAMELESS", "ELSEWHERE", "EXPIRED",
+             "CLOSED_AT")  # fmt: skip
     ports = dict(zip(names, free_ports(len(names)), strict=True))
-    listening = names[:5]
+    listening = names[:-1]
+    trust, keystores = _keystores(tmp_path_factory.mktemp("keys"))
     config = {
         "controller.quorum.voters": f"1@{HOST}:{ports['CONTROLLER']}",
         "listeners": ",".join(f"{name}://{HOST}:{ports[name]}" for name in listening),
         "advertised.listeners": f"GOOD://{HOST}:{ports['GOOD']},LOGIN://{HOST}:{ports['LOGIN']},"
-        f"CLOSED://{HOST}:{ports['CLOSED_AT']},NAMELESS://wn1-src.invalid:9092",
+        f"CLOSED://{HOST}:{ports['CLOSED_AT']},NAMELESS://wn1-src.invalid:9092,"
+        f"ELSEWHERE://{HOST}:{ports['ELSEWHERE']},EXPIRED://{HOST}:{ports['EXPIRED']}",
         "listener.security.protocol.map": "GOOD:PLAINTEXT,CONTROLLER:PLAINTEXT,"
-        "LOGIN:SASL_PLAINTEXT,CLOSED:PLAINTEXT,NAMELESS:PLAINTEXT",
+        "LOGIN:SASL_PLAINTEXT,CLOSED:PLAINTEXT,NAMELESS:PLAINTEXT,ELSEWHERE:SSL,EXPIRED:SSL",
+        **keystores,
         "inter.broker.listener.name": "GOOD",
         "sasl.enabled.mechanisms": "PLAIN",
         "listener.name.login.plain.sasl.jaas.config": f'{_PLAIN}user_alice="{SECRET}";',
@@ -80,7 +110,7 @@ def sick() -> Iterator[Sick]:
         "message.max.bytes": "300000",
     }
     with KafkaCluster("S", ports=(ports["GOOD"],), config=config, heap="300m") as kafka:
-        yield Sick(kafka, {name: f"{HOST}:{ports[name]}" for name in listening})
+        yield Sick(kafka, {name: f"{HOST}:{ports[name]}" for name in listening}, trust)
 
 
 def flow_of(
@@ -260,6 +290,87 @@ def test_advertised_addresses_that_lead_nowhere(
     assert "broker 1" in found.subject
     assert "advertised.listeners" in found.do
     assert [one.subject for one in problems(findings, "skip")["cluster"]] == ["cluster A"]
+
+
+@pytest.mark.parametrize(
+    ("listener", "trusted", "told", "do"),
+    [
+        ("ELSEWHERE", True, "for another host name", "subject alternative"),
+        ("ELSEWHERE", False, "not trusted", "truststore"),
+        ("EXPIRED", True, "has expired", "Renew"),
+        ("GOOD", True, "it speaks Kafka without TLS", "security.protocol=PLAINTEXT"),
+        ("LOGIN", True, "it speaks Kafka without TLS", "security.protocol=PLAINTEXT"),
+    ],
+)
+def test_wrong_certificates(
+    cluster_a: KafkaCluster,
+    cluster_b: KafkaCluster,
+    sick: Sick,
+    tmp_path: Path,
+    listener: str,
+    trusted: bool,
+    told: str,
+    do: str,
+) -> None:
+    """A broker whose certificate is not the one that belongs there, or that has none."""
+    trust = sick.trust
+    if not trusted:
+        trust = tmp_path / "other.pem"
+        trust.write_text(Authority("Somebody else").pem())
+    changes = {
+        "A.bootstrap.servers": sick.servers[listener],
+        "A.security.protocol": "SSL",
+        "A.ssl.truststore.location": str(trust),
+        "A.ssl.truststore.type": "PEM",
+    }
+    findings = timed(flow_of(tmp_path, cluster_a, cluster_b, "t", changes))
+    found = the(findings, "tls", "fail")
+    assert told in found.found
+    assert do in found.do
+    assert [one.subject for one in problems(findings, "skip")["cluster"]] == ["cluster A"]
+
+
+@pytest.mark.parametrize("protocol", ["PLAINTEXT", "SSL"])
+def test_a_port_that_is_no_kafka_listener(
+    cluster_a: KafkaCluster, cluster_b: KafkaCluster, tmp_path: Path, protocol: str
+) -> None:
+    check = {"PLAINTEXT": "api-versions", "SSL": "tls"}[protocol]
+    with web_server() as address:
+        changes = {"A.bootstrap.servers": address, "A.security.protocol": protocol}
+        findings = timed(flow_of(tmp_path, cluster_a, cluster_b, "t", changes))
+    found = the(findings, check, "fail")
+    assert "it is a web server" in found.found
+    assert "Check the port" in found.do
+
+
+def test_a_listener_that_wants_tls(
+    cluster_a: KafkaCluster, cluster_b: KafkaCluster, sick: Sick, tmp_path: Path
+) -> None:
+    servers = {"A.bootstrap.servers": sick.servers["EXPIRED"]}
+    findings = timed(flow_of(tmp_path, cluster_a, cluster_b, "t", servers))
+    found = the(findings, "api-versions", "fail")
+    assert "it speaks TLS" in found.found
+    assert "security.protocol=SSL" in found.do
+
+
+def test_a_broker_that_is_too_old(
+    cluster_a: KafkaCluster, cluster_b: KafkaCluster, tmp_path: Path
+) -> None:
+    """One of 0.10, as far as its API versions go."""
+    versions = [(0, 0, 2), (1, 0, 3), (3, 0, 2), (18, 0, 0)]
+    rows = b"".join(struct.pack(">hhh", *row) for row in versions)
+
+    def answer(connection: socket.socket) -> None:
+        correlation = connection.recv(4096)[8:12]
+        body = correlation + struct.pack(">hi", 0, len(versions)) + rows
+        connection.sendall(struct.pack(">i", len(body)) + body)
+
+    with listener(answer) as address:
+        servers = {"A.bootstrap.servers": address}
+        findings = timed(flow_of(tmp_path, cluster_a, cluster_b, "t", servers))
+    found = the(findings, "api-versions", "fail")
+    assert "Produce up to version 2, 3 is needed" in found.found
+    assert "0.11" in found.do
 
 
 def test_clocks_that_differ(

@@ -10,6 +10,7 @@ import pytest
 from confluent_kafka import Consumer, TopicPartition
 
 from sparkmirror.demo.clusters import KafkaCluster
+from sparkmirror.wire.zookeeper import find_brokers
 from tests.kafka.mirror_process import MirrorProcess, write_mm2
 from tests.kafka.support import Sent, consume_all, contents, create_topic, produce
 
@@ -19,6 +20,7 @@ def test_magic_0_and_1_are_converted(
     new_cluster: Callable[..., KafkaCluster], cluster_b: KafkaCluster, tmp_path: Path
 ) -> None:
     old = new_cluster("old", version="2.8.2")
+    assert find_brokers(old.zookeeper) == (old.bootstrap_servers,)
     name = f"old-{uuid.uuid4().hex[:8]}"
     records = [
         Sent(value=None if n % 9 == 0 else f"value {n}".encode() * 5, key=f"{n}".encode())

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import time
 import uuid
+import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -25,20 +27,46 @@ from sparkmirror.wire.zookeeper import ZookeeperGroup, find_brokers, group_offse
 from tests.kafka.mirror_process import MirrorProcess, wait_until
 from tests.kafka.support import Sent, consume_all, create_topic, produce, topic_names
 
-_CHECKER_JARS = "org.apache.kafka:kafka_2.11:0.11.0.3"
+# The last release with ConsumerOffsetChecker and with the consumer that keeps all in ZooKeeper.
+_OLD_JARS = "org.apache.kafka:kafka_2.11:0.11.0.3"
+_CHROOT = "/kafka/west"
 
 
 @pytest.fixture(scope="module")
 def old() -> Iterator[KafkaCluster]:
-    with KafkaCluster("old", version="2.8.2") as cluster:
+    """A broker of the last release that knows ZooKeeper, below a chroot."""
+    with KafkaCluster("old", version="3.9.1", chroot=_CHROOT) as cluster:
         yield cluster
+
+
+def old_java(main_class: str, *arguments: str) -> list[str]:
+    """The command line of a program of 0.11."""
+    classpath = os.pathsep.join(map(str, resolve(_OLD_JARS)))
+    return [str(find_java().java), "-Xmx256m", "-cp", classpath, main_class, *arguments]
+
+
+def offset_checker(zookeeper: str, group: str) -> list[str]:
+    """ConsumerOffsetChecker's table, and the brokers below it."""
+    java = subprocess.run(
+        old_java(
+            "kafka.tools.ConsumerOffsetChecker",
+            *("--zookeeper", zookeeper, "--group", group, "--broker-info"),
+        ),
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    lines = [line.rstrip() for line in java.stdout.splitlines() if line.strip()]
+    return lines[next(n for n, line in enumerate(lines) if line.startswith("Group")) :]
 
 
 def write_nodes(zookeeper: str, nodes: dict[str, bytes]) -> None:
     client = KazooClient(zookeeper)
     client.start(10)
     for path, data in nodes.items():
-        client.create(path, data, makepath=True)
+        client.ensure_path(path)  # it is there when a test gets its second try
+        client.set(path, data)
     client.stop()
     client.close()
 
@@ -61,29 +89,26 @@ def test_brokers_and_offsets_are_found_in_zookeeper(old: KafkaCluster) -> None:
 
 
 def test_a_cluster_below_a_chroot(old: KafkaCluster) -> None:
-    """The same broker, registered where a cluster with a chroot registers its own."""
-    client = KazooClient(old.zookeeper)
-    client.start(10)
-    (broker,) = client.get_children("/brokers/ids")
-    registration, _ = client.get(f"/brokers/ids/{broker}")
-    client.stop()
-    client.close()
+    """What stands below one chroot is not found below another."""
+    assert old.zookeeper.endswith(_CHROOT)
+    root = old.zookeeper.removesuffix(_CHROOT)
     tp = TopicPartition("t", 0)
     write_nodes(
         old.zookeeper,
         {
-            f"/kafka/old/brokers/ids/{broker}": registration,
-            "/kafka/old/consumers/chrooted/offsets/t/0": b"9",
-            "/kafka/old/consumers/chrooted/owners/t/0": b"chrooted_host-1-0",
+            "/consumers/chrooted/offsets/t/0": b"9",
+            "/consumers/chrooted/owners/t/0": b"chrooted_host-1-0",
         },
     )
-    assert find_brokers(f"{old.zookeeper}/kafka/old") == (old.bootstrap_servers,)
-    assert group_offsets(f"{old.zookeeper}/kafka/old", "chrooted", [tp]) == {tp: 9}
-    found = read_group(f"{old.zookeeper}/kafka/old", "chrooted")
-    assert found == ZookeeperGroup({tp: 9}, {tp: "chrooted_host-1-0"})
-    assert read_group(old.zookeeper, "chrooted") == ZookeeperGroup({}, {})
-    with pytest.raises(ClusterError, match="chroot at the end"):
-        find_brokers(f"{old.zookeeper}/kafka/other")
+    found = ZookeeperGroup({tp: 9}, {tp: "chrooted_host-1-0"})
+    assert read_group(old.zookeeper, "chrooted") == found
+    assert group_offsets(old.zookeeper, "chrooted", [tp]) == {tp: 9}
+    assert read_group(root, "chrooted") == ZookeeperGroup({}, {})
+    for elsewhere in (root, f"{root}/kafka", f"{root}/kafka/east"):
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")  # the error alone is what users see
+            with pytest.raises(ClusterError, match="chroot at the end"):
+                find_brokers(elsewhere)
 
 
 def test_lag_is_told_as_consumer_offset_checker_tells_it(
@@ -91,39 +116,30 @@ def test_lag_is_told_as_consumer_offset_checker_tells_it(
 ) -> None:
     """Beside the real tool, of the last release that had it."""
     name = f"check-{uuid.uuid4().hex[:8]}"
+    consumer_id = f"{name}_host-1"
     create_topic(old, name, 3)
     for partition in range(3):
-        records = [Sent(b"x", partition=partition)] * 5
-        produce(old, name, records, config={"enable.idempotence": False})
+        produce(old, name, [Sent(b"x", partition=partition)] * 5)
     base = f"/consumers/{name}"
+    registration = {"version": 1, "subscription": {name: 1}, "pattern": "static", "timestamp": "1"}
     write_nodes(
         old.zookeeper,
         {
+            f"{base}/ids/{consumer_id}": json.dumps(registration).encode(),
             f"{base}/offsets/{name}/0": b"2",
             f"{base}/offsets/{name}/1": b"5",
-            f"{base}/owners/{name}/0": f"{name}_host-1-0".encode(),
-            f"{base}/owners/{name}/1": f"{name}_host-1-0".encode(),
+            f"{base}/owners/{name}/0": f"{consumer_id}-0".encode(),
+            f"{base}/owners/{name}/1": f"{consumer_id}-0".encode(),
         },
     )
-    java = subprocess.run(
-        [
-            *(str(find_java().java), "-cp", os.pathsep.join(map(str, resolve(_CHECKER_JARS)))),
-            "kafka.tools.ConsumerOffsetChecker",
-            *("--zookeeper", old.zookeeper, "--group", name, "--broker-info"),
-        ],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=True,
-    )
-    theirs = [line for line in java.stdout.splitlines() if line.strip()]
-    theirs = theirs[next(n for n, line in enumerate(theirs) if line.startswith("Group")) :]
+    theirs = offset_checker(old.zookeeper, name)
     command = ["lag", "--group", name, "--zkconnect", old.zookeeper]
     assert main([*command, "--broker-info"]) == 0
     ours = capsys.readouterr().out.splitlines()
-    assert [line.rstrip() for line in ours] == [line.rstrip() for line in theirs]
-    assert ours[1].split() == [name, name, "0", "2", "5", "3", f"{name}_host-1-0"]
+    assert [line.rstrip() for line in ours] == theirs
+    assert ours[1].split() == [name, name, "0", "2", "5", "3", f"{consumer_id}-0"]
     assert ours[3].split() == [name, name, "2", "-1", "5", "unknown", "none"]
+    assert ours[4:] == ["BROKER INFO", f"1 -> {old.bootstrap_servers}"]
 
     # An offset in Kafka counts more, as for Java; the consumer's file will do, too.
     client = Cluster(ClusterClient("old", (old.bootstrap_servers,), "test"))
@@ -142,12 +158,72 @@ def test_lag_is_told_as_consumer_offset_checker_tells_it(
     assert main([*both, "--format", "json"]) == 0
     (flow,) = json.loads(capsys.readouterr().out)["flows"]
     assert [row["position"] for row in flow["partitions"]] == [4, 5, None]
-    assert flow["partitions"][1]["owner"]["member"] == f"{name}_host-1-0"
+    assert flow["partitions"][1]["owner"]["member"] == f"{consumer_id}-0"
     assert main([*both[:2], f"{name}-none", *both[3:]]) == 3
     assert main([*command, "--topic", "none"]) == 3
     told = capsys.readouterr().err
     assert f"nobody knows a group {name}-none" in told
     assert "there is no topic none, or this principal may not describe it. The group has " in told
+    # Without the chroot no cluster is there.
+    assert main([*command[:-1], old.zookeeper.removesuffix(_CHROOT)]) == 3
+    assert "chroot at the end" in capsys.readouterr().err
+
+
+def test_lag_of_a_consumer_of_0_11_at_work(
+    old: KafkaCluster, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What Java's old consumer writes to ZooKeeper itself; of two topics one is asked for."""
+    name = f"live-{uuid.uuid4().hex[:8]}"
+    topics = (name, f"{name}.other")
+    for topic in topics:
+        create_topic(old, topic, 2)
+        produce(old, topic, [Sent(b"x", partition=n % 2) for n in range(9)])
+    consumer = tmp_path / "consumer.properties"
+    consumer.write_text(f"group.id={name}\nauto.commit.interval.ms=200\n")
+    command = ["lag", "--group", name, "--zkconnect", old.zookeeper]
+
+    def rows(*options: str) -> list[list[str]]:
+        if main([*command, *options]) != 0:  # the group has registered nothing yet
+            return []
+        return [line.split() for line in capsys.readouterr().out.splitlines()[1:]]
+
+    def settled() -> bool:
+        assert java.poll() is None, (tmp_path / "java.log").read_text()
+        found = rows()
+        return len(found) == 4 and all(row[5] == "0" and row[6] != "none" for row in found)
+
+    with (tmp_path / "java.log").open("wb") as log:
+        java = subprocess.Popen(
+            old_java(
+                "kafka.tools.ConsoleConsumer",
+                *("--zookeeper", old.zookeeper, "--whitelist", f"{name}.*", "--from-beginning"),
+                *("--consumer.config", str(consumer)),
+            ),
+            stdout=log,
+            stderr=log,
+        )
+    try:
+        wait_until(settled, "a group that has read all", 60)
+        capsys.readouterr()
+        assert main([*command, "--broker-info"]) == 0
+        ours = [line.rstrip() for line in capsys.readouterr().out.splitlines()]
+        assert ours == offset_checker(old.zookeeper, name)
+        (one,) = {row[6] for row in rows()}  # one thread has all
+        assert one.startswith(f"{name}_")
+        assert rows("--topic", topics[1]) == [
+            [name, topics[1], "0", "5", "5", "0", one],
+            [name, topics[1], "1", "4", "4", "0", one],
+        ]
+        # The records stay away from a consumer that stands still, and so does its offset.
+        java.send_signal(signal.SIGSTOP)
+        produce(old, name, [Sent(b"x", partition=1)] * 3)
+        assert rows("--topic", name)[1] == [name, name, "1", "4", "7", "3", one]
+    finally:
+        java.kill()
+        java.wait(10)
+    # Its owners go with its session, its offsets stay.
+    wait_until(lambda: {row[6] for row in rows()} == {"none"}, "no owners", 60)
+    assert rows("--topic", name)[1] == [name, name, "1", "4", "7", "3", "none"]
 
 
 def test_a_zookeeper_that_is_away() -> None:
@@ -172,7 +248,7 @@ def test_a_mirror_goes_on_where_old_consumers_stopped_and_reads_two_sources(
     create_topic(cluster_a, other, 1)
     for partition in (0, 1):
         records = [Sent(f"{partition}/{n}".encode(), partition=partition) for n in range(10)]
-        produce(old, name, records, config={"enable.idempotence": False})
+        produce(old, name, records)
     produce(cluster_a, other, [Sent(f"other/{n}".encode()) for n in range(5)])
     store_offset(old.zookeeper, group, TopicPartition(name, 0), 6)
     one, two = tmp_path / "one", tmp_path / "two"

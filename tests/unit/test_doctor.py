@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
+from typing import cast
 
 import pytest
 
@@ -17,11 +18,14 @@ from sparkmirror.cli.doctor import document, table
 from sparkmirror.cli.main import main
 from sparkmirror.config.mm1 import Extras, load_mm1
 from sparkmirror.doctor.compare import CopyTimes, compare_topics, judge_retention, judge_timestamps
-from sparkmirror.doctor.facts import Pair
+from sparkmirror.doctor.facts import Pair, SourceFacts
 from sparkmirror.doctor.finding import Finding, Level, counts, gathered, listed
 from sparkmirror.doctor.network import explore
+from sparkmirror.doctor.rights import check_topics
+from sparkmirror.errors import MirrorError
 from sparkmirror.model import ClusterClient, TopicPartition
-from sparkmirror.wire.views import ConfigEntry, TopicView
+from sparkmirror.wire.inspect import Inspector
+from sparkmirror.wire.views import ClusterView, ConfigEntry, TopicView
 from sparkmirror.wire.walk import TLS, walk
 from tests.certificates import Authority, Certified
 from tests.unit.config_files import load_flow, write
@@ -214,6 +218,23 @@ def test_retention_and_timestamps() -> None:
     stamped = pair(target={"message.timestamp.before.max.ms": "1",
                            "message.timestamp.type": "LogAppendTime"})  # fmt: skip
     assert [each.level for each in judge_timestamps([stamped], times, now_ms)] == [Level.OK]
+
+
+def test_partitions_without_a_leader(tmp_path: Path) -> None:
+    """What is left of a broker that is down."""
+
+    class Nobody:
+        def literal_errors(self, names: list[str]) -> dict[str, MirrorError]:
+            raise AssertionError(names)  # what can be seen is not asked for
+
+    topics = {"t": TopicView("t", "", 4, 1, leaderless=(1, 3)), "u": TopicView("u", "", 1, 1)}
+    facts = SourceFacts(ClusterView("id", (), 1), topics, {})
+    flow = load_flow(tmp_path, "A->B.topics = t, u\n")
+    told = {one.check: one for one in check_topics(cast("Inspector", Nobody()), flow, facts)}
+    assert told["leaders"].level is Level.WARN
+    assert told["leaders"].found == "no leader: t-1, t-3"
+    assert "brokers back" in told["leaders"].do
+    assert told["topics"].level is Level.OK
 
 
 # -- what is printed -------------------------------------------------------------------------------

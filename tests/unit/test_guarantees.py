@@ -1,19 +1,22 @@
-"""docs/guarantees.md names a test for each promise: each of them exists."""
+"""Pages of the documentation name a test for each promise: each of them exists."""
 
 from __future__ import annotations
 
 import re
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parents[2]
 
 
-def test_the_tests_that_it_names_exist() -> None:
-    text = (ROOT / "docs" / "guarantees.md").read_text(encoding="utf-8")
+@pytest.mark.parametrize(("page", "least"), [("guarantees", 40), ("operations", 20)])
+def test_the_tests_that_it_names_exist(page: str, least: int) -> None:
+    text = (ROOT / "docs" / f"{page}.md").read_text(encoding="utf-8")
     named = set(re.findall(r"`(?:tests/\w+/)?(test_\w+)(?:\.py)?`", text))
     files = list((ROOT / "tests").rglob("test_*.py"))
     known = {path.stem for path in files}
     for path in files:
         known |= set(re.findall(r"def (test_\w+)\(", path.read_text(encoding="utf-8")))
-    assert len(named) > 40
+    assert len(named) > least
     assert named - known == set()

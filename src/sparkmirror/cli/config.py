@@ -39,7 +39,8 @@ def config(
     words, and its warnings are shown. No cluster is asked. Secrets, and what config providers
     return, are never shown.
 
-    Exit codes: 0 the file can be run, 2 wrong usage or file.
+    Exit codes: 0 the file can be run, 2 wrong usage or file, 3 the brokers are to be found in a
+    ZooKeeper that does not know them.
     """
     if docs:
         from sparkmirror.config.docs import settings_page  # noqa: PLC0415

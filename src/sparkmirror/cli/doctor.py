@@ -75,7 +75,8 @@ def doctor(
     timestamps, retention. Each check says what was tried, what came back and what to do. It takes
     15 seconds at most; --executors adds the start of a Spark job.
 
-    Exit codes: 0 nothing failed (there may be warnings), 1 a check failed, 2 wrong usage or file.
+    Exit codes: 0 nothing failed (there may be warnings), 1 a check failed, 2 wrong usage or file,
+    3 the brokers are to be found in a ZooKeeper that does not know them.
     """
     from sparkmirror.cli.main import spark_conf  # noqa: PLC0415
 

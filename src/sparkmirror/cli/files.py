@@ -16,7 +16,8 @@ from typing import Annotated, Any, get_type_hints
 
 import typer
 
-from sparkmirror.errors import ConfigError
+from sparkmirror.cli.errors import EXIT_START_FAILED
+from sparkmirror.errors import ClusterError, ConfigError
 from sparkmirror.model import FlowSettings, MirrorSettings
 
 __all__ = [
@@ -291,4 +292,8 @@ def look_up_brokers(connect: str, protocol: str) -> tuple[str, ...]:
     """`wire.zookeeper.find_brokers`; most files name their brokers and need no ZooKeeper client."""
     from sparkmirror.wire.zookeeper import find_brokers  # noqa: PLC0415
 
-    return find_brokers(connect, protocol)
+    try:
+        return find_brokers(connect, protocol)
+    except ClusterError as error:
+        error.exit_code = EXIT_START_FAILED  # as for brokers that do not answer
+        raise

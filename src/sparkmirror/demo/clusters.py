@@ -6,7 +6,7 @@
         print(a.bootstrap_servers)
 
 One or three nodes in KRaft combined mode, each a JVM of its own on free ports of 127.0.0.1;
-versions before 3.3 run with a ZooKeeper (see ``zookeeper``).
+versions before 3.3 run with a ZooKeeper (see ``zookeeper``), those up to 3.9 when asked to.
 """
 
 from __future__ import annotations
@@ -55,7 +55,8 @@ class KafkaCluster:
     cluster. ``config``: broker properties over the defaults. ``ports``: listening port of each
     node, free ones when empty. ``node_config``: further properties of one broker, over ``config``
     (its rack, a listener of its own). ``heap``: ``-Xmx`` of each JVM. ``jvm``: flags, see
-    ``QUICK_JVM``.
+    ``QUICK_JVM``. ``chroot``: where in a ZooKeeper the brokers keep their metadata (``/``,
+    ``/kafka/west``); None: in KRaft, if the version has it.
     """
 
     name: str
@@ -66,12 +67,15 @@ class KafkaCluster:
     node_config: Callable[[Node], Mapping[str, str]] | None = field(default=None, kw_only=True)
     heap: str = field(default="512m", kw_only=True)
     ports: Sequence[int] = field(default=(), kw_only=True)
+    chroot: str | None = field(default=None, kw_only=True)
     jvm: Sequence[str] = field(default=QUICK_JVM, kw_only=True)
     progress: Callable[[Fetching], None] | None = field(default=None, kw_only=True)
 
     def __post_init__(self) -> None:
         assert self.nodes in (1, 3), "a quorum of two is no safer than one"
         assert len(self.ports) in (0, self.nodes), "one port for each node"
+        major = int(self.version.partition(".")[0])
+        assert self.chroot is None or major < 4, "Kafka 4 knows no ZooKeeper"
         self._nodes: list[Node] = []
         self._home: Path | None = None
         self._cluster_id = _cluster_id()
@@ -114,8 +118,10 @@ class KafkaCluster:
 
     @property
     def zookeeper(self) -> str:
-        """``zookeeper.connect`` of a version that needs one, else empty."""
-        return self._zookeeper.connect if self._zookeeper is not None else ""
+        """``zookeeper.connect`` of brokers that use one, with its chroot; else empty."""
+        if self._zookeeper is None:
+            return ""
+        return self._zookeeper.connect + (self.chroot or "").rstrip("/")
 
     def start(self) -> None:
         """Starts all nodes and returns when each answers and knows the others.
@@ -239,12 +245,16 @@ class KafkaCluster:
                 port = self.ports[index] if self.ports else found[index]
                 directory = self._home / f"node-{index + 1}"
                 self._nodes.append(Node(index + 1, directory, port, found[self.nodes + index]))
-        if needs_zookeeper(self.version) and self._zookeeper is None:
+        if self._in_zookeeper and self._zookeeper is None:
             self._zookeeper = ZooKeeper(runtime, self._home / "zookeeper", *free_ports(1))
             self._zookeeper.start()
         for node in self._nodes:
             own = self.node_config(node) if self.node_config is not None else {}
             node.write_properties({**self._properties(node), **(self.config or {}), **own})
+
+    @property
+    def _in_zookeeper(self) -> bool:
+        return self.chroot is not None or needs_zookeeper(self.version)
 
     def _temporary_directory(self) -> Path:
         home = Path(tempfile.mkdtemp(prefix=f"sparkmirror-{self.name}-"))
@@ -253,7 +263,7 @@ class KafkaCluster:
 
     def _properties(self, node: Node) -> dict[str, str]:
         if self._zookeeper is not None:
-            return zookeeper_properties(node, self.nodes, self._zookeeper.connect)
+            return zookeeper_properties(node, self.nodes, self.zookeeper)
         return kraft_properties(node, self._nodes)
 
     def _wait_ready(self, nodes: Sequence[Node], others: frozenset[int]) -> None:
@@ -312,7 +322,7 @@ def _format(clusters: Sequence[KafkaCluster]) -> None:
         (cluster, node, node.format(cluster.runtime, cluster._cluster_id))
         for cluster in clusters
         for node in cluster._nodes
-        if not needs_zookeeper(cluster.version) and not node.formatted
+        if not cluster._in_zookeeper and not node.formatted
     ]
     deadline = time.monotonic() + START_TIMEOUT_S
     codes = []

@@ -1,7 +1,7 @@
-"""ZooKeeper mode, for brokers too old to do without: the only ones that write old batches.
+"""ZooKeeper mode, for brokers too old to do without, and for those of 3.x that can do without.
 
-A broker of 2.8 still stores message formats 0 and 1 (``log.message.format.version``), which a
-mirror has to convert.
+The oldest are the only ones that write old batches: a broker of 2.8 still stores message formats 0
+and 1 (``log.message.format.version``), which a mirror has to convert.
 """
 
 from __future__ import annotations

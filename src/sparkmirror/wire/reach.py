@@ -12,18 +12,20 @@ import struct
 import threading
 import time
 from dataclasses import dataclass, replace
+from enum import StrEnum
 from typing import Any
 
 from sparkmirror.errors import ConfigError, MirrorError, NotKafka, Unreachable, Unsupported
 from sparkmirror.model import ClusterClient
 from sparkmirror.wire.connection import Connection
 
-__all__ = ["REACH_TIMEOUT_MS", "Reached", "reach"]
+__all__ = ["REACH_TIMEOUT_MS", "Reached", "Spoken", "reach", "recognise"]
 
 REACH_TIMEOUT_MS = 10_000
 
 _SILENT = "it accepts connections but never answers"
 _WEB_SERVER = "it is a web server (it answers HTTP)"
+_TLS = "it speaks TLS: it is an SSL or SASL_SSL listener, or a web server"
 _FRAME_BYTES_MAX = 1 << 20
 _METADATA_FRAME_BYTES_MAX = 100_000_000
 _API_VERSIONS, _METADATA, _PRODUCE, _FETCH = 18, 3, 0, 1
@@ -90,6 +92,36 @@ def reach(client: ClusterClient, *, timeout_ms: int | None = None) -> Reached:
         waiting.remove(answer.server)
         failures.append(answer)
     raise _no_server(client.alias, failures)
+
+
+class Spoken(StrEnum):
+    """What a port speaks, as far as somebody without TLS and without a login can tell."""
+
+    KAFKA = "it speaks Kafka without TLS"
+    TLS = _TLS
+    HTTP = _WEB_SERVER
+    UNKNOWN = "nobody can tell what it is"
+
+
+def recognise(address: tuple[str, int], timeout_s: float) -> Spoken:
+    """What answers at ``address`` (IP address, port) within ``timeout_s``; never raises.
+
+    For the ports that are no use, to say why.
+    """
+    deadline = time.monotonic() + timeout_s
+    try:
+        with socket.create_connection(address, timeout=timeout_s) as sock:
+            found = _talk(sock, "", "sparkmirror", time.monotonic() + timeout_s / 2)
+            family = sock.family
+    except OSError:
+        return Spoken.UNKNOWN
+    if isinstance(found, dict) or found.kind is Unsupported:
+        return Spoken.KAFKA
+    if found.what == _TLS:
+        return Spoken.TLS
+    if found.what == _WEB_SERVER or _answers_http(family, address, deadline):
+        return Spoken.HTTP
+    return Spoken.UNKNOWN
 
 
 def _address(server: str, where: str) -> tuple[str, int]:
@@ -291,7 +323,7 @@ def _receive_frame(sock: socket.socket, correlation: int, deadline: float, limit
     """One response body. Raises `_NotKafkaError`, ``TimeoutError`` or ``OSError``."""
     head = _receive(sock, 4, deadline)
     if head[:2] in (b"\x15\x03", b"\x16\x03"):
-        raise _NotKafkaError("it speaks TLS: it is an SSL or SASL_SSL listener, or a web server")
+        raise _NotKafkaError(_TLS)
     if head.startswith(b"HTTP"):
         raise _NotKafkaError(_WEB_SERVER)
     size: int = struct.unpack(">i", head)[0]

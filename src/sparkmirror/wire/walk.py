@@ -22,6 +22,7 @@ from sparkmirror.config.security import uses_sasl, uses_tls
 from sparkmirror.errors import MirrorError, NotKafka, Unreachable
 from sparkmirror.model import ClusterClient
 from sparkmirror.wire.connection import Connection, ConnectionLost
+from sparkmirror.wire.reach import Spoken, recognise
 from sparkmirror.wire.tls import wrap
 from sparkmirror.wire.views import BrokerView, ClusterView
 
@@ -30,6 +31,19 @@ __all__ = ["DNS", "KAFKA", "LOGIN", "TCP", "TLS", "Resolver", "Step", "Way", "re
 DNS, TCP, TLS, KAFKA, LOGIN = "dns", "tcp", "tls", "api-versions", "sasl"
 
 _EXPIRY_WARNING_DAYS = 30
+_GREETING_SHARE = 0.7
+_RECOGNISE_S_MAX = 2.0
+_WEB_SERVER_DO = "Check the port: it must be a listener of a Kafka broker."
+_INSTEAD_OF_KAFKA = {
+    Spoken.TLS: "Set security.protocol=SSL (SASL_SSL with a login), or name the port of the "
+    "broker's listener without TLS.",
+    Spoken.HTTP: _WEB_SERVER_DO,
+}
+_INSTEAD_OF_TLS = {
+    Spoken.KAFKA: "Name the port of the broker's listener with TLS, or set security.protocol="
+    "PLAINTEXT (SASL_PLAINTEXT with a login).",
+    Spoken.HTTP: _WEB_SERVER_DO,
+}
 # The newest versions of what the data path needs: brokers of 0.11 have them.
 _OLDEST = {0: ("Produce", 3), 1: ("Fetch", 4)}
 
@@ -94,7 +108,7 @@ def walk(
         steps.append(_handshake(client, host, (address, port), deadline))
         if steps[-1].outcome == "fail":
             return Way(host, port, tuple(steps))
-    found, view, versions = _greeted(client, host, port, deadline)
+    found, view, versions = _greeted(client, host, (address, port), deadline)
     return Way(host, port, (*steps, *found), view, versions)
 
 
@@ -182,8 +196,14 @@ def _handshake(client: ClusterClient, host: str, address: tuple[str, int], deadl
             certificate = secure.getpeercert(binary_form=True)
             spoken = f"{secure.version()}, {(secure.cipher() or ('',))[0]}"
     except MirrorError as error:
+        found = error.what.rstrip(".")
         shown = _shown_certificate(host, address, deadline)
-        return Step(TLS, "fail", error.what.rstrip(".") + (f"; {shown}" if shown else ""), error.do)
+        if shown:
+            return Step(TLS, "fail", f"{found}; {shown}", error.do)
+        spoken = recognise(address, min(_RECOGNISE_S_MAX, deadline - time.monotonic()))
+        if spoken in _INSTEAD_OF_TLS:
+            return Step(TLS, "fail", f"{found}; {spoken}", _INSTEAD_OF_TLS[spoken])
+        return Step(TLS, "fail", found, error.do)
     except OSError as error:
         return Step(TLS, "fail", *_refusal(error))
     said, days_left = _described(certificate or b"")
@@ -231,9 +251,10 @@ def _described(der: bytes) -> tuple[str, float]:
 
 
 def _greeted(
-    client: ClusterClient, host: str, port: int, deadline: float
+    client: ClusterClient, host: str, address: tuple[str, int], deadline: float
 ) -> tuple[list[Step], ClusterView | None, dict[int, tuple[int, int]]]:
-    left_ms = max(50, int((deadline - time.monotonic()) * 1000))
+    # A part is kept to find out what it is that does not answer.
+    left_ms = max(50, int((deadline - time.monotonic()) * 1000 * _GREETING_SHARE))
     bounded = replace(
         client,
         connect_timeout_ms=min(left_ms, client.connect_timeout_ms),
@@ -241,8 +262,12 @@ def _greeted(
     )
     sasl = uses_sasl(client.security_protocol)
     try:
-        connection = Connection(host, port, bounded)
+        connection = Connection(host, address[1], bounded)
     except MirrorError as error:
+        if isinstance(error, NotKafka) and not uses_tls(client.security_protocol):
+            spoken = recognise(address, min(_RECOGNISE_S_MAX, deadline - time.monotonic()))
+            if spoken in _INSTEAD_OF_KAFKA:
+                return [Step(KAFKA, "fail", spoken, _INSTEAD_OF_KAFKA[spoken])], None, {}
         name = KAFKA
         if "client certificate" in error.what:
             name = TLS

@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import json
 import logging
+import warnings
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -169,7 +170,9 @@ def _session(connect: str) -> Iterator[Any]:
             do="Write zookeeper.connect=host:port[,host:port…][/chroot].",
         ) from error
     try:
-        client.start(timeout=_CONNECT_TIMEOUT_S)
+        with warnings.catch_warnings():  # of a chroot that is not there: the error says so
+            warnings.simplefilter("ignore", UserWarning)
+            client.start(timeout=_CONNECT_TIMEOUT_S)
         yield client
     except MirrorError:
         raise
