@@ -37,7 +37,7 @@ docs: $(STAMP)
 
 # What Java's own tools and classes take part in.
 interop: $(STAMP)
-	$(BIN)/python -m pytest tests/kafka/test_mirror_client.py \
+	$(BIN)/python -m pytest tests/kafka/test_mirror_client.py tests/kafka/test_java_reads_ours.py \
 	  tests/kafka/test_takeover.py \
 	  tests/kafka/test_checkpoints.py tests/kafka/test_topic_sync.py tests/kafka/test_mm1_group.py $(ARGS)
 

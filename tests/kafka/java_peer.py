@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -92,6 +93,69 @@ class JavaMirrorClient:
             self._map(properties), alias, pattern, self._jvm.java.time.Duration.ofSeconds(20)
         )
         return {str(e.getKey()): _offsets(e.getValue()) for e in found.entrySet().toArray()}
+
+    def member(self, servers: str, group: str) -> JavaMember:
+        """A consumer of ``group``; close it when done."""
+        return JavaMember(self._jvm, servers, group)
+
+    def translated(self, properties: Mapping[str, str], alias: str, group: str) -> Any:
+        """What `offsets` reads, as Java's own map."""
+        return self._utils.translateOffsets(
+            self._map(properties), alias, group, self._jvm.java.time.Duration.ofSeconds(20)
+        )
+
+
+class JavaMember:
+    """KafkaConsumer of Java's client library, on the partitions that it is sent to."""
+
+    def __init__(self, jvm: Any, servers: str, group: str) -> None:
+        self._jvm = jvm
+        properties = jvm.java.util.HashMap()
+        text = "org.apache.kafka.common.serialization.StringDeserializer"
+        for key, value in (
+            ("bootstrap.servers", servers), ("group.id", group), ("enable.auto.commit", "false"),
+            ("key.deserializer", text), ("value.deserializer", text),
+        ):  # fmt: skip
+            properties.put(key, value)
+        self._consumer = jvm.org.apache.kafka.clients.consumer.KafkaConsumer(properties)
+
+    def commit(self, offsets: Mapping[tuple[str, int], int], metadata: str = "") -> None:
+        """Commit for the group."""
+        places = self._jvm.java.util.HashMap()
+        for (topic, partition), offset in offsets.items():
+            tp = self._jvm.org.apache.kafka.common.TopicPartition(topic, partition)
+            at = self._jvm.org.apache.kafka.clients.consumer.OffsetAndMetadata(offset, metadata)
+            places.put(tp, at)
+        self._consumer.commitSync(places)
+
+    def committed(self, places: Any) -> dict[tuple[str, int], int]:
+        """What the group has committed for the keys of Java's map ``places``."""
+        found = self._consumer.committed(places.keySet())
+        entries = [e for e in found.entrySet().toArray() if e.getValue() is not None]
+        return {(e.getKey().topic(), e.getKey().partition()): e.getValue().offset()
+                for e in entries}  # fmt: skip
+
+    def go_to(self, places: Any) -> None:
+        """Be assigned the keys of Java's map ``places``, and seek to its values."""
+        self._consumer.assign(places.keySet())
+        for entry in places.entrySet().toArray():
+            self._consumer.seek(entry.getKey(), entry.getValue())
+
+    def read(self, count: int, timeout_s: float = 60.0) -> dict[tuple[str, int], list[str]]:
+        """At least ``count`` records' values, by partition; the assertion is in the time."""
+        found: dict[tuple[str, int], list[str]] = {}
+        deadline = time.monotonic() + timeout_s
+        while sum(map(len, found.values())) < count:
+            assert time.monotonic() < deadline, found
+            records = self._consumer.poll(self._jvm.java.time.Duration.ofMillis(500))
+            for tp in records.partitions().toArray():
+                values = [record.value() for record in records.records(tp).toArray()]
+                found.setdefault((tp.topic(), tp.partition()), []).extend(values)
+        return found
+
+    def close(self) -> None:
+        """Leave."""
+        self._consumer.close()
 
 
 def _offsets(found: Any) -> dict[tuple[str, int], tuple[int, str]]:

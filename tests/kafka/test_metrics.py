@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from confluent_kafka import Consumer, TopicPartition
 from prometheus_client.parser import text_string_to_metric_families
 
 from sparkmirror.demo.clusters import KafkaCluster
@@ -93,6 +94,14 @@ class Watched:
     def mirrored(self) -> int:
         return len(consume_all(self.b, self.remote))
 
+    def commit(self, *offsets: int) -> None:
+        """What a consumer group of the source leaves behind, by partition."""
+        settings = {"bootstrap.servers": self.a.bootstrap_servers, "group.id": f"{self.topic}-g"}
+        consumer = Consumer(settings)
+        places = [TopicPartition(self.topic, n, offset) for n, offset in enumerate(offsets)]
+        consumer.commit(offsets=places, asynchronous=False)
+        consumer.close()
+
     def get(self, page: str) -> bytes:
         with urllib.request.urlopen(f"{self.url}/{page}", timeout=10) as answer:
             body: bytes = answer.read()
@@ -106,7 +115,11 @@ def watched(cluster_a: KafkaCluster, cluster_b: KafkaCluster, tmp_path: Path) ->
     create_topic(cluster_a, topic, 2)
     path = write_mm2(
         tmp_path / "mm2.properties", cluster_a, cluster_b, topic,
-        {"sparkmirror.metrics.listen": "127.0.0.1:0"}, source=source,
+        {
+            "sparkmirror.metrics.listen": "127.0.0.1:0", "groups": f"{topic}-.*",
+            "emit.checkpoints.interval.seconds": "1", "refresh.groups.interval.seconds": "1",
+        },
+        source=source,
     )  # fmt: skip
     return Watched(cluster_a, cluster_b, path, source, topic)
 
@@ -138,6 +151,7 @@ def test_a_running_mirror_is_scraped_paused_and_drained_from_outside(
         watched.wait_until_mirrored()
         check_partitions(watched, 60_000 + (time.time() - began_s) * 1000)
         check_flow(watched)
+        check_group(watched, began_s - 60)
         check_status(watched)
         check_pause(watched)
 
@@ -201,6 +215,23 @@ def check_flow(watched: Watched) -> None:
     assert scrape.one("sparkmirror_build_info") == 1
     assert not any(math.isinf(s.value) for s in scrape.samples if "lag" in s.name)
     assert json.loads(watched.get("health"))["ready"] is True
+
+
+def check_group(watched: Watched, written_s: float) -> None:
+    """Lag of a consumer group, whose first unread record was written at ``written_s``."""
+    labels = {**watched.labels, "group": f"{watched.topic}-g", "topic": watched.topic}
+    records, seconds = (f"sparkmirror_group_lag_{what}" for what in ("records", "seconds"))
+    watched.commit(100, 50)
+    wait_until(lambda: Scrape(watched.url).all(records, **labels) == [200, 0], "lag of a group", 20)
+    scrape = Scrape(watched.url)
+    behind = scrape.one(seconds, partition="0", **labels)
+    assert 60 <= behind <= time.time() - written_s + 1
+    assert scrape.one(seconds, partition="1", **labels) == 0
+    watched.commit(300, 0)
+    wait_until(lambda: Scrape(watched.url).all(records, **labels) == [0, 50], "the group to move")
+    young = Scrape(watched.url).one(seconds, partition="1", **labels)
+    assert 0 <= young < behind
+    assert Scrape(watched.url).one(seconds, partition="0", **labels) == 0
 
 
 def check_status(watched: Watched) -> None:

@@ -29,6 +29,7 @@ from sparkmirror.model import (
     TopicPartition,
 )
 from sparkmirror.observe.checkpoints import CheckpointKey, CheckpointTimes
+from sparkmirror.observe.group_rows import GroupRow
 
 
 @dataclass
@@ -156,6 +157,9 @@ class FakeControl:
 
     def checkpoint_times(self, flow: str) -> CheckpointTimes:
         return self._times
+
+    def group_rows(self, flow: str) -> tuple[GroupRow, ...]:
+        return ()
 
     def events(self) -> list[str]:
         events, self._events = self._events, []

@@ -22,6 +22,7 @@ from sparkmirror.model import Halt, PartitionProgress, SlotProgress, Spread, Top
 from sparkmirror.observe.catalog import CATALOG, MIRROR_CHECKPOINT, MIRROR_SOURCE, metrics_page
 from sparkmirror.observe.checkpoints import CheckpointKey, CheckpointTimes
 from sparkmirror.observe.exposition import FlowFacts, MirrorCollector
+from sparkmirror.observe.group_rows import GroupRow
 from sparkmirror.observe.health import FlowHealth, judge
 from sparkmirror.observe.latency import BOUNDS_MS, Histogram
 from sparkmirror.observe.meter import FlowMeter
@@ -126,6 +127,10 @@ def facts(made: FlowMeter) -> FlowFacts:
     return FlowFacts(
         "A", "B", "__mirror.A->B", "mm2", "running", made.view(), made.totals(), {"t": "A.t"},
         times.spreads(),
+        (
+            GroupRow("billing", "t", 0, 3, 2.5), GroupRow("billing", "t", 1, 4, None),
+            GroupRow("audit", "t", 0, 0, 0.0),
+        ),
     )  # fmt: skip
 
 
@@ -169,6 +174,12 @@ def test_the_values_are_those_of_the_reports() -> None:
     assert found["sparkmirror_last_report_timestamp_seconds", *flow] == WALL_MS / 1_000
     checkpoint = (f"{MIRROR_CHECKPOINT}_checkpoint_latency_ms_max", "group=billing")
     assert found[*checkpoint, *first] == 5
+    zero = ("partition=0", "source=A", "target=B", "topic=t")
+    for name, values in (("records", (3, 4, 0)), ("seconds", (2.5, None, 0))):
+        lag = f"sparkmirror_group_lag_{name}"
+        assert found[lag, "group=billing", *zero] == values[0]
+        assert found.get((lag, "group=billing", *own)) == values[1]
+        assert found[lag, "group=audit", *zero] == values[2]
 
 
 def test_counters_go_on_over_replaced_workers() -> None:
@@ -201,6 +212,9 @@ def test_fewer_labels_are_sums_and_the_worst(labels: str, topic: tuple[str, ...]
     own = ("group=__mirror.A->B", "source=A", "target=B", *(t.replace("A.", "") for t in topic))
     assert found["sparkmirror_lag_records", *own] == 7
     assert found["sparkmirror_lag_seconds", *own] == 9
+    billing = ("group=billing", *own[1:])
+    assert found["sparkmirror_group_lag_records", *billing] == 7
+    assert found["sparkmirror_group_lag_seconds", *billing] == 2.5
     assert not [name for name in found if any(part.startswith("partition=") for part in name[1:])]
 
 
@@ -218,7 +232,7 @@ def test_both_formats_can_be_read_and_nothing_is_told_twice(labels: str) -> None
 def test_nothing_is_known_at_the_start() -> None:
     found = scrape(FlowMeter("A->B"))
     assert found["sparkmirror_records_total", "source=A", "target=B"] == 0
-    assert not any("lag" in name[0] for name in found)
+    assert not any("lag" in name[0] and "group" not in name[0] for name in found)
 
 
 # --- the table ----------------------------------------------------------------------------------

@@ -87,6 +87,7 @@ class Figures:
                     checkpoints={}
                     if self._control is None
                     else self._control.checkpoint_times(name).spreads(),
+                    groups=() if self._control is None else self._control.group_rows(name),
                 )
                 for name, flow in self._flows.items()
             ]

@@ -11,6 +11,7 @@ from sparkmirror.cli.errors import EXIT_START_FAILED
 from sparkmirror.errors import MirrorError
 from sparkmirror.model import Halt, SlotProgress, TopicPartition
 from sparkmirror.observe.checkpoints import CheckpointTimes
+from sparkmirror.observe.group_rows import GroupRow
 
 __all__ = ["AssignmentPart", "ControlPart", "FlowPart", "Parts", "RunOptions"]
 
@@ -112,6 +113,9 @@ class ControlPart(Protocol):
 
     def checkpoint_times(self, flow: str) -> CheckpointTimes:
         """How long the flow's checkpoints take."""
+
+    def group_rows(self, flow: str) -> tuple[GroupRow, ...]:
+        """How far the consumer groups of the flow's source are behind."""
 
     def events(self) -> list[str]:
         """Notices since the last call."""

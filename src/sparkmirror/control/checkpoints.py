@@ -21,6 +21,7 @@ from sparkmirror.wire.views import Committed, GroupView
 __all__ = [
     "CheckpointRules",
     "CheckpointStore",
+    "accepted_offsets",
     "mirrored_topic_ids",
     "plan_checkpoints",
     "wanted_groups",
@@ -64,6 +65,18 @@ def wanted_groups(flow: FlowSettings, present: Mapping[str, GroupView]) -> set[s
     names = TopicFilter(flow.checkpoints.include, flow.checkpoints.exclude)
     return {
         name for name in present if names.accepts(name) and not name.startswith(_POSITION_GROUPS)
+    }
+
+
+def accepted_offsets(
+    committed: Mapping[str, Mapping[TopicPartition, Committed]], rules: CheckpointRules
+) -> dict[str, dict[TopicPartition, Committed]]:
+    """The part of ``committed`` that has checkpoints. Pure."""
+    names = {tp.topic for offsets in committed.values() for tp in offsets}
+    wanted = {name for name in names if rules.accepts(name)}
+    return {
+        group: {tp: one for tp, one in offsets.items() if tp.topic in wanted}
+        for group, offsets in committed.items()
     }
 
 

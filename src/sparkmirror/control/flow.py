@@ -44,6 +44,7 @@ from sparkmirror.model import (
     TopicPartition,
 )
 from sparkmirror.observe.checkpoints import CheckpointTimes
+from sparkmirror.observe.group_rows import GroupRow
 from sparkmirror.policy import FlowTopics
 from sparkmirror.wire.client import Cluster
 from sparkmirror.wire.control_topic import ControlTopicReader, ControlTopicWriter
@@ -134,6 +135,11 @@ class FlowControl:
         """How long checkpoints take."""
         return CheckpointTimes() if self.groups is None else self.groups.times
 
+    @property
+    def group_rows(self) -> tuple[GroupRow, ...]:
+        """How far the source's consumer groups are behind."""
+        return () if self.groups is None else self.groups.lags.rows()
+
     def _groups_job(self) -> GroupsJob:
         checkpoints = self._cluster(self.settings.checkpoints.client or self.settings.target)
         clusters = GroupClusters(
@@ -142,6 +148,7 @@ class FlowControl:
             target=self.target,
             syncs=self.source if self._syncs_are_on_source else checkpoints,
             checkpoints=checkpoints,
+            source=self.source,
         )
         return GroupsJob(self.settings, clusters, self._say)
 

@@ -15,11 +15,13 @@ from collections.abc import Callable
 from sparkmirror.control.checkpoints import (
     CheckpointRules,
     CheckpointStore,
+    accepted_offsets,
     mirrored_topic_ids,
     plan_checkpoints,
     wanted_groups,
 )
 from sparkmirror.control.compacted import CompactedTopic, TopicFollower, create_compacted
+from sparkmirror.control.group_lags import GroupLags
 from sparkmirror.control.group_offsets import sync_group_offsets
 from sparkmirror.control.translation import Translation
 from sparkmirror.errors import MirrorError
@@ -50,7 +52,10 @@ _SYNCS_FACTOR = "offset-syncs.topic.replication.factor"
 
 
 class GroupClusters:
-    """The clients of one flow's groups. ``syncs``: reads the offset-syncs topic where it is."""
+    """The clients of one flow's groups. ``syncs``: reads the offset-syncs topic where it is.
+
+    ``source``: reads the source's topics, by default as its admin does.
+    """
 
     def __init__(
         self,
@@ -60,7 +65,9 @@ class GroupClusters:
         target: Cluster,
         syncs: Cluster,
         checkpoints: Cluster,
+        source: Cluster | None = None,
     ) -> None:
+        self.source = source or source_admin
         self.source_admin = source_admin
         self.target_admin = target_admin
         self.target = target
@@ -126,6 +133,7 @@ class GroupsJob:
     ) -> None:
         self.flow = flow
         self.times = CheckpointTimes()
+        self.lags = GroupLags(clusters.source, flow.fetch.isolation_level)
         self._clusters = clusters
         self._say = say
         self._now_s, self._now_ms = now_s, now_ms
@@ -212,10 +220,11 @@ class GroupsJob:
         # The groups first: what they have read by now is surely in the topics read after.
         found = self._clusters.source_admin.committed_by_group(self._groups or ())
         listed_ms = self._now_ms()
+        committed = {group: o for group, o in found.items() if not isinstance(o, MirrorError)}
+        self.lags.offer(accepted_offsets(committed, self._rules))
         translation.topic_ids = mirrored_topic_ids(self._clusters.source_admin, self._rules, found)
         translation.catch_up()
         self._tell_skipped(self._store.skipped + translation.skipped)
-        committed = {group: o for group, o in found.items() if not isinstance(o, MirrorError)}
         self._tell({g: o for g, o in found.items() if isinstance(o, MirrorError)}, "checkpoints")
         checkpoints = plan_checkpoints(committed, self._rules, translation.translate, self._store)
         self._write(checkpoints, listed_ms)

@@ -17,6 +17,7 @@ from sparkmirror.control.topics import Assignment
 from sparkmirror.errors import MirrorError
 from sparkmirror.model import ClusterClient, MirrorSettings, SlotProgress, TopicPartition
 from sparkmirror.observe.checkpoints import CheckpointTimes
+from sparkmirror.observe.group_rows import GroupRow
 from sparkmirror.wire.reach import reach
 
 __all__ = ["ControlLoop"]
@@ -90,6 +91,7 @@ class ControlLoop:
                 if flow.groups is not None:
                     groups = flow.groups
                     self._run(f"groups-{name}", groups.tick, partial(_pause_s, groups))
+                    self._run(f"group-lags-{name}", groups.lags.step, lambda: 0.0)
             for job in flow.sync_jobs():
                 self._sync(f"{job.name}-{name}", job)
         for beats in self._heartbeats:
@@ -213,6 +215,10 @@ class ControlLoop:
     def checkpoint_times(self, flow: str) -> CheckpointTimes:
         """How long the flow's checkpoints take."""
         return self._flows[flow].checkpoint_times
+
+    def group_rows(self, flow: str) -> tuple[GroupRow, ...]:
+        """How far the consumer groups of the flow's source are behind."""
+        return self._flows[flow].group_rows
 
     def events(self) -> list[str]:
         """One-line notices since the last call, oldest first."""

@@ -118,6 +118,15 @@ _OWN = (
         "End offset of the source partition. Only with partition labels.",
     ),
     Metric(
+        "sparkmirror_group_lag_records", "gauge", PARTITION,
+        "Source end offset minus the committed offset of a consumer group of the source, for the"
+        " groups and topics that have checkpoints; as of the last round of them.",
+    ),
+    Metric(
+        "sparkmirror_group_lag_seconds", "gauge", PARTITION,
+        "Age of the first record that the group has not read, at that time; 0 without lag.",
+    ),
+    Metric(
         "sparkmirror_latency_seconds", "histogram", FLOW,
         "Age of a chunk's newest record when the target had acknowledged it.",
     ),

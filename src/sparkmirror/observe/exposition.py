@@ -20,6 +20,7 @@ from prometheus_client.registry import Collector
 from sparkmirror.model import Spread
 from sparkmirror.observe.catalog import CATALOG, MIRROR_CHECKPOINT, MIRROR_SOURCE, Metric
 from sparkmirror.observe.checkpoints import CheckpointKey
+from sparkmirror.observe.group_rows import GroupRow
 from sparkmirror.observe.latency import BOUNDS_MS
 from sparkmirror.observe.meter import FlowTotals, FlowView
 from sparkmirror.observe.partitions import PartitionRow
@@ -47,6 +48,7 @@ class FlowFacts:
     totals: FlowTotals = field(default_factory=FlowTotals)
     remote: Mapping[str, str] = field(default_factory=dict)
     checkpoints: Mapping[CheckpointKey, Spread] = field(default_factory=dict)
+    groups: Sequence[GroupRow] = ()
 
 
 class MirrorCollector(Collector):
@@ -94,6 +96,7 @@ class MirrorCollector(Collector):
             if self._kept == LABELS["partition"]:
                 _add_partitions(gauges, one)
             _add_checkpoints(gauges, one, self._kept)
+            _add_groups(gauges, one, self._kept)
         families: list[Family] = [*gauges.values(), *counters.values(), histogram]
         yield from (family for family in families if family.samples)
 
@@ -215,3 +218,16 @@ def _add_checkpoints(gauges: _Gauges, one: FlowFacts, kept: Sequence[str]) -> No
     for labels, spreads in groups.items():
         name = f"{MIRROR_CHECKPOINT}_checkpoint_latency_ms"
         _add_spread(gauges, name, [one.source, one.target, *labels], spreads)
+
+
+def _add_groups(gauges: _Gauges, one: FlowFacts, kept: Sequence[str]) -> None:
+    groups: dict[tuple[str, ...], list[GroupRow]] = {}
+    for row in one.groups:
+        labels = (row.group, *(str(getattr(row, name)) for name in kept))
+        groups.setdefault(labels, []).append(row)
+    for labels, rows in groups.items():
+        named = [one.source, one.target, *labels]
+        seconds = [row.seconds for row in rows if row.seconds is not None]
+        gauges["sparkmirror_group_lag_records"].add_metric(named, sum(row.records for row in rows))
+        if seconds:
+            gauges["sparkmirror_group_lag_seconds"].add_metric(named, max(seconds))
