@@ -378,8 +378,9 @@ class ThrottleTap:
 class SlotRun:
     """One slot's reader and sink in a thread of this process, without Spark in between.
 
-    What fails is tried again as Spark does with a task; ``failures`` holds the errors. ``options``
-    are further fields of `FlowSettings`.
+    What fails is tried again as Spark does with a task; ``failures`` holds the errors.
+    ``replicas``: the brokers of each partition of the remote topic. ``options`` are further fields
+    of `FlowSettings`.
     """
 
     def __init__(
@@ -396,6 +397,7 @@ class SlotRun:
         epoch_s: int = 3_600,
         append_time: bool = False,
         alias: str = "",
+        replicas: Sequence[Sequence[int]] | None = None,
         **options: Any,
     ) -> None:
         again = bool(alias)  # the topics, and positions, of an earlier run are there
@@ -426,15 +428,20 @@ class SlotRun:
         )
         self.remote = FlowTopics(self.flow).remote(topic)
         stamped = {"message.timestamp.type": "LogAppendTime"} if append_time else {}
+        alone = {"min.insync.replicas": "1"} if replicas is not None else {}
         replication = len(target.kafka.node_ids)
         for name, count, config in (
-            (self.remote, partitions, stamped),
+            (self.remote, partitions, stamped | alone),
             (control_topic(self.flow), CONTROL_PARTITIONS, {}),
             (gaps_topic(self.flow), GAPS_PARTITIONS, {}),
             (self.flow.offset_storage_topic, 1, {}),
         ):
             if not again:
-                create_topic(target.kafka, name, count, replication=replication, config=config)
+                placed = replicas if name == self.remote else None
+                create_topic(
+                    *(target.kafka, name, count),
+                    replication=replication, config=config, replicas=placed,
+                )  # fmt: skip
         self.partitions = tuple(
             SourcePartition(topic, number, self.remote) for number in range(partitions)
         )
