@@ -365,8 +365,9 @@ class ThrottleTap:
 class SlotRun(Background):
     """One slot's reader and sink in a thread of this process, without Spark in between.
 
-    What fails is tried again as Spark does with a task; ``failures`` holds the errors. ``options``
-    are further fields of `FlowSettings`.
+    What fails is tried again as Spark does with a task; ``failures`` holds the errors.
+    ``replicas``: the brokers of each partition of the remote topic. ``options`` are further fields
+    of `FlowSettings`.
     """
 
     def __init__(
@@ -383,6 +384,7 @@ class SlotRun(Background):
         epoch_s: int = 3_600,
         append_time: bool = False,
         alias: str = "",
+        replicas: Sequence[Sequence[int]] | None = None,
         **options: Any,
     ) -> None:
         super().__init__()
@@ -414,15 +416,20 @@ class SlotRun(Background):
         )
         self.remote = FlowTopics(self.flow).remote(topic)
         stamped = {"message.timestamp.type": "LogAppendTime"} if append_time else {}
+        alone = {"min.insync.replicas": "1"} if replicas is not None else {}
         replication = len(target.kafka.node_ids)
         for name, count, config in (
-            (self.remote, partitions, stamped),
+            (self.remote, partitions, stamped | alone),
             (control_topic(self.flow), CONTROL_PARTITIONS, {}),
             (gaps_topic(self.flow), GAPS_PARTITIONS, {}),
             (self.flow.offset_storage_topic, 1, {}),
         ):
             if not again:
-                create_topic(target.kafka, name, count, replication=replication, config=config)
+                placed = replicas if name == self.remote else None
+                create_topic(
+                    *(target.kafka, name, count),
+                    replication=replication, config=config, replicas=placed,
+                )  # fmt: skip
         self.partitions = tuple(
             SourcePartition(topic, number, self.remote) for number in range(partitions)
         )

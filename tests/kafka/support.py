@@ -76,10 +76,18 @@ def create_topic(
     *,
     replication: int = 1,
     config: dict[str, str] | None = None,
+    replicas: Sequence[Sequence[int]] | None = None,
 ) -> None:
-    """Creates a topic and waits until every partition has a leader."""
+    """Creates a topic and waits until every partition has a leader.
+
+    ``replicas``: the brokers of each partition, in place of ``partitions`` and ``replication``.
+    """
     client = admin(cluster)
     wanted = NewTopic(topic, partitions, replication, config=config or {})
+    if replicas is not None:
+        partitions = len(replicas)
+        placed = [list(one) for one in replicas]
+        wanted = NewTopic(topic, partitions, replica_assignment=placed, config=config or {})
     client.create_topics([wanted])[topic].result(TIMEOUT_S)
     wait_for_topic(cluster, topic, partitions)
 

@@ -20,14 +20,17 @@ from confluent_kafka.admin import (
 from sparkmirror.control import claim
 from sparkmirror.control.claim import claim_flow, slots_ever
 from sparkmirror.demo.clusters import KafkaCluster
-from sparkmirror.errors import Denied, Unsupported
-from sparkmirror.model import ClusterClient, FlowSettings
+from sparkmirror.errors import Denied, TopicError, Unsupported
+from sparkmirror.model import ClusterClient, FlowSettings, OffsetSyncSettings
 from sparkmirror.wire.client import Cluster
+from sparkmirror.wire.gaps import gaps_topic
+from sparkmirror.wire.mirror_records import offset_syncs_topic
 from sparkmirror.wire.routes import Routes
+from sparkmirror.wire.runs import runs_topic
 from sparkmirror.wire.signals import control_topic
 from sparkmirror.wire.transactions import Transactions
-from tests.kafka.mirror_process import MirrorProcess, write_mm2
-from tests.kafka.support import admin, create_topic
+from tests.kafka.mirror_process import MirrorProcess, wait_until, write_mm2
+from tests.kafka.support import admin, create_topic, set_topic_config
 
 
 def test_each_missing_permission_of_a_transaction_is_named(guarded, cluster_a):
@@ -110,6 +113,40 @@ def test_a_run_without_permission_ends_at_once(guarded, cluster_a, topic_name, t
     finally:
         _deny(guarded, ResourceType.TRANSACTIONAL_ID, ids, deny=False)
     assert f"Grant Write and Describe on TransactionalId {ids}" in mirror.text()
+
+
+@pytest.mark.parametrize("of", [gaps_topic, offset_syncs_topic, runs_topic])
+def test_a_topic_of_our_own_that_takes_no_markers_is_named(cluster_a, cluster_b, of):
+    """A transaction with that topic in it would never end."""
+    alias = f"E{uuid.uuid4().hex[:6]}"
+    ends = [
+        ClusterClient(name, tuple(one.bootstrap_servers.split(",")), "c")
+        for name, one in ((alias, cluster_a), ("B", cluster_b))
+    ]
+    syncs = OffsetSyncSettings(enabled=True, location="target")
+    flow = FlowSettings(*ends, *ends, exactly_once=True, offset_syncs=syncs)
+    create_topic(cluster_b, control_topic(flow), 2)
+    create_topic(cluster_b, of(flow), 1, config={"max.message.bytes": "77"})
+    target = Cluster(flow.target)
+    try:
+        with pytest.raises(TopicError, match="no batches of more than 77 bytes") as refused:
+            claim_flow(target, flow, "run-1")
+        assert refused.value.where == f"cluster B, topic {of(flow)}"
+        assert "max.message.bytes" in refused.value.do
+        # With room for a marker it is enough: what is too large then is left out.
+        set_topic_config(cluster_b, of(flow), **{"max.message.bytes": "78"})
+        wait_until(lambda: _claimed(target, flow), "the flow is claimed")
+    finally:
+        target.close()
+
+
+def _claimed(target: Cluster, flow: FlowSettings) -> bool:
+    """Claim it; the brokers may know the old limit for a moment."""
+    try:
+        claim_flow(target, flow, "run-1")
+    except TopicError:
+        return False
+    return True
 
 
 @pytest.mark.parametrize(

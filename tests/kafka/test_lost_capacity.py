@@ -1,4 +1,4 @@
-"""What a cluster may lack for a while: a quick network, any network, disk space.
+"""What a cluster may lack for a while: a quick network, any network, a leader, disk space.
 
 As in `test_broker_faults`, one slot runs against real brokers, and an independent reader says
 what came through: every record, in order, none twice.
@@ -11,18 +11,23 @@ import os
 import shutil
 import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import pytest
+from confluent_kafka import Consumer, TopicPartition
 
 from sparkmirror.demo.clusters import KafkaCluster
+from sparkmirror.model import Halt
+from sparkmirror.wire import fetch_states, produce_backlog
 from tests.kafka.faults import (
     NODES,
     Direct,
     Load,
     SlotRun,
     check_mirrored,
+    leaders,
+    wait_in_sync,
 )
 from tests.kafka.support import Sent, create_topic, produce
 
@@ -78,6 +83,123 @@ def test_the_network_to_a_whole_cluster_is_cut_and_mended(source, target, topic_
                 proxy.resume()
             load.wait_for(100)
         _checked(slot, load)
+
+
+# -- leaders -----------------------------------------------------------------------------------
+
+# One partition has no leader: each has one replica, on a broker of its own, and one broker is away.
+LOST, OTHERS = 0, (1, 2)
+ALONE = [[1], [2], [3]]
+
+
+class _Others:
+    """Reads the partitions that have a leader, from their beginning on, and compares."""
+
+    def __init__(self, slot: SlotRun) -> None:
+        self._seen: dict[int, list[bytes]] = {number: [] for number in OTHERS}
+        self._consumer = Consumer(
+            {
+                "bootstrap.servers": slot.target.kafka.bootstrap_servers,
+                "group.id": f"others-{slot.alias}",
+                "enable.auto.commit": False,
+                "isolation.level": "read_committed",
+                "log_level": 0,
+            }
+        )
+        self._consumer.assign([TopicPartition(slot.remote, number, 0) for number in OTHERS])
+
+    def arrive(self, sent: Mapping[int, Sequence[bytes]], slot: SlotRun) -> None:
+        """Wait until they hold ``sent`` as it is now: all, in order, none twice."""
+        wanted = {number: list(sent[number]) for number in OTHERS}
+        deadline = time.monotonic() + 60
+        while any(len(self._seen[number]) < len(values) for number, values in wanted.items()):
+            assert time.monotonic() < deadline, (slot.halts(), slot.failures)
+            for message in self._consumer.consume(500, timeout=0.1):
+                if message.error() is None:
+                    self._seen[message.partition()].append(message.value())
+        for number, values in wanted.items():
+            assert self._seen[number][: len(values)] == values
+
+    def close(self) -> None:
+        self._consumer.close()
+
+
+def _halted(slot: SlotRun) -> None:
+    """Wait until the reason is shown; between two attempts it is not."""
+    found: list[Halt] = []
+
+    def shown() -> bool:
+        found.extend(halt for number, halt in slot.halts().items() if number == LOST)
+        return bool(found)
+
+    _until(shown, slot.reports)
+    assert (found[0].code, found[0].retriable) == ("LEADER_NOT_AVAILABLE", True)
+
+
+@pytest.mark.parametrize(
+    ("side", "exact"),
+    [("source", False), ("target", False), ("target", True)],
+    ids=["source", "target", "target, exactly-once"],
+)
+def test_a_partition_without_a_leader_waits_alone(
+    source, target, topic_name, side, exact, monkeypatch
+):
+    # What takes half a minute otherwise.
+    monkeypatch.setattr(fetch_states, "_UNKNOWN_S_MAX", 3.0)
+    monkeypatch.setattr(produce_backlog, "_FAILING_TOLD_S", 3.0)
+    monkeypatch.setattr(produce_backlog, "_STUCK_S_MAX", 5.0)
+    monkeypatch.setattr(produce_backlog, "_TRANSACTION_STUCK_S_MAX", 5.0)
+    create_topic(source.kafka, topic_name, replicas=ALONE, config={"min.insync.replicas": "1"})
+    hit = source if side == "source" else target
+    once = {"replicas": ALONE, "client": IMPATIENT, "exactly_once": exact}
+    first = SlotRun(source, target, topic_name, NODES, **once)
+    name = topic_name if side == "source" else first.remote
+    with contextlib.ExitStack() as beside:
+        others = beside.enter_context(contextlib.closing(_Others(first)))
+        load = beside.enter_context(Load(source.kafka, topic_name, NODES))
+        with first:
+            load.wait_for(100)
+            others.arrive(load.acknowledged, first)
+            hit.kafka.terminate(ALONE[LOST][0])
+            _until(lambda: leaders(hit.kafka, name)[LOST] < 0, lambda: leaders(hit.kafka, name))
+            _halted(first)
+            load.wait_for(100)
+            others.arrive(load.acknowledged, first)
+            assert set(first.halts()) <= {LOST}
+        # A run that begins meanwhile copies the others as well.
+        again = SlotRun(source, target, topic_name, NODES, alias=first.alias, **once)
+        with again:
+            load.wait_for(100)
+            others.arrive(load.acknowledged, again)
+            hit.kafka.restart(ALONE[LOST][0])
+            beside.close()
+            check_mirrored(source.kafka, topic_name, target.kafka, first.remote, load.acknowledged)
+            _until(lambda: not again.halts(), again.halts)
+            wait_in_sync(hit.kafka)
+    assert first.failures + again.failures == []
+
+
+def test_a_partition_that_has_no_leader_from_the_beginning_on_waits_alone(
+    source, target, topic_name
+):
+    """Nobody can say where it starts; the epochs of the others do not wait for that."""
+    create_topic(source.kafka, topic_name, replicas=ALONE, config={"min.insync.replicas": "1"})
+    for number in range(NODES):
+        produce(source.kafka, topic_name, [Sent(b"before", partition=number)])
+    source.kafka.terminate(ALONE[LOST][0])
+    slot = SlotRun(source, target, topic_name, NODES, epoch_s=5)
+    with contextlib.closing(_Others(slot)) as others:
+        began = time.monotonic()
+        with slot:
+            others.arrive({number: [b"before"] for number in OTHERS}, slot)
+            _halted(slot)
+            waited_s = time.monotonic() - began
+            source.kafka.restart(ALONE[LOST][0])
+            check_mirrored(source.kafka, topic_name, target.kafka, slot.remote)
+            _until(lambda: not slot.halts(), slot.halts)
+    wait_in_sync(source.kafka)
+    assert slot.failures == []
+    assert waited_s < slot.flow.source.request_timeout_ms / 1000
 
 
 # -- disk space --------------------------------------------------------------------------------

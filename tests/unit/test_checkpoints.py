@@ -14,7 +14,7 @@ from sparkmirror.control.checkpoints import (
     wanted_groups,
 )
 from sparkmirror.control.coarse import mirrormaker_offsets
-from sparkmirror.control.compacted import TopicFollower
+from sparkmirror.control.compacted import COMPACTED, TopicFollower
 from sparkmirror.control.group_offsets import plan_group_offsets, sync_group_offsets
 from sparkmirror.control.groups import GroupClusters, GroupsJob, create_offset_topics
 from sparkmirror.control.look import Look
@@ -453,7 +453,7 @@ def test_topics_are_made_where_they_belong_or_it_is_told_why_not() -> None:
         "mm2-offset-syncs.A.internal",
         1,
         -1,
-        {"cleanup.policy": "compact"},
+        COMPACTED,
     )
     assert create_offset_topics(_flow(), cast(Cluster, source), cast(Cluster, target)) == []
 

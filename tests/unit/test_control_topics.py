@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sparkmirror.control.compacted import COMPACTED
 from sparkmirror.control.internal import offset_storage_topic, plan_internal_topics
 from sparkmirror.control.positions import plan_seeding, position_group
 from sparkmirror.control.topics import (
@@ -197,9 +198,10 @@ def test_internal_topics():
     control, gaps, storage = plan_internal_topics(flow, {}, brokers=3)
     assert (control.name, control.partitions) == ("mm2-sparkmirror.A.internal", 2)
     assert control.configs["cleanup.policy"] == "compact"
-    compact = {"cleanup.policy": "compact"}
-    assert gaps == NewTopic("mm2-sparkmirror-gaps.A.internal", 1, 1, compact)
-    assert storage == NewTopic("mm2-offsets.A.internal", 5, 1, compact)
+    assert gaps == NewTopic("mm2-sparkmirror-gaps.A.internal", 1, 1, COMPACTED)
+    assert storage == NewTopic("mm2-offsets.A.internal", 5, 1, COMPACTED)
+    # What time it is on the mirror's machine does not matter to any of them.
+    assert {one.configs["message.timestamp.type"] for one in (control, gaps)} == {"LogAppendTime"}
     present = {topic.name: view(topic.name, topic.partitions) for topic in (control, gaps, storage)}
     assert plan_internal_topics(flow, present, brokers=3) == []
 

@@ -11,7 +11,14 @@ from sparkmirror.wire.client import Cluster
 from sparkmirror.wire.tail import TopicTail
 from sparkmirror.wire.views import NewTopic
 
-__all__ = ["CompactedTopic", "TopicFollower", "create_compacted", "plan_compacted"]
+__all__ = ["COMPACTED", "CompactedTopic", "TopicFollower", "create_compacted", "plan_compacted"]
+
+COMPACTED = {"cleanup.policy": "compact", "message.timestamp.type": "LogAppendTime"}
+"""Configs of a compacted topic of the mirror's own.
+
+Brokers refuse records from more than an hour ahead of their clocks (Kafka 4's default). What time
+it is on the mirror's machine must not matter to what it needs itself: the brokers stamp that.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +49,7 @@ def plan_compacted(cluster: Cluster, wanted: CompactedTopic) -> NewTopic | None:
             do=f"Set {wanted.key} to {brokers} or less (-1 takes the broker's default), or create "
             "the topic yourself.",
         )
-    return NewTopic(wanted.name, 1, factor, {"cleanup.policy": "compact"})
+    return NewTopic(wanted.name, 1, factor, COMPACTED)
 
 
 def create_compacted(cluster: Cluster, wanted: CompactedTopic) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from sparkmirror.control.compacted import COMPACTED
 from sparkmirror.errors import MirrorError, TopicError
 from sparkmirror.model import FlowSettings, MirrorMode
 from sparkmirror.wire.client import Cluster
@@ -33,7 +34,7 @@ def plan_internal_topics(
     missing = []
     if control_topic(flow) not in present:
         configs = {
-            "cleanup.policy": "compact",
+            **COMPACTED,
             # Progress comes every second: without small segments nothing would be compacted soon.
             "segment.bytes": str(16 * 1024 * 1024),
             "segment.ms": str(10 * 60 * 1000),
@@ -43,9 +44,8 @@ def plan_internal_topics(
         replicas = min(factor, brokers)
         missing.append(NewTopic(control_topic(flow), CONTROL_PARTITIONS, replicas, configs))
     if gaps_topic(flow) not in present:
-        compact = {"cleanup.policy": "compact"}
         replicas = min(factor, brokers)
-        missing.append(NewTopic(gaps_topic(flow), GAPS_PARTITIONS, replicas, compact))
+        missing.append(NewTopic(gaps_topic(flow), GAPS_PARTITIONS, replicas, COMPACTED))
     storage = offset_storage_topic(flow)
     if flow.mode is MirrorMode.MM2 and storage not in present:
         if factor > brokers:
@@ -55,8 +55,7 @@ def plan_internal_topics(
                 where=f"cluster {flow.target.alias}, topic {storage}",
                 do=f"Set {flow.target.alias}.{_FACTOR_KEY} to {brokers} or less.",
             )
-        compact = {"cleanup.policy": "compact"}
-        missing.append(NewTopic(storage, flow.offset_storage_partitions, factor, compact))
+        missing.append(NewTopic(storage, flow.offset_storage_partitions, factor, COMPACTED))
     return missing
 
 

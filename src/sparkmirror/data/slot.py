@@ -28,6 +28,7 @@ from sparkmirror.model import FETCH_BYTES_MAX, FlowSettings, Halt, MirrorMode, T
 from sparkmirror.wire.connection import ConnectionLost
 from sparkmirror.wire.fetch import FetchedPartition, Fetcher
 from sparkmirror.wire.gaps import gap_document
+from sparkmirror.wire.kafka_codes import LEADER_NOT_AVAILABLE, error_name
 from sparkmirror.wire.marks import Mark, decode_mark
 from sparkmirror.wire.produce_queue import Identity
 from sparkmirror.wire.routes import EARLIEST, LATEST, Routes
@@ -48,6 +49,8 @@ _AHEAD_TRIES = 4
 _DAMAGED_RETRY_S, _DAMAGED_RETRY_S_MAX = 5.0, 60.0
 _JOIN_BELOW_BYTES = 4096
 _STARVED_S = 0.005
+# How long an election may keep the slot's other partitions waiting for a first position.
+_ELECTION_S = 2.0
 # Between two looks at a log whose leader could not tell what becomes of the position.
 _LOOK_AGAIN_S = 0.5
 NO_POSITION = "NO_POSITION"
@@ -137,19 +140,29 @@ class SlotReader:
         timestamp = LATEST if reset == "latest" else EARLIEST
         read_committed = self._rules.read_committed
         found: dict[TopicPartition, int] = {}
-        deadline = time.monotonic() + self.flow.source.request_timeout_ms / 1000
-        while len(found) < len(missing) and time.monotonic() < deadline:
+        began, patience_s = time.monotonic(), self.flow.source.request_timeout_ms / 1000
+        while len(found) < len(missing) and time.monotonic() - began < patience_s:
             self._routes.refresh_if_due()
             rest = [tp for tp in missing if tp not in found]
             found |= self._routes.list_offsets(rest, timestamp, read_committed=read_committed)
             if len(found) < len(missing):
+                if all(tp in found or tp in self._routes.leaderless for tp in missing):
+                    patience_s = min(patience_s, _ELECTION_S)  # the others wait for this
                 self._routes.mark_stale()
                 time.sleep(self.flow.source.retry_backoff_ms / 1000)
         for tp in missing:
             if tp not in found:
-                # Mirrored from the next epoch on, when its leader answers.
-                log.warning("flow %s: no leader of %s answers yet", self.flow.name, tp)
+                self._leave_to_next_epoch(tp)
         return found
+
+    def _leave_to_next_epoch(self, tp: TopicPartition) -> None:
+        """A position is chosen before an epoch's first row; nobody leads ``tp`` to ask for it."""
+        log.warning("flow %s: no leader of %s answers yet", self.flow.name, tp)
+        code = error_name(self._routes.leaderless.get(tp, LEADER_NOT_AVAILABLE))
+        reason = f"the source has no leader for {tp}: it is looked for again in the next epoch"
+        self._fetcher.assign(tp, -1)
+        self._fetcher.halt(tp, Halt(code, reason, retriable=True))
+        self._fetcher.retry_later(tp, 2.0 * self.flow.epoch_s)
 
     # -- the epoch -------------------------------------------------------------------------
 

@@ -184,6 +184,7 @@ class Producer(Backlog):
         if self._transactions is not None:
             self._join_transaction(self._transactions, now)
         by_node: dict[int, list[PartitionQueue]] = {}
+        leaderless: list[PartitionQueue] = []
         for state in self._busy.values():
             if not state.pending or state.retry_at > now:
                 continue
@@ -193,12 +194,13 @@ class Producer(Backlog):
                     continue
             leader = self.routes.leaders.get(state.tp)
             if leader is None:
-                self.routes.add_topics([state.tp.topic])
-                self.routes.mark_stale()
-                self._retry(state, 5, now)
-                continue
-            if state.may_send(leader.node):
+                leaderless.append(state)
+            elif state.may_send(leader.node):
                 by_node.setdefault(leader.node, []).append(state)
+        for state in leaderless:  # one that has failed for too long is busy no more
+            self.routes.add_topics([state.tp.topic])
+            self.routes.mark_stale()
+            self._retry(state, 5, now)
         for node, states in by_node.items():
             self._send_to(node, states, now)
 
