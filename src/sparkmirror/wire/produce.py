@@ -30,6 +30,7 @@ from sparkmirror.errors import ClusterError, PartitionError
 from sparkmirror.model import ProduceSettings, TopicPartition
 from sparkmirror.wire.connection import Connection, ConnectionLost
 from sparkmirror.wire.doubts import Arrival, arrived
+from sparkmirror.wire.grants import Right, grant
 from sparkmirror.wire.kafka_codes import NETWORK_EXCEPTION, RETRIABLE, THROTTLED, error_name
 from sparkmirror.wire.produce_backlog import Acknowledged, Backlog, Refusals
 from sparkmirror.wire.produce_frames import (
@@ -168,7 +169,10 @@ class Producer(Backlog):
                 raise PartitionError(
                     f"the target gives no producer id ({name}).",
                     where=f"cluster {self.routes.client.alias}",
-                    do="Grant IdempotentWrite on the cluster or Write on a topic.",
+                    do=grant(
+                        self.routes.client,
+                        Right("IdempotentWrite", "Cluster", note="(or Write on a topic)"),
+                    ),
                 )
             return None
         return (response.producer_id, response.producer_epoch)
