@@ -188,7 +188,7 @@ class Producer(Backlog):
         if self._transactions is not None:
             self._join_transaction(self._transactions, now)
         by_node: dict[int, list[PartitionQueue]] = {}
-        for state in self._busy.values():
+        for state in list(self._busy.values()):  # one that is given up leaves it
             if not state.pending or state.retry_at > now:
                 continue
             if not state.in_flight:
