@@ -15,6 +15,7 @@ from sparkmirror.errors import ClusterError, MirrorError, TopicError
 from sparkmirror.model import ClusterClient, TopicPartition
 from sparkmirror.wire.client import Cluster
 from sparkmirror.wire.faults import translated
+from sparkmirror.wire.grants import Right
 from sparkmirror.wire.views import Committed, GroupView, NewTopic
 from tests.kafka.support import (
     Sent,
@@ -331,9 +332,10 @@ def test_a_closed_facade_connects_again(cluster):
 def test_errors_of_the_client_library_are_translated(name, code, text):
     import kafka.errors
 
+    client = ClusterClient("east", ("e:9092",), "test")
     with (
         pytest.raises(MirrorError) as caught,
-        translated("east", "reading topic t", needs="Read on Topic t"),
+        translated(client, "reading topic t", needs=Right("Read", "Topic", "t")),
     ):
         raise getattr(kafka.errors, name)("details")
     error = caught.value

@@ -28,8 +28,6 @@ from tests.kafka.authorized import Authorized, topic_acl
 from tests.kafka.faults import FaultyCluster
 from tests.kafka.proxy import TO_CLIENT
 from tests.kafka.support import (
-    TIMEOUT_S,
-    admin,
     create_topic,
     grow_topic,
     set_topic_config,
@@ -231,7 +229,7 @@ def test_without_the_right_to_see_acls_the_rest_goes_on(
         wait_for(lambda: overrides(target.kafka, remote), {"retention.ms": "5"})
         (denied,) = [line for line in loop.events() if "ACLs" in line]
     assert denied.startswith(f"acls-{alias}->B: cluster {alias}: describing ACLs is not allowed")
-    assert "Grant the principal of this client Describe on the Cluster" in denied
+    assert "Describe on the Cluster" in denied
 
 
 # --- APIs that a cluster does not have ------------------------------------------------------
@@ -278,7 +276,7 @@ def test_an_api_that_a_cluster_refuses_is_named_and_the_rest_goes_on(
     with running(settings) as loop:
         assert overrides(target.kafka, f"{alias}.{first}") == {"retention.ms": "5"}
         wait_for(lambda: len(heard("acls")), 1)
-        set_config(source.kafka, first, retention__ms="6")
+        set_topic_config(source.kafka, first, **{"retention.ms": "6"})
         wait_for(lambda: len(heard("configs")), 1)
         # Topics are made and grow all the same, and what fails again is not told again.
         create_topic(source.kafka, second, 1, config={"retention.ms": "7"})

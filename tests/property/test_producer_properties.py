@@ -154,3 +154,17 @@ def test_every_batch_arrives_once_and_in_order(script: list[Step]) -> None:
         assert not run.producer.halts
     finally:
         run.target.close()
+
+
+def test_partitions_that_lose_their_leaders_together_are_given_up_together() -> None:
+    """Each of them leaves the queue while the producer goes through it."""
+    run = Run()
+    run.target.refresh = run.target.leaders.clear  # type: ignore[method-assign]
+    run.target.refresh()
+    for tp in PARTITIONS:
+        run.append(tp, 1)
+    run.pump()
+    run.now += run.producer.settings.delivery_timeout_ms / 1000
+    run.pump()
+    assert run.producer.halts.keys() == set(PARTITIONS)
+    assert run.producer.idle

@@ -30,6 +30,7 @@ from sparkmirror.model import (
     PolicySettings,
     TopicSettings,
 )
+from sparkmirror.wire.grants import Right, grant
 from sparkmirror.wire.views import AclBinding
 
 A = ClusterClient("A", ("a:1",), "c")
@@ -250,6 +251,28 @@ def test_commands_are_quoted_and_say_why():
     shown = table(permissions(flow())).splitlines()
     assert shown[0].split()[:3] == ["CLUSTER", "PRINCIPAL", "RESOURCE"]
     assert len(shown) == 1 + len(lines(flow()))
+
+
+def test_what_to_grant_names_who_what_and_where():
+    assert grant(A, Right("Read", "Topic", "t")) == (
+        "Grant User:ANONYMOUS Read on Topic t on cluster A: kafka-acls.sh --bootstrap-server a:1 "
+        "--add --allow-principal User:ANONYMOUS --operation Read --topic t"
+    )
+    id_prefix = Right("Write", "TransactionalId", "__mirror.A->B-", prefixed=True)
+    tls = {"ssl.keystore.location": "k"}
+    certified = replace(B, security_protocol="SSL", properties=tls)
+    assert grant(certified, id_prefix) == (
+        "Grant the principal of this client Write on TransactionalId __mirror.A->B- on cluster B: "
+        "kafka-acls.sh --bootstrap-server b:1,b:2 --command-config admin.properties --add "
+        "--allow-principal User:NAME --operation Write --transactional-id '__mirror.A->B-' "
+        "--resource-pattern-type prefixed"
+    )
+    assert grant(A, Right("Describe", "Topic")) == (
+        "Grant User:ANONYMOUS Describe on the topics on cluster A; "
+        "sparkmirror acls needed FILE prints the commands."
+    )
+    note = Right("Describe", "Cluster", note="(or on the groups)")
+    assert grant(A, note).endswith("--operation Describe --cluster")
 
 
 def test_a_denial_from_one_host():

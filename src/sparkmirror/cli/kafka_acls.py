@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
-import shlex
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING
+
+from sparkmirror.wire.grants import kafka_acls_command
 
 if TYPE_CHECKING:
     from sparkmirror.control.lock import LockPlan
@@ -62,27 +63,7 @@ def kafka_acls_commands(
     groups: dict[tuple[str, ...], list[AclBinding]] = {}
     for binding in bindings:
         groups.setdefault(_resource(binding), []).append(binding)
-    lines = []
-    for group in groups.values():
-        words = ["kafka-acls.sh", "--bootstrap-server", ",".join(client.bootstrap_servers)]
-        if client.security_protocol != "PLAINTEXT":
-            words += ["--command-config", command_config]
-        words += [verb] if verb == "--add" else [verb, "--force"]
-        first = group[0]
-        kind = "allow" if first.permission == "ALLOW" else "deny"
-        words += [f"--{kind}-principal", first.principal]
-        if first.host != "*":
-            words += [f"--{kind}-host", first.host]
-        for binding in group:
-            words += ["--operation", binding.operation.title().replace("_", "")]
-        if first.resource_type == "CLUSTER":
-            words.append("--cluster")
-        else:
-            words += [f"--{first.resource_type.lower().replace('_', '-')}", first.name]
-        if first.pattern == "PREFIXED":
-            words += ["--resource-pattern-type", "prefixed"]
-        lines.append(shlex.join(words))
-    return lines
+    return [kafka_acls_command(group, client, command_config, verb) for group in groups.values()]
 
 
 def lock_text(plan: LockPlan, flow: FlowSettings, command_config: str) -> Iterable[str]:

@@ -21,6 +21,7 @@ from sparkmirror.control.discovery import Discovery
 from sparkmirror.control.gaps import GapTeller
 from sparkmirror.control.groups import GroupClusters, GroupsJob, create_offset_topics
 from sparkmirror.control.internal import create_internal_topics
+from sparkmirror.control.lacks import tell_lacks, tell_unseen
 from sparkmirror.control.positions import seed_positions
 from sparkmirror.control.share import GroupShare
 from sparkmirror.control.start import (
@@ -188,7 +189,10 @@ class FlowControl:
             self._say(line)
         if self.settings.exactly_once:
             claim_flow(self.target, self.settings, self._run_id)
+        tell_lacks(self.settings, self.target, self.target_admin, self._say)
         assignment = self._discovery.look(first=not self._version)
+        seen = {tp.topic for tp in assignment.halted} | set(assignment.topics)
+        tell_unseen(self.settings, self.source_admin, seen, self._say)
         if not assignment.partitions:
             self._say(
                 f"{self.name}: no topic on {self.source.alias} matches, or its principal has "
@@ -196,7 +200,7 @@ class FlowControl:
             )
         alone = not (
             self.settings.mode is MirrorMode.MM1
-            and self.source.group_members(self.settings.group_id)
+            and self.source.group_members(self.settings.group_id, operation="Read")
         )
         if alone:  # members of the group have positions, and know better
             take_over_positions(self._position_keeper, self.settings, assignment, self._say)

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from sparkmirror.control.configs import config_to_create_with, known_configs
-from sparkmirror.errors import MirrorError, TopicError
+from sparkmirror.errors import Denied, MirrorError, TopicError
 from sparkmirror.model import FlowSettings, Halt, MirrorMode, Partitioner, TopicPartition
 from sparkmirror.policy import FlowTopics
 from sparkmirror.wire.client import Cluster
@@ -247,11 +247,14 @@ def apply_topics(
             f"{target.alias}: topic {growth.remote_topic} grew from {growth.present} to "
             f"{growth.partitions} partitions"
         )
-    _await_visible(target, expected)
+    hidden = _await_visible(target, expected)
+    errors |= {one.topic: hidden[one.new.name] for one in creations if one.new.name in hidden}
     return errors, done
 
 
-def _await_visible(target: Cluster, expected: Mapping[str, int]) -> None:
+def _await_visible(target: Cluster, expected: Mapping[str, int]) -> dict[str, MirrorError]:
+    """Wait for ``expected`` partitions by topic; why topics may not be seen at all, by topic."""
+    hidden: dict[str, MirrorError] = {}
     deadline = time.monotonic() + _VISIBLE_TIMEOUT_S
     waiting = dict(expected)
     while waiting:
@@ -259,9 +262,16 @@ def _await_visible(target: Cluster, expected: Mapping[str, int]) -> None:
         for name, view in views.items():
             if view.partitions >= waiting[name] and not view.leaderless:
                 del waiting[name]
+        unseen = [name for name in waiting if name not in views]
+        if unseen:  # who may create a topic need not be allowed to see it
+            for name, error in target.literal_errors(unseen, operation="Write").items():
+                if isinstance(error, Denied):
+                    hidden[name] = error
+                    del waiting[name]
         if not waiting or time.monotonic() > deadline:
-            return
+            break
         time.sleep(_VISIBLE_POLL_S)
+    return hidden
 
 
 # --- result -------------------------------------------------------------------------------------

@@ -22,6 +22,7 @@ from kafka.protocol.admin import (
 
 from sparkmirror.errors import MirrorError
 from sparkmirror.wire.faults import translate
+from sparkmirror.wire.grants import Right
 from sparkmirror.wire.link import Link, error_for
 from sparkmirror.wire.views import AclBinding
 
@@ -50,7 +51,7 @@ def describe_topic_acls(link: Link, operation: str) -> tuple[AclBinding, ...] | 
         ),
         "describing ACLs",
         check=_unless_disabled,
-        needs=f"{operation} on the Cluster",
+        needs=Right(operation, "Cluster"),
     )
     if response.error_code == _SECURITY_DISABLED:
         return None
@@ -93,7 +94,7 @@ def create_acls(link: Link, bindings: Sequence[AclBinding]) -> list[MirrorError 
     for start in range(0, len(bindings), _BINDINGS_PER_REQUEST):
         part = bindings[start : start + _BINDINGS_PER_REQUEST]
         response = link.request(
-            partial(_create_request, part), "creating ACLs", needs="Alter on the Cluster"
+            partial(_create_request, part), "creating ACLs", needs=Right("Alter", "Cluster")
         )
         for binding, row in zip(part, response.results, strict=True):
             outcomes.append(_outcome(link, f"creating the ACL '{binding}'", row))
@@ -106,7 +107,7 @@ def delete_acls(link: Link, bindings: Sequence[AclBinding]) -> list[MirrorError 
     for start in range(0, len(bindings), _BINDINGS_PER_REQUEST):
         part = bindings[start : start + _BINDINGS_PER_REQUEST]
         response = link.request(
-            partial(_delete_request, part), "removing ACLs", needs="Alter on the Cluster"
+            partial(_delete_request, part), "removing ACLs", needs=Right("Alter", "Cluster")
         )
         for binding, row in zip(part, response.filter_results, strict=True):
             outcomes.append(_outcome(link, f"removing the ACL '{binding}'", row))
@@ -117,7 +118,7 @@ def _outcome(link: Link, doing: str, row: Any) -> MirrorError | None:
     if not row.error_code:
         return None
     error = error_for(row.error_code, row.error_message)
-    return translate(error, link.client.alias, doing, needs="Alter on the Cluster")
+    return translate(error, link.client, doing, needs=Right("Alter", "Cluster"))
 
 
 def _create_request(bindings: Sequence[AclBinding]) -> Any:

@@ -19,6 +19,7 @@ from sparkmirror.errors import ClusterError, MirrorError, TopicError
 from sparkmirror.model import ClusterClient, TopicPartition
 from sparkmirror.wire.acls import create_acls, delete_acls, describe_topic_acls
 from sparkmirror.wire.faults import translate
+from sparkmirror.wire.grants import Right
 from sparkmirror.wire.groups import (
     GroupOffsets,
     committed_by_group,
@@ -44,6 +45,7 @@ from sparkmirror.wire.requests import (
     offset_fetch_request,
     topic_view,
 )
+from sparkmirror.wire.rights import literal_errors, topic_rights
 from sparkmirror.wire.tail import TopicTail, TopicWriter
 from sparkmirror.wire.times import record_times_ms
 from sparkmirror.wire.versions import broker_versions
@@ -142,7 +144,7 @@ class Cluster:
         ``operation``: what errors advise to grant, where the caller needs more than to ask.
         """
         result: dict[str, dict[str, ConfigEntry] | MirrorError] = {}
-        doing, needs = "describing topic configs", f"{operation} on the topics"
+        doing, needs = "describing topic configs", Right(operation, "Topic")
 
         def ask(chunk: Sequence[str]) -> Any:
             return self._link.request(partial(describe_configs_request, chunk), doing, needs=needs)
@@ -160,9 +162,9 @@ class Cluster:
                     doing_one = f"describing the configs of topic {row.resource_name}"
                     result[row.resource_name] = translate(
                         error,
-                        self.alias,
+                        self.client,
                         doing_one,
-                        needs=f"{operation} on Topic {row.resource_name}",
+                        needs=Right(operation, "Topic", row.resource_name),
                     )
                 else:
                     result[row.resource_name] = {c.name: config_entry(c) for c in row.configs}
@@ -180,16 +182,16 @@ class Cluster:
             response = self._link.request(
                 partial(alter_configs_request, {name: changes[name] for name in chunk}),
                 "altering topic configs",
-                needs="AlterConfigs on the topics",
+                needs=Right("AlterConfigs", "Topic"),
             )
             for row in response.responses:
                 error = None
                 if row.error_code:
                     error = translate(
                         error_for(row.error_code, row.error_message),
-                        self.alias,
+                        self.client,
                         f"altering the configs of topic {row.resource_name}",
-                        needs=f"AlterConfigs on Topic {row.resource_name}",
+                        needs=Right("AlterConfigs", "Topic", row.resource_name),
                     )
                 result[row.resource_name] = TopicOutcome(row.resource_name, error)
         return result
@@ -206,7 +208,7 @@ class Cluster:
                 "creating topics",
                 node=CONTROLLER,
                 check=not_controller,
-                needs="Create on the cluster, or on the topics",
+                needs=Right("Create", "Topic", note="(or on the Cluster)"),
             )
             wanted = {topic.name: topic for topic in chunk}
             for row in response.topics:
@@ -221,9 +223,9 @@ class Cluster:
         message = getattr(row, "error_message", None)
         error = translate(
             error_for(row.error_code, message),
-            self.alias,
+            self.client,
             f"creating topic {topic.name}",
-            needs=f"Create on Topic {topic.name} (or on the Cluster)",
+            needs=Right("Create", "Topic", topic.name, "(or on the Cluster)"),
         )
         return TopicOutcome(topic.name, error)
 
@@ -236,7 +238,7 @@ class Cluster:
             "adding partitions",
             node=CONTROLLER,
             check=not_controller,
-            needs="Alter on the topics",
+            needs=Right("Alter", "Topic"),
         )
         result = {}
         for row in response.results:
@@ -244,12 +246,30 @@ class Cluster:
             if row.error_code:
                 error = translate(
                     error_for(row.error_code, row.error_message),
-                    self.alias,
+                    self.client,
                     f"adding partitions to topic {row.name}",
-                    needs=f"Alter on Topic {row.name}",
+                    needs=Right("Alter", "Topic", row.name),
                 )
             result[row.name] = TopicOutcome(row.name, error)
         return result
+
+    # --- permissions ------------------------------------------------------------------------
+
+    def topic_rights(self, names: Sequence[str]) -> dict[str, frozenset[str] | None]:
+        """What this client may do with each topic that exists; None: the broker cannot tell.
+
+        A topic that may not be described has no rights; one that does not exist is missing.
+        """
+        return topic_rights(self._link, names)
+
+    def literal_errors(
+        self, names: Sequence[str], *, operation: str = "Describe"
+    ) -> dict[str, MirrorError]:
+        """Why topics cannot be described that were named literally.
+
+        ``operation``: as for `topic_configs`.
+        """
+        return literal_errors(self._link, self._leaders, names, operation)
 
     # --- ACLs -------------------------------------------------------------------------------
 
@@ -320,7 +340,7 @@ class Cluster:
             f"reading the offsets of group {group}",
             group=group,
             check=offset_fetch_error,
-            needs=f"{operation} on Group {group} and on its topics",
+            needs=Right(operation, "Group", group, "and on its topics"),
         )
         return offsets_of(response.topics)
 
@@ -346,7 +366,7 @@ class Cluster:
                 f"committing offsets of group {group}",
                 group=group,
                 check=commit_error,
-                needs=f"Read on Group {group} and on its topics",
+                needs=Right("Read", "Group", group, "and on its topics"),
             )
             self._check_commit(group, response)
 
@@ -362,19 +382,19 @@ class Cluster:
                 if row.error_code:
                     raise translate(
                         error_for(row.error_code),
-                        self.alias,
+                        self.client,
                         f"committing the offset of {topic.name}-{row.partition_index} "
                         f"for group {group}",
-                        needs=f"Read on Group {group} and on Topic {topic.name}",
+                        needs=Right("Read", "Group", group, f"and on Topic {topic.name}"),
                     )
 
-    def group_members(self, group: str) -> tuple[GroupMember, ...]:
+    def group_members(self, group: str, *, operation: str = "Describe") -> tuple[GroupMember, ...]:
         """The active members of ``group``; empty when there are none or no such group.
 
         Groups of the newer consumer protocol do not show their members to every client: they are
-        listed as one member without a name.
+        listed as one member without a name. ``operation``: as for `topic_configs`.
         """
-        needs = f"Describe on Group {group}"
+        needs = Right(operation, "Group", group)
         doing = f"describing group {group}"
         response = self._link.request(
             lambda: DescribeGroupsRequest(groups=[group], include_authorized_operations=False),

@@ -20,6 +20,8 @@ from sparkmirror.errors import (
     Unreachable,
     Unsupported,
 )
+from sparkmirror.model import ClusterClient
+from sparkmirror.wire.grants import Right, grant
 
 __all__ = ["quiet_kafka_logs", "translate", "translated"]
 
@@ -68,23 +70,25 @@ def quiet_kafka_logs() -> None:
 
 
 @contextlib.contextmanager
-def translated(alias: str, doing: str, *, needs: str = "") -> Iterator[None]:
+def translated(client: ClusterClient, doing: str, *, needs: Right | None = None) -> Iterator[None]:
     """Run a block; what kafka-python or a socket raises in it leaves as a `MirrorError`.
 
-    ``alias``: the cluster. ``doing``: what was tried, as in "describing topics". ``needs``: the
-    ACL that the call takes, for the advice when it is denied.
+    ``client``: whose call it is. ``doing``: what was tried, as in "describing topics". ``needs``:
+    what the call takes, for the advice when it is denied.
     """
     try:
         yield
     except MirrorError:
         raise
     except (kafka_errors.KafkaError, OSError, struct.error) as error:
-        raise translate(error, alias, doing, needs=needs) from error
+        raise translate(error, client, doing, needs=needs) from error
 
 
-def translate(error: BaseException, alias: str, doing: str, *, needs: str = "") -> MirrorError:
+def translate(
+    error: BaseException, client: ClusterClient, doing: str, *, needs: Right | None = None
+) -> MirrorError:
     """The `MirrorError` that says what ``error`` means to the user."""
-    where = f"cluster {alias}"
+    where = f"cluster {client.alias}"
     said = _said(error)
     if isinstance(error, _AUTHENTICATION):
         return Denied(
@@ -93,12 +97,11 @@ def translate(error: BaseException, alias: str, doing: str, *, needs: str = "") 
             do="Check security.protocol and the sasl.* settings of this cluster.",
         )
     if isinstance(error, kafka_errors.AuthorizationError):
-        acl = needs or "the operation"
-        return Denied(
-            f"{doing} is not allowed ({said}).",
-            where=where,
-            do=f"Grant the principal of this client {acl} (kafka-acls.sh --add).",
-        )
+        if needs is None:
+            do = "Grant the principal of this client the operation (kafka-acls.sh --add)."
+        else:
+            do = grant(client, needs)
+        return Denied(f"{doing} is not allowed ({said}).", where=where, do=do)
     if isinstance(error, kafka_errors.UnsupportedVersionError):
         return Unsupported(
             f"{doing} takes an API that this broker does not have ({said}).",

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from sparkmirror.model import Halt, TopicPartition
 from sparkmirror.wire.fetch_frames import PartitionAnswer
+from sparkmirror.wire.grants import Right, grant
 from sparkmirror.wire.kafka_codes import (
     LEADERSHIP,
     OFFSET_OUT_OF_RANGE,
@@ -94,7 +95,8 @@ class FetchState:
         elif code == OFFSET_OUT_OF_RANGE:
             self.halt = Halt(name, self._out_of_range(part.log_start_offset, part.high_watermark))
         elif code == TOPIC_AUTHORIZATION_FAILED:
-            reason = f"no permission to read {self.tp.topic}: grant Read on the topic"
+            advice = grant(routes.client, Right("Read", "Topic", self.tp.topic))
+            reason = f"no permission to read {self.tp.topic}: {advice}"
             self.halt = Halt(name, reason, retriable=True)
             self.retry_at = now + _DENIED_RETRY_S
         elif code not in RETRIABLE:

@@ -35,6 +35,7 @@ from sparkmirror.wire.assignors import (
     encode_subscription,
 )
 from sparkmirror.wire.connection import Connection, ConnectionLost
+from sparkmirror.wire.grants import Right, grant
 from sparkmirror.wire.kafka_codes import error_name
 from sparkmirror.wire.routes import Routes
 
@@ -252,7 +253,7 @@ class GroupSession:
             raise Denied(
                 f"{doing}: not authorized ({error_name(code)}).",
                 where=self._where,
-                do="Grant Read on the group.",
+                do=grant(self.client, Right("Read", "Group", self.group)),
             )
         if code in _REFUSALS:
             raise GroupRefused(

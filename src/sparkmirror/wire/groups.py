@@ -20,6 +20,7 @@ from sparkmirror.errors import MirrorError, Unreachable, Unsupported
 from sparkmirror.model import TopicPartition
 from sparkmirror.wire.assignors import decode_assignment
 from sparkmirror.wire.faults import translate
+from sparkmirror.wire.grants import Right
 from sparkmirror.wire.leaders import Leaders
 from sparkmirror.wire.link import Link, error_for
 from sparkmirror.wire.requests import error_code
@@ -55,7 +56,7 @@ def list_groups(link: Link, leaders: Leaders) -> dict[str, GroupView]:
             "listing consumer groups",
             node=int(broker.node_id),
             check=error_code,
-            needs="Describe on the cluster, or on the groups",
+            needs=Right("Describe", "Group", note="(or on the Cluster)"),
         )
         for row in response.groups:
             kind = (getattr(row, "group_type", "") or "").lower()
@@ -76,7 +77,7 @@ def group_owners(link: Link, group: str) -> dict[TopicPartition, GroupOwner]:
         f"describing group {group}",
         group=group,
         check=described_group_error,
-        needs=f"Describe on Group {group}",
+        needs=Right("Describe", "Group", group),
     )
     found: dict[TopicPartition, GroupOwner] = {}
     if response.groups[0].protocol_type not in _CONSUMER_PROTOCOLS:
@@ -202,9 +203,9 @@ def _request(groups: Sequence[str]) -> Any:
 
 
 def _error(link: Link, group: str, code: int) -> MirrorError:
-    needs = f"Describe on Group {group} and on its topics"
-    alias, doing = link.client.alias, f"reading the offsets of group {group}"
-    return translate(error_for(code), alias, doing, needs=needs)
+    needs = Right("Describe", "Group", group, "and on its topics")
+    doing = f"reading the offsets of group {group}"
+    return translate(error_for(code), link.client, doing, needs=needs)
 
 
 def offsets_of(topics: Iterable[Any]) -> GroupOffsets:

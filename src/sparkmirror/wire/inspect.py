@@ -20,13 +20,13 @@ from kafka.protocol.admin import (
     DescribeQuorumRequest,
 )
 from kafka.protocol.consumer import FetchRequest
-from kafka.protocol.metadata import MetadataRequest
 from kafka.protocol.producer import ProduceRequest
 
 from sparkmirror.errors import Denied, MirrorError, Unsupported
 from sparkmirror.model import TopicPartition
 from sparkmirror.wire.client import Cluster
 from sparkmirror.wire.faults import translate
+from sparkmirror.wire.grants import Right
 from sparkmirror.wire.link import CONTROLLER, error_for
 from sparkmirror.wire.requests import (
     by_topic,
@@ -38,6 +38,7 @@ from sparkmirror.wire.requests import (
     not_controller,
     record_batch,
 )
+from sparkmirror.wire.rights import rights_of
 from sparkmirror.wire.views import ConfigEntry, NewTopic
 
 __all__ = ["Inspector", "TriedTopic"]
@@ -48,10 +49,6 @@ _UNKNOWN_TOPIC = 3
 _TOPIC_DENIED, _GROUP_DENIED, _CLUSTER_DENIED = 29, 30, 31
 _BROKER_RESOURCE = 4
 _NEWEST_TIME = -3
-_OPERATIONS = {
-    3: "Read", 4: "Write", 5: "Create", 6: "Delete", 7: "Alter", 8: "Describe",
-    9: "ClusterAction", 10: "DescribeConfigs", 11: "AlterConfigs", 12: "IdempotentWrite",
-}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,31 +106,6 @@ class Inspector(Cluster):
             for row in response.responses
         }
 
-    def topic_rights(self, names: Sequence[str]) -> dict[str, frozenset[str] | None]:
-        """What this client may do with each topic that exists; None: the broker cannot tell.
-
-        A topic that may not be described has no rights; one that does not exist is missing.
-        """
-        if not names:
-            return {}
-        row = MetadataRequest.MetadataRequestTopic
-        response = self._link.request(
-            lambda: MetadataRequest(
-                topics=[row(name=name) for name in sorted(names)],
-                allow_auto_topic_creation=False,
-                include_topic_authorized_operations=True,
-                min_version=4,
-            ),
-            "asking for permissions",
-        )
-        found: dict[str, frozenset[str] | None] = {}
-        for topic in response.topics:
-            if topic.error_code == _TOPIC_DENIED:
-                found[topic.name] = frozenset()
-            elif topic.partitions:
-                found[topic.name] = _rights(getattr(topic, "authorized_operations", None))
-        return found
-
     def has_groups(self) -> bool:
         """Whether the cluster has a topic for groups' offsets: the first question makes it."""
         (topic,) = self._leaders.metadata([_OFFSETS_TOPIC]).topics
@@ -157,7 +129,7 @@ class Inspector(Cluster):
         (row,) = response.groups
         if row.error_code in (_GROUP_DENIED, _CLUSTER_DENIED):
             return frozenset()
-        return _rights(getattr(row, "authorized_operations", None))
+        return rights_of(getattr(row, "authorized_operations", None))
 
     # -- topics ----------------------------------------------------------------------------
 
@@ -172,7 +144,7 @@ class Inspector(Cluster):
             "trying to create topics",
             node=CONTROLLER,
             check=not_controller,
-            needs="Create on the cluster, or on the topics",
+            needs=Right("Create", "Topic", note="(or on the Cluster)"),
         )
         found = {}
         for row in response.topics:
@@ -180,9 +152,9 @@ class Inspector(Cluster):
             if row.error_code:
                 error = translate(
                     error_for(row.error_code, getattr(row, "error_message", None)),
-                    self.alias,
+                    self.client,
                     f"creating topic {row.name}",
-                    needs=f"Create on Topic {row.name} (or on the Cluster)",
+                    needs=Right("Create", "Topic", row.name, "(or on the Cluster)"),
                 )
             configs = {c.name: config_entry(c) for c in getattr(row, "configs", None) or ()}
             found[row.name] = TriedTopic(row.name, error, configs)
@@ -232,15 +204,15 @@ class Inspector(Cluster):
                 partial(describe_configs_request, [str(node)], _BROKER_RESOURCE),
                 "describing broker configs",
                 node=node,
-                needs="DescribeConfigs on the Cluster",
+                needs=Right("DescribeConfigs", "Cluster"),
             )
             for row in response.results:
                 if row.error_code:
                     raise translate(
                         error_for(row.error_code, row.error_message),
-                        self.alias,
+                        self.client,
                         "describing broker configs",
-                        needs="DescribeConfigs on the Cluster",
+                        needs=Right("DescribeConfigs", "Cluster"),
                     )
                 found[node] |= {c.name: c.value for c in row.configs if c.value is not None}
         return dict(found)
@@ -256,7 +228,7 @@ class Inspector(Cluster):
             _quorum_request,
             "asking the quorum for its time",
             check=error_code,
-            needs="Describe on the Cluster",
+            needs=Right("Describe", "Cluster"),
         )
         ended = now_s() * 1000
         for topic in response.topics:
@@ -266,22 +238,6 @@ class Inspector(Cluster):
                     if replica.replica_id == row.leader_id and told > 0:
                         return told - (began + ended) / 2, (ended - began) / 2
         raise Unsupported("the quorum tells no time.", where=f"cluster {self.alias}")
-
-    def literal_errors(self, names: Sequence[str]) -> dict[str, MirrorError]:
-        """Why topics cannot be described that were named literally."""
-        if not names:
-            return {}
-        response = self._leaders.metadata(sorted(names))
-        return {
-            topic.name: translate(
-                error_for(topic.error_code),
-                self.alias,
-                f"describing topic {topic.name}",
-                needs=f"Describe on Topic {topic.name}",
-            )
-            for topic in response.topics
-            if topic.error_code
-        }
 
 
 def _quorum_request() -> Any:
@@ -310,9 +266,3 @@ def _top_error(response: Any) -> int:
 def _group_error(response: Any) -> int:
     code = int(response.groups[0].error_code)
     return 0 if code in (_GROUP_DENIED, _CLUSTER_DENIED) else code
-
-
-def _rights(numbers: Iterable[int] | None) -> frozenset[str] | None:
-    if numbers is None:
-        return None
-    return frozenset(_OPERATIONS[number] for number in numbers if number in _OPERATIONS)

@@ -13,6 +13,7 @@ from kafka.protocol.metadata import MetadataRequest
 
 from sparkmirror.errors import Unreachable
 from sparkmirror.model import TopicPartition
+from sparkmirror.wire.grants import Right
 from sparkmirror.wire.link import Link
 from sparkmirror.wire.requests import list_offsets_request
 
@@ -42,7 +43,7 @@ class Leaders:
         response = self._link.request(
             lambda: MetadataRequest(topics=topics, allow_auto_topic_creation=False, min_version=1),
             "describing the cluster" if names == [] else "describing topics",
-            needs="Describe on the topics",
+            needs=Right("Describe", "Topic"),
         )
         now = time.monotonic()
         with self._lock:
@@ -113,7 +114,7 @@ class Leaders:
                 partial(list_offsets_request, group, timestamp, isolation),
                 "reading offsets",
                 node=node,
-                needs="Describe on the topics",
+                needs=Right("Describe", "Topic"),
             )
         except Unreachable:
             return {}, set()  # the next attempt asks whoever leads then

@@ -25,6 +25,7 @@ from sparkmirror.errors import Unreachable
 from sparkmirror.model import ClusterClient
 from sparkmirror.wire.connection import connect_any
 from sparkmirror.wire.faults import quiet_kafka_logs, translated
+from sparkmirror.wire.grants import Right
 from sparkmirror.wire.guard import FRAME_BYTES_MAX, guard_receiving
 from sparkmirror.wire.routes import split_address
 
@@ -114,7 +115,7 @@ class Link:
         node: int = ANY,
         group: str = "",
         check: Callable[[Any], int] | None = None,
-        needs: str = "",
+        needs: Right | None = None,
         timeout_ms: int | None = None,
     ) -> Any:
         """Send ``make()`` and return the response object.
@@ -129,7 +130,7 @@ class Link:
         deadline = time.monotonic() + bound_ms / 1000
         backoff_s = self.client.retry_backoff_ms / 1000
         closes = self.closes
-        with translated(self.client.alias, doing, needs=needs):
+        with translated(self.client, doing, needs=needs):
             while True:
                 try:
                     return self._once(make, node, group, check, deadline)

@@ -30,6 +30,7 @@ from sparkmirror.errors import ClusterError, PartitionError
 from sparkmirror.model import ProduceSettings, TopicPartition
 from sparkmirror.wire.connection import Connection, ConnectionLost
 from sparkmirror.wire.doubts import Arrival, arrived
+from sparkmirror.wire.grants import Right, grant
 from sparkmirror.wire.kafka_codes import NETWORK_EXCEPTION, RETRIABLE, THROTTLED, error_name
 from sparkmirror.wire.produce_backlog import Acknowledged, Backlog, Refusals
 from sparkmirror.wire.produce_frames import (
@@ -168,7 +169,10 @@ class Producer(Backlog):
                 raise PartitionError(
                     f"the target gives no producer id ({name}).",
                     where=f"cluster {self.routes.client.alias}",
-                    do="Grant IdempotentWrite on the cluster or Write on a topic.",
+                    do=grant(
+                        self.routes.client,
+                        Right("IdempotentWrite", "Cluster", note="(or Write on a topic)"),
+                    ),
                 )
             return None
         return (response.producer_id, response.producer_epoch)
@@ -184,8 +188,7 @@ class Producer(Backlog):
         if self._transactions is not None:
             self._join_transaction(self._transactions, now)
         by_node: dict[int, list[PartitionQueue]] = {}
-        leaderless: list[PartitionQueue] = []
-        for state in self._busy.values():
+        for state in list(self._busy.values()):  # one that is given up leaves it
             if not state.pending or state.retry_at > now:
                 continue
             if not state.in_flight:
@@ -194,13 +197,11 @@ class Producer(Backlog):
                     continue
             leader = self.routes.leaders.get(state.tp)
             if leader is None:
-                leaderless.append(state)
+                self.routes.add_topics([state.tp.topic])
+                self.routes.mark_stale()
+                self._retry(state, 5, now)
             elif state.may_send(leader.node):
                 by_node.setdefault(leader.node, []).append(state)
-        for state in leaderless:  # one that has failed for too long is busy no more
-            self.routes.add_topics([state.tp.topic])
-            self.routes.mark_stale()
-            self._retry(state, 5, now)
         for node, states in by_node.items():
             self._send_to(node, states, now)
 

@@ -26,6 +26,7 @@ from sparkmirror.model import Halt, ProduceSettings, TopicPartition
 from sparkmirror.wire.batch import record_count
 from sparkmirror.wire.cut import separate
 from sparkmirror.wire.doubts import Arrival, Arrived, arrived
+from sparkmirror.wire.grants import Right, grant
 from sparkmirror.wire.kafka_codes import (
     DROPPED,
     DUPLICATE_SEQUENCE_NUMBER,
@@ -230,7 +231,7 @@ class Backlog:
             self._count(error_name(code))
             reason = answer.reason
             if code == TOPIC_AUTHORIZATION_FAILED:
-                reason = f"grant the principal of this client Write on Topic {state.tp.topic}"
+                reason = grant(self.routes.client, Right("Write", "Topic", state.tp.topic))
             self._halt(state, code, reason)
         state.recovering = True
 

@@ -17,6 +17,7 @@ from sparkmirror.errors import ClusterError, Denied, Fenced, PartitionError, Unr
 from sparkmirror.model import Member, TopicPartition
 from sparkmirror.wire.brokers import Brokers, Leader, split_address
 from sparkmirror.wire.connection import Connection, ConnectionLost
+from sparkmirror.wire.grants import Right, grant
 from sparkmirror.wire.kafka_codes import RETRIABLE, error_name
 
 __all__ = ["EARLIEST", "LATEST", "Leader", "Position", "Routes", "split_address"]
@@ -26,7 +27,7 @@ _REBALANCING = 27
 # ILLEGAL_GENERATION, UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID
 _FENCED = frozenset({22, 25, 82})
 _TOPIC_DENIED = 29
-_DENIED = {29: "Read on its topics", 30: "Read on the group", 31: "the cluster operation"}
+_GROUP_DENIED = 30
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,16 +65,18 @@ class Routes(Brokers):
         finally:
             asked.close()
         if response.error_code:
-            raise self._failure(response.error_code, f"group {group}")
+            raise self._failure(response.error_code, f"group {group}", group)
         connection = Connection(response.host, response.port, self.client)
         self._coordinators[group] = connection
         return connection
 
-    def _failure(self, code: int, what: str) -> ClusterError | PartitionError:
+    def _failure(self, code: int, what: str, group: str) -> ClusterError | PartitionError:
         where = f"cluster {self.client.alias}, {what}"
-        if code in _DENIED:
+        if code == _GROUP_DENIED:
             return Denied(
-                f"not authorized ({error_name(code)}).", where=where, do=f"Grant {_DENIED[code]}."
+                f"not authorized ({error_name(code)}).",
+                where=where,
+                do=grant(self.client, Right("Read", "Group", group)),
             )
         if code in _FENCED:
             return Fenced(
@@ -212,7 +215,7 @@ class Routes(Brokers):
                 f"positions of topic {denied[0]}{more} are not allowed "
                 f"({error_name(_TOPIC_DENIED)}).",
                 where=f"cluster {self.client.alias}, group {group}",
-                do=f"Grant the principal of this client {operation} on Topic {denied[0]}{more}.",
+                do=grant(self.client, Right(operation, "Topic", denied[0])),
             )
 
     def _retried(self, ask: Callable[[], int], what: str, group: str) -> None:
@@ -220,7 +223,7 @@ class Routes(Brokers):
         while True:
             try:
                 code = ask()
-                failure: Exception = self._failure(code, what)
+                failure: Exception = self._failure(code, what, group)
             except (ConnectionLost, ClusterError, PartitionError) as error:
                 if isinstance(error, Denied | Fenced):
                     raise

@@ -19,6 +19,7 @@ import kafka
 from sparkmirror.errors import BatchError, ClusterError, MirrorError, TopicError, Unreachable
 from sparkmirror.model import ClusterClient, TopicPartition
 from sparkmirror.wire.faults import quiet_kafka_logs, translate, translated
+from sparkmirror.wire.grants import Right
 from sparkmirror.wire.guard import UNREADABLE
 from sparkmirror.wire.leaders import MOVED, Leaders
 from sparkmirror.wire.link import Link, client_options, error_for
@@ -66,7 +67,8 @@ class TopicTail:
     def poll(self, timeout_ms: int = _POLL_MS) -> list[Record]:
         """What has come since the last call; waits up to ``timeout_ms`` for the first record."""
         try:
-            with translated(self._client.alias, self._doing, needs=f"Read on Topic {self._topic}"):
+            needs = Right("Read", "Topic", self._topic)
+            with translated(self._client, self._doing, needs=needs):
                 batches = self._open().poll(timeout_ms=timeout_ms)
         except (BatchError, *UNREADABLE) as error:
             raise TopicError(
@@ -119,7 +121,7 @@ class TopicTail:
                 )
 
     def _position(self, tp: TopicPartition) -> int:
-        with translated(self._client.alias, self._doing):
+        with translated(self._client, self._doing):
             return int(self._open().position(KafkaPartition(tp.topic, tp.partition)))
 
     def _open(self) -> Any:
@@ -146,7 +148,7 @@ class TopicTail:
         """Close the connection; nothing is committed anywhere."""
         consumer, self._consumer = self._consumer, None
         if consumer is not None:
-            with translated(self._client.alias, self._doing):
+            with translated(self._client, self._doing):
                 consumer.close(timeout_ms=_CLOSE_TIMEOUT_S * 1000)
 
 
@@ -208,14 +210,14 @@ class TopicWriter:
             fresh = True
 
     def _error(self, tp: TopicPartition, code: int, size: int) -> MirrorError:
-        alias, doing = self._link.client.alias, f"writing to {tp}"
+        client, doing = self._link.client, f"writing to {tp}"
         if code in _TOO_LARGE:
             return ClusterError(
                 f"{doing} failed: a batch of {size} bytes is larger than the topic allows.",
-                where=f"cluster {alias}",
+                where=f"cluster {client.alias}",
                 do=f"Raise max.message.bytes of {tp.topic}.",
             )
-        return translate(error_for(code), alias, doing, needs=f"Write on Topic {tp.topic}")
+        return translate(error_for(code), client, doing, needs=Right("Write", "Topic", tp.topic))
 
     def _try(self, tp: TopicPartition, batch: bytes, deadline: float, *, fresh: bool) -> int:
         """Error code of one attempt; "leader not available" when nobody leads the partition."""
@@ -231,7 +233,7 @@ class TopicWriter:
             f"writing to {tp}",
             node=node,
             timeout_ms=left_ms,
-            needs=f"Write on Topic {tp.topic}",
+            needs=Right("Write", "Topic", tp.topic),
         )
         return int(response.responses[0].partition_responses[0].error_code)
 

@@ -19,6 +19,7 @@ from sparkmirror.wire.batch import (
     LOG_OVERHEAD_BYTES,
     MAGIC_AT,
 )
+from sparkmirror.wire.grants import Right
 from sparkmirror.wire.leaders import Leaders
 from sparkmirror.wire.link import Link
 from sparkmirror.wire.requests import fetch_request
@@ -52,7 +53,7 @@ def record_times_ms(
                     f"reading {tp}",
                     node=node,
                     timeout_ms=left_ms,
-                    needs=f"Read on Topic {tp.topic}",
+                    needs=Right("Read", "Topic", tp.topic),
                 )
             except (Unreachable, Denied):
                 break  # this broker, or this whole client: the lag in records is told anyway

@@ -16,6 +16,7 @@ What the answers mean:
 from __future__ import annotations
 
 import logging
+import re
 import time
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping
@@ -41,6 +42,7 @@ from sparkmirror.errors import (
 )
 from sparkmirror.model import TopicPartition
 from sparkmirror.wire.connection import Connection, ConnectionLost
+from sparkmirror.wire.grants import Right, grant
 from sparkmirror.wire.kafka_codes import FENCED, RETRIABLE, error_name
 from sparkmirror.wire.produce_queue import NO_IDENTITY, Identity
 from sparkmirror.wire.routes import Routes
@@ -53,6 +55,8 @@ _GROUP, _TRANSACTION = 0, 1
 _CONCURRENT_TRANSACTIONS = 51
 _OPERATION_NOT_ATTEMPTED = 55
 _TIMEOUT_TOO_LONG = 50
+# The end of an id: the number of a slot, and what else is done under a name of its own.
+_SLOT = re.compile(r"\d+(-[a-z]+)?$")
 _TRANSACTIONAL_ID_DENIED, _GROUP_DENIED, _TOPIC_DENIED = 53, 30, 29
 _WRONG_COORDINATOR = frozenset({15, 16})
 # From 2.5 on a position can be read without those that an ending transaction may still change.
@@ -325,15 +329,20 @@ class Transactions:
                 "transaction took longer than transaction.timeout.ms.",
                 where=where,
             )
-        grants = {
-            _TRANSACTIONAL_ID_DENIED: "Write and Describe on TransactionalId "
-            f"{self.transactional_id} (or on its prefix)",
-            _GROUP_DENIED: f"Read on Group {group}",
-            _TOPIC_DENIED: "Read and Write on the remote topics",
-            31: "IdempotentWrite on the cluster",
-        }
-        if code in grants:
-            return Denied(f"{what} ({name}).", where=where, do=f"Grant {grants[code]}.")
+        needs = {
+            # All slots of the flow need it: their ids differ in the number at the end.
+            _TRANSACTIONAL_ID_DENIED: Right(
+                "Write",
+                "TransactionalId",
+                _SLOT.sub("", self.transactional_id),
+                prefixed=True,
+            ),
+            _GROUP_DENIED: Right("Read", "Group", group),
+            _TOPIC_DENIED: Right("Read", "Topic", note="that are written"),
+            31: Right("IdempotentWrite", "Cluster"),
+        }.get(code)
+        if needs is not None:
+            return Denied(f"{what} ({name}).", where=where, do=grant(self.routes.client, needs))
         do = ""
         if code == _TIMEOUT_TOO_LONG:
             do = (
