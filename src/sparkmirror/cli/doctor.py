@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from sparkmirror.cli.files import Clusters, KeepPartitions, TopicFiles, load_settings, with_files
-from sparkmirror.cli.tables import Format
+from sparkmirror.cli.tables import Format, Output
 from sparkmirror.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -35,9 +35,7 @@ def doctor(
             metavar="MB/S", min=0.001, help="How fast a copy is taken to be, for retention."
         ),
     ] = 50.0,
-    output_format: Annotated[
-        Format, typer.Option("--format", help="A table, or JSON.")
-    ] = Format.TABLE,
+    output: Output = Format.TABLE,
     problems: Annotated[
         bool, typer.Option("--problems", help="Print only what is not fine.")
     ] = False,
@@ -96,7 +94,7 @@ def doctor(
             flow: [one for one in findings if one.level.value != "ok"]
             for flow, findings in found.items()
         }
-    if output_format is Format.JSON:
+    if output is Format.JSON:
         print(json.dumps(document(shown), ensure_ascii=False))
     else:
         print(table(shown))

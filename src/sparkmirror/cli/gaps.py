@@ -13,7 +13,7 @@ import typer
 
 from sparkmirror.cli.errors import EXIT_START_FAILED, show_error
 from sparkmirror.cli.files import Clusters, Files, load_settings, with_files
-from sparkmirror.cli.tables import Format
+from sparkmirror.cli.tables import Format, Output
 from sparkmirror.errors import ConfigError, MirrorError
 
 if TYPE_CHECKING:
@@ -43,9 +43,7 @@ def gaps(
             show_default=False,
         ),
     ] = "",
-    output: Annotated[
-        Format, typer.Option("--format", help="A table for people, or one JSON object.")
-    ] = Format.TABLE,
+    output: Output = Format.TABLE,
 ) -> None:
     """List the gap records: source offsets that did not reach the target as they were.
 

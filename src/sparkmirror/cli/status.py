@@ -5,13 +5,13 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import typer
 
 from sparkmirror.cli.errors import EXIT_START_FAILED, show_error
 from sparkmirror.cli.files import Clusters, File, ProducerFile, load_files
-from sparkmirror.cli.tables import Format, print_json, table_lines
+from sparkmirror.cli.tables import Format, Output, print_json, table_lines
 from sparkmirror.errors import MirrorError
 from sparkmirror.model import FlowSettings, MirrorMode
 
@@ -48,7 +48,7 @@ def status(
     file: File,
     producer: ProducerFile = None,
     clusters: Clusters = None,
-    output: Annotated[Format, typer.Option("--format", help="How it is printed.")] = Format.TABLE,
+    output: Output = Format.TABLE,
 ) -> None:
     """Show the flows of FILE: state, slots, lag, partitions that stand still, last report.
 

@@ -14,7 +14,7 @@ import typer
 
 from sparkmirror.cli.errors import EXIT_START_FAILED, show_error
 from sparkmirror.cli.files import Clusters, TopicFiles, load_settings, with_files
-from sparkmirror.cli.tables import Format
+from sparkmirror.cli.tables import Format, Output
 from sparkmirror.errors import ConfigError, MirrorError
 
 if TYPE_CHECKING:
@@ -80,9 +80,7 @@ def verify(
             help="How long a running mirror may take to reach the present end.",
         ),
     ] = 10.0,
-    output_format: Annotated[
-        Format, typer.Option("--format", help="A table, or JSON.")
-    ] = Format.TABLE,
+    output: Output = Format.TABLE,
 ) -> None:
     """Compare each source partition with its copy, record by record.
 
@@ -106,7 +104,7 @@ def verify(
         wait_s=wait,
     )
     settings = load_settings(files, clusters or ())
-    json_lines = output_format is Format.JSON
+    json_lines = output is Format.JSON
     results, failures = _compare(settings, scope)
     print(json.dumps(document(results)) if json_lines else table(results), flush=True)
     for failure in failures:
