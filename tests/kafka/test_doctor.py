@@ -15,6 +15,13 @@ from pathlib import Path
 
 import pytest
 from confluent_kafka import Consumer
+from confluent_kafka.admin import (
+    AclBinding,
+    AclOperation,
+    AclPermissionType,
+    ResourcePatternType,
+    ResourceType,
+)
 
 import sparkmirror
 from sparkmirror.cli.main import main
@@ -30,7 +37,14 @@ from tests.certificates import PASSWORD, Authority
 from tests.kafka.mirror_process import write_mm2
 from tests.kafka.servers import listener, refused, web_server
 from tests.kafka.spark_cluster import SparkCluster, plain_python
-from tests.kafka.support import Sent, create_topic, forget_mirrors, produce, topic_names
+from tests.kafka.support import (
+    Sent,
+    admin,
+    create_topic,
+    forget_mirrors,
+    produce,
+    topic_names,
+)
 
 HOST = "127.0.0.1"
 LIMIT_S = 15.0
@@ -409,6 +423,28 @@ def test_a_principal_without_permissions_on_the_target(
     assert "mm2-offsets.A.internal" in internal
     assert "Read on Group __mirror.A->B" in the(findings, "group", "fail").do
     assert f"A.{topic}" not in topic_names(sick.kafka)
+
+
+def test_a_principal_that_may_not_alter_a_topic_that_is_there(
+    cluster_a: KafkaCluster, sick: Sick, topic: str, tmp_path: Path
+) -> None:
+    remote = f"A.{topic}"
+    create_topic(sick.kafka, remote, 2)
+    allowed = [
+        AclBinding(ResourceType.TOPIC, remote, ResourcePatternType.LITERAL, "User:alice", "*",
+                   operation, AclPermissionType.ALLOW)
+        for operation in (AclOperation.DESCRIBE, AclOperation.DESCRIBE_CONFIGS, AclOperation.WRITE)
+    ]  # fmt: skip
+    client = admin(sick.kafka)
+    for future in client.create_acls(allowed).values():
+        future.result(20)
+    changes = login("B", sick.servers["LOGIN"])
+    findings = timed(flow_of(tmp_path, cluster_a, sick.kafka, topic, changes))
+    for check, right in (("alter-configs", "AlterConfigs"), ("alter", "Alter")):
+        found = the(findings, check, "warn")
+        assert f"the principal lacks {right}:" in found.found
+        assert f"{right} on Topic {remote}" in found.do
+    assert "write" not in problems(findings)
 
 
 def test_settings_of_a_bad_day_on_the_target(

@@ -99,3 +99,19 @@ def test_what_only_the_other_network_can_use(
     assert "advertised.listeners" in found["do"]
     # The same question from the broker's own network.
     assert failed(examined(west, tmp_path, port)) == []
+
+
+@pytest.mark.parametrize("port", [NAMED, UNROUTED])
+def test_who_does_not_ask_the_doctor_is_told_soon_too(
+    networks: tuple[Network, Network], tmp_path: Path, port: int
+) -> None:
+    """Not after the 30 s of request.timeout.ms, and not without the address."""
+    _, east = networks
+    (found,) = failed(examined(east, tmp_path, port))
+    for command in ("plan", "lag"):
+        ended = east.sparkmirror(command, str(tmp_path / "mm2.properties"))
+        assert ended.code == 3
+        assert ended.errors.count("error:") == 1
+        assert found["found"] in ended.errors
+        assert found["do"] in ended.errors
+        assert ended.seconds < LIMIT_S

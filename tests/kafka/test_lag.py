@@ -7,6 +7,7 @@ import time
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -152,6 +153,34 @@ def test_members_and_owners_of_any_group(
     assert capsys.readouterr().out.splitlines()[1].split()[-1] == "none"
     assert main(["lag", "--group", f"{topic}-none", *arguments]) == 3
     assert "nobody knows a group" in capsys.readouterr().err
+
+
+def test_watching_a_group(
+    cluster_a: KafkaCluster, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each round asks anew; Ctrl+C ends it."""
+    topic = f"lag-{uuid.uuid4().hex[:8]}"
+    create_topic(cluster_a, topic)
+    client = Cluster(ClusterClient("A", (cluster_a.bootstrap_servers,), "test"))
+    client.commit_offsets(topic, {TopicPartition(topic, 0): (0, "")})
+    client.close()
+    pauses: list[float] = []
+
+    def pause(seconds: float) -> None:
+        pauses.append(seconds)
+        if len(pauses) == 3:
+            raise KeyboardInterrupt
+        produce(cluster_a, topic, [Sent(b"x")] * 2)
+
+    clock = SimpleNamespace(sleep=pause, time=time.time, strftime=time.strftime)
+    monkeypatch.setattr("sparkmirror.cli.lag.time", clock)
+    server = ["--bootstrap-server", cluster_a.bootstrap_servers]
+    assert main(["lag", "--group", topic, *server, "--watch", "--interval", "7"]) == 130
+    lines = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert [line[3:6] for line in lines if line[0] == topic] == [
+        ["0", "0", "0"], ["0", "2", "2"], ["0", "4", "4"],
+    ]  # fmt: skip
+    assert pauses == [7.0, 7.0, 7.0]
 
 
 def test_a_cluster_that_is_away(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -24,9 +24,11 @@ from sparkmirror.doctor.network import explore
 from sparkmirror.doctor.rights import check_topics
 from sparkmirror.errors import MirrorError
 from sparkmirror.model import ClusterClient, TopicPartition
+from sparkmirror.wire import advertised
+from sparkmirror.wire.advertised import Ways
 from sparkmirror.wire.inspect import Inspector
 from sparkmirror.wire.views import ClusterView, ConfigEntry, TopicView
-from sparkmirror.wire.walk import TLS, walk
+from sparkmirror.wire.walk import DNS, LOGIN, TCP, TLS, Step, Way, walk
 from tests.certificates import Authority, Certified
 from tests.unit.config_files import load_flow, write
 
@@ -120,6 +122,36 @@ def test_a_name_that_only_a_fake_resolver_knows(tmp_path: Path) -> None:
     assert "Name or service not known" in told["dns", "fail"].found
     assert "b2:1" in told["dns", "fail"].subject
     assert "refused" in told["tcp", "fail"].found
+
+
+_NO_NAME = Step(DNS, "fail", "does not resolve here (no such name)", "Check the DNS.")
+_THERE = Way("b", 1, (Step(TCP, "ok", "connects"),), ClusterView("id", (), 1))
+_NAMELESS = Way("w1", 9092, (_NO_NAME,))
+_NO_LOGIN = Way("w1", 9092, (Step(TCP, "ok", "connects"), Step(LOGIN, "fail", "refused")))
+
+
+@pytest.mark.parametrize(
+    ("ways", "told"),
+    [
+        (Ways((_NAMELESS,), None, ()), None),  # no bootstrap server answers: that may pass
+        (Ways((_THERE,), _THERE, ((1, _NAMELESS), (2, _THERE))), None),
+        (Ways((_THERE,), _THERE, ((1, _NAMELESS), (2, _NO_LOGIN))), None),
+        (Ways((_THERE,), _THERE, ((1, _NAMELESS),)), "broker 1 advertises w1:9092, which does not"),
+        (
+            Ways((_THERE,), _THERE, tuple((node, _NAMELESS) for node in range(1, 6))),
+            "; and 2 more.",
+        ),
+    ],
+)
+def test_a_cluster_is_no_use_when_none_of_its_brokers_is(
+    monkeypatch: pytest.MonkeyPatch, ways: Ways, told: str | None
+) -> None:
+    monkeypatch.setattr(advertised, "walk_all", lambda *_, **__: ways)
+    reason = advertised.why_unusable(ClusterClient("A", ("b:1",), "test"), 1.0)
+    assert (reason is None) is (told is None)
+    if told is not None:
+        assert told in str(reason)
+        assert "advertised.listeners" in str(reason)
 
 
 # -- comparisons -----------------------------------------------------------------------------------

@@ -37,6 +37,7 @@ ANY = -1
 CONTROLLER = -2
 
 _GRACE_S = 0.5
+_LOOK_S_MAX = 6.0
 
 guard_receiving()
 
@@ -104,6 +105,7 @@ class Link:
         self._net: Any = None
         self._opening: tuple[Any, Any] | None = None
         self.closes = 0
+        self._settled = False  # it has answered, or its silence has no reason that could be told
         self._controller: int | None = None
         self._coordinators: dict[str, int] = {}
 
@@ -135,6 +137,7 @@ class Link:
                 try:
                     return self._once(make, node, group, check, deadline)
                 except kafka_errors.KafkaError as error:
+                    self._say_what_is_advertised(deadline)
                     left_s = deadline - time.monotonic()
                     hopeless = not _worth_a_retry(error) or self.closes != closes or node >= 0
                     if hopeless or left_s <= backoff_s:
@@ -161,6 +164,7 @@ class Link:
         elif node == CONTROLLER:
             node = self._controller_node(manager, deadline)
         response = _send(manager, make(), None if node == ANY else node, deadline)
+        self._settled = True
         code = check(response) if check is not None else 0
         if code:
             raise error_for(code, getattr(response, "error_message", None))
@@ -216,6 +220,21 @@ class Link:
         addresses = [split_address(server) for server in self.client.bootstrap_servers]
         with contextlib.suppress(Unreachable):
             connect_any(addresses, self.client).close()
+
+    def _say_what_is_advertised(self, deadline: float) -> None:
+        """Raise the reason why brokers that are known from a bootstrap server give no answer.
+
+        Waiting would not help where their addresses lead nowhere. Never looked for in a cluster
+        that has answered, and only once where there is none.
+        """
+        if self._settled or self._manager is None:
+            return
+        from sparkmirror.wire.advertised import why_unusable  # noqa: PLC0415  (hardly ever needed)
+
+        reason = why_unusable(self.client, min(_LOOK_S_MAX, max(1.0, deadline - time.monotonic())))
+        if reason is not None:
+            raise reason
+        self._settled = True
 
     def reset(self) -> None:
         """Close the connections; the next request opens new ones from the bootstrap servers."""
