@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
 from sparkmirror.control.notices import Notices, first_few
@@ -98,12 +99,14 @@ def observe_configs(source: Cluster, target: Cluster, remote: Mapping[str, str])
     Raises `MirrorError` when a cluster does not answer. Topics that are gone meanwhile are errors
     of these topics.
     """
-    there = target.topic_configs(remote.values(), operation="AlterConfigs")
-    return ObservedConfigs(
-        remote,
-        source.topic_configs(remote),
-        {topic: there[name] for topic, name in remote.items() if name in there},
-    )
+    with ThreadPoolExecutor(1, "configs") as pool:
+        here = pool.submit(source.topic_configs, remote)
+        there = target.topic_configs(remote.values(), operation="AlterConfigs")
+        return ObservedConfigs(
+            remote,
+            here.result(),
+            {topic: there[name] for topic, name in remote.items() if name in there},
+        )
 
 
 def known_configs(target: Cluster, topics: Sequence[str]) -> frozenset[str] | None:

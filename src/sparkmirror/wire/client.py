@@ -8,7 +8,8 @@ client's request timeout.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any, TypeVar
 
@@ -63,11 +64,14 @@ from sparkmirror.wire.views import (
 __all__ = ["Cluster"]
 
 T = TypeVar("T")
+R = TypeVar("R")
 
 _TOPIC_EXISTS = 36
 _UNKNOWN_MEMBER, _ILLEGAL_GENERATION = 25, 22
 _CONFIG_TOPICS_PER_REQUEST = 250
 _CREATE_TOPICS_PER_REQUEST = 100
+# So many at once: each goes to the broker that has the least to do.
+_REQUESTS_SIDE_BY_SIDE = 4
 # A commit becomes one batch of __consumer_offsets, which has Kafka's usual 1 MiB limit.
 _COMMITS_PER_REQUEST = 2_000
 _ACTIVE_STATES = frozenset(
@@ -139,10 +143,11 @@ class Cluster:
         """
         result: dict[str, dict[str, ConfigEntry] | MirrorError] = {}
         doing, needs = "describing topic configs", f"{operation} on the topics"
-        for chunk in _chunks(sorted(names), _CONFIG_TOPICS_PER_REQUEST):
-            response = self._link.request(
-                partial(describe_configs_request, chunk), doing, needs=needs
-            )
+
+        def ask(chunk: Sequence[str]) -> Any:
+            return self._link.request(partial(describe_configs_request, chunk), doing, needs=needs)
+
+        for response in _side_by_side(ask, _chunks(sorted(names), _CONFIG_TOPICS_PER_REQUEST)):
             for row in response.results:
                 if row.error_code == UNKNOWN_TOPIC_OR_PARTITION:
                     result[row.resource_name] = TopicError(
@@ -450,6 +455,16 @@ class Cluster:
         timeout.
         """
         return self._writer.write(topic, records, timestamp_ms)
+
+
+def _side_by_side(ask: Callable[[T], R], items: Iterable[T]) -> Iterator[R]:
+    """``ask`` of each item, in order, a few of them at once. Raises what the first one raised."""
+    wanted = list(items)
+    if len(wanted) < 2:
+        yield from map(ask, wanted)
+        return
+    with ThreadPoolExecutor(min(_REQUESTS_SIDE_BY_SIDE, len(wanted)), "ask") as pool:
+        yield from pool.map(ask, wanted)
 
 
 def _chunks(items: Sequence[T], size: int) -> Iterator[Sequence[T]]:

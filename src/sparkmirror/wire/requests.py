@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import lru_cache
 from typing import Any
 
 from kafka.protocol.admin import (
@@ -85,13 +86,23 @@ def topic_view(topic: Any) -> TopicView:
 
 def config_entry(config: Any) -> ConfigEntry:
     """A setting's row of a DescribeConfigs response."""
-    source = _CONFIG_SOURCES.get(config.config_source, "UNKNOWN")
+    return _config_entry(
+        config.value, config.config_source, bool(config.read_only), bool(config.is_sensitive)
+    )
+
+
+# Thousands of topics have the same few settings: an entry is made once for all of them.
+@lru_cache(maxsize=4_096)
+def _config_entry(
+    value: str | None, config_source: int, read_only: bool, sensitive: bool
+) -> ConfigEntry:
+    source = _CONFIG_SOURCES.get(config_source, "UNKNOWN")
     return ConfigEntry(
-        value=config.value,
+        value=value,
         source=source,
         is_default=source == "DEFAULT_CONFIG",
-        read_only=bool(config.read_only),
-        sensitive=bool(config.is_sensitive),
+        read_only=read_only,
+        sensitive=sensitive,
     )
 
 
