@@ -70,9 +70,9 @@ _CONFIG = {
 class FaultyCluster:
     """Three brokers, each in a rack of its own, each reachable directly and through a proxy."""
 
-    def __init__(self, name: str) -> None:
-        self.proxies = {number: Proxy() for number in range(1, NODES + 1)}
-        behind = dict(zip(self.proxies, free_ports(NODES), strict=True))
+    def __init__(self, name: str, *, nodes: int = NODES) -> None:
+        self.proxies = {number: Proxy() for number in range(1, nodes + 1)}
+        behind = dict(zip(self.proxies, free_ports(nodes), strict=True))
 
         def own(node: Node) -> Mapping[str, str]:
             listeners = {
@@ -91,7 +91,8 @@ class FaultyCluster:
 
         for number, proxy in self.proxies.items():
             proxy.forward_to = behind[number]
-        self.kafka = KafkaCluster(name, nodes=NODES, heap="256m", config=_CONFIG, node_config=own)
+        config = {**_CONFIG, "min.insync.replicas": str(min(2, nodes))}
+        self.kafka = KafkaCluster(name, nodes=nodes, heap="256m", config=config, node_config=own)
 
     @property
     def proxied_servers(self) -> tuple[str, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 import subprocess
 import time
 import uuid
@@ -14,7 +15,7 @@ import pytest
 from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
 
 from sparkmirror.control.loop import ControlLoop
-from sparkmirror.demo.clusters import KafkaCluster
+from sparkmirror.demo.clusters import KafkaCluster, start_all
 from sparkmirror.demo.maven import resolve
 from sparkmirror.model import (
     ClusterClient,
@@ -25,7 +26,9 @@ from sparkmirror.model import (
 from sparkmirror.wire.client import Cluster
 from sparkmirror.wire.views import AclBinding
 from tests.kafka.authorized import Authorized, topic_acl
-from tests.kafka.support import TIMEOUT_S, admin, create_topic
+from tests.kafka.faults import FaultyCluster
+from tests.kafka.proxy import TO_CLIENT
+from tests.kafka.support import TIMEOUT_S, admin, create_topic, grow_topic, topic_names
 
 pytestmark = pytest.mark.timeout(240)
 
@@ -241,6 +244,66 @@ def test_without_the_right_to_see_acls_the_rest_goes_on(
         (denied,) = [line for line in loop.events() if "ACLs" in line]
     assert denied.startswith(f"acls-{alias}->B: cluster {alias}: describing ACLs is not allowed")
     assert "Grant the principal of this client Describe on the Cluster" in denied
+
+
+# --- APIs that a cluster does not have ------------------------------------------------------
+
+# Their rows in an ApiVersions answer of Kafka 4: key, lowest and highest version, no tags.
+DESCRIBE_ACLS = struct.pack(">hhhB", 29, 1, 3, 0)
+INCREMENTAL_ALTER_CONFIGS = struct.pack(">hhhB", 44, 0, 1, 0)
+
+
+@pytest.fixture
+def lacking() -> Iterator[tuple[FaultyCluster, FaultyCluster]]:
+    """A source that knows nothing of ACLs, and a target that cannot alter single configs.
+
+    A proxy makes the API another one, which nobody knows, whenever a broker tells what it has.
+    """
+    pair = FaultyCluster("S", nodes=1), FaultyCluster("T", nodes=1)
+    start_all(*(one.kafka for one in pair))
+    try:
+        for one, row in zip(pair, (DESCRIBE_ACLS, INCREMENTAL_ALTER_CONFIGS), strict=True):
+            one.proxies[1].flip(TO_CLIENT, row, times=1_000)
+        yield pair
+    finally:
+        for one in pair:
+            one.stop()
+
+
+def test_an_api_that_a_cluster_refuses_is_named_and_the_rest_goes_on(
+    lacking: tuple[FaultyCluster, FaultyCluster], topic_name: str, alias: str
+):
+    source, target = lacking
+    first, second = f"{topic_name}-1", f"{topic_name}-2"
+    create_topic(source.kafka, first, config={"retention.ms": "5"})
+    ends = [
+        ClusterClient(name, one.proxied_servers, "test", request_timeout_ms=10_000)
+        for name, one in ((alias, source), ("B", target))
+    ]
+    settings = flow(*ends, include=(f"{topic_name}.*",), refresh_interval_s=1)
+    told: list[str] = []
+
+    def heard(job: str) -> list[str]:
+        told.extend(loop.events())
+        return [line for line in told if line.startswith(f"{job}-{alias}->B: ")]
+
+    with running(settings) as loop:
+        assert overrides(target.kafka, f"{alias}.{first}") == {"retention.ms": "5"}
+        wait_for(lambda: len(heard("acls")), 1)
+        set_config(source.kafka, first, retention__ms="6")
+        wait_for(lambda: len(heard("configs")), 1)
+        # Topics are made and grow all the same, and what fails again is not told again.
+        create_topic(source.kafka, second, 1, config={"retention.ms": "7"})
+        wait_for(lambda: f"{alias}.{second}" in topic_names(target.kafka), True)
+        assert overrides(target.kafka, f"{alias}.{second}") == {"retention.ms": "7"}
+        grow_topic(source.kafka, second, 3)
+        wait_for(lambda: len(loop.assignment(settings.name).partitions), 4)
+        (acls,), (configs,) = heard("acls"), heard("configs")
+    assert f"cluster {alias}: describing ACLs takes an API that this broker does not have" in acls
+    assert "cluster B: altering topic configs takes an API that this broker does not have" in (
+        configs
+    )
+    assert all(one.proxies[1].flipped for one in lacking)
 
 
 # --- side by side with Java -----------------------------------------------------------------
