@@ -127,14 +127,25 @@ def test_the_least_permissions_are_enough(
         heartbeats__topic__replication__factor="1",
     )  # fmt: skip
     granted(authorized, alias, needed(capsys, str(path)))
+    # What a plan names comes about below, and nothing of it now.
+    wanted = topic_acl(f"{alias}.{topics[0]}", "READ")
+    assert main(["plan", str(path), "--format", "json"]) == 0
+    planned = [
+        (one["cluster"], one["action"], one["subject"], one["acl"])
+        for each in json.loads(capsys.readouterr().out)["flows"]
+        for one in each["changes"]
+        if "acl" in one
+    ]
+    assert planned == [("B", "add-acl", wanted.name, str(wanted))]
+    assert target.acls(wanted.name) == set()
+    assert wanted.name not in topic_names(target.kafka)
 
     run = MirrorProcess(tmp_path, ["run", str(path), "--once"])
     assert run.wait(150) == 0, run.text()
     for topic in topics:
         wait_until_equal(source.kafka, topic, target.kafka, f"{alias}.{topic}", timeout_s=10)
         assert topic_config(target.kafka, f"{alias}.{topic}")["retention.ms"] == "123456789"
-    wanted = topic_acl(f"{alias}.{topics[0]}", "READ")
-    assert wanted in target.acls(f"{alias}.{topics[0]}")
+    assert wanted in target.acls(wanted.name)
     remote = TopicPartition(f"{alias}.{topics[0]}", 0)
     with target.super_user() as cluster:
         assert cluster.committed_offsets(group, None)[remote].offset == 10

@@ -220,3 +220,30 @@ def test_kafka_mirror_maker_refuses_a_target_topic_with_fewer_partitions(
     assert topic_name in told
     assert "2 partitions" in told
     assert "3" in told
+
+
+@pytest.mark.timeout(300)
+def test_topics_that_become_one_are_told_and_all_is_mirrored(
+    cluster_a: KafkaCluster, cluster_b: KafkaCluster, topic_name: str, tmp_path: Path
+) -> None:
+    """Aliases with the separator in them: two flows, two topics, one name on the target."""
+    near, far, fine = topic_name, f"B.{topic_name}", f"{topic_name}-fine"
+    for topic, count in ((near, 20), (far, 10), (fine, 5)):
+        create_topic(cluster_a, topic)
+        produce(cluster_a, topic, [Sent(f"{topic} {n}".encode()) for n in range(count)])
+    servers = cluster_a.bootstrap_servers
+    extra = {
+        "clusters": "A, A.B, C", "A.B.bootstrap.servers": servers, "A.B->C.enabled": "true",
+        "A.B->C.topics": f"{near}, {fine}",
+    }  # fmt: skip
+    path = write_mm2(
+        tmp_path / "mm2.properties", cluster_a, cluster_b, far, extra, source="A", target="C"
+    )
+    run = MirrorProcess(tmp_path, ["run", str(path), "--once"])
+    assert run.wait(150) == 0, run.text()
+    assert f"{far} of A and {near} of A.B as A.{far}" in run.text()
+    both = contents(consume_all(cluster_b, f"A.{far}"))
+    assert sorted(both) == sorted(
+        [*contents(consume_all(cluster_a, far)), *contents(consume_all(cluster_a, near))]
+    )
+    assert contents(consume_all(cluster_b, f"A.B.{fine}")) == contents(consume_all(cluster_a, fine))

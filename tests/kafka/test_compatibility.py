@@ -86,8 +86,11 @@ def _mirrored(slot: SlotRun, count: int) -> None:
 class Moving:
     """One group, committed on the source, and its newest checkpoint on the target."""
 
-    def __init__(self, slot: SlotRun, group: str, clusters: GroupClusters) -> None:
+    def __init__(
+        self, slot: SlotRun, group: str, clusters: GroupClusters, *, checkpoints: str = ""
+    ) -> None:
         self.slot, self.group, self.clusters = slot, group, clusters
+        self.checkpoints = checkpoints or f"{slot.alias}.checkpoints.internal"
         self.remote = TopicPartition(slot.remote, 0)
 
     def checkpoint_at(self, offset: int) -> Checkpoint | None:
@@ -103,9 +106,7 @@ class Moving:
         job.close()
         found = [
             decode_checkpoint(record.key, record.value)
-            for record in consume_all(
-                self.slot.target.kafka, f"{self.slot.alias}.checkpoints.internal"
-            )
+            for record in consume_all(self.slot.target.kafka, self.checkpoints)
         ]
         mine = [one for one in found if one is not None and one.group == self.group]
         return mine[-1] if mine else None
@@ -220,6 +221,27 @@ def test_identity_replication(
         wanted = Checkpoint(group, TopicPartition(topic_name, 0), 7, 7)
         assert moving.checkpoint_at(7) == wanted
     assert f"{slot.alias}.{topic_name}" not in topic_names(cluster_b)
+
+
+def test_a_separator_of_ones_own(
+    cluster_a: KafkaCluster, cluster_b: KafkaCluster, topic_name: str
+) -> None:
+    """Remote topics and the topic of checkpoints have it in their names."""
+    group = _group()
+    create_topic(cluster_a, topic_name, 1)
+    produce(cluster_a, topic_name, _values(20, "r"))
+    options = _options(group, policy=PolicySettings(separator="-"))
+    slot = SlotRun(Direct(cluster_a), Direct(cluster_b), topic_name, **options)
+    assert slot.remote == f"{slot.alias}-{topic_name}"
+    with _clusters(slot.flow) as clusters:
+        with slot:
+            _mirrored(slot, 20)
+        moving = Moving(slot, group, clusters, checkpoints=f"{slot.alias}-checkpoints-internal")
+        wanted = Checkpoint(group, TopicPartition(slot.remote, 0), 7, 7)
+        assert moving.checkpoint_at(7) == wanted
+    there = topic_names(cluster_a) | topic_names(cluster_b)
+    assert "mm2-offset-syncs-T-internal" in there
+    assert not [name for name in there if name.startswith(f"{slot.alias}.")]
 
 
 def test_runs_in_transactions_carry_the_topics_id(
