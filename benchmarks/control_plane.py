@@ -2,11 +2,14 @@
 
 usage: python -m benchmarks.control_plane [--topics N] [--groups N] [--latency] [--out DIR]
 
-Each mirror starts on an empty target. Measured are the seconds from the start of its process until
-all remote topics, their ACLs and all checkpoints are there; then, one after the other, those from a
-change on the source until the target has followed: of every topic's configuration, of every topic's
-ACLs, of every group's offsets. Both look every five seconds, which is part of these. Then what each
-mirror's log says of its rounds.
+Each mirror starts twice. First on an empty target: the seconds from the start of its process until
+all remote topics, their ACLs and all checkpoints are there. MirrorMaker 2 asks for all topics in
+one request, and a controller takes 10,000 records at once (a topic, a partition and a config are
+one each): with more it never gets further, which is told. Then on a target that has the topics: the
+seconds until ACLs and checkpoints are there, and, one after the other, those from a change on the
+source until the target has followed: of every topic's configuration, of every topic's ACLs, of
+every group's offsets. Both look every five seconds, which is part of these. Then what each mirror's
+log says of its rounds.
 
 ``--latency`` instead compares sparkmirror's latency on one topic beside all the others, with rounds
 every few seconds and without any.
@@ -28,6 +31,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -45,11 +49,15 @@ from sparkmirror.model import ClusterClient, TopicPartition
 from sparkmirror.wire.client import Cluster
 from sparkmirror.wire.views import AclBinding, NewTopic
 
+# The controller's words for more than 10,000 records in one request.
+TOO_LARGE = b"excessively large batch operation"
 PARTITIONS = 4
 TOPICS_PER_GROUP = 10
 ROUNDS_S = 5
 LIMIT_S = 600.0
 SECOND = "User:second"
+CHECKPOINTS = "A.checkpoints.internal"
+STARTS = ("empty", "made")
 PROBE = "probe"
 PROBE_PARTITIONS = 12
 _JVM = ("-XX:+UseG1GC", "-XX:MaxGCPauseMillis=20")
@@ -97,13 +105,23 @@ class World:
             outcomes = self.source.create_topics(wanted[at : at + 200])
             assert all(one.error is None for one in outcomes.values())
         say(f"{len(wanted)} topics made")
-        producer = Producer({"bootstrap.servers": self.a.bootstrap_servers, "linger.ms": 50})
+        # A busy broker takes its time to know thousands of new topics.
+        patience_ms = {"topic.metadata.propagation.max.ms": 300_000, "message.timeout.ms": 300_000}
+        servers = self.a.bootstrap_servers
+        producer = Producer({"bootstrap.servers": servers, "linger.ms": 50, **patience_ms})
+        failed: list[object] = []
+
+        def delivered(error: object, _: object) -> None:
+            if error is not None:
+                failed.append(error)
+
         for name in self.names:
             for number in range(PARTITIONS):
                 for _ in range(2):
-                    producer.produce(name, b"x" * 100, partition=number)
+                    producer.produce(name, b"x" * 100, partition=number, on_delivery=delivered)
             producer.poll(0)
-        assert not producer.flush(120)
+        assert not producer.flush(300)
+        assert not failed, failed[0]
         self.move_groups(1)
         self.allow("User:reader")
         say("records, groups and ACLs are there")
@@ -138,6 +156,15 @@ class World:
         changes = {name: {"retention.ms": "172800000"} for name in self.names}
         for at in range(0, len(self.names), 250):
             self.source.alter_topic_configs({n: changes[n] for n in self.names[at : at + 250]})
+
+    def make_remote_topics(self) -> None:
+        """The remote topics as a mirror makes them."""
+        config = {"retention.ms": "86400000"}
+        wanted = [NewTopic(name, PARTITIONS, 1, config) for name in self.remote]
+        for at in range(0, len(wanted), 200):
+            outcomes = self.target.create_topics(wanted[at : at + 200])
+            assert all(one.error is None for one in outcomes.values())
+        wait_until(lambda: self.topics_there() == len(wanted), "the remote topics")
 
     def topics_there(self) -> int:
         """Remote topics on the target."""
@@ -174,12 +201,24 @@ class World:
         own = AdminClient({"bootstrap.servers": self.a.bootstrap_servers})
         for future in own.delete_topics(["mm2-offset-syncs.B.internal"]).values():
             future.exception(60)
+        wait_until(lambda: not self.topics_there() and not self.acls_there(), "an empty target")
+        wait_until(
+            lambda: CHECKPOINTS not in admin.list_topics(timeout=30).topics, "no checkpoints"
+        )
         time.sleep(3)
+
+
+def wait_until(done: Callable[[], bool], what: str, timeout_s: float = 300.0) -> None:
+    """A busy broker shows what its controller has decided some time later."""
+    deadline = time.monotonic() + timeout_s
+    while not done():
+        assert time.monotonic() < deadline, what
+        time.sleep(0.5)
 
 
 def _cluster(one: KafkaCluster) -> Cluster:
     servers = (one.bootstrap_servers,)
-    return Cluster(ClusterClient(one.name, servers, "bench", request_timeout_ms=60_000))
+    return Cluster(ClusterClient(one.name, servers, "bench", request_timeout_ms=240_000))
 
 
 @contextmanager
@@ -257,23 +296,55 @@ def rounds_in(key: str, log: Path) -> dict[str, list[int]]:
     return found
 
 
-def measure(key: str, one: World, work: Path, limit_s: float) -> dict[str, Any]:
-    """Seconds from the start to each goal, then from a change to the target's following.
+class TooLarge(Exception):
+    """The mirror asks for more at once than the controller takes; it will never get further."""
 
-    What is not there ``limit_s`` after the start is told as such.
+
+class Refusals:
+    """Whether a mirror's log says that the target's controller refused a request as too large."""
+
+    def __init__(self, log: Path) -> None:
+        self._stream = log.open("rb")
+        self._end = b""
+
+    def look(self) -> bool:
+        """Read what is new, a few megabytes at most."""
+        new = self._end + self._stream.read(8 << 20)
+        self._end = new[-len(TOO_LARGE) :]
+        return TOO_LARGE in new
+
+    def close(self) -> None:
+        """End reading."""
+        self._stream.close()
+
+
+def measure(
+    key: str, one: World, work: Path, limit_s: float, *, made: bool = False
+) -> dict[str, Any]:
+    """Seconds from the start to each goal; then, with topics that are ``made`` before it, from a
+    change to the target's following.
+
+    What is not there ``limit_s`` after the start is told as such, and so is what a mirror cannot
+    make at all: it is not waited for.
     """
-    file = work / f"{key}.properties"
+    file = work / f"{key}{'-made' if made else ''}.properties"
     file.write_text(settings(one))
     count = len(one.names)
-    one.target.create_topics([NewTopic("A.checkpoints.internal", 1, 1, {})])
+    one.target.create_topics([NewTopic(CHECKPOINTS, 1, 1, {})])
+    if made:
+        one.make_remote_topics()
     began = time.monotonic()
     running, log = start(key, file, work)
     tree = TreeWatch(running.process.pid)
     result: dict[str, Any] = {}
-    checkpoints = Checkpoints(one.b)
+    checkpoints, refusals = Checkpoints(one.b), Refusals(running.log)
 
     def until(name: str, wanted: int, look: Callable[[], int], since: float) -> None:
         while (there := look()) < wanted:
+            if refusals.look():
+                result[name] = f"{there} of {wanted}: the controller refuses the one request"
+                say(f"{key} {name}: {result[name]}")
+                raise TooLarge
             if time.monotonic() - began > limit_s or running.process.poll() is not None:
                 result[name] = f"{there} of {wanted} after {time.monotonic() - since:.0f} s"
                 return
@@ -296,19 +367,25 @@ def measure(key: str, one: World, work: Path, limit_s: float) -> dict[str, Any]:
         until(name, wanted, look, since)
 
     try:
-        until("topics", count, one.topics_there, began)
+        if not made:
+            until("topics", count, one.topics_there, began)
         until("ACLs", count, one.acls_there, began)
         until("checkpoints", one.checkpoints, emitted, began)
         result["cpu_s"] = round(tree.cpu_s(), 1)
+        if not made:
+            return result
         change("changed configs", one.change_configs, count, one.configs_there)
         change("more ACLs", partial(one.allow, SECOND), 2 * count, one.acls_there)
         change("moved groups", partial(one.move_groups, 2), one.checkpoints, moved)
         result["cpu_s, all"] = round(tree.cpu_s(), 1)
+    except TooLarge:
+        return result
     finally:
+        refusals.close()
         checkpoints.close()
         tree.close()
         running.stop()
-    result["rounds_ms"] = rounds_in(key, log)
+        result["rounds_ms"] = rounds_in(key, log)
     return result
 
 
@@ -352,6 +429,8 @@ def main() -> int:
     parser.add_argument("--topics", type=int, default=2_000)
     parser.add_argument("--groups", type=int, default=200)
     parser.add_argument("--peers", nargs="+", choices=list(_ROUNDS), default=list(_ROUNDS))
+    parser.add_argument("--starts", nargs="+", choices=STARTS, default=STARTS,
+                        help="on an empty target, on one that has the topics")  # fmt: skip
     parser.add_argument("--latency", action="store_true")
     parser.add_argument("--limit", type=float, default=LIMIT_S, help="seconds for each mirror")
     parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results")
@@ -365,10 +444,12 @@ def main() -> int:
             if options.latency:
                 keep(path, one, {"latency": measure_latency(one, work)})
             else:
-                for key in options.peers:
-                    keep(path, one, {key: measure(key, one, work, options.limit)})
-                    if key != options.peers[-1]:
+                for number, (begin, key) in enumerate(product(options.starts, options.peers)):
+                    if number:
                         one.clean()
+                    made = begin == "made"
+                    name = f"{key}, topics made before" if made else key
+                    keep(path, one, {name: measure(key, one, work, options.limit, made=made)})
         say(f"written: {path}")
     finally:
         shutil.rmtree(work, ignore_errors=True)

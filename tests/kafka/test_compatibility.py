@@ -4,6 +4,7 @@ what becomes of groups when a topic is deleted and made anew.
 
 from __future__ import annotations
 
+import time
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -12,16 +13,21 @@ from typing import Any
 import pytest
 
 from sparkmirror.control.groups import GroupClusters, GroupsJob, create_offset_topics
+from sparkmirror.data.commits import Commits
 from sparkmirror.demo.clusters import KafkaCluster
+from sparkmirror.errors import Unreachable
 from sparkmirror.model import (
     CheckpointSettings,
+    ClusterClient,
     FaultSettings,
     FlowSettings,
+    MirrorMode,
     OffsetSyncSettings,
     PolicySettings,
     TopicPartition,
 )
 from sparkmirror.wire.client import Cluster
+from sparkmirror.wire.connection import ConnectionLost
 from sparkmirror.wire.mirror_records import (
     Checkpoint,
     decode_checkpoint,
@@ -32,6 +38,7 @@ from sparkmirror.wire.mirror_records import (
 from sparkmirror.wire.runs import decode_run, runs_topic
 from tests.kafka.faults import Direct, SlotRun
 from tests.kafka.mirror_process import wait_until
+from tests.kafka.servers import listener
 from tests.kafka.support import (
     Sent,
     consume_all,
@@ -221,6 +228,45 @@ def test_identity_replication(
         wanted = Checkpoint(group, TopicPartition(topic_name, 0), 7, 7)
         assert moving.checkpoint_at(7) == wanted
     assert f"{slot.alias}.{topic_name}" not in topic_names(cluster_b)
+
+
+def test_commit_offsets_removes_non_existent_topics(
+    cluster_a: KafkaCluster, cluster_b: KafkaCluster, topic_name: str
+) -> None:
+    """MirrorMaker 1's positions are on the source: one of a topic that is gone there holds up
+    neither the others nor the end.
+    """
+    group, other = _group(), f"{topic_name}-stays"
+    for topic in (topic_name, other):
+        create_topic(cluster_a, topic, 1)
+        produce(cluster_a, topic, _values(20, "r"))
+    options = {"mode": MirrorMode.MM1, "group_id": group, "position_interval_ms": 600_000}
+    slot = SlotRun(Direct(cluster_a), Direct(cluster_b), topic_name, **options)
+    with slot:
+        _mirrored(slot, 20)
+        delete_topic(cluster_a, topic_name)
+        slot.drain(30)
+    commits = Commits(slot.flow)
+    try:
+        gone, there = (TopicPartition(topic, 0) for topic in (topic_name, other))
+        assert commits.commit({gone: (20, ""), there: (7, "")})
+        assert commits.routes.committed(group, [gone, there]) == {there: (7, "")}
+    finally:
+        commits.close()
+
+
+def test_commit_offsets_throws_when_nobody_answers() -> None:
+    with listener() as address:
+        silent = ClusterClient("S", (address,), "test", request_timeout_ms=1_000)
+        flow = FlowSettings(silent, silent, silent, silent, mode=MirrorMode.MM1, group_id="g")
+        commits = Commits(flow)
+        try:
+            began = time.monotonic()
+            with pytest.raises((Unreachable, ConnectionLost)):
+                commits.commit({TopicPartition("t", 0): (5, "")})
+            assert time.monotonic() - began < 20
+        finally:
+            commits.close()
 
 
 def test_a_separator_of_ones_own(

@@ -5,6 +5,7 @@ Lives in executor workers next to the Fetch and Produce paths, and is as synchro
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -18,12 +19,16 @@ from sparkmirror.model import Member, TopicPartition
 from sparkmirror.wire.brokers import Brokers, Leader, split_address
 from sparkmirror.wire.connection import Connection, ConnectionLost
 from sparkmirror.wire.grants import Right, grant
-from sparkmirror.wire.kafka_codes import RETRIABLE, error_name
+from sparkmirror.wire.kafka_codes import RETRIABLE, UNKNOWN_TOPIC_OR_PARTITION, error_name
 
 __all__ = ["EARLIEST", "LATEST", "Leader", "Position", "Routes", "split_address"]
 
+log = logging.getLogger(__name__)
+
 EARLIEST, LATEST = -2, -1
 _REBALANCING = 27
+# Of the request timeout; the rest is for what else may go wrong.
+_UNKNOWN_SHARE = 0.6
 # ILLEGAL_GENERATION, UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID
 _FENCED = frozenset({22, 25, 82})
 _TOPIC_DENIED = 29
@@ -157,6 +162,9 @@ class Routes(Brokers):
 
         ``leader_epochs``: of the records before the offsets, where they are known.
 
+        A topic that the brokers do not know is asked for again most of the time there is, since it
+        may be new; after that it is taken for deleted, and its positions with it.
+
         Raises `Fenced` when the group has gone on without the member, else `ClusterError`,
         `PartitionError` or `ConnectionLost`.
         """
@@ -166,6 +174,8 @@ class Routes(Brokers):
             topics.setdefault(tp.topic, []).append((tp.partition, offset, metadata, epoch))
         request_topic = OffsetCommitRequest.OffsetCommitRequestTopic
         request_partition = request_topic.OffsetCommitRequestPartition
+
+        patient_until = self._clock() + _UNKNOWN_SHARE * self.client.request_timeout_ms / 1000
 
         def ask() -> int:
             message = OffsetCommitRequest(
@@ -192,13 +202,23 @@ class Routes(Brokers):
             )
             response = self._with_coordinator(group, message, 7)
             self._check_topics(response, group, "Read")
-            codes = {
-                part.error_code
-                for topic in response.topics  # type: ignore[attr-defined]
-                for part in topic.partitions
-            }
-            codes.discard(0)
-            return int(min(codes)) if codes else 0
+            unknown, codes = set(), set()
+            for topic in response.topics:  # type: ignore[attr-defined]
+                for part in topic.partitions:
+                    if part.error_code == UNKNOWN_TOPIC_OR_PARTITION:
+                        unknown.add(topic.name)
+                    elif part.error_code:
+                        codes.add(int(part.error_code))
+            if codes:
+                return min(codes)
+            if unknown and self._clock() < patient_until:
+                return UNKNOWN_TOPIC_OR_PARTITION
+            if unknown:
+                log.warning(
+                    "group %s: no positions of %s: cluster %s has no such topic any more",
+                    *(group, ", ".join(sorted(unknown)), self.client.alias),
+                )
+            return 0
 
         self._retried(ask, f"group {group}", group)
 
