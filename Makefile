@@ -6,7 +6,7 @@ STAMP := $(VENV)/.installed
 # Tests wait for brokers far more than they compute; a file's tests share its clusters.
 TEST_WORKERS ?= 3
 
-.PHONY: demo test lint bench bench-control faults fuzz interop kerberos docs install lock clean
+.PHONY: demo test lint bench bench-control faults fuzz interop matrix kerberos docs install lock clean
 
 demo: $(STAMP)
 	$(BIN)/sparkmirror demo $(ARGS)
@@ -40,6 +40,11 @@ interop: $(STAMP)
 	$(BIN)/python -m pytest tests/kafka/test_mirror_client.py tests/kafka/test_java_reads_ours.py \
 	  tests/kafka/test_takeover.py \
 	  tests/kafka/test_checkpoints.py tests/kafka/test_topic_sync.py tests/kafka/test_mm1_group.py $(ARGS)
+
+# A mirror through every listener and login, as source and as target; brokers' certificates that
+# change. Some three minutes.
+matrix: $(STAMP)
+	$(BIN)/python -m pytest tests/kafka/secure_runs.py $(ARGS)
 
 # Ten processor-minutes of hostile answers; FUZZ="--seconds 60 records" shortens it.
 fuzz: $(STAMP)

@@ -154,7 +154,8 @@ def secured_pair(directory: Path) -> Iterator[tuple[Secured, Secured]]:
     start_all(*(each.kafka for each in pair))
     try:
         for each in pair:
-            each.stores = {"trust": trust, "client": client}
+            broker = directory / f"{each.kafka.name}.p12"
+            each.stores = {"trust": trust, "client": client, "broker": broker}
             _add_scram_user(each)
         yield pair[0], pair[1]
     finally:

@@ -26,6 +26,7 @@ from sparkmirror.data.slot import SlotReader
 from sparkmirror.demo.clusters import KafkaCluster
 from sparkmirror.errors import MirrorError
 from sparkmirror.model import MirrorSettings, TopicPartition
+from sparkmirror.wire.signals import CONTROL_PARTITIONS
 from sparkmirror.wire.views import AclBinding
 from tests.kafka.authorized import ADMIN, Authorized, password, properties, topic_acl
 from tests.kafka.mirror_process import MirrorProcess, wait_until, write_mm2
@@ -359,6 +360,30 @@ def test_each_missing_permission_of_mirrormaker_1_is_named(
 
 def arrived(cluster: Authorized, topic: str) -> list[Received]:
     return consume_all(cluster.kafka, topic) if topic in topic_names(cluster.kafka) else []
+
+
+# --- orders ---------------------------------------------------------------------------------
+
+
+def test_only_who_may_write_to_the_control_topic_gives_orders(
+    authorized: Pair, alias: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    target = authorized[1]
+    control = f"mm2-sparkmirror.{alias}.internal"
+    create_topic(target.kafka, control, CONTROL_PARTITIONS)
+    group = AclBinding("GROUP", "*", "LITERAL", "User:other", "*", "DESCRIBE", "ALLOW")
+    target.allow([topic_acl(control, "READ", "User:other"), group])
+    path = mm2(authorized, "other", alias, "t", tmp_path)
+    order = ["pause", str(path), f"{alias}->B", "--wait", "0"]
+    assert main(order) == 3
+    write = topic_acl(control, "WRITE", "User:other")
+    told = capsys.readouterr().err.replace("\n", " ")
+    assert names(told, write, "B"), told
+    assert consume_all(target.kafka, control) == []
+    target.allow([write])
+    assert main(order) in (0, 1), "given, though nobody is there to obey"
+    assert consume_all(target.kafka, control) != []
+    target.forbid([group])
 
 
 # --- lock -----------------------------------------------------------------------------------

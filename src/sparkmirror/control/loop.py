@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -39,6 +40,8 @@ _LAST_REPORT_S = 0.7
 _DRAIN_TIMEOUT_S = 2.0
 _STOP_TIMEOUT_S = 3.0
 _EVENTS_MAX = 1_000
+_REASONS_MAX = 10
+_NUMBERS = re.compile(r"\d+(?:\.\d+)*")
 
 
 class ControlLoop:
@@ -57,6 +60,7 @@ class ControlLoop:
         self._threads: list[threading.Thread] = []
         self._events: list[str] = []
         self._events_lock = threading.Lock()
+        self._reasons: dict[str, set[str]] = {}
         self._flows = {
             flow.name: FlowControl(flow, run_id, self._say, once=once, release=release)
             for flow in settings.flows
@@ -285,7 +289,7 @@ class ControlLoop:
     ) -> bool:
         """Run a job once; whether it went well.
 
-        The first failure of a row is told, then silence until it works again.
+        In a row of failures each reason is told once, then there is silence until it works again.
         """
         error: Exception
         try:
@@ -300,7 +304,12 @@ class ControlLoop:
             if told:
                 self._say(f"{name}: works again")
             return True
-        if not told and not self._stopping.is_set():
+        reasons = self._reasons.setdefault(name, set())
+        if not told:
+            reasons.clear()
+        reason = _NUMBERS.sub("", str(error))  # times and sizes make no other reason
+        if not self._stopping.is_set() and reason not in reasons and len(reasons) < _REASONS_MAX:
+            reasons.add(reason)
             self._say(f"{name}: {error}")
         if after_failure is not None:
             after_failure()

@@ -143,6 +143,9 @@ class Link:
                     if hopeless or left_s <= backoff_s:
                         if isinstance(error, kafka_errors.KafkaTimeoutError):
                             self.reset()  # the brokers may have moved: bootstrap anew next time
+                        whole = node < 0 and self.closes == closes
+                        if whole and _for_want_of_a_connection(error):
+                            self._say_why()
                         raise
                     log.debug("%s: %s: trying again", doing, error)
                     self._controller = None
@@ -205,7 +208,8 @@ class Link:
                     manager.bootstrap(max(1, (deadline - time.monotonic()) * 1000))
                 except BaseException as error:
                     _shut(manager, net)
-                    if isinstance(error, kafka_errors.KafkaError):
+                    # Without it somebody is closing this link.
+                    if isinstance(error, kafka_errors.KafkaError) and self._opening is not None:
                         self._say_why()
                     raise
                 finally:
@@ -215,7 +219,7 @@ class Link:
 
     def _say_why(self) -> None:
         """Raise the reason why there is no secure connection: kafka-python keeps it to itself."""
-        if self.client.security_protocol == "PLAINTEXT" or self._opening is None:
+        if self.client.security_protocol == "PLAINTEXT":
             return
         addresses = [split_address(server) for server in self.client.bootstrap_servers]
         with contextlib.suppress(Unreachable):
@@ -255,6 +259,11 @@ class Link:
         if opening is not None:  # stopping its loop fails the bootstrap that holds the lock
             _shut(*opening)
         self.reset()
+
+
+def _for_want_of_a_connection(error: kafka_errors.KafkaError) -> bool:
+    """Whether no broker can be asked, for whatever reason."""
+    return isinstance(error, kafka_errors.KafkaConnectionError | kafka_errors.NodeNotReadyError)
 
 
 def _send(manager: Any, message: Any, node: int | None, deadline: float) -> Any:
