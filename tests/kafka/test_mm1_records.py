@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import time
 import uuid
@@ -9,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from sparkmirror.cli.main import main
 from sparkmirror.demo.clusters import KafkaCluster
 from tests.kafka.mirror_process import MirrorProcess, stored, wait_until, write_mm1
 from tests.kafka.support import Content, Sent, consume_all, contents, create_topic, produce
@@ -124,7 +126,10 @@ def listen(what, partitions, path):
 
 @pytest.mark.timeout(240)
 def test_handlers_listeners_and_dropped_records(
-    cluster_a: KafkaCluster, cluster_b: KafkaCluster, tmp_path: Path
+    cluster_a: KafkaCluster,
+    cluster_b: KafkaCluster,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     name = f"handled-{uuid.uuid4().hex[:8]}"
     other = f"{name}.elsewhere"
@@ -160,7 +165,7 @@ def test_handlers_listeners_and_dropped_records(
     finally:
         mirror.kill()
     assert code == 143, mirror.text()
-    assert heard.read_text().splitlines()[0] == "assigned 2"
+    assert heard.read_text().splitlines() == ["assigned 2", "revoked 2"]
     moved = contents(consume_all(cluster_b, other))
     assert {one.partition for one in moved} == {1}
     assert {one.headers[0] for one in moved} == {("from", name.encode())}
@@ -171,6 +176,12 @@ def test_handlers_listeners_and_dropped_records(
     wanted = [f"{n}".encode() for n in range(400) for _ in range((0, 2, 0, 1)[n % 4])]
     assert sorted(one.value or b"" for one in got) == sorted([*wanted, b"after it"])
     assert {one.headers for one in got if one.value != b"after it"} == {(("h", b"1"),)}
+
+    # What was not sent is written down.
+    assert main(["gaps", *options[:4], "--format", "json"]) == 0
+    told = json.loads(capsys.readouterr().out)["gaps"]
+    found = [(gap["count"], gap["code"]) for gap in told if gap["topic"] == name]
+    assert found == [(1, "MESSAGE_TOO_LARGE")]
 
     # By default nothing is given up: the mirror stops, and the record waits.
     produce(cluster_a, name, [Sent(bytes(5_000), b"too large"), Sent(b"waits", b"too")])

@@ -64,14 +64,32 @@ class Chunk:
     """A chunk with two batches on their way."""
 
     source, target = TP, REMOTE
+    first_offset, next_offset = 10, 16
 
     def __init__(self) -> None:
-        self.batches_left = 2
+        self.batches_left, self.dropped = 2, 0
         self.beside: list[TopicPartition] = []
 
     def wait_for(self, tp: TopicPartition) -> None:
         self.batches_left += 1
         self.beside.append(tp)
+
+
+def test_batches_that_are_given_up_are_one_gap_of_their_chunk() -> None:
+    queued: list[memoryview] = []
+    refusals = RefusedRecords(
+        FlowSettings(A, B, A, B), lambda _tp, batch, _token: queued.append(batch), {}
+    )
+    chunk = Chunk()
+    refusals.dropped((chunk, 4), 4, "MESSAGE_TOO_LARGE", "")
+    refusals.dropped((chunk, 6), 2, "NOT_ENOUGH_REPLICAS", "for 120 s")
+    refusals.dropped(None, 1, "MESSAGE_TOO_LARGE", "a record of the mirror itself")
+    assert chunk.batches_left == 4, "the position waits for what is written down"
+    records = [record for batch in queued for record in decode_records(batch)]
+    assert len({record.key for record in records}) == 1
+    gaps = [decode_gap(record.value) for record in records]
+    assert [(gap.first, gap.last, gap.count) for gap in gaps if gap] == [(10, 15, 4), (10, 15, 6)]
+    assert [gap.resumed_at for gap in gaps if gap] == [16, 16]
 
 
 @pytest.mark.parametrize(

@@ -200,4 +200,10 @@ class Membership:
     def close(self, *, leave: bool) -> None:
         """End the membership. ``leave``: others take over at once, not after the session."""
         self._ending = True
+        owned, self._owned = self._owned, frozenset()
+        if leave and owned:
+            try:
+                self._listener.revoked(owned)
+            except MirrorError as error:  # the mirror ends in any case
+                log.warning("%s", error)
         self._session.close(leave=leave)

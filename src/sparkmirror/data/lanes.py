@@ -25,6 +25,7 @@ class Pending:
     ``kept``: its bytes, where they may be needed. ``targets``: as in `Chunk`. ``gap``: what lies
     before ``next_offset``, and ``mark`` the log that the position is in behind it (known of every
     chunk once it is settled). ``beside``: where else batches went that the position waits for.
+    ``first_offset``: of its records at the source; ``dropped``: how many of them were given up.
     """
 
     lane: Lane
@@ -41,6 +42,8 @@ class Pending:
     gap: Gap | None = None
     mark: Mark | None = None
     beside: set[TopicPartition] | None = None
+    first_offset: int = -1
+    dropped: int = 0
 
     @property
     def source(self) -> TopicPartition:

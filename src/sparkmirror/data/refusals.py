@@ -42,6 +42,9 @@ class Carrier(Protocol):
     """The chunk that a refused record came with."""
 
     batches_left: int
+    first_offset: int
+    next_offset: int
+    dropped: int
 
     @property
     def source(self) -> TopicPartition:
@@ -126,6 +129,34 @@ class RefusedRecords:
                 *(gap.flow, first, last, source, gap.reason, gap.action.value),
             )
             self._write(carrier, self._gaps, Record(0, now_ms, *encode_gap(gap)))
+
+    def dropped(self, token: object, count: int, code: str, reason: str) -> None:
+        """Write down how many records of a chunk were given up (``--abort.on.send.failure=false``).
+
+        Records that were dealt by key, or that a handler made, have no offsets of the source any
+        more: the gap names those of the chunk. It is one gap, however many batches of it go.
+        """
+        carrier = _carrier(token)
+        if carrier is None:
+            return  # a record of the mirror itself
+        carrier.dropped += count
+        now_ms = int(time.time() * 1000)
+        why = reason or _UNSAID.get(code, "the broker gives no reason")
+        gap = Gap(
+            flow=self._flow.name,
+            source=carrier.source,
+            remote_topic=carrier.target.topic,
+            kind=GapKind.REFUSED,
+            action=GapAction.SKIPPED,
+            first=carrier.first_offset,
+            last=carrier.next_offset - 1,
+            count=carrier.dropped,
+            resumed_at=carrier.next_offset,
+            code=code,
+            reason=f"records of these offsets were not sent ({code}): {why}",
+            time_ms=now_ms,
+        )
+        self._write(carrier, self._gaps, Record(0, now_ms, *encode_gap(gap)))
 
     def _write(self, carrier: Carrier, tp: TopicPartition, record: Record) -> None:
         carrier.wait_for(tp)

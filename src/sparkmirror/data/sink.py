@@ -141,7 +141,7 @@ class SlotSink:
             places = Places(chunk.source_runs, chunk.record_count)
             pending = Pending(
                 lane, chunk.next_offset, chunk.record_count, chunk.size, chunk.timestamp_ms, -1, 0,
-                places, leader_epoch=chunk.leader_epoch,
+                places, leader_epoch=chunk.leader_epoch, first_offset=chunk.base_offset,
             )  # fmt: skip
             pending.targets = chunk.targets
             lane.queue.append(pending)

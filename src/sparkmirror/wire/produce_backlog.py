@@ -81,6 +81,9 @@ class Refusals(Protocol):
     def take(self, token: object, records: Sequence[Record], code: str, reason: str) -> None:
         """Take over ``records``; may append batches for other partitions."""
 
+    def dropped(self, token: object, count: int, code: str, reason: str) -> None:
+        """Note that a batch of ``count`` records is dropped; may append batches for others."""
+
 
 class Backlog:
     """Batches for one cluster until it has them. One owner, no threads.
@@ -274,6 +277,8 @@ class Backlog:
             *(state.tp, item.records, error_name(code), reason),
         )
         self.errors[DROPPED] = self.errors.get(DROPPED, 0) + item.records
+        if self.refusals is not None:
+            self.refusals.dropped(item.whole, item.records, error_name(code), reason)
         state.pending.remove(item)
         state.renew = True  # its sequences are gone with it
         self.bytes_waiting -= len(item.batch)
