@@ -269,3 +269,40 @@ def test_refused_records_go_to_the_dead_letter_topic(source, target, topic_name,
         assert letter.timestamp_ms >= began_ms
     assert {gap.action for gap in slot.gaps()} == {"dead-letter"}
     assert sum(gap.count or 0 for gap in slot.gaps()) == len(bad)
+
+
+# -- a broker that does not say which record it means ------------------------------------------
+
+
+@pytest.mark.timeout(240)
+def test_a_target_before_2_4_is_asked_with_halves_of_the_batch(source, new_cluster, topic_name):
+    """It refuses batches; which records are meant is found by cutting, and no other is left out."""
+    old = Direct(new_cluster("old", version="2.3.1"))
+    create_topic(source.kafka, topic_name, 1, config={"max.message.bytes": "100000"})
+    good = _good(0, 40)
+    long_ago_ms = int(time.time() * 1000) - 48 * HOUR_MS
+    bad = [
+        Sent(b"old 1", b"old 1", timestamp_ms=long_ago_ms),
+        Sent(b"old 2", b"old 2", timestamp_ms=long_ago_ms),
+        Sent(os.urandom(6_000), b"large"),
+        Sent(b"old 3", b"old 3", timestamp_ms=long_ago_ms),
+    ]
+    mixed = [*good[:7], bad[0], *good[7:20], bad[1], bad[2], *good[20:], bad[3]]
+    with SlotRun(source, old, topic_name, faults=DEAD_LETTER) as slot:
+        narrow = {"max.message.bytes": "5000", "message.timestamp.difference.max.ms": str(HOUR_MS)}
+        set_topic_config(old.kafka, slot.remote, **narrow)
+        unbound = {"message.timestamp.type": "LogAppendTime"}
+        create_topic(old.kafka, dead_letter_topic(slot.remote), 1, config=unbound)
+        produce(source.kafka, topic_name, mixed, config=ONE_BATCH)
+        _are(slot, good)
+        _until(lambda: len(_letters(slot)) == len(bad), "all letters are there", slot)
+        produce(source.kafka, topic_name, _good(40, 5))
+        _are(slot, good + _good(40, 5))
+        assert slot.errors()["RECORD_DEAD_LETTERED"] == len(bad)
+        assert slot.halts() == {}
+    letters = sorted(_letters(slot), key=_source_offset)
+    assert [letter.value for letter in letters] == [sent.value for sent in bad]
+    assert [_source_offset(letter) for letter in letters] == [mixed.index(sent) for sent in bad]
+    codes = [dict(letter.headers)["sparkmirror.error.code"] for letter in letters]
+    late, large = b"INVALID_TIMESTAMP", b"MESSAGE_TOO_LARGE"
+    assert codes == [late, late, large, late]
