@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -21,6 +22,7 @@ from sparkmirror.control.dead_letters import plan_dead_letter_topics
 from sparkmirror.demo.clusters import KafkaCluster
 from sparkmirror.model import FaultSettings
 from sparkmirror.policy import dead_letter_topic
+from sparkmirror.wire import fetch_states
 from tests.kafka.faults import Direct, SlotRun
 from tests.kafka.support import (
     TIMEOUT_S,
@@ -110,29 +112,50 @@ def test_a_refused_record_pauses_its_partition_until_the_target_takes_it(
     assert slot.gaps() == []
 
 
+@contextlib.contextmanager
+def _denied(cluster: KafkaCluster, topic: str, operation: AclOperation) -> Iterator[None]:
+    binding = AclBinding(
+        ResourceType.TOPIC, topic, ResourcePatternType.LITERAL, "User:ANONYMOUS",
+        "*", operation, AclPermissionType.DENY,
+    )  # fmt: skip
+    client = admin(cluster)
+    for future in client.create_acls([binding]).values():
+        future.result(TIMEOUT_S)
+    try:
+        yield
+    finally:
+        pattern = AclBindingFilter(
+            ResourceType.TOPIC, topic, ResourcePatternType.LITERAL, None, None,
+            AclOperation.ANY, AclPermissionType.ANY,
+        )  # fmt: skip
+        for removed in client.delete_acls([pattern]).values():
+            removed.result(TIMEOUT_S)
+
+
 def test_a_target_that_forbids_one_topic(source, guarded, topic_name):
     create_topic(source.kafka, topic_name, 1)
     with SlotRun(source, Direct(guarded), topic_name) as slot:
         produce(source.kafka, topic_name, _good(0, 3))
         _are(slot, _good(0, 3))
-        binding = AclBinding(
-            ResourceType.TOPIC, slot.remote, ResourcePatternType.LITERAL, "User:ANONYMOUS",
-            "*", AclOperation.WRITE, AclPermissionType.DENY,
-        )  # fmt: skip
-        client = admin(guarded)
-        for future in client.create_acls([binding]).values():
-            future.result(TIMEOUT_S)
-        try:
+        with _denied(guarded, slot.remote, AclOperation.WRITE):
             produce(source.kafka, topic_name, _good(3, 3))
             assert _halted(slot).startswith("TOPIC_AUTHORIZATION_FAILED")
-        finally:
-            pattern = AclBindingFilter(
-                ResourceType.TOPIC, slot.remote, ResourcePatternType.LITERAL, None, None,
-                AclOperation.ANY, AclPermissionType.ANY,
-            )  # fmt: skip
-            for removed in client.delete_acls([pattern]).values():
-                removed.result(TIMEOUT_S)
         _are(slot, _good(0, 6))
+
+
+def test_a_source_that_forbids_one_topic(guarded, target, topic_name, monkeypatch):
+    monkeypatch.setattr(fetch_states, "_DENIED_RETRY_S", 3.0)  # half a minute otherwise
+    create_topic(guarded, topic_name, 1)
+    with SlotRun(Direct(guarded), target, topic_name) as slot:
+        produce(guarded, topic_name, _good(0, 3))
+        _are(slot, _good(0, 3))
+        with _denied(guarded, topic_name, AclOperation.READ):
+            told = _halted(slot)
+            assert told.startswith("TOPIC_AUTHORIZATION_FAILED")
+            assert told.endswith("grant Read on the topic")
+        produce(guarded, topic_name, _good(3, 3))
+        _are(slot, _good(0, 6))
+        _until(lambda: not slot.halts(), "no halt is reported any more", slot)
 
 
 def test_a_target_topic_that_is_deleted_and_comes_back(source, target, topic_name):
