@@ -30,6 +30,7 @@ bench-control: $(STAMP)
 
 faults: $(STAMP)
 	$(BIN)/python -m tests.faults $(ARGS)
+	$(BIN)/python -m tests.faults.partitions
 
 docs: $(STAMP)
 	$(BIN)/python -m sparkmirror.config.docs docs/settings.md

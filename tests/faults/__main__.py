@@ -17,6 +17,7 @@ import random
 import sys
 import tempfile
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import psutil
@@ -80,6 +81,7 @@ def _run(
     mirror = Mirror(directory, config, *flags)
     scene = Scene(mirror, source, target, chooser)
     outcomes: list[Outcome] = []
+    before = 0
     began = time.monotonic()
     with traffic, Counter(target, f"A.{topic}", PARTITIONS) as counter:
         try:
@@ -92,6 +94,10 @@ def _run(
             while len(outcomes) < options.faults:
                 if options.seconds and time.monotonic() - began > options.seconds:
                     break
+                twice = counter.duplicated
+                if outcomes:
+                    outcomes[-1] = replace(outcomes[-1], twice=twice - before)
+                before = twice
                 outcome = _one(scene, counter, next(names))
                 outcomes.append(outcome)
                 print(
@@ -108,6 +114,8 @@ def _run(
             complete = counter.wait_for(written, 180)
             time.sleep(2.0)
             code = mirror.drain()
+            if outcomes:  # what came twice comes after the partitions move again
+                outcomes[-1] = replace(outcomes[-1], twice=counter.duplicated - before)
         finally:
             mirror.kill()
             for process in psutil.Process().children(recursive=True):
@@ -144,7 +152,7 @@ def _one(scene: Scene, counter: Counter, name: str) -> Outcome:
     deadline = time.monotonic() + _START_S_MAX
     while True:
         scene.mirror.keep_running()
-        began, twice = time.monotonic(), counter.duplicated
+        began = time.monotonic()
         uncommitted = counter.received_since(began - _UNCOMMITTED_S)
         starts, exits = scene.mirror.starts, len(scene.mirror.exits)
         try:
@@ -172,7 +180,7 @@ def _one(scene: Scene, counter: Counter, name: str) -> Outcome:
         time.sleep(3.0)
     began_anew = scene.mirror.starts > starts or len(scene.mirror.exits) > exits
     parts = scene.mirror.start_parts() if began_anew else None
-    return Outcome(name, took, parts, counter.duplicated - twice, uncommitted)
+    return Outcome(name, took, parts, uncommitted=uncommitted)
 
 
 if __name__ == "__main__":

@@ -101,6 +101,12 @@ def kill_broker(scene: Scene) -> None:
     scene.target.restart()
 
 
+def kill_source_broker(scene: Scene) -> None:
+    """kill -9 of the source's broker; who writes there waits for it, too."""
+    scene.source.kill()
+    scene.source.restart()
+
+
 @dataclass(frozen=True)
 class Kind:
     """A fault; how often it comes beside the others; whether only exactly-once can stand it.
@@ -126,6 +132,7 @@ FAULTS: dict[str, Kind] = {
     "two drivers": Kind(two_drivers, 1, exactly_once=True, restarts=True),
     "zombie mirror": Kind(zombie, 1, exactly_once=True, restarts=True),
     "target broker killed": Kind(kill_broker, 2),
+    "source broker killed": Kind(kill_source_broker, 2),
 }
 
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -21,6 +22,7 @@ from sparkmirror.control.dead_letters import plan_dead_letter_topics
 from sparkmirror.demo.clusters import KafkaCluster
 from sparkmirror.model import FaultSettings
 from sparkmirror.policy import dead_letter_topic
+from sparkmirror.wire import fetch_states
 from tests.kafka.faults import Direct, SlotRun
 from tests.kafka.support import (
     TIMEOUT_S,
@@ -110,29 +112,50 @@ def test_a_refused_record_pauses_its_partition_until_the_target_takes_it(
     assert slot.gaps() == []
 
 
+@contextlib.contextmanager
+def _denied(cluster: KafkaCluster, topic: str, operation: AclOperation) -> Iterator[None]:
+    binding = AclBinding(
+        ResourceType.TOPIC, topic, ResourcePatternType.LITERAL, "User:ANONYMOUS",
+        "*", operation, AclPermissionType.DENY,
+    )  # fmt: skip
+    client = admin(cluster)
+    for future in client.create_acls([binding]).values():
+        future.result(TIMEOUT_S)
+    try:
+        yield
+    finally:
+        pattern = AclBindingFilter(
+            ResourceType.TOPIC, topic, ResourcePatternType.LITERAL, None, None,
+            AclOperation.ANY, AclPermissionType.ANY,
+        )  # fmt: skip
+        for removed in client.delete_acls([pattern]).values():
+            removed.result(TIMEOUT_S)
+
+
 def test_a_target_that_forbids_one_topic(source, guarded, topic_name):
     create_topic(source.kafka, topic_name, 1)
     with SlotRun(source, Direct(guarded), topic_name) as slot:
         produce(source.kafka, topic_name, _good(0, 3))
         _are(slot, _good(0, 3))
-        binding = AclBinding(
-            ResourceType.TOPIC, slot.remote, ResourcePatternType.LITERAL, "User:ANONYMOUS",
-            "*", AclOperation.WRITE, AclPermissionType.DENY,
-        )  # fmt: skip
-        client = admin(guarded)
-        for future in client.create_acls([binding]).values():
-            future.result(TIMEOUT_S)
-        try:
+        with _denied(guarded, slot.remote, AclOperation.WRITE):
             produce(source.kafka, topic_name, _good(3, 3))
             assert _halted(slot).startswith("TOPIC_AUTHORIZATION_FAILED")
-        finally:
-            pattern = AclBindingFilter(
-                ResourceType.TOPIC, slot.remote, ResourcePatternType.LITERAL, None, None,
-                AclOperation.ANY, AclPermissionType.ANY,
-            )  # fmt: skip
-            for removed in client.delete_acls([pattern]).values():
-                removed.result(TIMEOUT_S)
         _are(slot, _good(0, 6))
+
+
+def test_a_source_that_forbids_one_topic(guarded, target, topic_name, monkeypatch):
+    monkeypatch.setattr(fetch_states, "_DENIED_RETRY_S", 3.0)  # half a minute otherwise
+    create_topic(guarded, topic_name, 1)
+    with SlotRun(Direct(guarded), target, topic_name) as slot:
+        produce(guarded, topic_name, _good(0, 3))
+        _are(slot, _good(0, 3))
+        with _denied(guarded, topic_name, AclOperation.READ):
+            told = _halted(slot)
+            assert told.startswith("TOPIC_AUTHORIZATION_FAILED")
+            assert told.endswith("grant Read on the topic")
+        produce(guarded, topic_name, _good(3, 3))
+        _are(slot, _good(0, 6))
+        _until(lambda: not slot.halts(), "no halt is reported any more", slot)
 
 
 def test_a_target_topic_that_is_deleted_and_comes_back(source, target, topic_name):
@@ -269,3 +292,40 @@ def test_refused_records_go_to_the_dead_letter_topic(source, target, topic_name,
         assert letter.timestamp_ms >= began_ms
     assert {gap.action for gap in slot.gaps()} == {"dead-letter"}
     assert sum(gap.count or 0 for gap in slot.gaps()) == len(bad)
+
+
+# -- a broker that does not say which record it means ------------------------------------------
+
+
+@pytest.mark.timeout(240)
+def test_a_target_before_2_4_is_asked_with_halves_of_the_batch(source, new_cluster, topic_name):
+    """It refuses batches; which records are meant is found by cutting, and no other is left out."""
+    old = Direct(new_cluster("old", version="2.3.1"))
+    create_topic(source.kafka, topic_name, 1, config={"max.message.bytes": "100000"})
+    good = _good(0, 40)
+    long_ago_ms = int(time.time() * 1000) - 48 * HOUR_MS
+    bad = [
+        Sent(b"old 1", b"old 1", timestamp_ms=long_ago_ms),
+        Sent(b"old 2", b"old 2", timestamp_ms=long_ago_ms),
+        Sent(os.urandom(6_000), b"large"),
+        Sent(b"old 3", b"old 3", timestamp_ms=long_ago_ms),
+    ]
+    mixed = [*good[:7], bad[0], *good[7:20], bad[1], bad[2], *good[20:], bad[3]]
+    with SlotRun(source, old, topic_name, faults=DEAD_LETTER) as slot:
+        narrow = {"max.message.bytes": "5000", "message.timestamp.difference.max.ms": str(HOUR_MS)}
+        set_topic_config(old.kafka, slot.remote, **narrow)
+        unbound = {"message.timestamp.type": "LogAppendTime"}
+        create_topic(old.kafka, dead_letter_topic(slot.remote), 1, config=unbound)
+        produce(source.kafka, topic_name, mixed, config=ONE_BATCH)
+        _are(slot, good)
+        _until(lambda: len(_letters(slot)) == len(bad), "all letters are there", slot)
+        produce(source.kafka, topic_name, _good(40, 5))
+        _are(slot, good + _good(40, 5))
+        assert slot.errors()["RECORD_DEAD_LETTERED"] == len(bad)
+        assert slot.halts() == {}
+    letters = sorted(_letters(slot), key=_source_offset)
+    assert [letter.value for letter in letters] == [sent.value for sent in bad]
+    assert [_source_offset(letter) for letter in letters] == [mixed.index(sent) for sent in bad]
+    codes = [dict(letter.headers)["sparkmirror.error.code"] for letter in letters]
+    late, large = b"INVALID_TIMESTAMP", b"MESSAGE_TOO_LARGE"
+    assert codes == [late, late, large, late]

@@ -26,13 +26,15 @@ class CompactedTopic:
     """A topic with one partition that is made when it is missing.
 
     ``factor``: replication factor, from the setting ``key``; -1 leaves it to the broker.
-    ``at_most_brokers``: make do with as many replicas as there are brokers.
+    ``at_most_brokers``: make do with as many replicas as there are brokers. ``own_times``: records
+    keep the times that they are written with.
     """
 
     name: str
     factor: int
     key: str
     at_most_brokers: bool = False
+    own_times: bool = False
 
 
 def plan_compacted(cluster: Cluster, wanted: CompactedTopic) -> NewTopic | None:
@@ -49,7 +51,8 @@ def plan_compacted(cluster: Cluster, wanted: CompactedTopic) -> NewTopic | None:
             do=f"Set {wanted.key} to {brokers} or less (-1 takes the broker's default), or create "
             "the topic yourself.",
         )
-    return NewTopic(wanted.name, 1, factor, COMPACTED)
+    configs = {"cleanup.policy": "compact"} if wanted.own_times else COMPACTED
+    return NewTopic(wanted.name, 1, factor, configs)
 
 
 def create_compacted(cluster: Cluster, wanted: CompactedTopic) -> str:

@@ -21,7 +21,7 @@ __all__ = ["HeartbeatJob", "heartbeats_topic"]
 def heartbeats_topic(settings: HeartbeatSettings) -> CompactedTopic:
     """The topic of heartbeats, on the target. Pure."""
     key = "heartbeats.topic.replication.factor"
-    return CompactedTopic(settings.topic, settings.replication_factor, key)
+    return CompactedTopic(settings.topic, settings.replication_factor, key, own_times=True)
 
 
 class HeartbeatJob:

@@ -54,6 +54,9 @@ def kafka_jars(
     major, minor, *_ = (int(part) for part in version.split("."))
     scala = "2.13" if (major, minor) >= (2, 4) else "2.12"  # what a version was published for
     coordinates = [f"org.apache.kafka:kafka_{scala}:{version}", "org.slf4j:slf4j-simple:1.7.36"]
+    if (major, minor) < (2, 4):
+        # Their own one, 3.4, cannot read an address as Java writes it since 14.
+        coordinates.append("org.apache.zookeeper:zookeeper:3.5.9")
     # The tools jar depends on Kafka Connect and its web server: the console tools do not.
     coordinates.append(f"org.apache.kafka:kafka-tools:{version}@jar")
     return resolve(*coordinates, exclude=_UNNEEDED, progress=progress, java=java)
