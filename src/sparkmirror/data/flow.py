@@ -102,6 +102,9 @@ def spark_settings(
                 # The JVM only moves bytes: a small young generation and a serial-like pause are
                 # worth more than throughput of the collector.
                 "-XX:+UseParallelGC",
+                # It carries a few hundred rows a second: the second compiler would take minutes
+                # to come to them, and processor time from the start.
+                "-XX:TieredStopAtLevel=1",
                 "-Dio.netty.tryReflectionSetAccessible=true",
             ]
         ),

@@ -11,10 +11,11 @@ are pushed out by more rows.
 from __future__ import annotations
 
 import os
+import select
 from collections.abc import Callable
 from typing import Any, BinaryIO
 
-__all__ = ["flush", "input_fd", "watched"]
+__all__ = ["abandoned", "flush", "input_fd", "watched"]
 
 _OUTPUT_BUFFER_BYTES = 64 * 1024
 
@@ -45,6 +46,18 @@ def flush() -> bool:
         return False
     _files[1].flush()
     return True
+
+
+def abandoned() -> bool:
+    """Whether Spark has hung up: it gave up this attempt of the task, or its JVM is gone.
+
+    What still waits to be read was read by nobody else, but will be: by the next attempt.
+    """
+    if _files is None:
+        return False
+    poll = select.poll()
+    poll.register(_files[0], 0)  # hang-ups are always told
+    return any(event & (select.POLLHUP | select.POLLERR) for _, event in poll.poll(0))
 
 
 def input_fd() -> int:

@@ -54,6 +54,8 @@ _COMMIT_LOG_S = 30.0
 UNACKNOWLEDGED_BYTES_MAX = 32 * 1024 * 1024
 _LINGER_S = 0.05
 _BLOCKED_S = 0.1
+# How long a cluster that has just started may take to give a producer id.
+_IDENTITY_S = 2.0
 
 _POOL: dict[str, Producer] = {}
 
@@ -238,7 +240,7 @@ class SlotSink:
         this process die (`data.resume`).
         """
         known = [lane for lane in self._lanes.values() if lane.target_end >= 0]
-        if not known or self._producer.identify() is None:
+        if not known or self._producer.identify(_IDENTITY_S) is None:
             return
         for lane in known:
             lane.committed = -1
@@ -349,6 +351,7 @@ class SlotSink:
                 log.error("flow %s: %s", self.flow.name, halt.reason)
 
     def _housekeep(self) -> None:
+        self._check_spark()
         now = time.monotonic()
         if (now - self._last_commit) * 1000 >= self.flow.position_interval_ms:
             self._last_commit = now
@@ -361,6 +364,13 @@ class SlotSink:
                 if self._syncs is not None:
                     self._syncs.publish()
         self._report_if_due(now)
+
+    def _check_spark(self) -> None:
+        """Write nothing more once Spark has given the task up: the next attempt, which looks at
+        where the target's logs end, would write the same again. Raises `ConnectionLost`.
+        """
+        if outlet.abandoned():
+            raise ConnectionLost("Spark has given up this attempt of the task")
 
     def _commit(self) -> None:
         due = {

@@ -113,10 +113,18 @@ class Producer(Backlog):
         """Sockets on which answers are awaited."""
         return [connection.socket for connection, waiting in self._requests.items() if waiting]
 
-    def identify(self) -> Identity | None:
-        """The producer id under which partitions begin, asked for if need be; None without one."""
-        if self._identity is None:
+    def identify(self, patience_s: float = 0.0) -> Identity | None:
+        """The producer id under which partitions begin, asked for if need be; None without one.
+
+        ``patience_s``: how long a cluster may take that cannot give one yet.
+        """
+        deadline = self._clock() + patience_s
+        while self._identity is None:
             self._identity = self._new_identity()
+            if self._identity is None:
+                if self._clock() >= deadline:
+                    break
+                time.sleep(self.routes.client.retry_backoff_ms / 1000)
         return None if self._identity == NO_IDENTITY else self._identity
 
     def identity_of(self, tp: TopicPartition) -> Identity | None:
