@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import psutil
-from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 
 from sparkmirror.demo.clusters import KafkaCluster
 from tests.faults.harness import Mirror, write_config
@@ -230,11 +230,12 @@ class Pressure:
         if remote not in topic_names(self.target):
             return 0
         found = self._consumer.list_topics(remote, timeout=TIMEOUT_S).topics[remote].partitions
-        ends = [
-            self._consumer.get_watermark_offsets(TopicPartition(remote, n), timeout=TIMEOUT_S)[1]
-            for n in found
-        ]
-        return sum(ends)
+        places = [TopicPartition(remote, n) for n in found]
+        try:
+            ends = [self._consumer.get_watermark_offsets(tp, timeout=TIMEOUT_S) for tp in places]
+        except KafkaException:  # the topic is just being made
+            return 0
+        return sum(end for _, end in ends)
 
     def _arrived(self, topic: str, count: int, timeout_s: float, mirror: Mirror) -> None:
         deadline = time.monotonic() + timeout_s

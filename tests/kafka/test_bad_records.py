@@ -152,7 +152,7 @@ def test_a_source_that_forbids_one_topic(guarded, target, topic_name, monkeypatc
         with _denied(guarded, topic_name, AclOperation.READ):
             told = _halted(slot)
             assert told.startswith("TOPIC_AUTHORIZATION_FAILED")
-            assert told.endswith("grant Read on the topic")
+            assert told.endswith(f"--operation Read --topic {topic_name}")
         produce(guarded, topic_name, _good(3, 3))
         _are(slot, _good(0, 6))
         _until(lambda: not slot.halts(), "no halt is reported any more", slot)

@@ -130,4 +130,6 @@ def _said(error: BaseException) -> str:
     message = getattr(error, "message", None)
     name = message if isinstance(message, str) and message else type(error).__name__
     detail = " ".join(str(part) for part in error.args if part).strip()
+    # A broker's authorizer quotes the whole request, with its connection and its number.
+    detail = "" if detail.startswith("Request Request(") else detail
     return f"{name}: {detail}" if detail and detail != name else name
