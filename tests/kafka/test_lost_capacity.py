@@ -141,7 +141,7 @@ def _halted(slot: SlotRun) -> None:
     [
         ("source", False),
         ("target", False),
-        # Under load its first try has failed: see docs/guarantees.md, what is not explained.
+        # Under load it has failed: see docs/guarantees.md, the limit that is not explained yet.
         pytest.param("target", True, marks=pytest.mark.flaky(reruns=2)),
     ],
     ids=["source", "target", "target, exactly-once"],
