@@ -1,4 +1,4 @@
-"""The cache directory of this machine's user, and locks between processes that share it."""
+"""The cache directory of this machine's user, and what keeps processes that share it apart."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 
 from sparkmirror.errors import MachineError
 
-__all__ = ["cache_directory", "locked"]
+__all__ = ["cache_directory", "claim_part", "locked"]
 
 _LOCK_POLL_S = 0.2
 
@@ -34,6 +34,22 @@ def cache_directory() -> Path:
             do="Set XDG_CACHE_HOME to a directory that you may write to.",
         ) from error
     return directory
+
+
+def claim_part(path: Path, *, stale_s: float) -> Path | None:
+    """An empty file beside ``path`` for whoever makes it; None when another process does.
+
+    One that is older than ``stale_s`` was left by a process that was killed. Raises ``OSError``.
+    """
+    part = path.with_suffix(".part")
+    part.parent.mkdir(parents=True, exist_ok=True)
+    if part.exists() and time.time() - part.stat().st_mtime > stale_s:
+        part.unlink()
+    try:
+        part.touch(exist_ok=False)
+    except FileExistsError:
+        return None
+    return part
 
 
 @contextmanager

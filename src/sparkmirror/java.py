@@ -22,10 +22,13 @@ from pathlib import Path
 from sparkmirror.cache import cache_directory
 from sparkmirror.errors import MachineError
 
-__all__ = ["JAVA_VERSION_MIN", "JavaHome", "find_java", "java_environment"]
+__all__ = ["JAVA_VERSION_MIN", "QUIET_ARCHIVES", "JavaHome", "find_java", "java_environment"]
 
 JAVA_VERSION_MIN = 17
 """Oldest Java that Kafka 4.3 brokers and Spark 4.3 run on."""
+
+QUIET_ARCHIVES = ("-Xlog:cds=off", "-Xlog:cds+dynamic=off", "-Xlog:class+path=off")
+"""JVM options beside a class archive: its remarks would stand between a program's lines."""
 
 _VECTOR_MODULE = "jdk.incubator.vector"
 _PROBE_TIMEOUT_S = 20.0

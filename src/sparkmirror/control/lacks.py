@@ -15,12 +15,12 @@ from sparkmirror.errors import Denied
 from sparkmirror.model import ClusterClient, FlowSettings, MirrorSettings
 from sparkmirror.wire.client import Cluster
 from sparkmirror.wire.gaps import gaps_topic
-from sparkmirror.wire.grants import Right, grant
+from sparkmirror.wire.grants import Right, grant, spelled
 from sparkmirror.wire.signals import control_topic
 
 __all__ = ["lacking", "tell_lacks", "tell_unseen"]
 
-_OPERATIONS = {"READ": "Read", "WRITE": "Write", "DESCRIBE_CONFIGS": "DescribeConfigs"}
+_OPERATIONS = ("READ", "WRITE", "DESCRIBE_CONFIGS")
 
 
 def tell_lacks(
@@ -35,7 +35,7 @@ def tell_lacks(
         needed = list(_needed(flow, client, names))
         held = cluster.topic_rights(sorted({one.binding.name for one in needed}))
         for one in lacking(needed, held):
-            right = Right(_OPERATIONS[one.binding.operation], "Topic", one.binding.name)
+            right = Right(spelled(one.binding.operation), "Topic", one.binding.name)
             say(f"{flow.name}: a permission is missing ({one.why}). {grant(client, right)}")
 
 
@@ -59,7 +59,7 @@ def lacking(
     found = []
     for one in needed:
         rights = held.get(one.binding.name)
-        if rights is not None and _OPERATIONS[one.binding.operation] not in rights:
+        if rights is not None and spelled(one.binding.operation) not in rights:
             found.append(one)
     return found
 

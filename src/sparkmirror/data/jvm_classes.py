@@ -22,9 +22,9 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sparkmirror.cache import cache_directory
+from sparkmirror.cache import cache_directory, claim_part
 from sparkmirror.errors import MachineError
-from sparkmirror.java import JavaHome
+from sparkmirror.java import QUIET_ARCHIVES, JavaHome
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -38,7 +38,6 @@ _SETTLED_S = 30.0
 _DUMP_S_MAX = 300.0
 _POLL_S = 0.2
 _NICE = 19
-_QUIET = ("-Xlog:cds=off", "-Xlog:cds+dynamic=off", "-Xlog:class+path=off")
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +69,7 @@ class ClassArchive:
             return [f"-XX:DumpLoadedClassList={class_list}"]
         if self.path.stat().st_size == 0:  # our own mark: this Java cannot write one
             return []
-        return ["-Xshare:auto", *_QUIET, f"-XX:SharedArchiveFile={self.path}"]
+        return ["-Xshare:auto", *QUIET_ARCHIVES, f"-XX:SharedArchiveFile={self.path}"]
 
 
 class Recorder:
@@ -104,14 +103,12 @@ class Recorder:
     def _run(self) -> None:
         if self._closing.wait(self._after_s):
             return
-        part = self._archive.path.with_suffix(".part")
         try:
-            part.parent.mkdir(parents=True, exist_ok=True)
-            if part.exists() and time.time() - part.stat().st_mtime > _DUMP_S_MAX:
-                part.unlink()  # its maker was killed
-            part.touch(exist_ok=False)
+            part = claim_part(self._archive.path, stale_s=_DUMP_S_MAX)
         except OSError as error:
             log.debug("no class archive is made: %s", error)
+            return
+        if part is None:
             return
         try:
             self._make(part)

@@ -98,7 +98,7 @@ class RefusedRecords:
         """Write ``records`` down, and to the dead-letter topic where that is the choice."""
         carrier = _carrier(token)
         assert carrier is not None
-        reason = reason or _UNSAID.get(code, "the broker gives no reason")
+        reason = _said(code, reason)
         source, target = carrier.source, carrier.target
         dead = self._policy.bad_record(source.topic) == "dead-letter"
         now_ms = int(time.time() * 1000)
@@ -109,26 +109,15 @@ class RefusedRecords:
             for record in records:
                 letter = dead_letter(record, self._flow.source.alias, source, code, reason)
                 self._write(carrier, letters, letter)
+        action = GapAction.DEAD_LETTER if dead else GapAction.SKIPPED
+        why = f"the target refuses these records ({code}): {reason}"
         for first, last in _runs(records):
-            gap = Gap(
-                flow=self._flow.name,
-                source=source,
-                remote_topic=target.topic,
-                kind=GapKind.REFUSED,
-                action=GapAction.DEAD_LETTER if dead else GapAction.SKIPPED,
-                first=first,
-                last=last,
-                count=last - first + 1,
-                resumed_at=last + 1,
-                code=code,
-                reason=f"the target refuses these records ({code}): {reason}",
-                time_ms=now_ms,
-            )
+            count = last - first + 1
+            gap = self._write_gap(carrier, action, (first, last, count), code, why, now_ms)
             log.error(
                 "flow %s: source offsets %d to %d of %s: %s (%s)",
                 *(gap.flow, first, last, source, gap.reason, gap.action.value),
             )
-            self._write(carrier, self._gaps, Record(0, now_ms, *encode_gap(gap)))
 
     def dropped(self, token: object, count: int, code: str, reason: str) -> None:
         """Write down how many records of a chunk were given up (``--abort.on.send.failure=false``).
@@ -140,23 +129,37 @@ class RefusedRecords:
         if carrier is None:
             return  # a record of the mirror itself
         carrier.dropped += count
-        now_ms = int(time.time() * 1000)
-        why = reason or _UNSAID.get(code, "the broker gives no reason")
+        why = f"records of these offsets were not sent ({code}): {_said(code, reason)}"
+        span = (carrier.first_offset, carrier.next_offset - 1, carrier.dropped)
+        self._write_gap(carrier, GapAction.SKIPPED, span, code, why, int(time.time() * 1000))
+
+    def _write_gap(
+        self,
+        carrier: Carrier,
+        action: GapAction,
+        span: tuple[int, int, int],
+        code: str,
+        reason: str,
+        now_ms: int,
+    ) -> Gap:
+        """Write a gap down; ``span``: first and last source offset, and how many records."""
+        first, last, count = span
         gap = Gap(
             flow=self._flow.name,
             source=carrier.source,
             remote_topic=carrier.target.topic,
             kind=GapKind.REFUSED,
-            action=GapAction.SKIPPED,
-            first=carrier.first_offset,
-            last=carrier.next_offset - 1,
-            count=carrier.dropped,
-            resumed_at=carrier.next_offset,
+            action=action,
+            first=first,
+            last=last,
+            count=count,
+            resumed_at=last + 1,
             code=code,
-            reason=f"records of these offsets were not sent ({code}): {why}",
+            reason=reason,
             time_ms=now_ms,
         )
         self._write(carrier, self._gaps, Record(0, now_ms, *encode_gap(gap)))
+        return gap
 
     def _write(self, carrier: Carrier, tp: TopicPartition, record: Record) -> None:
         carrier.wait_for(tp)
@@ -178,6 +181,11 @@ def dead_letter(
     }
     added = tuple((name.encode(), text.encode()) for name, text in told.items())
     return Record(0, int(time.time() * 1000), record.key, record.value, (*record.headers, *added))
+
+
+def _said(code: str, reason: str) -> str:
+    """Why the broker refuses, in words."""
+    return reason or _UNSAID.get(code, "the broker gives no reason")
 
 
 def _carrier(token: object) -> Carrier | None:

@@ -9,16 +9,15 @@ from __future__ import annotations
 
 import hashlib
 import os
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
-from sparkmirror.cache import cache_directory
+from sparkmirror.cache import cache_directory, claim_part
 from sparkmirror.demo.maven import Fetching, resolve
 from sparkmirror.errors import MachineError
-from sparkmirror.java import JavaHome, find_java
+from sparkmirror.java import QUIET_ARCHIVES, JavaHome, find_java
 
 __all__ = ["KAFKA_VERSION", "QUICK_JVM", "SERVER_JVM", "KafkaRuntime", "kafka_jars"]
 
@@ -111,8 +110,7 @@ class KafkaRuntime:
             f"-Xmx{heap}",
             *flags,
             "-Xshare:auto",  # an archive that does not fit is passed over
-            # Its remarks would otherwise stand between the lines that a tool prints.
-            *("-Xlog:cds=off", "-Xlog:cds+dynamic=off", "-Xlog:class+path=off"),
+            *QUIET_ARCHIVES,
             *shared,
             "-Djava.awt.headless=true",
             f"-Dorg.slf4j.simpleLogger.defaultLogLevel={log_level}",
@@ -132,21 +130,14 @@ class KafkaRuntime:
         """
         if self.archive.is_file():
             return None
-        part = self.archive.with_suffix(".part")
         try:
-            self.archive.parent.mkdir(parents=True, exist_ok=True)
-            if part.exists() and time.time() - part.stat().st_mtime > _RECORDING_S_MAX:
-                part.unlink()
-            part.touch(exist_ok=False)
-        except FileExistsError:
-            return None
+            return claim_part(self.archive, stale_s=_RECORDING_S_MAX)
         except OSError as error:
             raise MachineError(
                 f"The class archive cannot be written ({error.strerror}).",
-                where=str(part),
+                where=str(self.archive.with_suffix(".part")),
                 do="Set XDG_CACHE_HOME to a directory that you may write to.",
             ) from error
-        return part
 
     def keep_archive(self, recorded: Path, *, complete: bool) -> None:
         """Puts a recorded archive into its place, or removes it when it is not ``complete``."""

@@ -11,7 +11,7 @@ from sparkmirror.errors import ConfigError
 from sparkmirror.model import ClusterClient
 from sparkmirror.wire.views import AclBinding
 
-__all__ = ["COMMAND_CONFIG", "Right", "grant", "kafka_acls_command"]
+__all__ = ["COMMAND_CONFIG", "Right", "grant", "kafka_acls_command", "spelled"]
 
 COMMAND_CONFIG = "admin.properties"
 # What stands in a command for a principal that only the broker knows.
@@ -87,7 +87,7 @@ def kafka_acls_command(
     if first.host != "*":
         words += [f"--{kind}-host", first.host]
     for binding in bindings:
-        words += ["--operation", _spelled(binding.operation)]
+        words += ["--operation", spelled(binding.operation)]
     if first.resource_type == "CLUSTER":
         words.append("--cluster")
     else:
@@ -97,6 +97,6 @@ def kafka_acls_command(
     return shlex.join(words)
 
 
-def _spelled(operation: str) -> str:
+def spelled(operation: str) -> str:
     """``DESCRIBE_CONFIGS`` or ``DescribeConfigs`` as the latter."""
     return operation.title().replace("_", "") if operation.isupper() else operation
