@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -198,8 +199,9 @@ def _mm1(
 ) -> list[str]:
     """MirrorMaker 1's two files, and the options that go with them."""
     consumer, producer = work / f"{key}-{topic}.consumer", work / f"{key}-{topic}.producer"
+    group = f"{key}-{topic}-{time.time_ns()}"  # a later round begins anew
     consumer.write_text(
-        f"bootstrap.servers={source}\ngroup.id={key}-{topic}\nauto.offset.reset=earliest\n"
+        f"bootstrap.servers={source}\ngroup.id={group}\nauto.offset.reset=earliest\n"
         "fetch.max.bytes=52428800\nmax.partition.fetch.bytes=10485760\nmax.poll.records=20000\n"
         "receive.buffer.bytes=1048576\nisolation.level=read_committed\n"
         "partition.assignment.strategy=org.apache.kafka.clients.consumer.RoundRobinAssignor\n"

@@ -153,9 +153,9 @@ def markdown(results: dict[str, Any]) -> str:
         lines += ["", f"## Catch-up: {row['title']}", ""]
         lines += [f"{row['records']:,} records, {row['gigabytes']:.2f} GB in the source's log.", ""]
         lines += [
-            "| | records/s | MB/s | CPU-s per GB | first record after | CPU-s until then | whole |"
-            " peak memory | arrived |",
-            "|---|---|---|---|---|---|---|---|---|",
+            "| | records/s | other round | MB/s | CPU-s per GB | first record after |"
+            " CPU-s until then | whole | peak memory | arrived |",
+            "|---|---|---|---|---|---|---|---|---|---|",
         ]
         for key, label in LABELS.items():
             if key in row:
@@ -190,10 +190,11 @@ def _catch_up_row(label: str, row: dict[str, Any]) -> str:
         if row["complete"] and not row["surplus"]
         else (f"all and {row['surplus']:,} again" if row["complete"] else "**not all in time**")
     )
+    other = f"{row['other_round']['rate']:,.0f}" if "other_round" in row else ""
     return (
-        f"| {label} | {row['rate']:,.0f} | {row['mb_per_s']:,.0f} | {row['cpu_s_per_gb']:.1f} | "
-        f"{row['start_s']:.1f} s | {row['cpu_s_start']:.0f} | {row['total_s']:.0f} s | "
-        f"{row['peak_mb']:,.0f} MB | {arrived} |"
+        f"| {label} | {row['rate']:,.0f} | {other} | {row['mb_per_s']:,.0f} | "
+        f"{row['cpu_s_per_gb']:.1f} | {row['start_s']:.1f} s | {row['cpu_s_start']:.0f} | "
+        f"{row['total_s']:.0f} s | {row['peak_mb']:,.0f} MB | {arrived} |"
     )
 
 

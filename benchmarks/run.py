@@ -36,12 +36,16 @@ EPOCHS = "latency-100-epochs"
 EXACT_IN = frozenset({"100b", "latency-100"})
 IDLE_S = 12.0
 PROBE_RATE_MAX = 1_000
+# Loads whose throughput is compared: copied in two rounds, see `_better`.
+ROUNDS = {"100b": 2, "1k-lz4": 2, "100b-16k": 2, "100b-single": 2}
 BY_KEY = ("mm1", "sparkmirror-keys")
 """Who looks at keys: only they copy the load that has some."""
 BROKER = {
     "log.segment.bytes": "1073741824",
     "log.retention.hours": "-1",
     "log.cleaner.enable": "false",
+    # What a mirror before this one wrote is not to be written to the disk during the next one.
+    "log.segment.delete.delay.ms": "1000",
     "message.max.bytes": "10485880",
 }
 JVM = ("-XX:+UseG1GC", "-XX:MaxGCPauseMillis=20")
@@ -97,7 +101,7 @@ class Bench:
     # -- catch-up --------------------------------------------------------------------------
 
     def catch_up(self, name: str, load: Load) -> None:
-        """Every peer copies the whole of one topic."""
+        """Every peer copies the whole of one topic, one peer after another, in rounds."""
         say(f"filling {load.topic}: {load.title}")
         records = fill(self.a, load, self.scale)
         warm(self.b, load, self.scale)
@@ -107,18 +111,20 @@ class Bench:
             "records": records,
             "gigabytes": gigabytes,
         }
-        for key in self.peers:
-            if key == "mm2-default" or not _takes_part(key, name):
-                continue
-            if load.keys and key not in BY_KEY:
-                continue
-            rows[key] = self._catch_up_one(key, load, records, gigabytes).document()
-            row = rows[key]
-            say(
-                f"{name} {key}: {row['rate']:,.0f} records/s, {row['cpu_s_per_gb']:.1f} CPU-s/GB, "
-                f"first record after {row['start_s']:.1f} s, peak {row['peak_mb']:.0f} MB, "
-                f"complete {row['complete']}, surplus {row['surplus']}"
-            )
+        for number in range(ROUNDS.get(name, 1)):
+            for key in self.peers:
+                if key == "mm2-default" or not _takes_part(key, name):
+                    continue
+                if load.keys and key not in BY_KEY:
+                    continue
+                row = self._catch_up_one(key, load, records, gigabytes).document()
+                say(
+                    f"{name} {key}: {row['rate']:,.0f} records/s, "
+                    f"{row['cpu_s_per_gb']:.1f} CPU-s/GB, first record after "
+                    f"{row['start_s']:.1f} s, peak {row['peak_mb']:.0f} MB, "
+                    f"complete {row['complete']}, surplus {row['surplus']}"
+                )
+                rows[key] = _better(rows[key], row) if number else row
         delete(self.a.bootstrap_servers, load.topic)
 
     def _gigabytes(self, load: Load) -> float:
@@ -135,6 +141,7 @@ class Bench:
     def _catch_up_one(self, key: str, load: Load, records: int, gigabytes: float) -> CatchUp:
         remote = PEERS[key].remote.format(topic=load.topic)
         result = CatchUp(records, gigabytes)
+        os.sync()  # nobody pays for what another one left in the page cache
         create(self.b.bootstrap_servers, remote, load.partitions)
         with self._mirror(key, load.topic, latency=False) as (running, tree, began):
             watch_catch_up(
@@ -318,6 +325,17 @@ def run_tls(work: Path, options: argparse.Namespace) -> None:
         bench.results["name"] = f"{TLS}-{bench.results['date']}"
         steps = [partial(bench.catch_up, name, load) for name, load in TLS_LOADS.items()]
         bench.write_after_each(steps, options.out)
+
+
+def _better(one: dict[str, Any], other: dict[str, Any]) -> dict[str, Any]:
+    """The faster of two rounds, with the other one's figures beside it.
+
+    A broker's JVM goes on compiling through its first copies, which whoever comes first pays for.
+    A round that did not copy everything exactly once is never hidden by a better one.
+    """
+    wrong = [row for row in (one, other) if not row["complete"] or row["surplus"]]
+    best = wrong[0] if wrong else max(one, other, key=lambda row: row["rate"])
+    return {**best, "other_round": other if best is one else one}
 
 
 def _takes_part(key: str, name: str) -> bool:
