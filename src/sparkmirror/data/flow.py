@@ -32,6 +32,7 @@ from sparkmirror.data.failures import failure, own_words
 from sparkmirror.data.jvm_classes import ClassArchive, Recorder, class_path
 from sparkmirror.data.nursery import end_nursery, start_nursery
 from sparkmirror.data.plan import encode_flow
+from sparkmirror.data.rest import Rest
 from sparkmirror.data.revival import Revival, Revivals
 from sparkmirror.data.schema import SCHEMA
 from sparkmirror.data.scratch import Scratch
@@ -90,6 +91,8 @@ def spark_settings(
         "spark.speculation": "false",
         "spark.sql.streaming.minBatchesToRetain": "2",
         "spark.sql.streaming.pollingDelay": "100ms",
+        # What a stopped query still does is of no use: all that counts is in Kafka.
+        "spark.sql.streaming.stopTimeout": "1000",
         "spark.sql.streaming.numRecentProgressUpdates": "2",
         "spark.sql.adaptive.enabled": "false",
         # Several flows run side by side; their tasks must not queue behind one another.
@@ -157,7 +160,9 @@ class FlowRunner:
         self._revivals = Revivals()
         self._reviving: dict[str, Revival] = {}
         self._stopping = False
+        self._rests: dict[StreamingQuery, Rest] = {}
         self._failures: tuple[MirrorError, ...] = ()
+        self.at_rest = False
 
     # -- start -----------------------------------------------------------------------------
 
@@ -326,16 +331,15 @@ class FlowRunner:
         return any(self._busy(query) for query in self._queries.values())
 
     def _busy(self, query: StreamingQuery) -> bool:
-        if not query.isActive:
-            return False
-        if not self._stopping:
-            return True
-        status: dict[str, Any] = query.status
-        return bool(status.get("isTriggerActive")) or bool(status.get("isDataAvailable"))
+        if not self._stopping or self._spark is None:
+            return bool(query.isActive)
+        if query not in self._rests:
+            self._rests[query] = Rest(self._spark, query)
+        return self._rests[query].busy()
 
     def errors(self) -> tuple[MirrorError, ...]:
         """Why queries failed; empty while all is well."""
-        if self._spark is None:
+        if self._spark is None or self.at_rest:
             return self._failures
         found = []
         for name in self._queries:
@@ -368,10 +372,11 @@ class FlowRunner:
         """Wait up to ``grace_s`` for drained queries to come to rest, then stop Spark."""
         self._stopping = True
         deadline = time.monotonic() + grace_s
-        while time.monotonic() < deadline and self.active():
-            time.sleep(_POLL_S)
         with contextlib.suppress(Exception):  # a JVM that was killed cannot say why queries ended
+            while (busy := self.active()) and time.monotonic() < deadline:
+                time.sleep(_POLL_S)
             self._failures = self.errors()
+            self.at_rest = not busy
         if self._recorder is not None:
             self._recorder.close()
         for query in self._queries.values():
