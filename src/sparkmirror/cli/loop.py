@@ -38,7 +38,7 @@ DRAIN_ELSEWHERE_S = 30.0
 FLOW_STOP_S = 2.0
 CONTROL_STOP_S = 1.0
 # Of a drain's time, for what comes last: the control plane, and processes that were left.
-LAST_S = 2.0
+LAST_S = 2.5
 # A signal that repeats this soon is an echo: a terminal and a parent process both sent it.
 ECHO_S = 0.3
 # The slots' last reports come through Kafka, a moment after the queries have ended.
@@ -347,7 +347,9 @@ class RunLoop:
         if not failures:  # while Spark stops
             self._settle(min(SETTLE_DRAIN_S, self._end_left_s() / 2))
             self._finish_groups(min(FINISH_DRAIN_S, self._end_left_s()))
-        while not stop.done and self._end_left_s() > 0:
+        # Nothing of what is left in Spark counts any more.
+        deadline_s = time.monotonic() + min(FLOW_STOP_S, self._end_left_s())
+        while not stop.done and time.monotonic() < deadline_s:
             self._step(AWAIT_STEP_S)
         self._flow = None
         self._finish("ended" if failures else "drained: all that was read is written")
