@@ -189,6 +189,7 @@ class StoredBatch:
     def __init__(self, fields: tuple[int, ...]) -> None:
         self.magic, self.attributes, self.last_delta = fields[3], fields[5], fields[6]
         self.producer_id, self.count = fields[9], fields[12]
+        self.size = LOG_OVERHEAD_BYTES + fields[1]
 
     def has(self, bit: int) -> bool:
         return bool(self.attributes & bit)
