@@ -108,6 +108,10 @@ class TerminalProcess:
         """All that was drawn so far, control sequences included."""
         return self._shown.decode(errors="replace")
 
+    def press(self, key: str) -> None:
+        """As if somebody pressed it there."""
+        os.write(self._master, key.encode())
+
     def close(self) -> None:
         """Closes the terminal, as when its window is closed."""
         if not self._closing.is_set():
@@ -185,6 +189,7 @@ class StoredBatch:
     def __init__(self, fields: tuple[int, ...]) -> None:
         self.magic, self.attributes, self.last_delta = fields[3], fields[5], fields[6]
         self.producer_id, self.count = fields[9], fields[12]
+        self.size = LOG_OVERHEAD_BYTES + fields[1]
 
     def has(self, bit: int) -> bool:
         return bool(self.attributes & bit)

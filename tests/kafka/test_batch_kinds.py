@@ -38,6 +38,7 @@ from tests.kafka.support import (
 # The first test waits for the run that they all look at.
 pytestmark = pytest.mark.timeout(420)
 
+FETCH_BYTES = 150_000
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 COMPACT = {
     "cleanup.policy": "compact",
@@ -111,7 +112,8 @@ def _fill(a: KafkaCluster, name: str) -> None:
     large = [Sent(value=bytes([n]) * 3_000_000) for n in range(4)]
     produce(a, f"{name}.large", large, config={"message.max.bytes": 5_000_000})
     create_topic(a, f"{name}.many-100k", 1)
-    produce(a, f"{name}.many-100k", [Sent(value=bytes([n]) * 100_000) for n in range(40)])
+    cut = [Sent(value=bytes([n]) * 100_000) for n in range(40)]
+    produce(a, f"{name}.many-100k", cut, config=single)
     for kind in ("transactions", "uncommitted"):
         create_topic(a, f"{name}.{kind}", 2)
         for n in range(6):
@@ -215,7 +217,7 @@ def mirrored(
         rf"{name}\\..*",
         {
             "A->B.topics.exclude": r".*uncommitted",
-            "A.consumer.max.partition.fetch.bytes": "150000",
+            "A.consumer.max.partition.fetch.bytes": str(FETCH_BYTES),
         },
     )
     raw = write_mm2(
@@ -273,11 +275,14 @@ def test_log_append_time(mirrored: Mirrored) -> None:
 
 
 def test_batches_larger_than_a_fetch(mirrored: Mirrored) -> None:
+    assert all(b.size > FETCH_BYTES for b in stored(mirrored.a, mirrored.name("large")))
     mirrored.check("large", count=4)
 
 
 def test_fetch_responses_cut_in_the_middle_of_a_batch(mirrored: Mirrored) -> None:
-    # 100 KB batches under a limit of 150 KB: every answer ends inside the second one.
+    # Every answer ends inside the second batch.
+    sizes = {b.size for b in stored(mirrored.a, mirrored.name("many-100k"))}
+    assert all(FETCH_BYTES / 2 < size < FETCH_BYTES for size in sizes)
     mirrored.check("many-100k", count=40)
 
 

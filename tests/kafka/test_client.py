@@ -175,7 +175,7 @@ def test_offsets_of_many_groups_go_in_few_requests(cluster, cluster_a, topic_nam
 
 
 def test_many_commits_go_in_several_requests(cluster, cluster_a, topic_name, monkeypatch):
-    monkeypatch.setattr("sparkmirror.wire.client._COMMITS_PER_REQUEST", 20)
+    monkeypatch.setattr("sparkmirror.wire.groups._COMMITS_PER_REQUEST", 20)
     create_topic(cluster_a, topic_name, 50)
     offsets = {TopicPartition(topic_name, n): (n, "m" * 60) for n in range(50)}
     cluster.commit_offsets(topic_name, offsets)

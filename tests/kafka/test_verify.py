@@ -14,7 +14,15 @@ from confluent_kafka import TopicPartition as Partition
 from sparkmirror.cli.main import main
 from sparkmirror.demo.clusters import KafkaCluster
 from tests.kafka.mirror_process import write_mm2
-from tests.kafka.support import Sent, admin, create_topic, produce, produce_transaction
+from tests.kafka.support import (
+    Sent,
+    admin,
+    create_topic,
+    delete_topic,
+    produce,
+    produce_transaction,
+    topic_names,
+)
 
 NOW_MS = int(time.time() * 1000)
 
@@ -187,6 +195,26 @@ def test_a_copy_that_began_late_lacks_records(pair: Pair) -> None:
     (one,) = pair.verify(code=1).values()
     assert one["difference"]["source_offset"] == 20
     assert "begins with source offset 40" in one["difference"]["what"]
+
+
+def test_heartbeats_are_compared_only_when_they_are_asked_for(pair: Pair) -> None:
+    """They come while nothing else does, so that some are always behind."""
+    pair.create()
+    pair.fill(records(5))
+    before = topic_names(pair.a)
+    if "heartbeats" not in before:
+        create_topic(pair.a, "heartbeats")
+    produce(pair.a, "heartbeats", [Sent(b"a beat", key=b"of nobody")])
+    pair.path.write_text(
+        pair.path.read_text().replace(
+            "heartbeats.replication.enabled = false", "heartbeats.replication.enabled = true"
+        )
+    )
+    all_of_the_flow = ["verify", str(pair.path), "--wait", "0.5"]
+    assert main(all_of_the_flow) == 0
+    assert main([*all_of_the_flow, "--topic", "heartbeats"]) == 1
+    if "heartbeats" not in before:
+        delete_topic(pair.a, "heartbeats")
 
 
 def test_what_is_not_mirrored_yet_is_behind(pair: Pair) -> None:

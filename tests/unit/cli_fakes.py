@@ -53,6 +53,7 @@ class Scenario:
     drain_fails: bool = False
     rest_s: float = 0.3  # how long drained queries take to come to rest
     stop_hangs: bool = False
+    spark_ends_s: float = 0.0  # how long Spark itself takes to stop, once queries are at rest
     halted: bool = False
     refused: bool = False  # a partition that the control plane gave to no slot
     paused: bool = False
@@ -178,6 +179,7 @@ class FakeControl:
 class FakeFlow:
     def __init__(self, world: World, settings: MirrorSettings) -> None:
         self._world = world
+        self.at_rest = False
 
     def open(self) -> None:
         """Beside `prepare`: its place among the calls would differ from run to run."""
@@ -211,6 +213,8 @@ class FakeFlow:
         if self._world.scenario.stop_hangs:
             time.sleep(300)
         time.sleep(min(grace_s, self._world.scenario.rest_s))
+        self.at_rest = self._world.scenario.rest_s <= grace_s
+        time.sleep(self._world.scenario.spark_ends_s)
 
 
 def main() -> int:

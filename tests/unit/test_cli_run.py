@@ -172,6 +172,19 @@ def test_a_drain_that_takes_too_long_is_cut_short_within_ten_seconds(start: Star
     assert not psutil.pid_exists(child) or psutil.Process(child).status() == "zombie"
 
 
+def test_a_spark_that_stops_slowly_makes_no_drain_late(start: Start, tmp_path: Path) -> None:
+    """Everything is written: what Spark then does with itself is bounded, and no failure."""
+    run = start(drain_s=1.0, spark_ends_s=60.0)
+    run.until("A->B  ")
+    began_s = time.monotonic()
+    run.send(signal.SIGTERM)
+    assert run.end() == 0
+    assert time.monotonic() - began_s < 10
+    assert "error" not in run.err
+    assert "drained: all that was read is written" in run.out
+    assert calls(tmp_path)[-2:] == ["control.finish", "control.stop"]
+
+
 def test_a_drain_that_fails_is_told(start: Start) -> None:
     run = start(drain_fails=True, sigterm_exit_code=143)
     run.until("A->B  ")

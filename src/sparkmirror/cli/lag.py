@@ -41,117 +41,129 @@ class Format(StrEnum):
     JSON = "json"
 
 
+File = Annotated[
+    Path | None,
+    typer.Argument(
+        metavar="[FILE]",
+        help="MirrorMaker 2 file, or MirrorMaker 1's consumer file.",
+        show_default=False,
+    ),
+]
+Include = Annotated[
+    str | None,
+    typer.Option(
+        "--include",
+        "--whitelist",
+        metavar="REGEX",
+        help="MirrorMaker 1: the topics of these names, committed or not. Default: what the"
+        " group has offsets of.",
+        show_default=False,
+    ),
+]
+Group = Annotated[
+    str | None,
+    typer.Option(
+        "--group",
+        metavar="G",
+        help="Any consumer group, instead of a file's.",
+        show_default=False,
+        rich_help_panel="Any group",
+    ),
+]
+ZkConnect = Annotated[
+    str | None,
+    typer.Option(
+        "--zkconnect",
+        "--zookeeper",
+        metavar="HOST:PORT/CHROOT",
+        help="ZooKeeper with the offsets and owners of old consumers; brokers are found there.",
+        show_default=False,
+        rich_help_panel="Any group",
+    ),
+]
+BootstrapServer = Annotated[
+    str | None,
+    typer.Option(
+        "--bootstrap-server",
+        metavar="HOST:PORT",
+        help="Brokers of the group's cluster.",
+        show_default=False,
+        rich_help_panel="Any group",
+    ),
+]
+CommandConfig = Annotated[
+    Path | None,
+    typer.Option(
+        "--command-config",
+        metavar="FILE",
+        help="Client properties for --bootstrap-server, such as security.protocol.",
+        show_default=False,
+        rich_help_panel="Any group",
+    ),
+]
+Topics = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--topic",
+        metavar="T,U",
+        help="Only these topics of the group, all their partitions.",
+        show_default=False,
+        rich_help_panel="Any group",
+    ),
+]
+BrokerInfo = Annotated[
+    bool,
+    typer.Option("--broker-info", help="Print the brokers as well.", rich_help_panel="Any group"),
+]
+Output = Annotated[
+    Format | None,
+    typer.Option(
+        "--format",
+        help="table: with seconds. classic: as ConsumerOffsetChecker prints a group. groups:"
+        " as kafka-consumer-groups --describe does. json: one object per round, in one line.",
+        show_default="table; classic with --group",
+    ),
+]
+Interval = Annotated[
+    float,
+    typer.Option(metavar="SECONDS", min=0.2, max=86_400, help="Time between two looks."),
+]
+MaxLag = Annotated[
+    int | None,
+    typer.Option(
+        metavar="N",
+        min=0,
+        help="End with 1 if a partition is more than N records behind, or if nobody knows.",
+        show_default=False,
+    ),
+]
+MaxLagSeconds = Annotated[
+    float | None,
+    typer.Option(
+        metavar="S",
+        min=0,
+        help="End with 1 if a record older than S seconds is not mirrored, or if nobody knows.",
+        show_default=False,
+    ),
+]
+
+
 def lag(
-    file: Annotated[
-        Path | None,
-        typer.Argument(
-            metavar="[FILE]",
-            help="MirrorMaker 2 file, or MirrorMaker 1's consumer file.",
-            show_default=False,
-        ),
-    ] = None,
+    file: File = None,
     clusters: Clusters = None,
-    include: Annotated[
-        str | None,
-        typer.Option(
-            "--include",
-            "--whitelist",
-            metavar="REGEX",
-            help="MirrorMaker 1: the topics of these names, committed or not. Default: what the"
-            " group has offsets of.",
-            show_default=False,
-        ),
-    ] = None,
-    group: Annotated[
-        str | None,
-        typer.Option(
-            "--group",
-            metavar="G",
-            help="Any consumer group, instead of a file's.",
-            show_default=False,
-            rich_help_panel="Any group",
-        ),
-    ] = None,
-    zkconnect: Annotated[
-        str | None,
-        typer.Option(
-            "--zkconnect",
-            "--zookeeper",
-            metavar="HOST:PORT/CHROOT",
-            help="ZooKeeper with the offsets and owners of old consumers; brokers are found there.",
-            show_default=False,
-            rich_help_panel="Any group",
-        ),
-    ] = None,
-    bootstrap_server: Annotated[
-        str | None,
-        typer.Option(
-            "--bootstrap-server",
-            metavar="HOST:PORT",
-            help="Brokers of the group's cluster.",
-            show_default=False,
-            rich_help_panel="Any group",
-        ),
-    ] = None,
-    command_config: Annotated[
-        Path | None,
-        typer.Option(
-            "--command-config",
-            metavar="FILE",
-            help="Client properties for --bootstrap-server, such as security.protocol.",
-            show_default=False,
-            rich_help_panel="Any group",
-        ),
-    ] = None,
-    topic: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--topic",
-            metavar="T,U",
-            help="Only these topics of the group, all their partitions.",
-            show_default=False,
-            rich_help_panel="Any group",
-        ),
-    ] = None,
-    broker_info: Annotated[
-        bool,
-        typer.Option(
-            "--broker-info", help="Print the brokers as well.", rich_help_panel="Any group"
-        ),
-    ] = False,
-    output: Annotated[
-        Format | None,
-        typer.Option(
-            "--format",
-            help="table: with seconds. classic: as ConsumerOffsetChecker prints a group. groups:"
-            " as kafka-consumer-groups --describe does. json: one object per round, in one line.",
-            show_default="table; classic with --group",
-        ),
-    ] = None,
+    include: Include = None,
+    group: Group = None,
+    zkconnect: ZkConnect = None,
+    bootstrap_server: BootstrapServer = None,
+    command_config: CommandConfig = None,
+    topic: Topics = None,
+    broker_info: BrokerInfo = False,
+    output: Output = None,
     json_output: Annotated[bool, typer.Option("--json", help="--format json.")] = False,
     watch: Annotated[bool, typer.Option("--watch", help="Look again until Ctrl+C.")] = False,
-    interval: Annotated[
-        float,
-        typer.Option(metavar="SECONDS", min=0.2, max=86_400, help="Time between two looks."),
-    ] = 5.0,
-    max_lag: Annotated[
-        int | None,
-        typer.Option(
-            metavar="N",
-            min=0,
-            help="End with 1 if a partition is more than N records behind, or if nobody knows.",
-            show_default=False,
-        ),
-    ] = None,
-    max_lag_seconds: Annotated[
-        float | None,
-        typer.Option(
-            metavar="S",
-            min=0,
-            help="End with 1 if a record older than S seconds is not mirrored, or if nobody knows.",
-            show_default=False,
-        ),
-    ] = None,
+    interval: Interval = 5.0,
+    max_lag: MaxLag = None,
+    max_lag_seconds: MaxLagSeconds = None,
 ) -> None:
     """Show the position of each source partition and how far it is behind.
 

@@ -15,7 +15,7 @@ from functools import partial
 
 from sparkmirror.cli.errors import EXIT_INTERRUPTED, show_error
 from sparkmirror.cli.figures import PHASE_DRAINING, PHASE_RUNNING, Figures
-from sparkmirror.cli.parts import ControlPart, FlowPart, RunOptions
+from sparkmirror.cli.parts import END_S, ControlPart, FlowPart, RunOptions
 from sparkmirror.cli.processes import child_processes, end_processes
 from sparkmirror.cli.signals import Signals, standard_terminals
 from sparkmirror.errors import ConfigError, MirrorError
@@ -37,6 +37,8 @@ ENDS_INTERVAL_S = 1.0
 DRAIN_ELSEWHERE_S = 30.0
 FLOW_STOP_S = 2.0
 CONTROL_STOP_S = 1.0
+# Of a drain's time, for what comes last: the control plane, and processes that were left.
+LAST_S = 2.5
 # A signal that repeats this soon is an echo: a terminal and a parent process both sent it.
 ECHO_S = 0.3
 # The slots' last reports come through Kafka, a moment after the queries have ended.
@@ -333,21 +335,23 @@ class RunLoop:
         flow, grace_s = self._flow, max(0.0, self._drain_left_s())
         if self._drain.failed():
             grace_s = 0.0  # nothing has told the queries to end: waiting would not help
-        began_s = time.monotonic()
         stop = _Background(lambda: flow.stop(grace_s=grace_s), "sparkmirror-stop")
-        while not stop.done and time.monotonic() < began_s + grace_s + FLOW_STOP_S:
+        while not (stop.done or flow.at_rest) and self._end_left_s() > 0:
             self._step(AWAIT_STEP_S)
-        late = not stop.done or time.monotonic() - began_s >= grace_s
-        self._flow = None
         failures = list(errors)
-        if stop.done:
+        if stop.done or flow.at_rest:
             known = {str(error) for error in errors}
             failures += [error for error in flow.errors() if str(error) not in known]
-        if self._drain.error is not None or late:
+        if self._drain.error is not None or not flow.at_rest:
             failures.append(self._drain_failure())
-        self._settle(SETTLE_DRAIN_S)
-        if not failures:
-            self._finish_groups(FINISH_DRAIN_S)
+        if not failures:  # while Spark stops
+            self._settle(min(SETTLE_DRAIN_S, self._end_left_s() / 2))
+            self._finish_groups(min(FINISH_DRAIN_S, self._end_left_s()))
+        # Nothing of what is left in Spark counts any more.
+        deadline_s = time.monotonic() + min(FLOW_STOP_S, self._end_left_s())
+        while not stop.done and time.monotonic() < deadline_s:
+            self._step(AWAIT_STEP_S)
+        self._flow = None
         self._finish("ended" if failures else "drained: all that was read is written")
         asked = self._stop_signal is not None or self._drained_elsewhere
         code = self._stop_exit_code() if asked else 1
@@ -355,6 +359,10 @@ class RunLoop:
 
     def _drain_left_s(self) -> float:
         return self._stop_signal_s + self._drain_s() - time.monotonic()
+
+    def _end_left_s(self) -> float:
+        """What is left of the time for a drain and the end of Spark."""
+        return max(0.0, self._drain_left_s() + END_S - LAST_S)
 
     def _drain_s(self) -> float:
         """How long a drain may take: nobody holds Ctrl+C who has asked from elsewhere."""

@@ -64,109 +64,122 @@ def spark_conf(values: Sequence[str]) -> dict[str, str]:
     return conf
 
 
+Once = Annotated[
+    bool,
+    typer.Option(
+        "--once",
+        help="Copy what the source holds now, print a summary and end; the next run goes on"
+        " from there.",
+    ),
+]
+Clusters = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="A,B",
+        help="Serve only flows into these clusters; repeat the option or separate the aliases"
+        " by commas. Default: all.",
+        show_default=False,
+    ),
+]
+ExactlyOnce = Annotated[
+    bool,
+    typer.Option(
+        "--exactly-once",
+        help="Write records and positions in one transaction, as"
+        " B.exactly.once.source.support=enabled does, in all flows.",
+    ),
+]
+Master = Annotated[
+    str,
+    typer.Option(
+        metavar="URL",
+        help="Spark master: local[N], local[*] or spark://host:port.",
+        rich_help_panel="Spark",
+    ),
+]
+Conf = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="KEY=VALUE",
+        help="A Spark setting, as for spark-submit; may be repeated.",
+        show_default=False,
+        rich_help_panel="Spark",
+    ),
+]
+WorkDir = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="DIR",
+        help="Where logs and Spark's disposable files go. Default: a new directory below"
+        " ~/.local/state/sparkmirror/runs, where the newest ten are kept.",
+        show_default=False,
+        rich_help_panel="Spark",
+    ),
+]
+LogFormatOption = Annotated[
+    LogFormat,
+    typer.Option(
+        help="text: the live view in a terminal, else one line per flow and interval."
+        " json: one object per line.",
+        rich_help_panel="Output",
+    ),
+]
+LogFile = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FILE",
+        help="The log. Default: sparkmirror.log in the work directory.",
+        show_default=False,
+        rich_help_panel="Output",
+    ),
+]
+Interval = Annotated[
+    float,
+    typer.Option(
+        metavar="SECONDS",
+        min=0.1,
+        max=86_400,
+        help="Time between two progress lines when there is no live view.",
+        rich_help_panel="Output",
+    ),
+]
+Metrics = Annotated[
+    str,
+    typer.Option(
+        metavar="HOST:PORT",
+        help="Serve /metrics (Prometheus) and /health there; port 0 takes any free one. PORT"
+        " alone is on 127.0.0.1. Instead of sparkmirror.metrics.listen in the file.",
+        show_default="off",
+        rich_help_panel="Output",
+    ),
+]
+Debug = Annotated[
+    bool,
+    typer.Option(
+        "--debug",
+        help="Log details, and show stack traces with errors.",
+        rich_help_panel="Output",
+    ),
+]
+
+
 @app.command()
 @with_files
 def run(
     files: TopicFiles,
     num_streams: NumStreams = None,
     keep_partitions: KeepPartitions = False,
-    once: Annotated[
-        bool,
-        typer.Option(
-            "--once",
-            help="Copy what the source holds now, print a summary and end; the next run goes on"
-            " from there.",
-        ),
-    ] = False,
-    clusters: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="A,B",
-            help="Serve only flows into these clusters; repeat the option or separate the aliases"
-            " by commas. Default: all.",
-            show_default=False,
-        ),
-    ] = None,
-    exactly_once: Annotated[
-        bool,
-        typer.Option(
-            "--exactly-once",
-            help="Write records and positions in one transaction, as"
-            " B.exactly.once.source.support=enabled does, in all flows.",
-        ),
-    ] = False,
-    master: Annotated[
-        str,
-        typer.Option(
-            metavar="URL",
-            help="Spark master: local[N], local[*] or spark://host:port.",
-            rich_help_panel="Spark",
-        ),
-    ] = "local[*]",
-    conf: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="KEY=VALUE",
-            help="A Spark setting, as for spark-submit; may be repeated.",
-            show_default=False,
-            rich_help_panel="Spark",
-        ),
-    ] = None,
-    work_dir: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="DIR",
-            help="Where logs and Spark's disposable files go. Default: a new directory below"
-            " ~/.local/state/sparkmirror/runs, where the newest ten are kept.",
-            show_default=False,
-            rich_help_panel="Spark",
-        ),
-    ] = None,
-    log_format: Annotated[
-        LogFormat,
-        typer.Option(
-            help="text: the live view in a terminal, else one line per flow and interval."
-            " json: one object per line.",
-            rich_help_panel="Output",
-        ),
-    ] = LogFormat.TEXT,
-    log_file: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE",
-            help="The log. Default: sparkmirror.log in the work directory.",
-            show_default=False,
-            rich_help_panel="Output",
-        ),
-    ] = None,
-    interval: Annotated[
-        float,
-        typer.Option(
-            metavar="SECONDS",
-            min=0.1,
-            max=86_400,
-            help="Time between two progress lines when there is no live view.",
-            rich_help_panel="Output",
-        ),
-    ] = 5.0,
-    metrics: Annotated[
-        str,
-        typer.Option(
-            metavar="HOST:PORT",
-            help="Serve /metrics (Prometheus) and /health there; port 0 takes any free one. PORT"
-            " alone is on 127.0.0.1. Instead of sparkmirror.metrics.listen in the file.",
-            show_default="off",
-            rich_help_panel="Output",
-        ),
-    ] = "",
-    debug: Annotated[
-        bool,
-        typer.Option(
-            "--debug",
-            help="Log details, and show stack traces with errors.",
-            rich_help_panel="Output",
-        ),
-    ] = False,
+    once: Once = False,
+    clusters: Clusters = None,
+    exactly_once: ExactlyOnce = False,
+    master: Master = "local[*]",
+    conf: Conf = None,
+    work_dir: WorkDir = None,
+    log_format: LogFormatOption = LogFormat.TEXT,
+    log_file: LogFile = None,
+    interval: Interval = 5.0,
+    metrics: Metrics = "",
+    debug: Debug = False,
 ) -> None:
     """Run the flows of a MirrorMaker 2 file until Ctrl+C (or, with --once, until all is copied).
 

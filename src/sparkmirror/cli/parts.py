@@ -13,10 +13,11 @@ from sparkmirror.model import Halt, SlotProgress, TopicPartition
 from sparkmirror.observe.checkpoints import CheckpointTimes
 from sparkmirror.observe.group_rows import GroupRow
 
-__all__ = ["AssignmentPart", "ControlPart", "FlowPart", "Parts", "RunOptions"]
+__all__ = ["END_S", "AssignmentPart", "ControlPart", "FlowPart", "Parts", "RunOptions"]
 
-# A drain has ten seconds in all; the rest is for the end of Spark and of the control plane.
-DRAIN_S = 6.0
+# A drain has ten seconds in all: `END_S` is for the end of Spark and of the control plane.
+DRAIN_S = 6.5
+END_S = 3.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +68,10 @@ class FlowPart(Protocol):
 
     def stop(self, *, grace_s: float) -> None:
         """After a drain: let the queries come to rest, then stop Spark and its processes."""
+
+    @property
+    def at_rest(self) -> bool:
+        """Whether they came to rest in time; known before Spark has stopped."""
 
 
 class AssignmentPart(Protocol):

@@ -8,6 +8,8 @@ everything, so it ends with 130 or 143.
 
 from __future__ import annotations
 
+import atexit
+import gc
 import logging
 import os
 import sys
@@ -101,6 +103,8 @@ def run_mirror(
     Errors are shown on stderr, not raised. Call it from the main thread, where signals arrive.
     """
     options = options or RunOptions()
+    # At its end the interpreter would look through all modules for garbage, half a second long.
+    atexit.register(gc.freeze)
     try:
         return _run_shown(settings, options, parts)
     except Exception as error:

@@ -36,9 +36,9 @@ class Bound:
 class Scope:
     """What to compare.
 
-    ``topics``: Java regexes on source topics, empty = all of the flow. ``sample``: stretches of
-    1,000 records per partition, 0 = everything. ``wait_s``: how long the target may take to reach
-    the ends that the source had at the start.
+    ``topics``: Java regexes on source topics, empty = all of the flow but heartbeats.
+    ``sample``: stretches of 1,000 records per partition, 0 = everything. ``wait_s``: how long the
+    target may take to reach the ends that the source had at the start.
     """
 
     topics: tuple[str, ...] = ()
@@ -80,12 +80,18 @@ class Offsets:
         self.source, self.target, self.flow, self.scope = source, target, flow, scope
         wanted = FlowTopics(flow)
         listed = compile_list(scope.topics)
+
+        def chosen(name: str) -> bool:
+            if listed is not None:
+                return listed.fullmatch(name) is not None
+            # They come all the time, from the mirror itself: some are always behind.
+            mm1 = flow.mode is MirrorMode.MM1
+            return mm1 or not wanted.policy.is_heartbeats_topic(name)
+
         topics = {
             name: view
             for name, view in source.topics().items()
-            if not view.internal
-            and wanted.accepts(name)
-            and (listed is None or listed.fullmatch(name))
+            if not view.internal and wanted.accepts(name) and chosen(name)
         }
         if not topics:
             raise ConfigError(

@@ -5,7 +5,7 @@
 CPU second on the same imports and keep a copy of them in memory of its own.
 
 Spark also puts ``pyspark.zip`` in front of the installed package. Modules from a zip are compiled
-anew in each process, a second of CPU every time. (On ``local[*]`` the launcher that `data.flow`
+anew in each process, a second of CPU every time. (On ``local[*]`` the launcher that `data.spark`
 writes drops it for Spark's planning processes, which have a daemon of their own; there this module
 is not even loaded, but forked by `nursery`.)
 """

@@ -8,46 +8,31 @@ client's request timeout.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from functools import partial
-from typing import Any, TypeVar
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from kafka.protocol.admin import DescribeGroupsRequest, ListGroupsRequest
-
-from sparkmirror.errors import ClusterError, MirrorError, TopicError
+from sparkmirror.errors import MirrorError, TopicError
 from sparkmirror.model import ClusterClient, TopicPartition
 from sparkmirror.wire.acls import create_acls, delete_acls, describe_topic_acls
-from sparkmirror.wire.faults import translate
-from sparkmirror.wire.grants import Right
 from sparkmirror.wire.groups import (
     GroupOffsets,
+    commit_offsets,
     committed_by_group,
-    described_group_error,
-    group_owners,
+    committed_offsets,
     list_groups,
-    offsets_of,
 )
-from sparkmirror.wire.kafka_codes import UNKNOWN_TOPIC_OR_PARTITION
 from sparkmirror.wire.leaders import EARLIEST, LATEST, Leaders
-from sparkmirror.wire.link import CONTROLLER, Link, error_for
-from sparkmirror.wire.requests import (
-    alter_configs_request,
-    commit_error,
-    commit_request,
-    config_entry,
-    create_partitions_request,
-    create_topics_request,
-    describe_configs_request,
-    error_code,
-    not_controller,
-    offset_fetch_error,
-    offset_fetch_request,
-    topic_view,
-)
+from sparkmirror.wire.link import Link
+from sparkmirror.wire.members import group_members, group_owners
+from sparkmirror.wire.requests import topic_view
 from sparkmirror.wire.rights import literal_errors, topic_rights
 from sparkmirror.wire.tail import TopicTail, TopicWriter
 from sparkmirror.wire.times import record_times_ms
+from sparkmirror.wire.topics import (
+    alter_topic_configs,
+    create_topics,
+    grow_topics,
+    topic_configs,
+)
 from sparkmirror.wire.versions import broker_versions
 from sparkmirror.wire.views import (
     AclBinding,
@@ -64,21 +49,6 @@ from sparkmirror.wire.views import (
 )
 
 __all__ = ["Cluster"]
-
-T = TypeVar("T")
-R = TypeVar("R")
-
-_TOPIC_EXISTS = 36
-_UNKNOWN_MEMBER, _ILLEGAL_GENERATION = 25, 22
-_CONFIG_TOPICS_PER_REQUEST = 250
-_CREATE_TOPICS_PER_REQUEST = 100
-# So many at once: each goes to the broker that has the least to do.
-_REQUESTS_SIDE_BY_SIDE = 4
-# A commit becomes one batch of __consumer_offsets, which has Kafka's usual 1 MiB limit.
-_COMMITS_PER_REQUEST = 2_000
-_ACTIVE_STATES = frozenset(
-    {"Stable", "PreparingRebalance", "CompletingRebalance", "Assigning", "Reconciling"}
-)
 
 
 class Cluster:
@@ -143,32 +113,7 @@ class Cluster:
 
         ``operation``: what errors advise to grant, where the caller needs more than to ask.
         """
-        result: dict[str, dict[str, ConfigEntry] | MirrorError] = {}
-        doing, needs = "describing topic configs", Right(operation, "Topic")
-
-        def ask(chunk: Sequence[str]) -> Any:
-            return self._link.request(partial(describe_configs_request, chunk), doing, needs=needs)
-
-        for response in _side_by_side(ask, _chunks(sorted(names), _CONFIG_TOPICS_PER_REQUEST)):
-            for row in response.results:
-                if row.error_code == UNKNOWN_TOPIC_OR_PARTITION:
-                    result[row.resource_name] = TopicError(
-                        "the topic does not exist: it was deleted, or the brokers do not all know "
-                        "it yet.",
-                        where=f"cluster {self.alias}, topic {row.resource_name}",
-                    )
-                elif row.error_code:
-                    error = error_for(row.error_code, row.error_message)
-                    doing_one = f"describing the configs of topic {row.resource_name}"
-                    result[row.resource_name] = translate(
-                        error,
-                        self.client,
-                        doing_one,
-                        needs=Right(operation, "Topic", row.resource_name),
-                    )
-                else:
-                    result[row.resource_name] = {c.name: config_entry(c) for c in row.configs}
-        return result
+        return topic_configs(self._link, names, operation)
 
     def alter_topic_configs(
         self, changes: Mapping[str, Mapping[str, str | None]]
@@ -177,81 +122,18 @@ class Cluster:
 
         What is not named stays as it is. A topic is changed wholly or not at all.
         """
-        result: dict[str, TopicOutcome] = {}
-        for chunk in _chunks(sorted(changes), _CONFIG_TOPICS_PER_REQUEST):
-            response = self._link.request(
-                partial(alter_configs_request, {name: changes[name] for name in chunk}),
-                "altering topic configs",
-                needs=Right("AlterConfigs", "Topic"),
-            )
-            for row in response.responses:
-                error = None
-                if row.error_code:
-                    error = translate(
-                        error_for(row.error_code, row.error_message),
-                        self.client,
-                        f"altering the configs of topic {row.resource_name}",
-                        needs=Right("AlterConfigs", "Topic", row.resource_name),
-                    )
-                result[row.resource_name] = TopicOutcome(row.resource_name, error)
-        return result
+        return alter_topic_configs(self._link, changes)
 
     def create_topics(self, topics: Sequence[NewTopic]) -> dict[str, TopicOutcome]:
         """Create each of ``topics`` that is missing; one outcome per topic.
 
         An existing topic is left as it is and counts as success.
         """
-        result: dict[str, TopicOutcome] = {}
-        for chunk in _chunks(topics, _CREATE_TOPICS_PER_REQUEST):
-            response = self._link.request(
-                partial(create_topics_request, chunk, self.client.request_timeout_ms),
-                "creating topics",
-                node=CONTROLLER,
-                check=not_controller,
-                needs=Right("Create", "Topic", note="(or on the Cluster)"),
-            )
-            wanted = {topic.name: topic for topic in chunk}
-            for row in response.topics:
-                result[row.name] = self._created(wanted[row.name], row)
-        return result
-
-    def _created(self, topic: NewTopic, row: Any) -> TopicOutcome:
-        if row.error_code == _TOPIC_EXISTS:
-            return TopicOutcome(topic.name, existed=True)
-        if not row.error_code:
-            return TopicOutcome(topic.name)
-        message = getattr(row, "error_message", None)
-        error = translate(
-            error_for(row.error_code, message),
-            self.client,
-            f"creating topic {topic.name}",
-            needs=Right("Create", "Topic", topic.name, "(or on the Cluster)"),
-        )
-        return TopicOutcome(topic.name, error)
+        return create_topics(self._link, topics)
 
     def grow_topics(self, counts: Mapping[str, int]) -> dict[str, TopicOutcome]:
         """Raise topics to the given partition counts; one outcome per topic."""
-        if not counts:
-            return {}
-        response = self._link.request(
-            partial(create_partitions_request, counts, self.client.request_timeout_ms),
-            "adding partitions",
-            node=CONTROLLER,
-            check=not_controller,
-            needs=Right("Alter", "Topic"),
-        )
-        result = {}
-        for row in response.results:
-            error = None
-            if row.error_code:
-                error = translate(
-                    error_for(row.error_code, row.error_message),
-                    self.client,
-                    f"adding partitions to topic {row.name}",
-                    needs=Right("Alter", "Topic", row.name),
-                )
-            result[row.name] = TopicOutcome(row.name, error)
-        return result
+        return grow_topics(self._link, counts)
 
     # --- permissions ------------------------------------------------------------------------
 
@@ -332,17 +214,7 @@ class Cluster:
         None stands for every partition that the group has an offset of. ``operation``: as for
         `topic_configs`.
         """
-        wanted = None if partitions is None else list(partitions)
-        if wanted is not None and not wanted:
-            return {}
-        response = self._link.request(
-            partial(offset_fetch_request, group, wanted),
-            f"reading the offsets of group {group}",
-            group=group,
-            check=offset_fetch_error,
-            needs=Right(operation, "Group", group, "and on its topics"),
-        )
-        return offsets_of(response.topics)
+        return committed_offsets(self._link, group, partitions, operation)
 
     def committed_by_group(self, groups: Iterable[str]) -> dict[str, GroupOffsets | MirrorError]:
         """Every committed offset of each of ``groups``, or the error that asking for it gave."""
@@ -360,33 +232,7 @@ class Cluster:
         The broker takes that only while the group has no active members. Raises `ClusterError`
         when it has some, and when any partition was refused.
         """
-        for chunk in _chunks(sorted(offsets), _COMMITS_PER_REQUEST):
-            response = self._link.request(
-                partial(commit_request, group, {tp: offsets[tp] for tp in chunk}),
-                f"committing offsets of group {group}",
-                group=group,
-                check=commit_error,
-                needs=Right("Read", "Group", group, "and on its topics"),
-            )
-            self._check_commit(group, response)
-
-    def _check_commit(self, group: str, response: Any) -> None:
-        for topic in response.topics:
-            for row in topic.partitions:
-                if row.error_code in (_UNKNOWN_MEMBER, _ILLEGAL_GENERATION):
-                    raise ClusterError(
-                        f"the group {group} has active members, its offsets cannot be set.",
-                        where=f"cluster {self.alias}",
-                        do="Stop the consumers of this group first.",
-                    )
-                if row.error_code:
-                    raise translate(
-                        error_for(row.error_code),
-                        self.client,
-                        f"committing the offset of {topic.name}-{row.partition_index} "
-                        f"for group {group}",
-                        needs=Right("Read", "Group", group, f"and on Topic {topic.name}"),
-                    )
+        commit_offsets(self._link, group, offsets)
 
     def group_members(self, group: str, *, operation: str = "Describe") -> tuple[GroupMember, ...]:
         """The active members of ``group``; empty when there are none or no such group.
@@ -394,27 +240,7 @@ class Cluster:
         Groups of the newer consumer protocol do not show their members to every client: they are
         listed as one member without a name. ``operation``: as for `topic_configs`.
         """
-        needs = Right(operation, "Group", group)
-        doing = f"describing group {group}"
-        response = self._link.request(
-            lambda: DescribeGroupsRequest(groups=[group], include_authorized_operations=False),
-            doing,
-            group=group,
-            check=described_group_error,
-            needs=needs,
-        )
-        members = tuple(
-            GroupMember(m.client_id, m.client_host.lstrip("/")) for m in response.groups[0].members
-        )
-        if members:
-            return members
-        listed = self._link.request(
-            ListGroupsRequest, doing, group=group, check=error_code, needs=needs
-        )
-        for row in listed.groups:
-            if row.group_id == group and (getattr(row, "group_state", "") or "") in _ACTIVE_STATES:
-                return (GroupMember("", ""),)
-        return ()
+        return group_members(self._link, group, operation)
 
     def group_owners(self, group: str) -> dict[TopicPartition, GroupOwner]:
         """Who has which partition of a classic ``group``; empty when it has no members."""
@@ -475,18 +301,3 @@ class Cluster:
         timeout.
         """
         return self._writer.write(topic, records, timestamp_ms)
-
-
-def _side_by_side(ask: Callable[[T], R], items: Iterable[T]) -> Iterator[R]:
-    """``ask`` of each item, in order, a few of them at once. Raises what the first one raised."""
-    wanted = list(items)
-    if len(wanted) < 2:
-        yield from map(ask, wanted)
-        return
-    with ThreadPoolExecutor(min(_REQUESTS_SIDE_BY_SIDE, len(wanted)), "ask") as pool:
-        yield from pool.map(ask, wanted)
-
-
-def _chunks(items: Sequence[T], size: int) -> Iterator[Sequence[T]]:
-    for start in range(0, len(items), size):
-        yield items[start : start + size]

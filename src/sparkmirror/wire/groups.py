@@ -1,49 +1,60 @@
-"""Many consumer groups at once: who they are, where they stand. For `wire.client.Cluster`.
+"""Consumer groups: which there are, and their offsets. For `wire.client.Cluster`.
 
-A request goes to each broker, or to each broker that coordinates some of the groups, and asks for
-hundreds of groups; brokers that are too old for that are asked group by group.
+Of many groups at once, a request goes to each broker, or to each broker that coordinates some of
+the groups, and asks for hundreds of groups; brokers that are too old for that are asked group by
+group.
 """
 
 from __future__ import annotations
 
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from kafka.protocol.admin import DescribeGroupsRequest, ListGroupsRequest
+from kafka.protocol.admin import ListGroupsRequest
 from kafka.protocol.consumer import OffsetFetchRequest
 from kafka.protocol.metadata import FindCoordinatorRequest
 
-from sparkmirror.errors import MirrorError, Unreachable, Unsupported
+from sparkmirror.errors import ClusterError, MirrorError, Unreachable, Unsupported
 from sparkmirror.model import TopicPartition
-from sparkmirror.wire.assignors import decode_assignment
 from sparkmirror.wire.faults import translate
 from sparkmirror.wire.grants import Right
 from sparkmirror.wire.leaders import Leaders
 from sparkmirror.wire.link import Link, error_for
-from sparkmirror.wire.requests import error_code
-from sparkmirror.wire.views import Committed, GroupOwner, GroupView
+from sparkmirror.wire.requests import (
+    chunks,
+    commit_error,
+    commit_request,
+    error_code,
+    offset_fetch_error,
+    offset_fetch_request,
+)
+from sparkmirror.wire.views import Committed, GroupView
 
 __all__ = [
+    "CONSUMER_PROTOCOLS",
+    "GROUP_NOT_FOUND",
     "GroupOffsets",
+    "commit_offsets",
     "committed_by_group",
-    "described_group_error",
-    "group_owners",
+    "committed_offsets",
     "list_groups",
-    "offsets_of",
 ]
 
 GroupOffsets = dict[TopicPartition, Committed]
 
 _GROUPS_PER_REQUEST = 200
+# A commit becomes one batch of __consumer_offsets, which has Kafka's usual 1 MiB limit.
+_COMMITS_PER_REQUEST = 2_000
 _ATTEMPTS = 4
 # Coordinator loading, gone or elsewhere: asked again after another look.
 _MOVED = frozenset({14, 15, 16})
-_GROUP_NOT_FOUND = 69
+GROUP_NOT_FOUND = 69
+_UNKNOWN_MEMBER, _ILLEGAL_GENERATION = 25, 22
 # Classic groups of other clients (Connect's workers, say) have another protocol type.
-_CONSUMER_PROTOCOLS = frozenset({"", "consumer"})
+CONSUMER_PROTOCOLS = frozenset({"", "consumer"})
 _CONSUMER_TYPES = frozenset({"", "unknown", "classic", "consumer"})
 
 
@@ -60,39 +71,69 @@ def list_groups(link: Link, leaders: Leaders) -> dict[str, GroupView]:
         )
         for row in response.groups:
             kind = (getattr(row, "group_type", "") or "").lower()
-            if row.protocol_type in _CONSUMER_PROTOCOLS and kind in _CONSUMER_TYPES:
+            if row.protocol_type in CONSUMER_PROTOCOLS and kind in _CONSUMER_TYPES:
                 state = getattr(row, "group_state", "") or ""
                 found[row.group_id] = GroupView(row.group_id, state)
     return found
 
 
-def group_owners(link: Link, group: str) -> dict[TopicPartition, GroupOwner]:
-    """Who has which partition of a classic ``group``; empty when it has no members.
+def committed_offsets(
+    link: Link, group: str, partitions: Iterable[TopicPartition] | None, operation: str
+) -> GroupOffsets:
+    """Committed offsets of ``group``; partitions without one are missing from the answer.
 
-    Members of the newer protocol are not shown to this request, so their partitions are missing.
-    Raises `MirrorError`.
+    None stands for every partition that the group has an offset of. ``operation``: what an error
+    advises to grant. Raises `MirrorError`.
     """
+    wanted = None if partitions is None else list(partitions)
+    if wanted is not None and not wanted:
+        return {}
     response = link.request(
-        lambda: DescribeGroupsRequest(groups=[group], include_authorized_operations=False),
-        f"describing group {group}",
+        partial(offset_fetch_request, group, wanted),
+        f"reading the offsets of group {group}",
         group=group,
-        check=described_group_error,
-        needs=Right("Describe", "Group", group),
+        check=offset_fetch_error,
+        needs=Right(operation, "Group", group, "and on its topics"),
     )
-    found: dict[TopicPartition, GroupOwner] = {}
-    if response.groups[0].protocol_type not in _CONSUMER_PROTOCOLS:
-        return found  # Connect's workers, say, are assigned something else
-    for row in response.groups[0].members:
-        owner = GroupOwner(row.member_id, row.client_id, row.client_host.lstrip("/"))
-        for tp in decode_assignment(row.member_assignment):
-            found[tp] = owner
-    return found
+    return _offsets_of(response.topics)
 
 
-def described_group_error(response: Any) -> int:
-    """The error code of a DescribeGroups answer for one group; none for a group that is gone."""
-    code = int(response.groups[0].error_code)
-    return 0 if code == _GROUP_NOT_FOUND else code
+def commit_offsets(
+    link: Link, group: str, offsets: Mapping[TopicPartition, tuple[int, str]]
+) -> None:
+    """Commit ``(offset, metadata)`` per partition as a consumer without membership.
+
+    The broker takes that only while the group has no active members. Raises `ClusterError` when
+    it has some, and when any partition was refused.
+    """
+    for chunk in chunks(sorted(offsets), _COMMITS_PER_REQUEST):
+        response = link.request(
+            partial(commit_request, group, {tp: offsets[tp] for tp in chunk}),
+            f"committing offsets of group {group}",
+            group=group,
+            check=commit_error,
+            needs=Right("Read", "Group", group, "and on its topics"),
+        )
+        _check_commit(link, group, response)
+
+
+def _check_commit(link: Link, group: str, response: Any) -> None:
+    for topic in response.topics:
+        for row in topic.partitions:
+            if row.error_code in (_UNKNOWN_MEMBER, _ILLEGAL_GENERATION):
+                raise ClusterError(
+                    f"the group {group} has active members, its offsets cannot be set.",
+                    where=f"cluster {link.client.alias}",
+                    do="Stop the consumers of this group first.",
+                )
+            if row.error_code:
+                raise translate(
+                    error_for(row.error_code),
+                    link.client,
+                    f"committing the offset of {topic.name}-{row.partition_index} "
+                    f"for group {group}",
+                    needs=Right("Read", "Group", group, f"and on Topic {topic.name}"),
+                )
 
 
 def committed_by_group(
@@ -156,12 +197,12 @@ def _ask_all(
                 code = int(row.error_code)
                 if code in _MOVED:
                     again.append(row.group_id)
-                elif code == _GROUP_NOT_FOUND:
+                elif code == GROUP_NOT_FOUND:
                     result[row.group_id] = {}
                 elif code:
                     result[row.group_id] = _error(link, row.group_id, code)
                 else:
-                    result[row.group_id] = offsets_of(row.topics)
+                    result[row.group_id] = _offsets_of(row.topics)
     return again
 
 
@@ -208,7 +249,7 @@ def _error(link: Link, group: str, code: int) -> MirrorError:
     return translate(error_for(code), link.client, doing, needs=needs)
 
 
-def offsets_of(topics: Iterable[Any]) -> GroupOffsets:
+def _offsets_of(topics: Iterable[Any]) -> GroupOffsets:
     """The committed offsets in the topic rows of an OffsetFetch response."""
     found: GroupOffsets = {}
     for topic in topics:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
-from typing import Any
+from typing import Any, TypeVar
 
 from kafka.protocol.admin import (
     CreatePartitionsRequest,
@@ -32,6 +32,7 @@ from sparkmirror.wire.views import ConfigEntry, NewTopic, TopicView
 __all__ = [
     "alter_configs_request",
     "by_topic",
+    "chunks",
     "commit_error",
     "commit_request",
     "config_entry",
@@ -49,6 +50,8 @@ __all__ = [
     "topic_view",
 ]
 
+T = TypeVar("T")
+
 _NO_ID = "00000000-0000-0000-0000-000000000000"
 _TOPIC_RESOURCE = 2
 _SET, _DELETE = 0, 1
@@ -62,6 +65,12 @@ _CONFIG_SOURCES = {
     4: "STATIC_BROKER_CONFIG",
     5: "DEFAULT_CONFIG",
 }
+
+
+def chunks(items: Sequence[T], size: int) -> Iterator[Sequence[T]]:
+    """``items`` in pieces of at most ``size``, for so many requests."""
+    for start in range(0, len(items), size):
+        yield items[start : start + size]
 
 
 def by_topic(partitions: Iterable[TopicPartition]) -> Iterator[tuple[str, list[TopicPartition]]]:

@@ -1,0 +1,63 @@
+"""Whether a query whose slots were told to end has come to rest.
+
+Spark calls a trigger over when the sink's commit is, for which it starts a Python process of its
+own. Our commit has no work: all that counts is done when the last task is. On a busy machine the
+process alone would take longer than a drain may.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+__all__ = ["Rest"]
+
+# A job that was just planned may not have begun. Its slots would end at once, but a task should
+# not be killed where it need not be.
+_QUIET_S = 0.5
+
+
+class Rest:
+    """Looks at one query after a drain; ask it every moment."""
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        query: StreamingQuery,
+        now_s: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._tracker = spark.sparkContext.statusTracker()
+        self._query = query
+        self._now_s = now_s
+        self._quiet_since_s: float | None = None
+
+    def busy(self) -> bool:
+        """Whether tasks of the query still run, or may yet begin."""
+        if not self._query.isActive:
+            return False
+        status: dict[str, Any] = self._query.status
+        if not (status.get("isTriggerActive") or status.get("isDataAvailable")):
+            return False
+        if not self._tasks_ended():
+            self._quiet_since_s = None
+            return True
+        now_s = self._now_s()
+        if self._quiet_since_s is None:
+            self._quiet_since_s = now_s
+        return now_s - self._quiet_since_s < _QUIET_S
+
+    def _tasks_ended(self) -> bool:
+        """Whether the newest epoch's job has ended well. After one that failed, the query itself
+        says why when it ends.
+        """
+        # The group is how Spark cancels a query's jobs.
+        jobs = self._tracker.getJobIdsForGroup(str(self._query.runId))
+        if not jobs:
+            return False
+        newest = self._tracker.getJobInfo(max(jobs))
+        return newest is not None and newest.status == "SUCCEEDED"
