@@ -13,7 +13,7 @@ from sparkmirror.model import Halt, SlotProgress, TopicPartition
 from sparkmirror.observe.checkpoints import CheckpointTimes
 from sparkmirror.observe.group_rows import GroupRow
 
-__all__ = ["AssignmentPart", "ControlPart", "FlowPart", "Parts", "RunOptions"]
+__all__ = ["AssignmentPart", "ControlPart", "FlowPart", "LookPart", "Parts", "RunOptions"]
 
 # A drain has ten seconds in all; the rest is for the end of Spark and of the control plane.
 DRAIN_S = 6.0
@@ -130,17 +130,35 @@ class ControlPart(Protocol):
         """End the threads and connections."""
 
 
+class LookPart(Protocol):
+    """The quick look beside the start, as ``doctor.glance.Glance`` offers it."""
+
+    def begin(self) -> None:
+        """Start to look; blocks nobody."""
+
+    def topics_made(self) -> None:
+        """The clusters answer and the topics are there."""
+
+    def lines(self) -> list[str]:
+        """What was found since the last call."""
+
+    def end(self) -> None:
+        """Look no further."""
+
+
 @dataclass(frozen=True, slots=True)
 class Parts:
     """What a run is made of; called with the settings and the keywords of the real classes."""
 
     control: Callable[..., ControlPart]
     flow: Callable[..., FlowPart]
+    look: Callable[..., LookPart]
 
     @classmethod
     def real(cls) -> Parts:
         """Kafka and Spark; imported only here, since it takes a second."""
         from sparkmirror.control.loop import ControlLoop  # noqa: PLC0415
         from sparkmirror.data.flow import FlowRunner  # noqa: PLC0415
+        from sparkmirror.doctor.glance import Glance  # noqa: PLC0415
 
-        return cls(control=ControlLoop, flow=FlowRunner)
+        return cls(control=ControlLoop, flow=FlowRunner, look=Glance)
