@@ -146,13 +146,13 @@ def test_sizes_and_rights_are_looked_at_once_the_topics_are_there(
         create_topic(east.kafka, name)
         produce(cluster_a, name, [Sent(b"x")] * 10)
     mirror = "User:mirror"
-    control = "__mirror"
+    own = "mm2-sparkmirror"
     east.allow(
         [
             topic_acl(large, "ALL", mirror),
             topic_acl(closed, "DESCRIBE", mirror),
             topic_acl(closed, "DESCRIBE_CONFIGS", mirror),
-            topic_acl(control, "ALL", mirror, pattern="PREFIXED"),
+            topic_acl(own, "ALL", mirror, pattern="PREFIXED"),
         ]
     )
     options = write_mm1(tmp_path, cluster_a, east.kafka, f"group-{large}")

@@ -28,7 +28,7 @@ from sparkmirror.wire.inspect import Inspector
 from sparkmirror.wire.views import ConfigEntry
 from sparkmirror.wire.walk import Resolver, resolve
 
-__all__ = ["LIMIT_S", "Glance"]
+__all__ = ["LIMIT_S", "Glance", "in_step"]
 
 LIMIT_S = 5.0
 _NETWORK_S = 4.0
@@ -175,7 +175,7 @@ def _look_at_topics(
     """
     topics = look_at_source(source, flow, topics_max=_TOPICS_MAX)
     there = look_at_target(target, flow, topics, try_missing=False)
-    both = [_in_step(flow, pair) for pair in pairs(flow, topics, there) if pair.present]
+    both = [in_step(flow, pair) for pair in pairs(flow, topics, there) if pair.present]
     brokers = len(there.cluster.brokers)
     found = [one for one in compare_topics(flow, both, brokers) if one.check in _COMPARED]
     try:
@@ -186,7 +186,7 @@ def _look_at_topics(
     return found
 
 
-def _in_step(flow: FlowSettings, pair: Pair) -> Pair:
+def in_step(flow: FlowSettings, pair: Pair) -> Pair:
     """``pair`` as it is once the mirror has set the remote topic's size limit, where it does."""
     name = "max.message.bytes"
     changes = wanted_changes(pair.source_configs, flow)
