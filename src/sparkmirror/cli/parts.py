@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Protocol
 
 from sparkmirror.cli.errors import EXIT_START_FAILED
+from sparkmirror.cli.look import QuickLook
 from sparkmirror.errors import MirrorError
 from sparkmirror.model import Halt, SlotProgress, TopicPartition
 from sparkmirror.observe.checkpoints import CheckpointTimes
@@ -131,7 +132,7 @@ class ControlPart(Protocol):
 
 
 class LookPart(Protocol):
-    """The quick look beside the start, as ``doctor.glance.Glance`` offers it."""
+    """The quick look beside the start, as ``cli.look.QuickLook`` offers it."""
 
     def begin(self) -> None:
         """Start to look; blocks nobody."""
@@ -159,6 +160,5 @@ class Parts:
         """Kafka and Spark; imported only here, since it takes a second."""
         from sparkmirror.control.loop import ControlLoop  # noqa: PLC0415
         from sparkmirror.data.flow import FlowRunner  # noqa: PLC0415
-        from sparkmirror.doctor.glance import Glance  # noqa: PLC0415
 
-        return cls(control=ControlLoop, flow=FlowRunner, look=Glance)
+        return cls(control=ControlLoop, flow=FlowRunner, look=QuickLook)

@@ -43,52 +43,29 @@ _log = logging.getLogger(__name__)
 class Glance:
     """A quick look at all flows of ``settings``; each of its two parts takes `LIMIT_S` at most.
 
-    `begin`, and `topics_made` once the control plane has; `lines` may be asked at any time, from
-    any thread. ``resolver`` and ``now_s`` as in `Examination`.
+    ``say`` takes each line that a user should see. ``begun`` waits until the clusters answer and
+    the topics are made; False: the run has ended before. ``resolver`` and ``now_s`` as in
+    `Examination`.
     """
 
     def __init__(
         self,
         settings: MirrorSettings,
+        say: Callable[[str], None],
+        begun: Callable[[], bool],
         *,
         resolver: Resolver = resolve,
         now_s: Callable[[], float] = time.time,
     ) -> None:
         self._flows = [flow for flow in settings.flows if flow.enabled]
+        self._say = say
+        self._begun = begun
         self._resolver = resolver
         self._now_s = now_s
-        self._made = threading.Event()
-        self._ended = threading.Event()
-        self._lock = threading.Lock()
-        self._lines: list[str] = []
         self._told = 0
 
-    def begin(self) -> None:
-        """Start to look, on a thread that ends with `end` or by itself."""
-        threading.Thread(target=self._run, name="sparkmirror-glance", daemon=True).start()
-
-    def topics_made(self) -> None:
-        """The clusters answer and the topics are there."""
-        self._made.set()
-
-    def end(self) -> None:
-        """Nobody wants to know any more."""
-        self._ended.set()
-        self._made.set()
-
-    def lines(self) -> list[str]:
-        """What was found since the last call, one line for each finding."""
-        with self._lock:
-            lines, self._lines = self._lines, []
-        return lines
-
-    def _run(self) -> None:
-        try:
-            self._look()
-        except Exception:  # a defect here must not harm the run
-            _log.exception("the quick look before the run")
-
-    def _look(self) -> None:
+    def look(self) -> None:
+        """All of it; raises nothing but defects."""
         clients: dict[str, ClusterClient] = {}
         for flow in self._flows:
             for client in (flow.source, flow.target, flow.source_admin, flow.target_admin):
@@ -97,8 +74,7 @@ class Glance:
         # Of a cluster that cannot be used at all the control plane says so, and the run ends.
         usable = [network for network in networks.values() if network.usable]
         self._tell(one for network in usable for one in network.findings)
-        self._made.wait()
-        if self._ended.is_set():
+        if not self._begun():
             return
         # The run has begun all the same, so nobody else has told.
         others = [network for network in networks.values() if not network.usable]
@@ -113,9 +89,8 @@ class Glance:
             for one in inspectors.values():
                 # Threads that are left behind may hold its lock: nobody waits for them.
                 threading.Thread(target=one.close, daemon=True).start()
-        with self._lock:
-            if self._told:
-                self._lines.append(_closing(self._told))
+        if self._told:
+            self._say(_closing(self._told))
 
     def _networks(self, clients: Mapping[str, ClusterClient]) -> dict[str, Network]:
         found = at_once(
@@ -152,13 +127,12 @@ class Glance:
 
     def _tell(self, found: Iterable[Finding]) -> None:
         bad = [one for one in found if one.level in (Level.WARN, Level.FAIL)]
-        with self._lock:
-            for one in gathered(bad):
-                self._told += 1
-                line = f"quick check: {one.subject}: {one.found}. {one.do}"
-                _log.info("%s", line)
-                if self._told <= _TOLD_MAX:
-                    self._lines.append(line)
+        for one in gathered(bad):
+            self._told += 1
+            line = f"quick check: {one.subject}: {one.found}. {one.do}"
+            _log.info("%s", line)
+            if self._told <= _TOLD_MAX:
+                self._say(line)
 
 
 def _look_at_topics(
