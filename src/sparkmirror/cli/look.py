@@ -5,12 +5,29 @@ from __future__ import annotations
 import logging
 import threading
 from collections import deque
+from typing import Protocol
 
 from sparkmirror.model import MirrorSettings
 
-__all__ = ["QuickLook"]
+__all__ = ["LookPart", "QuickLook"]
 
 _log = logging.getLogger(__name__)
+
+
+class LookPart(Protocol):
+    """The quick look beside the start, as `QuickLook` offers it."""
+
+    def begin(self) -> None:
+        """Start to look; blocks nobody."""
+
+    def topics_made(self) -> None:
+        """The clusters answer and the topics are there."""
+
+    def lines(self) -> list[str]:
+        """What was found since the last call."""
+
+    def end(self) -> None:
+        """Look no further."""
 
 
 class QuickLook:

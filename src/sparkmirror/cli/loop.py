@@ -15,7 +15,8 @@ from functools import partial
 
 from sparkmirror.cli.errors import EXIT_INTERRUPTED, show_error
 from sparkmirror.cli.figures import PHASE_DRAINING, PHASE_RUNNING, Figures
-from sparkmirror.cli.parts import ControlPart, FlowPart, LookPart, RunOptions
+from sparkmirror.cli.look import LookPart
+from sparkmirror.cli.parts import ControlPart, FlowPart, RunOptions
 from sparkmirror.cli.processes import child_processes, end_processes
 from sparkmirror.cli.signals import Signals, standard_terminals
 from sparkmirror.errors import ConfigError, MirrorError

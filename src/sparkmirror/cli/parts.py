@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import Protocol
 
 from sparkmirror.cli.errors import EXIT_START_FAILED
-from sparkmirror.cli.look import QuickLook
+from sparkmirror.cli.look import LookPart, QuickLook
 from sparkmirror.errors import MirrorError
 from sparkmirror.model import Halt, SlotProgress, TopicPartition
 from sparkmirror.observe.checkpoints import CheckpointTimes
 from sparkmirror.observe.group_rows import GroupRow
 
-__all__ = ["AssignmentPart", "ControlPart", "FlowPart", "LookPart", "Parts", "RunOptions"]
+__all__ = ["AssignmentPart", "ControlPart", "FlowPart", "Parts", "RunOptions"]
 
 # A drain has ten seconds in all; the rest is for the end of Spark and of the control plane.
 DRAIN_S = 6.0
@@ -129,22 +129,6 @@ class ControlPart(Protocol):
 
     def stop(self) -> None:
         """End the threads and connections."""
-
-
-class LookPart(Protocol):
-    """The quick look beside the start, as ``cli.look.QuickLook`` offers it."""
-
-    def begin(self) -> None:
-        """Start to look; blocks nobody."""
-
-    def topics_made(self) -> None:
-        """The clusters answer and the topics are there."""
-
-    def lines(self) -> list[str]:
-        """What was found since the last call."""
-
-    def end(self) -> None:
-        """Look no further."""
 
 
 @dataclass(frozen=True, slots=True)
