@@ -3,7 +3,8 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
-# Tests wait for brokers far more than they compute; a file's tests share its clusters.
+# Tests wait for brokers far more than they compute; a file's tests share its clusters. The order of
+# files is that of tests/conftest.py: by itself xdist begins the files of one long test last.
 TEST_WORKERS ?= 3
 
 .PHONY: demo test lint bench bench-control faults fuzz interop matrix kerberos docs install lock clean
@@ -12,7 +13,7 @@ demo: $(STAMP)
 	$(BIN)/sparkmirror demo $(ARGS)
 
 test: $(STAMP)
-	$(BIN)/python -m pytest -n $(TEST_WORKERS) --dist loadfile $(ARGS)
+	$(BIN)/python -m pytest -n $(TEST_WORKERS) --dist loadfile --no-loadscope-reorder $(ARGS)
 
 lint: $(STAMP)
 	$(BIN)/ruff check .

@@ -12,6 +12,41 @@ import pytest
 
 from sparkmirror.demo.clusters import KafkaCluster, start_all
 
+# The files that take longest (two minutes and more on a busy machine), longest first. Workers take
+# whole files in this order, so that none of these is begun when all others are done.
+_LONGEST = (
+    "test_broker_faults.py",
+    "test_modes.py",
+    "test_exactly_once.py",
+    "test_lost_capacity.py",
+    "test_moving_a_cluster.py",
+    "test_metrics.py",
+    "test_exactly_once_run.py",
+    "test_mm1_group.py",
+    "test_spark_cluster.py",
+    "test_quick_check.py",
+    "test_secure_mirror.py",
+    "test_mm1_records.py",
+    "test_takeover.py",
+    "test_checkpoints.py",
+    "test_leftovers.py",
+    "test_demo.py",
+    "test_pressure.py",
+)
+_SHORTEST = ("property", "unit")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The longest files first, those without any broker last; ``make test`` keeps that order."""
+    rank = {name: number for number, name in enumerate(_LONGEST)}
+
+    def place(item: pytest.Item) -> int:
+        if item.path.parent.name in _SHORTEST:
+            return len(rank) + 1
+        return rank.get(item.path.name, len(rank))
+
+    items.sort(key=place)  # stable: within a file, and among the others, nothing changes
+
 
 @pytest.fixture(scope="session")
 def cluster_pair() -> Iterator[tuple[KafkaCluster, KafkaCluster]]:

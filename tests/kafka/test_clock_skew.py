@@ -96,6 +96,11 @@ def test_mirrors_whose_clocks_are_off(cluster_a, cluster_b, topic_name, tmp_path
         wait_until(lambda: "slow" in _heartbeats(cluster_b), "heartbeats of the slow one")
         for source, mirror in mirrors.items():
             assert mirror.drain(60)[0] == 0, mirror.text()
+            side = "behind" if source == "fast" else "ahead of"
+            for alias in (source, "B"):
+                clock = f"quick check: cluster {alias}: its clock is {abs(CLOCKS_S[source])}."
+                (line,) = [one for one in mirror.text().splitlines() if clock in one]
+                assert f"s {side} ours" in line
             assert _committed(cluster_b, f"__mirror.{source}->B", f"{source}.{topic_name}") == 100
             told = [one for one in mirror.documents() if "lag_records" in one]
             assert told[-1]["lag_records"] == 0

@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -169,6 +170,23 @@ def test_older_brokers_run(
     cluster.restart()
     wait_for_topic(cluster, topic_name, 1)  # with ZooKeeper the broker answers before it leads
     assert [one.value for one in consume_all(cluster, topic_name)] == [b"old"]
+
+
+@pytest.mark.slow
+def test_a_broker_in_zookeeper_outlasts_a_machine_that_is_busy(
+    new_cluster: Callable[..., KafkaCluster], topic_name: str
+) -> None:
+    cluster = new_cluster("busy", version="2.8.2")
+    cluster.freeze()
+    waking = threading.Timer(4.0, cluster.thaw)  # longer than its session in ZooKeeper once was
+    waking.start()
+    create_topic(cluster, topic_name)
+    waking.join()
+    produce(cluster, topic_name, [Sent(b"kept")])
+    cluster.kill()
+    cluster.restart()  # its session must end before
+    wait_for_topic(cluster, topic_name, 1)
+    assert [one.value for one in consume_all(cluster, topic_name)] == [b"kept"]
 
 
 def test_reading_back_sees_what_differs(

@@ -61,6 +61,7 @@ class Scenario:
     metrics: str = ""
     child: bool = False  # a process that only a kill ends, standing for the JVM
     warning: str = ""
+    looked: str = ""  # what the quick look finds once the topics are there
 
 
 class World:
@@ -176,6 +177,25 @@ class FakeControl:
         self._world.say("control.stop")
 
 
+class FakeLook:
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._lines: list[str] = []
+
+    def begin(self) -> None:
+        pass
+
+    def topics_made(self) -> None:
+        self._lines += filter(None, [self._world.scenario.looked])
+
+    def lines(self) -> list[str]:
+        lines, self._lines = self._lines, []
+        return lines
+
+    def end(self) -> None:
+        pass
+
+
 class FakeFlow:
     def __init__(self, world: World, settings: MirrorSettings) -> None:
         self._world = world
@@ -241,6 +261,7 @@ def main() -> int:
     parts = Parts(
         control=lambda settings, **_: FakeControl(world, settings),
         flow=lambda settings, **_: FakeFlow(world, settings),
+        look=lambda _: FakeLook(world),
     )
     return run_mirror(settings, options, parts=parts)
 

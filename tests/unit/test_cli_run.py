@@ -76,8 +76,9 @@ def start(tmp_path: Path) -> Iterator[Start]:
 
 
 def test_once_ends_by_itself_with_a_summary(start: Start) -> None:
-    run = start(once=True, warning="key linger.ms is ignored")
+    run = start(once=True, warning="key linger.ms is ignored", looked="broker 2 is away")
     assert run.end() == 0
+    assert run.out.count("warning: broker 2 is away") == 1
     assert "warning: key linger.ms is ignored" in run.out
     assert run.out.count("linger.ms") == 1
     assert "A->B  " in run.out

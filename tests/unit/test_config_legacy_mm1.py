@@ -209,6 +209,23 @@ def test_acknowledgements(tmp_path: Path, given: str, now: int, idempotent: bool
 
 @pytest.mark.parametrize(
     ("given", "now"),
+    [("gzip", "gzip"), ("Snappy", "snappy"), ("2", "snappy"), ("3", "lz4"), ("none", None),
+     ("0", None)],
+)  # fmt: skip
+def test_compression(given: str, now: str | None) -> None:
+    done = old(f"compression.codec={given}\ncompression.topics=a,b\n", Scope.PRODUCER)
+    assert not done.errors
+    if now is None:
+        assert "compression.type" not in done.file
+    else:
+        assert done.file["compression.type"].value == now
+    codec, topics = done.told
+    assert f"is compression.type={now} today" in codec if now else "source's compression" in codec
+    assert "compression.topics has no effect: all topics are compressed alike" in topics
+
+
+@pytest.mark.parametrize(
+    ("given", "now"),
     [("smallest", "earliest"), ("largest", "latest"), ("latest", "latest"), ("none", "none")],
 )
 def test_offset_reset(given: str, now: str) -> None:
@@ -304,6 +321,20 @@ def test_no_old_key_is_passed_over_in_silence(given_keys: dict[str, str]) -> Non
         twice = key == "zk.connect" and looked_up <= given_keys.keys()
         assert kept or twice or f"{key} " in said
     assert not set(done.file) & (set(CONSUMER_KEYS) - {"auto.offset.reset"})
+
+
+PRODUCERS_KEYS = st.sampled_from(sorted(PRODUCER_KEYS))
+_ANY_VALUE = st.sampled_from(["1", "true", "none", "h:1", "gzip", "-1"])
+
+
+@given(st.dictionaries(PRODUCERS_KEYS, _ANY_VALUE))
+def test_no_old_key_of_a_producer_is_passed_over_in_silence(given_keys: dict[str, str]) -> None:
+    text = "".join(f"{key}={value}\n" for key, value in given_keys.items())
+    done = old(text, Scope.PRODUCER)
+    said = "\n".join(done.told) + "\n".join(str(error) for error in done.errors)
+    for key in given_keys:
+        assert f"{key} " in said or key in ("zk.connect", "zookeeper.connect")
+    assert not set(done.file) & set(PRODUCER_KEYS)
 
 
 _OLD_KEYS = vectors.load("old_client_keys")

@@ -8,6 +8,7 @@ import ssl
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import cast
@@ -20,6 +21,7 @@ from sparkmirror.config.mm1 import Extras, load_mm1
 from sparkmirror.doctor.compare import CopyTimes, compare_topics, judge_retention, judge_timestamps
 from sparkmirror.doctor.facts import Pair, SourceFacts
 from sparkmirror.doctor.finding import Finding, Level, counts, gathered, listed
+from sparkmirror.doctor.glance import in_step
 from sparkmirror.doctor.network import explore
 from sparkmirror.doctor.rights import check_topics
 from sparkmirror.errors import MirrorError
@@ -287,6 +289,38 @@ def test_findings_are_gathered_by_cluster_and_kind() -> None:
     assert "2 failed, 0 to look at, 0 not tried, 1 fine" in shown
     (flow,) = json.loads(json.dumps(document({"A->B": joined})))["flows"]
     assert flow["findings"][1]["do"] == "x"
+
+
+def test_topics_with_the_same_trouble_are_one_finding() -> None:
+    same = [Finding("s", Level.WARN, f"topic t{n}", "look", "small", "grow it") for n in range(9)]
+    other = Finding("s", Level.WARN, "topic u", "look", "smaller", "grow it")
+    joined = gathered([*same, other])
+    assert [one.found for one in joined] == ["small", "smaller"]
+    assert (
+        joined[0].subject == "topic t0, topic t1, topic t2, topic t3, topic t4, topic t5 and 3 more"
+    )
+
+
+@pytest.mark.parametrize(
+    ("lines", "source", "target", "wanted"),
+    [
+        ("", 3_000, 2_000, 3_000),  # the mirror sets it
+        ("sync.topic.configs.enabled = false\n", 3_000, 2_000, 2_000),
+        ("config.properties.exclude = max.*\n", 3_000, 2_000, 2_000),
+        ("", None, 2_000, None),  # it goes back to a default that nobody has told
+    ],
+)
+def test_a_size_limit_that_the_mirror_keeps_in_step_is_no_trouble(
+    tmp_path: Path, lines: str, source: int | None, target: int, wanted: int | None
+) -> None:
+    name = "max.message.bytes"
+    flow = load_flow(tmp_path, f"A->B.topics = t\n{lines}")
+    before = pair({name: str(source or 1_000)}, {name: str(target)})
+    if source is None:
+        default = {name: ConfigEntry("1000", "DEFAULT_CONFIG", is_default=True)}
+        before = replace(before, source_configs=default)
+    after = in_step(flow, before).target_configs
+    assert after.get(name, ConfigEntry(None, "")).value == (str(wanted) if wanted else None)
 
 
 @pytest.mark.parametrize(

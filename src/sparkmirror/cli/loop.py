@@ -15,6 +15,7 @@ from functools import partial
 
 from sparkmirror.cli.errors import EXIT_INTERRUPTED, show_error
 from sparkmirror.cli.figures import PHASE_DRAINING, PHASE_RUNNING, Figures
+from sparkmirror.cli.look import LookPart
 from sparkmirror.cli.parts import END_S, ControlPart, FlowPart, RunOptions
 from sparkmirror.cli.processes import child_processes, end_processes
 from sparkmirror.cli.signals import Signals, standard_terminals
@@ -105,6 +106,7 @@ class RunLoop:
         self._terminals = standard_terminals()
         self._control: ControlPart | None = None
         self._flow: FlowPart | None = None
+        self._look: LookPart | None = None
         self._collecting = False
         self._running = False
         self._stop_signal: int | None = None
@@ -114,7 +116,7 @@ class RunLoop:
         self._refresh: _Background | None = None
         self._ends_s = 0.0
 
-    def run(self, make: Callable[[], tuple[ControlPart, FlowPart]]) -> int:
+    def run(self, make: Callable[[], tuple[ControlPart, FlowPart, LookPart]]) -> int:
         """Start, mirror until the end or a signal, stop; returns the exit code."""
         try:
             try:
@@ -134,18 +136,21 @@ class RunLoop:
             return error.exit_code
         return self._options.start_failure_exit_code
 
-    def _start(self, make: Callable[[], tuple[ControlPart, FlowPart]]) -> None:
+    def _start(self, make: Callable[[], tuple[ControlPart, FlowPart, LookPart]]) -> None:
         def assemble() -> None:
-            self._control, self._flow = make()
+            self._control, self._flow, self._look = make()
 
         self._display.phase("loading")
         self._await(_Background(assemble, "sparkmirror-load"))
         assert self._control is not None
         assert self._flow is not None
+        assert self._look is not None
         self._display.phase("reaching the clusters, creating topics")
         # Spark takes the longest and needs nothing of the clusters.
         opening = _Background(self._flow.open, "sparkmirror-open")
+        self._look.begin()
         self._await(_Background(self._control.prepare, "sparkmirror-prepare"))
+        self._look.topics_made()
         self._await(_Background(self._control.start, "sparkmirror-control"))
         self._collecting = True
         self._display.phase("starting Spark")
@@ -264,6 +269,8 @@ class RunLoop:
     def _collect(self) -> None:
         """Feed the meters and the display."""
         self._figures.beat()
+        for text in self._look.lines() if self._look is not None else ():
+            self._display.warning(text)
         if not self._collecting:
             self._display.update(self.views())
             return
@@ -418,6 +425,8 @@ class RunLoop:
         self._collecting = self._running = False
         flow, self._flow = self._flow, None
         control, self._control = self._control, None
+        if self._look is not None:
+            self._look.end()
         tasks = []
         if flow is not None:
             grace_s = 0.0 if at_once else FLOW_STOP_S

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Protocol
 
 from sparkmirror.cli.errors import EXIT_START_FAILED
+from sparkmirror.cli.look import LookPart, QuickLook
 from sparkmirror.errors import MirrorError
 from sparkmirror.model import Halt, SlotProgress, TopicPartition
 from sparkmirror.observe.checkpoints import CheckpointTimes
@@ -141,6 +142,7 @@ class Parts:
 
     control: Callable[..., ControlPart]
     flow: Callable[..., FlowPart]
+    look: Callable[..., LookPart]
 
     @classmethod
     def real(cls) -> Parts:
@@ -148,4 +150,4 @@ class Parts:
         from sparkmirror.control.loop import ControlLoop  # noqa: PLC0415
         from sparkmirror.data.flow import FlowRunner  # noqa: PLC0415
 
-        return cls(control=ControlLoop, flow=FlowRunner)
+        return cls(control=ControlLoop, flow=FlowRunner, look=QuickLook)

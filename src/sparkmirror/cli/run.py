@@ -21,6 +21,7 @@ from pathlib import Path
 from sparkmirror.cli.errors import show_error
 from sparkmirror.cli.figures import Figures
 from sparkmirror.cli.loop import RunLoop
+from sparkmirror.cli.look import LookPart
 from sparkmirror.cli.parts import ControlPart, FlowPart, Parts, RunOptions
 from sparkmirror.cli.signals import Signals
 from sparkmirror.cli.workdir import new_run_id, open_work_dir
@@ -139,7 +140,7 @@ def _run_shown(settings: MirrorSettings, options: RunOptions, parts: Parts | Non
             do="Give a file in a directory that exists and that this user may write.",
         ) from error
 
-    def make() -> tuple[ControlPart, FlowPart]:
+    def make() -> tuple[ControlPart, FlowPart, LookPart]:
         chosen = parts or Parts.real()
         control = chosen.control(settings, once=options.once, run_id=run_id, release=tool_version())
         flow = chosen.flow(
@@ -150,7 +151,7 @@ def _run_shown(settings: MirrorSettings, options: RunOptions, parts: Parts | Non
             work_dir=work_dir,
             run_id=run_id,
         )
-        return control, flow
+        return control, flow, chosen.look(settings)
 
     try:
         with Signals() as signals, Keys() as keys:

@@ -35,8 +35,9 @@ class Fate(Enum):
 @dataclass(frozen=True, slots=True)
 class OldKey:
     """One row. ``now``: today's key (``RENAMED``). ``convert``: old value to today's spelling;
-    raises ValueError with what is wrong. ``why``: the reason, for all other fates; for a renamed
-    key a remark, if there is one. ``era``: "0.7" for a key that only 0.7 has.
+    raises ValueError with what is wrong, and gives "" for a value without an effect. ``why``: the
+    reason, for all other fates; for a renamed key a remark, if there is one. ``era``: "0.7" for a
+    key that only 0.7 has.
     """
 
     fate: Fate
@@ -75,6 +76,19 @@ def _acks(value: str) -> str:
     return "1" if number == 1 else "all"
 
 
+_CODECS = {
+    "gzip": "gzip", "snappy": "snappy", "lz4": "lz4", "1": "gzip", "2": "snappy", "3": "lz4",
+    "none": "", "uncompressed": "", "0": "",
+}  # fmt: skip
+
+
+def _codec(value: str) -> str:
+    """By name or number; "none" was every file's default, and shallow iteration's condition."""
+    if value.lower() not in _CODECS:
+        raise ValueError("has a value that it never could have")
+    return _CODECS[value.lower()]
+
+
 def _brokers_07(value: str) -> str:
     """``id:host:port`` (0.7) and ``host:port`` (0.8) alike."""
     servers = []
@@ -100,7 +114,8 @@ _NO_QUEUE = "there is no queue between consumer and producer; memory is bounded 
 _NO_BALANCE = "partitions are dealt to slots by the mirror, not by rebalancing in ZooKeeper"
 _ACKNOWLEDGED = "positions are committed after the target has acknowledged"
 _SHALLOW = "--keep.partitions lets batches pass as they are, compressed and never opened"
-_SOURCE_CODEC = "the source's compression is kept unless compression.type names one"
+_SOURCE_CODEC = "the source's compression is kept where none is named, and by --keep.partitions"
+_ALIKE = "all topics are compressed alike: as compression.type says, else as at the source"
 _BYTES = "records are carried as bytes"
 _TIME_BOUND = "time limits bound retrying, not counts (delivery.timeout.ms)"
 _NO_ZK = "nothing is kept in ZooKeeper"
@@ -219,9 +234,9 @@ PRODUCER_KEYS: Mapping[str, OldKey] = {
     "queue.buffering.max.messages": _dropped(_NO_QUEUE),
     "batch.num.messages": _dropped("raw batches keep the source's size"),
     "max.message.size": _dropped("the target topic's max.message.bytes decides what it takes"),
-    "compression.codec": _dropped(_SOURCE_CODEC),
-    "compressed.topics": _dropped(_SOURCE_CODEC),
-    "compression.topics": _dropped(_SOURCE_CODEC),
+    "compression.codec": _renamed("compression.type", _codec, _SOURCE_CODEC),
+    "compressed.topics": _dropped(_ALIKE),
+    "compression.topics": _dropped(_ALIKE),
     "serializer.class": _dropped(_BYTES),
     "key.serializer.class": _dropped(_BYTES),
     "send.buffer.size": _renamed("send.buffer.bytes", _POSITIVE),
@@ -251,7 +266,4 @@ VALUES: Mapping[str, tuple[str, ...]] = {
     "offsets.storage": ("zookeeper", "kafka"),
     "shallow.iterator.enable": _BOOLEAN,
     "shallowiterator.enable": _BOOLEAN,
-    "compression.codec": (
-        "none", "gzip", "snappy", "lz4", "uncompressed", "0", "1", "2", "3",
-    ),
-}  # fmt: skip
+}

@@ -134,6 +134,9 @@ def _rename(work: _Work, entry: Entry, row: OldKey, value: str) -> None:
             _wrong(entry, f"{error} ({entry.key} is {row.now} today)", "Correct or remove it.")
         )
         return
+    if not now:
+        _tell(work, entry, f"has no effect: {row.why}")
+        return
     present = work.entries.get(row.now)
     if present is not None:
         _tell(work, entry, f"is ignored, since {present.key} says the same (line {present.line})")

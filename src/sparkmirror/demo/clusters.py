@@ -169,6 +169,8 @@ class KafkaCluster:
         """Starts broker ``node`` again on its port and data; ends it first if it runs."""
         target = self._node(node)
         self.terminate(node)
+        if self._zookeeper is not None:
+            self._zookeeper.wait_until_forgotten(node, (self.chroot or "").rstrip("/"))
         target.launch(self.runtime, heap=self.heap, flags=self.jvm)
         self._wait_ready([target], others=self.alive)
 

@@ -11,6 +11,8 @@ import subprocess
 import time
 from pathlib import Path
 
+from kazoo.client import KazooClient
+
 from sparkmirror.demo.guard import spawn
 from sparkmirror.demo.jvm import KafkaRuntime
 from sparkmirror.demo.node import (
@@ -27,6 +29,7 @@ from sparkmirror.errors import MachineError
 __all__ = ["ZooKeeper", "needs_zookeeper", "zookeeper_properties"]
 
 _POLL_S = 0.05
+_SESSION_MS = 20_000
 
 
 def needs_zookeeper(version: str) -> bool:
@@ -52,7 +55,7 @@ class ZooKeeper:
         settings.write_text(
             f"dataDir={self._directory / 'data'}\nclientPort={self._port}\n"
             f"clientPortAddress={HOST}\nadmin.enableServer=false\nmaxClientCnxns=0\n"
-            "tickTime=500\n4lw.commands.whitelist=srvr\n",
+            f"tickTime=500\nmaxSessionTimeout={_SESSION_MS}\n4lw.commands.whitelist=srvr\n",
             "utf-8",
         )
         command = self._runtime.command(
@@ -82,6 +85,27 @@ class ZooKeeper:
             end(self._process, time.monotonic() + STOP_TIMEOUT_S)
             self._process = None
 
+    def wait_until_forgotten(self, broker: int, chroot: str) -> None:
+        """Waits until ``broker`` is not registered; MachineError when it stays so.
+
+        One that was killed may come back only when its old session has ended.
+        """
+        client = KazooClient(hosts=self.connect, read_only=True)
+        deadline = time.monotonic() + START_TIMEOUT_S
+        try:
+            client.start(timeout=START_TIMEOUT_S)
+            while client.exists(f"{chroot}/brokers/ids/{broker}") is not None:
+                if time.monotonic() > deadline:
+                    raise MachineError(
+                        f"Broker {broker} is still registered after {START_TIMEOUT_S:.0f} s.",
+                        where=f"ZooKeeper {self.connect}",
+                        do="Look for another process that runs this broker.",
+                    )
+                time.sleep(_POLL_S)
+        finally:
+            client.stop()
+            client.close()
+
     def _answers(self) -> bool:
         try:
             with socket.create_connection((HOST, self._port), timeout=1) as connection:
@@ -96,8 +120,9 @@ def zookeeper_properties(node: Node, nodes: int, connect: str) -> dict[str, str]
     return {
         "broker.id": str(node.id),
         "zookeeper.connect": connect,
-        # A broker that was killed may come back only when its old session has ended.
-        "zookeeper.session.timeout.ms": "3000",
+        # Long: on a busy machine a broker may get no processor for seconds, and one whose session
+        # ends meanwhile fails whatever it was asked, or ends itself.
+        "zookeeper.session.timeout.ms": str(_SESSION_MS),
         "listeners": f"PLAINTEXT://{HOST}:{node.port}",
         "advertised.listeners": f"PLAINTEXT://{HOST}:{node.port}",
         **common_properties(node, nodes),

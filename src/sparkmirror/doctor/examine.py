@@ -8,7 +8,6 @@ such, and its thread is left behind.
 from __future__ import annotations
 
 import contextlib
-import queue
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -18,6 +17,7 @@ from typing import TypeVar
 
 from sparkmirror.control.lag import observe_flow
 from sparkmirror.doctor import rights
+from sparkmirror.doctor.clocks import check_clock
 from sparkmirror.doctor.compare import (
     CopyTimes,
     compare_topics,
@@ -32,7 +32,8 @@ from sparkmirror.doctor.facts import (
     pairs,
 )
 from sparkmirror.doctor.finding import Finding, Level, at_work, gathered, ok
-from sparkmirror.doctor.network import Network, explore
+from sparkmirror.doctor.jobs import at_once
+from sparkmirror.doctor.network import Network, explore, way_of
 from sparkmirror.errors import MirrorError
 from sparkmirror.model import ClusterClient, FlowSettings, MirrorMode, TopicPartition
 from sparkmirror.policy import FlowTopics
@@ -45,8 +46,6 @@ LIMIT_S = 13.0
 RATE_BYTES_S = 50e6
 _NETWORK_S = 6.0
 _REQUEST_MS_MAX = 4_000
-_CLOCK_NOTED_S = 10.0
-_CLOCK_WRONG_S = 300.0
 
 T = TypeVar("T")
 Check = Callable[[], list[Finding]]
@@ -95,12 +94,13 @@ class _Patient:
         flow = self.flow
         clients: dict[str, ClusterClient] = {}
         for client in (flow.source, flow.target, flow.source_admin, flow.target_admin):
-            clients.setdefault(_way_of(client), client)
-        found = self._at_once(
+            clients.setdefault(way_of(client), client)
+        found = at_once(
             {
                 way: partial(explore, client, timeout_s=_NETWORK_S, resolver=self.how.resolver)
                 for way, client in clients.items()
-            }
+            },
+            self.deadline,
         )
         networks = {way: one for way, one in found.items() if isinstance(one, Network)}
         for way, client in clients.items():
@@ -114,7 +114,7 @@ class _Patient:
     def _clusters(self, networks: Mapping[str, Network]) -> None:
         views = [
             networks[way].view
-            for way in (_way_of(self.flow.source), _way_of(self.flow.target))
+            for way in (way_of(self.flow.source), way_of(self.flow.target))
             if way in networks
         ]
         ids = [view.cluster_id for view in views if view is not None and view.cluster_id]
@@ -134,7 +134,7 @@ class _Patient:
         self.findings.append(Finding("clusters", level, subject, tried, what, do))
 
     def _inspector(self, client: ClusterClient, usable: Mapping[str, bool]) -> Inspector | None:
-        if usable.get(_way_of(client), False):
+        if usable.get(way_of(client), False):
             bounded = min(_REQUEST_MS_MAX, client.request_timeout_ms)
             return Inspector(replace(client, request_timeout_ms=bounded))
         what = "nothing else was asked, since no advertised broker can be used from here"
@@ -149,7 +149,7 @@ class _Patient:
         first: dict[str, Check] = {}
         for side, one in (("source", source), ("target", target)):
             if one is not None:
-                first[f"clock {side}"] = partial(self._clock, one)
+                first[f"clock {side}"] = partial(check_clock, one, self.how.now_s)
                 look = partial(rights.check_group_topics, one, flow, side)
                 first[f"group-topics {side}"] = look
         if keeper is not None:
@@ -188,7 +188,7 @@ class _Patient:
         jobs: dict[str, Callable[[], object]] = dict(checks)
         if look is not None:
             jobs[name] = look
-        results = self._at_once(jobs)
+        results = at_once(jobs, self.deadline)
         fact: T | None = None
         for job in jobs:
             check = job.partition(" ")[0]
@@ -208,52 +208,12 @@ class _Patient:
                 self.findings += result  # type: ignore[arg-type]
         return fact
 
-    def _at_once(self, jobs: Mapping[str, Callable[[], object]]) -> dict[str, object]:
-        """Results and `MirrorError` s of those jobs that come back in time."""
-        done: queue.SimpleQueue[tuple[str, object]] = queue.SimpleQueue()
-
-        def run(name: str, job: Callable[[], object]) -> None:
-            try:
-                done.put((name, job()))
-            except Exception as error:  # a defect is raised where somebody sees it
-                done.put((name, error))
-
-        for name, job in jobs.items():
-            threading.Thread(target=run, args=(name, job), name=name, daemon=True).start()
-        results: dict[str, object] = {}
-        with contextlib.suppress(queue.Empty):
-            while len(results) < len(jobs):
-                name, result = done.get(timeout=max(0.0, self.deadline - time.monotonic()))
-                if isinstance(result, Exception) and not isinstance(result, MirrorError):
-                    raise result
-                results[name] = result
-        return results
-
     def _late(self, check: str, subject: str) -> None:
         what = f"no answer within the {self.how.limit_s:.0f} s that all checks have"
         do = "Look at the other findings first, then at the brokers' load."
         self.findings.append(Finding(check, Level.FAIL, subject, "wait for an answer", what, do))
 
     # -- checks ----------------------------------------------------------------------------
-
-    def _clock(self, cluster: Inspector) -> list[Finding]:
-        tried = "compare the clock of the KRaft leader with ours"
-        subject = f"cluster {cluster.alias}"
-        try:
-            difference_ms, error_ms = cluster.clock_ms(self.how.now_s)
-        except MirrorError as error:
-            return [at_work("clock", subject, tried, error)]
-        apart_s = max(0.0, (abs(difference_ms) - error_ms) / 1000)
-        side = "ahead of" if difference_ms > 0 else "behind"
-        found = f"its clock is {abs(difference_ms) / 1000:.1f} s {side} ours"
-        if apart_s < _CLOCK_NOTED_S:
-            return [ok("clock", subject, tried, found)]
-        level = Level.FAIL if apart_s > _CLOCK_WRONG_S else Level.WARN
-        do = (
-            "Set the clocks of both machines by NTP: lag is measured with them, and certificates, "
-            "Kerberos and limits of record timestamps depend on them."
-        )
-        return [Finding("clock", level, subject, tried, found, do)]
 
     def _compare(self, source: SourceFacts, target: TargetFacts) -> list[Finding]:
         both = list(pairs(self.flow, source, target))
@@ -298,12 +258,6 @@ class _Patient:
             *judge_timestamps(both, times, now_ms),
             *judge_retention(both, times, left, rate_bytes_s=self.how.rate_bytes_s, now_ms=now_ms),
         ]
-
-
-def _way_of(client: ClusterClient) -> str:
-    """A name for the way that a client takes: where to, and how it logs in."""
-    properties = frozenset(client.properties.items())
-    return f"{hash((client.bootstrap_servers, client.security_protocol, properties)):x}"
 
 
 def _auto_create(target: Inspector) -> list[Finding]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import islice
 
 from sparkmirror.control.configs import config_to_create_with
 from sparkmirror.errors import MirrorError
@@ -72,19 +73,27 @@ class Pair:
     target_configs: Configs
 
 
-def look_at_source(source: Inspector, flow: FlowSettings) -> SourceFacts:
-    """Ask the source. Raises `MirrorError`."""
+def look_at_source(
+    source: Inspector, flow: FlowSettings, *, topics_max: int | None = None
+) -> SourceFacts:
+    """Ask the source; of many topics the first ``topics_max`` by name. Raises `MirrorError`."""
     wanted = FlowTopics(flow)
-    topics = {
-        name: view
-        for name, view in source.topics().items()
+    found = (
+        (name, view)
+        for name, view in sorted(source.topics().items())
         if not view.internal and wanted.accepts(name)
-    }
+    )
+    topics = dict(islice(found, topics_max))
     return SourceFacts(source.describe(), topics, source.topic_configs(topics) if topics else {})
 
 
-def look_at_target(target: Inspector, flow: FlowSettings, source: SourceFacts) -> TargetFacts:
-    """Ask the target about the remote topics of ``source``. Raises `MirrorError`."""
+def look_at_target(
+    target: Inspector, flow: FlowSettings, source: SourceFacts, *, try_missing: bool = True
+) -> TargetFacts:
+    """Ask the target about the remote topics of ``source``. Raises `MirrorError`.
+
+    ``try_missing``: also what making those that do not exist would give.
+    """
     wanted = FlowTopics(flow)
     remote = {wanted.remote(name): view for name, view in source.topics.items()}
     cluster = target.describe()
@@ -94,7 +103,7 @@ def look_at_target(target: Inspector, flow: FlowSettings, source: SourceFacts) -
     missing = [
         NewTopic(name, view.partitions, factor, _wanted_configs(source, view.name, flow))
         for name, view in remote.items()
-        if name not in present
+        if try_missing and name not in present
     ]
     tried = target.try_create(missing)
     found = target.topic_configs(present) if present else {}

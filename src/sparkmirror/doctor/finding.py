@@ -72,13 +72,15 @@ def listed(names: Iterable[str]) -> str:
 def gathered(findings: Sequence[Finding]) -> list[Finding]:
     """Findings of one check that are fine become one, so that the others can be seen. Pure.
 
-    Their subjects are joined; so are those of findings of one cluster that are otherwise alike.
+    Their subjects are joined; so are those of findings of one cluster that are otherwise alike, and
+    those of topics.
     """
     groups: dict[tuple[str, ...], list[Finding]] = {}
     for one in findings:
         fine = one.level is Level.OK
-        cluster = one.subject.partition(",")[0]
-        alike = () if fine else (cluster, one.found, one.do)
+        what, _, name = one.subject.partition(" ")
+        kind = what if what == "topic" else f"{what} {name.partition(',')[0]}"
+        alike = () if fine else (kind, one.found, one.do)
         key = (one.check, one.level.value, one.place, one.tried, *alike)
         groups.setdefault(key, []).append(one)
     result = []

@@ -13,7 +13,7 @@ from sparkmirror.wire.advertised import advertised_failure, walk_all
 from sparkmirror.wire.views import ClusterView
 from sparkmirror.wire.walk import DNS, KAFKA, LOGIN, TCP, TLS, Resolver, Step, Way, resolve
 
-__all__ = ["Network", "explore", "findings_of"]
+__all__ = ["Network", "explore", "findings_of", "way_of"]
 
 _TRIED = {
     DNS: "resolve the name",
@@ -36,6 +36,12 @@ class Network:
     findings: tuple[Finding, ...]
     view: ClusterView | None
     usable: bool
+
+
+def way_of(client: ClusterClient) -> str:
+    """A name for the way that a client takes: where to, and how it logs in."""
+    properties = frozenset(client.properties.items())
+    return f"{hash((client.bootstrap_servers, client.security_protocol, properties)):x}"
 
 
 def explore(client: ClusterClient, *, timeout_s: float, resolver: Resolver = resolve) -> Network:

@@ -5,6 +5,7 @@ The classic failure: a bootstrap server answers, and names brokers that this mac
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -45,6 +46,7 @@ def walk_all(client: ClusterClient, *, timeout_s: float, resolver: Resolver = re
 
     Takes about ``timeout_s`` in all; never raises.
     """
+    deadline = time.monotonic() + timeout_s
     bootstrap = [split_address(server) for server in client.bootstrap_servers]
     ways = _at_once(client, bootstrap, timeout_s / 2, resolver)
     reached = next((way for way in ways if way.whole), None)
@@ -55,7 +57,8 @@ def walk_all(client: ClusterClient, *, timeout_s: float, resolver: Resolver = re
     addresses = dict.fromkeys((broker.host, broker.port) for broker in brokers)
     missing = [address for address in addresses if address not in known]
     known |= {
-        (way.host, way.port): way for way in _at_once(client, missing, timeout_s / 2, resolver)
+        (way.host, way.port): way
+        for way in _at_once(client, missing, deadline - time.monotonic(), resolver)
     }
     named = tuple((broker.node, known[broker.host, broker.port]) for broker in brokers)
     return Ways(tuple(ways), reached, named)

@@ -1,0 +1,182 @@
+"""The doctor's quick look beside the start of a run: what is wrong, told in its first seconds.
+
+It stops nothing and delays nothing. The networks and clocks are looked at while Spark starts, the
+topics once the control plane has made them. What the control plane tells by itself (a start that
+fails, topics that cannot be created) is not told again; what is late is left out.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from functools import partial
+
+from sparkmirror.control.configs import wanted_changes
+from sparkmirror.doctor import rights
+from sparkmirror.doctor.clocks import check_clock
+from sparkmirror.doctor.compare import compare_topics
+from sparkmirror.doctor.facts import Pair, look_at_source, look_at_target, pairs
+from sparkmirror.doctor.finding import Finding, Level, gathered
+from sparkmirror.doctor.jobs import at_once
+from sparkmirror.doctor.network import Network, explore, way_of
+from sparkmirror.errors import MirrorError
+from sparkmirror.model import ClusterClient, FlowSettings, MirrorMode, MirrorSettings
+from sparkmirror.wire.inspect import Inspector
+from sparkmirror.wire.views import ConfigEntry
+from sparkmirror.wire.walk import Resolver, resolve
+
+__all__ = ["LIMIT_S", "Glance", "in_step"]
+
+LIMIT_S = 5.0
+_NETWORK_S = 4.0
+_TOLD_MAX = 12
+_TOPICS_MAX = 500
+_OWN = "DYNAMIC_TOPIC_CONFIG"
+_COMPARED = frozenset({"replication", "message-size"})
+
+_log = logging.getLogger(__name__)
+
+
+class Glance:
+    """A quick look at all flows of ``settings``; each of its two parts takes `LIMIT_S` at most.
+
+    ``say`` takes each line that a user should see. ``begun`` waits until the clusters answer and
+    the topics are made; False: the run has ended before. ``resolver`` and ``now_s`` as in
+    `Examination`.
+    """
+
+    def __init__(
+        self,
+        settings: MirrorSettings,
+        say: Callable[[str], None],
+        begun: Callable[[], bool],
+        *,
+        resolver: Resolver = resolve,
+        now_s: Callable[[], float] = time.time,
+    ) -> None:
+        self._flows = [flow for flow in settings.flows if flow.enabled]
+        self._say = say
+        self._begun = begun
+        self._resolver = resolver
+        self._now_s = now_s
+        self._told = 0
+
+    def look(self) -> None:
+        """All of it; raises nothing but defects."""
+        clients: dict[str, ClusterClient] = {}
+        for flow in self._flows:
+            for client in (flow.source, flow.target, flow.source_admin, flow.target_admin):
+                clients.setdefault(way_of(client), client)
+        networks = self._networks(clients)
+        # Of a cluster that cannot be used at all the control plane says so, and the run ends.
+        usable = [network for network in networks.values() if network.usable]
+        self._tell(one for network in usable for one in network.findings)
+        if not self._begun():
+            return
+        # The run has begun all the same, so nobody else has told.
+        others = [network for network in networks.values() if not network.usable]
+        self._tell(one for network in others for one in network.findings)
+        inspectors = {
+            way: Inspector(replace(client, request_timeout_ms=int(LIMIT_S * 1000)))
+            for way, client in clients.items()
+        }
+        try:
+            self._ask(inspectors)
+        finally:
+            for one in inspectors.values():
+                # Threads that are left behind may hold its lock: nobody waits for them.
+                threading.Thread(target=one.close, daemon=True).start()
+        if self._told:
+            self._say(_closing(self._told))
+
+    def _networks(self, clients: Mapping[str, ClusterClient]) -> dict[str, Network]:
+        found = at_once(
+            {
+                way: partial(explore, client, timeout_s=_NETWORK_S, resolver=self._resolver)
+                for way, client in clients.items()
+            },
+            time.monotonic() + LIMIT_S,
+        )
+        return {way: one for way, one in found.items() if isinstance(one, Network)}
+
+    def _ask(self, inspectors: Mapping[str, Inspector]) -> None:
+        """Clocks of all clusters, topics and rights of all flows."""
+        jobs: dict[str, Callable[[], object]] = {}
+        for one in {each.alias: each for each in inspectors.values()}.values():
+            jobs[f"clock {one.alias}"] = partial(check_clock, one, self._now_s)
+        for flow in self._flows:
+            source = inspectors[way_of(flow.source_admin)]
+            target = inspectors[way_of(flow.target_admin)]
+            reader = inspectors[way_of(flow.source)]
+            writer = inspectors[way_of(flow.target)]
+            keeper = reader if flow.mode is MirrorMode.MM1 else writer
+            jobs[f"group {flow.name}"] = partial(rights.check_group, keeper, flow)
+            jobs[f"topics {flow.name}"] = partial(
+                _look_at_topics, flow, source, target, reader=reader, writer=writer
+            )
+        results = at_once(jobs, time.monotonic() + LIMIT_S)
+        for name in jobs:
+            result = results.get(name)
+            if isinstance(result, list):
+                self._tell(result)
+            else:
+                _log.info("quick check: %s: %s", name, result or f"no answer in {LIMIT_S:g} s")
+
+    def _tell(self, found: Iterable[Finding]) -> None:
+        bad = [one for one in found if one.level in (Level.WARN, Level.FAIL)]
+        for one in gathered(bad):
+            self._told += 1
+            line = f"quick check: {one.subject}: {one.found}. {one.do}"
+            _log.info("%s", line)
+            if self._told <= _TOLD_MAX:
+                self._say(line)
+
+
+def _look_at_topics(
+    flow: FlowSettings,
+    source: Inspector,
+    target: Inspector,
+    *,
+    reader: Inspector,
+    writer: Inspector,
+) -> list[Finding]:
+    """Topics that are mirrored, beside their remote topics; rights to read and to write them.
+
+    Raises `MirrorError`.
+    """
+    topics = look_at_source(source, flow, topics_max=_TOPICS_MAX)
+    there = look_at_target(target, flow, topics, try_missing=False)
+    both = [in_step(flow, pair) for pair in pairs(flow, topics, there) if pair.present]
+    brokers = len(there.cluster.brokers)
+    found = [one for one in compare_topics(flow, both, brokers) if one.check in _COMPARED]
+    try:
+        found += rights.check_read(reader, flow, topics)
+        found += rights.check_write(writer, flow, topics)
+    except MirrorError as error:
+        _log.info("quick check: rights of %s: %s", flow.name, error)
+    return found
+
+
+def in_step(flow: FlowSettings, pair: Pair) -> Pair:
+    """``pair`` as it is once the mirror has set the remote topic's size limit, where it does."""
+    name = "max.message.bytes"
+    changes = wanted_changes(pair.source_configs, flow)
+    if flow.mode is MirrorMode.MM1 or not flow.topics.sync_configs_enabled or name not in changes:
+        return pair
+    value, configs = changes[name], dict(pair.target_configs)
+    if value is not None:
+        configs[name] = ConfigEntry(value, _OWN)
+    elif name in configs and configs[name].source == _OWN:
+        del configs[name]  # it goes back to a default that nobody has told
+    return replace(pair, target_configs=configs)
+
+
+def _closing(told: int) -> str:
+    more = f", {told - _TOLD_MAX} of them in the log" if told > _TOLD_MAX else ""
+    return (
+        f"quick check: {told} to look at{more}. The mirror goes on, and tries again what fails; "
+        "sparkmirror doctor checks everything."
+    )

@@ -1,0 +1,38 @@
+"""Several questions at once, and only so long: whoever is late is left behind."""
+
+from __future__ import annotations
+
+import contextlib
+import queue
+import threading
+import time
+from collections.abc import Callable, Mapping
+
+from sparkmirror.errors import MirrorError
+
+__all__ = ["at_once"]
+
+
+def at_once(jobs: Mapping[str, Callable[[], object]], deadline: float) -> dict[str, object]:
+    """Results and `MirrorError` s of those jobs that come back before ``deadline`` (monotonic, s).
+
+    Any other exception of a job is raised.
+    """
+    done: queue.SimpleQueue[tuple[str, object]] = queue.SimpleQueue()
+
+    def run(name: str, job: Callable[[], object]) -> None:
+        try:
+            done.put((name, job()))
+        except Exception as error:  # a defect is raised where somebody sees it
+            done.put((name, error))
+
+    for name, job in jobs.items():
+        threading.Thread(target=run, args=(name, job), name=name, daemon=True).start()
+    results: dict[str, object] = {}
+    with contextlib.suppress(queue.Empty):
+        while len(results) < len(jobs):
+            name, result = done.get(timeout=max(0.0, deadline - time.monotonic()))
+            if isinstance(result, Exception) and not isinstance(result, MirrorError):
+                raise result
+            results[name] = result
+    return results
