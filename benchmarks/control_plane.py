@@ -8,8 +8,13 @@ one request, and a controller takes 10,000 records at once (a topic, a partition
 one each): with more it never gets further, which is told. Then on a target that has the topics: the
 seconds until ACLs and checkpoints are there, and, one after the other, those from a change on the
 source until the target has followed: of every topic's configuration, of every topic's ACLs, of
-every group's offsets. Both look every five seconds, which is part of these. Then what each mirror's
-log says of its rounds.
+every group's offsets. Then full rounds: a hundred new topics, another value in all configurations,
+an ACL more for every topic and every group somewhere else, all at once; from the last of these
+changes until the target has followed in everything. Both mirrors look every second, so that hardly
+more than their work is measured. Last, what a round takes when nothing has changed: of topics,
+configurations and ACLs each mirror's log says so; of checkpoints it is the time from the first
+group's listing (the records' timestamps) to the last record's arrival in the full rounds, since
+MirrorMaker 2 logs nothing of it.
 
 ``--latency`` instead compares sparkmirror's latency on one topic beside all the others, with rounds
 every few seconds and without any.
@@ -29,10 +34,12 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
 from itertools import product
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 from confluent_kafka import Producer
@@ -44,6 +51,7 @@ from benchmarks.peers import MM2_JARS, Running
 from benchmarks.run import say
 from sparkmirror.demo.clusters import KafkaCluster, start_all
 from sparkmirror.demo.maven import resolve
+from sparkmirror.errors import MirrorError
 from sparkmirror.java import find_java
 from sparkmirror.model import ClusterClient, TopicPartition
 from sparkmirror.wire.client import Cluster
@@ -53,7 +61,16 @@ from sparkmirror.wire.views import AclBinding, NewTopic
 TOO_LARGE = b"excessively large batch operation"
 PARTITIONS = 4
 TOPICS_PER_GROUP = 10
-ROUNDS_S = 5
+ROUNDS_S = 1
+LATENCY_ROUNDS_S = 5
+FULL_ROUNDS = 3
+STEADY_ROUNDS = 5
+QUIET_S = 15.0
+NEW_TOPICS = 100
+ROUND_NAMES = {
+    "sparkmirror": ("topics", "configs", "acls"),
+    "mm2": ("refreshing topics", "syncing topic configs", "syncing topic ACLs"),
+}
 LIMIT_S = 600.0
 SECOND = "User:second"
 CHECKPOINTS = "A.checkpoints.internal"
@@ -128,11 +145,16 @@ class World:
 
     def move_groups(self, offset: int) -> None:
         """Commit ``offset`` for every group and partition."""
-        for place, group in enumerate(self.groups):
+
+        def move(place: int) -> None:
             first = place * TOPICS_PER_GROUP
             mine = [self.names[(first + n) % len(self.names)] for n in range(TOPICS_PER_GROUP)]
             offsets = {TopicPartition(t, p): (offset, "") for t in mine for p in range(PARTITIONS)}
-            self.source.commit_offsets(group, offsets)
+            self.source.commit_offsets(self.groups[place], offsets)
+
+        # Side by side, so that mirrors find all of it in one look or two.
+        with ThreadPoolExecutor(8) as pool:
+            list(pool.map(move, range(len(self.groups))))
 
     def _readers(self, principal: str) -> list[AclBinding]:
         return [
@@ -151,9 +173,9 @@ class World:
         """How many checkpoints there will be."""
         return len(self.groups) * TOPICS_PER_GROUP * PARTITIONS
 
-    def change_configs(self) -> None:
+    def change_configs(self, value: str = "172800000") -> None:
         """Another value in every topic of the source."""
-        changes = {name: {"retention.ms": "172800000"} for name in self.names}
+        changes = {name: {"retention.ms": value} for name in self.names}
         for at in range(0, len(self.names), 250):
             self.source.alter_topic_configs({n: changes[n] for n in self.names[at : at + 250]})
 
@@ -175,17 +197,29 @@ class World:
         """ACLs of remote topics on the target."""
         return sum(one.name.startswith("A.cp-") for one in self.target.topic_acls() or ())
 
-    def configs_there(self) -> int:
+    def configs_there(self, value: str = "172800000") -> int:
         """Remote topics that have the changed value."""
         count = 0
         for found in self.target.topic_configs(self.remote).values():
-            if isinstance(found, dict) and found["retention.ms"].value == "172800000":
+            if not isinstance(found, MirrorError) and found["retention.ms"].value == value:
                 count += 1
         return count
 
+    def add_topics(self, number: int) -> None:
+        """A few new topics, as a full round finds them."""
+        wanted = [NewTopic(f"cp-new-{number}-{n}", PARTITIONS, 1, {}) for n in range(NEW_TOPICS)]
+        assert all(one.error is None for one in self.source.create_topics(wanted).values())
+
+    def change_all(self, number: int) -> None:
+        """Everything that a full round brings over."""
+        self.add_topics(number)
+        self.change_configs(_value(number))
+        self.allow(f"{SECOND}-{number}")
+        self.move_groups(_offset(number))
+
     def clean(self) -> None:
         """An empty target, and the source as it was."""
-        added = self._readers(SECOND)
+        added = [one for one in self.source.topic_acls() or () if one.principal.startswith(SECOND)]
         for at in range(0, len(added), 500):
             self.source.delete_acls(added[at : at + 500])
         self.move_groups(1)
@@ -199,13 +233,24 @@ class World:
             self.target.delete_acls(found[at : at + 500])
         self.source.alter_topic_configs({n: {"retention.ms": "86400000"} for n in self.names})
         own = AdminClient({"bootstrap.servers": self.a.bootstrap_servers})
-        for future in own.delete_topics(["mm2-offset-syncs.B.internal"]).values():
+        new = [n for n in own.list_topics(timeout=30).topics if n.startswith("cp-new-")]
+        for future in own.delete_topics(["mm2-offset-syncs.B.internal", *new]).values():
             future.exception(60)
         wait_until(lambda: not self.topics_there() and not self.acls_there(), "an empty target")
         wait_until(
             lambda: CHECKPOINTS not in admin.list_topics(timeout=30).topics, "no checkpoints"
         )
         time.sleep(3)
+
+
+def _value(number: int) -> str:
+    """The configuration's value in full round ``number``."""
+    return str(172_800_000 + 1 + number)
+
+
+def _offset(number: int) -> int:
+    """Where groups stand after full round ``number``; before the first one at 2."""
+    return 1 + number % 2
 
 
 def wait_until(done: Callable[[], bool], what: str, timeout_s: float = 300.0) -> None:
@@ -235,14 +280,14 @@ def world(topics: int, groups: int) -> Iterator[World]:
         b.stop()
 
 
-def settings(one: World, *, rounds: bool = True) -> str:
-    """The file of both mirrors."""
+def settings(one: World, *, rounds: bool = True, every_s: int = ROUNDS_S) -> str:
+    """The file of both mirrors; every job each ``every_s`` seconds."""
     every = {
-        "refresh.topics": ROUNDS_S,
-        "refresh.groups": ROUNDS_S,
-        "sync.topic.configs": ROUNDS_S,
-        "sync.topic.acls": ROUNDS_S,
-        "emit.checkpoints": ROUNDS_S,
+        "refresh.topics": every_s,
+        "refresh.groups": every_s,
+        "sync.topic.configs": every_s,
+        "sync.topic.acls": every_s,
+        "emit.checkpoints": every_s,
     }
     lines = [
         "clusters=A,B",
@@ -356,9 +401,30 @@ def measure(
         checkpoints.look()
         return len(checkpoints.newest)
 
-    def moved() -> int:
+    def moved(offset: int = 2) -> int:
         checkpoints.look()
-        return sum(found.upstream == 2 for found in checkpoints.newest.values())
+        return sum(found.upstream == offset for found in checkpoints.newest.values())
+
+    def full_round(number: int) -> None:
+        """One of the full rounds; what it leaves in ``result`` is in seconds."""
+        topics = one.topics_there() + NEW_TOPICS
+        acls = one.acls_there() + count
+        one.change_all(number)
+        since, offset = time.monotonic(), _offset(number)
+        name = f"full round {number + 1}"
+        until(f"{name}: checkpoints", one.checkpoints, partial(moved, offset), since)
+        fresh = [
+            checkpoints.stamps_ms[key]
+            for key, found in checkpoints.newest.items()
+            if found.upstream == offset
+        ]
+        if fresh:
+            result.setdefault("checkpoint rounds_ms", []).append(
+                round(time.time() * 1000) - min(fresh)
+            )
+        until(f"{name}: ACLs", acls, one.acls_there, since)
+        until(f"{name}: configs", count, partial(one.configs_there, _value(number)), since)
+        until(name, topics, one.topics_there, since)
 
     def change(name: str, act: Callable[[], None], wanted: int, look: Callable[[], int]) -> None:
         since = time.monotonic()
@@ -377,6 +443,9 @@ def measure(
         change("changed configs", one.change_configs, count, one.configs_there)
         change("more ACLs", partial(one.allow, SECOND), 2 * count, one.acls_there)
         change("moved groups", partial(one.move_groups, 2), one.checkpoints, moved)
+        for number in range(FULL_ROUNDS):
+            full_round(number)
+        time.sleep(QUIET_S)  # rounds without any change
         result["cpu_s, all"] = round(tree.cpu_s(), 1)
     except TooLarge:
         return result
@@ -386,7 +455,27 @@ def measure(
         tree.close()
         running.stop()
         result["rounds_ms"] = rounds_in(key, log)
+        summarise(key, result)
     return result
+
+
+def summarise(key: str, result: dict[str, Any]) -> None:
+    """Medians: of the full rounds' seconds, and of a round's work in ms by kind, with its sum.
+
+    Of the logged rounds the last ones count, in which nothing had changed; of checkpoints those
+    of the full rounds.
+    """
+    fulls = [result.get(f"full round {number + 1}") for number in range(FULL_ROUNDS)]
+    if all(isinstance(one, float) for one in fulls):
+        result["full round, median"] = median(fulls)
+    work = {
+        kind: median(result["rounds_ms"][kind][-STEADY_ROUNDS:])
+        for kind in ROUND_NAMES[key]
+        if result["rounds_ms"].get(kind)
+    }
+    if result.get("checkpoint rounds_ms"):
+        work["checkpoints"] = median(result["checkpoint rounds_ms"])
+    result["work_ms"] = {**work, "all": sum(work.values())}
 
 
 def measure_latency(one: World, work: Path) -> dict[str, Any]:
@@ -395,7 +484,7 @@ def measure_latency(one: World, work: Path) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for name, rounds in (("without rounds", False), ("with rounds", True)):
         file = work / f"latency-{rounds}.properties"
-        file.write_text(settings(one, rounds=rounds))
+        file.write_text(settings(one, rounds=rounds, every_s=LATENCY_ROUNDS_S))
         running, log = start("sparkmirror", file, work)
         try:
             args = (one.a.bootstrap_servers, one.b.bootstrap_servers, PROBE, f"A.{PROBE}")

@@ -17,7 +17,10 @@ from kafka.protocol.admin import DescribeGroupsRequest, ListGroupsRequest
 
 from sparkmirror.errors import ClusterError, MirrorError, TopicError
 from sparkmirror.model import ClusterClient, TopicPartition
+from sparkmirror.wire.acl_answers import read_acls
 from sparkmirror.wire.acls import create_acls, delete_acls, describe_topic_acls
+from sparkmirror.wire.answers import Remembered
+from sparkmirror.wire.config_answers import ConfigReader, TopicConfigs, ask_for_configs
 from sparkmirror.wire.faults import translate
 from sparkmirror.wire.grants import Right
 from sparkmirror.wire.groups import (
@@ -27,6 +30,7 @@ from sparkmirror.wire.groups import (
     group_owners,
     list_groups,
     offsets_of,
+    read_offsets,
 )
 from sparkmirror.wire.kafka_codes import UNKNOWN_TOPIC_OR_PARTITION
 from sparkmirror.wire.leaders import EARLIEST, LATEST, Leaders
@@ -35,10 +39,8 @@ from sparkmirror.wire.requests import (
     alter_configs_request,
     commit_error,
     commit_request,
-    config_entry,
     create_partitions_request,
     create_topics_request,
-    describe_configs_request,
     error_code,
     not_controller,
     offset_fetch_error,
@@ -91,6 +93,10 @@ class Cluster:
         self.client = client
         self._link = Link(client)
         self._leaders = Leaders(self._link)
+        self._configs = ConfigReader()
+        self._acls = Remembered(read_acls, answers_max=1)
+        self._views: tuple[Any, dict[str, TopicView]] | None = None
+        self._offsets = Remembered(read_offsets)
         self._writer = TopicWriter(self._link, self._leaders)
 
     @property
@@ -129,45 +135,49 @@ class Cluster:
         if wanted is not None and not wanted:
             return {}
         response = self._leaders.metadata(wanted)
-        return {
-            topic.name: topic_view(topic)
-            for topic in response.topics
-            if topic.partitions and topic.name is not None
-        }
+        known = self._views
+        if known is None or known[0] is not response:
+            views = {
+                topic.name: topic_view(topic)
+                for topic in response.topics
+                if topic.partitions and topic.name is not None
+            }
+            known = (response, views)
+            if len(views) > 1:
+                self._views = known
+        return dict(known[1])
 
     def topic_configs(
         self, names: Iterable[str], *, operation: str = "DescribeConfigs"
-    ) -> dict[str, dict[str, ConfigEntry] | MirrorError]:
+    ) -> dict[str, Mapping[str, ConfigEntry] | MirrorError]:
         """Settings per topic, or the error that asking for this topic gave (`TopicError`: there is
         no such topic).
 
         ``operation``: what errors advise to grant, where the caller needs more than to ask.
         """
-        result: dict[str, dict[str, ConfigEntry] | MirrorError] = {}
+        result: dict[str, Mapping[str, ConfigEntry] | MirrorError] = {}
         doing, needs = "describing topic configs", Right(operation, "Topic")
 
-        def ask(chunk: Sequence[str]) -> Any:
-            return self._link.request(partial(describe_configs_request, chunk), doing, needs=needs)
+        def ask(chunk: Sequence[str]) -> list[TopicConfigs]:
+            make, read = partial(ask_for_configs, chunk), self._configs.read
+            rows: list[TopicConfigs] = self._link.request(make, doing, read=read, needs=needs)
+            return rows
 
-        for response in _side_by_side(ask, _chunks(sorted(names), _CONFIG_TOPICS_PER_REQUEST)):
-            for row in response.results:
+        for rows in _side_by_side(ask, _chunks(sorted(names), _CONFIG_TOPICS_PER_REQUEST)):
+            for row in rows:
                 if row.error_code == UNKNOWN_TOPIC_OR_PARTITION:
-                    result[row.resource_name] = TopicError(
+                    result[row.topic] = TopicError(
                         "the topic does not exist: it was deleted, or the brokers do not all know "
                         "it yet.",
-                        where=f"cluster {self.alias}, topic {row.resource_name}",
+                        where=f"cluster {self.alias}, topic {row.topic}",
                     )
                 elif row.error_code:
                     error = error_for(row.error_code, row.error_message)
-                    doing_one = f"describing the configs of topic {row.resource_name}"
-                    result[row.resource_name] = translate(
-                        error,
-                        self.client,
-                        doing_one,
-                        needs=Right(operation, "Topic", row.resource_name),
-                    )
+                    doing_one = f"describing the configs of topic {row.topic}"
+                    needs_one = Right(operation, "Topic", row.topic)
+                    result[row.topic] = translate(error, self.client, doing_one, needs=needs_one)
                 else:
-                    result[row.resource_name] = {c.name: config_entry(c) for c in row.configs}
+                    result[row.topic] = row.configs
         return result
 
     def alter_topic_configs(
@@ -278,7 +288,7 @@ class Cluster:
 
         ``operation``: as for `topic_configs`.
         """
-        return describe_topic_acls(self._link, operation)
+        return describe_topic_acls(self._link, self._acls, operation)
 
     def create_acls(self, bindings: Sequence[AclBinding]) -> list[MirrorError | None]:
         """Add ``bindings``; per binding the error, or None."""
@@ -347,7 +357,7 @@ class Cluster:
     def committed_by_group(self, groups: Iterable[str]) -> dict[str, GroupOffsets | MirrorError]:
         """Every committed offset of each of ``groups``, or the error that asking for it gave."""
         return committed_by_group(
-            self._link, groups, lambda group: self.committed_offsets(group, None)
+            self._link, self._offsets, groups, lambda group: self.committed_offsets(group, None)
         )
 
     def groups(self) -> dict[str, GroupView]:

@@ -10,14 +10,15 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 from kafka.protocol.admin import DescribeGroupsRequest, ListGroupsRequest
-from kafka.protocol.consumer import OffsetFetchRequest
+from kafka.protocol.consumer import OffsetFetchRequest, OffsetFetchResponse
 from kafka.protocol.metadata import FindCoordinatorRequest
 
 from sparkmirror.errors import MirrorError, Unreachable, Unsupported
 from sparkmirror.model import TopicPartition
+from sparkmirror.wire.answers import Answer, Remembered, undecoded
 from sparkmirror.wire.assignors import decode_assignment
 from sparkmirror.wire.faults import translate
 from sparkmirror.wire.grants import Right
@@ -33,9 +34,12 @@ __all__ = [
     "group_owners",
     "list_groups",
     "offsets_of",
+    "read_offsets",
 ]
 
 GroupOffsets = dict[TopicPartition, Committed]
+
+_OffsetFetch = undecoded(OffsetFetchRequest)
 
 _GROUPS_PER_REQUEST = 200
 _ATTEMPTS = 4
@@ -95,13 +99,34 @@ def described_group_error(response: Any) -> int:
     return 0 if code == _GROUP_NOT_FOUND else code
 
 
+class GroupRow(NamedTuple):
+    """A group's part of an answer: its offsets, or the error code (0: none) of asking for it."""
+
+    group: str
+    error_code: int
+    offsets: GroupOffsets
+
+
+def read_offsets(answer: Answer) -> list[GroupRow]:
+    """The rows of an answer for several groups."""
+    response = OffsetFetchResponse[answer.version].decode(answer.data)
+    return [
+        GroupRow(row.group_id, int(row.error_code), offsets_of(row.topics))
+        for row in response.groups
+    ]
+
+
 def committed_by_group(
-    link: Link, groups: Iterable[str], one_by_one: Callable[[str], GroupOffsets]
+    link: Link,
+    answers: Remembered[list[GroupRow]],
+    groups: Iterable[str],
+    one_by_one: Callable[[str], GroupOffsets],
 ) -> dict[str, GroupOffsets | MirrorError]:
     """Every committed offset of each of ``groups``, or the error that asking for it gave.
 
-    ``one_by_one`` asks for one group, where the brokers know no better. Raises `MirrorError` when
-    the cluster does not answer at all.
+    ``answers`` reads with `read_offsets`: what did not change since the last call is the same
+    object, so nobody may change it. ``one_by_one`` asks for one group, where the brokers know no
+    better. Raises `MirrorError` when the cluster does not answer at all.
     """
     left = sorted(set(groups))
     result: dict[str, GroupOffsets | MirrorError] = {}
@@ -111,7 +136,7 @@ def committed_by_group(
         if attempt:
             time.sleep(link.client.retry_backoff_ms * 2**attempt / 1000)
         try:
-            again = _ask_all(link, left, result)
+            again = _ask_all(link, answers, left, result)
         except Unsupported:
             return _one_by_one(left, one_by_one)
         left = again
@@ -138,7 +163,10 @@ def _one_by_one(
 
 
 def _ask_all(
-    link: Link, groups: Sequence[str], result: dict[str, GroupOffsets | MirrorError]
+    link: Link,
+    answers: Remembered[list[GroupRow]],
+    groups: Sequence[str],
+    result: dict[str, GroupOffsets | MirrorError],
 ) -> list[str]:
     """Ask for ``groups`` once; returns those whose coordinator is to be looked up again."""
     by_node, again = _coordinators(link, groups, result)
@@ -146,22 +174,20 @@ def _ask_all(
         for start in range(0, len(names), _GROUPS_PER_REQUEST):
             chunk = names[start : start + _GROUPS_PER_REQUEST]
             try:
-                response = link.request(
-                    partial(_request, chunk), "reading the offsets of groups", node=node
-                )
+                make, doing = partial(_request, chunk), "reading the offsets of groups"
+                rows: list[GroupRow] = link.request(make, doing, node=node, read=answers.read)
             except Unreachable:
                 again += chunk
                 continue
-            for row in response.groups:
-                code = int(row.error_code)
-                if code in _MOVED:
-                    again.append(row.group_id)
-                elif code == _GROUP_NOT_FOUND:
-                    result[row.group_id] = {}
-                elif code:
-                    result[row.group_id] = _error(link, row.group_id, code)
+            for row in rows:
+                if row.error_code in _MOVED:
+                    again.append(row.group)
+                elif row.error_code == _GROUP_NOT_FOUND:
+                    result[row.group] = {}
+                elif row.error_code:
+                    result[row.group] = _error(link, row.group, row.error_code)
                 else:
-                    result[row.group_id] = offsets_of(row.topics)
+                    result[row.group] = row.offsets
     return again
 
 
@@ -195,7 +221,7 @@ def _coordinators(
 
 def _request(groups: Sequence[str]) -> Any:
     row = OffsetFetchRequest.OffsetFetchRequestGroup
-    return OffsetFetchRequest(
+    return _OffsetFetch(
         groups=[row(group_id=group, topics=None) for group in groups],
         min_version=8,
         max_version=9,  # from version 10 on topics go by id
