@@ -8,13 +8,13 @@ one request, and a controller takes 10,000 records at once (a topic, a partition
 one each): with more it never gets further, which is told. Then on a target that has the topics: the
 seconds until ACLs and checkpoints are there, and, one after the other, those from a change on the
 source until the target has followed: of every topic's configuration, of every topic's ACLs, of
-every group's offsets. Then full rounds: a hundred new topics, another value in all configurations,
-an ACL more for every topic and every group somewhere else, all at once; from the last of these
-changes until the target has followed in everything. Both mirrors look every second, so that hardly
-more than their work is measured. Last, what a round takes when nothing has changed: of topics,
-configurations and ACLs each mirror's log says so; of checkpoints it is the time from the first
-group's listing (the records' timestamps) to the last record's arrival in the full rounds, since
-MirrorMaker 2 logs nothing of it.
+every group's offsets. Then full rounds: twenty new topics, another value in all configurations,
+an ACL more for every topic and every group somewhere else, all at once; from the moment at which
+the source shows all of these changes until the target has followed in everything. Both mirrors look
+every second, so that hardly more than their work is measured. Last, what a round takes when nothing
+has changed: of topics, configurations and ACLs each mirror's log says so; of checkpoints it is the
+time from the first group's listing (the records' timestamps) to the last record's arrival in the
+full rounds, since MirrorMaker 2 logs nothing of it.
 
 ``--latency`` instead compares sparkmirror's latency on one topic beside all the others, with rounds
 every few seconds and without any.
@@ -66,7 +66,7 @@ LATENCY_ROUNDS_S = 5
 FULL_ROUNDS = 3
 STEADY_ROUNDS = 5
 QUIET_S = 15.0
-NEW_TOPICS = 100
+NEW_TOPICS = 20
 ROUND_NAMES = {
     "sparkmirror": ("topics", "configs", "acls"),
     "mm2": ("refreshing topics", "syncing topic configs", "syncing topic ACLs"),
@@ -216,6 +216,20 @@ class World:
         self.change_configs(_value(number))
         self.allow(f"{SECOND}-{number}")
         self.move_groups(_offset(number))
+        # A broker shows what its controller has decided once it has made the new partitions.
+        wait_until(lambda: self._source_shows(number), "the changes on the source", pause_s=0.1)
+
+    def _source_shows(self, number: int) -> bool:
+        value, principal = _value(number), f"{SECOND}-{number}"
+        new = [f"cp-new-{number}-{n}" for n in range(NEW_TOPICS)]
+        found = self.source.topic_configs(self.names[-1:])[self.names[-1]]
+        return (
+            not isinstance(found, MirrorError)
+            and found["retention.ms"].value == value
+            and len(self.source.topics(new)) == NEW_TOPICS
+            and sum(one.principal == principal for one in self.source.topic_acls() or ())
+            == len(self.names)
+        )
 
     def clean(self) -> None:
         """An empty target, and the source as it was."""
@@ -253,12 +267,14 @@ def _offset(number: int) -> int:
     return 1 + number % 2
 
 
-def wait_until(done: Callable[[], bool], what: str, timeout_s: float = 300.0) -> None:
+def wait_until(
+    done: Callable[[], bool], what: str, timeout_s: float = 300.0, pause_s: float = 0.5
+) -> None:
     """A busy broker shows what its controller has decided some time later."""
     deadline = time.monotonic() + timeout_s
     while not done():
         assert time.monotonic() < deadline, what
-        time.sleep(0.5)
+        time.sleep(pause_s)
 
 
 def _cluster(one: KafkaCluster) -> Cluster:
@@ -393,7 +409,7 @@ def measure(
             if time.monotonic() - began > limit_s or running.process.poll() is not None:
                 result[name] = f"{there} of {wanted} after {time.monotonic() - since:.0f} s"
                 return
-            time.sleep(0.5)
+            time.sleep(0.2)
         result[name] = round(time.monotonic() - since, 1)
         say(f"{key} {name}: {result[name]} s")
 

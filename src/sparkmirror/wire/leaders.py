@@ -18,7 +18,7 @@ from sparkmirror.wire.grants import Right
 from sparkmirror.wire.link import Link
 from sparkmirror.wire.requests import list_offsets_request
 
-__all__ = ["EARLIEST", "LATEST", "MOVED", "Leaders"]
+__all__ = ["EARLIEST", "LATEST", "MOVED", "Leaders", "read_metadata"]
 
 EARLIEST, LATEST = -2, -1
 
@@ -39,7 +39,8 @@ class _Described(NamedTuple):
     leaders: dict[str, dict[int, int]]
 
 
-def _read(answer: Answer) -> _Described:
+def read_metadata(answer: Answer) -> _Described:
+    """What a Metadata answer says. Raises an error of `guard.UNREADABLE`."""
     response = MetadataResponse[answer.version].decode(answer.data)
     leaders = {
         topic.name: {p.partition_index: p.leader_id for p in topic.partitions}
@@ -55,7 +56,7 @@ class Leaders:
         self._link = link
         self._lock = threading.Lock()
         self._known: dict[str, tuple[float, dict[int, int]]] = {}
-        self._answers: Remembered[_Described] = Remembered(_read)
+        self._answers: Remembered[_Described] = Remembered(read_metadata)
 
     def metadata(self, names: Sequence[str] | None) -> Any:
         """The Metadata response for ``names`` (None: all topics); never creates a topic.
