@@ -163,58 +163,6 @@ def test_both_directions_make_no_loop(
 
 
 @pytest.mark.timeout(300)
-def test_kept_names_in_both_directions_make_no_loop(
-    cluster_a: KafkaCluster, cluster_b: KafkaCluster, tmp_path: Path
-) -> None:
-    """IdentityReplicationPolicy both ways: only with lists that have no topic in common, and then
-    each record arrives once and stays where it is.
-    """
-    name = f"kept-{uuid.uuid4().hex[:8]}"
-    homes = {f"{name}-east": cluster_a, f"{name}-west": cluster_b}
-    for topic, cluster in homes.items():
-        create_topic(cluster, topic, 2)
-        produce(cluster, topic, _some(30))
-    keeps = {
-        "replication.policy.class": "org.apache.kafka.connect.mirror.IdentityReplicationPolicy",
-        "B->A.enabled": "true",
-        "B->A.topics": f"{name}-w.*",
-    }
-    path = write_mm2(tmp_path / "ring.properties", cluster_a, cluster_b, f"{name}-.*", keeps)
-    refused = MirrorProcess(tmp_path, ["run", str(path)])
-    assert refused.wait(60) == 2, refused.text()
-    for part in (
-        "A->B->A lead in a circle",
-        f"topic {name}-w",
-        "Give A->B.topics, B->A.topics lists",
-    ):
-        assert part in refused.text()
-    assert name not in "".join(topic_names(cluster_a) & topic_names(cluster_b))
-
-    path = write_mm2(tmp_path / "apart.properties", cluster_a, cluster_b, f"{name}-east", keeps)
-    arguments = ["run", str(path), "--work-dir", str(tmp_path / "work")]
-    mirror = MirrorProcess(tmp_path, arguments)
-    try:
-        for first in (30, 60):
-            for topic in homes:
-                wait_until_equal(cluster_a, topic, cluster_b, topic, timeout_s=90)
-            for topic, cluster in homes.items():
-                produce(cluster, topic, _some(30, first=first))
-        for topic in homes:
-            wait_until_equal(cluster_a, topic, cluster_b, topic, timeout_s=60)
-        code, _ = mirror.drain()
-    finally:
-        mirror.kill()
-    assert code == 0, mirror.text()
-    # A second run finds nothing that it has not mirrored.
-    again = MirrorProcess(tmp_path, [*arguments, "--once"])
-    assert again.wait(120) == 0, again.text()
-    for cluster in (cluster_a, cluster_b):
-        assert {topic for topic in topic_names(cluster) if name in topic} == set(homes)
-        for topic in homes:
-            assert len(consume_all(cluster, topic)) == 90
-
-
-@pytest.mark.timeout(300)
 def test_positions_come_back_from_the_offset_storage_topic_alone(
     cluster_a: KafkaCluster, cluster_b: KafkaCluster, tmp_path: Path
 ) -> None:
