@@ -88,21 +88,13 @@ def accepted_offsets(
 
 
 def mirrored_topic_ids(
-    source: Cluster,
-    rules: CheckpointRules,
-    committed: Mapping[str, Mapping[TopicPartition, Committed] | MirrorError],
+    source: Cluster, accepted: Mapping[str, Mapping[TopicPartition, Committed]]
 ) -> dict[str, str]:
-    """Ids of the topics in ``committed`` that have checkpoints. Raises `MirrorError`.
+    """Ids of the topics in ``accepted`` (see `accepted_offsets`). Raises `MirrorError`.
 
     To be asked for after the offsets: those of a topic that is deleted go with it.
     """
-    names = {
-        tp.topic
-        for offsets in committed.values()
-        if not isinstance(offsets, MirrorError)
-        for tp in offsets
-    }
-    views = source.topics(name for name in names if rules.accepts(name))
+    views = source.topics({tp.topic for offsets in accepted.values() for tp in offsets})
     return {name: view.topic_id for name, view in views.items()}
 
 
