@@ -8,8 +8,7 @@ client's request timeout.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, TypeVar
 
@@ -20,7 +19,7 @@ from sparkmirror.model import ClusterClient, TopicPartition
 from sparkmirror.wire.acl_answers import read_acls
 from sparkmirror.wire.acls import create_acls, delete_acls, describe_topic_acls
 from sparkmirror.wire.answers import Remembered
-from sparkmirror.wire.config_answers import ConfigReader, TopicConfigs, ask_for_configs
+from sparkmirror.wire.config_answers import ConfigReader
 from sparkmirror.wire.faults import translate
 from sparkmirror.wire.grants import Right
 from sparkmirror.wire.groups import (
@@ -32,7 +31,6 @@ from sparkmirror.wire.groups import (
     offsets_of,
     read_offsets,
 )
-from sparkmirror.wire.kafka_codes import UNKNOWN_TOPIC_OR_PARTITION
 from sparkmirror.wire.leaders import EARLIEST, LATEST, Leaders
 from sparkmirror.wire.link import CONTROLLER, Link, error_for
 from sparkmirror.wire.requests import (
@@ -50,6 +48,7 @@ from sparkmirror.wire.requests import (
 from sparkmirror.wire.rights import literal_errors, topic_rights
 from sparkmirror.wire.tail import TopicTail, TopicWriter
 from sparkmirror.wire.times import record_times_ms
+from sparkmirror.wire.topic_configs import describe_topic_configs
 from sparkmirror.wire.versions import broker_versions
 from sparkmirror.wire.views import (
     AclBinding,
@@ -68,14 +67,11 @@ from sparkmirror.wire.views import (
 __all__ = ["Cluster"]
 
 T = TypeVar("T")
-R = TypeVar("R")
 
 _TOPIC_EXISTS = 36
 _UNKNOWN_MEMBER, _ILLEGAL_GENERATION = 25, 22
 _CONFIG_TOPICS_PER_REQUEST = 250
 _CREATE_TOPICS_PER_REQUEST = 100
-# So many at once: each goes to the broker that has the least to do.
-_REQUESTS_SIDE_BY_SIDE = 4
 # A commit becomes one batch of __consumer_offsets, which has Kafka's usual 1 MiB limit.
 _COMMITS_PER_REQUEST = 2_000
 _ACTIVE_STATES = frozenset(
@@ -155,30 +151,7 @@ class Cluster:
 
         ``operation``: what errors advise to grant, where the caller needs more than to ask.
         """
-        result: dict[str, Mapping[str, ConfigEntry] | MirrorError] = {}
-        doing, needs = "describing topic configs", Right(operation, "Topic")
-
-        def ask(chunk: Sequence[str]) -> list[TopicConfigs]:
-            make, read = partial(ask_for_configs, chunk), self._configs.read
-            rows: list[TopicConfigs] = self._link.request(make, doing, read=read, needs=needs)
-            return rows
-
-        for rows in _side_by_side(ask, _chunks(sorted(names), _CONFIG_TOPICS_PER_REQUEST)):
-            for row in rows:
-                if row.error_code == UNKNOWN_TOPIC_OR_PARTITION:
-                    result[row.topic] = TopicError(
-                        "the topic does not exist: it was deleted, or the brokers do not all know "
-                        "it yet.",
-                        where=f"cluster {self.alias}, topic {row.topic}",
-                    )
-                elif row.error_code:
-                    error = error_for(row.error_code, row.error_message)
-                    doing_one = f"describing the configs of topic {row.topic}"
-                    needs_one = Right(operation, "Topic", row.topic)
-                    result[row.topic] = translate(error, self.client, doing_one, needs=needs_one)
-                else:
-                    result[row.topic] = row.configs
-        return result
+        return describe_topic_configs(self._link, self._configs, names, operation)
 
     def alter_topic_configs(
         self, changes: Mapping[str, Mapping[str, str | None]]
@@ -485,16 +458,6 @@ class Cluster:
         timeout.
         """
         return self._writer.write(topic, records, timestamp_ms)
-
-
-def _side_by_side(ask: Callable[[T], R], items: Iterable[T]) -> Iterator[R]:
-    """``ask`` of each item, in order, a few of them at once. Raises what the first one raised."""
-    wanted = list(items)
-    if len(wanted) < 2:
-        yield from map(ask, wanted)
-        return
-    with ThreadPoolExecutor(min(_REQUESTS_SIDE_BY_SIDE, len(wanted)), "ask") as pool:
-        yield from pool.map(ask, wanted)
 
 
 def _chunks(items: Sequence[T], size: int) -> Iterator[Sequence[T]]:
