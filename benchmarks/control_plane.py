@@ -8,8 +8,13 @@ one request, and a controller takes 10,000 records at once (a topic, a partition
 one each): with more it never gets further, which is told. Then on a target that has the topics: the
 seconds until ACLs and checkpoints are there, and, one after the other, those from a change on the
 source until the target has followed: of every topic's configuration, of every topic's ACLs, of
-every group's offsets. Both look every five seconds, which is part of these. Then what each mirror's
-log says of its rounds.
+every group's offsets. Then full rounds: twenty new topics, another value in all configurations,
+an ACL more for every topic and every group somewhere else, all at once; from the moment at which
+the source shows all of these changes until the target has followed in everything. Both mirrors look
+every second, so that hardly more than their work is measured. Last, what a round takes when nothing
+has changed: of topics, configurations and ACLs each mirror's log says so; of checkpoints it is the
+time from the first group's listing (the records' timestamps) to the last record's arrival in the
+full rounds, since MirrorMaker 2 logs nothing of it.
 
 ``--latency`` instead compares sparkmirror's latency on one topic beside all the others, with rounds
 every few seconds and without any.
@@ -28,45 +33,45 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from functools import partial
 from itertools import product
 from pathlib import Path
+from statistics import median
 from typing import Any
 
-from confluent_kafka import Producer
-from confluent_kafka.admin import AdminClient
-
 from benchmarks.failover import Checkpoints
+from benchmarks.large_clusters import (
+    CHECKPOINTS,
+    NEW_TOPICS,
+    SECOND,
+    World,
+    offset_in,
+    value_in,
+    world,
+)
 from benchmarks.measure import TreeWatch, latencies, quantiles
 from benchmarks.peers import MM2_JARS, Running
 from benchmarks.run import say
-from sparkmirror.demo.clusters import KafkaCluster, start_all
 from sparkmirror.demo.maven import resolve
 from sparkmirror.java import find_java
-from sparkmirror.model import ClusterClient, TopicPartition
-from sparkmirror.wire.client import Cluster
-from sparkmirror.wire.views import AclBinding, NewTopic
+from sparkmirror.wire.views import NewTopic
 
 # The controller's words for more than 10,000 records in one request.
 TOO_LARGE = b"excessively large batch operation"
-PARTITIONS = 4
-TOPICS_PER_GROUP = 10
-ROUNDS_S = 5
+ROUNDS_S = 1
+LATENCY_ROUNDS_S = 5
+FULL_ROUNDS = 3
+STEADY_ROUNDS = 5
+QUIET_S = 15.0
+ROUND_NAMES = {
+    "sparkmirror": ("topics", "configs", "acls"),
+    "mm2": ("refreshing topics", "syncing topic configs", "syncing topic ACLs"),
+}
 LIMIT_S = 600.0
-SECOND = "User:second"
-CHECKPOINTS = "A.checkpoints.internal"
 STARTS = ("empty", "made")
 PROBE = "probe"
 PROBE_PARTITIONS = 12
-_JVM = ("-XX:+UseG1GC", "-XX:MaxGCPauseMillis=20")
-_BROKER = {
-    "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
-    "super.users": "User:ANONYMOUS",
-    "log.index.size.max.bytes": "65536",
-    "log.cleaner.enable": "false",
-}
 _FACTORS = (
     "replication.factor",
     "offset-syncs.topic.replication.factor",
@@ -87,162 +92,14 @@ _ROUNDS = {
 }
 
 
-class World:
-    """Two clusters, and what is on the source."""
-
-    def __init__(self, a: KafkaCluster, b: KafkaCluster, topics: int, groups: int) -> None:
-        self.a, self.b = a, b
-        self.names = [f"cp-{number:04d}" for number in range(topics)]
-        self.remote = [f"A.{name}" for name in self.names]
-        self.groups = [f"group-{number:03d}" for number in range(groups)]
-        self.source, self.target = (_cluster(one) for one in (a, b))
-
-    def fill(self) -> None:
-        """Topics with a config of their own, two records per partition, groups and ACLs."""
-        config = {"retention.ms": "86400000"}
-        wanted = [NewTopic(name, PARTITIONS, 1, config) for name in self.names]
-        for at in range(0, len(wanted), 200):
-            outcomes = self.source.create_topics(wanted[at : at + 200])
-            assert all(one.error is None for one in outcomes.values())
-        say(f"{len(wanted)} topics made")
-        # A busy broker takes its time to know thousands of new topics.
-        patience_ms = {"topic.metadata.propagation.max.ms": 300_000, "message.timeout.ms": 300_000}
-        servers = self.a.bootstrap_servers
-        producer = Producer({"bootstrap.servers": servers, "linger.ms": 50, **patience_ms})
-        failed: list[object] = []
-
-        def delivered(error: object, _: object) -> None:
-            if error is not None:
-                failed.append(error)
-
-        for name in self.names:
-            for number in range(PARTITIONS):
-                for _ in range(2):
-                    producer.produce(name, b"x" * 100, partition=number, on_delivery=delivered)
-            producer.poll(0)
-        assert not producer.flush(300)
-        assert not failed, failed[0]
-        self.move_groups(1)
-        self.allow("User:reader")
-        say("records, groups and ACLs are there")
-
-    def move_groups(self, offset: int) -> None:
-        """Commit ``offset`` for every group and partition."""
-        for place, group in enumerate(self.groups):
-            first = place * TOPICS_PER_GROUP
-            mine = [self.names[(first + n) % len(self.names)] for n in range(TOPICS_PER_GROUP)]
-            offsets = {TopicPartition(t, p): (offset, "") for t in mine for p in range(PARTITIONS)}
-            self.source.commit_offsets(group, offsets)
-
-    def _readers(self, principal: str) -> list[AclBinding]:
-        return [
-            AclBinding("TOPIC", name, "LITERAL", principal, "*", "READ", "ALLOW")
-            for name in self.names
-        ]
-
-    def allow(self, principal: str) -> None:
-        """An ACL more for every topic of the source."""
-        acls = self._readers(principal)
-        for at in range(0, len(acls), 500):
-            assert not any(self.source.create_acls(acls[at : at + 500]))
-
-    @property
-    def checkpoints(self) -> int:
-        """How many checkpoints there will be."""
-        return len(self.groups) * TOPICS_PER_GROUP * PARTITIONS
-
-    def change_configs(self) -> None:
-        """Another value in every topic of the source."""
-        changes = {name: {"retention.ms": "172800000"} for name in self.names}
-        for at in range(0, len(self.names), 250):
-            self.source.alter_topic_configs({n: changes[n] for n in self.names[at : at + 250]})
-
-    def make_remote_topics(self) -> None:
-        """The remote topics as a mirror makes them."""
-        config = {"retention.ms": "86400000"}
-        wanted = [NewTopic(name, PARTITIONS, 1, config) for name in self.remote]
-        for at in range(0, len(wanted), 200):
-            outcomes = self.target.create_topics(wanted[at : at + 200])
-            assert all(one.error is None for one in outcomes.values())
-        wait_until(lambda: self.topics_there() == len(wanted), "the remote topics")
-
-    def topics_there(self) -> int:
-        """Remote topics on the target."""
-        found = AdminClient({"bootstrap.servers": self.b.bootstrap_servers}).list_topics(timeout=30)
-        return sum(name.startswith("A.cp-") for name in found.topics)
-
-    def acls_there(self) -> int:
-        """ACLs of remote topics on the target."""
-        return sum(one.name.startswith("A.cp-") for one in self.target.topic_acls() or ())
-
-    def configs_there(self) -> int:
-        """Remote topics that have the changed value."""
-        count = 0
-        for found in self.target.topic_configs(self.remote).values():
-            if isinstance(found, dict) and found["retention.ms"].value == "172800000":
-                count += 1
-        return count
-
-    def clean(self) -> None:
-        """An empty target, and the source as it was."""
-        added = self._readers(SECOND)
-        for at in range(0, len(added), 500):
-            self.source.delete_acls(added[at : at + 500])
-        self.move_groups(1)
-        admin = AdminClient({"bootstrap.servers": self.b.bootstrap_servers})
-        names = [n for n in admin.list_topics(timeout=30).topics if not n.startswith("__")]
-        for at in range(0, len(names), 200):
-            for future in admin.delete_topics(names[at : at + 200]).values():
-                future.result(60)
-        found = [one for one in self.target.topic_acls() or () if one.name.startswith("A.")]
-        for at in range(0, len(found), 500):
-            self.target.delete_acls(found[at : at + 500])
-        self.source.alter_topic_configs({n: {"retention.ms": "86400000"} for n in self.names})
-        own = AdminClient({"bootstrap.servers": self.a.bootstrap_servers})
-        for future in own.delete_topics(["mm2-offset-syncs.B.internal"]).values():
-            future.exception(60)
-        wait_until(lambda: not self.topics_there() and not self.acls_there(), "an empty target")
-        wait_until(
-            lambda: CHECKPOINTS not in admin.list_topics(timeout=30).topics, "no checkpoints"
-        )
-        time.sleep(3)
-
-
-def wait_until(done: Callable[[], bool], what: str, timeout_s: float = 300.0) -> None:
-    """A busy broker shows what its controller has decided some time later."""
-    deadline = time.monotonic() + timeout_s
-    while not done():
-        assert time.monotonic() < deadline, what
-        time.sleep(0.5)
-
-
-def _cluster(one: KafkaCluster) -> Cluster:
-    servers = (one.bootstrap_servers,)
-    return Cluster(ClusterClient(one.name, servers, "bench", request_timeout_ms=240_000))
-
-
-@contextmanager
-def world(topics: int, groups: int) -> Iterator[World]:
-    """Two one-node clusters with an authorizer, and the source filled."""
-    a, b = (KafkaCluster(name, config=_BROKER, heap="1500m", jvm=_JVM) for name in "AB")
-    start_all(a, b)
-    try:
-        found = World(a, b, topics, groups)
-        found.fill()
-        yield found
-    finally:
-        a.stop()
-        b.stop()
-
-
-def settings(one: World, *, rounds: bool = True) -> str:
-    """The file of both mirrors."""
+def settings(one: World, *, rounds: bool = True, every_s: int = ROUNDS_S) -> str:
+    """The file of both mirrors; every job each ``every_s`` seconds."""
     every = {
-        "refresh.topics": ROUNDS_S,
-        "refresh.groups": ROUNDS_S,
-        "sync.topic.configs": ROUNDS_S,
-        "sync.topic.acls": ROUNDS_S,
-        "emit.checkpoints": ROUNDS_S,
+        "refresh.topics": every_s,
+        "refresh.groups": every_s,
+        "sync.topic.configs": every_s,
+        "sync.topic.acls": every_s,
+        "emit.checkpoints": every_s,
     }
     lines = [
         "clusters=A,B",
@@ -318,14 +175,88 @@ class Refusals:
         self._stream.close()
 
 
+class Measurement:
+    """A mirror that was started for it, and what was found so far: ``result``, in seconds.
+
+    What is not there ``limit_s`` after the start is told as such, and so is what a mirror cannot
+    make at all: it is not waited for (`TooLarge`).
+    """
+
+    def __init__(self, key: str, one: World, file: Path, work: Path, limit_s: float) -> None:
+        self.key, self.one, self.limit_s = key, one, limit_s
+        self.result: dict[str, Any] = {}
+        self.began = time.monotonic()
+        self.running, self.log = start(key, file, work)
+        self.tree = TreeWatch(self.running.process.pid)
+        self.checkpoints, self.refusals = Checkpoints(one.b), Refusals(self.running.log)
+
+    def until(self, name: str, wanted: int, look: Callable[[], int], since: float) -> None:
+        """Wait until ``look`` finds as many as are wanted."""
+        while (there := look()) < wanted:
+            if self.refusals.look():
+                self.result[name] = f"{there} of {wanted}: the controller refuses the one request"
+                say(f"{self.key} {name}: {self.result[name]}")
+                raise TooLarge
+            late = time.monotonic() - self.began > self.limit_s
+            if late or self.running.process.poll() is not None:
+                self.result[name] = f"{there} of {wanted} after {time.monotonic() - since:.0f} s"
+                return
+            time.sleep(0.2)
+        self.result[name] = round(time.monotonic() - since, 1)
+        say(f"{self.key} {name}: {self.result[name]} s")
+
+    def emitted(self) -> int:
+        """How many checkpoints there are."""
+        self.checkpoints.look()
+        return len(self.checkpoints.newest)
+
+    def moved(self, offset: int = 2) -> int:
+        """How many of them are at ``offset`` of the source."""
+        self.checkpoints.look()
+        return sum(found.upstream == offset for found in self.checkpoints.newest.values())
+
+    def change(
+        self, name: str, act: Callable[[], None], wanted: int, look: Callable[[], int]
+    ) -> None:
+        """From one change to the target's following."""
+        since = time.monotonic()
+        act()
+        self.result[f"{name}, changing itself"] = round(time.monotonic() - since, 1)
+        self.until(name, wanted, look, since)
+
+    def full_round(self, number: int) -> None:
+        """From a change of everything to the target's following in everything."""
+        one, value, offset = self.one, value_in(number), offset_in(number)
+        topics = one.topics_there() + NEW_TOPICS
+        acls = one.acls_there() + len(one.names)
+        one.change_all(number)
+        since, name = time.monotonic(), f"full round {number + 1}"
+        self.until(f"{name}: checkpoints", one.checkpoints, partial(self.moved, offset), since)
+        newest = self.checkpoints.newest
+        stamps_ms = [self.checkpoints.stamps_ms[k] for k in newest if newest[k].upstream == offset]
+        if stamps_ms:
+            took_ms = round(time.time() * 1000) - min(stamps_ms)
+            self.result.setdefault("checkpoint rounds_ms", []).append(took_ms)
+        self.until(f"{name}: ACLs", acls, one.acls_there, since)
+        there = partial(one.configs_there, value)
+        self.until(f"{name}: configs", len(one.names), there, since)
+        self.until(name, topics, one.topics_there, since)
+
+    def close(self) -> None:
+        """Stop the mirror; then its log is complete."""
+        self.refusals.close()
+        self.checkpoints.close()
+        self.tree.close()
+        self.running.stop()
+        self.result["rounds_ms"] = rounds_in(self.key, self.log)
+        summarise(self.key, self.result)
+
+
 def measure(
     key: str, one: World, work: Path, limit_s: float, *, made: bool = False
 ) -> dict[str, Any]:
     """Seconds from the start to each goal; then, with topics that are ``made`` before it, from a
     change to the target's following.
-
-    What is not there ``limit_s`` after the start is told as such, and so is what a mirror cannot
-    make at all: it is not waited for.
     """
     file = work / f"{key}{'-made' if made else ''}.properties"
     file.write_text(settings(one))
@@ -333,60 +264,45 @@ def measure(
     one.target.create_topics([NewTopic(CHECKPOINTS, 1, 1, {})])
     if made:
         one.make_remote_topics()
-    began = time.monotonic()
-    running, log = start(key, file, work)
-    tree = TreeWatch(running.process.pid)
-    result: dict[str, Any] = {}
-    checkpoints, refusals = Checkpoints(one.b), Refusals(running.log)
-
-    def until(name: str, wanted: int, look: Callable[[], int], since: float) -> None:
-        while (there := look()) < wanted:
-            if refusals.look():
-                result[name] = f"{there} of {wanted}: the controller refuses the one request"
-                say(f"{key} {name}: {result[name]}")
-                raise TooLarge
-            if time.monotonic() - began > limit_s or running.process.poll() is not None:
-                result[name] = f"{there} of {wanted} after {time.monotonic() - since:.0f} s"
-                return
-            time.sleep(0.5)
-        result[name] = round(time.monotonic() - since, 1)
-        say(f"{key} {name}: {result[name]} s")
-
-    def emitted() -> int:
-        checkpoints.look()
-        return len(checkpoints.newest)
-
-    def moved() -> int:
-        checkpoints.look()
-        return sum(found.upstream == 2 for found in checkpoints.newest.values())
-
-    def change(name: str, act: Callable[[], None], wanted: int, look: Callable[[], int]) -> None:
-        since = time.monotonic()
-        act()
-        result[f"{name}, changing itself"] = round(time.monotonic() - since, 1)
-        until(name, wanted, look, since)
-
+    run = Measurement(key, one, file, work, limit_s)
     try:
         if not made:
-            until("topics", count, one.topics_there, began)
-        until("ACLs", count, one.acls_there, began)
-        until("checkpoints", one.checkpoints, emitted, began)
-        result["cpu_s"] = round(tree.cpu_s(), 1)
-        if not made:
-            return result
-        change("changed configs", one.change_configs, count, one.configs_there)
-        change("more ACLs", partial(one.allow, SECOND), 2 * count, one.acls_there)
-        change("moved groups", partial(one.move_groups, 2), one.checkpoints, moved)
-        result["cpu_s, all"] = round(tree.cpu_s(), 1)
+            run.until("topics", count, one.topics_there, run.began)
+        run.until("ACLs", count, one.acls_there, run.began)
+        run.until("checkpoints", one.checkpoints, run.emitted, run.began)
+        run.result["cpu_s"] = round(run.tree.cpu_s(), 1)
+        if made:
+            run.change("changed configs", one.change_configs, count, one.configs_there)
+            run.change("more ACLs", partial(one.allow, SECOND), 2 * count, one.acls_there)
+            run.change("moved groups", partial(one.move_groups, 2), one.checkpoints, run.moved)
+            for number in range(FULL_ROUNDS):
+                run.full_round(number)
+            time.sleep(QUIET_S)  # rounds without any change
+            run.result["cpu_s, all"] = round(run.tree.cpu_s(), 1)
     except TooLarge:
-        return result
+        pass  # which the result says
     finally:
-        refusals.close()
-        checkpoints.close()
-        tree.close()
-        running.stop()
-        result["rounds_ms"] = rounds_in(key, log)
-    return result
+        run.close()
+    return run.result
+
+
+def summarise(key: str, result: dict[str, Any]) -> None:
+    """Medians: of the full rounds' seconds, and of a round's work in ms by kind, with its sum.
+
+    Of the logged rounds the last ones count, in which nothing had changed; of checkpoints those
+    of the full rounds.
+    """
+    fulls = [result.get(f"full round {number + 1}") for number in range(FULL_ROUNDS)]
+    if all(isinstance(one, float) for one in fulls):
+        result["full round, median"] = median(fulls)
+    work = {
+        kind: median(result["rounds_ms"][kind][-STEADY_ROUNDS:])
+        for kind in ROUND_NAMES[key]
+        if result["rounds_ms"].get(kind)
+    }
+    if result.get("checkpoint rounds_ms"):
+        work["checkpoints"] = median(result["checkpoint rounds_ms"])
+    result["work_ms"] = {**work, "all": sum(work.values())}
 
 
 def measure_latency(one: World, work: Path) -> dict[str, Any]:
@@ -395,7 +311,7 @@ def measure_latency(one: World, work: Path) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for name, rounds in (("without rounds", False), ("with rounds", True)):
         file = work / f"latency-{rounds}.properties"
-        file.write_text(settings(one, rounds=rounds))
+        file.write_text(settings(one, rounds=rounds, every_s=LATENCY_ROUNDS_S))
         running, log = start("sparkmirror", file, work)
         try:
             args = (one.a.bootstrap_servers, one.b.bootstrap_servers, PROBE, f"A.{PROBE}")

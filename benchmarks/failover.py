@@ -71,6 +71,7 @@ class Checkpoints:
 
     def __init__(self, cluster: KafkaCluster) -> None:
         self.newest: dict[tuple[str, str, int], Checkpoint] = {}
+        self.stamps_ms: dict[tuple[str, str, int], int] = {}
         self.changed = time.monotonic()
         self._consumer = Consumer(
             {"bootstrap.servers": cluster.bootstrap_servers, "group.id": "checkpoints",
@@ -84,7 +85,9 @@ class Checkpoints:
             if message.error() is None:
                 found = decode_checkpoint(message.key(), message.value())
                 assert found is not None
-                self.newest[found.group, found.remote.topic, found.remote.partition] = found
+                key = found.group, found.remote.topic, found.remote.partition
+                self.newest[key] = found
+                self.stamps_ms[key] = message.timestamp()[1]
                 self.changed = time.monotonic()
 
     def close(self) -> None:

@@ -1,6 +1,7 @@
 """What the driver's client reads: answers of every API that it uses, and internal topics' records.
 
-kafka-python decodes both; `sparkmirror.wire.guard` bounds it. Answers are made from the schemas
+kafka-python decodes most of it; `sparkmirror.wire.guard` bounds it. Large answers are read by ours
+(`sparkmirror.wire.answers`). Answers are made from the schemas
 of its own messages, so every field of every version is met.
 """
 
@@ -13,18 +14,35 @@ from typing import Any
 
 import kafka.errors as kafka_errors
 import kafka.net.connection as connecting
+from kafka.protocol.admin import DescribeAclsResponse, DescribeConfigsResponse
 from kafka.protocol.api_header import ResponseClassRegistry
+from kafka.protocol.consumer import OffsetFetchResponse
+from kafka.protocol.metadata import MetadataResponse
 from kafka.record.memory_records import MemoryRecords
 
 from sparkmirror.errors import BatchError
 from sparkmirror.wire import client, group, inspect, transactions  # noqa: F401  (they register APIs)
+from sparkmirror.wire.acl_answers import read_acls
+from sparkmirror.wire.answers import Answer, Remembered
+from sparkmirror.wire.config_answers import ConfigReader
+from sparkmirror.wire.groups import read_offsets
 from sparkmirror.wire.guard import UNREADABLE
+from sparkmirror.wire.leaders import read_metadata
 from tests.fuzz.inputs import batches, bomb, mutated
 
-__all__ = ["admin", "internal", "response_frame", "responses"]
+__all__ = ["admin", "internal", "large", "response_frame", "responses"]
 
 _ID = 77
 _MANY = (2_000, 20_000, 100_000)
+
+
+_CONFIGS = ConfigReader()  # one for all answers, as in a cluster
+_LARGE = (
+    (DescribeConfigsResponse, 0, _CONFIGS.read),
+    (DescribeAclsResponse, 0, Remembered(read_acls).read),
+    (MetadataResponse, 1, Remembered(read_metadata).read),
+    (OffsetFetchResponse, 8, Remembered(read_offsets).read),
+)
 
 
 @cache
@@ -54,6 +72,19 @@ def admin(rng: Random) -> None:
                 assert type(answer) is kind[None]
     except kafka_errors.KafkaProtocolError:
         return
+
+
+def large(rng: Random) -> None:
+    """One of the answers that we read ourselves."""
+    kind, lowest, read = rng.choice(_LARGE)
+    version = rng.randrange(lowest, kind.max_version + 1)
+    frame = response_frame(kind, version, rng)[5 if kind.flexible_version_q(version) else 4 :]
+    whole = rng.random() < 0.1
+    data = frame if whole else mutated(frame, rng)
+    try:
+        read(Answer(version, data, throttles_from=3))
+    except UNREADABLE:
+        assert not whole
 
 
 def internal(rng: Random) -> None:

@@ -88,7 +88,7 @@ from sparkmirror.wire.signals import (
     encode_planned,
     encode_progress,
 )
-from tests.fuzz.driver import admin, internal
+from tests.fuzz.driver import admin, internal, large
 from tests.fuzz.inputs import batches, bomb, mutated
 
 __all__ = ["TARGETS"]
@@ -427,5 +427,6 @@ TARGETS: dict[str, Callable[[Random], None]] = {
     "answers": answers,
     "topics": topics,
     "admin": admin,
+    "large": large,
     "internal": internal,
 }

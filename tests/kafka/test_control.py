@@ -136,7 +136,7 @@ def test_prepare_makes_topics_and_publishes_the_assignment(
     ]
     assert target.topics([name])[name].partitions == 3
     configs = target.topic_configs([name])[name]
-    assert isinstance(configs, dict)
+    assert not isinstance(configs, MirrorError)
     assert configs["retention.ms"].value == "777"
     assert configs["cleanup.policy"].value == "compact"
     assert configs["segment.ms"].is_default
@@ -146,7 +146,7 @@ def test_prepare_makes_topics_and_publishes_the_assignment(
     assert [views[topic].partitions for topic in internal] == [2, 3]
     for topic in internal:
         configs = target.topic_configs([topic])[topic]
-        assert isinstance(configs, dict)
+        assert not isinstance(configs, MirrorError)
         assert configs["cleanup.policy"].value == "compact"
 
     (document,), (command,) = signals(target, flow)
@@ -184,6 +184,41 @@ def test_replication_factor_above_the_brokers_stops_the_start(flow, loops, clust
     flow = replace(flow, topics=replace(flow.topics, replication_factor=2))
     with pytest.raises(TopicError, match=r"replication\.factor is 2.*1 broker"):
         loops(flow).prepare()
+
+
+def test_topics_that_change_between_two_calls(flow, loops, cluster_a, cluster_b, topic_name):
+    """One is deleted, one grows, one is made on the target, once they have been listed."""
+    gone, grown, made = (f"{topic_name}-{what}" for what in ("gone", "grown", "made"))
+    for topic in (gone, grown, made):
+        create_topic(cluster_a, topic)
+    loop = loops(flow)
+    source = loop._flows[flow.name].source_admin
+    listed, before = source.topics, []
+
+    def change_after_listing(names=None):
+        found = listed(names)
+        if names is None and not before:
+            before.append(found)
+            admin(cluster_a).delete_topics([gone])[gone].result(20)
+            grow_topic(cluster_a, grown, 3)
+            create_topic(cluster_b, remote(flow, made))
+        return found
+
+    source.topics = change_after_listing
+    loop.prepare()
+    (seen,) = before
+    assert {gone, grown, made} <= seen.keys()
+    assignment = loop.assignment(flow.name)
+    assert set(assignment.topics) | {tp.topic for tp in assignment.halted} == {gone, grown, made}
+    assert {grown, made} <= set(assignment.topics)
+    told = [line for line in loop.events() if gone in line and "is not mirrored" in line]
+    assert all("the topic does not exist" in line for line in told)
+    # The next look sees what there is.
+    loop.start()
+    loop.refresh()
+    wait_for(lambda: set(loop.assignment(flow.name).topics) == {grown, made})
+    wait_for(lambda: len(loop.assignment(flow.name).partitions) == 4)
+    assert not loop.assignment(flow.name).halted
 
 
 def test_a_topic_that_cannot_be_created_does_not_hold_up_the_others(

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from tests.fuzz.run import run_case
 
-TARGETS = ("fetch", "records", "codecs", "produce", "answers", "topics")
+TARGETS = ("fetch", "records", "codecs", "produce", "answers", "large", "topics")
 
 
 @pytest.mark.parametrize("target", TARGETS)

@@ -316,6 +316,50 @@ def test_what_mirrormaker_would_say_of_a_group_that_lags() -> None:
     assert found == {("g", R0): 451, ("h", R0): 950, ("g", R1): None}
 
 
+def test_a_round_in_which_nothing_has_changed_plans_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Neither offsets nor the records that say where they went; what fails is done again."""
+    planned: list[object] = []
+
+    def count(*args: Any) -> list[Checkpoint]:
+        planned.append(args)
+        return plan_checkpoints(*args)
+
+    monkeypatch.setattr("sparkmirror.control.groups.plan_checkpoints", count)
+    world = World()
+    job = world.job()
+    world.mirror(Run(0, 50, 1_000))
+
+    def rounds() -> int:
+        world.now += 61
+        before = len(planned)
+        job.tick()
+        return len(planned) - before
+
+    world.source.offsets["g"] = {A0: Committed(500)}
+    job.tick()
+    assert [rounds(), rounds(), rounds()] == [1, 0, 0]
+    world.source.offsets["g"] = {A0: Committed(600)}
+    assert [rounds(), rounds()] == [1, 0]
+    world.mirror(Run(1_000, 1_050, 10))
+    assert [rounds(), rounds()] == [1, 0]
+    world.source.offsets["g"] = ClusterError("no")
+    assert [rounds(), rounds()] == [1, 0]
+    world.source.offsets["g"] = {A0: Committed(700)}
+    monkeypatch.setattr(world.target, "produce_many", _refuse)
+    with pytest.raises(ClusterError):
+        rounds()
+    monkeypatch.undo()
+    world.now += 61
+    job.tick()
+    assert world.checkpoints() == [(500, 550), (600, 650), (700, 750)]
+
+
+def _refuse(*_: object, **__: object) -> int:
+    raise ClusterError("full")
+
+
 def test_rounds_come_at_their_intervals() -> None:
     world = World()
     job = world.job()

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Mapping
+from functools import lru_cache
+from operator import attrgetter
 
 from sparkmirror.control.compacted import TopicFollower
 from sparkmirror.errors import MirrorError
@@ -30,6 +32,7 @@ __all__ = [
 log = logging.getLogger(__name__)
 
 _POSITION_GROUPS = "__mirror."
+_TOPICS_REMEMBERED = 65_536
 
 Translate = Callable[[TopicPartition, int], int | None]
 
@@ -43,18 +46,22 @@ class CheckpointRules:
         # The lists alone, as in MirrorMaker: internal topics have no translation anyway.
         self._topics = TopicFilter(flow.topics.include, flow.topics.exclude)
         self.topic = self._policy.checkpoints_topic(flow.source.alias)
+        # Many groups read the same topics, and each round asks for all of them.
+        self.accepts = lru_cache(_TOPICS_REMEMBERED)(self._accepts)
+        self._remote = lru_cache(_TOPICS_REMEMBERED)(self._remote_topic)
 
-    def accepts(self, topic: str) -> bool:
+    def _accepts(self, topic: str) -> bool:
         """Whether offsets of source topic ``topic`` become checkpoints."""
         return self._topics.accepts(topic)
 
     def remote(self, source: TopicPartition) -> TopicPartition:
         """The partition on the target; a topic that came from there has its own name there."""
-        if self._policy.topic_source(source.topic) == self._target:
-            name = self._policy.original_topic(source.topic)
-        else:
-            name = self._policy.format_remote_topic(self._source, source.topic)
-        return TopicPartition(name, source.partition)
+        return TopicPartition(self._remote(source.topic), source.partition)
+
+    def _remote_topic(self, topic: str) -> str:
+        if self._policy.topic_source(topic) == self._target:
+            return self._policy.original_topic(topic)
+        return self._policy.format_remote_topic(self._source, topic)
 
 
 def wanted_groups(flow: FlowSettings, present: Mapping[str, GroupView]) -> set[str]:
@@ -81,21 +88,13 @@ def accepted_offsets(
 
 
 def mirrored_topic_ids(
-    source: Cluster,
-    rules: CheckpointRules,
-    committed: Mapping[str, Mapping[TopicPartition, Committed] | MirrorError],
+    source: Cluster, accepted: Mapping[str, Mapping[TopicPartition, Committed]]
 ) -> dict[str, str]:
-    """Ids of the topics in ``committed`` that have checkpoints. Raises `MirrorError`.
+    """Ids of the topics in ``accepted`` (see `accepted_offsets`). Raises `MirrorError`.
 
     To be asked for after the offsets: those of a topic that is deleted go with it.
     """
-    names = {
-        tp.topic
-        for offsets in committed.values()
-        if not isinstance(offsets, MirrorError)
-        for tp in offsets
-    }
-    views = source.topics(name for name in names if rules.accepts(name))
+    views = source.topics({tp.topic for offsets in accepted.values() for tp in offsets})
     return {name: view.topic_id for name, view in views.items()}
 
 
@@ -162,7 +161,7 @@ def _candidates(
     rules: CheckpointRules,
     translate: Translate,
 ) -> Iterable[Checkpoint]:
-    for source in sorted(offsets):
+    for source in sorted(offsets, key=attrgetter("topic", "partition")):
         if not rules.accepts(source.topic):
             continue
         offset = offsets[source]

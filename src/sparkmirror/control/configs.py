@@ -147,10 +147,12 @@ def plan_configs(observed: ObservedConfigs, flow: FlowSettings) -> ConfigPlan:
 
     A deletion is left out where ``sync.topic.configs.keep`` names the config.
     """
-    kept = TopicFilter(flow.topics.sync_configs_keep)
     actions: list[AlterConfigs] = []
     errors: dict[str, MirrorError] = {}
     unknown: dict[str, list[str]] = {}
+    # Topics with the same configs share a mapping (`wire.config_answers`): one look at a pair of
+    # them is enough for all topics that have it.
+    compared: dict[tuple[int, int], tuple[tuple[ConfigChange, ...], tuple[str, ...]]] = {}
     for topic in sorted(observed.remote):
         source, target = observed.source.get(topic, {}), observed.target.get(topic, {})
         # A topic that is gone, or not there yet, is the next discovery's business.
@@ -162,19 +164,33 @@ def plan_configs(observed: ObservedConfigs, flow: FlowSettings) -> ConfigPlan:
         if isinstance(target, MirrorError):
             errors[topic] = target
             continue
-        changes = []
-        for name, value in wanted_changes(source, flow).items():
-            present = target.get(name)
-            if present is None:
-                if target and value is not None and not source[name].is_default:
-                    unknown.setdefault(name, []).append(topic)
-            elif not _is_so(present, value) and not (value is None and kept.accepts(name)):
-                changes.append(ConfigChange(name, value, present.value))
+        pair = id(source), id(target)
+        if pair not in compared:
+            compared[pair] = _compare(source, target, flow)
+        changes, lacking = compared[pair]
+        for name in lacking:
+            unknown.setdefault(name, []).append(topic)
         if changes:
-            actions.append(AlterConfigs(topic, observed.remote[topic], tuple(changes)))
+            actions.append(AlterConfigs(topic, observed.remote[topic], changes))
     return ConfigPlan(
         tuple(actions), errors, {name: tuple(topics) for name, topics in sorted(unknown.items())}
     )
+
+
+def _compare(
+    source: Configs, target: Configs, flow: FlowSettings
+) -> tuple[tuple[ConfigChange, ...], tuple[str, ...]]:
+    """What is to change on one topic, and the configs that its target does not know."""
+    kept = TopicFilter(flow.topics.sync_configs_keep)
+    changes, lacking = [], []
+    for name, value in wanted_changes(source, flow).items():
+        present = target.get(name)
+        if present is None:
+            if target and value is not None and not source[name].is_default:
+                lacking.append(name)
+        elif not _is_so(present, value) and not (value is None and kept.accepts(name)):
+            changes.append(ConfigChange(name, value, present.value))
+    return tuple(changes), tuple(lacking)
 
 
 def _is_so(present: ConfigEntry, value: str | None) -> bool:

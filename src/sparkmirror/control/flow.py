@@ -233,7 +233,7 @@ class FlowControl:
             self._writer.assign(document, self._command(kind, version))
         with self._lock:
             self._version, self._assignment, self._member = version, assignment, member
-            wanted = {p.source for p in assignment.partitions}
+            wanted = assignment.sources
             self._ends = {tp: end for tp, end in self._ends.items() if tp in wanted}
 
     def _command(self, kind: CommandKind, version: int) -> Command:
@@ -296,10 +296,10 @@ class FlowControl:
 
     def look_at_ends(self) -> None:
         """Take the source's end offsets anew. Raises `MirrorError` when the source is away."""
-        wanted = [p.source for p in self.assignment().partitions]
+        wanted = self.assignment().sources
         ends = self.source.end_offsets(wanted, self.settings.fetch.isolation_level)
         with self._lock:
-            current = {p.source for p in self._assignment.partitions}
+            current = self._assignment.sources
             self._ends = {tp: end for tp, end in {**self._ends, **ends}.items() if tp in current}
 
     def look_at_progress(self, timeout_ms: int = 500) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from sparkmirror.control.checkpoints import (
     CheckpointRules,
@@ -28,6 +28,7 @@ from sparkmirror.errors import MirrorError
 from sparkmirror.model import FlowSettings
 from sparkmirror.observe.checkpoints import CheckpointKey, CheckpointTimes
 from sparkmirror.wire.client import Cluster
+from sparkmirror.wire.groups import GroupOffsets
 from sparkmirror.wire.mirror_records import (
     Checkpoint,
     encode_checkpoint,
@@ -117,6 +118,11 @@ def create_offset_topics(
     return [line for line in told if line]
 
 
+def _same_objects(one: Mapping[str, object], other: Mapping[str, object]) -> bool:
+    """Whether both hold the very same objects: offsets that did not change are (`wire.groups`)."""
+    return one.keys() == other.keys() and all(other[key] is found for key, found in one.items())
+
+
 class GroupsJob:
     """Checkpoints and group offsets of one flow. ``tick`` and ``finish`` may not overlap, and see
     to that themselves. ``say`` takes one-line notices for the user.
@@ -144,6 +150,7 @@ class GroupsJob:
         self._groups: set[str] | None = None
         self._busy = threading.Lock()
         self._told: dict[str, str] = {}
+        self._settled: dict[str, GroupOffsets] | None = None
         self._skipped = 0
         began = now_s()
         settings = flow.checkpoints
@@ -221,13 +228,21 @@ class GroupsJob:
         found = self._clusters.source_admin.committed_by_group(self._groups or ())
         listed_ms = self._now_ms()
         committed = {group: o for group, o in found.items() if not isinstance(o, MirrorError)}
-        self.lags.offer(accepted_offsets(committed, self._rules))
-        translation.topic_ids = mirrored_topic_ids(self._clusters.source_admin, self._rules, found)
-        translation.catch_up()
+        accepted = accepted_offsets(committed, self._rules)
+        self.lags.offer(accepted)
+        topic_ids = mirrored_topic_ids(self._clusters.source_admin, accepted)
+        news = translation.catch_up() or topic_ids != translation.topic_ids
+        translation.topic_ids = topic_ids
         self._tell_skipped(self._store.skipped + translation.skipped)
         self._tell({g: o for g, o in found.items() if isinstance(o, MirrorError)}, "checkpoints")
-        checkpoints = plan_checkpoints(committed, self._rules, translation.translate, self._store)
+        # A round that begins where the last one ended has nothing to emit.
+        settled, self._settled = self._settled, None
+        same = settled is not None and not news and _same_objects(settled, committed)
+        checkpoints = [] if same else plan_checkpoints(
+            accepted, self._rules, translation.translate, self._store
+        )  # fmt: skip
         self._write(checkpoints, listed_ms)
+        self._settled = committed
         pruned = translation.pruning()
         if pruned:
             self._clusters.target.produce_many(runs_topic(self.flow), pruned)

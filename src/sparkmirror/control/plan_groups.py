@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from sparkmirror.control.checkpoints import (
     CheckpointRules,
     CheckpointStore,
+    accepted_offsets,
     mirrored_topic_ids,
     plan_checkpoints,
     wanted_groups,
@@ -100,9 +101,11 @@ def find_groups(look: Look) -> GroupsFound:
         must_read_to_end=not loaded,
     )
     try:
-        translation.topic_ids = mirrored_topic_ids(look.source, rules, committed)
+        known = accepted_offsets(
+            {group: o for group, o in committed.items() if not isinstance(o, MirrorError)}, rules
+        )
+        translation.topic_ids = mirrored_topic_ids(look.source, known)
         translation.catch_up()
-        known = {group: o for group, o in committed.items() if not isinstance(o, MirrorError)}
         new = plan_checkpoints(known, rules, translation.translate, stored)
     finally:
         translation.close()

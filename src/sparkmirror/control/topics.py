@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -104,6 +105,11 @@ class Assignment:
         """The source topics that are mirrored, wholly or in part."""
         return tuple(dict.fromkeys(p.topic for p in self.partitions))
 
+    @cached_property
+    def sources(self) -> frozenset[TopicPartition]:
+        """The source partitions that are mirrored."""
+        return frozenset(p.source for p in self.partitions)
+
     @property
     def remote_topics(self) -> Mapping[str, str]:
         """Remote topic by source topic."""
@@ -121,13 +127,15 @@ def observe_topics(
     ``own_topics``: topics of the mirror itself on the target; where no remote topic exists yet,
     their description tells which configs the target knows.
     """
-    found = {
-        name: view
-        for name, view in source.topics().items()
-        if not view.internal and wanted.accepts(name)
-    }
-    remote = {wanted.remote(name): name for name in found}
-    present = {name: view for name, view in target.topics().items() if name in remote}
+    with ThreadPoolExecutor(1, "topics") as pool:
+        there = pool.submit(target.topics)
+        found = {
+            name: view
+            for name, view in source.topics().items()
+            if not view.internal and wanted.accepts(name)
+        }
+        remote = {wanted.remote(name): name for name in found}
+        present = {name: view for name, view in there.result().items() if name in remote}
     missing = [topic for name, topic in remote.items() if name not in present]
     if not missing:
         return ObservedTopics(found, present)

@@ -143,21 +143,24 @@ class Translation:
         self.topic_ids: Mapping[str, str] = {}
         """The source's topics as they are now: without an id, the one mirrored last counts."""
 
-    def catch_up(self) -> None:
-        """Take in what both topics hold now; one of them may be missing.
+    def catch_up(self) -> int:
+        """Take in what both topics hold now; one of them may be missing. How many records came.
 
         Raises `MirrorError`; the next call goes on.
         """
+        count = 0
         missing: list[TopicError] = []
         for topic, take in ((self._runs, self.take_run), (self._syncs, self.take_sync)):
             try:
                 for key, value in topic.read():
                     take(key, value)
+                    count += 1
             except TopicError as error:
                 missing.append(error)
         if len(missing) > 1:
             raise missing[0]
         self._store.finish_reading()
+        return count
 
     def take_run(self, key: bytes | None, value: bytes | None) -> None:
         """One record of the topic of runs."""

@@ -17,10 +17,11 @@ from kafka.protocol.admin import (
     ACLResourceType,
     CreateAclsRequest,
     DeleteAclsRequest,
-    DescribeAclsRequest,
 )
 
 from sparkmirror.errors import MirrorError
+from sparkmirror.wire.acl_answers import AclRows, all_topic_acls
+from sparkmirror.wire.answers import Remembered
 from sparkmirror.wire.faults import translate
 from sparkmirror.wire.grants import Right
 from sparkmirror.wire.link import Link, error_for
@@ -30,59 +31,29 @@ __all__ = ["create_acls", "delete_acls", "describe_topic_acls"]
 
 _SECURITY_DISABLED = 54
 # The controller writes one record per binding and takes 10,000 of them at once.
-_BINDINGS_PER_REQUEST = 500
+_BINDINGS_PER_REQUEST = 2_500
 
 
-def describe_topic_acls(link: Link, operation: str) -> tuple[AclBinding, ...] | None:
+def describe_topic_acls(
+    link: Link, reader: Remembered[AclRows], operation: str
+) -> tuple[AclBinding, ...] | None:
     """All ACLs on topics, sorted; None when the cluster has no authorizer. Raises `MirrorError`.
 
-    ``operation``: what an error advises to grant.
+    ``reader``: of this cluster; the same answer again is the very same tuple. ``operation``:
+    what an error advises to grant.
     """
-    response = link.request(
-        partial(
-            DescribeAclsRequest,
-            resource_type_filter=ACLResourceType.TOPIC,
-            resource_name_filter=None,
-            pattern_type_filter=ACLResourcePatternType.ANY,
-            principal_filter=None,
-            host_filter=None,
-            operation=ACLOperation.ANY,
-            permission_type=ACLPermissionType.ANY,
-        ),
+    rows: AclRows = link.request(
+        all_topic_acls,
         "describing ACLs",
+        read=reader.read,
         check=_unless_disabled,
         needs=Right(operation, "Cluster"),
     )
-    if response.error_code == _SECURITY_DISABLED:
-        return None
-    return tuple(
-        sorted(
-            AclBinding(
-                resource_type=_name(ACLResourceType, resource.resource_type),
-                name=resource.resource_name,
-                pattern=_name(ACLResourcePatternType, resource.pattern_type),
-                principal=acl.principal,
-                host=acl.host,
-                operation=_name(ACLOperation, acl.operation),
-                permission=_name(ACLPermissionType, acl.permission_type),
-            )
-            for resource in response.resources
-            for acl in resource.acls
-        )
-    )
+    return None if rows.error_code == _SECURITY_DISABLED else rows.bindings
 
 
-def _unless_disabled(response: Any) -> int:
-    code = int(response.error_code)
-    return 0 if code == _SECURITY_DISABLED else code
-
-
-def _name(kind: Any, code: int) -> str:
-    """Kafka's name of a number; a newer broker may know some that we do not."""
-    try:
-        return str(kind(code).name)
-    except ValueError:
-        return "UNKNOWN"
+def _unless_disabled(rows: AclRows) -> int:
+    return 0 if rows.error_code == _SECURITY_DISABLED else rows.error_code
 
 
 def create_acls(link: Link, bindings: Sequence[AclBinding]) -> list[MirrorError | None]:

@@ -9,16 +9,21 @@ client's request timeout.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
 from sparkmirror.errors import MirrorError, TopicError
 from sparkmirror.model import ClusterClient, TopicPartition
+from sparkmirror.wire.acl_answers import read_acls
 from sparkmirror.wire.acls import create_acls, delete_acls, describe_topic_acls
+from sparkmirror.wire.answers import Remembered
+from sparkmirror.wire.config_answers import ConfigReader
 from sparkmirror.wire.groups import (
     GroupOffsets,
     commit_offsets,
     committed_by_group,
     committed_offsets,
     list_groups,
+    read_offsets,
 )
 from sparkmirror.wire.leaders import EARLIEST, LATEST, Leaders
 from sparkmirror.wire.link import Link
@@ -27,12 +32,8 @@ from sparkmirror.wire.requests import topic_view
 from sparkmirror.wire.rights import literal_errors, topic_rights
 from sparkmirror.wire.tail import TopicTail, TopicWriter
 from sparkmirror.wire.times import record_times_ms
-from sparkmirror.wire.topics import (
-    alter_topic_configs,
-    create_topics,
-    grow_topics,
-    topic_configs,
-)
+from sparkmirror.wire.topic_configs import describe_topic_configs
+from sparkmirror.wire.topics import alter_topic_configs, create_topics, grow_topics
 from sparkmirror.wire.versions import broker_versions
 from sparkmirror.wire.views import (
     AclBinding,
@@ -61,6 +62,10 @@ class Cluster:
         self.client = client
         self._link = Link(client)
         self._leaders = Leaders(self._link)
+        self._configs = ConfigReader()
+        self._acls = Remembered(read_acls, answers_max=1)
+        self._views: tuple[Any, dict[str, TopicView]] | None = None
+        self._offsets = Remembered(read_offsets)
         self._writer = TopicWriter(self._link, self._leaders)
 
     @property
@@ -99,21 +104,27 @@ class Cluster:
         if wanted is not None and not wanted:
             return {}
         response = self._leaders.metadata(wanted)
-        return {
-            topic.name: topic_view(topic)
-            for topic in response.topics
-            if topic.partitions and topic.name is not None
-        }
+        known = self._views
+        if known is None or known[0] is not response:
+            views = {
+                topic.name: topic_view(topic)
+                for topic in response.topics
+                if topic.partitions and topic.name is not None
+            }
+            known = (response, views)
+            if len(views) > 1:
+                self._views = known
+        return dict(known[1])
 
     def topic_configs(
         self, names: Iterable[str], *, operation: str = "DescribeConfigs"
-    ) -> dict[str, dict[str, ConfigEntry] | MirrorError]:
+    ) -> dict[str, Mapping[str, ConfigEntry] | MirrorError]:
         """Settings per topic, or the error that asking for this topic gave (`TopicError`: there is
         no such topic).
 
         ``operation``: what errors advise to grant, where the caller needs more than to ask.
         """
-        return topic_configs(self._link, names, operation)
+        return describe_topic_configs(self._link, self._configs, names, operation)
 
     def alter_topic_configs(
         self, changes: Mapping[str, Mapping[str, str | None]]
@@ -160,7 +171,7 @@ class Cluster:
 
         ``operation``: as for `topic_configs`.
         """
-        return describe_topic_acls(self._link, operation)
+        return describe_topic_acls(self._link, self._acls, operation)
 
     def create_acls(self, bindings: Sequence[AclBinding]) -> list[MirrorError | None]:
         """Add ``bindings``; per binding the error, or None."""
@@ -219,7 +230,7 @@ class Cluster:
     def committed_by_group(self, groups: Iterable[str]) -> dict[str, GroupOffsets | MirrorError]:
         """Every committed offset of each of ``groups``, or the error that asking for it gave."""
         return committed_by_group(
-            self._link, groups, lambda group: self.committed_offsets(group, None)
+            self._link, self._offsets, groups, lambda group: self.committed_offsets(group, None)
         )
 
     def groups(self) -> dict[str, GroupView]:

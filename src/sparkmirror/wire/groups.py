@@ -11,14 +11,15 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 from kafka.protocol.admin import ListGroupsRequest
-from kafka.protocol.consumer import OffsetFetchRequest
+from kafka.protocol.consumer import OffsetFetchRequest, OffsetFetchResponse
 from kafka.protocol.metadata import FindCoordinatorRequest
 
 from sparkmirror.errors import ClusterError, MirrorError, Unreachable, Unsupported
 from sparkmirror.model import TopicPartition
+from sparkmirror.wire.answers import Answer, Remembered, undecoded
 from sparkmirror.wire.faults import translate
 from sparkmirror.wire.grants import Right
 from sparkmirror.wire.leaders import Leaders
@@ -41,9 +42,12 @@ __all__ = [
     "committed_by_group",
     "committed_offsets",
     "list_groups",
+    "read_offsets",
 ]
 
 GroupOffsets = dict[TopicPartition, Committed]
+
+_OffsetFetch = undecoded(OffsetFetchRequest)
 
 _GROUPS_PER_REQUEST = 200
 # A commit becomes one batch of __consumer_offsets, which has Kafka's usual 1 MiB limit.
@@ -136,13 +140,34 @@ def _check_commit(link: Link, group: str, response: Any) -> None:
                 )
 
 
+class GroupRow(NamedTuple):
+    """A group's part of an answer: its offsets, or the error code (0: none) of asking for it."""
+
+    group: str
+    error_code: int
+    offsets: GroupOffsets
+
+
+def read_offsets(answer: Answer) -> list[GroupRow]:
+    """The rows of an answer for several groups."""
+    response = OffsetFetchResponse[answer.version].decode(answer.data)
+    return [
+        GroupRow(row.group_id, int(row.error_code), _offsets_of(row.topics))
+        for row in response.groups
+    ]
+
+
 def committed_by_group(
-    link: Link, groups: Iterable[str], one_by_one: Callable[[str], GroupOffsets]
+    link: Link,
+    answers: Remembered[list[GroupRow]],
+    groups: Iterable[str],
+    one_by_one: Callable[[str], GroupOffsets],
 ) -> dict[str, GroupOffsets | MirrorError]:
     """Every committed offset of each of ``groups``, or the error that asking for it gave.
 
-    ``one_by_one`` asks for one group, where the brokers know no better. Raises `MirrorError` when
-    the cluster does not answer at all.
+    ``answers`` reads with `read_offsets`: what did not change since the last call is the same
+    object, so nobody may change it. ``one_by_one`` asks for one group, where the brokers know no
+    better. Raises `MirrorError` when the cluster does not answer at all.
     """
     left = sorted(set(groups))
     result: dict[str, GroupOffsets | MirrorError] = {}
@@ -152,7 +177,7 @@ def committed_by_group(
         if attempt:
             time.sleep(link.client.retry_backoff_ms * 2**attempt / 1000)
         try:
-            again = _ask_all(link, left, result)
+            again = _ask_all(link, answers, left, result)
         except Unsupported:
             return _one_by_one(left, one_by_one)
         left = again
@@ -179,7 +204,10 @@ def _one_by_one(
 
 
 def _ask_all(
-    link: Link, groups: Sequence[str], result: dict[str, GroupOffsets | MirrorError]
+    link: Link,
+    answers: Remembered[list[GroupRow]],
+    groups: Sequence[str],
+    result: dict[str, GroupOffsets | MirrorError],
 ) -> list[str]:
     """Ask for ``groups`` once; returns those whose coordinator is to be looked up again."""
     by_node, again = _coordinators(link, groups, result)
@@ -187,22 +215,20 @@ def _ask_all(
         for start in range(0, len(names), _GROUPS_PER_REQUEST):
             chunk = names[start : start + _GROUPS_PER_REQUEST]
             try:
-                response = link.request(
-                    partial(_request, chunk), "reading the offsets of groups", node=node
-                )
+                make, doing = partial(_request, chunk), "reading the offsets of groups"
+                rows: list[GroupRow] = link.request(make, doing, node=node, read=answers.read)
             except Unreachable:
                 again += chunk
                 continue
-            for row in response.groups:
-                code = int(row.error_code)
-                if code in _MOVED:
-                    again.append(row.group_id)
-                elif code == GROUP_NOT_FOUND:
-                    result[row.group_id] = {}
-                elif code:
-                    result[row.group_id] = _error(link, row.group_id, code)
+            for row in rows:
+                if row.error_code in _MOVED:
+                    again.append(row.group)
+                elif row.error_code == GROUP_NOT_FOUND:
+                    result[row.group] = {}
+                elif row.error_code:
+                    result[row.group] = _error(link, row.group, row.error_code)
                 else:
-                    result[row.group_id] = _offsets_of(row.topics)
+                    result[row.group] = row.offsets
     return again
 
 
@@ -236,7 +262,7 @@ def _coordinators(
 
 def _request(groups: Sequence[str]) -> Any:
     row = OffsetFetchRequest.OffsetFetchRequestGroup
-    return OffsetFetchRequest(
+    return _OffsetFetch(
         groups=[row(group_id=group, topics=None) for group in groups],
         min_version=8,
         max_version=9,  # from version 10 on topics go by id

@@ -29,10 +29,10 @@ from sparkmirror.wire.faults import translate
 from sparkmirror.wire.grants import Right
 from sparkmirror.wire.link import CONTROLLER, error_for
 from sparkmirror.wire.requests import (
+    broker_configs_request,
     by_topic,
-    config_entry,
+    config_row,
     create_topics_request,
-    describe_configs_request,
     error_code,
     list_offsets_request,
     not_controller,
@@ -47,7 +47,6 @@ _NO_PARTITION = 2**31 - 1
 _OFFSETS_TOPIC = "__consumer_offsets"
 _UNKNOWN_TOPIC = 3
 _TOPIC_DENIED, _GROUP_DENIED, _CLUSTER_DENIED = 29, 30, 31
-_BROKER_RESOURCE = 4
 _NEWEST_TIME = -3
 
 
@@ -156,7 +155,7 @@ class Inspector(Cluster):
                     f"creating topic {row.name}",
                     needs=Right("Create", "Topic", row.name, "(or on the Cluster)"),
                 )
-            configs = {c.name: config_entry(c) for c in getattr(row, "configs", None) or ()}
+            configs = {c.name: config_row(c) for c in getattr(row, "configs", None) or ()}
             found[row.name] = TriedTopic(row.name, error, configs)
         return found
 
@@ -201,7 +200,7 @@ class Inspector(Cluster):
         found: dict[int, dict[str, str]] = defaultdict(dict)
         for node in nodes:
             response = self._link.request(
-                partial(describe_configs_request, [str(node)], _BROKER_RESOURCE),
+                partial(broker_configs_request, node),
                 "describing broker configs",
                 node=node,
                 needs=Right("DescribeConfigs", "Cluster"),

@@ -7,25 +7,46 @@ import time
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
-from kafka.protocol.metadata import MetadataRequest
+from kafka.protocol.metadata import MetadataRequest, MetadataResponse
 
 from sparkmirror.errors import Unreachable
 from sparkmirror.model import TopicPartition
+from sparkmirror.wire.answers import Answer, Remembered, undecoded
 from sparkmirror.wire.grants import Right
 from sparkmirror.wire.link import Link
 from sparkmirror.wire.requests import list_offsets_request
 
-__all__ = ["EARLIEST", "LATEST", "MOVED", "Leaders"]
+__all__ = ["EARLIEST", "LATEST", "MOVED", "Leaders", "read_metadata"]
 
 EARLIEST, LATEST = -2, -1
 
 # Error codes that mean "ask another broker": leader moved, not known there yet, being elected.
 MOVED = frozenset({3, 5, 6, 9, 13, 56, 74, 75, 78, 100})
 
+# Of thousands of topics, only what has changed since the last answers is worth decoding again.
+_Request = undecoded(MetadataRequest, throttles_from=3)
+
 _AGE_S_MAX = 30.0
 _ATTEMPTS = 4
+
+
+class _Described(NamedTuple):
+    """A Metadata response; by topic, the leader of each partition."""
+
+    response: Any
+    leaders: dict[str, dict[int, int]]
+
+
+def read_metadata(answer: Answer) -> _Described:
+    """What a Metadata answer says. Raises an error of `guard.UNREADABLE`."""
+    response = MetadataResponse[answer.version].decode(answer.data)
+    leaders = {
+        topic.name: {p.partition_index: p.leader_id for p in topic.partitions}
+        for topic in response.topics
+    }
+    return _Described(response, leaders)
 
 
 class Leaders:
@@ -35,22 +56,26 @@ class Leaders:
         self._link = link
         self._lock = threading.Lock()
         self._known: dict[str, tuple[float, dict[int, int]]] = {}
+        self._answers: Remembered[_Described] = Remembered(read_metadata)
 
     def metadata(self, names: Sequence[str] | None) -> Any:
-        """The Metadata response for ``names`` (None: all topics); never creates a topic."""
+        """The Metadata response for ``names`` (None: all topics); never creates a topic.
+
+        While nothing has changed it is the same object, which nobody may change.
+        """
         row = MetadataRequest.MetadataRequestTopic
         topics = None if names is None else [row(name=name) for name in names]
-        response = self._link.request(
-            lambda: MetadataRequest(topics=topics, allow_auto_topic_creation=False, min_version=1),
+        found: _Described = self._link.request(
+            lambda: _Request(topics=topics, allow_auto_topic_creation=False, min_version=1),
             "describing the cluster" if names == [] else "describing topics",
+            read=self._answers.read,
             needs=Right("Describe", "Topic"),
         )
         now = time.monotonic()
         with self._lock:
-            for topic in response.topics:
-                leaders = {p.partition_index: p.leader_id for p in topic.partitions}
-                self._known[topic.name] = (now, leaders)
-        return response
+            for name, leaders in found.leaders.items():
+                self._known[name] = (now, leaders)
+        return found.response
 
     def by_leader(
         self, partitions: Iterable[TopicPartition], *, fresh: bool

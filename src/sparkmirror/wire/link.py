@@ -26,7 +26,7 @@ from sparkmirror.model import ClusterClient
 from sparkmirror.wire.connection import connect_any
 from sparkmirror.wire.faults import quiet_kafka_logs, translated
 from sparkmirror.wire.grants import Right
-from sparkmirror.wire.guard import FRAME_BYTES_MAX, guard_receiving
+from sparkmirror.wire.guard import FRAME_BYTES_MAX, UNREADABLE, guard_receiving
 from sparkmirror.wire.routes import split_address
 
 __all__ = ["ANY", "CONTROLLER", "Link", "client_options", "error_for"]
@@ -116,6 +116,7 @@ class Link:
         *,
         node: int = ANY,
         group: str = "",
+        read: Callable[[Any], Any] | None = None,
         check: Callable[[Any], int] | None = None,
         needs: Right | None = None,
         timeout_ms: int | None = None,
@@ -123,10 +124,12 @@ class Link:
         """Send ``make()`` and return the response object.
 
         ``node``: a broker's id, `ANY` or `CONTROLLER`; ``group`` sends it to that group's
-        coordinator instead. ``check`` gives the error code of a whole response (0 = fine).
-        Retriable errors are tried again, with a new message each time and the place looked up
-        anew, for ``timeout_ms`` (default: the request timeout): what is sent must stand repeating.
-        A named ``node`` is asked once: its caller knows whom to ask when it is gone.
+        coordinator instead. ``read`` makes something else of an answer, which then counts as the
+        response: for those that are left undecoded (`wire.answers`). ``check`` gives the error
+        code of a whole response (0 = fine). Retriable errors are tried again, with a new message
+        each time and the place looked up anew, for ``timeout_ms`` (default: the request timeout):
+        what is sent must stand repeating. A named ``node`` is asked once: its caller knows whom to
+        ask when it is gone.
         """
         bound_ms = self.client.request_timeout_ms if timeout_ms is None else timeout_ms
         deadline = time.monotonic() + bound_ms / 1000
@@ -135,7 +138,7 @@ class Link:
         with translated(self.client, doing, needs=needs):
             while True:
                 try:
-                    return self._once(make, node, group, check, deadline)
+                    return self._once(make, node, group, read, check, deadline)
                 except kafka_errors.KafkaError as error:
                     self._say_what_is_advertised(deadline)
                     left_s = deadline - time.monotonic()
@@ -158,6 +161,7 @@ class Link:
         make: Callable[[], Any],
         node: int,
         group: str,
+        read: Callable[[Any], Any] | None,
         check: Callable[[Any], int] | None,
         deadline: float,
     ) -> Any:
@@ -167,6 +171,8 @@ class Link:
         elif node == CONTROLLER:
             node = self._controller_node(manager, deadline)
         response = _send(manager, make(), None if node == ANY else node, deadline)
+        if read is not None:
+            response = _read(response, read)
         self._settled = True
         code = check(response) if check is not None else 0
         if code:
@@ -287,6 +293,15 @@ def _send(manager: Any, message: Any, node: int | None, deadline: float) -> Any:
     if future.exception is not None:
         raise future.exception
     return future.value
+
+
+def _read(response: Any, read: Callable[[Any], Any]) -> Any:
+    try:
+        return read(response)
+    except UNREADABLE as error:
+        raise kafka_errors.KafkaProtocolError(
+            f"the answer cannot be read ({type(error).__name__})"
+        ) from error
 
 
 def _shut(manager: Any, net: Any) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import struct
 from dataclasses import dataclass
+from functools import lru_cache
 
 from sparkmirror.model import FlowSettings, TopicPartition
 from sparkmirror.policy import make_policy
@@ -135,6 +136,7 @@ def _text(text: str) -> bytes:
     return _LENGTH.pack(len(data)) + data
 
 
+@lru_cache(maxsize=65_536)
 def _partition(tp: TopicPartition) -> bytes:
     return _text(tp.topic) + _PARTITION.pack(tp.partition)
 

@@ -1,72 +1,32 @@
-"""Topics made, grown, described and altered, in batches. For `wire.client.Cluster`.
+"""Topics made, grown and altered, in batches. For `wire.client.Cluster`.
 
 What fails for one topic of a batch is part of the answer.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any
 
-from sparkmirror.errors import MirrorError, TopicError
+from sparkmirror.errors import MirrorError
 from sparkmirror.wire.faults import translate
 from sparkmirror.wire.grants import Right
-from sparkmirror.wire.kafka_codes import UNKNOWN_TOPIC_OR_PARTITION
 from sparkmirror.wire.link import CONTROLLER, Link, error_for
 from sparkmirror.wire.requests import (
     alter_configs_request,
     chunks,
-    config_entry,
     create_partitions_request,
     create_topics_request,
-    describe_configs_request,
     not_controller,
 )
-from sparkmirror.wire.views import ConfigEntry, NewTopic, TopicOutcome
+from sparkmirror.wire.views import NewTopic, TopicOutcome
 
-__all__ = ["alter_topic_configs", "create_topics", "grow_topics", "topic_configs"]
-
-T = TypeVar("T")
-R = TypeVar("R")
+__all__ = ["alter_topic_configs", "create_topics", "grow_topics"]
 
 _TOPIC_EXISTS = 36
 _CONFIG_TOPICS_PER_REQUEST = 250
 _CREATE_TOPICS_PER_REQUEST = 100
-# So many at once: each goes to the broker that has the least to do.
-_REQUESTS_SIDE_BY_SIDE = 4
-
-
-def topic_configs(
-    link: Link, names: Iterable[str], operation: str
-) -> dict[str, dict[str, ConfigEntry] | MirrorError]:
-    """Settings per topic, or the error that asking for this topic gave (`TopicError`: there is
-    no such topic). Raises `MirrorError`.
-
-    ``operation``: what errors advise to grant.
-    """
-    result: dict[str, dict[str, ConfigEntry] | MirrorError] = {}
-    doing, needs = "describing topic configs", Right(operation, "Topic")
-
-    def ask(chunk: Sequence[str]) -> Any:
-        return link.request(partial(describe_configs_request, chunk), doing, needs=needs)
-
-    for response in _side_by_side(ask, chunks(sorted(names), _CONFIG_TOPICS_PER_REQUEST)):
-        for row in response.results:
-            name = row.resource_name
-            if row.error_code == UNKNOWN_TOPIC_OR_PARTITION:
-                result[name] = TopicError(
-                    "the topic does not exist: it was deleted, or the brokers do not all know "
-                    "it yet.",
-                    where=f"cluster {link.client.alias}, topic {name}",
-                )
-            elif row.error_code:
-                doing_one = f"describing the configs of topic {name}"
-                result[name] = _error(link, row, doing_one, Right(operation, "Topic", name))
-            else:
-                result[name] = {c.name: config_entry(c) for c in row.configs}
-    return result
 
 
 def alter_topic_configs(
@@ -146,13 +106,3 @@ def _error(link: Link, row: Any, doing: str, needs: Right) -> MirrorError:
     """What one topic's row of an answer complains of."""
     message = getattr(row, "error_message", None)  # not in every version
     return translate(error_for(row.error_code, message), link.client, doing, needs=needs)
-
-
-def _side_by_side(ask: Callable[[T], R], items: Iterable[T]) -> Iterator[R]:
-    """``ask`` of each item, in order, a few of them at once. Raises what the first one raised."""
-    wanted = list(items)
-    if len(wanted) < 2:
-        yield from map(ask, wanted)
-        return
-    with ThreadPoolExecutor(min(_REQUESTS_SIDE_BY_SIDE, len(wanted)), "ask") as pool:
-        yield from pool.map(ask, wanted)
