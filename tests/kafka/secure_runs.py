@@ -1,7 +1,7 @@
 """Long mirrors over TLS and SASL, which ``make matrix`` runs and ``make test`` does not.
 
 Eleven flows in one process take their time to start, brokers theirs to start again. The ways to
-connect with Kerberos have mirrors of their own in test_kerberos.py.
+connect with Kerberos have mirrors of their own in test_kerberos_mirrors.py.
 """
 
 from __future__ import annotations

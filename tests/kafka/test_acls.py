@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import shlex
@@ -13,13 +14,14 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from confluent_kafka import Producer
+from confluent_kafka import KafkaException, Producer
 
 from sparkmirror.cli.main import main
 from sparkmirror.config.mm1 import Extras, load_mm1
 from sparkmirror.config.mm2 import load_mm2
 from sparkmirror.control.flow import FlowControl
 from sparkmirror.control.loop import ControlLoop
+from sparkmirror.data.exactly import ExactSink
 from sparkmirror.data.plan import plan_slots
 from sparkmirror.data.sink import SlotSink
 from sparkmirror.data.slot import SlotReader
@@ -180,11 +182,17 @@ def attempt(settings: MirrorSettings) -> list[str]:
             member=member,
         ):  # fmt: skip
             reader = SlotReader(flow, plan)
-            SlotSink(flow).run(reader.rows())
+            sink = ExactSink(flow) if flow.exactly_once else SlotSink(flow)
+            sink.run(reader.rows())
             told += [halt.reason for halt in reader._fetcher.halts.values()]
     except MirrorError as error:
         told.append(str(error))
     loop.finish(timeout_s=5)  # a member leaves its group
+    for beats in loop._heartbeats:
+        try:
+            beats.beat()
+        except MirrorError as error:
+            told.append(str(error))
     told += loop.events()
     loop.stop()
     control = FlowControl(flow, run_id, told.append, once=True)
@@ -284,6 +292,63 @@ def test_each_missing_permission_is_named(
     positions = settings.flows[0].position_group
     guard.delete_consumer_groups([positions])[positions].result(TIMEOUT_S)
     assert any(f"Read on Topic {storage}" in line for line in attempt(settings))
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("mode", ["at-least-once", "exactly-once"])
+def test_each_missing_permission_of_every_feature_is_named(
+    authorized: Pair, alias: str, topic_name: str, tmp_path: Path,
+    capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture, mode: str,
+):  # fmt: skip
+    """With offset syncs, checkpoints, groups' offsets, heartbeats, dead letters, transactions."""
+    source, target = authorized
+    caplog.set_level(logging.WARNING)
+    user = "least3" if mode == "at-least-once" else "least4"
+    new, grown = f"{topic_name}.new", f"{topic_name}.grown"
+    group = f"{alias}-group"
+    for topic in (new, grown):
+        create_topic(source.kafka, topic, 2)
+        produce(source.kafka, topic, [Sent(value=b"v", partition=n) for n in (0, 1)])
+    with source.super_user() as cluster:
+        cluster.commit_offsets(group, {TopicPartition(new, 0): (1, "")})
+    path = mm2(
+        authorized, user, alias, f"{new},{grown}", tmp_path, groups=group,
+        emit__heartbeats__enabled="true", heartbeats__topic__replication__factor="1",
+        sync__group__offsets__enabled="true", sync__topic__acls__enabled="false",
+        sparkmirror__on__bad__record="dead-letter",
+        B__exactly__once__source__support="enabled" if mode == "exactly-once" else "disabled",
+    )  # fmt: skip
+    settings = load_mm2(path)
+    found = needed(capsys, str(path))
+    granted(authorized, alias, found)
+    resources = {(one.resource_type, one.name) for _, one in found}
+
+    def again() -> None:
+        """As before the first run; the small remote topic takes no records without a key."""
+        delete_topics(source, ["mm2-offset-syncs.B.internal"])
+        names = topic_names(target.kafka)
+        delete_topics(target, [name for name in names if alias in name or name == "heartbeats"])
+        create_topic(target.kafka, f"{alias}.{grown}", 1, config={"cleanup.policy": "compact"})
+        for each in (group, settings.flows[0].position_group):
+            with contextlib.suppress(KafkaException):
+                admin(target.kafka).delete_consumer_groups([each])[each].result(TIMEOUT_S)
+
+    silent = {}
+    for cluster_alias, binding in found:
+        cluster = source if cluster_alias == alias else target
+        again()
+        cluster.forbid([binding])
+        caplog.clear()
+        told = "\n".join([*attempt(settings), caplog.text])
+        cluster.allow([binding])
+        if not any(names(line, binding, cluster_alias) for line in told.splitlines()):
+            silent[cluster_alias, binding.operation, binding.name] = told
+    print(*resources, sep="\n")
+    for key, told in silent.items():
+        print("SILENT", key, told, sep="\n", end="\n\n")
+    assert silent == {}
+    again()
+    assert not [line for line in attempt(settings) if "Grant" in line]
 
 
 def mm1(pair: Pair, user: str, topic: str, directory: Path) -> tuple[list[str], MirrorSettings]:
