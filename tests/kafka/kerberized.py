@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -76,9 +77,18 @@ class Kerberized:
 
 
 def kerberized(
-    name: str, realm: Realm, keytab: Path, directory: Path, host: str = HOST
+    name: str,
+    realm: Realm,
+    keytab: Path,
+    directory: Path,
+    host: str = HOST,
+    *,
+    more: Mapping[str, str] | None = None,
 ) -> Kerberized:
-    """A cluster, not started yet, whose broker is ``kafka/host`` of ``realm``."""
+    """A cluster, not started yet, whose broker is ``kafka/host`` of ``realm``.
+
+    ``more``: properties of the broker.
+    """
     plain, controller, login, both = free_ports(4)
     principal = f"kafka/{host}@{realm.name}"
     broker = realm.keytab(f"{name}.keytab", principal, known=True)
@@ -110,6 +120,7 @@ def kerberized(
         "ssl.keystore.type": "PKCS12",
         "listener.name.login.gssapi.sasl.jaas.config": entry,
         "listener.name.both.gssapi.sasl.jaas.config": entry,
+        **(more or {}),
     }
     flags = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
     jvm = (*flags, f"-Djava.security.krb5.conf={realm.conf}")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import logging
 import shlex
@@ -14,7 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from confluent_kafka import KafkaException, Producer
+from confluent_kafka import Producer
 
 from sparkmirror.cli.main import main
 from sparkmirror.config.mm1 import Extras, load_mm1
@@ -110,9 +109,20 @@ def run_commands(text: str, cluster: Authorized, directory: Path) -> list[AclBin
 # --- enough ---------------------------------------------------------------------------------
 
 
+# User and more lines of the file, by mode; a transaction takes offset syncs on the target in.
+MODES: dict[str, tuple[str, dict[str, str]]] = {
+    "at-least-once": ("least", {}),
+    "exactly-once": (
+        "least5",
+        {"B.exactly.once.source.support": "enabled", "offset-syncs.topic.location": "target"},
+    ),
+}
+
+
+@pytest.mark.parametrize("mode", MODES)
 def test_the_least_permissions_are_enough(
     authorized: Pair, alias: str, topic_name: str, tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
+    capsys: pytest.CaptureFixture[str], mode: str,
 ):  # fmt: skip
     """The whole command with all features: topics made, grown and in step, records and groups."""
     source, target = authorized
@@ -125,10 +135,11 @@ def test_the_least_permissions_are_enough(
     group = f"{alias}-group"
     with source.super_user() as cluster:
         cluster.commit_offsets(group, {TopicPartition(topics[0], 0): (10, "")})
+    user, lines = MODES[mode]
     path = mm2(
-        authorized, "least", alias, f"{topic_name}\\\\..*", tmp_path, groups=f"{alias}.*",
+        authorized, user, alias, f"{topic_name}\\\\..*", tmp_path, groups=f"{alias}.*",
         sync__group__offsets__enabled="true", emit__heartbeats__enabled="true",
-        heartbeats__topic__replication__factor="1",
+        heartbeats__topic__replication__factor="1", **lines,
     )  # fmt: skip
     granted(authorized, alias, needed(capsys, str(path)))
     # What a plan names comes about below, and nothing of it now.
@@ -155,6 +166,9 @@ def test_the_least_permissions_are_enough(
         assert cluster.committed_offsets(group, None)[remote].offset == 10
     for cluster in authorized:
         assert "heartbeats" in topic_names(cluster.kafka)
+    syncs = f"mm2-offset-syncs.{alias}.internal" if lines else "mm2-offset-syncs.B.internal"
+    assert consume_all((target if lines else source).kafka, syncs) != []
+    assert consume_all(target.kafka, f"{alias}.checkpoints.internal") != []
     assert "not allowed" not in run.text()
     assert "Grant" not in run.text()
 
@@ -295,7 +309,7 @@ def test_each_missing_permission_is_named(
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("mode", ["at-least-once", "exactly-once"])
+@pytest.mark.parametrize("mode", MODES)
 def test_each_missing_permission_of_every_feature_is_named(
     authorized: Pair, alias: str, topic_name: str, tmp_path: Path,
     capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture, mode: str,
@@ -303,7 +317,7 @@ def test_each_missing_permission_of_every_feature_is_named(
     """With offset syncs, checkpoints, groups' offsets, heartbeats, dead letters, transactions."""
     source, target = authorized
     caplog.set_level(logging.WARNING)
-    user = "least3" if mode == "at-least-once" else "least4"
+    user, lines = {"at-least-once": "least3", "exactly-once": "least4"}[mode], MODES[mode][1]
     new, grown = f"{topic_name}.new", f"{topic_name}.grown"
     group = f"{alias}-group"
     for topic in (new, grown):
@@ -315,8 +329,7 @@ def test_each_missing_permission_of_every_feature_is_named(
         authorized, user, alias, f"{new},{grown}", tmp_path, groups=group,
         emit__heartbeats__enabled="true", heartbeats__topic__replication__factor="1",
         sync__group__offsets__enabled="true", sync__topic__acls__enabled="false",
-        sparkmirror__on__bad__record="dead-letter",
-        B__exactly__once__source__support="enabled" if mode == "exactly-once" else "disabled",
+        sparkmirror__on__bad__record="dead-letter", **lines,
     )  # fmt: skip
     settings = load_mm2(path)
     found = needed(capsys, str(path))
@@ -329,9 +342,11 @@ def test_each_missing_permission_of_every_feature_is_named(
         names = topic_names(target.kafka)
         delete_topics(target, [name for name in names if alias in name or name == "heartbeats"])
         create_topic(target.kafka, f"{alias}.{grown}", 1, config={"cleanup.policy": "compact"})
-        for each in (group, settings.flows[0].position_group):
-            with contextlib.suppress(KafkaException):
-                admin(target.kafka).delete_consumer_groups([each])[each].result(TIMEOUT_S)
+        with target.super_user() as cluster:
+            present = {group, settings.flows[0].position_group} & cluster.groups().keys()
+        guard = admin(target.kafka)
+        for each in present:
+            guard.delete_consumer_groups([each])[each].result(TIMEOUT_S)
 
     silent = {}
     for cluster_alias, binding in found:

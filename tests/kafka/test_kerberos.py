@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import os
-import re
 import subprocess
-import sys
 import time
 import uuid
 from collections.abc import Iterator
@@ -22,7 +20,6 @@ from tests.kafka.kerberized import CLIENT, MODULE, Kerberized
 from tests.kafka.kerberized import kerberized as new_kerberized
 from tests.kafka.mirror_process import MirrorProcess, write_mm2
 from tests.kafka.realm import (
-    HOST,
     OTHER_REALM,
     REALM,
     TICKET_LIFE_S,
@@ -243,57 +240,3 @@ def test_a_mirror_outlives_sessions_and_tickets(
         mirror.kill()
     assert "refused the login" not in mirror.text()
     assert "CONNECTION_LOST" not in mirror.text()
-
-
-PAGE = Path(__file__).parents[2] / "docs" / "kerberos.md"
-MORE = {"tasks.max": "1", **dict.fromkeys((
-    *("replication.factor", "A.offset.storage.replication.factor"),
-    *("B.offset.storage.replication.factor", "offset-syncs.topic.replication.factor"),
-    *("checkpoints.topic.replication.factor", "heartbeats.topic.replication.factor"),
-), "1")}  # fmt: skip
-
-
-def test_the_commands_of_the_tutorial(kerberized: Kerberized, tmp_path: Path, topic_name: str):
-    """As they stand on the page, with this machine's names."""
-    create_topic(kerberized.kafka, topic_name)
-    sent = [Sent(value=b"v%d" % n, key=b"k", partition=0) for n in range(20)]
-    produce(kerberized.kafka, topic_name, sent)
-    names = {
-        "/etc/sparkmirror/mirror.keytab": str(kerberized.keytab),
-        "/tmp/tickets-of-a-check": str(tmp_path / "tickets"),
-        "broker1.example.com:9093": kerberized.server,
-        "broker2.example.com:9093": kerberized.server,
-        "broker1.example.com": HOST,
-        "EXAMPLE.COM": REALM,
-        "orders.*": topic_name,
-    }
-    page = PAGE.read_text()
-    for name, here in names.items():
-        page = page.replace(name, here)
-    (file,) = re.findall(r"```properties\n(.+?)```", page, re.DOTALL)
-    lines = "".join(f"{key} = {value}\n" for key, value in MORE.items())
-    (tmp_path / "mm2.properties").write_text(file + lines)
-    commands = [
-        line
-        for block in re.findall(r"```sh\n(.+?)```", page, re.DOTALL)
-        for line in block.splitlines()
-    ]
-    assert len(commands) == 6
-    environment = kerberized.realm.environment | {
-        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
-        "XDG_STATE_HOME": str(tmp_path / "state"),
-    }
-    for command in commands:
-        done = subprocess.run(
-            ["bash", "-c", command],
-            cwd=tmp_path,
-            env=environment,
-            capture_output=True,
-            text=True,
-            timeout=150,
-            check=False,
-        )
-        assert done.returncode == 0, f"{command}\n{done.stdout}{done.stderr}"
-    wait_until_equal(
-        kerberized.kafka, topic_name, kerberized.kafka, f"A.{topic_name}", timeout_s=10
-    )
