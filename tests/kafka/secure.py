@@ -10,9 +10,6 @@ from pathlib import Path
 
 from confluent_kafka.admin import (
     AdminClient,
-    AlterConfigOpType,
-    ConfigEntry,
-    ConfigResource,
     ScramCredentialInfo,
     ScramMechanism,
     UserScramCredentialUpsertion,
@@ -23,7 +20,6 @@ from sparkmirror.demo.clusters import KafkaCluster, start_all
 from sparkmirror.demo.probe import free_ports
 from sparkmirror.model import ClusterClient
 from tests.certificates import PASSWORD, Authority
-from tests.kafka.support import TIMEOUT_S, admin
 
 HOST = "127.0.0.1"
 USER = "mirror"
@@ -91,18 +87,6 @@ class Secured:
         text = ssl.get_server_certificate((host, int(port)))
         return x509.load_pem_x509_certificate(text.encode())
 
-    def serve(self, store: Path) -> None:
-        """Have the TLS listener show the certificate in ``store``, as ``kafka-configs`` does it.
-
-        It is shown after a moment.
-        """
-        key, value = "listener.name.tls.ssl.keystore.location", str(store)
-        entry = ConfigEntry(key, value, incremental_operation=AlterConfigOpType.SET)
-        broker = ConfigResource(ConfigResource.Type.BROKER, "1", incremental_configs=[entry])
-        guard = admin(self.kafka)
-        for future in guard.incremental_alter_configs([broker]).values():
-            future.result(TIMEOUT_S)
-
     def client(
         self, listener: str, mechanism: str = "", changes: Mapping[str, str | None] | None = None
     ) -> ClusterClient:
@@ -140,7 +124,6 @@ def _prepare(name: str, directory: Path, authority: Authority, trust: Path) -> S
         "ssl.truststore.password": PASSWORD,
         "ssl.truststore.type": "PKCS12",
         f"{prefix}mutual.ssl.client.auth": "required",
-        "ssl.allow.san.changes": "true",
     }
     for listener in ("login", "both"):
         config |= {

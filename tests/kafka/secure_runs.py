@@ -11,12 +11,15 @@ from datetime import timedelta
 from pathlib import Path
 
 import pytest
+from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource
 
 from tests.certificates import Authority, Certified, pem
 from tests.kafka.mirror_process import MirrorProcess, wait_until, write_mm2
 from tests.kafka.secure import HOST, Secured
 from tests.kafka.support import (
+    TIMEOUT_S,
     Sent,
+    admin,
     create_topic,
     produce,
     wait_until_equal,
@@ -74,9 +77,19 @@ def test_a_mirror_through_every_way_to_connect(
 # --- certificates of brokers that change --------------------------------------------------------
 
 
+def _serve(cluster: Secured, store: Path) -> None:
+    """Have the TLS listener show the certificate in ``store``, as ``kafka-configs`` does it."""
+    guard = admin(cluster.kafka)
+    key, value = "listener.name.tls.ssl.keystore.location", str(store)
+    entry = ConfigEntry(key, value, incremental_operation=AlterConfigOpType.SET)
+    broker = ConfigResource(ConfigResource.Type.BROKER, "1", incremental_configs=[entry])
+    for future in guard.incremental_alter_configs([broker]).values():
+        future.result(TIMEOUT_S)
+
+
 def _serve_all(cluster: Secured, certified: Certified, store: Path) -> None:
-    """Show it, and end all connections: open ones would go on with what they know."""
-    cluster.serve(certified.pkcs12(store))
+    """`_serve`, and end all connections: open ones would go on with what they know."""
+    _serve(cluster, certified.pkcs12(store))
     cluster.kafka.restart()
     assert cluster.shown("TLS") == certified.certificate
 
@@ -148,5 +161,5 @@ def test_a_mirror_while_certificates_of_brokers_are_replaced_and_expire(
         assert mirror.drain(30)[0] == 0, mirror.text()
     finally:
         mirror.kill()
-        p.serve(p.stores["broker"])
+        _serve(p, p.stores["broker"])
     assert "Traceback" not in mirror.text()
