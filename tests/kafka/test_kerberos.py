@@ -119,6 +119,7 @@ def test_clocks_that_differ_too_much(kerberized: Kerberized, other_realm: Realm,
     with wrong_by(other_realm, -3_600), differ as caught:
         reach(client)
     assert caught.value.do == "Synchronise the clocks."
+    assert "cluster east" in caught.value.where
 
 
 def test_a_ticket_cache(kerberized: Kerberized, tmp_path: Path):
@@ -195,8 +196,10 @@ def test_an_unreachable_kdc(kerberized: Kerberized, tmp_path: Path):
     keytab = kerberized.realm.keytab("lonely.keytab", f"lonely@{REALM}")
     options = f'useKeyTab=true keyTab="{keytab}" principal="lonely@{REALM}"'
     client = kerberized.client(options, **{"java.security.krb5.conf": str(conf)})
-    with pytest.raises(Unreachable, match="no KDC of the Kerberos realm can be reached"):
+    unreachable = pytest.raises(Unreachable, match="no KDC of the Kerberos realm can be reached")
+    with unreachable as caught:
         reach(client)
+    assert "cluster east" in caught.value.where
 
 
 def test_a_mirror_outlives_sessions_and_tickets(
