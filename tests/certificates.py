@@ -60,20 +60,22 @@ class Certified:
 class Authority:
     """A certificate authority for one test."""
 
-    def __init__(self, name: str = "Test authority") -> None:
+    def __init__(self, name: str = "Test authority", above: Authority | None = None) -> None:
+        """A root, or one that ``above`` signed."""
         self.key = ec.generate_private_key(ec.SECP256R1())
         self.name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+        self.above = above
         now = datetime.now(UTC)
         self.certificate = (
             x509.CertificateBuilder()
             .subject_name(self.name)
-            .issuer_name(self.name)
+            .issuer_name((above or self).name)
             .public_key(self.key.public_key())
             .serial_number(x509.random_serial_number())
             .not_valid_before(now - timedelta(days=1))
             .not_valid_after(now + timedelta(days=30))
             .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
-            .sign(self.key, hashes.SHA256())
+            .sign((above or self).key, hashes.SHA256())
         )
 
     def certify(
@@ -100,7 +102,34 @@ class Authority:
                 x509.SubjectAlternativeName([_general_name(name) for name in names]),
                 critical=False,
             )
-        return Certified(key, builder.sign(self.key, hashes.SHA256()), (self.certificate,))
+        issuers = [self.certificate]
+        above = self.above
+        while above is not None:
+            issuers.append(above.certificate)
+            above = above.above
+        return Certified(key, builder.sign(self.key, hashes.SHA256()), tuple(issuers))
+
+    def revoked(
+        self,
+        *certificates: x509.Certificate,
+        begins: timedelta = timedelta(hours=-1),
+        ends: timedelta = timedelta(days=1),
+        delta: bool = False,
+    ) -> x509.CertificateRevocationList:
+        """The list of ``certificates`` that this authority has revoked, valid relative to now."""
+        now = datetime.now(UTC)
+        builder = (
+            x509.CertificateRevocationListBuilder()
+            .issuer_name(self.name)
+            .last_update(now + begins)
+            .next_update(now + ends)
+        )
+        if delta:
+            builder = builder.add_extension(x509.DeltaCRLIndicator(1), critical=True)
+        for each in certificates:
+            entry = x509.RevokedCertificateBuilder().serial_number(each.serial_number)
+            builder = builder.add_revoked_certificate(entry.revocation_date(now + begins).build())
+        return builder.sign(self.key, hashes.SHA256())
 
     def pem(self) -> str:
         return pem(self.certificate)
@@ -116,7 +145,7 @@ class Authority:
         return path
 
 
-def pem(certificate: x509.Certificate) -> str:
+def pem(certificate: x509.Certificate | x509.CertificateRevocationList) -> str:
     return certificate.public_bytes(Encoding.PEM).decode()
 
 

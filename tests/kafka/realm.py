@@ -52,14 +52,15 @@ class Realm:
             timeout=30,
         )
 
-    def keytab(self, name: str, principal: str) -> Path:
+    def keytab(self, name: str, principal: str, *, known: bool = False) -> Path:
         """A new principal with a random key, and the keytab that holds it.
 
-        Both are in the realm's directory, also while its KDC does not run.
+        Both are in the realm's directory, also while its KDC does not run. ``known``: the
+        principal may be there, and keeps its key.
         """
         path = self.directory / name
-        self.admin(f"addprinc -randkey {principal}")
-        self.admin(f"ktadd -k {path} {principal}")
+        self.admin(f"addprinc -randkey {principal}")  # which changes nothing where there is one
+        self.admin(f"ktadd -k {path} {'-norandkey ' if known else ''}{principal}")
         return path
 
     def start(self) -> None:
@@ -123,8 +124,26 @@ def require_kerberos() -> None:
             pytest.skip(f"{missing} (make kerberos)")
 
 
-def client_conf(path: Path, default: str, kdcs: dict[str, int], *lines: str) -> Path:
-    """A krb5.conf for ``default``; ``kdcs``: port by realm; the brokers are in `REALM`."""
+def other_host() -> str:
+    """Another name that this machine has for itself; skips the test where there is none."""
+    name = socket.gethostname()
+    try:
+        known = name != HOST and bool(socket.getaddrinfo(name, None))
+    except OSError:
+        known = False
+    if not known:
+        pytest.skip("this machine cannot resolve its own name")
+    return name
+
+
+def client_conf(
+    path: Path, default: str, kdcs: dict[str, int], *lines: str, hosts: dict[str, str] | None = None
+) -> Path:
+    """A krb5.conf for ``default``; ``kdcs``: port by realm.
+
+    The brokers on `HOST` are in `REALM`; ``hosts``: other realms, by host.
+    """
+    mapped = "".join(f"{host} = {name}\n" for host, name in {HOST: REALM, **(hosts or {})}.items())
     sections = "".join(f"{name} = {{\n kdc = 127.0.0.1:{port}\n}}\n" for name, port in kdcs.items())
     more = "".join(f"{line}\n" for line in lines)
     path.write_text(
@@ -138,8 +157,7 @@ udp_preference_limit = 1
 ticket_lifetime = {TICKET_LIFE_S}s
 {more}[realms]
 {sections}[domain_realm]
-{HOST} = {REALM}
-"""
+{mapped}"""
     )
     return path
 

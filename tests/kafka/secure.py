@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ssl
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -13,6 +14,7 @@ from confluent_kafka.admin import (
     ScramMechanism,
     UserScramCredentialUpsertion,
 )
+from cryptography import x509
 
 from sparkmirror.demo.clusters import KafkaCluster, start_all
 from sparkmirror.demo.probe import free_ports
@@ -78,6 +80,12 @@ class Secured:
         if mechanism:
             found |= {"sasl.mechanism": mechanism, "sasl.jaas.config": jaas(mechanism)}
         return found
+
+    def shown(self, listener: str) -> x509.Certificate:
+        """The certificate that a listener shows."""
+        host, _, port = self.servers[listener].partition(":")
+        text = ssl.get_server_certificate((host, int(port)))
+        return x509.load_pem_x509_certificate(text.encode())
 
     def client(
         self, listener: str, mechanism: str = "", changes: Mapping[str, str | None] | None = None

@@ -1,21 +1,19 @@
 """Long mirrors over TLS and SASL, which ``make matrix`` runs and ``make test`` does not.
 
 Eleven flows in one process take their time to start, brokers theirs to start again. The ways to
-connect with Kerberos have mirrors of their own in test_kerberos.py.
+connect with Kerberos have mirrors of their own in test_kerberos_mirrors.py.
 """
 
 from __future__ import annotations
 
-import ssl
 import uuid
 from datetime import timedelta
 from pathlib import Path
 
 import pytest
 from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource
-from cryptography.hazmat.primitives.serialization import Encoding
 
-from tests.certificates import Authority, Certified
+from tests.certificates import Authority, Certified, pem
 from tests.kafka.mirror_process import MirrorProcess, wait_until, write_mm2
 from tests.kafka.secure import HOST, Secured
 from tests.kafka.support import (
@@ -93,26 +91,30 @@ def _serve_all(cluster: Secured, certified: Certified, store: Path) -> None:
     """`_serve`, and end all connections: open ones would go on with what they know."""
     _serve(cluster, certified.pkcs12(store))
     cluster.kafka.restart()
-    assert _shown(cluster) == certified.certificate.public_bytes(Encoding.DER)
+    assert cluster.shown("TLS") == certified.certificate
 
 
-def _shown(cluster: Secured) -> bytes:
-    """The certificate that the TLS listener shows, as DER."""
-    host, _, port = cluster.servers["TLS"].partition(":")
-    return ssl.PEM_cert_to_DER_cert(ssl.get_server_certificate((host, int(port))))
+def _exchange(path: Path, text: str) -> None:
+    """A new file takes the name of the old one."""
+    beside = path.with_suffix(".new")
+    beside.write_text(text)
+    beside.replace(path)
 
 
 def test_a_mirror_while_certificates_of_brokers_are_replaced_and_expire(
     secured_clusters: tuple[Secured, Secured], tmp_path: Path
 ):
-    """Renewed by the same authority; expired; by an authority that the client learns of later."""
+    """Renewed, revoked, expired; by an authority that the client learns of later."""
     p, q = secured_clusters
     topic = f"renewed-{uuid.uuid4().hex[:8]}"
     create_topic(p.kafka, topic, 2)
     trust = tmp_path / "trust.pem"
     trust.write_text(p.authority.pem())
     other = Authority("Another authority")
+    lists = tmp_path / "lists.pem"
+    lists.write_text(pem(p.authority.revoked()) + pem(other.revoked()))
     extra = {
+        "A.ssl.crl.location": str(lists),
         "A.bootstrap.servers": p.servers["TLS"],
         "A.security.protocol": "SSL",
         "A.ssl.truststore.type": "PEM",
@@ -138,18 +140,23 @@ def test_a_mirror_while_certificates_of_brokers_are_replaced_and_expire(
 
     try:
         equal()
-        _serve_all(p, certified(p.authority), tmp_path / "renewed.p12")
+        renewed = certified(p.authority)
+        _serve_all(p, renewed, tmp_path / "renewed.p12")
         equal()
         assert not told("certificate")
+        revoked = p.authority.revoked(renewed.certificate)
+        _exchange(lists, pem(revoked) + pem(other.revoked()))
+        _serve_all(p, renewed, tmp_path / "revoked.p12")
+        wait_until(lambda: told("has been revoked"), "the reason is told")
+        _serve_all(p, certified(p.authority), tmp_path / "valid.p12")
+        equal()
         hour = timedelta(hours=1)
         expired = certified(p.authority, begins=-2 * hour, ends=-hour)
         _serve_all(p, expired, tmp_path / "expired.p12")
         wait_until(lambda: told("certificate has expired"), "the reason is told")
         _serve_all(p, certified(other), tmp_path / "other.p12")
         wait_until(lambda: told("certificate is not trusted"), "the reason is told")
-        beside = tmp_path / "trust.pem.new"
-        beside.write_text(p.authority.pem() + other.pem())
-        beside.replace(trust)
+        _exchange(trust, p.authority.pem() + other.pem())
         equal()
         assert mirror.drain(30)[0] == 0, mirror.text()
     finally:

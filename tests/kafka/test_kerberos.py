@@ -3,28 +3,23 @@
 from __future__ import annotations
 
 import os
-import re
 import subprocess
-import sys
 import time
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
-from sparkmirror.demo.clusters import KafkaCluster
 from sparkmirror.demo.probe import free_ports
 from sparkmirror.errors import ConfigError, Denied, MirrorError, Unreachable
-from sparkmirror.model import ClusterClient
 from sparkmirror.wire.connection import Connection
 from sparkmirror.wire.reach import reach
-from tests.certificates import PASSWORD, Authority
+from tests.kafka.kerberized import CLIENT, MODULE, Kerberized
+from tests.kafka.kerberized import kerberized as new_kerberized
 from tests.kafka.mirror_process import MirrorProcess, write_mm2
 from tests.kafka.realm import (
-    HOST,
     OTHER_REALM,
     REALM,
     TICKET_LIFE_S,
@@ -34,58 +29,10 @@ from tests.kafka.realm import (
     require_kerberos,
     trust,
 )
-from tests.kafka.secure import LISTENERS
 from tests.kafka.support import Sent, create_topic, produce, wait_until_equal
 from tests.kafka.ways import GSSAPI, WAYS, works
 
 pytestmark = pytest.mark.timeout(300)
-
-MODULE = "com.sun.security.auth.module.Krb5LoginModule"
-CLIENT = f"mirror@{REALM}"
-# Each session ends long before the run does, and each login takes a ticket that is valid.
-SESSION_MS = 8_000
-
-
-@dataclass
-class Kerberized:
-    """The broker, its realm, the client's keytab; ``servers``: the GSSAPI listeners."""
-
-    kafka: KafkaCluster
-    realm: Realm
-    keytab: Path
-    servers: dict[str, str]
-    truststore: Path
-
-    @property
-    def server(self) -> str:
-        """The one without TLS."""
-        return self.servers["LOGIN"]
-
-    def properties(self, options: str = "") -> dict[str, str]:
-        options = options or f'useKeyTab=true keyTab="{self.keytab}" principal="{CLIENT}"'
-        return {
-            "sasl.jaas.config": f"{MODULE} required {options};",
-            "sasl.kerberos.service.name": "kafka",
-            "java.security.krb5.conf": str(self.realm.conf),
-        }
-
-    def client(
-        self, options: str = "", *, listener: str = "LOGIN", **changes: str
-    ) -> ClusterClient:
-        properties = {**self.properties(options), **changes}
-        if LISTENERS[listener] == "SASL_SSL":
-            properties |= {
-                "ssl.truststore.location": str(self.truststore),
-                "ssl.truststore.type": "PEM",
-            }
-        return ClusterClient(
-            "east",
-            (self.servers[listener],),
-            "test",
-            security_protocol=LISTENERS[listener],
-            request_timeout_ms=10_000,
-            properties=properties,
-        )
 
 
 @pytest.fixture(scope="module")
@@ -94,41 +41,10 @@ def kerberized(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kerberized]
     directory = tmp_path_factory.mktemp("realm")
     before = os.environ.get("KRB5_CONFIG")
     with realm(directory) as running:
-        broker = running.keytab("broker.keytab", f"kafka/{HOST}@{REALM}")
         client = running.keytab("client.keytab", CLIENT)
-        plain, controller, login, both = free_ports(4)
-        authority = Authority()
-        own = authority.certify("broker", HOST).pkcs12(directory / "broker.p12")
-        truststore = directory / "trust.pem"
-        truststore.write_text(authority.pem())
-        entry = (
-            f'{MODULE} required useKeyTab=true storeKey=true keyTab="{broker}" '
-            f'principal="kafka/{HOST}@{REALM}" isInitiator=false;'
-        )
-        advertised = f"PLAINTEXT://127.0.0.1:{plain},LOGIN://{HOST}:{login},BOTH://{HOST}:{both}"
-        config = {
-            "controller.quorum.voters": f"1@127.0.0.1:{controller}",
-            "listeners": f"{advertised},CONTROLLER://127.0.0.1:{controller}",
-            "advertised.listeners": advertised,
-            "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT,"
-            "LOGIN:SASL_PLAINTEXT,BOTH:SASL_SSL",
-            "sasl.enabled.mechanisms": "GSSAPI",
-            "sasl.kerberos.service.name": "kafka",
-            # Java takes users of its own realm only, unless a rule names the other.
-            "sasl.kerberos.principal.to.local.rules": f"RULE:[1:$1@$0](.*@{OTHER_REALM})s/@.*//,"
-            "DEFAULT",
-            "connections.max.reauth.ms": str(SESSION_MS),
-            "ssl.keystore.location": str(own),
-            "ssl.keystore.password": PASSWORD,
-            "ssl.keystore.type": "PKCS12",
-            "listener.name.login.gssapi.sasl.jaas.config": entry,
-            "listener.name.both.gssapi.sasl.jaas.config": entry,
-        }
-        flags = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
-        jvm = (*flags, f"-Djava.security.krb5.conf={running.conf}")
-        with KafkaCluster("K", ports=(plain,), config=config, heap="400m", jvm=jvm) as kafka:
-            servers = {"LOGIN": f"{HOST}:{login}", "BOTH": f"{HOST}:{both}"}
-            yield Kerberized(kafka, running, client, servers, truststore)
+        found = new_kerberized("K", running, client, directory)
+        with found.kafka:
+            yield found
     if before is None:
         os.environ.pop("KRB5_CONFIG", None)
     else:
@@ -203,6 +119,7 @@ def test_clocks_that_differ_too_much(kerberized: Kerberized, other_realm: Realm,
     with wrong_by(other_realm, -3_600), differ as caught:
         reach(client)
     assert caught.value.do == "Synchronise the clocks."
+    assert "cluster east" in caught.value.where
 
 
 def test_a_ticket_cache(kerberized: Kerberized, tmp_path: Path):
@@ -279,8 +196,10 @@ def test_an_unreachable_kdc(kerberized: Kerberized, tmp_path: Path):
     keytab = kerberized.realm.keytab("lonely.keytab", f"lonely@{REALM}")
     options = f'useKeyTab=true keyTab="{keytab}" principal="lonely@{REALM}"'
     client = kerberized.client(options, **{"java.security.krb5.conf": str(conf)})
-    with pytest.raises(Unreachable, match="no KDC of the Kerberos realm can be reached"):
+    unreachable = pytest.raises(Unreachable, match="no KDC of the Kerberos realm can be reached")
+    with unreachable as caught:
         reach(client)
+    assert "cluster east" in caught.value.where
 
 
 def test_a_mirror_outlives_sessions_and_tickets(
@@ -324,57 +243,3 @@ def test_a_mirror_outlives_sessions_and_tickets(
         mirror.kill()
     assert "refused the login" not in mirror.text()
     assert "CONNECTION_LOST" not in mirror.text()
-
-
-PAGE = Path(__file__).parents[2] / "docs" / "kerberos.md"
-MORE = {"tasks.max": "1", **dict.fromkeys((
-    *("replication.factor", "A.offset.storage.replication.factor"),
-    *("B.offset.storage.replication.factor", "offset-syncs.topic.replication.factor"),
-    *("checkpoints.topic.replication.factor", "heartbeats.topic.replication.factor"),
-), "1")}  # fmt: skip
-
-
-def test_the_commands_of_the_tutorial(kerberized: Kerberized, tmp_path: Path, topic_name: str):
-    """As they stand on the page, with this machine's names."""
-    create_topic(kerberized.kafka, topic_name)
-    sent = [Sent(value=b"v%d" % n, key=b"k", partition=0) for n in range(20)]
-    produce(kerberized.kafka, topic_name, sent)
-    names = {
-        "/etc/sparkmirror/mirror.keytab": str(kerberized.keytab),
-        "/tmp/tickets-of-a-check": str(tmp_path / "tickets"),
-        "broker1.example.com:9093": kerberized.server,
-        "broker2.example.com:9093": kerberized.server,
-        "broker1.example.com": HOST,
-        "EXAMPLE.COM": REALM,
-        "orders.*": topic_name,
-    }
-    page = PAGE.read_text()
-    for name, here in names.items():
-        page = page.replace(name, here)
-    (file,) = re.findall(r"```properties\n(.+?)```", page, re.DOTALL)
-    lines = "".join(f"{key} = {value}\n" for key, value in MORE.items())
-    (tmp_path / "mm2.properties").write_text(file + lines)
-    commands = [
-        line
-        for block in re.findall(r"```sh\n(.+?)```", page, re.DOTALL)
-        for line in block.splitlines()
-    ]
-    assert len(commands) == 6
-    environment = kerberized.realm.environment | {
-        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
-        "XDG_STATE_HOME": str(tmp_path / "state"),
-    }
-    for command in commands:
-        done = subprocess.run(
-            ["bash", "-c", command],
-            cwd=tmp_path,
-            env=environment,
-            capture_output=True,
-            text=True,
-            timeout=150,
-            check=False,
-        )
-        assert done.returncode == 0, f"{command}\n{done.stdout}{done.stderr}"
-    wait_until_equal(
-        kerberized.kafka, topic_name, kerberized.kafka, f"A.{topic_name}", timeout_s=10
-    )

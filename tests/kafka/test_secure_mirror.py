@@ -33,8 +33,12 @@ def _mirror(
     *arguments: str,
     continuous_s: float = 0.0,
     look: Callable[[int], None] = lambda _: None,
+    provided: bool = False,
 ) -> MirrorProcess:
-    """One mirror of a new topic; ``look`` is called with its process id while it runs."""
+    """One mirror of a new topic; ``look`` is called with its process id while it runs.
+
+    ``provided``: the mirror's file refers to its secrets.
+    """
     p, q = pair
     topic = f"secure-{uuid.uuid4().hex[:8]}"
     create_topic(p.kafka, topic, 2)
@@ -46,6 +50,8 @@ def _mirror(
         **{f"A.{key}": value for key, value in source.items()},
         **{f"B.{key}": value for key, value in target.items()},
     }
+    if provided:
+        extra = _provided(extra, directory / "secrets.properties")
     path = write_mm2(directory / "mm2.properties", p.kafka, q.kafka, topic, extra)
     command = ["run", str(path), "--work-dir", str(directory / "work"), "--log-format", "json"]
     if not continuous_s:
@@ -67,6 +73,21 @@ def _mirror(
     finally:
         mirror.kill()
     return mirror
+
+
+def _provided(lines: dict[str, str], path: Path) -> dict[str, str]:
+    """``lines`` with references in place of every value with a secret; those go to ``path``."""
+    secrets = {
+        key: value for key, value in lines.items() if any(secret in value for secret in PLANTED)
+    }
+    path.write_text("".join(f"{key} = {value}\n" for key, value in secrets.items()))
+    provider = "org.apache.kafka.common.config.provider.FileConfigProvider"
+    return {
+        **lines,
+        "config.providers": "file",
+        "config.providers.file.class": provider,
+        **{key: f"${{file:{path}:{key}}}" for key in secrets},
+    }
 
 
 PLANTED = (USER_SECRET, PASSWORD, CLIENT_SECRET)
@@ -117,7 +138,10 @@ def _with_events(directory: Path) -> list[str]:
 def test_a_mirror_from_scram_over_tls_to_plain_shows_no_secret(
     secured_clusters: tuple[Secured, Secured], tmp_path: Path
 ):
-    """Continuous, longer than a session; then everything that the run wrote is searched."""
+    """Continuous, longer than a session; then everything that the run wrote is searched.
+
+    The file holds references to the secrets, as config providers resolve them.
+    """
     (port,) = free_ports(1)
     shown = ["--conf", "spark.ui.enabled=true", "--conf", f"spark.ui.port={port}"]
     seen: list[bytes] = []
@@ -139,7 +163,11 @@ def test_a_mirror_from_scram_over_tls_to_plain_shows_no_secret(
         *shown,
         continuous_s=2.2 * SESSION_MS / 1000,
         look=look,
+        provided=True,
     )
+    file, secrets = tmp_path / "mm2.properties", tmp_path / "secrets.properties"
+    assert not any(secret in file.read_text() for secret in PLANTED), "it has references"
+    assert USER_SECRET in secrets.read_text()
     assert not re.search(r"Traceback|refused the login|CONNECTION_LOST", mirror.text())
     page = seen[-1]
     assert b"spark.eventLog.dir" in page, "the environment page"

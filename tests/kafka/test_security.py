@@ -20,7 +20,7 @@ from sparkmirror.wire.produce import Producer
 from sparkmirror.wire.reach import reach
 from sparkmirror.wire.requests import record_batch
 from sparkmirror.wire.routes import Routes
-from tests.certificates import Authority, to_jks
+from tests.certificates import Authority, pem, to_jks
 from tests.kafka.secure import SESSION_MS, USER, USER_SECRET, Secured, jaas
 from tests.kafka.support import create_topic
 from tests.kafka.token_endpoint import CLIENT_SECRET, TokenEndpoint, token_endpoint
@@ -339,6 +339,49 @@ def test_certificates_are_replaced_while_connections_are_open(secured: Secured, 
     Connection(*_address(client), client).close()
     assert first.request(MetadataRequest(topics=[]), highest=9).brokers
     first.close()
+
+
+@pytest.mark.parametrize("listener", ["TLS", "BOTH"])
+def test_a_broker_whose_certificate_is_revoked(
+    secured_clusters: tuple[Secured, Secured], listener: str, tmp_path: Path
+):
+    """By both clients, as the list says at the next connection; the other broker's is not."""
+    p, q = secured_clusters
+    lists = tmp_path / "lists.pem"
+    changes = {"ssl.crl.location": str(lists)}
+    one, other = (
+        each.client(listener, "PLAIN" if listener == "BOTH" else "", changes) for each in (p, q)
+    )
+
+    def refused(client: ClusterClient, what: str) -> None:
+        told = pytest.raises(ClusterError, match=what)
+        with told as caught:
+            Connection(*_address(client), client)
+        assert "cluster east" in caught.value.where
+        cluster = Cluster(ClusterClient(**{**_fields(client), "request_timeout_ms": 1_500}))
+        with told:
+            cluster.describe()
+        cluster.close()
+
+    def taken(client: ClusterClient) -> None:
+        Connection(*_address(client), client).close()
+        cluster = Cluster(client)
+        assert cluster.describe().brokers
+        cluster.close()
+
+    hour = timedelta(hours=1)
+    revoked = p.shown(listener)
+    _replace(str(lists), lambda path: path.write_text(pem(p.authority.revoked())))
+    taken(one)
+    _replace(str(lists), lambda path: path.write_text(pem(p.authority.revoked(revoked))))
+    refused(one, "has been revoked")
+    taken(other)
+    expired = p.authority.revoked(begins=-2 * hour, ends=-hour)
+    _replace(str(lists), lambda path: path.write_text(pem(expired)))
+    refused(other, "revocation list for the broker's certificate has expired")
+    strangers = Authority("Stranger").revoked()
+    _replace(str(lists), lambda path: path.write_text(pem(strangers)))
+    refused(other, "no revocation list of the authority that signed the broker's certificate")
 
 
 def _replace(path: str, write: Callable[[Path], object]) -> None:

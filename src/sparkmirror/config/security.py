@@ -13,7 +13,7 @@ from sparkmirror.config.properties import Entry
 from sparkmirror.config.redact import ClientProperties
 from sparkmirror.config.sasl import sasl_settings
 from sparkmirror.config.settings import Status
-from sparkmirror.config.tls import tls_settings
+from sparkmirror.config.tls import TlsSettings, tls_settings
 from sparkmirror.errors import ConfigError
 
 __all__ = [
@@ -28,6 +28,8 @@ __all__ = [
 
 KRB5_CONF = "java.security.krb5.conf"
 """Property with the path of the Kerberos configuration, named as Java's system property."""
+# Java's switch, a JVM property; its others (enableCRLDP, OCSP) say only where answers come from.
+_CHECK_REVOCATION = "com.sun.net.ssl.checkRevocation"
 _OLD_SPELLINGS = {"PLAINTEXTSASL": "SASL_PLAINTEXT"}
 _KEY = re.compile(r"\b(?:ssl|sasl)\.[a-z.]*[a-z]")
 _MECHANISM_KEYS = (
@@ -71,10 +73,11 @@ def secured(
     """
     kept = {key: value for key, value in properties.items() if _counts(key, protocol)}
     try:
+        system = java_system_properties(os.environ if environment is None else environment)
         if uses_tls(protocol):
-            tls_settings(kept, where=path)
+            _check_revocation(tls_settings(kept, where=path), alias, system)
         if uses_sasl(protocol):
-            _fill_login(kept, os.environ if environment is None else environment, path)
+            _fill_login(kept, system, path)
             sasl_settings(
                 {**kept, "security.protocol": protocol},
                 where=path,
@@ -85,9 +88,20 @@ def secured(
     return ClientProperties(kept)
 
 
-def _fill_login(kept: dict[str, str], environment: Mapping[str, str], where: str) -> None:
+def _check_revocation(tls: TlsSettings, alias: str, system: Mapping[str, str]) -> None:
+    """ConfigError when Java was told to refuse revoked certificates and nothing here would."""
+    if system.get(_CHECK_REVOCATION, "").lower() == "true" and not tls.crl:
+        raise ConfigError(
+            f"{_CHECK_REVOCATION}=true asks for checks whether certificates are revoked; here they "
+            "need the lists in a file.",
+            where="KAFKA_OPTS",
+            do=f"Set {alias}.ssl.crl.location (in MirrorMaker 1's files: ssl.crl.location) to a "
+            "file with the authority's revocation lists, or take the property out of KAFKA_OPTS.",
+        )
+
+
+def _fill_login(kept: dict[str, str], system: Mapping[str, str], where: str) -> None:
     """Add what Java would find by itself: the JAAS file's entry, the Kerberos configuration."""
-    system = java_system_properties(environment)
     if not kept.get("sasl.jaas.config", "").strip():
         module = read_file_entry(system, where=where)
         if module is not None:

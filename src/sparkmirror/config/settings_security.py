@@ -50,6 +50,9 @@ _ASSERTION = "sasl.oauthbearer.assertion."
 # name, type, default, low, high, what it is
 _SSL = (
     ("ssl.cipher.suites", Type.LIST, "", None, None, "Cipher suites to offer."),
+    ("ssl.crl.location", _S, None, None, None,
+     "File with revocation lists (CRLs), PEM or DER, that brokers' certificates are checked "
+     "against; librdkafka's key, Java has none."),
     ("ssl.enabled.protocols", Type.LIST, "TLSv1.2,TLSv1.3", None, None, "TLS versions to offer."),
     ("ssl.endpoint.identification.algorithm", _S, "https", None, None,
      "Check that the certificate names the broker's host; empty = do not."),

@@ -39,6 +39,7 @@ class TlsSettings:
     ``truststore`` None: the machine's certificates. ``keystore`` None: no client certificate.
     ``versions``: of TLSv1.2 and TLSv1.3, at least one. ``ciphers``: for OpenSSL, TLS 1.2 only,
     empty = OpenSSL's own. ``suites``: every name that may be negotiated, empty = any.
+    ``crl``: path of the file with revocation lists, empty = none are consulted.
     """
 
     truststore: Store | None = None
@@ -47,6 +48,7 @@ class TlsSettings:
     versions: tuple[str, ...] = VERSIONS
     ciphers: str = ""
     suites: frozenset[str] = frozenset()
+    crl: str = ""
 
 
 def tls_settings(properties: Mapping[str, str], *, where: str) -> TlsSettings:
@@ -74,6 +76,7 @@ def tls_settings(properties: Mapping[str, str], *, where: str) -> TlsSettings:
         versions=versions,
         ciphers=ciphers,
         suites=suites,
+        crl=reader.text("ssl.crl.location"),
     )
 
 

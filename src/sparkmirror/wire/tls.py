@@ -1,7 +1,7 @@
 """TLS for connections: one OpenSSL context per client, and what goes wrong in a handshake.
 
-A context is built anew when a store's file has changed, so renewed certificates count from the
-next connection on.
+A context is built anew when a store's file has changed, so renewed certificates and revocation
+lists count from the next connection on.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from sparkmirror.config.security import uses_tls
 from sparkmirror.config.tls import TlsSettings, tls_settings
 from sparkmirror.errors import ClusterError, ConfigError, Denied, NotKafka, Unreachable
 from sparkmirror.model import ClusterClient
+from sparkmirror.wire.revocation import read_revocation_lists
 from sparkmirror.wire.stores import read_identity, read_trusted
 
 __all__ = ["context_for", "handshake_error", "make_context", "wrap"]
@@ -58,7 +59,7 @@ def make_context(settings: TlsSettings, where: str) -> ssl.SSLContext:
             if known is None:
                 raise
             # A store that is being replaced may be half written; it is read again next time.
-            log.warning("%s The certificates read before stay in use.", error)
+            log.warning("%s The files read before stay in use.", error)
             return known[1]
         if len(_contexts) >= _CONTEXTS_MAX:
             _contexts.clear()
@@ -68,12 +69,14 @@ def make_context(settings: TlsSettings, where: str) -> ssl.SSLContext:
 
 def _stamp(settings: TlsSettings) -> _Stamp:
     """Path, time of change (ns) and size of each file; a file that is missing is told later."""
+    stores = (settings.truststore, settings.keystore)
+    paths = [store.location for store in stores if store is not None]
     found = []
-    for store in (settings.truststore, settings.keystore):
-        if store is not None and store.location:
+    for path in (*paths, settings.crl):
+        if path:
             with contextlib.suppress(OSError):
-                state = os.stat(store.location)
-                found.append((store.location, state.st_mtime_ns, state.st_size))
+                state = os.stat(path)
+                found.append((path, state.st_mtime_ns, state.st_size))
     return tuple(found)
 
 
@@ -94,10 +97,18 @@ def _new_context(settings: TlsSettings, where: str) -> ssl.SSLContext:
             where=where,
             do="Add suites that it has (openssl ciphers -stdname).",
         ) from error
+    trusted = None
     if settings.truststore is None:
         context.load_default_certs()
     else:
-        context.load_verify_locations(cadata=read_trusted(settings.truststore, where).decode())
+        trusted = read_trusted(settings.truststore, where)
+        context.load_verify_locations(cadata=trusted.decode())
+    if settings.crl:
+        lists = read_revocation_lists(settings.crl, where)
+        with _private_file(lists.pem) as path:
+            context.load_verify_locations(cafile=path)
+        chain = trusted is not None and lists.cover(trusted)
+        context.verify_flags |= ssl.VERIFY_CRL_CHECK_CHAIN if chain else ssl.VERIFY_CRL_CHECK_LEAF
     if settings.keystore is not None:
         identity = read_identity(settings.keystore, where)
         with _private_file(identity.key + identity.chain) as path:
@@ -172,6 +183,21 @@ def wrap(sock: socket.socket, host: str, client: ClusterClient) -> socket.socket
 # -- errors ----------------------------------------------------------------------------------------
 
 _VERIFY = (
+    (r"certificate revoked", "the broker's certificate, or one that it hangs on, has been revoked",
+     "Give the broker a new one, or check the list in ssl.crl.location."),
+    (r"CRL has expired", "the revocation list for the broker's certificate has expired",
+     "Put its authority's current list (CRL) into ssl.crl.location."),
+    (r"CRL is not yet valid", "the revocation list for the broker's certificate is not yet valid",
+     "Check this machine's clock, or the list in ssl.crl.location."),
+    (r"get certificate CRL", "ssl.crl.location has no revocation list of the authority that "
+     "signed the broker's certificate, or one that it hangs on",
+     "Add that authority's list (CRL) to the file."),
+    (r"CRL (issuer|signature)",
+     "the revocation list for the broker's certificate is not known to be its authority's",
+     "Put the list (CRL) as that authority signed it into ssl.crl.location, and the authority's "
+     "certificate into the truststore (ssl.truststore.location)."),
+    (r"CRL", "the revocation list for the broker's certificate cannot be used",
+     "Put a whole list (CRL) of its authority into ssl.crl.location."),
     (r"certificate has expired", "the broker's certificate has expired",
      "Renew it on the broker."),
     (r"not yet valid", "the broker's certificate is not yet valid",
