@@ -29,18 +29,22 @@ from sparkmirror.model import (
 )
 from sparkmirror.policy import dead_letter_topic
 from sparkmirror.wire.batch import HEADER_BYTES
+from sparkmirror.wire.connection import ConnectionLost
 from sparkmirror.wire.cut import decode_batches
 from sparkmirror.wire.gaps import decode_gap, gaps_topic
 from sparkmirror.wire.kafka_codes import (
     INVALID_RECORD,
+    LEADER_NOT_AVAILABLE,
     MESSAGE_TOO_LARGE,
     OUT_OF_ORDER_SEQUENCE_NUMBER,
     TOPIC_AUTHORIZATION_FAILED,
 )
 from sparkmirror.wire.mirror_records import decode_offset_sync, offset_syncs_topic
+from sparkmirror.wire.open_ends import Written, decode_written
 from sparkmirror.wire.records import Record, encode_batch
 from sparkmirror.wire.routes import Leader
 from sparkmirror.wire.runs import runs_topic
+from sparkmirror.wire.transactions import Transactions
 from tests.property.simulated_target import SimConnection, Waiting, answer_frame, parse_request
 
 A, B = (ClusterClient(name, (f"{name}:1",), "c", retry_backoff_ms=1) for name in "AB")
@@ -61,6 +65,8 @@ class Brokers:
         self.aborts = 0
         self.refuses: Callable[[TopicPartition, Record], int] = lambda _tp, _record: 0
         self.forbidden: set[str] = set()
+        self.leaderless: set[TopicPartition] = set()
+        self.metadata: dict[TopicPartition, str] = {}
         self._open: dict[Identity, dict[TopicPartition, list[Record]]] = {}
         self._sequences: dict[tuple[Identity, TopicPartition], int] = {}
         self._offsets: dict[TopicPartition, int] = {}
@@ -89,6 +95,7 @@ class Brokers:
 
     def stage(self, offsets: Mapping[TopicPartition, tuple[int, str]]) -> None:
         self._offsets |= {tp: offset for tp, (offset, _) in offsets.items()}
+        self.metadata |= {tp: metadata for tp, (_, metadata) in offsets.items()}
 
     def append(self, tp: TopicPartition, batch: bytes) -> tuple[int, int, list[int]]:
         """(code, first offset, indexes of bad records)."""
@@ -128,11 +135,14 @@ class Line(SimConnection):
         self.answer(answer_frame(waiting))
 
 
-class Everywhere(dict[TopicPartition, Leader]):
-    """The broker leads whatever it is asked for."""
+class Everywhere:
+    """The broker leads whatever it is asked for, but for ``leaderless``."""
 
-    def get(self, _tp: object, _default: object = None) -> Leader:
-        return Leader(0, 0)
+    def __init__(self, leaderless: Collection[TopicPartition]) -> None:
+        self._leaderless = leaderless
+
+    def get(self, tp: TopicPartition) -> Leader | None:
+        return None if tp in self._leaderless else Leader(0, 0)
 
 
 class OneBroker:
@@ -141,8 +151,8 @@ class OneBroker:
     def __init__(self, brokers: Brokers) -> None:
         self.client = B
         self.reachable = True
-        self.leaders = Everywhere()
-        self.leaderless: dict[TopicPartition, int] = {}
+        self.leaders = Everywhere(brokers.leaderless)
+        self.leaderless = dict.fromkeys(brokers.leaderless, LEADER_NOT_AVAILABLE)
         self._line = Line(brokers)
 
     def connection(self, _node: int) -> Line:
@@ -151,6 +161,9 @@ class OneBroker:
     def any_connection(self) -> SimpleNamespace:
         answer = SimpleNamespace(error_code=0, producer_id=99, producer_epoch=0)
         return SimpleNamespace(request=lambda _, highest: answer, close=lambda: None)
+
+    def ask_leaders(self, partitions: Sequence[TopicPartition], _: object) -> dict[Any, Any]:
+        return dict.fromkeys(partitions, ())
 
     def refresh_if_due(self) -> bool:
         return True
@@ -172,7 +185,14 @@ class Open:
     """The transactions of one identity, with the rules of `Transactions`."""
 
     def __init__(
-        self, _routes: object, name: str, *, timeout_ms: int, identity: Identity, brokers: Brokers
+        self,
+        _routes: object,
+        name: str,
+        *,
+        timeout_ms: int,
+        identity: Identity,
+        sleep: Callable[[float], None],
+        brokers: Brokers,
     ) -> None:
         self.transactional_id, self.timeout_ms, self.identity = name, timeout_ms, identity
         self.members: set[TopicPartition] = set()
@@ -231,7 +251,8 @@ class Source:
             "partitions": [
                 [one.topic, 0, REMOTE[one].topic, 0, -1, -1, "", "", -1] for one in (ORDERS, BILLS)
             ],
-            "writer": {"identity": list(brokers.fence()), "run_id": "r", "control_offset": 0},
+            "writer": {"identity": list(brokers.fence()), "run_id": "r", "control_offset": 0,
+                       "written": []},
         }  # fmt: skip
         self.rows = [build_row([], memoryview(b""), [], hello).slice(0, 1)]
 
@@ -383,3 +404,71 @@ def test_offset_syncs_that_are_refused_hold_no_record_up(
     assert brokers.aborts == 1
     assert after == [2, 3]  # each time with the records committed
     assert _syncs(brokers, flow) == []
+
+
+@pytest.mark.parametrize("hung_up", ["at the first row", "before the commit", "at the very end"])
+def test_nothing_is_committed_for_a_spark_that_has_hung_up(
+    brokers: Brokers, monkeypatch: pytest.MonkeyPatch, hung_up: str
+) -> None:
+    source = Source(brokers)
+    source.chunk(ORDERS, [b"1", b"2"])
+    gone = hung_up == "at the first row"
+    monkeypatch.setattr(sink.outlet, "abandoned", lambda: gone)
+
+    def rows() -> Iterator[Any]:
+        nonlocal gone
+        yield from source.rows
+        gone |= hung_up == "before the commit"
+
+    def committed(*_: object) -> bool:
+        nonlocal gone
+        gone = True
+        return False
+
+    monkeypatch.setattr(ExactSink, "_save_connect_offsets", committed)
+    with pytest.raises(ConnectionLost, match="Spark has given up"):
+        ExactSink(_flow()).run(rows())
+    assert brokers.values("A.orders") == ([b"1", b"2"] if hung_up == "at the very end" else [])
+
+
+def test_a_coordinator_is_not_asked_for_ever_when_spark_has_hung_up(
+    brokers: Brokers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = Source(brokers)
+    source.chunk(ORDERS, [b"1"])
+    monkeypatch.setattr(sink.outlet, "abandoned", lambda: False)
+    monkeypatch.setattr(exactly, "Transactions", Transactions)
+    monkeypatch.setattr(Transactions, "_find", _nobody_answers)
+    asked = iter(range(5))
+    monkeypatch.setattr(exactly.time, "sleep", lambda _: next(asked, None))
+    monkeypatch.setattr(sink.outlet, "abandoned", lambda: next(asked, None) is None)
+    with pytest.raises(ConnectionLost, match="Spark has given up"):
+        ExactSink(_flow()).run(iter(source.rows))
+
+
+def _nobody_answers(*_: object) -> None:
+    raise ConnectionLost("no coordinator")
+
+
+def test_a_partition_of_which_nobody_says_what_is_open_waits_alone(brokers: Brokers) -> None:
+    brokers.leaderless = {REMOTE[ORDERS]}
+    source = Source(brokers)
+    source.chunk(ORDERS, [b"1"])
+    source.chunk(BILLS, [b"a"])
+    mirrored = _run(_flow(), source)
+    assert brokers.values("A.bills") == [b"a"]
+    assert brokers.values("A.orders") == []
+    assert brokers.positions == {REMOTE[BILLS]: 1, REMOTE[ORDERS]: 0}
+    halt = mirrored._lanes[ORDERS].halt
+    assert halt is not None
+    assert (halt.code, halt.retriable) == ("LEADER_NOT_AVAILABLE", True)
+
+
+def test_positions_say_whose_records_stand_before_them(brokers: Brokers) -> None:
+    brokers.refuses = _refuse_bad
+    source = Source(brokers)
+    source.chunk(ORDERS, [b"1", b"bad", b"2"], [b"3", b"4"])
+    source.chunk(BILLS, [b"a"])
+    _run(_flow(faults=FaultSettings(bad_record="skip")), source)
+    said = {tp: decode_written(metadata) for tp, metadata in brokers.metadata.items()}
+    assert said == {REMOTE[ORDERS]: Written(7, 0, 4), REMOTE[BILLS]: Written(7, 0, 1)}

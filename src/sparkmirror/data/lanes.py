@@ -13,6 +13,7 @@ from sparkmirror.model import Halt, TopicPartition
 from sparkmirror.observe.samples import Samples
 from sparkmirror.wire.gaps import Gap
 from sparkmirror.wire.marks import Mark
+from sparkmirror.wire.open_ends import Written
 from sparkmirror.wire.produce import Acknowledged
 
 __all__ = ["Lane", "Pending", "acknowledge", "targets"]
@@ -79,7 +80,8 @@ class Lane:
 
     Invariant: ``position`` moves only past chunks all of whose batches, and all chunks before
     them, are acknowledged. ``target_end``: target offset after the last record before
-    ``position``, -1 unknown.
+    ``position``, -1 unknown. ``written``: whose records they are, where that is kept
+    (exactly-once).
     """
 
     source: TopicPartition
@@ -97,6 +99,7 @@ class Lane:
     mark: Mark = Mark()  # noqa: RUF009  (frozen)
     marked: Mark | None = None
     target_end: int = -1
+    written: Written | None = None
     age: Samples = field(default_factory=Samples)
     latency: Samples = field(default_factory=Samples)
     queue: deque[Pending] = field(default_factory=deque)
