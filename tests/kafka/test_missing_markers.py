@@ -15,8 +15,11 @@ import pytest
 from confluent_kafka import Consumer, TopicPartition
 
 from sparkmirror.data.open_ends import close_all
+from sparkmirror.data.takeover import fence_plan
+from sparkmirror.errors import Fenced
 from sparkmirror.wire.claims import fence_slots, transactional_id
 from sparkmirror.wire.routes import Routes
+from sparkmirror.wire.signals import AssignmentDocument
 from sparkmirror.wire.transactions import Transactions
 from tests.kafka.faults import NODES, SlotRun, check_mirrored, leaders, wait_in_sync
 from tests.kafka.support import Sent, create_topic, produce
@@ -138,3 +141,26 @@ def test_what_was_committed_without_a_marker_counts(source, target, topic_name, 
         again.drain()
         _checked(again)
     assert again.failures == []
+
+
+def test_a_partition_that_changes_its_slot_is_closed_for_the_next_one(source, target, topic_name):
+    """By the planner: at once, or before a later epoch when the partition has a leader again."""
+    create_topic(source.kafka, topic_name, NODES, replication=NODES)
+    with SlotRun(source, target, topic_name, NODES, **HELD) as old:
+        plan = AssignmentDocument(old.flow.name, old.run_id, 1, old.partitions)
+        _send(old, LOST, 6)
+        _send(old, OTHER, 3)
+        _until(lambda: (_written(old, LOST), _written(old, OTHER)) == (6, 3), old.reports)
+        with _broker_away(old):
+            assert not fence_plan(old.flow, old.run_id, None, plan)
+        # What is open has another producer id: it cannot count, but it hides what comes after it.
+        with SlotRun(source, target, topic_name, NODES, alias=old.alias, slot=1, **HELD) as new:
+            _until(lambda: (_written(new, LOST), _written(new, OTHER)) == (12, 6), new.reports)
+            new.drain()
+        assert fence_plan(old.flow, old.run_id, None, plan)
+        _checked(old)
+        # The old one is in the middle of its transaction: all that it still does is refused.
+        assert old.failures == []
+    assert [type(error) for error in old.failures] == [Fenced]
+    assert new.failures == []
+    _checked(old)

@@ -20,29 +20,22 @@ from __future__ import annotations
 import logging
 import select
 import time
-from collections import deque
 from collections.abc import Iterable
 from typing import Any
 
 from sparkmirror.data import outlet
-from sparkmirror.data.lanes import Lane, Pending, acknowledge
+from sparkmirror.data.lanes import Lane, Pending, acknowledge, before_refusal
 from sparkmirror.data.open_ends import OpenEnds
 from sparkmirror.data.refusals import RefusedRecords
 from sparkmirror.data.rows import Chunk
 from sparkmirror.data.shared import FRAMES
 from sparkmirror.data.sink import SlotSink
-from sparkmirror.data.syncs import Places, SlotSyncs, SyncSender, batches_of
+from sparkmirror.data.syncs import SlotSyncs, SyncSender, batches_of
 from sparkmirror.data.takeover import committed_positions, take_over
 from sparkmirror.data.watch import ControlWatch
 from sparkmirror.errors import Fenced, TransactionError
-from sparkmirror.model import FlowSettings, Halt, TopicPartition
-from sparkmirror.wire.batch import base_offset, record_count, split
+from sparkmirror.model import FlowSettings, TopicPartition
 from sparkmirror.wire.claims import transactional_id
-from sparkmirror.wire.kafka_codes import (
-    CONCURRENT_TRANSACTIONS,
-    LEADER_NOT_AVAILABLE,
-    error_name,
-)
 from sparkmirror.wire.marks import Mark, encode_mark
 from sparkmirror.wire.mirror_records import offset_syncs_topic
 from sparkmirror.wire.open_ends import Written, written_fields
@@ -128,24 +121,10 @@ class ExactSink(SlotSink):
         left = self._open_ends.close({lane.target: lane.written for lane in lanes})
         for lane in lanes if left else ():
             if lane.target in left and lane.halt is None:
-                lane.halt = self._not_sure(lane.target, self._open_ends)
+                lane.halt = self._open_ends.unknown(lane.target)
                 lane.blocked = (lane.target,)
                 lane.queue.clear()
                 log.error("%s", lane.halt.reason)
-
-    def _not_sure(self, tp: TopicPartition, open_ends: OpenEnds) -> Halt:
-        """Why a partition cannot be written yet."""
-        foreign = open_ends.foreign.get(tp)
-        if foreign is not None:
-            code = CONCURRENT_TRANSACTIONS
-            reason = (
-                f"what another slot wrote to {tp} from target offset {foreign.offset} on is still "
-                f"open (producer id {foreign.producer_id}): the next start of the mirror closes it"
-            )
-        else:
-            code = self._producer.routes.leaderless.get(tp, LEADER_NOT_AVAILABLE)
-            reason = f"no leader of {tp} says whether all is closed that was written there"
-        return Halt(error_name(code), f"{reason} ({error_name(code)})", retriable=True)
 
     def _prepare(self, chunks: list[Chunk]) -> None:
         while self._open_ends is not None:
@@ -357,7 +336,7 @@ class ExactSink(SlotSink):
             if halt is not None and (halt.retriable or lane.target not in lane.blocked):
                 lane.queue.clear()  # how far its batches came is not known
             else:
-                lane.queue = _before_refusal(lane.queue)
+                lane.queue = before_refusal(lane.queue)
         log.warning(
             "flow %s, slot %d: the transaction is aborted and written anew",
             self.flow.name,
@@ -429,36 +408,3 @@ class ExactSink(SlotSink):
     def _close(self) -> None:
         super()._close()
         self._close_writer()
-
-
-def _before_refusal(queue: deque[Pending]) -> deque[Pending]:
-    """The chunks, and of the last one the batches, that the target took before it refused one."""
-    taken: deque[Pending] = deque()
-    for pending in queue:
-        if not pending.batches_left:
-            taken.append(pending)
-            continue
-        part = pending.kept
-        if part is not None:
-            cuts = split(part)
-            count = len(cuts) - pending.batches_left
-            if count > 0:
-                end = cuts[count][0]
-                records = sum(record_count(part[a:b]) for a, b in cuts[:count])
-                first_refused = base_offset(part[end : end + 8])
-                taken.append(
-                    Pending(
-                        pending.lane,
-                        first_refused,
-                        records,
-                        end,
-                        pending.timestamp_ms,
-                        pending.oldest_ms,
-                        0,
-                        Places((), records),
-                        part[:end],
-                        leader_epoch=pending.leader_epoch,
-                    )
-                )
-        break
-    return taken

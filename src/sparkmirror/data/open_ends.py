@@ -17,9 +17,14 @@ import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 
 from sparkmirror.errors import ClusterError
-from sparkmirror.model import FlowSettings, TopicPartition
+from sparkmirror.model import FlowSettings, Halt, TopicPartition
 from sparkmirror.wire.claims import transactional_id
 from sparkmirror.wire.connection import ConnectionLost
+from sparkmirror.wire.kafka_codes import (
+    CONCURRENT_TRANSACTIONS,
+    LEADER_NOT_AVAILABLE,
+    error_name,
+)
 from sparkmirror.wire.open_ends import OpenEnd, Written, decode_written, look
 from sparkmirror.wire.produce_queue import Identity
 from sparkmirror.wire.routes import Routes
@@ -56,6 +61,20 @@ class OpenEnds:
         epoch = self._closed.get(tp)
         leader = self._routes.leaders.get(tp)
         return epoch is None or (leader is not None and leader.epoch != epoch)
+
+    def unknown(self, tp: TopicPartition) -> Halt:
+        """Why a partition that `close` has returned cannot be written yet."""
+        foreign = self.foreign.get(tp)
+        if foreign is not None:
+            code = CONCURRENT_TRANSACTIONS
+            reason = (
+                f"what another slot wrote to {tp} from target offset {foreign.offset} on is still "
+                f"open (producer id {foreign.producer_id}): the next epoch or start closes it"
+            )
+        else:
+            code = self._routes.leaderless.get(tp, LEADER_NOT_AVAILABLE)
+            reason = f"no leader of {tp} says whether all is closed that was written there"
+        return Halt(error_name(code), f"{reason} ({error_name(code)})", retriable=True)
 
     def close(self, written: Mapping[TopicPartition, Written | None]) -> set[TopicPartition]:
         """Close what is open in the partitions ``written``; those of which that is not known now.
@@ -125,23 +144,25 @@ class OpenEnds:
 
 def close_all(
     flow: FlowSettings, identities: Sequence[Identity], partitions: Collection[TopicPartition]
-) -> None:
+) -> bool:
     """Planner: close what any slot of the flow has open in the remote ``partitions``.
 
-    ``identities``: those of all slots, in their order, which nobody else writes under. What cannot
-    be asked for now is left to the slots.
+    ``identities``: those of all slots, in their order, which nobody else writes under. Returns
+    whether nothing is open in any of them: False also where nobody could be asked.
     """
     routes = Routes(flow.target, {tp.topic for tp in partitions})
     try:
         _find_leaders(routes, partitions)
         ours = {producer_id for producer_id, _ in identities}
+        answers = look(routes, partitions)
         found = {
             tp: mine
-            for tp, ends in look(routes, partitions).items()
+            for tp, ends in answers.items()
             if (mine := ours & {end.producer_id for end in ends})
         }
+        complete = len(answers) == len(set(partitions))
         if not found:
-            return
+            return complete
         positions = routes.positions(flow.position_group, found, stable=True)
         for slot, identity in enumerate(identities):
             written = {
@@ -151,8 +172,12 @@ def close_all(
             }
             if written:
                 _close_slot(flow, routes, slot, identity, written)
+        return complete and not any(
+            ours & {end.producer_id for end in ends} for ends in look(routes, found).values()
+        )
     except (ClusterError, ConnectionLost) as error:
         log.warning("flow %s: what slots left open is not closed now: %s", flow.name, error)
+        return False
     finally:
         routes.close()
 
