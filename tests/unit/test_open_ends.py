@@ -35,6 +35,7 @@ class Target:
         self.open: dict[TopicPartition, OpenEnd] = options.get("open", {})
         self.leaders = {tp: Leader(1, 5) for tp in (P0, P1, P2)}
         self.leaderless: dict[TopicPartition, int] = {}
+        self.reachable = True
         self.client = SimpleNamespace(alias="B")
         self.identity = (7, 4)
         self.ended: list[tuple[str, set[TopicPartition]]] = []
@@ -143,10 +144,35 @@ def test_what_the_slot_before_left_open_is_not_written_on() -> None:
     ends = target.ends()
     assert ends.close({P0: Written(6, 1, 5), P1: NEWEST}) == {P0}
     assert ends.foreign == {P0: target.others[0]}
+    assert ends.unknown(P0).code == "CONCURRENT_TRANSACTIONS"
+    assert "target offset 80 on" in ends.unknown(P0).reason
     assert ("abort", {P0}) in target.ended, "our own is closed all the same"
     target.others = []
     assert ends.close({P0: Written(6, 1, 5)}) == set()
     assert not ends.foreign
+
+
+@pytest.mark.parametrize(
+    ("leads", "leaderless", "reachable", "code"),
+    [
+        (False, {P0: 5}, True, "LEADER_NOT_AVAILABLE"),
+        (False, {}, True, "UNKNOWN_TOPIC_OR_PARTITION"),
+        (False, {}, False, "LEADER_NOT_AVAILABLE"),
+        (True, {}, True, "LEADER_NOT_AVAILABLE"),
+    ],
+    ids=["no leader", "no topic", "no cluster", "no answer"],
+)
+def test_why_a_partition_waits(leads: bool, leaderless: Any, reachable: bool, code: str) -> None:
+    target = Target()
+    target.ask = lambda *_: {}  # type: ignore[method-assign]
+    target.leaderless, target.reachable = leaderless, reachable
+    if not leads:
+        del target.leaders[P0]
+    ends = target.ends()
+    assert ends.close({P0: NEWEST}) == {P0}
+    halt = ends.unknown(P0)
+    assert (halt.code, halt.retriable) == (code, True)
+    assert str(P0) in halt.reason
 
 
 def test_a_leader_that_never_answers_is_waited_for_only_so_long() -> None:

@@ -23,6 +23,7 @@ from sparkmirror.wire.connection import ConnectionLost
 from sparkmirror.wire.kafka_codes import (
     CONCURRENT_TRANSACTIONS,
     LEADER_NOT_AVAILABLE,
+    UNKNOWN_TOPIC_OR_PARTITION,
     error_name,
 )
 from sparkmirror.wire.open_ends import OpenEnd, Written, decode_written, look
@@ -72,7 +73,9 @@ class OpenEnds:
                 f"open (producer id {foreign.producer_id}): the next epoch or start closes it"
             )
         else:
-            code = self._routes.leaderless.get(tp, LEADER_NOT_AVAILABLE)
+            code = LEADER_NOT_AVAILABLE
+            if self._routes.reachable and self._routes.leaders.get(tp) is None:
+                code = self._routes.leaderless.get(tp, UNKNOWN_TOPIC_OR_PARTITION)
             reason = f"no leader of {tp} says whether all is closed that was written there"
         return Halt(error_name(code), f"{reason} ({error_name(code)})", retriable=True)
 
