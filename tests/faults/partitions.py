@@ -20,11 +20,11 @@ from sparkmirror.demo.clusters import KafkaCluster, start_all
 from tests.faults.pressure import Pressure, limit_target
 from tests.kafka.support import TIMEOUT_S, admin
 
-_PER_TOPIC = 100
+PER_TOPIC = 100
 _TOPICS_PER_REQUEST = 10
 _MAKE_S = 120.0
 # A partition's indexes take 20 MiB of address space otherwise.
-_CONFIG = {"log.index.size.max.bytes": "4096", "log.cleaner.dedupe.buffer.size": "16777216"}
+CONFIG = {"log.index.size.max.bytes": "4096", "log.cleaner.dedupe.buffer.size": "16777216"}
 
 
 def main() -> int:
@@ -35,7 +35,7 @@ def main() -> int:
     parser.add_argument("--report", type=Path)
     options = parser.parse_args()
     source, target = (
-        KafkaCluster("A", config=_CONFIG, heap="1g"),
+        KafkaCluster("A", config=CONFIG, heap="1g"),
         KafkaCluster("B", config={"quota.window.num": "2"}),
     )
     start_all(source, target)
@@ -59,12 +59,12 @@ def main() -> int:
     return int(result.peak_mib > result.bound_mib)
 
 
-def make_partitions(cluster: KafkaCluster, count: int) -> None:
-    """``count`` partitions in topics of a hundred; returns when all of them have a leader."""
+def make_partitions(cluster: KafkaCluster, count: int) -> list[str]:
+    """``count`` partitions in topics of a hundred, whose names are returned; all have a leader."""
     client = admin(cluster)
-    names = [f"other-{number:03d}" for number in range(-(-count // _PER_TOPIC))]
+    names = [f"other-{number:03d}" for number in range(-(-count // PER_TOPIC))]
     for at in range(0, len(names), _TOPICS_PER_REQUEST):
-        wanted = [NewTopic(name, _PER_TOPIC, 1) for name in names[at : at + _TOPICS_PER_REQUEST]]
+        wanted = [NewTopic(name, PER_TOPIC, 1) for name in names[at : at + _TOPICS_PER_REQUEST]]
         for future in client.create_topics(wanted, request_timeout=_MAKE_S).values():
             future.result(_MAKE_S)
     deadline = time.monotonic() + _MAKE_S
@@ -72,7 +72,7 @@ def make_partitions(cluster: KafkaCluster, count: int) -> None:
         topics = client.list_topics(timeout=TIMEOUT_S).topics.values()
         leaders = [one.leader for topic in topics for one in topic.partitions.values()]
         if sum(leader >= 0 for leader in leaders) >= count:
-            return
+            return names
         assert time.monotonic() < deadline, f"{len(leaders)} of {count} partitions"
         time.sleep(0.5)
 

@@ -366,8 +366,8 @@ class SlotRun(Background):
     """One slot's reader and sink in a thread of this process, without Spark in between.
 
     What fails is tried again as Spark does with a task; ``failures`` holds the errors.
-    ``replicas``: the brokers of each partition of the remote topic. ``options`` are further fields
-    of `FlowSettings`.
+    ``replicas``: the brokers of each partition of the remote topic. ``slot``: its number.
+    ``options`` are further fields of `FlowSettings`.
     """
 
     def __init__(
@@ -385,6 +385,7 @@ class SlotRun(Background):
         append_time: bool = False,
         alias: str = "",
         replicas: Sequence[Sequence[int]] | None = None,
+        slot: int = 0,
         **options: Any,
     ) -> None:
         super().__init__()
@@ -394,7 +395,7 @@ class SlotRun(Background):
         self.source, self.target, self.topic = source, target, topic
         self.client_id = f"{alias}->T"
         self.failures: list[BaseException] = []
-        self._run_id = uuid.uuid4().hex
+        self.run_id = uuid.uuid4().hex
         ends = [
             ClusterClient(
                 name,
@@ -434,9 +435,9 @@ class SlotRun(Background):
             SourcePartition(topic, number, self.remote) for number in range(partitions)
         )
         self._plan = SlotPlan(
-            slot=0,
+            slot=slot,
             epoch=0,
-            run_id=self._run_id,
+            run_id=self.run_id,
             partitions=self.partitions,
             ends=None,
             control_offset=0,
@@ -450,8 +451,8 @@ class SlotRun(Background):
         if not self._thread.is_alive():
             return
         self._stopping.set()
-        to = channel(self.flow, self._run_id)
-        command = Command(to, CommandKind.DRAIN, self._run_id, int(time.time() * 1000))
+        to = channel(self.flow, self.run_id)
+        command = Command(to, CommandKind.DRAIN, self.run_id, int(time.time() * 1000))
         key, value = encode_command(command)
         sent = [Sent(value, key, partition=COMMAND_PARTITION)]
         produce(self.target.kafka, control_topic(self.flow), sent)

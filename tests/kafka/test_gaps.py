@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
 import uuid
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -12,17 +14,25 @@ from sparkmirror.cli.main import main
 from sparkmirror.demo.clusters import KafkaCluster
 from sparkmirror.model import ClusterClient, TopicPartition
 from sparkmirror.wire.client import Cluster
+from sparkmirror.wire.gaps import GAP_CODES
 from sparkmirror.wire.marks import Mark, encode_mark
-from tests.kafka.mirror_process import MirrorProcess, write_mm2
+from tests.kafka.mirror_process import MirrorProcess, wait_until, write_mm2
 from tests.kafka.support import Sent, consume_all, create_topic, delete_records, produce
+from tests.kafka.test_metrics import Scrape
 
 
-def test_what_a_run_tells_and_gaps_lists(
-    cluster_a: KafkaCluster,
-    cluster_b: KafkaCluster,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+@dataclass
+class Losing:
+    """A flow whose source lost 9 offsets of ``logs``, where it goes on, and all of ``orders``."""
+
+    source: str
+    logs: str
+    orders: str
+    path: Path
+
+
+@pytest.fixture
+def losing(cluster_a: KafkaCluster, cluster_b: KafkaCluster, tmp_path: Path) -> Losing:
     base = uuid.uuid4().hex[:8]
     source = f"A{base}"
     logs, orders = f"logs-{base}", f"orders-{base}"
@@ -40,9 +50,22 @@ def test_what_a_run_tells_and_gaps_lists(
     delete_records(cluster_a, logs, 0, 12)
     path = write_mm2(
         tmp_path / "mm2.properties", cluster_a, cluster_b, f"{logs},{orders}",
-        {"sparkmirror.on.source.loss.record-and-continue.topics": "logs.*"},
+        {
+            "sparkmirror.on.source.loss.record-and-continue.topics": "logs.*",
+            "sparkmirror.metrics.listen": "127.0.0.1:0",
+        },
         source=source,
     )  # fmt: skip
+    return Losing(source, logs, orders, path)
+
+
+def test_what_a_run_tells_and_gaps_lists(
+    losing: Losing,
+    cluster_b: KafkaCluster,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    source, logs, orders, path = losing.source, losing.logs, losing.orders, losing.path
     arguments = ["run", str(path), "--once", "--log-format", "json"]
     mirror = MirrorProcess(tmp_path, arguments)
     assert mirror.wait() == 1
@@ -71,3 +94,39 @@ def test_what_a_run_tells_and_gaps_lists(
     assert {line.split()[2] for line in lines[1:]} == {logs, orders}
     assert main(["gaps", str(path), "--since", "2100-01-01"]) == 0
     assert capsys.readouterr().out == "no gaps\n"
+
+
+def test_the_metrics_count_each_loss(
+    losing: Losing, cluster_a: KafkaCluster, cluster_b: KafkaCluster, tmp_path: Path
+) -> None:
+    mirror = MirrorProcess(tmp_path, ["run", str(losing.path)])
+    try:
+        wait_until(lambda: "metrics on http" in mirror.text(), "the address", 60)
+        found = re.search(r"metrics on (http://127\.0\.0\.1:\d+)/metrics", mirror.text())
+        assert found is not None
+        flow = {"source": losing.source, "target": "B"}
+
+        def values() -> list[bytes | None]:
+            records = consume_all(cluster_b, f"{losing.source}.{losing.logs}")
+            return [record.value for record in records]
+
+        def losses() -> dict[str, list[float]]:
+            page = Scrape(found[1])
+            counted = {
+                code: page.all("sparkmirror_errors_total", code=code, **flow) for code in GAP_CODES
+            }
+            return {code: values for code, values in counted.items() if values}
+
+        wanted = {"OFFSETS_DELETED": [1.0], "TOPIC_RECREATED": [1.0]}
+        wait_until(lambda: losses() == wanted, "each loss is counted", 180)
+        wait_until(
+            lambda: Scrape(found[1]).all("sparkmirror_halted_partitions", **flow) == [1.0],
+            "the partition that stands still is counted",
+        )
+        # That the mirror goes on is no further loss.
+        produce(cluster_a, losing.logs, [Sent(b"20")])
+        wait_until(lambda: values() == [b"%d" % n for n in range(12, 21)], "the rest is mirrored")
+        assert losses() == wanted
+        assert mirror.drain(60)[0] == 0, mirror.text()
+    finally:
+        mirror.kill()

@@ -138,12 +138,7 @@ def _halted(slot: SlotRun) -> None:
 
 @pytest.mark.parametrize(
     ("side", "exact"),
-    [
-        ("source", False),
-        ("target", False),
-        # Under load it has failed: see docs/guarantees.md, the limit that is not explained yet.
-        pytest.param("target", True, marks=pytest.mark.flaky(reruns=2)),
-    ],
+    [("source", False), ("target", False), ("target", True)],
     ids=["source", "target", "target, exactly-once"],
 )
 def test_a_partition_without_a_leader_waits_alone(
@@ -205,6 +200,28 @@ def test_a_partition_that_has_no_leader_from_the_beginning_on_waits_alone(
     wait_in_sync(source.kafka)
     assert slot.failures == []
     assert waited_s < slot.flow.source.request_timeout_ms / 1000
+
+
+def test_a_frozen_broker_of_the_target_delays_its_own_partitions(source, target, topic_name):
+    """It keeps its connections and answers nothing; what others lead goes on meanwhile."""
+    create_topic(source.kafka, topic_name, replicas=ALONE, config={"min.insync.replicas": "1"})
+    slot = SlotRun(source, target, topic_name, NODES, replicas=ALONE, client=IMPATIENT)
+    with contextlib.ExitStack() as beside:
+        others = beside.enter_context(contextlib.closing(_Others(slot)))
+        load = beside.enter_context(Load(source.kafka, topic_name, NODES))
+        with slot:
+            load.wait_for(100)
+            others.arrive(load.acknowledged, slot)
+            target.kafka.freeze(ALONE[LOST][0])
+            try:
+                for _ in range(3):
+                    load.wait_for(100)
+                    others.arrive(load.acknowledged, slot)
+            finally:
+                target.kafka.thaw(ALONE[LOST][0])
+            beside.close()
+            _checked(slot, load)
+            wait_in_sync(target.kafka)
 
 
 # -- disk space --------------------------------------------------------------------------------

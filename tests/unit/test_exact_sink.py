@@ -6,6 +6,7 @@ machine. `tests/kafka/test_exact_transactions.py` has it on real brokers.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import struct
 from collections import defaultdict
@@ -29,18 +30,22 @@ from sparkmirror.model import (
 )
 from sparkmirror.policy import dead_letter_topic
 from sparkmirror.wire.batch import HEADER_BYTES
+from sparkmirror.wire.connection import ConnectionLost
 from sparkmirror.wire.cut import decode_batches
 from sparkmirror.wire.gaps import decode_gap, gaps_topic
 from sparkmirror.wire.kafka_codes import (
     INVALID_RECORD,
+    LEADER_NOT_AVAILABLE,
     MESSAGE_TOO_LARGE,
     OUT_OF_ORDER_SEQUENCE_NUMBER,
     TOPIC_AUTHORIZATION_FAILED,
 )
 from sparkmirror.wire.mirror_records import decode_offset_sync, offset_syncs_topic
+from sparkmirror.wire.open_ends import OpenEnd, Written, decode_written
 from sparkmirror.wire.records import Record, encode_batch
 from sparkmirror.wire.routes import Leader
 from sparkmirror.wire.runs import runs_topic
+from sparkmirror.wire.transactions import Transactions
 from tests.property.simulated_target import SimConnection, Waiting, answer_frame, parse_request
 
 A, B = (ClusterClient(name, (f"{name}:1",), "c", retry_backoff_ms=1) for name in "AB")
@@ -52,43 +57,74 @@ Identity = tuple[int, int]
 
 
 class Brokers:
-    """One broker: logs with what is open and what is committed, positions likewise."""
+    """One broker: logs with what is open and what is committed, positions likewise.
+
+    ``unmarked``: partitions without a leader at the end of the next transaction: their markers are
+    left out, and what is open stays so until the next marker there.
+    """
 
     def __init__(self) -> None:
         self.committed: dict[TopicPartition, list[Record]] = defaultdict(list)
         self.positions: dict[TopicPartition, int] = {}
+        self.metadata: dict[TopicPartition, str] = {}
         self.commits: list[set[str]] = []
         self.aborts = 0
         self.refuses: Callable[[TopicPartition, Record], int] = lambda _tp, _record: 0
         self.forbidden: set[str] = set()
-        self._open: dict[Identity, dict[TopicPartition, list[Record]]] = {}
+        self.leaderless: set[TopicPartition] = set()
+        self.unmarked: set[TopicPartition] = set()
+        self.members: set[TopicPartition] = set()
+        self.leader_epochs: dict[TopicPartition, int] = defaultdict(int)
+        self._open: dict[TopicPartition, list[Record]] = {}
+        self._last: dict[TopicPartition, tuple[Identity, int]] = {}
         self._sequences: dict[tuple[Identity, TopicPartition], int] = {}
-        self._offsets: dict[TopicPartition, int] = {}
+        self._offsets: dict[TopicPartition, tuple[int, str]] = {}
         self._ends: dict[TopicPartition, int] = defaultdict(int)
         self._epochs = itertools.count()
+        self.producer_ids = itertools.count(99)
         self._current: Identity = (7, -1)
 
     def values(self, topic: str) -> list[bytes | None]:
         return [record.value for record in self.committed[TopicPartition(topic, 0)]]
 
     def fence(self, *_: object) -> Identity:
-        self.aborts += bool(self._open.pop(self._current, None))
-        self._offsets = {}
+        if self.members & set(self._open):
+            self.aborts += 1
+        self._mark(committed=False)
         self._current = (7, next(self._epochs))
         return self._current
 
-    def end(self, identity: Identity) -> None:
+    def end(self, identity: Identity, *, committed: bool) -> None:
         assert identity == self._current
-        written = self._open.pop(identity, {})
-        for tp, records in written.items():
-            self.committed[tp] += records
-            self._ends[tp] += 1  # the marker
-        self.positions |= self._offsets
+        written = self.members & set(self._open)
+        if committed:
+            for tp, (offset, metadata) in self._offsets.items():
+                self.positions[tp], self.metadata[tp] = offset, metadata
+            self.commits.append({tp.topic for tp in written})
+        else:
+            self.aborts += bool(written)
+        self._mark(committed=committed)
+
+    def _mark(self, *, committed: bool) -> None:
         self._offsets = {}
-        self.commits.append({tp.topic for tp in written})
+        for tp in self.members:
+            if tp in self.unmarked:
+                self.leader_epochs[tp] += 2  # none, and one again
+                continue
+            records = self._open.pop(tp, None)
+            self._ends[tp] += 1  # the marker
+            if committed and records:
+                self.committed[tp] += records
+        self.members, self.unmarked = set(), set()
 
     def stage(self, offsets: Mapping[TopicPartition, tuple[int, str]]) -> None:
-        self._offsets |= {tp: offset for tp, (offset, _) in offsets.items()}
+        self._offsets |= offsets
+
+    def open_ends(self, tp: TopicPartition) -> tuple[OpenEnd, ...]:
+        if tp not in self._open:
+            return ()
+        identity, last = self._last[tp]
+        return (OpenEnd(self._open[tp][0].offset, *identity, last),)
 
     def append(self, tp: TopicPartition, batch: bytes) -> tuple[int, int, list[int]]:
         """(code, first offset, indexes of bad records)."""
@@ -106,7 +142,9 @@ class Brokers:
         self._ends[tp] += len(records)
         stored = [replace(record, offset=offset + n) for n, record in enumerate(records)]
         if identity == self._current:
-            self._open.setdefault(identity, defaultdict(list))[tp] += stored
+            assert tp in self.members, "it has not joined the transaction"
+            self._open.setdefault(tp, []).extend(stored)
+            self._last[tp] = identity, sequence + len(records) - 1
         else:
             self.committed[tp] += stored
         return 0, offset, []
@@ -128,11 +166,15 @@ class Line(SimConnection):
         self.answer(answer_frame(waiting))
 
 
-class Everywhere(dict[TopicPartition, Leader]):
-    """The broker leads whatever it is asked for."""
+class Everywhere:
+    """The broker leads whatever it is asked for, but for what is leaderless."""
 
-    def get(self, _tp: object, _default: object = None) -> Leader:
-        return Leader(0, 0)
+    def __init__(self, brokers: Brokers) -> None:
+        self._brokers = brokers
+
+    def get(self, tp: TopicPartition) -> Leader | None:
+        gone = tp in self._brokers.leaderless
+        return None if gone else Leader(0, self._brokers.leader_epochs[tp])
 
 
 class OneBroker:
@@ -141,16 +183,21 @@ class OneBroker:
     def __init__(self, brokers: Brokers) -> None:
         self.client = B
         self.reachable = True
-        self.leaders = Everywhere()
-        self.leaderless: dict[TopicPartition, int] = {}
+        self.leaders = Everywhere(brokers)
+        self._brokers = brokers
+        self.leaderless = dict.fromkeys(brokers.leaderless, LEADER_NOT_AVAILABLE)
         self._line = Line(brokers)
 
     def connection(self, _node: int) -> Line:
         return self._line
 
     def any_connection(self) -> SimpleNamespace:
-        answer = SimpleNamespace(error_code=0, producer_id=99, producer_epoch=0)
+        new_id = next(self._brokers.producer_ids)
+        answer = SimpleNamespace(error_code=0, producer_id=new_id, producer_epoch=0)
         return SimpleNamespace(request=lambda _, highest: answer, close=lambda: None)
+
+    def ask_leaders(self, partitions: Sequence[TopicPartition], _: object) -> dict[Any, Any]:
+        return {tp: self._brokers.open_ends(tp) for tp in partitions}
 
     def refresh_if_due(self) -> bool:
         return True
@@ -172,7 +219,14 @@ class Open:
     """The transactions of one identity, with the rules of `Transactions`."""
 
     def __init__(
-        self, _routes: object, name: str, *, timeout_ms: int, identity: Identity, brokers: Brokers
+        self,
+        _routes: object,
+        name: str,
+        *,
+        timeout_ms: int,
+        identity: Identity,
+        sleep: Callable[[float], None],
+        brokers: Brokers,
     ) -> None:
         self.transactional_id, self.timeout_ms, self.identity = name, timeout_ms, identity
         self.members: set[TopicPartition] = set()
@@ -183,6 +237,7 @@ class Open:
     def add(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
         denied = {tp for tp in partitions if tp.topic in self._brokers.forbidden}
         self.members |= set(partitions) - denied
+        self._brokers.members |= self.members
         self.began |= bool(self.members)
         return dict.fromkeys(denied, TOPIC_AUTHORIZATION_FAILED)
 
@@ -192,7 +247,13 @@ class Open:
         self.began = True
 
     def commit(self) -> None:
-        self._brokers.end(self.identity)
+        self._end(committed=True)
+
+    def abort(self) -> None:
+        self._end(committed=False)
+
+    def _end(self, *, committed: bool) -> None:
+        self._brokers.end(self.identity, committed=committed)
         self.members.clear()
         self.began = False
 
@@ -200,8 +261,9 @@ class Open:
         pass
 
 
-@pytest.fixture
-def brokers(monkeypatch: pytest.MonkeyPatch) -> Iterator[Brokers]:
+@contextlib.contextmanager
+def simulated() -> Iterator[Brokers]:
+    """Brokers that every sink meets meanwhile."""
     found = Brokers()
 
     def routes(*_: object, **__: object) -> OneBroker:
@@ -210,30 +272,49 @@ def brokers(monkeypatch: pytest.MonkeyPatch) -> Iterator[Brokers]:
     def transactions(*args: Any, **options: Any) -> Open:
         return Open(*args, **options, brokers=found)
 
-    monkeypatch.setattr(exactly, "Routes", routes)
-    monkeypatch.setattr(sink, "Routes", routes)
-    monkeypatch.setattr(exactly, "Transactions", transactions)
-    monkeypatch.setattr(exactly, "take_over", found.fence)
-    monkeypatch.setattr(exactly, "committed_positions", lambda *_: dict(found.positions))
     watch = SimpleNamespace(start=lambda: None, close=lambda: None)
-    monkeypatch.setattr(exactly, "ControlWatch", lambda *_, **__: watch)
-    yield found
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        monkeypatch.setattr(exactly, "Routes", routes)
+        monkeypatch.setattr(sink, "Routes", routes)
+        monkeypatch.setattr(exactly, "Transactions", transactions)
+        monkeypatch.setattr(exactly, "take_over", found.fence)
+        monkeypatch.setattr(exactly, "committed_positions", lambda *_: dict(found.positions))
+        monkeypatch.setattr(exactly, "ControlWatch", lambda *_, **__: watch)
+        yield found
     sink._POOL.clear()
+
+
+@pytest.fixture
+def brokers() -> Iterator[Brokers]:
+    with simulated() as found:
+        yield found
 
 
 class Source:
     """Rows as a slot gives them: who it is, then one chunk per call of `chunk`."""
 
     def __init__(self, brokers: Brokers) -> None:
-        self._next: dict[TopicPartition, int] = defaultdict(int)
+        identity = list(brokers.fence())
+        at = {one: brokers.positions.get(REMOTE[one], 0) for one in REMOTE}
+        said = {one: decode_written(brokers.metadata.get(REMOTE[one], "")) for one in REMOTE}
+        self._next = dict(at)
         hello = {
             "slot": 0, "epoch": 0, "channel": "A->B", "frames": None,
             "partitions": [
-                [one.topic, 0, REMOTE[one].topic, 0, -1, -1, "", "", -1] for one in (ORDERS, BILLS)
+                [one.topic, 0, REMOTE[one].topic, at[one], brokers.positions.get(REMOTE[one], -1),
+                 -1, "", "", -1]
+                for one in REMOTE
             ],
-            "writer": {"identity": list(brokers.fence()), "run_id": "r", "control_offset": 0},
+            "writer": {
+                "identity": identity, "run_id": "r", "control_offset": 0,
+                "written": [[one.topic, 0, *written] for one, written in said.items() if written],
+            },
         }  # fmt: skip
         self.rows = [build_row([], memoryview(b""), [], hello).slice(0, 1)]
+
+    def upcoming(self, source: TopicPartition, count: int) -> range:
+        """The next ``count`` source offsets."""
+        return range(self._next[source], self._next[source] + count)
 
     def chunk(self, source: TopicPartition, *batches: list[bytes]) -> None:
         """One row with these batches of values; ``bad…`` is a record that a topic may refuse."""
@@ -383,3 +464,71 @@ def test_offset_syncs_that_are_refused_hold_no_record_up(
     assert brokers.aborts == 1
     assert after == [2, 3]  # each time with the records committed
     assert _syncs(brokers, flow) == []
+
+
+@pytest.mark.parametrize("hung_up", ["at the first row", "before the commit", "at the very end"])
+def test_nothing_is_committed_for_a_spark_that_has_hung_up(
+    brokers: Brokers, monkeypatch: pytest.MonkeyPatch, hung_up: str
+) -> None:
+    source = Source(brokers)
+    source.chunk(ORDERS, [b"1", b"2"])
+    gone = hung_up == "at the first row"
+    monkeypatch.setattr(sink.outlet, "abandoned", lambda: gone)
+
+    def rows() -> Iterator[Any]:
+        nonlocal gone
+        yield from source.rows
+        gone |= hung_up == "before the commit"
+
+    def committed(*_: object) -> bool:
+        nonlocal gone
+        gone = True
+        return False
+
+    monkeypatch.setattr(ExactSink, "_save_connect_offsets", committed)
+    with pytest.raises(ConnectionLost, match="Spark has given up"):
+        ExactSink(_flow()).run(rows())
+    assert brokers.values("A.orders") == ([b"1", b"2"] if hung_up == "at the very end" else [])
+
+
+def test_a_coordinator_is_not_asked_for_ever_when_spark_has_hung_up(
+    brokers: Brokers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = Source(brokers)
+    source.chunk(ORDERS, [b"1"])
+    monkeypatch.setattr(sink.outlet, "abandoned", lambda: False)
+    monkeypatch.setattr(exactly, "Transactions", Transactions)
+    monkeypatch.setattr(Transactions, "_find", _nobody_answers)
+    asked = iter(range(5))
+    monkeypatch.setattr(exactly.time, "sleep", lambda _: next(asked, None))
+    monkeypatch.setattr(sink.outlet, "abandoned", lambda: next(asked, None) is None)
+    with pytest.raises(ConnectionLost, match="Spark has given up"):
+        ExactSink(_flow()).run(iter(source.rows))
+
+
+def _nobody_answers(*_: object) -> None:
+    raise ConnectionLost("no coordinator")
+
+
+def test_a_partition_of_which_nobody_says_what_is_open_waits_alone(brokers: Brokers) -> None:
+    brokers.leaderless = {REMOTE[ORDERS]}
+    source = Source(brokers)
+    source.chunk(ORDERS, [b"1"])
+    source.chunk(BILLS, [b"a"])
+    mirrored = _run(_flow(), source)
+    assert brokers.values("A.bills") == [b"a"]
+    assert brokers.values("A.orders") == []
+    assert brokers.positions == {REMOTE[BILLS]: 1, REMOTE[ORDERS]: 0}
+    halt = mirrored._lanes[ORDERS].halt
+    assert halt is not None
+    assert (halt.code, halt.retriable) == ("LEADER_NOT_AVAILABLE", True)
+
+
+def test_positions_say_whose_records_stand_before_them(brokers: Brokers) -> None:
+    brokers.refuses = _refuse_bad
+    source = Source(brokers)
+    source.chunk(ORDERS, [b"1", b"bad", b"2"], [b"3", b"4"])
+    source.chunk(BILLS, [b"a"])
+    _run(_flow(faults=FaultSettings(bad_record="skip")), source)
+    said = {tp: decode_written(metadata) for tp, metadata in brokers.metadata.items()}
+    assert said == {REMOTE[ORDERS]: Written(7, 0, 4), REMOTE[BILLS]: Written(7, 0, 1)}

@@ -20,23 +20,25 @@ from __future__ import annotations
 import logging
 import select
 import time
-from collections import deque
+from collections.abc import Iterable
 from typing import Any
 
 from sparkmirror.data import outlet
-from sparkmirror.data.lanes import Lane, Pending, acknowledge
+from sparkmirror.data.lanes import Lane, Pending, acknowledge, before_refusal
+from sparkmirror.data.open_ends import OpenEnds
 from sparkmirror.data.refusals import RefusedRecords
+from sparkmirror.data.rows import Chunk
 from sparkmirror.data.shared import FRAMES
 from sparkmirror.data.sink import SlotSink
-from sparkmirror.data.syncs import Places, SlotSyncs, SyncSender, batches_of
+from sparkmirror.data.syncs import SlotSyncs, SyncSender, batches_of
 from sparkmirror.data.takeover import committed_positions, take_over
 from sparkmirror.data.watch import ControlWatch
 from sparkmirror.errors import Fenced, TransactionError
 from sparkmirror.model import FlowSettings, TopicPartition
-from sparkmirror.wire.batch import base_offset, record_count, split
 from sparkmirror.wire.claims import transactional_id
 from sparkmirror.wire.marks import Mark, encode_mark
 from sparkmirror.wire.mirror_records import offset_syncs_topic
+from sparkmirror.wire.open_ends import Written, written_fields
 from sparkmirror.wire.produce import Acknowledged, Producer
 from sparkmirror.wire.produce_queue import Identity
 from sparkmirror.wire.routes import Routes
@@ -60,6 +62,8 @@ class ExactSink(SlotSink):
         super().__init__(flow)
         self._plain = self._producer
         self._transactions: Transactions | None = None
+        self._open_ends: OpenEnds | None = None
+        self._told: dict[Lane, Written | None] = {}
         self._writer: dict[str, Any] = {}
         self._errors: dict[str, int] = {}
         self._refusals = RefusedRecords(flow, self._append_beside, self._errors)
@@ -78,12 +82,16 @@ class ExactSink(SlotSink):
             if identity is not None:
                 self._open((identity[0], identity[1]))
         super()._hear(notes)
+        if self._open_ends is not None and "writer" in notes:
+            for topic, partition, *written in self._writer["written"]:
+                self._lanes[TopicPartition(topic, partition)].written = Written(*written)
+            self._close_open_ends(self._lanes.values())
 
     def _record_beginning(self) -> None:
         """Positions are exact anyhow."""
 
     def _metadata(self, lane: Lane, mark: Mark) -> str:
-        return encode_mark(mark)
+        return encode_mark(mark, written_fields(self._written(lane)))
 
     def _open(self, identity: Identity) -> None:
         """Begin under a new identity, with nothing written."""
@@ -94,11 +102,40 @@ class ExactSink(SlotSink):
             transactional_id(self.flow, self.slot),
             timeout_ms=self.flow.transaction_timeout_ms,
             identity=identity,
+            sleep=self._rest,
         )
         self._producer = Producer(routes, self.flow.produce, transactions=self._transactions)
         self._reports.errors_before = {}
         self._producer.errors = self._transactions.errors = self._errors
         self._producer.refusals = self._refusals
+        self._open_ends = OpenEnds(routes, self._transactions)
+
+    def _rest(self, seconds: float) -> None:
+        """Between two attempts to ask a coordinator, for as long as the cluster is away."""
+        self._check_spark()
+        time.sleep(seconds)
+
+    def _close_open_ends(self, lanes: Iterable[Lane]) -> None:
+        """Close what is open from before; lanes where that cannot be done now are set aside."""
+        assert self._open_ends is not None
+        left = self._open_ends.close({lane.target: lane.written for lane in lanes})
+        for lane in lanes if left else ():
+            if lane.target in left and lane.halt is None:
+                lane.halt = self._open_ends.unknown(lane.target)
+                lane.blocked = (lane.target,)
+                lane.queue.clear()
+                log.error("%s", lane.halt.reason)
+
+    def _prepare(self, chunks: list[Chunk]) -> None:
+        while self._open_ends is not None:
+            open_ends = self._open_ends
+            lanes = {self._lane(chunk) for chunk in chunks}
+            unsure = [one for one in lanes if one.halt is None and open_ends.unsure(one.target)]
+            if not unsure:
+                return
+            self._commit()
+            if self._open_ends is open_ends:  # a refusal puts another writer in its place
+                self._close_open_ends(unsure)
 
     def _write(self, pending: Pending, part: memoryview) -> list[tuple[int, int]]:
         if self._transactions is None:
@@ -134,6 +171,7 @@ class ExactSink(SlotSink):
                 return
 
     def _housekeep(self) -> None:
+        self._check_spark()
         if not self._plain.idle:
             self._plain.pump(0.0)
         now = time.monotonic()
@@ -166,25 +204,38 @@ class ExactSink(SlotSink):
             self._add_positions(transactions)
             self._acknowledge_all()
             # A refusal puts another transaction in its place.
-            if self._transactions is transactions and self._add_syncs():
+            if self._transactions is not transactions:
+                continue
+            if any(self._written(lane) != told for lane, told in self._told.items()):
+                self._add_positions(transactions)  # records were left out
+            if self._add_syncs():
                 break
+        self._check_spark()
         if transactions.began:
             transactions.commit()
             self._note_committed()
 
     def _add_positions(self, transactions: Transactions) -> None:
         due = self._positions_due()
+        self._told = {lane: self._written(lane) for lane, _, _ in due}
         if due:
             transactions.add_offsets(
                 self.flow.position_group,
                 {lane.target: (offset, self._metadata(lane, mark)) for lane, offset, mark in due},
             )
 
+    def _written(self, lane: Lane) -> Written | None:
+        """Whose records stand before the lane's position once the transaction is committed."""
+        records = self._producer.records_of(lane.target)
+        identity = self._producer.identity_of(lane.target)
+        return Written(*identity, records) if records and identity is not None else lane.written
+
     def _acknowledge_all(self) -> None:
         """Everything in the transaction is acknowledged, or its partition is set aside."""
         while True:
             self._producer.impatient = True
             while not self._producer.idle:
+                self._check_spark()
                 self._settle(self._producer.pump(_ANSWER_S))
                 if not self._plain.idle:
                     self._plain.pump(0.0)
@@ -253,6 +304,7 @@ class ExactSink(SlotSink):
             else:
                 super()._advance(lane)
             lane.committed, lane.marked = lane.position, lane.mark
+            lane.written = self._told.get(lane, lane.written)
         self._kept_bytes = 0
         self._refusals.settled()
         if self._syncs is not None and not self._syncs_inside:
@@ -284,7 +336,7 @@ class ExactSink(SlotSink):
             if halt is not None and (halt.retriable or lane.target not in lane.blocked):
                 lane.queue.clear()  # how far its batches came is not known
             else:
-                lane.queue = _before_refusal(lane.queue)
+                lane.queue = before_refusal(lane.queue)
         log.warning(
             "flow %s, slot %d: the transaction is aborted and written anew",
             self.flow.name,
@@ -294,6 +346,7 @@ class ExactSink(SlotSink):
         self._producer.routes.add_topics({lane.target.topic for lane in self._lanes.values()})
         self._kept_bytes = 0
         self._refusals.undone()
+        self._close_open_ends(self._lanes.values())
         for lane in self._lanes.values():
             for pending in lane.queue:
                 pending.beside = None
@@ -342,10 +395,12 @@ class ExactSink(SlotSink):
         self._reports.tell_anyway()
         self._report(time.monotonic())
         while not self._plain.idle:
+            self._check_spark()
             self._plain.pump(0.2)
 
     def _close_writer(self) -> None:
         transactions, self._transactions = self._transactions, None
+        self._open_ends = None
         if transactions is not None:
             transactions.close()
             self._producer.close()
@@ -353,36 +408,3 @@ class ExactSink(SlotSink):
     def _close(self) -> None:
         super()._close()
         self._close_writer()
-
-
-def _before_refusal(queue: deque[Pending]) -> deque[Pending]:
-    """The chunks, and of the last one the batches, that the target took before it refused one."""
-    taken: deque[Pending] = deque()
-    for pending in queue:
-        if not pending.batches_left:
-            taken.append(pending)
-            continue
-        part = pending.kept
-        if part is not None:
-            cuts = split(part)
-            count = len(cuts) - pending.batches_left
-            if count > 0:
-                end = cuts[count][0]
-                records = sum(record_count(part[a:b]) for a, b in cuts[:count])
-                first_refused = base_offset(part[end : end + 8])
-                taken.append(
-                    Pending(
-                        pending.lane,
-                        first_refused,
-                        records,
-                        end,
-                        pending.timestamp_ms,
-                        pending.oldest_ms,
-                        0,
-                        Places((), records),
-                        part[:end],
-                        leader_epoch=pending.leader_epoch,
-                    )
-                )
-        break
-    return taken

@@ -11,11 +11,13 @@ from sparkmirror.data.ages import note_ages
 from sparkmirror.data.syncs import Places
 from sparkmirror.model import Halt, TopicPartition
 from sparkmirror.observe.samples import Samples
+from sparkmirror.wire.batch import base_offset, record_count, split
 from sparkmirror.wire.gaps import Gap
 from sparkmirror.wire.marks import Mark
+from sparkmirror.wire.open_ends import Written
 from sparkmirror.wire.produce import Acknowledged
 
-__all__ = ["Lane", "Pending", "acknowledge", "targets"]
+__all__ = ["Lane", "Pending", "acknowledge", "before_refusal", "targets"]
 
 
 @dataclass(slots=True, eq=False)
@@ -79,7 +81,8 @@ class Lane:
 
     Invariant: ``position`` moves only past chunks all of whose batches, and all chunks before
     them, are acknowledged. ``target_end``: target offset after the last record before
-    ``position``, -1 unknown.
+    ``position``, -1 unknown. ``written``: whose records they are, where that is kept
+    (exactly-once).
     """
 
     source: TopicPartition
@@ -97,6 +100,7 @@ class Lane:
     mark: Mark = Mark()  # noqa: RUF009  (frozen)
     marked: Mark | None = None
     target_end: int = -1
+    written: Written | None = None
     age: Samples = field(default_factory=Samples)
     latency: Samples = field(default_factory=Samples)
     queue: deque[Pending] = field(default_factory=deque)
@@ -146,3 +150,36 @@ def targets(pending: Pending, cuts: Sized) -> list[TopicPartition]:
         TopicPartition(target.topic, one) if isinstance(one, int) else TopicPartition(*one)
         for one in pending.targets
     ]
+
+
+def before_refusal(queue: deque[Pending]) -> deque[Pending]:
+    """The chunks, and of the last one the batches, that the target took before it refused one."""
+    taken: deque[Pending] = deque()
+    for pending in queue:
+        if not pending.batches_left:
+            taken.append(pending)
+            continue
+        part = pending.kept
+        if part is not None:
+            cuts = split(part)
+            count = len(cuts) - pending.batches_left
+            if count > 0:
+                end = cuts[count][0]
+                records = sum(record_count(part[a:b]) for a, b in cuts[:count])
+                first_refused = base_offset(part[end : end + 8])
+                taken.append(
+                    Pending(
+                        pending.lane,
+                        first_refused,
+                        records,
+                        end,
+                        pending.timestamp_ms,
+                        pending.oldest_ms,
+                        0,
+                        Places((), records),
+                        part[:end],
+                        leader_epoch=pending.leader_epoch,
+                    )
+                )
+        break
+    return taken

@@ -135,6 +135,7 @@ class SlotSink:
                     where=f"flow {self.flow.name}",
                 )
             records = self._frames.records(reference)
+        self._prepare(chunks)
         now_ms = time.time() * 1000
         for chunk in chunks:
             lane = self._lane(chunk)
@@ -154,6 +155,9 @@ class SlotSink:
                 if chunk.timestamp_ms >= 0:
                     pending.note_ages(lane.age, now_ms)
             self._advance(lane)
+
+    def _prepare(self, chunks: list[Chunk]) -> None:
+        """What is to be done before the chunks of a row are written."""
 
     def _write(self, pending: Pending, part: memoryview) -> list[tuple[int, int]]:
         """Queue the batches of one chunk; where they are in it."""
@@ -397,6 +401,7 @@ class SlotSink:
         """Commit however long the cluster is away: a failed task would write its records again."""
         told_at = float("-inf")
         while True:
+            self._check_spark()
             try:
                 self._commit()
             except (Unreachable, ConnectionLost) as error:
@@ -462,6 +467,7 @@ class SlotSink:
         self._reports.tell_anyway()
         self._report(time.monotonic())
         while not self._producer.idle:
+            self._check_spark()
             self._settle(self._producer.pump(0.2))
 
     def _save_connect_offsets(self) -> int:

@@ -30,6 +30,7 @@ from sparkmirror.wire.fetch import FetchedPartition, Fetcher
 from sparkmirror.wire.gaps import gap_document
 from sparkmirror.wire.kafka_codes import LEADER_NOT_AVAILABLE, error_name
 from sparkmirror.wire.marks import Mark, decode_mark
+from sparkmirror.wire.open_ends import decode_written
 from sparkmirror.wire.produce_queue import Identity
 from sparkmirror.wire.routes import EARLIEST, LATEST, Routes
 from sparkmirror.wire.select import SelectRules
@@ -420,6 +421,11 @@ class SlotReader:
                 "identity": self._identity,
                 "run_id": self.plan.run_id,
                 "control_offset": self.plan.control_offset,
+                "written": [
+                    [p.topic, p.partition, *written]
+                    for p in self.plan.partitions
+                    if (written := decode_written(self._metadata.get(p.source, ""))) is not None
+                ],
             }
         row = build_row([], memoryview(b""), [], notes)
         return row.slice(0, 1)

@@ -195,8 +195,9 @@ class _Planner(DataSourceStreamReader, SupportsTriggerAvailableNow):
         run_id = self._options["run_id"]
         check_claim(flow, watch.claim, run_id)
         if assignment.version != self._fenced_version:
-            fence_plan(flow, run_id, watch.claim, assignment)
-            self._fenced_version = assignment.version
+            complete = fence_plan(flow, run_id, watch.claim, assignment)
+            # Partitions that nobody could be asked about are looked at before the next epoch.
+            self._fenced_version = assignment.version if complete else 0
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         """Executor side: the rows of one slot."""

@@ -19,6 +19,7 @@ from __future__ import annotations
 import logging
 import time
 
+from sparkmirror.data.open_ends import close_all
 from sparkmirror.data.watch import ControlWatch
 from sparkmirror.errors import Fenced
 from sparkmirror.model import FlowSettings, TopicPartition
@@ -97,9 +98,14 @@ def committed_positions(
 
 def fence_plan(
     flow: FlowSettings, run_id: str, claim: Claim | None, assignment: AssignmentDocument
-) -> None:
-    """Planner: before the first epoch of an assignment, no slot of an older one can write."""
+) -> bool:
+    """Planner: before the first epoch of an assignment, no slot of an older one can write.
+
+    Nor is anything open of them where another slot may write now; False where that is not known of
+    all partitions yet.
+    """
     check_claim(flow, claim, run_id)
     slots = max(flow.tasks_max, claim.slots if claim is not None else 0)
     log.info("flow %s: assignment %d: fencing %d writers", flow.name, assignment.version, slots)
-    fence_slots(flow, slots)
+    identities = fence_slots(flow, slots)
+    return close_all(flow, identities, [one.target for one in assignment.partitions])

@@ -130,7 +130,12 @@ _OWN = (
         "sparkmirror_latency_seconds", "histogram", FLOW,
         "Age of a chunk's newest record when the target had acknowledged it.",
     ),
-    Metric("sparkmirror_errors", "counter", (*FLOW, "code"), "Failures that were retried."),
+    Metric(
+        "sparkmirror_errors",
+        "counter",
+        (*FLOW, "code"),
+        "Failures that were retried, losses at the source, records that were left out.",
+    ),
     Metric("sparkmirror_throttled", "counter", FLOW, "Answers after which a quota made us wait."),
     Metric(
         "sparkmirror_last_report_timestamp_seconds", "gauge", FLOW,

@@ -14,6 +14,7 @@ import json
 from dataclasses import dataclass
 
 from sparkmirror.model import FlowSettings
+from sparkmirror.wire.produce_queue import Identity
 from sparkmirror.wire.routes import Routes
 from sparkmirror.wire.transactions import Transactions
 
@@ -72,12 +73,15 @@ def transactional_id_prefix(flow: FlowSettings) -> str:
     return f"{flow.position_group}-"
 
 
-def fence_slots(flow: FlowSettings, slots: int, *, patience_s: float = float("inf")) -> None:
+def fence_slots(
+    flow: FlowSettings, slots: int, *, patience_s: float = float("inf")
+) -> list[Identity]:
     """Abort what any earlier writer of the flow's slots has open, and refuse the rest of it.
 
-    Raises `Denied`, `TransactionError`, `Unreachable`.
+    Returns the slots' identities from here on. Raises `Denied`, `TransactionError`, `Unreachable`.
     """
     routes = Routes(flow.target)
+    identities: list[Identity] = []
     try:
         for slot in range(slots):
             transactions = Transactions(
@@ -87,8 +91,9 @@ def fence_slots(flow: FlowSettings, slots: int, *, patience_s: float = float("in
                 patience_s=patience_s,
             )
             try:
-                transactions.fence()
+                identities.append(transactions.fence())
             finally:
                 transactions.close()
     finally:
         routes.close()
+    return identities

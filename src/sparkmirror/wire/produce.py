@@ -132,6 +132,11 @@ class Producer(Backlog):
         state = self._partitions.get(tp)
         return self._identity if state is None or state.identity is None else state.identity
 
+    def records_of(self, tp: TopicPartition) -> int:
+        """How many records ``tp`` has under its producer id once all that waits is acknowledged."""
+        state = self._partitions.get(tp)
+        return 0 if state is None else state.records
+
     def _identified(self, state: PartitionQueue) -> bool:
         """Whether ``state`` has a producer id to send under; gives it one where it can."""
         if state.identity is not None and not state.renew:

@@ -93,6 +93,13 @@ class PartitionQueue:
             return True
         return not self.recovering and not self.fresh and self.node == node
 
+    @property
+    def records(self) -> int:
+        """How many records the partition has under its producer id once nothing waits any more."""
+        restart = self.next_start if self.restart < 0 else self.restart
+        new = (item for item in self.pending if not 0 <= item.start < restart)
+        return restart + sum(item.records for item in new)
+
     def adopt(self, identity: Identity) -> None:
         """Go on under another producer id; nothing may be in flight."""
         assert not self.in_flight

@@ -43,7 +43,12 @@ from sparkmirror.errors import (
 from sparkmirror.model import TopicPartition
 from sparkmirror.wire.connection import Connection, ConnectionLost
 from sparkmirror.wire.grants import Right, grant
-from sparkmirror.wire.kafka_codes import FENCED, RETRIABLE, error_name
+from sparkmirror.wire.kafka_codes import (
+    CONCURRENT_TRANSACTIONS,
+    FENCED,
+    RETRIABLE,
+    error_name,
+)
 from sparkmirror.wire.produce_queue import NO_IDENTITY, Identity
 from sparkmirror.wire.routes import Routes
 
@@ -52,7 +57,6 @@ __all__ = ["Transactions"]
 log = logging.getLogger(__name__)
 
 _GROUP, _TRANSACTION = 0, 1
-_CONCURRENT_TRANSACTIONS = 51
 _OPERATION_NOT_ATTEMPTED = 55
 _TIMEOUT_TOO_LONG = 50
 # The end of an id: the number of a slot, and what else is done under a name of its own.
@@ -301,7 +305,7 @@ class Transactions:
                 code, name, failure = 15, "CONNECTION_LOST", str(error)
             if code not in RETRIABLE:
                 raise self._refusal(code, what, group)
-            if code != _CONCURRENT_TRANSACTIONS:
+            if code != CONCURRENT_TRANSACTIONS:
                 self.errors[name] = self.errors.get(name, 0) + 1
             if code in _WRONG_COORDINATOR:
                 self._forget_connections()
@@ -317,7 +321,7 @@ class Transactions:
             self._sleep(pause_s)
             pause_s = min(
                 pause_s * 2,
-                (20 if code == _CONCURRENT_TRANSACTIONS else client.retry_backoff_ms_max) / 1000,
+                (20 if code == CONCURRENT_TRANSACTIONS else client.retry_backoff_ms_max) / 1000,
             )
 
     def _refusal(self, code: int, what: str, group: str) -> ClusterError:
