@@ -18,8 +18,8 @@ from pathlib import Path
 
 from sparkmirror.cli.errors import show_error
 from sparkmirror.cli.figures import Figures
-from sparkmirror.cli.loop import RunLoop
 from sparkmirror.cli.look import LookPart
+from sparkmirror.cli.loop import RunLoop
 from sparkmirror.cli.parts import ControlPart, FlowPart, Parts, RunOptions
 from sparkmirror.cli.signals import Signals
 from sparkmirror.cli.workdir import new_run_id, open_work_dir
