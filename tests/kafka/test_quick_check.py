@@ -247,11 +247,15 @@ def test_replicas_that_are_gone_are_told_in_one_line(
     for name in names:
         create_topic(cluster_a, name)
         create_topic(west.kafka, f"A.{name}", replication=3)
+    single = f"single-{uuid.uuid4().hex[:8]}"
+    create_topic(cluster_a, single)
+    create_topic(west.kafka, f"A.{single}", replicas=[[1]])
     west.kafka.terminate(3)
     try:
-        file = write_mm2(tmp_path / "f", cluster_a, west.kafka, ",".join(names))
+        file = write_mm2(tmp_path / "f", cluster_a, west.kafka, ",".join([*names, single]))
         lines = looked(load_mm2(file))
     finally:
         west.kafka.restart(3)
     (line,) = about(lines, "the topic has 3 replicas, 2 brokers answer")
     assert all(f"topic A.{name}" in line for name in names)
+    assert not about(lines, single)  # one replica is no trouble while it is there

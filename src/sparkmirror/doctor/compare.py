@@ -12,7 +12,10 @@ from sparkmirror.doctor.facts import Configs, Pair
 from sparkmirror.doctor.finding import Finding, Level, gathered, ok
 from sparkmirror.model import FlowSettings, MirrorMode, Partitioner, TopicPartition
 
-__all__ = ["CopyTimes", "compare_topics", "judge_retention", "judge_timestamps"]
+__all__ = ["ONE_REPLICA", "CopyTimes", "compare_topics", "judge_retention", "judge_timestamps"]
+
+ONE_REPLICA = "one replica only"
+"""How the finding begins that is advice, not trouble."""
 
 _COPY_SECONDS_NOTED = 60.0
 _PER_DAY = 86_400.0
@@ -87,7 +90,7 @@ def _replication(flow: FlowSettings, pair: Pair, brokers: int) -> Iterable[tuple
     elif factor == 1 and brokers >= 3:
         yield (
             Level.WARN,
-            f"one replica only, on a target of {brokers} brokers",
+            f"{ONE_REPLICA}, on a target of {brokers} brokers",
             "Set replication.factor=3: with one replica a dead broker takes its data along.",
         )
     insync = _number(pair.target_configs, "min.insync.replicas")

@@ -17,7 +17,7 @@ from functools import partial
 from sparkmirror.control.configs import wanted_changes
 from sparkmirror.doctor import rights
 from sparkmirror.doctor.clocks import check_clock
-from sparkmirror.doctor.compare import compare_topics
+from sparkmirror.doctor.compare import ONE_REPLICA, compare_topics
 from sparkmirror.doctor.facts import Pair, look_at_source, look_at_target, pairs
 from sparkmirror.doctor.finding import Finding, Level, gathered
 from sparkmirror.doctor.jobs import at_once
@@ -151,7 +151,11 @@ def _look_at_topics(
     there = look_at_target(target, flow, topics, try_missing=False)
     both = [in_step(flow, pair) for pair in pairs(flow, topics, there) if pair.present]
     brokers = len(there.cluster.brokers)
-    found = [one for one in compare_topics(flow, both, brokers) if one.check in _COMPARED]
+    found = [
+        one
+        for one in compare_topics(flow, both, brokers)
+        if one.check in _COMPARED and not one.found.startswith(ONE_REPLICA)
+    ]
     try:
         found += rights.check_read(reader, flow, topics)
         found += rights.check_write(writer, flow, topics)
