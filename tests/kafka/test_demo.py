@@ -33,7 +33,7 @@ MARK = "SPARKMIRROR_TEST_MARK"
 class Finished:
     """``python -m sparkmirror demo ARGUMENTS`` run to its end, and what is left of it.
 
-    Where ``watch`` is given, it is called with the words so far until it says that Ctrl+C is to
+    Where ``watch`` is given, it is called with the words so far until it says that the end is to
     come.
     """
 
@@ -70,7 +70,7 @@ class Finished:
                 while process.poll() is None and not watch(out.read_text()):
                     assert time.monotonic() < deadline_s, out.read_text() + err.read_text()
                     time.sleep(0.2)
-                process.send_signal(signal.SIGINT)
+                process.send_signal(signal.SIGTERM)  # Ctrl+C is ignored in the background
             self.code = process.wait(deadline_s - time.monotonic())
         finally:
             if process.poll() is None:
