@@ -108,10 +108,6 @@ class TerminalProcess:
         """All that was drawn so far, control sequences included."""
         return self._shown.decode(errors="replace")
 
-    def press(self, key: str) -> None:
-        """As if somebody pressed it there."""
-        os.write(self._master, key.encode())
-
     def close(self) -> None:
         """Closes the terminal, as when its window is closed."""
         if not self._closing.is_set():

@@ -59,19 +59,17 @@ def test_continuous_drain_restart_and_discovery(
     name = f"modes-{uuid.uuid4().hex[:8]}"
     create_topic(cluster_a, f"{name}.one", 2)
     produce(cluster_a, f"{name}.one", _some(500))
-    seldom = {"refresh.topics.interval.seconds": "600"}
-    path = write_mm2(tmp_path / "mm2.properties", cluster_a, cluster_b, rf"{name}\\..*", seldom)
+    path = write_mm2(tmp_path / "mm2.properties", cluster_a, cluster_b, rf"{name}\\..*")
     arguments = ["run", str(path), "--work-dir", str(tmp_path / "work"), "--log-format", "json"]
 
     mirror = MirrorProcess(tmp_path, arguments)
     try:
         wait_until_equal(cluster_a, f"{name}.one", cluster_b, f"A.{name}.one", timeout_s=90)
-        # A new topic and new partitions are picked up while it runs, at once when asked to.
+        # A new topic and new partitions are picked up while it runs.
         create_topic(cluster_a, f"{name}.two", 1)
         produce(cluster_a, f"{name}.two", _some(50, 1))
         grow_topic(cluster_a, f"{name}.one", 3)
         produce(cluster_a, f"{name}.one", _some(90, 3, first=500))
-        mirror.process.send_signal(signal.SIGHUP)
         wait_until(lambda: f"A.{name}.two" in topic_names(cluster_b), "the new remote topic")
         wait_until_equal(cluster_a, f"{name}.two", cluster_b, f"A.{name}.two", timeout_s=60)
         wait_until_equal(cluster_a, f"{name}.one", cluster_b, f"A.{name}.one", timeout_s=60)
@@ -253,12 +251,6 @@ def test_a_terminal_that_closes_drains_in_order(
         wait_until(lambda: f"A.{name}" in topic_names(cluster_b), "the remote topic", 90)
         wait_until(lambda: len(consume_all(cluster_b, f"A.{name}")) == 2, "the first records", 90)
         assert "\x1b[?25l" in mirror.text(), "no live view"
-        assert "records/s" in mirror.text()
-        drawn = len(mirror.text())
-        assert "hide topics" not in mirror.text()
-        mirror.press("t")
-        wait_until(lambda: "hide topics" in mirror.text()[drawn:], "the topics")
-        assert name in mirror.text()[drawn:]
         children = psutil.Process(mirror.process.pid).children(recursive=True)
         assert children
         with _Steady(cluster_a, name):
@@ -270,9 +262,6 @@ def test_a_terminal_that_closes_drains_in_order(
     log = (work_dir / "sparkmirror.log").read_text(encoding="utf-8")
     assert "drained: all that was read is written" in log
     assert " ERROR " not in log
-    # What Spark has to say is there for who looks for it, and nowhere else.
-    assert " WARN " in (work_dir / "spark.log").read_text(encoding="utf-8")
-    assert "WARN" not in mirror.text()
     positions = _committed(cluster_b, "__mirror.A->B", f"A.{name}", 2)
     _check_drained(cluster_b, f"A.{name}", positions, cluster_a, name)
     gone, alive = psutil.wait_procs(children, timeout=5)

@@ -49,16 +49,18 @@ def test_produce_requests_hold_several_partitions_and_at_most_five_are_under_way
     source, target, topic_name
 ):
     create_topic(source.kafka, topic_name, PARTITIONS, replication=NODES)
-    produce(source.kafka, topic_name, _records(4_000))
+    produce(source.kafka, topic_name, _records(PARTITIONS))
     small = ProduceSettings(request_bytes_max=40_000, join_bytes=0)
     with SlotRun(source, target, topic_name, PARTITIONS, produce=small) as slot:
+        ends = source.kafka, topic_name, target.kafka, slot.remote
+        check_mirrored(*ends, None, timeout_s=60)
         taps = {number: Requests() for number in target.proxies}
         for number, tap in taps.items():
             # Answers take their time, so that requests have the chance to pile up.
             target.proxies[number].delay_s = 0.02
             target.proxies[number].tap = tap
         produce(source.kafka, topic_name, _records(8_000), config={"batch.num.messages": 10})
-        check_mirrored(*(source.kafka, topic_name, target.kafka, slot.remote), None, timeout_s=90)
+        check_mirrored(*ends, None, timeout_s=90)
         assert slot.failures == []
     assert max(tap.partitions_max for tap in taps.values()) > 1
     assert 1 < max(tap.produce_under_way_max for tap in taps.values()) <= 5
