@@ -43,7 +43,6 @@ from sparkmirror.wire.requests import (
     not_controller,
     offset_fetch_error,
     offset_fetch_request,
-    topic_view,
 )
 from sparkmirror.wire.rights import literal_errors, topic_rights
 from sparkmirror.wire.tail import TopicTail, TopicWriter
@@ -91,7 +90,6 @@ class Cluster:
         self._leaders = Leaders(self._link)
         self._configs = ConfigReader()
         self._acls = Remembered(read_acls, answers_max=1)
-        self._views: tuple[Any, dict[str, TopicView]] | None = None
         self._offsets = Remembered(read_offsets)
         self._writer = TopicWriter(self._link, self._leaders)
 
@@ -130,18 +128,7 @@ class Cluster:
         wanted = None if names is None else sorted(names)
         if wanted is not None and not wanted:
             return {}
-        response = self._leaders.metadata(wanted)
-        known = self._views
-        if known is None or known[0] is not response:
-            views = {
-                topic.name: topic_view(topic)
-                for topic in response.topics
-                if topic.partitions and topic.name is not None
-            }
-            known = (response, views)
-            if len(views) > 1:
-                self._views = known
-        return dict(known[1])
+        return dict(self._leaders.described(wanted).views)
 
     def topic_configs(
         self, names: Iterable[str], *, operation: str = "DescribeConfigs"
