@@ -48,6 +48,7 @@ from benchmarks.large_clusters import (
     World,
     offset_in,
     value_in,
+    wait_until,
     world,
 )
 from benchmarks.measure import TreeWatch, latencies, quantiles
@@ -315,6 +316,8 @@ def measure_latency(one: World, work: Path) -> dict[str, Any]:
         running, log = start("sparkmirror", file, work)
         try:
             args = (one.a.bootstrap_servers, one.b.bootstrap_servers, PROBE, f"A.{PROBE}")
+            # The probe's readers want the topic to be there.
+            wait_until(partial(_made_whole, one, f"A.{PROBE}"), "the probe's topic", LIMIT_S)
             deadline = time.monotonic() + LIMIT_S
             while time.monotonic() < deadline:
                 warm = latencies(*args, PROBE_PARTITIONS, rate=100, seconds=5, work=work)
@@ -327,6 +330,11 @@ def measure_latency(one: World, work: Path) -> dict[str, Any]:
         found[name]["rounds_ms"] = rounds_in("sparkmirror", log)
         say(f"{name}: {found[name]}")
     return found
+
+
+def _made_whole(one: World, topic: str) -> bool:
+    view = one.target.topics([topic]).get(topic)
+    return view is not None and view.partitions == PROBE_PARTITIONS and not view.leaderless
 
 
 def keep(path: Path, one: World, found: dict[str, Any]) -> None:
