@@ -71,7 +71,8 @@ class Checkpoints:
 
     def __init__(self, cluster: KafkaCluster) -> None:
         self.newest: dict[tuple[str, str, int], Checkpoint] = {}
-        self.stamps_ms: dict[tuple[str, str, int], int] = {}
+        # When each was written, by its timestamp, and when it came here.
+        self.times_ms: dict[tuple[str, str, int], tuple[int, int]] = {}
         self.changed = time.monotonic()
         self._consumer = Consumer(
             {"bootstrap.servers": cluster.bootstrap_servers, "group.id": "checkpoints",
@@ -81,13 +82,13 @@ class Checkpoints:
 
     def look(self) -> None:
         """Take what came since the last look."""
-        for message in self._consumer.consume(1_000, timeout=0.5):
+        for message in self._consumer.consume(1_000, timeout=0.1):
             if message.error() is None:
                 found = decode_checkpoint(message.key(), message.value())
                 assert found is not None
                 key = found.group, found.remote.topic, found.remote.partition
                 self.newest[key] = found
-                self.stamps_ms[key] = message.timestamp()[1]
+                self.times_ms[key] = message.timestamp()[1], round(time.time() * 1000)
                 self.changed = time.monotonic()
 
     def close(self) -> None:

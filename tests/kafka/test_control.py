@@ -41,7 +41,15 @@ from sparkmirror.wire.signals import (
     encode_progress,
 )
 from sparkmirror.wire.views import Committed, NewTopic
-from tests.kafka.support import Sent, admin, create_topic, grow_topic, produce, topic_names
+from tests.kafka.support import (
+    Sent,
+    admin,
+    create_topic,
+    delete_topic,
+    grow_topic,
+    produce,
+    topic_names,
+)
 
 RUN = "run-1"
 
@@ -199,7 +207,7 @@ def test_topics_that_change_between_two_calls(flow, loops, cluster_a, cluster_b,
         found = listed(names)
         if names is None and not before:
             before.append(found)
-            admin(cluster_a).delete_topics([gone])[gone].result(20)
+            delete_topic(cluster_a, gone)
             grow_topic(cluster_a, grown, 3)
             create_topic(cluster_b, remote(flow, made))
         return found

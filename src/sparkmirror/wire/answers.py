@@ -20,7 +20,7 @@ T = TypeVar("T")
 _INT16 = struct.Struct(">h")
 _INT32 = struct.Struct(">i")
 _VARINT_BYTES_MAX = 5
-_REMEMBERED_BYTES_MAX = 16 << 20
+_REMEMBERED_BYTES_MAX = 8 << 20
 
 
 class Answer:
@@ -81,7 +81,7 @@ class Remembered(Generic[T]):
     So no caller may change what it gets. Safe to share between threads.
     """
 
-    def __init__(self, read: Callable[[Answer], T], *, answers_max: int = 4) -> None:
+    def __init__(self, read: Callable[[Answer], T], *, answers_max: int = 64) -> None:
         self._read = read
         self._answers_max = answers_max
         self._known: tuple[tuple[int, bytes, T], ...] = ()

@@ -9,7 +9,6 @@ client's request timeout.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any
 
 from sparkmirror.errors import MirrorError, TopicError
 from sparkmirror.model import ClusterClient, TopicPartition
@@ -28,7 +27,6 @@ from sparkmirror.wire.groups import (
 from sparkmirror.wire.leaders import EARLIEST, LATEST, Leaders
 from sparkmirror.wire.link import Link
 from sparkmirror.wire.members import group_members, group_owners
-from sparkmirror.wire.requests import topic_view
 from sparkmirror.wire.rights import literal_errors, topic_rights
 from sparkmirror.wire.tail import TopicTail, TopicWriter
 from sparkmirror.wire.times import record_times_ms
@@ -64,7 +62,6 @@ class Cluster:
         self._leaders = Leaders(self._link)
         self._configs = ConfigReader()
         self._acls = Remembered(read_acls, answers_max=1)
-        self._views: tuple[Any, dict[str, TopicView]] | None = None
         self._offsets = Remembered(read_offsets)
         self._writer = TopicWriter(self._link, self._leaders)
 
@@ -103,18 +100,7 @@ class Cluster:
         wanted = None if names is None else sorted(names)
         if wanted is not None and not wanted:
             return {}
-        response = self._leaders.metadata(wanted)
-        known = self._views
-        if known is None or known[0] is not response:
-            views = {
-                topic.name: topic_view(topic)
-                for topic in response.topics
-                if topic.partitions and topic.name is not None
-            }
-            known = (response, views)
-            if len(views) > 1:
-                self._views = known
-        return dict(known[1])
+        return dict(self._leaders.described(wanted).views)
 
     def topic_configs(
         self, names: Iterable[str], *, operation: str = "DescribeConfigs"

@@ -16,7 +16,8 @@ from sparkmirror.model import TopicPartition
 from sparkmirror.wire.answers import Answer, Remembered, undecoded
 from sparkmirror.wire.grants import Right
 from sparkmirror.wire.link import Link
-from sparkmirror.wire.requests import list_offsets_request
+from sparkmirror.wire.requests import list_offsets_request, topic_view
+from sparkmirror.wire.views import TopicView
 
 __all__ = ["EARLIEST", "LATEST", "MOVED", "Leaders", "read_metadata"]
 
@@ -32,21 +33,27 @@ _AGE_S_MAX = 30.0
 _ATTEMPTS = 4
 
 
-class _Described(NamedTuple):
-    """A Metadata response; by topic, the leader of each partition."""
+class Described(NamedTuple):
+    """A Metadata response; by topic, what it shows and the leader of each partition."""
 
     response: Any
+    views: dict[str, TopicView]
     leaders: dict[str, dict[int, int]]
 
 
-def read_metadata(answer: Answer) -> _Described:
+def read_metadata(answer: Answer) -> Described:
     """What a Metadata answer says. Raises an error of `guard.UNREADABLE`."""
     response = MetadataResponse[answer.version].decode(answer.data)
+    views = {
+        topic.name: topic_view(topic)
+        for topic in response.topics
+        if topic.partitions and topic.name is not None
+    }
     leaders = {
         topic.name: {p.partition_index: p.leader_id for p in topic.partitions}
         for topic in response.topics
     }
-    return _Described(response, leaders)
+    return Described(response, views, leaders)
 
 
 class Leaders:
@@ -56,16 +63,20 @@ class Leaders:
         self._link = link
         self._lock = threading.Lock()
         self._known: dict[str, tuple[float, dict[int, int]]] = {}
-        self._answers: Remembered[_Described] = Remembered(read_metadata)
+        self._answers: Remembered[Described] = Remembered(read_metadata)
 
     def metadata(self, names: Sequence[str] | None) -> Any:
-        """The Metadata response for ``names`` (None: all topics); never creates a topic.
+        """The Metadata response for ``names`` (None: all topics); never creates a topic."""
+        return self.described(names).response
+
+    def described(self, names: Sequence[str] | None) -> Described:
+        """As `metadata`, with what it says of topics.
 
         While nothing has changed it is the same object, which nobody may change.
         """
         row = MetadataRequest.MetadataRequestTopic
         topics = None if names is None else [row(name=name) for name in names]
-        found: _Described = self._link.request(
+        found: Described = self._link.request(
             lambda: _Request(topics=topics, allow_auto_topic_creation=False, min_version=1),
             "describing the cluster" if names == [] else "describing topics",
             read=self._answers.read,
@@ -75,7 +86,7 @@ class Leaders:
         with self._lock:
             for name, leaders in found.leaders.items():
                 self._known[name] = (now, leaders)
-        return found.response
+        return found
 
     def by_leader(
         self, partitions: Iterable[TopicPartition], *, fresh: bool
