@@ -344,10 +344,18 @@ class Cluster:
         )
         return offsets_of(response.topics)
 
-    def committed_by_group(self, groups: Iterable[str]) -> dict[str, GroupOffsets | MirrorError]:
-        """Every committed offset of each of ``groups``, or the error that asking for it gave."""
+    def committed_by_group(
+        self, groups: Iterable[str], *, operation: str = "Describe"
+    ) -> dict[str, GroupOffsets | MirrorError]:
+        """Every committed offset of each of ``groups``, or the error that asking for it gave.
+
+        ``operation``: as for `topic_configs`.
+        """
         return committed_by_group(
-            self._link, groups, lambda group: self.committed_offsets(group, None)
+            self._link,
+            groups,
+            lambda group: self.committed_offsets(group, None, operation=operation),
+            operation,
         )
 
     def groups(self) -> dict[str, GroupView]:
