@@ -8,6 +8,7 @@ not hold the records up, and a topic or a group that may not be seen is none.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable, Mapping
 
 from sparkmirror.control.internal import offset_storage_topic
@@ -29,6 +30,7 @@ from sparkmirror.wire.signals import control_topic
 
 __all__ = ["lacking", "own_topics", "tell_lacks", "tell_unseen", "tell_unseen_groups"]
 
+_LOOKS, _LOOK_S = 4, 0.2
 _OPERATIONS = ("READ", "WRITE", "DESCRIBE_CONFIGS")
 
 
@@ -64,10 +66,22 @@ def tell_lacks(
             clients.append(one.client)
     for client in clients:
         mine = [one for one in needed if one.client == client]
-        held = cluster_of(client).topic_rights(sorted({one.binding.name for one in mine}))
+        held = _rights(cluster_of(client), {one.binding.name for one in mine})
         for one in lacking(mine, held):
             right = Right(spelled(one.binding.operation), "Topic", one.binding.name)
             say(f"{flow.name}: a permission is missing ({one.why}). {grant(client, right)}")
+
+
+def _rights(cluster: Cluster, names: set[str]) -> dict[str, frozenset[str] | None]:
+    """`Cluster.topic_rights`; brokers take a moment to know a topic that was just made."""
+    held = cluster.topic_rights(sorted(names))
+    for _ in range(_LOOKS - 1):
+        unknown = names - held.keys()
+        if not unknown:
+            break
+        time.sleep(_LOOK_S)
+        held |= cluster.topic_rights(sorted(unknown))
+    return held
 
 
 def lacking(

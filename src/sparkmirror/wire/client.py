@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 from kafka.protocol.admin import DescribeGroupsRequest, ListGroupsRequest
 
-from sparkmirror.errors import ClusterError, MirrorError, TopicError
+from sparkmirror.errors import ClusterError, Denied, MirrorError, TopicError, Unreachable
 from sparkmirror.model import ClusterClient, TopicPartition
 from sparkmirror.wire.acls import create_acls, delete_acls, describe_topic_acls
 from sparkmirror.wire.faults import translate
@@ -482,7 +482,15 @@ class Cluster:
         when this returns. Raises `MirrorError` when one could not be written within the request
         timeout.
         """
-        return self._writer.write(topic, records, timestamp_ms)
+        try:
+            return self._writer.write(topic, records, timestamp_ms)
+        except MirrorError as error:
+            if not isinstance(error, Denied | Unreachable):
+                # A topic that may not be written need not be seen: it looks as if there were none.
+                for reason in self.literal_errors([topic], operation="Write").values():
+                    if isinstance(reason, Denied):
+                        raise reason from error
+            raise
 
 
 def _side_by_side(ask: Callable[[T], R], items: Iterable[T]) -> Iterator[R]:
