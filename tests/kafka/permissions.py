@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shlex
 import subprocess
+import time
 import uuid
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
@@ -116,10 +117,13 @@ def attempt(settings: MirrorSettings) -> list[str]:
         told.append(str(error))
     loop.finish(timeout_s=5)  # a member leaves its group
     for beats in loop._heartbeats:
-        try:
-            beats.beat()
-        except MirrorError as error:
-            told.append(str(error))
+        for _ in range(3):  # brokers take a moment to know a topic that was just made
+            try:
+                beats.beat()
+                break
+            except MirrorError as error:
+                told.append(str(error))
+            time.sleep(0.5)
     told += loop.events()
     loop.stop()
     control = FlowControl(flow, run_id, told.append, once=True)
@@ -140,9 +144,11 @@ def names(line: str, binding: AclBinding, alias: str) -> bool:
     """
     operation = binding.operation.title().replace("_", "")
     cluster = binding.resource_type == "CLUSTER"
-    resource = "the Cluster" if cluster else f"{binding.resource_type.title()} {binding.name}"
+    kind = binding.resource_type.title().replace("_", "")
+    word = binding.resource_type.lower().replace("_", "-")
+    resource = "the Cluster" if cluster else f"{kind} {binding.name}"
     name = binding.name.replace(">", "")  # it is quoted for a shell
-    option = "--cluster" if cluster else f"--{binding.resource_type.lower()} {name}"
+    option = "--cluster" if cluster else f"--{word} {name}"
     return (
         f"Grant {binding.principal} {operation} on {resource}" in line
         and f" on cluster {alias}: kafka-acls.sh --bootstrap-server " in line

@@ -235,8 +235,6 @@ def test_each_missing_permission_of_every_feature_is_named(
         cluster.allow([binding])
         if not any(names(line, binding, cluster_alias) for line in told.splitlines()):
             silent[cluster_alias, binding.operation, binding.name] = told
-    for key, told in silent.items():
-        print("SILENT", key, told, sep="\n", end="\n\n")
     assert silent == {}
     again()
     assert not [line for line in attempt(settings) if "Grant" in line]

@@ -134,10 +134,10 @@ def test_certificates(secured_clusters: Pair, bad: Bad, tmp_path: Path, side: st
 @pytest.mark.parametrize("side", ["A", "B"])
 def test_the_password_of_a_store(secured_clusters: Pair, tmp_path: Path, side: str):
     stores = secured_clusters[0].stores
-    line = told(secured_clusters, side, "TLS", tmp_path, code=2, ssl_truststore_password="wrong")
+    line = told(secured_clusters, side, "TLS", tmp_path, code=2, ssl_truststore_password="no-4711")
     assert f"the truststore {stores['trust']} cannot be used: its password is wrong" in line
     assert "Check ssl.truststore.password." in line
-    line = told(secured_clusters, side, "MUTUAL", tmp_path, code=2, ssl_keystore_password="wrong")
+    line = told(secured_clusters, side, "MUTUAL", tmp_path, code=2, ssl_keystore_password="no-4711")
     assert f"the keystore {stores['client']} cannot be used: its password is wrong" in line
 
 

@@ -178,7 +178,10 @@ class FakeCluster:
     def group_members(self, group: str) -> tuple[GroupMember, ...]:
         return (GroupMember("c", "h"),) if group == "busy" else ()
 
-    def committed_by_group(self, groups: Iterable[str]) -> Any:
+    def topic_rights(self, names: Iterable[str]) -> dict[str, frozenset[str] | None]:
+        return {}
+
+    def committed_by_group(self, groups: Iterable[str], *, operation: str = "") -> Any:
         return {group: self.offsets.get(group, {}) for group in groups}
 
     def commit_offsets(self, group: str, offsets: Mapping[TopicPartition, tuple[int, str]]) -> None:

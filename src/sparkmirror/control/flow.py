@@ -10,7 +10,7 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -21,7 +21,7 @@ from sparkmirror.control.discovery import Discovery
 from sparkmirror.control.gaps import GapTeller
 from sparkmirror.control.groups import GroupClusters, GroupsJob, create_offset_topics
 from sparkmirror.control.internal import create_internal_topics
-from sparkmirror.control.lacks import tell_lacks, tell_unseen
+from sparkmirror.control.lacks import own_topics, tell_lacks, tell_unseen
 from sparkmirror.control.positions import seed_positions
 from sparkmirror.control.share import GroupShare
 from sparkmirror.control.start import (
@@ -46,7 +46,7 @@ from sparkmirror.model import (
 )
 from sparkmirror.observe.checkpoints import CheckpointTimes
 from sparkmirror.observe.group_rows import GroupRow
-from sparkmirror.policy import FlowTopics
+from sparkmirror.policy import FlowTopics, dead_letter_topic
 from sparkmirror.wire.client import Cluster
 from sparkmirror.wire.control_topic import ControlTopicReader, ControlTopicWriter
 from sparkmirror.wire.driver_report import DriverReport
@@ -189,10 +189,11 @@ class FlowControl:
             self._say(line)
         if self.settings.exactly_once:
             claim_flow(self.target, self.settings, self._run_id)
-        tell_lacks(self.settings, self.target, self.target_admin, self._say)
+        self._tell_lacks(own_topics(self.settings))
         assignment = self._discovery.look(first=not self._version)
         seen = {tp.topic for tp in assignment.halted} | set(assignment.topics)
         tell_unseen(self.settings, self.source_admin, seen, self._say)
+        self._tell_lacks({dead_letter_topic(each.remote_topic) for each in assignment.partitions})
         if not assignment.partitions:
             self._say(
                 f"{self.name}: no topic on {self.source.alias} matches, or its principal has "
@@ -218,6 +219,9 @@ class FlowControl:
             )
             assignment = replace(assignment, partitions=())
         self._adopt(assignment, CommandKind.RUN)
+
+    def _tell_lacks(self, names: Iterable[str]) -> None:
+        tell_lacks(self.settings, names, self._cluster, self._say)
 
     def _adopt(
         self, assignment: Assignment, kind: CommandKind, member: Member | None = None

@@ -59,7 +59,7 @@ def sync_group_offsets(
     idle = idle_groups(target, [group for group in wanted if group in known])
     if not idle:
         return 0, {}
-    committed = target.committed_by_group(idle)
+    committed = target.committed_by_group(idle, operation="Read")
     errors = {group: found for group, found in committed.items() if isinstance(found, MirrorError)}
     done = 0
     for group, commits in plan_group_offsets(store, idle, committed).items():

@@ -23,6 +23,7 @@ from sparkmirror.control.checkpoints import (
 from sparkmirror.control.compacted import CompactedTopic, TopicFollower, create_compacted
 from sparkmirror.control.group_lags import GroupLags
 from sparkmirror.control.group_offsets import sync_group_offsets
+from sparkmirror.control.lacks import tell_lacks, tell_unseen_groups
 from sparkmirror.control.translation import Translation
 from sparkmirror.errors import MirrorError
 from sparkmirror.model import FlowSettings
@@ -201,6 +202,12 @@ class GroupsJob:
         told = create_compacted(clusters.target_admin, checkpoints_topic(flow))
         if told:
             self._say(told)
+        tell_lacks(
+            flow,
+            [self._rules.topic],
+            lambda each: clusters.target if each == flow.target else clusters.checkpoints,
+            self._say,
+        )
         loaded = self._store.load(self._earlier)
         self._earlier.close()
         self._translation = Translation(
@@ -211,7 +218,10 @@ class GroupsJob:
 
     def _look_for_groups(self) -> None:
         before = self._groups
-        self._groups = wanted_groups(self.flow, self._clusters.source_admin.groups())
+        present = self._clusters.source_admin.groups()
+        self._groups = wanted_groups(self.flow, present)
+        if before is None:
+            tell_unseen_groups(self.flow, self._clusters.source_admin, present, self._say)
         if before is not None and self._groups != before:
             log.info(
                 "%s: %d consumer groups (%d new, %d gone)",

@@ -1,52 +1,87 @@
 """Permissions that a flow would miss late or in silence, told when it starts.
 
-What a run asks for at once is refused at once, by name. These are the others: the topic of gap
-records is written only when something was lost, the offset storage read only while there are no
-positions, the names of configs have defaults, and a topic that may not be seen is none.
+What a run asks for at once is refused at once, by name. These are the others: the topics of gap
+records and of dead letters are written only when something was lost, the offset storage read only
+while there are no positions, the names of configs have defaults, offset syncs and checkpoints must
+not hold the records up, and a topic or a group that may not be seen is none.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+import time
+from collections.abc import Callable, Iterable, Mapping
 
 from sparkmirror.control.internal import offset_storage_topic
-from sparkmirror.control.permissions import EVERY, Permission, needed_permissions, source_patterns
+from sparkmirror.control.permissions import (
+    EVERY,
+    Permission,
+    group_patterns,
+    needed_permissions,
+    source_patterns,
+)
 from sparkmirror.errors import Denied
 from sparkmirror.model import ClusterClient, FlowSettings, MirrorSettings
 from sparkmirror.wire.client import Cluster
 from sparkmirror.wire.gaps import gaps_topic
 from sparkmirror.wire.grants import Right, grant, spelled
+from sparkmirror.wire.mirror_records import offset_syncs_topic
+from sparkmirror.wire.runs import runs_topic
 from sparkmirror.wire.signals import control_topic
 
-__all__ = ["lacking", "tell_lacks", "tell_unseen"]
+__all__ = ["lacking", "own_topics", "tell_lacks", "tell_unseen", "tell_unseen_groups"]
 
+_LOOKS, _LOOK_S = 4, 0.2
 _OPERATIONS = ("READ", "WRITE", "DESCRIBE_CONFIGS")
 
 
+def own_topics(flow: FlowSettings) -> list[str]:
+    """The topics of the mirror's own that there are before the first record. Pure."""
+    return [
+        *(control_topic(flow), gaps_topic(flow), offset_storage_topic(flow)),
+        *(offset_syncs_topic(flow), runs_topic(flow)),
+    ]
+
+
 def tell_lacks(
-    flow: FlowSettings, target: Cluster, target_admin: Cluster, say: Callable[[str], None]
+    flow: FlowSettings,
+    names: Iterable[str],
+    cluster_of: Callable[[ClusterClient], Cluster],
+    say: Callable[[str], None],
 ) -> None:
-    """Say which permissions on the mirror's own topics lack. Raises `MirrorError`."""
-    names = [control_topic(flow), gaps_topic(flow), offset_storage_topic(flow)]
-    asked = [(target, flow.target)]
-    if flow.target_admin != flow.target:
-        asked.append((target_admin, flow.target_admin))
-    for cluster, client in asked:
-        needed = list(_needed(flow, client, names))
-        held = cluster.topic_rights(sorted({one.binding.name for one in needed}))
-        for one in lacking(needed, held):
+    """Say which permissions on topics ``names`` lack, of those that exist. Raises `MirrorError`.
+
+    ``cluster_of``: the connection of a client that needs some.
+    """
+    wanted = set(names)
+    needed = [
+        one
+        for one in needed_permissions(MirrorSettings((flow,), ()), lambda each: each.client_id)
+        if one.binding.resource_type == "TOPIC"
+        and one.binding.name in wanted
+        and one.binding.operation in _OPERATIONS
+    ]
+    clients: list[ClusterClient] = []
+    for one in needed:
+        if one.client not in clients:
+            clients.append(one.client)
+    for client in clients:
+        mine = [one for one in needed if one.client == client]
+        held = _rights(cluster_of(client), {one.binding.name for one in mine})
+        for one in lacking(mine, held):
             right = Right(spelled(one.binding.operation), "Topic", one.binding.name)
             say(f"{flow.name}: a permission is missing ({one.why}). {grant(client, right)}")
 
 
-def _needed(
-    flow: FlowSettings, client: ClusterClient, names: Iterable[str]
-) -> Iterator[Permission]:
-    for one in needed_permissions(MirrorSettings((flow,), ()), lambda each: each.client_id):
-        binding = one.binding
-        mine = one.client == client and binding.resource_type == "TOPIC"
-        if mine and binding.name in names and binding.operation in _OPERATIONS:
-            yield one
+def _rights(cluster: Cluster, names: set[str]) -> dict[str, frozenset[str] | None]:
+    """`Cluster.topic_rights`; brokers take a moment to know a topic that was just made."""
+    held = cluster.topic_rights(sorted(names))
+    for _ in range(_LOOKS - 1):
+        unknown = names - held.keys()
+        if not unknown:
+            break
+        time.sleep(_LOOK_S)
+        held |= cluster.topic_rights(sorted(unknown))
+    return held
 
 
 def lacking(
@@ -77,3 +112,13 @@ def tell_unseen(
     for error in source.literal_errors(sorted(missing), operation="Read").values():
         if isinstance(error, Denied):
             say(f"{flow.name}: {error}")
+
+
+def tell_unseen_groups(
+    flow: FlowSettings, source: Cluster, seen: Iterable[str], say: Callable[[str], None]
+) -> None:
+    """The same of consumer groups. Raises `MirrorError`."""
+    named = {one.name for one in group_patterns(flow) if one.kind == "LITERAL" and one != EVERY}
+    for error in source.committed_by_group(sorted(named - set(seen))).values():
+        if isinstance(error, Denied):
+            say(f"{flow.name}: no checkpoints: {error}")

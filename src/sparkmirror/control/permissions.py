@@ -32,6 +32,7 @@ __all__ = [
     "EVERY",
     "Pattern",
     "Permission",
+    "group_patterns",
     "needed_permissions",
     "remote_patterns",
     "source_patterns",
@@ -90,6 +91,11 @@ def source_patterns(flow: FlowSettings) -> tuple[Pattern, ...]:
         else []
     )
     return _patterns(flow.topics.include, more)
+
+
+def group_patterns(flow: FlowSettings) -> tuple[Pattern, ...]:
+    """The groups that have checkpoints, in the same way."""
+    return _patterns(flow.checkpoints.include)
 
 
 def _patterns(include: Iterable[str], more: Iterable[Pattern] = ()) -> tuple[Pattern, ...]:
@@ -291,7 +297,7 @@ def _checkpoint_needs(flow: FlowSettings) -> Iterator[_Need]:
     reader = flow.checkpoints.client or flow.target
     syncs = flow.source if flow.offset_syncs.location == "source" else reader
     checkpoints = CheckpointRules(flow).topic
-    groups = _patterns(flow.checkpoints.include)
+    groups = group_patterns(flow)
     for group in groups:
         yield _Need(flow.source_admin, "GROUP", group, "DESCRIBE", why)
     yield _topic(syncs, offset_syncs_topic(flow), "READ", why)

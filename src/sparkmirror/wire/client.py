@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from sparkmirror.errors import MirrorError, TopicError
+from sparkmirror.errors import Denied, MirrorError, TopicError, Unreachable
 from sparkmirror.model import ClusterClient, TopicPartition
 from sparkmirror.wire.acl_answers import read_acls
 from sparkmirror.wire.acls import create_acls, delete_acls, describe_topic_acls
@@ -213,10 +213,19 @@ class Cluster:
         """
         return committed_offsets(self._link, group, partitions, operation)
 
-    def committed_by_group(self, groups: Iterable[str]) -> dict[str, GroupOffsets | MirrorError]:
-        """Every committed offset of each of ``groups``, or the error that asking for it gave."""
+    def committed_by_group(
+        self, groups: Iterable[str], *, operation: str = "Describe"
+    ) -> dict[str, GroupOffsets | MirrorError]:
+        """Every committed offset of each of ``groups``, or the error that asking for it gave.
+
+        ``operation``: as for `topic_configs`.
+        """
         return committed_by_group(
-            self._link, self._offsets, groups, lambda group: self.committed_offsets(group, None)
+            self._link,
+            self._offsets,
+            groups,
+            lambda group: self.committed_offsets(group, None, operation=operation),
+            operation,
         )
 
     def groups(self) -> dict[str, GroupView]:
@@ -297,4 +306,12 @@ class Cluster:
         when this returns. Raises `MirrorError` when one could not be written within the request
         timeout.
         """
-        return self._writer.write(topic, records, timestamp_ms)
+        try:
+            return self._writer.write(topic, records, timestamp_ms)
+        except MirrorError as error:
+            if not isinstance(error, Denied | Unreachable):
+                # A topic that may not be written need not be seen: it looks as if there were none.
+                for reason in self.literal_errors([topic], operation="Write").values():
+                    if isinstance(reason, Denied):
+                        raise reason from error
+            raise

@@ -162,13 +162,16 @@ def committed_by_group(
     answers: Remembered[list[GroupRow]],
     groups: Iterable[str],
     one_by_one: Callable[[str], GroupOffsets],
+    operation: str = "Describe",
 ) -> dict[str, GroupOffsets | MirrorError]:
     """Every committed offset of each of ``groups``, or the error that asking for it gave.
 
     ``answers`` reads with `read_offsets`: what did not change since the last call is the same
     object, so nobody may change it. ``one_by_one`` asks for one group, where the brokers know no
-    better. Raises `MirrorError` when the cluster does not answer at all.
+    better. ``operation``: what to grant where that is denied. Raises `MirrorError` when the
+    cluster does not answer at all.
     """
+    needs = partial(Right, operation, "Group", note="and on its topics")
     left = sorted(set(groups))
     result: dict[str, GroupOffsets | MirrorError] = {}
     for attempt in range(_ATTEMPTS):
@@ -177,7 +180,7 @@ def committed_by_group(
         if attempt:
             time.sleep(link.client.retry_backoff_ms * 2**attempt / 1000)
         try:
-            again = _ask_all(link, answers, left, result)
+            again = _ask_all(link, answers, left, result, needs)
         except Unsupported:
             return _one_by_one(left, one_by_one)
         left = again
@@ -208,9 +211,10 @@ def _ask_all(
     answers: Remembered[list[GroupRow]],
     groups: Sequence[str],
     result: dict[str, GroupOffsets | MirrorError],
+    needs: Callable[..., Right],
 ) -> list[str]:
     """Ask for ``groups`` once; returns those whose coordinator is to be looked up again."""
-    by_node, again = _coordinators(link, groups, result)
+    by_node, again = _coordinators(link, groups, result, needs)
     for node, names in sorted(by_node.items()):
         for start in range(0, len(names), _GROUPS_PER_REQUEST):
             chunk = names[start : start + _GROUPS_PER_REQUEST]
@@ -226,14 +230,17 @@ def _ask_all(
                 elif row.error_code == GROUP_NOT_FOUND:
                     result[row.group] = {}
                 elif row.error_code:
-                    result[row.group] = _error(link, row.group, row.error_code)
+                    result[row.group] = _error(link, needs(name=row.group), row.error_code)
                 else:
                     result[row.group] = row.offsets
     return again
 
 
 def _coordinators(
-    link: Link, groups: Sequence[str], result: dict[str, GroupOffsets | MirrorError]
+    link: Link,
+    groups: Sequence[str],
+    result: dict[str, GroupOffsets | MirrorError],
+    needs: Callable[..., Right],
 ) -> tuple[dict[int, list[str]], list[str]]:
     by_node: dict[int, list[str]] = defaultdict(list)
     again: list[str] = []
@@ -254,7 +261,7 @@ def _coordinators(
             if code in _MOVED:
                 again.append(row.key)
             elif code:
-                result[row.key] = _error(link, row.key, code)
+                result[row.key] = _error(link, needs(name=row.key), code)
             else:
                 by_node[int(row.node_id)].append(row.key)
     return by_node, again
@@ -269,9 +276,8 @@ def _request(groups: Sequence[str]) -> Any:
     )
 
 
-def _error(link: Link, group: str, code: int) -> MirrorError:
-    needs = Right("Describe", "Group", group, "and on its topics")
-    doing = f"reading the offsets of group {group}"
+def _error(link: Link, needs: Right, code: int) -> MirrorError:
+    doing = f"reading the offsets of group {needs.name}"
     return translate(error_for(code), link.client, doing, needs=needs)
 
 

@@ -232,10 +232,7 @@ class Backlog:
             self._drop(state, item, code, answer.reason)
         else:
             self._count(error_name(code))
-            reason = answer.reason
-            if code == TOPIC_AUTHORIZATION_FAILED:
-                reason = grant(self.routes.client, Right("Write", "Topic", state.tp.topic))
-            self._halt(state, code, reason)
+            self._halt(state, code, answer.reason)
         state.recovering = True
 
     def _ended(self, state: PartitionQueue, code: int) -> ClusterError:
@@ -264,6 +261,8 @@ class Backlog:
         self, state: PartitionQueue, code: int, reason: str, *, retriable: bool = False
     ) -> None:
         name = error_name(code)
+        if code == TOPIC_AUTHORIZATION_FAILED:
+            reason = grant(self.routes.client, Right("Write", "Topic", state.tp.topic))
         detail = f": {reason}" if reason else ""
         text = f"the target refuses batches for {state.tp} ({name}){detail}"
         self._halted[state.tp] = state.halt = Halt(name, text, retriable)

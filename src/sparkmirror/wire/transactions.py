@@ -94,6 +94,7 @@ class Transactions:
         self.transactional_id = transactional_id
         self.identity = identity
         self.members: set[TopicPartition] = set()
+        self._refused_topic = ""
         self.began = False
         """Whether a transaction is open, as far as is known: it has partitions or offsets."""
         self.errors: dict[str, int] = {}
@@ -236,9 +237,14 @@ class Transactions:
 
         def ask() -> int:
             response = self._ask(_GROUP, group, message, highest=3)
-            codes = {part.error_code for topic in response.topics for part in topic.partitions}
-            codes.discard(0)
-            return int(min(codes)) if codes else 0
+            rows = [
+                (part.error_code, topic.name)
+                for topic in response.topics
+                for part in topic.partitions
+                if part.error_code
+            ]
+            code, self._refused_topic = min(rows, default=(0, ""))
+            return int(code)
 
         self._surely(ask, f"positions of group {group} cannot join the transaction", group=group)
 
@@ -342,7 +348,7 @@ class Transactions:
                 prefixed=True,
             ),
             _GROUP_DENIED: Right("Read", "Group", group),
-            _TOPIC_DENIED: Right("Read", "Topic", note="that are written"),
+            _TOPIC_DENIED: Right("Read", "Topic", self._refused_topic),
             31: Right("IdempotentWrite", "Cluster"),
         }.get(code)
         if needs is not None:
