@@ -524,6 +524,27 @@ def test_a_partition_of_which_nobody_says_what_is_open_waits_alone(brokers: Brok
     assert (halt.code, halt.retriable) == ("LEADER_NOT_AVAILABLE", True)
 
 
+def test_what_a_refused_partition_had_taken_waits_with_it_when_its_leader_goes(
+    brokers: Brokers,
+) -> None:
+    def refuse(tp: TopicPartition, record: Record) -> int:
+        code = _refuse_bad(tp, record)
+        if code:
+            brokers.leaderless.add(tp)
+        return code
+
+    brokers.refuses = refuse
+    source = Source(brokers)
+    source.chunk(ORDERS, [b"1"], [b"bad"])
+    source.chunk(BILLS, [b"a"])
+    mirrored = _run(_flow(), source)
+    assert brokers.aborts == 1
+    assert brokers.values("A.orders") == []
+    assert brokers.values("A.bills") == [b"a"]
+    assert brokers.positions == {REMOTE[BILLS]: 1, REMOTE[ORDERS]: 0}
+    assert mirrored._lanes[ORDERS].halt is not None
+
+
 def test_positions_say_whose_records_stand_before_them(brokers: Brokers) -> None:
     brokers.refuses = _refuse_bad
     source = Source(brokers)

@@ -119,11 +119,11 @@ class ExactSink(SlotSink):
         """Close what is open from before; lanes where that cannot be done now are set aside."""
         assert self._open_ends is not None
         left = self._open_ends.close({lane.target: lane.written for lane in lanes})
-        for lane in lanes if left else ():
-            if lane.target in left and lane.halt is None:
+        for lane in [one for one in lanes if one.target in left]:
+            lane.queue.clear()  # also of one that the target refuses, with what it took before
+            if lane.halt is None:
                 lane.halt = self._open_ends.unknown(lane.target)
                 lane.blocked = (lane.target,)
-                lane.queue.clear()
                 log.error("%s", lane.halt.reason)
 
     def _prepare(self, chunks: list[Chunk]) -> None:
