@@ -545,6 +545,26 @@ def test_what_a_refused_partition_had_taken_waits_with_it_when_its_leader_goes(
     assert mirrored._lanes[ORDERS].halt is not None
 
 
+def test_a_new_leader_ends_no_transaction_that_has_records_there(brokers: Brokers) -> None:
+    source = Source(brokers)
+    source.chunk(ORDERS, [b"1"])
+    source.chunk(ORDERS, [b"2"])
+    source.chunk(BILLS, [b"a"])
+    hello, *chunks = source.rows
+
+    def rows() -> Iterator[Any]:
+        yield hello
+        for number, row in enumerate(chunks):
+            brokers.leader_epochs[REMOTE[BILLS if number == 2 else ORDERS]] += number > 0
+            yield row
+
+    ExactSink(_flow()).run(rows())
+    # Of bills there is nothing in it yet: what was left open there has to be looked for first.
+    assert brokers.commits[:2] == [{"A.orders"}, {"A.bills"}]
+    assert brokers.values("A.orders") == [b"1", b"2"]
+    assert brokers.aborts == 0
+
+
 def test_positions_say_whose_records_stand_before_them(brokers: Brokers) -> None:
     brokers.refuses = _refuse_bad
     source = Source(brokers)

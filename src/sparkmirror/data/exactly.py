@@ -130,7 +130,14 @@ class ExactSink(SlotSink):
         while self._open_ends is not None:
             open_ends = self._open_ends
             lanes = {self._lane(chunk) for chunk in chunks}
-            unsure = [one for one in lanes if one.halt is None and open_ends.unsure(one.target)]
+            # What has records in the open transaction was asked about before the first of them.
+            unsure = [
+                one
+                for one in lanes
+                if one.halt is None
+                and open_ends.unsure(one.target)
+                and all(pending.kept is None for pending in one.queue)
+            ]
             if not unsure:
                 return
             self._commit()
