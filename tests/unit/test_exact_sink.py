@@ -524,6 +524,47 @@ def test_a_partition_of_which_nobody_says_what_is_open_waits_alone(brokers: Brok
     assert (halt.code, halt.retriable) == ("LEADER_NOT_AVAILABLE", True)
 
 
+def test_what_a_refused_partition_had_taken_waits_with_it_when_its_leader_goes(
+    brokers: Brokers,
+) -> None:
+    def refuse(tp: TopicPartition, record: Record) -> int:
+        code = _refuse_bad(tp, record)
+        if code:
+            brokers.leaderless.add(tp)
+        return code
+
+    brokers.refuses = refuse
+    source = Source(brokers)
+    source.chunk(ORDERS, [b"1"], [b"bad"])
+    source.chunk(BILLS, [b"a"])
+    mirrored = _run(_flow(), source)
+    assert brokers.aborts == 1
+    assert brokers.values("A.orders") == []
+    assert brokers.values("A.bills") == [b"a"]
+    assert brokers.positions == {REMOTE[BILLS]: 1, REMOTE[ORDERS]: 0}
+    assert mirrored._lanes[ORDERS].halt is not None
+
+
+def test_a_new_leader_ends_no_transaction_that_has_records_there(brokers: Brokers) -> None:
+    source = Source(brokers)
+    source.chunk(ORDERS, [b"1"])
+    source.chunk(ORDERS, [b"2"])
+    source.chunk(BILLS, [b"a"])
+    hello, *chunks = source.rows
+
+    def rows() -> Iterator[Any]:
+        yield hello
+        for number, row in enumerate(chunks):
+            brokers.leader_epochs[REMOTE[BILLS if number == 2 else ORDERS]] += number > 0
+            yield row
+
+    ExactSink(_flow()).run(rows())
+    # Of bills there is nothing in it yet: what was left open there has to be looked for first.
+    assert brokers.commits[:2] == [{"A.orders"}, {"A.bills"}]
+    assert brokers.values("A.orders") == [b"1", b"2"]
+    assert brokers.aborts == 0
+
+
 def test_positions_say_whose_records_stand_before_them(brokers: Brokers) -> None:
     brokers.refuses = _refuse_bad
     source = Source(brokers)

@@ -119,18 +119,25 @@ class ExactSink(SlotSink):
         """Close what is open from before; lanes where that cannot be done now are set aside."""
         assert self._open_ends is not None
         left = self._open_ends.close({lane.target: lane.written for lane in lanes})
-        for lane in lanes if left else ():
-            if lane.target in left and lane.halt is None:
+        for lane in [one for one in lanes if one.target in left]:
+            lane.queue.clear()  # also of one that the target refuses, with what it took before
+            if lane.halt is None:
                 lane.halt = self._open_ends.unknown(lane.target)
                 lane.blocked = (lane.target,)
-                lane.queue.clear()
                 log.error("%s", lane.halt.reason)
 
     def _prepare(self, chunks: list[Chunk]) -> None:
         while self._open_ends is not None:
             open_ends = self._open_ends
             lanes = {self._lane(chunk) for chunk in chunks}
-            unsure = [one for one in lanes if one.halt is None and open_ends.unsure(one.target)]
+            # What has records in the open transaction was asked about before the first of them.
+            unsure = [
+                one
+                for one in lanes
+                if one.halt is None
+                and open_ends.unsure(one.target)
+                and all(pending.kept is None for pending in one.queue)
+            ]
             if not unsure:
                 return
             self._commit()

@@ -129,15 +129,20 @@ class OpenEnds:
         return closed
 
     def _end(self, ends: Mapping[TopicPartition, OpenEnd], *, committed: bool) -> None:
+        # They join only when the transaction before is over: then its markers are there, if any.
         refused = self._transactions.add(list(ends))
-        told = sorted(f"{tp} from offset {end.offset} on" for tp, end in ends.items())
-        log.warning(
-            "cluster %s never told %s that a transaction was %s: that is done now%s",
-            self._routes.client.alias,
-            ", ".join(told),
-            "committed" if committed else "aborted",
-            f", but not for {sorted(refused)}" if refused else "",
+        again = self._ask(self._routes, list(ends))
+        told = sorted(
+            f"{tp} from offset {end.offset} on" for tp, end in ends.items() if again.get(tp)
         )
+        if told:
+            log.warning(
+                "cluster %s never told %s that a transaction was %s: that is done now%s",
+                self._routes.client.alias,
+                ", ".join(told),
+                "committed" if committed else "aborted",
+                f", but not for {sorted(refused)}" if refused else "",
+            )
         if self._transactions.began:
             if committed:
                 self._transactions.commit()
