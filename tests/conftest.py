@@ -15,6 +15,7 @@ from sparkmirror.demo.clusters import KafkaCluster, start_all
 # The files that take longest (two minutes and more on a busy machine), longest first. Workers take
 # whole files in this order, so that none of these is begun when all others are done.
 _LONGEST = (
+    "test_acls.py",
     "test_broker_faults.py",
     "test_modes.py",
     "test_exactly_once.py",
