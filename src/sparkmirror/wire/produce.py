@@ -31,7 +31,13 @@ from sparkmirror.model import ProduceSettings, TopicPartition
 from sparkmirror.wire.connection import Connection, ConnectionLost
 from sparkmirror.wire.doubts import Arrival, arrived
 from sparkmirror.wire.grants import Right, grant
-from sparkmirror.wire.kafka_codes import NETWORK_EXCEPTION, RETRIABLE, THROTTLED, error_name
+from sparkmirror.wire.kafka_codes import (
+    COORDINATOR_LOAD_IN_PROGRESS,
+    NETWORK_EXCEPTION,
+    RETRIABLE,
+    THROTTLED,
+    error_name,
+)
 from sparkmirror.wire.produce_backlog import Acknowledged, Backlog, Refusals
 from sparkmirror.wire.produce_frames import (
     PRODUCE_HIGHEST,
@@ -177,7 +183,9 @@ class Producer(Backlog):
             connection.close()
         if response.error_code:
             name = error_name(response.error_code)
-            self._count(name)
+            # A cluster that has just started has its first ids a moment later: nothing failed.
+            if response.error_code != COORDINATOR_LOAD_IN_PROGRESS:
+                self._count(name)
             if response.error_code not in RETRIABLE:
                 raise PartitionError(
                     f"the target gives no producer id ({name}).",
