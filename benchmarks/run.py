@@ -115,7 +115,7 @@ class Bench:
             for key in self.peers:
                 if key == "mm2-default" or not _takes_part(key, name):
                     continue
-                if load.keys and key not in BY_KEY:
+                if (load.keys and key not in BY_KEY) or (number and PEERS[key].exact):
                     continue
                 row = self._catch_up_one(key, load, records, gigabytes).document()
                 say(

@@ -15,7 +15,7 @@ from sparkmirror.demo.clusters import KafkaCluster, start_all
 # The files that take longest (two minutes and more on a busy machine), longest first. Workers take
 # whole files in this order, so that none of these is begun when all others are done.
 _LONGEST = (
-    "test_acls.py",
+    "test_acls_every_feature.py",
     "test_broker_faults.py",
     "test_modes.py",
     "test_exactly_once.py",
@@ -25,6 +25,7 @@ _LONGEST = (
     "test_exactly_once_run.py",
     "test_mm1_group.py",
     "test_spark_cluster.py",
+    "test_acls.py",
     "test_quick_check.py",
     "test_secure_mirror.py",
     "test_mm1_records.py",
@@ -35,6 +36,9 @@ _LONGEST = (
     "test_pressure.py",
 )
 _SHORTEST = ("property", "unit")
+
+SHARED = pytest.StashKey[tuple[KafkaCluster, KafkaCluster]]()
+"""The two clusters that files share, once one of them has asked for them."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -50,13 +54,17 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture(scope="session")
-def cluster_pair() -> Iterator[tuple[KafkaCluster, KafkaCluster]]:
+def cluster_pair(
+    pytestconfig: pytest.Config,
+) -> Iterator[tuple[KafkaCluster, KafkaCluster]]:
     """Two one-node clusters, A and B, started side by side once per session."""
     pair = KafkaCluster("A"), KafkaCluster("B")
     start_all(*pair)
+    pytestconfig.stash[SHARED] = pair
     try:
         yield pair
     finally:
+        del pytestconfig.stash[SHARED]
         for cluster in pair:
             cluster.stop()
 

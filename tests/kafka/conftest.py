@@ -15,10 +15,11 @@ from confluent_kafka.admin import (
 )
 
 from sparkmirror.demo.clusters import KafkaCluster, start_all
+from tests.conftest import SHARED
 from tests.kafka.authorized import Authorized, authorized_pair
 from tests.kafka.faults import FaultyCluster
 from tests.kafka.secure import Secured, secured_pair
-from tests.kafka.support import admin
+from tests.kafka.support import admin, forget_mirrors
 
 _LINES = 25
 
@@ -47,6 +48,12 @@ def pytest_runtest_makereport(
                     title = f"log of cluster {cluster.name}, broker {node}"
                     report.sections.append((title, cluster.log_tail(node, _LINES)))
     return report
+
+
+@pytest.fixture(scope="module", autouse=True)
+def no_mirror_before(pytestconfig: pytest.Config) -> None:
+    """A file's mirrors would find, and mirror, what those of earlier files left for themselves."""
+    forget_mirrors(*pytestconfig.stash.get(SHARED, ()))
 
 
 @pytest.fixture(scope="session")

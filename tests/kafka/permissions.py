@@ -35,6 +35,15 @@ from tests.kafka.support import (
 )
 
 Pair = tuple[Authorized, Authorized]
+
+# More lines of a file, by mode; a transaction takes offset syncs on the target in.
+MODES: dict[str, dict[str, str]] = {
+    "at-least-once": {},
+    "exactly-once": {
+        "B.exactly.once.source.support": "enabled",
+        "offset-syncs.topic.location": "target",
+    },
+}
 TOOL = "org.apache.kafka.tools.AclCommand"
 
 

@@ -18,6 +18,7 @@ from sparkmirror.wire.views import AclBinding
 from tests.kafka.authorized import topic_acl
 from tests.kafka.mirror_process import MirrorProcess, wait_until
 from tests.kafka.permissions import (
+    MODES,
     Pair,
     arrived,
     attempt,
@@ -50,15 +51,6 @@ def alias() -> str:
 
 # --- enough ---------------------------------------------------------------------------------
 
-# User and more lines of the file, by mode; a transaction takes offset syncs on the target in.
-MODES: dict[str, tuple[str, dict[str, str]]] = {
-    "at-least-once": ("least", {}),
-    "exactly-once": (
-        "least5",
-        {"B.exactly.once.source.support": "enabled", "offset-syncs.topic.location": "target"},
-    ),
-}
-
 
 @pytest.mark.parametrize("mode", MODES)
 def test_the_least_permissions_are_enough(
@@ -76,7 +68,7 @@ def test_the_least_permissions_are_enough(
     group = f"{alias}-group"
     with source.super_user() as cluster:
         cluster.commit_offsets(group, {TopicPartition(topics[0], 0): (10, "")})
-    user, lines = MODES[mode]
+    user, lines = {"at-least-once": "least", "exactly-once": "least5"}[mode], MODES[mode]
     path = mm2(
         authorized, user, alias, f"{topic_name}\\\\..*", tmp_path, groups=f"{alias}.*",
         sync__group__offsets__enabled="true", emit__heartbeats__enabled="true",
@@ -175,69 +167,6 @@ def test_each_missing_permission_is_named(
     positions = settings.flows[0].position_group
     guard.delete_consumer_groups([positions])[positions].result(TIMEOUT_S)
     assert any(f"Read on Topic {storage}" in line for line in attempt(settings))
-
-
-@pytest.mark.timeout(600)
-@pytest.mark.parametrize("mode", MODES)
-def test_each_missing_permission_of_every_feature_is_named(
-    authorized: Pair, alias: str, topic_name: str, tmp_path: Path,
-    capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture, mode: str,
-):  # fmt: skip
-    """With offset syncs, checkpoints, groups' offsets, heartbeats, dead letters, transactions."""
-    source, target = authorized
-    caplog.set_level(logging.WARNING)
-    user, lines = {"at-least-once": "least3", "exactly-once": "least4"}[mode], MODES[mode][1]
-    new, grown = f"{topic_name}.new", f"{topic_name}.grown"
-    group = f"{alias}-group"
-    for topic in (new, grown):
-        create_topic(source.kafka, topic, 2, config={"retention.ms": "123456789"})
-        produce(source.kafka, topic, [Sent(value=b"v", partition=n) for n in (0, 1)])
-    with source.super_user() as cluster:
-        cluster.commit_offsets(group, {TopicPartition(new, 0): (1, "")})
-    path = mm2(
-        authorized, user, alias, f"{new},{grown}", tmp_path, groups=group,
-        emit__heartbeats__enabled="true", heartbeats__topic__replication__factor="1",
-        sync__group__offsets__enabled="true", sync__topic__acls__enabled="false",
-        sparkmirror__on__bad__record="dead-letter", **lines,
-    )  # fmt: skip
-    settings = load_mm2(path)
-    found = needed(capsys, str(path))
-    granted(authorized, alias, found)
-    # One remote topic has to be made, the other one to grow, to change, and to refuse records.
-    not_needed = {
-        ("CREATE", f"{alias}.{grown}"),
-        ("ALTER", f"{alias}.{new}"),
-        ("ALTER_CONFIGS", f"{alias}.{new}"),
-        ("WRITE", f"{alias}.{new}.dead-letter"),
-    }
-    tried = [one for one in found if (one[1].operation, one[1].name) not in not_needed]
-    assert len(tried) == len(found) - len(not_needed)
-
-    def again() -> None:
-        """As before the first run; the small remote topic takes no records without a key."""
-        delete_topics(source, ["mm2-offset-syncs.B.internal", "heartbeats"])
-        names = topic_names(target.kafka)
-        delete_topics(target, [name for name in names if alias in name or name == "heartbeats"])
-        create_topic(target.kafka, f"{alias}.{grown}", 1, config={"cleanup.policy": "compact"})
-        with target.super_user() as cluster:
-            present = {group, settings.flows[0].position_group} & cluster.groups().keys()
-        guard = admin(target.kafka)
-        for each in present:
-            guard.delete_consumer_groups([each])[each].result(TIMEOUT_S)
-
-    silent = {}
-    for cluster_alias, binding in tried:
-        cluster = source if cluster_alias == alias else target
-        again()
-        cluster.forbid([binding])
-        caplog.clear()
-        told = "\n".join([*attempt(settings), caplog.text])
-        cluster.allow([binding])
-        if not any(names(line, binding, cluster_alias) for line in told.splitlines()):
-            silent[cluster_alias, binding.operation, binding.name] = told
-    assert silent == {}
-    again()
-    assert not [line for line in attempt(settings) if "Grant" in line]
 
 
 def test_the_least_permissions_of_mirrormaker_1(

@@ -41,7 +41,6 @@ from tests.kafka.support import (
     Sent,
     admin,
     create_topic,
-    forget_mirrors,
     produce,
     topic_names,
 )
@@ -50,12 +49,6 @@ HOST = "127.0.0.1"
 LIMIT_S = 15.0
 _PLAIN = "org.apache.kafka.common.security.plain.PlainLoginModule required "
 SECRET = "planted-doctor-secret"
-
-
-@pytest.fixture(scope="module", autouse=True)
-def no_mirror_before(cluster_a: KafkaCluster, cluster_b: KafkaCluster) -> None:
-    """What mirrors of other files left on the shared clusters would be found here."""
-    forget_mirrors(cluster_a, cluster_b)
 
 
 def login(alias: str, servers: str, password: str = SECRET) -> dict[str, str]:

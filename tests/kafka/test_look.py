@@ -19,18 +19,11 @@ from tests.kafka.support import (
     Sent,
     admin,
     create_topic,
-    forget_mirrors,
     produce,
     topic_config,
     topic_names,
 )
 from tests.unit.config_files import QUIET
-
-
-@pytest.fixture(scope="module", autouse=True)
-def no_mirror_before(cluster_a: KafkaCluster, cluster_b: KafkaCluster) -> None:
-    """What mirrors of other files left on the shared clusters would be found here."""
-    forget_mirrors(cluster_a, cluster_b)
 
 
 @pytest.fixture

@@ -38,10 +38,10 @@ class Requests(ThrottleTap):
             self.partitions_max = max(self.partitions_max, len(set(_MARK.findall(frame))))
 
 
-def _records(count: int) -> list[Sent]:
+def _records(count: int, first: int = 0) -> list[Sent]:
     return [
         Sent(b"%d of partition %d." % (n, n % PARTITIONS) + b"x" * 500, partition=n % PARTITIONS)
-        for n in range(count)
+        for n in range(first, first + count)
     ]
 
 
@@ -59,7 +59,8 @@ def test_produce_requests_hold_several_partitions_and_at_most_five_are_under_way
             # Answers take their time, so that requests have the chance to pile up.
             target.proxies[number].delay_s = 0.02
             target.proxies[number].tap = tap
-        produce(source.kafka, topic_name, _records(8_000), config={"batch.num.messages": 10})
+        more = _records(8_000, first=PARTITIONS)
+        produce(source.kafka, topic_name, more, config={"batch.num.messages": 10})
         check_mirrored(*ends, None, timeout_s=90)
         assert slot.failures == []
     assert max(tap.partitions_max for tap in taps.values()) > 1

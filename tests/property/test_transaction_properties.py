@@ -141,7 +141,7 @@ class SimTransactions(Transactions):
             error_code=code,
             producer_id=1,
             producer_epoch=self._coordinator.epoch,
-            topics=[SimpleNamespace(partitions=[part])],
+            topics=[SimpleNamespace(name="t", partitions=[part])],
         )
 
 
