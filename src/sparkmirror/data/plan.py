@@ -29,6 +29,7 @@ class SlotPlan:
     ``control_offset``: where in the control topic's commands the slot starts to listen; the
     planner has seen everything before it. ``version`` is that of the assignment, ``member`` the
     group membership that goes with it. ``paused``: whether the flow was paused there.
+    ``planned_at_s``: when that was, in seconds since 1970 by the planner's clock.
     """
 
     slot: int
@@ -40,12 +41,25 @@ class SlotPlan:
     version: int = 0
     member: Member | None = None
     paused: bool = False
+    planned_at_s: float = 0.0
 
     def end_offsets(self) -> dict[TopicPartition, int] | None:
         """``ends`` by partition; a partition that has none is not bounded."""
         if self.ends is None:
             return None
         return {TopicPartition(topic, index): end for topic, index, end in self.ends}
+
+    def time_left_s(self, epoch_s: float, attempt: int, now_s: float) -> float:
+        """How long the task's ``attempt``-th attempt (0: the first) may stream.
+
+        The epoch's other slots wait for the one that is begun again, so that one ends when they
+        do. The first attempt has all of the time whatever clocks say, and so has a later one on a
+        host whose clock cannot be right.
+        """
+        spent_s = now_s - self.planned_at_s
+        if attempt == 0 or not 0 <= spent_s <= 2 * epoch_s:
+            return epoch_s
+        return max(0.0, epoch_s - spent_s)
 
 
 def deal(
@@ -71,6 +85,7 @@ def plan_slots(
     version: int = 0,
     member: Member | None = None,
     paused: bool = False,
+    planned_at_s: float = 0.0,
 ) -> list[SlotPlan]:
     """The slots of one epoch. In a bounded run, partitions without an end are left out."""
     wanted = [p for p in partitions if ends is None or p.source in ends]
@@ -87,6 +102,7 @@ def plan_slots(
             version=version,
             member=member,
             paused=paused,
+            planned_at_s=planned_at_s,
         )
         for index, hand in enumerate(deal(wanted, slots_max))
     ]

@@ -60,11 +60,15 @@ _RUNS_MAX = 1_000
 
 
 class SlotReader:
-    """Reads one slot's partitions for one epoch. Made anew for every task."""
+    """Reads one slot's partitions for one epoch. Made anew for every attempt of its task.
 
-    def __init__(self, flow: FlowSettings, plan: SlotPlan) -> None:
+    ``attempt``: 0 for the first one.
+    """
+
+    def __init__(self, flow: FlowSettings, plan: SlotPlan, attempt: int = 0) -> None:
         self.flow = flow
         self.plan = plan
+        self._attempt = attempt
         self._by_source = {p.source: p for p in plan.partitions}
         self._ends = plan.end_offsets()
         self._routes = Routes(
@@ -173,7 +177,8 @@ class SlotReader:
             positions = self._start()
             yield self._hello(positions)
             yield from out(FLUSH)
-            yield from self._stream(time.monotonic() + self.flow.epoch_s)
+            left_s = self.plan.time_left_s(self.flow.epoch_s, self._attempt, time.time())
+            yield from self._stream(time.monotonic() + left_s)
             yield from self._new_member()
         finally:
             self._routes.close()

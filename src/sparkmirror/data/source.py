@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from pyspark import TaskContext
 from pyspark.sql.datasource import (
     DataSource,
     DataSourceStreamArrowWriter,
@@ -183,6 +184,7 @@ class _Planner(DataSourceStreamReader, SupportsTriggerAvailableNow):
             version=assignment.version,
             member=assignment.member,
             paused=watch.paused,
+            planned_at_s=time.time(),
         )
         return [_Slot(plan) for plan in plans]
 
@@ -204,7 +206,9 @@ class _Planner(DataSourceStreamReader, SupportsTriggerAvailableNow):
         from sparkmirror.data.plan import decode_flow  # noqa: PLC0415
         from sparkmirror.data.slot import SlotReader  # noqa: PLC0415
 
-        return SlotReader(decode_flow(self._flow_text), partition.value).rows()
+        task = TaskContext.get()
+        attempt = 0 if task is None else task.attemptNumber()
+        return SlotReader(decode_flow(self._flow_text), partition.value, attempt).rows()
 
     def stop(self) -> None:
         if self._watch is not None:
