@@ -12,6 +12,7 @@ from confluent_kafka.admin import AdminClient
 
 from benchmarks.run import say
 from sparkmirror.demo.clusters import KafkaCluster, start_all
+from sparkmirror.demo.jvm import SERVER_JVM
 from sparkmirror.errors import MirrorError
 from sparkmirror.model import ClusterClient, TopicPartition
 from sparkmirror.wire.client import Cluster
@@ -33,7 +34,6 @@ TOPICS_PER_GROUP = 10
 SECOND = "User:second"
 NEW_TOPICS = 20
 CHECKPOINTS = "A.checkpoints.internal"
-_JVM = ("-XX:+UseG1GC", "-XX:MaxGCPauseMillis=20")
 _BROKER = {
     "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
     "super.users": "User:ANONYMOUS",
@@ -223,7 +223,7 @@ def _cluster(one: KafkaCluster) -> Cluster:
 @contextmanager
 def world(topics: int, groups: int) -> Iterator[World]:
     """Two one-node clusters with an authorizer, and the source filled."""
-    a, b = (KafkaCluster(name, config=_BROKER, heap="1500m", jvm=_JVM) for name in "AB")
+    a, b = (KafkaCluster(name, config=_BROKER, heap="1500m", jvm=SERVER_JVM) for name in "AB")
     start_all(a, b)
     try:
         found = World(a, b, topics, groups)

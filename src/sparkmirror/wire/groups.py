@@ -216,8 +216,7 @@ def _ask_all(
     """Ask for ``groups`` once; returns those whose coordinator is to be looked up again."""
     by_node, again = _coordinators(link, groups, result, needs)
     for node, names in sorted(by_node.items()):
-        for start in range(0, len(names), _GROUPS_PER_REQUEST):
-            chunk = names[start : start + _GROUPS_PER_REQUEST]
+        for chunk in chunks(names, _GROUPS_PER_REQUEST):
             try:
                 make, doing = partial(_request, chunk), "reading the offsets of groups"
                 rows: list[GroupRow] = link.request(make, doing, node=node, read=answers.read)
@@ -244,8 +243,7 @@ def _coordinators(
 ) -> tuple[dict[int, list[str]], list[str]]:
     by_node: dict[int, list[str]] = defaultdict(list)
     again: list[str] = []
-    for start in range(0, len(groups), _GROUPS_PER_REQUEST):
-        chunk = groups[start : start + _GROUPS_PER_REQUEST]
+    for chunk in chunks(groups, _GROUPS_PER_REQUEST):
         response = link.request(
             partial(
                 FindCoordinatorRequest,

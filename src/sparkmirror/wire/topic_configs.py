@@ -12,6 +12,7 @@ from sparkmirror.wire.faults import translate
 from sparkmirror.wire.grants import Right
 from sparkmirror.wire.kafka_codes import UNKNOWN_TOPIC_OR_PARTITION
 from sparkmirror.wire.link import Link, error_for
+from sparkmirror.wire.requests import chunks
 from sparkmirror.wire.views import ConfigEntry
 
 __all__ = ["describe_topic_configs"]
@@ -30,11 +31,7 @@ def describe_topic_configs(
     ``reader``: of this cluster. ``operation``: what errors advise to grant. Raises `MirrorError`
     when a whole request fails.
     """
-    wanted = sorted(names)
-    chunks = [
-        wanted[start : start + _TOPICS_PER_REQUEST]
-        for start in range(0, len(wanted), _TOPICS_PER_REQUEST)
-    ]
+    asked = list(chunks(sorted(names), _TOPICS_PER_REQUEST))
 
     def ask(chunk: Sequence[str]) -> list[TopicConfigs]:
         rows: list[TopicConfigs] = link.request(
@@ -45,11 +42,11 @@ def describe_topic_configs(
         )
         return rows
 
-    if len(chunks) < 2:
-        answers = [ask(chunk) for chunk in chunks]
+    if len(asked) < 2:
+        answers = [ask(chunk) for chunk in asked]
     else:
-        with ThreadPoolExecutor(min(_REQUESTS_SIDE_BY_SIDE, len(chunks)), "ask") as pool:
-            answers = list(pool.map(ask, chunks))
+        with ThreadPoolExecutor(min(_REQUESTS_SIDE_BY_SIDE, len(asked)), "ask") as pool:
+            answers = list(pool.map(ask, asked))
     return {row.topic: _found(link, row, operation) for rows in answers for row in rows}
 
 
