@@ -7,7 +7,6 @@ here, everything else is a crash.
 from __future__ import annotations
 
 import json
-import logging
 import struct
 import zlib
 from collections.abc import Callable
@@ -124,7 +123,6 @@ def fetch(rng: Random) -> None:
     fetcher._requests[1] = fetching._Request(
         peer, 77, version, {_TP: state}, 0.0, 0.0, {_TP: 7}  # type: ignore[arg-type]
     )  # fmt: skip
-    logging.disable()
     for part in fetcher.receive(peer.socket):
         assert len(part.records) <= len(frame)
         _choose(bytes(part.records), part.aborted, SelectRules())
