@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from sparkmirror.errors import BatchError
 from sparkmirror.wire import choose as choosing
 from sparkmirror.wire import join as joining
+from sparkmirror.wire import starts as starting
 from sparkmirror.wire.batch import HEADER_BYTES, split, stamp
 from sparkmirror.wire.codecs import decompress
 from sparkmirror.wire.records import Record, decode_records, encode_batch
@@ -29,7 +30,11 @@ timestamps = st.one_of(
 @st.composite
 def batches(draw: st.DrawFn, base: int) -> tuple[bytes, list[Record], int]:
     """One magic 2 batch from offset ``base`` on, what a consumer sees of it, its last offset."""
-    deltas = draw(st.sampled_from([[0], [0], [0], [0, 1], [0, 1, 2], [2], [0, 3, 4], [1], []]))
+    deltas = draw(
+        st.sampled_from(
+            [[0], [0], [0], [0, 1], [0, 1, 2], [2], [0, 3, 4], [1], [], [*range(90)], [64, 9_000]]
+        )
+    )
     last_delta = draw(st.sampled_from([0, 0, 0, 2])) + (deltas[-1] if deltas else 0)
     records = [
         Record(
@@ -100,6 +105,7 @@ rules_strategy = st.builds(
     read_committed=st.booleans(),
     join_bytes=st.sampled_from([300, 2_000, 256 * 1024]),
     join_below_bytes=st.sampled_from([0, 150, 4_096]),
+    join_plain_below_bytes=st.sampled_from([0, 500, 1 << 20]),
 )
 
 
@@ -119,18 +125,18 @@ def test_exactly_the_records_in_range_are_carried(
 
 
 @settings(max_examples=150, deadline=None)
-@given(responses(), rules_strategy)
+@given(responses(), rules_strategy, st.booleans())
 def test_both_engines_give_the_same_bytes(
-    response: tuple[bytes, list[Record], int], rules: SelectRules
+    response: tuple[bytes, list[Record], int], rules: SelectRules, together: bool
 ) -> None:
     buffer = memoryview(response[0])
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(choosing, "_COLUMNS_FRAMES_MIN", 1)
-        patch.setattr(joining, "_COLUMNS_BATCHES_MIN", 1)
-        patch.setattr(joining, "_COLUMNS_SHARE_MIN", 1)
+        patch.setattr(joining, "_COLUMNS_RECORDS_MIN", 1)
+        patch.setattr(starting, "_STEP_RECORDS", 0 if together else 1 << 40)
         columns = select(buffer, 0, (), rules)
         patch.setattr(choosing, "_COLUMNS_FRAMES_MIN", 1 << 60)
-        patch.setattr(joining, "_COLUMNS_BATCHES_MIN", 1 << 60)
+        patch.setattr(joining, "_COLUMNS_RECORDS_MIN", 1 << 60)
         singly = select(buffer, 0, (), rules)
     assert columns == singly
 

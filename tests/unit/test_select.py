@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import random
 import struct
 from collections.abc import Sequence
 
@@ -43,10 +44,10 @@ def marker(offset: int, kind: int, producer_id: int) -> bytes:
     )
 
 
-def data(first: int, end: int, producer_id: int = -1, **fields: int) -> bytes:
+def data(first: int, end: int, producer_id: int = -1, *, size: int = 20, **fields: int) -> bytes:
     if producer_id >= 0:
         fields["attributes"] = fields.get("attributes", 0) | TRANSACTIONAL
-    return encode_batch(records(first, end), producer_id=producer_id, **fields)
+    return encode_batch(records(first, end, size), producer_id=producer_id, **fields)
 
 
 def carried(selection: Selection) -> list[Record]:
@@ -379,11 +380,47 @@ def test_only_small_neighbours_are_joined() -> None:
     parts: list[bytes] = []
     for first in range(0, 1_000, 100):
         parts += [data(n, n + 1) for n in range(first, first + 50)]
-        parts.append(encode_batch([record(n, size=100) for n in range(first + 50, first + 100)]))
+        parts.append(encode_batch([record(n, size=700) for n in range(first + 50, first + 100)]))
+    assert len(parts[50]) > RULES.join_plain_below_bytes
     selection = choose(b"".join(parts))
     assert selection.batch_count == 20
     assert [type(piece) for piece in selection.pieces] == [bytes, memoryview] * 10
     assert [one.offset for one in carried(selection)] == list(range(1_000))
+
+
+@pytest.mark.parametrize("count", [8, 31, 32, 90])
+def test_many_batches_of_a_default_producer_are_joined(count: int) -> None:
+    response = b"".join(data(n, n + 40, size=350) for n in range(0, 40 * count, 40))
+    assert RULES.join_below_bytes < len(response) // count < RULES.join_plain_below_bytes
+    selection = choose(response)
+    assert carried(selection) == records(0, 40 * count, size=350)
+    assert selection.joined == count
+    assert selection.batch_count == -(-len(response) // RULES.join_bytes)
+
+
+@pytest.mark.parametrize(
+    ("count", "size", "codec"),
+    [(7, 350, 0), (40, 900, 0), (40, 350, LZ4)],
+    ids=["few", "large", "packed"],
+)
+def test_other_batches_of_that_size_go_on_untouched(count: int, size: int, codec: int) -> None:
+    noise = random.Random(5)
+    source = [
+        dataclasses.replace(record(n), value=noise.randbytes(size)) for n in range(40 * count)
+    ]
+    response = b"".join(
+        encode_batch(source[n : n + 40], codec=codec) for n in range(0, 40 * count, 40)
+    )
+    selection = choose(response)
+    assert [type(piece) for piece in selection.pieces] == [memoryview]
+    assert selection.reencoded == 0
+    assert carried(selection) == source
+
+
+def test_nothing_is_joined_where_that_is_off() -> None:
+    response = b"".join(data(n, n + 40, size=350) for n in range(0, 1_600, 40))
+    for rules in (APART, SelectRules(join_bytes=0)):
+        assert choose(response, rules=rules).reencoded == 0
 
 
 def test_a_lone_small_batch_goes_on_untouched() -> None:

@@ -45,6 +45,8 @@ _COLUMNS_FRAME_BYTES_MAX = 2048
 # Base offset, magic, CRC, attributes, last offset delta, max timestamp, record count.
 _CHOOSING = struct.Struct(">q8xbIhi8xq14xi")
 _CONTROL_KEY = struct.Struct(">hh")
+# Fewer batches in an answer wait for little: their records should not wait for them to be joined.
+_PLAIN_FRAMES_MIN = 8
 _UNTOUCHED = 8
 _SINGLY = 9
 
@@ -62,7 +64,9 @@ class SelectRules:
     """What ``select`` checks, drops and joins.
 
     ``join_bytes``: target size of a joined batch. ``join_below_bytes``: batches smaller than this
-    are joined with their neighbours; 0 joins nothing. ``decompressed_bytes_max``: a batch that
+    are joined with their neighbours; 0 joins nothing. ``join_plain_below_bytes``: the same for
+    batches without compression, where an answer is full of them: their records cost less to move
+    than a request to the target with so little in it. ``decompressed_bytes_max``: a batch that
     unpacks to more is refused as damage.
     """
 
@@ -70,6 +74,7 @@ class SelectRules:
     read_committed: bool = True
     join_bytes: int = 256 * 1024
     join_below_bytes: int = 4 * 1024
+    join_plain_below_bytes: int = 32 * 1024
     decompressed_bytes_max: int = DECOMPRESSED_BYTES_MAX
 
 
@@ -109,7 +114,10 @@ class Chooser:
         self.next_offset = fetch_offset
         self.items: list[Raw | Group] = []
         self._expected = -INT64_MAX
-        self._join_below = min(rules.join_below_bytes, rules.join_bytes)
+        self._join_below = self._plain_below = min(rules.join_below_bytes, rules.join_bytes)
+        if self._join_below and len(starts) > _PLAIN_FRAMES_MIN:
+            most = min(rules.join_plain_below_bytes, rules.join_bytes)
+            self._plain_below = max(self._join_below, most)
         self._pending: Group | None = None
         self._to_abort: list[AbortedTransaction] = []
         if rules.read_committed and aborted:
@@ -124,9 +132,7 @@ class Chooser:
         """Choose from all frames; the fault at which it had to stop, if any."""
         count = len(self.starts) - 1
         try:
-            if count >= _COLUMNS_FRAMES_MIN and (
-                self.starts[count] < _COLUMNS_FRAME_BYTES_MAX * count
-            ):
+            if count >= _COLUMNS_FRAMES_MIN and self._columns_pay(count):
                 self.choose_many(count)
             else:
                 frame = self._choose_untouched(0, count)
@@ -137,6 +143,12 @@ class Chooser:
             return fault
         self._flush()
         return None
+
+    def _columns_pay(self, count: int) -> bool:
+        """Whether most are small, by their mean size and the first one's codec."""
+        bytes_mean = self.starts[count] // count
+        plain = not self.buffer[self.starts[0] + ATTRIBUTES_AT + 1] & CODEC_MASK
+        return bytes_mean < max(_COLUMNS_FRAME_BYTES_MAX, self._plain_below if plain else 0)
 
     def choose(self, frame: int) -> bool:
         """Decide about one frame; False when the end offset is reached."""
@@ -180,6 +192,7 @@ class Chooser:
         first = frame
         buffer, starts, unpack = self.buffer, self.starts, _CHOOSING.unpack_from
         check_crcs, size_min = self.rules.check_crcs, max(self._join_below, HEADER_BYTES)
+        plain_min = self._plain_below
         singly_bits = self._singly_bits
         floor = max(self._expected, self.fetch_offset, 0)
         ceiling = min(self.end_offset, INT64_MAX - 1)
@@ -195,6 +208,7 @@ class Chooser:
             if (
                 magic != 2
                 or bits & singly_bits
+                or (end - start < plain_min and not bits & CODEC_MASK)
                 or base < expected
                 or not 0 <= last_delta < ceiling - base
                 or number != last_delta + 1
@@ -311,7 +325,7 @@ class Chooser:
         bases = heads["base_offset"].astype(np.int64)
         lasts = bases + heads["last_offset_delta"]
         codecs = bits & CODEC_MASK
-        small = sizes < self._join_below
+        small = sizes < np.where(codecs == 0, self._plain_below, self._join_below)
         # A small batch is written anew in any case, and then gets its log append time as well.
         small_bits = self._singly_bits & ~LOG_APPEND_TIME_BIT
         singly = (
@@ -331,7 +345,7 @@ class Chooser:
 
     def _carry(self, frame: int, codec: int, forced: bool) -> None:
         size = self.starts[frame + 1] - self.starts[frame]
-        if size < self._join_below:
+        if size < (self._join_below if codec else self._plain_below):
             self._carry_small(frame, frame + 1, codec, forced)
         elif forced:
             self._flush()

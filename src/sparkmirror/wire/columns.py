@@ -1,7 +1,8 @@
 """Many batches read at once: their records as numpy columns.
 
-The quick engine of ``join`` reads the k-th records of all batches together, and raises OddError for
-anything unusual, which the record-by-record engine then looks at. Both give the same bytes.
+The quick engine of ``join`` finds where all records start (``starts``) and decodes what stands
+before their keys together. It raises OddError for anything unusual, which the record-by-record
+engine then looks at. Both give the same bytes.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -24,10 +25,13 @@ from sparkmirror.wire.batch import (
 from sparkmirror.wire.codecs import decompress_batch
 from sparkmirror.wire.heads import Int64s, words_at
 from sparkmirror.wire.records import RECORD_BYTES_MIN, Limits
+from sparkmirror.wire.starts import OddError, read_varints, record_starts
 
-__all__ = ["Columns", "OddError", "TooMuchError", "read_columns", "read_varints"]
+__all__ = ["Columns", "TooMuchError", "read_columns", "read_fields"]
 
-_1, _3, _7, _8, _LOW7 = map(np.uint64, (1, 3, 7, 8, 0x7F))
+Uint64s: TypeAlias = npt.NDArray[np.uint64]
+
+_1, _2, _3, _7, _8, _LOW7 = map(np.uint64, (1, 2, 3, 7, 8, 0x7F))
 
 
 @dataclass(slots=True)
@@ -45,10 +49,6 @@ class Columns:
     attributes: npt.NDArray[np.uint8]
     rest_at: Int64s
     rest_bytes: Int64s
-
-
-class OddError(Exception):
-    """Internal: something that the record-by-record engine has to look at."""
 
 
 class TooMuchError(Exception):
@@ -181,54 +181,95 @@ def _walk_singles(flat: npt.NDArray[np.uint8], at: Int64s, end: Int64s) -> _Walk
 def _walk_records(
     flat: npt.NDArray[np.uint8], at: Int64s, end: Int64s, *, counts: Int64s, last_delta: Int64s
 ) -> _Walk:
-    """Read the k-th records of all batches together, for each k; raise OddError on any fault."""
-    total = int(counts.sum())
-    walk = _Walk(
-        np.empty(total, np.uint8),
-        *(np.empty(total, np.int64) for _ in range(4)),
+    """All records of the batches; raises OddError on any fault."""
+    starts = record_starts(flat, at, end, counts)
+    fields = read_fields(flat, starts)
+    firsts = np.cumsum(counts) - counts
+    follow = np.empty(len(starts), np.int64)
+    follow[:-1] = starts[1:]
+    follow[firsts[1:] - 1] = end[:-1]
+    follow[-1] = end[-1]
+    rises = np.empty(len(starts), np.bool_)
+    rises[1:] = fields.offset_delta[1:] > fields.offset_delta[:-1]
+    rises[firsts] = fields.offset_delta[firsts] >= 0
+    odd = (fields.end != follow) | (fields.rest_at > follow) | ~rises
+    # They rise, so the last one of a batch is its largest.
+    if bool(odd.any()) or bool((fields.offset_delta[firsts + counts - 1] > last_delta).any()):
+        raise OddError
+    return _Walk(
+        fields.attributes,
+        fields.timestamp_delta,
+        fields.offset_delta,
+        fields.rest_at,
+        fields.end - fields.rest_at,
     )
-    row = np.cumsum(counts) - counts
-    previous = np.full(len(at), -1, np.int64)
-    steps = int(counts.max())
-    for step in range(steps):
-        length, head = read_varints(flat, at)
-        record_end = head + length
-        if bool(((length < RECORD_BYTES_MIN - 1) | (record_end > end)).any()):
-            raise OddError
-        timestamp_delta, offset_at = read_varints(flat, head + 1)
-        offset_delta, rest_at = read_varints(flat, offset_at)
-        odd = (rest_at > record_end) | (offset_delta <= previous) | (offset_delta > last_delta)
-        if bool(odd.any()):
-            raise OddError
-        walk.attributes[row] = flat[head]
-        walk.timestamp_delta[row] = timestamp_delta
-        walk.offset_delta[row] = offset_delta
-        walk.rest_at[row] = rest_at
-        walk.rest_bytes[row] = record_end - rest_at
-        done = counts == step + 1
-        if bool((record_end[done] != end[done]).any()):
-            raise OddError
-        if step + 1 < steps:
-            more = ~done
-            at, end, row, previous = record_end[more], end[more], row[more] + 1, offset_delta[more]
-            counts, last_delta = counts[more], last_delta[more]
-    return walk
 
 
-def read_varints(flat: npt.NDArray[np.uint8], at: Int64s) -> tuple[Int64s, Int64s]:
-    """Decode the zigzag varints at ``at``; positions past the end read the last byte instead."""
-    byte = flat.take(at, mode="clip")
-    zigzag = (byte & 0x7F).astype(np.uint64)
-    after = at + 1
-    longer = np.flatnonzero(byte > 0x7F)
-    shift = 7
-    while len(longer):
-        if shift > 63:
-            raise OddError
-        byte = flat.take(after[longer], mode="clip")
-        zigzag[longer] |= (byte & 0x7F).astype(np.uint64) << np.uint64(shift)
-        after[longer] += 1
-        longer = longer[byte > 0x7F]
-        shift += 7
-    value = (zigzag >> _1) ^ (~(zigzag & _1) + _1)
-    return value.view(np.int64), after
+@dataclass(slots=True)
+class Fields:
+    """What stands before each record's key. ``rest_at``: where that begins, ``end``: the record."""
+
+    attributes: npt.NDArray[np.uint8]
+    timestamp_delta: Int64s
+    offset_delta: Int64s
+    rest_at: Int64s
+    end: Int64s
+
+
+def read_fields(flat: npt.NDArray[np.uint8], starts: Int64s) -> Fields:
+    """Decode the records at ``starts``. They may say anything; raises OddError for what cannot be
+    decoded at all.
+    """
+    quick = _fields_of_words(flat, starts)
+    if quick is not None:
+        return quick
+    length, content = read_varints(flat, starts)
+    timestamp_delta, offset_at = read_varints(flat, content + 1)
+    offset_delta, rest_at = read_varints(flat, offset_at)
+    attributes = flat.take(content, mode="clip")
+    return Fields(attributes, timestamp_delta, offset_delta, rest_at, content + length)
+
+
+def _fields_of_words(flat: npt.NDArray[np.uint8], starts: Int64s) -> Fields | None:
+    """`Fields` where eight bytes hold them all and none has more than three, as nearly always."""
+    if not len(starts) or int(starts[-1]) + 8 > len(flat):
+        return None
+    word = words_at(flat)[starts]
+    length, length_bits = _short_varints(word)
+    word >>= length_bits
+    attributes = word.astype(np.uint8)
+    word >>= _8
+    timestamp_delta, timestamp_bits = _short_varints(word)
+    word >>= timestamp_bits
+    offset_delta, offset_bits = _short_varints(word)
+    bits = length_bits + timestamp_bits + offset_bits
+    # Four bytes count as 32 bits, so that no longer one passes.
+    most = max(int(length_bits.max()), int(timestamp_bits.max()), int(offset_bits.max()))
+    if most > 24 or int(bits.max()) > 56:
+        return None
+    head = starts + (length_bits >> _3).view(np.int64)
+    return Fields(
+        attributes,
+        timestamp_delta,
+        offset_delta,
+        starts + ((bits >> _3).view(np.int64) + 1),
+        head + length,
+    )
+
+
+def _short_varints(word: Uint64s) -> tuple[Int64s, Uint64s]:
+    """The zigzag varints that the words begin with, and how many bits each takes.
+
+    32 bits mean four bytes or more, and then the value means nothing.
+    """
+    zigzag, bits = word & _LOW7, np.full(len(word), 8, np.uint64)
+    two = (word >> _7) & _1
+    if two.any():
+        zigzag |= ((word >> _1) & np.uint64(0x3F80)) * two
+        bits += two << _3
+        three = (word >> np.uint64(15)) & two
+        if three.any():
+            zigzag |= ((word >> _2) & np.uint64(0x1FC000)) * three
+            bits += three << _3
+            bits += ((word >> np.uint64(23)) & three) << _3
+    return ((zigzag >> _1) ^ (~(zigzag & _1) + _1)).view(np.int64), bits

@@ -11,22 +11,20 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
 from sparkmirror.errors import BatchError, CorruptBatch
-from sparkmirror.wire.batch import MAGIC_AT
-from sparkmirror.wire.columns import OddError, TooMuchError, read_columns
+from sparkmirror.wire.batch import HEADER_BYTES, MAGIC_AT, record_count
+from sparkmirror.wire.columns import TooMuchError, read_columns
 from sparkmirror.wire.heads import Int64s, gather_heads
 from sparkmirror.wire.legacy import carry_legacy
 from sparkmirror.wire.records import Carried, Limits, carry, write_carried
 from sparkmirror.wire.rewrite import Written, encode_columns
+from sparkmirror.wire.starts import OddError
 
 __all__ = ["Group", "GroupError", "Written", "write_groups"]
 
-_COLUMNS_BATCHES_MIN = 24
+_COLUMNS_RECORDS_MIN = 64
 """Below, walking record by record is quicker than setting up columns."""
-_COLUMNS_SHARE_MIN = 12
-"""Records per step (the k-th records of all batches are one step) that make columns pay."""
 
 
 @dataclass(slots=True)
@@ -67,7 +65,7 @@ def write_groups(
     Raises GroupError for the first frame that cannot be read.
     """
     written: list[Written | None] = [None] * len(groups)
-    if sum(group.frame_count for group in groups) >= _COLUMNS_BATCHES_MIN:
+    if _many(buffer, starts, groups):
         positions = np.fromiter(starts, np.int64, len(starts))
         for packed in (False, True):
             chosen = [n for n, group in enumerate(groups) if (group.codec != 0) == packed]
@@ -85,6 +83,19 @@ def write_groups(
             unpacked_bytes += more
         results.append(done)
     return results
+
+
+def _many(buffer: memoryview, starts: Sequence[int], groups: Sequence[Group]) -> bool:
+    """Whether there are enough records for columns; a batch states how many it has."""
+    records = 0
+    for group in groups:
+        for frame in group.frames():
+            start = starts[frame]
+            if starts[frame + 1] - start >= HEADER_BYTES:
+                records += max(1, record_count(buffer[start : start + HEADER_BYTES]))
+            if records >= _COLUMNS_RECORDS_MIN:
+                return True
+    return False
 
 
 def _too_much(frame: int, unpacked_bytes: int) -> GroupError:
@@ -152,7 +163,7 @@ def _write_columns(
     limits: Limits,
     written: list[Written | None],
 ) -> None:
-    """Fill ``written`` for those of the chosen groups for which columns pay and nothing is odd."""
+    """Fill ``written`` for the chosen groups, unless something is odd."""
     frames = [
         np.concatenate([np.arange(first, end) for first, end in groups[n].ranges]) for n in chosen
     ]
@@ -161,15 +172,6 @@ def _write_columns(
         return
     heads = gather_heads(buffer, first_bytes)
     members = np.array([len(part) for part in frames])
-    pays = _paying(heads["count"].astype(np.int64), members)
-    if not pays.any():
-        return
-    if not pays.all():
-        some = [n for n, good in zip(chosen, pays.tolist(), strict=True) if good]
-        _write_columns(
-            buffer, positions, groups=groups, chosen=some, limits=limits, written=written
-        )
-        return
     try:
         columns = read_columns(buffer, first_bytes, heads, members, limits)
     except (OddError, BatchError):
@@ -180,23 +182,3 @@ def _write_columns(
     codecs = [groups[n].codec for n in chosen]
     for n, result in zip(chosen, encode_columns(columns, codecs), strict=True):
         written[n] = result
-
-
-def _paying(counts: Int64s, members: Int64s) -> npt.NDArray[np.bool_]:
-    """Which groups to handle as columns: as many as share each step with enough others.
-
-    ``counts``: records of each batch; ``members``: batches of each group. A step costs about as
-    much as a dozen records that are walked singly, and there are as many as the fullest batch has
-    records; so groups with fuller batches join only while the records per step stay worth it.
-    """
-    if int(counts.sum()) >= _COLUMNS_SHARE_MIN * int(counts.max()):
-        return np.ones(len(members), np.bool_)
-    cuts = np.cumsum(members) - members
-    steps = np.maximum.reduceat(counts, cuts)
-    order = np.argsort(steps, kind="stable")
-    worth = np.cumsum(np.add.reduceat(counts, cuts)[order]) >= _COLUMNS_SHARE_MIN * steps[order]
-    good = np.flatnonzero(worth)
-    pays = np.zeros(len(members), np.bool_)
-    if len(good):
-        pays[order[: good[-1] + 1]] = True
-    return pays
