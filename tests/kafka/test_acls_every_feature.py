@@ -30,11 +30,16 @@ def alias() -> str:
 
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize(
-    "mode", [pytest.param("at-least-once", marks=pytest.mark.matrix), "exactly-once"]
+    ("mode", "step"),
+    [
+        ("exactly-once", 3),  # every third one: each takes a start and a look
+        pytest.param("exactly-once", 1, marks=pytest.mark.matrix),
+        pytest.param("at-least-once", 1, marks=pytest.mark.matrix),
+    ],
 )
 def test_each_missing_permission_of_every_feature_is_named(
     authorized: Pair, alias: str, topic_name: str, tmp_path: Path,
-    capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture, mode: str,
+    capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture, mode: str, step: int,
 ):  # fmt: skip
     """With offset syncs, checkpoints, groups' offsets, heartbeats, dead letters, transactions."""
     source, target = authorized
@@ -79,7 +84,7 @@ def test_each_missing_permission_of_every_feature_is_named(
             guard.delete_consumer_groups([each])[each].result(TIMEOUT_S)
 
     silent = {}
-    for cluster_alias, binding in tried:
+    for cluster_alias, binding in tried[::step]:
         cluster = source if cluster_alias == alias else target
         again()
         cluster.forbid([binding])

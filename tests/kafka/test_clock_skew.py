@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -98,9 +99,10 @@ def test_mirrors_whose_clocks_are_off(cluster_a, cluster_b, topic_name, tmp_path
             assert mirror.drain(60)[0] == 0, mirror.text()
             side = "behind" if source == "fast" else "ahead of"
             for alias in (source, "B"):
-                clock = f"quick check: cluster {alias}: its clock is {abs(CLOCKS_S[source])}."
-                (line,) = [one for one in mirror.text().splitlines() if clock in one]
-                assert f"s {side} ours" in line
+                clock = rf"quick check: cluster {alias}: its clock is (\d+)\.\d+ s {side} ours"
+                (found,) = re.findall(clock, mirror.text())
+                # Half of what an answer took is what nobody can know.
+                assert abs(int(found) - abs(CLOCKS_S[source])) < 10
             assert _committed(cluster_b, f"__mirror.{source}->B", f"{source}.{topic_name}") == 100
             told = [one for one in mirror.documents() if "lag_records" in one]
             assert told[-1]["lag_records"] == 0
