@@ -248,6 +248,14 @@ def test_a_signal_while_starting_stops_at_once(start: Start, number: int, code: 
     assert "[flow.start]" not in run.err
 
 
+def test_a_stopped_start_of_spark_cleans_up(start: Start) -> None:
+    run = start(opens_slowly=True)
+    run.until("[control.start]")
+    run.send(signal.SIGINT)
+    assert run.end() == 130
+    assert "[flow.open ended]" in run.err
+
+
 def test_a_failed_query_ends_the_run_with_1(start: Start) -> None:
     run = start(query_fails_s=0.6)
     assert run.end() == 1
