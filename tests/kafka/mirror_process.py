@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import select
 import signal
 import subprocess
@@ -79,19 +80,38 @@ def _environment(directory: Path, added: Mapping[str, str] | None = None) -> dic
     return {**os.environ, "XDG_STATE_HOME": str(directory / "state"), **(added or {})}
 
 
-class TerminalProcess:
-    """A command line in a terminal of its own, which can be closed."""
+# The first terminal that the leader of a new session opens is its own: its keys send signals, and
+# who closes it sends SIGHUP. Jobs in the background of a script ignore Ctrl+C; nobody here does.
+_TAKE_TERMINAL = """
+import os, signal, sys
+signal.signal(signal.SIGINT, signal.SIG_DFL)
+terminal = os.open(sys.argv[1], os.O_RDWR)
+for stream in range(3):
+    os.dup2(terminal, stream)
+os.execv(sys.argv[2], sys.argv[2:])
+"""
+_CONTROL_SEQUENCE = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
+_ERASE_LINE = "\x1b[2K"
 
-    def __init__(self, directory: Path, arguments: list[str]) -> None:
+
+class TerminalProcess:
+    """``sparkmirror ARGUMENTS`` in a terminal of its own, with keys, which can be closed."""
+
+    def __init__(
+        self,
+        directory: Path,
+        arguments: list[str],
+        *,
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
         directory.mkdir(parents=True, exist_ok=True)
         self._master, self._slave = os.openpty()
-        # The first terminal that the leader of a new session opens is its own: who closes it
-        # sends SIGHUP. The shell opens it and becomes the command.
-        take = 'exec "$@" <>"$0" >&0 2>&0'
+        take = [sys.executable, "-c", _TAKE_TERMINAL, os.ttyname(self._slave)]
+        size = {"TERM": "xterm", "COLUMNS": "100", "LINES": "30"}
         self.process = subprocess.Popen(
-            ["sh", "-c", take, os.ttyname(self._slave), str(installed("sparkmirror")), *arguments],
+            [*take, str(installed("sparkmirror")), *arguments],
             stdin=subprocess.DEVNULL,
-            env=_environment(directory, {"TERM": "xterm", "COLUMNS": "100", "LINES": "30"}),
+            env=_environment(directory, {**size, **(environment or {})}),
             start_new_session=True,
         )
         self._shown = bytearray()
@@ -108,6 +128,26 @@ class TerminalProcess:
         """All that was drawn so far, control sequences included."""
         return self._shown.decode(errors="replace")
 
+    def lines(self) -> list[str]:
+        """All that was written so far, without control sequences."""
+        return _lines(self.text())
+
+    def picture(self, footer: str, timeout_s: float = 20.0) -> list[str]:
+        """The lines of the live view, once ``footer`` is in the last one."""
+        found: list[str] = []
+
+        def drawn() -> bool:
+            # Each picture begins by erasing the one before it.
+            found[:] = _lines(self.text().rpartition(_ERASE_LINE)[2])
+            return footer in found[-1]
+
+        wait_until(drawn, f"a live view that ends with {footer!r}", timeout_s)
+        return found
+
+    def press(self, key: str) -> None:
+        """As if somebody pressed it there."""
+        os.write(self._master, key.encode())
+
     def close(self) -> None:
         """Closes the terminal, as when its window is closed."""
         if not self._closing.is_set():
@@ -122,6 +162,10 @@ class TerminalProcess:
         if self.process.poll() is None:
             self.process.kill()
             self.process.wait(10)
+
+
+def _lines(written: str) -> list[str]:
+    return _CONTROL_SEQUENCE.sub("", written).replace("\r\n", "\n").strip().split("\n")
 
 
 def write_mm2(

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import re
 import shutil
 import socket
 import subprocess
@@ -20,14 +22,46 @@ from sparkmirror.cli import demo as demo_command
 from sparkmirror.cli.main import main
 from sparkmirror.demo.run import Demo
 from sparkmirror.demo.scenario import TOPICS
+from tests.kafka.mirror_process import TerminalProcess, installed, wait_until
 from tests.kafka.support import Sent, produce
 
 PARTITIONS = sum(topic.partitions for topic in TOPICS)
 SMALL = ("--records", "2000", "--seconds", "2", "--no-live")
+UP = "Both clusters are up. In a second terminal, go on mirroring:"
 MARK = "SPARKMIRROR_TEST_MARK"
 
 
-class Finished:
+class Traces:
+    """Finds out what a demo leaves behind: files of its own temporary directory, processes."""
+
+    def __init__(self) -> None:
+        self._mark = uuid.uuid4().hex
+        # Not below tmp_path: the sockets that Spark makes there have names of 108 bytes at most.
+        self._temporary = Path(tempfile.mkdtemp(prefix="demo-"))
+        self.environment = {
+            MARK: self._mark,
+            "TMPDIR": str(self._temporary),
+            "JAVA_TOOL_OPTIONS": f"-Djava.io.tmpdir={self._temporary}",
+            "COLUMNS": "150",
+        }
+
+    def processes(self) -> list[psutil.Process]:
+        """Those that inherited the environment."""
+        found = []
+        for process in psutil.process_iter():
+            with contextlib.suppress(psutil.Error):  # it ended while we looked
+                if process.environ().get(MARK) == self._mark:
+                    found.append(process)
+        return found
+
+    def check_nothing_left(self) -> None:
+        left = sorted(str(path) for path in self._temporary.rglob("*"))
+        shutil.rmtree(self._temporary)
+        assert left == []
+        assert self.processes() == []
+
+
+class Finished(Traces):
     """``python -m sparkmirror demo ARGUMENTS`` run to its end, and what is left of it."""
 
     def __init__(
@@ -37,16 +71,8 @@ class Finished:
         environment: Mapping[str, str] | None = None,
         timeout_s: float = 60.0,
     ) -> None:
-        self._mark = uuid.uuid4().hex
-        # Not below tmp_path: the sockets that Spark makes there have names of 108 bytes at most.
-        self._temporary = Path(tempfile.mkdtemp(prefix="demo-"))
-        added = {
-            MARK: self._mark,
-            "TMPDIR": str(self._temporary),
-            "JAVA_TOOL_OPTIONS": f"-Djava.io.tmpdir={self._temporary}",
-            "XDG_STATE_HOME": str(tmp_path / "state"),
-            "COLUMNS": "150",
-        }
+        super().__init__()
+        state = {"XDG_STATE_HOME": str(tmp_path / "state")}
         done = subprocess.run(
             [sys.executable, "-m", "sparkmirror", "demo", *arguments],
             stdin=subprocess.DEVNULL,
@@ -54,26 +80,9 @@ class Finished:
             text=True,
             timeout=timeout_s,
             check=False,
-            env={**os.environ, **added, **(environment or {})},
+            env={**os.environ, **self.environment, **state, **(environment or {})},
         )
         self.code, self.out, self.err = done.returncode, done.stdout, done.stderr
-
-    def processes(self) -> list[str]:
-        """Command lines of processes that inherited this run's environment."""
-        found = []
-        for process in psutil.process_iter():
-            try:
-                if process.environ().get(MARK) == self._mark:
-                    found.append(" ".join(process.cmdline()))
-            except psutil.Error:  # it ended while we looked
-                continue
-        return found
-
-    def check_nothing_left(self) -> None:
-        left = sorted(str(path) for path in self._temporary.rglob("*"))
-        shutil.rmtree(self._temporary)
-        assert left == []
-        assert self.processes() == []
 
     def check_refused(self) -> str:
         """One paragraph on stderr and nothing left behind; returns the paragraph."""
@@ -86,19 +95,114 @@ class Finished:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(400)
 def test_the_demo_proves_that_all_records_are_equal_and_leaves_nothing(tmp_path: Path) -> None:
-    run = Finished(tmp_path, *SMALL, timeout_s=280)
-    assert run.code == 0, run.out + run.err
-    rows = {line.split()[0]: line for line in run.out.splitlines() if "●" in line}
+    """In a terminal and with ``--keep``, so that what it says to try next can be tried."""
+    traces = Traces()
+    traces.environment["PATH"] = _path_without_ours()
+    small = ("--records", "2000", "--seconds", "2")
+    demo = TerminalProcess(tmp_path, ["demo", *small, "--keep"], environment=traces.environment)
+    try:
+        wait_until(
+            lambda: demo.lines()[-1].startswith("Ctrl+C here") or demo.process.poll() is not None,
+            "clusters that are kept",
+            200,
+        )
+        assert demo.process.poll() is None, demo.text()
+        shown = demo.lines()
+        _check_all_equal(shown)
+        _check_what_to_try(shown[shown.index(UP) :], traces, tmp_path)
+        demo.press("\x03")
+        assert demo.process.wait(60) == 0
+    finally:
+        demo.kill()
+        for process in traces.processes():  # none, unless the test has failed
+            process.kill()
+    assert "Traceback" not in demo.text()
+    traces.check_nothing_left()
+
+
+def _path_without_ours() -> str:
+    """PATH as another terminal has it, where nobody has activated this environment."""
+    ours = installed("sparkmirror").parent
+    folders = os.environ["PATH"].split(os.pathsep)
+    return os.pathsep.join(folder for folder in folders if Path(folder) != ours)
+
+
+def _check_all_equal(shown: list[str]) -> None:
+    rows = {line.split()[0]: line for line in shown if "●" in line}
     assert set(rows) == {topic.name for topic in TOPICS}
     for topic in TOPICS:
         assert rows[topic.name].count("●") == topic.partitions
         assert rows[topic.name].rstrip().endswith("equal")
-    assert "✗" not in run.out
-    assert f"records in {PARTITIONS} partitions are equal" in run.out
-    assert "Traceback" not in run.out + run.err
-    run.check_nothing_left()
+    assert "✗" not in "".join(rows.values())
+    assert any(f"records in {PARTITIONS} partitions are equal" in line for line in shown)
+
+
+class Tried:
+    """Runs lines as another terminal would, with a file for what they write."""
+
+    def __init__(self, traces: Traces, tmp_path: Path) -> None:
+        state = {"XDG_STATE_HOME": str(tmp_path / "state")}
+        self._environment = {**os.environ, **traces.environment, **state}
+        self._tmp_path = tmp_path
+        self._files: dict[int, Path] = {}
+
+    def start(self, line: str) -> subprocess.Popen[bytes]:
+        """Starts ``line`` with an open pipe as its input."""
+        path = self._tmp_path / f"tried-{len(self._files)}.txt"
+        with path.open("wb") as stream:
+            process = subprocess.Popen(
+                f"exec {line}",
+                shell=True,
+                stdin=subprocess.PIPE,
+                stdout=stream,
+                stderr=subprocess.STDOUT,
+                env=self._environment,
+            )
+        self._files[process.pid] = path
+        return process
+
+    def text(self, process: subprocess.Popen[bytes]) -> str:
+        return self._files[process.pid].read_text()
+
+
+def _check_what_to_try(shown: list[str], traces: Traces, tmp_path: Path) -> None:
+    """Each of the lines that are there to be copied does what is said above it."""
+    lines = [line.strip() for line in shown if line.startswith("  ")]
+    tried = Tried(traces, tmp_path)
+    started = [tried.start(line) for line in lines]
+    mirror, producer, consumer, topics, described, offsets = started
+    orders = next(topic for topic in TOPICS if topic.name == "orders")
+
+    for process in (topics, described, offsets):
+        assert process.wait(60) == 0, tried.text(process)
+    assert {f"A.{topic.name}" for topic in TOPICS} <= set(tried.text(topics).split())
+    assert f"PartitionCount: {orders.partitions}" in tried.text(described).replace("\t", " ")
+    ends = re.findall(r"^A\.orders:\d+:(\d+)$", tried.text(offsets), re.MULTILINE)
+    assert len(ends) == orders.partitions
+    assert sum(map(int, ends)) > 0
+
+    assert producer.stdin is not None
+    keyboard = producer.stdin
+
+    def arrived() -> bool:
+        # Again and again: the consumer shows only what comes after it has begun.
+        keyboard.write(b"typed by hand\n")
+        keyboard.flush()
+        assert [one.poll() for one in (mirror, producer, consumer)] == [None] * 3, (
+            tried.text(mirror) + tried.text(producer) + tried.text(consumer)
+        )
+        return "typed by hand\n" in tried.text(consumer)
+
+    wait_until(arrived, "a line that was written to A on B", 90)
+    keyboard.close()  # Ctrl+D
+    assert producer.wait(30) == 0
+    for process in (consumer, mirror):
+        process.terminate()
+        process.wait(30)
+    assert mirror.returncode == 0, tried.text(mirror)
+    assert "error" not in tried.text(mirror)
 
 
 class Damaged(Demo):

@@ -238,19 +238,38 @@ def _check_drained(
 
 
 @pytest.mark.timeout(300)
-def test_a_terminal_that_closes_drains_in_order(
+def test_a_mirror_in_a_terminal(
     cluster_a: KafkaCluster, cluster_b: KafkaCluster, tmp_path: Path
 ) -> None:
+    """Its keys; SIGHUP by hand looks for new topics; a terminal that closes drains in order."""
     name = f"hangup-{uuid.uuid4().hex[:8]}"
+    later = f"{name}.later"
     create_topic(cluster_a, name, 2)
     work_dir = tmp_path / "work"
-    path = write_mm2(tmp_path / "mm2.properties", cluster_a, cluster_b, name)
+    seldom = {"refresh.topics.interval.seconds": "600"}
+    path = write_mm2(tmp_path / "mm2.properties", cluster_a, cluster_b, f"{name}.*", seldom)
     produce(cluster_a, name, _some(2))
     mirror = TerminalProcess(tmp_path, ["run", str(path), "--work-dir", str(work_dir)])
     try:
         wait_until(lambda: f"A.{name}" in topic_names(cluster_b), "the remote topic", 90)
         wait_until(lambda: len(consume_all(cluster_b, f"A.{name}")) == 2, "the first records", 90)
         assert "\x1b[?25l" in mirror.text(), "no live view"
+        create_topic(cluster_a, later, 1)
+        produce(cluster_a, later, _some(5, 1))
+        grow_topic(cluster_a, name, 3)
+        produce(cluster_a, name, _some(30, 3))
+        _check_topics_key(mirror, name)
+
+        time.sleep(4)  # nobody has asked yet
+        assert f"A.{later}" not in topic_names(cluster_b)
+        assert _partition_count(cluster_b, f"A.{name}") == 2
+        mirror.process.send_signal(signal.SIGHUP)
+        wait_until_equal(cluster_a, later, cluster_b, f"A.{later}", timeout_s=60)
+        wait_until_equal(cluster_a, name, cluster_b, f"A.{name}", timeout_s=60)
+        wait_until(
+            lambda: "looking for new topics and partitions" in mirror.text(), "the notice of it"
+        )
+
         children = psutil.Process(mirror.process.pid).children(recursive=True)
         assert children
         with _Steady(cluster_a, name):
@@ -262,11 +281,30 @@ def test_a_terminal_that_closes_drains_in_order(
     log = (work_dir / "sparkmirror.log").read_text(encoding="utf-8")
     assert "drained: all that was read is written" in log
     assert " ERROR " not in log
-    positions = _committed(cluster_b, "__mirror.A->B", f"A.{name}", 2)
+    positions = _committed(cluster_b, "__mirror.A->B", f"A.{name}", 3)
     _check_drained(cluster_b, f"A.{name}", positions, cluster_a, name)
     gone, alive = psutil.wait_procs(children, timeout=5)
     assert not alive
     assert gone
+
+
+def _check_topics_key(mirror: TerminalProcess, topic: str) -> None:
+    """``t`` shows a row per topic below the flows, and hides them again."""
+
+    def rows(picture: list[str]) -> list[list[str]]:
+        return [line.split() for line in picture if line.split()[:1] in (["topic"], [topic])]
+
+    assert rows(mirror.picture("t topics")) == []
+    mirror.press("t")
+    heading, row = rows(mirror.picture("t hide topics"))
+    assert heading[-2:] == ["parts", "errors"]
+    assert row[-2:] == ["2", "0"]
+    mirror.press("T")
+    assert rows(mirror.picture("t topics")) == []
+
+
+def _partition_count(cluster: KafkaCluster, topic: str) -> int:
+    return len(admin(cluster).list_topics(topic, 20).topics[topic].partitions)
 
 
 @pytest.mark.timeout(300)

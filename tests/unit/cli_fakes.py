@@ -46,6 +46,7 @@ class Scenario:
     once_s: float = 0.5  # how long a --once takes
     prepare_s: float = 0.0
     prepare_fails: str = ""  # unreachable, config, defect
+    opens_slowly: bool = False  # until its process is killed; then it cleans up for a moment
     start_fails: bool = False
     query_fails_s: float = 0.0
     query_ends_s: float = 0.0
@@ -203,6 +204,10 @@ class FakeFlow:
 
     def open(self) -> None:
         """Beside `prepare`: its place among the calls would differ from run to run."""
+        if self._world.scenario.opens_slowly:
+            subprocess.run(["sleep", "300"], start_new_session=True, check=False)
+            time.sleep(0.3)
+            self._world.say("flow.open ended")
 
     def start(self) -> None:
         self._world.say("flow.start")

@@ -12,7 +12,7 @@ import subprocess
 import sys
 import time
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -248,6 +248,14 @@ def test_a_signal_while_starting_stops_at_once(start: Start, number: int, code: 
     assert "[flow.start]" not in run.err
 
 
+def test_a_stopped_start_of_spark_cleans_up(start: Start) -> None:
+    run = start(opens_slowly=True)
+    run.until("[control.start]")
+    run.send(signal.SIGINT)
+    assert run.end() == 130
+    assert "[flow.open ended]" in run.err
+
+
 def test_a_failed_query_ends_the_run_with_1(start: Start) -> None:
     run = start(query_fails_s=0.6)
     assert run.end() == 1
@@ -297,10 +305,15 @@ def test_a_work_dir_that_cannot_be_made(start: Start, tmp_path: Path) -> None:
 class Terminal:
     """The script in a terminal of its own."""
 
-    def __init__(self, tmp_path: Path, **scenario: object) -> None:
+    def __init__(self, tmp_path: Path, away: Sequence[int] = (), **scenario: object) -> None:
+        """``away``: standard streams that are a file."""
+        self._file = tmp_path / "away"
+        self._file.touch()
         scenario.setdefault("work_dir", str(tmp_path / "run"))
         self.pid, self.fd = pty.fork()
         if self.pid == 0:
+            for number in away:
+                os.dup2(os.open(self._file, os.O_RDWR | os.O_APPEND), number)
             os.environ |= {"TERM": "xterm-256color", "COLUMNS": "100", "LINES": "30"}
             os.execv(sys.executable, [sys.executable, str(SCRIPT), json.dumps(scenario)])
         self.text = ""
@@ -317,7 +330,7 @@ class Terminal:
 
     def until(self, text: str, timeout_s: float = 20.0) -> None:
         deadline_s = time.monotonic() + timeout_s
-        while text not in self.text:
+        while text not in self.text + self._file.read_text(encoding="utf-8"):
             assert time.monotonic() < deadline_s, (text, self.text)
             assert self.read(0.1), (text, self.text)
 
@@ -397,6 +410,43 @@ def test_a_terminal_that_closes_ends_the_run_in_order(tmp_path: Path, hangups: i
         time.sleep(0.2)
         os.kill(run.pid, signal.SIGHUP)
     assert ended(run.pid) == 42
+    drained_in_order(tmp_path)
+    assert "refresh" not in calls(tmp_path)
+
+
+@pytest.mark.parametrize("away", [(0,), (0, 1), (1, 2)])
+def test_one_stream_is_enough_to_see_the_terminal_close(
+    tmp_path: Path, away: tuple[int, ...]
+) -> None:
+    """As with ``run FILE </dev/null`` and ``run FILE >log 2>&1``."""
+    run = Terminal(tmp_path, away, sigterm_exit_code=42)
+    run.until("A->B")
+    os.close(run.fd)
+    assert ended(run.pid) == 42
+    drained_in_order(tmp_path)
+    assert "refresh" not in calls(tmp_path)
+
+
+def test_a_terminal_that_closes_during_the_start_ends_it(tmp_path: Path) -> None:
+    run = Terminal(tmp_path, prepare_s=60.0, sigterm_exit_code=42)
+    run.until("reaching the clusters")
+    os.close(run.fd)
+    assert ended(run.pid) == 42
+    assert "drain" not in calls(tmp_path)
+
+
+def test_hangup_during_the_start_and_during_a_drain_is_no_order(
+    terminal: Callable[..., Terminal], tmp_path: Path
+) -> None:
+    """A refresh then has nothing to do: a start looks anyway, and a drain takes up no more."""
+    run = terminal(prepare_s=1.0, rest_s=1.5)
+    run.until("reaching the clusters")
+    os.kill(run.pid, signal.SIGHUP)
+    run.until("A->B")
+    os.write(run.fd, b"\x03")
+    run.until("draining")
+    os.kill(run.pid, signal.SIGHUP)
+    assert run.end() == 0
     drained_in_order(tmp_path)
     assert "refresh" not in calls(tmp_path)
 

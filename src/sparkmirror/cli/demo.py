@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import itertools
+import shlex
+import shutil
 import signal
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType
 from typing import Annotated
@@ -23,7 +25,7 @@ from sparkmirror.demo.run import Demo, DemoOptions
 from sparkmirror.demo.scenario import TOPICS
 from sparkmirror.observe.compare import PartitionResult
 
-__all__ = ["demo"]
+__all__ = ["demo", "own_command"]
 
 _EXIT_DIFFERENT = 1
 
@@ -135,7 +137,7 @@ def demo(
     options = DemoOptions(records, seconds, seed, directory, (port_a, port_b), live)
     console = Console()
     started = time.monotonic()
-    with _sigterm_as_exit(), Demo(options, _Screen(console)) as one:
+    with _signals_as_ctrl_c(), Demo(options, _Screen(console)) as one:
         try:
             one.prepare()
             console.print(
@@ -153,23 +155,27 @@ def demo(
             if keep:
                 _keep(console, one)
         except KeyboardInterrupt:
-            console.print("[yellow]interrupted:[/] stopping the clusters …", highlight=False)
+            _say_stopping(console, "[yellow]interrupted:[/] ")
             raise typer.Exit(130) from None
     raise typer.Exit(0 if equal else _EXIT_DIFFERENT)
 
 
 @contextmanager
-def _sigterm_as_exit() -> Iterator[None]:
-    """SIGTERM unwinds the stack as Ctrl+C does, so that everything is stopped in order."""
+def _signals_as_ctrl_c() -> Iterator[None]:
+    """SIGTERM and a terminal that closes unwind the stack as Ctrl+C does: all stops in order."""
 
     def leave(_number: int, _frame: FrameType | None) -> None:
         raise KeyboardInterrupt
 
-    before = signal.signal(signal.SIGTERM, leave)
+    watched = [signal.SIGTERM]
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # as nohup has it
+        watched.append(signal.SIGHUP)
+    before = {number: signal.signal(number, leave) for number in watched}
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def _table(results: Sequence[PartitionResult]) -> Table:
@@ -217,14 +223,24 @@ def _verdict(results: Sequence[PartitionResult], aborted: int, took_s: float) ->
     )
 
 
+def own_command() -> str:
+    """``sparkmirror`` as another terminal can call it: not every environment is on the path."""
+    own = Path(sys.executable).with_name("sparkmirror")
+    if not own.exists():
+        return shlex.join([sys.executable, "-m", "sparkmirror"])
+    found = shutil.which("sparkmirror")
+    on_path = found is not None and own.samefile(found)
+    return "sparkmirror" if on_path else shlex.quote(str(own))
+
+
 def _keep(console: Console, one: Demo) -> None:
     """Says what to try next and waits for Ctrl+C."""
-    tools = one.directory / "bin"
+    tools = shlex.quote(str(one.directory / "bin"))
     a, b = one.a.bootstrap_servers, one.b.bootstrap_servers
     copy = one.remote_topic("orders")
     console.print("\n[bold]Both clusters are up.[/] In a second terminal, go on mirroring:")
     lines = {
-        "": [f"sparkmirror run {one.file}"],
+        "": [f"{own_command()} run {shlex.quote(str(one.file))}"],
         "in a third one, write to A:": [
             f"{tools}/kafka-console-producer.sh --bootstrap-server {a} --topic orders"
         ],
@@ -248,4 +264,9 @@ def _keep(console: Console, one: Demo) -> None:
         while True:
             time.sleep(3_600)
     except KeyboardInterrupt:
-        console.print("stopping the clusters …")
+        _say_stopping(console)
+
+
+def _say_stopping(console: Console, why: str = "") -> None:
+    with suppress(OSError):  # the terminal may be what has gone
+        console.print(f"{why}stopping the clusters …", highlight=False)

@@ -38,6 +38,8 @@ ENDS_INTERVAL_S = 1.0
 DRAIN_ELSEWHERE_S = 30.0
 FLOW_STOP_S = 2.0
 CONTROL_STOP_S = 1.0
+# Once its processes have gone, a start of Spark that was stopped removes what it had made.
+OPENING_STOP_S = 1.0
 # Of a drain's time, for what comes last: the control plane, and processes that were left.
 LAST_S = 2.5
 # A signal that repeats this soon is an echo: a terminal and a parent process both sent it.
@@ -81,6 +83,11 @@ class _Background:
     def done(self) -> bool:
         return not self._thread.is_alive()
 
+    def wait(self, timeout_s: float) -> bool:
+        """Whether it is done after so long at most."""
+        self._thread.join(timeout_s)
+        return self.done
+
     def failed(self) -> bool:
         return self.done and self.error is not None
 
@@ -111,6 +118,7 @@ class RunLoop:
         self._running = False
         self._stop_signal: int | None = None
         self._stop_signal_s = 0.0
+        self._opening: _Background | None = None
         self._drain: _Background | None = None
         self._drained_elsewhere = False
         self._refresh: _Background | None = None
@@ -147,14 +155,14 @@ class RunLoop:
         assert self._look is not None
         self._display.phase("reaching the clusters, creating topics")
         # Spark takes the longest and needs nothing of the clusters.
-        opening = _Background(self._flow.open, "sparkmirror-open")
+        self._opening = _Background(self._flow.open, "sparkmirror-open")
         self._look.begin()
         self._await(_Background(self._control.prepare, "sparkmirror-prepare"))
         self._look.topics_made()
         self._await(_Background(self._control.start, "sparkmirror-control"))
         self._collecting = True
         self._display.phase("starting Spark")
-        self._await(opening)
+        self._await(self._opening)
         self._await(_Background(self._flow.start, "sparkmirror-spark"))
 
     def _await(self, task: _Background) -> None:
@@ -440,3 +448,7 @@ class RunLoop:
             if task.failed():
                 _log.warning("while stopping: %s", task.error, exc_info=task.error)
         end_processes(self._children_before)
+        opening, self._opening = self._opening, None
+        deadline_s = time.monotonic() + OPENING_STOP_S
+        while opening and not opening.wait(AWAIT_STEP_S) and time.monotonic() < deadline_s:
+            end_processes(self._children_before)  # it may have been about to start one

@@ -1,0 +1,117 @@
+"""The demo's command: what ends it, and what it says to call in another terminal."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from sparkmirror.cli.demo import own_command
+
+
+def _environment(directory: Path, *, script: bool) -> tuple[Path, Path]:
+    """The files of a Python environment: its Python and the command's script, if ``script``."""
+    directory.mkdir()
+    python, own = directory / "python", directory / "sparkmirror"
+    python.symlink_to(sys.executable)
+    if script:
+        own.write_text("#!/bin/sh\necho called\n")
+        own.chmod(0o755)
+    return python, own
+
+
+def test_the_name_alone_where_it_leads_to_this_environment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    python, own = _environment(tmp_path / "ours", script=True)
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "sparkmirror").symlink_to(own)
+    monkeypatch.setattr(sys, "executable", str(python))
+    monkeypatch.setenv("PATH", str(tmp_path / "bin"))
+    assert own_command() == "sparkmirror"
+
+
+@pytest.mark.parametrize("another", [False, True])
+def test_the_whole_path_where_the_name_leads_elsewhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, another: bool
+) -> None:
+    python, own = _environment(tmp_path / "an environment", script=True)
+    other, _ = _environment(tmp_path / "other", script=another)
+    monkeypatch.setattr(sys, "executable", str(python))
+    monkeypatch.setenv("PATH", str(other.parent))
+    assert shlex.split(own_command()) == [str(own)]
+    done = subprocess.run(
+        ["/bin/sh", "-c", own_command()], capture_output=True, text=True, check=True
+    )
+    assert done.stdout == "called\n"
+
+
+def test_the_module_where_no_script_is_installed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    python, _ = _environment(tmp_path / "ours", script=False)
+    monkeypatch.setattr(sys, "executable", str(python))
+    assert shlex.split(own_command()) == [str(python), "-m", "sparkmirror"]
+
+
+WAITING = """
+import sys, time
+from pathlib import Path
+from sparkmirror.cli import demo
+from sparkmirror.cli.main import main
+
+class Waiting(demo.Demo):
+    def prepare(self):
+        Path("begun").touch()
+        time.sleep(60)
+
+    def __exit__(self, *error):
+        Path("unwound").touch()
+
+demo.Demo = Waiting
+sys.exit(main(["demo"]))
+"""
+
+
+def _waiting(directory: Path, prefix: tuple[str, ...] = ()) -> subprocess.Popen[bytes]:
+    """A demo that does nothing yet, in a terminal that is gone."""
+    master, slave = os.openpty()
+    process = subprocess.Popen(
+        [*prefix, sys.executable, "-c", WAITING],
+        cwd=directory,
+        stdin=subprocess.DEVNULL,
+        stdout=slave,
+        stderr=slave,
+    )
+    os.close(slave)
+    deadline_s = time.monotonic() + 30
+    while not (directory / "begun").exists():
+        assert time.monotonic() < deadline_s
+        time.sleep(0.05)
+    os.close(master)
+    return process
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_sigterm_and_a_terminal_that_closes_clean_up(tmp_path: Path, number: int) -> None:
+    process = _waiting(tmp_path)
+    process.send_signal(number)
+    assert process.wait(20) == 130
+    assert (tmp_path / "unwound").exists()
+
+
+def test_a_demo_that_shall_outlive_its_terminal(tmp_path: Path) -> None:
+    ignoring = ("sh", "-c", 'trap "" HUP; exec "$@"', "sh")  # as nohup does
+    process = _waiting(tmp_path, ignoring)
+    process.send_signal(signal.SIGHUP)
+    with pytest.raises(subprocess.TimeoutExpired):
+        process.wait(1)
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(20) == 130
+    assert (tmp_path / "unwound").exists()
