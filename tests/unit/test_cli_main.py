@@ -180,6 +180,13 @@ def test_no_command_shows_the_help() -> None:
     assert "Usage: sparkmirror" in done.stdout + done.stderr
 
 
+def test_the_option_and_the_command_show_the_version() -> None:
+    shown = [sparkmirror(one) for one in ("--version", "version")]
+    assert [one.returncode for one in shown] == [0, 0]
+    assert shown[0].stdout == shown[1].stdout
+    assert shown[0].stdout.startswith("sparkmirror ")
+
+
 def test_every_verb_is_registered_once() -> None:
     main_module._add_verbs([])
     main_module._add_verbs([])

@@ -222,6 +222,27 @@ def run(
     raise typer.Exit(run_mirror(settings, options))
 
 
+def _show_version(asked: bool) -> None:
+    if asked:
+        version()
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    _version: Annotated[
+        bool,
+        typer.Option(
+            "--version",
+            help="The same as the command version.",
+            is_eager=True,
+            callback=_show_version,
+        ),
+    ] = False,
+) -> None:
+    """Nothing of its own: a callback is where options before the command are declared."""
+
+
 @app.command()
 def version() -> None:
     """Print the versions of sparkmirror and of what it runs on."""
@@ -262,12 +283,16 @@ _VERBS = {
 
 
 def _add_verbs(arguments: Sequence[str]) -> None:
-    """Register the other commands with their options, once, unless run or version is asked for."""
-    if arguments[:1] in (["run"], ["version"]):
+    """Register the other commands with their options, once: the one that is asked for, or, where
+    none of these is named, all of them.
+    """
+    named = arguments[0] if arguments else ""
+    if named in ("run", "version", "--version"):
         return
+    wanted = {named: _VERBS[named]} if named in _VERBS else _VERBS
     registered = {command.name for command in app.registered_commands}
     registered |= {group.name for group in app.registered_groups}
-    for name, module in _VERBS.items():
+    for name, module in wanted.items():
         if name not in registered:
             function = module.rpartition(".")[2]
             verb: typer.Typer | Callable[..., object] = getattr(
