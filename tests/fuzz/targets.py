@@ -121,7 +121,7 @@ def fetch(rng: Random) -> None:
     state.asked = True
     peer = SimpleNamespace(socket=object(), receive_frame=lambda _: memoryview(frame))
     fetcher._requests[1] = fetching._Request(
-        peer, 77, version, {_TP: state}, 0.0, 0.0, {_TP: 7}  # type: ignore[arg-type]
+        peer, 77, version, {_TP: state}, 0.0, 0.0, {_TP: (7, -1, 0)}  # type: ignore[arg-type]
     )  # fmt: skip
     for part in fetcher.receive(peer.socket):
         assert len(part.records) <= len(frame)

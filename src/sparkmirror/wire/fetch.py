@@ -11,7 +11,8 @@ fetchers share one wait. A partition is in exactly one of these states:
   offset out of range): the caller looks at it and lets it go on or halts it;
 * halted: the answer says that trying again does not help; the caller reports it.
 
-`fetch_states` has the states, `fetch_frames` knows how requests and answers are laid out.
+`fetch_states` has the states, `fetch_sessions` what brokers know of them, `fetch_frames` knows how
+requests and answers are laid out.
 """
 
 from __future__ import annotations
@@ -34,10 +35,19 @@ from sparkmirror.wire.fetch_frames import (
     FETCH_HIGHEST,
     FETCH_KEY,
     FETCH_LOWEST,
+    FETCH_SESSIONS_FROM,
+    FetchAnswer,
     PartitionAnswer,
     Wanted,
     parse_answer,
     request_body,
+)
+from sparkmirror.wire.fetch_sessions import (
+    NO_SESSION,
+    SESSION_LOST,
+    SESSION_PARTITIONS_MIN,
+    FetchSession,
+    Params,
 )
 from sparkmirror.wire.fetch_states import FetchState
 from sparkmirror.wire.kafka_codes import THROTTLED, error_name
@@ -84,7 +94,8 @@ class _Request:
     states: dict[TopicPartition, FetchState]
     deadline: float
     sent_at: float
-    offsets: dict[TopicPartition, int] = field(default_factory=dict)
+    asked: dict[TopicPartition, Params] = field(default_factory=dict)
+    session: FetchSession | None = None
 
 
 class Fetcher:
@@ -110,6 +121,7 @@ class Fetcher:
         self._clock = clock
         self._states: dict[TopicPartition, FetchState] = {}
         self._requests: dict[int, _Request] = {}
+        self._sessions: dict[int, FetchSession] = {}
         self._not_before: dict[int, float] = {}
         self._looked_at = float("-inf")
         self._buffer = ReceiveBuffer() if buffer is None else buffer
@@ -261,11 +273,26 @@ class Fetcher:
         rack = self.settings.client_rack
         if any(state.leader_until > now for state in states):
             rack = ""
-        body = self._encode(version, states, rack.encode())
+        asked = self._asked(states)
+        session = self._session(node, len(states)) if version >= FETCH_SESSIONS_FROM else None
+        bytes_max = max([self.settings.fetch_max_bytes] + [state.bytes_max for state in states])
+        header = NO_SESSION if session is None else session.header
+        listed, forgotten = (asked, []) if session is None else session.ask(asked)
+        body = request_body(
+            version,
+            self.settings,
+            [Wanted(tp, *params) for tp, params in listed.items()],
+            bytes_max,
+            rack.encode(),
+            session=header,
+            forgotten=forgotten,
+        )
         try:
             connection.ready_to_send(idle=True)
             connection.send_frame([head, body], len(head) + len(body))
         except ConnectionLost as error:
+            if session is not None:
+                session.restart()
             self._lost(connection, error)
             return
         for state in states:
@@ -278,23 +305,25 @@ class Fetcher:
             {state.tp: state for state in states},
             now + wait_s + self.routes.client.request_timeout_ms / 1000,
             now,
-            {state.tp: state.offset for state in states},
+            asked,
+            session,
         )
 
-    def _encode(self, version: int, states: list[FetchState], rack: bytes) -> bytes:
+    def _session(self, node: int, partitions: int) -> FetchSession | None:
+        session = self._sessions.get(node)
+        if session is None and partitions >= SESSION_PARTITIONS_MIN:
+            session = self._sessions[node] = FetchSession()
+        return session
+
+    def _asked(self, states: list[FetchState]) -> dict[TopicPartition, Params]:
         share = self._share(len(states))
         leaders = self.routes.leaders
-        wanted = [
-            Wanted(
-                state.tp,
-                state.offset,
-                leaders[state.tp].epoch if state.tp in leaders else -1,
-                state.bytes_max or share,
-            )
-            for state in states
-        ]
-        bytes_max = max([self.settings.fetch_max_bytes] + [state.bytes_max for state in states])
-        return request_body(version, self.settings, wanted, bytes_max, rack)
+        asked: dict[TopicPartition, Params] = {}
+        for state in states:
+            leader = leaders.get(state.tp)
+            epoch = -1 if leader is None else leader.epoch
+            asked[state.tp] = (state.offset, epoch, state.bytes_max or share)
+        return asked
 
     def _share(self, partitions: int) -> int:
         """Most bytes of one partition in an answer that ``partitions`` have to share.
@@ -322,6 +351,8 @@ class Fetcher:
         for node, request in list(self._requests.items()):
             if request.connection is connection:
                 del self._requests[node]
+                if request.session is not None:
+                    request.session.restart()
                 for state in request.states.values():
                     state.asked = False
                     if state.replica is not None:
@@ -364,12 +395,21 @@ class Fetcher:
             self._note_throttle(answer.throttle_ms, now)
         elif len(frame) < _PACED_BELOW_BYTES:
             self._not_before[node] = request.sent_at + _PACE_S
-        if answer.code:
+        if request.session is not None:
+            self._go_on(request.session, answer)
+        if answer.code and answer.code not in SESSION_LOST:
             self._count(error_name(answer.code))
             for state in request.states.values():
                 state.retry_at = now + self.routes.client.retry_backoff_ms / 1000
         taken = (self._take_partition(request, part, now) for part in answer.partitions)
         return [part for part in taken if part is not None]
+
+    def _go_on(self, session: FetchSession, answer: FetchAnswer) -> None:
+        """Broker and session agree about the epoch, or begin anew with the next request."""
+        if answer.code:
+            session.restart()
+        else:
+            session.answered(answer.session_id)
 
     def _note_throttle(self, throttle_ms: int, now: float) -> None:
         self._count(THROTTLED)
@@ -401,7 +441,7 @@ class Fetcher:
             self._states[tp] = self._states.pop(tp)
         return FetchedPartition(
             tp,
-            request.offsets[tp],
+            request.asked[tp][0],
             part.high_watermark,
             part.last_stable_offset,
             part.log_start_offset,

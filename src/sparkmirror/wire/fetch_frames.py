@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from sparkmirror.model import FetchSettings, TopicPartition
+from sparkmirror.wire.fetch_sessions import NO_SESSION
 from sparkmirror.wire.integers import I16, I32
 from sparkmirror.wire.select import AbortedTransaction
 
@@ -17,6 +18,7 @@ __all__ = [
     "FETCH_HIGHEST",
     "FETCH_KEY",
     "FETCH_LOWEST",
+    "FETCH_SESSIONS_FROM",
     "FetchAnswer",
     "PartitionAnswer",
     "Wanted",
@@ -26,6 +28,7 @@ __all__ = [
 
 FETCH_KEY = 1
 FETCH_LOWEST, FETCH_HIGHEST = 4, 11
+FETCH_SESSIONS_FROM = 7
 
 _ABORTED = struct.Struct(">qq")
 
@@ -59,17 +62,32 @@ class PartitionAnswer:
 
 @dataclass(slots=True)
 class FetchAnswer:
-    """A whole answer; ``code`` is its own error, apart from those of the partitions."""
+    """A whole answer; ``code`` is its own error, apart from those of the partitions.
+
+    ``session_id``: of the fetch session, 0 without one.
+    """
 
     throttle_ms: int
     code: int
     partitions: list[PartitionAnswer]
+    session_id: int = 0
 
 
 def request_body(
-    version: int, settings: FetchSettings, wanted: Sequence[Wanted], bytes_max: int, rack: bytes
+    version: int,
+    settings: FetchSettings,
+    wanted: Sequence[Wanted],
+    bytes_max: int,
+    rack: bytes,
+    *,
+    session: tuple[int, int] = NO_SESSION,
+    forgotten: Sequence[TopicPartition] = (),
 ) -> bytes:
-    """The body of a request for ``wanted``, in this order, of at most about ``bytes_max``."""
+    """The body of a request for ``wanted``, in this order, of at most about ``bytes_max``.
+
+    ``session``: (id, epoch) of the fetch session, from version 7 on; ``forgotten``: what no longer
+    belongs to it.
+    """
     isolation = 1 if settings.isolation_level == "read_committed" else 0
     out = [
         struct.pack(
@@ -81,8 +99,8 @@ def request_body(
             isolation,
         )
     ]
-    if version >= 7:
-        out.append(struct.pack(">ii", 0, -1))  # no fetch session
+    if version >= FETCH_SESSIONS_FROM:
+        out.append(struct.pack(">ii", *session))
     topics: dict[str, list[Wanted]] = {}
     for want in wanted:
         topics.setdefault(want.tp.topic, []).append(want)
@@ -98,10 +116,22 @@ def request_body(
             if version >= 5:
                 out.append(struct.pack(">q", -1))
             out.append(I32.pack(want.bytes_max))
-    if version >= 7:
-        out.append(I32.pack(0))  # no forgotten topics
+    if version >= FETCH_SESSIONS_FROM:
+        out.append(_forgotten(forgotten))
     if version >= 11:
         out.append(struct.pack(f">h{len(rack)}s", len(rack), rack))
+    return b"".join(out)
+
+
+def _forgotten(partitions: Sequence[TopicPartition]) -> bytes:
+    topics: dict[str, list[int]] = {}
+    for tp in partitions:
+        topics.setdefault(tp.topic, []).append(tp.partition)
+    out = [I32.pack(len(topics))]
+    for topic, numbers in topics.items():
+        name = topic.encode()
+        count = len(numbers)
+        out.append(struct.pack(f">h{len(name)}si{count}i", len(name), name, count, *numbers))
     return b"".join(out)
 
 
@@ -111,13 +141,14 @@ def parse_answer(frame: memoryview, version: int) -> FetchAnswer:
     Raises `struct.error`, `ValueError` or `UnicodeDecodeError` when it is not whole.
     """
     throttle_ms = I32.unpack_from(frame, 4)[0]
-    position, code = 8, 0
-    if version >= 7:
+    position, code, session_id = 8, 0, 0
+    if version >= FETCH_SESSIONS_FROM:
         code = I16.unpack_from(frame, 8)[0]
+        session_id = I32.unpack_from(frame, 10)[0]
         position = 14
     count = I32.unpack_from(frame, position)[0]
     position += 4
-    answer = FetchAnswer(throttle_ms, code, [])
+    answer = FetchAnswer(throttle_ms, code, [], session_id)
     for _ in range(count):
         size = I16.unpack_from(frame, position)[0]
         position += 2
