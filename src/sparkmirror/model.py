@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
+from typing import NamedTuple
 
 __all__ = [
     "SEND_FAILED",
@@ -40,9 +41,11 @@ __all__ = [
 ]
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class TopicPartition:
-    """One partition of one topic; sorts by topic, then number."""
+class TopicPartition(NamedTuple):
+    """One partition of one topic; sorts by topic, then number.
+
+    A tuple, because it is looked up several times per batch: its hash is C's.
+    """
 
     topic: str
     partition: int

@@ -88,10 +88,13 @@ class SimConnection:
             raise ConnectionLost("broken")
         self.inbox.append(parse_request(b"".join(parts)))
 
+    def has_ahead(self) -> bool:
+        return self.lost or bool(self._answers)
+
     def readable(self, _timeout_s: float = 0.0) -> bool:
         return self.lost or bool(self._answers)
 
-    def receive_frame(self) -> memoryview:
+    def receive_ahead(self) -> memoryview:
         if not self._answers:
             raise ConnectionLost("broken")
         self.socket.recv(1)

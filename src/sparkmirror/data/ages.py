@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Iterable
 
 from sparkmirror.observe.samples import Samples, steady_ms
-from sparkmirror.wire.batch import BASE_TIMESTAMP_AT
+from sparkmirror.wire.batch import Passing
 
 __all__ = ["note_ages", "oldest_ms"]
 
-_TIMESTAMP = struct.Struct(">q")
 
-
-def oldest_ms(records: memoryview, cuts: Iterable[tuple[int, int]], newest_ms: int) -> int:
-    """The smallest base timestamp of the batches, which is that of a batch's first record."""
+def oldest_ms(batches: Iterable[Passing], newest_ms: int) -> int:
+    """The smallest timestamp of the batches' first records."""
     oldest = newest_ms
-    for start, _ in cuts:
-        (first_ms,) = _TIMESTAMP.unpack_from(records, start + BASE_TIMESTAMP_AT)
+    for _, _, first_ms, _ in batches:
         if 0 <= first_ms < oldest:
             oldest = first_ms
     return oldest

@@ -18,7 +18,6 @@ Progress reports are no part of any transaction and have a producer of their own
 from __future__ import annotations
 
 import logging
-import select
 import time
 from collections.abc import Iterable
 from typing import Any
@@ -35,6 +34,7 @@ from sparkmirror.data.takeover import committed_positions, take_over
 from sparkmirror.data.watch import ControlWatch
 from sparkmirror.errors import Fenced, TransactionError
 from sparkmirror.model import FlowSettings, TopicPartition
+from sparkmirror.wire.batch import Passing
 from sparkmirror.wire.claims import transactional_id
 from sparkmirror.wire.marks import Mark, encode_mark
 from sparkmirror.wire.mirror_records import offset_syncs_topic
@@ -144,7 +144,7 @@ class ExactSink(SlotSink):
             if self._open_ends is open_ends:  # a refusal puts another writer in its place
                 self._close_open_ends(unsure)
 
-    def _write(self, pending: Pending, part: memoryview) -> list[tuple[int, int]]:
+    def _write(self, pending: Pending, part: memoryview) -> list[Passing]:
         if self._transactions is None:
             raise TransactionError("rows came before the writer was known.", where=self.flow.name)
         if not self._kept_bytes:
@@ -169,10 +169,9 @@ class ExactSink(SlotSink):
             wait_s = 0.0
             if fd >= 0:
                 wait_s = min(self._due_s(), _ANSWER_S) if self._producer.idle else _ANSWER_S
-                waited_for: list[Any] = [fd, *self._producer.sockets()]
-                if fd in select.select(waited_for, [], [], max(0.0, wait_s))[0]:
-                    return
-            self._settle(self._producer.pump(0.0))
+            self._settle(self._producer.pump(max(0.0, wait_s), fd))
+            if self._producer.woken:
+                return
             self._housekeep()
             if fd < 0:
                 return

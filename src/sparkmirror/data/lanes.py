@@ -129,14 +129,15 @@ class Lane:
 
 def acknowledge(ack: Acknowledged) -> Pending | None:
     """Note what an acknowledgement says about the chunk it is for, which is returned."""
-    if isinstance(ack.token, Pending):  # beside its records
-        ack.token.batches_left -= 1
-        return ack.token
-    if not isinstance(ack.token, tuple):
-        return None
+    token = ack.token
     pending: Pending
-    pending, records_end = ack.token
-    pending.places.acknowledged(records_end, ack.records, ack.offset)
+    if isinstance(token, tuple):
+        pending, records_end = token
+        pending.places.acknowledged(records_end, ack.records, ack.offset)
+    elif isinstance(token, Pending):  # beside its records
+        pending = token
+    else:
+        return None
     pending.batches_left -= 1
     return pending
 

@@ -20,22 +20,24 @@ __all__ = ["abandoned", "flush", "input_fd", "watched"]
 _OUTPUT_BUFFER_BYTES = 64 * 1024
 
 _files: tuple[BinaryIO, BinaryIO] | None = None
+_input: select.poll | None = None  # of the first of them, made once: it is asked all the time
 
 
 def watched(worker_main: Callable[..., Any]) -> Callable[..., Any]:
     """PySpark's ``worker.main(infile, outfile)``, with both files known to this module."""
 
     def main(infile: BinaryIO, outfile: BinaryIO) -> Any:
-        global _files  # noqa: PLW0603  (a worker process runs one main at a time)
+        global _files, _input  # noqa: PLW0603  (a worker process runs one main at a time)
         # ``spark.buffer.size`` is small for the JVM's sake, and that no whole row hides in the
         # buffer of ``infile``. A row that is written piece by piece should leave as a whole.
         outfile.flush()
         with os.fdopen(os.dup(outfile.fileno()), "wb", _OUTPUT_BUFFER_BYTES) as wide:
-            _files = (infile, wide)
+            _files, _input = (infile, wide), select.poll()
+            _input.register(infile, 0)  # hang-ups are always told
             try:
                 return worker_main(infile, wide)
             finally:
-                _files = None
+                _files = _input = None
 
     return main
 
@@ -53,11 +55,9 @@ def abandoned() -> bool:
 
     What still waits to be read was read by nobody else, but will be: by the next attempt.
     """
-    if _files is None:
+    if _input is None:
         return False
-    poll = select.poll()
-    poll.register(_files[0], 0)  # hang-ups are always told
-    return any(event & (select.POLLHUP | select.POLLERR) for _, event in poll.poll(0))
+    return any(event & (select.POLLHUP | select.POLLERR) for _, event in _input.poll(0))
 
 
 def input_fd() -> int:

@@ -7,7 +7,6 @@ Spark reuses its Python workers from epoch to epoch and a producer id is worth k
 from __future__ import annotations
 
 import logging
-import select
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -31,7 +30,7 @@ from sparkmirror.model import (
     MirrorMode,
     TopicPartition,
 )
-from sparkmirror.wire.batch import record_count, split
+from sparkmirror.wire.batch import Passing, batches
 from sparkmirror.wire.connect_offsets import encode_source_offset, offsets_topic, partition_for_key
 from sparkmirror.wire.connection import ConnectionLost
 from sparkmirror.wire.gaps import Gap, encode_gap, gaps_topic, read_document
@@ -150,8 +149,7 @@ class SlotSink:
             lane.queue.append(pending)
             if chunk.size:
                 part = records[chunk.start : chunk.start + chunk.size]
-                cuts = self._write(pending, part)
-                pending.oldest_ms = oldest_ms(part, cuts, chunk.timestamp_ms)
+                pending.oldest_ms = oldest_ms(self._write(pending, part), chunk.timestamp_ms)
                 if chunk.timestamp_ms >= 0:
                     pending.note_ages(lane.age, now_ms)
             self._advance(lane)
@@ -159,16 +157,16 @@ class SlotSink:
     def _prepare(self, chunks: list[Chunk]) -> None:
         """What is to be done before the chunks of a row are written."""
 
-    def _write(self, pending: Pending, part: memoryview) -> list[tuple[int, int]]:
-        """Queue the batches of one chunk; where they are in it."""
-        cuts = split(part)
+    def _write(self, pending: Pending, part: memoryview) -> list[Passing]:
+        """Queue the batches of one chunk; what they are."""
+        cuts = batches(part)
         pending.batches_left = len(cuts)
         self._reports.batches += len(cuts)
+        append = self._producer.append
         records_end = 0
-        for (start, end), target in zip(cuts, targets(pending, cuts), strict=True):
-            batch = part[start:end]
-            records_end += record_count(batch)
-            self._producer.append(target, batch, (pending, records_end))
+        for (start, end, _, records), target in zip(cuts, targets(pending, cuts), strict=True):
+            records_end += records
+            append(target, part[start:end], (pending, records_end), records)
         return cuts
 
     def _advance(self, lane: Lane) -> None:
@@ -283,10 +281,9 @@ class SlotSink:
         """
         fd = outlet.input_fd()
         while fd >= 0 and not self._producer.idle:
-            waited_for: list[Any] = [fd, *self._producer.sockets()]
-            if fd in select.select(waited_for, [], [], _LINGER_S)[0]:
+            self._settle(self._producer.pump(_LINGER_S, fd))
+            if self._producer.woken:
                 return
-            self._settle(self._producer.pump(0.0))
             self._housekeep()
 
     def _full(self) -> bool:

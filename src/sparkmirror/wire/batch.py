@@ -45,7 +45,9 @@ __all__ = [
     "RECORD_COUNT_AT",
     "TRANSACTIONAL_BIT",
     "Buffer",
+    "Passing",
     "base_offset",
+    "batches",
     "codec",
     "last_offset_delta",
     "max_timestamp_ms",
@@ -56,6 +58,9 @@ __all__ = [
 ]
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
+
+Passing: TypeAlias = tuple[int, int, int, int]
+"""A batch in a run of batches: (start, end, timestamp of its first record, number of records)."""
 
 HEADER = struct.Struct(">qiibIhiqqqhii")
 """The whole header, in the order of the table above."""
@@ -84,6 +89,7 @@ CONTROL_BIT = 0x20
 DELETE_HORIZON_BIT = 0x40
 
 _LENGTH = struct.Struct(">i")
+_PASSING = struct.Struct(">8xi15xq22xi")
 _UNCOVERED = struct.Struct(">qiibI")
 _KEPT = struct.Struct(">hiqq14xi")
 
@@ -93,9 +99,14 @@ def split(records: memoryview) -> list[tuple[int, int]]:
 
     Raises CorruptBatch when the lengths do not add up to the size of ``records``.
     """
+    return [(start, end) for start, end, _, _ in batches(records)]
+
+
+def batches(records: memoryview) -> list[Passing]:
+    """As `split`, with what the headers say to whoever only carries the batches."""
     size = len(records)
-    unpack_length = _LENGTH.unpack_from
-    cuts: list[tuple[int, int]] = []
+    unpack = _PASSING.unpack_from
+    cuts: list[Passing] = []
     start = 0
     while start < size:
         if size - start < HEADER_BYTES:
@@ -103,14 +114,14 @@ def split(records: memoryview) -> list[tuple[int, int]]:
                 f"{size - start} bytes are left after byte {start}, less than a batch header.",
                 do="Fetch the chunk again.",
             )
-        length: int = unpack_length(records, start + LENGTH_AT)[0]
+        length, first_ms, count = unpack(records, start)
         end = start + LOG_OVERHEAD_BYTES + length
         if length < LENGTH_MIN or end > size:
             raise CorruptBatch(
                 f"The batch at byte {start} has length {length}, not {size - start} as is left.",
                 do="Fetch the chunk again.",
             )
-        cuts.append((start, end))
+        cuts.append((start, end, first_ms, count))
         start = end
     return cuts
 

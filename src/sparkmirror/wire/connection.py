@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 __all__ = ["Connection", "ConnectionLost", "FrameBuffer", "ReceiveBuffer"]
 
 _CORRELATION = struct.Struct(">i")
+_HEADER = struct.Struct(">hhih")
 _HANDSHAKE_FRAME_BYTES_MAX = 1 << 20
 _SASL_AUTHENTICATE = 36
 # Part of a session's life after which a client logs in again (KIP-368, as Java's clients do).
@@ -250,15 +251,8 @@ class Connection(FramedSocket):
     def header(self, api_key: int, api_version: int) -> tuple[int, bytes]:
         """(correlation id, non-flexible request header bytes without the frame size)."""
         correlation = next(self._correlation)
-        head = struct.pack(
-            f">hhih{len(self._client_id)}s",
-            api_key,
-            api_version,
-            correlation,
-            len(self._client_id),
-            self._client_id,
-        )
-        return correlation, head
+        head = _HEADER.pack(api_key, api_version, correlation, len(self._client_id))
+        return correlation, head + self._client_id
 
     def send_message(self, message: Any, version: int) -> int:
         """Send one of kafka-python's request objects; returns the correlation id."""

@@ -28,6 +28,8 @@ FETCH_FRAME_BYTES_MAX = BATCH_BYTES_MAX + (64 << 20)
 ANSWER_FRAME_BYTES_MAX = FRAME_BYTES_MAX
 # TLS copies what it sends anyway; small parts are joined so that each does not become a record.
 _TLS_JOIN_BYTES = 256 * 1024
+# What one call takes in of the answers that have come: each is some 50 bytes per partition.
+_AHEAD_BYTES = 16 * 1024
 
 Buffer = bytes | bytearray | memoryview
 
@@ -71,6 +73,7 @@ class FramedSocket:
         self.last_used = time.monotonic()
         self._tls = False
         self._size_buffer = memoryview(bytearray(4))
+        self._ahead = b""  # read by `receive_ahead`, not handed out yet
 
     def _use(self, connected: socket.socket) -> None:
         self.socket: socket.socket = connected
@@ -82,11 +85,11 @@ class FramedSocket:
         """Write one frame: the 4-byte ``size``, then ``parts`` without copying them."""
         self.last_used = time.monotonic()
         try:
-            self._send_parts([_SIZE.pack(size), *parts])
+            self._send_parts([_SIZE.pack(size), *parts], _SIZE.size + size)
         except OSError as error:
-            raise ConnectionLost(f"{self.host}:{self.port}: {error or 'timed out'}") from error
+            raise self._broken(error) from error
 
-    def _send_parts(self, parts: list[Buffer]) -> None:
+    def _send_parts(self, parts: list[Buffer], left: int) -> None:
         if self._tls:
             self._send_joined(parts)
             return
@@ -94,6 +97,9 @@ class FramedSocket:
         while index < len(parts):
             window = parts[index : index + _IOV_MAX]
             sent = self.socket.sendmsg(window)
+            left -= sent
+            if not left:
+                return
             for part in window:
                 size = len(part)
                 if sent < size:
@@ -119,14 +125,24 @@ class FramedSocket:
 
     def _receive_into(self, view: memoryview) -> None:
         position, size = 0, len(view)
+        if self._ahead:
+            position = min(size, len(self._ahead))
+            view[:position] = self._ahead[:position]
+            self._ahead = self._ahead[position:]
         while position < size:
             try:
                 count = self.socket.recv_into(view[position:])
             except OSError as error:
-                raise ConnectionLost(f"{self.host}:{self.port}: {error or 'timed out'}") from error
+                raise self._broken(error) from error
             if count == 0:
-                raise ConnectionLost(f"{self.host}:{self.port}: the broker closed the connection")
+                raise self._closed()
             position += count
+
+    def _broken(self, error: OSError) -> ConnectionLost:
+        return ConnectionLost(f"{self.host}:{self.port}: {error or 'timed out'}")
+
+    def _closed(self) -> ConnectionLost:
+        return ConnectionLost(f"{self.host}:{self.port}: the broker closed the connection")
 
     def _receive_size(self) -> int:
         self._receive_into(self._size_buffer)
@@ -147,10 +163,39 @@ class FramedSocket:
         self.last_used = time.monotonic()
         return view
 
+    def receive_ahead(self) -> memoryview:
+        """`receive_frame` for small answers that come close behind each other.
+
+        One call reads all that are there; `has_ahead` tells whether the next one is among them.
+        """
+        while len(self._ahead) < _SIZE.size:
+            try:
+                data = self.socket.recv(_AHEAD_BYTES)
+            except OSError as error:
+                raise self._broken(error) from error
+            if not data:
+                raise self._closed()
+            self._ahead += data
+        size: int = _SIZE.unpack_from(self._ahead)[0]
+        end = _SIZE.size + size
+        if size < 4 or end > len(self._ahead):
+            return self.receive_frame()  # the rest is on its way
+        view = memoryview(self._ahead)[_SIZE.size : end]
+        self._ahead = self._ahead[end:]
+        self.last_used = time.monotonic()
+        return view
+
+    def has_ahead(self) -> bool:
+        """True when `receive_ahead` has a response, or part of one that TLS holds back."""
+        ahead = self._ahead
+        if len(ahead) >= _SIZE.size and len(ahead) >= _SIZE.size + _SIZE.unpack_from(ahead)[0]:
+            return True
+        return isinstance(self.socket, ssl.SSLSocket) and self.socket.pending() > 0
+
     def readable(self, timeout_s: float = 0.0) -> bool:
         """True when a response (or the end of the connection) is waiting."""
-        # What TLS has decrypted already no longer shows at the socket.
-        if isinstance(self.socket, ssl.SSLSocket) and self.socket.pending():
+        # What was read, or what TLS has decrypted already, no longer shows at the socket.
+        if self.has_ahead():
             return True
         return bool(select.select([self.socket], [], [], timeout_s)[0])
 

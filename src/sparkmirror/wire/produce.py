@@ -59,6 +59,7 @@ log = logging.getLogger(__name__)
 
 _BROKER_TIMEOUT_MS = 30_000
 _THROTTLE_LOG_S = 60.0
+_UNANSWERED = Answer(-1, -1, "no answer for the partition")
 
 
 @dataclass(slots=True, eq=False)
@@ -89,6 +90,8 @@ class Producer(Backlog):
         super().__init__(routes, settings, transactions=transactions, arrival=arrival, clock=clock)
         self.blocked = False
         """Whether batches wait only because enough requests are in flight: `pump` sends them."""
+        self.woken = False
+        """Whether the descriptor that the last `pump` waited for as well had something to read."""
         self._requests: dict[Connection, deque[_Request]] = {}
         self._not_before: dict[Connection, float] = {}
         self._throttle_log_at = float("-inf")
@@ -102,22 +105,18 @@ class Producer(Backlog):
 
     # -- driving ---------------------------------------------------------------------------
 
-    def pump(self, timeout_s: float = 0.0) -> list[Acknowledged]:
+    def pump(self, timeout_s: float = 0.0, also: int = -1) -> list[Acknowledged]:
         """Send what may be sent, read what has come in; wait up to ``timeout_s`` for an answer.
 
-        Returns the batches acknowledged since the last call, in order per partition.
+        ``also``: a descriptor; what there is to read at it ends the wait, too (`woken`). Returns
+        the batches acknowledged since the last call, in order per partition.
         """
         self._expire()
         self._send()
-        self._receive(timeout_s)
-        if self._busy:
-            self._send()
+        self._receive(timeout_s, also)
+        self._send()
         done, self._acknowledged = self._acknowledged, []
         return done
-
-    def sockets(self) -> list[socket.socket]:
-        """Sockets on which answers are awaited."""
-        return [connection.socket for connection, waiting in self._requests.items() if waiting]
 
     def identify(self, patience_s: float = 0.0) -> Identity | None:
         """The producer id under which partitions begin, asked for if need be; None without one.
@@ -201,30 +200,40 @@ class Producer(Backlog):
     # -- sending ---------------------------------------------------------------------------
 
     def _send(self) -> None:
-        self.blocked = False
+        """Send what may be sent; nothing where all that waits is known to wait for answers."""
+        if not self._stirred:
+            return
+        self._stirred = self.blocked = False
         if not self._busy:
             return
         now = self._clock()
         self.routes.refresh_if_due()
         if self._transactions is not None:
             self._join_transaction(self._transactions, now)
+        leaders = self.routes.leaders
         by_node: dict[int, list[PartitionQueue]] = {}
         for state in list(self._busy.values()):  # one that is given up leaves it
-            if not state.pending or state.retry_at > now:
+            if not state.pending:
+                continue
+            if state.retry_at > now:
+                self._stirred = True
                 continue
             if not state.in_flight:
                 state.recovering = False
                 if not self._identified(state):
+                    self._stirred = True
                     continue
-            leader = self.routes.leaders.get(state.tp)
+            leader = leaders.get(state.tp)
             if leader is None:
+                self._stirred = True
                 self.routes.add_topics([state.tp.topic])
                 self.routes.mark_stale()
                 self._retry(state, 5, now)
             elif state.may_send(leader.node):
                 by_node.setdefault(leader.node, []).append(state)
         for node, states in by_node.items():
-            self._send_to(node, states, now)
+            if not self._send_to(node, states, now):
+                self._stirred = True
 
     def _join_transaction(self, transactions: Transactions, now: float) -> None:
         """Have the partitions with batches to send join the open transaction."""
@@ -244,21 +253,24 @@ class Producer(Backlog):
             else:
                 self._halt(state, code, "it may not join the transaction")
 
-    def _send_to(self, node: int, states: list[PartitionQueue], now: float) -> None:
+    def _send_to(self, node: int, states: list[PartitionQueue], now: float) -> bool:
+        """Send batches of ``states``; whether what is left waits for answers alone."""
         connection = self.routes.connection(node)
         if connection is None:
-            return
-        requests = self._requests.setdefault(connection, deque())
+            return False
+        requests = self._requests.get(connection)
+        if requests is None:
+            requests = self._requests[connection] = deque()
         while states and len(requests) < self._in_flight_max:
             if self._not_before.get(connection, 0.0) > now:
-                return
+                return False
             try:
                 if not connection.ready_to_send(idle=not requests):
                     self.blocked = True
-                    return
+                    return True
             except ConnectionLost as error:
                 self._lost(connection, error)
-                return
+                return False
             chosen: list[PartitionQueue] = []
             size = 0
             for state in states:
@@ -271,11 +283,12 @@ class Producer(Backlog):
                 self._send_request(node, connection, requests, chosen, now)
             except ConnectionLost as error:
                 self._lost(connection, error)
-                return
+                return False
             rest = states[len(chosen) :]
             states = rest + [state for state in chosen if state.may_send(node)]
         if states:
             self.blocked = True
+        return True
 
     def _send_request(
         self,
@@ -287,17 +300,13 @@ class Producer(Backlog):
     ) -> None:
         version = connection.api_version(PRODUCE_KEY, PRODUCE_LOWEST, PRODUCE_HIGHEST, "Produce")
         correlation, head = connection.header(PRODUCE_KEY, version)
-        topics: dict[str, list[PartitionQueue]] = {}
-        for state in states:
-            topics.setdefault(state.tp.topic, []).append(state)
         batches: dict[str, list[StampedBatch]] = {}
         items: list[tuple[PartitionQueue, QueuedBatch]] = []
-        for topic, members in topics.items():
-            batches[topic] = stamped = []
-            for state in members:
-                item, header = state.take(node)
-                items.append((state, item))
-                stamped.append((state.tp.partition, header, item.batch))
+        for state in states:
+            item, header = state.take(node)
+            items.append((state, item))
+            topic, partition = state.tp
+            batches.setdefault(topic, []).append((partition, header, item.batch))
         parts = request_parts(
             head,
             batches,
@@ -319,34 +328,44 @@ class Producer(Backlog):
 
     def _expire(self) -> None:
         now = self._clock()
-        for connection, requests in list(self._requests.items()):
+        late = [
+            connection
+            for connection, requests in self._requests.items()
+            if requests and now >= requests[0].deadline
+        ]
+        for connection in late:
             # An answer that waits is late only because nobody has come round to read it.
-            if requests and now >= requests[0].deadline and not connection.readable():
+            if not connection.readable():
                 self._lost(connection, ConnectionLost("no answer to Produce in time"))
 
-    def _receive(self, timeout_s: float) -> None:
+    def _receive(self, timeout_s: float, also: int) -> None:
         sockets = {
             connection.socket: connection
             for connection, waiting in self._requests.items()
             if waiting
         }
-        if not sockets:
+        awaited: list[socket.socket | int] = [*sockets] if also < 0 else [also, *sockets]
+        self.woken = False
+        if not awaited:
             if timeout_s > 0 and self._busy:
                 time.sleep(min(timeout_s, self.routes.client.retry_backoff_ms / 1000))
             return
-        readable, _, _ = select.select(list(sockets), [], [], timeout_s)
-        for sock in readable:
-            connection = sockets[sock]
+        for ready in select.select(awaited, [], [], timeout_s)[0]:
+            if isinstance(ready, int):
+                self.woken = True
+                continue
+            connection = sockets[ready]
             try:
                 while self._requests.get(connection):
                     self._read_answer(connection)
-                    if not connection.readable():
+                    if not connection.has_ahead():
                         break
             except (ConnectionLost, struct.error, UnicodeDecodeError) as error:
                 self._lost(connection, ConnectionLost(f"{error}"))
 
     def _read_answer(self, connection: Connection) -> None:
-        frame = connection.receive_frame()
+        frame = connection.receive_ahead()
+        self._stirred = True
         request = self._requests[connection][0]
         if answered_correlation(frame) != request.correlation:
             raise ConnectionLost("answer to another request")
@@ -357,10 +376,8 @@ class Producer(Backlog):
             self._not_before[connection] = now + throttle_ms / 1000
             self._note_throttle(throttle_ms, now)
         for state, item in request.items:
-            answer = answers.get(state.tp, Answer(-1, -1, "no answer for the partition"))
-            if item not in state.in_flight:
-                continue  # dropped with its halted partition
-            self._settle(state, item, answer, now)
+            if item in state.in_flight:  # else dropped with its halted partition
+                self._settle(state, item, answers.get(state.tp, _UNANSWERED), now)
 
     def _note_throttle(self, throttle_ms: int, now: float) -> None:
         self._count(THROTTLED)
@@ -376,6 +393,7 @@ class Producer(Backlog):
     def _lost(self, connection: Connection, error: ConnectionLost) -> None:
         log.warning("producing to cluster %s: %s", self.routes.client.alias, error)
         self._count("CONNECTION_LOST")
+        self._stirred = True
         requests = self._requests.pop(connection, deque())
         self._not_before.pop(connection, None)
         self.routes.drop(connection)

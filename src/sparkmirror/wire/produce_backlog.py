@@ -60,9 +60,11 @@ _STUCK_S_MAX = 30.0
 _TRANSACTION_STUCK_S_MAX = 10.0
 # When it is told that a partition fails, though it is still tried.
 _FAILING_TOLD_S = 10.0
+# Answers to a batch that the target has, now or from before.
+_TAKEN = (0, DUPLICATE_SEQUENCE_NUMBER)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Acknowledged:
     """One batch that the target has: ``offset`` is its first target offset, -1 when unknown."""
 
@@ -124,22 +126,29 @@ class Backlog:
         self._busy: dict[TopicPartition, PartitionQueue] = {}
         self._halted: dict[TopicPartition, Halt] = {}
         self._acknowledged: list[Acknowledged] = []
+        self._stirred = False
+        """Whether batches may go out that could not when `pump` last looked."""
 
     # -- input -----------------------------------------------------------------------------
 
-    def append(self, tp: TopicPartition, batch: memoryview, token: object = None) -> None:
+    def append(
+        self, tp: TopicPartition, batch: memoryview, token: object = None, records: int = -1
+    ) -> None:
         """Queue one record batch for ``tp``; `pump` sends it.
 
-        The view must stay valid until it is acknowledged. Batches of a halted partition are
-        dropped.
+        ``records``: how many its header states, where that was read already. The view must stay
+        valid until it is acknowledged. Batches of a halted partition are dropped.
         """
         state = self._partitions.get(tp)
         if state is None:
             state = self._partitions[tp] = PartitionQueue(tp, self._transactions is not None)
         if state.halt is not None:
             return
-        state.pending.append(QueuedBatch(batch, record_count(batch), token, whole=token))
+        if records < 0:
+            records = record_count(batch)
+        state.pending.append(QueuedBatch(batch, records, token, token))
         self._busy[tp] = state
+        self._stirred = True
         self.bytes_waiting += len(batch)
 
     def waiting(self, tp: TopicPartition) -> bool:
@@ -183,20 +192,16 @@ class Backlog:
 
     def _settle(self, state: PartitionQueue, item: QueuedBatch, answer: Answer, now: float) -> None:
         code = answer.code
+        if code in _TAKEN:
+            self._acknowledge(state, item, answer.offset)
+            return
         there = Arrived.NO
         if code in REFUSED and item.doubtful:
             there = self._arrival(self.routes, state.doubt(item))
             if there is not Arrived.NO:
                 self._count(error_name(code))
-        if code in (0, DUPLICATE_SEQUENCE_NUMBER) or there is Arrived.YES:
-            state.acknowledge(item)
-            self.bytes_waiting -= len(item.batch)
-            unknown = item.thinned or there is Arrived.YES
-            self._acknowledged.append(
-                Acknowledged(state.tp, item.token, -1 if unknown else answer.offset, item.records)
-            )
-            if state.idle:
-                self._busy.pop(state.tp, None)
+        if there is Arrived.YES:
+            self._acknowledge(state, item, -1)
             return
         # A batch is also out of order when one before it failed; that is only an echo.
         forgotten = code in (UNKNOWN_PRODUCER_ID, INVALID_PRODUCER_EPOCH) or (
@@ -234,6 +239,15 @@ class Backlog:
             self._count(error_name(code))
             self._halt(state, code, answer.reason)
         state.recovering = True
+
+    def _acknowledge(self, state: PartitionQueue, item: QueuedBatch, offset: int) -> None:
+        state.acknowledge(item)
+        self.bytes_waiting -= len(item.batch)
+        self._acknowledged.append(
+            Acknowledged(state.tp, item.token, -1 if item.thinned else offset, item.records)
+        )
+        if not state.pending and not state.in_flight:
+            self._busy.pop(state.tp, None)
 
     def _ended(self, state: PartitionQueue, code: int) -> ClusterError:
         kind = Fenced if code in FENCED else TransactionError

@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from dataclasses import dataclass
 
-from sparkmirror.model import TopicPartition
 from sparkmirror.wire.integers import I16, I32
 
 __all__ = [
@@ -29,13 +28,18 @@ PRODUCE_LOWEST, PRODUCE_HIGHEST = 3, 8
 
 _HEAD = struct.Struct(">hii")
 _PARTITION = struct.Struct(">ii")
-_ACK = struct.Struct(">ihqq")
+_ACK = struct.Struct(">ihq8x")
+_ACK_5 = struct.Struct(">ihq16x")
+# Version 8: as above, then the number of record errors and the size of the message (-1 none).
+_ACK_8 = struct.Struct(">ihq16xih")
+_REASONS_BYTES_MIN = _ACK_8.size - _ACK_5.size
 
 StampedBatch = tuple[int, bytes, memoryview]
 """(partition, header to send, whole batch): the header takes the place of the batch's own."""
 
 
-class Answer(NamedTuple):
+@dataclass(slots=True)
+class Answer:
     """What a broker says about one partition's batch.
 
     ``code``: Kafka's error code. ``offset``: of the first record on the target, -1 when it is not
@@ -67,11 +71,10 @@ def request_parts(
     parts: list[bytes | memoryview] = [head + writer + _HEAD.pack(acks, timeout_ms, len(topics))]
     for topic, batches in topics.items():
         name = topic.encode()
-        frame = struct.pack(f">h{len(name)}si", len(name), name, len(batches))
+        frame = I16.pack(len(name)) + name + I32.pack(len(batches))
         for partition, header, batch in batches:
-            frame += _PARTITION.pack(partition, len(batch))
-            parts.append(frame + header)
-            parts.append(batch[len(header) :])
+            frame += _PARTITION.pack(partition, len(batch)) + header
+            parts += (frame, batch[len(header) :])
             frame = b""
     return parts
 
@@ -82,13 +85,13 @@ def answered_correlation(frame: memoryview) -> int:
     return correlation
 
 
-def parse_answer(frame: memoryview, version: int) -> tuple[dict[TopicPartition, Answer], int]:
-    """({partition: answer}, throttle ms) of a Produce response.
+def parse_answer(frame: memoryview, version: int) -> tuple[dict[tuple[str, int], Answer], int]:
+    """({(topic, partition): answer}, throttle ms) of a Produce response.
 
     ``frame`` begins with the correlation id. Raises struct.error or UnicodeDecodeError when it is
     no such response.
     """
-    answers: dict[TopicPartition, Answer] = {}
+    answers: dict[tuple[str, int], Answer] = {}
     topics = I32.unpack_from(frame, 4)[0]
     position = 8
     for _ in range(topics):
@@ -96,19 +99,23 @@ def parse_answer(frame: memoryview, version: int) -> tuple[dict[TopicPartition, 
         if not 0 <= size <= len(frame) - position:
             # A negative size would lead back, and round in circles for billions of topics.
             raise struct.error(f"a Produce response with a topic name of {size} bytes")
-        topic = bytes(frame[position + 2 : position + 2 + size]).decode()
+        topic = str(frame[position + 2 : position + 2 + size], "utf-8")
         position += 2 + size
         parts = I32.unpack_from(frame, position)[0]
         position += 4
         for _ in range(parts):
-            index, code, offset, _append_time = _ACK.unpack_from(frame, position)
-            position += _ACK.size
-            if version >= 5:
-                position += 8
-            reason, bad = "", None
+            reason = ""
+            bad: tuple[int, ...] | None = () if version >= 8 else None
             if version >= 8:
-                position, reason, bad = _parse_reasons(frame, position)
-            answers[TopicPartition(topic, index)] = Answer(code, offset, reason, bad)
+                index, code, offset, errors, message = _ACK_8.unpack_from(frame, position)
+                position += _ACK_8.size
+                if errors or message >= 0:
+                    position, reason, bad = _parse_reasons(frame, position - _REASONS_BYTES_MIN)
+            else:
+                layout = _ACK if version < 5 else _ACK_5
+                index, code, offset = layout.unpack_from(frame, position)
+                position += layout.size
+            answers[topic, index] = Answer(code, offset, reason, bad)
     throttle_ms: int = I32.unpack_from(frame, position)[0]
     return answers, throttle_ms
 

@@ -45,9 +45,9 @@ class QueuedBatch:
     batch: memoryview
     records: int
     token: object
+    whole: object = None
     start: int = -1
     header: bytes | None = None
-    whole: object = None
     thinned: bool = False
     doubtful: bool = False
 
@@ -186,7 +186,7 @@ class PartitionQueue:
         for number, batch in enumerate(parts):
             last = number == len(parts) - 1
             token = item.token if last else None
-            part = QueuedBatch(batch, record_count(batch), token, start, whole=item.whole)
+            part = QueuedBatch(batch, record_count(batch), token, item.whole, start)
             part.thinned, part.doubtful = item.thinned, item.doubtful
             if start >= 0:
                 self._stamp(part)
@@ -205,7 +205,7 @@ class PartitionQueue:
         for number, data in enumerate(kept):
             batch = memoryview(data)
             token = item.token if number == len(kept) - 1 else None
-            part = QueuedBatch(batch, record_count(batch), token, item.start, whole=item.whole)
+            part = QueuedBatch(batch, record_count(batch), token, item.whole, item.start)
             part.thinned = True
             self.pending.insert(index + number, part)
         if self.transactional:
