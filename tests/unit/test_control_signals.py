@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 import re
 import zlib
+from dataclasses import replace
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sparkmirror.model import (
@@ -34,6 +35,7 @@ from sparkmirror.wire.signals import (
     SourcePartition,
     control_topic,
     decode_command,
+    decode_halted,
     decode_progress,
     encode_assignment,
     encode_command,
@@ -208,6 +210,30 @@ def test_progress_round_trip():
     key, value = encode_progress(PROGRESS)
     assert key == b"A->B/3"
     assert decode_progress(key, value) == PROGRESS
+
+
+@settings(deadline=None, max_examples=50)
+@given(
+    st.lists(st.none() | st.builds(Halt, st.text(), st.text(), st.booleans(), st.integers(0, 9))),
+    st.text(),
+    st.sampled_from([1, 4_000]),
+)
+def test_halted_partitions_are_told_without_the_others(
+    halts: list[Halt | None], worker: str, times: int
+):
+    partitions = tuple(
+        PartitionProgress("t", n, 5, 6, 7, 8, halt, Spread(1.5), Spread(1, 2, 3, 4))
+        for n, halt in enumerate(halts * times)
+    )
+    progress = replace(PROGRESS, worker=worker, partitions=partitions)
+    key, value = encode_progress(progress)
+    found = decode_halted("A->B", 3, key, value)
+    assert found == tuple(one for one in partitions if one.halt is not None)
+    assert decode_halted("A->B", 4, key, value) is None
+    assert decode_halted("A->C", 3, key, value) is None
+    assert decode_halted("A->B", 3, key, None) is None
+    if times > 1 and any(halts):
+        assert decode_halted("A->B", 3, key, value[:-1]) is None
 
 
 def test_progress_of_ten_thousand_partitions_fits_into_a_record():

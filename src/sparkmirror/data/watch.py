@@ -24,7 +24,7 @@ from sparkmirror.wire.signals import (
     channel,
     control_topic,
     decode_command,
-    decode_progress,
+    decode_halted,
 )
 
 __all__ = ["ControlWatch"]
@@ -173,13 +173,11 @@ class ControlWatch:
 
     def _hear(self, tp: TopicPartition, key: bytes | None, value: bytes | None) -> None:
         if tp == self._progress:
-            progress = decode_progress(key, value)
-            if progress and progress.flow == self._channel and progress.slot == self.slot:
-                self.stopped = {
-                    TopicPartition(p.topic, p.partition): p
-                    for p in progress.partitions
-                    if p.halt is not None
-                }
+            halted = (
+                None if self.slot is None else decode_halted(self._channel, self.slot, key, value)
+            )
+            if halted is not None:
+                self.stopped = {TopicPartition(p.topic, p.partition): p for p in halted}
             return
         document = self._collector.feed(key, value)
         if document is not None:

@@ -7,7 +7,7 @@ import zlib
 from collections.abc import Mapping
 from typing import Any
 
-__all__ = ["MALFORMED", "pack", "text", "unpack"]
+__all__ = ["MALFORMED", "inflated", "pack", "text", "unpack"]
 
 # What reading fields of the wrong shape can raise (OverflowError: JSON's Infinity as a number).
 MALFORMED = (KeyError, TypeError, ValueError, AttributeError, IndexError, OverflowError)
@@ -30,17 +30,27 @@ def pack(document: Mapping[str, object]) -> bytes:
     return zlib.compress(value, 1) if len(value) >= _COMPRESS_FROM_BYTES else value
 
 
-def unpack(value: bytes | None) -> dict[str, Any] | None:
-    """The JSON object in ``value``, None for anything else, however it is broken."""
+def inflated(value: bytes | None) -> bytes | None:
+    """The JSON text in ``value``, None when it is broken."""
     if not value:
         return None
+    if value[:1] != b"\x78":  # zlib's first byte; JSON objects begin with a brace
+        return value
+    inflater = zlib.decompressobj()
     try:
-        if value[:1] == b"\x78":  # zlib's first byte; JSON objects begin with a brace
-            inflater = zlib.decompressobj()
-            value = inflater.decompress(value, _INFLATED_BYTES_MAX)
-            if not inflater.eof:
-                return None
-        document = json.loads(value)
-    except (ValueError, zlib.error, RecursionError):
+        data = inflater.decompress(value, _INFLATED_BYTES_MAX)
+    except zlib.error:
+        return None
+    return data if inflater.eof else None
+
+
+def unpack(value: bytes | None) -> dict[str, Any] | None:
+    """The JSON object in ``value``, None for anything else, however it is broken."""
+    data = inflated(value)
+    if data is None:
+        return None
+    try:
+        document = json.loads(data)
+    except (ValueError, RecursionError):
         return None
     return document if isinstance(document, dict) else None

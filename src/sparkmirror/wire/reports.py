@@ -8,11 +8,19 @@ from dataclasses import dataclass
 from typing import Any
 
 from sparkmirror.model import Halt, PartitionProgress, SlotProgress, Spread
-from sparkmirror.wire.packing import MALFORMED, pack, text, unpack
+from sparkmirror.wire.packing import MALFORMED, inflated, pack, text, unpack
 
-__all__ = ["Planned", "decode_planned", "decode_progress", "encode_planned", "encode_progress"]
+__all__ = [
+    "Planned",
+    "decode_halted",
+    "decode_planned",
+    "decode_progress",
+    "encode_planned",
+    "encode_progress",
+]
 
 _PROGRESS_KEY = re.compile(r"(.+)/(\d{1,9})")
+_HALT = b',["'
 _PLANNER_KEY = re.compile(r"(.+)/planner")
 
 
@@ -52,7 +60,11 @@ def encode_progress(progress: SlotProgress) -> tuple[bytes, bytes]:
     }
     if progress.paused:
         document["paused"] = True
-    return f"{progress.flow}/{progress.slot}".encode(), pack(document)
+    return _progress_key(progress.flow, progress.slot), pack(document)
+
+
+def _progress_key(flow: str, slot: int) -> bytes:
+    return f"{flow}/{slot}".encode()
 
 
 def decode_progress(key: bytes | None, value: bytes | None) -> SlotProgress | None:
@@ -83,6 +95,27 @@ def decode_progress(key: bytes | None, value: bytes | None) -> SlotProgress | No
         )
     except MALFORMED:
         return None
+
+
+def decode_halted(
+    flow: str, slot: int, key: bytes | None, value: bytes | None
+) -> tuple[PartitionProgress, ...] | None:
+    """The partitions that a slot's progress in a record calls halted; None when it holds none.
+
+    Slots hear all progress of all slots, thousands of partitions each second, so that no more is
+    decoded than that: in a partition's row a list that begins with text is its halt.
+    """
+    if key != _progress_key(flow, slot):
+        return None
+    data = inflated(value)
+    if data is None:
+        return None
+    if _HALT not in data:
+        return ()
+    progress = decode_progress(key, data)
+    if progress is None:
+        return None
+    return tuple(one for one in progress.partitions if one.halt is not None)
 
 
 def _partition_progress(topic: str, row: Sequence[Any]) -> PartitionProgress:

@@ -42,6 +42,7 @@ from sparkmirror.wire.assignments import (
 from sparkmirror.wire.packing import MALFORMED, pack, text, unpack
 from sparkmirror.wire.reports import (
     Planned,
+    decode_halted,
     decode_planned,
     decode_progress,
     encode_planned,
@@ -61,6 +62,7 @@ __all__ = [
     "channel",
     "control_topic",
     "decode_command",
+    "decode_halted",
     "decode_planned",
     "decode_progress",
     "encode_assignment",
