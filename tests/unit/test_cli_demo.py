@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -79,15 +80,19 @@ sys.exit(main(["demo"]))
 """
 
 
-def _waiting(directory: Path, prefix: tuple[str, ...] = ()) -> subprocess.Popen[bytes]:
-    """A demo that does nothing yet, in a terminal that is gone."""
+def _waiting(directory: Path, hangup: signal.Handlers = signal.SIG_DFL) -> subprocess.Popen[bytes]:
+    """A demo that does nothing yet, in a terminal that is gone.
+
+    ``hangup``: what SIGHUP does at its start; the tests themselves may run under nohup.
+    """
     master, slave = os.openpty()
     process = subprocess.Popen(
-        [*prefix, sys.executable, "-c", WAITING],
+        [sys.executable, "-c", WAITING],
         cwd=directory,
         stdin=subprocess.DEVNULL,
         stdout=slave,
         stderr=slave,
+        preexec_fn=partial(signal.signal, signal.SIGHUP, hangup),  # noqa: PLW1509  (no more runs)
     )
     os.close(slave)
     deadline_s = time.monotonic() + 30
@@ -107,8 +112,7 @@ def test_sigterm_and_a_terminal_that_closes_clean_up(tmp_path: Path, number: int
 
 
 def test_a_demo_that_shall_outlive_its_terminal(tmp_path: Path) -> None:
-    ignoring = ("sh", "-c", 'trap "" HUP; exec "$@"', "sh")  # as nohup does
-    process = _waiting(tmp_path, ignoring)
+    process = _waiting(tmp_path, signal.SIG_IGN)  # as nohup does
     process.send_signal(signal.SIGHUP)
     with pytest.raises(subprocess.TimeoutExpired):
         process.wait(1)
