@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -23,13 +23,11 @@ from sparkmirror.wire.batch import (
     Buffer,
 )
 from sparkmirror.wire.codecs import decompress_batch
-from sparkmirror.wire.heads import Int64s, words_at
+from sparkmirror.wire.heads import Int64s, Uint64s, words_at
 from sparkmirror.wire.records import RECORD_BYTES_MIN, Limits
 from sparkmirror.wire.starts import OddError, read_varints, record_starts
 
 __all__ = ["Columns", "TooMuchError", "read_columns", "read_fields"]
-
-Uint64s: TypeAlias = npt.NDArray[np.uint64]
 
 _1, _2, _3, _7, _8, _LOW7 = map(np.uint64, (1, 2, 3, 7, 8, 0x7F))
 

@@ -16,9 +16,19 @@ from crc32c import crc32c
 
 from sparkmirror.wire.batch import CRC_AT, HEADER_BYTES
 
-__all__ = ["Int64s", "chain_holds", "gather_heads", "items_at", "merge_runs", "scratch", "words_at"]
+__all__ = [
+    "Int64s",
+    "Uint64s",
+    "chain_holds",
+    "gather_heads",
+    "items_at",
+    "merge_runs",
+    "scratch",
+    "words_at",
+]
 
 Int64s: TypeAlias = npt.NDArray[np.int64]
+Uint64s: TypeAlias = npt.NDArray[np.uint64]
 
 HEAD = np.dtype(
     [
@@ -65,7 +75,7 @@ def items_at(buffer: Any, item_bytes: int) -> npt.NDArray[np.void]:
     return np.ndarray((max(size, 0),), np.dtype((np.void, item_bytes)), buffer, strides=(1,))
 
 
-def words_at(data: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint64]:
+def words_at(data: npt.NDArray[np.uint8]) -> Uint64s:
     """``data`` as overlapping little-endian words of eight bytes, one starting at every byte."""
     return np.ndarray((max(len(data) - 7, 0),), "<u8", data.data, strides=(1,))
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -16,11 +15,9 @@ import numpy.typing as npt
 from sparkmirror.wire.batch import COVERED, seal
 from sparkmirror.wire.codecs import compress
 from sparkmirror.wire.columns import Columns
-from sparkmirror.wire.heads import Int64s, items_at, merge_runs, scratch, words_at
+from sparkmirror.wire.heads import Int64s, Uint64s, items_at, merge_runs, scratch, words_at
 
 __all__ = ["Written", "encode_columns"]
-
-Uint64s: TypeAlias = npt.NDArray[np.uint64]
 
 _1, _2, _3, _7, _8, _LOW7 = map(np.uint64, (1, 2, 3, 7, 8, 0x7F))
 _WORD_BYTES = 8
