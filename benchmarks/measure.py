@@ -14,7 +14,16 @@ from pathlib import Path
 import psutil
 from confluent_kafka import Consumer, KafkaException, TopicPartition
 
-__all__ = ["CatchUp", "TreeWatch", "end_offsets", "latencies", "quantiles", "watch_catch_up"]
+__all__ = [
+    "CatchUp",
+    "Latency",
+    "Processors",
+    "TreeWatch",
+    "end_offsets",
+    "latencies",
+    "quantiles",
+    "watch_catch_up",
+]
 
 SAMPLE_S = 0.2
 LOW, HIGH = 0.15, 0.9
@@ -87,9 +96,27 @@ class TreeWatch:
         self._thread.join()
 
 
+class Processors:
+    """What becomes of the machine's processor time from now on."""
+
+    def __init__(self) -> None:
+        self._before = psutil.cpu_times()
+
+    def stolen(self) -> float:
+        """Share that a virtual machine's host gave to others; 0 on a machine of one's own."""
+        before, now = self._before, psutil.cpu_times()
+        # A guest's time is counted as the user's, too.
+        fields = [name for name in now._fields if not name.startswith("guest")]
+        spent = sum(getattr(now, name) - getattr(before, name) for name in fields)
+        return max(0.0, (now.steal - before.steal) / spent) if spent > 0 else 0.0
+
+
 @dataclass
 class CatchUp:
-    """One peer's catch-up of one topic. Rates in records/s, CPU in seconds per GB of source log."""
+    """One peer's catch-up of one topic. Rates in records/s, CPU in seconds per GB of source log.
+
+    ``stolen``: share of all processor time that the host gave to others meanwhile.
+    """
 
     records: int
     gigabytes: float
@@ -102,6 +129,7 @@ class CatchUp:
     peak_mb: float = 0.0
     complete: bool = False
     surplus: int = 0
+    stolen: float = 0.0
     samples: list[tuple[float, int]] = field(default_factory=list)
 
     def document(self) -> dict[str, object]:
@@ -158,6 +186,14 @@ def _steady(result: CatchUp, marks: list[tuple[float, int, float]]) -> None:
 
 
 # -- latency ---------------------------------------------------------------------------------------
+
+
+@dataclass
+class Latency:
+    """Quantiles by place of reading, see `quantiles`; ``stolen`` as in `CatchUp`."""
+
+    places: dict[str, dict[str, float]]
+    stolen: float
 
 
 def quantiles(values: list[float]) -> dict[str, float]:

@@ -147,6 +147,7 @@ def _mm2_file(
         "replication.factor=1",
         "offset.storage.replication.factor=1",
         "B.offset.storage.replication.factor=1",
+        "offset-syncs.topic.replication.factor=1",
         "refresh.topics.interval.seconds=5",
         "emit.heartbeats.enabled=false",
         "emit.checkpoints.enabled=false",
@@ -157,7 +158,6 @@ def _mm2_file(
         lines += [
             "config.storage.replication.factor=1",
             "status.storage.replication.factor=1",
-            "offset-syncs.topic.replication.factor=1",
             "checkpoints.topic.replication.factor=1",
             "heartbeats.topic.replication.factor=1",
             "A.consumer.auto.offset.reset=earliest",

@@ -40,6 +40,12 @@ EXACT_COST_MAX = 0.15
 """What exactly-once may take of the throughput without it."""
 EXACT_P99_MS = 100 + 30
 """The interval between commits, and what else a record may take."""
+PLACES = {
+    "source": "read at the source",
+    "target": "read at the target",
+    "steady": "at the target, without epoch changes",
+    "other": "at the target, other round",
+}
 CPU_RATIOS = (("100b", "mm2", 1 / 5), ("100b", "mm1", 1 / 3))
 
 
@@ -141,6 +147,9 @@ def markdown(results: dict[str, Any]) -> str:
         "",
         f"{results['cores']} cores shared by brokers and mirror, {results['tasks']} tasks, "
         "one run. How it is measured and how the Java tools are tuned: `benchmarks/README.md`.",
+        "",
+        "While what counts here was measured, the machine's host took at most "
+        f"{_stolen(results):.1%} of the processors for others.",
     ]
     if results["scale"] < 0.5:
         lines += ["", f"**Smoke run at scale {results['scale']}: not for comparison.**"]
@@ -153,7 +162,7 @@ def markdown(results: dict[str, Any]) -> str:
         lines += ["", f"## Catch-up: {row['title']}", ""]
         lines += [f"{row['records']:,} records, {row['gigabytes']:.2f} GB in the source's log.", ""]
         lines += [
-            "| | records/s | other round | MB/s | CPU-s per GB | first record after |"
+            "| | records/s | other rounds | MB/s | CPU-s per GB | first record after |"
             " CPU-s until then | whole | peak memory | arrived |",
             "|---|---|---|---|---|---|---|---|---|---|",
         ]
@@ -164,16 +173,14 @@ def markdown(results: dict[str, Any]) -> str:
         lines += ["", f"## Latency: {name}, {row['rate']:,} records/s, {row['seconds']:.0f} s", ""]
         lines += ["| | p50 | p90 | p99 | p99.9 | max | records |", "|---|---|---|---|---|---|---|"]
         for key, label in LATENCY_LABELS.items():
-            for place, found in row.get(key, {}).items():
+            measured = row.get(key, {})
+            places = [(place, found) for place, found in measured.items() if place in PLACES]
+            places += [("other", one["target"]) for one in measured.get("other_rounds", ())]
+            for place, found in places:
                 if found:
-                    what = {
-                        "source": "read at the source",
-                        "target": "read at the target",
-                        "steady": "at the target, without epoch changes",
-                    }[place]
                     lines.append(
-                        f"| {label}, {what} | {found['p50']} | {found['p90']} | {found['p99']} | "
-                        f"{found['p99.9']} | {found['max']} | {found['count']:,} |"
+                        f"| {label}, {PLACES[place]} | {found['p50']} | {found['p90']} | "
+                        f"{found['p99']} | {found['p99.9']} | {found['max']} | {found['count']:,} |"
                     )
     if results["idle"]:
         lines += ["", "## Idle", "", "| | % of a core | per task |", "|---|---|---|"]
@@ -184,13 +191,24 @@ def markdown(results: dict[str, Any]) -> str:
     return "\n".join(lines) + "\n"
 
 
+def _stolen(results: dict[str, Any]) -> float:
+    rows = [
+        row
+        for kind in ("catch_up", "latency")
+        for step in results[kind].values()
+        for row in step.values()
+        if isinstance(row, dict)
+    ]
+    return max((row.get("stolen", 0.0) for row in rows), default=0.0)
+
+
 def _catch_up_row(label: str, row: dict[str, Any]) -> str:
     arrived = (
         "all"
         if row["complete"] and not row["surplus"]
         else (f"all and {row['surplus']:,} again" if row["complete"] else "**not all in time**")
     )
-    other = f"{row['other_round']['rate']:,.0f}" if "other_round" in row else ""
+    other = ", ".join(f"{one['rate']:,.0f}" for one in row.get("other_rounds", ()))
     return (
         f"| {label} | {row['rate']:,.0f} | {other} | {row['mb_per_s']:,.0f} | "
         f"{row['cpu_s_per_gb']:.1f} | {row['start_s']:.1f} s | {row['cpu_s_start']:.0f} | "

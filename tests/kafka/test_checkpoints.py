@@ -11,6 +11,7 @@ import time
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
+from unittest.mock import patch
 
 import pytest
 from confluent_kafka import OFFSET_INVALID, Consumer, TopicPartition
@@ -31,6 +32,7 @@ from sparkmirror.wire.mirror_records import (
     encode_offset_sync,
     offset_syncs_topic,
 )
+from sparkmirror.wire.produce_backlog import Acknowledged
 from sparkmirror.wire.runs import decode_run
 from tests.kafka.mirror_process import MirrorProcess, wait_until, write_mm2
 from tests.kafka.support import (
@@ -273,9 +275,25 @@ def test_a_missing_topic_holds_nobody_up(
     assert not sender.flush(20)
     assert time.monotonic() - began < 10, "the end of an epoch does not wait for it"
     assert topic not in topic_names(cluster_a)
+    assert _looks_in(sender, 3.0) <= 4, "a sink has more to do than to look for it"
     create_topic(cluster_a, topic, config={"cleanup.policy": "compact"})
     wait_until(lambda: sender.flush(1), "the syncs to be written")
     assert [(one.key, one.value) for one in consume_all(cluster_a, topic)] == sent
+
+
+def _looks_in(sender: SyncSender, seconds: float) -> int:
+    """How often ``sender`` drives its producer of offset syncs meanwhile."""
+    producer, count = sender._syncs._producer, 0
+    pump = producer.pump
+
+    def counted(timeout_s: float) -> list[Acknowledged]:
+        nonlocal count
+        count += 1
+        return pump(timeout_s)
+
+    with patch.object(producer, "pump", counted):
+        time.sleep(seconds)
+    return count
 
 
 def _heartbeats(cluster: KafkaCluster, topic: str) -> list[tuple[str, str]]:

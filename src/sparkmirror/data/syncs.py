@@ -295,12 +295,10 @@ class _Topic:
             halt = self._producer.halts.get(self._tp)
         except (MirrorError, ConnectionLost) as error:
             self._fail(str(error), changed)
-            self._not_before = time.monotonic() + _PAUSE_S
             return
         if halt is not None:
             self._producer.forget_halts()
             self._fail(halt.reason, changed, lost=True)
-            self._not_before = time.monotonic() + _PAUSE_S
         elif self._producer.idle:
             with changed:
                 self._under_way, self.failing = 0, False
@@ -319,7 +317,11 @@ class _Topic:
         self._sent_at = time.monotonic()
 
     def _fail(self, reason: str, changed: threading.Condition, *, lost: bool = False) -> None:
-        """Note a failure; told once until something is written again."""
+        """Note a failure, and try again after a pause; told once until something is written again.
+
+        Without the pause, looking for a topic that is not there takes a tenth of a core per sink.
+        """
+        self._not_before = time.monotonic() + _PAUSE_S
         if not self.failing:
             log.warning(
                 "%s on cluster %s takes no records at present (%s): consumer groups are "

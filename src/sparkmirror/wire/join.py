@@ -21,7 +21,7 @@ from sparkmirror.wire.records import Carried, Limits, carry, write_carried
 from sparkmirror.wire.rewrite import Written, encode_columns
 from sparkmirror.wire.starts import OddError
 
-__all__ = ["Group", "GroupError", "Written", "write_groups"]
+__all__ = ["Group", "GroupError", "Written", "one_batch", "write_groups"]
 
 _COLUMNS_RECORDS_MIN = 64
 """Below, walking record by record is quicker than setting up columns."""
@@ -131,10 +131,13 @@ def _write_group(
         raise GroupError(frame, error) from error
     if not carried.offsets:
         return Written(b"", [], 0, -1), carried.unpacked_bytes
-    runs = _runs(carried.offsets)
-    data = write_carried(carried, group.codec)
-    written = Written(data, runs, len(carried.offsets), max(carried.timestamps))
-    return written, carried.unpacked_bytes
+    return one_batch(carried, group.codec), carried.unpacked_bytes
+
+
+def one_batch(carried: Carried, codec: int) -> Written:
+    """All records of ``carried`` (at least one) as one batch."""
+    data = write_carried(carried, codec)
+    return Written(data, _runs(carried.offsets), len(carried.offsets), max(carried.timestamps))
 
 
 def _runs(offsets: Sequence[int]) -> list[tuple[int, int]]:

@@ -3,7 +3,7 @@
 Sans-IO: bytes in, a ``Selection`` out, in three steps: cut into frames (``frames``), choose what
 becomes of each (``choose``), write anew what has to be (``join``). Most responses are runs of
 well-filled batches, which go on as one untouched memoryview after a header unpack and a checksum
-each.
+each. A few batches of one record each take a short cut (``singles``).
 """
 
 from __future__ import annotations
@@ -15,8 +15,9 @@ from dataclasses import dataclass, field
 from sparkmirror.errors import BatchError
 from sparkmirror.wire.choose import AbortedTransaction, Chooser, Raw, SelectRules, extend_runs
 from sparkmirror.wire.frames import walk_frames
-from sparkmirror.wire.join import Group, GroupError, Written, write_groups
+from sparkmirror.wire.join import Group, GroupError, Written, one_batch, write_groups
 from sparkmirror.wire.records import INT64_MAX, Limits
+from sparkmirror.wire.singles import SINGLES_MAX, read_singles
 
 __all__ = ["AbortedTransaction", "SelectRules", "Selection", "select"]
 
@@ -74,6 +75,10 @@ def select(
     limits = Limits(fetch_offset, end, rules.check_crcs, rules.decompressed_bytes_max)
     starts = frames.starts
     fault: BatchError | None = frames.fault
+    if fault is None and not aborted and 1 < len(starts) - 1 <= SINGLES_MAX:
+        joined = _joined_singles(buffer, starts, limits, rules)
+        if joined is not None:
+            return joined
     while True:
         chooser = Chooser(
             buffer,
@@ -99,6 +104,38 @@ def select(
         return selection
 
 
+def _joined_singles(
+    buffer: memoryview, starts: Sequence[int], limits: Limits, rules: SelectRules
+) -> Selection | None:
+    """What comes of batches of one record each that all go into one; None when they do not."""
+    if starts[-1] > rules.join_bytes:
+        return None
+    carried = read_singles(
+        buffer,
+        starts,
+        first_offset=limits.first_offset,
+        end_offset=limits.end_offset,
+        size_max=rules.join_below_bytes,
+        check_crcs=limits.check_crcs,
+    )
+    if carried is None:
+        return None
+    batch = one_batch(carried, codec=0)
+    next_offset = carried.offsets[-1] + 1
+    return Selection(
+        pieces=[batch.data],
+        runs=batch.runs,
+        next_offset=next_offset,
+        record_count=batch.record_count,
+        batch_count=1,
+        byte_count=len(batch.data),
+        timestamp_ms_max=batch.timestamp_ms_max,
+        joined=len(starts) - 1,
+        reencoded=1,
+        leader_epoch=_leader_epoch(buffer, starts, next_offset),
+    )
+
+
 def _leader_epoch(buffer: memoryview, starts: Sequence[int], next_offset: int) -> int:
     """Leader epoch of the last batch of ``starts`` (whole frames, then an end) that begins before
     ``next_offset``.
@@ -117,10 +154,10 @@ def _build(
     """Carry out what was chosen."""
     selection = Selection(next_offset=chooser.next_offset)
     groups = [item for item in chooser.items if isinstance(item, Group)]
-    written = iter(write_groups(buffer, starts, groups, limits) if groups else ())
+    anew = iter(write_groups(buffer, starts, groups, limits) if groups else ())
     for item in chooser.items:
         if isinstance(item, Group):
-            batch = next(written)
+            batch = next(anew)
             if not batch.record_count:
                 continue
             piece: memoryview | bytes = batch.data
