@@ -17,7 +17,7 @@ from typing import Any, cast
 
 import pytest
 
-from sparkmirror.data import exactly, sink
+from sparkmirror.data import exactly, producers, sink
 from sparkmirror.data.exactly import ExactSink
 from sparkmirror.data.rows import Chunk, build_row
 from sparkmirror.data.syncs import SyncSender
@@ -275,13 +275,13 @@ def simulated() -> Iterator[Brokers]:
     watch = SimpleNamespace(start=lambda: None, close=lambda: None)
     with pytest.MonkeyPatch.context() as monkeypatch:
         monkeypatch.setattr(exactly, "Routes", routes)
-        monkeypatch.setattr(sink, "Routes", routes)
+        monkeypatch.setattr(producers, "Routes", routes)
         monkeypatch.setattr(exactly, "Transactions", transactions)
         monkeypatch.setattr(exactly, "take_over", found.fence)
         monkeypatch.setattr(exactly, "committed_positions", lambda *_: dict(found.positions))
         monkeypatch.setattr(exactly, "ControlWatch", lambda *_, **__: watch)
         yield found
-    sink._POOL.clear()
+    producers._kept.clear()
 
 
 @pytest.fixture

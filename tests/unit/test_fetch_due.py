@@ -80,6 +80,41 @@ def test_the_end_of_a_pace_is_not_missed_between_two_looks(
     assert cluster.sent == 2
 
 
+def intervals(cluster: Cluster, fetcher: Fetcher, count: int, late_s: float) -> list[float]:
+    """How long small answers are paced for whose owner comes round ``late_s`` after each pace."""
+    found = []
+    for _ in range(count):
+        fetcher.receive(cluster.socket)
+        fetcher.send()
+        found.append(fetcher.next_due_s())
+        cluster.time_s += found[-1] + late_s
+        fetcher.send()
+    return found
+
+
+def test_the_pace_slows_down_where_processors_are_short(
+    cluster: Cluster, fetcher: Fetcher
+) -> None:
+    prompt = intervals(cluster, fetcher, 50, 0.0)
+    assert prompt == pytest.approx([0.004] * 50)
+    late = intervals(cluster, fetcher, 200, 0.002)
+    assert late == sorted(late)
+    assert late[-1] == pytest.approx(0.008, abs=1e-4)
+    hopeless = intervals(cluster, fetcher, 500, 0.5)
+    assert max(hopeless) == pytest.approx(0.010)
+    assert intervals(cluster, fetcher, 500, 0.0)[-1] == pytest.approx(0.004, abs=1e-4)
+
+
+def test_an_answer_that_was_waited_for_is_not_paced(cluster: Cluster, fetcher: Fetcher) -> None:
+    for _ in range(100):
+        cluster.time_s += 0.3
+        fetcher.receive(cluster.socket)
+        before = cluster.sent
+        fetcher.send()
+        assert cluster.sent == before + 1
+    assert intervals(cluster, fetcher, 1, 0.0) == pytest.approx([0.004])
+
+
 def test_the_end_of_a_back_off_is_not_missed_between_two_looks(
     cluster: Cluster, fetcher: Fetcher
 ) -> None:

@@ -1,7 +1,6 @@
 """The sink end of a slot: raw batches out of Spark's rows, into the target, positions after them.
 
-One `SlotSink` serves one task. The producer behind it is kept per process (`_POOL`), because
-Spark reuses its Python workers from epoch to epoch and a producer id is worth keeping.
+One `SlotSink` serves one task. The producer behind it outlives it (`data.producers`).
 """
 
 from __future__ import annotations
@@ -16,6 +15,7 @@ from sparkmirror.data import outlet
 from sparkmirror.data.ages import oldest_ms
 from sparkmirror.data.commits import Commits
 from sparkmirror.data.lanes import Lane, Pending, acknowledge, targets
+from sparkmirror.data.producers import drop_producer, producer_of
 from sparkmirror.data.refusals import RefusedRecords
 from sparkmirror.data.resume import Recorded, recorded_fields
 from sparkmirror.data.rows import Chunk, read_row
@@ -37,7 +37,6 @@ from sparkmirror.wire.gaps import Gap, encode_gap, gaps_topic, read_document
 from sparkmirror.wire.marks import Mark, encode_mark
 from sparkmirror.wire.produce import Acknowledged, Producer
 from sparkmirror.wire.records import Record, encode_batch
-from sparkmirror.wire.routes import Routes
 from sparkmirror.wire.signals import (
     PROGRESS_PARTITION,
     control_topic,
@@ -55,8 +54,6 @@ _LINGER_S = 0.05
 _BLOCKED_S = 0.1
 # How long a cluster that has just started may take to give a producer id.
 _IDENTITY_S = 2.0
-
-_POOL: dict[str, Producer] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +80,7 @@ class SlotSink:
         self._frames: FrameReader | None = None
         self._last_commit = time.monotonic()
         self._commits = Commits(flow)
-        self._producer = producer = _producer(flow)
+        self._producer = producer = producer_of(flow)
         producer.forget_halts()
         producer.drops = flow.records.drop_failed
         self._refusals = RefusedRecords(flow, self._append_beside, producer.errors)
@@ -109,7 +106,7 @@ class SlotSink:
         except BaseException:
             # The state of requests under way is unknown: the next task starts with a fresh
             # producer, and with the positions committed so far.
-            _drop_producer(self.flow)
+            drop_producer(self.flow)
             raise
         finally:
             self._close()
@@ -492,19 +489,3 @@ def _first(
 
 def _send_failed(halt: Halt) -> Halt:
     return Halt(SEND_FAILED, f"{halt.reason} ({halt.code})")
-
-
-def _producer(flow: FlowSettings) -> Producer:
-    key = f"{flow.name}|{','.join(flow.target.bootstrap_servers)}"
-    producer = _POOL.get(key)
-    if producer is None:
-        routes = Routes(flow.target, send_buffer_bytes=flow.produce.send_buffer_bytes)
-        producer = _POOL[key] = Producer(routes, flow.produce)
-    return producer
-
-
-def _drop_producer(flow: FlowSettings) -> None:
-    key = f"{flow.name}|{','.join(flow.target.bootstrap_servers)}"
-    producer = _POOL.pop(key, None)
-    if producer is not None:
-        producer.close()

@@ -51,6 +51,7 @@ from sparkmirror.wire.fetch_sessions import (
 )
 from sparkmirror.wire.fetch_states import FetchState
 from sparkmirror.wire.kafka_codes import THROTTLED, error_name
+from sparkmirror.wire.pace import Pace
 from sparkmirror.wire.routes import Routes
 from sparkmirror.wire.select import AbortedTransaction
 
@@ -58,9 +59,7 @@ __all__ = ["FetchedPartition", "Fetcher"]
 
 log = logging.getLogger(__name__)
 
-# Small answers are paced: asking again at once would bring one or two records at a time, each at
-# the price of a whole row through Spark. An answer that took longer to come is not delayed.
-_PACE_S = 0.004
+# Smaller answers are paced. One that took longer than the pace to come is not delayed.
 _PACED_BELOW_BYTES = 64 * 1024
 _SHARING_MAX = 8
 _SHARE_BYTES_MIN = 256 * 1024
@@ -123,6 +122,8 @@ class Fetcher:
         self._requests: dict[int, _Request] = {}
         self._sessions: dict[int, FetchSession] = {}
         self._not_before: dict[int, float] = {}
+        self._pace = Pace()
+        self._paced: dict[int, float] = {}
         self._looked_at = float("-inf")
         self._buffer = ReceiveBuffer() if buffer is None else buffer
         self._throttle_log_at = float("-inf")
@@ -237,6 +238,9 @@ class Fetcher:
                 by_node.setdefault(node, []).append(state)
         for node, states in by_node.items():
             if self._not_before.get(node, 0.0) <= now:
+                paced_until = self._paced.pop(node, None)
+                if paced_until is not None:
+                    self._pace.ended(now - paced_until)
                 self._send_to(node, states, now)
 
     def _hold_moved(self) -> None:
@@ -394,7 +398,9 @@ class Fetcher:
             self._not_before[node] = now + answer.throttle_ms / 1000
             self._note_throttle(answer.throttle_ms, now)
         elif len(frame) < _PACED_BELOW_BYTES:
-            self._not_before[node] = request.sent_at + _PACE_S
+            until = self._not_before[node] = request.sent_at + self._pace.interval_s
+            if until > now:
+                self._paced[node] = until
         if request.session is not None:
             self._go_on(request.session, answer)
         if answer.code and answer.code not in SESSION_LOST:

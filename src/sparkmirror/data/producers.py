@@ -1,0 +1,35 @@
+"""The producers of this process, one for each flow and target cluster.
+
+Spark reuses its Python workers from epoch to epoch, and a producer id is worth keeping.
+"""
+
+from __future__ import annotations
+
+from sparkmirror.model import FlowSettings
+from sparkmirror.wire.produce import Producer
+from sparkmirror.wire.routes import Routes
+
+__all__ = ["drop_producer", "producer_of"]
+
+_kept: dict[str, Producer] = {}
+
+
+def producer_of(flow: FlowSettings) -> Producer:
+    """The flow's producer; made on first use."""
+    key = _key(flow)
+    producer = _kept.get(key)
+    if producer is None:
+        routes = Routes(flow.target, send_buffer_bytes=flow.produce.send_buffer_bytes)
+        producer = _kept[key] = Producer(routes, flow.produce)
+    return producer
+
+
+def drop_producer(flow: FlowSettings) -> None:
+    """Close the flow's producer, if there is one; the next one starts afresh."""
+    producer = _kept.pop(_key(flow), None)
+    if producer is not None:
+        producer.close()
+
+
+def _key(flow: FlowSettings) -> str:
+    return f"{flow.name}|{','.join(flow.target.bootstrap_servers)}"
