@@ -92,9 +92,7 @@ def intervals(cluster: Cluster, fetcher: Fetcher, count: int, late_s: float) -> 
     return found
 
 
-def test_the_pace_slows_down_where_processors_are_short(
-    cluster: Cluster, fetcher: Fetcher
-) -> None:
+def test_the_pace_slows_down_where_processors_are_short(cluster: Cluster, fetcher: Fetcher) -> None:
     prompt = intervals(cluster, fetcher, 50, 0.0)
     assert prompt == pytest.approx([0.004] * 50)
     late = intervals(cluster, fetcher, 200, 0.002)
