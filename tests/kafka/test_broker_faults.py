@@ -35,6 +35,7 @@ from tests.kafka.faults import (
     set_quota,
     wait_in_sync,
 )
+from tests.kafka.mirror_process import wait_until
 from tests.kafka.proxy import TO_BROKER, TO_CLIENT
 from tests.kafka.support import Sent, consume_all, create_topic, produce, set_topic_config
 
@@ -125,11 +126,13 @@ def test_a_broker_is_killed_and_comes_back(source, target, topic_name, side):
             victim = leaders(hit.kafka, name)[0]
             hit.kafka.kill(victim)
             load.wait_for(300)
+            wait_until(lambda: leaders(hit.kafka, name)[0] not in {victim, -1}, "another leader")
             hit.kafka.restart(victim)
             load.wait_for(100)
             wait_in_sync(hit.kafka)
         _checked(slot, load)
-        assert "CONNECTION_LOST" in slot.errors()
+        if side == "source":  # a long poll is always under way there, a Produce request is not
+            assert "CONNECTION_LOST" in slot.errors()
 
 
 @pytest.mark.parametrize("side", ["source", "target"])
