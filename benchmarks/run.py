@@ -255,17 +255,8 @@ class Bench:
         with self._mirror(key, topic, latency=True, extra=extra) as (running, tree, _):
             self._warm(topic, remote, partitions)
             processors = Processors()
-            found = latencies(
-                self.a.bootstrap_servers,
-                self.b.bootstrap_servers,
-                topic,
-                remote,
-                partitions,
-                rate=rate,
-                seconds=seconds,
-                work=self.work,
-                writer=self._writer(topic, rate, seconds),
-            )
+            writer = self._writer(topic, rate, seconds)
+            found = self._probe(topic, remote, partitions, rate, seconds, writer)
             stolen = processors.stolen()
             if name == "latency-100":
                 self._idle(key, tree)
@@ -276,6 +267,27 @@ class Bench:
         delete(self.a.bootstrap_servers, topic)
         self._clean(remote)
         return Latency(places, stolen)
+
+    def _probe(
+        self,
+        topic: str,
+        remote: str,
+        partitions: int,
+        rate: int,
+        seconds: float,
+        writer: list[str] | None = None,
+    ) -> dict[str, list[float]]:
+        return latencies(
+            self.a.bootstrap_servers,
+            self.b.bootstrap_servers,
+            topic,
+            remote,
+            partitions,
+            rate=rate,
+            seconds=seconds,
+            work=self.work,
+            writer=writer,
+        )
 
     def _writer(self, topic: str, rate: int, seconds: float) -> list[str] | None:
         """Kafka's own producer for high rates: it puts all partitions into one request.
@@ -305,16 +317,7 @@ class Bench:
         """Wait until a first record arrives, then let the mirror warm up."""
         deadline = time.monotonic() + 120
         while time.monotonic() < deadline:
-            found = latencies(
-                self.a.bootstrap_servers,
-                self.b.bootstrap_servers,
-                topic,
-                remote,
-                partitions,
-                rate=1_000,
-                seconds=12,
-                work=self.work,
-            )
+            found = self._probe(topic, remote, partitions, 1_000, 12)
             if len(found["target"]) >= 10_000:
                 return
         raise RuntimeError(f"nothing arrives in {remote}")

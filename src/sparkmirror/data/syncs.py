@@ -319,7 +319,7 @@ class _Topic:
     def _fail(self, reason: str, changed: threading.Condition, *, lost: bool = False) -> None:
         """Note a failure, and try again after a pause; told once until something is written again.
 
-        Without the pause, looking for a topic that is not there takes a tenth of a core per sink.
+        Without the pause, looking for a topic that is not there takes a quarter of a sink's time.
         """
         self._not_before = time.monotonic() + _PAUSE_S
         if not self.failing:

@@ -123,7 +123,7 @@ class Fetcher:
         self._sessions: dict[int, FetchSession] = {}
         self._not_before: dict[int, float] = {}
         self._pace = Pace()
-        self._paced: dict[int, float] = {}
+        self._paced: set[int] = set()  # nodes that wait for the end of a pace
         self._looked_at = float("-inf")
         self._buffer = ReceiveBuffer() if buffer is None else buffer
         self._throttle_log_at = float("-inf")
@@ -238,9 +238,9 @@ class Fetcher:
                 by_node.setdefault(node, []).append(state)
         for node, states in by_node.items():
             if self._not_before.get(node, 0.0) <= now:
-                paced_until = self._paced.pop(node, None)
-                if paced_until is not None:
-                    self._pace.ended(now - paced_until)
+                if node in self._paced:
+                    self._paced.remove(node)
+                    self._pace.ended(now - self._not_before[node])
                 self._send_to(node, states, now)
 
     def _hold_moved(self) -> None:
@@ -398,9 +398,9 @@ class Fetcher:
             self._not_before[node] = now + answer.throttle_ms / 1000
             self._note_throttle(answer.throttle_ms, now)
         elif len(frame) < _PACED_BELOW_BYTES:
-            until = self._not_before[node] = request.sent_at + self._pace.interval_s
-            if until > now:
-                self._paced[node] = until
+            self._not_before[node] = request.sent_at + self._pace.interval_s
+            if self._not_before[node] > now:
+                self._paced.add(node)
         if request.session is not None:
             self._go_on(request.session, answer)
         if answer.code and answer.code not in SESSION_LOST:

@@ -18,7 +18,7 @@ from sparkmirror.wire.records import RECORD_BYTES_MIN, Carried
 __all__ = ["SINGLES_MAX", "read_singles"]
 
 SINGLES_MAX = 200
-"""More batches are quicker as columns (`choose`)."""
+"""Twice as many batches are quicker as columns (`choose`)."""
 
 # Base offset, magic, CRC, attributes, last offset delta, base timestamp, record count.
 _HEADER = struct.Struct(">q8xbIhiq22xi")
