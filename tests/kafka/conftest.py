@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Generator, Iterator
-from pathlib import Path
 
 import pytest
 from confluent_kafka.admin import (
@@ -20,19 +19,9 @@ from tests.kafka.authorized import Authorized, authorized_pair
 from tests.kafka.faults import FaultyCluster
 from tests.kafka.secure import Secured, secured_pair
 from tests.kafka.support import admin, forget_mirrors
+from tests.kafka.warm_spark import close_jvms
 
 _LINES = 25
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """A test on real brokers may run out of time on a busy machine: it gets a second try.
-
-    The report names every test that needed one (``-rR``); one that fails twice has failed.
-    """
-    here = Path(__file__).parent
-    for item in items:
-        if here in item.path.parents:
-            item.add_marker(pytest.mark.flaky(reruns=1))
 
 
 @pytest.hookimpl(wrapper=True)
@@ -54,6 +43,11 @@ def pytest_runtest_makereport(
 def no_mirror_before(pytestconfig: pytest.Config) -> None:
     """A file's mirrors would find, and mirror, what those of earlier files left for themselves."""
     forget_mirrors(*pytestconfig.stash.get(SHARED, ()))
+
+
+def pytest_sessionfinish() -> None:
+    """The JVMs of this session's mirrors go with it."""
+    close_jvms()
 
 
 @pytest.fixture(scope="session")

@@ -56,6 +56,7 @@ from tests.kafka.support import (
     create_topic,
     produce,
 )
+from tests.patience import patience
 
 NODES = 3
 # Two of three replicas have every acknowledged record, so that one broker may be killed.
@@ -158,10 +159,10 @@ def move_leaders(cluster: KafkaCluster, topic: str) -> dict[int, int]:
     return wanted
 
 
-def wait_in_sync(cluster: KafkaCluster, timeout_s: float = 60.0) -> None:
+def wait_in_sync(cluster: KafkaCluster, timeout_s: float | None = None) -> None:
     """Wait until every replica of every partition is in sync again."""
     client = admin(cluster)
-    deadline = time.monotonic() + timeout_s
+    deadline = time.monotonic() + (timeout_s or patience())
     while True:
         topics = client.list_topics(timeout=TIMEOUT_S).topics.values()
         behind = [
@@ -219,9 +220,9 @@ class Load(Background):
         """Records acknowledged so far."""
         return sum(map(len, self.acknowledged.values()))
 
-    def wait_for(self, more: int, timeout_s: float = 60.0) -> None:
+    def wait_for(self, more: int, timeout_s: float | None = None) -> None:
         """Wait until ``more`` further records are acknowledged."""
-        wanted, deadline = self.count + more, time.monotonic() + timeout_s
+        wanted, deadline = self.count + more, time.monotonic() + (timeout_s or patience())
         while self.count < wanted:
             assert time.monotonic() < deadline, f"the load stands at {self.count} of {wanted}"
             time.sleep(0.05)
@@ -260,7 +261,7 @@ def check_mirrored(
     remote: str,
     acknowledged: Mapping[int, Sequence[bytes]] | None = None,
     *,
-    timeout_s: float = 60.0,
+    timeout_s: float | None = None,
 ) -> int:
     """Wait until the remote topic holds the source's records: all, in order, none twice.
 
@@ -270,7 +271,7 @@ def check_mirrored(
     wanted = by_partition(consume_all(source, topic))
     if acknowledged is not None:
         assert wanted == {number: list(values) for number, values in acknowledged.items()}
-    deadline = time.monotonic() + timeout_s
+    deadline = time.monotonic() + (timeout_s or patience())
     while True:
         got = by_partition(consume_all(target, remote))
         if got == wanted:
@@ -446,7 +447,7 @@ class SlotRun(Background):
     def __exit__(self, *_: object) -> None:
         self.drain()
 
-    def drain(self, timeout_s: float = 60.0) -> None:
+    def drain(self, timeout_s: float | None = None) -> None:
         """End as after Ctrl+C: everything read is written and committed."""
         if not self._thread.is_alive():
             return
@@ -456,7 +457,7 @@ class SlotRun(Background):
         key, value = encode_command(command)
         sent = [Sent(value, key, partition=COMMAND_PARTITION)]
         produce(self.target.kafka, control_topic(self.flow), sent)
-        self._thread.join(timeout_s)
+        self._thread.join(timeout_s or patience())
         assert not self._thread.is_alive(), "the slot does not end"
 
     def _sink(self) -> SlotSink:
@@ -512,9 +513,9 @@ class SlotRun(Background):
         records = consume_all(self.target.kafka, gaps_topic(self.flow))
         return collect_gaps((record.key, record.value) for record in records)
 
-    def wait_for_error(self, code: str, timeout_s: float = 30.0) -> dict[str, int]:
+    def wait_for_error(self, code: str, timeout_s: float | None = None) -> dict[str, int]:
         """Wait until ``code`` is among the reported errors."""
-        deadline = time.monotonic() + timeout_s
+        deadline = time.monotonic() + (timeout_s or patience())
         while code not in (found := self.errors()):
             assert time.monotonic() < deadline, f"no {code} among {found}"
             time.sleep(0.3)

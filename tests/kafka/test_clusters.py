@@ -159,7 +159,6 @@ def test_nothing_outlives_the_process_that_started_it(number: signal.Signals) ->
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(400)  # the first run downloads that version
 @pytest.mark.parametrize("version", ["3.9.1", "2.8.2"])
 def test_older_brokers_run(
     new_cluster: Callable[..., KafkaCluster], topic_name: str, version: str

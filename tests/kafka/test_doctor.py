@@ -565,7 +565,6 @@ def test_one_cluster_on_both_sides(cluster_a: KafkaCluster, topic: str, tmp_path
     assert "one cluster" in the(timed(flow), "clusters", "fail").found
 
 
-@pytest.mark.timeout(300)
 def test_from_the_executors(
     cluster_a: KafkaCluster,
     sick: Sick,

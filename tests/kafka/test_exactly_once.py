@@ -56,7 +56,7 @@ def _exact(source: FaultyCluster, target: FaultyCluster, topic: str, **options: 
     return SlotRun(source, target, topic, PARTITIONS, exactly_once=True, **options)
 
 
-def _checked(slot: SlotRun, load: Load | None = None, *, timeout_s: float = 60.0) -> int:
+def _checked(slot: SlotRun, load: Load | None = None, *, timeout_s: float | None = None) -> int:
     acknowledged = None if load is None else load.acknowledged
     ends = slot.source.kafka, slot.topic, slot.target.kafka, slot.remote
     return check_mirrored(*ends, acknowledged, timeout_s=timeout_s)

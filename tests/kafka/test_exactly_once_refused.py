@@ -109,7 +109,7 @@ def test_a_run_without_permission_ends_at_once(guarded, cluster_a, topic_name, t
         with pytest.raises(Denied):
             _claim_until_denied(FlowSettings(*ends, *ends, exactly_once=True))
         mirror = MirrorProcess(tmp_path, ["run", str(path), "--exactly-once", "--once"])
-        assert mirror.wait(120) == 3, mirror.text()
+        assert mirror.wait() == 3, mirror.text()
     finally:
         _deny(guarded, ResourceType.TRANSACTIONAL_ID, ids, deny=False)
     assert f" Write on TransactionalId {ids}" in mirror.text()

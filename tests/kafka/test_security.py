@@ -27,8 +27,6 @@ from tests.kafka.token_endpoint import CLIENT_SECRET, TokenEndpoint, token_endpo
 from tests.kafka.ways import GSSAPI, WAYS, now_ms, pump, whole_batches, works
 
 # The first test waits for both brokers.
-pytestmark = pytest.mark.timeout(240)
-
 OF_THIS_FILE = [way for way in WAYS if way[1] != GSSAPI]
 
 

@@ -34,8 +34,7 @@ from tests.kafka.support import (
     set_topic_config,
     topic_names,
 )
-
-pytestmark = pytest.mark.timeout(240)
+from tests.patience import patience
 
 
 def client(alias: str, cluster: KafkaCluster) -> ClusterClient:
@@ -86,8 +85,8 @@ def overrides(cluster: KafkaCluster, topic: str) -> dict[str, str | None]:
     return {k: v.value for k, v in found.items() if v.source == "DYNAMIC_TOPIC_CONFIG"}
 
 
-def wait_for(get: Callable[[], object], wanted: object, timeout_s: float = 20.0) -> None:
-    deadline = time.monotonic() + timeout_s
+def wait_for(get: Callable[[], object], wanted: object, timeout_s: float | None = None) -> None:
+    deadline = time.monotonic() + (timeout_s or patience())
     while (got := get()) != wanted:
         assert time.monotonic() < deadline, f"{got} instead of {wanted}"
         time.sleep(0.1)
