@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import re
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from typing import Any
 
+import psutil
 import pytest
 
 from sparkmirror.demo.clusters import KafkaCluster, start_all
@@ -36,6 +38,17 @@ _LONGEST = (
     "test_pressure.py",
 )
 _SHORTEST = ("property", "unit")
+
+# A worker has a pair of brokers, often six more, and a JVM of Spark's.
+_WORKER_BYTES = 5 << 30
+_WORKERS_MAX = 6
+
+
+def pytest_xdist_auto_num_workers() -> int:
+    """One more than cores: tests wait as much as they compute. Fewer where memory is short."""
+    by_memory = psutil.virtual_memory().available // _WORKER_BYTES
+    return max(1, min((os.cpu_count() or 1) + 1, by_memory, _WORKERS_MAX))
+
 
 SHARED = pytest.StashKey[tuple[KafkaCluster, KafkaCluster]]()
 """The two clusters that files share, once one of them has asked for them."""
