@@ -7,6 +7,7 @@ import re
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from pathlib import Path
 from typing import Any
 
 import psutil
@@ -53,15 +54,23 @@ def pytest_xdist_auto_num_workers() -> int:
 SHARED = pytest.StashKey[tuple[KafkaCluster, KafkaCluster]]()
 """The two clusters that files share, once one of them has asked for them."""
 
+OF_SIX_BROKERS = pytest.StashKey[frozenset[Path]]()
+"""The files with a test on the six brokers of ``tests/kafka/conftest.py``."""
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The longest files first, those without any broker last; ``make test`` keeps that order."""
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """The longest files first, those without any broker last; ``make test`` keeps that order.
+
+    Files that share six brokers are the first of all, one behind the other.
+    """
+    six = {item.path for item in items if "faulty_clusters" in getattr(item, "fixturenames", ())}
+    config.stash[OF_SIX_BROKERS] = frozenset(six)
     rank = {name: number for number, name in enumerate(_LONGEST)}
 
     def place(item: pytest.Item) -> int:
         if item.path.parent.name in _SHORTEST:
             return len(rank) + 1
-        return rank.get(item.path.name, len(rank))
+        return rank.get(item.path.name, len(rank)) - len(rank) * (item.path in six)
 
     items.sort(key=place)  # stable: within a file, and among the others, nothing changes
 

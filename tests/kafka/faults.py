@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import logging
 import struct
 import threading
 import time
@@ -20,7 +21,7 @@ from sparkmirror.data.exactly import ExactSink
 from sparkmirror.data.plan import SlotPlan
 from sparkmirror.data.sink import SlotSink
 from sparkmirror.data.slot import SlotReader
-from sparkmirror.demo.clusters import KafkaCluster
+from sparkmirror.demo.clusters import KafkaCluster, start_all
 from sparkmirror.demo.node import HOST, Node
 from sparkmirror.demo.probe import free_ports
 from sparkmirror.model import (
@@ -55,8 +56,11 @@ from tests.kafka.support import (
     consume_all,
     create_topic,
     produce,
+    topic_names,
 )
 from tests.patience import patience
+
+log = logging.getLogger(__name__)
 
 NODES = 3
 # Two of three replicas have every acknowledged record, so that one broker may be killed.
@@ -103,10 +107,62 @@ class FaultyCluster:
         for proxy in self.proxies.values():
             proxy.heal()
 
+    def restore(self) -> None:
+        """As it was before a test, whatever that did and wherever it ended: all brokers answer.
+
+        Raises when that cannot be had; who shares the cluster then wants another one.
+        """
+        self.heal()
+        for number in self.kafka.alive:
+            self.kafka.thaw(number)
+        self.kafka.start()  # what was killed; it waits until each broker knows all others
+        wait_in_sync(self.kafka)
+        client = admin(self.kafka)
+        left = [name for name in topic_names(self.kafka) if not name.startswith("__")]
+        for deleted in (client.delete_topics(left) if left else {}).values():
+            deleted.result(TIMEOUT_S)
+
     def stop(self) -> None:
         self.kafka.stop()
         for proxy in self.proxies.values():
             proxy.close()
+
+
+class SixBrokers:
+    """Source and target of the tests of faults, shared by all files that a worker runs.
+
+    Faults leave traces, so `restore` looks after each test, and clusters that do not become
+    healthy again are replaced: a test decides about itself alone.
+    """
+
+    def __init__(self, nodes: int = NODES) -> None:
+        self._nodes = nodes
+        self._pair: tuple[FaultyCluster, FaultyCluster] | None = None
+
+    def pair(self) -> tuple[FaultyCluster, FaultyCluster]:
+        """Both clusters, healthy; started at the first use."""
+        if self._pair is None:
+            pair = FaultyCluster("S", nodes=self._nodes), FaultyCluster("T", nodes=self._nodes)
+            start_all(*(one.kafka for one in pair))
+            self._pair = pair
+        return self._pair
+
+    def restore(self) -> None:
+        """Mend both, or give them up: the next test then starts new ones."""
+        try:
+            for one in self.pair():
+                one.restore()
+        except Exception:
+            log.warning("the brokers did not recover; the next test gets others", exc_info=True)
+            self.close()
+
+    def close(self) -> None:
+        """End all brokers, frozen ones, too."""
+        for one in self._pair or ():
+            for number in one.kafka.alive:
+                one.kafka.thaw(number)  # else nothing but SIGKILL would reach it
+            one.stop()
+        self._pair = None
 
 
 class Direct:

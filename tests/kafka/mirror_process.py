@@ -79,6 +79,12 @@ class MirrorProcess:
         if self._jvm is not None:
             self._jvm.discard_unless_clean()
 
+    @property
+    def jvm_pid(self) -> int:
+        """Process id of the session's JVM that it uses."""
+        assert self._jvm is not None, "a JVM of its own"
+        return self._jvm.process.pid
+
     def text(self) -> str:
         return self.output.read_text(errors="replace")
 

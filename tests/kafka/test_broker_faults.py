@@ -366,7 +366,7 @@ def _batch(first: int, count: int) -> memoryview:
 def _pump(producer: Producer, until: Callable[[], bool]) -> list[int]:
     """Drive the producer; how many records each acknowledgement was for."""
     acknowledged: list[int] = []
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + patience()
     while not until():
         assert time.monotonic() < deadline, producer.errors
         acknowledged += [one.records for one in producer.pump(0.1)]
@@ -421,7 +421,7 @@ def _refused(target: FaultyCluster, topic: str) -> bool:
 
 
 def _wait_for(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + patience()
     while not condition():
         assert time.monotonic() < deadline
         time.sleep(0.1)

@@ -381,7 +381,7 @@ def test_java_leads_to_the_same_configs_and_acls(
     everybody = {topic_acl(".*", "READ", f"User:{who}") for who in ("all", "every")}
     wanted = [{}, busy_configs, remote_acls(f".{busy}") | everybody]
     with java_mirror(file, target.kafka) as output, running(*flows):
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + patience()
         while not all(target.acls(f"{name}.{topic_name}") for name in javas):
             assert time.monotonic() < deadline, output.read_text(errors="replace")[-3_000:]
             time.sleep(0.5)
