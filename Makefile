@@ -3,9 +3,10 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
-# Tests wait for brokers far more than they compute; a file's tests share its clusters. The order of
-# files is that of tests/conftest.py: by itself xdist begins the files of one long test last.
-TEST_WORKERS ?= 3
+# Workers: by cores and memory (tests/conftest.py), or TEST_WORKERS=2. A file's tests share its
+# clusters. The order of files is that of tests/conftest.py: by itself xdist begins the files of
+# one long test last.
+TEST_WORKERS ?= auto
 
 .PHONY: demo test lint bench bench-control faults fuzz interop matrix kerberos docs install lock clean
 
@@ -13,7 +14,8 @@ demo: $(STAMP)
 	$(BIN)/sparkmirror demo $(ARGS)
 
 test: $(STAMP)
-	$(BIN)/python -m pytest -n $(TEST_WORKERS) --dist loadfile --no-loadscope-reorder $(ARGS)
+	$(BIN)/python -m pytest -n $(TEST_WORKERS) --dist loadfile --no-loadscope-reorder \
+	  --durations=40 --junitxml=artifacts/junit.xml $(ARGS)
 
 lint: $(STAMP)
 	$(BIN)/ruff check .

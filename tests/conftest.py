@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import re
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from sparkmirror.demo.clusters import KafkaCluster, start_all
@@ -37,18 +40,37 @@ _LONGEST = (
 )
 _SHORTEST = ("property", "unit")
 
+# A worker has a pair of brokers, often six more, and a JVM of Spark's.
+_WORKER_BYTES = 5 << 30
+_WORKERS_MAX = 6
+
+
+def pytest_xdist_auto_num_workers() -> int:
+    """One more than cores: tests wait as much as they compute. Fewer where memory is short."""
+    by_memory = psutil.virtual_memory().available // _WORKER_BYTES
+    return max(1, min((os.cpu_count() or 1) + 1, by_memory, _WORKERS_MAX))
+
+
 SHARED = pytest.StashKey[tuple[KafkaCluster, KafkaCluster]]()
 """The two clusters that files share, once one of them has asked for them."""
 
+OF_SIX_BROKERS = pytest.StashKey[frozenset[Path]]()
+"""The files with a test on the six brokers of ``tests/kafka/conftest.py``."""
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The longest files first, those without any broker last; ``make test`` keeps that order."""
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """The longest files first, those without any broker last; ``make test`` keeps that order.
+
+    Files that share six brokers are the first of all, one behind the other.
+    """
+    six = {item.path for item in items if "faulty_clusters" in getattr(item, "fixturenames", ())}
+    config.stash[OF_SIX_BROKERS] = frozenset(six)
     rank = {name: number for number, name in enumerate(_LONGEST)}
 
     def place(item: pytest.Item) -> int:
         if item.path.parent.name in _SHORTEST:
             return len(rank) + 1
-        return rank.get(item.path.name, len(rank))
+        return rank.get(item.path.name, len(rank)) - len(rank) * (item.path in six)
 
     items.sort(key=place)  # stable: within a file, and among the others, nothing changes
 

@@ -6,13 +6,10 @@ import uuid
 from collections.abc import Callable
 from pathlib import Path
 
-import pytest
-
 from sparkmirror.demo.clusters import KafkaCluster
 from tests.faults.pressure import Pressure, limit_target
 
 
-@pytest.mark.timeout(400)
 def test_memory_stays_within_its_bound_and_nobody_starves(
     cluster_a: KafkaCluster, new_cluster: Callable[..., KafkaCluster], tmp_path: Path
 ) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Generator, Iterator
-from pathlib import Path
 
 import pytest
 from confluent_kafka.admin import (
@@ -14,25 +13,15 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 
-from sparkmirror.demo.clusters import KafkaCluster, start_all
-from tests.conftest import SHARED
+from sparkmirror.demo.clusters import KafkaCluster
+from tests.conftest import OF_SIX_BROKERS, SHARED
 from tests.kafka.authorized import Authorized, authorized_pair
-from tests.kafka.faults import FaultyCluster
+from tests.kafka.faults import FaultyCluster, SixBrokers
 from tests.kafka.secure import Secured, secured_pair
 from tests.kafka.support import admin, forget_mirrors
+from tests.kafka.warm_spark import close_jvms
 
 _LINES = 25
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """A test on real brokers may run out of time on a busy machine: it gets a second try.
-
-    The report names every test that needed one (``-rR``); one that fails twice has failed.
-    """
-    here = Path(__file__).parent
-    for item in items:
-        if here in item.path.parents:
-            item.add_marker(pytest.mark.flaky(reruns=1))
 
 
 @pytest.hookimpl(wrapper=True)
@@ -54,6 +43,12 @@ def pytest_runtest_makereport(
 def no_mirror_before(pytestconfig: pytest.Config) -> None:
     """A file's mirrors would find, and mirror, what those of earlier files left for themselves."""
     forget_mirrors(*pytestconfig.stash.get(SHARED, ()))
+
+
+def pytest_sessionfinish() -> None:
+    """What files share within this process goes with it."""
+    close_jvms()
+    _SIX.close()
 
 
 @pytest.fixture(scope="session")
@@ -105,27 +100,36 @@ def authorized() -> Iterator[tuple[Authorized, Authorized]]:
         yield clusters
 
 
-@pytest.fixture(scope="module")
+_SIX = SixBrokers()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown(
+    item: pytest.Item, nextitem: pytest.Item | None
+) -> Generator[None, None, None]:
+    """Six idle brokers take a sixth of a core: they end with the last file that uses them.
+
+    ``tests/conftest.py`` puts these files one behind the other.
+    """
+    yield
+    if nextitem is None or nextitem.path not in item.config.stash[OF_SIX_BROKERS]:
+        _SIX.close()
+
+
+@pytest.fixture
 def faulty_clusters() -> Iterator[tuple[FaultyCluster, FaultyCluster]]:
-    """Source and target for tests of faults; one pair per file, since faults leave traces."""
-    pair = FaultyCluster("S"), FaultyCluster("T")
-    start_all(*(one.kafka for one in pair))
-    try:
-        yield pair
-    finally:
-        for one in pair:
-            one.stop()
+    """Source and target for tests of faults: three brokers each, healthy before and after."""
+    yield _SIX.pair()
+    _SIX.restore()
 
 
 @pytest.fixture
-def source(faulty_clusters: tuple[FaultyCluster, FaultyCluster]) -> Iterator[FaultyCluster]:
-    """The source with all connections healed afterwards; other files have sources of their own."""
-    yield faulty_clusters[0]
-    faulty_clusters[0].heal()
+def source(faulty_clusters: tuple[FaultyCluster, FaultyCluster]) -> FaultyCluster:
+    """The source of tests of faults; some files have sources of their own."""
+    return faulty_clusters[0]
 
 
 @pytest.fixture
-def target(faulty_clusters: tuple[FaultyCluster, FaultyCluster]) -> Iterator[FaultyCluster]:
+def target(faulty_clusters: tuple[FaultyCluster, FaultyCluster]) -> FaultyCluster:
     """The target, likewise."""
-    yield faulty_clusters[1]
-    faulty_clusters[1].heal()
+    return faulty_clusters[1]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import logging
 import struct
 import threading
 import time
@@ -20,7 +21,7 @@ from sparkmirror.data.exactly import ExactSink
 from sparkmirror.data.plan import SlotPlan
 from sparkmirror.data.sink import SlotSink
 from sparkmirror.data.slot import SlotReader
-from sparkmirror.demo.clusters import KafkaCluster
+from sparkmirror.demo.clusters import KafkaCluster, start_all
 from sparkmirror.demo.node import HOST, Node
 from sparkmirror.demo.probe import free_ports
 from sparkmirror.model import (
@@ -55,7 +56,11 @@ from tests.kafka.support import (
     consume_all,
     create_topic,
     produce,
+    topic_names,
 )
+from tests.patience import patience
+
+log = logging.getLogger(__name__)
 
 NODES = 3
 # Two of three replicas have every acknowledged record, so that one broker may be killed.
@@ -102,10 +107,62 @@ class FaultyCluster:
         for proxy in self.proxies.values():
             proxy.heal()
 
+    def restore(self) -> None:
+        """As it was before a test, whatever that did and wherever it ended: all brokers answer.
+
+        Raises when that cannot be had; who shares the cluster then wants another one.
+        """
+        self.heal()
+        for number in self.kafka.alive:
+            self.kafka.thaw(number)
+        self.kafka.start()  # what was killed; it waits until each broker knows all others
+        wait_in_sync(self.kafka)
+        client = admin(self.kafka)
+        left = [name for name in topic_names(self.kafka) if not name.startswith("__")]
+        for deleted in (client.delete_topics(left) if left else {}).values():
+            deleted.result(TIMEOUT_S)
+
     def stop(self) -> None:
         self.kafka.stop()
         for proxy in self.proxies.values():
             proxy.close()
+
+
+class SixBrokers:
+    """Source and target of the tests of faults, shared by all files that a worker runs.
+
+    Faults leave traces, so `restore` looks after each test, and clusters that do not become
+    healthy again are replaced: a test decides about itself alone.
+    """
+
+    def __init__(self, nodes: int = NODES) -> None:
+        self._nodes = nodes
+        self._pair: tuple[FaultyCluster, FaultyCluster] | None = None
+
+    def pair(self) -> tuple[FaultyCluster, FaultyCluster]:
+        """Both clusters, healthy; started at the first use."""
+        if self._pair is None:
+            pair = FaultyCluster("S", nodes=self._nodes), FaultyCluster("T", nodes=self._nodes)
+            start_all(*(one.kafka for one in pair))
+            self._pair = pair
+        return self._pair
+
+    def restore(self) -> None:
+        """Mend both, or give them up: the next test then starts new ones."""
+        try:
+            for one in self.pair():
+                one.restore()
+        except Exception:
+            log.warning("the brokers did not recover; the next test gets others", exc_info=True)
+            self.close()
+
+    def close(self) -> None:
+        """End all brokers, frozen ones, too."""
+        for one in self._pair or ():
+            for number in one.kafka.alive:
+                one.kafka.thaw(number)  # else nothing but SIGKILL would reach it
+            one.stop()
+        self._pair = None
 
 
 class Direct:
@@ -158,10 +215,10 @@ def move_leaders(cluster: KafkaCluster, topic: str) -> dict[int, int]:
     return wanted
 
 
-def wait_in_sync(cluster: KafkaCluster, timeout_s: float = 60.0) -> None:
+def wait_in_sync(cluster: KafkaCluster, timeout_s: float | None = None) -> None:
     """Wait until every replica of every partition is in sync again."""
     client = admin(cluster)
-    deadline = time.monotonic() + timeout_s
+    deadline = time.monotonic() + (timeout_s or patience())
     while True:
         topics = client.list_topics(timeout=TIMEOUT_S).topics.values()
         behind = [
@@ -219,9 +276,9 @@ class Load(Background):
         """Records acknowledged so far."""
         return sum(map(len, self.acknowledged.values()))
 
-    def wait_for(self, more: int, timeout_s: float = 60.0) -> None:
+    def wait_for(self, more: int, timeout_s: float | None = None) -> None:
         """Wait until ``more`` further records are acknowledged."""
-        wanted, deadline = self.count + more, time.monotonic() + timeout_s
+        wanted, deadline = self.count + more, time.monotonic() + (timeout_s or patience())
         while self.count < wanted:
             assert time.monotonic() < deadline, f"the load stands at {self.count} of {wanted}"
             time.sleep(0.05)
@@ -260,7 +317,7 @@ def check_mirrored(
     remote: str,
     acknowledged: Mapping[int, Sequence[bytes]] | None = None,
     *,
-    timeout_s: float = 60.0,
+    timeout_s: float | None = None,
 ) -> int:
     """Wait until the remote topic holds the source's records: all, in order, none twice.
 
@@ -270,7 +327,7 @@ def check_mirrored(
     wanted = by_partition(consume_all(source, topic))
     if acknowledged is not None:
         assert wanted == {number: list(values) for number, values in acknowledged.items()}
-    deadline = time.monotonic() + timeout_s
+    deadline = time.monotonic() + (timeout_s or patience())
     while True:
         got = by_partition(consume_all(target, remote))
         if got == wanted:
@@ -446,7 +503,7 @@ class SlotRun(Background):
     def __exit__(self, *_: object) -> None:
         self.drain()
 
-    def drain(self, timeout_s: float = 60.0) -> None:
+    def drain(self, timeout_s: float | None = None) -> None:
         """End as after Ctrl+C: everything read is written and committed."""
         if not self._thread.is_alive():
             return
@@ -456,7 +513,7 @@ class SlotRun(Background):
         key, value = encode_command(command)
         sent = [Sent(value, key, partition=COMMAND_PARTITION)]
         produce(self.target.kafka, control_topic(self.flow), sent)
-        self._thread.join(timeout_s)
+        self._thread.join(timeout_s or patience())
         assert not self._thread.is_alive(), "the slot does not end"
 
     def _sink(self) -> SlotSink:
@@ -512,9 +569,9 @@ class SlotRun(Background):
         records = consume_all(self.target.kafka, gaps_topic(self.flow))
         return collect_gaps((record.key, record.value) for record in records)
 
-    def wait_for_error(self, code: str, timeout_s: float = 30.0) -> dict[str, int]:
+    def wait_for_error(self, code: str, timeout_s: float | None = None) -> dict[str, int]:
         """Wait until ``code`` is among the reported errors."""
-        deadline = time.monotonic() + timeout_s
+        deadline = time.monotonic() + (timeout_s or patience())
         while code not in (found := self.errors()):
             assert time.monotonic() < deadline, f"no {code} among {found}"
             time.sleep(0.3)

@@ -175,8 +175,8 @@ def _new_topic(a: KafkaCluster, b: KafkaCluster, topic: str) -> float:
     began = time.monotonic()
     create_topic(a, topic, 2)
     produce(a, topic, [Sent(b"%d" % n, partition=n % 2) for n in range(20)])
-    wait_until(lambda: topic in topic_names(b), f"{topic} on the target", 60)
-    wait_until(lambda: len(consume_all(b, topic)) >= 20, f"the records of {topic}", 60)
+    wait_until(lambda: topic in topic_names(b), f"{topic} on the target")
+    wait_until(lambda: len(consume_all(b, topic)) >= 20, f"the records of {topic}")
     return time.monotonic() - began
 
 
@@ -194,13 +194,12 @@ def share_and_take_over(
     options = _files(directory, a, b, name, f"{name}.*", assignor)
     every = set(range(PARTITIONS))
     with _Load(a, name) as load:
-        first = MirrorProcess(directory / "1", options, command="kafka-mirror-maker")
+        first = MirrorProcess(directory / "1", options, command="kafka-mirror-maker", cold=True)
         second = None
         try:
             wait_until(
                 lambda: name in str(_shares(a, name)) and _target_ends(b, name) > 0,
                 "the first mirror copies",
-                150,
             )
             second = MirrorProcess(directory / "2", options, command="kafka-mirror-maker")
             with _java(_java_options(options, assignor), directory / "java.log") as java:
@@ -209,13 +208,13 @@ def share_and_take_over(
                     assert java.poll() is None, "Java's MirrorMaker has ended by itself"
                     return sorted(_shares(a, name).values()) == [2, 2, 2]
 
-                wait_until(shared, "all three have their share", 150)
+                wait_until(shared, "all three have their share")
                 _copied_again(b, name, every, load)
                 before = Counter(one.value for one in consume_all(b, name))
                 assert max(before.values()) == 1, "copied twice though nobody had died"
                 _kill_tree(first.process.pid)
                 ours_killed_s = _copied_again(b, name, every, load)
-                wait_until(lambda: sorted(_shares(a, name).values()) == [3, 3], "two shares", 60)
+                wait_until(lambda: sorted(_shares(a, name).values()) == [3, 3], "two shares")
                 new_topic_s = _new_topic(a, b, f"{name}.later")
                 java.send_signal(signal.SIGKILL)
                 java_killed_s = _copied_again(b, name, every, load)
@@ -226,7 +225,6 @@ def share_and_take_over(
                 wait_until(
                     lambda: {one.value for one in consume_all(b, name)} == sent,
                     "every record at the target",
-                    60,
                 )
                 assert second is not None
                 code, _ = second.drain()

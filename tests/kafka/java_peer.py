@@ -17,6 +17,7 @@ from py4j.java_gateway import GatewayParameters, JavaGateway, launch_gateway
 from sparkmirror.demo.jvm import QUICK_JVM
 from sparkmirror.demo.maven import resolve
 from sparkmirror.java import find_java
+from tests.patience import patience
 
 _MIRROR = ("org.apache.kafka:connect-mirror:4.3.0", "org.apache.kafka:connect-runtime:4.3.0")
 _CLIENT = "org.apache.kafka:connect-mirror-client:4.3.0"
@@ -141,10 +142,10 @@ class JavaMember:
         for entry in places.entrySet().toArray():
             self._consumer.seek(entry.getKey(), entry.getValue())
 
-    def read(self, count: int, timeout_s: float = 60.0) -> dict[tuple[str, int], list[str]]:
+    def read(self, count: int, timeout_s: float | None = None) -> dict[tuple[str, int], list[str]]:
         """At least ``count`` records' values, by partition; the assertion is in the time."""
         found: dict[tuple[str, int], list[str]] = {}
-        deadline = time.monotonic() + timeout_s
+        deadline = time.monotonic() + (timeout_s or patience())
         while sum(map(len, found.values())) < count:
             assert time.monotonic() < deadline, found
             records = self._consumer.poll(self._jvm.java.time.Duration.ofMillis(500))

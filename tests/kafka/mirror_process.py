@@ -17,10 +17,17 @@ from typing import Any
 
 from sparkmirror.demo.clusters import KafkaCluster
 from sparkmirror.wire.batch import HEADER, HEADER_BYTES, LOG_OVERHEAD_BYTES
+from tests.kafka.warm_spark import take_jvm
+from tests.patience import patience
 
 
 class MirrorProcess:
-    """``sparkmirror run FILE`` (or another command line), its JSON lines, its end."""
+    """``sparkmirror run FILE`` (or another command line), its JSON lines, its end.
+
+    Its Spark runs in a JVM of the test session (`warm_spark`), unless it is ``cold`` or has an
+    ``environment`` or a Spark cluster of its own. Tests of processes, of what a killed one leaves
+    and of Spark's log want a cold one.
+    """
 
     def __init__(
         self,
@@ -29,20 +36,27 @@ class MirrorProcess:
         *,
         command: str = "sparkmirror",
         environment: Mapping[str, str] | None = None,
+        cold: bool = False,
     ) -> None:
         directory.mkdir(parents=True, exist_ok=True)
         self.output = directory / f"output-{time.monotonic_ns()}.txt"
+        cold = cold or environment is not None or "--master" in arguments
+        self._jvm = None if cold else take_jvm()
+        start = [str(installed(command))] if self._jvm is None else self._jvm.command(command)
         with self.output.open("wb") as stream:
             self.process = subprocess.Popen(
-                [str(installed(command)), *arguments],
+                [*start, *arguments],
                 stdout=stream,
                 stderr=subprocess.STDOUT,
                 stdin=subprocess.DEVNULL,
                 env=_environment(directory, environment),
             )
+        if self._jvm is not None:
+            self._jvm.used_by(self.process)
 
-    def wait(self, timeout_s: float = 120.0) -> int:
-        """Exit code; kills and fails when it takes longer."""
+    def wait(self, timeout_s: float | None = None) -> int:
+        """Exit code; kills and fails when it takes longer than ``timeout_s`` or our patience."""
+        timeout_s = timeout_s or patience()
         try:
             return self.process.wait(timeout_s)
         except subprocess.TimeoutExpired:
@@ -50,7 +64,7 @@ class MirrorProcess:
             raise AssertionError(f"still running after {timeout_s} s:\n{self.text()}") from None
 
     def drain(
-        self, timeout_s: float = 20.0, number: signal.Signals = signal.SIGTERM
+        self, timeout_s: float | None = None, number: signal.Signals = signal.SIGTERM
     ) -> tuple[int, float]:
         """Sends the signal ``number``; (exit code, seconds that it took)."""
         began = time.monotonic()
@@ -62,6 +76,14 @@ class MirrorProcess:
         if self.process.poll() is None:
             self.process.kill()
             self.process.wait(10)
+        if self._jvm is not None:
+            self._jvm.discard_unless_clean()
+
+    @property
+    def jvm_pid(self) -> int:
+        """Process id of the session's JVM that it uses."""
+        assert self._jvm is not None, "a JVM of its own"
+        return self._jvm.process.pid
 
     def text(self) -> str:
         return self.output.read_text(errors="replace")
@@ -132,7 +154,7 @@ class TerminalProcess:
         """All that was written so far, without control sequences."""
         return _lines(self.text())
 
-    def picture(self, footer: str, timeout_s: float = 20.0) -> list[str]:
+    def picture(self, footer: str, timeout_s: float | None = None) -> list[str]:
         """The lines of the live view, once ``footer`` is in the last one."""
         found: list[str] = []
 
@@ -216,7 +238,9 @@ def write_mm1(directory: Path, a: KafkaCluster, b: KafkaCluster, group: str) -> 
     return ["--consumer.config", str(consumer), "--producer.config", str(producer)]
 
 
-def wait_until(condition: Callable[[], bool], what: str, timeout_s: float = 60.0) -> None:
+def wait_until(condition: Callable[[], bool], what: str, timeout_s: float | None = None) -> None:
+    """Waits until ``condition``; fails with ``what`` after ``timeout_s``, or our patience."""
+    timeout_s = timeout_s or patience()
     deadline = time.monotonic() + timeout_s
     while not condition():
         assert time.monotonic() < deadline, f"not within {timeout_s:.0f} s: {what}"

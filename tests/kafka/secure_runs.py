@@ -10,7 +10,6 @@ import uuid
 from datetime import timedelta
 from pathlib import Path
 
-import pytest
 from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource
 
 from tests.certificates import Authority, Certified, pem
@@ -25,8 +24,6 @@ from tests.kafka.support import (
     wait_until_equal,
 )
 from tests.kafka.ways import GSSAPI, VALUES, WAYS
-
-pytestmark = pytest.mark.timeout(300)
 
 # --- every way to connect -----------------------------------------------------------------------
 
@@ -64,7 +61,7 @@ def test_a_mirror_through_every_way_to_connect(
     path.write_text("".join(f"{key} = {value}\n" for key, value in settings.items()))
     mirror = MirrorProcess(tmp_path, ["run", str(path), "--once"])
     try:
-        assert mirror.wait(220) == 0, mirror.text()
+        assert mirror.wait() == 0, mirror.text()
     finally:
         mirror.kill()
     assert len(ways) == 11
@@ -130,7 +127,7 @@ def test_a_mirror_while_certificates_of_brokers_are_replaced_and_expire(
 
     def equal() -> None:
         produce(p.kafka, topic, [Sent(value=b"v" * 100, partition=n % 2) for n in range(20)])
-        wait_until_equal(p.kafka, topic, q.kafka, f"A.{topic}", timeout_s=60)
+        wait_until_equal(p.kafka, topic, q.kafka, f"A.{topic}")
 
     mirror = MirrorProcess(tmp_path, ["run", str(path), "--log-format", "json"])
 
@@ -159,7 +156,7 @@ def test_a_mirror_while_certificates_of_brokers_are_replaced_and_expire(
         wait_until(lambda: told("certificate is not trusted"), "the reason is told")
         _exchange(trust, p.authority.pem() + other.pem())
         equal()
-        assert mirror.drain(30)[0] == 0, mirror.text()
+        assert mirror.drain()[0] == 0, mirror.text()
     finally:
         mirror.kill()
         _serve(p, p.stores["broker"])

@@ -21,6 +21,7 @@ import pyspark
 from sparkmirror.data.ship import SHIPPED
 from sparkmirror.demo.probe import free_ports
 from sparkmirror.java import find_java, java_environment
+from tests.patience import patience
 
 _WORKER_CORES = 2
 
@@ -123,7 +124,7 @@ class SparkCluster:
             )
 
     def _wait_for(self, name: str, words: str) -> None:
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + patience()
         while words not in self.log(name):
             assert time.monotonic() < deadline, self.log(name)
             time.sleep(0.2)

@@ -26,9 +26,10 @@ from confluent_kafka.admin import (
 )
 
 from sparkmirror.demo.clusters import KafkaCluster
+from tests.patience import patience
 
 Headers = tuple[tuple[str, bytes | None], ...]
-TIMEOUT_S = 30.0
+TIMEOUT_S = 120.0
 
 _TIMESTAMP_TYPES = {TIMESTAMP_CREATE_TIME: "create", TIMESTAMP_LOG_APPEND_TIME: "append"}
 
@@ -93,11 +94,11 @@ def create_topic(
 
 
 def wait_for_topic(
-    cluster: KafkaCluster, topic: str, partitions: int, *, timeout_s: float = TIMEOUT_S
+    cluster: KafkaCluster, topic: str, partitions: int, *, timeout_s: float | None = None
 ) -> None:
     """Waits until ``topic`` has ``partitions`` partitions, all with a leader."""
     client = admin(cluster)
-    deadline = time.monotonic() + timeout_s
+    deadline = time.monotonic() + (timeout_s or patience())
     while True:
         found = client.list_topics(timeout=TIMEOUT_S).topics.get(topic)
         if (
@@ -274,7 +275,7 @@ def consume_all(
     topic: str,
     *,
     isolation: str = "read_committed",
-    timeout_s: float = TIMEOUT_S,
+    timeout_s: float | None = None,
 ) -> list[Received]:
     """Every record of ``topic`` up to its present end, sorted by partition and offset."""
     consumer = Consumer(
@@ -290,10 +291,10 @@ def consume_all(
     )
     received: list[Received] = []
     try:
-        metadata = consumer.list_topics(topic, timeout=timeout_s).topics[topic]
+        metadata = consumer.list_topics(topic, timeout=TIMEOUT_S).topics[topic]
         open_partitions = set(metadata.partitions)
         consumer.assign([TopicPartition(topic, number, 0) for number in open_partitions])
-        deadline = time.monotonic() + timeout_s
+        deadline = time.monotonic() + (timeout_s or patience())
         while open_partitions:
             assert time.monotonic() < deadline, f"{topic}: no end of {sorted(open_partitions)}"
             for message in consumer.consume(1000, timeout=0.2):
@@ -336,11 +337,11 @@ def wait_until_equal(
     target: KafkaCluster,
     target_topic: str,
     *,
-    timeout_s: float = 60.0,
+    timeout_s: float | None = None,
 ) -> list[Content]:
     """Waits until both topics hold the same contents; returns them."""
     wanted = contents(consume_all(source, source_topic))
-    deadline = time.monotonic() + timeout_s
+    deadline = time.monotonic() + (timeout_s or patience())
     while True:
         got: list[Content] = []
         if target_topic in topic_names(target):

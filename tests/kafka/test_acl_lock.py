@@ -18,8 +18,6 @@ from tests.kafka.support import (
     create_topic,
 )
 
-pytestmark = pytest.mark.timeout(240)
-
 
 @pytest.fixture
 def alias() -> str:

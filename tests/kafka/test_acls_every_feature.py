@@ -28,7 +28,6 @@ def alias() -> str:
     return f"S{uuid.uuid4().hex[:8]}"
 
 
-@pytest.mark.timeout(600)
 @pytest.mark.parametrize(
     ("mode", "step"),
     [

@@ -35,6 +35,7 @@ from tests.kafka.support import (
     produce,
     set_topic_config,
 )
+from tests.patience import patience
 
 SKIP = FaultSettings(bad_record="skip")
 DEAD_LETTER = FaultSettings(bad_record="dead-letter")
@@ -63,8 +64,10 @@ def _values(slot: SlotRun, partition: int = 0) -> list[bytes | None]:
     return [record.value for record in found if record.partition == partition]
 
 
-def _until(condition: Callable[[], bool], what: str, slot: SlotRun, timeout_s: float = 40) -> None:
-    deadline = time.monotonic() + timeout_s
+def _until(
+    condition: Callable[[], bool], what: str, slot: SlotRun, timeout_s: float | None = None
+) -> None:
+    deadline = time.monotonic() + (timeout_s or patience())
     while not condition():
         assert time.monotonic() < deadline, f"not so: {what}; {slot.halts()} {slot.failures}"
         time.sleep(0.2)
@@ -297,7 +300,6 @@ def test_refused_records_go_to_the_dead_letter_topic(source, target, topic_name,
 # -- a broker that does not say which record it means ------------------------------------------
 
 
-@pytest.mark.timeout(240)
 def test_a_target_before_2_4_is_asked_with_halves_of_the_batch(source, new_cluster, topic_name):
     """It refuses batches; which records are meant is found by cutting, and no other is left out."""
     old = Direct(new_cluster("old", version="2.3.1"))

@@ -21,7 +21,6 @@ from tests.kafka.mirror_process import write_mm2
 from tests.kafka.secure import HOST, USER_SECRET, Secured, jaas
 from tests.kafka.test_bad_input import paragraph
 
-pytestmark = pytest.mark.timeout(240)
 KRB5 = "com.sun.security.auth.module.Krb5LoginModule required useTicketCache=true;"
 HOUR = timedelta(hours=1)
 

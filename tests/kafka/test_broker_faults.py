@@ -38,6 +38,7 @@ from tests.kafka.faults import (
 from tests.kafka.mirror_process import wait_until
 from tests.kafka.proxy import TO_BROKER, TO_CLIENT
 from tests.kafka.support import Sent, consume_all, create_topic, produce, set_topic_config
+from tests.patience import patience
 
 PARTITIONS = 3
 # Quick enough for a test, long enough for a busy machine.
@@ -49,7 +50,7 @@ def _topic(source: FaultyCluster, name: str, partitions: int = PARTITIONS) -> st
     return name
 
 
-def _checked(slot: SlotRun, load: Load | None = None, *, timeout_s: float = 60.0) -> int:
+def _checked(slot: SlotRun, load: Load | None = None, *, timeout_s: float | None = None) -> int:
     acknowledged = None if load is None else load.acknowledged
     ends = slot.source.kafka, slot.topic, slot.target.kafka, slot.remote
     count = check_mirrored(*ends, acknowledged, timeout_s=timeout_s)
@@ -105,8 +106,8 @@ def test_what_is_known_of_a_leader_is_wrong(source, topic_name, told):
         routes.close()
 
 
-def _first_records(fetcher: Fetcher, timeout_s: float = 60.0) -> bytes:
-    deadline = time.monotonic() + timeout_s
+def _first_records(fetcher: Fetcher, timeout_s: float | None = None) -> bytes:
+    deadline = time.monotonic() + (timeout_s or patience())
     while time.monotonic() < deadline:
         fetcher.send()
         for ready in select.select(fetcher.sockets(), [], [], fetcher.next_due_s())[0]:
@@ -365,7 +366,7 @@ def _batch(first: int, count: int) -> memoryview:
 def _pump(producer: Producer, until: Callable[[], bool]) -> list[int]:
     """Drive the producer; how many records each acknowledgement was for."""
     acknowledged: list[int] = []
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + patience()
     while not until():
         assert time.monotonic() < deadline, producer.errors
         acknowledged += [one.records for one in producer.pump(0.1)]
@@ -420,7 +421,7 @@ def _refused(target: FaultyCluster, topic: str) -> bool:
 
 
 def _wait_for(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + patience()
     while not condition():
         assert time.monotonic() < deadline
         time.sleep(0.1)

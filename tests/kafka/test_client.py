@@ -25,6 +25,7 @@ from tests.kafka.support import (
     produce,
     produce_transaction,
 )
+from tests.patience import patience
 
 
 @pytest.fixture
@@ -203,7 +204,7 @@ def test_a_group_with_members_is_seen_and_its_offsets_are_safe(
         }
     )
     consumer.subscribe([topic_name])
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + patience()
     while not consumer.assignment():
         consumer.poll(0.2)
         assert time.monotonic() < deadline
@@ -281,7 +282,7 @@ def test_tail_follows(cluster, cluster_a, topic_name):
     with cluster.tail(topic_name, only_new=[0]) as tail:
         assert tail.poll(100) == []
         cluster.produce_many(topic_name, [(0, b"new", b"2")])
-        deadline = time.monotonic() + 10
+        deadline = time.monotonic() + patience()
         records = []
         while not records and time.monotonic() < deadline:
             records = tail.poll(200)

@@ -31,6 +31,7 @@ from tests.kafka.support import (
     produce_transaction,
     wait_for_topic,
 )
+from tests.patience import patience
 
 
 def test_two_clusters_are_two_clusters(cluster_a: KafkaCluster, cluster_b: KafkaCluster) -> None:
@@ -138,6 +139,7 @@ def test_bad_broker_property_is_quoted_from_the_log() -> None:
 _OWNER = """
 import sys, time
 from sparkmirror.demo.clusters import KafkaCluster
+from tests.patience import patience
 cluster = KafkaCluster("orphan")
 cluster.start()
 print(cluster.pid(), cluster._home, flush=True)
@@ -152,14 +154,13 @@ def test_nothing_outlives_the_process_that_started_it(number: signal.Signals) ->
         broker, home = owner.stdout.readline().decode().split()
         os.kill(int(broker), 0)
         owner.send_signal(number)
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + patience()
     while Path(home).exists() or Path(f"/proc/{broker}").exists():
         assert time.monotonic() < deadline, "the broker or its directory is still there"
         time.sleep(0.05)
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(400)  # the first run downloads that version
 @pytest.mark.parametrize("version", ["3.9.1", "2.8.2"])
 def test_older_brokers_run(
     new_cluster: Callable[..., KafkaCluster], topic_name: str, version: str

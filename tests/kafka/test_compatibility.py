@@ -49,8 +49,6 @@ from tests.kafka.support import (
     topic_names,
 )
 
-pytestmark = pytest.mark.timeout(180)
-
 
 @contextmanager
 def _clusters(flow: FlowSettings) -> Iterator[GroupClusters]:
@@ -245,7 +243,7 @@ def test_commit_offsets_removes_non_existent_topics(
     with slot:
         _mirrored(slot, 20)
         delete_topic(cluster_a, topic_name)
-        slot.drain(30)
+        slot.drain()
     commits = Commits(slot.flow)
     try:
         gone, there = (TopicPartition(topic, 0) for topic in (topic_name, other))

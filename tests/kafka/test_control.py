@@ -50,6 +50,7 @@ from tests.kafka.support import (
     produce,
     topic_names,
 )
+from tests.patience import patience
 
 RUN = "run-1"
 
@@ -98,8 +99,8 @@ def target(cluster_b: KafkaCluster) -> Iterator[Cluster]:
     cluster.close()
 
 
-def wait_for(true: Callable[[], object], timeout_s: float = 20.0) -> None:
-    deadline = time.monotonic() + timeout_s
+def wait_for(true: Callable[[], object], timeout_s: float | None = None) -> None:
+    deadline = time.monotonic() + (timeout_s or patience())
     while not true():
         assert time.monotonic() < deadline, "it did not come true"
         time.sleep(0.05)

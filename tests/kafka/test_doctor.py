@@ -44,6 +44,7 @@ from tests.kafka.support import (
     produce,
     topic_names,
 )
+from tests.patience import patience
 
 HOST = "127.0.0.1"
 LIMIT_S = 15.0
@@ -538,7 +539,7 @@ def test_mirrormaker_1(
     java = Consumer({"bootstrap.servers": cluster_a.bootstrap_servers, "group.id": topic,
                      "client.id": "old-mirror"})  # fmt: skip
     java.subscribe([topic])
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + patience()
     while not java.assignment() and time.monotonic() < deadline:
         java.poll(0.2)
     try:
@@ -565,7 +566,6 @@ def test_one_cluster_on_both_sides(cluster_a: KafkaCluster, topic: str, tmp_path
     assert "one cluster" in the(timed(flow), "clusters", "fail").found
 
 
-@pytest.mark.timeout(300)
 def test_from_the_executors(
     cluster_a: KafkaCluster,
     sick: Sick,

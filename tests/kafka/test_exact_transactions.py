@@ -32,6 +32,7 @@ from tests.kafka.support import (
     set_topic_config,
     topic_config,
 )
+from tests.patience import patience
 
 HOUR_MS = 3_600_000
 # Only size or a drain ends a transaction.
@@ -56,7 +57,7 @@ def target(cluster_b: KafkaCluster) -> Direct:
 
 
 def _until(condition: Callable[[], bool], what: str, slot: SlotRun) -> None:
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + patience()
     while not condition():
         assert time.monotonic() < deadline, f"not so: {what}; {slot.halts()} {slot.failures}"
         time.sleep(0.2)
@@ -66,7 +67,7 @@ def _until(condition: Callable[[], bool], what: str, slot: SlotRun) -> None:
 def _set(cluster: Direct, topic: str, name: str, value: str) -> None:
     """Set a config; wait until the broker has heard of it."""
     set_topic_config(cluster.kafka, topic, **{name: value})
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + patience()
     while topic_config(cluster.kafka, topic)[name] != value:
         assert time.monotonic() < deadline
         time.sleep(0.1)

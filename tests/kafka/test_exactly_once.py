@@ -43,6 +43,7 @@ from tests.kafka.support import (
     produce,
     set_topic_config,
 )
+from tests.patience import patience
 
 PARTITIONS = 3
 
@@ -56,7 +57,7 @@ def _exact(source: FaultyCluster, target: FaultyCluster, topic: str, **options: 
     return SlotRun(source, target, topic, PARTITIONS, exactly_once=True, **options)
 
 
-def _checked(slot: SlotRun, load: Load | None = None, *, timeout_s: float = 60.0) -> int:
+def _checked(slot: SlotRun, load: Load | None = None, *, timeout_s: float | None = None) -> int:
     acknowledged = None if load is None else load.acknowledged
     ends = slot.source.kafka, slot.topic, slot.target.kafka, slot.remote
     return check_mirrored(*ends, acknowledged, timeout_s=timeout_s)
@@ -204,7 +205,7 @@ def _wait_until_decided(slot: SlotRun) -> None:
 
 
 def _wait_for(condition: Callable[[], bool], what: str) -> None:
-    deadline = time.monotonic() + 90
+    deadline = time.monotonic() + patience()
     while not condition():
         assert time.monotonic() < deadline, f"not so: {what}"
         time.sleep(0.2)
@@ -292,7 +293,7 @@ class _Writer:
 
     def write(self, tp: TopicPartition, value: bytes) -> None:
         self.producer.append(tp, memoryview(encode_batch([Record(0, 1, None, value)])), "sent")
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + patience()
         while not self.producer.pump(0.1):
             assert time.monotonic() < deadline
 
@@ -308,7 +309,7 @@ def test_another_run_takes_over_and_this_one_says_so(source, target, topic_name)
         key, value = encode_claim(Claim(slot.flow.name, "of-another", 1, "elsewhere"))
         taken = [Sent(value, key, partition=COMMAND_PARTITION)]
         produce(target.kafka, control_topic(slot.flow), taken)
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + patience()
         while len(slot.failures) < 3:
             assert time.monotonic() < deadline
             time.sleep(0.1)
@@ -340,7 +341,7 @@ def test_what_the_target_refuses_takes_nothing_else_with_it(source, target, topi
         wanted = by_partition(consume_all(source.kafka, topic))
         bad = wanted[0].index(b"too old")
         due = {0: wanted[0][:bad], 1: wanted[1], 2: wanted[2]}
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + patience()
         while (got := by_partition(consume_all(target.kafka, slot.remote))) != due:
             assert time.monotonic() < deadline, {n: len(got.get(n, ())) for n in due}
             time.sleep(0.3)

@@ -31,6 +31,7 @@ from sparkmirror.wire.signals import control_topic
 from sparkmirror.wire.transactions import Transactions
 from tests.kafka.mirror_process import MirrorProcess, wait_until, write_mm2
 from tests.kafka.support import admin, create_topic, set_topic_config
+from tests.patience import patience
 
 
 def test_each_missing_permission_of_a_transaction_is_named(guarded, cluster_a):
@@ -71,7 +72,7 @@ def _claim_until_denied(flow: FlowSettings) -> None:
 
 
 def _claim_until_allowed(target: Cluster, flow: FlowSettings) -> None:
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + patience()
     while True:
         try:
             claim_flow(target, flow, "run-1")
@@ -109,7 +110,7 @@ def test_a_run_without_permission_ends_at_once(guarded, cluster_a, topic_name, t
         with pytest.raises(Denied):
             _claim_until_denied(FlowSettings(*ends, *ends, exactly_once=True))
         mirror = MirrorProcess(tmp_path, ["run", str(path), "--exactly-once", "--once"])
-        assert mirror.wait(120) == 3, mirror.text()
+        assert mirror.wait() == 3, mirror.text()
     finally:
         _deny(guarded, ResourceType.TRANSACTIONAL_ID, ids, deny=False)
     assert f" Write on TransactionalId {ids}" in mirror.text()

@@ -101,7 +101,7 @@ def test_the_metrics_count_each_loss(
 ) -> None:
     mirror = MirrorProcess(tmp_path, ["run", str(losing.path)])
     try:
-        wait_until(lambda: "metrics on http" in mirror.text(), "the address", 60)
+        wait_until(lambda: "metrics on http" in mirror.text(), "the address")
         found = re.search(r"metrics on (http://127\.0\.0\.1:\d+)/metrics", mirror.text())
         assert found is not None
         flow = {"source": losing.source, "target": "B"}
@@ -118,7 +118,7 @@ def test_the_metrics_count_each_loss(
             return {code: values for code, values in counted.items() if values}
 
         wanted = {"OFFSETS_DELETED": [1.0], "TOPIC_RECREATED": [1.0]}
-        wait_until(lambda: losses() == wanted, "each loss is counted", 180)
+        wait_until(lambda: losses() == wanted, "each loss is counted")
         wait_until(
             lambda: Scrape(found[1]).all("sparkmirror_halted_partitions", **flow) == [1.0],
             "the partition that stands still is counted",
@@ -127,6 +127,6 @@ def test_the_metrics_count_each_loss(
         produce(cluster_a, losing.logs, [Sent(b"20")])
         wait_until(lambda: values() == [b"%d" % n for n in range(12, 21)], "the rest is mirrored")
         assert losses() == wanted
-        assert mirror.drain(60)[0] == 0, mirror.text()
+        assert mirror.drain()[0] == 0, mirror.text()
     finally:
         mirror.kill()

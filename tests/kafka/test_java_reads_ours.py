@@ -109,7 +109,6 @@ class World:
         return {name for name in topic_names(self.clusters[alias]) if self.topic in name}
 
 
-@pytest.mark.timeout(400)
 def test_groups_fail_over_and_back_with_javas_client(
     clusters: dict[str, KafkaCluster], tmp_path: Path
 ) -> None:
@@ -117,7 +116,7 @@ def test_groups_fail_over_and_back_with_javas_client(
         world = World(clusters, tmp_path)
         try:
             _check(world, java)
-            code, _ = world.mirror.drain(60)
+            code, _ = world.mirror.drain()
         finally:
             world.mirror.kill()
     assert code == 0, world.mirror.text()
@@ -135,15 +134,13 @@ def _check(world: World, java: JavaMirrorClient) -> None:
         ("cph", f"ber.ams.{topic}"): 300,
         ("ber", f"cph.{topic}"): 50,
     }
-    wait_until(lambda: all(world.count(*at) == n for at, n in arrived.items()), "records", 180)
+    wait_until(lambda: all(world.count(*at) == n for at, n in arrived.items()), "records")
 
     # Over: to where the checkpoints say, which is the very record.
     over = {(f"ams.{topic}", 0): (100, "as Java commits"),
             (f"ams.{topic}", 1): (37, "as Java commits")}  # fmt: skip
     wait_until(lambda: "ams.checkpoints.internal" in topic_names(ber), "a topic of checkpoints")
-    wait_until(
-        lambda: java.offsets(world.properties("ber"), "ams", group) == over, "checkpoints", 90
-    )
+    wait_until(lambda: java.offsets(world.properties("ber"), "ams", group) == over, "checkpoints")
     places = java.translated(world.properties("ber"), "ams", group)
     with _member(java, ber, group) as member:
         wait_until(
@@ -164,7 +161,7 @@ def _check(world: World, java: JavaMirrorClient) -> None:
         return java.offsets(world.properties("ams"), "ber", group)
 
     wanted = {(f"ber.{topic}", 0): (20, ""), (f"ber.{topic}", 1): (50, "")}
-    wait_until(lambda: {tp: back().get(tp) for tp in wanted} == wanted, "checkpoints back", 90)
+    wait_until(lambda: {tp: back().get(tp) for tp in wanted} == wanted, "checkpoints back")
     with _member(java, ams, group) as member:
         member.go_to(java.translated(world.properties("ams"), "ber", group))
         assert member.read(30) == {(f"ber.{topic}", 0): _values("ber", 0, 20)}
@@ -177,7 +174,6 @@ def _check(world: World, java: JavaMirrorClient) -> None:
     wait_until(
         lambda: {at: java.hops(world.properties(at[0]), at[1]) for at in hops} == hops,
         "heartbeats",
-        90,
     )
     assert {"ams", "ber"} <= java.upstream_clusters(world.properties("cph"))
     matching = java.offsets_matching(world.properties("ber"), "ams", f"{topic}.*")

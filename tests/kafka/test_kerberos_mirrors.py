@@ -29,8 +29,6 @@ from tests.kafka.support import (
 )
 from tests.kafka.ways import VALUES
 
-pytestmark = pytest.mark.timeout(300)
-
 
 @dataclass(frozen=True)
 class Side:
@@ -124,7 +122,7 @@ def mirrored(
         environment={"KAFKA_OPTS": f"-Djava.security.krb5.conf={conf}"},
     )
     try:
-        assert mirror.wait(220) == 0, mirror.text()
+        assert mirror.wait() == 0, mirror.text()
     finally:
         mirror.kill()
     for each, (source, target) in flows.items():

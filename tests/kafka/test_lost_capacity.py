@@ -30,6 +30,7 @@ from tests.kafka.faults import (
     wait_in_sync,
 )
 from tests.kafka.support import Sent, create_topic, produce
+from tests.patience import patience
 
 IMPATIENT = {"request_timeout_ms": 3_000, "connect_timeout_ms": 1_000}
 
@@ -37,12 +38,12 @@ IMPATIENT = {"request_timeout_ms": 3_000, "connect_timeout_ms": 1_000}
 def _checked(slot: SlotRun, load: Load | None = None) -> None:
     acknowledged = None if load is None else load.acknowledged
     ends = slot.source.kafka, slot.topic, slot.target.kafka, slot.remote
-    check_mirrored(*ends, acknowledged, timeout_s=90)
+    check_mirrored(*ends, acknowledged)
     assert slot.failures == []
 
 
 def _until(condition: Callable[[], bool], what: Callable[[], object]) -> None:
-    deadline = time.monotonic() + 90
+    deadline = time.monotonic() + patience()
     while not condition():
         assert time.monotonic() < deadline, what()
         time.sleep(0.2)
@@ -111,7 +112,7 @@ class _Others:
     def arrive(self, sent: Mapping[int, Sequence[bytes]], slot: SlotRun) -> None:
         """Wait until they hold ``sent`` as it is now: all, in order, none twice."""
         wanted = {number: list(sent[number]) for number in OTHERS}
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + patience()
         while any(len(self._seen[number]) < len(values) for number, values in wanted.items()):
             assert time.monotonic() < deadline, (slot.halts(), slot.failures)
             for message in self._consumer.consume(500, timeout=0.1):
@@ -247,7 +248,6 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
         subprocess.run(["umount", "--lazy", str(place)], check=False)
 
 
-@pytest.mark.timeout(240)
 def test_a_target_whose_disk_is_full_goes_on_when_there_is_room(
     cluster_a, small_disk, tmp_path, topic_name
 ):

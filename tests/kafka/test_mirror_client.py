@@ -27,6 +27,7 @@ from tests.kafka.support import (
     produce,
     topic_names,
 )
+from tests.patience import patience
 
 TOPIC = "orders"
 GROUPS = ("billing", "shipping", "other")
@@ -45,8 +46,8 @@ class Mirrored:
         return {"bootstrap.servers": self.target.bootstrap_servers}
 
 
-def _wait(true: Callable[[], object], what: str, timeout_s: float = 60.0) -> None:
-    deadline = time.monotonic() + timeout_s
+def _wait(true: Callable[[], object], what: str, timeout_s: float | None = None) -> None:
+    deadline = time.monotonic() + (timeout_s or patience())
     while not true():
         assert time.monotonic() < deadline, what
         time.sleep(0.3)

@@ -23,6 +23,7 @@ from sparkmirror.wire.signals import AssignmentDocument
 from sparkmirror.wire.transactions import Transactions
 from tests.kafka.faults import NODES, SlotRun, check_mirrored, leaders, wait_in_sync
 from tests.kafka.support import Sent, create_topic, produce
+from tests.patience import patience
 
 HOUR_MS = 3_600_000
 IMPATIENT = {"request_timeout_ms": 3_000, "connect_timeout_ms": 1_000}
@@ -39,7 +40,7 @@ LOST, OTHER = 0, 1
 
 
 def _until(condition: Callable[[], bool], what: Callable[[], object]) -> None:
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + patience()
     while not condition():
         assert time.monotonic() < deadline, what()
         time.sleep(0.2)
@@ -57,7 +58,7 @@ def _written(slot: SlotRun, partition: int) -> int:
         }
     )
     consumer.assign([TopicPartition(slot.remote, partition, 0)])
-    count, deadline = 0, time.monotonic() + 30
+    count, deadline = 0, time.monotonic() + patience()
     with contextlib.closing(consumer):
         while True:
             assert time.monotonic() < deadline, f"no end of partition {partition}"

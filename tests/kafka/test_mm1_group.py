@@ -4,13 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
-
 from sparkmirror.demo.clusters import KafkaCluster
 from tests.kafka.group_sharing import share_and_take_over
 
 
-@pytest.mark.timeout(480)
 def test_mirrors_of_both_kinds_share_a_group_and_take_over(
     cluster_a: KafkaCluster, cluster_b: KafkaCluster, tmp_path: Path
 ) -> None:

@@ -58,7 +58,6 @@ def test_every_tool_of_the_page_is_there() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(900)
 def test_the_whole_page(tmp_path: Path) -> None:
     old, new = KafkaCluster("old", heap="300m"), KafkaCluster("new", heap="300m")
     start_all(old, new)

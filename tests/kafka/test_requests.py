@@ -53,7 +53,7 @@ def test_produce_requests_hold_several_partitions_and_at_most_five_are_under_way
     small = ProduceSettings(request_bytes_max=40_000, join_bytes=0)
     with SlotRun(source, target, topic_name, PARTITIONS, produce=small) as slot:
         ends = source.kafka, topic_name, target.kafka, slot.remote
-        check_mirrored(*ends, None, timeout_s=60)
+        check_mirrored(*ends, None)
         taps = {number: Requests() for number in target.proxies}
         for number, tap in taps.items():
             # Answers take their time, so that requests have the chance to pile up.
@@ -61,7 +61,7 @@ def test_produce_requests_hold_several_partitions_and_at_most_five_are_under_way
             target.proxies[number].tap = tap
         more = _records(8_000, first=PARTITIONS)
         produce(source.kafka, topic_name, more, config={"batch.num.messages": 10})
-        check_mirrored(*ends, None, timeout_s=90)
+        check_mirrored(*ends, None)
         assert slot.failures == []
     assert max(tap.partitions_max for tap in taps.values()) > 1
     assert 1 < max(tap.produce_under_way_max for tap in taps.values()) <= 5
@@ -72,7 +72,7 @@ def test_a_slot_without_work_waits_at_the_brokers(source, target, topic_name):
     create_topic(source.kafka, topic_name, PARTITIONS, replication=NODES)
     produce(source.kafka, topic_name, _records(PARTITIONS))
     with SlotRun(source, target, topic_name, PARTITIONS) as slot:
-        check_mirrored(*(source.kafka, topic_name, target.kafka, slot.remote), None, timeout_s=60)
+        check_mirrored(*(source.kafka, topic_name, target.kafka, slot.remote), None)
         time.sleep(2)  # the last positions and reports
         taps = [Requests() for _ in range(2 * NODES)]
         for proxy, tap in zip(
@@ -91,7 +91,7 @@ def test_one_fetch_asks_for_all_partitions_that_a_broker_leads(source, target, t
     create_topic(source.kafka, topic_name, PARTITIONS, replication=NODES)
     produce(source.kafka, topic_name, _records(PARTITIONS))
     with SlotRun(source, target, topic_name, PARTITIONS) as slot:
-        check_mirrored(*(source.kafka, topic_name, target.kafka, slot.remote), None, timeout_s=60)
+        check_mirrored(*(source.kafka, topic_name, target.kafka, slot.remote), None)
         taps = {number: _FetchCount() for number in source.proxies}
         for number, tap in taps.items():
             source.proxies[number].tap = tap

@@ -12,7 +12,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import psutil
-import pytest
 
 from sparkmirror.demo.probe import free_ports
 from tests.certificates import PASSWORD, Authority
@@ -20,8 +19,6 @@ from tests.kafka.mirror_process import MirrorProcess, write_mm2
 from tests.kafka.secure import SESSION_MS, USER_SECRET, Secured
 from tests.kafka.support import Sent, create_topic, produce, wait_until_equal
 from tests.kafka.token_endpoint import CLIENT_SECRET, token_endpoint
-
-pytestmark = pytest.mark.timeout(240)
 
 
 def _mirror(
@@ -56,19 +53,19 @@ def _mirror(
     command = ["run", str(path), "--work-dir", str(directory / "work"), "--log-format", "json"]
     if not continuous_s:
         command.append("--once")
-    mirror = MirrorProcess(directory, [*command, *arguments])
+    mirror = MirrorProcess(directory, [*command, *arguments], cold=bool(continuous_s))
     try:
         if continuous_s:
-            wait_until_equal(p.kafka, topic, q.kafka, f"A.{topic}", timeout_s=90)
+            wait_until_equal(p.kafka, topic, q.kafka, f"A.{topic}")
             end = time.monotonic() + continuous_s
             while time.monotonic() < end:
                 produce(p.kafka, topic, records[:20])
                 look(mirror.process.pid)
                 time.sleep(0.5)
-            wait_until_equal(p.kafka, topic, q.kafka, f"A.{topic}", timeout_s=30)
-            assert mirror.drain(30)[0] == 0, mirror.text()
+            wait_until_equal(p.kafka, topic, q.kafka, f"A.{topic}")
+            assert mirror.drain()[0] == 0, mirror.text()
         else:
-            assert mirror.wait(150) == 0, mirror.text()
+            assert mirror.wait() == 0, mirror.text()
             wait_until_equal(p.kafka, topic, q.kafka, f"A.{topic}", timeout_s=10)
     finally:
         mirror.kill()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
 
 import pytest
 
@@ -23,18 +22,14 @@ from tests.kafka.support import (
     delete_topic,
     produce,
 )
+from tests.patience import patience
 
 CONTINUE = FaultSettings(source_loss="record-and-continue")
 
 
-@pytest.fixture(scope="module")
-def faulty() -> Iterator[FaultyCluster]:
-    cluster = FaultyCluster("S")
-    cluster.kafka.start()
-    try:
-        yield cluster
-    finally:
-        cluster.stop()
+@pytest.fixture
+def faulty(faulty_clusters: tuple[FaultyCluster, FaultyCluster]) -> FaultyCluster:
+    return faulty_clusters[0]
 
 
 @pytest.fixture
@@ -53,7 +48,7 @@ def _values(first: int, count: int, partition: int = 0, text: str = "record") ->
 
 def _await_values(slot: SlotRun, wanted: list[Sent], partition: int = 0) -> None:
     """Until the remote partition holds exactly ``wanted``, in order."""
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + patience()
     values = [sent.value for sent in wanted]
     while True:
         found = consume_all(slot.target.kafka, slot.remote)
@@ -68,7 +63,7 @@ def _await_values(slot: SlotRun, wanted: list[Sent], partition: int = 0) -> None
 
 def _await_gap(slot: SlotRun, count: int = 1) -> Gap:
     """The newest gap record, once there are ``count``."""
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + patience()
     while len(found := slot.gaps()) < count:
         assert time.monotonic() < deadline, f"{len(found)} gap records"
         time.sleep(0.2)
@@ -77,7 +72,7 @@ def _await_gap(slot: SlotRun, count: int = 1) -> Gap:
 
 
 def _await_halt(slot: SlotRun, partition: int = 0) -> str:
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + patience()
     while (halt := slot.halts().get(partition)) is None:
         assert time.monotonic() < deadline, "no halt is reported"
         time.sleep(0.2)
@@ -246,7 +241,7 @@ def test_an_unclean_election_that_truncates_the_log_is_told(faulty, target, topi
         _await_values(slot, kept + lost)
         faulty.kafka.kill(leader)
         faulty.kafka.restart(follower)
-        deadline = time.monotonic() + 40
+        deadline = time.monotonic() + patience()
         while leaders(faulty.kafka, topic_name)[0] != follower:
             assert time.monotonic() < deadline, "no unclean election"
             time.sleep(0.2)

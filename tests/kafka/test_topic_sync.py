@@ -34,8 +34,7 @@ from tests.kafka.support import (
     set_topic_config,
     topic_names,
 )
-
-pytestmark = pytest.mark.timeout(240)
+from tests.patience import patience
 
 
 def client(alias: str, cluster: KafkaCluster) -> ClusterClient:
@@ -86,8 +85,8 @@ def overrides(cluster: KafkaCluster, topic: str) -> dict[str, str | None]:
     return {k: v.value for k, v in found.items() if v.source == "DYNAMIC_TOPIC_CONFIG"}
 
 
-def wait_for(get: Callable[[], object], wanted: object, timeout_s: float = 20.0) -> None:
-    deadline = time.monotonic() + timeout_s
+def wait_for(get: Callable[[], object], wanted: object, timeout_s: float | None = None) -> None:
+    deadline = time.monotonic() + (timeout_s or patience())
     while (got := get()) != wanted:
         assert time.monotonic() < deadline, f"{got} instead of {wanted}"
         time.sleep(0.1)
@@ -382,7 +381,7 @@ def test_java_leads_to_the_same_configs_and_acls(
     everybody = {topic_acl(".*", "READ", f"User:{who}") for who in ("all", "every")}
     wanted = [{}, busy_configs, remote_acls(f".{busy}") | everybody]
     with java_mirror(file, target.kafka) as output, running(*flows):
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + patience()
         while not all(target.acls(f"{name}.{topic_name}") for name in javas):
             assert time.monotonic() < deadline, output.read_text(errors="replace")[-3_000:]
             time.sleep(0.5)

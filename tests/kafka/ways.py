@@ -19,6 +19,7 @@ from sparkmirror.wire.requests import record_batch
 from sparkmirror.wire.routes import Routes
 from tests.kafka.secure import LISTENERS, MECHANISMS
 from tests.kafka.support import Sent, create_topic, produce
+from tests.patience import patience
 
 GSSAPI = "GSSAPI"
 ROLES = ("source", "target")
@@ -77,7 +78,7 @@ def produce_batches(client: ClusterClient, tp: TopicPartition, values: list[byte
 
 def pump(producer: Producer) -> None:
     """Until everything is acknowledged."""
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + patience()
     while not producer.idle:
         assert time.monotonic() < deadline, (producer.halts, producer.errors)
         producer.pump(0.2)
@@ -90,7 +91,7 @@ def fetch_batches(client: ClusterClient, tp: TopicPartition, records: int) -> in
     fetcher = Fetcher(routes, FetchSettings())
     fetcher.assign(tp, 0)
     seen = size = 0
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + patience()
     while seen < records:
         assert time.monotonic() < deadline, (fetcher.halts, fetcher.errors)
         fetcher.send()

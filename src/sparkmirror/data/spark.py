@@ -266,9 +266,10 @@ class Spark:
         gateway = spark.sparkContext._gateway
         if gateway is None:
             return
-        with contextlib.suppress(Exception):
-            gateway.shutdown()
         process = getattr(gateway, "proc", None)
+        with contextlib.suppress(Exception):
+            # A JVM that was there before us (PYSPARK_GATEWAY_PORT) goes on after us.
+            gateway.close() if process is None else gateway.shutdown()
         if process is not None:
             process.stdin.close()
             with contextlib.suppress(Exception):

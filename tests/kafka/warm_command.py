@@ -1,0 +1,50 @@
+"""``python warm_command.py DIRECTORY COMMAND ARGUMENTS``: a command with a JVM that runs already.
+
+See `warm_spark`. All but the JVM is as with the installed command: this process, its Spark
+application, its Python workers.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from pathlib import Path
+
+_MAINS = {
+    "sparkmirror": "sparkmirror.cli.main",
+    "connect-mirror-maker": "sparkmirror.cli.connect_mirror_maker",
+    "kafka-mirror-maker": "sparkmirror.cli.kafka_mirror_maker",
+}
+
+
+def _main(directory: Path, command: str, arguments: list[str]) -> int:
+    port, secret, key = (directory / "connection").read_text(encoding="utf-8").split()
+    # PySpark's own way to use a JVM that is there; ``spark-submit program.py`` sets both.
+    os.environ["PYSPARK_GATEWAY_PORT"] = port
+    os.environ["PYSPARK_GATEWAY_SECRET"] = secret
+    flow = importlib.import_module("sparkmirror.data.flow")
+    spark = importlib.import_module("sparkmirror.data.spark")
+    # The Python processes that the JVM starts have its environment, in which the key is.
+    flow.new_key = lambda: key
+    make_launcher = spark._python_launcher
+
+    def launcher(work_dir: Path, nursery: Path) -> str:
+        """The JVM's ``PYSPARK_PYTHON`` cannot change: it is a link to this run's."""
+        link, new = directory / "python", directory / "python.new"
+        new.unlink(missing_ok=True)
+        new.symlink_to(make_launcher(work_dir, nursery))
+        new.replace(link)
+        return str(link)
+
+    spark._python_launcher = launcher
+    sys.argv = [command, *arguments]
+    code: int = importlib.import_module(_MAINS[command]).main()
+    context = sys.modules.get("pyspark.core.context")
+    if context is None or context.SparkContext._active_spark_context is None:
+        (directory / "in-use").unlink()
+    return code
+
+
+if __name__ == "__main__":
+    sys.exit(_main(Path(sys.argv[1]), sys.argv[2], sys.argv[3:]))

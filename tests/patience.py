@@ -1,0 +1,27 @@
+"""How long tests wait for what must come: one figure for all, by the speed of this machine.
+
+A wait that succeeds ends at once, so patience costs time only where a test fails anyway. What a
+page promises in seconds is asserted as such, with the promise's own number, and not with this one.
+"""
+
+from __future__ import annotations
+
+__all__ = ["measured", "patience"]
+
+_PATIENCE_S_MIN = 180.0
+_PATIENCE_S_MAX = 420.0
+# A mirror's first record comes after some ten times as long as Spark's JVM alone takes to start.
+_PER_JVM_START = 30.0
+
+_patience_s = _PATIENCE_S_MIN
+
+
+def measured(jvm_start_s: float) -> None:
+    """Spark's JVM took so long to start, the first one of this session."""
+    global _patience_s  # noqa: PLW0603  (one figure per process is what this is for)
+    _patience_s = min(max(_PATIENCE_S_MIN, _PER_JVM_START * jvm_start_s), _PATIENCE_S_MAX)
+
+
+def patience() -> float:
+    """Seconds in which a mirror, Spark included, has started and done a test's small work."""
+    return _patience_s
