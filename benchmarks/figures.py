@@ -20,6 +20,7 @@ __all__ = [
     "LOW",
     "advantage",
     "growth",
+    "lacking",
     "middle",
     "missing",
     "newest_complete",
@@ -150,6 +151,16 @@ def missing(results: dict[str, Any]) -> list[str]:
             if shortest < WINDOW_S:
                 found.append(f"{name}: {WINDOW_S:g} s of steady state, not {shortest:.1f}")
     return found
+
+
+def lacking(results: dict[str, Any]) -> list[str]:
+    """The steps to run, again or at all, for a complete result."""
+    found = missing(results)
+    return [
+        name
+        for name in MAIN
+        if f"step {name}" in found or any(one.startswith(f"{name}: ") for one in found)
+    ]
 
 
 def newest_complete(directory: Path) -> tuple[Path, dict[str, Any]] | None:

@@ -252,11 +252,9 @@ def latencies(
     seconds: float,
     work: Path,
     writer: list[str] | None = None,
-    tail_s: float = 8.0,
 ) -> dict[str, list[float]]:
     """Latencies in ms at the source itself and at the target, one probe producer for both.
 
-    ``tail_s``: how much longer than ``seconds`` the readers read, their own start included.
     ``writer``: a command that writes instead of the probe. What is sent before the source itself
     keeps up with it (`settled_s`) is left out.
     """
@@ -272,7 +270,7 @@ def latencies(
                 bootstrap,
                 name,
                 str(partitions),
-                str(seconds + tail_s),
+                str(seconds + 8),
                 str(outputs[place]),
             ]
         )

@@ -25,7 +25,7 @@ from benchmarks.figures import (
 )
 from benchmarks.steps import STEPS, WINDOW_S
 
-__all__ = ["LABELS", "LATENCY_LABELS", "against", "brief", "page", "promises", "write"]
+__all__ = ["LABELS", "LATENCY_LABELS", "against", "brief", "draw", "page", "promises", "write"]
 
 LABELS = {
     "sparkmirror": "sparkmirror",
@@ -384,29 +384,28 @@ def _arrived(one: Round) -> str:
 
 
 def write(results: dict[str, Any], out: Path) -> list[Path]:
-    """Write ``NAME.md``, ``NAME.json`` and ``NAME.png``; their paths."""
+    """Write ``NAME.md`` and ``NAME.json``; their paths."""
     out.mkdir(parents=True, exist_ok=True)
-    base = out / results["name"]
     # A name may have dots of its own.
-    text, data, picture = (base.with_name(f"{base.name}{end}") for end in (".md", ".json", ".png"))
+    text, data = (out / f"{results['name']}{end}" for end in (".md", ".json"))
     whole = json.dumps(results, indent=1)
     # A sample of (seconds, records) in one line.
     whole = re.sub(r"\[\s+([\d.]+),\s+(\d+)\s+\]", r"[\1, \2]", whole)
     data.write_text(whole + "\n", encoding="utf-8")
-    text.write_text(f"{page(results)}\n![chart]({picture.name})\n", encoding="utf-8")
-    _chart(results, picture)
-    return [text, data, picture]
+    text.write_text(f"{page(results)}\n![chart]({results['name']}.png)\n", encoding="utf-8")
+    return [text, data]
 
 
-def _chart(results: dict[str, Any], path: Path) -> None:
+def draw(results: dict[str, Any], path: Path) -> None:
+    """Draw medians of all copies as a picture, if there are any."""
+    steps = {name: one for name, one in results["steps"].items() if one["kind"] == "catch-up"}
+    if not steps:
+        return
     import matplotlib  # noqa: PLC0415  (only for the picture)
 
     matplotlib.use("Agg")
     from matplotlib import pyplot  # noqa: PLC0415
 
-    steps = {name: one for name, one in results["steps"].items() if one["kind"] == "catch-up"}
-    if not steps:
-        return
     charts: tuple[tuple[str, Callable[[Sequence[Round]], float]], ...] = (
         ("steady state, million records/s", lambda rounds: middle(rounds, "rate") / 1e6),
         ("whole job, s", lambda rounds: middle(rounds, "total_s")),

@@ -32,6 +32,7 @@ from benchmarks import report
 from benchmarks.figures import (
     Round,
     growth,
+    lacking,
     missing,
     records_for,
     turns,
@@ -56,7 +57,7 @@ from sparkmirror.demo.clusters import KafkaCluster, start_all
 
 ALL_LOADS = {**LOADS, **TLS_LOADS}
 IDLE_AFTER_S, IDLE_S = 2.0, 6.0
-WARM_S = 8.0
+WARM_S, WARM_MAX_S = 8.0, 240.0
 PROBE_RATE_MAX = 1_000
 # How often a step may begin anew because its fastest copy was over too soon.
 SIZINGS = 3
@@ -365,25 +366,32 @@ class Bench:
         )
 
     def _warm(self, topic: str, remote: str, partitions: int) -> None:
-        """Wait until a first record arrives, then let the mirror warm up."""
+        """Wait for a first record, let the mirror warm up and take in all that was written."""
         script = str(Path(__file__).with_name("probe.py"))
-        words = (self.a.bootstrap_servers, topic, str(partitions), "0.2", "100")
-        consumer = Consumer({"bootstrap.servers": self.b.bootstrap_servers, "group.id": "warm"})
-        deadline = time.monotonic() + 240
-        try:
-            while not end_offsets(consumer, remote, partitions):
+        source, target = (
+            Consumer({"bootstrap.servers": cluster.bootstrap_servers, "group.id": "warm"})
+            for cluster in (self.a, self.b)
+        )
+        deadline = time.monotonic() + WARM_MAX_S
+
+        def write(seconds: float) -> None:
+            words = (self.a.bootstrap_servers, topic, partitions, seconds, PROBE_RATE_MAX)
+            subprocess.run([sys.executable, script, "write", *map(str, words)], check=True)
+
+        def wait_for(records: int) -> None:
+            while end_offsets(target, remote, partitions) < records:
                 if time.monotonic() > deadline:
-                    raise RuntimeError(f"nothing arrives in {remote}")
-                # A mirror that begins at the end of a topic needs a record after its start.
-                subprocess.run([sys.executable, script, "write", *words], check=True)
+                    raise RuntimeError(f"{remote} has not {records} records in {WARM_MAX_S:.0f} s")
+                time.sleep(0.1)
+
+        try:
+            write(0.1)
+            wait_for(1)
+            write(WARM_S)
+            wait_for(end_offsets(source, topic, partitions))
         finally:
-            consumer.close()
-        rate, wanted = PROBE_RATE_MAX, 0.8 * PROBE_RATE_MAX * WARM_S
-        while time.monotonic() < deadline:
-            found = self._probe(topic, remote, partitions, rate=rate, seconds=WARM_S, tail_s=4.0)
-            if len(found["target"]) >= wanted:
-                return
-        raise RuntimeError(f"{remote} does not keep up with {rate} records/s")
+            source.close()
+            target.close()
 
     def _idle(self, tree: TreeWatch) -> float:
         """CPU of the whole tree while nothing is to do, in percent of a core."""
@@ -401,8 +409,8 @@ class Results:
 
     def __init__(self, out: Path, name: str, *, smoke: bool) -> None:
         self.out = out
-        # Other work on the machine: nothing of ours runs yet.
-        self._load = round(os.getloadavg()[0], 2)
+        # The load is other work on the machine: nothing of ours runs yet.
+        self._before = {"commit": head(), "load_before": round(os.getloadavg()[0], 2)}
         same = {
             "format": FORMAT,
             "name": name,
@@ -427,7 +435,7 @@ class Results:
 
     def add(self, name: str, step: dict[str, Any]) -> None:
         """Write the result with ``step``; a failure later on must not lose what was measured."""
-        step = {**step, "commit": head(), "load_before": self._load}
+        step = {**step, **self._before}
         steps = {**self.document["steps"], name: step}
         self.document["steps"] = {one: steps[one] for one in STEPS if one in steps}
         paths = report.write(self.document, self.out)
@@ -494,7 +502,7 @@ def main() -> int:
     results = Results(options.out, options.name, smoke=options.smoke)
     names = list(options.only or (STEPS if options.all else MAIN))
     if options.rest:
-        names = [name for name in names if name not in results.document["steps"]]
+        names = lacking(results.document)
     say(f"{', '.join(names)}: about {sum(STEPS[name].minutes for name in names)} min on two cores")
     # What was started must end with us, also when somebody ends us.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
@@ -503,6 +511,7 @@ def main() -> int:
         run(names, results, work, options)
     finally:
         shutil.rmtree(work, ignore_errors=True)
+        report.draw(results.document, options.out / f"{options.name}.png")
     if lacks := missing(results.document):
         say("not a complete result; it lacks " + "; ".join(lacks))
     else:
