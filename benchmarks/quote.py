@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 import re
 import sys
+import textwrap
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,7 @@ __all__ = ["BLOCK", "PAGES", "RESULTS", "quoted"]
 ROOT = Path(__file__).parents[1]
 RESULTS = Path(__file__).parent / "results"
 PAGES = ("README.md", "docs/guarantees.md")
+WIDTH = 120
 BLOCK = re.compile(r"(<!-- bench:([\w-]+) -->)(.*?)(<!-- /bench -->)", re.DOTALL)
 LOADS = {
     "100b": "100 B, well-filled batches",
@@ -69,12 +71,19 @@ def _speed(results: dict[str, Any]) -> str:
     machine = results["machine"]
     lines = [
         "",
-        f"On {machine['cores']} cores with {machine['memory_gib']} GiB, which both brokers shared; "
-        f"{results['tasks']} tasks, Java tools tuned; everywhere the median of "
-        f"{results['rounds']} rounds, in turns, of "
-        f"[one run](benchmarks/results/{results['name']}.md) "
-        f"at commit `{results['code']['commit']}`. Steady state: records/s (CPU-seconds per GB). "
-        "Whole job: from the command to the last record, the start of Spark or Java included.",
+        textwrap.fill(
+            f"On {machine['cores']} cores with {machine['memory_gib']} GiB, which both brokers "
+            "shared; "
+            f"{results['tasks']} tasks, Java tools tuned; everywhere the median of "
+            f"{results['rounds']} rounds, in turns, of "
+            f"[one run](benchmarks/results/{results['name']}.md) "
+            f"at commit `{results['code']['commit']}`. Steady state: records/s (CPU-seconds per "
+            "GB). Whole job: from the command to the last record, "
+            "the start of Spark or Java included.",
+            WIDTH,
+            break_long_words=False,
+            break_on_hyphens=False,
+        ),
         "",
         "| | MirrorMaker 1 | MirrorMaker 2 | sparkmirror | times MirrorMaker 1, 2 |",
         "|---|---|---|---|---|",
@@ -98,7 +107,10 @@ def _speed(results: dict[str, Any]) -> str:
             ),
         ):
             times = [f"{advantage(three[2], one, figure):.1f}" for one in three[:2]]
-            cells[2] = f"**{cells[2]}**"
+            # The best one has no less than 1 against anybody.
+            for at, one in enumerate(three):
+                if all(advantage(one, other, figure) >= 1 for other in three):
+                    cells[at] = f"**{cells[at]}**"
             lines.append(f"| {text} | {' | '.join(cells)} | {', '.join(times)} |")
     lines += ["", _exactly_once(results), "", *_latencies(results), ""]
     secured = [
@@ -171,10 +183,13 @@ def _worse(results: dict[str, Any]) -> str:
             )
     if not texts:
         return "In this run it was worse than a Java tool in nothing that was measured."
-    return (
+    return textwrap.fill(
         "Worse than a Java tool in this run, with the step where it was most so: "
         + "; ".join(texts)
-        + "."
+        + ".",
+        WIDTH,
+        break_long_words=False,
+        break_on_hyphens=False,
     )
 
 

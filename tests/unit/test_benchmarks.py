@@ -431,8 +431,11 @@ def test_what_is_quoted_are_medians_also_where_they_are_worse() -> None:
     assert "| – the whole job, 20.0 M records | 30.0 s | 30.0 s | **16.7 s** | 1.8, 1.8 |" in block
     assert "| 100 records/s | 2.0 / 6.0 | 2.0 / 6.0 | 6.0 / 18.0 |" in block
     assert "Exactly-once, 100 B: 3.00 M records/s, no less than without it" in block
-    assert "latency p50 (latency-100: 6.0 ms against " in block
+    assert "latency p50 (latency-100: 6.0 ms against " in block.replace("\n", " ")
     assert "6.00 M" not in block  # the best round
+    slow = complete()
+    slow["steps"]["100b"]["rounds"]["mm1"] = [copy(4e6 * one) for one in SPREAD]
+    assert "| **4.00 M (1.0)** | 1.00 M (4.0) | 3.00 M (1.3) | 0.8, 3.0 |" in quoted(text, slow)
     assert "TLS" not in block  # which this run has not measured
     rounds = results["steps"]["100b"]["rounds"]
     rounds["sparkmirror-exact"] = [copy(2.2e6 * one) for one in SPREAD]
