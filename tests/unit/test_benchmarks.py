@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from benchmarks import report
+from benchmarks import report, run
 from benchmarks.figures import (
     HIGH,
     LOW,
@@ -26,6 +26,7 @@ from benchmarks.figures import (
     undisturbed,
     wrong,
 )
+from benchmarks.load import LOADS, Load
 from benchmarks.peers import described
 from benchmarks.quote import BLOCK, BLOCKS, PAGES, RESULTS, quoted
 from benchmarks.run import Bench, Results
@@ -263,6 +264,41 @@ def test_a_copy_that_is_over_too_soon_ends_the_rounds() -> None:
     assert short is not None
     assert short["window_s"] == 3.0
     assert [len(found) for found in rounds.values()] == [1, 2]
+
+
+class Paper(Bench):
+    """Copies on paper: at ``rate``, and the fastest at ``surprise`` times that in its rounds."""
+
+    rate, surprise = 1e6, 1.0
+
+    def _gigabytes(self, load: Load) -> float:
+        return 1.0
+
+    def _room(self, gigabytes: float, there: float) -> None:
+        assert gigabytes > there
+
+    def _copy(self, load: Load, records: int, gigabytes: float, key: str) -> dict[str, Any]:
+        rate = self.rate
+        self.rate = type(self).rate * self.surprise
+        return copy(rate, records=records, window_s=records * (HIGH - LOW) / rate)
+
+
+@pytest.mark.parametrize(("surprise", "restarts"), [(1.0, 0), (0.5, 0), (1.45, 0), (1.6, 1)])
+def test_a_topic_grows_until_the_fastest_has_its_window(
+    surprise: float, restarts: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("create", "warm", "delete"):
+        monkeypatch.setattr(run, name, lambda *_: None)
+    monkeypatch.setattr(run, "fill", lambda _cluster, _load, records, there=0: there + records)
+    bench = Paper(KafkaCluster("A"), KafkaCluster("B"), Path(), smoke=False)
+    bench.surprise = surprise
+    step = bench.catch_up("100b", LOADS["100b"], STEPS["100b"].peers)
+    assert len(step["too_short"]) == restarts
+    for rounds in step["rounds"].values():
+        assert len(rounds) == ROUNDS
+        # After a new beginning everybody has copied the same data.
+        assert {one["records"] for one in rounds} == {step["records"]}
+        assert min(one["window_s"] for one in rounds) >= WINDOW_S
 
 
 # -- what the host took ----------------------------------------------------------------------------
