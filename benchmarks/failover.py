@@ -174,7 +174,8 @@ def main() -> int:
     load = Load("bench-groups", "", PARTITIONS, options.records, 100, producer)
     try:
         with clusters() as (a, b):
-            fill(a, load, 1.0)
+            create(a.bootstrap_servers, load.topic, load.partitions)
+            fill(a, load, load.records)
             groups = commit(a, load.topic, ends(a, load.topic))
             found = {}
             for key, name in (("sparkmirror", "sparkmirror"), ("mm2", "MirrorMaker 2")):

@@ -26,11 +26,12 @@ __all__ = ["LOADS", "Load", "create", "delete", "fill", "warm"]
 
 @dataclass(frozen=True)
 class Load:
-    """One topic's worth of records.
+    """What a topic is filled with.
 
-    ``producer``: producer properties that shape batches, Java's; librdkafka's where ``keys`` says
-    how many different keys the records have (0: they have none). ``events``: values are JSON
-    events, otherwise random capital letters, which no codec makes much smaller.
+    ``records``: how many the copy gets that says how much data the step needs. ``producer``:
+    producer properties that shape batches, Java's; librdkafka's where ``keys`` says how many
+    different keys the records have (0: they have none). ``events``: values are JSON events,
+    otherwise random capital letters, which no codec makes much smaller.
     """
 
     topic: str
@@ -49,7 +50,7 @@ LOADS = {
         "bench-100b",
         "100 B, uncompressed, 1 MB batches",
         4,
-        32_000_000,
+        6_000_000,
         100,
         ("batch.size=1000000", "linger.ms=50", "compression.type=none"),
         2,
@@ -58,7 +59,7 @@ LOADS = {
         "bench-1k-lz4",
         "1 KiB JSON events, lz4, 1 MB batches",
         4,
-        5_000_000,
+        1_000_000,
         1024,
         ("batch.size=1000000", "linger.ms=50", "compression.type=lz4"),
         2,
@@ -68,7 +69,7 @@ LOADS = {
         "bench-1k-lz4-random",
         "1 KiB random letters (lz4 gains nothing), lz4, 1 MB batches",
         4,
-        2_400_000,
+        600_000,
         1024,
         ("batch.size=1000000", "linger.ms=50", "compression.type=lz4"),
         2,
@@ -77,7 +78,7 @@ LOADS = {
         "bench-100b-16k",
         "100 B, producer defaults (16 KiB batches), 12 partitions",
         12,
-        24_000_000,
+        4_000_000,
         100,
         ("batch.size=16384", "linger.ms=5", "compression.type=none"),
         2,
@@ -86,7 +87,7 @@ LOADS = {
         "bench-100b-single",
         "100 B, one record per batch, 12 partitions",
         12,
-        4_000_000,
+        2_000_000,
         100,
         ("batch.size=0", "linger.ms=0", "compression.type=none", "acks=1"),
         2,
@@ -95,13 +96,18 @@ LOADS = {
         "bench-100b-keys",
         "100 B with keys, uncompressed, 1 MB batches",
         4,
-        16_000_000,
+        2_000_000,
         100,
         ("batch.size=1000000", "batch.num.messages=100000", "linger.ms=50"),
         4,
         keys=100_000,
     ),
 }
+LOADS["100b-by-key"] = replace(
+    LOADS["100b"],
+    topic="bench-100b-by-key",
+    title="100 B without keys, uncompressed, 1 MB batches, dealt by key",
+)
 
 
 WORDS = [
@@ -180,26 +186,27 @@ def events(count: int, size: int) -> list[str]:
     return found
 
 
-def warm(cluster: KafkaCluster, load: Load, scale: float) -> None:
+def warm(cluster: KafkaCluster, load: Load, records: int) -> None:
     """Let a broker's JVM compile what it needs to take in records of this shape.
 
     Else the first mirror to be measured would write to a slower broker than the later ones.
     """
-    shape = replace(load, topic=f"{load.topic}-warm-up", records=load.records // 3)
-    fill(cluster, shape, scale)
+    shape = replace(load, topic=f"{load.topic}-warm-up")
+    create(cluster.bootstrap_servers, shape.topic, shape.partitions)
+    fill(cluster, shape, records)
     delete(cluster.bootstrap_servers, shape.topic)
 
 
-def fill(cluster: KafkaCluster, load: Load, scale: float) -> int:
-    """Create and fill the topic, with Kafka's own ProducerPerformance unless records have keys.
+def fill(cluster: KafkaCluster, load: Load, records: int, there: int = 0) -> int:
+    """Write ``records`` more to a topic with ``there``; how many it has then (may be a few less).
 
-    Returns the number of records.
+    With Kafka's own ProducerPerformance unless records have keys.
     """
-    create(cluster.bootstrap_servers, load.topic, load.partitions)
-    share = max(1_000, int(load.records * scale / load.processes))
+    share = max(1_000, records // load.processes)
     if load.keys:
-        _run_all(load, [_keyed(cluster, load, share, n * share) for n in range(load.processes)])
-        return share * load.processes
+        commands = [_keyed(cluster, load, share, there + n * share) for n in range(load.processes)]
+        _run_all(load, commands)
+        return there + share * load.processes
     with tempfile.NamedTemporaryFile("w", prefix="sparkmirror-bench-", suffix=".jsonl") as file:
         values = ["--record-size", str(load.record_bytes)]
         if load.events:
@@ -223,7 +230,7 @@ def fill(cluster: KafkaCluster, load: Load, scale: float) -> int:
             flags=SERVER_JVM,
         )
         _run_all(load, [command] * load.processes)
-    return share * load.processes
+    return there + share * load.processes
 
 
 def _keyed(cluster: KafkaCluster, load: Load, records: int, first: int) -> list[str]:

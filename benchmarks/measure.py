@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import statistics
 import subprocess
 import sys
@@ -14,9 +15,10 @@ from pathlib import Path
 import psutil
 from confluent_kafka import Consumer, KafkaException, TopicPartition
 
+from benchmarks.figures import steady
+
 __all__ = [
     "CatchUp",
-    "Latency",
     "Processors",
     "TreeWatch",
     "end_offsets",
@@ -26,8 +28,6 @@ __all__ = [
 ]
 
 SAMPLE_S = 0.2
-LOW, HIGH = 0.15, 0.9
-"""Steady state is what happens between these shares of the records."""
 SETTLED_MS = 20.0
 
 
@@ -69,9 +69,8 @@ class TreeWatch:
     def sample(self, with_memory: bool = False) -> None:
         """Look once."""
         resident = 0
-        try:
-            tree = [self._root, *self._root.children(recursive=True)]
-        except psutil.NoSuchProcess:
+        tree = self.processes()
+        if not tree:
             return
         with self._lock:
             for process in tree:
@@ -83,6 +82,13 @@ class TreeWatch:
                 except (psutil.NoSuchProcess, psutil.AccessDenied):
                     continue
         self.peak_bytes = max(self.peak_bytes, resident)
+
+    def processes(self) -> list[psutil.Process]:
+        """The tree as it is now."""
+        try:
+            return [self._root, *self._root.children(recursive=True)]
+        except psutil.NoSuchProcess:
+            return []
 
     def cpu_s(self) -> float:
         """CPU seconds so far."""
@@ -97,31 +103,66 @@ class TreeWatch:
 
 
 class Processors:
-    """What becomes of the machine's processor time from now on."""
+    """What becomes of the machine's processor time from now on.
 
-    def __init__(self) -> None:
+    Made while brokers run and before a mirror starts, or while one runs that ``tree`` watches.
+    """
+
+    def __init__(self, tree: TreeWatch | None = None) -> None:
+        self._tree_s = tree.cpu_s() if tree else 0.0
+        mirror = set(tree.processes()) if tree else set()
+        me = psutil.Process()
+        self._ours = [one for one in (me, *me.children(recursive=True)) if one not in mirror]
+        self._ours_s = self._spent_by_us()
         self._before = psutil.cpu_times()
 
-    def stolen(self) -> float:
-        """Share that a virtual machine's host gave to others; 0 on a machine of one's own."""
+    def _spent_by_us(self) -> float:
+        """CPU seconds of the benchmark and its brokers, and of the probes that have ended."""
+        spent = 0.0
+        for process in self._ours:
+            try:
+                times = process.cpu_times()
+            except psutil.NoSuchProcess:
+                continue
+            spent += times.user + times.system
+        ended = os.times()
+        return spent + ended.children_user + ended.children_system
+
+    def shares(self, tree: TreeWatch) -> dict[str, float]:
+        """Shares of all processor time since then.
+
+        ``stolen``: what a virtual machine's host gave to others; 0 on a machine of one's own.
+        ``elsewhere``: what was used here by neither brokers, mirror (``tree``) nor probes.
+        """
         before, now = self._before, psutil.cpu_times()
+        ours_s = self._spent_by_us() - self._ours_s + tree.cpu_s() - self._tree_s
         # A guest's time is counted as the user's, too.
         fields = [name for name in now._fields if not name.startswith("guest")]
-        spent = sum(getattr(now, name) - getattr(before, name) for name in fields)
-        return max(0.0, (now.steal - before.steal) / spent) if spent > 0 else 0.0
+        spent = {name: getattr(now, name) - getattr(before, name) for name in fields}
+        total = sum(spent.values())
+        if total <= 0:
+            return {"stolen": 0.0, "elsewhere": 0.0}
+        idle = spent["idle"] + spent["iowait"] + spent["steal"]
+        return {
+            "stolen": max(0.0, spent["steal"] / total),
+            "elsewhere": max(0.0, (total - idle - ours_s) / total),
+        }
 
 
 @dataclass
 class CatchUp:
     """One peer's catch-up of one topic. Rates in records/s, CPU in seconds per GB of source log.
 
-    ``stolen``: share of all processor time that the host gave to others meanwhile.
+    ``window_s``: length of the steady state, which ``rate``, ``mb_per_s`` and ``cpu_s_per_gb`` are
+    of. ``total_s``: the whole job, from the start of the command to the last record. ``stolen``,
+    ``elsewhere``: see `Processors.shares`.
     """
 
     records: int
     gigabytes: float
     start_s: float = -1.0
     total_s: float = -1.0
+    window_s: float = 0.0
     rate: float = 0.0
     mb_per_s: float = 0.0
     cpu_s_per_gb: float = 0.0
@@ -130,6 +171,7 @@ class CatchUp:
     complete: bool = False
     surplus: int = 0
     stolen: float = 0.0
+    elsewhere: float = 0.0
     samples: list[tuple[float, int]] = field(default_factory=list)
 
     def document(self) -> dict[str, object]:
@@ -171,29 +213,19 @@ def watch_catch_up(
 
 
 def _steady(result: CatchUp, marks: list[tuple[float, int, float]]) -> None:
-    inside = [m for m in marks if LOW * result.records <= m[1] <= HIGH * result.records]
-    if len(inside) < 2 or inside[-1][1] == inside[0][1]:
-        inside = [m for m in marks if m[1]]
-    if len(inside) < 2 or inside[-1][0] <= inside[0][0]:
+    ends = steady(marks, result.records)
+    if ends is None:
         return
-    seconds = inside[-1][0] - inside[0][0]
-    records = inside[-1][1] - inside[0][1]
-    gigabytes = result.gigabytes * records / result.records
-    result.rate = records / seconds
-    result.mb_per_s = gigabytes * 1000 / seconds
+    (began, first, cpu_began), (ended, last, cpu_ended) = ends
+    result.window_s = ended - began
+    gigabytes = result.gigabytes * (last - first) / result.records
+    result.rate = (last - first) / result.window_s
+    result.mb_per_s = gigabytes * 1000 / result.window_s
     if gigabytes:
-        result.cpu_s_per_gb = (inside[-1][2] - inside[0][2]) / gigabytes
+        result.cpu_s_per_gb = (cpu_ended - cpu_began) / gigabytes
 
 
 # -- latency ---------------------------------------------------------------------------------------
-
-
-@dataclass
-class Latency:
-    """Quantiles by place of reading, see `quantiles`; ``stolen`` as in `CatchUp`."""
-
-    places: dict[str, dict[str, float]]
-    stolen: float
 
 
 def quantiles(values: list[float]) -> dict[str, float]:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
 import time
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from sparkmirror.demo.maven import resolve
@@ -41,11 +43,16 @@ class Peer:
 
 @dataclass
 class Running:
-    """A started mirror."""
+    """A started mirror.
+
+    ``began``: `time.monotonic` just before its command ran. ``settings``: the command and the
+    files that it was given, without addresses and directories, to show how it was tuned.
+    """
 
     process: subprocess.Popen[bytes]
     log: Path
-    files: list[Path] = field(default_factory=list)
+    began: float = 0.0
+    settings: str = ""
 
     def stop(self) -> None:
         """Ask for an orderly end, insist after a while."""
@@ -114,7 +121,10 @@ def start(
         lines += [f"{name}={value}" for name, value in (extra or {}).items()]
         path.write_text("\n".join(lines) + "\n")
         command = _sparkmirror(path, work) if ours else _mm2(path)
+    files = sorted(work.glob(f"{key}-{topic}.*"))
+    settings = described(command, [path for path in files if path != log], work)
     with log.open("wb") as output:
+        began = time.monotonic()
         process = subprocess.Popen(
             command,
             stdout=output,
@@ -123,7 +133,26 @@ def start(
             start_new_session=True,
             cwd=work,
         )
-    return Running(process, log)
+    return Running(process, log, began, settings)
+
+
+def described(command: Sequence[str], files: Sequence[Path], work: Path) -> str:
+    """The command and the files of a mirror as text that is the same in every round.
+
+    Addresses, directories, class paths and the names of groups are left out, passwords as well.
+    """
+    words = [Path(command[0]).name, *command[1:]]
+    if "-cp" in words:
+        words[words.index("-cp") + 1] = "..."
+    lines = [" ".join(words).replace(f"{work}/", "")]
+    for path in files:
+        kept = [
+            line.replace(f"{work}/", "")
+            for line in path.read_text().splitlines()
+            if not re.match(r"([AB]\.)?(bootstrap\.servers|group\.id|\S*password)=", line)
+        ]
+        lines += ["", f"# {path.name}", *kept]
+    return "\n".join(lines)
 
 
 def _mm2_file(

@@ -1,20 +1,39 @@
-"""The report: a Markdown table, the raw numbers as JSON, a chart."""
+"""The report: Markdown tables, the raw numbers as JSON, a chart.
+
+All figures of a mirror are medians of its rounds, and every round is shown. `quote` says the same
+to the README.
+"""
 
 from __future__ import annotations
 
 import json
+import math
+import re
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-__all__ = ["figures", "write"]
+from benchmarks.figures import (
+    STOLEN_MAX,
+    STOLEN_TRIES,
+    Round,
+    advantage,
+    middle,
+    missing,
+    stolen_most,
+    wrong,
+)
+from benchmarks.steps import STEPS, WINDOW_S
+
+__all__ = ["LABELS", "LATENCY_LABELS", "against", "brief", "draw", "page", "promises", "write"]
 
 LABELS = {
     "sparkmirror": "sparkmirror",
-    "mm2": "MirrorMaker 2 (4.3.0)",
-    "mm1": "MirrorMaker 1 (3.9.1)",
+    "mm2": "MirrorMaker 2",
+    "mm1": "MirrorMaker 1",
     "sparkmirror-keys": "sparkmirror, by key",
     "sparkmirror-exact": "sparkmirror, exactly-once",
-    "mm2-exact": "MirrorMaker 2 (4.3.0), exactly-once",
+    "mm2-exact": "MirrorMaker 2, exactly-once",
 }
 LATENCY_LABELS = {
     **LABELS,
@@ -22,232 +41,395 @@ LATENCY_LABELS = {
     "mm2-default": "MirrorMaker 2, its producer's default linger",
     "mm1": "MirrorMaker 1, its producer's linger.ms=0",
 }
+THEIRS = {
+    "sparkmirror": ("mm2", "mm1", "mm2-default"),
+    "sparkmirror-keys": ("mm1",),
+    "sparkmirror-exact": ("mm2-exact", "sparkmirror"),
+}
+"""Whom each of ours is compared with, wherever both were measured."""
+COPY_FIGURES = {
+    "records/s": "rate",
+    "CPU-s per GB": "cpu_s_per_gb",
+    "whole job": "total_s",
+    "first record": "start_s",
+    "peak memory": "peak_mb",
+}
+PROBE_FIGURES = {"p50": "target.p50", "p99": "target.p99", "idle": "idle_percent"}
 
-RATIOS = (
-    ("100b", "mm2", 5.0),
-    ("100b", "mm1", 3.0),
-    ("1k-lz4", "mm2", 2.0),
-    ("1k-lz4", "mm1", 2.0),
-    ("100b-16k", "mm2", 2.5),
-    ("100b-single", "mm2", 1.2),
-    ("100b-tls", "mm2", 2.0),
-    ("1k-lz4-tls", "mm2", 2.0),
+AT_LEAST = (
+    ("100b", "sparkmirror", "mm2", "rate", 5.0),
+    ("100b", "sparkmirror", "mm1", "rate", 3.0),
+    ("1k-lz4", "sparkmirror", "mm2", "rate", 2.0),
+    ("1k-lz4", "sparkmirror", "mm1", "rate", 2.0),
+    ("100b-16k", "sparkmirror", "mm2", "rate", 2.5),
+    ("100b-single", "sparkmirror", "mm2", "rate", 1.2),
+    ("100b-tls", "sparkmirror", "mm2", "rate", 2.0),
+    ("1k-lz4-tls", "sparkmirror", "mm2", "rate", 2.0),
+    ("100b-by-key", "sparkmirror-keys", "mm1", "rate", 1.0),
+    ("100b-keys", "sparkmirror-keys", "mm1", "rate", 1.0),
+    ("100b", "sparkmirror", "mm2", "cpu_s_per_gb", 5.0),
+    ("100b", "sparkmirror", "mm1", "cpu_s_per_gb", 3.0),
+    ("100b", "sparkmirror-exact", "mm2-exact", "rate", 1.0),
+    ("latency-100", "sparkmirror", "mm2-default", "target.p50", 1.0),
+    ("latency-100", "sparkmirror", "mm2-default", "target.p99", 1.0),
+    ("latency-100", "sparkmirror", "mm2", "target.p50", 1.0),
+    ("latency-100", "sparkmirror", "mm2", "target.p99", 1.0),
 )
-"""(catch-up, peer, throughput of sparkmirror as a multiple of the peer's: at least)."""
-KEY_RATIOS = (("100b", "mm1", 1.0), ("100b-keys", "mm1", 1.0))
-"""The same, for sparkmirror with MirrorMaker 1's files, which deals records by key."""
+"""(step, ours, theirs, figure, how many times as good ours is to be)."""
+AT_MOST = (
+    ("latency-10k", "sparkmirror", "target.p50", 10.0, "ms"),
+    ("latency-10k", "sparkmirror", "target.p99", 50.0, "ms"),
+    ("latency-100", "sparkmirror", "target.p50", 4.0, "ms"),
+    ("latency-100", "sparkmirror", "target.p99", 15.0, "ms"),
+    # The interval between commits, and what else a record may take.
+    ("latency-100", "sparkmirror-exact", "target.p99", 100.0 + 30.0, "ms"),
+    ("latency-100", "sparkmirror", "idle_percent", 20.0, "% of a core, idle"),
+)
+"""(step, mirror, figure, most, unit)."""
 EXACT_COST_MAX = 0.15
 """What exactly-once may take of the throughput without it."""
-EXACT_P99_MS = 100 + 30
-"""The interval between commits, and what else a record may take."""
-PLACES = {
-    "source": "read at the source",
-    "target": "read at the target",
-    "steady": "at the target, without epoch changes",
-    "other": "at the target, other round",
+_NAMES = {
+    **{figure: name for name, figure in {**COPY_FIGURES, **PROBE_FIGURES}.items()},
+    "rate": "records/s in steady state",
+    "cpu_s_per_gb": "CPU-seconds per GB",
+    "target.p50": "latency, p50",
+    "target.p99": "latency, p99",
 }
-CPU_RATIOS = (("100b", "mm2", 1 / 5), ("100b", "mm1", 1 / 3))
 
 
-def figures(results: dict[str, Any]) -> list[tuple[str, str, str, bool]]:
-    """(figure, wanted, measured, met) for each promise that this run can judge."""
-    rows: list[tuple[str, str, str, bool]] = []
-    catch_up = results["catch_up"]
-    for ratios, ours, how in (
-        (RATIOS, "sparkmirror", ""),
-        (KEY_RATIOS, "sparkmirror-keys", " by key"),
-    ):
-        for name, peer, least in ratios:
-            pair = _pair(catch_up, name, peer, ours)
-            if pair and pair[1]["rate"]:
-                ratio = pair[0]["rate"] / pair[1]["rate"]
-                title = f"{catch_up[name]['title']}: throughput{how} against {LABELS[peer]}"
-                rows.append((title, f"≥ {least:g}×", f"{ratio:.2f}×", ratio >= least))
-    for name, peer, most in CPU_RATIOS:
-        pair = _pair(catch_up, name, peer)
-        if pair and pair[1]["cpu_s_per_gb"]:
-            ratio = pair[0]["cpu_s_per_gb"] / pair[1]["cpu_s_per_gb"]
-            title = f"CPU-seconds per GB against {LABELS[peer]}"
-            rows.append((title, f"≤ 1/{1 / most:.0f}", f"1/{1 / ratio:.1f}", ratio <= most))
-    rows += _exact_figures(catch_up, results["latency"])
-    rows += _latency_figures(results["latency"])
-    idle = results["idle"].get("sparkmirror")
-    if idle:
-        rows.append(
-            (
-                "idle cost per slot",
-                "< 5 % of a core",
-                f"{idle['per_task']:.1f} %",
-                idle["per_task"] < 5,
-            )
-        )
-    return rows
+def label(step: dict[str, Any], peer: str) -> str:
+    """The name of a mirror in a table of ``step``."""
+    return (LABELS if step["kind"] == "catch-up" else LATENCY_LABELS)[peer]
 
 
-def _exact_figures(
-    catch_up: dict[str, Any], latency: dict[str, Any]
-) -> list[tuple[str, str, str, bool]]:
+def promises(results: dict[str, Any]) -> list[tuple[str, str, str, bool]]:
+    """(figure, wanted, measured, met) for each promise that this run can judge; all medians."""
     rows = []
-    for row in catch_up.values():
-        exact = row.get("sparkmirror-exact", {}).get("rate")
-        for peer, title in (
-            ("sparkmirror", "exactly-once: what it takes of the throughput"),
-            ("mm2-exact", "exactly-once: throughput against MirrorMaker 2's"),
-        ):
-            rate = row.get(peer, {}).get("rate")
-            if not (exact and rate):
-                continue
-            if peer == "sparkmirror":
-                cost = 1 - exact / rate
-                wanted, measured = f"≤ {EXACT_COST_MAX:.0%}", f"{cost:.1%}"
-                rows.append((f"{row['title']}: {title}", wanted, measured, cost <= EXACT_COST_MAX))
-            else:
-                rows.append(
-                    (f"{row['title']}: {title}", "> 1×", f"{exact / rate:.2f}×", exact > rate)
-                )
-    found = latency.get("latency-100", {}).get("sparkmirror-exact", {}).get("target")
-    if found:
-        title = "exactly-once: latency at 100 records/s, transactions of 100 ms"
-        met = found["p99"] <= EXACT_P99_MS
-        rows.append((title, f"p99 ≤ {EXACT_P99_MS} ms", f"p99 {found['p99']} ms", met))
+    for name, ours, theirs, figure, least in AT_LEAST:
+        if pair := _pair(results, name, ours, theirs):
+            times = advantage(*pair, figure)
+            other = label(results["steps"][name], theirs)
+            title = f"{name}: {_NAMES[figure]}, {LABELS[ours]} against {other}"
+            rows.append((title, f"≥ {least:g}×", f"{times:.2f}×", times >= least))
+    if pair := _pair(results, "100b", "sparkmirror-exact", "sparkmirror"):
+        cost = 1 - advantage(*pair, "rate")
+        title = "100b: what exactly-once takes of the records/s"
+        rows.append((title, f"≤ {EXACT_COST_MAX:.0%}", f"{cost:.1%}", cost <= EXACT_COST_MAX))
+    for name, peer, figure, most, unit in AT_MOST:
+        rounds = results["steps"].get(name, {"rounds": {}})["rounds"].get(peer)
+        if rounds:
+            found = middle(rounds, figure)
+            title = f"{name}: {_NAMES[figure]}, {LABELS[peer]}"
+            rows.append((title, f"≤ {most:g} {unit}", f"{found:.2f} {unit}", found <= most))
     return rows
+
+
+def against(step: dict[str, Any]) -> list[tuple[str, str, list[float]]]:
+    """(ours, theirs, how many times as good in each figure of the kind), of medians."""
+    figures = COPY_FIGURES if step["kind"] == "catch-up" else PROBE_FIGURES
+    rounds = step["rounds"]
+    return [
+        (ours, theirs, [advantage(rounds[ours], rounds[theirs], one) for one in figures.values()])
+        for ours, others in THEIRS.items()
+        for theirs in others
+        if ours in rounds and theirs in rounds
+    ]
 
 
 def _pair(
-    catch_up: dict[str, Any], name: str, peer: str, ours: str = "sparkmirror"
-) -> tuple[Any, Any] | None:
-    rows = catch_up.get(name, {})
-    return (rows[ours], rows[peer]) if ours in rows and peer in rows else None
+    results: dict[str, Any], name: str, ours: str, theirs: str
+) -> tuple[list[Round], list[Round]] | None:
+    rounds = results["steps"].get(name, {"rounds": {}})["rounds"]
+    return (rounds[ours], rounds[theirs]) if ours in rounds and theirs in rounds else None
 
 
-def _latency_figures(latency: dict[str, Any]) -> list[tuple[str, str, str, bool]]:
-    rows = []
-    for name, limits in (("latency-10k", (10, 50)), ("latency-100", (4, 15))):
-        ours = latency.get(name, {}).get("sparkmirror", {}).get("target")
-        if not ours:
-            continue
-        measured = f"p50 {ours['p50']} ms, p99 {ours['p99']} ms"
-        wanted = f"p50 ≤ {limits[0]} ms, p99 ≤ {limits[1]} ms"
-        met = ours["p50"] <= limits[0] and ours["p99"] <= limits[1]
-        rows.append((f"latency at {latency[name]['rate']:,} records/s", wanted, measured, met))
-        for peer in ("mm2-default", "mm2"):
-            theirs = latency[name].get(peer, {}).get("target")
-            if theirs and name == "latency-100":
-                met = ours["p50"] < theirs["p50"] and ours["p99"] < theirs["p99"]
-                text = f"{measured} against p50 {theirs['p50']} ms, p99 {theirs['p99']} ms"
-                title = f"latency at 100 records/s, against {LATENCY_LABELS[peer]}"
-                rows.append((title, "below", text, met))
-    return rows
+def brief(one: Round) -> str:
+    """A round in one line."""
+    if "complete" in one:
+        text = (
+            f"{one['rate']:,.0f} records/s for {one['window_s']:.1f} s, "
+            f"{one['cpu_s_per_gb']:.1f} CPU-s/GB, whole job {_seconds(one)}, {_arrived(one)}"
+        )
+    else:
+        found = one["target"]
+        text = f"p50 {found['p50']} ms, p99 {found['p99']} ms" if found else "nothing arrived"
+    return f"{text}, stolen {one['stolen']:.1%}, elsewhere {one['elsewhere']:.1%}"
 
 
-def markdown(results: dict[str, Any]) -> str:
+# -- the page --------------------------------------------------------------------------------------
+
+
+def page(results: dict[str, Any]) -> str:
     """The whole report."""
-    lines = [
-        f"# Benchmarks, {results['date']}",
-        "",
-        f"{results['cores']} cores shared by brokers and mirror, {results['tasks']} tasks, "
-        "one run. How it is measured and how the Java tools are tuned: `benchmarks/README.md`.",
-        "",
-        "While what counts here was measured, the machine's host took at most "
-        f"{_stolen(results):.1%} of the processors for others.",
-    ]
-    if results["scale"] < 0.5:
-        lines += ["", f"**Smoke run at scale {results['scale']}: not for comparison.**"]
-    lines += ["", "## Figures", "", "| figure | wanted | measured | |", "|---|---|---|---|"]
-    lines += [
-        f"| {title} | {wanted} | {measured} | {'met' if met else '**not met**'} |"
-        for title, wanted, measured, met in figures(results)
-    ]
-    for row in results["catch_up"].values():
-        lines += ["", f"## Catch-up: {row['title']}", ""]
-        lines += [f"{row['records']:,} records, {row['gigabytes']:.2f} GB in the source's log.", ""]
-        lines += [
-            "| | records/s | other rounds | MB/s | CPU-s per GB | first record after |"
-            " CPU-s until then | whole | peak memory | arrived |",
-            "|---|---|---|---|---|---|---|---|---|---|",
+    lines = [f"# Benchmarks, {results['name']}", "", *_conditions(results)]
+    lines += ["", "## Figures", ""]
+    lines += _table(
+        ("figure", "wanted", f"median of {results['rounds']} rounds", ""),
+        [
+            (title, wanted, found, "met" if met else "**not met**")
+            for title, wanted, found, met in promises(results)
+        ],
+    )
+    for kind, figures, title in (
+        ("catch-up", COPY_FIGURES, "copies"),
+        ("latency", PROBE_FIGURES, "latency"),
+    ):
+        rows = [
+            (name, label(step, ours), label(step, theirs), *map(_times, ratios))
+            for name, step in results["steps"].items()
+            if step["kind"] == kind
+            for ours, theirs, ratios in against(step)
         ]
-        for key, label in LABELS.items():
-            if key in row:
-                lines.append(_catch_up_row(label, row[key]))
-    for name, row in results["latency"].items():
-        lines += ["", f"## Latency: {name}, {row['rate']:,} records/s, {row['seconds']:.0f} s", ""]
-        lines += ["| | p50 | p90 | p99 | p99.9 | max | records |", "|---|---|---|---|---|---|---|"]
-        for key, label in LATENCY_LABELS.items():
-            measured = row.get(key, {})
-            places = [(place, found) for place, found in measured.items() if place in PLACES]
-            places += [("other", one["target"]) for one in measured.get("other_rounds", ())]
-            for place, found in places:
-                if found:
-                    lines.append(
-                        f"| {label}, {PLACES[place]} | {found['p50']} | {found['p90']} | "
-                        f"{found['p99']} | {found['p99.9']} | {found['max']} | {found['count']:,} |"
-                    )
-    if results["idle"]:
-        lines += ["", "## Idle", "", "| | % of a core | per task |", "|---|---|---|"]
-        lines += [
-            f"| {LATENCY_LABELS[key]} | {row['percent_of_core']:.1f} | {row['per_task']:.1f} |"
-            for key, row in results["idle"].items()
-        ]
-    return "\n".join(lines) + "\n"
+        if rows:
+            lines += ["", f"## Ratios of medians: {title}", "", RATIOS_SAY, ""]
+            lines += _table(("step", "", "against", *figures), rows)
+    for name, step in results["steps"].items():
+        lines += ["", *(_copies if step["kind"] == "catch-up" else _probes)(name, step)]
+    return "\n".join([*lines, "", *_settings(results)]) + "\n"
 
 
-def _stolen(results: dict[str, Any]) -> float:
+RATIOS_SAY = (
+    "How many times as good: ours by theirs for records/s, theirs by ours for all else, of which "
+    "less is better. Below 1 ours is **worse**."
+)
+
+
+def _conditions(results: dict[str, Any]) -> list[str]:
+    one, code = results["machine"], results["code"]
+    lacks = missing(results)
+    state = "A complete result." if not lacks else "**Not complete.** It lacks " + "; ".join(lacks)
+    changed = ", **with changes that no commit has**" if code["changed"] else ""
     rows = [
-        row
-        for kind in ("catch_up", "latency")
-        for step in results[kind].values()
-        for row in step.values()
-        if isinstance(row, dict)
+        ("commit", f"`{code['commit'] or 'unknown'}`{changed}"),
+        ("machine", f"{one['cores']} cores ({one['processor']}), {one['memory_gib']} GiB"),
+        ("kernel", one["kernel"]),
+        ("Python, Spark, Java", f"{one['python']}, {one['spark']}, {one['java']}"),
+        ("Kafka brokers", f"{one['brokers']}, two clusters of one"),
+        ("MirrorMaker 2, 1", f"{one['mirrormaker_2']}, {one['mirrormaker_1']}"),
+        ("tasks of each mirror", str(results["tasks"])),
+        ("begun", results["began"]),
     ]
-    return max((row.get("stolen", 0.0) for row in rows), default=0.0)
+    lines = [state, "", *_table(("", ""), rows), ""]
+    if results["smoke"]:
+        lines += ["**A smoke run: it shows that all works. Its figures mean nothing.**", ""]
+    return [
+        *lines,
+        f"Brokers, probes and mirror share the cores. Every mirror has {results['rounds']} rounds "
+        "in every step, in turns; figures are medians of them. How it is measured and why so: "
+        "`benchmarks/README.md`; how each tool is set: at the end of this page.",
+    ]
 
 
-def _catch_up_row(label: str, row: dict[str, Any]) -> str:
-    arrived = (
-        "all"
-        if row["complete"] and not row["surplus"]
-        else (f"all and {row['surplus']:,} again" if row["complete"] else "**not all in time**")
+def _about(step: dict[str, Any]) -> list[str]:
+    left = ", ".join(
+        f"{label(step, one['peer'])} in round {one['round']} ({one['stolen']:.1%}: "
+        + (f"{one['rate']:,.0f} records/s)" if "rate" in one else f"p50 {_p(one, 'p50')} ms)")
+        for one in step["repeated"]
     )
-    other = ", ".join(f"{one['rate']:,.0f}" for one in row.get("other_rounds", ()))
-    return (
-        f"| {label} | {row['rate']:,.0f} | {other} | {row['mb_per_s']:,.0f} | "
-        f"{row['cpu_s_per_gb']:.1f} | {row['start_s']:.1f} s | {row['cpu_s_start']:.0f} | "
-        f"{row['total_s']:.0f} s | {row['peak_mb']:,.0f} MB | {arrived} |"
+    return [
+        f"Commit `{step['commit']}`, begun {step['began']}, took {step['took_s'] / 60:.1f} min; "
+        f"load before the run {step['load_before']}; the host took at most "
+        f"{stolen_most(step):.1%} of the processors in a round that counts. Made again because it "
+        f"took more than {STOLEN_MAX:.0%} (at most {STOLEN_TRIES} tries, the least disturbed one "
+        f"counts): {left or 'none'}."
+    ]
+
+
+def _copies(name: str, step: dict[str, Any]) -> list[str]:
+    shortest = min(one["window_s"] for rounds in step["rounds"].values() for one in rounds)
+    trial = step["trial"]
+    again = ", ".join(
+        f"{one['records']:,} records gave {one['window_s']:.1f} s" for one in step["too_short"]
     )
+    lines = [
+        f"## {name}: {step['title']}",
+        "",
+        f"{step['records']:,} records, {step['gigabytes']:.2f} GB in the source's log; sized by a "
+        f"copy that does not count ({LABELS[trial['peer']]}, {trial['rate']:,.0f} records/s)"
+        + (f", then for all anew because {again} of steady state" if again else "")
+        + f". Shortest steady state: {shortest:.1f} s of at least {WINDOW_S:g}.",
+        "",
+        *_about(step),
+        "",
+    ]
+    medians = [
+        (
+            LABELS[peer],
+            f"{middle(rounds, 'rate'):,.0f}",
+            f"{middle(rounds, 'mb_per_s'):,.0f}",
+            f"{middle(rounds, 'cpu_s_per_gb'):.1f}",
+            _s(middle(rounds, "total_s")),
+            f"{middle(rounds, 'start_s'):.1f} s",
+            f"{middle(rounds, 'cpu_s_start'):.0f}",
+            f"{middle(rounds, 'peak_mb'):,.0f} MB",
+            "all" if not any(map(wrong, rounds)) else "**see below**",
+        )
+        for peer, rounds in _ordered(step)
+    ]
+    heads = ("median", "records/s", "MB/s", "CPU-s per GB", "whole job", "first record after")
+    lines += _table((*heads, "CPU-s until then", "peak memory", "arrived"), medians)
+    each = [
+        (
+            LABELS[peer],
+            str(number),
+            f"{one['rate']:,.0f}",
+            f"{one['window_s']:.1f} s",
+            f"{one['cpu_s_per_gb']:.1f}",
+            _seconds(one),
+            f"{one['start_s']:.1f} s",
+            f"{one['peak_mb']:,.0f} MB",
+            f"{one['stolen']:.1%}",
+            f"{one['elsewhere']:.1%}",
+            _arrived(one),
+        )
+        for peer, rounds in _ordered(step)
+        for number, one in enumerate(rounds, 1)
+    ]
+    heads = ("each round", "", "records/s", "steady state", "CPU-s per GB", "whole job")
+    more = ("first record after", "peak memory", "stolen", "elsewhere", "arrived")
+    return [*lines, "", *_table((*heads, *more), each)]
+
+
+def _probes(name: str, step: dict[str, Any]) -> list[str]:
+    epochs = f", epochs of {STEPS[name].epoch_s} s" if STEPS[name].epoch_s else ""
+    lines = [
+        f"## {name}: {step['rate']:,} records/s for {step['seconds']:.0f} s{epochs}",
+        "",
+        *_about(step),
+        "",
+    ]
+    columns = ("p50", "p90", "p99", "p99.9", "max")
+    places = {"target": "", "steady": ", without epoch changes", "source": ", at the source itself"}
+    medians = [
+        (
+            LATENCY_LABELS[peer] + text,
+            *(_ms(middle(rounds, f"{place}.{one}")) for one in columns),
+            f"{middle(rounds, 'idle_percent'):.1f}" if place == "target" else "",
+        )
+        for peer, rounds in _ordered(step)
+        for place, text in places.items()
+        if all(place in one for one in rounds)
+    ]
+    lines += _table(("median, ms", *columns, "idle, % of a core"), medians)
+    each = [
+        (
+            LATENCY_LABELS[peer],
+            str(number),
+            *(_p(one, column) for column in columns),
+            f"{one['target'].get('count', 0):,}",
+            _p(one, "p50", "source"),
+            f"{one['idle_percent']:.1f}",
+            f"{one['stolen']:.1%}",
+            f"{one['elsewhere']:.1%}",
+        )
+        for peer, rounds in _ordered(step)
+        for number, one in enumerate(rounds, 1)
+    ]
+    more = ("records", "source's p50", "idle, % of a core", "stolen", "elsewhere")
+    return [*lines, "", *_table(("each round, ms", "", *columns, *more), each)]
+
+
+def _settings(results: dict[str, Any]) -> list[str]:
+    """Commands and files of all mirrors, each text once with the steps that it was used in."""
+    used: dict[str, list[str]] = {}
+    for name, step in results["steps"].items():
+        for peer in step["settings"]:
+            used.setdefault(step["settings"][peer], []).append(f"{name}, {label(step, peer)}")
+    lines = ["## Settings", "", "Without addresses, directories and passwords."]
+    for text, places in used.items():
+        lines += ["", f"<details><summary>{'; '.join(places)}</summary>", "", "```properties"]
+        lines += [text, "```", "</details>"]
+    return lines
+
+
+def _ordered(step: dict[str, Any]) -> list[tuple[str, list[Round]]]:
+    return [(key, step["rounds"][key]) for key in LATENCY_LABELS if step["rounds"].get(key)]
+
+
+def _table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    lines = ["| " + " | ".join(heads) + " |", "|---" * len(heads) + "|"]
+    return lines + ["| " + " | ".join(row) + " |" for row in rows]
+
+
+def _times(ratio: float) -> str:
+    if math.isnan(ratio):
+        return "–"
+    text = f"{ratio:.2f}×"
+    return f"**{text} worse**" if ratio < 1 else text
+
+
+def _s(seconds: float) -> str:
+    return "never" if math.isinf(seconds) else f"{seconds:.1f} s"
+
+
+def _seconds(one: Round) -> str:
+    return _s(one["total_s"] if one["complete"] else math.inf)
+
+
+def _ms(latency: float) -> str:
+    return "never" if math.isinf(latency) else f"{latency:.2f}"
+
+
+def _p(one: Round, column: str, place: str = "target") -> str:
+    return _ms(one[place][column]) if one[place] else "never"
+
+
+def _arrived(one: Round) -> str:
+    if not one["complete"]:
+        return "**not all in time**"
+    return "all" if not one["surplus"] else f"**all and {one['surplus']:,} again**"
+
+
+# -- files -----------------------------------------------------------------------------------------
 
 
 def write(results: dict[str, Any], out: Path) -> list[Path]:
-    """Write ``DATE.md``, ``DATE.json`` and ``DATE.png``; their paths."""
+    """Write ``NAME.md`` and ``NAME.json``; their paths."""
     out.mkdir(parents=True, exist_ok=True)
-    base = out / results.get("name", results["date"])
-    text, data, picture = (base.with_suffix(suffix) for suffix in (".md", ".json", ".png"))
-    data.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
-    text.write_text(markdown(results) + f"\n![chart]({picture.name})\n", encoding="utf-8")
-    _chart(results, picture)
-    return [text, data, picture]
+    # A name may have dots of its own.
+    text, data = (out / f"{results['name']}{end}" for end in (".md", ".json"))
+    whole = json.dumps(results, indent=1)
+    # A sample of (seconds, records) in one line.
+    whole = re.sub(r"\[\s+([\d.]+),\s+(\d+)\s+\]", r"[\1, \2]", whole)
+    data.write_text(whole + "\n", encoding="utf-8")
+    text.write_text(f"{page(results)}\n![chart]({results['name']}.png)\n", encoding="utf-8")
+    return [text, data]
 
 
-def _chart(results: dict[str, Any], path: Path) -> None:
+def draw(results: dict[str, Any], path: Path) -> None:
+    """Draw medians of all copies as a picture, if there are any."""
+    steps = {name: one for name, one in results["steps"].items() if one["kind"] == "catch-up"}
+    if not steps:
+        return
     import matplotlib  # noqa: PLC0415  (only for the picture)
 
     matplotlib.use("Agg")
     from matplotlib import pyplot  # noqa: PLC0415
 
-    rows = results["catch_up"]
-    figure, axes = pyplot.subplots(1, 2, figsize=(13, 4.5), width_ratios=[3, 2])
+    charts: tuple[tuple[str, Callable[[Sequence[Round]], float]], ...] = (
+        ("steady state, million records/s", lambda rounds: middle(rounds, "rate") / 1e6),
+        ("whole job, s", lambda rounds: middle(rounds, "total_s")),
+        ("CPU-seconds per GB, steady state", lambda rounds: middle(rounds, "cpu_s_per_gb")),
+    )
+    figure, axes = pyplot.subplots(1, len(charts), figsize=(17, 4.5))
     width = 0.8 / len(LABELS)
-    for place, (key, label) in enumerate(LABELS.items()):
-        there = [(index, row[key]) for index, row in enumerate(rows.values()) if key in row]
+    for place, (key, name) in enumerate(LABELS.items()):
+        there = [
+            (index, step["rounds"][key])
+            for index, step in enumerate(steps.values())
+            if key in step["rounds"]
+        ]
+        if not there:
+            continue
         xs = [index + (place - (len(LABELS) - 1) / 2) * width for index, _ in there]
-        axes[0].bar(xs, [row["rate"] / 1e6 for _, row in there], width, label=label)
-        axes[1].bar(xs, [row["cpu_s_per_gb"] for _, row in there], width, label=label)
-    for axis, title in zip(
-        axes, ("catch-up, million records/s", "CPU-seconds per GB, steady state"), strict=True
-    ):
-        axis.set_title(title)
-        axis.set_xticks(range(len(rows)), list(rows))
+        for axis, (_, of) in zip(axes, charts, strict=True):
+            heights = [of(rounds) for _, rounds in there]
+            axis.bar(xs, [one if math.isfinite(one) else 0.0 for one in heights], width, label=name)
+    for axis, (title, _) in zip(axes, charts, strict=True):
+        axis.set_title(f"{title} (medians)")
+        axis.set_xticks(range(len(steps)), list(steps))
         axis.margins(y=0.3)  # room for the legend
-        axis.legend()
+        axis.legend(fontsize=7)
         axis.spines[["top", "right"]].set_visible(False)
     figure.tight_layout()
     figure.savefig(path, dpi=110)

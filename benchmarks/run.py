@@ -1,16 +1,22 @@
-"""`make bench`: every mirror over the same brokers and data, one after another.
+"""`make bench`: every mirror over the same brokers and data, in turns.
 
-usage: python -m benchmarks.run [--only NAME ...] [--peers NAME ...] [--scale X] [--out DIR]
+usage: python -m benchmarks.run [--only NAME ... | --all | --continue] [--name NAME] [--out DIR]
+                                [--peers NAME ...] [--smoke] [--list]
+
+Without an option it runs the steps of a complete result. Each step is written as soon as it is
+done: to the result of this name (the day's date), beside the steps that are there already. A result
+of another machine or of other code is not added to.
 """
 
 from __future__ import annotations
 
 import argparse
 import datetime
-import math
+import json
 import os
 import shutil
 import signal
+import subprocess
 import sys
 import tempfile
 import time
@@ -18,39 +24,46 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from confluent_kafka import Consumer
 
 from benchmarks import report
+from benchmarks.figures import (
+    Round,
+    growth,
+    lacking,
+    missing,
+    records_for,
+    turns,
+    undisturbed,
+)
 from benchmarks.load import LOADS, Load, create, delete, fill, warm
 from benchmarks.logs import committed_records
+from benchmarks.machine import code, head, machine
 from benchmarks.measure import (
     CatchUp,
-    Latency,
     Processors,
     TreeWatch,
+    end_offsets,
     latencies,
     quantiles,
     watch_catch_up,
 )
 from benchmarks.peers import PEERS, Running, start
-from benchmarks.tls import TLS_LOADS, TLS_PEERS, tls_clusters
+from benchmarks.steps import FORMAT, MAIN, ROUNDS, STEPS, TASKS, WINDOW_S, Step
+from benchmarks.tls import TLS_LOADS, tls_clusters
 from sparkmirror.demo.clusters import KafkaCluster, start_all
 
-TASKS = 4
-LATENCIES = {"latency-100": (100, 40.0), "latency-10k": (10_000, 60.0)}
-EPOCHS = "latency-100-epochs"
-# Where exactly-once is measured beside at-least-once.
-EXACT_IN = frozenset({"100b", "latency-100"})
-IDLE_S = 12.0
+ALL_LOADS = {**LOADS, **TLS_LOADS}
+IDLE_AFTER_S, IDLE_S = 2.0, 6.0
+WARM_S, WARM_MAX_S = 8.0, 240.0
 PROBE_RATE_MAX = 1_000
-# What is compared under full load is measured in rounds, see `_best` and `_soonest`.
-ROUNDS = {"100b": 3, "1k-lz4": 2, "100b-16k": 2, "100b-single": 2, "latency-10k": 2}
-# What the host took meanwhile is not a mirror's fault: such a measurement is made again.
-STOLEN_MAX, STOLEN_TRIES = 0.05, 3
-BY_KEY = ("mm1", "sparkmirror-keys")
-"""Who looks at keys: only they copy the load that has some."""
+# How often a step may begin anew because its fastest copy was over too soon.
+SIZINGS = 3
+COPY_MAX_S = 600.0
+# A smoke run shows that everything works; its figures mean nothing.
+SMOKE_ROUNDS, SMOKE_SHARE, SMOKE_WINDOW_S, SMOKE_PROBE_S = 2, 0.05, 0.1, 5.0
 BROKER = {
     "log.segment.bytes": "1073741824",
     "log.retention.hours": "-1",
@@ -60,8 +73,6 @@ BROKER = {
     "message.max.bytes": "10485880",
 }
 JVM = ("-XX:+UseG1GC", "-XX:MaxGCPauseMillis=20")
-TLS = "tls"
-Measured = TypeVar("Measured", CatchUp, Latency)
 
 
 @contextmanager
@@ -82,65 +93,120 @@ def say(text: str) -> None:
     print(f"{datetime.datetime.now():%H:%M:%S} {text}", flush=True)
 
 
-class Bench:
-    """One whole run; ``results`` is what the report is made of."""
+def rounds_of(smoke: bool) -> int:
+    """How many rounds every mirror has in every step."""
+    return SMOKE_ROUNDS if smoke else ROUNDS
 
-    def __init__(
-        self, a: KafkaCluster, b: KafkaCluster, work: Path, scale: float, peers: list[str]
-    ) -> None:
-        self.a, self.b, self.work, self.scale, self.peers = a, b, work, scale, peers
-        # Where the mirrors connect, and what their files say more: see the step `tls`.
+
+class Bench:
+    """Measures on one pair of clusters; a step's method gives what the result holds of it."""
+
+    def __init__(self, a: KafkaCluster, b: KafkaCluster, work: Path, *, smoke: bool) -> None:
+        self.a, self.b, self.work, self.smoke = a, b, work, smoke
+        # Where the mirrors connect, and what their files say more: see the steps over TLS.
         self.servers = a.bootstrap_servers, b.bootstrap_servers
         self.security: dict[str, str] = {}
-        self.results: dict[str, Any] = {
-            "date": datetime.date.today().isoformat(),
-            "cores": os.cpu_count(),
-            "tasks": TASKS,
-            "scale": scale,
-            "catch_up": {},
-            "latency": {},
-            "idle": {},
+        self.window_s = SMOKE_WINDOW_S if smoke else WINDOW_S
+        self.number = rounds_of(smoke)
+        self.settings: dict[str, str] = {}
+
+    def step(self, name: str, step: Step, peers: Sequence[str]) -> dict[str, Any]:
+        """Measure step ``name`` with ``peers`` and say what was found, how and how long it took."""
+        began, at = time.monotonic(), datetime.datetime.now().astimezone()
+        self.settings = {}
+        if step.copies:
+            found = self.catch_up(name, ALL_LOADS[name], peers)
+        else:
+            found = self.latency(name, step, peers)
+        return {
+            **found,
+            "began": at.isoformat(timespec="seconds"),
+            "took_s": round(time.monotonic() - began),
+            "settings": self.settings,
         }
 
-    def write_after_each(self, steps: Sequence[Callable[[], None]], out: Path) -> None:
-        """Run ``steps``; a failure later on must not lose what was measured."""
-        paths: list[Path] = []
-        for step in steps:
-            step()
-            paths = report.write(self.results, out)
-        say("written: " + ", ".join(str(path) for path in paths))
+    def rounds(
+        self,
+        name: str,
+        peers: Sequence[str],
+        measure: Callable[[str], Round],
+        enough: Callable[[Round], bool] = lambda _: True,
+    ) -> tuple[dict[str, list[Round]], list[dict[str, Any]], Round | None]:
+        """Equally many rounds of everybody in turns, by peer; what steal made us leave out.
+
+        Ends with the first round that is not ``enough``, which comes last; None: all were.
+        """
+        rounds: dict[str, list[Round]] = {peer: [] for peer in peers}
+        repeated: list[dict[str, Any]] = []
+        for number, turn in enumerate(turns(peers, self.number), 1):
+            for peer in turn:
+                counts, left_out = undisturbed(partial(measure, peer))
+                repeated += [{"peer": peer, "round": number, **one} for one in left_out]
+                say(f"{name} {peer}, round {number}: {report.brief(counts)}")
+                for one in left_out:
+                    say(f"  left out, the host took {one['stolen']:.1%}: {report.brief(one)}")
+                rounds[peer].append(counts)
+                if not enough(counts):
+                    return rounds, repeated, counts
+        return rounds, repeated, None
 
     # -- catch-up --------------------------------------------------------------------------
 
-    def catch_up(self, name: str, load: Load) -> None:
-        """Every peer copies the whole of one topic, one peer after another, in rounds."""
+    def catch_up(self, name: str, load: Load, peers: Sequence[str]) -> dict[str, Any]:
+        """Every peer copies the whole of one topic, in turns.
+
+        A first copy, which does not count, says how much data the fastest one needs. Where a copy
+        is over too soon all the same, the topic grows and the step begins anew, for everybody.
+        """
         say(f"filling {load.topic}: {load.title}")
-        records = fill(self.a, load, self.scale)
-        warm(self.b, load, self.scale)
+        first = int(load.records * (SMOKE_SHARE if self.smoke else 1))
+        create(self.a.bootstrap_servers, load.topic, load.partitions)
+        records = fill(self.a, load, first)
+        warm(self.b, load, first)
         gigabytes = self._gigabytes(load)
-        rows = self.results["catch_up"][name] = {
+        trial = self._copy(load, records, gigabytes, peers[0])
+        say(f"{name} {peers[0]}, to find the size: {report.brief(trial)}")
+        wanted = records_for(trial["rate"], self.window_s)
+        too_short: list[dict[str, Any]] = []
+        for last in (False,) * (SIZINGS - 1) + (True,):
+            if wanted > records:
+                self._room(gigabytes * wanted / records, gigabytes)
+                records = fill(self.a, load, wanted - records, records)
+                gigabytes = self._gigabytes(load)
+                say(f"{name}: {records:,} records, {gigabytes:.2f} GB")
+            measure = partial(self._copy, load, records, gigabytes)
+            rounds, repeated, short = self.rounds(
+                name, peers, measure, (lambda _: True) if last else self._long_enough
+            )
+            if short is None:
+                break
+            too_short.append({"records": records, "window_s": short["window_s"]})
+            wanted = int(records * growth(short["window_s"], self.window_s))
+            say(f"{name}: {short['window_s']:.1f} s of steady state is too short; more data")
+        delete(self.a.bootstrap_servers, load.topic)
+        return {
+            "kind": "catch-up",
             "title": load.title,
             "records": records,
             "gigabytes": gigabytes,
+            "trial": {"peer": peers[0], "records": trial["records"], "rate": trial["rate"]},
+            "too_short": too_short,
+            "rounds": rounds,
+            "repeated": repeated,
         }
-        rounds: dict[str, list[dict[str, Any]]] = {}
-        for number in range(ROUNDS.get(name, 1)):
-            for key in self.peers:
-                if key == "mm2-default" or not _takes_part(key, name):
-                    continue
-                if (load.keys and key not in BY_KEY) or (number and key == "mm2-exact"):
-                    continue
-                copy = partial(self._catch_up_one, key, load, records, gigabytes)
-                row = undisturbed(copy).document()
-                say(
-                    f"{name} {key}: {row['rate']:,.0f} records/s, "
-                    f"{row['cpu_s_per_gb']:.1f} CPU-s/GB, first record after "
-                    f"{row['start_s']:.1f} s, peak {row['peak_mb']:.0f} MB, "
-                    f"complete {row['complete']}, surplus {row['surplus']}"
-                )
-                rounds.setdefault(key, []).append(row)
-                rows[key] = _best(rounds[key])
-        delete(self.a.bootstrap_servers, load.topic)
+
+    def _long_enough(self, one: Round) -> bool:
+        # Of a copy that came to no end more data would not be more.
+        return growth(one["window_s"], self.window_s) == 1.0 or not one["complete"]
+
+    def _room(self, gigabytes: float, there: float) -> None:
+        """Ends the run if the disk cannot hold the source and two copies, one being deleted."""
+        free = shutil.disk_usage(Path(self.a.log_path()).parent).free / 1e9
+        if free < 3 * gigabytes - there:
+            raise SystemExit(
+                f"{3 * gigabytes - there:.0f} GB of disk are needed, {free:.0f} are free"
+                f" beside {self.a.log_path()}."
+            )
 
     def _gigabytes(self, load: Load) -> float:
         """Size of the topic's log at the source."""
@@ -153,30 +219,31 @@ class Bench:
         )
         return size / 1e9
 
-    def _catch_up_one(self, key: str, load: Load, records: int, gigabytes: float) -> CatchUp:
+    def _copy(self, load: Load, records: int, gigabytes: float, key: str) -> Round:
         remote = PEERS[key].remote.format(topic=load.topic)
         result = CatchUp(records, gigabytes)
-        processors = Processors()
         os.sync()  # nobody pays for what another one left in the page cache
         create(self.b.bootstrap_servers, remote, load.partitions)
-        with self._mirror(key, load.topic, latency=False) as (running, tree, began):
+        processors = Processors()
+        with self._mirror(key, load.topic, latency=False) as (running, tree):
             watch_catch_up(
                 self.b.bootstrap_servers,
                 remote,
                 load.partitions,
                 result,
                 tree,
-                began,
-                timeout_s=300,
+                running.began,
+                timeout_s=COPY_MAX_S,
             )
+            shares = processors.shares(tree)
+            result.stolen, result.elsewhere = shares["stolen"], shares["elsewhere"]
             if PEERS[key].exact:
                 # End offsets count the markers of transactions, too.
                 result.surplus = self._stored(remote, records) - records
                 result.complete = result.surplus >= 0
             self._check(running, key)
-        result.stolen = processors.stolen()
         self._clean(remote)
-        return result
+        return result.document()
 
     def _stored(self, remote: str, wanted: int) -> int:
         """Committed records at the target; waits a while for ``wanted`` of them."""
@@ -190,8 +257,7 @@ class Bench:
     @contextmanager
     def _mirror(
         self, key: str, topic: str, *, latency: bool, extra: dict[str, str] | None = None
-    ) -> Iterator[tuple[Running, TreeWatch, float]]:
-        began = time.monotonic()
+    ) -> Iterator[tuple[Running, TreeWatch]]:
         running = start(
             key,
             *self.servers,
@@ -201,9 +267,10 @@ class Bench:
             latency=latency,
             extra={**self.security, **(extra or {})},
         )
+        self.settings[key] = running.settings
         tree = TreeWatch(running.process.pid)
         try:
-            yield running, tree, began
+            yield running, tree
         finally:
             tree.close()
             running.stop()
@@ -228,66 +295,51 @@ class Bench:
 
     # -- latency ---------------------------------------------------------------------------
 
-    def latency(self, name: str, rate: int, seconds: float, extra: dict[str, str]) -> None:
-        """Probe records through every mirror; those by key at the low rate only."""
-        rows = self.results["latency"].setdefault(name, {"rate": rate, "seconds": seconds})
-        rounds: dict[str, list[dict[str, Any]]] = {}
-        for _ in range(ROUNDS.get(name, 1)):
-            for key in self.peers:
-                if (key != "sparkmirror" and extra) or not _takes_part(key, name):
-                    continue
-                if key in ("mm2-default", *BY_KEY) and rate > PROBE_RATE_MAX:
-                    continue
-                probe = partial(self._latency_one, name, key, rate, seconds, extra)
-                found = undisturbed(probe)
-                row = {**found.places, "stolen": found.stolen}
-                say(f"{name} {key}: {row}")
-                rounds.setdefault(key, []).append(row)
-                rows[key] = _soonest(rounds[key])
+    def latency(self, name: str, step: Step, peers: Sequence[str]) -> dict[str, Any]:
+        """Probe records through every mirror, in turns."""
+        seconds = SMOKE_PROBE_S if self.smoke else step.seconds
+        measure = partial(self._latency_one, name, step, seconds)
+        rounds, repeated, _ = self.rounds(name, peers, measure)
+        return {
+            "kind": "latency",
+            "rate": step.rate,
+            "seconds": seconds,
+            "rounds": rounds,
+            "repeated": repeated,
+        }
 
-    def _latency_one(
-        self, name: str, key: str, rate: int, seconds: float, extra: dict[str, str]
-    ) -> Latency:
+    def _latency_one(self, name: str, step: Step, seconds: float, key: str) -> Round:
         topic, partitions = f"probe-{name}-{key}", 12
         remote = PEERS[key].remote.format(topic=topic)
+        extra = {"sparkmirror.epoch.seconds": str(step.epoch_s)} if step.epoch_s else {}
         create(self.a.bootstrap_servers, topic, partitions)
         create(self.b.bootstrap_servers, remote, partitions)
-        with self._mirror(key, topic, latency=True, extra=extra) as (running, tree, _):
+        with self._mirror(key, topic, latency=True, extra=extra) as (running, tree):
             self._warm(topic, remote, partitions)
-            processors = Processors()
-            writer = self._writer(topic, rate, seconds)
-            found = self._probe(topic, remote, partitions, rate, seconds, writer)
-            stolen = processors.stolen()
-            if name == "latency-100":
-                self._idle(key, tree)
+            processors = Processors(tree)
+            found = self._probe(
+                topic,
+                remote,
+                partitions,
+                rate=step.rate,
+                seconds=seconds,
+                writer=self._writer(topic, step.rate, seconds),
+            )
+            one: Round = {place: quantiles(values) for place, values in found.items()}
+            one |= processors.shares(tree)
+            one["idle_percent"] = self._idle(tree)
             self._check(running, key)
-        places = {place: quantiles(values) for place, values in found.items()}
-        if extra:
-            places["steady"] = quantiles([v for v in found["target"] if v < 50])
+        if step.epoch_s:
+            one["steady"] = quantiles([v for v in found["target"] if v < 50])
         delete(self.a.bootstrap_servers, topic)
         self._clean(remote)
-        return Latency(places, stolen)
+        return one
 
     def _probe(
-        self,
-        topic: str,
-        remote: str,
-        partitions: int,
-        rate: int,
-        seconds: float,
-        writer: list[str] | None = None,
+        self, topic: str, remote: str, partitions: int, **more: Any
     ) -> dict[str, list[float]]:
-        return latencies(
-            self.a.bootstrap_servers,
-            self.b.bootstrap_servers,
-            topic,
-            remote,
-            partitions,
-            rate=rate,
-            seconds=seconds,
-            work=self.work,
-            writer=writer,
-        )
+        servers = self.a.bootstrap_servers, self.b.bootstrap_servers
+        return latencies(*servers, topic, remote, partitions, work=self.work, **more)
 
     def _writer(self, topic: str, rate: int, seconds: float) -> list[str] | None:
         """Kafka's own producer for high rates: it puts all partitions into one request.
@@ -314,112 +366,156 @@ class Bench:
         )
 
     def _warm(self, topic: str, remote: str, partitions: int) -> None:
-        """Wait until a first record arrives, then let the mirror warm up."""
-        deadline = time.monotonic() + 120
-        while time.monotonic() < deadline:
-            found = self._probe(topic, remote, partitions, 1_000, 12)
-            if len(found["target"]) >= 10_000:
-                return
-        raise RuntimeError(f"nothing arrives in {remote}")
+        """Wait for a first record, let the mirror warm up and take in all that was written."""
+        script = str(Path(__file__).with_name("probe.py"))
+        source, target = (
+            Consumer({"bootstrap.servers": cluster.bootstrap_servers, "group.id": "warm"})
+            for cluster in (self.a, self.b)
+        )
+        deadline = time.monotonic() + WARM_MAX_S
 
-    def _idle(self, key: str, tree: TreeWatch) -> None:
-        """CPU of the whole tree while nothing is to do, in percent of a core per task."""
-        time.sleep(3.0)
+        def write(seconds: float) -> None:
+            words = (self.a.bootstrap_servers, topic, partitions, seconds, PROBE_RATE_MAX)
+            subprocess.run([sys.executable, script, "write", *map(str, words)], check=True)
+
+        def wait_for(records: int) -> None:
+            while end_offsets(target, remote, partitions) < records:
+                if time.monotonic() > deadline:
+                    raise RuntimeError(f"{remote} has not {records} records in {WARM_MAX_S:.0f} s")
+                time.sleep(0.1)
+
+        try:
+            write(0.1)
+            wait_for(1)
+            write(WARM_S)
+            wait_for(end_offsets(source, topic, partitions))
+        finally:
+            source.close()
+            target.close()
+
+    def _idle(self, tree: TreeWatch) -> float:
+        """CPU of the whole tree while nothing is to do, in percent of a core."""
+        time.sleep(IDLE_AFTER_S)
         before, began = tree.cpu_s(), time.monotonic()
         time.sleep(IDLE_S)
-        percent = 100 * (tree.cpu_s() - before) / (time.monotonic() - began)
-        self.results["idle"][key] = {"percent_of_core": percent, "per_task": percent / TASKS}
-        say(f"idle {key}: {percent:.1f} % of a core, {percent / TASKS:.1f} % per task")
+        return 100 * (tree.cpu_s() - before) / (time.monotonic() - began)
 
 
-def run_plain(names: list[str], work: Path, options: argparse.Namespace) -> None:
-    """The steps without TLS, all on one pair of clusters."""
-    with clusters() as (a, b):
-        bench = Bench(a, b, work, options.scale, options.peers)
-        steps: list[Callable[[], None]] = []
-        for name in names:
-            if name in LOADS:
-                steps.append(partial(bench.catch_up, name, LOADS[name]))
-            elif name in LATENCIES:
-                rate, seconds = LATENCIES[name]
-                seconds = max(8.0, seconds * min(1.0, options.scale * 2))
-                steps.append(partial(bench.latency, name, rate, seconds, {}))
-            else:
-                short = {"sparkmirror.epoch.seconds": "15"}
-                steps.append(partial(bench.latency, EPOCHS, 100, 35.0, short))
-        bench.write_after_each(steps, options.out)
+class Results:
+    """The result that steps are added to, and its files.
 
-
-def run_tls(work: Path, options: argparse.Namespace) -> None:
-    """The step `tls`, on clusters of its own and with a report of its own."""
-    peers = [key for key in options.peers if key in TLS_PEERS]
-    with tls_clusters(work / TLS, BROKER, JVM) as pair:
-        bench = Bench(*pair.clusters, work, options.scale, peers)
-        bench.servers, bench.security = pair.servers, pair.properties
-        bench.results["name"] = f"{TLS}-{bench.results['date']}"
-        steps = [partial(bench.catch_up, name, load) for name, load in TLS_LOADS.items()]
-        bench.write_after_each(steps, options.out)
-
-
-def _best(rounds: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """The fastest of several rounds, with the other ones' figures beside it.
-
-    A broker's JVM goes on compiling through its first copies, which whoever comes first pays for.
-    A round that did not copy everything exactly once is never hidden by a better one.
+    Raises SystemExit where the files of that name are of another machine, code or size.
     """
-    wrong = [row for row in rounds if not row["complete"] or row["surplus"]]
-    return _beside(wrong[0] if wrong else max(rounds, key=lambda row: row["rate"]), rounds)
+
+    def __init__(self, out: Path, name: str, *, smoke: bool) -> None:
+        self.out = out
+        # The load is other work on the machine: nothing of ours runs yet.
+        self._before = {"commit": head(), "load_before": round(os.getloadavg()[0], 2)}
+        same = {
+            "format": FORMAT,
+            "name": name,
+            "smoke": smoke,
+            "rounds": rounds_of(smoke),
+            "tasks": TASKS,
+            "code": code(),
+            "machine": machine(),
+        }
+        began = datetime.datetime.now().astimezone().isoformat(timespec="seconds")
+        self.document: dict[str, Any] = {**same, "began": began, "steps": {}}
+        file = out / f"{name}.json"
+        if file.exists():
+            there = json.loads(file.read_text(encoding="utf-8"))
+            if other := [key for key, value in same.items() if there.get(key) != value]:
+                raise SystemExit(
+                    f"{file} differs in {', '.join(other)}: "
+                    + "; ".join(f"{there.get(key)} there, {same[key]} here" for key in other)
+                    + ". Choose another --name."
+                )
+            self.document = there
+
+    def add(self, name: str, step: dict[str, Any]) -> None:
+        """Write the result with ``step``; a failure later on must not lose what was measured."""
+        step = {**step, **self._before}
+        steps = {**self.document["steps"], name: step}
+        self.document["steps"] = {one: steps[one] for one in STEPS if one in steps}
+        paths = report.write(self.document, self.out)
+        say(f"{name} took {step['took_s'] / 60:.1f} min: {', '.join(map(str, paths))}")
 
 
-def _soonest(rounds: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """The round with the lowest median at the target, with the other ones' figures beside it.
+def run(names: Sequence[str], results: Results, work: Path, options: argparse.Namespace) -> None:
+    """Measure the steps ``names``: those over TLS on clusters of their own."""
+    plain = [name for name in names if name not in TLS_LOADS]
+    secured = [name for name in names if name in TLS_LOADS]
 
-    Both clusters' brokers and the writer share the processors with the mirror, and take less of
-    them the longer they run: the first round pays for that.
-    """
-    best = min(rounds, key=lambda row: row["target"].get("p50", math.inf))
-    return _beside(best, rounds)
+    def all_of(bench: Bench, some: Sequence[str]) -> None:
+        for name in some:
+            peers = [peer for peer in STEPS[name].peers if peer in options.peers]
+            if peers:
+                results.add(name, bench.step(name, STEPS[name], peers))
 
-
-def _beside(best: dict[str, Any], rounds: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    others = [row for row in rounds if row is not best]
-    return {**best, "other_rounds": others} if others else best
-
-
-def undisturbed(measure: Callable[[], Measured]) -> Measured:
-    """What ``measure`` gives, again while the host took too much of the processors meanwhile."""
-    for _ in range(STOLEN_TRIES - 1):
-        found = measure()
-        if found.stolen <= STOLEN_MAX:
-            return found
-        say(f"measured again: the host took {found.stolen:.0%} of the processors")
-    return measure()
+    if plain:
+        with clusters() as (a, b):
+            all_of(Bench(a, b, work, smoke=options.smoke), plain)
+    if secured:
+        with tls_clusters(work / "tls", BROKER, JVM) as pair:
+            bench = Bench(*pair.clusters, work, smoke=options.smoke)
+            bench.servers, bench.security = pair.servers, pair.properties
+            all_of(bench, secured)
 
 
-def _takes_part(key: str, name: str) -> bool:
-    """Whether mirror ``key`` is measured in step ``name``."""
-    return not PEERS[key].exact or name in EXACT_IN
+def listed() -> str:
+    """The steps and how long they take."""
+    lines = [
+        f"{name:20} {step.minutes:3} min  {'complete' if step.main else 'further':8}  "
+        + ", ".join(step.peers)
+        for name, step in STEPS.items()
+    ]
+    whole = sum(STEPS[name].minutes for name in MAIN)
+    return "\n".join([*lines, f"a complete result: {whole} min on two cores"])
 
 
 def main() -> int:
     """Run what is asked for and write the report."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.run", description=__doc__)
-    names = [*LOADS, *LATENCIES, EPOCHS, TLS]
-    parser.add_argument("--only", nargs="+", choices=names, default=names)
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.run",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    which = parser.add_mutually_exclusive_group()
+    which.add_argument("--only", nargs="+", choices=list(STEPS), help="these steps")
+    which.add_argument("--all", action="store_true", help="the further steps, too")
+    which.add_argument(
+        "--continue",
+        action="store_true",
+        dest="rest",
+        help="what the result of this name lacks to be complete",
+    )
+    parser.add_argument("--list", action="store_true", help="say what there is, and end")
+    parser.add_argument("--name", default=datetime.date.today().isoformat(), help="of the result")
     parser.add_argument("--peers", nargs="+", choices=list(PEERS), default=list(PEERS))
-    parser.add_argument("--scale", type=float, default=1.0, help="share of the records")
+    parser.add_argument("--smoke", action="store_true", help="does it work? With little data")
     parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results")
     options = parser.parse_args()
+    if options.list:
+        print(listed())
+        return 0
+    results = Results(options.out, options.name, smoke=options.smoke)
+    names = list(options.only or (STEPS if options.all else MAIN))
+    if options.rest:
+        names = lacking(results.document)
+    say(f"{', '.join(names)}: about {sum(STEPS[name].minutes for name in names)} min on two cores")
     # What was started must end with us, also when somebody ends us.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     work = Path(tempfile.mkdtemp(prefix="sparkmirror-bench-"))
     try:
-        if plain := [name for name in options.only if name != TLS]:
-            run_plain(plain, work, options)
-        if TLS in options.only:
-            run_tls(work, options)
+        run(names, results, work, options)
     finally:
         shutil.rmtree(work, ignore_errors=True)
+        report.draw(results.document, options.out / f"{options.name}.png")
+    if lacks := missing(results.document):
+        say("not a complete result; it lacks " + "; ".join(lacks))
+    else:
+        say("a complete result: `python -m benchmarks.quote` writes its figures to the pages")
     return 0
 
 

@@ -1,4 +1,4 @@
-"""The `tls` step: catch-up with every connection of the mirror over TLS, on both sides.
+"""The steps over TLS: catch-up with every connection of the mirror over TLS, on both sides.
 
 The topic is filled and watched over the brokers' plain listeners; only the mirrors use TLS. Each
 peer gets the same stores (an authority of the run, elliptic curve P-256) and no other setting, so
@@ -18,22 +18,17 @@ from benchmarks.load import LOADS, Load
 from sparkmirror.demo.clusters import KafkaCluster, start_all
 from sparkmirror.demo.probe import free_ports
 
-__all__ = ["TLS_LOADS", "TLS_PEERS", "TlsPair", "tls_clusters"]
+__all__ = ["TLS_LOADS", "TlsPair", "tls_clusters"]
 
 HOST = "127.0.0.1"
-TLS_PEERS = ("sparkmirror", "mm2")
 
 
-def _over_tls(name: str, records: int) -> Load:
+def _over_tls(name: str) -> Load:
     load = LOADS[name]
-    topic, title = f"{load.topic}-tls", f"{load.title}, TLS on both sides"
-    return replace(load, topic=topic, title=title, records=records)
+    return replace(load, topic=f"{load.topic}-tls", title=f"{load.title}, TLS on both sides")
 
 
-TLS_LOADS = {
-    "100b-tls": _over_tls("100b", 16_000_000),
-    "1k-lz4-tls": _over_tls("1k-lz4", 2_500_000),
-}
+TLS_LOADS = {"100b-tls": _over_tls("100b"), "1k-lz4-tls": _over_tls("1k-lz4")}
 
 
 @dataclass(frozen=True)

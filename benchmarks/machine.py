@@ -1,0 +1,73 @@
+"""What a result was measured on and with: without it figures cannot be compared."""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+import subprocess
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from benchmarks.peers import MM1_JARS, MM2_JARS
+from sparkmirror.demo.jvm import KAFKA_VERSION
+from sparkmirror.java import find_java
+
+__all__ = ["code", "head", "machine"]
+
+ROOT = Path(__file__).parents[1]
+MEASURED = ("src", "benchmarks/*.py", "requirements.lock")
+"""What decides about a figure; pages, tests and earlier results do not."""
+
+
+def machine() -> dict[str, Any]:
+    """Cores, memory, kernel and the versions of all that takes part."""
+    return {
+        "cores": os.cpu_count(),
+        "processor": _processor(),
+        "memory_gib": round(psutil.virtual_memory().total / 2**30),
+        "kernel": f"{platform.system()} {platform.release()} {platform.machine()}",
+        "python": platform.python_version(),
+        "java": find_java().version,
+        "spark": version("pyspark"),
+        "brokers": KAFKA_VERSION,
+        "mirrormaker_2": MM2_JARS[0].rpartition(":")[2],
+        "mirrormaker_1": MM1_JARS[0].rpartition(":")[2],
+    }
+
+
+def code() -> dict[str, Any]:
+    """The newest commit of what is measured, and whether there are ``changed`` files beside it.
+
+    ``commit`` is empty where git does not say.
+    """
+    return {
+        "commit": _git("log", "-1", "--format=%h", "--", *MEASURED),
+        "changed": bool(_git("status", "--porcelain", "--", *MEASURED)),
+    }
+
+
+def head() -> str:
+    """The commit that is checked out."""
+    return _git("rev-parse", "--short", "HEAD")
+
+
+def _git(*words: str) -> str:
+    try:
+        done = subprocess.run(
+            ["git", *words], cwd=ROOT, capture_output=True, text=True, timeout=30, check=True
+        )
+    except (OSError, subprocess.SubprocessError):
+        return ""
+    return done.stdout.strip()
+
+
+def _processor() -> str:
+    try:
+        found = re.search(r"model name\s*: (.*)", Path("/proc/cpuinfo").read_text())
+    except OSError:
+        found = None
+    return found[1] if found else platform.processor()
