@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 import random
-import select
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -109,7 +108,7 @@ def _first_records(fetcher: Fetcher, timeout_s: float = 60.0) -> bytes:
     deadline = time.monotonic() + timeout_s
     while time.monotonic() < deadline:
         fetcher.send()
-        for ready in select.select(fetcher.sockets(), [], [], fetcher.next_due_s())[0]:
+        for ready in fetcher.ready(fetcher.next_due_s()):
             for part in fetcher.receive(ready):
                 if part.records:
                     return bytes(part.records)
