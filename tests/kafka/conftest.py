@@ -18,6 +18,7 @@ from sparkmirror.demo.clusters import KafkaCluster, start_all
 from tests.conftest import SHARED
 from tests.kafka.authorized import Authorized, authorized_pair
 from tests.kafka.faults import FaultyCluster
+from tests.kafka.leaks import no_leaks, pytest_fixture_setup, pytest_runtest_call  # noqa: F401
 from tests.kafka.secure import Secured, secured_pair
 from tests.kafka.support import admin, forget_mirrors
 
