@@ -14,6 +14,7 @@ import psutil
 import pytest
 
 from sparkmirror.demo.clusters import KafkaCluster, start_all
+from tests.descriptors import many_descriptors as holding_many
 
 # The files that take longest (two minutes and more on a busy machine), longest first. Workers take
 # whole files in this order, so that none of these is begun when all others are done.
@@ -119,3 +120,10 @@ def topic_name(request: pytest.FixtureRequest) -> str:
     """A topic name that no other test uses."""
     test = re.sub(r"[^A-Za-z0-9._-]", "-", request.node.name)[:80]
     return f"{test}-{uuid.uuid4().hex[:8]}"
+
+
+@pytest.fixture
+def many_descriptors() -> Iterator[None]:
+    """All that the test opens is beyond what ``select.select`` takes; see `tests.descriptors`."""
+    with holding_many():
+        yield

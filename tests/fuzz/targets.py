@@ -119,11 +119,11 @@ def fetch(rng: Random) -> None:
     fetcher.assign(_TP, 7)
     state = fetcher._states[_TP]
     state.asked = True
-    peer = SimpleNamespace(socket=object(), receive_frame=lambda _: memoryview(frame))
+    peer = SimpleNamespace(receive_frame=lambda _: memoryview(frame))
     fetcher._requests[1] = fetching._Request(
         peer, 77, version, {_TP: state}, 0.0, 0.0, {_TP: (7, -1, 0)}  # type: ignore[arg-type]
     )  # fmt: skip
-    for part in fetcher.receive(peer.socket):
+    for part in fetcher.receive(peer):
         assert len(part.records) <= len(frame)
         _choose(bytes(part.records), part.aborted, SelectRules())
     assert not state.asked

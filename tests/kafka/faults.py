@@ -47,6 +47,7 @@ from sparkmirror.wire.signals import (
     encode_command,
 )
 from tests.kafka.background import Background
+from tests.kafka.leaks import outlives_tests
 from tests.kafka.proxy import TO_BROKER, Proxy
 from tests.kafka.support import (
     TIMEOUT_S,
@@ -142,8 +143,9 @@ class SixBrokers:
     def pair(self) -> tuple[FaultyCluster, FaultyCluster]:
         """Both clusters, healthy; started at the first use."""
         if self._pair is None:
-            pair = FaultyCluster("S", nodes=self._nodes), FaultyCluster("T", nodes=self._nodes)
-            start_all(*(one.kafka for one in pair))
+            with outlives_tests():
+                pair = FaultyCluster("S", nodes=self._nodes), FaultyCluster("T", nodes=self._nodes)
+                start_all(*(one.kafka for one in pair))
             self._pair = pair
         return self._pair
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import select
 import signal
 import subprocess
 import sys
@@ -17,6 +16,7 @@ from typing import Any
 
 from sparkmirror.demo.clusters import KafkaCluster
 from sparkmirror.wire.batch import HEADER, HEADER_BYTES, LOG_OVERHEAD_BYTES
+from sparkmirror.wire.poller import readable
 from tests.kafka.warm_spark import take_jvm
 from tests.patience import patience
 
@@ -143,7 +143,7 @@ class TerminalProcess:
 
     def _read(self) -> None:
         while not self._closing.is_set():
-            if select.select([self._master], [], [], 0.1)[0]:
+            if readable([self._master], 0.1):
                 self._shown += os.read(self._master, 65_536)
 
     def text(self) -> str:

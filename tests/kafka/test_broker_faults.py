@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 import random
-import select
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -110,7 +109,7 @@ def _first_records(fetcher: Fetcher, timeout_s: float | None = None) -> bytes:
     deadline = time.monotonic() + (timeout_s or patience())
     while time.monotonic() < deadline:
         fetcher.send()
-        for ready in select.select(fetcher.sockets(), [], [], fetcher.next_due_s())[0]:
+        for ready in fetcher.ready(fetcher.next_due_s()):
             for part in fetcher.receive(ready):
                 if part.records:
                     return bytes(part.records)

@@ -10,6 +10,7 @@ import subprocess
 import time
 import uuid
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from unittest.mock import patch
 
@@ -269,14 +270,15 @@ def test_a_missing_topic_holds_nobody_up(
     flow = FlowSettings(source=a, target=b, source_admin=a, target_admin=b, offset_syncs=syncs)
     sender, topic = SyncSender(flow), offset_syncs_topic(flow)
     sent = [encode_offset_sync(Partition("t", 0), n, n) for n in range(5_000)]
-    sender.put(sent, [])
-    began = time.monotonic()
-    assert not sender.flush(20)
-    assert time.monotonic() - began < 10, "the end of an epoch does not wait for it"
-    assert topic not in topic_names(cluster_a)
-    assert _looks_in(sender, 3.0) <= 4, "a sink has more to do than to look for it"
-    create_topic(cluster_a, topic, config={"cleanup.policy": "compact"})
-    wait_until(lambda: sender.flush(1), "the syncs to be written")
+    with closing(sender):
+        sender.put(sent, [])
+        began = time.monotonic()
+        assert not sender.flush(20)
+        assert time.monotonic() - began < 10, "the end of an epoch does not wait for it"
+        assert topic not in topic_names(cluster_a)
+        assert _looks_in(sender, 3.0) <= 4, "a sink has more to do than to look for it"
+        create_topic(cluster_a, topic, config={"cleanup.policy": "compact"})
+        wait_until(lambda: sender.flush(1), "the syncs to be written")
     assert [(one.key, one.value) for one in consume_all(cluster_a, topic)] == sent
 
 

@@ -90,6 +90,11 @@ def loops() -> Iterator[Callable[..., ControlLoop]]:
     yield make
     for loop in made:
         loop.stop()
+        # What waits for a cluster that is away opens its connections again, until it gives up.
+        for thread in loop._threads:
+            thread.join(60)
+        for flow in loop._flows.values():
+            flow.close()
 
 
 @pytest.fixture

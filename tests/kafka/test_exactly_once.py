@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import replace
 from typing import Any
 
@@ -363,9 +364,10 @@ def test_the_sink_writes_only_transactional_batches(source, target, topic_name):
         produce(source.kafka, topic, [Sent(b"%d" % n, partition=n % 3) for n in range(30)])
         _checked(slot)
     # Each transaction left a marker: offsets go further than records do.
-    ends = Cluster(slot.flow.target).end_offsets(
-        [TopicPartition(slot.remote, number) for number in range(PARTITIONS)]
-    )
+    with closing(Cluster(slot.flow.target)) as cluster:
+        ends = cluster.end_offsets(
+            [TopicPartition(slot.remote, number) for number in range(PARTITIONS)]
+        )
     assert all(end > 10 for end in ends.values())
 
 

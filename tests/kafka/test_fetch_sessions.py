@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import select
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator
@@ -44,9 +43,9 @@ class Reading:
     def once(self) -> None:
         """Ask, and take in what comes until all answers are there."""
         self.fetcher.send()
-        while sockets := self.fetcher.sockets():
-            for sock in select.select(sockets, [], [], WAIT_S)[0]:
-                self._take(sock)
+        while self.fetcher.waiting:
+            for connection in self.fetcher.ready(WAIT_S):
+                self._take(connection)
 
     def until(self, true: Callable[[], bool]) -> None:
         deadline = time.monotonic() + WAIT_S
@@ -55,8 +54,8 @@ class Reading:
             self.once()
             time.sleep(0.005)  # small answers are paced
 
-    def _take(self, sock: object) -> None:
-        for part in self.fetcher.receive(sock):
+    def _take(self, connection: Connection) -> None:
+        for part in self.fetcher.receive(connection):
             offset = part.fetch_offset
             for start, end in split(part.records):
                 for record in decode_records(part.records[start:end]):

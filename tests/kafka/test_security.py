@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import select
 import time
 from collections.abc import Callable, Iterator, Mapping
 from datetime import timedelta
@@ -63,8 +62,8 @@ def test_sessions_are_prolonged_while_requests_are_in_flight(
             sent += 1
         producer.pump(0.01)
         fetcher.send()
-        for sock in select.select(fetcher.sockets(), [], [], 0.01)[0]:
-            for part in fetcher.receive(sock):
+        for connection in fetcher.ready(0.01):
+            for part in fetcher.receive(connection):
                 seen += sum(count for _, count in whole_batches(part.records))
                 fetcher.advance(tp, seen)
         connections |= {id(each) for each in (*routes._connections.values(),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from contextlib import closing
 
 import pytest
 
@@ -287,9 +288,9 @@ def test_mirrormaker_1_positions_carry_the_leader_epoch(source, target, topic_na
     mode = {"mode": MirrorMode.MM1, "group_id": f"{topic_name}-group"}
     with SlotRun(source, target, topic_name, **mode) as slot:
         _await_values(slot, _values(0, 5))
-    routes = Routes(slot.flow.source)
     tp = TopicPartition(topic_name, 0)
-    one = routes.positions(slot.flow.position_group, [tp])[tp]
+    with closing(Routes(slot.flow.source)) as routes:
+        one = routes.positions(slot.flow.position_group, [tp])[tp]
     assert (one.offset, one.metadata) == (5, "")
     assert one.leader_epoch >= 0
     produce(source.kafka, topic_name, _values(5, 5))

@@ -22,6 +22,7 @@ from sparkmirror.data.jvm_classes import ClassArchive
 from sparkmirror.data.seal import KEY_VARIABLE, new_key
 from sparkmirror.java import find_java, java_environment
 from sparkmirror.observe.logs import spark_log4j2_properties
+from tests.kafka.leaks import outlives_tests
 from tests.patience import measured, patience
 
 __all__ = ["WarmJvm", "close_jvms", "take_jvm"]
@@ -145,7 +146,8 @@ def take_jvm() -> WarmJvm:
             return jvm
         if jvm.process.poll() is not None:
             _jvms.remove(jvm)
-    _jvms.append(WarmJvm())
+    with outlives_tests():
+        _jvms.append(WarmJvm())
     return _jvms[-1]
 
 

@@ -5,7 +5,6 @@ docs/security.md lists them; tests/unit/test_security_page.py holds the list aga
 
 from __future__ import annotations
 
-import select
 import time
 
 from sparkmirror.demo.clusters import KafkaCluster
@@ -95,8 +94,8 @@ def fetch_batches(client: ClusterClient, tp: TopicPartition, records: int) -> in
     while seen < records:
         assert time.monotonic() < deadline, (fetcher.halts, fetcher.errors)
         fetcher.send()
-        for sock in select.select(fetcher.sockets(), [], [], 0.2)[0]:
-            for part in fetcher.receive(sock):
+        for connection in fetcher.ready(0.2):
+            for part in fetcher.receive(connection):
                 for batch_size, count in whole_batches(part.records):
                     seen += count
                     size += batch_size

@@ -15,12 +15,14 @@ from collections import defaultdict, deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from types import SimpleNamespace
+from typing import Any
 
 from sparkmirror.model import ClusterClient, TopicPartition
 from sparkmirror.wire.batch import HEADER_BYTES
 from sparkmirror.wire.connection import ConnectionLost
 from sparkmirror.wire.cut import decode_batches
 from sparkmirror.wire.doubts import Arrived, Doubt
+from sparkmirror.wire.poller import Poller
 from sparkmirror.wire.routes import Leader
 
 VERSION = 8
@@ -70,6 +72,7 @@ class SimConnection:
         self.inbox: deque[tuple[int, dict[TopicPartition, bytes]]] = deque()
         self.due: deque[Waiting] = deque()
         self.lost = False
+        self._pollers: list[Poller[Any]] = []
         self._answers: deque[bytes] = deque()
         self._correlation = itertools.count()
 
@@ -94,6 +97,13 @@ class SimConnection:
     def readable(self, _timeout_s: float = 0.0) -> bool:
         return self.lost or bool(self._answers)
 
+    def watched_by(self, poller: Poller[Any]) -> None:
+        self._pollers.append(poller)
+        poller.add(self, self.socket.fileno())
+
+    def hung_up(self) -> bool:
+        return self.lost
+
     def receive_ahead(self) -> memoryview:
         if not self._answers:
             raise ConnectionLost("broken")
@@ -111,8 +121,14 @@ class SimConnection:
         self._answers.clear()
         self._far_end.send(b"!")
 
-    def close(self) -> None:
+    def drop(self) -> None:
+        """The producer has closed it; what it sent may still arrive."""
         self.lost = True
+        for poller in self._pollers:
+            poller.remove(self)
+
+    def close(self) -> None:
+        self.drop()
         self.socket.close()
         self._far_end.close()
 
@@ -162,7 +178,7 @@ class SimTarget:
         self._stale = True
 
     def drop(self, connection: SimConnection) -> None:
-        connection.lost = True
+        connection.drop()
         if self._connections.get(connection.node) is connection:
             del self._connections[connection.node]
         self._broken.append(connection)

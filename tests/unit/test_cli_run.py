@@ -6,7 +6,6 @@ import json
 import os
 import pty
 import re
-import select
 import signal
 import subprocess
 import sys
@@ -18,6 +17,8 @@ from pathlib import Path
 
 import psutil
 import pytest
+
+from sparkmirror.wire.poller import readable
 
 SCRIPT = Path(__file__).with_name("cli_fakes.py")
 
@@ -319,7 +320,7 @@ class Terminal:
         self.text = ""
 
     def read(self, timeout_s: float) -> bool:
-        if not select.select([self.fd], [], [], timeout_s)[0]:
+        if not readable([self.fd], timeout_s):
             return True
         try:
             data = os.read(self.fd, 65_536)

@@ -16,7 +16,7 @@ TP = TopicPartition("t", 0)
 NODE = 1
 
 
-@dataclass
+@dataclass(eq=False)
 class Cluster:
     """One broker, which answers at once that there is nothing new."""
 
@@ -27,7 +27,6 @@ class Cluster:
     )
     generation: int = 0
     sent: int = 0
-    socket: object = field(default_factory=object)
 
     def refresh_if_due(self) -> None:
         """Metadata never changes."""
@@ -41,6 +40,9 @@ class Cluster:
 
     def header(self, *_: object) -> tuple[int, bytes]:
         return self.sent, b""
+
+    def watched_by(self, _: object) -> None:
+        """Nothing to wait for."""
 
     def ready_to_send(self, *, idle: bool) -> bool:
         return idle
@@ -69,7 +71,7 @@ def fetcher(cluster: Cluster) -> Fetcher:
 def test_the_end_of_a_pace_is_not_missed_between_two_looks(
     cluster: Cluster, fetcher: Fetcher
 ) -> None:
-    fetcher.receive(cluster.socket)
+    fetcher.receive(cluster)
     cluster.time_s += 0.0039
     fetcher.send()
     assert cluster.sent == 1  # the small answer is paced
@@ -84,7 +86,7 @@ def intervals(cluster: Cluster, fetcher: Fetcher, count: int, late_s: float) -> 
     """How long small answers are paced for whose owner comes round ``late_s`` after each pace."""
     found = []
     for _ in range(count):
-        fetcher.receive(cluster.socket)
+        fetcher.receive(cluster)
         fetcher.send()
         found.append(fetcher.next_due_s())
         cluster.time_s += found[-1] + late_s
@@ -106,7 +108,7 @@ def test_the_pace_slows_down_where_processors_are_short(cluster: Cluster, fetche
 def test_an_answer_that_was_waited_for_is_not_paced(cluster: Cluster, fetcher: Fetcher) -> None:
     for _ in range(100):
         cluster.time_s += 0.3
-        fetcher.receive(cluster.socket)
+        fetcher.receive(cluster)
         before = cluster.sent
         fetcher.send()
         assert cluster.sent == before + 1
@@ -116,7 +118,7 @@ def test_an_answer_that_was_waited_for_is_not_paced(cluster: Cluster, fetcher: F
 def test_the_end_of_a_back_off_is_not_missed_between_two_looks(
     cluster: Cluster, fetcher: Fetcher
 ) -> None:
-    fetcher.receive(cluster.socket)
+    fetcher.receive(cluster)
     cluster.time_s += 1.0
     fetcher.retry_later(TP, 0.1)
     fetcher.send()
@@ -130,7 +132,7 @@ def test_the_end_of_a_back_off_is_not_missed_between_two_looks(
 def test_what_was_looked_at_is_not_due_again(cluster: Cluster, fetcher: Fetcher) -> None:
     """Otherwise the owner would go round without a pause."""
     settings = FetchSettings()
-    fetcher.receive(cluster.socket)
+    fetcher.receive(cluster)
     cluster.time_s += 1.0
     fetcher.retry_later(TP, 5.0)
     fetcher.send()

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import socket
 import struct
 import tracemalloc
+import types
+from collections.abc import Coroutine, Iterator
 from random import Random
 from types import SimpleNamespace
 from typing import Any
@@ -12,11 +15,13 @@ import kafka.errors as kafka_errors
 import kafka.net.connection as connecting
 import pytest
 from kafka.net import transport
+from kafka.net.inet import KafkaNetSocket, create_connection
 from kafka.protocol.admin import ListGroupsResponse
 from kafka.protocol.metadata import ApiVersionsResponse
 from kafka.protocol.schemas.fields.struct import StructField
 from kafka.record.memory_records import MemoryRecords
 
+from sparkmirror.demo.probe import free_ports
 from sparkmirror.errors import CorruptBatch
 from sparkmirror.wire import guard
 from sparkmirror.wire.guard import FRAME_BYTES_MAX
@@ -139,3 +144,36 @@ def test_records_are_unpacked_within_bounds() -> None:
         bomb = encode_batch([Record(0, 1, b"k", bytes(33 << 20))], codec=codec)
         with pytest.raises(CorruptBatch, match="unpacks to more than"):
             list(MemoryRecords(bomb).next_batch())
+
+
+@pytest.mark.parametrize("ends", ["refused", "the loop ends"])
+def test_a_socket_that_does_not_connect_is_closed(
+    monkeypatch: pytest.MonkeyPatch, ends: str
+) -> None:
+    """Else it is open for as long as anybody keeps the error, a log's records included."""
+    made: list[socket.socket] = []
+    make = KafkaNetSocket.socket
+    monkeypatch.setattr(
+        KafkaNetSocket, "socket", lambda *args: made.append(make(*args)) or made[-1]
+    )
+
+    @types.coroutine
+    def wait_write(*_: object, **__: object) -> Iterator[None]:
+        yield
+
+    with socket.create_server(("127.0.0.1", 0), backlog=0) as server:
+        port = server.getsockname()[1] if ends == "the loop ends" else free_ports(1)[0]
+        connecting = create_connection(SimpleNamespace(wait_write=wait_write), "127.0.0.1", port)
+        if ends == "refused":
+            with pytest.raises(kafka_errors.KafkaConnectionError):
+                _run(connecting)
+        else:
+            connecting.send(None)
+            assert made[0].fileno() >= 0
+            connecting.close()
+    assert [sock.fileno() for sock in made] == [-1]
+
+
+def _run(task: Coroutine[None, None, object]) -> None:
+    while True:
+        task.send(None)

@@ -35,9 +35,9 @@ def received(frame: bytes) -> fetching.Fetcher:
     fetcher = fetching.Fetcher(_Routes(), FetchSettings())  # type: ignore[arg-type]
     fetcher.assign(TP, 0)
     states = {TP: fetcher._states[TP]}
-    peer = SimpleNamespace(socket=object(), receive_frame=lambda _: memoryview(frame))
+    peer = SimpleNamespace(receive_frame=lambda _: memoryview(frame))
     fetcher._requests[1] = fetching._Request(peer, 77, 11, states, 0.0, 0.0, {TP: (0, -1, 0)})  # type: ignore[arg-type]
-    assert fetcher.receive(peer.socket) == []
+    assert fetcher.receive(peer) == []
     return fetcher
 
 

@@ -145,6 +145,51 @@ def test_only_wire_imports_kafka_python() -> None:
     assert wrong == []
 
 
+def selects(source: str) -> list[int]:
+    """The lines of ``source`` that use, or import, ``select`` of the standard module ``select``."""
+    tree, names, found = ast.parse(source), set(), []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            names |= {one.asname or one.name for one in node.names if one.name == "select"}
+        elif isinstance(node, ast.ImportFrom) and node.module == "select" and not node.level:
+            found += [node.lineno for one in node.names if one.name in ("select", "*")]
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute) and node.attr == "select":
+            if isinstance(node.value, ast.Name) and node.value.id in names:
+                found.append(node.lineno)
+        elif isinstance(node, ast.Attribute) and node.attr == "SelectSelector":
+            found.append(node.lineno)
+    return sorted(found)
+
+
+@pytest.mark.parametrize(
+    ("text", "lines"),
+    [
+        ("import select\nselect.select([], [], [])", [2]),
+        ("import os, select as waiting\ndef late():\n    return waiting.select", [3]),
+        ("from select import poll, select as wait", [1]),
+        ("import selectors\nselectors.SelectSelector()", [2]),
+        ("import select\nselect.poll()\nself._selector.select()", []),
+        ("from sparkmirror.wire import select\nselect.select(b'')", []),
+        ("from sparkmirror.wire.select import select", []),
+    ],
+)
+def test_every_way_to_select_is_seen(text: str, lines: list[int]) -> None:
+    assert selects(text) == lines
+
+
+def test_nothing_waits_with_select() -> None:
+    """It takes no descriptor from 1,024 on; `sparkmirror.wire.poller` takes any."""
+    files = [
+        path for name in ("src", "tests", "benchmarks") for path in (ROOT / name).rglob("*.py")
+    ]
+    assert len(files) > 100
+    wrong = [
+        f"{path.relative_to(ROOT)}:{line}" for path in files for line in selects(path.read_text())
+    ]
+    assert wrong == []
+
+
 def test_settings_page_is_current() -> None:
     assert (ROOT / "docs" / "settings.md").read_text() == settings_page(), "run `make docs`"
 

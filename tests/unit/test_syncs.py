@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterable
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sparkmirror.data.syncs import Places, SlotSyncs
-from sparkmirror.model import TopicPartition
+from sparkmirror.data.producers import drop_producers, producer_of
+from sparkmirror.data.syncs import Places, SlotSyncs, SyncSender
+from sparkmirror.model import ClusterClient, FlowSettings, TopicPartition
 from sparkmirror.offset_map import OffsetMap, Run
 from sparkmirror.offset_syncs import PartitionState
 from sparkmirror.wire.mirror_records import decode_offset_sync
@@ -208,3 +210,28 @@ def test_rows_of_runs() -> None:
         (b"\xff", b"[1,2]"),
     ):
         assert decode_run(key, value) is None, (key, value)
+
+
+def _unreachable() -> FlowSettings:
+    return FlowSettings(*[ClusterClient(name, ("127.0.0.1:1",), "c") for name in "ABAB"])
+
+
+def test_what_a_worker_keeps_can_be_closed() -> None:
+    """For a process that goes on without it; in a worker, its end does it."""
+    before = set(threading.enumerate())
+    flow = _unreachable()
+    sender, producer = SyncSender.of(flow), producer_of(flow)
+    assert SyncSender.of(flow) is sender
+    assert producer_of(flow) is producer
+    sender.put([(b"key", b"value")], [])
+    (thread,) = set(threading.enumerate()) - before
+    SyncSender.close_all()
+    drop_producers()
+    assert not thread.is_alive()
+    try:
+        assert SyncSender.of(flow) is not sender
+        assert producer_of(flow) is not producer
+    finally:
+        SyncSender.close_all()
+        drop_producers()
+    assert set(threading.enumerate()) <= before

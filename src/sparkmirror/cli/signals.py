@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
-import select
 import signal
 import threading
 from collections.abc import Callable
 from types import FrameType, TracebackType
+
+from sparkmirror.wire.poller import readable
 
 __all__ = ["Signals", "standard_terminals"]
 
@@ -51,9 +52,9 @@ class Signals:
         Returns the signals received and whether ``also`` is readable.
         """
         watched = [self._reader] if also is None else [self._reader, also]
-        readable, _, _ = select.select(watched, [], [], max(0.0, timeout_s))
-        received = list(os.read(self._reader, 4_096)) if self._reader in readable else []
-        return received, also is not None and also in readable
+        found = readable(watched, timeout_s)
+        received = list(os.read(self._reader, 4_096)) if self._reader in found else []
+        return received, also is not None and also in found
 
     def __exit__(
         self,

@@ -143,11 +143,12 @@ class ControlLoop:
     def stop(self) -> None:
         """End the threads and close the connections; takes a few seconds at most."""
         self._stopping.set()
+        working = list(self._threads)
         self._say_farewell()
         for wake in self._wake.values():
             wake.set()
         deadline = time.monotonic() + _STOP_TIMEOUT_S
-        for thread in self._threads:
+        for thread in working:
             thread.join(max(0.0, deadline - time.monotonic()))
         for name, flow in self._flows.items():
             try:
@@ -162,11 +163,9 @@ class ControlLoop:
         if not self._threads:
             return
         threads = [
-            threading.Thread(target=partial(self._last_report, flow), daemon=True)
-            for flow in self._flows.values()
+            self._spawn(f"farewell-{name}", partial(self._last_report, flow))
+            for name, flow in self._flows.items()
         ]
-        for thread in threads:
-            thread.start()
         deadline = time.monotonic() + _LAST_REPORT_S
         for thread in threads:
             thread.join(max(0.0, deadline - time.monotonic()))

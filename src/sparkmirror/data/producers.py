@@ -9,7 +9,7 @@ from sparkmirror.model import FlowSettings
 from sparkmirror.wire.produce import Producer
 from sparkmirror.wire.routes import Routes
 
-__all__ = ["drop_producer", "producer_of"]
+__all__ = ["drop_producer", "drop_producers", "producer_of"]
 
 _kept: dict[str, Producer] = {}
 
@@ -29,6 +29,12 @@ def drop_producer(flow: FlowSettings) -> None:
     producer = _kept.pop(_key(flow), None)
     if producer is not None:
         producer.close()
+
+
+def drop_producers() -> None:
+    """Close those of all flows, for a process that goes on without their slots."""
+    while _kept:
+        _kept.popitem()[1].close()
 
 
 def _key(flow: FlowSettings) -> str:

@@ -20,7 +20,6 @@ from __future__ import annotations
 
 import json
 import logging
-import select
 import struct
 import time
 from collections.abc import Callable, Mapping
@@ -193,12 +192,11 @@ def _walked(
         for tp in set(fetcher.halts) & set(left):
             del left[tp]
             fetcher.unassign(tp)
-        sockets = fetcher.sockets()
-        if not sockets:
+        if not fetcher.waiting:
             time.sleep(0.02)
             continue
-        for sock in select.select(sockets, [], [], 0.2)[0]:
-            for part in fetcher.receive(sock):
+        for connection in fetcher.ready(0.2):
+            for part in fetcher.receive(connection):
                 if part.tp not in left or not len(part.records):
                     continue
                 end = left[part.tp][1]

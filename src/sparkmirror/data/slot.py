@@ -1,7 +1,7 @@
 """The source end of a slot: long polls on the source, rows out, for one epoch.
 
 The loop of `SlotReader.rows`: wait for any answer (source brokers and the control topic share one
-``select``), turn it into one row, ask for more, and only then hand the row to Spark, so that the
+`Poller`), turn it into one row, ask for more, and only then hand the row to Spark, so that the
 next answer is on its way while this one travels. While Spark is busy the generator stands still
 and the kernel's socket buffers fill: that is all the read-ahead there is, and its bound.
 """
@@ -9,7 +9,6 @@ and the kernel's socket buffers fill: that is all the read-ahead there is, and i
 from __future__ import annotations
 
 import logging
-import select
 import time
 from collections.abc import Iterator
 from dataclasses import astuple, replace
@@ -25,12 +24,13 @@ from sparkmirror.data.takeover import check_claim, take_over
 from sparkmirror.data.watch import ControlWatch
 from sparkmirror.errors import BatchError, CorruptBatch, Unreachable
 from sparkmirror.model import FETCH_BYTES_MAX, FlowSettings, Halt, MirrorMode, TopicPartition
-from sparkmirror.wire.connection import ConnectionLost
+from sparkmirror.wire.connection import Connection, ConnectionLost
 from sparkmirror.wire.fetch import FetchedPartition, Fetcher
 from sparkmirror.wire.gaps import gap_document
 from sparkmirror.wire.kafka_codes import LEADER_NOT_AVAILABLE, error_name
 from sparkmirror.wire.marks import Mark, decode_mark
 from sparkmirror.wire.open_ends import decode_written
+from sparkmirror.wire.poller import Poller
 from sparkmirror.wire.produce_queue import Identity
 from sparkmirror.wire.routes import EARLIEST, LATEST, Routes
 from sparkmirror.wire.select import SelectRules
@@ -80,7 +80,11 @@ class SlotReader:
             flow.fetch, fetch_max_bytes=min(flow.fetch.fetch_max_bytes, FETCH_BYTES_MAX)
         )
         self._frames = Frames(fetch.fetch_max_bytes)
-        self._fetcher = Fetcher(self._routes, fetch, buffer=self._frames, holds=True)
+        self._any = Poller[Connection]()
+        self._control = Poller[Connection](within=self._any)
+        self._fetcher = Fetcher(
+            self._routes, fetch, buffer=self._frames, holds=True, poller=self._any
+        )
         self._losses = LossWatch(flow, plan.partitions, self._routes, self._fetcher.errors)
         self._watch = ControlWatch(
             flow,
@@ -88,6 +92,7 @@ class SlotReader:
             slot=plan.slot,
             offset=plan.control_offset,
             paused=plan.paused,
+            poller=self._control,
         )
         self._rules = SelectRules(
             check_crcs=flow.fetch.check_crcs,
@@ -248,24 +253,23 @@ class SlotReader:
             self._watch.fetcher.send()
             # Without a free frame nothing is received: that is how a slow target holds back.
             starved = self._frames.starved
-            source_sockets = [] if starved else self._fetcher.sockets()
-            control_sockets = self._watch.fetcher.sockets()
+            listens = self._fetcher.waiting and not starved
             timeout_s = min(self._watch.fetcher.next_due_s(), _TICK_S)
-            if source_sockets or not self._watch.paused:
+            if listens or not self._watch.paused:
                 timeout_s = min(self._fetcher.next_due_s(), timeout_s)
             if starved:
                 timeout_s = _STARVED_S
-            ready = select.select([*source_sockets, *control_sockets], [], [], timeout_s)[0]
-            if not ready and not source_sockets and timeout_s <= 0:
+            ready = (self._control if starved else self._any).wait(timeout_s)
+            if not ready and not listens and timeout_s <= 0:
                 time.sleep(0.01)  # every broker is backing off
-            for sock in ready:
-                if sock in control_sockets:
-                    self._watch.receive(sock)
+            for connection in ready:
+                if connection in self._control:
+                    self._watch.receive(connection)
                     self._obey()
                     continue
                 if self._frames.starved:
                     break
-                row = self._row(self._fetcher.receive(sock))
+                row = self._row(self._fetcher.receive(connection))
                 if self._fetcher.busy:
                     self._ask()
                 if row is not None:

@@ -220,6 +220,12 @@ class SyncSender:
             cls._kept[key] = cls(flow)
         return cls._kept[key]
 
+    @classmethod
+    def close_all(cls) -> None:
+        """`close` those of this process, for one that goes on without its slots."""
+        while cls._kept:
+            cls._kept.popitem()[1].close()
+
     def __init__(self, flow: FlowSettings) -> None:
         syncs = flow.offset_syncs
         client = syncs.client or (flow.source if syncs.location == "source" else flow.target)
@@ -227,6 +233,7 @@ class SyncSender:
         self._runs = _Topic(runs_topic(flow), flow.target, flow.produce)
         self._changed = threading.Condition()
         self._thread: threading.Thread | None = None
+        self._closing = False
 
     def put(self, syncs: Iterable[KeyValue], runs: Iterable[KeyValue]) -> None:
         """Take records to write; does not wait."""
@@ -244,6 +251,23 @@ class SyncSender:
             self._changed.wait_for(self._settled_or_failing, timeout_s)
             return self._settled()
 
+    def close(self, timeout_s: float = 10.0) -> None:
+        """End the thread and close the connections; what is not written by then is dropped.
+
+        Takes as long as the cluster that is asked at this moment, ``timeout_s`` at most.
+        """
+        with self._changed:
+            self._closing = True
+            self._changed.notify_all()
+        if self._thread is None:
+            self._close_topics()
+        else:
+            self._thread.join(timeout_s)
+
+    def _close_topics(self) -> None:
+        for topic in (self._syncs, self._runs):
+            topic.close()
+
     def _settled(self) -> bool:
         return self._syncs.idle and self._runs.idle
 
@@ -254,7 +278,10 @@ class SyncSender:
         while True:
             with self._changed:
                 self._changed.notify_all()
-                self._changed.wait_for(lambda: not self._settled())
+                self._changed.wait_for(lambda: self._closing or not self._settled())
+            if self._closing:
+                self._close_topics()  # they are this thread's
+                return
             for topic in (self._syncs, self._runs):
                 topic.step(self._changed)
 
@@ -274,6 +301,10 @@ class _Topic:
         self._under_way = 0
         self._sent_at = 0.0
         self._not_before = 0.0
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._producer.close()
 
     @property
     def idle(self) -> bool:

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import logging
-import select
 import time
 
 from sparkmirror.errors import BatchError
 from sparkmirror.model import FetchSettings, FlowSettings, PartitionProgress, TopicPartition
 from sparkmirror.wire.claims import Claim, decode_claim
+from sparkmirror.wire.connection import Connection
 from sparkmirror.wire.cut import decode_batches
 from sparkmirror.wire.fetch import FetchedPartition, Fetcher
+from sparkmirror.wire.poller import Poller
 from sparkmirror.wire.routes import EARLIEST, LATEST, Routes
 from sparkmirror.wire.select import SelectRules
 from sparkmirror.wire.select import select as select_records
@@ -43,7 +44,8 @@ class ControlWatch:
 
     ``slot`` is None in the planner, which reads commands from the beginning; a slot starts at
     ``offset``, where the flow was ``paused`` or not, and also hears which of its partitions the
-    sink has given up. With ``run_id``, assignments of other runs are not taken.
+    sink has given up. With ``run_id``, assignments of other runs are not taken. ``poller`` waits
+    for its connections.
     """
 
     def __init__(
@@ -54,6 +56,7 @@ class ControlWatch:
         slot: int | None = None,
         offset: int | None = None,
         paused: bool = False,
+        poller: Poller[Connection] | None = None,
     ) -> None:
         self.flow = flow
         self._channel = channel(flow, run_id)
@@ -70,7 +73,7 @@ class ControlWatch:
         self._collector = AssignmentCollector(self._channel)
         self.routes = Routes(flow.target, [topic])
         wait_ms = 0 if slot is None else 500
-        self.fetcher = Fetcher(self.routes, FetchSettings(fetch_max_wait_ms=wait_ms))
+        self.fetcher = Fetcher(self.routes, FetchSettings(fetch_max_wait_ms=wait_ms), poller=poller)
         self._start_offset = offset
         self._started = False
 
@@ -124,12 +127,11 @@ class ControlWatch:
             halt = self.fetcher.halts.get(self._commands)
             if halt is not None:
                 raise TimeoutError(f"cluster {self.flow.target.alias}: {halt.reason}")
-            sockets = self.fetcher.sockets()
-            if not sockets:
+            if not self.fetcher.waiting:
                 time.sleep(0.05)
                 continue
-            for sock in select.select(sockets, [], [], 1.0)[0]:
-                for part in self.fetcher.receive(sock):
+            for connection in self.fetcher.ready(1.0):
+                for part in self.fetcher.receive(connection):
                     self._take(part)
                     caught_up = part.high_watermark <= self.offset
 
@@ -144,17 +146,16 @@ class ControlWatch:
         deadline = time.monotonic() + self.flow.target.request_timeout_ms / 1000
         while self.offset < end and time.monotonic() < deadline:
             self.fetcher.send()
-            sockets = self.fetcher.sockets()
-            if not sockets:
+            if not self.fetcher.waiting:
                 time.sleep(0.05)
                 continue
-            for sock in select.select(sockets, [], [], 1.0)[0]:
-                self.receive(sock)
+            for connection in self.fetcher.ready(1.0):
+                self.receive(connection)
         return self.offset >= end
 
-    def receive(self, sock: object) -> None:
-        """Take what waits on one of the fetcher's sockets."""
-        for part in self.fetcher.receive(sock):
+    def receive(self, connection: Connection) -> None:
+        """Take what waits on one of the fetcher's connections."""
+        for part in self.fetcher.receive(connection):
             self._take(part)
 
     def _take(self, part: FetchedPartition) -> None:

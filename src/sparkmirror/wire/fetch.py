@@ -1,7 +1,7 @@
 """The Fetch path: long polls on every broker that leads one of a slot's partitions.
 
 `Fetcher` is a small state machine without threads. Each broker has at most one Fetch request
-under way; its socket is handed to ``select`` by the caller, so that several brokers and several
+under way; its connection is watched by the caller's poller, so that several brokers and several
 fetchers share one wait. A partition is in exactly one of these states:
 
 * asked for: part of the request under way at its broker;
@@ -18,7 +18,6 @@ requests and answers are laid out.
 from __future__ import annotations
 
 import logging
-import socket
 import struct
 import time
 from collections.abc import Callable
@@ -52,6 +51,7 @@ from sparkmirror.wire.fetch_sessions import (
 from sparkmirror.wire.fetch_states import FetchState
 from sparkmirror.wire.kafka_codes import THROTTLED, error_name
 from sparkmirror.wire.pace import Pace
+from sparkmirror.wire.poller import Poller
 from sparkmirror.wire.routes import Routes
 from sparkmirror.wire.select import AbortedTransaction
 
@@ -103,6 +103,7 @@ class Fetcher:
     ``buffer`` gives the memory for each response; ``clock`` returns monotonic seconds.
     ``holds``: partitions are held until `release` says which log they are in, and again whenever
     it may be another one; without it offsets out of range halt them.
+    ``poller`` waits for its connections, and maybe for others; by default it is one of its own.
     """
 
     def __init__(
@@ -112,6 +113,7 @@ class Fetcher:
         *,
         buffer: FrameBuffer | None = None,
         holds: bool = False,
+        poller: Poller[Connection] | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.routes = routes
@@ -128,6 +130,7 @@ class Fetcher:
         self._buffer = ReceiveBuffer() if buffer is None else buffer
         self._throttle_log_at = float("-inf")
         self._holds = holds
+        self._poller = Poller[Connection]() if poller is None else poller
         self._generation = -1
         self.held: list[TopicPartition] = []
         """Partitions that only wait for the caller to look at their log."""
@@ -201,9 +204,14 @@ class Fetcher:
         """Whether the newest answer was a large one: more of it is waiting at the broker."""
         return len(self.frame) >= _PACED_BELOW_BYTES
 
-    def sockets(self) -> list[socket.socket]:
-        """Sockets of the requests under way, for ``select``."""
-        return [request.connection.socket for request in self._requests.values()]
+    @property
+    def waiting(self) -> bool:
+        """Whether a request is under way."""
+        return bool(self._requests)
+
+    def ready(self, timeout_s: float) -> list[Connection]:
+        """Connections for `receive`; empty when nothing came within ``timeout_s``."""
+        return self._poller.wait(timeout_s)
 
     def next_due_s(self) -> float:
         """Seconds until `send` has something to do without an answer coming in."""
@@ -292,6 +300,7 @@ class Fetcher:
             forgotten=forgotten,
         )
         try:
+            connection.watched_by(self._poller)
             connection.ready_to_send(idle=True)
             connection.send_frame([head, body], len(head) + len(body))
         except ConnectionLost as error:
@@ -368,13 +377,16 @@ class Fetcher:
 
     # -- responses -------------------------------------------------------------------------
 
-    def receive(self, sock: object) -> list[FetchedPartition]:
-        """Read the response that waits on ``sock``; parts with data or new watermarks.
+    def receive(self, connection: Connection) -> list[FetchedPartition]:
+        """Read the response that waits on ``connection``; parts with data or new watermarks.
 
         The views in the result are valid until the next call.
         """
-        asked = [n for n, r in self._requests.items() if r.connection.socket is sock]
+        asked = [n for n, r in self._requests.items() if r.connection is connection]
         if not asked:
+            if connection in self._poller and connection.hung_up():
+                log.info("%s:%d closed an idle connection", connection.host, connection.port)
+                self.routes.drop(connection)
             return []
         node = asked[0]
         request = self._requests[node]

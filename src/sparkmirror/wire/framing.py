@@ -6,16 +6,16 @@ Raises `ConnectionLost` for whatever goes wrong on the way.
 from __future__ import annotations
 
 import contextlib
-import select
 import socket
 import ssl
 import struct
 import time
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 from sparkmirror.wire.batch import BATCH_BYTES_MAX
 from sparkmirror.wire.guard import FRAME_BYTES_MAX
+from sparkmirror.wire.poller import Poller, readable
 
 __all__ = ["ConnectionLost", "FrameBuffer", "FramedSocket", "ReceiveBuffer"]
 
@@ -72,6 +72,7 @@ class FramedSocket:
         self.port = port
         self.last_used = time.monotonic()
         self._tls = False
+        self._pollers: list[Poller[Any]] = []
         self._size_buffer = memoryview(bytearray(4))
         self._ahead = b""  # read by `receive_ahead`, not handed out yet
 
@@ -197,9 +198,35 @@ class FramedSocket:
         # What was read, or what TLS has decrypted already, no longer shows at the socket.
         if self.has_ahead():
             return True
-        return bool(select.select([self.socket], [], [], timeout_s)[0])
+        return bool(readable([self.socket.fileno()], timeout_s))
+
+    def watched_by(self, poller: Poller[Any]) -> None:
+        """Have ``poller`` tell when there is something to read, until the socket is closed."""
+        if self not in poller:
+            self._pollers.append(poller)
+            poller.add(self, self.socket.fileno())
+
+    def hung_up(self) -> bool:
+        """Whether a readable connection on which no answer is due has ended.
+
+        What TLS says by itself (new session tickets, say) is taken in. Never raises.
+        """
+        try:
+            timeout_s = self.socket.gettimeout()
+            self.socket.settimeout(0.0)
+            try:
+                self.socket.recv(1)  # nobody asked for it: an end, or what is not Kafka
+            finally:
+                self.socket.settimeout(timeout_s)
+        except (BlockingIOError, ssl.SSLWantReadError):
+            return False
+        except OSError:
+            return True
+        return True
 
     def close(self) -> None:
         """Close the socket; never raises."""
+        while self._pollers:
+            self._pollers.pop().remove(self)
         with contextlib.suppress(OSError):
             self.socket.close()

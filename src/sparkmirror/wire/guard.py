@@ -1,12 +1,14 @@
 """Bounds for what kafka-python reads from brokers, which are not trusted with memory or time.
 
-kafka-python compiles a decoder per message. Four of its pieces believe what they read:
+kafka-python compiles a decoder per message. Four of its pieces believe what they read, and one
+leaves something behind:
 
 * a number of variable length may go on for ever, and each further byte costs more than the last;
 * a structure with tags copies the rest of the answer, so an answer full of them costs its square;
 * a receive goes on while data comes, and an answer that does not fit leaves a connection that
   waits, because only some errors end it;
-* record batches are unpacked without a limit, and only by packages that are not installed.
+* record batches are unpacked without a limit, and only by packages that are not installed;
+* the socket of a connection that does not come about stays open for as long as its error is kept.
 
 `guard_decoding` and `guard_receiving` put other pieces in their place. What remains is bounded by
 the size of an answer: each element takes a byte at least, and becomes an object of some hundred.
@@ -112,7 +114,25 @@ def guard_receiving() -> None:
     connecting.KafkaProtocol = _protocol(connecting)
     transport.KafkaTCPTransport._sock_recv = _receive
     transport.KafkaSSLTransport._sock_recv = _receive
+    _guard_connecting()
     _guard_unpacking()
+
+
+def _guard_connecting() -> None:
+    from kafka.net.inet import KafkaNetSocket  # noqa: PLC0415
+
+    connect = KafkaNetSocket.sock_connect
+    if connect.__module__ == __name__:
+        return
+
+    async def sock_connect(self: Any, net: Any, sock: Any, *args: Any, **options: Any) -> Any:
+        try:
+            return await connect(self, net, sock, *args, **options)
+        except BaseException:  # the end of its loop is one, too
+            sock.close()
+            raise
+
+    KafkaNetSocket.sock_connect = sock_connect
 
 
 def _protocol(connecting: Any) -> Any:

@@ -16,8 +16,6 @@ and answers are laid out.
 from __future__ import annotations
 
 import logging
-import select
-import socket
 import struct
 import time
 from collections import deque
@@ -38,6 +36,7 @@ from sparkmirror.wire.kafka_codes import (
     THROTTLED,
     error_name,
 )
+from sparkmirror.wire.poller import Poller
 from sparkmirror.wire.produce_backlog import Acknowledged, Backlog, Refusals
 from sparkmirror.wire.produce_frames import (
     PRODUCE_HIGHEST,
@@ -59,6 +58,7 @@ log = logging.getLogger(__name__)
 
 _BROKER_TIMEOUT_MS = 30_000
 _THROTTLE_LOG_S = 60.0
+_ALSO = -1  # the key of what `Producer.pump` waits for as well
 _UNANSWERED = Answer(-1, -1, "no answer for the partition")
 
 
@@ -93,6 +93,8 @@ class Producer(Backlog):
         self.woken = False
         """Whether the descriptor that the last `pump` waited for as well had something to read."""
         self._requests: dict[Connection, deque[_Request]] = {}
+        self._either = Poller[Connection | int]()  # answers, and what `pump` waits for as well
+        self._answers = Poller[Connection | int](within=self._either)
         self._not_before: dict[Connection, float] = {}
         self._throttle_log_at = float("-inf")
         self._identity: Identity | None = None if settings.enable_idempotence else NO_IDENTITY
@@ -261,6 +263,7 @@ class Producer(Backlog):
         requests = self._requests.get(connection)
         if requests is None:
             requests = self._requests[connection] = deque()
+            connection.watched_by(self._answers)
         while states and len(requests) < self._in_flight_max:
             if self._not_before.get(connection, 0.0) > now:
                 return False
@@ -339,22 +342,22 @@ class Producer(Backlog):
                 self._lost(connection, ConnectionLost("no answer to Produce in time"))
 
     def _receive(self, timeout_s: float, also: int) -> None:
-        sockets = {
-            connection.socket: connection
-            for connection, waiting in self._requests.items()
-            if waiting
-        }
-        awaited: list[socket.socket | int] = [*sockets] if also < 0 else [also, *sockets]
         self.woken = False
-        if not awaited:
+        poller = self._answers
+        if also >= 0:
+            poller = self._either
+            poller.add(_ALSO, also)
+        elif not any(self._requests.values()):
             if timeout_s > 0 and self._busy:
                 time.sleep(min(timeout_s, self.routes.client.retry_backoff_ms / 1000))
             return
-        for ready in select.select(awaited, [], [], timeout_s)[0]:
-            if isinstance(ready, int):
+        for connection in poller.wait(timeout_s):
+            if isinstance(connection, int):
                 self.woken = True
                 continue
-            connection = sockets[ready]
+            if not self._requests.get(connection):
+                self._look_at_idle(connection)
+                continue
             try:
                 while self._requests.get(connection):
                     self._read_answer(connection)
@@ -362,6 +365,14 @@ class Producer(Backlog):
                         break
             except (ConnectionLost, struct.error, UnicodeDecodeError) as error:
                 self._lost(connection, ConnectionLost(f"{error}"))
+
+    def _look_at_idle(self, connection: Connection) -> None:
+        """Forget a connection that its broker has closed while no request was under way."""
+        if connection in self._answers and connection.hung_up():
+            log.info("%s:%d closed an idle connection", connection.host, connection.port)
+            self._requests.pop(connection, None)
+            self._not_before.pop(connection, None)
+            self.routes.drop(connection)
 
     def _read_answer(self, connection: Connection) -> None:
         frame = connection.receive_ahead()

@@ -7,7 +7,6 @@ apart into records.
 
 from __future__ import annotations
 
-import select as system_select
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -80,12 +79,11 @@ class RecordStream:
 
     def _round(self) -> Iterator[Carried]:
         self._fetcher.send()
-        sockets = self._fetcher.sockets()
-        if not sockets:
+        if not self._fetcher.waiting:
             time.sleep(min(_TICK_S, max(0.01, self._fetcher.next_due_s())))
             return
-        for sock in system_select.select(sockets, [], [], _TICK_S)[0]:
-            for part in self._fetcher.receive(sock):
+        for connection in self._fetcher.ready(_TICK_S):
+            for part in self._fetcher.receive(connection):
                 chosen = self._select(part) if len(part.records) else None
                 if chosen is None:
                     continue
