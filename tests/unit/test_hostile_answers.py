@@ -38,8 +38,8 @@ from sparkmirror.wire.produce_frames import parse_answer
 from sparkmirror.wire.records import Limits, Record, decode_records, encode_batch
 from sparkmirror.wire.sasl import Login
 from sparkmirror.wire.select import Selection, SelectRules, select
-from tests.fuzz.inputs import resealed
 from tests.fuzz.exchanges import Answering
+from tests.fuzz.inputs import resealed
 from tests.fuzz.targets import _Routes
 
 TP = TopicPartition("t", 0)
