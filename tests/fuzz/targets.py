@@ -37,7 +37,6 @@ from kafka.protocol.producer import (
 
 from sparkmirror.errors import BatchError
 from sparkmirror.model import (
-    ClusterClient,
     FetchSettings,
     Halt,
     PartitionProgress,
@@ -51,7 +50,7 @@ from sparkmirror.wire.batch import split, stamp
 from sparkmirror.wire.claims import Claim, decode_claim, encode_claim
 from sparkmirror.wire.codecs import compress, decompress
 from sparkmirror.wire.connect_offsets import decode_source_offset, encode_source_offset
-from sparkmirror.wire.connection import Connection, ConnectionLost
+from sparkmirror.wire.connection import ConnectionLost
 from sparkmirror.wire.cut import cut_batch
 from sparkmirror.wire.driver_report import (
     DriverReport,
@@ -88,11 +87,11 @@ from sparkmirror.wire.signals import (
     encode_progress,
 )
 from tests.fuzz.driver import admin, internal, large
+from tests.fuzz.exchanges import CLIENT, Answering, groups, logins, sessions
 from tests.fuzz.inputs import batches, bomb, mutated
 
 __all__ = ["TARGETS"]
 
-_CLIENT = ClusterClient("hostile", ("broker:9092",), "fuzz")
 _TP = TopicPartition("topic", 3)
 
 
@@ -100,7 +99,7 @@ _TP = TopicPartition("topic", 3)
 
 
 class _Routes:
-    client = _CLIENT
+    client = CLIENT
     leaders: dict[TopicPartition, Any] = {}  # noqa: RUF012
     leaderless: dict[TopicPartition, int] = {}  # noqa: RUF012
 
@@ -248,40 +247,15 @@ def produce(rng: Random) -> None:
         return
 
 
-class _Answering(Connection):
-    """A connection whose peer answers with given bytes."""
-
-    def __init__(self, version: int, frame: bytes) -> None:
-        self.client, self.host, self.port = _CLIENT, "broker", 9092
-        self.version, self.frame = version, frame
-        self._login_at = float("inf")
-
-    def api_version(self, api_key: int, lowest: int, highest: int, name: str) -> int:
-        """The version of the case."""
-        return self.version
-
-    def send_message(self, message: Any, version: int) -> int:
-        """Nothing goes out."""
-        message.with_header(correlation_id=77, client_id="fuzz")
-        return 77
-
-    def receive_frame(self, buffer: object = None) -> memoryview:
-        """The hostile answer."""
-        return memoryview(self.frame)
-
-    def close(self) -> None:
-        """Nothing to close."""
-
-
 def answers(rng: Random) -> None:
     """Small answers, which kafka-python decodes."""
     request, response, lowest, highest = _ANSWERS[rng.randrange(len(_ANSWERS))](rng)
     version = rng.randrange(lowest, highest + 1)
     tags = b"\0" if response.flexible_version_q(version) else b""
     frame = tags + bytes(response.encode(version=version))
-    connection = _Answering(version, struct.pack(">i", 77) + mutated(frame, rng))
+    connection = Answering(lambda _message, _version: mutated(frame, rng), rng)
     try:
-        connection.request(request, lowest=lowest, highest=highest)
+        connection.request(request, lowest=version, highest=version)
     except ConnectionLost:
         return
 
@@ -428,4 +402,7 @@ TARGETS: dict[str, Callable[[Random], None]] = {
     "admin": admin,
     "large": large,
     "internal": internal,
+    "sessions": sessions,
+    "groups": groups,
+    "logins": logins,
 }

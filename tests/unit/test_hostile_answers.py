@@ -6,26 +6,41 @@ import struct
 import subprocess
 import sys
 import time
+from collections.abc import Callable
+from dataclasses import replace
 from random import Random
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
+from kafka.protocol.consumer import JoinGroupResponse, SyncGroupResponse
+from kafka.protocol.consumer.metadata import ConsumerProtocolSubscription
 from kafka.protocol.metadata import MetadataRequest
 
 from sparkmirror.data.watch import ControlWatch
-from sparkmirror.errors import CorruptBatch
-from sparkmirror.model import ClusterClient, FetchSettings, FlowSettings, TopicPartition
+from sparkmirror.errors import ClusterError, CorruptBatch, Denied, Unreachable
+from sparkmirror.model import (
+    ClusterClient,
+    FetchSettings,
+    FlowSettings,
+    GroupSettings,
+    TopicPartition,
+)
 from sparkmirror.wire import connection as connecting
 from sparkmirror.wire import fetch as fetching
 from sparkmirror.wire import framing
+from sparkmirror.wire.assignors import decode_assignment, decode_subscription
 from sparkmirror.wire.batch import BASE_TIMESTAMP_AT
 from sparkmirror.wire.connection import ConnectionLost, ReceiveBuffer
 from sparkmirror.wire.cut import cut_batch
+from sparkmirror.wire.group import GroupSession
 from sparkmirror.wire.produce_frames import parse_answer
 from sparkmirror.wire.records import Limits, Record, decode_records, encode_batch
+from sparkmirror.wire.sasl import Login
 from sparkmirror.wire.select import Selection, SelectRules, select
+from tests.fuzz.exchanges import Answering
 from tests.fuzz.inputs import resealed
-from tests.fuzz.targets import _Answering, _Routes
+from tests.fuzz.targets import _Routes
 
 TP = TopicPartition("t", 0)
 CLIENT = ClusterClient("A", ("a:1",), "c")
@@ -67,9 +82,9 @@ def test_an_answer_that_says_it_is_huge_is_hung_up_on() -> None:
 
 
 def test_an_answer_that_cannot_be_read_is_a_lost_connection() -> None:
-    peer = _Answering(5, struct.pack(">iii", 77, 0, 2**31 - 1))
+    peer = Answering(lambda _message, _version: struct.pack(">ii", 0, 2**31 - 1), Random(1))
     with pytest.raises(ConnectionLost, match="the answer to MetadataRequest cannot be read"):
-        peer.request(MetadataRequest(topics=[]))
+        peer.request(MetadataRequest(topics=[]), lowest=5, highest=5)
 
 
 def test_timestamps_that_run_over_can_be_cut() -> None:
@@ -81,6 +96,107 @@ def test_timestamps_that_run_over_can_be_cut() -> None:
     assert offsets == [0, 1, 2, 3]
     with pytest.raises(CorruptBatch, match="cannot be cut"):
         cut_batch(memoryview(encode_batch([Record(0, 1, None, b"x")])))
+
+
+@pytest.mark.parametrize("host", ["a" * 64, "broker..example", "\ud800"])
+def test_a_host_that_is_no_name_is_unreachable(host: str) -> None:
+    """A broker says in its metadata where the others are: Python takes such names for no host."""
+    with pytest.raises(Unreachable, match="the host name does not resolve") as caught:
+        connecting.Connection(host, 9092, CLIENT)
+    assert caught.value.where == f"cluster A, {host}:9092"
+    assert "advertised.listeners" in caught.value.do
+
+
+# --- groups and logins --------------------------------------------------------------------------
+
+
+def member_of(answer: Callable[[Any, int], Any], strategy: str = "sticky") -> GroupSession:
+    """A member whose coordinator gives ``answer(request, version)``."""
+
+    def encoded(message: Any, version: int) -> bytes:
+        response = answer(message, version)
+        tags = b"\0" if response.flexible_version_q(version) else b""
+        return tags + bytes(response.encode(version=version))
+
+    peer = Answering(encoded, Random(1))
+    session = GroupSession(
+        CLIENT, "g", GroupSettings((strategy,)), counts=lambda _: {"t": 2}, stopping=lambda: False
+    )
+    session._routes = SimpleNamespace(coordinator=lambda _: peer, close=lambda: None)  # type: ignore[assignment]
+    return session
+
+
+def joined_as(strategy: str, metadata: bytes | None = b"") -> JoinGroupResponse:
+    """What makes this member the leader of a group of one."""
+    rows = JoinGroupResponse.JoinGroupResponseMember
+    members = [rows(member_id="m", group_instance_id=None, metadata=metadata)]
+    return JoinGroupResponse(
+        throttle_time_ms=0, error_code=0, generation_id=1, protocol_type="consumer",
+        protocol_name=strategy, leader="m", skip_assignment=False, member_id="m", members=members,
+    )  # fmt: skip
+
+
+def test_what_a_sticky_member_had_does_not_lead_round_in_circles() -> None:
+    """A name of -6 bytes leads back to itself: two billion times, in the group's leader."""
+    owned = struct.pack(">ih1si", 2**31 - 1, 1, b"t", 0) + struct.pack(">hq", -6, 0)
+    said = ConsumerProtocolSubscription(version=1, topics=["t"], user_data=owned)
+    began_s = time.monotonic()
+    heard = decode_subscription(bytes(said.encode()), "sticky", None)
+    assert (heard.topics, heard.owned, heard.generation) == (("t",), (), -1)
+    assert time.monotonic() - began_s < 2
+
+
+@pytest.mark.parametrize("metadata", [b"\xff\xff" + b"\x80" * (8 << 20), b"", b"\0"])
+def test_a_member_that_says_nothing_readable_gets_nothing(metadata: bytes) -> None:
+    """A negative version would be read with numbers of any length: some cost their square."""
+    began_s = time.process_time()
+    with pytest.raises(ValueError, match="no subscription: it has no version"):
+        decode_subscription(metadata, "range", None)
+    if metadata:
+        with pytest.raises(ValueError, match="no assignment: it has no version"):
+            decode_assignment(metadata)
+    assert time.process_time() - began_s < 2
+
+
+@pytest.mark.parametrize("strategy", ["range", "none", ""])
+def test_an_assignor_that_was_not_offered_is_refused(strategy: str) -> None:
+    session = member_of(lambda _message, _version: joined_as(strategy))
+    with pytest.raises(ClusterError, match="which was not offered") as caught:
+        session.join(("t",))
+    assert (strategy or "(none)") in caught.value.what
+    assert caught.value.where == "cluster A, group g"
+    assert "Check the broker's log" in caught.value.do
+
+
+@pytest.mark.parametrize("share", [b"\0", b"\0\0\0\0\0\1", b"\xff\xff\0\0\0\0"])
+def test_a_share_that_cannot_be_read_is_an_error(share: bytes) -> None:
+    def answer(message: Any, _version: int) -> Any:
+        if message.name == "JoinGroupRequest":
+            return joined_as("sticky")
+        return SyncGroupResponse(
+            throttle_time_ms=0, error_code=0, protocol_type="consumer", protocol_name="sticky",
+            assignment=share,
+        )  # fmt: skip
+
+    with pytest.raises(ClusterError, match="gave out partitions that cannot be read") as caught:
+        member_of(answer).join(("t",))
+    assert caught.value.where == "cluster A, group g"
+    assert "the member that leads the group" in caught.value.do
+
+
+def test_mechanisms_without_a_name_are_none_of_ours() -> None:
+    properties = {
+        "sasl.mechanism": "PLAIN",
+        "sasl.jaas.config": "org.apache.kafka.common.security.plain.PlainLoginModule required "
+        'username="u" password="p";',
+    }
+    login = Login(replace(CLIENT, security_protocol="SASL_PLAINTEXT", properties=properties))
+    nameless = struct.pack(">hih", 0, 1, -1)
+    peer = Answering(lambda _message, _version: nameless, Random(1), login=login)
+    with pytest.raises(Denied, match=r"does not offer sasl\.mechanism=PLAIN") as caught:
+        peer._authenticate()
+    assert "it offers none" in caught.value.what
+    assert caught.value.do == "Set sasl.mechanism to one that it offers."
 
 
 # --- what batches unpack to ---------------------------------------------------------------------

@@ -24,6 +24,7 @@ from kafka.protocol.consumer.metadata import (
 from kafka.structs import TopicPartition as KafkaPythonPartition
 
 from sparkmirror.model import TopicPartition
+from sparkmirror.wire.guard import UNREADABLE
 
 __all__ = [
     "COOPERATIVE_STICKY",
@@ -68,7 +69,7 @@ def assign(
     found = _ASSIGNORS.get(strategy)
     if found is None:
         raise ValueError(f"no such assignor: {strategy}")
-    dealt = found(members, partitions)
+    dealt = found(members, partitions) if members else {}
     return {member: tuple(sorted(dealt.get(member, ()))) for member in members}
 
 
@@ -196,6 +197,7 @@ def encode_subscription(one: Subscription, strategy: str) -> bytes:
 def decode_subscription(metadata: bytes, strategy: str, instance_id: str | None) -> Subscription:
     """What a member of any client said. Raises ValueError for what is no subscription."""
     try:
+        _check_version(metadata)
         found = ConsumerProtocolSubscription.decode(metadata)
         rows = getattr(found, "owned_partitions", None) or ()
         owned = tuple(TopicPartition(row.topic, n) for row in rows for n in row.partitions)
@@ -204,6 +206,8 @@ def decode_subscription(metadata: bytes, strategy: str, instance_id: str | None)
         topics = tuple(found.topics)
         if strategy == STICKY:
             owned, generation = _unpack_sticky(bytes(found.user_data or b""))
+        if None in topics or any(tp.topic is None for tp in owned):
+            raise ValueError("a topic without a name")
     except Exception as error:  # whatever a decoder trips over
         raise ValueError(f"no subscription: {error}") from error
     return Subscription(topics, owned, generation, instance_id or None)
@@ -233,6 +237,8 @@ def _unpack_sticky(data: bytes) -> tuple[tuple[TopicPartition, ...], int]:
         at = 4
         for _ in range(_INT.unpack_from(data)[0]):
             size = _SHORT.unpack_from(data, at)[0]
+            if size < 0:  # would lead back, and round in circles for billions of topics
+                return (), -1
             topic = data[at + 2 : at + 2 + size].decode()
             at += 2 + size
             count = _INT.unpack_from(data, at)[0]
@@ -252,8 +258,21 @@ def encode_assignment(partitions: tuple[TopicPartition, ...]) -> bytes:
 
 
 def decode_assignment(data: bytes) -> tuple[TopicPartition, ...]:
-    """The partitions in a SyncGroup answer; none for an answer without bytes."""
+    """The partitions in a SyncGroup answer; none for an answer without bytes.
+
+    Raises ValueError for what is no assignment: the group's leader writes it, not the broker.
+    """
     if not data:
         return ()
-    found = ConsumerProtocolAssignment.decode(data)
-    return tuple(sorted(TopicPartition(tp.topic, tp.partition) for tp in found.partitions()))
+    try:
+        _check_version(data)
+        found = ConsumerProtocolAssignment.decode(data)
+        return tuple(sorted(TopicPartition(tp.topic, tp.partition) for tp in found.partitions()))
+    except UNREADABLE as error:
+        raise ValueError(f"no assignment: {error}") from error
+
+
+def _check_version(data: bytes) -> None:
+    """Newer versions are read as the newest that is known; there are none below 0."""
+    if len(data) < _SHORT.size or _SHORT.unpack_from(data)[0] < 0:
+        raise ValueError("it has no version")

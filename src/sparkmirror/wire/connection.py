@@ -103,6 +103,12 @@ class Connection(FramedSocket):
                 where=where,
                 do="Check the name, or the broker's advertised.listeners.",
             ) from error
+        except UnicodeError as error:  # no name at all: a label is empty or too long
+            raise Unreachable(
+                f"the host name does not resolve ({error}).",
+                where=where,
+                do="Check the name, or the broker's advertised.listeners.",
+            ) from error
         except OSError as error:
             raise Unreachable(
                 f"cannot connect ({error}).",
@@ -187,7 +193,7 @@ class Connection(FramedSocket):
     def _sasl_handshake(self, mechanism: str) -> tuple[int, list[str]]:
         highest = 1 if _SASL_AUTHENTICATE in self._versions else 0
         response = self._ask(SaslHandshakeRequest(mechanism=mechanism), highest=highest)
-        return int(response.error_code), list(response.mechanisms or ())
+        return int(response.error_code), [str(one or "") for one in response.mechanisms or ()]
 
     def _sasl_authenticate(self, data: bytes) -> tuple[int, str, bytes, int]:
         response = self._ask(SaslAuthenticateRequest(auth_bytes=data), highest=1)

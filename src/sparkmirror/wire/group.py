@@ -217,24 +217,40 @@ class GroupSession:
         if synced is None:
             return None
         self._check(synced.error_code, "synchronising")
+        try:
+            partitions = decode_assignment(bytes(synced.assignment or b""))
+        except ValueError as error:
+            raise ClusterError(
+                f"the group's leader gave out partitions that cannot be read ({error}).",
+                where=self._where,
+                do="Look for the member that leads the group, and its client, with "
+                "kafka-consumer-groups.sh --describe --members.",
+            ) from error
         return Joined(
             Member(self._member_id, generation, settings.instance_id, self.cooperative),
             strategy,
-            decode_assignment(bytes(synced.assignment or b"")),
+            partitions,
             leads,
             len(dealt),
         )
 
     def _deal(self, strategy: str, members: Iterable[Any]) -> dict[str, tuple[TopicPartition, ...]]:
         """The leader's work: partitions for every member."""
+        if strategy not in self.settings.strategies:
+            raise ClusterError(
+                f"the broker chose the assignor {strategy or '(none)'}, which was not offered.",
+                where=self._where,
+                do="Check the broker's log, and that it is a Kafka broker.",
+            )
         said: dict[str, Subscription] = {}
         for one in members:
             instance = getattr(one, "group_instance_id", None)
+            member, metadata = str(one.member_id or ""), bytes(one.metadata or b"")
             try:
-                said[one.member_id] = decode_subscription(bytes(one.metadata), strategy, instance)
+                said[member] = decode_subscription(metadata, strategy, instance)
             except ValueError as error:
-                log.warning("%s: member %s: %s", self._where, one.member_id, error)
-                said[one.member_id] = Subscription(())
+                log.warning("%s: member %s: %s", self._where, member, error)
+                said[member] = Subscription(())
         topics = sorted({topic for one in said.values() for topic in one.topics})
         return assign(strategy, said, self._counts(topics))
 
