@@ -10,7 +10,7 @@ from sparkmirror.demo.clusters import KafkaCluster
 from tests.kafka.group_sharing import share_and_take_over
 
 
-@pytest.mark.timeout(480)
+@pytest.mark.timeout(600)
 def test_mirrors_of_both_kinds_share_a_group_and_take_over(
     cluster_a: KafkaCluster, cluster_b: KafkaCluster, tmp_path: Path
 ) -> None:
