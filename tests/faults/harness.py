@@ -38,6 +38,8 @@ _TASKS, _PLANNING = (
     "pyspark.sql.streaming.python_streaming_source_runner",
 )
 
+_SPARK = "org.apache.spark.deploy.SparkSubmit"
+
 # What a run prints when Spark is being started, and when its queries have been.
 _PHASES = (" starting Spark\n", " mirroring\n")
 
@@ -309,9 +311,11 @@ class Mirror:
         return [process for process in self.workers() if _role(process) == role]
 
     def jvm(self) -> psutil.Process:
-        """Spark's JVM."""
+        """Spark's JVM; another one may be writing the archive of its classes."""
         return next(
-            p for p in self.driver().children(recursive=True) if p.name().startswith("java")
+            process
+            for process in self.driver().children(recursive=True)
+            if process.name().startswith("java") and _SPARK in process.cmdline()
         )
 
     def drain(self, timeout_s: float = 60.0) -> int:

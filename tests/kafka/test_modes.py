@@ -353,7 +353,8 @@ def test_kafka_mirror_maker_flags_exit_codes_and_signals(
     try:
         wait_until_equal(cluster_a, f"{name}.in", cluster_b, f"{name}.in", timeout_s=90)
         children = psutil.Process(mirror.process.pid).children(recursive=True)
-        next(child for child in children if child.name() == "java").kill()
+        spark = "org.apache.spark.deploy.SparkSubmit"  # not the JVM that archives its classes
+        next(child for child in children if spark in child.cmdline()).kill()
         assert mirror.wait(30) == 255, mirror.text()
     finally:
         mirror.kill()
