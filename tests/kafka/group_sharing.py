@@ -145,7 +145,7 @@ def _shares(cluster: KafkaCluster, group: str) -> dict[str, int]:
     client = admin(cluster)
     try:
         found: ConsumerGroupDescription = client.describe_consumer_groups([group])[group].result(20)
-    except KafkaException:  # the coordinator is being loaded
+    except (KafkaException, TimeoutError):  # the coordinator is being loaded
         return {}
     shares = {}
     for member in found.members:
