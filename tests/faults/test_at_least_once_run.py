@@ -83,7 +83,7 @@ class _Scenario:
 
     def check(self, written: int) -> None:
         """No record is missing, none is out of order, and none came twice without a word of it."""
-        self.counter.wait_for_end(60)
+        self.counter.wait_for_end(_START_S)
         assert (self.counter.lost, sum(self.counter.expected)) == (0, written), (
             self.counter.first_wrong
         )
@@ -161,7 +161,7 @@ def _stop_twice_with_a_backlog(run: _Scenario) -> int:
         _check_gone(started)
     finally:
         run.target.thaw()
-    run.counter.wait_for_end(60)
+    run.counter.wait_for_end(_START_S)
     # It may have taken in what was in its sockets: a few requests, not the backlog.
     assert sum(run.counter.expected) < enough
     return run.counter.received
