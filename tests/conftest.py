@@ -27,6 +27,7 @@ _LONGEST = (
     "test_moving_a_cluster.py",
     "test_metrics.py",
     "test_exactly_once_run.py",
+    "test_at_least_once_run.py",
     "test_mm1_group.py",
     "test_spark_cluster.py",
     "test_acls.py",

@@ -21,10 +21,12 @@ from pathlib import Path
 from typing import Any
 
 import psutil
-from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
+from confluent_kafka.admin import OffsetSpec
 
 from sparkmirror.demo.clusters import KafkaCluster
 from tests.kafka.background import Background
+from tests.kafka.support import admin
 
 __all__ = ["PLANNER", "SINK", "SOURCE", "Counter", "Mirror", "Numbered", "write_config"]
 
@@ -35,6 +37,8 @@ _TASKS, _PLANNING = (
     "sparkmirror.data.daemon",
     "pyspark.sql.streaming.python_streaming_source_runner",
 )
+
+_SPARK = "org.apache.spark.deploy.SparkSubmit"
 
 # What a run prints when Spark is being started, and when its queries have been.
 _PHASES = (" starting Spark\n", " mirroring\n")
@@ -107,7 +111,9 @@ class Counter(Background):
     """Reads a topic from its beginning, read_committed, and compares with the numbers due.
 
     ``received`` records per partition; ``duplicated``: numbers that were there before; ``lost``:
-    numbers that were passed over; ``arrived_at``: when the newest record came.
+    numbers that were passed over; ``arrived_at``: when the newest record came; ``returns``:
+    (partition, number) of each record that came before one that the partition already had, and
+    does not follow the record in front of it.
     """
 
     def __init__(self, cluster: KafkaCluster, topic: str, partitions: int) -> None:
@@ -118,8 +124,11 @@ class Counter(Background):
         self.lost = 0
         self.arrived_at = [time.monotonic()] * partitions
         self.first_wrong = ""
+        self.returns: list[tuple[int, int]] = []
+        self._newest = [-1] * partitions
+        self._read = [0] * partitions  # the offset after the last record
         self._history: list[tuple[float, int]] = []
-        self._topic = topic
+        self._cluster, self._topic = cluster, topic
         self._consumer = Consumer(
             {
                 "bootstrap.servers": cluster.bootstrap_servers,
@@ -160,11 +169,15 @@ class Counter(Background):
                 f"{self._topic}-{partition} at offset {message.offset()}: {number} where {due} "
                 "was due"
             )
+        if number < due and number != self._newest[partition] + 1:
+            self.returns.append((partition, number))
+        self._newest[partition] = number
         if number < due:
             self.duplicated += 1
         else:
             self.lost += number - due
             self.expected[partition] = number + 1
+        self._read[partition] = message.offset() + 1
 
     def wait_for(self, records: int, timeout_s: float) -> bool:
         """Wait until so many distinct records are there; whether they are."""
@@ -174,6 +187,22 @@ class Counter(Background):
                 return False
             time.sleep(0.1)
         return True
+
+    def wait_for_end(self, timeout_s: float) -> None:
+        """Wait until all is read that the topic, which has no transactions, holds now."""
+        deadline = time.monotonic() + timeout_s
+        client = admin(self._cluster)
+        places = [TopicPartition(self._topic, number) for number in range(len(self._read))]
+        ends: dict[int, int] = {}
+        while len(ends) < len(places):
+            asked = {place: OffsetSpec.latest() for place in places}
+            for place, future in client.list_offsets(asked, request_timeout=10.0).items():
+                with contextlib.suppress(KafkaException):  # its broker is just coming back
+                    ends[place.partition] = future.result().offset
+            assert time.monotonic() < deadline, f"no end of {self._topic}: {ends}"
+        while any(self._read[number] < end for number, end in ends.items()):
+            assert time.monotonic() < deadline, f"{self._topic} is read to {self._read} of {ends}"
+            time.sleep(0.1)
 
     def silence_s(self, for_s: float, meanwhile: Callable[[], None]) -> float:
         """The longest time without a record in any partition during the next ``for_s`` seconds."""
@@ -282,9 +311,11 @@ class Mirror:
         return [process for process in self.workers() if _role(process) == role]
 
     def jvm(self) -> psutil.Process:
-        """Spark's JVM."""
+        """Spark's JVM; another one may be writing the archive of its classes."""
         return next(
-            p for p in self.driver().children(recursive=True) if p.name().startswith("java")
+            process
+            for process in self.driver().children(recursive=True)
+            if process.name().startswith("java") and _SPARK in process.cmdline()
         )
 
     def drain(self, timeout_s: float = 60.0) -> int:

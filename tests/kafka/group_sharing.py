@@ -19,7 +19,7 @@ from pathlib import Path
 
 import psutil
 from benchmarks.peers import MM1_JARS
-from confluent_kafka import KafkaException, Producer
+from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import ConsumerGroupDescription
 
 from sparkmirror.demo.clusters import KafkaCluster
@@ -60,7 +60,12 @@ class _Load:
     def __init__(self, cluster: KafkaCluster, topic: str) -> None:
         self._topic = topic
         self._producer = Producer(
-            {"bootstrap.servers": cluster.bootstrap_servers, "linger.ms": 20, "acks": "all"}
+            {
+                "bootstrap.servers": cluster.bootstrap_servers,
+                "linger.ms": 20,
+                # A source that answers late must not make a record twice.
+                "enable.idempotence": True,
+            }
         )
         self.sent = 0
         self._stop = threading.Event()
@@ -71,9 +76,12 @@ class _Load:
             for _ in range(60):
                 number = self.sent
                 # Keys that Java's partitioner and this one spread alike.
-                self._producer.produce(
-                    self._topic, str(number).encode(), partition=number % PARTITIONS
-                )
+                try:
+                    self._producer.produce(
+                        self._topic, str(number).encode(), partition=number % PARTITIONS
+                    )
+                except BufferError:  # the source is slow to answer
+                    break
                 self.sent += 1
             self._producer.poll(0)
         self._producer.flush(30)
@@ -137,7 +145,7 @@ def _shares(cluster: KafkaCluster, group: str) -> dict[str, int]:
     client = admin(cluster)
     try:
         found: ConsumerGroupDescription = client.describe_consumer_groups([group])[group].result(20)
-    except KafkaException:  # the coordinator is being loaded
+    except (KafkaException, TimeoutError):  # the coordinator is being loaded
         return {}
     shares = {}
     for member in found.members:
@@ -152,6 +160,72 @@ def _kill_tree(pid: int) -> None:
     for process in [driver, *driver.children(recursive=True)]:
         with suppress(psutil.NoSuchProcess):
             process.kill()
+
+
+@contextmanager
+def _standing_still(pid: int) -> Iterator[None]:
+    """SIGSTOP to the driver, Spark's JVM and its workers for as long as the block lasts."""
+    driver = psutil.Process(pid)
+    stopped = [driver, *driver.children(recursive=True)]
+    for process in stopped:
+        process.suspend()
+    try:
+        yield
+    finally:
+        for process in stopped:
+            with suppress(psutil.NoSuchProcess):
+                process.resume()
+
+
+class _Positions:
+    """The group's offsets in its first topic, looked at again and again: none goes back."""
+
+    def __init__(self, cluster: KafkaCluster, group: str) -> None:
+        self._consumer = Consumer(
+            {"bootstrap.servers": cluster.bootstrap_servers, "group.id": group}
+        )
+        self._wanted = [TopicPartition(group, number) for number in range(PARTITIONS)]
+        self._highest = [-1] * PARTITIONS
+
+    def behind(self, offset: int) -> bool:
+        """Whether all positions are at ``offset`` or behind it."""
+        answer = self._consumer.committed(self._wanted, timeout=20)
+        found = [max(-1, one.offset) for one in answer]  # below: none is committed yet
+        back = [at for at in zip(self._highest, found, strict=True) if at[1] < at[0]]
+        assert not back, f"positions went back: {back}"
+        self._highest = found
+        return min(found) >= offset
+
+    def close(self) -> None:
+        self._consumer.close()
+
+
+def _sleep_and_wake(
+    a: KafkaCluster, b: KafkaCluster, name: str, mirror: MirrorProcess, load: _Load
+) -> None:
+    """A whole mirror stands still for longer than its session, the other takes over, it wakes up.
+
+    What it had read counts for nothing then: it must not set back what the other has committed.
+    """
+    every, positions = set(range(PARTITIONS)), _Positions(a, name)
+    try:
+        with _standing_still(mirror.process.pid):
+            # Past all that it can have read.
+            mark = load.sent // PARTITIONS + 1
+            wait_until(lambda: sorted(_shares(a, name).values()) == [PARTITIONS], "given up")
+            _copied_again(b, name, every, load)
+            wait_until(lambda: positions.behind(mark), "the other's commits")
+        woken = load.sent // PARTITIONS
+
+        def shared() -> bool:
+            return positions.behind(mark) and sorted(_shares(a, name).values()) == [3, 3]
+
+        wait_until(shared, "it is a member again", TAKE_OVER_S_MAX)
+        assert "the group goes on without this mirror" in mirror.text()
+        wait_until(lambda: positions.behind(woken), "commits of both")
+    finally:
+        positions.close()
+    _copied_again(b, name, every, load)
 
 
 def _target_ends(cluster: KafkaCluster, topic: str) -> int:
@@ -183,7 +257,8 @@ def _new_topic(a: KafkaCluster, b: KafkaCluster, topic: str) -> float:
 def share_and_take_over(
     a: KafkaCluster, b: KafkaCluster, directory: Path, assignor: str = ""
 ) -> Sharing:
-    """Two of our processes and one of Java's mirror a->b under load; one of each kind is killed.
+    """Two of our processes and one of Java's mirror a->b under load; one of each kind is killed,
+    and one of ours stopped past its session and woken.
 
     ``assignor``: a class name of Java's; empty for the default list. Fails when a record is lost,
     when one comes twice though nobody had died, or when nobody takes over.
@@ -201,7 +276,9 @@ def share_and_take_over(
                 lambda: name in str(_shares(a, name)) and _target_ends(b, name) > 0,
                 "the first mirror copies",
             )
-            second = MirrorProcess(directory / "2", options, command="kafka-mirror-maker")
+            second = MirrorProcess(
+                directory / "2", options, command="kafka-mirror-maker", cold=True
+            )
             with _java(_java_options(options, assignor), directory / "java.log") as java:
 
                 def shared() -> bool:
@@ -215,6 +292,7 @@ def share_and_take_over(
                 _kill_tree(first.process.pid)
                 ours_killed_s = _copied_again(b, name, every, load)
                 wait_until(lambda: sorted(_shares(a, name).values()) == [3, 3], "two shares")
+                _sleep_and_wake(a, b, name, second, load)
                 new_topic_s = _new_topic(a, b, f"{name}.later")
                 java.send_signal(signal.SIGKILL)
                 java_killed_s = _copied_again(b, name, every, load)

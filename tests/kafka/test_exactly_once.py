@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from contextlib import closing
+from contextlib import ExitStack, closing
 from dataclasses import replace
+from itertools import groupby
 from typing import Any
 
 import pytest
@@ -18,6 +19,7 @@ from sparkmirror.data.exactly import ExactSink
 from sparkmirror.data.sink import SlotSink
 from sparkmirror.errors import Fenced
 from sparkmirror.model import ProduceSettings, TopicPartition
+from sparkmirror.wire.batch import TRANSACTIONAL_BIT
 from sparkmirror.wire.claims import Claim, encode_claim, transactional_id
 from sparkmirror.wire.client import Cluster
 from sparkmirror.wire.produce import Producer
@@ -36,6 +38,7 @@ from tests.kafka.faults import (
     move_leaders,
     wait_in_sync,
 )
+from tests.kafka.mirror_process import stored
 from tests.kafka.support import (
     Received,
     Sent,
@@ -425,3 +428,69 @@ def test_another_writer_at_the_target_is_noticed(source, target, topic_name, mon
     assert "arrive again: other writers since the committed position" in caplog.text
     for number, values in by_partition(consume_all(source.kafka, topic)).items():
         assert set(values) <= set(got[number])
+
+
+# -- the mode changes --------------------------------------------------------------------------
+
+
+def test_a_flow_changes_to_exactly_once_and_back(source, target, topic_name):
+    """Each run is drained and the next one goes on at its positions, while records are written."""
+    topic = _topic(source, topic_name)
+    modes = [False, True, False]
+    alias, arrived = "", 0
+    with Load(source.kafka, topic, PARTITIONS) as load:
+        for exact in modes:
+            with SlotRun(
+                source, target, topic, PARTITIONS, exactly_once=exact, alias=alias
+            ) as slot:
+                alias = slot.alias
+                load.wait_for(100)
+                _wait_for(
+                    lambda slot=slot, wanted=arrived: sum(_positions(slot).values()) > wanted,
+                    "this run commits positions, too",
+                )
+            assert slot.failures == []
+            arrived = sum(_positions(slot).values())
+            # What was drained is at the target, no more and no less.
+            assert len(consume_all(target.kafka, slot.remote)) == arrived
+            load.wait_for(100)  # what nobody mirrors for the moment
+        assert arrived < load.count
+    with SlotRun(source, target, topic, PARTITIONS, exactly_once=True, alias=alias) as slot:
+        _checked(slot, load)
+    _wait_for(lambda: _modes(slot) == [*modes, True] * PARTITIONS, "each mode wrote as it should")
+
+
+def _modes(slot: SlotRun) -> list[bool]:
+    """Whether the target's batches are transactional, from the beginning of each partition on."""
+    batches = stored(slot.target.kafka, slot.remote)
+    return [exact for exact, _ in groupby(one.has(TRANSACTIONAL_BIT) for one in batches)]
+
+
+def test_at_least_once_goes_on_where_an_exactly_once_run_has_died(
+    source, target, topic_name, monkeypatch
+):
+    """Its last transaction stays open, positions in it: it never counts, so all of it is copied."""
+    topic = _topic(source, topic_name)
+    original, ended = Transactions.commit, [0]
+    with ExitStack() as beside:
+        load = beside.enter_context(Load(source.kafka, topic, PARTITIONS))
+        with _exact(source, target, topic, transaction_timeout_ms=5_000) as slot:
+
+            def commit(self: Transactions) -> None:
+                ended[0] += bool(self.members)
+                if ended[0] > 5 and self.members:
+                    slot._stopping.set()  # nothing starts it again
+                    raise _Killed
+                original(self)
+
+            monkeypatch.setattr(Transactions, "commit", commit)
+            _wait_for(lambda: bool(slot.failures), "it dies")
+        assert [type(error) for error in slot.failures] == [_Killed]
+        before = len(consume_all(target.kafka, slot.remote))
+        assert before < len(_written(slot)), "nothing was open"
+        again = SlotRun(source, target, topic, PARTITIONS, alias=slot.alias)
+        with again:
+            load.wait_for(100)
+            beside.close()
+            _checked(again, load)
+            assert again.failures == []

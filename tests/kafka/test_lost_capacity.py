@@ -93,25 +93,28 @@ LOST, OTHERS = 0, (1, 2)
 ALONE = [[1], [2], [3]]
 
 
-class _Others:
-    """Reads the partitions that have a leader, from their beginning on, and compares."""
+class _Arriving:
+    """Reads remote partitions, by default those that have a leader, from their beginning on."""
 
-    def __init__(self, slot: SlotRun) -> None:
-        self._seen: dict[int, list[bytes]] = {number: [] for number in OTHERS}
+    def __init__(self, slot: SlotRun, partitions: Sequence[int] = OTHERS) -> None:
+        self._seen: dict[int, list[bytes]] = {number: [] for number in partitions}
         self._consumer = Consumer(
             {
                 "bootstrap.servers": slot.target.kafka.bootstrap_servers,
                 "group.id": f"others-{slot.alias}",
                 "enable.auto.commit": False,
                 "isolation.level": "read_committed",
+                # A leader that hangs must not keep it from looking for the next one.
+                "socket.timeout.ms": 3_000,
+                "topic.metadata.refresh.interval.ms": 1_000,
                 "log_level": 0,
             }
         )
-        self._consumer.assign([TopicPartition(slot.remote, number, 0) for number in OTHERS])
+        self._consumer.assign([TopicPartition(slot.remote, number, 0) for number in partitions])
 
     def arrive(self, sent: Mapping[int, Sequence[bytes]], slot: SlotRun) -> None:
         """Wait until they hold ``sent`` as it is now: all, in order, none twice."""
-        wanted = {number: list(sent[number]) for number in OTHERS}
+        wanted = {number: list(sent[number]) for number in self._seen}
         deadline = time.monotonic() + patience()
         while any(len(self._seen[number]) < len(values) for number, values in wanted.items()):
             assert time.monotonic() < deadline, (slot.halts(), slot.failures)
@@ -156,7 +159,7 @@ def test_a_partition_without_a_leader_waits_alone(
     first = SlotRun(source, target, topic_name, NODES, **once)
     name = topic_name if side == "source" else first.remote
     with contextlib.ExitStack() as beside:
-        others = beside.enter_context(contextlib.closing(_Others(first)))
+        others = beside.enter_context(contextlib.closing(_Arriving(first)))
         load = beside.enter_context(Load(source.kafka, topic_name, NODES))
         with first:
             load.wait_for(100)
@@ -189,7 +192,7 @@ def test_a_partition_that_has_no_leader_from_the_beginning_on_waits_alone(
         produce(source.kafka, topic_name, [Sent(b"before", partition=number)])
     source.kafka.terminate(ALONE[LOST][0])
     slot = SlotRun(source, target, topic_name, NODES, epoch_s=5)
-    with contextlib.closing(_Others(slot)) as others:
+    with contextlib.closing(_Arriving(slot)) as others:
         began = time.monotonic()
         with slot:
             others.arrive({number: [b"before"] for number in OTHERS}, slot)
@@ -208,7 +211,7 @@ def test_a_frozen_broker_of_the_target_delays_its_own_partitions(source, target,
     create_topic(source.kafka, topic_name, replicas=ALONE, config={"min.insync.replicas": "1"})
     slot = SlotRun(source, target, topic_name, NODES, replicas=ALONE, client=IMPATIENT)
     with contextlib.ExitStack() as beside:
-        others = beside.enter_context(contextlib.closing(_Others(slot)))
+        others = beside.enter_context(contextlib.closing(_Arriving(slot)))
         load = beside.enter_context(Load(source.kafka, topic_name, NODES))
         with slot:
             load.wait_for(100)
@@ -223,6 +226,42 @@ def test_a_frozen_broker_of_the_target_delays_its_own_partitions(source, target,
             beside.close()
             _checked(slot, load)
             wait_in_sync(target.kafka)
+
+
+@pytest.mark.timeout(240)
+@pytest.mark.parametrize(
+    "exact",
+    [False, pytest.param(True, marks=pytest.mark.matrix)],
+    ids=["at-least-once", "exactly-once"],
+)
+def test_a_frozen_broker_of_the_target_that_also_follows(source, target, topic_name, exact):
+    """Three replicas each: what it leads and what it follows waits for it, and then for nobody.
+
+    All partitions go on while it stands still: others lead, and count it out as a follower.
+    """
+    create_topic(source.kafka, topic_name, NODES, replication=NODES)
+    slot = SlotRun(source, target, topic_name, NODES, client=IMPATIENT, exactly_once=exact)
+    with contextlib.ExitStack() as beside:
+        all_of_it = beside.enter_context(contextlib.closing(_Arriving(slot, range(NODES))))
+        load = beside.enter_context(Load(source.kafka, topic_name, NODES))
+        with slot:
+            load.wait_for(100)
+            all_of_it.arrive(load.acknowledged, slot)
+            wait_in_sync(target.kafka)
+            led = leaders(target.kafka, slot.remote)
+            victim = led[0]
+            assert set(led.values()) > {victim}, "it follows in some partition"
+            target.kafka.freeze(victim)
+            try:
+                for _ in range(2):
+                    load.wait_for(100)
+                    all_of_it.arrive(load.acknowledged, slot)
+            finally:
+                target.kafka.thaw(victim)
+            load.wait_for(100)
+            beside.close()
+            wait_in_sync(target.kafka)
+            _checked(slot, load)
 
 
 # -- disk space --------------------------------------------------------------------------------

@@ -93,37 +93,6 @@ def test_continuous_drain_restart_and_discovery(
     assert len(consume_all(cluster_b, f"A.{name}.one")) == 650
 
 
-def test_killed_worker_and_second_signal_lose_nothing(
-    cluster_a: KafkaCluster, cluster_b: KafkaCluster, tmp_path: Path
-) -> None:
-    name = f"kill-{uuid.uuid4().hex[:8]}"
-    create_topic(cluster_a, name, 2)
-    produce(cluster_a, name, _some(100))
-    path = write_mm2(tmp_path / "mm2.properties", cluster_a, cluster_b, name)
-    mirror = MirrorProcess(tmp_path, ["run", str(path)])
-    try:
-        wait_until_equal(cluster_a, name, cluster_b, f"A.{name}")
-        workers = _pipeline_workers(mirror.process.pid)
-        assert workers
-        workers[0].kill()
-        produce(cluster_a, name, _some(400, first=100))
-        wait_until(
-            lambda: _values(cluster_a, name) <= _values(cluster_b, f"A.{name}"),
-            "all records after a killed worker",
-        )
-        produce(cluster_a, name, _some(200, first=500))
-        mirror.process.send_signal(signal.SIGINT)
-        time.sleep(0.5)
-        mirror.process.send_signal(signal.SIGINT)
-        code = mirror.wait(15)
-    finally:
-        mirror.kill()
-    assert code in (0, 130), mirror.text()
-    again = MirrorProcess(tmp_path, ["run", str(path), "--once"])
-    assert again.wait() == 0, again.text()
-    assert _values(cluster_b, f"A.{name}") == _values(cluster_a, name)
-
-
 def _pipeline_workers(pid: int) -> list[psutil.Process]:
     """The Python processes that run slots: children of the daemon, not the daemon."""
     found = {}
@@ -132,10 +101,6 @@ def _pipeline_workers(pid: int) -> list[psutil.Process]:
             if process.cmdline()[1:3] == ["-m", "sparkmirror.data.daemon"]:
                 found[process.pid] = process
     return [process for process in found.values() if process.ppid() in found]
-
-
-def _values(cluster: KafkaCluster, topic: str) -> set[bytes | None]:
-    return {record.value for record in consume_all(cluster, topic)}
 
 
 def test_both_directions_make_no_loop(
@@ -380,7 +345,8 @@ def test_kafka_mirror_maker_flags_exit_codes_and_signals(
     try:
         wait_until_equal(cluster_a, f"{name}.in", cluster_b, f"{name}.in")
         children = psutil.Process(mirror.process.pid).children(recursive=True)
-        next(child for child in children if child.name() == "java").kill()
+        spark = "org.apache.spark.deploy.SparkSubmit"  # not the JVM that archives its classes
+        next(child for child in children if spark in child.cmdline()).kill()
         assert mirror.wait(30) == 255, mirror.text()
     finally:
         mirror.kill()
