@@ -20,10 +20,10 @@ from tests.faults.harness import SINK, SOURCE, Counter, Mirror, Numbered, write_
 from tests.faults.kinds import Scene, kill_driver, kill_jvm, kill_worker
 from tests.kafka.mirror_process import wait_until
 from tests.kafka.support import create_topic
+from tests.patience import patience
 
 PARTITIONS = 4
 _PER_S = 3_000
-_START_S = 240.0
 _AWAY_S = 10.0
 _TOLD = re.compile(r"up to (\d+) records arrive again")
 
@@ -52,9 +52,9 @@ class _Scenario:
     def mirrored(self) -> None:
         """Wait until records of all partitions come that were written from now on."""
         written = self.traffic.count
-        took_s = self.counter.recovery_s(time.monotonic(), _START_S)
-        assert took_s < _START_S, self.mirror.output()
-        assert self.counter.wait_for(written, _START_S), self.mirror.output()
+        took_s = self.counter.recovery_s(time.monotonic(), patience())
+        assert took_s < patience(), self.mirror.output()
+        assert self.counter.wait_for(written, patience()), self.mirror.output()
 
     def between_commits(self) -> None:
         """Before a fault: note the positions, and let more be written at the target."""
@@ -83,7 +83,7 @@ class _Scenario:
 
     def check(self, written: int) -> None:
         """No record is missing, none is out of order, and none came twice without a word of it."""
-        self.counter.wait_for_end(_START_S)
+        self.counter.wait_for_end(patience())
         assert (self.counter.lost, sum(self.counter.expected)) == (0, written), (
             self.counter.first_wrong
         )
@@ -97,7 +97,7 @@ class _Scenario:
         assert self.counter.duplicated <= told, (self.counter.returns, self.floors)
 
 
-@pytest.mark.timeout(1200)
+@pytest.mark.timeout(1800)  # more waits than any other test
 def test_every_process_is_killed_while_records_are_written(
     cluster_a: KafkaCluster, cluster_b: KafkaCluster, tmp_path: Path
 ) -> None:
@@ -134,7 +134,7 @@ def test_every_process_is_killed_while_records_are_written(
             written = traffic.finish()
 
             mirror.start()
-            assert counter.wait_for(written, _START_S), mirror.output()
+            assert counter.wait_for(written, patience()), mirror.output()
             assert counter.received > there
             run.check(written)
             assert mirror.drain() == 0, mirror.output()
@@ -151,7 +151,7 @@ def _stop_twice_with_a_backlog(run: _Scenario) -> int:
         enough = traffic.count + 3 * _PER_S
         wait_until(lambda: traffic.count >= enough, "a backlog")
         process.send_signal(signal.SIGINT)
-        wait_until(lambda: "Ctrl+C again stops at once" in run.mirror.output(), "the drain", 30)
+        wait_until(lambda: "Ctrl+C again stops at once" in run.mirror.output(), "the drain")
         time.sleep(0.5)  # a signal that repeats sooner counts as an echo
         assert process.poll() is None, run.mirror.output()
         process.send_signal(signal.SIGINT)
@@ -161,7 +161,7 @@ def _stop_twice_with_a_backlog(run: _Scenario) -> int:
         _check_gone(started)
     finally:
         run.target.thaw()
-    run.counter.wait_for_end(_START_S)
+    run.counter.wait_for_end(patience())
     # It may have taken in what was in its sockets: a few requests, not the backlog.
     assert sum(run.counter.expected) < enough
     return run.counter.received
