@@ -43,6 +43,7 @@ class Copy:
 
     def __init__(self, directory: Path) -> None:
         self.root = directory
+        self._process: subprocess.Popen[bytes] | None = None
         shutil.copytree(ROOT, directory, ignore=shutil.ignore_patterns(*_LEFT_OUT))
         # Each run would compile the product anew: nothing is written while mutants are about.
         compileall.compile_dir(directory / "src", quiet=2)
@@ -61,7 +62,7 @@ class Copy:
         }
         command = [
             *(sys.executable, "-m", "pytest", "-q", "-p", "tests.mutants.observer"),
-            *("-p", "no:xdist", "-p", "no:cacheprovider", "-m", "matrix or not matrix"),
+            *("-p", "no:xdist", "-p", "no:cacheprovider"),
             *("--hypothesis-seed=1", "--tb=short", *tests),
         ]
         with (self.root / ".mutants.log").open("w") as log:
@@ -74,17 +75,23 @@ class Copy:
                 stderr=log,
                 start_new_session=True,
             )
+            self._process = process
             try:
                 process.wait(limit_s)
             except subprocess.TimeoutExpired:
                 pass
             finally:
-                with suppress(ProcessLookupError):
-                    os.killpg(process.pid, signal.SIGKILL)
+                self.end()
                 process.wait()
         if not out.exists():
             return []
         return [json.loads(line) for line in out.read_text(encoding="utf-8").splitlines()]
+
+    def end(self) -> None:
+        """Kill what is run, with all that it has started."""
+        if self._process is not None:
+            with suppress(ProcessLookupError):
+                os.killpg(self._process.pid, signal.SIGKILL)
 
     def log_tail(self) -> str:
         """The end of what pytest said last."""
@@ -113,6 +120,7 @@ def main() -> int:
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--report", type=Path)
     options = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     wrong = complaints(MUTANTS, ROOT)
     unknown = set(options.only or ()) - {one.name for one in MUTANTS}
     wrong += [f"there is no mutant {name}" for name in sorted(unknown)]
@@ -160,7 +168,13 @@ def _run(chosen: Sequence[Mutant], directory: Path, workers: int, report: Path |
     for brokers, count in ((False, len(copies)), (True, 1)):
         some = [mutant for mutant in chosen if mutant.brokers == brokers]
         with ThreadPoolExecutor(count) as pool:
-            found |= {m.name: v for m, v in zip(some, pool.map(one, some), strict=True)}
+            try:
+                found |= {m.name: v for m, v in zip(some, pool.map(one, some), strict=True)}
+            except BaseException:
+                pool.shutdown(wait=False, cancel_futures=True)
+                for copy in copies:
+                    copy.end()
+                raise
     page = _page(chosen, found, time.monotonic() - began)
     print(page)
     if report is not None:
@@ -168,9 +182,7 @@ def _run(chosen: Sequence[Mutant], directory: Path, workers: int, report: Path |
     return int(any(verdict.state != NOTICED for verdict, _ in found.values()))
 
 
-def _page(
-    chosen: Sequence[Mutant], found: dict[str, tuple[Verdict, float]], took_s: float
-) -> str:
+def _page(chosen: Sequence[Mutant], found: dict[str, tuple[Verdict, float]], took_s: float) -> str:
     states = [found[one.name][0].state for one in chosen]
     lines = [
         f"{len(chosen)} mutants in {took_s:.0f} s: **{states.count(NOTICED)} noticed, "

@@ -45,7 +45,7 @@ def judge(tests: Sequence[str], results: Iterable[Mapping[str, Any]]) -> Verdict
     verdict = Verdict(NOTICED)
     for test in tests:
         cases = [one for one in results if _of(one["test"], test)]
-        failed = [one for one in cases if one["outcome"] == "failed"]
+        failed = [one for one in cases if one["outcome"] == "failed" and one["when"] == "call"]
         if failed:
             verdict.how.append(failed[0]["text"])
         else:
@@ -69,6 +69,8 @@ def healthy(tests: Sequence[str], results: Iterable[Mapping[str, Any]]) -> list[
 
 
 def _is_slip(result: Mapping[str, Any]) -> bool:
+    if result["when"] == "teardown":
+        return False  # it may well stumble over what the fault has left behind
     return result["when"] != "call" or bool(_SLIPS & set(result["errors"]))
 
 

@@ -87,7 +87,7 @@ class Broker:
 
 @dataclass
 class Cluster:
-    """Three brokers. ``leaders`` is what the fetcher knows, ``next_leaders`` comes with metadata."""
+    """Three brokers. ``leaders``: what the fetcher knows; ``next_leaders`` come with metadata."""
 
     time_s: float = 100.0
     client: ClusterClient = field(default_factory=lambda: ClusterClient("A", ("a:1",), "c"))

@@ -65,9 +65,7 @@ class Session:
         return Joined(member, "range", self.shares.pop(0), False, 2)
 
 
-def _member(
-    monkeypatch: pytest.MonkeyPatch, *, cooperative: bool
-) -> tuple[list[str], Share]:
+def _member(monkeypatch: pytest.MonkeyPatch, *, cooperative: bool) -> tuple[list[str], Share]:
     happened: list[str] = []
     session = Session(happened, cooperative=cooperative)
     monkeypatch.setattr(membership, "GroupSession", lambda *_, **__: session)

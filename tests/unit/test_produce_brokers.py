@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import cast
 
 import pytest
@@ -14,7 +14,7 @@ from sparkmirror.model import TopicPartition
 from sparkmirror.wire.kafka_codes import error_name
 from sparkmirror.wire.transactions import Transactions
 from tests.property import simulated_target
-from tests.property.simulated_target import SimTarget, Waiting
+from tests.property.simulated_target import SimConnection, SimTarget, Waiting
 from tests.property.test_producer_properties import NODES, PARTITIONS, Run
 from tests.property.test_refusals import Open
 
@@ -44,6 +44,37 @@ def _complete(run: Run) -> None:
     for tp in PARTITIONS:
         assert run.target.partitions[tp].values == run.appended[tp]
         assert run.acknowledged[tp] == len(run.appended[tp])
+
+
+def test_all_replicas_in_sync_acknowledge(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A broker that acknowledges alone may lose what the mirror takes for copied."""
+    said: list[int] = []
+    send_frame = SimConnection.send_frame
+
+    def look(connection: SimConnection, parts: Sequence[bytes | memoryview], size: int) -> None:
+        said.append(struct.unpack_from(">h", b"".join(parts), 6)[0])  # behind no writer's name
+        send_frame(connection, parts, size)
+
+    monkeypatch.setattr(SimConnection, "send_frame", look)
+    run.append(A, 1)
+    _complete(run)
+    assert set(said) == {-1}
+
+
+def test_under_a_new_producer_id_sequences_begin_at_nought(run: Run) -> None:
+    run.append(A, 3)
+    run.settle()
+    run.append(A, 2)
+    run.append(A, 2)
+    with _answering(UNKNOWN_PRODUCER_ID):
+        run.pump()
+        _serve(run.target, 0)
+        run.pump()
+    _complete(run)
+    found = [(batch.producer_id, batch.sequence) for batch in run.target.partitions[A].log]
+    (first, _), *rest = found
+    assert found == [(first, 0), (rest[0][0], 0), (rest[0][0], 2)]
+    assert rest[0][0] != first
 
 
 def test_a_broker_that_hangs_delays_its_own_partitions_only(run: Run) -> None:
