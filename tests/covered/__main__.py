@@ -18,6 +18,7 @@ import shutil
 import subprocess
 import sys
 import sysconfig
+import tempfile
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -29,7 +30,6 @@ from tests.covered.reasons import REASONS
 
 ROOT = Path(__file__).parents[2]
 _PACKAGE = ROOT / "src" / "sparkmirror"
-_DATA = ROOT / "artifacts" / "coverage"
 _FAIL_UNDER = 92.0
 # A worker that was killed a moment ago may still be writing.
 _LAST_WRITERS_S = 2.0
@@ -72,17 +72,15 @@ def main() -> int:
     parser.add_argument("--report", type=Path)
     parser.add_argument("--fail-under", type=float, default=_FAIL_UNDER)
     options, arguments = parser.parse_known_args()
-    shutil.rmtree(_DATA, ignore_errors=True)
-    _DATA.mkdir(parents=True)
-    config = _DATA / "coveragerc"
-    config.write_text(_CONFIG.format(data=_DATA), encoding="utf-8")
-    with _endings():
-        code = _run_tests(config, arguments)
-    time.sleep(_LAST_WRITERS_S)
-    measured = coverage.Coverage(config_file=str(config))
-    measured.combine([str(_DATA)], strict=True)
-    measured.save()
-    files = dict(_analysed(measured))
+    with tempfile.TemporaryDirectory(prefix="sparkmirror-coverage-") as directory:
+        config = Path(directory) / "coveragerc"
+        config.write_text(_CONFIG.format(data=directory), encoding="utf-8")
+        with _endings():
+            code = _run_tests(config, arguments)
+        time.sleep(_LAST_WRITERS_S)
+        measured = coverage.Coverage(config_file=str(config))
+        measured.combine([directory], strict=True)
+        files = dict(_analysed(measured))
     page, percent = render(files, REASONS)
     wrong = unknown_reasons(REASONS)
     print(page, *wrong, sep="\n")
@@ -115,8 +113,8 @@ def _endings() -> Iterator[None]:
     try:
         yield
     finally:
-        path.unlink()
-        module.unlink()
+        path.unlink(missing_ok=True)
+        module.unlink(missing_ok=True)
 
 
 def _analysed(measured: coverage.Coverage) -> Iterator[tuple[str, tuple[set[int], set[int]]]]:
