@@ -34,7 +34,7 @@ _FAIL_UNDER = 92.0
 # A worker that was killed a moment ago may still be writing.
 _LAST_WRITERS_S = 2.0
 
-_CONFIG = """\
+CONFIG = """\
 [run]
 source_pkgs = sparkmirror
 data_file = {data}/data
@@ -74,7 +74,7 @@ def main() -> int:
     options, arguments = parser.parse_known_args()
     with tempfile.TemporaryDirectory(prefix="sparkmirror-coverage-") as directory:
         config = Path(directory) / "coveragerc"
-        config.write_text(_CONFIG.format(data=directory), encoding="utf-8")
+        config.write_text(CONFIG.format(data=directory), encoding="utf-8")
         with _endings():
             code = _run_tests(config, arguments)
         time.sleep(_LAST_WRITERS_S)
@@ -106,7 +106,7 @@ def _endings() -> Iterator[None]:
     directory = Path(sysconfig.get_path("purelib"))
     module, path = directory / "sparkmirror_endings.py", directory / "b_sparkmirror_endings.pth"
     shutil.copyfile(Path(__file__).with_name("endings.py"), module)
-    measured = 'os.getenv("COVERAGE_PROCESS_CONFIG")'
+    measured = 'os.getenv("COVERAGE_PROCESSCONFIG")'
     path.write_text(
         f"import os; exec('if {measured}: import sparkmirror_endings')\n", encoding="utf-8"
     )

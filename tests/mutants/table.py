@@ -588,7 +588,10 @@ MUTANTS: tuple[Mutant, ...] = (
         "wire/framing.py",
         "            position += count\n",
         "            position += count\n            break\n",
-        ("tests/unit/test_framing.py::test_a_large_answer_is_read_to_its_end",),
+        (
+            "tests/unit/test_framing.py"
+            "::test_an_answer_larger_than_the_sockets_buffers_is_read_to_its_end",
+        ),
     ),
     Mutant(
         "an answer that is read late counts as none",
