@@ -116,9 +116,17 @@ PARTS = (
     ),
     Part(
         "matrix",
-        "every listener, login and permission; the many cases of what make test tries once",
+        "every listener, login and permission",
         ("{make}", "matrix", "ARGS=--junitxml={out}/junit.xml"),
         ("{make}", "matrix", "ARGS=--junitxml={out}/junit.xml -k test_a_mirror_through_every_way"),
+        _tests,
+    ),
+    Part(
+        "marked",
+        "the many cases, in any file, that are marked as matrix",
+        ("{python}", "-m", "pytest", "-m", "matrix", "--junitxml={out}/junit.xml", "tests"),
+        ("{python}", "-m", "pytest", "-m", "matrix", "--junitxml={out}/junit.xml",
+         "tests/kafka/test_acls_every_feature.py", "-k", "exactly-once"),
         _tests,
     ),
     Part(
