@@ -55,6 +55,20 @@ matrix: $(STAMP)
 fuzz: $(STAMP)
 	$(BIN)/python -m tests.fuzz.run $(FUZZ)
 
+.PHONY: mutants coverage test-all
+
+# Small faults in the product, one at a time, and which test notices each; some ten minutes.
+mutants: $(STAMP)
+	$(BIN)/python -m tests.mutants $(ARGS)
+
+# The lines of src that the tests run, in all processes; takes longer than `make test`.
+coverage: $(STAMP)
+	TEST_WORKERS="$(TEST_WORKERS)" $(BIN)/python -m tests.covered $(ARGS)
+
+# Everything, for hours; one report in tests/results. ARGS="--continue", "--only fuzz", "--list".
+test-all: $(STAMP)
+	$(BIN)/python -m tests.complete $(ARGS)
+
 # A KDC and gssapi for the Kerberos tests, where this machine lets us; else they are skipped.
 kerberos: $(STAMP)
 	tests/install-kdc $(BIN)

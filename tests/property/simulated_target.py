@@ -141,6 +141,7 @@ class SimTarget:
         self.client = ClusterClient("T", ("t:9092",), "test", retry_backoff_ms=1)
         self.reachable = True
         self.leaders: dict[TopicPartition, Leader] = {}
+        self.leaderless: dict[TopicPartition, int] = {}
         self.batches_max_records = 1_000
         self.refused: frozenset[int] = frozenset()
         """Values that no batch may contain; the answer says where they are."""

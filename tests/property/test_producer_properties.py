@@ -141,6 +141,20 @@ class Run:
         ("pump",),
     ]
 )
+@example(
+    # A broker no longer leads when the first batch comes, and leads again when the second one does.
+    [
+        ("append", A, 1),
+        ("pump",),
+        ("append", A, 1),
+        ("pump",),
+        ("move", A, 1, 0),
+        ("take", 0),
+        ("move", A, 0, 0),
+        ("take", 0),
+        ("replicate", A),
+    ]
+)
 def test_every_batch_arrives_once_and_in_order(script: list[Step]) -> None:
     run = Run()
     try:

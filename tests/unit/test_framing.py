@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 import struct
+import threading
 from collections.abc import Iterator
 
 import pytest
@@ -70,6 +71,18 @@ def test_a_large_answer_is_read_to_its_end(ends: Ends) -> None:
     while framed.readable():
         found += _drain(framed)
     assert found == [*ANSWERS, large, *ANSWERS]
+
+
+def test_an_answer_larger_than_the_sockets_buffers_is_read_to_its_end(ends: Ends) -> None:
+    framed, broker = ends
+    large = struct.pack(">i", 7) + b"d" * (4 << 20)
+    sender = threading.Thread(
+        target=broker.sendall, args=(struct.pack(">i", len(large)) + large,), daemon=True
+    )
+    sender.start()
+    assert bytes(framed.receive_frame()) == large
+    sender.join(10)
+    assert not sender.is_alive()
 
 
 def test_what_was_read_ahead_is_there_for_whoever_reads_next(ends: Ends) -> None:

@@ -479,6 +479,20 @@ def test_damage_is_refused_and_what_stands_before_is_not_lost(count: int) -> Non
         assert choose(response, rules=unchecked).record_count == count
 
 
+@pytest.mark.parametrize("bad", [0, 1, 2])
+def test_damage_in_a_filled_batch_is_refused(bad: int) -> None:
+    """These go on as they are, so nothing reads them before the target."""
+    parts = [
+        bytearray(encode_batch(records(first, first + 100, size=500))) for first in (0, 100, 200)
+    ]
+    parts[bad][-3] ^= 1
+    response = b"".join(parts)
+    if bad:
+        assert choose(response, rules=APART).next_offset == 100 * bad
+    with pytest.raises(CorruptBatch, match=f"offset {100 * bad} "):
+        choose(response, 100 * bad, rules=APART)
+
+
 def reheaded(batch: bytes, **changes: int) -> bytes:
     """``batch`` with header fields changed and a checksum that fits."""
     names = ("base", "length", "epoch", "magic", "crc", "bits", "last", "first_time", "latest",

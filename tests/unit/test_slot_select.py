@@ -48,3 +48,26 @@ def test_offsets_that_stay_past_the_end_of_the_log_are_damage(reader: SlotReader
     assert reader._fetcher.errors == {}
     assert reader._select(_answer(900, 7)) is None
     assert reader._fetcher.errors == {"CORRUPT_BATCH": 1}
+
+
+def _damaged(offset: int) -> FetchedPartition:
+    part = _answer(offset, offset + 2)
+    data = bytearray(part.records)
+    data[-1] ^= 0x55
+    part.records = memoryview(data)
+    return part
+
+
+def test_damage_is_never_passed_and_fetched_again_at_its_place(reader: SlotReader) -> None:
+    for _ in range(2):
+        assert reader._row([_damaged(5)]) is None
+        assert reader._fetcher.halts == {}
+    assert reader._row([_damaged(5)]) is None
+    halt = reader._fetcher.halts[TP]
+    assert halt.retriable
+    assert "CRC" in halt.reason
+    assert reader._fetcher.errors == {"CORRUPT_BATCH": 3}
+    assert reader._fetcher.position(TP) == 5
+    assert reader._row([_answer(5, 7)]) is not None
+    assert reader._fetcher.position(TP) == 7
+    assert reader._corrupt == {}

@@ -1,0 +1,171 @@
+"""The parts of ``make test-all``: what each runs, and which figures it leaves behind."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from xml.etree import ElementTree
+
+__all__ = ["PARTS", "Part"]
+
+Figures = Callable[[Path, str], Mapping[str, str]]
+"""(directory of the part, what it printed) -> figures by name. Raises when they are not there."""
+
+
+@dataclass(frozen=True)
+class Part:
+    """One part. ``{python}``, ``{make}`` and ``{out}`` (its directory) stand in its commands.
+
+    ``command``: as for a release; ``short``: the same with as little of everything as there can
+    be, which shows only that it works. ``what``: for the report. ``page``: a report of its own.
+    """
+
+    name: str
+    what: str
+    command: tuple[str, ...]
+    short: tuple[str, ...]
+    figures: Figures
+    page: bool = False
+
+
+def _found(pattern: str, text: str, what: str) -> re.Match[str]:
+    found = re.search(pattern, text)
+    if found is None:
+        raise ValueError(f"{what} is missing")
+    return found
+
+
+def _tests(out: Path, _said: str) -> Mapping[str, str]:
+    """Of a junit file: how many tests passed, failed and were skipped."""
+    suites = list(ElementTree.parse(out / "junit.xml").getroot().iter("testsuite"))
+    total, failed, errors, skipped = (
+        sum(int(suite.get(name, "0")) for suite in suites)
+        for name in ("tests", "failures", "errors", "skipped")
+    )
+    if total == 0:
+        raise ValueError("no test ran")
+    passed = total - failed - errors - skipped
+    return {"passed": f"{passed:,}", "failed": f"{failed + errors:,}", "skipped": f"{skipped:,}"}
+
+
+def _faults(out: Path, _said: str) -> Mapping[str, str]:
+    page = (out / "page.md").read_text(encoding="utf-8")
+    kills = _found(r"## (\d+) random faults", page, "the number of faults")
+    result = _found(r"\*\*(\d+) lost, (\d+) duplicated\*\*", page, "what was lost")
+    records = _found(r"([\d,]+) records written", page, "the number of records")
+    return {
+        "kills": kills[1],
+        "records": records[1],
+        "lost": result[1],
+        "twice": result[2],
+    }
+
+
+def _partitions(out: Path, _said: str) -> Mapping[str, str]:
+    page = (out / "page.md").read_text(encoding="utf-8")
+    return {"partitions": _found(r"([\d,]+) partitions", page, "the number of partitions")[1]}
+
+
+def _fuzz(out: Path, _said: str) -> Mapping[str, str]:
+    page = (out / "page.md").read_text(encoding="utf-8")
+    found = _found(
+        r"\*\*([\d,]+) cases in ([\d.,]+) CPU-minutes, (\d+) crashes, (\d+) hangs", page, "the sum"
+    )
+    return dict(zip(("cases", "CPU-minutes", "crashes", "hangs"), found.groups(), strict=True))
+
+
+def _mutants(out: Path, _said: str) -> Mapping[str, str]:
+    page = (out / "page.md").read_text(encoding="utf-8")
+    found = _found(
+        r"(\d+) mutants in \d+ s: \*\*(\d+) noticed, (\d+) survived, (\d+) broken", page, "the sum"
+    )
+    return dict(zip(("mutants", "noticed", "survived", "broken"), found.groups(), strict=True))
+
+
+def _coverage(out: Path, said: str) -> Mapping[str, str]:
+    page = (out / "page.md").read_text(encoding="utf-8")
+    covered = _found(r"\*\*([\d.]+) %\*\*", page, "the coverage")[1]
+    return {"lines": f"{covered} %", **_tests(out, said)}
+
+
+PARTS = (
+    Part(
+        "mutants",
+        "small faults in the product, and which test notices each",
+        ("{make}", "mutants", "ARGS=--report {out}/page.md"),
+        ("{make}", "mutants", "ARGS=--report {out}/page.md --workers 1 --only 'ACL rule inverted'"),
+        _mutants,
+        page=True,
+    ),
+    Part(
+        "fuzz",
+        "hostile answers and records, every target",
+        ("{make}", "fuzz", "FUZZ=--report {out}/page.md"),
+        ("{make}", "fuzz", "FUZZ=--seconds 5 --workers 1 --report {out}/page.md"),
+        _fuzz,
+        page=True,
+    ),
+    Part(
+        "interop",
+        "what Java's own tools and classes take part in",
+        ("{make}", "interop", "ARGS=--junitxml={out}/junit.xml"),
+        ("{make}", "interop", "ARGS=--junitxml={out}/junit.xml -k test_java_reads_ours"),
+        _tests,
+    ),
+    Part(
+        "matrix",
+        "every listener, login and permission",
+        ("{make}", "matrix", "ARGS=--junitxml={out}/junit.xml"),
+        ("{make}", "matrix", "ARGS=--junitxml={out}/junit.xml -k test_a_mirror_through_every_way"),
+        _tests,
+    ),
+    Part(
+        "marked",
+        "the many cases, in any file, that are marked as matrix",
+        ("{python}", "-m", "pytest", "-m", "matrix", "--junitxml={out}/junit.xml", "tests"),
+        ("{python}", "-m", "pytest", "-m", "matrix", "--junitxml={out}/junit.xml",
+         "tests/kafka/test_acls_every_feature.py", "-k", "exactly-once"),
+        _tests,
+    ),
+    Part(
+        "coverage",
+        "all tests of make test, and the lines of the product that they run",
+        ("{make}", "coverage", "ARGS=--report {out}/page.md --junitxml={out}/junit.xml"),
+        (
+            *("{make}", "coverage"),
+            "ARGS=--report {out}/page.md --junitxml={out}/junit.xml --fail-under 1"
+            " tests/unit/test_plain_sink.py",
+        ),
+        _coverage,
+        page=True,
+    ),
+    Part(
+        "faults, exactly-once",
+        "random kills under load; whoever reads committed records sees each once",
+        ("{python}", "-m", "tests.faults", "--report", "{out}/page.md"),
+        ("{python}", "-m", "tests.faults", "--report", "{out}/page.md", "--faults", "1",
+         "--records", "50000"),
+        _faults,
+        page=True,
+    ),
+    Part(
+        "faults, at-least-once",
+        "the same without transactions",
+        ("{python}", "-m", "tests.faults", "--at-least-once", "--report", "{out}/page.md"),
+        ("{python}", "-m", "tests.faults", "--at-least-once", "--report", "{out}/page.md",
+         "--faults", "1", "--records", "50000"),
+        _faults,
+        page=True,
+    ),
+    Part(
+        "partitions",
+        "a source with 10,000 partitions that nobody mirrors",
+        ("{python}", "-m", "tests.faults.partitions", "--report", "{out}/page.md"),
+        ("{python}", "-m", "tests.faults.partitions", "--report", "{out}/page.md",
+         "--partitions", "200", "--burst-mb", "20"),
+        _partitions,
+        page=True,
+    ),
+)  # fmt: skip

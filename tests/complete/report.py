@@ -1,0 +1,109 @@
+"""The report of ``make test-all``: what each part came to, kept by commit, and the page."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+
+from tests.complete.parts import Part
+
+__all__ = ["Machine", "Result", "Results", "green", "render"]
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a part came to. ``wrong``: why it failed, empty when it passed."""
+
+    part: str
+    began: str
+    seconds: float
+    wrong: str
+    short: bool = False
+    figures: Mapping[str, str] = field(default_factory=dict)
+    page: str = ""
+
+
+@dataclass(frozen=True)
+class Machine:
+    """Where and on what it ran. ``changed``: files that were not as in the commit."""
+
+    commit: str
+    subject: str
+    changed: tuple[str, ...]
+    cpus: int
+    memory_gib: int
+    python: str
+
+
+class Results:
+    """The results of one commit's parts, in a directory, so that a run can be gone on with."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+
+    def directory(self, part: Part) -> Path:
+        """Where ``part`` writes."""
+        found = self._directory / part.name.replace(", ", "-")
+        found.mkdir(parents=True, exist_ok=True)
+        return found
+
+    def put(self, part: Part, result: Result) -> None:
+        """Keep what ``part`` came to, in the place of what it came to before."""
+        path = self.directory(part) / "result.json"
+        path.write_text(json.dumps(asdict(result), indent=1), encoding="utf-8")
+
+    def get(self, part: Part) -> Result | None:
+        """What ``part`` came to last; None when it has not been run."""
+        path = self.directory(part) / "result.json"
+        return Result(**json.loads(path.read_text(encoding="utf-8"))) if path.exists() else None
+
+
+def green(parts: Sequence[Part], results: Mapping[str, Result]) -> bool:
+    """Whether every part was run, as for a release, and nothing was wrong with any."""
+    return all(
+        (found := results.get(part.name)) is not None and not found.wrong and not found.short
+        for part in parts
+    )
+
+
+def render(
+    parts: Sequence[Part], results: Mapping[str, Result], machine: Machine, now: datetime
+) -> str:
+    """The page."""
+    verdict = "green" if green(parts, results) else "RED"
+    lines = [
+        f"# All tests, {now.astimezone(UTC):%Y-%m-%d}: {verdict}",
+        "",
+        f"Commit `{machine.commit}` ({machine.subject}), {machine.cpus} processors, "
+        f"{machine.memory_gib} GiB, Python {machine.python}; `make test-all`.",
+        "",
+    ]
+    if machine.changed:
+        lines += [f"**Not that commit alone:** {', '.join(machine.changed)} had changes.", ""]
+    lines += ["| part | what | result | figures | began, UTC | min |", "|---|---|---|---|---|---|"]
+    for part in parts:
+        found = results.get(part.name)
+        if found is None:
+            lines.append(f"| {part.name} | {part.what} | **not run** | | | |")
+            continue
+        result = f"**FAILED**: {found.wrong}" if found.wrong else "passed"
+        if found.short:
+            result += " (shortest setting: shows only that the command works)"
+        figures = ", ".join(f"{value} {name}" for name, value in found.figures.items())
+        cells = (part.name, part.what, result, figures, found.began, f"{found.seconds / 60:.1f}")
+        lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
+    for part in parts:
+        found = results.get(part.name)
+        if found is not None and found.page:
+            lines += ["", f"## {part.name[0].upper()}{part.name[1:]}", "", _lowered(found.page)]
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def _lowered(page: str) -> str:
+    """A page as a section of this one: its headings below ours."""
+    return "\n".join(
+        f"##{line}" if line.startswith("#") else line for line in page.strip().splitlines()
+    )

@@ -1,0 +1,217 @@
+"""The at-least-once sink against a broker that answers when the test says so.
+
+What may be committed, published and tried again, and when.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from sparkmirror.data import sink
+from sparkmirror.data.rows import read_row
+from sparkmirror.data.sink import SlotSink
+from sparkmirror.data.syncs import SyncSender
+from sparkmirror.errors import Fenced, Unreachable
+from sparkmirror.model import FlowSettings, OffsetSyncSettings, TopicPartition
+from sparkmirror.wire.kafka_codes import INVALID_RECORD
+from sparkmirror.wire.mirror_records import decode_offset_sync
+from tests.unit.test_exact_sink import (
+    BILLS,
+    ORDERS,
+    REMOTE,
+    A,
+    B,
+    Brokers,
+    Line,
+    Source,
+    simulated,
+)
+
+GROUP = "__mirror.A->B"
+
+
+class Held:
+    """Answers to Produce requests, kept back until `release`."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._kept: list[tuple[Line, bytes]] = []
+        self.holds = False
+        answer = Line.answer
+
+        def keep(line: Line, frame: bytes) -> None:
+            self._kept.append((line, frame)) if self.holds else answer(line, frame)
+
+        self._answer: Callable[[Line, bytes], None] = answer
+        monkeypatch.setattr(Line, "answer", keep)
+
+    def release(self, count: int = 1) -> None:
+        for _ in range(count):
+            self._answer(*self._kept.pop(0))
+
+
+class Mirrored(SlotSink):
+    """A sink whose commits of positions and offset syncs are kept in their order in ``said``."""
+
+    def __init__(self, flow: FlowSettings) -> None:
+        super().__init__(flow)
+        self.said: list[tuple[str, Any]] = []
+        self.refuses: list[Exception] = []
+        self._commits.routes.commit = self._committed  # type: ignore[method-assign]
+
+    def _committed(self, group: str, offsets: dict[TopicPartition, Any], *_: object) -> None:
+        assert group == GROUP
+        if self.refuses:
+            raise self.refuses.pop(0)
+        self.said.append(("commit", {tp: offset for tp, (offset, _) in offsets.items()}))
+
+    def _report_if_due(self, now: float) -> None:
+        """Reports would be answered among the records."""
+
+    def take(self, source: Source) -> None:
+        """All rows, of which nothing is acknowledged unless the brokers answer."""
+        for row in source.rows:
+            self._take(*read_row(row, 0))
+            self._settle(self._producer.pump(0.0))
+        source.rows.clear()
+
+    def come_round(self) -> None:
+        self._last_commit = float("-inf")
+        self._settle(self._producer.pump(0.0))
+        self._housekeep()
+
+
+@pytest.fixture
+def brokers(monkeypatch: pytest.MonkeyPatch) -> Iterator[Brokers]:
+    with simulated() as found:
+        yield found
+
+
+@pytest.fixture
+def held(monkeypatch: pytest.MonkeyPatch, brokers: Brokers) -> Held:
+    return Held(monkeypatch)
+
+
+@pytest.fixture
+def syncs(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """What goes to the thread that writes offset syncs."""
+    found: list[Any] = []
+    sender = SimpleNamespace(
+        put=lambda records, _runs: found.extend(decode_offset_sync(*one) for one in records),
+        flush=lambda _: True,
+    )
+    monkeypatch.setattr(SyncSender, "of", lambda _: sender)
+    return found
+
+
+def _flow(**options: Any) -> FlowSettings:
+    return FlowSettings(A, B, A, B, position_interval_ms=1_000, **options)
+
+
+def test_a_position_waits_for_the_acknowledgement_of_all_before_it(
+    brokers: Brokers, held: Held
+) -> None:
+    mirrored = Mirrored(_flow())
+    source = Source(brokers)
+    source.rows = source.rows[:1]
+    mirrored.take(source)
+    held.holds = True
+    # Brokers take one batch of a partition per request, so each of these is answered by itself.
+    source.chunk(ORDERS, [b"1", b"2"], [b"3"])
+    source.chunk(ORDERS, [b"4"])
+    mirrored.take(source)
+    mirrored.come_round()
+    committed = [offsets.get(REMOTE[ORDERS], 0) for _, offsets in mirrored.said]
+    assert set(committed) <= {0}
+    seen = []
+    for _ in range(3):
+        held.release()
+        mirrored.come_round()
+        mirrored.come_round()
+        seen.append(mirrored.said[-1][1].get(REMOTE[ORDERS], 0) if mirrored.said else 0)
+    # The first chunk has two batches: its position comes with the second one.
+    assert seen == [0, 3, 4]
+
+
+def test_offset_syncs_follow_the_commit_of_what_they_tell_of(
+    brokers: Brokers, syncs: list[Any]
+) -> None:
+    mirrored = Mirrored(_flow(offset_syncs=OffsetSyncSettings(enabled=True, lag_max=0)))
+    source = Source(brokers)
+    source.chunk(ORDERS, [b"1", b"2"])
+    mirrored.take(source)
+    mirrored.refuses = [Unreachable("away")]
+    mirrored.come_round()
+    assert mirrored.said == []
+    assert syncs == [], "the positions are not committed"
+    mirrored.come_round()
+    assert mirrored.said[-1][1][REMOTE[ORDERS]] == 2
+    assert syncs == [(ORDERS, 0, 0), (ORDERS, 1, 1)]
+
+
+def test_a_task_ends_when_positions_are_committed_however_long_that_takes(
+    brokers: Brokers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sink.time, "sleep", lambda _: None)
+    mirrored = Mirrored(_flow(offset_storage_partitions=1))
+    source = Source(brokers)
+    source.chunk(ORDERS, [b"1"])
+    source.chunk(BILLS, [b"a", b"b"])
+    mirrored.refuses = [Unreachable("away") for _ in range(20)]
+    summary = mirrored.run(iter(source.rows))
+    assert mirrored.refuses == []
+    assert summary.records == 3
+    last = {tp: offset for _, offsets in mirrored.said for tp, offset in offsets.items()}
+    assert last == {REMOTE[ORDERS]: 1, REMOTE[BILLS]: 2}
+    assert brokers.values("A.bills") == [b"a", b"b"]
+
+
+def test_a_partition_that_is_refused_stops_alone_and_may_be_tried_again(brokers: Brokers) -> None:
+    brokers.refuses = lambda tp, record: INVALID_RECORD if record.value == b"bad" else 0
+    mirrored = Mirrored(_flow())
+    source = Source(brokers)
+    source.chunk(ORDERS, [b"1"])
+    source.chunk(ORDERS, [b"bad"], [b"2"])
+    source.chunk(BILLS, [b"a"])
+    mirrored.take(source)
+    for _ in range(3):
+        mirrored.come_round()
+    halt = mirrored._lanes[ORDERS].halt
+    assert halt is not None
+    assert halt.code == "INVALID_RECORD"
+    assert mirrored._lanes[BILLS].halt is None
+    assert brokers.values("A.bills") == [b"a"]
+    last = {tp: offset for _, offsets in mirrored.said for tp, offset in offsets.items()}
+    assert last == {REMOTE[ORDERS]: 1, REMOTE[BILLS]: 1}
+    # The source goes back to the position.
+    brokers.refuses = lambda *_: 0
+    mirrored._hear({"tried": [[ORDERS.topic, 0, 1]]})
+    source._next[ORDERS] = 1
+    source.chunk(ORDERS, [b"bad"], [b"2"])
+    mirrored.take(source)
+    for _ in range(4):
+        mirrored.come_round()
+    assert mirrored._lanes[ORDERS].halt is None
+    assert brokers.values("A.orders") == [b"1", b"bad", b"2"]
+    assert mirrored.said[-1][1] == {REMOTE[ORDERS]: 3}
+
+
+def test_who_the_group_has_given_up_commits_and_writes_no_more(brokers: Brokers) -> None:
+    mirrored = Mirrored(_flow())
+    source = Source(brokers)
+    source.chunk(ORDERS, [b"1"])
+    mirrored.take(source)
+    mirrored.refuses = [Fenced("the group has gone on", where="B")]
+    mirrored.come_round()
+    mirrored.come_round()
+    source.chunk(ORDERS, [b"2"])
+    source.chunk(BILLS, [b"a"])
+    mirrored.take(source)
+    mirrored.come_round()
+    mirrored.come_round()
+    assert mirrored.said == []
+    assert brokers.values("A.orders") == [b"1"]
+    assert brokers.values("A.bills") == []
