@@ -26,11 +26,11 @@ from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
 from sparkmirror.demo.clusters import KafkaCluster
 from tests.kafka.background import Background
 
-__all__ = ["PLANNER", "SINK", "SOURCE", "Counter", "Mirror", "Numbered", "write_config"]
+__all__ = ["FRAMES", "PLANNER", "SINK", "SOURCE", "Counter", "Mirror", "Numbered", "write_config"]
 
 _NUMBER = struct.Struct(">q")
 _PADDING = b"x" * 92
-_FRAMES = "memfd:sparkmirror-frames"
+FRAMES = "memfd:sparkmirror-frames"
 _TASKS, _PLANNING = (
     "sparkmirror.data.daemon",
     "pyspark.sql.streaming.python_streaming_source_runner",
@@ -350,5 +350,5 @@ def _role(process: psutil.Process) -> str:
     for fd in Path(f"/proc/{process.pid}/fd").glob("*"):
         with contextlib.suppress(OSError):
             names.append(str(fd.readlink()))
-    frames = sum(_FRAMES in name for name in names)
+    frames = sum(FRAMES in name for name in names)
     return {0: "", 1: SINK}.get(frames, SOURCE)
