@@ -28,11 +28,11 @@ from sparkmirror.demo.clusters import KafkaCluster
 from tests.kafka.background import Background
 from tests.kafka.support import admin
 
-__all__ = ["PLANNER", "SINK", "SOURCE", "Counter", "Mirror", "Numbered", "write_config"]
+__all__ = ["FRAMES", "PLANNER", "SINK", "SOURCE", "Counter", "Mirror", "Numbered", "write_config"]
 
 _NUMBER = struct.Struct(">q")
 _PADDING = b"x" * 92
-_FRAMES = "memfd:sparkmirror-frames"
+FRAMES = "memfd:sparkmirror-frames"
 _TASKS, _PLANNING = (
     "sparkmirror.data.daemon",
     "pyspark.sql.streaming.python_streaming_source_runner",
@@ -381,5 +381,5 @@ def _role(process: psutil.Process) -> str:
     for fd in Path(f"/proc/{process.pid}/fd").glob("*"):
         with contextlib.suppress(OSError):
             names.append(str(fd.readlink()))
-    frames = sum(_FRAMES in name for name in names)
+    frames = sum(FRAMES in name for name in names)
     return {0: "", 1: SINK}.get(frames, SOURCE)

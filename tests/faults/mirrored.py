@@ -80,8 +80,7 @@ def _run(
                 f"{time.monotonic() - began:.1f} s in all"
             )
             time.sleep(_STEADY_S)
-        parts = ", ".join(f"{kind} {mib:,.0f}" for kind, mib in sorted(memory.peak_parts.items()))
-        rows["memory at most"] = f"{memory.peak_mib:,.0f} MiB ({parts})"
+        rows["memory at most"] = str(memory.peak())
         rows["stated bound"] = f"{memory_bound_mib(SLOTS, 0):,.0f} MiB"
         began = time.monotonic()
         assert mirror.drain(120) == 0, mirror.output()

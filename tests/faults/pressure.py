@@ -12,24 +12,26 @@ import contextlib
 import os
 import time
 from collections import defaultdict
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 
 from sparkmirror.demo.clusters import KafkaCluster
-from tests.faults.harness import Mirror, write_config
+from tests.faults.harness import FRAMES, Mirror, write_config
 from tests.kafka.background import Background
 from tests.kafka.support import TIMEOUT_S, create_topic, topic_names
 
-__all__ = ["Footprint", "Pressure", "Result", "limit_target", "memory_bound_mib"]
+__all__ = ["MIB", "SLOTS", "Footprint", "Pressure", "Result", "limit_target", "memory_bound_mib"]
 
 MIB = 1024 * 1024
 SLOTS = 2
 LARGE_BYTES = 20_000_000
 _MEAN_PER_S = 200
 _RECORD_BYTES = 1_000
+# Large enough that the test itself writes a burst much faster than the target's quota lets it go.
+_BURST_BYTES = 50_000
 _MAX_MESSAGE = {"max.message.bytes": str(LARGE_BYTES + 1_000_000)}
 
 
@@ -44,30 +46,62 @@ def memory_bound_mib(slots: int, largest_batch_bytes: int) -> float:
     return fixed + slots * each
 
 
+@dataclass(frozen=True)
+class Taken:
+    """Memory in MiB: of the JVM, and of Python's processes, of that ``frames_mib`` as frames."""
+
+    jvm_mib: float = 0.0
+    python_mib: float = 0.0
+    frames_mib: float = 0.0
+
+    @property
+    def total_mib(self) -> float:
+        """Of all of them."""
+        return self.jvm_mib + self.python_mib
+
+    def __str__(self) -> str:
+        return (
+            f"{self.total_mib:,.0f} MiB (JVM {self.jvm_mib:,.0f}, Python {self.python_mib:,.0f}, "
+            f"{self.frames_mib:,.0f} of that as frames)"
+        )
+
+
 class Footprint(Background):
     """The memory of a process and all below it, sampled: proportional set size in MiB.
 
     Proportional: what several processes share (forked modules, the slots' frames) counts once.
     """
 
-    def __init__(self, pid: int, interval_s: float = 0.5) -> None:
+    def __init__(self, pid: int, interval_s: float = 0.25) -> None:
         super().__init__()
-        self.peak_mib = 0.0
-        self.peak_parts: dict[str, float] = {}
+        self._samples: list[Taken] = []
         self._pid, self._interval_s = pid, interval_s
+
+    def begin(self) -> None:
+        """Forget what was seen: a new phase begins."""
+        self._samples = []
+
+    def peak(self) -> Taken:
+        """The most that was seen of each kind since `begin`."""
+        return Taken(
+            max((one.jvm_mib for one in self._samples), default=0.0),
+            max((one.python_mib for one in self._samples), default=0.0),
+            max((one.frames_mib for one in self._samples), default=0.0),
+        )
 
     def _run(self) -> None:
         while not self._stopping.wait(self._interval_s):
-            parts: dict[str, float] = defaultdict(float)
+            found: dict[str, float] = defaultdict(float)
             with contextlib.suppress(psutil.Error):
                 top = psutil.Process(self._pid)
                 for process in (top, *top.children(recursive=True)):
                     with contextlib.suppress(psutil.Error):
-                        kind = "JVM" if process.name().startswith("java") else "Python"
-                        parts[kind] += process.memory_full_info().pss / MIB
-            total = sum(parts.values())
-            if total > self.peak_mib:
-                self.peak_mib, self.peak_parts = total, dict(parts)
+                        java = process.name().startswith("java")
+                        for part in process.memory_maps():
+                            found["java" if java else "python"] += part.pss / MIB
+                            if FRAMES in part.path:
+                                found["frames"] += part.pss / MIB
+            self._samples.append(Taken(found["java"], found["python"], found["frames"]))
 
 
 @dataclass
@@ -81,10 +115,15 @@ class Result:
     start_s: float = 0.0
     burst_s: float = 0.0
     large_s: float = 0.0
-    idle_mib: float = 0.0
-    peak_mib: float = 0.0
-    peak_parts: dict[str, float] = field(default_factory=dict)
+    idle: Taken = Taken()
+    burst: Taken = Taken()
+    large: Taken = Taken()
     waited: int = 0
+
+    @property
+    def peak_mib(self) -> float:
+        """The most of all processes together, whatever came."""
+        return max(one.total_mib for one in (self.idle, self.burst, self.large))
 
     @property
     def bound_mib(self) -> float:
@@ -93,18 +132,18 @@ class Result:
 
     def page(self) -> str:
         """As a table."""
-        parts = ", ".join(f"{kind} {mib:,.0f}" for kind, mib in sorted(self.peak_parts.items()))
         rows = {
             "from the start to the first record": f"{self.start_s:.1f} s",
-            f"burst of {self.burst_records:,} records of {_RECORD_BYTES:,} bytes": (
+            f"burst of {self.burst_records:,} records of {_BURST_BYTES:,} bytes": (
                 f"{self.burst_s:.1f} s, as the target's quota allows"
             ),
             "records of the burst still to come when later ones of other partitions were there": (
                 f"{self.waited:,}"
             ),
             f"{self.large_records} records of 20 MB": f"{self.large_s:.1f} s",
-            "memory before the burst": f"{self.idle_mib:,.0f} MiB",
-            "memory at most": f"{self.peak_mib:,.0f} MiB ({parts})",
+            "memory before the burst, at most": str(self.idle),
+            "memory during the burst, at most": str(self.burst),
+            "memory while records of 20 MB came, at most": str(self.large),
             "stated bound": f"{self.bound_mib:,.0f} MiB",
         }
         lines = ["| | |", "|---|---|", *(f"| {name} | {text} |" for name, text in rows.items())]
@@ -140,7 +179,7 @@ class Pressure:
 
     def run(self, *, burst_mb: int, large: int) -> Result:
         """The whole of it. Raises AssertionError when records do not arrive."""
-        result = Result(burst_mb * 1_000_000 // _RECORD_BYTES, large)
+        result = Result(burst_mb * 1_000_000 // _BURST_BYTES, large)
         create_topic(self.source, self.burst, 2)
         create_topic(self.source, self.single, 2)
         create_topic(self.source, self.large, 1, config=_MAX_MESSAGE)
@@ -154,15 +193,19 @@ class Pressure:
                 self._send(self.single, 2, 10, b"first")
                 self._arrived(self.single, 10, 600, mirror)
                 result.start_s = time.monotonic() - began
+                memory.begin()
                 self._steadily(5.0)
-                result.idle_mib = memory.peak_mib
+                result.idle = memory.peak()
+                memory.begin()
                 self._burst(result, mirror)
+                result.burst = memory.peak()
+                memory.begin()
                 began = time.monotonic()
                 for _ in range(large):
                     self._send(self.large, 1, 1, os.urandom(LARGE_BYTES))
                 self._arrived(self.large, large, 300, mirror)
                 result.large_s = time.monotonic() - began
-            result.peak_mib, result.peak_parts = memory.peak_mib, memory.peak_parts
+                result.large = memory.peak()
             assert mirror.drain() == 0, mirror.output()
         finally:
             mirror.kill()
@@ -178,7 +221,7 @@ class Pressure:
 
     def _burst(self, result: Result, mirror: Mirror) -> None:
         already = self._sent
-        payload = os.urandom(_RECORD_BYTES)
+        payload = os.urandom(_BURST_BYTES)
         total = already + result.burst_records
         began = time.monotonic()
         self._send(self.burst, 2, result.burst_records, payload, flush=False)

@@ -5,20 +5,127 @@ from __future__ import annotations
 import contextlib
 import json
 import re
+import ssl
 import time
+import urllib.error
 import urllib.request
 import uuid
 from collections.abc import Callable
 from pathlib import Path
 
 import psutil
+import pytest
+from confluent_kafka import Consumer, TopicPartition
+from prometheus_client.parser import text_string_to_metric_families
 
 from sparkmirror.demo.probe import free_ports
+from sparkmirror.model import TopicPartition as Partition
+from sparkmirror.wire.mirror_records import Checkpoint, decode_checkpoint
 from tests.certificates import PASSWORD, Authority
-from tests.kafka.mirror_process import MirrorProcess, write_mm2
+from tests.kafka.mirror_process import MirrorProcess, wait_until, write_mm2
 from tests.kafka.secure import SESSION_MS, USER_SECRET, Secured
-from tests.kafka.support import Sent, create_topic, produce, wait_until_equal
+from tests.kafka.support import Sent, consume_all, create_topic, produce, wait_until_equal
 from tests.kafka.token_endpoint import CLIENT_SECRET, token_endpoint
+
+# Where a group of the source stands, by partition.
+_GROUP_AT = (100, 50)
+
+
+def _records(count: int) -> list[Sent]:
+    return [Sent(value=b"v" * 5_000, key=b"%d" % n, partition=n % 2) for n in range(count)]
+
+
+def _new_topic(cluster: Secured) -> str:
+    """A topic of two partitions with 250 records in each."""
+    topic = f"secure-{uuid.uuid4().hex[:8]}"
+    create_topic(cluster.kafka, topic, 2)
+    produce(cluster.kafka, topic, _records(500))
+    return topic
+
+
+def _committed(cluster: Secured, group: str, topic: str) -> list[int]:
+    consumer = Consumer({"bootstrap.servers": cluster.kafka.bootstrap_servers, "group.id": group})
+    try:
+        places = [TopicPartition(topic, number) for number in range(2)]
+        return [one.offset for one in consumer.committed(places, timeout=20)]
+    finally:
+        consumer.close()
+
+
+class Beside:
+    """What a mirror does beside the records: it takes a group over, and shows its metrics."""
+
+    def __init__(self, pair: tuple[Secured, Secured], directory: Path) -> None:
+        self._p, self._q = pair
+        self._directory = directory
+        self._authority = Authority("Metrics' authority")
+        self._topic = self._group = self._url = ""
+
+    def prepare(self, topic: str) -> dict[str, str]:
+        """Commit positions of a group at the source; what the mirror's file has to say."""
+        self._topic, self._group = topic, f"{topic}-group"
+        places = [TopicPartition(topic, number, at) for number, at in enumerate(_GROUP_AT)]
+        servers = {"bootstrap.servers": self._p.kafka.bootstrap_servers, "group.id": self._group}
+        consumer = Consumer(servers)
+        consumer.commit(offsets=places, asynchronous=False)
+        consumer.close()
+        certified = self._authority.certify("metrics", "localhost", "127.0.0.1")
+        files = {name: self._directory / f"metrics.{name}" for name in ("crt", "key", "token")}
+        files["crt"].write_text(certified.chain_pem())
+        files["key"].write_text(certified.key_pem())
+        files["token"].write_text(METRICS_TOKEN)
+        return {
+            "groups": self._group,
+            "refresh.groups.interval.seconds": "1",
+            "emit.checkpoints.interval.seconds": "1",
+            "sync.group.offsets.enabled": "true",
+            "sync.group.offsets.interval.seconds": "1",
+            "sparkmirror.metrics.listen": "127.0.0.1:0",
+            "sparkmirror.metrics.tls.cert": str(files["crt"]),
+            "sparkmirror.metrics.tls.key": str(files["key"]),
+            "sparkmirror.metrics.token.file": str(files["token"]),
+        }
+
+    def check(self, mirror: MirrorProcess) -> None:
+        """Both work; all that was sent so far has to come through meanwhile."""
+        remote = f"A.{self._topic}"
+        wait_until(
+            lambda: _committed(self._q, self._group, remote) == [*_GROUP_AT], "the group's move"
+        )
+        found = [
+            decode_checkpoint(one.key, one.value)
+            for one in consume_all(self._q.kafka, "A.checkpoints.internal")
+        ]
+        for number, at in enumerate(_GROUP_AT):
+            assert Checkpoint(self._group, Partition(remote, number), at, at) in found
+        address = re.search(r"metrics on (https://127\.0\.0\.1:\d+)/metrics", mirror.text())
+        assert address is not None, mirror.text()
+        self._url = address[1]
+        for header in ({}, {"Authorization": f"Bearer {METRICS_TOKEN[:-1]}"}):
+            with pytest.raises(urllib.error.HTTPError, match="401"):
+                self._get(header)
+        sent = len(consume_all(self._p.kafka, self._topic))
+        wait_until(lambda: self._records() == sent, "the metric of all records")
+        produce(self._p.kafka, self._topic, _records(40))
+        wait_until(lambda: self._records() == sent + 40, "the metric to move")
+
+    def _get(self, header: dict[str, str]) -> str:
+        context = ssl.create_default_context(cadata=self._authority.pem())
+        request = urllib.request.Request(f"{self._url}/metrics", headers=header)
+        with urllib.request.urlopen(request, timeout=10, context=context) as answer:
+            text: str = answer.read().decode()
+        return text
+
+    def _records(self) -> float:
+        """MirrorMaker 2's ``record-count`` of both partitions."""
+        name = "kafka_connect_mirror_mirrorsourceconnector_record_count"
+        text = self._get({"Authorization": f"Bearer {METRICS_TOKEN}"})
+        return sum(
+            sample.value
+            for family in text_string_to_metric_families(text)
+            for sample in family.samples
+            if sample.name == name and sample.labels["topic"] == f"A.{self._topic}"
+        )
 
 
 def _mirror(
@@ -31,22 +138,22 @@ def _mirror(
     continuous_s: float = 0.0,
     look: Callable[[int], None] = lambda _: None,
     provided: bool = False,
+    beside: Beside | None = None,
 ) -> MirrorProcess:
     """One mirror of a new topic; ``look`` is called with its process id while it runs.
 
     ``provided``: the mirror's file refers to its secrets.
     """
     p, q = pair
-    topic = f"secure-{uuid.uuid4().hex[:8]}"
-    create_topic(p.kafka, topic, 2)
-    records = [Sent(value=b"v" * 5_000, key=b"%d" % n, partition=n % 2) for n in range(500)]
-    produce(p.kafka, topic, records)
+    topic = _new_topic(p)
     extra = {
         "A.bootstrap.servers": p.servers[listeners[0]],
         "B.bootstrap.servers": q.servers[listeners[1]],
         **{f"A.{key}": value for key, value in source.items()},
         **{f"B.{key}": value for key, value in target.items()},
     }
+    if beside is not None:
+        extra |= beside.prepare(topic)
     if provided:
         extra = _provided(extra, directory / "secrets.properties")
     path = write_mm2(directory / "mm2.properties", p.kafka, q.kafka, topic, extra)
@@ -59,9 +166,11 @@ def _mirror(
             wait_until_equal(p.kafka, topic, q.kafka, f"A.{topic}")
             end = time.monotonic() + continuous_s
             while time.monotonic() < end:
-                produce(p.kafka, topic, records[:20])
+                produce(p.kafka, topic, _records(20))
                 look(mirror.process.pid)
                 time.sleep(0.5)
+            if beside is not None:
+                beside.check(mirror)
             wait_until_equal(p.kafka, topic, q.kafka, f"A.{topic}")
             assert mirror.drain()[0] == 0, mirror.text()
         else:
@@ -87,7 +196,8 @@ def _provided(lines: dict[str, str], path: Path) -> dict[str, str]:
     }
 
 
-PLANTED = (USER_SECRET, PASSWORD, CLIENT_SECRET)
+METRICS_TOKEN = "planted-metrics-token-2603"
+PLANTED = (USER_SECRET, PASSWORD, CLIENT_SECRET, METRICS_TOKEN)
 
 
 def _look_at_processes(root: int) -> None:
@@ -177,7 +287,10 @@ def test_a_mirror_from_scram_over_tls_to_plain_shows_no_secret(
 def test_a_mirror_between_mutual_tls_and_oauth(
     secured_clusters: tuple[Secured, Secured], tmp_path: Path
 ):
-    """Tokens come over TLS and last for seconds; by default nothing shows Spark's UI."""
+    """Tokens come over TLS and last for seconds; by default nothing shows Spark's UI.
+
+    A group moves over with its checkpoints; metrics are shown over TLS to who has the token.
+    """
     ports: set[int] = set()
 
     def look(process: int) -> None:
@@ -202,6 +315,7 @@ def test_a_mirror_between_mutual_tls_and_oauth(
             *_with_events(tmp_path),
             continuous_s=2.2 * SESSION_MS / 1000,
             look=look,
+            beside=Beside(secured_clusters, tmp_path),
         )
         # The driver and the slots' processes get tokens of their own, and get them again.
         assert len(endpoint.asked) >= 4
@@ -217,3 +331,39 @@ def test_a_mirror_between_mutual_tls_and_oauth(
         if line.startswith('{"Event":"SparkListenerEnvironmentUpdate"')
     )
     assert environment["Spark Properties"]["spark.ui.enabled"] == "false"
+
+
+def test_mirrormaker_1s_files_over_mutual_tls_and_scram(
+    secured_clusters: tuple[Secured, Secured], tmp_path: Path
+):
+    """The command ``kafka-mirror-maker``: records at the target, positions in the group."""
+    p, q = secured_clusters
+    topic = _new_topic(p)
+    ends = {
+        "consumer": {
+            "bootstrap.servers": p.servers["MUTUAL"],
+            "group.id": topic,
+            "auto.offset.reset": "earliest",
+            **p.properties("MUTUAL"),
+        },
+        "producer": {
+            "bootstrap.servers": q.servers["BOTH"],
+            "acks": "all",
+            **q.properties("BOTH", "SCRAM-SHA-256"),
+        },
+    }
+    command = ["--include", topic, "--keep.partitions", "--once"]
+    for end, lines in ends.items():
+        path = tmp_path / f"{end}.properties"
+        path.write_text("".join(f"{key}={value}\n" for key, value in lines.items()))
+        command += [f"--{end}.config", str(path)]
+    create_topic(q.kafka, topic, 2)
+    mirror = MirrorProcess(tmp_path, command, command="kafka-mirror-maker")
+    try:
+        assert mirror.wait(200) == 0, mirror.text()
+    finally:
+        mirror.kill()
+    assert len(wait_until_equal(p.kafka, topic, q.kafka, topic, timeout_s=10)) == 500
+    assert _committed(p, topic, topic) == [250, 250]
+    assert not re.search(r"Traceback|refused the login|CONNECTION_LOST", mirror.text())
+    assert not any(secret in mirror.text() for secret in PLANTED)

@@ -3,7 +3,8 @@
 It keeps the rules that an idempotent producer meets on real brokers: the sequences of one producer
 id, the last five batches as the measure of a repeat, acknowledgement after replication, followers
 that may lack the newest batches when they become leader, requests that still arrive after their
-connection broke. What a broker does at a moment of its own choosing is a method here.
+connection broke. What a broker does at a moment of its own choosing is a method here; `Brokers`
+says what brokers of one version answer where those of another answer something else.
 """
 
 from __future__ import annotations
@@ -27,7 +28,22 @@ from sparkmirror.wire.routes import Leader
 
 VERSION = 8
 OK, TOO_LARGE, NOT_LEADER, OUT_OF_ORDER, INVALID_RECORD = 0, 10, 6, 45, 87
+DUPLICATE, INVALID_EPOCH, UNKNOWN_ID = 46, 47, 59
 _LAST_BATCHES = 5
+
+
+@dataclass(frozen=True)
+class Brokers:
+    """What brokers answer that depends on their version; as given, those from 2.5 on.
+
+    ``refuse_unknown``: an id that a partition knows nothing of has to begin with sequence 0, else
+    UNKNOWN_PRODUCER_ID. So did brokers before 2.5; later ones take any sequence (KIP-360).
+    ``name_repeats``: a repeat that all replicas have is DUPLICATE_SEQUENCE_NUMBER, without an
+    offset, as in the protocol's first version (0.11); later brokers acknowledge it like the first.
+    """
+
+    refuse_unknown: bool = False
+    name_repeats: bool = False
 
 
 @dataclass(frozen=True)
@@ -35,6 +51,7 @@ class Stored:
     """One batch of a log."""
 
     producer_id: int
+    epoch: int
     sequence: int
     values: tuple[int, ...]
 
@@ -51,12 +68,26 @@ class Waiting:
 
 @dataclass(eq=False)
 class SimPartition:
-    """The log of a partition's leader; the first ``replicated`` batches are with all replicas."""
+    """The log of a partition's leader; the first ``replicated`` batches are with all replicas.
+
+    ``forgotten``: of how many batches at its begin nothing is known but their records.
+    ``epochs``: epochs of producer ids that another writer has begun.
+    """
 
     leader: int
     log: list[Stored] = field(default_factory=list)
     replicated: int = 0
     waiting: list[tuple[int, Waiting]] = field(default_factory=list)
+    forgotten: int = 0
+    epochs: dict[int, int] = field(default_factory=dict)
+
+    def known(self, producer_id: int) -> list[tuple[int, Stored]]:
+        """The batches of a producer id that are remembered as its, with their index."""
+        return [
+            (index, batch)
+            for index, batch in enumerate(self.log)
+            if index >= self.forgotten and batch.producer_id == producer_id
+        ]
 
     @property
     def values(self) -> list[int]:
@@ -136,7 +167,10 @@ class SimConnection:
 class SimTarget:
     """Brokers, partitions, and the metadata that the producer has of them (`Routes`)."""
 
-    def __init__(self, nodes: int, partitions: Iterable[TopicPartition]) -> None:
+    def __init__(
+        self, nodes: int, partitions: Iterable[TopicPartition], brokers: Brokers | None = None
+    ) -> None:
+        self.brokers = brokers or Brokers()
         self.partitions = {tp: SimPartition(n % nodes) for n, tp in enumerate(partitions)}
         self.client = ClusterClient("T", ("t:9092",), "test", retry_backoff_ms=1)
         self.reachable = True
@@ -193,10 +227,10 @@ class SimTarget:
         one = self.partitions[doubt.tp]
         if self.leaders[doubt.tp].node != one.leader:
             return Arrived.LATER
-        known = [index for index, old in enumerate(one.log) if old.producer_id == doubt.producer_id]
+        known = one.known(doubt.producer_id)
         if not known:
             return Arrived.NO if doubt.first else Arrived.UNKNOWN
-        last = one.log[known[-1]]
+        last = known[-1][1]
         if last.sequence + len(last.values) - 1 < doubt.last_sequence:
             return Arrived.NO
         return Arrived.YES if one.replicated == len(one.log) else Arrived.LATER
@@ -230,21 +264,32 @@ class SimTarget:
             waiting.outcomes[tp] = (INVALID_RECORD, -1)
             waiting.bad[tp] = [n for n, v in enumerate(stored.values) if v in self.refused]
         else:
-            known = [
-                (index, old)
-                for index, old in enumerate(one.log)
-                if old.producer_id == stored.producer_id
-            ]
-            repeat = [index for index, old in known[-_LAST_BATCHES:] if old == stored]
-            if repeat:
-                index = repeat[0]
-            elif known and known[-1][1].sequence + len(known[-1][1].values) != stored.sequence:
-                waiting.outcomes[tp] = (OUT_OF_ORDER, -1)
+            self._take_batch(one, tp, stored, waiting)
+
+    def _take_batch(
+        self, one: SimPartition, tp: TopicPartition, stored: Stored, waiting: Waiting
+    ) -> None:
+        """What the sequence makes of a batch that is good in itself."""
+        if stored.epoch < one.epochs.get(stored.producer_id, stored.epoch):
+            waiting.outcomes[tp] = (INVALID_EPOCH, -1)
+            return
+        known = one.known(stored.producer_id)
+        repeat = [index for index, old in known[-_LAST_BATCHES:] if old == stored]
+        if repeat:
+            index = repeat[0]
+            if self.brokers.name_repeats and index < one.replicated:
+                waiting.outcomes[tp] = (DUPLICATE, -1)
                 return
-            else:
-                index = len(one.log)
-                one.log.append(stored)
-            one.waiting.append((index, waiting))
+        elif known and known[-1][1].sequence + len(known[-1][1].values) != stored.sequence:
+            waiting.outcomes[tp] = (OUT_OF_ORDER, -1)
+            return
+        elif not known and stored.sequence and self.brokers.refuse_unknown:
+            waiting.outcomes[tp] = (UNKNOWN_ID, -1)
+            return
+        else:
+            index = len(one.log)
+            one.log.append(stored)
+        one.waiting.append((index, waiting))
 
     def replicate(self, tp: TopicPartition) -> None:
         """The followers have caught up: what waits is acknowledged."""
@@ -263,9 +308,29 @@ class SimTarget:
         one.leader = node
         del one.log[one.replicated + keep :]
         one.replicated = len(one.log)
+        one.forgotten = min(one.forgotten, len(one.log))
         for _, waiting in one.waiting:
             waiting.outcomes[tp] = (NOT_LEADER, -1)
         self._decided(one)
+
+    def forget(self, tp: TopicPartition) -> None:
+        """What the partition knew of its producers is gone; the records are there.
+
+        Brokers do so when a producer id wrote nothing for ``producer.id.expiration.ms``; before
+        2.5 also when the last of its records was deleted, however young it was.
+        """
+        one = self.partitions[tp]
+        one.forgotten = len(one.log)
+
+    def outdate(self, tp: TopicPartition) -> None:
+        """Another writer has begun an epoch of the partition's newest producer id.
+
+        In a transaction: a successor, or the coordinator itself after ``transaction.timeout.ms``.
+        Without: a cluster whose metadata is from a backup, and which gives ids out again.
+        """
+        one = self.partitions[tp]
+        for batch in one.log[-1:]:
+            one.epochs[batch.producer_id] = batch.epoch + 1
 
     def cut(self, node: int) -> None:
         """The connection to a broker breaks."""
@@ -306,9 +371,9 @@ def parse_request(frame: bytes) -> tuple[int, dict[TopicPartition, bytes]]:
 
 
 def _read(batch: bytes) -> Stored:
-    producer_id, _, sequence = struct.unpack_from(">qhi", batch, HEADER_BYTES - 18)
+    producer_id, epoch, sequence = struct.unpack_from(">qhi", batch, HEADER_BYTES - 18)
     values = tuple(int(record.value or b"") for record in decode_batches(memoryview(batch)))
-    return Stored(producer_id, sequence, values)
+    return Stored(producer_id, epoch, sequence, values)
 
 
 def answer_frame(waiting: Waiting) -> bytes:

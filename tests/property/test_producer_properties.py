@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import itertools
 from collections import defaultdict
+from collections.abc import Collection
+from dataclasses import replace
+from types import SimpleNamespace
 from typing import cast
 
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from sparkmirror.errors import Fenced, TransactionError
 from sparkmirror.model import ProduceSettings, TopicPartition
 from sparkmirror.wire.produce import Producer
 from sparkmirror.wire.records import Record, encode_batch
 from sparkmirror.wire.routes import Routes
 from sparkmirror.wire.transactions import Transactions
-from tests.property.simulated_target import SimTarget
+from tests.property.simulated_target import Brokers, SimTarget
 
 NODES = 3
 PARTITIONS = [TopicPartition("t", 0), TopicPartition("t", 1), TopicPartition("u", 0)]
@@ -30,17 +34,31 @@ steps = st.one_of(
     st.tuples(st.just("cut"), _nodes),
     st.tuples(st.just("refresh")),
     st.tuples(st.just("shrink"), st.integers(1, 4)),
+    st.tuples(st.sampled_from(["forget", "outdate"]), _tps),
 )
+brokers = st.builds(Brokers, st.booleans(), st.booleans())
 Step = tuple[object, ...]
+# Those that answer with errors where today's acknowledge or take a batch.
+OLD = Brokers(refuse_unknown=True, name_repeats=True)
 
 A, B = PARTITIONS[0], PARTITIONS[1]
 
 
 class Run:
-    """A producer before a simulated target; ``appended`` and ``acknowledged`` values."""
+    """A producer before a simulated target; ``appended`` and ``acknowledged`` values.
 
-    def __init__(self, transactions: Transactions | None = None) -> None:
-        self.target = SimTarget(NODES, PARTITIONS)
+    ``ruthless``: the target forgets a producer also while batches wait for their acknowledgement.
+    """
+
+    def __init__(
+        self,
+        transactions: Transactions | None = None,
+        brokers: Brokers | None = None,
+        *,
+        ruthless: bool = False,
+    ) -> None:
+        self.target = SimTarget(NODES, PARTITIONS, brokers)
+        self._ruthless = ruthless
         self.now = 0.0
         self.producer = Producer(
             cast(Routes, self.target),
@@ -51,6 +69,7 @@ class Run:
         )
         self.appended: dict[TopicPartition, list[int]] = defaultdict(list)
         self.acknowledged: dict[TopicPartition, int] = defaultdict(int)
+        self.named_repeats = 0
         self._numbers = itertools.count()
 
     def append(self, tp: TopicPartition, records: int) -> None:
@@ -63,6 +82,7 @@ class Run:
         self.now += 0.3
         for ack in self.producer.pump(0.0):
             self.acknowledged[ack.tp] += ack.records
+            self.named_repeats += ack.offset < 0
             if ack.token is not None and ack.offset >= 0:
                 values = self.target.partitions[ack.tp].values
                 assert values[ack.offset + ack.records - 1] == ack.token
@@ -75,6 +95,10 @@ class Run:
             records = cast(int, arguments[0])
             if self.producer.idle or records < target.batches_max_records:
                 target.batches_max_records = records
+        elif name in ("forget", "outdate"):
+            tp = cast(TopicPartition, arguments[0])
+            if self._ruthless or not self.producer.waiting(tp):
+                getattr(target, cast(str, name))(tp)
         elif name in ("append", "pump"):
             getattr(self, cast(str, name))(*arguments)
         else:
@@ -95,7 +119,7 @@ class Run:
 
 
 @settings(max_examples=400, deadline=None)
-@given(st.lists(steps, max_size=60))
+@given(st.lists(steps, max_size=60), brokers)
 @example(
     # The next batch finds the new leader while the answer of the old one is under way.
     [
@@ -113,7 +137,8 @@ class Run:
         ("pump",),
         ("take", 1),
         ("pump",),
-    ]
+    ],
+    Brokers(),
 )
 @example(
     # A batch arrives, its acknowledgement does not, and then the topic no longer takes it.
@@ -125,7 +150,8 @@ class Run:
         ("replicate", A),
         ("cut", 0),
         ("shrink", 2),
-    ]
+    ],
+    Brokers(),
 )
 @example(
     # One partition's log forgets its producer while another partition's batch is in doubt.
@@ -139,7 +165,8 @@ class Run:
         ("take", 0),
         ("move", A, 1, 0),
         ("pump",),
-    ]
+    ],
+    Brokers(),
 )
 @example(
     # A broker no longer leads when the first batch comes, and leads again when the second one does.
@@ -153,10 +180,60 @@ class Run:
         ("move", A, 0, 0),
         ("take", 0),
         ("replicate", A),
-    ]
+    ],
+    Brokers(),
 )
-def test_every_batch_arrives_once_and_in_order(script: list[Step]) -> None:
-    run = Run()
+@example(
+    # A partition is idle until its producer is forgotten, then has several batches at once.
+    [
+        ("append", A, 1),
+        ("pump",),
+        ("take", 0),
+        ("replicate", A),
+        ("pump",),
+        ("forget", A),
+        ("append", A, 2),
+        ("append", A, 1),
+        ("append", A, 1),
+        ("pump",),
+    ],
+    OLD,
+)
+@example(
+    # The same, where another writer has begun an epoch.
+    [
+        ("append", A, 1),
+        ("pump",),
+        ("take", 0),
+        ("replicate", A),
+        ("pump",),
+        ("outdate", A),
+        ("append", A, 2),
+        ("append", A, 1),
+        ("pump",),
+    ],
+    Brokers(),
+)
+@example(
+    # Batches arrive, their acknowledgements do not, and the target says that they are repeats.
+    [
+        ("append", A, 1),
+        ("pump",),
+        ("take", 0),
+        ("replicate", A),
+        ("pump",),
+        ("append", A, 1),
+        ("append", A, 2),
+        ("pump",),
+        ("take", 0),
+        ("take", 0),
+        ("replicate", A),
+        ("cut", 0),
+    ],
+    OLD,
+)
+def test_every_batch_arrives_once_and_in_order(script: list[Step], kind: Brokers) -> None:
+    run = Run(brokers=kind)
     try:
         for step in script:
             run.step(step)
@@ -168,6 +245,140 @@ def test_every_batch_arrives_once_and_in_order(script: list[Step]) -> None:
         assert not run.producer.halts
     finally:
         run.target.close()
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.lists(steps, max_size=60), brokers)
+@example(
+    # Two batches arrive, and their producer is forgotten before they are sent again.
+    [
+        ("append", A, 1),
+        ("pump",),
+        ("take", 0),
+        ("replicate", A),
+        ("pump",),
+        ("append", A, 1),
+        ("append", A, 2),
+        ("pump",),
+        ("take", 0),
+        ("take", 0),
+        ("forget", A),
+        ("cut", 0),
+    ],
+    OLD,
+)
+def test_what_a_target_forgets_while_it_is_in_doubt_comes_again_in_order(
+    script: list[Step], kind: Brokers
+) -> None:
+    """Whether it is there cannot be known: it comes twice, as at-least-once says, never not."""
+    run = Run(brokers=replace(kind, refuse_unknown=True), ruthless=True)
+    try:
+        for step in script:
+            run.step(step)
+        run.settle()
+        for tp in PARTITIONS:
+            values = run.target.partitions[tp].values
+            assert list(dict.fromkeys(values)) == run.appended[tp]
+            assert run.acknowledged[tp] == len(run.appended[tp])
+            # What comes again goes on from there without a gap.
+            for before, value in itertools.pairwise(values):
+                follower = run.appended[tp].index(before) + 1
+                assert run.appended[tp].index(value) <= follower
+        if not {"forget", "outdate"} & {step[0] for step in script}:
+            assert run.target.partitions[A].values == run.appended[A]
+        assert not run.producer.halts
+    finally:
+        run.target.close()
+
+
+class Open(SimpleNamespace):
+    """A transaction that every partition may join and that nobody ends."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            identity=(7, 0), transactional_id="id", timeout_ms=60_000, members=set(), began=False
+        )
+
+    def add(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
+        self.members |= set(partitions)
+        return {}
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.lists(steps, max_size=60), brokers)
+@example(
+    # Another writer takes over between two batches.
+    [
+        ("append", A, 1),
+        ("pump",),
+        ("take", 0),
+        ("replicate", A),
+        ("pump",),
+        ("outdate", A),
+        ("append", A, 1),
+    ],
+    Brokers(),
+)
+@example(
+    [
+        ("append", A, 1),
+        ("pump",),
+        ("take", 0),
+        ("replicate", A),
+        ("pump",),
+        ("forget", A),
+        ("append", A, 1),
+    ],
+    OLD,
+)
+def test_a_transaction_whose_writer_is_not_known_any_more_ends_with_an_error(
+    script: list[Step], kind: Brokers
+) -> None:
+    """No batch of it is written under another producer id: its owner has to abort it."""
+    script = [step for step in script if step[0] != "shrink"]
+    run = Run(cast(Transactions, Open()), replace(kind, refuse_unknown=True), ruthless=True)
+    ended: Fenced | TransactionError | None = None
+    try:
+        try:
+            for step in script:
+                run.step(step)
+            run.settle()
+        except (Fenced, TransactionError) as error:
+            ended = error
+        for tp in PARTITIONS:
+            log = run.target.partitions[tp]
+            assert {(batch.producer_id, batch.epoch) for batch in log.log} <= {(7, 0)}
+            assert log.values == run.appended[tp][: len(log.values)]
+            assert ended is not None or log.values == run.appended[tp]
+        if ended is not None:
+            told = {"forget": "UNKNOWN_PRODUCER_ID", "outdate": "INVALID_PRODUCER_EPOCH"}
+            assert any(name in str(ended) for name in told.values())
+            assert {step[0] for step in script} & set(told)
+            assert isinstance(ended, Fenced) == ("INVALID_PRODUCER_EPOCH" in str(ended))
+    finally:
+        run.target.close()
+
+
+def test_each_answer_about_a_producer_is_met() -> None:
+    """The scripts above do bring about the answers that they are about."""
+    idle: list[Step] = [("append", A, 1), ("pump",), ("take", 0), ("replicate", A), ("pump",)]
+    for trouble, code in (("forget", "UNKNOWN_PRODUCER_ID"), ("outdate", "INVALID_PRODUCER_EPOCH")):
+        run = Run(brokers=OLD)
+        for step in [*idle, (trouble, A), ("append", A, 1)]:
+            run.step(step)
+        run.settle()
+        assert run.producer.errors == {code: 1}
+        ids = [batch.producer_id for batch in run.target.partitions[A].log]
+        assert len(set(ids)) == 2, "it goes on under a new producer id"
+        run.target.close()
+    run = Run(brokers=OLD)
+    for step in [*idle, ("append", A, 1), ("pump",), ("take", 0), ("cut", 0), ("pump",)]:
+        run.step(step)
+    run.target.replicate(A)
+    run.settle()
+    assert run.named_repeats == 1
+    assert run.target.partitions[A].values == run.appended[A]
+    run.target.close()
 
 
 def test_partitions_that_lose_their_leaders_together_are_given_up_together() -> None:

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
-from types import SimpleNamespace
+from collections.abc import Sequence
 from typing import cast
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sparkmirror.errors import TransactionError
-from sparkmirror.model import TopicPartition
 from sparkmirror.wire.records import Record
 from sparkmirror.wire.transactions import Transactions
-from tests.property.test_producer_properties import PARTITIONS, Run, Step, steps
+from tests.property.test_producer_properties import PARTITIONS, Open, Run, Step, steps
 
 _MODULUS = 4
 _UNCERTAIN = {"cut", "move"}
@@ -57,19 +55,6 @@ def test_refused_records_are_taken_over_and_the_rest_arrives(
         assert not run.producer.halts
     finally:
         run.target.close()
-
-
-class Open(SimpleNamespace):
-    """A transaction that every partition may join and that nobody ends."""
-
-    def __init__(self) -> None:
-        super().__init__(
-            identity=(7, 0), transactional_id="id", timeout_ms=60_000, members=set(), began=False
-        )
-
-    def add(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
-        self.members |= set(partitions)
-        return {}
 
 
 @settings(max_examples=400, deadline=None)

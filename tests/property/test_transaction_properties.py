@@ -21,7 +21,10 @@ from sparkmirror.wire.routes import Routes
 from sparkmirror.wire.transactions import Transactions
 
 PARTITIONS = [TopicPartition("t", 0), TopicPartition("t", 1), TopicPartition("u", 0)]
-CONCURRENT, LOADING, UNAVAILABLE, NOT_COORDINATOR, FENCED = 51, 14, 15, 16, 90
+CONCURRENT, LOADING, UNAVAILABLE, NOT_COORDINATOR = 51, 14, 15, 16
+# To a writer whose epoch is over: coordinators before 2.7, those from 2.7 on (KIP-588), and those
+# that have forgotten the id, which wrote nothing for ``transactional.id.expiration.ms``.
+INVALID_PRODUCER_EPOCH, PRODUCER_FENCED, INVALID_PRODUCER_ID_MAPPING = 47, 90, 49
 
 Trouble = str
 troubles = st.lists(
@@ -31,9 +34,13 @@ troubles = st.lists(
 
 
 class Coordinator:
-    """One transactional id. ``history``: what each ended transaction had, and how it ended."""
+    """One transactional id. ``history``: what each ended transaction had, and how it ended.
 
-    def __init__(self) -> None:
+    ``fenced``: what a writer is told whose epoch is over.
+    """
+
+    def __init__(self, fenced: int = PRODUCER_FENCED) -> None:
+        self.fenced = fenced
         self.epoch = -1
         self.members: set[TopicPartition] = set()
         self.offsets: dict[TopicPartition, int] = {}
@@ -49,9 +56,15 @@ class Coordinator:
         self._ended_as = None
         return 0
 
+    def expire(self) -> None:
+        """``transaction.timeout.ms`` is over: aborted, and nothing more of this epoch is taken."""
+        self.epoch += 1
+        if self.open:
+            self._end("aborted")
+
     def join(self, epoch: int, partitions: set[TopicPartition], *, group: bool = False) -> int:
         if epoch != self.epoch:
-            return FENCED
+            return self.fenced
         self.open, self._ended_as = True, None
         self.members |= partitions
         self._grouped |= group
@@ -59,14 +72,14 @@ class Coordinator:
 
     def take(self, epoch: int, offsets: dict[TopicPartition, int]) -> int:
         if epoch != self.epoch:
-            return FENCED
+            return self.fenced
         assert self._grouped, "the group's partition was not added first"
         self.offsets |= offsets
         return 0
 
     def end(self, epoch: int, committed: bool) -> int:
         if epoch != self.epoch:
-            return FENCED
+            return self.fenced
         if not self.open:
             return 0 if self._ended_as is committed else 48
         self._end("committed" if committed else "aborted")
@@ -156,18 +169,22 @@ def _partitions(message: Any) -> set[TopicPartition]:
 steps = st.lists(
     st.tuples(
         st.lists(st.sampled_from(PARTITIONS), min_size=1, max_size=3, unique=True),
-        st.sampled_from(["commit", "commit", "abort", "take over"]),
+        st.sampled_from(["commit", "commit", "abort", "take over", "expire"]),
     ),
     max_size=8,
 )
 
 
 @settings(max_examples=300, deadline=None)
-@given(steps, troubles)
+@given(
+    steps,
+    troubles,
+    st.sampled_from([PRODUCER_FENCED, INVALID_PRODUCER_EPOCH, INVALID_PRODUCER_ID_MAPPING]),
+)
 def test_each_transaction_ends_once_as_a_whole(
-    script: list[tuple[list[TopicPartition], str]], lost: list[Trouble]
+    script: list[tuple[list[TopicPartition], str]], lost: list[Trouble], fenced: int
 ) -> None:
-    coordinator = Coordinator()
+    coordinator = Coordinator(fenced)
     network = iter(lost)
     transactions = SimTransactions(coordinator, network)
     transactions.fence()
@@ -179,15 +196,20 @@ def test_each_transaction_ends_once_as_a_whole(
         position += 1
         offsets = dict.fromkeys(partitions, position)
         transactions.add_offsets("g", {tp: (at, "") for tp, at in offsets.items()})
-        if end == "take over":
+        if end in ("take over", "expire"):
             before, transactions = transactions, SimTransactions(coordinator, network)
-            transactions.fence()
+            if end == "take over":
+                transactions.fence()
+            else:
+                coordinator.expire()
             for late in (before.commit, lambda old=before: old.add([TopicPartition("v", 0)])):
                 try:
                     late()
                 except Fenced:
                     continue
                 raise AssertionError("a fenced writer was heard")
+            if end == "expire":
+                transactions.fence()
         else:
             getattr(transactions, end)()
         how = "committed" if end == "commit" else "aborted"
