@@ -47,6 +47,7 @@ _WORKER_BYTES = 5 << 30
 _WORKERS_MAX = 6
 
 
+@pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers() -> int:
     """One more than cores: tests wait as much as they compute. Fewer where memory is short."""
     by_memory = psutil.virtual_memory().available // _WORKER_BYTES
