@@ -1,5 +1,5 @@
-"""Checkpoints of one slot's records on real clusters, without Spark: MirrorMaker 2's behaviour, and
-what becomes of groups when a topic is deleted and made anew.
+"""One slot's records, positions and checkpoints on real clusters, without Spark: the behaviour of
+both MirrorMakers, and what becomes of groups when a topic is deleted and made anew.
 """
 
 from __future__ import annotations
@@ -10,10 +10,15 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
+from kafka import KafkaConsumer
 from sparkmirror.control.groups import GroupClusters, GroupsJob, create_offset_topics
 from sparkmirror.data.commits import Commits
+from sparkmirror.data.plan import encode_flow
+from sparkmirror.data.route import record_path
+from sparkmirror.data.sink import SlotSink, SlotSummary
 from sparkmirror.demo.clusters import KafkaCluster
 from sparkmirror.errors import Unreachable
 from sparkmirror.model import (
@@ -23,7 +28,10 @@ from sparkmirror.model import (
     FlowSettings,
     MirrorMode,
     OffsetSyncSettings,
+    Partitioner,
     PolicySettings,
+    ProduceSettings,
+    RecordSettings,
     TopicPartition,
 )
 from sparkmirror.wire.client import Cluster
@@ -35,11 +43,15 @@ from sparkmirror.wire.mirror_records import (
     encode_offset_sync,
     offset_syncs_topic,
 )
+from sparkmirror.wire.produce import Producer
+from sparkmirror.wire.records import Record, encode_batch
+from sparkmirror.wire.routes import Routes
 from sparkmirror.wire.runs import decode_run, runs_topic
 from tests.kafka.faults import Direct, SlotRun
 from tests.kafka.mirror_process import wait_until
 from tests.kafka.servers import listener
 from tests.kafka.support import (
+    TIMEOUT_S,
     Sent,
     consume_all,
     contents,
@@ -48,6 +60,7 @@ from tests.kafka.support import (
     produce,
     topic_names,
 )
+from tests.kafka.ways import now_ms, pump
 
 pytestmark = pytest.mark.timeout(180)
 
@@ -209,6 +222,68 @@ def test_no_checkpoints_if_no_records_are_mirrored(
     assert told.startswith(f"{slot.flow.name}: 9 records of {slot.alias}.checkpoints.internal, ")
 
 
+def test_replication_with_empty_partition(
+    cluster_a: KafkaCluster, cluster_b: KafkaCluster, topic_name: str
+) -> None:
+    """A group of the target reads all that there is, and stands at 0 where there is nothing."""
+    group = _group()
+    create_topic(cluster_a, topic_name, 3)
+    produce(cluster_a, topic_name, [Sent(b"%d" % n, partition=n % 2) for n in range(40)])
+    source, target = Direct(cluster_a), Direct(cluster_b)
+    slot = SlotRun(source, target, topic_name, 3, **_options(group))
+    with _clusters(slot.flow) as clusters:
+        moving = Moving(slot, group, clusters)
+        with slot:
+            _mirrored(slot, 40)
+        read = {TopicPartition(topic_name, n): (end, "") for n, end in enumerate((20, 20, 0))}
+        clusters.source_admin.commit_offsets(group, read)
+        moving.round()
+        assert _newest(moving) == {0: (20, 20), 1: (20, 20)}
+        assert _read_all(cluster_b, slot.remote, group) == 40
+        remote = [TopicPartition(slot.remote, number) for number in range(3)]
+        found = clusters.target_admin.committed_offsets(group, remote)
+        assert {tp.partition: one.offset for tp, one in found.items()} == {0: 20, 1: 20, 2: 0}
+        # Its checkpoint comes with the first record.
+        produce(cluster_a, topic_name, [Sent(b"late", partition=2)])
+        with SlotRun(source, target, topic_name, 3, alias=slot.alias, **_options(group)):
+            _mirrored(slot, 41)
+        moving.round()
+        assert _newest(moving) == {0: (20, 20), 1: (20, 20), 2: (0, 0)}
+
+
+def _read_all(cluster: KafkaCluster, topic: str, group: str) -> int:
+    """Read ``topic`` to its end as ``group`` and commit where that is; the number of records.
+
+    As Java's consumer does, this one commits its places in empty partitions, too.
+    """
+    consumer = KafkaConsumer(
+        topic,
+        bootstrap_servers=cluster.bootstrap_servers.split(","),
+        group_id=group,
+        auto_offset_reset="earliest",
+        enable_auto_commit=False,
+    )
+    wanted, count = len(consume_all(cluster, topic)), 0
+    deadline = time.monotonic() + TIMEOUT_S
+    while count < wanted:
+        assert time.monotonic() < deadline, f"{count} of {wanted} records"
+        count += sum(map(len, consumer.poll(500).values()))
+    consumer.commit()
+    consumer.close()
+    return count
+
+
+def _newest(moving: Moving) -> dict[int, tuple[int, int]]:
+    """The newest checkpoint of the group per partition: offsets on both sides."""
+    found = {}
+    for record in consume_all(moving.slot.target.kafka, moving.checkpoints):
+        one = decode_checkpoint(record.key, record.value)
+        assert one is not None
+        if one.group == moving.group:
+            found[one.remote.partition] = (one.upstream, one.downstream)
+    return found
+
+
 def test_identity_replication(
     cluster_a: KafkaCluster, cluster_b: KafkaCluster, topic_name: str
 ) -> None:
@@ -267,6 +342,53 @@ def test_commit_offsets_throws_when_nobody_answers() -> None:
             assert time.monotonic() - began < 20
         finally:
             commits.close()
+
+
+class _Dealt(SlotSink):
+    """A sink behind the record path, which Spark runs as a transform between the two."""
+
+    def run(self, rows: Iterator[pa.RecordBatch]) -> SlotSummary:
+        used = self.flow.records.used
+        return super().run(record_path(encode_flow(self.flow), rows) if used else rows)
+
+
+class _DealtRun(SlotRun):
+    def _sink(self) -> SlotSink:
+        return _Dealt(self.flow)
+
+
+def test_records_without_a_timestamp_arrive_without_one(
+    cluster_a: KafkaCluster, cluster_b: KafkaCluster, topic_name: str
+) -> None:
+    """MirrorMaker 1's built-in handler leaves the time to its producer; here none stays none."""
+    began_ms = now_ms() - 60_000
+    records = [
+        Record(n, -1 if n % 3 else began_ms + n, b"key %d" % n, b"value", ((b"h", b"1"),))
+        for n in range(30)
+    ]
+    for codec, partitioner in ((0, Partitioner.NUMBER), (3, Partitioner.KEY)):
+        group = _group()
+        options: dict[str, Any] = {
+            "mode": MirrorMode.MM1,
+            "group_id": group,
+            "records": RecordSettings(partitioner),
+        }
+        topic = f"{topic_name}-{codec}"
+        create_topic(cluster_a, topic, 1)
+        slot = _DealtRun(Direct(cluster_a), Direct(cluster_b), topic, **options)
+        routes = Routes(slot.flow.source, [topic])
+        producer = Producer(routes, ProduceSettings())
+        producer.append(TopicPartition(topic, 0), memoryview(encode_batch(records, codec=codec)))
+        pump(producer)
+        producer.close()
+        routes.close()
+        with slot:
+            _mirrored(slot, 30)
+        got = consume_all(cluster_b, slot.remote)
+        assert contents(got) == contents(consume_all(cluster_a, topic))
+        assert [one.key for one in got] == [one.key for one in records]
+        times_ms = [max(one.timestamp_ms, 0) for one in got]  # how none is shown is the client's
+        assert times_ms == [max(one.timestamp, 0) for one in records]
 
 
 def test_a_separator_of_ones_own(
