@@ -15,6 +15,8 @@ import pytest
 
 from kafka import KafkaConsumer
 from sparkmirror.control.groups import GroupClusters, GroupsJob, create_offset_topics
+from sparkmirror.control.positions import position_group, seed_positions
+from sparkmirror.control.topics import Assignment
 from sparkmirror.data.commits import Commits
 from sparkmirror.data.plan import encode_flow
 from sparkmirror.data.route import record_path
@@ -35,6 +37,7 @@ from sparkmirror.model import (
     TopicPartition,
 )
 from sparkmirror.wire.client import Cluster
+from sparkmirror.wire.connect_offsets import encode_source_offset, read_source_positions
 from sparkmirror.wire.connection import ConnectionLost
 from sparkmirror.wire.mirror_records import (
     Checkpoint,
@@ -53,11 +56,14 @@ from tests.kafka.servers import listener
 from tests.kafka.support import (
     TIMEOUT_S,
     Sent,
+    admin,
     consume_all,
     contents,
     create_topic,
     delete_topic,
     produce,
+    set_topic_config,
+    topic_config,
     topic_names,
 )
 from tests.kafka.ways import now_ms, pump
@@ -282,6 +288,101 @@ def _newest(moving: Moving) -> dict[int, tuple[int, int]]:
         if one.group == moving.group:
             found[one.remote.partition] = (one.upstream, one.downstream)
     return found
+
+
+def test_offsets_that_were_altered_and_reset(
+    cluster_a: KafkaCluster, cluster_b: KafkaCluster, topic_name: str
+) -> None:
+    """An exactly-once flow goes on where Connect's offsets say, once its own are deleted.
+
+    They name the last record that was copied: 0 goes on at 1, only none at all begins at 0.
+    """
+    create_topic(cluster_a, topic_name, 2)
+    values = [[b"%d of %d" % (n, number) for n in range(10)] for number in range(2)]
+    for number, own in enumerate(values):
+        produce(cluster_a, topic_name, [Sent(value, partition=number) for value in own])
+    source, target = Direct(cluster_a), Direct(cluster_b)
+    slot = SlotRun(source, target, topic_name, 2, exactly_once=True)
+    storage, alias = slot.flow.offset_storage_topic, slot.alias
+    first, second = (TopicPartition(topic_name, number) for number in range(2))
+    everything = [own[:] for own in values]
+
+    def stored() -> dict[TopicPartition, int]:
+        rows = [(row.partition, row.key, row.value) for row in consume_all(cluster_b, storage)]
+        return dict(read_source_positions(rows, alias).positions)
+
+    def go_on_from(offsets: dict[TopicPartition, int | None]) -> dict[TopicPartition, int]:
+        """What a start takes over of ``offsets``, last copied ones, when no position is left."""
+        group = position_group(slot.flow)
+        client = admin(cluster_b)  # kept: what it was asked for goes with it
+        client.delete_consumer_groups([group])[group].result(TIMEOUT_S)
+        rows = [
+            Sent(value, key)
+            for key, value in (
+                encode_source_offset(alias, tp, 0 if last is None else last + 1)
+                for tp, last in offsets.items()
+            )
+        ]
+        produce(cluster_b, storage, rows)
+        cluster = Cluster(slot.flow.target)
+        try:
+            assignment = Assignment(slot.flow.name, slot.partitions)
+            return dict(seed_positions(cluster, slot.flow, assignment).seeded)
+        finally:
+            cluster.close()
+
+    def is_there() -> list[list[bytes | None]]:
+        records = consume_all(cluster_b, slot.remote)
+        return [[r.value for r in records if r.partition == number] for number in range(2)]
+
+    with slot:
+        wait_until(lambda: is_there() == everything, "all records")
+    assert stored() == {first: 10, second: 10}
+    for offsets, begins in (
+        ({first: 0, second: None}, {first: 1}),
+        ({first: None, second: None}, {}),
+    ):
+        assert go_on_from(offsets) == begins
+        for number, own in enumerate(values):
+            everything[number] += own[begins.get(TopicPartition(topic_name, number), 0) :]
+        with SlotRun(source, target, topic_name, 2, alias=alias, exactly_once=True) as again:
+            wait_until(lambda: is_there() == everything, f"all records from {begins} on")
+        assert again.failures == []
+        assert stored() == {first: 10, second: 10}
+    assert is_there() == everything
+
+
+def test_a_group_behind_a_record_that_was_left_out(
+    cluster_a: KafkaCluster, cluster_b: KafkaCluster, topic_name: str
+) -> None:
+    """Of a batch that was cut around it only the last part has its places told.
+
+    Those before and behind the batch have theirs, and no group is moved past a record.
+    """
+    group = _group()
+    create_topic(cluster_a, topic_name, 1)
+    options = _options(group, faults=FaultSettings(bad_record="skip"))
+    slot = SlotRun(Direct(cluster_a), Direct(cluster_b), topic_name, **options)
+    limit = {"max.message.bytes": "5000"}
+    set_topic_config(cluster_b, slot.remote, **limit)
+    wait_until(lambda: limit.items() <= topic_config(cluster_b, slot.remote).items(), "the limit")
+    large = Sent(uuid.uuid4().bytes * 500, partition=0)
+    for sent in (_values(4, "before"), [Sent(b"x"), large, Sent(b"y")], _values(5, "behind")):
+        produce(cluster_a, topic_name, sent, config={"linger.ms": 500})
+    with _clusters(slot.flow) as clusters:
+        moving = Moving(slot, group, clusters)
+        with slot:
+            _mirrored(slot, 11)
+        assert [(gap.first, gap.last) for gap in slot.gaps()] == [(5, 5)]
+        for upstream, downstream in ((3, 3), (9, 8), (12, 11)):
+            wanted = Checkpoint(group, moving.remote, upstream, downstream)
+            assert moving.checkpoint_at(upstream) == wanted
+        topic = offset_syncs_topic(slot.flow)
+        syncs = [decode_offset_sync(one.key, one.value) for one in consume_all(cluster_a, topic)]
+    places = {sync[1]: sync[2] for sync in syncs if sync and sync[0].topic == topic_name}
+    assert not {4, 5} & places.keys()
+    assert places[11] == 10
+    assert all(down == up - (up > 5) for up, down in places.items())
 
 
 def test_identity_replication(
