@@ -1,5 +1,5 @@
-"""Checkpoints of one slot's records on real clusters, without Spark: MirrorMaker 2's behaviour, and
-what becomes of groups when a topic is deleted and made anew.
+"""One slot's records, positions and checkpoints on real clusters, without Spark: the behaviour of
+both MirrorMakers, and what becomes of groups when a topic is deleted and made anew.
 """
 
 from __future__ import annotations
@@ -10,10 +10,17 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
+from kafka import KafkaConsumer
 from sparkmirror.control.groups import GroupClusters, GroupsJob, create_offset_topics
+from sparkmirror.control.positions import position_group, seed_positions
+from sparkmirror.control.topics import Assignment
 from sparkmirror.data.commits import Commits
+from sparkmirror.data.plan import encode_flow
+from sparkmirror.data.route import record_path
+from sparkmirror.data.sink import SlotSink, SlotSummary
 from sparkmirror.demo.clusters import KafkaCluster
 from sparkmirror.errors import Unreachable
 from sparkmirror.model import (
@@ -23,10 +30,14 @@ from sparkmirror.model import (
     FlowSettings,
     MirrorMode,
     OffsetSyncSettings,
+    Partitioner,
     PolicySettings,
+    ProduceSettings,
+    RecordSettings,
     TopicPartition,
 )
 from sparkmirror.wire.client import Cluster
+from sparkmirror.wire.connect_offsets import encode_source_offset, read_source_positions
 from sparkmirror.wire.connection import ConnectionLost
 from sparkmirror.wire.mirror_records import (
     Checkpoint,
@@ -35,19 +46,27 @@ from sparkmirror.wire.mirror_records import (
     encode_offset_sync,
     offset_syncs_topic,
 )
+from sparkmirror.wire.produce import Producer
+from sparkmirror.wire.records import Record, encode_batch
+from sparkmirror.wire.routes import Routes
 from sparkmirror.wire.runs import decode_run, runs_topic
 from tests.kafka.faults import Direct, SlotRun
 from tests.kafka.mirror_process import wait_until
 from tests.kafka.servers import listener
 from tests.kafka.support import (
+    TIMEOUT_S,
     Sent,
+    admin,
     consume_all,
     contents,
     create_topic,
     delete_topic,
     produce,
+    set_topic_config,
+    topic_config,
     topic_names,
 )
+from tests.kafka.ways import now_ms, pump
 
 
 @contextmanager
@@ -207,6 +226,163 @@ def test_no_checkpoints_if_no_records_are_mirrored(
     assert told.startswith(f"{slot.flow.name}: 9 records of {slot.alias}.checkpoints.internal, ")
 
 
+def test_replication_with_empty_partition(
+    cluster_a: KafkaCluster, cluster_b: KafkaCluster, topic_name: str
+) -> None:
+    """A group of the target reads all that there is, and stands at 0 where there is nothing."""
+    group = _group()
+    create_topic(cluster_a, topic_name, 3)
+    produce(cluster_a, topic_name, [Sent(b"%d" % n, partition=n % 2) for n in range(40)])
+    source, target = Direct(cluster_a), Direct(cluster_b)
+    slot = SlotRun(source, target, topic_name, 3, **_options(group))
+    with _clusters(slot.flow) as clusters:
+        moving = Moving(slot, group, clusters)
+        with slot:
+            _mirrored(slot, 40)
+        read = {TopicPartition(topic_name, n): (end, "") for n, end in enumerate((20, 20, 0))}
+        clusters.source_admin.commit_offsets(group, read)
+        moving.round()
+        assert _newest(moving) == {0: (20, 20), 1: (20, 20)}
+        assert _read_all(cluster_b, slot.remote, group) == 40
+        remote = [TopicPartition(slot.remote, number) for number in range(3)]
+        found = clusters.target_admin.committed_offsets(group, remote)
+        assert {tp.partition: one.offset for tp, one in found.items()} == {0: 20, 1: 20, 2: 0}
+        # Its checkpoint comes with the first record.
+        produce(cluster_a, topic_name, [Sent(b"late", partition=2)])
+        with SlotRun(source, target, topic_name, 3, alias=slot.alias, **_options(group)):
+            _mirrored(slot, 41)
+        moving.round()
+        assert _newest(moving) == {0: (20, 20), 1: (20, 20), 2: (0, 0)}
+
+
+def _read_all(cluster: KafkaCluster, topic: str, group: str) -> int:
+    """Read ``topic`` to its end as ``group`` and commit where that is; the number of records.
+
+    As Java's consumer does, this one commits its places in empty partitions, too.
+    """
+    consumer = KafkaConsumer(
+        topic,
+        bootstrap_servers=cluster.bootstrap_servers.split(","),
+        group_id=group,
+        auto_offset_reset="earliest",
+        enable_auto_commit=False,
+    )
+    wanted, count = len(consume_all(cluster, topic)), 0
+    deadline = time.monotonic() + TIMEOUT_S
+    while count < wanted:
+        assert time.monotonic() < deadline, f"{count} of {wanted} records"
+        count += sum(map(len, consumer.poll(500).values()))
+    consumer.commit()
+    consumer.close()
+    return count
+
+
+def _newest(moving: Moving) -> dict[int, tuple[int, int]]:
+    """The newest checkpoint of the group per partition: offsets on both sides."""
+    found = {}
+    for record in consume_all(moving.slot.target.kafka, moving.checkpoints):
+        one = decode_checkpoint(record.key, record.value)
+        assert one is not None
+        if one.group == moving.group:
+            found[one.remote.partition] = (one.upstream, one.downstream)
+    return found
+
+
+def test_offsets_that_were_altered_and_reset(
+    cluster_a: KafkaCluster, cluster_b: KafkaCluster, topic_name: str
+) -> None:
+    """An exactly-once flow goes on where Connect's offsets say, once its own are deleted.
+
+    They name the last record that was copied: 0 goes on at 1, only none at all begins at 0.
+    """
+    create_topic(cluster_a, topic_name, 2)
+    values = [[b"%d of %d" % (n, number) for n in range(10)] for number in range(2)]
+    for number, own in enumerate(values):
+        produce(cluster_a, topic_name, [Sent(value, partition=number) for value in own])
+    source, target = Direct(cluster_a), Direct(cluster_b)
+    slot = SlotRun(source, target, topic_name, 2, exactly_once=True)
+    storage, alias = slot.flow.offset_storage_topic, slot.alias
+    first, second = (TopicPartition(topic_name, number) for number in range(2))
+    everything = [own[:] for own in values]
+
+    def stored() -> dict[TopicPartition, int]:
+        rows = [(row.partition, row.key, row.value) for row in consume_all(cluster_b, storage)]
+        return dict(read_source_positions(rows, alias).positions)
+
+    def go_on_from(offsets: dict[TopicPartition, int | None]) -> dict[TopicPartition, int]:
+        """What a start takes over of ``offsets``, last copied ones, when no position is left."""
+        group = position_group(slot.flow)
+        client = admin(cluster_b)  # kept: what it was asked for goes with it
+        client.delete_consumer_groups([group])[group].result(TIMEOUT_S)
+        rows = [
+            Sent(value, key)
+            for key, value in (
+                encode_source_offset(alias, tp, 0 if last is None else last + 1)
+                for tp, last in offsets.items()
+            )
+        ]
+        produce(cluster_b, storage, rows)
+        cluster = Cluster(slot.flow.target)
+        try:
+            assignment = Assignment(slot.flow.name, slot.partitions)
+            return dict(seed_positions(cluster, slot.flow, assignment).seeded)
+        finally:
+            cluster.close()
+
+    def is_there() -> list[list[bytes | None]]:
+        records = consume_all(cluster_b, slot.remote)
+        return [[r.value for r in records if r.partition == number] for number in range(2)]
+
+    with slot:
+        wait_until(lambda: is_there() == everything, "all records")
+    assert stored() == {first: 10, second: 10}
+    for offsets, begins in (
+        ({first: 0, second: None}, {first: 1}),
+        ({first: None, second: None}, {}),
+    ):
+        assert go_on_from(offsets) == begins
+        for number, own in enumerate(values):
+            everything[number] += own[begins.get(TopicPartition(topic_name, number), 0) :]
+        with SlotRun(source, target, topic_name, 2, alias=alias, exactly_once=True) as again:
+            wait_until(lambda: is_there() == everything, f"all records from {begins} on")
+        assert again.failures == []
+        assert stored() == {first: 10, second: 10}
+    assert is_there() == everything
+
+
+def test_a_group_behind_a_record_that_was_left_out(
+    cluster_a: KafkaCluster, cluster_b: KafkaCluster, topic_name: str
+) -> None:
+    """Of a batch that was cut around it only the last part has its places told.
+
+    Those before and behind the batch have theirs, and no group is moved past a record.
+    """
+    group = _group()
+    create_topic(cluster_a, topic_name, 1)
+    options = _options(group, faults=FaultSettings(bad_record="skip"))
+    slot = SlotRun(Direct(cluster_a), Direct(cluster_b), topic_name, **options)
+    limit = {"max.message.bytes": "5000"}
+    set_topic_config(cluster_b, slot.remote, **limit)
+    wait_until(lambda: limit.items() <= topic_config(cluster_b, slot.remote).items(), "the limit")
+    large = Sent(uuid.uuid4().bytes * 500, partition=0)
+    for sent in (_values(4, "before"), [Sent(b"x"), large, Sent(b"y")], _values(5, "behind")):
+        produce(cluster_a, topic_name, sent, config={"linger.ms": 500})
+    with _clusters(slot.flow) as clusters:
+        moving = Moving(slot, group, clusters)
+        with slot:
+            _mirrored(slot, 11)
+        assert [(gap.first, gap.last) for gap in slot.gaps()] == [(5, 5)]
+        for upstream, downstream in ((3, 3), (9, 8), (12, 11)):
+            wanted = Checkpoint(group, moving.remote, upstream, downstream)
+            assert moving.checkpoint_at(upstream) == wanted
+        topic = offset_syncs_topic(slot.flow)
+        syncs = [decode_offset_sync(one.key, one.value) for one in consume_all(cluster_a, topic)]
+    places = {sync[1]: sync[2] for sync in syncs if sync and sync[0].topic == topic_name}
+    assert not {4, 5} & places.keys()
+    assert places[11] == 10
+    assert all(down == up - (up > 5) for up, down in places.items())
+
+
 def test_identity_replication(
     cluster_a: KafkaCluster, cluster_b: KafkaCluster, topic_name: str
 ) -> None:
@@ -265,6 +441,53 @@ def test_commit_offsets_throws_when_nobody_answers() -> None:
             assert time.monotonic() - began < 20
         finally:
             commits.close()
+
+
+class _Dealt(SlotSink):
+    """A sink behind the record path, which Spark runs as a transform between the two."""
+
+    def run(self, rows: Iterator[pa.RecordBatch]) -> SlotSummary:
+        used = self.flow.records.used
+        return super().run(record_path(encode_flow(self.flow), rows) if used else rows)
+
+
+class _DealtRun(SlotRun):
+    def _sink(self) -> SlotSink:
+        return _Dealt(self.flow)
+
+
+def test_records_without_a_timestamp_arrive_without_one(
+    cluster_a: KafkaCluster, cluster_b: KafkaCluster, topic_name: str
+) -> None:
+    """MirrorMaker 1's built-in handler leaves the time to its producer; here none stays none."""
+    began_ms = now_ms() - 60_000
+    records = [
+        Record(n, -1 if n % 3 else began_ms + n, b"key %d" % n, b"value", ((b"h", b"1"),))
+        for n in range(30)
+    ]
+    for codec, partitioner in ((0, Partitioner.NUMBER), (3, Partitioner.KEY)):
+        group = _group()
+        options: dict[str, Any] = {
+            "mode": MirrorMode.MM1,
+            "group_id": group,
+            "records": RecordSettings(partitioner),
+        }
+        topic = f"{topic_name}-{codec}"
+        create_topic(cluster_a, topic, 1)
+        slot = _DealtRun(Direct(cluster_a), Direct(cluster_b), topic, **options)
+        routes = Routes(slot.flow.source, [topic])
+        producer = Producer(routes, ProduceSettings())
+        producer.append(TopicPartition(topic, 0), memoryview(encode_batch(records, codec=codec)))
+        pump(producer)
+        producer.close()
+        routes.close()
+        with slot:
+            _mirrored(slot, 30)
+        got = consume_all(cluster_b, slot.remote)
+        assert contents(got) == contents(consume_all(cluster_a, topic))
+        assert [one.key for one in got] == [one.key for one in records]
+        times_ms = [max(one.timestamp_ms, 0) for one in got]  # how none is shown is the client's
+        assert times_ms == [max(one.timestamp, 0) for one in records]
 
 
 def test_a_separator_of_ones_own(

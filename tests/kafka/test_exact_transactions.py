@@ -9,12 +9,14 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from sparkmirror.control.dead_letters import plan_dead_letter_topics
 from sparkmirror.data.exactly import ExactSink
+from sparkmirror.data.syncs import SyncSender
 from sparkmirror.demo.clusters import KafkaCluster
 from sparkmirror.model import FaultSettings, OffsetSyncSettings, TopicPartition
 from sparkmirror.policy import dead_letter_topic
@@ -31,6 +33,7 @@ from tests.kafka.support import (
     produce,
     set_topic_config,
     topic_config,
+    topic_names,
 )
 from tests.patience import patience
 
@@ -185,6 +188,34 @@ def test_offset_syncs_on_the_target_are_part_of_the_transaction(
         check_mirrored(source.kafka, topic_name, target.kafka, slot.remote)
     assert _check_places(slot, names) > 0
     assert slot.failures == []
+
+
+def test_offset_syncs_on_the_source_follow_the_commit(source, target, topic_name, monkeypatch):
+    """No transaction spans two clusters: before its end nothing is said of its records."""
+    create_topic(source.kafka, topic_name, 1)
+    on_source = replace(SYNCS, location="source")
+    slot = SlotRun(source, target, topic_name, offset_syncs=on_source, exactly_once=True)
+    syncs, runs = offset_syncs_topic(slot.flow), runs_topic(slot.flow)
+    for cluster, name in ((source, syncs), (target, runs)):
+        if name not in topic_names(cluster.kafka):
+            create_topic(cluster.kafka, name, 1, config={"cleanup.policy": "compact"})
+
+    def said() -> list[tuple[int, int]]:
+        found = [decode_offset_sync(one.key, one.value) for one in consume_all(source.kafka, syncs)]
+        return [one[1:] for one in found if one is not None and one[0].topic == topic_name]
+
+    gate = _Gate(monkeypatch)
+    with slot:
+        produce(source.kafka, topic_name, _numbered(0, 50))
+        gate.wait()
+        assert len(_written(slot, slot.remote)) > 0
+        assert SyncSender.of(slot.flow).flush(30), "what it was given would be written"
+        assert (said(), _written(slot, runs)) == ([], [])
+        gate.open()
+        check_mirrored(source.kafka, topic_name, target.kafka, slot.remote)
+        _until(lambda: bool(said() and _counts(slot, runs)), "syncs and runs are there", slot)
+    at_target = {one.offset: one.value for one in _counts(slot, slot.remote)}
+    assert [at_target[down] for _, down in said()] == [b"%d" % up for up, _ in said()]
 
 
 def test_offset_syncs_that_the_target_refuses_follow_the_commits(

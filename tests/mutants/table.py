@@ -501,6 +501,22 @@ MUTANTS: tuple[Mutant, ...] = (
         (f"{_PRODUCE}::test_a_broker_that_hangs_delays_its_own_partitions_only",),
     ),
     Mutant(
+        "a target broker that hangs is waited for a thousand times as long",
+        "A broker that leads some partitions and follows in others may hang: all go on without it",
+        "wire/produce.py",
+        "            now + self.routes.client.request_timeout_ms / 1000,\n",
+        "            now + self.routes.client.request_timeout_ms,\n",
+        (f"{_PRODUCE}::test_a_connection_without_an_answer_is_given_up_and_its_batches_go_again",),
+    ),
+    Mutant(
+        "each mode has positions of its own",
+        "A flow may change from at-least-once to exactly-once and back",
+        "model.py",
+        'return self.group_id or f"__mirror.{self.name}"',
+        'return self.group_id or f"__mirror.{self.name}" + "-exact" * self.exactly_once',
+        ("tests/unit/test_control_topics.py::test_positions_are_in_one_group_in_both_modes",),
+    ),
+    Mutant(
         "a source connection that went silent is kept",
         "A half-open connection",
         "wire/fetch.py",

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -14,12 +15,24 @@ from sparkmirror.control.checkpoints import (
     wanted_groups,
 )
 from sparkmirror.control.coarse import mirrormaker_offsets
-from sparkmirror.control.compacted import COMPACTED, TopicFollower
+from sparkmirror.control.compacted import (
+    COMPACTED,
+    CompactedTopic,
+    TopicFollower,
+    create_compacted,
+)
 from sparkmirror.control.group_offsets import plan_group_offsets, sync_group_offsets
 from sparkmirror.control.groups import GroupClusters, GroupsJob, create_offset_topics
 from sparkmirror.control.look import Look
 from sparkmirror.control.plan_groups import offset_topics
-from sparkmirror.errors import ClusterError, Denied, MirrorError, TopicError
+from sparkmirror.errors import (
+    ClusterError,
+    Denied,
+    MirrorError,
+    TopicError,
+    Unreachable,
+    Unsupported,
+)
 from sparkmirror.model import (
     CheckpointSettings,
     ClusterClient,
@@ -31,6 +44,7 @@ from sparkmirror.model import (
 )
 from sparkmirror.offset_map import Run
 from sparkmirror.wire.client import Cluster
+from sparkmirror.wire.link import Link
 from sparkmirror.wire.mirror_records import (
     Checkpoint,
     decode_checkpoint,
@@ -38,6 +52,7 @@ from sparkmirror.wire.mirror_records import (
     encode_offset_sync,
 )
 from sparkmirror.wire.runs import encode_run
+from sparkmirror.wire.topics import create_topics
 from sparkmirror.wire.views import (
     BrokerView,
     ClusterView,
@@ -170,9 +185,13 @@ class FakeCluster:
         self.logs: dict[str, list[tuple[bytes, bytes | None]]] = {}
         self.times: list[int | None] = []
         self.unreadable: set[str] = set()
+        self.read_hooks: dict[str, Callable[[], None]] = {}
         self.created: list[NewTopic] = []
+        self.trouble: MirrorError | None = None
 
     def groups(self) -> dict[str, GroupView]:
+        if self.trouble is not None:
+            raise self.trouble
         return {name: GroupView(name, state) for name, state in self.states.items()}
 
     def group_members(self, group: str) -> tuple[GroupMember, ...]:
@@ -216,18 +235,19 @@ class FakeCluster:
             raise Denied("no", where="cluster B")
         if topic not in self.logs:
             raise TopicError("it does not exist", where=topic)
-        return FakeTail(self.logs[topic])
+        return FakeTail(self.logs[topic], self.read_hooks.get(topic, lambda: None))
 
     def end_offsets(self, partitions: Iterable[TopicPartition], isolation: str) -> Any:
         return {}
 
 
 class FakeTail:
-    def __init__(self, log: list[tuple[bytes, bytes | None]]) -> None:
-        self._log = log
+    def __init__(self, log: list[tuple[bytes, bytes | None]], hook: Callable[[], None]) -> None:
+        self._log, self._hook = log, hook
         self._at = 0
 
     def read_to(self, ends: object) -> Any:
+        self._hook()
         new, self._at = self._log[self._at :], len(self._log)
         return ((0, key, value) for key, value in new)
 
@@ -260,9 +280,10 @@ def test_only_groups_without_members_are_written() -> None:
 
 
 class World:
-    """A flow A->B with one group, whose clock the test turns."""
+    """A flow A->B with one group, whose clock the test turns. ``flow``: other settings of it."""
 
-    def __init__(self) -> None:
+    def __init__(self, flow: FlowSettings | None = None) -> None:
+        self.flow = flow or _flow()
         self.now = 1_000.0
         self.said: list[str] = []
         self.source, self.target = FakeCluster(), FakeCluster()
@@ -277,7 +298,7 @@ class World:
             checkpoints=target,
         )  # fmt: skip
         return GroupsJob(
-            _flow(),
+            self.flow,
             clusters,
             self.said.append,
             now_s=lambda: self.now,
@@ -397,6 +418,82 @@ def test_new_groups_are_found_at_their_interval() -> None:
     assert world.checkpoints() == [(5, 5)]
 
 
+def test_groups_that_could_not_be_listed_are_looked_for_again_at_once() -> None:
+    """No answer is not an answer without groups, neither at the start nor later."""
+    world = World()
+    world.mirror(Run(0, 0, 10))
+    world.source.offsets["g"] = {A0: Committed(5)}
+    world.source.trouble = Unreachable("nobody answers")
+    job = world.job()
+    for _ in range(2):
+        with pytest.raises(Unreachable):
+            job.tick()
+    world.now += 61
+    with pytest.raises(Unreachable):
+        job.tick()
+    assert world.checkpoints() == []
+    world.source.trouble = None
+    job.tick()  # long before the next look is due
+    assert world.checkpoints() == [(5, 5)]
+
+    world.source.offsets["g"] = {A0: Committed(7)}
+    world.source.trouble = Unreachable("nobody answers")
+    world.now += 600
+    with pytest.raises(Unreachable):
+        job.tick()
+    job.tick()
+    assert world.checkpoints() == [(5, 5), (7, 7)], "with the groups that were known"
+
+
+def test_groups_of_topics_that_are_not_mirrored_have_no_checkpoints() -> None:
+    """``g1`` reads t1 and t2, ``g2`` t2 and t3, ``g3`` t3; only t2 is mirrored, ``g4`` excluded."""
+    t1, t2, t3 = (TopicPartition(name, 0) for name in ("t1", "t2", "t3"))
+    committed = {"g1": (t1, t2), "g2": (t2, t3), "g3": (t3,), "g4": (t2,)}
+    checkpoints = CheckpointSettings(enabled=True, sync_enabled=True, exclude=("g4",))
+
+    def moved(*topics: str) -> tuple[set[tuple[str, TopicPartition]], set[str]]:
+        """Who has checkpoints of what, and whose offsets were written to the target."""
+        flow = _flow(topics=TopicSettings(include=topics), checkpoints=checkpoints)
+        world = World(flow)
+        world.source.states = dict.fromkeys(committed, "Empty")
+        world.source.offsets = {
+            group: dict.fromkeys(read, Committed(5)) for group, read in committed.items()
+        }
+        runs = world.target.logs["mm2-sparkmirror-runs.A.internal"]
+        runs += [encode_run(tp, Run(0, 0, 10)) for tp in (t1, t2, t3)]
+        world.job().finish()
+        found = [decode_checkpoint(*row) for row in world.target.logs["A.checkpoints.internal"]]
+        return {(c.group, c.remote) for c in found if c is not None}, set(world.target.commits)
+
+    remote = TopicPartition("A.t2", 0)
+    assert moved("t2") == ({("g1", remote), ("g2", remote)}, {"g1", "g2"})
+    assert moved("other") == (set(), set())
+    everybody, written = moved("t.*")
+    assert len(everybody) == 5
+    assert written == {"g1", "g2", "g3"}
+
+
+def test_nothing_is_emitted_before_earlier_checkpoints_were_read() -> None:
+    """Without them a coarser place than the one before the restart would look like news."""
+    world = World()
+    world.mirror(Run(0, 0, 100))
+    world.source.offsets["g"] = {A0: Committed(600)}
+    world.target.logs["A.checkpoints.internal"] = [encode_checkpoint(Checkpoint("g", R0, 500, 550))]
+    job = world.job()
+    seen: list[list[tuple[int, int]]] = []
+    world.target.read_hooks["A.checkpoints.internal"] = lambda: seen.append(world.checkpoints())
+    job.tick()
+    assert seen == [[(500, 550)]], "read at the first step, once"
+    world.now += 61
+    job.tick()
+    assert world.checkpoints() == [(500, 550)], "600 would have been 100"
+    world.source.offsets["g"] = {A0: Committed(40)}
+    world.now += 61
+    job.tick()
+    assert world.checkpoints() == [(500, 550), (40, 40)]
+    assert len(seen) == 1
+
+
 def test_a_restart_knows_what_was_emitted() -> None:
     """A coarser translation than the one before the restart is no news."""
     world = World()
@@ -503,6 +600,88 @@ def test_topics_are_made_where_they_belong_or_it_is_told_why_not() -> None:
         COMPACTED,
     )
     assert create_offset_topics(_flow(), cast(Cluster, source), cast(Cluster, target)) == []
+
+
+class Refusing(FakeCluster):
+    """Answers the creation of any topic with ``code``, as its controller would."""
+
+    def __init__(self, code: int) -> None:
+        super().__init__()
+        self.code, self.client = code, _client("B")
+
+    def create_topics(self, topics: Sequence[NewTopic]) -> dict[str, TopicOutcome]:
+        self.created += topics
+        return create_topics(cast(Link, self), topics)
+
+    def request(self, *_: object, **__: object) -> object:
+        rows = [
+            SimpleNamespace(name=new.name, error_code=self.code, error_message="not today")
+            for new in self.created[-1:]
+        ]
+        return SimpleNamespace(topics=rows)
+
+
+TOPIC = CompactedTopic("topic", 1, "some.replication.factor")
+
+
+@pytest.mark.parametrize(
+    ("code", "told"),
+    [(0, "B: created internal topic topic"), (36, "")],
+    ids=["created", "TOPIC_ALREADY_EXISTS"],
+)
+def test_create_compacted_topic(code: int, told: str) -> None:
+    """``testCreateCompactedTopic``, and when somebody else was quicker."""
+    cluster = Refusing(code)
+    assert create_compacted(cast(Cluster, cluster), TOPIC) == told
+    assert cluster.created == [NewTopic("topic", 1, 1, COMPACTED)]
+    cluster.logs["topic"] = []
+    assert create_compacted(cast(Cluster, cluster), TOPIC) == ""
+    assert len(cluster.created) == 1, "what is there is not asked for"
+
+
+@pytest.mark.parametrize(
+    ("code", "kind", "said"),
+    [
+        (35, Unsupported, "UNSUPPORTED_VERSION: not today"),
+        (31, Denied, "CLUSTER_AUTHORIZATION_FAILED: not today"),
+        (29, Denied, "TOPIC_AUTHORIZATION_FAILED: not today"),
+        (40, ClusterError, "INVALID_CONFIG: not today"),
+        (7, Unreachable, "REQUEST_TIMED_OUT: not today"),
+    ],
+)
+def test_create_compacted_topic_fails(code: int, kind: type[MirrorError], said: str) -> None:
+    """Records are mirrored without offset syncs; checkpoints are tried again at each round.
+
+    Java takes the first three for "it is there already": here that was looked at before.
+    """
+    with pytest.raises(kind, match="creating topic topic") as raised:
+        create_compacted(cast(Cluster, Refusing(code)), TOPIC)
+    assert said in str(raised.value)
+
+    source, target = Refusing(code), Refusing(code)
+    flow = _flow(offset_syncs=OffsetSyncSettings(enabled=True, replication_factor=1))
+    runs, syncs = create_offset_topics(flow, cast(Cluster, source), cast(Cluster, target))
+    assert runs.startswith("A->B: translation is less exact: ")
+    assert "creating topic mm2-sparkmirror-runs.A.internal " in runs
+    assert syncs.startswith("A->B: no offset syncs are written: ")
+    assert "creating topic mm2-offset-syncs.B.internal " in syncs
+    assert said in runs
+    assert said in syncs
+
+    once = CheckpointSettings(enabled=True, replication_factor=1)
+    world = World(_flow(checkpoints=once))
+    world.mirror(Run(0, 0, 10))
+    world.source.offsets["g"] = {A0: Committed(5)}
+    mended, world.target = world.target, Refusing(code)
+    world.target.logs, topic = mended.logs, mended.logs.pop("A.checkpoints.internal")
+    job = world.job()
+    for _ in range(2):
+        with pytest.raises(kind, match=r"A\.checkpoints\.internal"):
+            job.tick()
+    assert len(world.target.created) == 2
+    world.target.logs["A.checkpoints.internal"] = topic
+    job.finish()
+    assert world.checkpoints() == [(5, 5)]
 
 
 def test_a_follower_reads_on_where_it_stopped() -> None:

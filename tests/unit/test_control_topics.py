@@ -236,6 +236,10 @@ def test_position_group():
     assert position_group(MM1) == "g"
 
 
+def test_positions_are_in_one_group_in_both_modes():
+    assert position_group(replace(FLOW, exactly_once=True)) == position_group(FLOW)
+
+
 def test_only_partitions_without_a_position_are_seeded():
     partitions = tuple(SourcePartition("t", n, "A.t", ID) for n in range(3))
     committed = {TopicPartition("A.t", 0): Committed(5)}

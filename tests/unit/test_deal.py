@@ -21,8 +21,11 @@ from sparkmirror.wire.scan import scan
 
 KEYS = st.lists(st.binary(max_size=40), min_size=1, max_size=30)
 BODIES = st.none() | st.binary(max_size=300)
+# A record without a timestamp has -1.
 RECORDS = st.lists(
-    st.tuples(st.integers(0, 2**40), BODIES, BODIES, st.booleans()), min_size=1, max_size=60
+    st.tuples(st.just(-1) | st.integers(0, 2**40), BODIES, BODIES, st.booleans()),
+    min_size=1,
+    max_size=60,
 )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -82,6 +83,29 @@ def test_records_go_in_and_come_out() -> None:
     part = records[chunk.start : chunk.start + chunk.size].cast("B")
     assert part[22] & 7 == 2, "the source's codec"
     assert list(decode_records(part)) == RECORDS
+
+
+def now(record: SourceRecord) -> TargetRecord:
+    return TargetRecord(record.topic, record.value, record.key, record.headers)
+
+
+def test_records_without_a_timestamp_stay_without_one() -> None:
+    """Java's producer stamps them with its own time; so does a handler here that gives none."""
+    records = [
+        Record(n, -1 if n % 3 else 1_000 + n, b"key", b"value", ((b"h", b"1"),)) for n in range(9)
+    ]
+    SEEN.clear()
+    ((chunk, out, _),) = _through("keep", None, encode_batch(records))
+    assert [one.timestamp_ms for one in SEEN] == [one.timestamp for one in records]
+    part = out[chunk.start : chunk.start + chunk.size].cast("B")
+    assert list(decode_records(part)) == records
+    assert chunk.timestamp_ms == 1_006, "the newest one"
+
+    before_ms = int(time.time() * 1000)
+    ((chunk, out, _),) = _through("now", None, encode_batch(records))
+    part = out[chunk.start : chunk.start + chunk.size].cast("B")
+    after_ms = int(time.time() * 1000)
+    assert all(before_ms <= one.timestamp <= after_ms for one in decode_records(part))
 
 
 def test_other_topics_partitions_and_nothing_at_all() -> None:

@@ -182,6 +182,22 @@ def test_the_values_are_those_of_the_reports() -> None:
         assert found[lag, "group=audit", *zero] == values[2]
 
 
+def test_tags() -> None:
+    """The metrics of Java's source connector, all with the same four tags, and no others.
+
+    Java counts thirteen: one is how many metrics its client library has.
+    """
+    spread = ("", "_min", "_max", "_avg")
+    wanted = {"record_count", "record_rate", "byte_count", "byte_rate"}
+    wanted |= {
+        f"{name}{end}" for name in ("record_age_ms", "replication_latency_ms") for end in spread
+    }
+    tags = ("partition=0", "source=A", "target=B", "topic=A.t")
+    found = scrape(meter(report(TWO[0])))
+    ours = {key for key in found if key[0].startswith(MIRROR_SOURCE)}
+    assert ours == {(f"{MIRROR_SOURCE}_{name}", *tags) for name in wanted}
+
+
 def test_counters_go_on_over_replaced_workers() -> None:
     errors = {"NOT_LEADER_OR_FOLLOWER": 2, "THROTTLED": 5}
     found = scrape(

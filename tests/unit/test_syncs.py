@@ -103,6 +103,27 @@ def test_the_second_half_of_a_batch_that_was_cut_is_known() -> None:
     assert places.runs() == [Run(15, 55, 3)]
 
 
+def test_a_record_that_nobody_knows_the_place_of_has_no_sync() -> None:
+    """It was left out, or the broker did not say where it is; the others have theirs."""
+    written = Written()
+    syncs = SlotSyncs(0, written)
+    nothing = Places([(0, 5)], 5)
+    unknown = Places([(5, 5)], 5)
+    unknown.acknowledged(5, 5, -1)
+    for places in (nothing, unknown):
+        syncs.settled(T, places)
+        syncs.publish()
+    assert (written.syncs, written.map.runs) == ([], ())
+    assert (nothing.target_end, unknown.target_end) == (-1, -1)
+    some = Places([(10, 3)], 3)
+    some.acknowledged(1, 1, 20)
+    some.acknowledged(3, 1, 21)  # the one between them was left out
+    syncs.settled(T, some)
+    syncs.publish()
+    assert written.syncs == [(10, 20), (12, 21)]
+    assert written.map.runs == (Run(10, 20, 1), Run(12, 21, 1))
+
+
 def test_nothing_is_published_before_its_position_is_committed() -> None:
     written = Written()
     syncs = SlotSyncs(100, written)

@@ -12,7 +12,7 @@ import pytest
 from sparkmirror.config.properties import Entry
 from sparkmirror.config.scoping import cluster_pairs, connector_config, worker_config
 from sparkmirror.policy import FlowTopics, TopicFilter
-from tests.unit.config_files import BASE, load, load_flow, refused
+from tests.unit.config_files import BASE, LINE, QUIET, load, load_flow, refused
 
 PACKAGE = "org.apache.kafka.common.config.provider."
 ENV = f"config.providers=env\nconfig.providers.env.class={PACKAGE}EnvVarConfigProvider\n"
@@ -172,9 +172,22 @@ def test_target_admin_config(tmp_path: Path, prefix: str) -> None:
 
 
 def test_metrics_reporters(tmp_path: Path) -> None:
-    """There are no Java classes here that could report; who asks for some is told."""
-    told = load(tmp_path, BASE + "metric.reporters=org.example.Reporter\n").warnings
-    assert any("metric.reporters" in line and "sparkmirror.metrics.listen" in line for line in told)
+    """There are no Java classes here that could report; who asks for some is told, key by key.
+
+    Metrics have one address instead, whatever reporters are named.
+    """
+    listen = "sparkmirror.metrics.listen=127.0.0.1:9400\n"
+    plain = load(tmp_path, BASE + QUIET + listen)
+    assert plain.warnings == ()
+    two = "org.apache.kafka.common.metrics.JmxReporter,org.example.Reporter"
+    text = f"metric.reporters={two}\nB.producer.metric.reporters={two}\n"
+    named = load(tmp_path, BASE + QUIET + listen + text)
+    (told,) = named.warnings
+    line = LINE + QUIET.count("\n") + 1
+    keys = f"metric.reporters (line {line}), B.producer.metric.reporters (line {line + 1})"
+    assert f"ignored: {keys}: there are no JMX metrics; see sparkmirror.metrics.listen" in told
+    assert named.metrics == plain.metrics
+    assert plain.metrics.listen == "127.0.0.1:9400"
 
 
 # --- MirrorSourceConfigTest, MirrorCheckpointConfigTest -------------------------------------

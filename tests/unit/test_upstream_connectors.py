@@ -14,6 +14,7 @@ import pytest
 from sparkmirror.control.acls import wanted_acls
 from sparkmirror.control.checkpoints import CheckpointRules, CheckpointStore, plan_checkpoints
 from sparkmirror.control.checkpoints import wanted_groups as groups_of
+from sparkmirror.control.flow import FlowControl
 from sparkmirror.control.group_offsets import plan_group_offsets
 from sparkmirror.control.topics import CreateTopic, GrowTopic, ObservedTopics, plan_topics
 from sparkmirror.model import (
@@ -189,6 +190,22 @@ def test_find_consumer_groups() -> None:
     flow = replace(FLOW, checkpoints=settings)
     present = {name: GroupView(name, "Stable") for name in ("g1", "g2", "gone", "other")}
     assert groups_of(flow, present) == {"g1", "g2"}
+
+
+def test_mirror_checkpoint_connector_disabled(tmp_path: Path) -> None:
+    """Nobody looks at groups then, whatever groups there are; the other flow has its own setting.
+
+    ``testMirrorCheckpointConnectorEnabled`` is the other half.
+    """
+    text = BASE + "B->A.enabled=true\nA->B.emit.checkpoints.enabled=false\n"
+    on, off = [], []
+    for flow in load(tmp_path, text).flows:
+        control = FlowControl(flow, "run", lambda _: None)
+        (off if control.groups is None else on).append(flow.name)
+        assert control.checkpoint_times.spreads() == {}
+        assert control.group_rows == ()
+        control.close()
+    assert (on, off) == (["B->A"], ["A->B"])
 
 
 def _plan(
