@@ -7,6 +7,7 @@ import re
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -41,10 +42,38 @@ _LONGEST = (
     "test_pressure.py",
 )
 _SHORTEST = ("property", "unit")
+# Files that share six brokers, which one worker runs one behind the other: a file with brokers of
+# its own would start six more, and six take a sixth of a core even when nobody uses them.
+_ON_SIX_BROKERS = (
+    ("test_broker_faults.py", "test_requests.py"),
+    (
+        "test_exactly_once.py",
+        "test_lost_capacity.py",
+        "test_missing_markers.py",
+        "test_source_loss.py",
+        "test_shared_brokers.py",
+    ),
+)
 
 # A worker has a pair of brokers, often six more, and a JVM of Spark's.
 _WORKER_BYTES = 5 << 30
 _WORKERS_MAX = 6
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """As ``--dist loadfile``, but files that share six brokers count as one."""
+    from xdist.scheduler import LoadFileScheduling
+
+    class ByBrokers(LoadFileScheduling):  # type: ignore[misc]
+        def _split_scope(self, nodeid: str) -> str:
+            file: str = super()._split_scope(nodeid)
+            for number, files in enumerate(_ON_SIX_BROKERS):
+                if Path(file).name in files:
+                    return f"six brokers {number}"
+            return file
+
+    return ByBrokers(config, log) if config.getoption("dist") == "loadfile" else None
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -68,12 +97,17 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """
     six = {item.path for item in items if "faulty_clusters" in getattr(item, "fixturenames", ())}
     config.stash[OF_SIX_BROKERS] = frozenset(six)
+    together = list(chain(*_ON_SIX_BROKERS))
+    unknown = {path.name for path in six} - set(together)
+    assert not unknown, f"{unknown} are not in _ON_SIX_BROKERS"
     rank = {name: number for number, name in enumerate(_LONGEST)}
 
     def place(item: pytest.Item) -> int:
         if item.path.parent.name in _SHORTEST:
             return len(rank) + 1
-        return rank.get(item.path.name, len(rank)) - len(rank) * (item.path in six)
+        if item.path in six:
+            return together.index(item.path.name) - len(together)
+        return rank.get(item.path.name, len(rank))
 
     items.sort(key=place)  # stable: within a file, and among the others, nothing changes
 

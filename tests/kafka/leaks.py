@@ -127,7 +127,7 @@ _wider = 0
 
 
 @pytest.fixture(autouse=True)
-def no_leaks(request: pytest.FixtureRequest) -> Iterator[None]:
+def no_leaks(request: pytest.FixtureRequest, caplog: pytest.LogCaptureFixture) -> Iterator[None]:
     """Fails a test that passed and leaves descriptors or threads behind.
 
     One that failed is told of as it is: its frames, and what they hold, are kept for the report.
@@ -144,6 +144,9 @@ def no_leaks(request: pytest.FixtureRequest) -> Iterator[None]:
         # A worker keeps these for its life, and each test is a worker's life.
         drop_producers()
         SyncSender.close_all()
+    # An error that was logged holds the frames that it passed, and these hold what they used.
+    for phase in ("setup", "call"):
+        caplog.get_records(phase).clear()
     if not request.node.stash[_FAILED]:
         leaked = guard.left()
         assert not leaked, told(leaked)
