@@ -135,8 +135,8 @@ def test_a_running_mirror_is_scraped_paused_and_drained_from_outside(
     assert "never ran" in text
 
     # A minute old at partition 0, so that age and latency have known bounds.
-    watched.produce(300, age_ms=60_000)
     began_s = time.time()
+    watched.produce(300, age_ms=60_000)
     mirror = MirrorProcess(tmp_path, ["run", str(path), "--work-dir", str(tmp_path / "work")])
     try:
         wait_until(lambda: "metrics on http" in mirror.text(), "the address")
