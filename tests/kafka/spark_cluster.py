@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import secrets
 import signal
 import subprocess
 import sys
@@ -24,6 +25,16 @@ from sparkmirror.java import find_java, java_environment
 from tests.patience import patience
 
 _WORKER_CORES = 2
+
+
+def closed_network() -> dict[str, str]:
+    """Settings with which Spark's processes want a login of one another, and encrypt."""
+    return {
+        "spark.authenticate": "true",
+        "spark.authenticate.secret": secrets.token_hex(16),
+        "spark.network.crypto.enabled": "true",
+        "spark.network.crypto.saslFallback": "false",
+    }
 
 
 def plain_python(directory: Path) -> tuple[Path, Path]:

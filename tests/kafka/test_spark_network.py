@@ -20,7 +20,7 @@ from sparkmirror.demo.probe import free_ports
 from sparkmirror.doctor import executors
 from tests.kafka.capture import Capture
 from tests.kafka.mirror_process import MirrorProcess, wait_until, write_mm2
-from tests.kafka.spark_cluster import SparkCluster, plain_python
+from tests.kafka.spark_cluster import SparkCluster, closed_network, plain_python
 from tests.kafka.spark_frames import (
     ANSWER,
     FAILURE,
@@ -148,12 +148,7 @@ def test_a_cluster_gives_the_key_to_its_executors_alone(
     monkeypatch.setenv("PYTHONPATH", f"{source}{os.pathsep}{lacking}")
     monkeypatch.setenv("SPARK_CONF_DIR", str(tmp_path))
     monkeypatch.setenv("PYTHONSAFEPATH", "1")  # put back what a start changes
-    agreed = {
-        "spark.authenticate": "true",
-        "spark.authenticate.secret": secrets.token_hex(16),
-        "spark.network.crypto.enabled": "true",
-        "spark.network.crypto.saslFallback": "false",
-    }
+    agreed = closed_network()
     with SparkCluster(tmp_path, workers=1, settings=agreed) as spark:
         settings = load_mm2(path)
         runner = FlowRunner(

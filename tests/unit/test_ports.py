@@ -66,6 +66,13 @@ def test_what_leaves_a_local_spark_closed_is_not_refused() -> None:
     check_local({"spark.authenticate": "TRUE", **SECRET, "spark.driver.port": "4711"})
 
 
+def test_a_ui_that_is_asked_for_is_named(caplog: pytest.LogCaptureFixture) -> None:
+    check_local({"spark.ui.enabled": "false"})
+    assert caplog.text == ""
+    check_local({"spark.ui.enabled": "true"})
+    assert "--conf spark.ui.enabled=true: Spark's UI is open, without a login" in caplog.text
+
+
 def _flow(**properties: str) -> FlowSettings:
     clients = [ClusterClient(alias, ("h:1",), alias) for alias in "ABAB"]
     clients[3] = ClusterClient("B", ("h:1",), "B", properties=properties)

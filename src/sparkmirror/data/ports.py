@@ -29,6 +29,7 @@ _AUTHENTICATE = "spark.authenticate"
 _SECRET = "spark.authenticate.secret"  # noqa: S105  (the setting's name)
 _TLS = "spark.ssl.rpc.enabled"
 _CRYPTO = "spark.network.crypto.enabled"
+_UI = "spark.ui.enabled"
 _FALLBACK = "spark.network.crypto.saslFallback"
 _LOCAL_ONLY = {
     "spark.driver.host": "127.0.0.1",
@@ -53,9 +54,9 @@ def own_settings(master: str) -> dict[str, str]:
 
 
 def check_local(given: Mapping[str, str]) -> None:
-    """Refuse what would open a local Spark to others. ``given``: the user's own settings.
+    """Refuse what would open a local Spark to others, and name what shows it to them.
 
-    Raises `ConfigError`.
+    ``given``: the user's own settings. Raises `ConfigError`.
     """
     for key, ours in _LOCAL_ONLY.items():
         value = given.get(key)
@@ -67,6 +68,11 @@ def check_local(given: Mapping[str, str]) -> None:
             else f"{key}={value} would let other machines reach Spark's ports.",
             where="--conf",
             do=f"Leave it out: with a local master it is {ours}.",
+        )
+    if _on(given, _UI):
+        log.warning(
+            "--conf %s=true: Spark's UI is open, without a login, to whoever reaches this machine",
+            _UI,
         )
 
 

@@ -69,6 +69,7 @@ def _spark_settings(
         "spark.master": _local_master(master, slots, cores),
         "spark.app.name": "sparkmirror",
         "spark.ui.enabled": "false",
+        "spark.ui.killEnabled": "false",  # who has it shown lets everybody see, not end, what runs
         # Rows must not wait in buffers between Python and the JVM: with the defaults (64 KiB)
         # they did, for seconds.
         "spark.buffer.size": "256",

@@ -65,7 +65,7 @@ def resolve(
     or the cache cannot be written.
     """
     wanted = [_parse(coordinate) for coordinate in coordinates]
-    cache = cache_directory("maven")
+    cache = cache_directory() / "maven"
     text = "\n".join([_LAYOUT, *sorted(coordinates), "exclude", *sorted(exclude)])
     key = hashlib.sha256(text.encode()).hexdigest()[:20]
     listing = cache / "resolved" / f"{key}.txt"
