@@ -29,11 +29,11 @@ def _main(directory: Path, command: str, arguments: list[str]) -> int:
     flow.new_key = lambda: key
     make_launcher = spark._python_launcher
 
-    def launcher(scratch: Path) -> str:
+    def launcher(work_dir: Path, nursery: Path) -> str:
         """The JVM's ``PYSPARK_PYTHON`` cannot change: it is a link to this run's."""
         link, new = directory / "python", directory / "python.new"
         new.unlink(missing_ok=True)
-        new.symlink_to(make_launcher(scratch))
+        new.symlink_to(make_launcher(work_dir, nursery))
         new.replace(link)
         return str(link)
 

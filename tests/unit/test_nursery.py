@@ -191,7 +191,7 @@ def test_nothing_is_imported_from_the_current_directory(
 
 def test_the_launcher_imports_nothing_from_the_current_directory(tmp_path: Path) -> None:
     (tmp_path / "planted.py").write_text("print('planted')")
-    launcher = _python_launcher(tmp_path)
+    launcher = _python_launcher(tmp_path, tmp_path)
     for arguments in (["-m", "planted"], ["-c", "import planted"]):
         done = subprocess.run(
             [launcher, *arguments],

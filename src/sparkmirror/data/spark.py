@@ -29,6 +29,7 @@ from sparkmirror.data.ports import (
 from sparkmirror.data.scratch import Scratch
 from sparkmirror.data.seal import KEY_VARIABLE
 from sparkmirror.data.ship import python_archive
+from sparkmirror.directories import private_directory
 from sparkmirror.errors import ConfigError, MachineError, MirrorError
 from sparkmirror.java import find_java, java_environment
 from sparkmirror.model import MirrorSettings
@@ -191,8 +192,8 @@ class Spark:
         # Slots load our modules at every start; a machine-wide "write no bytecode" would make
         # each of them compile again.
         os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
-        self._work_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
-        # What Spark runs or believes lies there: nobody else can have put it there.
+        # What Spark runs lies there, what it believes in the other one: both are ours alone.
+        private_directory(self._work_dir.parent, (self._work_dir.name,))
         self._scratch = Scratch.make()
         (self._scratch.path / "log4j2.properties").write_text(
             spark_log4j2_properties(self.log_path), encoding="utf-8"
@@ -215,7 +216,9 @@ class Spark:
             # Nothing is imported from a current directory: Python's -P, as a variable.
             os.environ["PYTHONSAFEPATH"] = conf["spark.executorEnv.PYTHONSAFEPATH"] = "1"
         os.environ["PYSPARK_PYTHON"] = (
-            _python_launcher(self._scratch.path) if local else _cluster_python(self._user_conf)
+            _python_launcher(self._work_dir, self._scratch.path)
+            if local
+            else _cluster_python(self._user_conf)
         )
         if local:
             with self.log_path.open("ab") as output:
@@ -320,13 +323,13 @@ def _log_server_errors(spark: SparkSession) -> None:
         )
 
 
-def _python_launcher(directory: Path) -> str:
+def _python_launcher(directory: Path, nursery: Path) -> str:
     """A script that starts this Python without ``pyspark.zip`` on the path.
 
     Modules from a zip are compiled anew by each of the dozen processes that Spark starts before
     the first record; the installed package has its bytecode. Modules that Spark runs are forked
-    by the `nursery`, which is reached in ``directory``, too. Nothing is imported from a current
-    directory (-P).
+    by the `nursery`. Nothing is imported from a current directory (-P). It is not in the temporary
+    directory, where some machines run no programs.
     """
     python, knocking = (shlex.quote(str(each)) for each in (sys.executable, knock.__file__))
     path = directory / "python"
@@ -342,7 +345,7 @@ def _python_launcher(directory: Path) -> str:
         "done\n"
         'PYTHONPATH="$kept"\n'
         "export PYTHONPATH\n"
-        f'[ "$1" = -m ] && exec {python} -I -S {knocking} {shlex.quote(str(directory))} "$@"\n'
+        f'[ "$1" = -m ] && exec {python} -I -S {knocking} {shlex.quote(str(nursery))} "$@"\n'
         f'exec {python} -P "$@"\n',
         encoding="utf-8",
     )
