@@ -64,7 +64,8 @@ def ask(host: str, port: int, body: bytes) -> Answer:
 def _ask(peer: socket.socket, body: bytes) -> Answer:
     number = uuid.uuid4().int >> 66
     try:
-        peer.sendall(_framed(REQUEST, _ADDRESSED.pack(number, len(body)) + body))
+        # And the end of a line, for whoever reads lines: py4j's gateway refuses this one at once.
+        peer.sendall(_framed(REQUEST, _ADDRESSED.pack(number, len(body)) + body) + b"\n")
         size, kind = _HEAD.unpack(_read(peer, _HEAD.size))
         rest = _read(peer, size - _HEAD.size)
     except ConnectionError:

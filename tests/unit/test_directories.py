@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import re
 import tempfile
 from pathlib import Path
 
 import pytest
 
 from sparkmirror.cache import cache_directory
+from sparkmirror.cli import workdir
 from sparkmirror.cli.workdir import open_work_dir
 from sparkmirror.directories import private_directory
 from sparkmirror.errors import MachineError
@@ -116,3 +118,20 @@ def test_nothing_is_taken_from_a_cache_that_others_may_write(
     with pytest.raises(MachineError, match="chmod go-w") as caught:
         cache_directory("classes")
     assert caught.value.where == str(directory.parent)
+
+
+def test_the_service_unit_gives_us_the_directories_that_we_look_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "deployment.md").read_text()
+    unit = dict(re.findall(r"^(\w+)=(.*)$", page.partition("[Service]")[2], re.MULTILINE))
+    given = dict(pair.split("=") for pair in unit["Environment"].split())
+    for name, value in given.items():
+        monkeypatch.setenv(name, value)
+    base, names = workdir._bases()[0]
+    assert base.joinpath(*names) == Path("/var/lib") / unit["StateDirectory"]
+    assert Path(given["XDG_CACHE_HOME"]) / "sparkmirror" == Path(
+        "/var/cache", unit["CacheDirectory"]
+    )
+    assert {unit["StateDirectoryMode"], unit["CacheDirectoryMode"]} == {"0700"}
+    assert unit["PrivateTmp"] == "yes"
