@@ -85,7 +85,10 @@ def test_a_mirror_listens_on_loopback_alone_and_hears_no_stranger(
         refused = []
         for host, port in listening:
             place = host.removeprefix("::ffff:")
-            answer = ask(place, port, message(place, port, "endpoint-verifier", verify))
+            try:
+                answer = ask(place, port, message(place, port, "endpoint-verifier", verify))
+            except TimeoutError:  # py4j's gateway may go on waiting for its own secret
+                continue
             assert answer.kind != ANSWER, listening[host, port]
             if answer.kind == FAILURE and b"SASL" in answer.body:
                 refused.append(port)
