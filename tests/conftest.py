@@ -31,6 +31,7 @@ _LONGEST = (
     "test_at_least_once_run.py",
     "test_mm1_group.py",
     "test_spark_cluster.py",
+    "test_spark_network.py",
     "test_acls.py",
     "test_quick_check.py",
     "test_secure_mirror.py",

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from sparkmirror.directories import private_directory
 from sparkmirror.errors import MachineError
 
 __all__ = ["cache_directory", "claim_part", "locked"]
@@ -16,24 +17,29 @@ __all__ = ["cache_directory", "claim_part", "locked"]
 _LOCK_POLL_S = 0.2
 
 
-def cache_directory() -> Path:
-    """``$XDG_CACHE_HOME/sparkmirror`` or ``~/.cache/sparkmirror``; made when absent.
+def cache_directory(*names: str) -> Path:
+    """``$XDG_CACHE_HOME/sparkmirror`` or ``~/.cache/sparkmirror``, then ``names``; made if absent.
 
-    Raises MachineError when it cannot be made.
+    Raises MachineError when it cannot be made, or is not this user's alone: the JVM maps what
+    lies there.
     """
     base = os.environ.get("XDG_CACHE_HOME", "")
-    # The XDG specification says that a relative value is to be ignored.
-    root = Path(base) if base.startswith("/") else Path.home() / ".cache"
-    directory = root / "sparkmirror"
     try:
-        directory.mkdir(parents=True, exist_ok=True)
+        # The XDG specification says that a relative value is to be ignored.
+        root = Path(base) if base.startswith("/") else Path.home() / ".cache"
+    except RuntimeError as error:
+        raise MachineError(
+            "This user has no home directory, so there is no cache directory.",
+            do="Set XDG_CACHE_HOME to a directory that you may write to.",
+        ) from error
+    try:
+        return private_directory(root, ("sparkmirror", *names))
     except OSError as error:
         raise MachineError(
             f"The cache directory cannot be made ({error.strerror}).",
-            where=str(directory),
+            where=str(root.joinpath("sparkmirror", *names)),
             do="Set XDG_CACHE_HOME to a directory that you may write to.",
         ) from error
-    return directory
 
 
 def claim_part(path: Path, *, stale_s: float) -> Path | None:

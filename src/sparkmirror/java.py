@@ -187,7 +187,7 @@ def _home_without_module(java: JavaHome) -> Path:
     quoted = str(java.java).replace("'", "'\\''")
     script = _SHIM.format(java=quoted, module=_VECTOR_MODULE)
     key = hashlib.sha256(script.encode()).hexdigest()[:16]
-    home = cache_directory() / "java" / key
+    home = cache_directory("java", key)
     target = home / "bin" / "java"
     if target.is_file():
         return home

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 import re
+import secrets
 import signal
 import subprocess
 import sys
 import sysconfig
 import time
 import venv
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -24,6 +25,16 @@ from sparkmirror.java import find_java, java_environment
 from tests.patience import patience
 
 _WORKER_CORES = 2
+
+
+def closed_network() -> dict[str, str]:
+    """Settings with which Spark's processes want a login of one another, and encrypt."""
+    return {
+        "spark.authenticate": "true",
+        "spark.authenticate.secret": secrets.token_hex(16),
+        "spark.network.crypto.enabled": "true",
+        "spark.network.crypto.saslFallback": "false",
+    }
 
 
 def plain_python(directory: Path) -> tuple[Path, Path]:
@@ -47,13 +58,22 @@ def plain_python(directory: Path) -> tuple[Path, Path]:
 
 
 class SparkCluster:
-    """A master and ``workers`` workers with two cores each; a context manager."""
+    """A master and ``workers`` workers with two cores each; a context manager.
 
-    def __init__(self, directory: Path, *, workers: int = 2) -> None:
+    ``settings``: lines of their ``spark-defaults.conf``, which is in ``directory``. ``ports``:
+    those of the master and the workers.
+    """
+
+    def __init__(
+        self, directory: Path, *, workers: int = 2, settings: Mapping[str, str] | None = None
+    ) -> None:
         self.directory = directory
         self._count = workers
+        lines = [f"{key} {value}\n" for key, value in (settings or {}).items()]
+        (directory / "spark-defaults.conf").write_text("".join(lines))
         self._processes: list[subprocess.Popen[bytes]] = []
-        port, web_port = free_ports(2)
+        port, web_port, *worker_ports = free_ports(2 + workers)
+        self.ports = [port, *worker_ports]
         self.master = f"spark://127.0.0.1:{port}"
         self._master_flags = ["--port", str(port), "--webui-port", str(web_port)]
 
@@ -63,7 +83,16 @@ class SparkCluster:
         self._wait_for("master", "New state: ALIVE")
         for number in range(self._count):
             (web_port,) = free_ports(1)
-            flags = ["--cores", str(_WORKER_CORES), "--memory", "1g", "--webui-port", str(web_port)]
+            flags = [
+                "--port",
+                str(self.ports[1 + number]),
+                "--cores",
+                str(_WORKER_CORES),
+                "--memory",
+                "1g",
+                "--webui-port",
+                str(web_port),
+            ]
             flags += ["--work-dir", str(self.directory / f"work-{number}"), self.master]
             self._start(f"worker-{number}", f"{package}.worker.Worker", flags)
         for number in range(self._count):
@@ -107,6 +136,7 @@ class SparkCluster:
             "PATH": os.defpath,
             "HOME": str(self.directory),
             "SPARK_HOME": str(home),
+            "SPARK_CONF_DIR": str(self.directory),
             "SPARK_LOCAL_IP": "127.0.0.1",
             "SPARK_NO_DAEMONIZE": "1",
         }

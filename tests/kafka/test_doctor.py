@@ -36,7 +36,7 @@ from sparkmirror.wire.client import Cluster
 from tests.certificates import PASSWORD, Authority
 from tests.kafka.mirror_process import write_mm2
 from tests.kafka.servers import listener, refused, web_server
-from tests.kafka.spark_cluster import SparkCluster, plain_python
+from tests.kafka.spark_cluster import SparkCluster, closed_network, plain_python
 from tests.kafka.support import (
     Sent,
     admin,
@@ -581,7 +581,9 @@ def test_from_the_executors(
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     source = Path(sparkmirror.__file__).parent.parent
     monkeypatch.setenv("PYTHONPATH", f"{source}{os.pathsep}{lacking}")
-    with SparkCluster(tmp_path) as spark:
+    monkeypatch.setenv("SPARK_CONF_DIR", str(tmp_path))
+    monkeypatch.setenv("PYTHONSAFEPATH", "1")  # put back what a start changes
+    with SparkCluster(tmp_path, settings=closed_network()) as spark:
         code = main(["doctor", str(path), "--executors", "--master", spark.master,
                      "--format", "json"])  # fmt: skip
     assert code == 1

@@ -28,7 +28,7 @@ ABOVE_POLICY = {
     "demo",
 }
 # Beside the layers: what the machine has. Only those who start processes need it.
-MACHINE = {"cache", "java"}
+MACHINE = {"cache", "directories", "java"}
 OFFSETS = {"offset_map", "offset_syncs"}
 FORBIDDEN = {
     "model": {"errors", "policy", "java_regex", "java_charclass"} | MACHINE | ABOVE_POLICY,
@@ -39,6 +39,8 @@ FORBIDDEN = {
     "policy": MACHINE | OFFSETS | ABOVE_POLICY,
     "offset_map": {"errors", "policy", "java_regex", "java_charclass"} | MACHINE | ABOVE_POLICY,
     "offset_syncs": {"errors", "policy", "java_regex", "java_charclass"} | MACHINE | ABOVE_POLICY,
+    "directories": {"model", "policy", "cache", "java", "java_regex", "java_charclass"}
+    | ABOVE_POLICY,
     "cache": {"model", "policy", "java", "java_regex", "java_charclass"} | ABOVE_POLICY,
     "java": {"model", "policy", "java_regex", "java_charclass"} | ABOVE_POLICY,
     "config": {"wire", "client", "data", "control", "doctor", "cli", "observe", "demo"}

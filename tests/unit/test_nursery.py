@@ -17,6 +17,8 @@ import pytest
 
 from sparkmirror.data import knock
 from sparkmirror.data.nursery import end_nursery, start_nursery
+from sparkmirror.data.spark import _python_launcher
+from tests.unit.config_files import without_root
 
 _TALK = """
 import json, os, sys
@@ -29,6 +31,29 @@ _WAIT = """
 import os, sys
 print(os.getpid(), flush=True)
 sys.stdin.readline()
+"""
+
+# A nursery that cannot fork.
+_CHILDLESS = """
+import ctypes, os, resource, socket, sys
+from pathlib import Path
+from sparkmirror.data import knock
+from sparkmirror.data.nursery import Nursery
+door = socket.socket(socket.AF_UNIX)
+door.bind(str(Path(sys.argv[1]) / knock.DOOR))
+door.listen(8)
+nursery = Nursery(door, sys.stdin.fileno())
+if os.getuid() == 0:  # no limit holds root: a namespace whose first process has ended does
+    if ctypes.CDLL(None).unshare(0x20000000):
+        sys.exit("no namespace")
+    first = os.fork()
+    if first == 0:
+        os._exit(0)
+    os.waitpid(first, 0)
+else:
+    resource.setrlimit(resource.RLIMIT_NPROC, (0, 0))
+print("open", flush=True)
+nursery.serve()
 """
 
 
@@ -133,8 +158,11 @@ def test_nonsense_at_the_door_ends_nothing(nursery: Path, modules: Path, tmp_pat
 
 
 def test_forks_outlive_the_nursery_and_who_stands_for_them_waits(
-    modules: Path, tmp_path: Path
+    modules: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Nor does the nursery import anything from the directory that it is started in."""
+    (tmp_path / "pandas.py").write_text("raise SystemExit('from the current directory')")
+    monkeypatch.chdir(tmp_path)
     with (tmp_path / "log").open("ab") as log:
         process = start_nursery(tmp_path, log)
     asked = _knock(tmp_path, modules, "-m", "waiting_fork", cwd=tmp_path)
@@ -146,3 +174,69 @@ def test_forks_outlive_the_nursery_and_who_stands_for_them_waits(
     assert asked.poll() is None
     asked.communicate("\n", 60)
     assert psutil.wait_procs([fork], timeout=60)[1] == []
+
+
+@pytest.mark.parametrize("opens", [True, False])
+def test_nothing_is_imported_from_the_current_directory(
+    opens: bool, nursery: Path, modules: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "planted.py").write_text("print('planted')")
+    door = nursery if opens else tmp_path / "no-nursery"
+    asked = _knock(door, modules, "-m", "planted", cwd=tmp_path)
+    out, err = asked.communicate("", 60)
+    assert (out, asked.returncode) == ("", 1)
+    assert "No module named" in err
+    assert "planted" in err
+
+
+def test_the_launcher_imports_nothing_from_the_current_directory(tmp_path: Path) -> None:
+    (tmp_path / "planted.py").write_text("print('planted')")
+    launcher = _python_launcher(tmp_path, tmp_path)
+    for arguments in (["-m", "planted"], ["-c", "import planted"]):
+        done = subprocess.run(
+            [launcher, *arguments],
+            check=False,
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )
+        assert (done.stdout, done.returncode) == ("", 1)
+        assert "No module named" in done.stderr
+
+
+def test_another_users_door_is_told_nothing(modules: Path, tmp_path: Path) -> None:
+    if os.geteuid() != 0:
+        pytest.skip("only root can listen as somebody else")
+    with socket.socket(socket.AF_UNIX) as door:
+        door.bind(str(tmp_path / knock.DOOR))
+        with without_root():
+            door.listen(1)
+        asked = _knock(tmp_path, modules, "-m", "talking_fork", cwd=tmp_path, told="a secret")
+        peer, _ = door.accept()
+        with peer:
+            peer.settimeout(60)
+            assert peer.recv(1) == b""
+        out, _ = asked.communicate("line\n", 60)
+    assert json.loads(out)[4] == asked.pid, "it is the Python that was asked for"
+
+
+def test_a_fork_that_cannot_be_made_keeps_nothing_open(modules: Path, tmp_path: Path) -> None:
+    childless = subprocess.Popen(
+        [sys.executable, "-c", _CHILDLESS, str(tmp_path)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+    )
+    assert childless.stdout is not None
+    try:
+        if childless.stdout.readline() != b"open\n":
+            pytest.skip("forks of a process of root's can only be kept back in a namespace")
+        before = psutil.Process(childless.pid).num_fds()
+        asked = _knock(tmp_path, modules, "-m", "talking_fork", cwd=tmp_path)
+        # Whoever reads from it sees the end, since the nursery has closed its copies.
+        out, _ = asked.communicate("line\n", 60)
+        assert json.loads(out)[4] == asked.pid, "it is the Python that was asked for"
+        assert psutil.Process(childless.pid).num_fds() == before
+    finally:
+        childless.communicate(timeout=60)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import tempfile
@@ -10,6 +11,7 @@ from pathlib import Path
 
 import psutil
 
+from sparkmirror.directories import private_directory
 from sparkmirror.errors import MachineError
 
 __all__ = ["new_run_id", "open_work_dir"]
@@ -28,37 +30,41 @@ def open_work_dir(given: Path | None, run_id: str) -> Path:
     ``given`` is used as it is. Otherwise it is ``sparkmirror/runs/<run id>`` below
     ``$XDG_STATE_HOME`` (``~/.local/state``), or below the temporary directory when that cannot be
     written; there the ten newest runs are kept and older ones of ended processes removed. Raises
-    ``MachineError`` when no directory can be made.
+    ``MachineError`` when no directory can be made that is this user's alone.
     """
     if given is not None:
-        return _made(given.expanduser().absolute(), "--work-dir")
+        # A link is the user's own word here; what it leads to has to be theirs alone.
+        path = given.expanduser().absolute().resolve()
+        return _made(path.parent, (path.name,), "--work-dir")
     last: MachineError | None = None
-    for base in _bases():
+    for base, names in _bases():
         try:
-            path = _made(base / run_id, str(base))
+            path = _made(base, (*names, "runs", run_id), str(base))
         except MachineError as error:
             last = error
             continue
-        _remove_old_runs(base)
+        _remove_old_runs(path.parent)
         return path
     assert last is not None, "there is always a temporary directory to try"
     raise last
 
 
-def _bases() -> list[Path]:
+def _bases() -> list[tuple[Path, tuple[str, ...]]]:
+    """Where to try, first to last: a directory, and the names of ours below it."""
     state = os.environ.get("XDG_STATE_HOME")
-    bases = [Path(state) / "sparkmirror" / "runs"] if state else []
-    try:
-        bases.append(Path.home() / ".local" / "state" / "sparkmirror" / "runs")
-    except RuntimeError:
-        bases += []  # a user without a home directory: the temporary directory serves
-    bases.append(Path(tempfile.gettempdir()) / f"sparkmirror-{os.getuid()}" / "runs")
+    bases: list[tuple[Path, tuple[str, ...]]] = []
+    if state:
+        bases.append((Path(state), ("sparkmirror",)))
+    with contextlib.suppress(RuntimeError):  # a user without a home: the temporary directory serves
+        bases.append((Path.home() / ".local" / "state", ("sparkmirror",)))
+    bases.append((Path(tempfile.gettempdir()), (f"sparkmirror-{os.getuid()}",)))
     return bases
 
 
-def _made(path: Path, where: str) -> Path:
+def _made(base: Path, names: tuple[str, ...], where: str) -> Path:
+    path = base.joinpath(*names)
     try:
-        path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        private_directory(base, names)
         probe = path / ".writable"
         probe.touch()
         probe.unlink()

@@ -18,6 +18,8 @@ import importlib.machinery
 import os
 import runpy
 import sys
+from collections.abc import Callable
+from typing import Any, BinaryIO
 
 from sparkmirror.data import outlet
 
@@ -45,12 +47,24 @@ def prefer_installed_pyspark() -> None:
         sys.path[:] = rest
 
 
+def _with_umask(worker_main: Callable[..., Any]) -> Callable[..., Any]:
+    """``worker_main`` with this process's umask: files that a message handler makes are its own."""
+    mask = os.umask(0o077)
+    os.umask(mask)
+
+    def main(*files: BinaryIO) -> Any:
+        os.umask(mask)
+        return worker_main(*files)
+
+    return main
+
+
 def preload() -> None:
     """Import what every worker needs; the objects stay shared between the forks."""
     for name in PRELOADED:
         importlib.import_module(name)
     worker = importlib.import_module(_PIPELINE_WORKER)
-    worker.main = outlet.watched(worker.main)  # type: ignore[attr-defined]
+    worker.main = outlet.watched(_with_umask(worker.main))  # type: ignore[attr-defined]
     # Spark's side of a pipelined worker has a thread that writes while another one reads. Ours
     # needs none: it would take rows in behind the back of `data.outlet`.
     os.environ.pop("SPARK_PIPELINED_UDF", None)
@@ -64,6 +78,11 @@ def main() -> None:
     # Spark starts one daemon for each kind of worker; only the tasks' kind runs the pipeline.
     if _PIPELINE_WORKER in sys.argv[1:]:
         preload()
+    # The socket that it makes lies in a temporary directory that may be everybody's, and whoever
+    # may write to it can have tasks of their own run: PySpark asks for no token there.
+    os.umask(0o077)
+    # It has done its work; programs that a message handler starts are no part of this.
+    os.environ.pop("PYTHONSAFEPATH", None)
     runpy.run_module("pyspark.daemon", run_name="__main__", alter_sys=True)
 
 

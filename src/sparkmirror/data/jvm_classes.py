@@ -51,7 +51,7 @@ class ClassArchive:
     def find(cls, java: JavaHome) -> ClassArchive | None:
         """The archive for the PySpark that is installed; None where there is no cache."""
         try:
-            cache, jars = cache_directory(), _jars()
+            cache, jars = cache_directory("classes"), _jars()
             entries = sorted(
                 (entry.name, entry.stat().st_size, entry.stat().st_mtime_ns)
                 for entry in os.scandir(jars)
@@ -61,7 +61,7 @@ class ClassArchive:
             return None
         text = repr((str(java.path), java.version, str(jars), entries))
         key = hashlib.sha256(text.encode()).hexdigest()[:16]
-        return cls(java, cache / "classes" / f"spark-{version('pyspark')}-{key}.jsa")
+        return cls(java, cache / f"spark-{version('pyspark')}-{key}.jsa")
 
     def options(self, class_list: Path) -> list[str]:
         """JVM options: use the archive, or write down in ``class_list`` what belongs into it."""

@@ -15,10 +15,19 @@ import struct
 import sys
 import time
 
-__all__ = ["DOOR"]
+__all__ = ["DOOR", "owner"]
 
 DOOR = "door"
 _POLL_S = 0.2
+
+
+def owner(peer: socket.socket) -> int:
+    """The user at the other end; ours where the system does not tell (the directory is ours)."""
+    if not hasattr(socket, "SO_PEERCRED"):
+        return os.geteuid()
+    credentials = peer.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
+    user: int = struct.unpack("3i", credentials)[1]
+    return user
 
 
 def _ask(directory: str, arguments: list[str]) -> tuple[socket.socket, int]:
@@ -28,6 +37,8 @@ def _ask(directory: str, arguments: list[str]) -> tuple[socket.socket, int]:
     request = {"arguments": arguments, "environment": dict(os.environ), "directory": os.getcwd()}
     text = json.dumps(request).encode()
     peer.connect(f"{directory}/{DOOR}")
+    if owner(peer) != os.geteuid():
+        raise PermissionError("another user opens")
     socket.send_fds(peer, [struct.pack(">I", len(text))], [0, 1, 2])
     peer.sendall(text)
     answer = peer.recv(4, socket.MSG_WAITALL)
@@ -65,7 +76,9 @@ def _main(directory: str, arguments: list[str]) -> int:
     try:
         peer, pid = _ask(directory, arguments)
     except OSError:
-        os.execv(sys.executable, [sys.executable, *arguments])  # noqa: S606  (nothing in between)
+        # Not from the current directory, which is anybody's.
+        command = [sys.executable, "-P", *arguments]
+        os.execv(sys.executable, command)  # noqa: S606  (nothing in between)
     return _stand_for(peer, pid)
 
 

@@ -6,9 +6,9 @@ Arrow anew, a CPU second or two every time. The driver starts this process first
 them while the JVM does the same with its classes; what Spark then starts is `knock`, which hands
 over its standard streams, its environment and its arguments and waits for the fork in its place.
 
-``python -u -m sparkmirror.data.nursery DESCRIPTOR ROOM``: listens on the socket that it is given;
-ends when its standard input does, which the driver holds. Forks live on: what ends them is Spark,
-as ever.
+``python -P -u -m sparkmirror.data.nursery DESCRIPTOR ROOM``: listens on the socket that it is
+given; ends when its standard input does, which the driver holds. Forks live on: what ends them is
+Spark, as ever.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ import sys
 import traceback
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, NoReturn
 
 from sparkmirror.data import daemon, knock
 
@@ -71,7 +71,7 @@ def start_nursery(directory: Path, log: BinaryIO) -> subprocess.Popen[bytes]:
         door.listen(_WAITING_MAX)
         number = door.fileno()
         return subprocess.Popen(
-            [sys.executable, "-u", "-m", "sparkmirror.data.nursery", str(number), _ROOM],
+            [sys.executable, "-P", "-u", "-m", "sparkmirror.data.nursery", str(number), _ROOM],
             stdin=subprocess.PIPE,
             stdout=log,
             stderr=log,
@@ -129,15 +129,16 @@ class Nursery:
         peer, _ = self._door.accept()
         try:
             peer.settimeout(_REQUEST_S_MAX)
-            if _owner(peer) != os.getuid():
+            if knock.owner(peer) != os.geteuid():
                 raise PermissionError("another user knocks")
             streams, request = _receive(peer)
-            pid = os.fork()
-            if pid == 0:
-                self._leave(peer)
-                _live(streams, request)
-            for stream in streams:
-                os.close(stream)
+            try:
+                pid = os.fork()
+                if pid == 0:
+                    self._become(peer, streams, request)
+            finally:
+                for stream in streams:
+                    os.close(stream)
             self._forks[pid] = peer
             self._selector.register(peer, selectors.EVENT_READ)
             peer.sendall(struct.pack(">i", pid))
@@ -145,6 +146,18 @@ class Nursery:
             traceback.print_exc()
             if peer not in self._forks.values():
                 peer.close()
+
+    def _become(
+        self, peer: socket.socket, streams: Sequence[int], request: Mapping[str, object]
+    ) -> NoReturn:
+        """In a fork: whatever happens, it never serves in place of this process."""
+        try:
+            self._leave(peer)
+            _live(streams, request)
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            os._exit(1)
 
     def _leave(self, peer: socket.socket) -> None:
         """In a fork: nothing of this process is kept but its modules."""
@@ -177,15 +190,6 @@ class Nursery:
         peer.close()
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGTERM)
-
-
-def _owner(peer: socket.socket) -> int:
-    """The user at the other end; ours where the system does not tell (the directory is ours)."""
-    if not hasattr(socket, "SO_PEERCRED"):
-        return os.getuid()
-    credentials = peer.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
-    user: int = struct.unpack("3i", credentials)[1]
-    return user
 
 
 def _receive(peer: socket.socket) -> tuple[list[int], Mapping[str, object]]:
@@ -223,7 +227,7 @@ def _live(streams: Sequence[int], request: Mapping[str, object]) -> None:
         os.environ.update(environment)
         _show_as([sys.executable, *arguments])
         paths = environment.get("PYTHONPATH", "").split(os.pathsep)
-        sys.path[1:1] = [path for path in paths if path and path not in sys.path]
+        sys.path[:0] = [path for path in paths if path and path not in sys.path]
         code = _run(arguments)
     except SystemExit as ended:
         code = ended.code if isinstance(ended.code, int) else int(ended.code is not None)

@@ -12,12 +12,12 @@ import contextlib
 import fcntl
 import os
 import shutil
-import stat
 import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
+from sparkmirror.directories import private_directory
 from sparkmirror.errors import MachineError
 
 __all__ = ["Scratch"]
@@ -54,6 +54,9 @@ class Scratch:
             except OSError as error:
                 tried.append(f"{root}: {error.strerror or error}")
                 continue
+            except MachineError as error:
+                tried.append(str(error))
+                continue
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             return cls(path, lock)
         raise MachineError(
@@ -79,21 +82,10 @@ def _below(root: Path) -> Path:
     return root / f"sparkmirror-{os.getuid()}"
 
 
-def _base(root: Path) -> Path:
-    """Our directory in ``root``. Raises ``OSError``, also when somebody else made it."""
-    base = _below(root)
-    with contextlib.suppress(FileExistsError):
-        base.mkdir(mode=0o700)
-    found = base.lstat()
-    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid():
-        raise PermissionError(0, f"{base} belongs to another user")
-    return base
-
-
 def _new(root: Path) -> Path:
-    """A new directory in ours. Raises ``OSError``."""
+    """A new directory in ours. Raises ``OSError``, or `MachineError` where ours is not ours."""
     while True:
-        base = _base(root)
+        base = private_directory(root, (_below(root).name,))
         # A run that ends meanwhile takes the base with it when it was the last one in it.
         with contextlib.suppress(FileNotFoundError):
             _remove_abandoned(base)

@@ -18,15 +18,25 @@ from typing import TYPE_CHECKING, Any
 from sparkmirror.data import knock
 from sparkmirror.data.jvm_classes import ClassArchive, Recorder, class_path
 from sparkmirror.data.nursery import end_nursery, start_nursery
+from sparkmirror.data.ports import (
+    check_local,
+    cluster_settings,
+    is_local,
+    own_settings,
+    secrets_of,
+    withheld,
+)
 from sparkmirror.data.scratch import Scratch
 from sparkmirror.data.seal import KEY_VARIABLE
 from sparkmirror.data.ship import python_archive
-from sparkmirror.errors import ConfigError, MachineError
+from sparkmirror.directories import private_directory
+from sparkmirror.errors import ConfigError, MachineError, MirrorError
 from sparkmirror.java import find_java, java_environment
 from sparkmirror.model import MirrorSettings
 from sparkmirror.observe.logs import SPARK_LOG_FILE_NAME, spark_log4j2_properties
 
 if TYPE_CHECKING:
+    from pyspark import SparkConf
     from pyspark.sql import SparkSession
 
 __all__ = ["Spark"]
@@ -52,7 +62,7 @@ def _local_master(master: str, slots: int, cores: int) -> str:
 
 
 def _spark_settings(
-    settings: MirrorSettings, *, master: str, work_dir: Path, cores: int
+    settings: MirrorSettings, *, master: str, work_dir: Path, scratch: Path, cores: int
 ) -> dict[str, str]:
     """Spark's configuration for the pipeline; each value was measured or has its reason here."""
     slots = sum(flow.tasks_max for flow in settings.flows)
@@ -60,6 +70,7 @@ def _spark_settings(
         "spark.master": _local_master(master, slots, cores),
         "spark.app.name": "sparkmirror",
         "spark.ui.enabled": "false",
+        "spark.ui.killEnabled": "false",  # who has it shown lets everybody see, not end, what runs
         # Rows must not wait in buffers between Python and the JVM: with the defaults (64 KiB)
         # they did, for seconds.
         "spark.buffer.size": "256",
@@ -82,7 +93,7 @@ def _spark_settings(
         "spark.sql.warehouse.dir": str(work_dir / "warehouse"),
         "spark.driver.extraJavaOptions": " ".join(
             [
-                f"-Dlog4j2.configurationFile={(work_dir / 'log4j2.properties').as_uri()}",
+                f"-Dlog4j2.configurationFile={(scratch / 'log4j2.properties').as_uri()}",
                 # The JVM only moves bytes: a small young generation and a serial-like pause are
                 # worth more than throughput of the collector.
                 "-XX:+UseParallelGC",
@@ -97,9 +108,9 @@ def _spark_settings(
         # Else Spark would write rows to the transform until a pipe is full before it reads what
         # came of the first: with rows of a few hundred bytes, for minutes.
         conf["spark.python.udf.pipelined.enabled"] = "true"
-    if not conf["spark.master"].startswith("local"):
+    if not is_local(master):
         conf["spark.driver.host"] = "127.0.0.1" if "127.0.0.1" in master else _own_host()
-    return conf
+    return conf | own_settings(master)
 
 
 def _own_host() -> str:
@@ -125,8 +136,9 @@ class Spark:
         key: str,
     ) -> None:
         self._settings = settings
-        self._master = master
         self._user_conf = dict(spark_conf)
+        # Who may reach Spark's ports depends on it, so there is one.
+        self._master = self._user_conf.pop("spark.master", master)
         self._work_dir = work_dir
         self._key = key
         self._session: SparkSession | None = None
@@ -157,7 +169,7 @@ class Spark:
         if self._session is not None:
             with contextlib.suppress(Exception):  # a JVM that is gone has stopped
                 self._session.stop()
-            self._end_gateway(self._session)
+            _end_gateway(self._session.sparkContext._gateway)
             self._session = None
         if self._nursery is not None:
             end_nursery(self._nursery)
@@ -171,32 +183,38 @@ class Spark:
         return self._work_dir / "classes.list"
 
     def _start(self) -> SparkSession:
+        local = is_local(self._master)
+        if local:
+            check_local(self._user_conf)
         java = find_java()
         os.environ.update(java_environment(java))
         os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
         # Slots load our modules at every start; a machine-wide "write no bytecode" would make
         # each of them compile again.
         os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
-        self._work_dir.mkdir(parents=True, exist_ok=True)
-        (self._work_dir / "log4j2.properties").write_text(
+        # What Spark runs lies there, what it believes in the other one: both are ours alone.
+        private_directory(self._work_dir.parent, (self._work_dir.name,))
+        self._scratch = Scratch.make()
+        (self._scratch.path / "log4j2.properties").write_text(
             spark_log4j2_properties(self.log_path), encoding="utf-8"
         )
         conf = _spark_settings(
             self._settings,
             master=self._master,
             work_dir=self._work_dir,
+            scratch=self._scratch.path,
             cores=os.cpu_count() or 1,
         )
-        self._scratch = Scratch.make()
         conf["spark.local.dir"] = str(self._scratch.path / "local")
         self._classes = ClassArchive.find(java)
         conf["spark.driver.extraJavaOptions"] += f' "-Djava.io.tmpdir={self._scratch.path}"'
         if self._classes is not None:
             options = self._classes.options(self._class_list)
             conf["spark.driver.extraJavaOptions"] += "".join(f' "{each}"' for each in options)
-        local = conf["spark.master"].startswith("local")
         if not local:
-            conf |= python_archive(self._work_dir)
+            conf |= python_archive(self._scratch.path)
+            # Nothing is imported from a current directory: Python's -P, as a variable.
+            os.environ["PYTHONSAFEPATH"] = conf["spark.executorEnv.PYTHONSAFEPATH"] = "1"
         os.environ["PYSPARK_PYTHON"] = (
             _python_launcher(self._work_dir, self._scratch.path)
             if local
@@ -215,8 +233,12 @@ class Spark:
         from pyspark.sql import SparkSession  # noqa: PLC0415
 
         spark_conf = SparkConf(loadDefaults=False)
+        # What the gateway is given stands on its command line.
+        late = withheld(conf)
         for key, value in conf.items():
-            spark_conf.set(key, value)
+            if key not in late:
+                spark_conf.set(key, value)
+        gateway: Any = None
         try:
             with self.log_path.open("ab") as output:
                 # A session of its own: the terminal's Ctrl+C is for us, Spark is told to drain.
@@ -228,11 +250,15 @@ class Spark:
                         "start_new_session": True,
                     },
                 )
-            if not conf["spark.master"].startswith("local"):
-                # Only now: what the gateway is given stands on its command line.
-                spark_conf.set(f"spark.executorEnv.{KEY_VARIABLE}", self._key)
+            for key in late:
+                spark_conf.set(key, conf[key])
+            if not is_local(self._master):
+                self._close_ports(spark_conf, gateway)
             spark = SparkSession(SparkContext(conf=spark_conf, gateway=gateway))
         except Exception as error:
+            _end_gateway(gateway)
+            if isinstance(error, MirrorError):
+                raise
             raise MachineError(
                 f"Spark does not start ({error}).",
                 where=f"master {conf['spark.master']}",
@@ -241,6 +267,14 @@ class Spark:
         _log_server_errors(spark)
         self._check_slots(spark)
         return spark
+
+    def _close_ports(self, spark_conf: SparkConf, gateway: Any) -> None:
+        """The settings that keep others off a cluster's network; then the key. `ConfigError`."""
+        defaults = gateway.jvm.org.apache.spark.SparkConf()  # with those of spark-defaults.conf
+        found = {each._1(): each._2() for each in defaults.getAll()} | dict(spark_conf.getAll())
+        for key, value in cluster_settings(self._master, found, secrets_of(self._settings)).items():
+            spark_conf.set(key, value)
+        spark_conf.set(f"spark.executorEnv.{KEY_VARIABLE}", self._key)
 
     def _check_slots(self, spark: SparkSession) -> None:
         """A cluster with fewer cores than slots would leave partitions unmirrored."""
@@ -260,24 +294,24 @@ class Spark:
             do="Lower tasks.max, or give the cluster more cores.",
         )
 
-    def _end_gateway(self, spark: SparkSession) -> None:
-        from pyspark import SparkContext  # noqa: PLC0415
 
-        gateway = spark.sparkContext._gateway
-        if gateway is None:
-            return
-        process = getattr(gateway, "proc", None)
+def _end_gateway(gateway: Any) -> None:
+    from pyspark import SparkContext  # noqa: PLC0415
+
+    if gateway is None:
+        return
+    process = getattr(gateway, "proc", None)
+    with contextlib.suppress(Exception):
+        # A JVM that was there before us (PYSPARK_GATEWAY_PORT) goes on after us.
+        gateway.close() if process is None else gateway.shutdown()
+    if process is not None:
+        process.stdin.close()
         with contextlib.suppress(Exception):
-            # A JVM that was there before us (PYSPARK_GATEWAY_PORT) goes on after us.
-            gateway.close() if process is None else gateway.shutdown()
-        if process is not None:
-            process.stdin.close()
-            with contextlib.suppress(Exception):
-                process.wait(5)
-            if process.poll() is None:
-                process.kill()
-        SparkContext._gateway = None
-        SparkContext._jvm = None
+            process.wait(5)
+        if process.poll() is None:
+            process.kill()
+    SparkContext._gateway = None
+    SparkContext._jvm = None
 
 
 def _log_server_errors(spark: SparkSession) -> None:
@@ -294,7 +328,8 @@ def _python_launcher(directory: Path, nursery: Path) -> str:
 
     Modules from a zip are compiled anew by each of the dozen processes that Spark starts before
     the first record; the installed package has its bytecode. Modules that Spark runs are forked
-    by the `nursery`.
+    by the `nursery`. Nothing is imported from a current directory (-P). It is not in the temporary
+    directory, where some machines run no programs.
     """
     python, knocking = (shlex.quote(str(each)) for each in (sys.executable, knock.__file__))
     path = directory / "python"
@@ -311,7 +346,7 @@ def _python_launcher(directory: Path, nursery: Path) -> str:
         'PYTHONPATH="$kept"\n'
         "export PYTHONPATH\n"
         f'[ "$1" = -m ] && exec {python} -I -S {knocking} {shlex.quote(str(nursery))} "$@"\n'
-        f'exec {python} "$@"\n',
+        f'exec {python} -P "$@"\n',
         encoding="utf-8",
     )
     path.chmod(0o700)

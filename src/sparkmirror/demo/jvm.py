@@ -84,7 +84,7 @@ class KafkaRuntime:
         jars = kafka_jars(version, progress=progress, java=java)
         text = "\n".join([str(java.path), java.version, *map(str, jars)])
         key = hashlib.sha256(text.encode()).hexdigest()[:16]
-        return cls(java, jars, cache_directory() / "classes" / f"kafka-{version}-{key}.jsa")
+        return cls(java, jars, cache_directory("classes") / f"kafka-{version}-{key}.jsa")
 
     def command(
         self,

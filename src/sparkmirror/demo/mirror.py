@@ -86,7 +86,7 @@ class MirrorProcess:
         environment = {**os.environ, **java_environment(java)}
         if not live:
             environment["TERM"] = "dumb"
-        command = [sys.executable, "-m", "sparkmirror.cli.main", "run", str(file)]
+        command = [sys.executable, "-P", "-m", "sparkmirror.cli.main", "run", str(file)]
         self._work_dir = work_dir
         # It stays in our process group: Ctrl+C and the terminal's keys reach it as in real life.
         self._process = subprocess.Popen(

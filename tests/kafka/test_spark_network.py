@@ -1,0 +1,193 @@
+"""Spark's ports: who reaches them, what they answer to strangers, what crosses the network."""
+
+from __future__ import annotations
+
+import os
+import secrets
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from py4j.java_gateway import GatewayParameters, JavaGateway
+
+import sparkmirror
+from sparkmirror.config import load_mm2
+from sparkmirror.data.flow import FlowRunner
+from sparkmirror.data.plan import encode_flow
+from sparkmirror.demo.clusters import KafkaCluster
+from sparkmirror.demo.probe import free_ports
+from sparkmirror.doctor import executors
+from tests.kafka.capture import Capture
+from tests.kafka.mirror_process import MirrorProcess, wait_until, write_mm2
+from tests.kafka.spark_cluster import SparkCluster, closed_network, plain_python
+from tests.kafka.spark_frames import (
+    ANSWER,
+    FAILURE,
+    ask,
+    instance,
+    message,
+    serialized,
+    tell,
+)
+from tests.kafka.support import Sent, consume_all, create_topic, produce
+from tests.kafka.warm_spark import WarmJvm, take_jvm
+
+_VERIFIER = "org.apache.spark.rpc.netty.RpcEndpointVerifier$CheckExistence"
+_STOP = "org.apache.spark.scheduler.local.StopExecutor$"
+_PROPERTIES = (
+    "org.apache.spark.scheduler.cluster.CoarseGrainedClusterMessages$RetrieveSparkAppConfig"
+)
+
+
+def _listening(root: int) -> dict[tuple[str, int], list[str]]:
+    """Addresses at which a process and those below it listen (UDP: receive), and which do."""
+    found: dict[tuple[str, int], list[str]] = {}
+    process = psutil.Process(root)
+    for each in (process, *process.children(recursive=True)):
+        try:
+            line, connections = each.cmdline(), each.net_connections("inet")
+        except psutil.NoSuchProcess:
+            continue
+        for one in connections:
+            if one.status in (psutil.CONN_LISTEN, psutil.CONN_NONE) and not one.raddr:
+                found.setdefault((one.laddr.ip, one.laddr.port), []).append(" ".join(line)[:80])
+    return found
+
+
+def _jvm(warm: WarmJvm) -> Any:
+    port, secret, _ = (warm._directory / "connection").read_text().split()
+    parameters = GatewayParameters(port=int(port), auth_token=secret, auto_convert=True)
+    return JavaGateway(gateway_parameters=parameters).jvm
+
+
+def test_a_mirror_listens_on_loopback_alone_and_hears_no_stranger(
+    cluster_a: KafkaCluster, cluster_b: KafkaCluster, topic_name: str, tmp_path: Path
+) -> None:
+    """A frame that would stop its executor is refused, and the mirror goes on.
+
+    The same request is answered by an endpoint of Spark's that asks for no login.
+    """
+    create_topic(cluster_a, topic_name, 1)
+    produce(cluster_a, topic_name, [Sent(b"before")])
+    path = write_mm2(tmp_path / "mm2.properties", cluster_a, cluster_b, topic_name)
+    work = ["--work-dir", str(tmp_path / "work")]
+    mirror = MirrorProcess(tmp_path, ["run", str(path), *work], cold=True)
+    try:
+        warm = take_jvm()
+        jvm = _jvm(warm)
+        verify = serialized(jvm, instance(jvm, _VERIFIER, "endpoint-verifier"))
+        stop = serialized(jvm, instance(jvm, _STOP))
+        wait_until(lambda: _values(cluster_b, topic_name) == [b"before"], "the first record")
+        listening = _listening(mirror.process.pid)
+        assert listening, "Spark has ports"
+        assert {host for host, _ in listening} <= {"127.0.0.1", "::ffff:127.0.0.1", "::1"}
+        refused = []
+        for host, port in listening:
+            place = host.removeprefix("::ffff:")
+            try:
+                answer = ask(place, port, message(place, port, "endpoint-verifier", verify))
+            except TimeoutError:  # py4j's gateway may go on waiting for its own secret
+                continue
+            assert answer.kind != ANSWER, listening[host, port]
+            if answer.kind == FAILURE and b"SASL" in answer.body:
+                refused.append(port)
+                tell(place, port, message(place, port, "LocalSchedulerBackendEndpoint", stop))
+        assert len(refused) >= 2, "the driver's port and that for blocks"
+        produce(cluster_a, topic_name, [Sent(b"after")])
+        wait_until(
+            lambda: _values(cluster_b, topic_name) == [b"before", b"after"], "the next record"
+        )
+        code, _ = mirror.drain()
+        assert code == 0, mirror.text()
+        assert _open_endpoint_answers(jvm, verify)
+    finally:
+        mirror.kill()
+
+
+def _open_endpoint_answers(jvm: Any, verify: bytes) -> bool:
+    """Whether Spark without ``spark.authenticate`` answers the same request."""
+    spark = jvm.org.apache.spark
+    conf = spark.SparkConf(False).set("spark.rpc.io.serverThreads", "1")
+    entry = instance(jvm, "org.apache.spark.internal.config.package$").AUTH_SECRET_FILE()
+    login = spark.SecurityManager(conf, jvm.scala.Option.empty(), entry)
+    environment = spark.rpc.RpcEnv.create("open", "127.0.0.1", 0, conf, login, False)
+    try:
+        port = environment.address().port()
+        answer = ask("127.0.0.1", port, message("127.0.0.1", port, "endpoint-verifier", verify))
+        return answer.kind == ANSWER
+    finally:
+        environment.shutdown()
+
+
+def _values(cluster: KafkaCluster, topic: str) -> list[bytes | None]:
+    return [record.value for record in consume_all(cluster, f"A.{topic}")]
+
+
+def test_a_cluster_gives_the_key_to_its_executors_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Driver, master, workers and executors talk; what is captured holds no key and no password.
+
+    The executors have the key: they unseal the properties, and look for the cluster in them.
+    """
+    (broker,) = free_ports(1)  # nobody listens
+    word = secrets.token_hex(16)
+    path = tmp_path / "mm2.properties"
+    path.write_text(
+        "clusters = A, B\nA->B.enabled = true\nA->B.topics = t\n"
+        f"A.bootstrap.servers = 127.0.0.1:{broker}\nB.bootstrap.servers = 127.0.0.1:{broker}\n"
+        "B.security.protocol = SASL_PLAINTEXT\nB.sasl.mechanism = PLAIN\n"
+        "B.sasl.jaas.config = org.apache.kafka.common.security.plain.PlainLoginModule required"
+        f' username="u" password="{word}";\n'
+    )
+    driver_port, block_port = free_ports(2)
+    interpreter, lacking = plain_python(tmp_path / "python")
+    monkeypatch.setenv("PYSPARK_PYTHON", str(interpreter))
+    source = Path(sparkmirror.__file__).parent.parent
+    monkeypatch.setenv("PYTHONPATH", f"{source}{os.pathsep}{lacking}")
+    monkeypatch.setenv("SPARK_CONF_DIR", str(tmp_path))
+    monkeypatch.setenv("PYTHONSAFEPATH", "1")  # put back what a start changes
+    agreed = closed_network()
+    with SparkCluster(tmp_path, workers=1, settings=agreed) as spark:
+        settings = load_mm2(path)
+        runner = FlowRunner(
+            settings,
+            master=spark.master,
+            once=True,
+            spark_conf={
+                "spark.driver.port": str(driver_port),
+                "spark.blockManager.port": str(block_port),
+            },
+            work_dir=tmp_path / "work",
+            run_id="run",
+        )
+        try:
+            capture = Capture([*spark.ports, driver_port, *range(block_port, block_port + 3)])
+        except PermissionError:
+            pytest.skip("only root may capture packets")
+        try:
+            with capture:
+                context = runner.open().sparkContext
+                flows = {flow.name: encode_flow(flow, runner.key) for flow in settings.flows}
+                documents = executors._run(context, 1, flows)
+                jvm = context._jvm
+                body = message(
+                    "127.0.0.1",
+                    driver_port,
+                    "CoarseGrainedScheduler",
+                    serialized(jvm, instance(jvm, _PROPERTIES, 0)),
+                )
+                answer = ask("127.0.0.1", driver_port, body)
+        finally:
+            runner.stop(grace_s=0.0)
+    assert "connection refused" in "".join(documents), documents
+    assert answer.kind != ANSWER, "whoever asks gets all settings"
+    assert runner.key.encode() not in answer.body
+    assert capture.holds(b"CoarseGrainedScheduler"), "what is not encrypted is seen"
+    assert capture.holds(b"sparkSaslUser"), "the logins are seen"
+    for secret in (runner.key, word, agreed["spark.authenticate.secret"]):
+        assert not capture.holds(secret.encode())
+    for file in (tmp_path / "work").rglob("*"):
+        if file.is_file():
+            assert agreed["spark.authenticate.secret"].encode() not in file.read_bytes()
