@@ -15,6 +15,7 @@ import typer
 
 from sparkmirror.errors import ConfigError
 from sparkmirror.observe.logs import register_secret
+from sparkmirror.text import printable
 
 if TYPE_CHECKING:
     from sparkmirror.wire.ambari import Found
@@ -160,7 +161,7 @@ def password_from(reference: str | None, prompt: str) -> str:
 def lines(found: Found, alias: str | None) -> list[str]:
     """Lines for a properties file; what is told besides is a comment."""
     prefix = f"{alias}." if alias else ""
-    told = [f"# listeners={found.listeners}"] if found.listeners else []
+    told = [f"# listeners={printable(found.listeners)}"] if found.listeners else []
     told.append(f"{prefix}bootstrap.servers={','.join(found.brokers)}")
     if found.zookeeper:
         # MirrorMaker 2 has no such key; MirrorMaker 1's old files do.
