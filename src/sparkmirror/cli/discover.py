@@ -15,7 +15,7 @@ import typer
 
 from sparkmirror.errors import ConfigError
 from sparkmirror.observe.logs import register_secret
-from sparkmirror.text import printable
+from sparkmirror.text import printable, say
 
 if TYPE_CHECKING:
     from sparkmirror.wire.ambari import Found
@@ -111,7 +111,7 @@ def discover(
     register_secret(secret)
     if parts.scheme == "http" and parts.hostname not in _LOCAL:
         told = "is asked without encryption; the password travels as it is"
-        print(f"warning: {parts.hostname} {told}.", file=sys.stderr)
+        say(f"warning: {parts.hostname} {told}.", error=True)
     found = find_cluster(
         AmbariLogin(url, user, secret, ca_file),
         cluster,
@@ -119,11 +119,11 @@ def discover(
         zookeeper_port=zookeeper_port,
     )
     for host in found.stopped:
-        print(f"warning: the broker on {host} is not started.", file=sys.stderr)
+        say(f"warning: the broker on {host} is not started.", error=True)
     if output_format is Format.JSON:
         print(json.dumps(document(found)))
     else:
-        print("\n".join(lines(found, alias)))
+        say(*lines(found, alias))
 
 
 def password_from(reference: str | None, prompt: str) -> str:

@@ -315,7 +315,7 @@ class _Server(ThreadingHTTPServer):
                 one.socket = self.context.context().wrap_socket(
                     one.socket, server_side=True, do_handshake_on_connect=False
                 )
-                one.socket.do_handshake()  # type: ignore[attr-defined]
+                one.socket.do_handshake()
             _Handler(one, client_address, self)
         except Exception:  # clients that hang up or speak something else
             self.handle_error(one.socket, client_address)
@@ -368,7 +368,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def __init__(self, one: _Connection, client_address: Any, server: _Server) -> None:
         self._one = one
-        super().__init__(one.socket, client_address, server)  # type: ignore[arg-type]
+        super().__init__(one.socket, client_address, server)
 
     def setup(self) -> None:
         """As the base class, with a limit on the head."""

@@ -225,7 +225,7 @@ class TokenSource:
 class _NoRedirect(urllib.request.HTTPRedirectHandler):
     """Leaves a redirect the error that it is: the request carries the client secret."""
 
-    def http_error_302(self, *_: Any) -> None:
+    def http_error_302(self, req: Any, fp: Any, code: int, msg: str, headers: Any) -> None:
         """Follow none, nor look at where it leads."""
 
     http_error_301 = http_error_303 = http_error_307 = http_error_308 = http_error_302
