@@ -39,6 +39,7 @@ from sparkmirror.errors import BatchError
 from sparkmirror.model import (
     FetchSettings,
     Halt,
+    Partitioner,
     PartitionProgress,
     SlotProgress,
     Spread,
@@ -48,10 +49,11 @@ from sparkmirror.offset_map import Run
 from sparkmirror.wire import fetch as fetching
 from sparkmirror.wire.batch import split, stamp
 from sparkmirror.wire.claims import Claim, decode_claim, encode_claim
-from sparkmirror.wire.codecs import compress, decompress
+from sparkmirror.wire.codecs import DECOMPRESSED_BYTES_MAX, compress, decompress
 from sparkmirror.wire.connect_offsets import decode_source_offset, encode_source_offset
 from sparkmirror.wire.connection import ConnectionLost
 from sparkmirror.wire.cut import cut_batch
+from sparkmirror.wire.deal import Dealer, write_dealt
 from sparkmirror.wire.driver_report import (
     DriverReport,
     decode_driver_report,
@@ -70,6 +72,7 @@ from sparkmirror.wire.mirror_records import (
 )
 from sparkmirror.wire.produce_frames import parse_answer
 from sparkmirror.wire.runs import decode_run, encode_run
+from sparkmirror.wire.scan import COST_BYTES_MAX, scans
 from sparkmirror.wire.select import AbortedTransaction, SelectRules, select
 from sparkmirror.wire.signals import (
     AssignmentCollector,
@@ -195,6 +198,22 @@ def records(rng: Random) -> None:
 def bombs(rng: Random) -> None:
     """Small batches that unpack to a lot: an answer is taken bit by bit, each bit in bounds."""
     _choose(bomb(rng), [], SelectRules(), cut=False)
+
+
+def dealt(rng: Random) -> None:
+    """The record path: what an answer unpacks to is dealt in portions, each in bounds."""
+    view = memoryview(bomb(rng) if rng.random() < 0.5 else batches(rng))
+    try:
+        chosen = select(view, 0, (), SelectRules(join_below_bytes=0))
+        codec = rng.choice((0, 4))
+        for piece in map(memoryview, chosen.pieces):
+            for found in scans(piece):
+                size = len(found.columns.flat)
+                assert size <= max(COST_BYTES_MAX, DECOMPRESSED_BYTES_MAX)
+                partitions = Dealer(Partitioner.KEY, rng=rng).choose(found, 12)
+                write_dealt(found, partitions, codec=codec, batch_bytes=256 * 1024)
+    except BatchError:
+        return
 
 
 def codecs(rng: Random) -> None:
@@ -395,6 +414,7 @@ TARGETS: dict[str, Callable[[Random], None]] = {
     "fetch": fetch,
     "records": records,
     "bombs": bombs,
+    "dealt": dealt,
     "codecs": codecs,
     "produce": produce,
     "answers": answers,

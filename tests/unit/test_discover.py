@@ -64,6 +64,41 @@ def test_ports_and_chroot_of_the_configuration(
     assert found["zookeeper.connect"] == "zk0.internal:1,zk2.internal:1/kafka"
 
 
+@pytest.mark.parametrize("broken", ["\n", "\r", "\r\n", "\u2028", "\x85", "\x0c", "\x1b[2J"])
+def test_what_the_server_says_makes_no_lines_of_its_own(
+    ambari: Ambari, capsys: pytest.CaptureFixture[str], broken: str
+) -> None:
+    """The output goes into a properties file."""
+    planted = f"{broken}A.bootstrap.servers=evil:1{broken}"
+    ambari.answers[SETTINGS] = settings({"listeners": f"PLAINTEXT://h:6667{planted}"})
+    assert discover(ambari, "--alias", "A") == 0
+    told = capsys.readouterr().out
+    lines = told.splitlines()
+    assert [line for line in lines if line.startswith("A.bootstrap")] == [
+        "A.bootstrap.servers=wn0-kafka.internal:6667,wn1-kafka.internal:6667"
+    ]
+    assert len(lines) == 3
+    assert told.replace("\n", "").isprintable()
+
+    for chroot in (f"kafka{planted}", "kafka\\", "a b", "a,b"):
+        ambari.answers[SETTINGS] = settings({"zookeeper.connect": f"zk0:2182/{chroot}"})
+        assert discover(ambari) == 1
+        said = capsys.readouterr()
+        assert said.out == ""
+        assert "is no path of ZooKeeper" in " ".join(said.err.split())
+
+
+@pytest.mark.parametrize("port", ["9" * 5_000, "\u0662\u0661", "\u00b2"])
+def test_odd_ports_are_passed_over(
+    ambari: Ambari, capsys: pytest.CaptureFixture[str], port: str
+) -> None:
+    ambari.answers[SETTINGS] = settings(
+        {"listeners": f"PLAINTEXT://h:{port}", "zookeeper.connect": f"zk0:{port}/kafka"}
+    )
+    assert discover(ambari) == 0
+    assert "bootstrap.servers=wn0-kafka.internal:9092," in capsys.readouterr().out
+
+
 def test_a_cluster_without_zookeeper(ambari: Ambari, capsys: pytest.CaptureFixture[str]) -> None:
     del ambari.answers[KEEPERS]
     assert discover(ambari) == 0

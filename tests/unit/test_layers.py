@@ -33,6 +33,10 @@ OFFSETS = {"offset_map", "offset_syncs"}
 FORBIDDEN = {
     "model": {"errors", "policy", "java_regex", "java_charclass"} | MACHINE | ABOVE_POLICY,
     "errors": {"policy", "java_regex", "java_charclass"} | MACHINE | ABOVE_POLICY,
+    "text": {"model", "errors", "policy", "java_regex", "java_charclass"}
+    | MACHINE
+    | OFFSETS
+    | ABOVE_POLICY,
     "java_charclass": {"model", "policy", "java_regex"} | MACHINE | ABOVE_POLICY,
     "java_regex": {"model", "policy"} | MACHINE | ABOVE_POLICY,
     "name_sets": {"model", "policy"} | MACHINE | OFFSETS | (ABOVE_POLICY - {"name_sets"}),

@@ -8,10 +8,12 @@ import hmac
 import io
 import json
 import os
+import re
 import urllib.error
 from email.message import Message
 from pathlib import Path
 
+import kafka.errors as kafka_errors
 import pytest
 
 from sparkmirror.config.mm2 import load_mm2
@@ -22,7 +24,13 @@ from sparkmirror.data.seal import KEY_VARIABLE, new_key
 from sparkmirror.errors import ClusterError, ConfigError, Denied, MachineError, Unreachable
 from sparkmirror.model import ClusterClient
 from sparkmirror.wire.oauth import Token, TokenSource, unsecured_token
-from sparkmirror.wire.sasl import Exchange, Login, authenticate
+from sparkmirror.wire.sasl import (
+    Exchange,
+    KafkaPythonLogin,
+    Login,
+    _from_registry,
+    authenticate,
+)
 
 MODULES = {
     "PLAIN": "org.apache.kafka.common.security.plain.PlainLoginModule",
@@ -89,6 +97,30 @@ def test_what_cannot_work_is_refused(mechanism: str, options: str, more: dict[st
     assert caught.value.do
 
 
+@pytest.mark.parametrize(
+    ("mechanism", "options", "hidden"),
+    [
+        # Forgotten quotes: the rest of a password becomes options.
+        ("PLAIN", "username=a password=b hunter=c", ["hunter"]),
+        ("PLAIN", "username=a password=b hunter=c useKeyTab=true x=y", ["hunter", "x"]),
+        ("GSSAPI", "useTicketCache=true serviceName=a hunter2=x", ["hunter2"]),
+        ("OAUTHBEARER", "unsecuredLoginStringClaim_sub=a hunter2=x", ["hunter2"]),
+        ("PLAIN", "username=a password=b hunter", ["hunter"]),
+        ("PLAIN", "username=a password=b hunter=;", ["hunter"]),
+        ("PLAIN", "username=a password=b extension_hunter=c", ["hunter"]),
+    ],
+)
+def test_no_part_of_a_password_shows_as_an_option(mechanism: str, options: str, hidden: list[str]):
+    with pytest.raises(ConfigError) as caught:
+        settings(mechanism, options)
+    said = f"{caught.value} {caught.value!r}"
+    for part in hidden:
+        assert not re.search(rf"\b{part}\b|_{part}", said)
+    assert "double quotes" in said
+    if "useKeyTab" in options:
+        assert "useKeyTab and 2 that are not named here" in said
+
+
 def test_the_mechanism_and_the_module_have_to_fit():
     with pytest.raises(ConfigError, match=r"goes with the login module ScramLoginModule"):
         sasl_settings(
@@ -138,7 +170,7 @@ def test_a_file_with_security_keys_is_remarked_on_where_they_do_nothing(tmp_path
         "B.ssl.key.password (line 10): it has no effect with security.protocol=PLAINTEXT",
     ):
         assert part in told
-    assert "identification" not in told
+    assert "identification.algorithm (line" not in told  # it counts for A
     assert "hunter" not in repr(loaded)
 
 
@@ -331,6 +363,71 @@ def test_a_broker_that_sends_nonsense_or_never_ends():
     tokens = _login("OAUTHBEARER", 'unsecuredLoginStringClaim_sub="x"')
     with pytest.raises(ClusterError, match="did not come to its end"):
         authenticate(tokens, answers(b"{}"), "h", "cluster east")
+
+
+def _challenge(sent: bytes, nonce: bytes, salt: bytes, iterations: bytes) -> bytes:
+    """A broker's first SCRAM message; ``nonce`` is what it adds to the client's."""
+    ours = sent.partition(b"r=")[2].partition(b",")[0]
+    return b"r=%b%b,s=%b,i=%b" % (ours, nonce, base64.b64encode(salt), iterations)
+
+
+@pytest.mark.parametrize(
+    ("nonce", "salt", "iterations", "what"),
+    [
+        (b"more", b"s" * 16, b"1", "1 iterations, and 4,096 to 1,000,000 are accepted"),
+        (b"more", b"s" * 16, b"4095", "4095 iterations"),
+        (b"more", b"s" * 16, b"1000001", "1000001 iterations"),
+        (b"more", b"s" * 16, b"9" * 5_000, "no number of iterations"),
+        (b"more", b"s" * 16, b"-4096", "no number of iterations"),
+        (b"more", b"s" * 16, "\u0664\u0660\u0669\u0666".encode(), "iterations"),
+        (b"", b"s" * 16, b"4096", "does not go on from ours"),
+        (b"more", b"", b"4096", "a salt of 0 bytes"),
+        (b"more", b"s" * 7, b"4096", "a salt of 7 bytes"),
+        (b"more", b"s" * 1_025, b"4096", "a salt of 1025 bytes"),
+    ],
+)
+def test_scram_answers_no_challenge_that_gives_the_password_away(
+    nonce: bytes, salt: bytes, iterations: bytes, what: str
+):
+    login = _login("SCRAM-SHA-256", "username=a password=planted")
+    sent: list[bytes] = []
+
+    def answer(data: bytes) -> tuple[int, str, bytes, int]:
+        sent.append(data)
+        return 0, "", _challenge(data, nonce, salt, iterations), 0
+
+    with pytest.raises(ClusterError, match="is not answered") as caught:
+        authenticate(login, Exchange(lambda _: (0, []), answer), "h", "cluster east")
+    assert len(sent) == 1  # no proof of the password went out
+    assert what in caught.value.what
+    assert caught.value.where == "cluster east"
+    assert caught.value.do
+    # The driver's client takes the same way.
+    theirs = _from_registry("h", sasl_oauth_token_provider=KafkaPythonLogin(login))
+    first = theirs.auth_bytes()
+    with pytest.raises(kafka_errors.SaslAuthenticationFailedError, match="is not answered") as told:
+        theirs.receive(_challenge(first, nonce, salt, iterations))
+    assert what in str(told.value)
+
+
+@pytest.mark.parametrize("iterations", [4_096, 20_000])
+def test_scram_answers_what_kafka_asks_for(iterations: int):
+    login = _login("SCRAM-SHA-256", "username=a password=b")
+    sent: list[bytes] = []
+
+    def answer(data: bytes) -> tuple[int, str, bytes, int]:
+        sent.append(data)
+        if len(sent) == 1:
+            return 0, "", _challenge(data, b"more", b"s" * 26, b"%d" % iterations), 0
+        bare, first = sent[0][3:], _challenge(sent[0], b"more", b"s" * 26, b"%d" % iterations)
+        message = b",".join((bare, first, data.rpartition(b",p=")[0]))
+        salted = hashlib.pbkdf2_hmac("sha256", b"b", b"s" * 26, iterations)
+        key = hmac.digest(salted, b"Server Key", "sha256")
+        return 0, "", b"v=" + base64.b64encode(hmac.digest(key, message, "sha256")), 9
+
+    exchange = Exchange(lambda _: (0, []), answer)
+    assert authenticate(login, exchange, "h", "cluster east") == 9
+    assert len(sent) == 2
 
 
 def test_brokers_before_kafka_1_0_take_bare_tokens():

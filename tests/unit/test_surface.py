@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gzip
 import http.client
 import json
@@ -9,8 +10,10 @@ import os
 import re
 import socket
 import ssl
+import threading
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -19,6 +22,7 @@ from prometheus_client import CollectorRegistry, Gauge
 
 from sparkmirror.errors import ConfigError, MachineError
 from sparkmirror.model import MetricsSettings
+from sparkmirror.observe import server
 from sparkmirror.observe.address import resolve
 from sparkmirror.observe.health import Health
 from sparkmirror.observe.server import Surface, open_surface
@@ -238,35 +242,153 @@ def test_addresses(text: str, host: str, loopback: bool) -> None:
 # --- what others cannot do to it ----------------------------------------------------------------
 
 
-def test_clients_that_say_nothing_cost_a_few_threads(surface: Open) -> None:
-    one = surface()
-    place = urlsplit(one.url)
-    idle = [socket.create_connection((place.hostname, place.port)) for _ in range(40)]
+Connect = Callable[..., socket.socket]
+
+
+@pytest.fixture
+def connect() -> Iterator[Connect]:
+    """Connections to a surface, closed in the end; what they said, if anything."""
+    opened: list[socket.socket] = []
+
+    def open_one(surface: Surface, said: bytes = b"", host: str = "") -> socket.socket:
+        place = urlsplit(surface.url)
+        own = (host, 0) if host else None
+        opened.append(
+            socket.create_connection((place.hostname, place.port), timeout=30, source_address=own)
+        )
+        opened[-1].sendall(said)
+        return opened[-1]
+
+    yield open_one
+    for sock in opened:
+        sock.close()
+
+
+def gone(sock: socket.socket) -> bool:
+    """Whether the server has hung up on a client that asked for nothing."""
+    sock.settimeout(0.01)
     try:
-        # At most eight of them are waited for, the others are hung up on.
-        deadline = time.monotonic() + 10
-        gone = 0
-        while gone < 32 and time.monotonic() < deadline:
-            gone = 0
-            for sock in idle:
-                sock.settimeout(0.01)
-                try:
-                    gone += sock.recv(1) == b""
-                except TimeoutError:
-                    continue
-                except ConnectionError:
-                    gone += 1
-        assert gone == 32
+        return sock.recv(1) == b""
+    except TimeoutError:
+        return False
+    except ConnectionError:
+        return True
+
+
+def until(condition: Callable[[], bool], what: str) -> None:
+    deadline = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < deadline, what
+        time.sleep(0.02)
+
+
+SLOW = (b"", b"G", b"GET /metrics HTTP/1.1\r\n", b"GET /metrics HTTP/1.1\r\nA: b\r\n")
+
+
+@pytest.mark.parametrize("said", SLOW)
+def test_slow_clients_do_not_keep_the_probes_from_an_answer(
+    surface: Open, connect: Connect, said: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server, "_HEAD_S_MAX", 3_600.0)  # their time does not end meanwhile
+    one = surface()
+    slow = [connect(one, said) for _ in range(100)]
+    for path in ("/health/live", "/health/ready", "/metrics"):
+        assert get(one, path)[0] == 200
+    # Not one for each of them: those that waited longest were hung up on.
+    until(lambda: sum(map(gone, slow)) >= 60, "too many connections are kept")
+    assert not gone(slow[-1])
+    assert threading.active_count() < 60
+
+
+def test_a_handshake_and_a_head_have_one_time_limit(
+    surface: Open, connect: Connect, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server, "_HEAD_S_MAX", 0.5)
+    authority = Authority()
+    plain = surface()
+    secure = surface(**files(tmp_path, authority.certify("mirror", "127.0.0.1")))
+    for one in (plain, secure):
+        slow = connect(one)
+        # A byte now and then stretches nothing.
+        text = b"GET /metrics HTTP/1.1\r\n" if one is plain else b"\x16\x03\x01\x40\x00"
+        ended = False
+        deadline = time.monotonic() + 60
+        while not ended and time.monotonic() < deadline:
+            try:
+                slow.sendall(text[:1] or b"A")
+                text = text[1:]
+                ended = gone(slow)
+            except ConnectionError:
+                ended = True
+            time.sleep(0.05)
+        assert ended
+    assert get(plain)[0] == 200
+    assert get(secure, tls=trust(authority))[0] == 200
+
+
+def test_one_address_does_not_have_all_connections(
+    surface: Open, connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server, "_HEAD_S_MAX", 3_600.0)
+    one = surface()
+    quiet = connect(one, host="127.0.0.2")
+    many = [connect(one, host="127.0.0.3") for _ in range(server._CONNECTIONS_MAX + 20)]
+    kept = server._ADDRESS_CONNECTIONS_MAX
+    until(lambda: sum(map(gone, many)) == len(many) - kept, "one address has too many")
+    assert not gone(quiet)
+
+
+def test_pages_that_nobody_takes_leave_room_for_the_probes(
+    connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    registry = CollectorRegistry()
+    Gauge("filler", "x" * 20_000_000, registry=registry).set(1)
+    one = open_surface(
+        MetricsSettings(listen="127.0.0.1:0"), registry, lambda: Health(True, True, {})
+    )
+    try:
+        for _ in range(server._PAGES_MAX):
+            connect(one, b"GET /metrics HTTP/1.1\r\n\r\n")
+
+        def busy() -> bool:
+            return get(one, "/health")[::2] == (503, b"busy\n")
+
+        until(busy, "more pages than threads for them")
+        assert get(one, "/health/live")[::2] == (200, b"live\n")
+        assert get(one, "/health/ready")[::2] == (200, b"ready\n")
     finally:
-        for sock in idle:
-            sock.close()
-    deadline = time.monotonic() + 10
-    while True:  # those eight notice that their clients are gone
-        try:
-            assert get(one)[0] == 200
-            break
-        except (OSError, http.client.HTTPException):
-            assert time.monotonic() < deadline
+        one.close()
+
+
+def test_a_head_has_an_end(surface: Open, connect: Connect) -> None:
+    one = surface()
+    sock = connect(one, b"GET /metrics HTTP/1.1\r\n")
+    with contextlib.suppress(OSError):
+        for _ in range(90):
+            sock.sendall(b"A: " + b"b" * 60_000 + b"\r\n")
+        sock.sendall(b"\r\n")
+    with contextlib.suppress(OSError):
+        assert b"answer 42" not in b"".join(iter(lambda: sock.recv(65_536), b""))
+    assert get(one)[0] == 200
+
+
+def test_a_machine_without_threads_loses_nothing_for_good(
+    surface: Open, connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = surface()
+    real = threading.Thread.start
+    refused: list[str] = []
+
+    def start(thread: threading.Thread) -> None:
+        if thread.name == "sparkmirror-http" and len(refused) < 100:
+            refused.append(thread.name)
+            raise RuntimeError("can't start new thread")
+        real(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", start)
+    for _ in range(100):
+        until(partial(gone, connect(one)), "a client waits for nothing")
+    assert get(one)[0] == 200
 
 
 @pytest.mark.parametrize(

@@ -8,10 +8,21 @@ import socket
 import ssl
 import threading
 from collections.abc import Iterator
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import rsa
+from cryptography.hazmat.primitives.serialization import (
+    BestAvailableEncryption,
+    Encoding,
+    NoEncryption,
+    PrivateFormat,
+    pkcs12,
+)
+from cryptography.x509.oid import NameOID
 
 from sparkmirror.config.cipher_names import openssl_name
 from sparkmirror.config.tls import TlsSettings, tls_settings
@@ -233,6 +244,65 @@ def test_javas_own_stores(authority: Authority, tmp_path: Path, kind: str):
         assert read_trusted(settings.truststore, "here") == authority.pem().encode()
 
 
+def trusted_in(path: Path) -> list[str]:
+    settings = store_settings(
+        ssl_truststore_location=str(path),
+        ssl_truststore_type="PKCS12",
+        ssl_truststore_password=PASSWORD,
+    )
+    assert settings.truststore is not None
+    found = x509.load_pem_x509_certificates(read_trusted(settings.truststore, "here"))
+    return [one.subject.rfc4514_string() for one in found]
+
+
+def test_a_truststore_trusts_no_chain_of_a_key(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As Java: what a key hangs on is there for the peer; what was imported is trusted."""
+    root = Authority("root")
+    between = Authority("between", above=root)
+    own = between.certify("own")
+    store = own.pkcs12(tmp_path / "own.p12")
+    assert trusted_in(store) == ["CN=own"]
+    assert "CN=between, CN=root of its chain" in caplog.text
+    assert "ssl.truststore.location" in caplog.text
+    jks = to_jks(store, tmp_path / "own.jks")
+    assert trusted_in(jks) == ["CN=own"]
+
+    caplog.clear()
+    for name, authority in (("partner", Authority("partner")), ("root", root)):
+        certificate = tmp_path / f"{name}.crt"
+        certificate.write_text(authority.pem())
+        for path in (store, jks):
+            keytool(
+                *("-importcert", "-noprompt", "-alias", name, "-file", str(certificate)),
+                *("-keystore", str(path), "-storepass", PASSWORD),
+            )
+    # Java's own PKCS12: the root stands there twice, as an entry and as the end of the chain.
+    for path in (store, jks):
+        assert sorted(trusted_in(path)) == ["CN=own", "CN=partner", "CN=root"]
+    assert "CN=between of its chain" in caplog.text
+    assert "CN=root" not in caplog.text
+
+
+def test_a_truststore_without_keys_is_trusted_whole(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    one, other = Authority("one"), Authority("other")
+    path = tmp_path / "trust.p12"
+    path.write_bytes(
+        pkcs12.serialize_java_truststore(
+            [
+                pkcs12.PKCS12Certificate(each.certificate, each.name.rfc4514_string().encode())
+                for each in (one, other)
+            ],
+            BestAvailableEncryption(PASSWORD.encode()),
+        )
+    )
+    assert sorted(trusted_in(path)) == ["CN=one", "CN=other"]
+    assert not caplog.text
+
+
 def test_an_rsa_key_of_keytool_in_jks(tmp_path: Path):
     """Made by Java from the start; without a password for the store's content."""
     path = tmp_path / "made.jks"
@@ -348,6 +418,102 @@ def test_suites_rule_versions_out():
     only_new = store_settings(ssl_cipher_suites="TLS_AES_128_GCM_SHA256, TLS_UNKNOWN")
     assert (only_new.versions, only_new.ciphers) == (("TLSv1.3",), "")
     assert store_settings().versions == ("TLSv1.2", "TLSv1.3")
+
+
+def suites(**properties: str) -> list[str]:
+    """OpenSSL's names of the suites of TLS 1.2 that are offered."""
+    context = make_context(store_settings(**properties), "here")
+    found = [str(suite["name"]) for suite in context.get_ciphers()]
+    return [name for name in found if not name.startswith("TLS_")]
+
+
+def test_only_suites_with_forward_secrecy_unless_the_file_says_so():
+    usual = suites()
+    assert usual
+    assert all(name.startswith(("ECDHE-", "DHE-")) for name in usual)
+    assert not [name for name in usual if name.endswith("-SHA")]
+    assert "AES256-SHA" in suites(ssl_security_level="1")
+    assert suites(ssl_cipher_suites="TLS_RSA_WITH_AES_256_GCM_SHA384") == ["AES256-GCM-SHA384"]
+
+
+@pytest.mark.parametrize("level", ["0", "3", "x", "-1", "1.0"])
+def test_levels_that_are_none(level: str):
+    with pytest.raises(ConfigError, match=rf"ssl\.security\.level={level} is not supported"):
+        store_settings(ssl_security_level=level)
+
+
+def weak_server(directory: Path) -> tuple[Path, str]:
+    """A certificate for localhost with an RSA key of 1,024 bits, signed by itself: file and PEM."""
+    key = rsa.generate_private_key(65_537, 1_024)
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "localhost")])
+    now = datetime.now(UTC)
+    certificate = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - HOUR)
+        .not_valid_after(now + HOUR)
+        .add_extension(x509.SubjectAlternativeName([x509.DNSName("localhost")]), critical=False)
+        .sign(key, hashes.SHA256())
+    )
+    pem = certificate.public_bytes(Encoding.PEM).decode()
+    path = directory / "weak.pem"
+    path.write_text(
+        key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()).decode() + pem
+    )
+    return path, pem
+
+
+def serving(context: ssl.SSLContext) -> contextlib.AbstractContextManager[int]:
+    @contextlib.contextmanager
+    def serve() -> Iterator[int]:
+        with socket.create_server(("127.0.0.1", 0)) as listener:
+
+            def answer() -> None:
+                with contextlib.suppress(OSError):
+                    while True:
+                        connection, _ = listener.accept()
+                        with contextlib.suppress(OSError), connection:
+                            context.wrap_socket(connection, server_side=True).sendall(b"!")
+
+            threading.Thread(target=answer, daemon=True).start()
+            yield listener.getsockname()[1]
+
+    return serve()
+
+
+def test_a_weak_certificate_takes_the_named_setting(tmp_path: Path):
+    path, pem = weak_server(tmp_path)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.set_ciphers("DEFAULT:@SECLEVEL=1")
+    context.load_cert_chain(path)
+    properties = {"ssl.truststore.type": "PEM", "ssl.truststore.certificates": pem}
+    with serving(context) as port:
+        with pytest.raises(ClusterError, match="too weak") as caught:
+            connect(port, properties)
+        assert "ssl.security.level=1" in caught.value.do
+        connect(port, properties | {"ssl.security.level": "1"}).close()
+    stores = {"ssl_keystore_type": "PEM", "ssl_keystore_location": str(path)}
+    with pytest.raises(ConfigError, match="too weak") as refused:
+        make_context(store_settings(**stores), "here")
+    assert "ssl.security.level=1" in refused.value.do
+    make_context(store_settings(**stores, ssl_security_level="1"), "here")
+
+
+def test_a_broker_without_forward_secrecy_takes_the_named_setting(tmp_path: Path):
+    path, pem = weak_server(tmp_path)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.set_ciphers("AES256-SHA:@SECLEVEL=1")
+    context.maximum_version = ssl.TLSVersion.TLSv1_2
+    context.load_cert_chain(path)
+    properties = {"ssl.truststore.type": "PEM", "ssl.truststore.certificates": pem}
+    with serving(context) as port:
+        with pytest.raises(ClusterError, match="no cipher suite in common") as caught:
+            connect(port, properties)
+        assert "ssl.security.level=1" in caught.value.do
+        connect(port, properties | {"ssl.security.level": "1"}).close()
 
 
 def test_every_suite_of_openssl_has_its_java_name():

@@ -11,6 +11,7 @@ import typer
 from sparkmirror.cli.files import Clusters, Files, Mm2File, TopicFiles, load_settings, with_files
 from sparkmirror.cli.kafka_acls import documents, lock_text, needed_text, table
 from sparkmirror.errors import ClusterError, ConfigError
+from sparkmirror.text import printable_json, say
 
 if TYPE_CHECKING:
     from sparkmirror.control.lock import LockPlan
@@ -71,12 +72,12 @@ def needed(
     who = _principals(settings, principal or ())
     permissions = needed_permissions(settings, who)
     if output is Format.JSON:
-        print(documents(permissions))
+        print(printable_json(documents(permissions)))
     elif output is Format.TABLE:
-        print(table(permissions))
+        say(*table(permissions).split("\n"))
     else:
         for line in needed_text(permissions, command_config):
-            print(line)
+            say(line)
 
 
 @acls.command()
@@ -121,7 +122,7 @@ def lock(
         who = _principals(settings, principal or ())
         plan = _lock_plan(wanted, target, who, readers or (), apply=apply)
         for line in lock_text(plan, wanted, command_config):
-            print(line)
+            say(line)
         if plan.blocking:
             raise typer.Exit(1)
         if apply:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from sparkmirror.cli.asking import Asking, ask_each, end_with, open_flows
 from sparkmirror.cli.files import Files, with_files
 from sparkmirror.cli.tables import Format, Output, print_json, table_lines
+from sparkmirror.text import say
 
 if TYPE_CHECKING:
     from sparkmirror.model import ClusterClient, FlowSettings
@@ -50,7 +51,7 @@ def clusters(
     if output is Format.JSON:
         print_json(document(found))
     else:
-        print("\n".join(text(found)), flush=True)
+        say(*text(found))
     end_with(failures, json_lines=output is Format.JSON)
 
 

@@ -11,6 +11,7 @@ import typer
 from sparkmirror.cli.files import Clusters, Files, Flows, with_files
 from sparkmirror.cli.tables import Format, Output, print_json, table_lines
 from sparkmirror.errors import ConfigError
+from sparkmirror.text import say
 
 if TYPE_CHECKING:
     from sparkmirror.config.explain import Effective, Place, Setup
@@ -57,7 +58,7 @@ def config(
     if output is Format.JSON:
         print_json(document(setup, given=given))
     else:
-        print("\n".join(text(setup, given=given)), flush=True)
+        say(*text(setup, given=given))
 
 
 def _setup(files: Files, clusters: Sequence[str], flows: Sequence[str]) -> Setup:

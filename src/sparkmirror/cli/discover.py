@@ -15,6 +15,7 @@ import typer
 
 from sparkmirror.errors import ConfigError
 from sparkmirror.observe.logs import register_secret
+from sparkmirror.text import printable, say
 
 if TYPE_CHECKING:
     from sparkmirror.wire.ambari import Found
@@ -110,7 +111,7 @@ def discover(
     register_secret(secret)
     if parts.scheme == "http" and parts.hostname not in _LOCAL:
         told = "is asked without encryption; the password travels as it is"
-        print(f"warning: {parts.hostname} {told}.", file=sys.stderr)
+        say(f"warning: {parts.hostname} {told}.", error=True)
     found = find_cluster(
         AmbariLogin(url, user, secret, ca_file),
         cluster,
@@ -118,11 +119,11 @@ def discover(
         zookeeper_port=zookeeper_port,
     )
     for host in found.stopped:
-        print(f"warning: the broker on {host} is not started.", file=sys.stderr)
+        say(f"warning: the broker on {host} is not started.", error=True)
     if output_format is Format.JSON:
         print(json.dumps(document(found)))
     else:
-        print("\n".join(lines(found, alias)))
+        say(*lines(found, alias))
 
 
 def password_from(reference: str | None, prompt: str) -> str:
@@ -160,7 +161,7 @@ def password_from(reference: str | None, prompt: str) -> str:
 def lines(found: Found, alias: str | None) -> list[str]:
     """Lines for a properties file; what is told besides is a comment."""
     prefix = f"{alias}." if alias else ""
-    told = [f"# listeners={found.listeners}"] if found.listeners else []
+    told = [f"# listeners={printable(found.listeners)}"] if found.listeners else []
     told.append(f"{prefix}bootstrap.servers={','.join(found.brokers)}")
     if found.zookeeper:
         # MirrorMaker 2 has no such key; MirrorMaker 1's old files do.

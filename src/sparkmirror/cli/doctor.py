@@ -13,6 +13,7 @@ import typer
 from sparkmirror.cli.files import Clusters, KeepPartitions, TopicFiles, load_settings, with_files
 from sparkmirror.cli.tables import Format, Output
 from sparkmirror.errors import ConfigError
+from sparkmirror.text import printable_json, say
 
 if TYPE_CHECKING:
     from sparkmirror.doctor.finding import Finding
@@ -95,9 +96,9 @@ def doctor(
             for flow, findings in found.items()
         }
     if output is Format.JSON:
-        print(json.dumps(document(shown), ensure_ascii=False))
+        print(printable_json(json.dumps(document(shown), ensure_ascii=False)))
     else:
-        print(table(shown))
+        say(*table(shown).split("\n"))
     if any(one.level.value == "fail" for findings in found.values() for one in findings):
         raise typer.Exit(1)
 

@@ -12,11 +12,12 @@ import traceback
 from datetime import UTC, datetime
 from typing import TextIO
 
-from rich.console import Console
 from rich.text import Text
 
 from sparkmirror.errors import MirrorError
+from sparkmirror.observe.console import PrintableConsole
 from sparkmirror.observe.logs import mask_secrets
+from sparkmirror.text import printable, printable_json
 
 __all__ = [
     "EXIT_INTERRUPTED",
@@ -53,7 +54,7 @@ def as_mirror_error(error: BaseException) -> MirrorError:
 
 def error_text(error: MirrorError) -> str:
     """``where: what do`` as one paragraph, secrets masked."""
-    return mask_secrets(str(error))
+    return printable(mask_secrets(str(error)))
 
 
 def error_document(error: MirrorError) -> dict[str, object]:
@@ -81,11 +82,13 @@ def show_error(
     out = sys.stderr if stream is None else stream
     try:
         if debug:
-            out.write(mask_secrets("".join(traceback.format_exception(error))))
+            trace = "".join(traceback.format_exception(error))
+            out.write(printable(mask_secrets(trace), keep="\n"))
         if json_lines:
-            out.write(json.dumps(error_document(shown), ensure_ascii=False) + "\n")
+            document = json.dumps(error_document(shown), ensure_ascii=False)
+            out.write(f"{printable_json(document)}\n")
         elif out.isatty():
-            Console(file=out).print(
+            PrintableConsole(file=out).print(
                 Text.assemble(("error: ", "bold red"), (error_text(shown), "red")), soft_wrap=False
             )
         else:

@@ -15,6 +15,7 @@ from sparkmirror.cli.errors import EXIT_START_FAILED, show_error
 from sparkmirror.cli.files import Clusters, Files, load_settings, with_files
 from sparkmirror.cli.tables import Format, Output
 from sparkmirror.errors import ConfigError, MirrorError
+from sparkmirror.text import say
 
 if TYPE_CHECKING:
     from sparkmirror.model import MirrorSettings
@@ -63,7 +64,7 @@ def gaps(
 
         print(json.dumps({"gaps": [gap_document(gap) for gap in kept]}))
     elif kept or not failures:
-        print(table(kept))
+        say(*table(kept).split("\n"))
     for failure in failures:
         show_error(failure, json_lines=output is Format.JSON)
     if failures:

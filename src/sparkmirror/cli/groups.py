@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from sparkmirror.cli.asking import ask_each, end_with, open_flows, refuse_mm1
 from sparkmirror.cli.files import Clusters, Files, Flows, with_files
 from sparkmirror.cli.tables import Format, Output, print_json, table_lines
+from sparkmirror.text import say
 
 if TYPE_CHECKING:
     from sparkmirror.control.compare_groups import FlowGroups
@@ -40,7 +41,7 @@ def groups(
     if output is Format.JSON:
         print_json(document(found))
     else:
-        print("\n".join(text(found)), flush=True)
+        say(*text(found))
     failures += [failure for one in found for failure in one.failures]
     end_with(failures, json_lines=output is Format.JSON)
 

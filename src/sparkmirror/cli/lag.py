@@ -20,6 +20,7 @@ from sparkmirror.cli.files import Clusters
 from sparkmirror.cli.lag_looks import GroupLook, Look, flow_looks, group_looks, named
 from sparkmirror.cli.lag_tables import broker_lines, classic_table, groups_table
 from sparkmirror.errors import ConfigError, MirrorError
+from sparkmirror.text import say
 
 if TYPE_CHECKING:
     from sparkmirror.control.lag import LagView, PartitionLag
@@ -243,9 +244,9 @@ def _show(views: Sequence[LagView], output: Format, *, brokers: bool, head: str)
     if not views:
         return
     drawn = {Format.TABLE: table, Format.CLASSIC: classic_table, Format.GROUPS: groups_table}
-    print(drawn[output](views), flush=True)
+    say(*drawn[output](views).split("\n"))
     if brokers:
-        print(broker_lines(views), flush=True)
+        say(*broker_lines(views).split("\n"))
 
 
 def document(views: Sequence[LagView], time_ms: int) -> dict[str, object]:

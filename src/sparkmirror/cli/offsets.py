@@ -11,6 +11,7 @@ from sparkmirror.cli.asking import open_flows
 from sparkmirror.cli.files import Files, Mm2File
 from sparkmirror.cli.tables import Format, Output, print_json, table_lines
 from sparkmirror.errors import ConfigError
+from sparkmirror.text import say
 
 if TYPE_CHECKING:
     from sparkmirror.client import Checkpoint
@@ -109,7 +110,7 @@ def translate(
     if output is Format.JSON:
         print_json(document(flow, found, theirs))
     else:
-        print("\n".join(text(flow, found, theirs)), flush=True)
+        say(*text(flow, found, theirs))
     end_with(failures, json_lines=output is Format.JSON)
     if not found:
         raise typer.Exit(1)

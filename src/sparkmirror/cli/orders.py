@@ -15,6 +15,7 @@ from sparkmirror.cli.files import choose_flows, load_files
 from sparkmirror.control.status import FlowState, FlowStatus, observe_status
 from sparkmirror.errors import MirrorError, TopicError
 from sparkmirror.model import FlowSettings
+from sparkmirror.text import say
 from sparkmirror.wire.client import Cluster
 from sparkmirror.wire.control_topic import ControlTopicWriter
 from sparkmirror.wire.signals import Command, CommandKind, channel, control_topic
@@ -64,7 +65,7 @@ def give_orders(
         try:
             said, good = _give(kind, _Order(flow, target), wait_s)
             failed |= not good
-            print(f"{flow.name}: {said}")
+            say(f"{flow.name}: {said}")
         except MirrorError as error:
             show_error(error)
             raise typer.Exit(EXIT_START_FAILED) from error

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from sparkmirror.cli.asking import ask_each, end_with, open_flows
 from sparkmirror.cli.files import Clusters, Flows, KeepPartitions, TopicFiles, with_files
 from sparkmirror.cli.tables import Format, Output, print_json, table_lines
+from sparkmirror.text import say
 
 if TYPE_CHECKING:
     from sparkmirror.control.look import FlowPlan
@@ -48,7 +49,7 @@ def plan(
     if output is Format.JSON:
         print_json(document(plans))
     else:
-        print("\n".join(text(plans)), flush=True)
+        say(*text(plans))
     failures += [failure for one in plans for failure in one.failures]
     end_with(failures, json_lines=output is Format.JSON)
 

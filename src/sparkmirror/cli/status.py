@@ -14,6 +14,7 @@ from sparkmirror.cli.files import Clusters, File, ProducerFile, load_files
 from sparkmirror.cli.tables import Format, Output, print_json, table_lines
 from sparkmirror.errors import MirrorError
 from sparkmirror.model import FlowSettings, MirrorMode
+from sparkmirror.text import say
 
 if TYPE_CHECKING:
     from sparkmirror.control.lag import LagView
@@ -70,7 +71,7 @@ def status(
     if output is Format.JSON:
         print_json({"flows": [_document(row) for row in rows]})
     else:
-        print(_text(rows))
+        say(*_text(rows).split("\n"))
     if failed:
         raise typer.Exit(EXIT_START_FAILED)
     if any(not row.flow.state.alive or row.flow.halts for row in rows):

@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 
 from sparkmirror.observe.logs import mask_secrets
+from sparkmirror.text import printable, printable_json
 
 __all__ = ["Format", "Output", "cell", "print_json", "table_lines"]
 
@@ -35,8 +36,8 @@ def cell(value: object) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, (list, tuple)):
-        return ",".join(str(one) for one in value) or "-"
-    return str(value)
+        return printable(",".join(str(one) for one in value)) or "-"
+    return printable(str(value))
 
 
 def table_lines(headings: Sequence[str], rows: Iterable[Sequence[object]]) -> list[str]:
@@ -53,4 +54,6 @@ def table_lines(headings: Sequence[str], rows: Iterable[Sequence[object]]) -> li
 
 def print_json(document: object) -> None:
     """``document``, indented, secrets masked."""
-    print(mask_secrets(json.dumps(document, indent=2, ensure_ascii=False)), flush=True)
+    print(
+        printable_json(mask_secrets(json.dumps(document, indent=2, ensure_ascii=False))), flush=True
+    )

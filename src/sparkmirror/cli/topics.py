@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from sparkmirror.cli.asking import ask_each, end_with, open_flows
 from sparkmirror.cli.files import Clusters, Flows, TopicFiles, with_files
 from sparkmirror.cli.tables import Format, Output, print_json, table_lines
+from sparkmirror.text import say
 
 if TYPE_CHECKING:
     from sparkmirror.control.compare import TopicPair
@@ -43,7 +44,7 @@ def topics(
     if output is Format.JSON:
         print_json(document(found))
     else:
-        print("\n".join(text(found)), flush=True)
+        say(*text(found))
     end_with(failures, json_lines=output is Format.JSON)
 
 

@@ -16,6 +16,7 @@ from sparkmirror.cli.errors import EXIT_START_FAILED, show_error
 from sparkmirror.cli.files import Clusters, TopicFiles, load_settings, with_files
 from sparkmirror.cli.tables import Format, Output
 from sparkmirror.errors import ConfigError, MirrorError
+from sparkmirror.text import printable, say
 
 if TYPE_CHECKING:
     from sparkmirror.control.scope import Bound, Progress, Scope
@@ -106,7 +107,10 @@ def verify(
     settings = load_settings(files, clusters or ())
     json_lines = output is Format.JSON
     results, failures = _compare(settings, scope)
-    print(json.dumps(document(results)) if json_lines else table(results), flush=True)
+    if json_lines:
+        print(json.dumps(document(results)), flush=True)
+    else:
+        say(*table(results).split("\n"))
     for failure in failures:
         show_error(failure, json_lines=json_lines)
     if failures:
@@ -172,7 +176,7 @@ def _shown(progress: Progress) -> Iterator[None]:
 
     def show() -> None:
         while not over.wait(_PROGRESS_S):
-            stream.write(f"\r\x1b[K{progress_line(progress)}")
+            stream.write(f"\r\x1b[K{printable(progress_line(progress))}")
             stream.flush()
 
     thread = threading.Thread(target=show, daemon=True)

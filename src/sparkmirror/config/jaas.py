@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
@@ -18,19 +18,35 @@ from sparkmirror.config.java_tokens import Token, tokens
 from sparkmirror.errors import ConfigError
 
 __all__ = [
+    "QUOTES",
     "LoginModule",
     "format_module",
     "java_system_properties",
+    "named_options",
     "parse_file",
     "parse_property",
     "read_file_entry",
 ]
 
 CLIENT_ENTRY = "KafkaClient"
+QUOTES = "Put values that are not plain words in double quotes."
 _FLAGS = frozenset({"required", "requisite", "sufficient", "optional"})
 _PROPERTY_LETTERS = "-_$"
 _FILE_LETTERS = "-_$*"
 _REFERENCE = re.compile(r"\$\{([^}]*)\}")
+# Options that Java's login modules know, in lower case. Only these are shown in errors.
+_KNOWN = frozenset(
+    {"username", "password", "tokenauth", "servicename", "clientid", "clientsecret", "scope",
+     "usekeytab", "keytab", "principal", "useticketcache", "ticketcache", "storekey",
+     "donotprompt", "debug", "refreshkrb5config", "isinitiator", "renewtgt", "clearpass",
+     "storepass", "tryfirstpass", "usefirstpass", "unsecuredloginlifetimeseconds",
+     "unsecuredloginprincipalclaimname", "unsecuredloginscopeclaimname", "awsprofilename",
+     "awsrolearn", "awsrolesessionname", "awsroleexternalid", "awsstsregion", "awsdebugcreds",
+     "awsmaxretries", "awsmaxbackofftimems"}
+)  # fmt: skip
+_KNOWN_BEGINNING = re.compile(
+    r"extension_|user_|ssl\.|unsecuredLogin(?:StringClaim|NumberClaim|ListClaim|Extension)_"
+)
 _EXAMPLE = 'MODULE required KEY="VALUE" ... ;'
 
 
@@ -76,8 +92,7 @@ class _Reader:
             found = {"": "the text ends", "number": "a bare number stands"}.get(
                 token.kind, f"'{token.kind}' stands"
             )
-            quotes = " Put values that are not plain words in double quotes."
-            raise self.error(f"{found} where {what} is expected", token, quotes)
+            raise self.error(f"{found} where {what} is expected", token)
         return token.text
 
     def expect(self, kind: str, after: str) -> None:
@@ -85,12 +100,12 @@ class _Reader:
         if token.kind != kind:
             raise self.error(f"'{kind}' is missing after {after}", token)
 
-    def error(self, problem: str, token: Token | None = None, advice: str = "") -> ConfigError:
+    def error(self, problem: str, token: Token | None = None) -> ConfigError:
         line = token.line if token else self._last_line
         return ConfigError(
             f"the JAAS entry has a syntax error in its line {line}: {problem}.",
             where=self._where,
-            do=f"Write it as {_EXAMPLE}{advice}",
+            do=f"Write it as {_EXAMPLE} {QUOTES}",
         )
 
 
@@ -126,8 +141,22 @@ def _property_module(reader: _Reader) -> LoginModule:
 
 
 def _named(key: str) -> str:
-    """``key`` if it looks like a name: a forgotten quote may have made it a piece of a secret."""
-    return key if re.fullmatch(r"[A-Za-z][A-Za-z0-9_.]{0,60}", key) else "here"
+    """``key`` if Java knows it: a forgotten quote may have made a piece of a secret an option."""
+    if key.lower() in _KNOWN:
+        return key
+    beginning = _KNOWN_BEGINNING.match(key)
+    return f"{beginning.group()}…" if beginning else "here"
+
+
+def named_options(keys: Collection[str]) -> str:
+    """``keys`` for an error: those that Java knows by name, the number of the others."""
+    named = list(dict.fromkeys(name for name in map(_named, sorted(keys)) if name != "here"))
+    hidden = sum(_named(key) == "here" for key in keys)
+    if not hidden:
+        return f"{', '.join(named)}."
+    count = f"{hidden} that {'is' if hidden == 1 else 'are'} not named here"
+    told = f"{', '.join(named)} and {count}" if named else count
+    return f"{told}, since it may be a part of a password."
 
 
 def _flag(reader: _Reader, flag: str) -> str:
@@ -157,9 +186,13 @@ def parse_file(
         reader.take()
         reader.expect(";", "the closing brace")
         if name in entries:
-            raise reader.error(f"the entry {_named(name)} stands there twice")
+            raise reader.error(f"the entry {_entry_name(name)} stands there twice")
         entries[name] = tuple(modules)
     return entries
+
+
+def _entry_name(name: str) -> str:
+    return name if re.fullmatch(r"[A-Za-z][A-Za-z0-9_.]{0,60}", name) else "here"
 
 
 def _file_module(reader: _Reader, system: Mapping[str, str]) -> LoginModule:

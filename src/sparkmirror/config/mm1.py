@@ -18,7 +18,7 @@ from sparkmirror.config.flow import (
 from sparkmirror.config.keys import KeyUse, unknown_keys_error
 from sparkmirror.config.legacy_mm1 import BrokerLookup, Translation, translate
 from sparkmirror.config.properties import Entry, Properties, load_properties
-from sparkmirror.config.security import mark_idle
+from sparkmirror.config.security import mark_idle, unsafe
 from sparkmirror.config.settings import Scope, Status, Type, find, names
 from sparkmirror.config.settings_faults import FAULT_ROWS
 from sparkmirror.config.settings_group import group_settings
@@ -131,6 +131,7 @@ def load_mm1(
         told += translation.told
     for translation in (*consumers, producer):
         told += _remarks(translation.file, uses)
+    told += unsafe(flows, ", ".join(str(path) for path in (*paths, producer_config)))
     return MirrorSettings(
         flows=flows,
         clusters=(*(flow.source.alias for flow in flows), "target"),

@@ -43,7 +43,7 @@ from sparkmirror.config.scoping import (
     producer_config,
     worker_config,
 )
-from sparkmirror.config.security import mark_idle
+from sparkmirror.config.security import mark_idle, unsafe
 from sparkmirror.config.settings import Scope, Status, Type, names
 from sparkmirror.config.values import Reader, check, merge_errors, parse_list, shown, split_list
 from sparkmirror.errors import ConfigError
@@ -114,6 +114,7 @@ def read_mm2(path: Path, *, clusters: Sequence[str] = (), exactly_once: bool = F
     warnings = [
         *sorted(by_line, key=_line),
         *remarks.ignored_keys(uses, str(path)),
+        *unsafe(flows, str(path)),
         *check_names([_lane(raw, *pair) for pair in enabled], str(path)),
     ]
     settings = MirrorSettings(

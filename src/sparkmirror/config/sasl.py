@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from sparkmirror.config.jaas import LoginModule, parse_property
+from sparkmirror.config.jaas import QUOTES, LoginModule, named_options, parse_property
 from sparkmirror.errors import ConfigError
 
 __all__ = ["KerberosLogin", "OAuthLogin", "SaslSettings", "sasl_settings"]
@@ -143,13 +143,13 @@ def _option(module: LoginModule, name: str, where: str) -> str:
 
 def _only(module: LoginModule, known: frozenset[str], where: str) -> None:
     """Refuse options that nobody here knows: in Java they may select other code."""
-    unknown = sorted(set(module.options) - known)
+    unknown = set(module.options) - known
     if unknown:
         raise ConfigError(
             f"the JAAS entry of {module.short_name} has options that are not supported: "
-            f"{', '.join(unknown)}.",
+            f"{named_options(unknown)}",
             where=where,
-            do=f"Remove them; known are {', '.join(sorted(known))}.",
+            do=f"Remove them; known are {named_options(known)} {QUOTES}",
         )
 
 

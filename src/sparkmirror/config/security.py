@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
+from ipaddress import ip_address
+from urllib.parse import urlsplit
 
 from sparkmirror.config.jaas import format_module, java_system_properties, read_file_entry
 from sparkmirror.config.keys import KeyUse
@@ -15,6 +17,7 @@ from sparkmirror.config.sasl import sasl_settings
 from sparkmirror.config.settings import Status
 from sparkmirror.config.tls import TlsSettings, tls_settings
 from sparkmirror.errors import ConfigError
+from sparkmirror.model import ClusterClient, FlowSettings
 
 __all__ = [
     "KRB5_CONF",
@@ -22,6 +25,7 @@ __all__ = [
     "mark_idle",
     "protocol_of",
     "secured",
+    "unsafe",
     "uses_sasl",
     "uses_tls",
 ]
@@ -30,6 +34,7 @@ KRB5_CONF = "java.security.krb5.conf"
 """Property with the path of the Kerberos configuration, named as Java's system property."""
 # Java's switch, a JVM property; its others (enableCRLDP, OCSP) say only where answers come from.
 _CHECK_REVOCATION = "com.sun.net.ssl.checkRevocation"
+_HOST_CHECK = "ssl.endpoint.identification.algorithm"
 _OLD_SPELLINGS = {"PLAINTEXTSASL": "SASL_PLAINTEXT"}
 _KEY = re.compile(r"\b(?:ssl|sasl)\.[a-z.]*[a-z]")
 _MECHANISM_KEYS = (
@@ -149,6 +154,54 @@ def _marked(use: KeyUse, clients: list[Mapping[str, Entry]]) -> KeyUse:
     if not reasons or "" in reasons:
         return use
     return replace(use, ignored="; ".join(sorted(reasons)))
+
+
+def unsafe(flows: Iterable[FlowSettings], path: str) -> list[str]:
+    """One line for each setting that works but leaves a connection open to others."""
+    told: dict[str, None] = {}
+    for flow in flows:
+        for client in (flow.source, flow.source_admin, flow.target, flow.target_admin):
+            for line in _unsafe(client):
+                told[f"{path}: cluster {client.alias}: {line}"] = None
+    return list(told)
+
+
+def _unsafe(client: ClusterClient) -> Iterator[str]:
+    properties = client.properties
+    if uses_tls(client.security_protocol) and not _checks_host(properties):
+        yield (
+            f"{_HOST_CHECK} is empty, so whoever has a certificate of a trusted authority can "
+            f"pass for its brokers; give these certificates with their names and write "
+            f"{_HOST_CHECK}=https."
+        )
+    if not uses_sasl(client.security_protocol):
+        return
+    oauth = sasl_settings(
+        {**properties, "security.protocol": client.security_protocol}, where=client.alias
+    ).oauth
+    if oauth is None or not oauth.url.startswith("http"):
+        return
+    if oauth.url.startswith("http:") and not _is_local(urlsplit(oauth.url).hostname or ""):
+        yield (
+            "sasl.oauthbearer.token.endpoint.url has no TLS, so the client secret and the tokens "
+            "can be read on the way; write an https: address."
+        )
+    if oauth.url.startswith("https:") and not _checks_host(oauth.tls):
+        yield (
+            f"{_HOST_CHECK} is empty in the JAAS entry, so whoever has a certificate of a trusted "
+            "authority can pass for the token endpoint and gets the client secret; take it out."
+        )
+
+
+def _checks_host(properties: Mapping[str, str]) -> bool:
+    return bool(properties.get(_HOST_CHECK, "https").strip())
+
+
+def _is_local(host: str) -> bool:
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host.rstrip(".").lower() == "localhost"
 
 
 def idle_reason(name: str, conf: Mapping[str, Entry]) -> str:

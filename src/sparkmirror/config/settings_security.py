@@ -68,6 +68,9 @@ _SSL = (
     ("ssl.provider", _S, None, None, None, "Java security provider."),
     ("ssl.secure.random.implementation", _S, None, None, None, "Java random number source."),
     ("ssl.trustmanager.algorithm", _S, "PKIX", None, None, "Java trust manager."),
+    ("ssl.security.level", _N, "2", 1, 2,
+     "OpenSSL's security level; 1 also takes RSA keys from 1,024 bits, SHA-1 signatures and suites "
+     "without forward secrecy, as Java may. Java has no such key."),
     ("ssl.truststore.certificates", _P, None, None, None, "Trusted certificates, as PEM."),
     ("ssl.truststore.location", _S, None, None, None, "File with trusted certificates."),
     ("ssl.truststore.password", _P, None, None, None, "Password of that file."),

@@ -39,7 +39,8 @@ class TlsSettings:
     ``truststore`` None: the machine's certificates. ``keystore`` None: no client certificate.
     ``versions``: of TLSv1.2 and TLSv1.3, at least one. ``ciphers``: for OpenSSL, TLS 1.2 only,
     empty = OpenSSL's own. ``suites``: every name that may be negotiated, empty = any.
-    ``crl``: path of the file with revocation lists, empty = none are consulted.
+    ``crl``: path of the file with revocation lists, empty = none are consulted. ``level``:
+    OpenSSL's security level, 1 or 2.
     """
 
     truststore: Store | None = None
@@ -49,6 +50,7 @@ class TlsSettings:
     ciphers: str = ""
     suites: frozenset[str] = frozenset()
     crl: str = ""
+    level: int = 2
 
 
 def tls_settings(properties: Mapping[str, str], *, where: str) -> TlsSettings:
@@ -77,6 +79,7 @@ def tls_settings(properties: Mapping[str, str], *, where: str) -> TlsSettings:
         ciphers=ciphers,
         suites=suites,
         crl=reader.text("ssl.crl.location"),
+        level=_level(reader),
     )
 
 
@@ -103,6 +106,16 @@ class _Reader:
                 f"{key}={kind} is not supported.", f"Convert it to one of {', '.join(STORE_TYPES)}."
             )
         return kind.upper()
+
+
+def _level(reader: _Reader) -> int:
+    level = reader.text("ssl.security.level") or "2"
+    if level not in ("1", "2"):
+        raise reader.error(
+            f"ssl.security.level={level} is not supported.",
+            "Write 2, or 1 for brokers with short keys or old suites.",
+        )
+    return int(level)
 
 
 def _versions(reader: _Reader) -> tuple[str, ...]:

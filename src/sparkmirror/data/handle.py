@@ -7,7 +7,7 @@ record, besides what the handler itself needs), and only taken when a handler is
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from sparkmirror.config.callables import load_callable
@@ -18,9 +18,11 @@ from sparkmirror.wire.batch import codec as batch_codec
 from sparkmirror.wire.batch import split
 from sparkmirror.wire.deal import Dealer, Dealt
 from sparkmirror.wire.records import Record, decode_records, encode_batch
-from sparkmirror.wire.scan import scan
+from sparkmirror.wire.scan import COST_BYTES_MAX, scan
 
 __all__ = ["Handler"]
+
+_OBJECTS_BYTES = 512
 
 
 class Handler:
@@ -43,15 +45,31 @@ class Handler:
         self._dealer = dealer
         self._partitions = partitions
 
-    def deal(self, chunk: Chunk, batches: memoryview) -> tuple[Dealt, list[str]]:
-        """Batches of what the handler made of ``batches``, and the topic of each of them."""
+    def deal(self, chunk: Chunk, batches: memoryview) -> Iterator[tuple[int, Dealt, list[str]]]:
+        """Batches of what the handler made of ``batches``, and the topic of each of them.
+
+        In portions that bound what is in memory, each with the source offset behind it.
+        """
         codec = self._flow.records.codec
         handled: list[TargetRecord] = []
+        done = cost = 0
         for start, end in split(batches):
             batch = batches[start:end]
             codec = batch_codec(batch) if codec < 0 else codec
             for record in decode_records(batch):
-                handled += self._handled(chunk, record)
+                if cost > COST_BYTES_MAX:
+                    yield chunk.after(done), *self._dealt(chunk, handled, codec)
+                    handled, cost = [], 0
+                made = self._handled(chunk, record)
+                handled += made
+                done += 1
+                cost += _cost(record.key, record.value)
+                cost += sum(_cost(one.key, one.value) for one in made)
+        yield chunk.next_offset, *self._dealt(chunk, handled, codec)
+
+    def _dealt(
+        self, chunk: Chunk, handled: list[TargetRecord], codec: int
+    ) -> tuple[Dealt, list[str]]:
         made: dict[tuple[str, int], list[Record]] = {}
         for one, partition in zip(handled, self._places(chunk, handled), strict=True):
             made.setdefault((one.topic, partition), []).append(_encoded(one))
@@ -65,7 +83,7 @@ class Handler:
                 dealt.timestamp_ms = max(dealt.timestamp_ms, *(one.timestamp for one in part))
         return dealt, topics
 
-    def _handled(self, chunk: Chunk, record: Record) -> Iterable[TargetRecord]:
+    def _handled(self, chunk: Chunk, record: Record) -> tuple[TargetRecord, ...]:
         source = SourceRecord(
             chunk.topic,
             chunk.partition,
@@ -111,6 +129,11 @@ class Handler:
             for index, partition in zip(indexes, chosen.tolist(), strict=True):
                 places[index] = partition
         return places
+
+
+def _cost(key: bytes | None, value: bytes | None) -> int:
+    """What a record takes as Python objects, in bytes."""
+    return _OBJECTS_BYTES + len(key or b"") + len(value or b"")
 
 
 def _is_function(call: object) -> bool:

@@ -27,7 +27,7 @@ from sparkmirror.errors import BatchError, MirrorError, Unreachable
 from sparkmirror.model import FlowSettings, Partitioner
 from sparkmirror.wire.deal import Dealer, Dealt, write_dealt
 from sparkmirror.wire.routes import Routes
-from sparkmirror.wire.scan import scan
+from sparkmirror.wire.scan import scans
 
 __all__ = ["record_path"]
 
@@ -98,38 +98,55 @@ class _RecordPath:
         records = records.cast("B")  # Arrow's own views have signed bytes
         made: list[Chunk] = []
         pieces: list[list[bytes]] = []
+        size = 0
         for chunk in chunks:
             if (chunk.topic, chunk.partition) in self._stopped:
                 continue
+            batches = records[chunk.start : chunk.start + chunk.size]
+            before = chunk.base_offset
             try:
-                dealt, topics = self._deal(chunk, records[chunk.start : chunk.start + chunk.size])
+                for end, dealt, topics in self._deal(chunk, batches):
+                    one = _chunk(chunk, before, end, dealt, topics)
+                    before = end
+                    # What fits one frame goes together; what unpacks to more, bit by bit.
+                    if made and size + one.size > _FRAME_BYTES:
+                        yield from self._send(made, pieces, notes)
+                        made, pieces, size, notes = [], [], 0, {}
+                    made.append(one)
+                    pieces.append(dealt.batches)
+                    size += one.size
             except BatchError as error:
                 self._stop(chunk, error, notes)
-                continue
-            made.append(_chunk(chunk, dealt, topics))
-            pieces.append(dealt.batches)
+            del batches
         del records  # the source may use its frame again
-        for first, last in _portions(made):
-            self._await_frame()
-            yield from out(
-                build_row(made[first:last], _NOTHING, pieces[first:last], notes, self._frames)
-            )
-            notes = {}
-        if notes and not made:
-            yield from out(build_row([], _NOTHING, [], notes))
+        if made or notes:
+            yield from self._send(made, pieces, notes)
 
-    def _deal(self, chunk: Chunk, batches: memoryview) -> tuple[Dealt, list[str]]:
-        """New batches, and where their topics are not the chunk's, these."""
+    def _send(
+        self, made: list[Chunk], pieces: list[list[bytes]], notes: dict[str, Any]
+    ) -> Iterator[pa.RecordBatch]:
+        if made:
+            self._await_frame()
+        yield from out(build_row(made, _NOTHING, pieces, notes, self._frames if made else None))
+
+    def _deal(self, chunk: Chunk, batches: memoryview) -> Iterator[tuple[int, Dealt, list[str]]]:
+        """New batches in portions: (source offset behind it, batches, their topics if others)."""
         if not len(batches):
-            return Dealt([], [], 0, -1), []
+            yield chunk.next_offset, Dealt([], [], 0, -1), []
+            return
         if self._handler is not None:
-            return self._handler.deal(chunk, batches)
+            yield from self._handler.deal(chunk, batches)
+            return
         records = self._flow.records
-        found = scan(batches)
-        chosen = self._dealer(chunk.remote_topic).choose(found, self._counts.of(chunk.remote_topic))
-        codec = found.codec if records.codec < 0 else records.codec
-        batch_bytes = self._flow.produce.join_bytes
-        return write_dealt(found, chosen, codec=codec, batch_bytes=batch_bytes), []
+        done = 0
+        for found in scans(batches):
+            dealer = self._dealer(chunk.remote_topic)
+            chosen = dealer.choose(found, self._counts.of(chunk.remote_topic))
+            codec = found.codec if records.codec < 0 else records.codec
+            batch_bytes = self._flow.produce.join_bytes
+            dealt = write_dealt(found, chosen, codec=codec, batch_bytes=batch_bytes)
+            done += dealt.records
+            yield chunk.next_offset if found.last else chunk.after(done), dealt, []
 
     def _dealer(self, topic: str) -> Dealer:
         dealer = self._dealers.get(topic)
@@ -163,13 +180,16 @@ def _map(note: list[Any] | None) -> FrameReader | None:
         return None
 
 
-def _chunk(chunk: Chunk, dealt: Dealt, topics: list[str]) -> Chunk:
+def _chunk(chunk: Chunk, base: int, end: int, dealt: Dealt, topics: list[str]) -> Chunk:
+    """What became of the source's records from ``base`` on, up to ``end``."""
     targets: list[Any] = list(dealt.partitions)
     for index, topic in enumerate(topics):
         if topic != chunk.remote_topic:
             targets[index] = [topic, targets[index]]
     return replace(
         chunk,
+        base_offset=base,
+        next_offset=end,
         runs=(),
         record_count=dealt.records,
         timestamp_ms=dealt.timestamp_ms if dealt.batches else chunk.timestamp_ms,
@@ -177,20 +197,6 @@ def _chunk(chunk: Chunk, dealt: Dealt, topics: list[str]) -> Chunk:
         size=sum(map(len, dealt.batches)),
         targets=targets,
     )
-
-
-def _portions(chunks: list[Chunk]) -> list[tuple[int, int]]:
-    """Neighbouring chunks that fit one frame together, as ranges of indexes."""
-    portions: list[tuple[int, int]] = []
-    first, size = 0, 0
-    for index, chunk in enumerate(chunks):
-        if size and size + chunk.size > _FRAME_BYTES:
-            portions.append((first, index))
-            first, size = index, 0
-        size += chunk.size
-    if chunks:
-        portions.append((first, len(chunks)))
-    return portions
 
 
 class _PartitionCounts:

@@ -82,6 +82,16 @@ class Chunk:
         """``runs``, also when they are left out."""
         return self.runs or ((self.base_offset, self.record_count),)
 
+    def after(self, records: int) -> int:
+        """The source offset to go on from when the first ``records`` of them are done with."""
+        for first, count in self.source_runs:
+            if records < count:
+                return first + records
+            records -= count
+            if not records:
+                return first + count
+        return self.next_offset
+
 
 def build_row(
     chunks: Sequence[Chunk],

@@ -7,12 +7,14 @@ import time
 
 from sparkmirror.errors import BatchError
 from sparkmirror.model import FetchSettings, FlowSettings, PartitionProgress, TopicPartition
+from sparkmirror.wire.batch import base_offset, split
 from sparkmirror.wire.claims import Claim, decode_claim
 from sparkmirror.wire.connection import Connection
-from sparkmirror.wire.cut import decode_batches
 from sparkmirror.wire.fetch import FetchedPartition, Fetcher
 from sparkmirror.wire.poller import Poller
+from sparkmirror.wire.records import RECORD_COST_BYTES, decode_records
 from sparkmirror.wire.routes import EARLIEST, LATEST, Routes
+from sparkmirror.wire.select import Selection as Selected
 from sparkmirror.wire.select import SelectRules
 from sparkmirror.wire.select import select as select_records
 from sparkmirror.wire.signals import (
@@ -163,14 +165,27 @@ class ControlWatch:
         if chosen.cut_bytes_needed:
             self.fetcher.need_bytes(part.tp, chosen.cut_bytes_needed)
             return
-        try:
-            for piece in chosen.pieces:
-                for record in decode_batches(memoryview(piece), _UNPACKED_BYTES_MAX):
-                    self._hear(part.tp, record.key, record.value)
-        except BatchError as error:
-            # Whoever may write to the topic must not be able to stop the mirror by it.
-            log.warning("%s: records that cannot be read are skipped: %s", part.tp, error)
-        self.fetcher.advance(part.tp, chosen.next_offset)
+        self.fetcher.advance(part.tp, self._hear_all(part.tp, chosen))
+
+    def _hear_all(self, tp: TopicPartition, chosen: Selected) -> int:
+        """Take the records of ``chosen``, as many as unpack to the limit; where to go on from."""
+        taken = 0
+        for content in chosen.pieces:
+            piece = memoryview(content)
+            for start, end in split(piece):
+                batch = piece[start:end]
+                if taken > _UNPACKED_BYTES_MAX:
+                    return base_offset(batch)  # the rest with the next answer
+                try:
+                    for record in decode_records(batch, _UNPACKED_BYTES_MAX):
+                        taken += RECORD_COST_BYTES + len(record.key or b"")
+                        taken += len(record.value or b"")
+                        self._hear(tp, record.key, record.value)
+                except BatchError as error:
+                    # Whoever may write to the topic must not be able to stop the mirror by it.
+                    log.warning("%s: records that cannot be read are skipped: %s", tp, error)
+                    taken += len(batch) * 16
+        return chosen.next_offset
 
     def _hear(self, tp: TopicPartition, key: bytes | None, value: bytes | None) -> None:
         if tp == self._progress:

@@ -29,9 +29,8 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Protocol, TextIO
 
-from rich.console import Console
-
 from sparkmirror.model import Halt, TopicPartition
+from sparkmirror.observe.console import PrintableConsole
 from sparkmirror.observe.meter import FlowView
 from sparkmirror.observe.streams import discard
 from sparkmirror.observe.summary import summary_table
@@ -43,6 +42,7 @@ from sparkmirror.observe.units import (
     plural,
     seconds_text,
 )
+from sparkmirror.text import printable, printable_json
 
 __all__ = ["Display", "LineDisplay", "flow_document", "flow_line"]
 
@@ -205,7 +205,7 @@ class LineDisplay:
             for view in views:
                 self._document("summary", flow_document(view, topics=True))
             return
-        console = Console(width=SUMMARY_WIDTH, color_system=None, force_terminal=False)
+        console = PrintableConsole(width=SUMMARY_WIDTH, color_system=None, force_terminal=False)
         with console.capture() as capture:
             console.print(summary_table(views, self._ticks_s() - self._started_s))
         self._write(capture.get())
@@ -220,7 +220,7 @@ class LineDisplay:
             self._text(f"warning: {text}" if kind == "warning" else text)
 
     def _text(self, text: str) -> None:
-        self._write(f"{clock_text(self._ticks_s() - self._started_s)} {text}\n")
+        self._write(f"{clock_text(self._ticks_s() - self._started_s)} {printable(text)}\n")
 
     def _document(self, kind: str, fields: Mapping[str, object]) -> None:
         when = datetime.fromtimestamp(self._now_s(), UTC).isoformat(timespec="milliseconds")
@@ -229,7 +229,7 @@ class LineDisplay:
             "time": when.replace("+00:00", "Z"),
             "run_s": round(self._ticks_s() - self._started_s, 3),
         }
-        self._write(json.dumps({**head, **fields}, ensure_ascii=False) + "\n")
+        self._write(printable_json(json.dumps({**head, **fields}, ensure_ascii=False)) + "\n")
 
     def _write(self, text: str) -> None:
         if self._stream is None:

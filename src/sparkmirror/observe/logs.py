@@ -18,6 +18,8 @@ from logging.handlers import RotatingFileHandler
 from pathlib import Path
 from typing import TextIO
 
+from sparkmirror.text import printable, printable_json
+
 __all__ = [
     "LOG_FILE_NAME",
     "SHOWN",
@@ -77,11 +79,17 @@ class _TextFormatter(logging.Formatter):
         self._traces = traces
 
     def format(self, record: logging.LogRecord) -> str:
-        if not self._traces:
-            record = copy.copy(record)
-            record.exc_info = record.exc_text = record.stack_info = None
-        # Masked after formatting: arguments and stack traces may hold secrets too.
-        return mask_secrets(super().format(record))
+        traced, stack = (record.exc_info, record.stack_info) if self._traces else (None, None)
+        record = copy.copy(record)
+        record.exc_info = record.exc_text = record.stack_info = None
+        # Masked after formatting: arguments and stack traces may hold secrets too. A line break in
+        # a name must not look like the next record: only a stack trace has lines, all indented.
+        lines = [super().format(record)]
+        if traced:
+            lines += self.formatException(traced).split("\n")
+        if stack:
+            lines += self.formatStack(stack).split("\n")
+        return "\n  ".join(printable(mask_secrets(line)) for line in lines)
 
 
 class _JsonFormatter(logging.Formatter):
@@ -105,7 +113,7 @@ class _JsonFormatter(logging.Formatter):
             "message": mask_secrets(record.getMessage()),
             "exception": None if trace is None else mask_secrets(trace),
         }
-        return json.dumps(document, ensure_ascii=False)
+        return printable_json(json.dumps(document, ensure_ascii=False))
 
 
 class _ForTerminal(logging.Filter):

@@ -3,8 +3,11 @@
 It listens on this machine only, unless TLS and a bearer token guard it. Health probes that say
 one word (``/health/live``, ``/health/ready``) need no token: orchestrators have none to give.
 
-Requests are answered by a few threads at most, each with a time limit, so that slow or many
-clients cost the mirror nothing; the clients beyond them are hung up on.
+Slow or many clients cost the mirror little and keep nobody else from an answer. Each connection
+has a few seconds for its handshake and the head of its request together. A new one takes the place
+of the one that has waited longest for its head: a client that asks at once gets its answer whoever
+else holds connections open. The pages that cost something have eight threads at most; the probes'
+one word has no such limit.
 """
 
 from __future__ import annotations
@@ -12,17 +15,21 @@ from __future__ import annotations
 import contextlib
 import gzip
 import hmac
+import http.client
 import json
 import logging
 import os
 import socket
 import ssl
 import threading
+import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from ipaddress import IPv6Address, ip_address
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, BinaryIO, ClassVar
 
 from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import choose_encoder
@@ -36,7 +43,12 @@ __all__ = ["Surface", "open_surface"]
 
 log = logging.getLogger(__name__)
 
-_THREADS_MAX = 8
+# Connections, those of one address, and of them all those that a page is made for.
+_CONNECTIONS_MAX = 64
+_ADDRESS_CONNECTIONS_MAX = 32
+_PAGES_MAX = 8
+_HEAD_S_MAX = 5.0
+_HEAD_BYTES_MAX = 32 * 1024
 _CLIENT_TIMEOUT_S = 10.0
 _CONNECTION_S_MAX = 60.0
 _TOKEN_CHARS_MIN = 16
@@ -178,10 +190,77 @@ class _Certificate:
         return self._context
 
 
+@dataclass(slots=True, eq=False)
+class _Connection:
+    """One client. ``socket``: what it is reached by now, TLS or not; ``ends``: monotonic seconds.
+
+    ``waits``: for the handshake or the head of the request.
+    """
+
+    socket: socket.socket
+    address: str
+    ends: float
+    waits: bool = True
+
+    def hang_up(self) -> None:
+        """Its thread finds the connection closed, and ends."""
+        with contextlib.suppress(OSError):
+            # Not SSLSocket's own method, which takes the TLS state from under the other thread.
+            socket.socket.shutdown(self.socket, socket.SHUT_RDWR)
+
+
+class _Connections:
+    """All connections, the oldest first. Safe to share between threads."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._all: dict[_Connection, None] = {}
+        self._leaving: dict[_Connection, None] = {}
+
+    def admit(self, one: _Connection) -> bool:
+        """Take ``one`` in; where there are too many, in the place of one that waits."""
+        with self._lock:
+            same = [other for other in self._all if other.address == one.address]
+            if len(same) >= _ADDRESS_CONNECTIONS_MAX:
+                crowd = same
+            elif len(self._all) >= _CONNECTIONS_MAX:
+                crowd = list(self._all)
+            else:
+                self._all[one] = None
+                return True
+            waiting = next((other for other in crowd if other.waits), None)
+            if waiting is None:
+                return False
+            self._leaving[waiting] = self._all.pop(waiting)
+            self._all[one] = None
+        waiting.hang_up()
+        return True
+
+    def head_read(self, one: _Connection) -> None:
+        """From now on it may take as long as an answer may."""
+        with self._lock:
+            one.waits = False
+            one.ends = time.monotonic() + _CONNECTION_S_MAX
+
+    def leave(self, one: _Connection) -> None:
+        with self._lock:
+            self._all.pop(one, None)
+            self._leaving.pop(one, None)
+
+    def end_late_ones(self) -> None:
+        """Hang up on those whose time is over; a byte now and then stretches it for nobody."""
+        now = time.monotonic()
+        with self._lock:
+            late = [one for one in self._all if one.ends < now]
+            late += self._leaving  # again: a socket that was being wrapped did not hear it
+        for one in late:
+            one.hang_up()
+
+
 class _Server(ThreadingHTTPServer):
     daemon_threads = True
     block_on_close = False
-    request_queue_size = 32
+    request_queue_size = 128
 
     def __init__(
         self,
@@ -195,7 +274,8 @@ class _Server(ThreadingHTTPServer):
         self.health = health
         self.token = token
         self.context = context
-        self._free = threading.BoundedSemaphore(_THREADS_MAX)
+        self.pages_free = threading.BoundedSemaphore(_PAGES_MAX)
+        self.connections = _Connections()
         self.address_family = address.family
         super().__init__((address.host, address.port), _Handler)
 
@@ -206,43 +286,72 @@ class _Server(ThreadingHTTPServer):
         self.server_address = self.socket.getsockname()
         self.server_name, self.server_port = "", self.server_address[1]
 
+    def service_actions(self) -> None:
+        """Comes round several times a second, and after each new connection."""
+        self.connections.end_late_ones()
+
     def process_request(self, request: Any, client_address: Any) -> None:
-        """In a thread of its own, if one is free."""
-        if not self._free.acquire(blocking=False):
+        """In a thread of its own."""
+        one = _Connection(request, _network(client_address[0]), time.monotonic() + _HEAD_S_MAX)
+        if not self.connections.admit(one):
             log.debug("too many requests: %s is hung up on", client_address)
             self.shutdown_request(request)
             return
-        super().process_request(request, client_address)
+        thread = threading.Thread(
+            target=self._serve, args=(one, client_address), name="sparkmirror-http", daemon=True
+        )
+        try:
+            thread.start()
+        except RuntimeError as error:  # no more threads
+            self.connections.leave(one)
+            self.shutdown_request(request)
+            log.warning("a request is not answered: %s", error)
 
-    def process_request_thread(self, request: Any, client_address: Any) -> None:
+    def _serve(self, one: _Connection, client_address: Any) -> None:
         """Answer one connection, which ends after it."""
         try:
-            super().process_request_thread(request, client_address)
+            one.socket.settimeout(_CLIENT_TIMEOUT_S)
+            if self.context is not None:
+                one.socket = self.context.context().wrap_socket(
+                    one.socket, server_side=True, do_handshake_on_connect=False
+                )
+                one.socket.do_handshake()
+            _Handler(one, client_address, self)
+        except Exception:  # clients that hang up or speak something else
+            self.handle_error(one.socket, client_address)
         finally:
-            self._free.release()
-
-    def finish_request(self, request: Any, client_address: Any) -> None:
-        """The TLS handshake happens here, in the connection's own thread."""
-        request.settimeout(_CLIENT_TIMEOUT_S)
-        if self.context is None:
-            self._answer(request, client_address)
-            return
-        with self.context.context().wrap_socket(request, server_side=True) as wrapped:
-            self._answer(wrapped, client_address)
-
-    def _answer(self, request: Any, client_address: Any) -> None:
-        """Within a time that no client can stretch by sending a byte now and then."""
-        timer = threading.Timer(_CONNECTION_S_MAX, _hang_up, (request,))
-        timer.daemon = True
-        timer.start()
-        try:
-            super().finish_request(request, client_address)
-        finally:
-            timer.cancel()
+            self.connections.leave(one)
+            self.shutdown_request(one.socket)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """Clients that hang up or speak something else are no concern of the mirror's."""
         log.debug("request from %s failed", client_address, exc_info=True)
+
+
+class _Head:
+    """A connection's input, of which no more than a head's worth is read."""
+
+    def __init__(self, source: BinaryIO) -> None:
+        self._source = source
+        self._room = _HEAD_BYTES_MAX
+
+    def readline(self, limit: int = -1) -> bytes:
+        """As a file's. Raises LineTooLong when the head goes on beyond the limit."""
+        most = self._room if limit < 0 else min(limit, self._room)
+        line = self._source.readline(most)
+        self._room -= len(line)
+        if not self._room:
+            raise http.client.LineTooLong("head")
+        return line
+
+    def close(self) -> None:
+        """As a file's."""
+        self._source.close()
+
+    @property
+    def closed(self) -> bool:
+        """As a file's."""
+        return self._source.closed
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -257,8 +366,25 @@ class _Handler(BaseHTTPRequestHandler):
         "/health/ready": "_ready",
     }
 
+    def __init__(self, one: _Connection, client_address: Any, server: _Server) -> None:
+        self._one = one
+        super().__init__(one.socket, client_address, server)
+
+    def setup(self) -> None:
+        """As the base class, with a limit on the head."""
+        super().setup()
+        self.rfile = _Head(self.rfile)  # type: ignore[assignment, arg-type]
+
+    def handle_one_request(self) -> None:
+        """As the base class; a first line beyond all limits is no request."""
+        try:
+            super().handle_one_request()
+        except http.client.LineTooLong:
+            self.close_connection = True
+
     def do_GET(self) -> None:
         """Answer one of the pages."""
+        self.server.connections.head_read(self._one)
         path = self.path.partition("?")[0].rstrip("/")
         page = self._PAGES.get(path)
         if page is None:
@@ -267,8 +393,15 @@ class _Handler(BaseHTTPRequestHandler):
             self.headers.get("Authorization", "")
         ):
             self._answer(HTTPStatus.UNAUTHORIZED, b"a bearer token is needed\n")
-        else:
+        elif page in ("_live", "_ready"):
             getattr(self, page)()
+        elif not self.server.pages_free.acquire(blocking=False):
+            self._answer(HTTPStatus.SERVICE_UNAVAILABLE, b"busy\n")
+        else:
+            try:
+                getattr(self, page)()
+            finally:
+                self.server.pages_free.release()
 
     do_HEAD = do_GET  # noqa: N815
 
@@ -312,9 +445,12 @@ class _Handler(BaseHTTPRequestHandler):
         log.debug("%s " + format, self.client_address[0], *args)
 
 
-def _hang_up(connection: socket.socket) -> None:
-    with contextlib.suppress(OSError):
-        connection.shutdown(socket.SHUT_RDWR)
+def _network(host: str) -> str:
+    """What counts as one address: of IPv6 the network, of which one client has all addresses."""
+    address = ip_address(host.partition("%")[0])
+    if isinstance(address, IPv6Address) and address.ipv4_mapped is None:
+        return address.exploded[:19]
+    return host
 
 
 def _status(good: bool) -> HTTPStatus:

@@ -15,6 +15,7 @@ from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.text import Text
 
+from sparkmirror.observe.console import PrintableConsole
 from sparkmirror.observe.meter import FlowView, TopicRow
 from sparkmirror.observe.streams import discard
 from sparkmirror.observe.summary import halt_lines, summary_table
@@ -233,7 +234,7 @@ class LiveDisplay:
         console: Console | None = None,
         ticks_s: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._console = console or Console()
+        self._console = console or PrintableConsole()
         self._ticks_s = ticks_s
         self._started_s = ticks_s()
         self._version = version
@@ -361,7 +362,7 @@ def _short_path(path: Path) -> str:
 
 def frame_svg(frame: Frame, path: Path, *, width: int = 100, height: int = 40) -> None:
     """Write the picture of ``frame`` as an SVG file, for documentation."""
-    console = Console(
+    console = PrintableConsole(
         record=True, width=width, height=height, file=io.StringIO(), force_terminal=True
     )
     console.print(Group(*draw(frame, width, height)))

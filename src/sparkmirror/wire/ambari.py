@@ -12,6 +12,7 @@ The last one tells ports, listeners and a chroot; who may not read it gets Kafka
 from __future__ import annotations
 
 import base64
+import http.client
 import json
 import re
 import ssl
@@ -30,7 +31,9 @@ __all__ = ["AmbariLogin", "Found", "find_cluster", "parse_hosts"]
 _TIMEOUT_S = 15.0
 _ANSWER_BYTES_MAX = 16 * 1024 * 1024
 _HOST = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?")
-_LISTENER = re.compile(r"([A-Za-z_0-9]+)://([^:/,\s]*|\[[^\]]*\]):(\d+)")
+_LISTENER = re.compile(r"([A-Za-z_0-9]+)://([^:/,\s]*|\[[^\]]*\]):([0-9]{1,5})(?![0-9])")
+# Characters that mean something in a properties file, or nothing in ZooKeeper, stay out of it.
+_CHROOT = re.compile(r"[A-Za-z0-9._~@+/-]*")
 BROKER_PORT, ZOOKEEPER_PORT = 9092, 2181
 
 
@@ -96,6 +99,12 @@ def find_cluster(
     listeners = settings.get("listeners", "")
     port = broker_port or _listener_port(listeners) or BROKER_PORT
     known, _, chroot = settings.get("zookeeper.connect", "").partition("/")
+    if not _CHROOT.fullmatch(chroot):
+        raise ClusterError(
+            f"the chroot {chroot[:100]!a} in zookeeper.connect is no path of ZooKeeper.",
+            where=where,
+            do="Check zookeeper.connect of the brokers in Ambari.",
+        )
     keeper_port = zookeeper_port or _first_port(known) or ZOOKEEPER_PORT
     return Found(
         tuple(f"{host}:{port}" for host in hosts),
@@ -149,7 +158,7 @@ def _listener_port(listeners: str) -> int | None:
 
 def _first_port(servers: str) -> int | None:
     _, _, port = servers.split(",", maxsplit=1)[0].strip().rpartition(":")
-    return int(port) if port.isdigit() else None
+    return int(port) if re.fullmatch("[0-9]{1,5}", port) else None
 
 
 class _SameHost(urllib.request.HTTPRedirectHandler):
@@ -199,14 +208,14 @@ class _Server:
                 return json.loads(response.read(_ANSWER_BYTES_MAX))
         except urllib.error.HTTPError as error:
             raise _http_error(error, where) from error
-        except (urllib.error.URLError, OSError) as error:
+        except (urllib.error.URLError, http.client.HTTPException, OSError) as error:
             reason = getattr(error, "reason", None) or error
             raise Unreachable(
                 f"no answer ({getattr(reason, 'strerror', None) or reason}).",
                 where=where,
                 do="Check --url, the network, and --ca-file if the certificate is not trusted.",
             ) from error
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise ClusterError(
                 "the answer is not JSON.", where=where, do="Check that --url is Ambari's address."
             ) from error

@@ -44,6 +44,7 @@ _COLUMNS_FRAMES_MIN = 32
 _COLUMNS_FRAME_BYTES_MAX = 2048
 # Base offset, magic, CRC, attributes, last offset delta, max timestamp, record count.
 _CHOOSING = struct.Struct(">q8xbIhi8xq14xi")
+_MARKER_BYTES_MAX = 64 * 1024  # brokers write a few dozen
 _CONTROL_KEY = struct.Struct(">hh")
 # Fewer batches in an answer wait for little: their records should not wait for them to be joined.
 _PLAIN_FRAMES_MIN = 8
@@ -277,7 +278,7 @@ class Chooser:
 
     def _is_abort_marker(self, frame: int) -> bool:
         batch = self.buffer[self.starts[frame] : self.starts[frame + 1]]
-        for record in decode_records(batch, self.rules.decompressed_bytes_max):
+        for record in decode_records(batch, _MARKER_BYTES_MAX):
             if record.key is None or len(record.key) < _CONTROL_KEY.size:
                 raise fault_at(batch, 0, "is a control batch without a type")
             return bool(_CONTROL_KEY.unpack_from(record.key)[1] == _ABORT_KEY)

@@ -24,7 +24,12 @@ from sparkmirror.wire.batch import (
 )
 from sparkmirror.wire.codecs import decompress_batch
 from sparkmirror.wire.heads import Int64s, Uint64s, words_at
-from sparkmirror.wire.records import RECORD_BYTES_MIN, Limits
+from sparkmirror.wire.records import (
+    RECORD_BYTES_MIN,
+    RECORD_COST_BYTES,
+    Limits,
+    check_count,
+)
 from sparkmirror.wire.starts import OddError, read_varints, record_starts
 
 __all__ = ["Columns", "TooMuchError", "read_columns", "read_fields"]
@@ -77,7 +82,9 @@ def read_columns(
         flat = np.frombuffer(buffer, np.uint8)
         at = first_bytes + HEADER_BYTES
     else:
-        spans = zip(bits.tolist(), first_bytes.tolist(), sizes.tolist(), strict=True)
+        spans = zip(
+            bits.tolist(), first_bytes.tolist(), sizes.tolist(), counts.tolist(), strict=True
+        )
         bodies = _unpacked(buffer, spans, members.tolist(), limits)
         sizes = np.fromiter(map(len, bodies), np.int64, len(bodies))
         flat = np.frombuffer(b"".join(bodies), np.uint8)
@@ -108,11 +115,11 @@ def read_columns(
 
 def _unpacked(
     buffer: memoryview,
-    spans: Iterator[tuple[int, int, int]],
+    spans: Iterator[tuple[int, int, int, int]],
     members: Sequence[int],
     limits: Limits,
 ) -> list[Buffer]:
-    """The bodies of the batches at ``spans`` (attribute bits, start, size of body).
+    """The bodies of the batches at ``spans`` (attribute bits, start, size of body, records).
 
     Raises OddError when one group is too much, TooMuchError when all of them are.
     """
@@ -120,11 +127,13 @@ def _unpacked(
     together = 0
     for group, count in enumerate(members):
         joined = 0
-        for bit, first, size in islice(spans, count):
+        for bit, first, size, records in islice(spans, count):
+            check_count(first, records)
             body = buffer[first + HEADER_BYTES : first + HEADER_BYTES + size]
             bodies.append(decompress_batch(bit & CODEC_MASK, body, limits.decompressed_bytes_max))
-            joined += len(bodies[-1])
-            together += len(bodies[-1])
+            cost = len(bodies[-1]) + RECORD_COST_BYTES * max(records, 0)
+            joined += cost
+            together += cost
             if group and together > limits.together_bytes_max:
                 raise TooMuchError(group)
             if joined > limits.joined_bytes_max:

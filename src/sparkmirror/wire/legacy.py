@@ -19,7 +19,13 @@ from typing import NamedTuple
 from sparkmirror.errors import CorruptBatch
 from sparkmirror.wire.batch import CODEC_MASK, LOG_APPEND_TIME_BIT, Buffer
 from sparkmirror.wire.codecs import ZSTD, decompress_batch
-from sparkmirror.wire.records import Carried, Limits, encode_rest
+from sparkmirror.wire.records import (
+    RECORD_COST_BYTES,
+    Carried,
+    Limits,
+    check_count,
+    encode_rest,
+)
 
 __all__ = ["LEGACY_LENGTH_MIN", "carry_legacy", "legacy_codec"]
 
@@ -81,14 +87,15 @@ def _unwrap(outer: _Message, codec: int, limits: Limits, into: Carried) -> list[
         raise _corrupt(outer.offset, f"has codec {codec} and no message set that could have it")
     messages: list[_Message] = []
     inside = memoryview(decompress_batch(codec, outer.value, limits.decompressed_bytes_max))
-    into.unpacked_bytes += len(inside)
     at = 0
     while at < len(inside):
         inner = _read(inside, at, limits.check_crcs)
         if inner.magic != outer.magic or inner.attributes & CODEC_MASK:
             raise _corrupt(outer.offset, f"wraps magic {inner.magic} or a wrapper")
         messages.append(inner)
+        check_count(outer.offset, len(messages))
         at = inner.end
+    into.unpacked_bytes += len(inside) + RECORD_COST_BYTES * len(messages)
     if not messages:
         raise _corrupt(outer.offset, "wraps no message")
     return messages

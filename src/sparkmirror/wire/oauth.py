@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import http.client
 import json
 import random
 import ssl
@@ -19,9 +20,11 @@ import urllib.request
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from sparkmirror.config.sasl import OAuthLogin
 from sparkmirror.errors import ClusterError, Denied, Unreachable
+from sparkmirror.text import printable
 
 __all__ = ["Token", "TokenSource", "unsecured_token"]
 
@@ -101,8 +104,7 @@ class TokenSource:
         text = document.get("access_token")
         if not isinstance(text, str) or not text:
             raise self._error("its answer has no access_token")
-        life = document.get("expires_in")
-        return self._checked(text, float(life) if isinstance(life, int | float) else None)
+        return self._checked(text, _seconds(document.get("expires_in")))
 
     def _from_file(self) -> str:
         path = Path(urllib.parse.unquote(urllib.parse.urlsplit(self.login.url).path))
@@ -119,14 +121,11 @@ class TokenSource:
         """The token with its times: those it states itself, else those of the endpoint."""
         now = self._clock()
         claims = _claims(text)
-        expires = claims.get("exp")
-        began = claims.get("iat")
+        expires, began = _seconds(claims.get("exp")), _seconds(claims.get("iat"))
         token = Token(
             text,
-            float(began) if isinstance(began, int | float) else now,
-            float(expires)
-            if isinstance(expires, int | float)
-            else now + (life_s or _LIFETIME_S_UNKNOWN),
+            now if began is None else began,
+            now + (life_s or _LIFETIME_S_UNKNOWN) if expires is None else expires,
         )
         if token.expires <= now:
             raise Denied(
@@ -143,6 +142,8 @@ class TokenSource:
             try:
                 return self._post()
             except urllib.error.HTTPError as error:
+                if 300 <= error.code < 400:
+                    raise self._redirected(error) from error
                 said = _oauth_error(error)
                 if error.code in _RETRIED:
                     if time.monotonic() + backoff_s > deadline:
@@ -153,9 +154,11 @@ class TokenSource:
                         where=self._where,
                         do="Check client id, client secret and scope of this cluster.",
                     ) from error
-            except (OSError, ValueError) as error:
-                if isinstance(error, ValueError):
-                    raise self._error("its answer is no JSON object") from error
+            except (ValueError, RecursionError) as error:
+                raise self._error("its answer is no JSON object") from error
+            except http.client.HTTPException as error:
+                raise self._error("its answer is no HTTP") from error
+            except OSError as error:
                 reason = getattr(error, "reason", None)
                 if isinstance(reason, ssl.SSLCertVerificationError):
                     said = reason.verify_message
@@ -169,6 +172,19 @@ class TokenSource:
                     raise self._error(str(getattr(error, "reason", error))) from error
             time.sleep(backoff_s)
             backoff_s *= 2
+
+    def _redirected(self, error: urllib.error.HTTPError) -> Denied:
+        try:
+            target = urllib.parse.urlsplit(error.headers.get("Location") or "").netloc
+        except ValueError:
+            target = ""
+        return Denied(
+            f"the token endpoint redirects (HTTP {error.code}) to "
+            f"{printable(target) or 'a place that it does not name'}; the client secret is "
+            "sent to no other address than the one in the file.",
+            where=self._where,
+            do="Set sasl.oauthbearer.token.endpoint.url to the address that answers by itself.",
+        )
 
     def _error(self, reason: str) -> Unreachable:
         return Unreachable(
@@ -196,11 +212,23 @@ class TokenSource:
             },
         )
         timeout_s = max(login.connect_timeout_s, login.read_timeout_s)
-        with urllib.request.urlopen(request, timeout=timeout_s, context=self._tls) as answer:  # noqa: S310
+        opener = urllib.request.build_opener(
+            _NoRedirect, urllib.request.HTTPSHandler(context=self._tls)
+        )
+        with opener.open(request, timeout=timeout_s) as answer:
             document = json.loads(answer.read(_ANSWER_BYTES_MAX))
         if not isinstance(document, dict):
             raise ValueError
         return document
+
+
+class _NoRedirect(urllib.request.HTTPRedirectHandler):
+    """Leaves a redirect the error that it is: the request carries the client secret."""
+
+    def http_error_302(self, req: Any, fp: Any, code: int, msg: str, headers: Any) -> None:
+        """Follow none, nor look at where it leads."""
+
+    http_error_301 = http_error_303 = http_error_307 = http_error_308 = http_error_302
 
 
 def _oauth_error(error: urllib.error.HTTPError) -> str:
@@ -210,9 +238,16 @@ def _oauth_error(error: urllib.error.HTTPError) -> str:
         document = json.loads(error.read(_ANSWER_BYTES_MAX))
         if isinstance(document, dict) and isinstance(document.get("error"), str):
             code = f", {document['error'][:60]}"
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         code = ""
     return f"HTTP {error.code}{code}"
+
+
+def _seconds(value: object) -> float | None:
+    """A number of seconds of an answer; None for whatever is none."""
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        return None
+    return float(value) if 0 <= value < 1e12 else None
 
 
 def _claims(text: str) -> dict[str, object]:
@@ -222,7 +257,7 @@ def _claims(text: str) -> dict[str, object]:
         return {}
     try:
         claims = json.loads(base64.urlsafe_b64decode(parts[1] + "=" * (-len(parts[1]) % 4)))
-    except (ValueError, binascii.Error):
+    except (ValueError, RecursionError, binascii.Error):
         return {}
     return claims if isinstance(claims, dict) else {}
 

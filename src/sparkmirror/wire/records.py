@@ -26,11 +26,14 @@ from sparkmirror.wire.varint import read_varint, varint
 
 __all__ = [
     "INT64_MAX",
+    "RECORDS_MAX",
     "RECORD_BYTES_MIN",
+    "RECORD_COST_BYTES",
     "Carried",
     "Limits",
     "Record",
     "carry",
+    "check_count",
     "decode_records",
     "decode_rest",
     "encode_batch",
@@ -41,6 +44,10 @@ __all__ = [
 INT64_MAX = (1 << 63) - 1
 RECORD_BYTES_MIN = 7
 """Length, attributes, two deltas, key length, value length, header count: a byte each."""
+RECORD_COST_BYTES = 64
+"""What a record takes in memory besides its bytes, for the limits on what is unpacked at once."""
+RECORDS_MAX = 1 << 21
+"""Of one compressed batch: tiny records cost a multiple of what they unpack to."""
 _UINT64 = 1 << 64
 _SMALL = tuple(varint(value) for value in range(8192))
 _NO_HEADERS = b"\0"
@@ -62,7 +69,8 @@ class Record:
 class Carried:
     """Records on their way from one batch to another: parallel lists, rests undecoded.
 
-    ``unpacked_bytes``: what the compressed ones among their batches unpacked to.
+    ``unpacked_bytes``: what the compressed ones among their batches unpacked to, and what their
+    records cost besides.
     """
 
     offsets: list[int] = field(default_factory=list)
@@ -101,9 +109,11 @@ def carry(batch: memoryview, into: Carried, limits: Limits = _ALL) -> None:
     (base_offset, _, _, _, _, bits, last_delta, base_timestamp, max_timestamp, _, _, _, count) = (
         HEADER.unpack_from(batch)
     )
+    if bits & CODEC_MASK:
+        check_count(base_offset, count)
     body = decompress_batch(bits & CODEC_MASK, batch[HEADER_BYTES:], limits.decompressed_bytes_max)
     if bits & CODEC_MASK:
-        into.unpacked_bytes += len(body)
+        into.unpacked_bytes += len(body) + RECORD_COST_BYTES * max(count, 0)
     if not 0 <= count <= len(body) // RECORD_BYTES_MIN:
         raise _corrupt(base_offset, f"states {count} records in {len(body)} bytes")
     first_offset, end_offset = limits.first_offset, limits.end_offset
@@ -139,6 +149,16 @@ def carry(batch: memoryview, into: Carried, limits: Limits = _ALL) -> None:
         at = end
     if at != size:
         raise _corrupt(base_offset, f"has {size - at} bytes left after its {count} records")
+
+
+def check_count(base_offset: int, count: int) -> None:
+    """CorruptBatch for a compressed batch of more records than are taken apart at once."""
+    if count > RECORDS_MAX:
+        raise CorruptBatch(
+            f"The batch at offset {base_offset} states {count} records; of a compressed one more "
+            f"than {RECORDS_MAX:,} are not taken apart.",
+            do="Let its producer write smaller batches (batch.size), or exclude the topic.",
+        )
 
 
 def write_carried(carried: Carried, codec: int, start: int = 0, end: int | None = None) -> bytes:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import chain, islice
 
 from sparkmirror.errors import CorruptBatch, PartitionError, TopicError
 from sparkmirror.model import ClusterClient, FetchSettings, TopicPartition
@@ -24,6 +25,7 @@ __all__ = ["RecordStream"]
 _STALLED_S = 30.0
 _TICK_S = 0.5
 _DAMAGED_TRIES = 3
+_UNPACKED_BYTES_MAX = 64 << 20
 
 
 class RecordStream:
@@ -87,10 +89,8 @@ class RecordStream:
                 chosen = self._select(part) if len(part.records) else None
                 if chosen is None:
                     continue
-                carried = _carried(chosen)
                 self._fetcher.advance(part.tp, max(chosen.next_offset, part.fetch_offset))
-                if carried.offsets:
-                    yield carried
+                yield from _carried(chosen)
 
     def _select(self, part: FetchedPartition) -> Selection | None:
         try:
@@ -108,17 +108,27 @@ class RecordStream:
         return chosen
 
 
-def _carried(chosen: Selection) -> Carried:
-    """The selection's records with the offsets that they have in the log."""
+def _carried(chosen: Selection) -> Iterator[Carried]:
+    """The selection's records with the offsets that they have in the log.
+
+    In portions: what the batches of one answer unpack to together has no other bound.
+    """
+    # Batches that were written anew count on from their first record; the runs know better.
+    offsets = chain.from_iterable(range(first, first + count) for first, count in chosen.runs)
     carried = Carried()
     for piece in chosen.pieces:
         view = memoryview(piece)
         for start, end in split(view):
+            if carried.unpacked_bytes > _UNPACKED_BYTES_MAX:
+                yield _own(carried, offsets)
+                carried = Carried()
             carry(view[start:end], carried)
-    # Batches that were written anew count on from their first record; the runs know better.
-    carried.offsets = [
-        offset for first, count in chosen.runs for offset in range(first, first + count)
-    ]
-    # The receive buffer is used again for the next answer.
+    if carried.offsets:
+        yield _own(carried, offsets)
+
+
+def _own(carried: Carried, offsets: Iterator[int]) -> Carried:
+    """With its true offsets, and with rests of its own: the receive buffer is used again."""
+    carried.offsets = list(islice(offsets, len(carried.rests)))
     carried.rests = [bytes(rest) for rest in carried.rests]
     return carried

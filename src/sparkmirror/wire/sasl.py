@@ -7,6 +7,7 @@ with the same code and the same credentials.
 
 from __future__ import annotations
 
+import base64
 import os
 import re
 import ssl
@@ -39,6 +40,14 @@ __all__ = ["Exchange", "Login", "authenticate", "login_for"]
 
 _UNSUPPORTED_MECHANISM, _AUTHENTICATION_FAILED = 33, 58
 _ROUNDS_MAX = 20
+# Java and RFC 7677 ask for this many at least; a million take about a second of a processor.
+_ITERATIONS_MIN, _ITERATIONS_MAX = 4_096, 1_000_000
+_SALT_BYTES_MIN, _SALT_BYTES_MAX = 8, 1_024  # Kafka's own salts have 26 or so
+_NEW_CREDENTIALS = (
+    "Give the user new credentials on its cluster (kafka-configs.sh --alter --add-config "
+    "'SCRAM-SHA-512=[iterations=4096,password=…]'), and check that the address in "
+    "bootstrap.servers is that of your broker."
+)
 _REGION = re.compile(r"\.(?:kafka|kafka-serverless)\.([a-z0-9-]+)\.amazonaws\.com")
 
 
@@ -64,12 +73,58 @@ class _Scram(SaslMechanismScram):  # type: ignore[misc]
         self.username = settings.username
         self.mechanism = settings.mechanism
         name = settings.username.replace("=", "=3D").replace(",", "=2C")
-        client = _TokenScramClient if settings.token_auth else ScramClient
+        client = _TokenScramClient if settings.token_auth else _StrictScramClient
         self._scram_client = client(name, settings.password, settings.mechanism)
         self._state = 0
 
 
-class _TokenScramClient(ScramClient):  # type: ignore[misc]
+class _ScramRefused(ValueError):
+    """What the broker asks for would give the password away, or costs too much.
+
+    ``do``: what to change.
+    """
+
+    def __init__(self, what: str, do: str) -> None:
+        super().__init__(what)
+        self.do = do
+
+
+class _StrictScramClient(ScramClient):  # type: ignore[misc]
+    """Answers no broker that asks for less than Java and RFC 7677 do.
+
+    The proof that it sends lets whoever gets it guess at the password, as fast as the count of
+    iterations allows. An answer with a nonce of ours alone could be an old one, said again.
+    """
+
+    def process_server_first_message(self, server_first_message: bytes) -> None:
+        said = dict(part.split("=", 1) for part in server_first_message.decode().split(","))
+        if "m" in said:
+            raise ValueError("an extension that nobody knows")
+        nonce, ours = said["r"], self.nonce.decode()
+        if not nonce.startswith(ours) or nonce == ours:
+            raise _ScramRefused(
+                "its nonce does not go on from ours: the answer may be an old one, said again",
+                "Check that the address is that of your broker.",
+            )
+        salt = base64.b64decode(said["s"], validate=True)
+        if not _SALT_BYTES_MIN <= len(salt) <= _SALT_BYTES_MAX:
+            raise _ScramRefused(
+                f"a salt of {len(salt)} bytes, and {_SALT_BYTES_MIN} to {_SALT_BYTES_MAX} are "
+                "accepted",
+                _NEW_CREDENTIALS,
+            )
+        digits = said["i"]
+        number = int(digits) if re.fullmatch(r"[0-9]{1,9}", digits) else -1
+        if not _ITERATIONS_MIN <= number <= _ITERATIONS_MAX:
+            raise _ScramRefused(
+                f"{number if number >= 0 else 'no number of'} iterations, and "
+                f"{_ITERATIONS_MIN:,} to {_ITERATIONS_MAX:,} are accepted",
+                _NEW_CREDENTIALS,
+            )
+        super().process_server_first_message(server_first_message)
+
+
+class _TokenScramClient(_StrictScramClient):
     def first_message(self) -> bytes:
         first: bytes = super().first_message()
         self.auth_message += b",tokenauth=true"
@@ -256,6 +311,8 @@ def authenticate(login: Login, exchange: Exchange, host: str, where: str) -> int
             mechanism.receive(data)
     except (MirrorError, OSError):
         raise
+    except _ScramRefused as error:
+        raise ClusterError(_not_answered(login, error), where=where, do=error.do) from error
     except Exception as error:
         if login.settings.kerberos is not None and hasattr(error, "maj_code"):
             raise kerberos_error(error, login.settings.kerberos, host, where) from error
@@ -282,6 +339,10 @@ def _refused(login: Login, said: str, where: str) -> ClusterError:
     )
 
 
+def _not_answered(login: Login, error: _ScramRefused) -> str:
+    return f"the broker's {login.name} challenge is not answered: {error}."
+
+
 # -- kafka-python ----------------------------------------------------------------------------------
 
 
@@ -297,12 +358,30 @@ class KafkaPythonLogin(AbstractTokenProvider):  # type: ignore[misc]
 
 
 def _from_registry(host: str = "", **config: Any) -> Any:
-    carried = config["sasl_oauth_token_provider"]
+    login: Login = config["sasl_oauth_token_provider"].login
     try:
-        return carried.login.mechanism(host)
+        mechanism = login.mechanism(host)
     except MirrorError as error:
         # kafka-python knows what to do with its own errors only.
         raise kafka_errors.SaslAuthenticationFailedError(str(error)) from error
+    if isinstance(mechanism, _Scram):
+        mechanism.receive = _told(login, mechanism.receive)
+    return mechanism
+
+
+def _told(login: Login, receive: Callable[[bytes], bool]) -> Callable[[bytes], bool]:
+    """``receive``; its refusals become an error that kafka-python takes for the login's end."""
+
+    def received(data: bytes) -> bool:
+        try:
+            return receive(data)
+        except _ScramRefused as error:
+            said = f"{_not_answered(login, error)} {error.do}"
+        except (ValueError, KeyError, IndexError):
+            said = "the broker's answer does not fit"
+        raise kafka_errors.SaslAuthenticationFailedError(said)
+
+    return received
 
 
 for _mechanism in MECHANISMS:

@@ -5,20 +5,31 @@ Where records start is found by walking (``starts``); all else is computed for a
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
 from sparkmirror.errors import CorruptBatch
-from sparkmirror.wire.batch import CODEC_MASK, HEADER_BYTES, LOG_APPEND_TIME_BIT, split
+from sparkmirror.wire.batch import (
+    CODEC_MASK,
+    HEADER_BYTES,
+    LOG_APPEND_TIME_BIT,
+    Buffer,
+    split,
+)
 from sparkmirror.wire.codecs import DECOMPRESSED_BYTES_MAX, decompress
 from sparkmirror.wire.columns import Columns, read_fields
 from sparkmirror.wire.heads import Int64s, gather_heads
-from sparkmirror.wire.records import RECORD_BYTES_MIN
+from sparkmirror.wire.records import RECORD_BYTES_MIN, RECORD_COST_BYTES, check_count
 from sparkmirror.wire.starts import OddError, read_varints, record_starts
 
-__all__ = ["Scan", "scan"]
+__all__ = ["COST_BYTES_MAX", "Scan", "scan", "scans"]
+
+COST_BYTES_MAX = 64 << 20
+"""What the batches of one portion may take in memory, unless it is a single one."""
 
 
 @dataclass(slots=True)
@@ -26,27 +37,78 @@ class Scan:
     """The records of some batches, in order.
 
     ``columns``: as written by `rewrite.encode_columns`; ``key_at``, ``key_bytes``: where each key
-    stands in ``columns.flat``, -1 bytes for none; ``codec``: the first batch's.
+    stands in ``columns.flat``, -1 bytes for none; ``codec``: the first batch's; ``last``: no
+    portion follows.
     """
 
     columns: Columns
     key_at: Int64s
     key_bytes: Int64s
     codec: int
+    last: bool = True
 
 
 def scan(buffer: memoryview) -> Scan:
-    """Read ``buffer``: whole magic 2 batches, at least one. Raises `BatchError` for damage."""
+    """Read ``buffer`` at once: batches of our own. Raises `BatchError` for damage."""
+    (found,) = scans(buffer, cost_bytes_max=sys.maxsize)
+    return found
+
+
+def scans(buffer: memoryview, *, cost_bytes_max: int = COST_BYTES_MAX) -> Iterator[Scan]:
+    """Read ``buffer``: whole magic 2 batches, at least one. Raises `BatchError` for damage.
+
+    In portions of so many batches as unpack, with what their records cost, to ``cost_bytes_max``,
+    or a single one: memory has a bound whatever a producer packs. A portion is to be done with
+    before the next one is asked for.
+    """
     cuts = split(buffer)
-    starts = np.array([start for start, _ in cuts], np.int64)
-    heads = gather_heads(buffer, starts)
+    heads = gather_heads(buffer, np.array([start for start, _ in cuts], np.int64))
     bits = heads["attributes"].astype(np.int64)
-    counts = heads["count"].astype(np.int64)
     if not (bits & CODEC_MASK).any():
         flat = np.frombuffer(buffer, np.uint8)
-        bodies = [(start + HEADER_BYTES, end) for start, end in cuts]
-    else:
-        flat, bodies = _decompressed(buffer, cuts, bits.tolist())
+        yield _read(flat, [(start + HEADER_BYTES, end) for start, end in cuts], heads, last=True)
+        return
+    first = cost = 0
+    parts: list[Buffer] = []
+    rows = zip(
+        cuts, bits.tolist(), heads["base_offset"].tolist(), heads["count"].tolist(), strict=True
+    )
+    for index, ((start, end), bit, base, count) in enumerate(rows):
+        if bit & CODEC_MASK:
+            check_count(base, count)
+        body = decompress(
+            bit & CODEC_MASK, buffer[start + HEADER_BYTES : end], DECOMPRESSED_BYTES_MAX
+        )
+        more = len(body) + RECORD_COST_BYTES * max(count, 0)
+        if parts and cost + more > cost_bytes_max:
+            yield _read(*_joined(parts), heads[first:index], last=False)
+            first, cost = index, 0
+        parts.append(body)
+        cost += more
+    yield _read(*_joined(parts), heads[first:], last=True)
+
+
+def _joined(parts: list[Buffer]) -> tuple[npt.NDArray[np.uint8], list[tuple[int, int]]]:
+    """The bodies as one array, and where each of them is; ``parts`` is empty then."""
+    bodies, size = [], 0
+    for body in parts:
+        bodies.append((size, size + len(body)))
+        size += len(body)
+    flat = np.frombuffer(b"".join(parts), np.uint8)
+    parts.clear()
+    return flat, bodies
+
+
+def _read(
+    flat: npt.NDArray[np.uint8],
+    bodies: list[tuple[int, int]],
+    heads: npt.NDArray[np.void],
+    *,
+    last: bool,
+) -> Scan:
+    """The records of the batches with ``heads``, whose ``bodies`` stand in ``flat``."""
+    bits = heads["attributes"].astype(np.int64)
+    counts = heads["count"].astype(np.int64)
     begins = np.array([begin for begin, _ in bodies], np.int64)
     ends = np.array([end for _, end in bodies], np.int64)
     bases = heads["base_offset"].tolist()
@@ -58,7 +120,7 @@ def scan(buffer: memoryview) -> Scan:
     full = np.flatnonzero(counts)
     try:
         at = record_starts(flat, begins[full], ends[full], counts[full])
-        return _columns(flat, at, heads, counts, bits)
+        return _columns(flat, at, heads, counts, bits, last=last)
     except OddError:
         for batch in full.tolist():  # the first one that cannot be read by itself
             one = slice(batch, batch + 1)
@@ -69,26 +131,14 @@ def scan(buffer: memoryview) -> Scan:
         raise _corrupt(bases[0]) from None
 
 
-def _decompressed(
-    buffer: memoryview, cuts: list[tuple[int, int]], bits: list[int]
-) -> tuple[npt.NDArray[np.uint8], list[tuple[int, int]]]:
-    parts, bodies, size = [], [], 0
-    for (start, end), bit in zip(cuts, bits, strict=True):
-        body = decompress(
-            bit & CODEC_MASK, buffer[start + HEADER_BYTES : end], DECOMPRESSED_BYTES_MAX
-        )
-        parts.append(body)
-        bodies.append((size, size + len(body)))
-        size += len(body)
-    return np.frombuffer(b"".join(parts), np.uint8), bodies
-
-
 def _columns(
     flat: npt.NDArray[np.uint8],
     at: Int64s,
     heads: npt.NDArray[np.void],
     counts: Int64s,
     bits: Int64s,
+    *,
+    last: bool,
 ) -> Scan:
     fields = read_fields(flat, at)
     key_bytes, key_at = read_varints(flat, fields.rest_at)
@@ -116,7 +166,7 @@ def _columns(
         fields.rest_at,
         fields.end - fields.rest_at,
     )
-    return Scan(columns, key_at, key_bytes, int(bits[0]) & CODEC_MASK)
+    return Scan(columns, key_at, key_bytes, int(bits[0]) & CODEC_MASK, last)
 
 
 def _corrupt(base_offset: int) -> CorruptBatch:

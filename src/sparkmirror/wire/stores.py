@@ -5,6 +5,7 @@ As in Java, stores of types JKS and PKCS12 are told apart by their content: each
 
 from __future__ import annotations
 
+import logging
 import re
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -26,6 +27,8 @@ from sparkmirror.errors import ConfigError
 from sparkmirror.wire.jks import StoreError, WrongPassword, is_jks, read_jks
 
 __all__ = ["Identity", "read_identity", "read_trusted"]
+
+log = logging.getLogger(__name__)
 
 _CERTIFICATE = re.compile(rb"-----BEGIN CERTIFICATE-----.+?-----END CERTIFICATE-----", re.DOTALL)
 _KEY = re.compile(
@@ -116,9 +119,23 @@ def _trusted(store: Store) -> list[x509.Certificate]:
         return [_certificate(entry.chain[0]) for entry in found if entry.chain]
     content = _pkcs12(data, store.password)
     certificates = [each.certificate for each in content.additional_certs]
-    if content.cert is not None:
-        certificates.insert(0, content.cert.certificate)
-    return certificates
+    if content.cert is None:
+        return certificates
+    # Java trusts a key's own certificate, not its chain: that is there for the peer. An authority
+    # that was imported as well stands there once more.
+    own, *chain = _ordered(content.cert.certificate, certificates)
+    for issuer in chain:
+        certificates.remove(issuer)
+    left_out = [issuer for issuer in chain if issuer not in certificates]
+    if left_out:
+        log.warning(
+            "the truststore %s holds a private key; %s of its chain is not trusted by that, as in "
+            "Java. If it shall be, import it by itself (keytool -importcert), or name a store "
+            "without keys in ssl.truststore.location.",
+            _name(store),
+            ", ".join(each.subject.rfc4514_string() for each in left_out),
+        )
+    return [own, *certificates]
 
 
 def _key_and_chain(store: Store) -> tuple[bytes, list[x509.Certificate]]:

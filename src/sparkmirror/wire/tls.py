@@ -29,6 +29,12 @@ __all__ = ["context_for", "handshake_error", "make_context", "wrap"]
 log = logging.getLogger(__name__)
 
 _VERSIONS = {"TLSv1.2": ssl.TLSVersion.TLSv1_2, "TLSv1.3": ssl.TLSVersion.TLSv1_3}
+# Level 2: what Python takes by itself, all with forward secrecy (written out, since builds for some
+# systems take what their OpenSSL does). Level 1: what else is left of Java's.
+_SUITES = {
+    1: "DEFAULT",
+    2: "ECDH+AESGCM:ECDH+CHACHA20:ECDH+AES:DHE+AES:!aNULL:!eNULL:!aDSS:!SHA1:!AESCCM",
+}
 _CONTEXTS_MAX = 64
 _Stamp = tuple[tuple[str, int, int], ...]
 _contexts: dict[tuple[TlsSettings, str], tuple[_Stamp, ssl.SSLContext]] = {}
@@ -88,9 +94,9 @@ def _new_context(settings: TlsSettings, where: str) -> ssl.SSLContext:
     context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
     context.minimum_version = _VERSIONS[settings.versions[0]]
     context.maximum_version = _VERSIONS[settings.versions[-1]]
-    # Level 1 accepts what Java does (RSA keys from 1,024 bits); Debian's own level is 2.
+    chosen = settings.ciphers or _SUITES[settings.level]
     try:
-        context.set_ciphers(f"{settings.ciphers or 'DEFAULT'}:@SECLEVEL=1")
+        context.set_ciphers(f"{chosen}:@SECLEVEL={settings.level}")
     except ssl.SSLError as error:
         raise ConfigError(
             "ssl.cipher.suites names no suite that this machine's OpenSSL has.",
@@ -115,6 +121,13 @@ def _new_context(settings: TlsSettings, where: str) -> ssl.SSLContext:
             try:
                 context.load_cert_chain(path)
             except ssl.SSLError as error:
+                if "TOO_SMALL" in (error.reason or "") or "TOO_WEAK" in (error.reason or ""):
+                    raise ConfigError(
+                        "the certificate of the keystore has a key or a signature that is too "
+                        f"weak ({error.reason}).",
+                        where=where,
+                        do=f"Take one with an RSA key of 2,048 bits or more. {_LEVEL}",
+                    ) from error
                 raise ConfigError(
                     f"the key and certificate of the keystore do not go together ({error.reason}).",
                     where=where,
@@ -182,7 +195,11 @@ def wrap(sock: socket.socket, host: str, client: ClusterClient) -> socket.socket
 
 # -- errors ----------------------------------------------------------------------------------------
 
+_LEVEL = "Until then, ssl.security.level=1 takes it as it is."
 _VERIFY = (
+    (r"too (small|weak)|too short",
+     "the broker's certificate, or one that it hangs on, has a key or a signature that is too weak",
+     f"Renew it with an RSA key of 2,048 bits or more and SHA-256. {_LEVEL}"),
     (r"certificate revoked", "the broker's certificate, or one that it hangs on, has been revoked",
      "Give the broker a new one, or check the list in ssl.crl.location."),
     (r"CRL has expired", "the revocation list for the broker's certificate has expired",
@@ -223,7 +240,11 @@ _ALERTS = (
      "Add one that the broker has."),
     (r"HANDSHAKE_FAILURE|NO_SHARED_CIPHER|NO_CIPHERS", ClusterError,
      "the broker and this client have no cipher suite in common, or it wants a client certificate",
-     "Check ssl.cipher.suites and ssl.keystore.location."),
+     "Check ssl.cipher.suites and ssl.keystore.location. For a broker that has only suites without "
+     "forward secrecy, or with SHA-1, set ssl.security.level=1."),
+    (r"TOO_SMALL|TOO_WEAK|WRONG_SIGNATURE_TYPE|NO_SUITABLE_SIGNATURE|BAD_SIGNATURE|LEGACY_SIGALG",
+     ClusterError, "the broker offers keys or signatures that are too weak",
+     f"Give it keys of 2,048 bits or more, and SHA-256. {_LEVEL}"),
 )  # fmt: skip
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import json
 import logging
+import re
 import warnings
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -25,6 +26,10 @@ from sparkmirror.model import TopicPartition
 
 __all__ = ["ZookeeperGroup", "find_brokers", "group_offsets", "parse_registration", "read_group"]
 
+# A name, an IPv4 address, or an IPv6 one with brackets or without.
+_ADDRESS = re.compile(r"(?:\[[0-9A-Fa-f:.%]+\]|[A-Za-z0-9._:-]+):([0-9]{1,5})")
+_OFFSET = re.compile(r"[0-9]{1,19}")
+_PARTITION = re.compile(r"[0-9]{1,9}")
 _CONNECT_TIMEOUT_S = 10.0
 _SESSION_TIMEOUT_S = 10.0
 
@@ -70,24 +75,35 @@ def find_brokers(connect: str, protocol: str = "PLAINTEXT") -> tuple[str, ...]:
 
 
 def parse_registration(data: bytes, protocol: str) -> str:
-    """``host:port`` out of one broker's registration, ``""`` if it has no such listener. Pure."""
+    """``host:port`` out of one broker's registration, ``""`` if it has no such listener. Pure.
+
+    Whatever else stands there is none: who may write to ZooKeeper must not stop a command by it.
+    """
     text = data.decode("utf-8", "replace").strip()
     if not text.startswith("{"):
         _, _, address = text.partition(":")  # 0.7: creator:host:port
-        return address if ":" in address and protocol == "PLAINTEXT" else ""
+        return _address(address) if protocol == "PLAINTEXT" else ""
     try:
         document = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         return ""
-    names = document.get("listener_security_protocol_map") or {}
-    for endpoint in document.get("endpoints") or ():
+    names = document.get("listener_security_protocol_map")
+    endpoints = document.get("endpoints")
+    for endpoint in endpoints if isinstance(endpoints, list) else ():
         listener, mark, address = str(endpoint).partition("://")
-        if mark and names.get(listener, listener) == protocol:
+        named = names.get(listener, listener) if isinstance(names, dict) else listener
+        if mark and named == protocol and _address(address):
             return address
-    host, port = document.get("host"), document.get("port", -1)
-    if protocol == "PLAINTEXT" and host and isinstance(port, int) and port > 0:
-        return f"{host}:{port}"
+    host, port = document.get("host"), document.get("port")
+    if protocol == "PLAINTEXT" and isinstance(host, str) and type(port) is int:
+        return _address(f"{host}:{port}") if 0 < port < 65_536 else ""
     return ""
+
+
+def _address(text: str) -> str:
+    """``text`` if it is ``host:port``, else nothing."""
+    match = _ADDRESS.fullmatch(text)
+    return text if match and 0 < int(match[1]) < 65_536 else ""
 
 
 def group_offsets(
@@ -127,7 +143,7 @@ def _per_partition(session: Any, path: str) -> Iterator[tuple[TopicPartition, st
     for topic in _children(session, path):
         for name in _children(session, f"{path}/{topic}"):
             text = _text(session, f"{path}/{topic}/{name}")
-            if name.isascii() and name.isdigit() and text:
+            if _PARTITION.fullmatch(name) and text:
                 yield TopicPartition(topic, int(name)), text
 
 
@@ -147,11 +163,9 @@ def _text(session: Any, path: str) -> str:
 
 
 def _offset(text: str) -> int | None:
-    try:
-        offset = int(text)
-    except ValueError:
-        return None
-    return offset if offset >= 0 else None
+    """A decimal number that fits 64 bits; None for all else."""
+    offset = int(text) if _OFFSET.fullmatch(text) else -1
+    return offset if 0 <= offset < 1 << 63 else None
 
 
 @contextlib.contextmanager

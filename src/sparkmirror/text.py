@@ -1,0 +1,47 @@
+"""Text of others, on its way to a terminal or into a log."""
+
+from __future__ import annotations
+
+import json
+import sys
+from unicodedata import category
+
+__all__ = ["printable", "printable_json", "say"]
+
+# What terminals and readers act on: control and format characters (cursor, colours, the direction
+# of writing), halves of characters, separators of lines and paragraphs.
+_ACTIVE = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
+
+
+def printable(text: str, *, keep: str = "") -> str:
+    r"""``text`` with what a terminal or a reader of lines would act on written out.
+
+    An escape character becomes ``\x1b``, a line break ``\n``. ``keep``: characters that stay, such
+    as the line breaks of a text that is ours.
+    """
+    if text.isprintable():
+        return text
+    return "".join(
+        one
+        if one.isprintable() or one in keep or category(one) not in _ACTIVE
+        else one.encode("unicode_escape").decode()
+        for one in text
+    )
+
+
+def printable_json(text: str) -> str:
+    """A JSON text with the same characters as JSON's own escapes; the value stays what it is."""
+    if text.isprintable():
+        return text
+    return "".join(
+        one
+        if one in "\n" or one.isprintable() or category(one) not in _ACTIVE
+        else json.dumps(one)[1:-1]
+        for one in text
+    )
+
+
+def say(*lines: str, end: str = "\n", error: bool = False) -> None:
+    """Print lines for people, each of them printable and one line, on stdout or stderr."""
+    stream = sys.stderr if error else sys.stdout
+    print("\n".join(map(printable, lines)), end=end, file=stream, flush=True)
