@@ -8,7 +8,7 @@ STAMP := $(VENV)/.installed
 # one long test last.
 TEST_WORKERS ?= auto
 
-.PHONY: demo test lint bench bench-control faults fuzz interop matrix kerberos docs install lock clean
+.PHONY: audit demo test lint bench bench-control faults fuzz interop matrix kerberos docs install lock clean
 
 demo: $(STAMP)
 	$(BIN)/sparkmirror demo $(ARGS)
@@ -21,6 +21,11 @@ lint: $(STAMP)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+# Known faults of what is installed, and ruff's security rules. ARGS="--offline" asks nobody,
+# ARGS="--online" fails where the registry's database cannot be asked.
+audit: $(STAMP)
+	$(BIN)/python -m tests.audit $(ARGS)
 
 bench: $(STAMP)
 	$(BIN)/python -m benchmarks.run $(ARGS)

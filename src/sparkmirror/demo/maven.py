@@ -263,7 +263,7 @@ class _Reader:
 def _run(command: list[str], reader: _Reader) -> list[str] | None:
     """Runs Ivy; returns None when it succeeded, else the last lines of its log."""
     tail: deque[str] = deque(maxlen=200)
-    with subprocess.Popen(
+    with subprocess.Popen(  # noqa: S603  (an argument list, no shell)
         command,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
