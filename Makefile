@@ -8,7 +8,7 @@ STAMP := $(VENV)/.installed
 # one long test last.
 TEST_WORKERS ?= auto
 
-.PHONY: demo test lint bench bench-control faults fuzz interop matrix kerberos docs install lock clean
+.PHONY: audit demo test lint bench bench-control faults fuzz interop matrix kerberos docs install lock clean
 
 demo: $(STAMP)
 	$(BIN)/sparkmirror demo $(ARGS)
@@ -21,6 +21,11 @@ lint: $(STAMP)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+# Known faults of what is installed, and ruff's security rules. ARGS="--offline" asks nobody,
+# ARGS="--online" fails where the registry's database cannot be asked.
+audit: $(STAMP)
+	$(BIN)/python -m tests.audit $(ARGS)
 
 bench: $(STAMP)
 	$(BIN)/python -m benchmarks.run $(ARGS)
@@ -75,19 +80,30 @@ kerberos: $(STAMP)
 
 install: $(STAMP)
 
-# uv installs the locked versions several times faster than pip; it comes from PyPI itself.
-$(STAMP): requirements.lock pyproject.toml
+# uv installs the locked versions several times faster than pip; it comes from PyPI itself. What is
+# installed, and what builds it, has a hash in one of the three lock files.
+$(STAMP): requirements.lock requirements-build.lock requirements-uv.lock pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 	  { echo "sparkmirror needs Python 3.11 or newer; $(PYTHON) is older. Set PYTHON=..."; exit 1; }
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check uv==0.13.8
-	$(BIN)/uv pip install --quiet --python $(BIN)/python -r requirements.lock
-	$(BIN)/uv pip install --quiet --python $(BIN)/python --no-deps -e .
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes \
+	  -r requirements-uv.lock
+	$(BIN)/uv pip install --quiet --python $(BIN)/python --require-hashes \
+	  --build-constraints requirements-build.lock -r requirements.lock
+	$(BIN)/uv pip install --quiet --python $(BIN)/python --no-deps \
+	  --build-constraints requirements-build.lock -e .
 	@touch $(STAMP)
 
+UV_VERSION := 0.13.8
+COMPILE := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes \
+  --no-emit-index-url --no-header --no-annotate
+
+# hatchling builds sparkmirror (pyproject.toml names its version), setuptools PySpark.
 lock:
-	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --group dev --extra java \
-	  --no-emit-index-url --no-header --no-annotate --output-file requirements.lock pyproject.toml
+	$(COMPILE) --group dev --extra java --output-file requirements.lock pyproject.toml
+	sed -n 's/^requires = \["\(.*\)"\]$$/\1/p' pyproject.toml | \
+	  { cat; echo setuptools; } | $(COMPILE) --output-file requirements-build.lock -
+	echo uv==$(UV_VERSION) | $(COMPILE) --output-file requirements-uv.lock -
 
 clean:
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis artifacts

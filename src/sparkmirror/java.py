@@ -126,7 +126,7 @@ def _version_of(home: Path) -> str | None:
         if found := re.search(r'^JAVA_VERSION="([^"]+)"', text, re.MULTILINE):
             return found[1]
     try:
-        done = subprocess.run(
+        done = subprocess.run(  # noqa: S603  (an argument list, no shell)
             [home / "bin" / "java", "-version"],
             capture_output=True,
             text=True,
@@ -155,7 +155,7 @@ def _has_module(java: JavaHome, module: str) -> bool:
     if found := re.search(r'^MODULES="([^"]*)"', text, re.MULTILINE):
         return module in found[1].split()
     try:
-        done = subprocess.run(
+        done = subprocess.run(  # noqa: S603  (an argument list, no shell)
             [java.java, "--list-modules"],
             capture_output=True,
             text=True,

@@ -91,6 +91,9 @@ class ClusterClient:
 FETCH_BYTES_MAX = 4 * 1024 * 1024
 """Size of the memory that one Fetch response gets; larger answers would only cost more memory."""
 
+EXACT_SLOTS_MAX = 1_000
+"""Most slots of an exactly-once flow: each start fences the transactional ids of all of them."""
+
 
 @dataclass(frozen=True, slots=True)
 class FetchSettings:

@@ -38,6 +38,15 @@ def test_what_is_no_claim(key: bytes | None, value: bytes | None) -> None:
     assert decode_claim(key, value) is None
 
 
+@pytest.mark.parametrize(
+    ("slots", "read"), [("2000000000", 1_000), ("1e300", 1_000), ("-5", 0), ("1000", 1_000)]
+)
+def test_a_claim_cannot_make_a_start_fence_without_end(slots: str, read: int) -> None:
+    claim = decode_claim(b"A->B/claim", f'{{"run_id":"theirs","slots":{slots}}}'.encode())
+    assert claim is not None
+    assert claim.slots == read
+
+
 def test_only_another_run_takes_a_flow_over() -> None:
     check_claim(FLOW, None, "mine")
     check_claim(FLOW, Claim("A->B", "mine", 1), "mine")

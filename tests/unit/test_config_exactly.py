@@ -104,3 +104,12 @@ def test_what_contradicts_it_is_refused_by_name(
     assert do in error.do
     assert "mm2.properties:" in error.where
     load(tmp_path, f"{BASE}{QUIET}{line}\n")  # without exactly-once it may stand there
+
+
+def test_more_slots_than_a_start_can_fence(tmp_path: Path) -> None:
+    assert _flow(tmp_path, ENABLED + "tasks.max=1000\n").tasks_max == 1_000
+    assert _flow(tmp_path, "tasks.max=1001\n").tasks_max == 1_001  # nothing is fenced
+    error = refused(tmp_path, f"{BASE}{QUIET}{ENABLED}A->B.tasks.max=1001\n")
+    assert "A->B.tasks.max=1001" in error.what
+    assert "1000 or less" in error.do
+    assert "mm2.properties:" in error.where

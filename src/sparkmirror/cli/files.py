@@ -272,7 +272,7 @@ def _load_mm1(
 ) -> MirrorSettings:
     from sparkmirror.config.mm1 import Extras, load_mm1  # noqa: PLC0415
 
-    assert files.consumer_config
+    assert files.consumer_config, "it is required"
     assert files.producer_config is not None
     include = files.include
     if not listed and include is None and files.blacklist is None:

@@ -8,9 +8,9 @@ from sparkmirror.config.properties import Entry
 from sparkmirror.config.settings import Scope
 from sparkmirror.config.values import Reader, shown
 from sparkmirror.errors import ConfigError
-from sparkmirror.model import ProduceSettings
+from sparkmirror.model import EXACT_SLOTS_MAX, ProduceSettings
 
-__all__ = ["transaction_times_ms", "wants_exactly_once"]
+__all__ = ["exact_slots", "transaction_times_ms", "wants_exactly_once"]
 
 _SWITCH = "exactly.once.source.support"
 _DEFAULTS = ("default", "MirrorMaker's default")
@@ -54,6 +54,21 @@ def wants_exactly_once(
     if not produce.enable_idempotence:
         raise _not_idempotent(producer, target)
     return True
+
+
+def exact_slots(flow: Reader, *, exact: bool) -> int:
+    """``tasks.max`` of ``flow``. Raises ConfigError where an exactly-once flow has too many."""
+    slots = flow.integer("tasks.max")
+    if exact and slots > EXACT_SLOTS_MAX:
+        given = flow.entry("tasks.max")
+        assert given is not None, "it has a default, which is not too much"
+        raise ConfigError(
+            f"{given.key}={slots} is too much for exactly-once: every start fences the "
+            f"transactional ids of all slots, at most {EXACT_SLOTS_MAX}.",
+            where=given.where,
+            do=f"Set tasks.max to {EXACT_SLOTS_MAX} or less, or leave exactly-once out.",
+        )
+    return slots
 
 
 def transaction_times_ms(

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from sparkmirror.config import remarks
-from sparkmirror.config.exactly import transaction_times_ms, wants_exactly_once
+from sparkmirror.config.exactly import exact_slots, transaction_times_ms, wants_exactly_once
 from sparkmirror.config.flow import (
     bootstrap_servers,
     client,
@@ -340,7 +340,7 @@ def _flow(
             target, target_admin, Scope.ADMIN, target_admin["client.id"].value,
             path=path, key=target_key,
         ),
-        tasks_max=flow.integer("tasks.max"),
+        tasks_max=exact_slots(flow, exact=exact),
         policy=_policy(flow),
         topics=_topics(flow, own),
         fetch=fetch_settings(consumer),

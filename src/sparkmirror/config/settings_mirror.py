@@ -64,7 +64,8 @@ DRIVER_ROWS = (
 _SOURCE_ROWS = (
     Setting("enabled", Type.BOOLEAN, "false", "Mirror this flow.", _C, java_default="true"),
     Setting(
-        "tasks.max", Type.INT, "1", "Most slots (Spark tasks) that one flow runs at once.", _C,
+        "tasks.max", Type.INT, "1",
+        "Most slots (Spark tasks) that one flow runs at once; exactly-once: at most 1,000.", _C,
         low=1, mm1=("--num.streams",),
     ),
     Setting(

@@ -144,7 +144,7 @@ class Recorder:
                 path.unlink(missing_ok=True)
 
     def _dump(self, command: list[str]) -> int | None:
-        process = subprocess.Popen(
+        process = subprocess.Popen(  # noqa: S603  (an argument list, no shell)
             command,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,

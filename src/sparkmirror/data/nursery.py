@@ -70,7 +70,7 @@ def start_nursery(directory: Path, log: BinaryIO) -> subprocess.Popen[bytes]:
         door.bind(str(directory / knock.DOOR))
         door.listen(_WAITING_MAX)
         number = door.fileno()
-        return subprocess.Popen(
+        return subprocess.Popen(  # noqa: S603  (an argument list, no shell)
             [sys.executable, "-P", "-u", "-m", "sparkmirror.data.nursery", str(number), _ROOM],
             stdin=subprocess.PIPE,
             stdout=log,

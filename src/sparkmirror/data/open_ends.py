@@ -84,7 +84,7 @@ class OpenEnds:
 
         ``written``: the newest records of each that count. No transaction may be open.
         """
-        assert not self._transactions.began
+        assert not self._transactions.began, "the transaction before has ended"
         left = set(written)
         self._routes.add_topics({tp.topic for tp in left})
         _find_leaders(self._routes, left)

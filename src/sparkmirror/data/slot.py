@@ -19,6 +19,7 @@ from sparkmirror.data.plan import SlotPlan
 from sparkmirror.data.resume import resume
 from sparkmirror.data.retries import Retries
 from sparkmirror.data.rows import FLUSH, Chunk, build_row, out
+from sparkmirror.data.selected import Selection
 from sparkmirror.data.shared import Frames
 from sparkmirror.data.takeover import check_claim, take_over
 from sparkmirror.data.watch import ControlWatch
@@ -67,6 +68,7 @@ class SlotReader:
 
     def __init__(self, flow: FlowSettings, plan: SlotPlan, attempt: int = 0) -> None:
         self.flow = flow
+        plan = replace(plan, partitions=Selection(flow).keep(plan.partitions))
         self.plan = plan
         self._attempt = attempt
         self._by_source = {p.source: p for p in plan.partitions}

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import logging
 import time
+from dataclasses import replace
 
+from sparkmirror.data.selected import Selection
 from sparkmirror.errors import BatchError
 from sparkmirror.model import FetchSettings, FlowSettings, PartitionProgress, TopicPartition
 from sparkmirror.wire.batch import base_offset, split
@@ -73,6 +75,7 @@ class ControlWatch:
         self._commands = TopicPartition(topic, COMMAND_PARTITION)
         self._progress = TopicPartition(topic, PROGRESS_PARTITION)
         self._collector = AssignmentCollector(self._channel)
+        self._selection = Selection(flow)
         self.routes = Routes(flow.target, [topic])
         wait_ms = 0 if slot is None else 500
         self.fetcher = Fetcher(self.routes, FetchSettings(fetch_max_wait_ms=wait_ms), poller=poller)
@@ -198,7 +201,8 @@ class ControlWatch:
         document = self._collector.feed(key, value)
         if document is not None:
             if self.run_id in ("", document.run_id):
-                self.assignment = document
+                kept = self._selection.keep(document.partitions)
+                self.assignment = replace(document, partitions=kept)
             return
         claim = decode_claim(key, value)
         if claim is not None:

@@ -212,7 +212,7 @@ class KafkaCluster:
         ``timeout_s``.
         """
         try:
-            return subprocess.run(
+            return subprocess.run(  # noqa: S603  (an argument list, no shell)
                 self.tool_command(main_class, *arguments),
                 input=input,
                 capture_output=True,

@@ -63,7 +63,7 @@ def spawn(
     Raises MachineError when the program cannot be started.
     """
     try:
-        process = subprocess.Popen(
+        process = subprocess.Popen(  # noqa: S603  (an argument list, no shell)
             command,
             stdin=input,
             stdout=output,
@@ -101,7 +101,7 @@ def _tell(line: str) -> None:
     global _helper, _owner  # noqa: PLW0603 - one helper per process, as there is one exit
     with _lock:
         if _helper is None or _owner != os.getpid():
-            _helper = subprocess.Popen(
+            _helper = subprocess.Popen(  # noqa: S603  (an argument list, no shell)
                 [sys.executable, "-I", "-S", "-c", _SCRIPT],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.DEVNULL,

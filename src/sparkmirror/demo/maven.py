@@ -2,6 +2,7 @@
 
 Nothing has to be installed and no repository address is written here: Ivy knows its own. What
 was resolved once is listed in the cache, so a second call starts no JVM and needs no network.
+Whatever comes is held against `pins` before it is given out.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from urllib.parse import urlsplit
 from xml.sax.saxutils import quoteattr
 
 from sparkmirror.cache import cache_directory, locked
+from sparkmirror.demo.pins import pins_digest, verify_jars
 from sparkmirror.errors import MachineError
 from sparkmirror.java import JavaHome, find_java
 
@@ -61,26 +63,33 @@ def resolve(
 
     A coordinate is ``group:artifact:version``, or ``group:artifact:version@jar`` for that jar
     alone. ``exclude`` holds artifact names that are left out with what only they need.
-    Raises MachineError when there is no network, a coordinate does not exist, Java is missing
-    or the cache cannot be written.
+    Raises MachineError when there is no network, a coordinate does not exist, Java is missing,
+    the cache cannot be written or a jar is another one than `pins` says.
     """
     wanted = [_parse(coordinate) for coordinate in coordinates]
     cache = cache_directory() / "maven"
     text = "\n".join([_LAYOUT, *sorted(coordinates), "exclude", *sorted(exclude)])
     key = hashlib.sha256(text.encode()).hexdigest()[:20]
     listing = cache / "resolved" / f"{key}.txt"
-    if jars := _listed(listing):
+    # Beside the listing, which earlier versions read, too: what it was verified with.
+    verified = listing.with_suffix(f".{pins_digest()[:20]}")
+    if verified.exists() and (jars := _listed(listing)):
         return jars
     with locked(cache / ".lock", timeout_s=_RESOLVE_TIMEOUT_S):
         # Another process may have fetched the same jars while this one waited.
-        if jars := _listed(listing):
+        jars = _listed(listing)
+        if jars and verified.exists():
             return jars
         try:
             listing.parent.mkdir(parents=True, exist_ok=True)
-            jars = _fetch(wanted, exclude, cache, key, progress=progress, java=java or find_java())
+            if not jars:
+                java = java or find_java()
+                jars = _fetch(wanted, exclude, cache, key, progress=progress, java=java)
+            verify_jars([f"{one.artifact}-{one.version}.jar" for one in wanted], jars)
             aside = listing.with_suffix(".part")
             aside.write_text("".join(f"{jar}\n" for jar in jars), "utf-8")
             aside.replace(listing)
+            verified.touch()
         except OSError as error:
             raise MachineError(
                 f"The jar cache cannot be written ({error.strerror or error}).",
@@ -254,7 +263,7 @@ class _Reader:
 def _run(command: list[str], reader: _Reader) -> list[str] | None:
     """Runs Ivy; returns None when it succeeded, else the last lines of its log."""
     tail: deque[str] = deque(maxlen=200)
-    with subprocess.Popen(
+    with subprocess.Popen(  # noqa: S603  (an argument list, no shell)
         command,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,

@@ -89,7 +89,7 @@ class MirrorProcess:
         command = [sys.executable, "-P", "-m", "sparkmirror.cli.main", "run", str(file)]
         self._work_dir = work_dir
         # It stays in our process group: Ctrl+C and the terminal's keys reach it as in real life.
-        self._process = subprocess.Popen(
+        self._process = subprocess.Popen(  # noqa: S603  (an argument list, no shell)
             [*command, "--work-dir", str(work_dir)], env=environment, text=False
         )
         guard_process(self._process.pid)

@@ -3,7 +3,8 @@
 A claim (key ``<flow>/claim`` in partition 0 of the control topic) says: from here on the run
 ``run_id`` writes this flow, and nobody else. The topic's order decides between two of them: the
 newest wins. ``slots`` is how many of the flow's transactional ids (`transactional_id`) may ever
-have been used, so that a run with fewer slots fences those of an earlier one, too.
+have been used, so that a run with fewer slots fences those of an earlier one, too. It is read as
+at most `EXACT_SLOTS_MAX`, which no flow may exceed: a stranger's claim must not hold a start up.
 
 Pure codecs, but for `fence_slots`.
 """
@@ -13,7 +14,7 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 
-from sparkmirror.model import FlowSettings
+from sparkmirror.model import EXACT_SLOTS_MAX, FlowSettings
 from sparkmirror.wire.produce_queue import Identity
 from sparkmirror.wire.routes import Routes
 from sparkmirror.wire.transactions import Transactions
@@ -56,7 +57,7 @@ def decode_claim(key: bytes | None, value: bytes | None) -> Claim | None:
         return Claim(
             name.removesuffix(_SUFFIX),
             str(document["run_id"]),
-            int(document["slots"]),
+            min(max(0, int(document["slots"])), EXACT_SLOTS_MAX),
             str(document.get("host", "")),
         )
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError, OverflowError):

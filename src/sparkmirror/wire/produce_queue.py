@@ -102,7 +102,7 @@ class PartitionQueue:
 
     def adopt(self, identity: Identity) -> None:
         """Go on under another producer id; nothing may be in flight."""
-        assert not self.in_flight
+        assert not self.in_flight, "what is on its way has the old numbers"
         self.identity, self.next_start = identity, 0
         self.renew = False
         self.fresh = identity != NO_IDENTITY
@@ -114,7 +114,7 @@ class PartitionQueue:
 
         The target has refused the batch there, and so everything behind it as out of order.
         """
-        assert not self.in_flight
+        assert not self.in_flight, "what is on its way has the old numbers"
         if self.restart < 0:
             return
         for item in self.pending:

@@ -1,0 +1,86 @@
+"""SHA-256 hashes of the jars that the project names, and the check of what was downloaded.
+
+``jars.sha256`` lists a hash and a file's name a line, as ``sha256sum`` writes it. Where the jar
+that was asked for is listed, all that comes with it must be: a repository cannot add one.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+from collections.abc import Iterable, Sequence
+from functools import cache
+from importlib import resources
+from pathlib import Path
+
+from sparkmirror.errors import MachineError
+
+__all__ = ["pins_digest", "verify_jars"]
+
+log = logging.getLogger(__name__)
+
+_FILE = "jars.sha256"
+
+
+def verify_jars(wanted: Iterable[str], jars: Sequence[Path]) -> None:
+    """Hold ``jars`` against the list; ``wanted``: names of the jars that were asked for.
+
+    A jar of a listed name with another hash is deleted, so that the next call fetches it anew.
+    Versions that the project does not name are used as they come, with a line that says so. Raises
+    MachineError.
+    """
+    pins = _pins()
+    unlisted = [name for name in wanted if name not in pins]
+    strangers = [jar.name for jar in jars if jar.name not in pins]
+    for jar in jars:
+        known = pins.get(jar.name)
+        if known is None:
+            continue
+        found = _sha256(jar)
+        if found not in known:
+            jar.unlink(missing_ok=True)
+            raise MachineError(
+                f"{jar.name} is not the file that sparkmirror was tested with: its SHA-256 is "
+                f"{found}, and it should be {' or '.join(sorted(known))}. It was deleted.",
+                where=str(jar),
+                do="Try again. If it happens again, the repository or a proxy in between gives "
+                "out another file: do not use it, and find out who changed it.",
+            )
+    if not strangers:
+        return
+    named = ", ".join(sorted(strangers)[:5]) + (" …" if len(strangers) > 5 else "")
+    if not unlisted:
+        raise MachineError(
+            f"{len(strangers)} jars came with the download that do not belong to it: {named}.",
+            where="Maven repository",
+            do="Use another repository: this one gives out other dependencies than the "
+            "project's own for the same version.",
+        )
+    log.warning(
+        "no hash is known of %s: %d jars are used as the repository gives them (%s)",
+        *(", ".join(unlisted), len(strangers), named),
+    )
+
+
+@cache
+def pins_digest() -> str:
+    """Changes with the list."""
+    return hashlib.sha256(_text().encode()).hexdigest()
+
+
+def _text() -> str:
+    return (resources.files(__package__) / _FILE).read_text("utf-8")
+
+
+@cache
+def _pins() -> dict[str, set[str]]:
+    found: dict[str, set[str]] = {}
+    for line in _text().splitlines():
+        digest, _, name = line.partition("  ")
+        found.setdefault(name, set()).add(digest)
+    return found
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
