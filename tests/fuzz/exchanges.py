@@ -412,10 +412,10 @@ class _Server:
     def __init__(self, mechanism: str, rng: Random, *, knows: bool) -> None:
         self.mechanism, self.rng = mechanism, rng
         self.password = _PASSWORD if knows else "other"
-        self.damaged = False
         self._round = 0
         self._said: list[bytes] = []
-        self._salt, self._iterations = b"salt", rng.choice((1, 20, 20, 4096))
+        self._salt, self._iterations = b"twelve bytes", rng.choice((20, 4096, 4096, 4096))
+        self.damaged = self._iterations < 4096  # a client gives no proof for so few
 
     def reply(self, data: bytes) -> bytes:
         """What follows on ``data`` of the client."""
