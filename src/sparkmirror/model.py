@@ -376,6 +376,8 @@ class FlowSettings:
     offset_storage_replication_factor: int = 3
     # MirrorMaker 1: where an old consumer kept the group's offsets (``host:port/chroot``).
     zookeeper: str = ""
+    # In a run: whether its driver signs assignments, so that workers obey no others.
+    signed: bool = False
 
     @property
     def name(self) -> str:

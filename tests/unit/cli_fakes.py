@@ -198,6 +198,8 @@ class FakeLook:
 
 
 class FakeFlow:
+    key = "key of a run"
+
     def __init__(self, world: World, settings: MirrorSettings) -> None:
         self._world = world
         self.at_rest = False

@@ -71,6 +71,10 @@ class FlowPart(Protocol):
         """After a drain: let the queries come to rest, then stop Spark and its processes."""
 
     @property
+    def key(self) -> str:
+        """The secret that the run shares with its Spark processes, and with nobody else."""
+
+    @property
     def at_rest(self) -> bool:
         """Whether they came to rest in time; known before Spark has stopped."""
 

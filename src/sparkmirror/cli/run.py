@@ -142,7 +142,6 @@ def _run_shown(settings: MirrorSettings, options: RunOptions, parts: Parts | Non
 
     def make() -> tuple[ControlPart, FlowPart, LookPart]:
         chosen = parts or Parts.real()
-        control = chosen.control(settings, once=options.once, run_id=run_id, release=tool_version())
         flow = chosen.flow(
             settings,
             master=options.master,
@@ -150,6 +149,9 @@ def _run_shown(settings: MirrorSettings, options: RunOptions, parts: Parts | Non
             spark_conf=options.spark_conf,
             work_dir=work_dir,
             run_id=run_id,
+        )
+        control = chosen.control(
+            settings, once=options.once, run_id=run_id, release=tool_version(), key=flow.key
         )
         return control, flow, chosen.look(settings)
 

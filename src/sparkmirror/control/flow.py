@@ -57,6 +57,7 @@ from sparkmirror.wire.signals import (
     channel,
     control_topic,
 )
+from sparkmirror.wire.signing import Signer
 
 __all__ = ["FlowControl", "SyncJob"]
 
@@ -74,7 +75,8 @@ class SyncJob(NamedTuple):
 class FlowControl:
     """Everything the driver knows and does about one flow.
 
-    ``say`` takes one-line notices for the user, ``release`` is our version. The jobs (`discover`,
+    ``say`` takes one-line notices for the user, ``release`` is our version, ``key`` what the run's
+    assignments are signed with (empty: they are not). The jobs (`discover`,
     `look_at_ends`, `look_at_progress`) may run on one thread each; what they leave behind can be
     read from any.
     """
@@ -87,6 +89,7 @@ class FlowControl:
         *,
         once: bool = False,
         release: str = "",
+        key: str = "",
         now_ms: Callable[[], int] = lambda: int(time.time() * 1000),
     ) -> None:
         self.settings = settings
@@ -104,7 +107,9 @@ class FlowControl:
         self.source_admin = self._cluster(settings.source_admin)
         self.target_admin = self._cluster(settings.target_admin)
         self.groups = self._groups_job() if settings.checkpoints.enabled else None
-        self._writer = ControlTopicWriter(self.target, control_topic(settings))
+        self._writer = ControlTopicWriter(
+            self.target, control_topic(settings), Signer(key) if key else None
+        )
         self._reader: ControlTopicReader | None = None
         self._lock = threading.Lock()
         self._publishing = threading.Lock()

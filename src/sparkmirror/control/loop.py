@@ -53,7 +53,13 @@ class ControlLoop:
     """
 
     def __init__(
-        self, settings: MirrorSettings, *, once: bool, run_id: str, release: str = ""
+        self,
+        settings: MirrorSettings,
+        *,
+        once: bool,
+        run_id: str,
+        release: str = "",
+        key: str = "",
     ) -> None:
         self._once = once
         self._stopping = threading.Event()
@@ -62,7 +68,7 @@ class ControlLoop:
         self._events_lock = threading.Lock()
         self._reasons: dict[str, set[str]] = {}
         self._flows = {
-            flow.name: FlowControl(flow, run_id, self._say, once=once, release=release)
+            flow.name: FlowControl(flow, run_id, self._say, once=once, release=release, key=key)
             for flow in settings.flows
             if flow.enabled
         }

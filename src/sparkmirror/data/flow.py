@@ -18,6 +18,7 @@ import re
 import shutil
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -93,7 +94,7 @@ class FlowRunner:
 
     @property
     def key(self) -> str:
-        """What client properties are sealed with on their way to this run's executors."""
+        """What client properties are sealed and assignments signed with, in this run alone."""
         return self._key
 
     def _start_query(
@@ -105,7 +106,7 @@ class FlowRunner:
         spark._get_j_spark_session_class(spark._jvm).setActiveSession(spark._jsparkSession)
         spark.dataSource.register(MirrorDataSource)
         options = {
-            "flow": encode_flow(flow, self._key),
+            "flow": encode_flow(replace(flow, signed=True), self._key),
             "run_id": self._run_id,
             "once": "true" if self._once else "false",
         }

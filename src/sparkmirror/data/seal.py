@@ -13,7 +13,7 @@ from collections.abc import Mapping
 
 from sparkmirror.errors import MachineError
 
-__all__ = ["KEY_VARIABLE", "new_key", "seal", "unseal"]
+__all__ = ["KEY_VARIABLE", "new_key", "run_key", "seal", "unseal"]
 
 KEY_VARIABLE = "SPARKMIRROR_SECRET_KEY"
 """Environment variable; Spark redacts what has "secret" in its name."""
@@ -25,6 +25,18 @@ def new_key() -> str:
     from cryptography.fernet import Fernet  # noqa: PLC0415
 
     return Fernet.generate_key().decode()
+
+
+def run_key() -> str:
+    """The key of the run that this process works for. Raises `MachineError` without one."""
+    key = os.environ.get(KEY_VARIABLE, "")
+    if not key:
+        raise MachineError(
+            "this worker cannot verify what the driver tells it: "
+            f"the environment has no {KEY_VARIABLE} of this run.",
+            do="Let executors get the variables of spark.executorEnv.",
+        )
+    return key
 
 
 def seal(properties: Mapping[str, str], key: str) -> str:

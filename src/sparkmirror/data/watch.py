@@ -6,6 +6,7 @@ import logging
 import time
 from dataclasses import replace
 
+from sparkmirror.data.seal import run_key
 from sparkmirror.data.selected import Selection
 from sparkmirror.errors import BatchError
 from sparkmirror.model import FetchSettings, FlowSettings, PartitionProgress, TopicPartition
@@ -31,6 +32,7 @@ from sparkmirror.wire.signals import (
     decode_command,
     decode_halted,
 )
+from sparkmirror.wire.signing import Signer
 
 __all__ = ["ControlWatch"]
 
@@ -74,7 +76,10 @@ class ControlWatch:
         topic = control_topic(flow)
         self._commands = TopicPartition(topic, COMMAND_PARTITION)
         self._progress = TopicPartition(topic, PROGRESS_PARTITION)
-        self._collector = AssignmentCollector(self._channel)
+        self._collector = AssignmentCollector(
+            self._channel, Signer(run_key()) if flow.signed else None
+        )
+        self._told_refused = False
         self._selection = Selection(flow)
         self.routes = Routes(flow.target, [topic])
         wait_ms = 0 if slot is None else 500
@@ -199,7 +204,12 @@ class ControlWatch:
                 self.stopped = {TopicPartition(p.topic, p.partition): p for p in halted}
             return
         document = self._collector.feed(key, value)
+        self._tell_refused()
         if document is not None:
+            known = self.assignment
+            again = known is not None and known.run_id == document.run_id
+            if again and known is not None and document.version < known.version:
+                return  # an old one, written once more: the driver only counts up
             if self.run_id in ("", document.run_id):
                 kept = self._selection.keep(document.partitions)
                 self.assignment = replace(document, partitions=kept)
@@ -217,6 +227,17 @@ class ControlWatch:
             self.paused = command.kind is CommandKind.PAUSE
         elif command.flow == self._channel:
             self.command = command
+
+    def _tell_refused(self) -> None:
+        """What other runs wrote is signed with their keys; in our name only our driver signs."""
+        if self._told_refused or not self.run_id or self._collector.refused != self.run_id:
+            return
+        self._told_refused = True
+        log.warning(
+            "flow %s: an assignment in the control topic names this run (%s) and is not signed by"
+            " it: it is not obeyed. See who may write to %s",
+            *(self.flow.name, self.run_id, self._commands.topic),
+        )
 
     def close(self) -> None:
         """Close the connections."""

@@ -12,6 +12,7 @@ from typing import Any
 
 from sparkmirror.model import Member, TopicPartition
 from sparkmirror.wire.packing import MALFORMED, pack, text, unpack
+from sparkmirror.wire.signing import Signer
 
 __all__ = [
     "ASSIGNMENT_KEY",
@@ -72,27 +73,31 @@ class AssignmentDocument:
 
 
 def encode_assignment(
-    document: AssignmentDocument, *, piece_bytes_max: int = ASSIGNMENT_PIECE_BYTES_MAX
+    document: AssignmentDocument,
+    *,
+    piece_bytes_max: int = ASSIGNMENT_PIECE_BYTES_MAX,
+    signer: Signer | None = None,
 ) -> list[tuple[bytes, bytes]]:
     """Keys and values that carry ``document``, for partition ``COMMAND_PARTITION``, in order.
 
     One record when it fits into ``piece_bytes_max`` bytes, else as many as it takes; every piece
-    names the run, the version and the number of pieces, so old and new ones never mix.
+    names the run, the version and the number of pieces, so old and new ones never mix. With
+    ``signer`` each piece carries its code.
     """
+    base = f"{document.flow}/assignment"
     ends = document.ends
     pieces = 1
     while True:
         size = -(-len(document.partitions) // pieces) or 1
         groups = [document.partitions[i * size : (i + 1) * size] for i in range(pieces)]
-        values = [
-            pack(_assignment_piece(document, ends, group, index, pieces))
-            for index, group in enumerate(groups)
-        ]
+        keys = [base] if pieces == 1 else [f"{base}/{index}" for index in range(pieces)]
+        values = []
+        for index, (key, group) in enumerate(zip(keys, groups, strict=True)):
+            piece = _assignment_piece(document, ends, group, index, pieces)
+            values.append(pack(piece if signer is None else signer.sign(key, piece)))
         if max(map(len, values)) <= piece_bytes_max or size == 1:
             break
         pieces *= 2
-    base = f"{document.flow}/assignment"
-    keys = [base] if pieces == 1 else [f"{base}/{index}" for index in range(pieces)]
     return [(key.encode(), value) for key, value in zip(keys, values, strict=True)]
 
 
@@ -139,10 +144,14 @@ class AssignmentCollector:
     """Puts the pieces of one flow's assignment together as they come from the topic.
 
     Invariant: a document is returned only when all pieces of one ``(run_id, version)`` are there.
+    With ``signer`` pieces without a valid code are garbage; ``refused`` is the run that the last
+    one named.
     """
 
-    def __init__(self, flow: str) -> None:
+    def __init__(self, flow: str, signer: Signer | None = None) -> None:
         self._flow = flow
+        self._signer = signer
+        self.refused = ""
         self._identity: tuple[str, int, int] | None = None
         self._pieces: dict[int, dict[str, Any]] = {}
 
@@ -162,7 +171,10 @@ class AssignmentCollector:
             index = int(piece["piece"])
             partitions, ends = _read_piece(piece)
             member = read_member(piece.get("member"))
-        except MALFORMED:
+            if self._signer is not None and not self._signer.verify(text(key), piece):
+                self.refused = identity[0]
+                return None
+        except (*MALFORMED, RecursionError):
             return None
         if not 0 <= index < identity[2]:
             return None

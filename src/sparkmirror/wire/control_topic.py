@@ -31,6 +31,7 @@ from sparkmirror.wire.signals import (
     decode_command,
     encode_command,
 )
+from sparkmirror.wire.signing import Signer
 from sparkmirror.wire.tail import TopicTail
 
 __all__ = ["ControlSignals", "ControlTopicReader", "ControlTopicWriter"]
@@ -115,10 +116,14 @@ class ControlTopicReader:
 
 
 class ControlTopicWriter:
-    """Writes commands and assignments to one control topic; thread-safe as `Cluster` is."""
+    """Writes commands and assignments to one control topic; thread-safe as `Cluster` is.
 
-    def __init__(self, cluster: Cluster, topic: str) -> None:
+    ``signer``: with the key of the run, for its assignments.
+    """
+
+    def __init__(self, cluster: Cluster, topic: str, signer: Signer | None = None) -> None:
         self._cluster = cluster
+        self._signer = signer
         self._topic = topic
 
     def command(self, *commands: Command) -> None:
@@ -145,6 +150,7 @@ class ControlTopicWriter:
 
     def assign(self, document: AssignmentDocument, command: Command) -> None:
         """Write ``document`` and then ``command``, so that whoever obeys finds the assignment."""
-        records = [(COMMAND_PARTITION, *piece) for piece in encode_assignment(document)]
+        pieces = encode_assignment(document, signer=self._signer)
+        records = [(COMMAND_PARTITION, *piece) for piece in pieces]
         records.append((COMMAND_PARTITION, *encode_command(command)))
         self._cluster.produce_many(self._topic, records)
