@@ -9,5 +9,5 @@ from __future__ import annotations
 __all__ = ["REASONS"]
 
 REASONS: dict[str, str] = {
-    "data/nursery.py:_owner": "systems that do not tell who is at the other end of a local socket",
+    "data/knock.py:owner": "systems that do not tell who is at the other end of a local socket",
 }

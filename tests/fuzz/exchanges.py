@@ -110,7 +110,6 @@ class _SessionBroker:
 
     def __init__(self, version: int) -> None:
         self.version = version
-        self.socket = object()
         self.known: dict[TopicPartition, int] = {}
         """Offsets that this broker would answer for, after the newest request."""
         self.header_seen = (0, -1)
@@ -128,6 +127,9 @@ class _SessionBroker:
 
     def readable(self) -> bool:
         return False
+
+    def watched_by(self, _poller: object) -> None:
+        """Nobody waits: `read` is called when there is something to read."""
 
     def send_frame(self, parts: list[bytes], size: int) -> None:
         if self.breaks:
@@ -210,7 +212,7 @@ def sessions(rng: Random) -> None:
         if expected is not None:
             assert broker.header_seen == expected
         expected = _answer_session(broker, rng)
-        for part in fetcher.receive(broker.socket):
+        for part in fetcher.receive(broker):
             assert part.fetch_offset == asked[part.tp]
             if rng.random() < 0.5:
                 fetcher.advance(part.tp, part.fetch_offset + rng.randrange(1, 9))

@@ -8,7 +8,13 @@ from tests.fuzz.run import run_case
 from tests.fuzz.targets import TARGETS
 
 # About half a second of processor time each; a bomb unpacks to as much as it may.
-CASES = dict.fromkeys(TARGETS, 200) | {"admin": 60, "bombs": 2, "fetch": 100, "internal": 60}
+CASES = dict.fromkeys(TARGETS, 200) | {
+    "admin": 60,
+    "bombs": 2,
+    "dealt": 6,
+    "fetch": 100,
+    "internal": 60,
+}
 SEED = 1
 
 

@@ -37,12 +37,12 @@ def test_lines_belong_to_the_innermost_function() -> None:
 
 
 def test_what_has_no_reason_is_listed_as_such() -> None:
-    missing = {24, 44}  # in cache_directory and in claim_part
+    missing = {24, 51}  # in cache_directory and in claim_part
     files = {"cache.py": (set(range(1, 101)), missing), "errors.py": (set(range(100)), set())}
     page, percent = render(files, {"cache.py:claim_part": "a race", "errors.py": "idle"})
     assert percent == 99.0
     assert "| `cache.py:cache_directory` | 24 | **no reason is given** |" in page
-    assert "| `cache.py:claim_part` | 44 | a race |" in page
+    assert "| `cache.py:claim_part` | 51 | a race |" in page
     assert "Reasons for what tests do run: `errors.py`." in page
     whole, _ = render(files, {"cache.py": "of the module"})
     assert "no reason" not in whole

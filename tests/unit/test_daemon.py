@@ -3,17 +3,30 @@
 from __future__ import annotations
 
 import os
+import shutil
 import stat
 import struct
 import subprocess
 import sys
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
+
+import pytest
 
 from sparkmirror.data.daemon import _with_umask
 
 
-def test_only_its_user_may_write_to_its_socket(tmp_path: Path) -> None:
-    tmp_path.chmod(0o1777)
+@pytest.fixture
+def open_to_all() -> Iterator[Path]:
+    """A directory as the system's temporary one: everybody's, and with a path short enough."""
+    path = Path(tempfile.mkdtemp(prefix="sm-", dir="/tmp"))
+    path.chmod(0o1777)
+    yield path
+    shutil.rmtree(path)
+
+
+def test_only_its_user_may_write_to_its_socket(open_to_all: Path) -> None:
     daemon = subprocess.Popen(
         [sys.executable, "-m", "sparkmirror.data.daemon", "pyspark.sql.worker.create_data_source"],
         stdin=subprocess.PIPE,
@@ -21,7 +34,7 @@ def test_only_its_user_may_write_to_its_socket(tmp_path: Path) -> None:
         env={
             **os.environ,
             "PYTHON_UNIX_DOMAIN_ENABLED": "true",
-            "PYTHON_WORKER_FACTORY_SOCK_DIR": str(tmp_path),
+            "PYTHON_WORKER_FACTORY_SOCK_DIR": str(open_to_all),
         },
         umask=0,
     )
@@ -30,7 +43,7 @@ def test_only_its_user_may_write_to_its_socket(tmp_path: Path) -> None:
     door = Path(daemon.stdout.read(size).decode())
     mode = door.stat().st_mode
     daemon.communicate(timeout=60)
-    assert door.parent == tmp_path
+    assert door.parent == open_to_all
     assert stat.S_ISSOCK(mode)
     assert stat.S_IMODE(mode) == 0o700
 

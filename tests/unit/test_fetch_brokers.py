@@ -24,7 +24,6 @@ class Broker:
 
     def __init__(self, node: int) -> None:
         self.node = node
-        self.socket = object()
         self.closed = False
         self.asked: list[list[TopicPartition]] = []
         self.offsets: dict[TopicPartition, int] = {}
@@ -38,6 +37,9 @@ class Broker:
 
     def ready_to_send(self, *, idle: bool) -> bool:
         return idle
+
+    def watched_by(self, _poller: object) -> None:
+        """Nobody waits: tests call when there is something to read."""
 
     def send_frame(self, parts: list[bytes], _size: int) -> None:
         self.asked.append(self._wanted(parts[1]))
@@ -139,7 +141,7 @@ def _fetcher(cluster: Cluster, **settings: Any) -> Fetcher:
 
 
 def _take(fetcher: Fetcher, broker: Broker) -> list[FetchedPartition]:
-    return fetcher.receive(broker.socket)
+    return fetcher.receive(broker)
 
 
 def _records(offset: int) -> bytes:
