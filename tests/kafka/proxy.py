@@ -19,8 +19,7 @@ TO_BROKER, TO_CLIENT = "to broker", "to client"
 class Proxy:
     """Forwards connections to ``port`` from a free port of its own.
 
-    ``delay_s`` holds every chunk back. ``bytes_to_client`` counts what brokers have
-    answered, ``bytes_to_broker`` what they were asked and sent.
+    ``delay_s`` holds every chunk back. ``bytes_to_client`` counts what brokers have answered.
     ``tap``, when set, sees ``(connection number, direction, chunk)`` as it is forwarded.
     """
 
@@ -28,7 +27,6 @@ class Proxy:
         self.forward_to = port
         self.delay_s = 0.0
         self.bytes_to_client = 0
-        self.bytes_to_broker = 0
         self.connections = 0
         self.flipped = 0
         self.tap: Callable[[int, str, bytes], None] | None = None
@@ -137,8 +135,6 @@ class Proxy:
                 chunk = self._damaged(direction, chunk)
                 if direction == TO_CLIENT:
                     self.bytes_to_client += len(chunk)
-                else:
-                    self.bytes_to_broker += len(chunk)
                 if self.tap is not None:
                     self.tap(number, direction, chunk)
                 taker.sendall(chunk)

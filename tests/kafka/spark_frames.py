@@ -13,11 +13,12 @@ from typing import Any
 REQUEST, ANSWER, FAILURE, ONE_WAY = 3, 4, 5, 9
 _HEAD = struct.Struct(">qB")
 _ADDRESSED = struct.Struct(">qi")
+_FRAME_BYTES_MAX = 1 << 24
 
 
 @dataclass(frozen=True)
 class Answer:
-    """``kind``: one of the frame types above, 0 for a connection that was closed."""
+    """``kind``: one of the frame types above, 0 where nothing, or no frame, came back."""
 
     kind: int
     body: bytes = b""
@@ -67,6 +68,8 @@ def _ask(peer: socket.socket, body: bytes) -> Answer:
         # And the end of a line, for whoever reads lines: py4j's gateway refuses this one at once.
         peer.sendall(_framed(REQUEST, _ADDRESSED.pack(number, len(body)) + body) + b"\n")
         size, kind = _HEAD.unpack(_read(peer, _HEAD.size))
+        if not _HEAD.size <= size <= _FRAME_BYTES_MAX:
+            return Answer(0)  # words of py4j's gateway, not a frame
         rest = _read(peer, size - _HEAD.size)
     except ConnectionError:
         return Answer(0)

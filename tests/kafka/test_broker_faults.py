@@ -127,9 +127,9 @@ def test_a_broker_is_killed_and_comes_back(source, target, topic_name, side):
             if side == "target":
                 # So that requests are under way to it; at the source a long poll always is.
                 hit.kafka.freeze(victim)
-                proxy = hit.proxies[victim]
-                before = proxy.bytes_to_broker
-                wait_until(lambda: proxy.bytes_to_broker > before + 1_000, "records under way")
+                hit.proxies[victim].tap = tap = ThrottleTap()
+                wait_until(lambda: tap.sent(PRODUCE), "a request under way")
+                hit.proxies[victim].tap = None
             hit.kafka.kill(victim)
             load.wait_for(300)
             wait_until(lambda: leaders(hit.kafka, name)[0] not in {victim, -1}, "another leader")

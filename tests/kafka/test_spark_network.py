@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -55,10 +57,19 @@ def _listening(root: int) -> dict[tuple[str, int], list[str]]:
     return found
 
 
-def _jvm(warm: WarmJvm) -> Any:
+@contextmanager
+def _jvm(warm: WarmJvm) -> Iterator[Any]:
+    """py4j's view of it. No object is given back one by one: that would connect anew at the end."""
     port, secret, _ = (warm._directory / "connection").read_text().split()
-    parameters = GatewayParameters(port=int(port), auth_token=secret, auto_convert=True)
-    return JavaGateway(gateway_parameters=parameters).jvm
+    gateway = JavaGateway(
+        gateway_parameters=GatewayParameters(
+            port=int(port), auth_token=secret, auto_convert=True, enable_memory_management=False
+        )
+    )
+    try:
+        yield gateway.jvm
+    finally:
+        gateway.close()
 
 
 def test_a_mirror_listens_on_loopback_alone_and_hears_no_stranger(
@@ -74,33 +85,32 @@ def test_a_mirror_listens_on_loopback_alone_and_hears_no_stranger(
     work = ["--work-dir", str(tmp_path / "work")]
     mirror = MirrorProcess(tmp_path, ["run", str(path), *work], cold=True)
     try:
-        warm = take_jvm()
-        jvm = _jvm(warm)
-        verify = serialized(jvm, instance(jvm, _VERIFIER, "endpoint-verifier"))
-        stop = serialized(jvm, instance(jvm, _STOP))
-        wait_until(lambda: _values(cluster_b, topic_name) == [b"before"], "the first record")
-        listening = _listening(mirror.process.pid)
-        assert listening, "Spark has ports"
-        assert {host for host, _ in listening} <= {"127.0.0.1", "::ffff:127.0.0.1", "::1"}
-        refused = []
-        for host, port in listening:
-            place = host.removeprefix("::ffff:")
-            try:
-                answer = ask(place, port, message(place, port, "endpoint-verifier", verify))
-            except TimeoutError:  # py4j's gateway may go on waiting for its own secret
-                continue
-            assert answer.kind != ANSWER, listening[host, port]
-            if answer.kind == FAILURE and b"SASL" in answer.body:
-                refused.append(port)
-                tell(place, port, message(place, port, "LocalSchedulerBackendEndpoint", stop))
-        assert len(refused) >= 2, "the driver's port and that for blocks"
-        produce(cluster_a, topic_name, [Sent(b"after")])
-        wait_until(
-            lambda: _values(cluster_b, topic_name) == [b"before", b"after"], "the next record"
-        )
-        code, _ = mirror.drain()
-        assert code == 0, mirror.text()
-        assert _open_endpoint_answers(jvm, verify)
+        with _jvm(take_jvm()) as jvm:
+            verify = serialized(jvm, instance(jvm, _VERIFIER, "endpoint-verifier"))
+            stop = serialized(jvm, instance(jvm, _STOP))
+            wait_until(lambda: _values(cluster_b, topic_name) == [b"before"], "the first record")
+            listening = _listening(mirror.process.pid)
+            assert listening, "Spark has ports"
+            assert {host for host, _ in listening} <= {"127.0.0.1", "::ffff:127.0.0.1", "::1"}
+            refused = []
+            for host, port in listening:
+                place = host.removeprefix("::ffff:")
+                try:
+                    answer = ask(place, port, message(place, port, "endpoint-verifier", verify))
+                except TimeoutError:  # py4j's gateway may go on waiting for its own secret
+                    continue
+                assert answer.kind != ANSWER, listening[host, port]
+                if answer.kind == FAILURE and b"SASL" in answer.body:
+                    refused.append(port)
+                    tell(place, port, message(place, port, "LocalSchedulerBackendEndpoint", stop))
+            assert len(refused) >= 2, "the driver's port and that for blocks"
+            produce(cluster_a, topic_name, [Sent(b"after")])
+            wait_until(
+                lambda: _values(cluster_b, topic_name) == [b"before", b"after"], "the next record"
+            )
+            code, _ = mirror.drain()
+            assert code == 0, mirror.text()
+            assert _open_endpoint_answers(jvm, verify)
     finally:
         mirror.kill()
 
