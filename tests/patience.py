@@ -6,7 +6,9 @@ page promises in seconds is asserted as such, with the promise's own number, and
 
 from __future__ import annotations
 
-__all__ = ["measured", "patience"]
+import os
+
+__all__ = ["measured", "others_per_core", "patience"]
 
 _PATIENCE_S_MIN = 180.0
 _PATIENCE_S_MAX = 420.0
@@ -20,6 +22,11 @@ def measured(jvm_start_s: float) -> None:
     """Spark's JVM took so long to start, the first one of this session."""
     global _patience_s  # noqa: PLW0603  (one figure per process is what this is for)
     _patience_s = min(max(_PATIENCE_S_MIN, _PER_JVM_START * jvm_start_s), _PATIENCE_S_MAX)
+
+
+def others_per_core() -> float:
+    """How many processes each core is shared by, one at least: a promise in seconds is of one."""
+    return max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1))
 
 
 def patience() -> float:

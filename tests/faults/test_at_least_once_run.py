@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import random
 import re
 import signal
@@ -20,7 +19,7 @@ from tests.faults.harness import SINK, SOURCE, Counter, Mirror, Numbered, write_
 from tests.faults.kinds import Scene, kill_driver, kill_jvm, kill_worker
 from tests.kafka.mirror_process import wait_until
 from tests.kafka.support import create_topic
-from tests.patience import patience
+from tests.patience import others_per_core, patience
 
 PARTITIONS = 4
 _PER_S = 3_000
@@ -169,8 +168,7 @@ def _stop_twice_with_a_backlog(run: _Scenario) -> int:
 
 def _check_gone(processes: Sequence[psutil.Process]) -> None:
     """All of ``processes`` end within ten seconds; longer where others wait for the processor."""
-    busy = os.getloadavg()[0] / (os.cpu_count() or 1)
-    deadline = time.monotonic() + _AWAY_S * max(1.0, busy)
+    deadline = time.monotonic() + _AWAY_S * others_per_core()
     while left := [one for one in processes if _runs(one)]:
         assert time.monotonic() < deadline, left
         time.sleep(0.1)

@@ -12,9 +12,9 @@ from tests.faults.harness import PLANNER, SINK, Counter, Mirror, Numbered, write
 from tests.faults.kinds import Scene, kill_driver, kill_worker
 from tests.kafka.mirror_process import wait_until
 from tests.kafka.support import create_topic
+from tests.patience import others_per_core, patience
 
 PARTITIONS = 4
-_START_S = 240.0
 _WORKER_RECOVERY_S = 10.0
 
 
@@ -31,33 +31,35 @@ def test_killed_workers_and_drivers_and_two_at_once(
     traffic = Numbered(cluster_a, topic, PARTITIONS, per_s=5_000)
     with traffic, Counter(cluster_b, f"{alias}.{topic}", PARTITIONS) as counter:
         try:
-            assert counter.recovery_s(time.monotonic(), _START_S) < _START_S, mirror.output()
+            assert counter.recovery_s(time.monotonic(), patience()) < patience(), mirror.output()
 
             # A sink's worker: Spark starts its task again.
             began = time.monotonic()
             kill_worker(SINK)(scene)
-            assert counter.recovery_s(began, 60) < _WORKER_RECOVERY_S
+            assert counter.recovery_s(began, patience()) < _WORKER_RECOVERY_S * others_per_core()
             assert mirror.process.poll() is None, mirror.output()
 
             # The planner: felt when its epoch ends; Spark ends the query, which is started again.
             kill_worker(PLANNER)(scene)
             wait_until(lambda: "is started again" in mirror.output(), "the query's end")
-            assert counter.recovery_s(time.monotonic(), 60) < 60, mirror.output()
+            assert counter.recovery_s(time.monotonic(), patience()) < patience(), mirror.output()
             assert mirror.process.poll() is None, mirror.output()
 
             # The driver: what it leaves open is aborted by the next start.
+            # Its JVM goes on writing for a moment, so records alone do not show the next run.
             kill_driver(scene)
             mirror.start()
-            assert counter.recovery_s(time.monotonic(), _START_S) < _START_S, mirror.output()
+            wait_until(lambda: " mirroring" in mirror.output(), "the next run")
+            assert counter.recovery_s(time.monotonic(), patience()) < patience(), mirror.output()
 
             # Two at once: the newer one has the flow, the older one ends and says why.
             older, output = mirror.process, tmp_path / f"output-{mirror.starts}.txt"
             mirror.start()
-            assert older.wait(_START_S) == 1
+            assert older.wait(patience()) == 1
             assert "has taken this flow over" in output.read_text()
-            assert counter.recovery_s(time.monotonic(), _START_S) < _START_S, mirror.output()
+            assert counter.recovery_s(time.monotonic(), patience()) < patience(), mirror.output()
 
-            assert counter.wait_for(traffic.finish(), 60)
+            assert counter.wait_for(traffic.finish(), patience())
             assert mirror.drain() == 0, mirror.output()
             time.sleep(1.0)
         finally:
