@@ -10,7 +10,7 @@ import os
 
 __all__ = ["measured", "others_per_core", "patience"]
 
-_PATIENCE_S_MIN = 180.0
+_PATIENCE_S_MIN = 300.0
 _PATIENCE_S_MAX = 420.0
 # A mirror's first record comes after some ten times as long as Spark's JVM alone takes to start.
 _PER_JVM_START = 30.0

@@ -183,7 +183,7 @@ def java_mirror_client() -> Iterator[JavaMirrorClient]:
     """A JVM with Kafka's client library; needs no compiler, so that any Java runtime will do."""
     py4j = next((Path(sys.prefix) / "share" / "py4j").glob("py4j*.jar"))
     classpath = os.pathsep.join([*map(str, resolve(_CLIENT)), str(py4j)])
-    port, token = launch_gateway(
+    port, token, process = launch_gateway(
         jarpath=str(py4j),
         classpath=classpath,
         javaopts=["-Xmx128m", *QUICK_JVM],
@@ -192,7 +192,8 @@ def java_mirror_client() -> Iterator[JavaMirrorClient]:
         enable_auth=True,
         redirect_stdout=subprocess.DEVNULL,
         redirect_stderr=subprocess.DEVNULL,
-    )[:2]
+        return_proc=True,
+    )
     gateway = JavaGateway(
         gateway_parameters=GatewayParameters(port=port, auth_token=token, auto_convert=True)
     )
@@ -200,3 +201,6 @@ def java_mirror_client() -> Iterator[JavaMirrorClient]:
         yield JavaMirrorClient(gateway)
     finally:
         gateway.shutdown()
+        process.stdin.close()
+        process.wait(60)
+        process.stdout.close()

@@ -111,13 +111,13 @@ class _Guard:
     def left(self) -> Census:
         """What is there after the test and was not before."""
         deadline = time.monotonic() + _PATIENCE_S
-        collected = False
+        collect_at = 0.0
         while leaked := grown(self.before, census(), self.allowed):
             if time.monotonic() > deadline:
                 return leaked
-            if not collected:  # an exception that a test caught holds its frames in a circle
-                collected = True
+            if time.monotonic() >= collect_at:  # a caught exception holds its frames in a circle
                 gc.collect()
+                collect_at = time.monotonic() + 1
             time.sleep(0.02)
         return {}
 

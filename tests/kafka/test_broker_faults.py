@@ -124,13 +124,14 @@ def test_a_broker_is_killed_and_comes_back(source, target, topic_name, side):
         with Load(source.kafka, topic, PARTITIONS) as load:
             load.wait_for(100)
             victim = leaders(hit.kafka, name)[0]
-            if side == "target":
-                # So that requests are under way to it; at the source a long poll always is.
-                hit.kafka.freeze(victim)
-                hit.proxies[victim].tap = tap = ThrottleTap()
-                wait_until(lambda: tap.sent(PRODUCE), "a request under way")
-                hit.proxies[victim].tap = None
+            # So that a request is under way to it: who waits for nothing hears of no loss.
+            hit.proxies[victim].tap = tap = ThrottleTap()
+            hit.kafka.freeze(victim)
+            time.sleep(0.5)  # what it had answered has come through
+            key = FETCH if side == "source" else PRODUCE
+            wait_until(lambda: tap.under_way(key), "a request under way")
             hit.kafka.kill(victim)
+            hit.proxies[victim].tap = None
             load.wait_for(300)
             wait_until(lambda: leaders(hit.kafka, name)[0] not in {victim, -1}, "another leader")
             hit.kafka.restart(victim)
