@@ -10,8 +10,11 @@ from __future__ import annotations
 import gc
 import os
 import re
+import socket
+import sys
 import threading
 import time
+import types
 from collections import Counter
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager
@@ -94,7 +97,29 @@ def told(leaked: Census) -> str:
             if end and end.raddr:
                 where = f", {_place(end.laddr)} to {_place(end.raddr)}, {end.status}"
             lines.append(f"  {kind}: {one}{where}")
+            if number and kind == "socket":
+                lines += _held_by(int(number[1]))
     return "\n".join(lines)
+
+
+def _held_by(number: int) -> list[str]:
+    """Who holds Python's socket of a descriptor, two steps back; nobody, if it is a library's."""
+    found = [
+        one for one in gc.get_objects() if isinstance(one, socket.socket) and one.fileno() == number
+    ]
+    if not found:
+        return ["    no socket of Python's: a library in C opened it"]
+    lines = []
+    for holder in gc.get_referrers(*found):
+        if holder is found or (isinstance(holder, types.FrameType) and holder is sys._getframe()):
+            continue
+        lines.append(f"    held by {_short(holder)}")
+        lines += [f"      held by {_short(one)}" for one in gc.get_referrers(holder)[:8]]
+    return lines
+
+
+def _short(value: object) -> str:
+    return f"{type(value).__name__} {value!r:.300}"
 
 
 def _place(address: Any) -> str:

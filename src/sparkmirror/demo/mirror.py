@@ -18,7 +18,8 @@ from sparkmirror.wire.client import Cluster
 
 __all__ = ["MirrorProcess", "lag", "mm2_properties", "partitions_of"]
 
-_DRAIN_TIMEOUT_S = 15.0
+_DRAIN_TIMEOUT_S = 120.0  # what was read is written, on a busy machine, too
+_END_TIMEOUT_S = 15.0
 _POLL_S = 0.2
 
 
@@ -131,7 +132,7 @@ class MirrorProcess:
         if self._process.poll() is None:
             self._process.send_signal(signal.SIGTERM)
             try:
-                self._process.wait(_DRAIN_TIMEOUT_S)
+                self._process.wait(_END_TIMEOUT_S)
             except subprocess.TimeoutExpired:
                 self._process.kill()
         self._process.wait()

@@ -28,7 +28,7 @@ __all__ = [
 ]
 
 HOST = "127.0.0.1"
-START_TIMEOUT_S = 90.0
+START_TIMEOUT_S = 180.0
 STOP_TIMEOUT_S = 20.0
 
 

@@ -35,8 +35,9 @@ from sparkmirror.wire.client import Cluster
 
 __all__ = ["Demo", "DemoOptions", "Teller"]
 
-_START_TIMEOUT_S = 90.0
-_CATCH_UP_TIMEOUT_S = 120.0
+# A first start on a busy machine: Spark loads its classes while Java makes an archive of them.
+_START_TIMEOUT_S = 300.0
+_CATCH_UP_TIMEOUT_S = 300.0
 _LAST_LOOK_S = 2.0  # the live view with a lag of 0, before it goes
 
 
