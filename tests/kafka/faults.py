@@ -407,6 +407,16 @@ class ThrottleTap:
             if throttle_ms > 0:
                 self._told.append((number, key, now, throttle_ms / 1000))
 
+    def seen(self, key: int) -> bool:
+        """Whether a request of this kind has passed."""
+        with self._lock:
+            return any(asked == key for _, asked in self._sent)
+
+    def under_way(self, key: int) -> int:
+        """How many requests of this kind have no answer yet."""
+        with self._lock:
+            return sum(asked == key for asked in self._asked.values())
+
     def waits(self, key: int) -> list[tuple[float, float]]:
         """(seconds that the broker asked to wait, seconds until the next request) of each."""
         found = []

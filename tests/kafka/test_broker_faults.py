@@ -119,23 +119,27 @@ def _first_records(fetcher: Fetcher, timeout_s: float | None = None) -> bytes:
 @pytest.mark.parametrize("side", ["source", "target"])
 def test_a_broker_is_killed_and_comes_back(source, target, topic_name, side):
     topic = _topic(source, topic_name)
+    hit, key = (source, FETCH) if side == "source" else (target, PRODUCE)
+    taps = {number: ThrottleTap() for number in hit.proxies}
+    for number, tap in taps.items():
+        hit.proxies[number].tap = tap
     with SlotRun(source, target, topic, PARTITIONS) as slot:
-        hit, name = (source, topic) if side == "source" else (target, slot.remote)
+        name = topic if side == "source" else slot.remote
         with Load(source.kafka, topic, PARTITIONS) as load:
             load.wait_for(100)
             victim = leaders(hit.kafka, name)[0]
-            if side == "target":
-                # So that requests are under way to it; at the source a long poll mostly is.
-                hit.kafka.freeze(victim)
-                load.wait_for(100)
+            # So that a request is under way to it: who waits for nothing hears of no loss.
+            wait_until(lambda: taps[victim].seen(key), "a mirror that has begun")
+            hit.kafka.freeze(victim)
+            wait_until(lambda: taps[victim].under_way(key), "a request under way")
             hit.kafka.kill(victim)
             load.wait_for(300)
             wait_until(lambda: leaders(hit.kafka, name)[0] not in {victim, -1}, "another leader")
             hit.kafka.restart(victim)
             load.wait_for(100)
             wait_in_sync(hit.kafka)
-        # Not asked here: the error counts only where a request was under way, which varies.
         _checked(slot, load)
+        assert "CONNECTION_LOST" in slot.errors()
 
 
 @pytest.mark.parametrize("side", ["source", "target"])
