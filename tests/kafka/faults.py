@@ -13,7 +13,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from confluent_kafka import KafkaError, Producer
+from confluent_kafka import KafkaError, Producer, TopicPartition
+from confluent_kafka.admin import OffsetSpec
 
 from kafka import KafkaAdminClient
 from kafka import TopicPartition as ClientPartition
@@ -48,6 +49,7 @@ from sparkmirror.wire.signals import (
 )
 from tests.kafka.background import Background
 from tests.kafka.leaks import outlives_tests
+from tests.kafka.mirror_process import wait_until
 from tests.kafka.proxy import TO_BROKER, Proxy
 from tests.kafka.support import (
     TIMEOUT_S,
@@ -260,7 +262,8 @@ class Load(Background):
                 "bootstrap.servers": cluster.bootstrap_servers,
                 "enable.idempotence": True,
                 "acks": "all",
-                "linger.ms": 5,
+                # A request per record would take a tenth of a core from each of six brokers.
+                "linger.ms": 25,
                 "compression.type": "lz4",
                 "log_level": 0,
                 "topic.metadata.refresh.interval.ms": 2_000,
@@ -407,11 +410,6 @@ class ThrottleTap:
             if throttle_ms > 0:
                 self._told.append((number, key, now, throttle_ms / 1000))
 
-    def seen(self, key: int) -> bool:
-        """Whether a request of this kind has passed."""
-        with self._lock:
-            return any(asked == key for _, asked in self._sent)
-
     def under_way(self, key: int) -> int:
         """How many requests of this kind have no answer yet."""
         with self._lock:
@@ -527,6 +525,23 @@ class SlotRun(Background):
         produce(self.target.kafka, control_topic(self.flow), sent)
         self._thread.join(timeout_s or patience())
         assert not self._thread.is_alive(), "the slot does not end"
+
+    def wait_until_mirroring(self) -> None:
+        """Wait until each partition of the remote topic holds a record.
+
+        A fault before that meets a mirror that still connects, and tests something else.
+        """
+        wanted = {
+            TopicPartition(self.remote, one.partition): OffsetSpec.latest()
+            for one in self.partitions
+        }
+        client = admin(self.target.kafka)
+
+        def begun() -> bool:
+            ends = client.list_offsets(wanted)
+            return all(one.result(TIMEOUT_S).offset > 0 for one in ends.values())
+
+        wait_until(begun, "a record in each partition of the remote topic")
 
     def _sink(self) -> SlotSink:
         return ExactSink(self.flow) if self.flow.exactly_once else SlotSink(self.flow)

@@ -85,6 +85,7 @@ def test_leaders_and_coordinators_move_in_mid_transaction(source, target, topic_
     with _exact(source, target, topic) as slot:
         with Load(source.kafka, topic, PARTITIONS) as load:
             load.wait_for(100)
+            slot.wait_until_mirroring()
             moves = [(source, topic), (target, slot.remote)]
             moves += [(target, "__transaction_state"), (target, "__consumer_offsets")]
             for moved, name in moves:
@@ -102,6 +103,7 @@ def test_a_broker_of_the_target_is_killed_and_comes_back(source, target, topic_n
     with _exact(source, target, topic) as slot:
         with Load(source.kafka, topic, PARTITIONS) as load:
             load.wait_for(100)
+            slot.wait_until_mirroring()
             victim = leaders(target.kafka, slot.remote)[0]
             target.kafka.kill(victim)
             load.wait_for(300)
@@ -117,6 +119,7 @@ def test_connections_are_cut_again_and_again(source, target, topic_name):
     with _exact(source, target, topic) as slot:
         with Load(source.kafka, topic, PARTITIONS) as load:
             load.wait_for(50)
+            slot.wait_until_mirroring()
             for number in range(10):
                 for proxy in target.proxies.values():
                     proxy.delay_s = 0.01 * (number % 3)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from sparkmirror.data import jvm_classes
 from sparkmirror.data.jvm_classes import ClassArchive, Recorder
 from sparkmirror.java import JavaHome, find_java
 
@@ -34,6 +35,11 @@ def jar(tmp_path: Path) -> Path:
     return tmp_path / "hello.jar"
 
 
+def idle() -> bool:
+    """A machine that has nothing else to do."""
+    return False
+
+
 def _archive(tmp_path: Path) -> ClassArchive:
     return ClassArchive(find_java(), tmp_path / "cache" / "hello.jsa")
 
@@ -55,7 +61,7 @@ def _wait_until_made(archive: ClassArchive) -> None:
 def test_what_one_run_loads_the_next_one_maps(tmp_path: Path, jar: Path) -> None:
     archive, class_list = _archive(tmp_path), tmp_path / "classes.list"
     assert _run(archive, class_list, jar) == "hello\n"
-    recorder = Recorder(archive, class_list, lambda: str(jar), after_s=0.0)
+    recorder = Recorder(archive, class_list, lambda: str(jar), after_s=0.0, busy=idle)
     _wait_until_made(archive)
     recorder.close()
     assert [path.name for path in archive.path.parent.iterdir()] == ["hello.jsa"]
@@ -80,7 +86,7 @@ def test_a_java_that_cannot_write_one_is_asked_once(tmp_path: Path) -> None:
     archive = ClassArchive(JavaHome(home, "17", "JAVA_HOME"), tmp_path / "cache" / "hello.jsa")
     class_list = tmp_path / "classes.list"
     class_list.write_text("java/lang/Object\n")
-    recorder = Recorder(archive, class_list, lambda: "", after_s=0.0)
+    recorder = Recorder(archive, class_list, lambda: "", after_s=0.0, busy=idle)
     _wait_until_made(archive)
     recorder.close()
     assert archive.path.stat().st_size == 0
@@ -90,10 +96,31 @@ def test_a_java_that_cannot_write_one_is_asked_once(tmp_path: Path) -> None:
 def test_a_run_that_ends_sooner_makes_none(tmp_path: Path) -> None:
     archive, class_list = _archive(tmp_path), tmp_path / "classes.list"
     class_list.write_text("java/lang/Object\n")
-    recorder = Recorder(archive, class_list, lambda: "", after_s=600.0)
+    recorder = Recorder(archive, class_list, lambda: "", after_s=600.0, busy=idle)
     recorder.close()
     assert not archive.path.parent.exists()
     assert not class_list.exists()
+
+
+def test_a_busy_machine_makes_it_later(
+    tmp_path: Path, jar: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(jvm_classes, "_BUSY_POLL_S", 0.01)
+    archive, class_list = _archive(tmp_path), tmp_path / "classes.list"
+    assert _run(archive, class_list, jar) == "hello\n"
+    looks = iter([True, True, False])
+    asked: list[bool] = []
+
+    def busy() -> bool:
+        assert not archive.path.exists()
+        asked.append(next(looks))
+        return asked[-1]
+
+    recorder = Recorder(archive, class_list, lambda: str(jar), after_s=0.0, busy=busy)
+    _wait_until_made(archive)
+    recorder.close()
+    assert asked == [True, True, False]
+    assert archive.path.is_file()
 
 
 def test_only_one_run_at_a_time_makes_it(tmp_path: Path) -> None:
@@ -102,7 +129,9 @@ def test_only_one_run_at_a_time_makes_it(tmp_path: Path) -> None:
     archive.path.with_suffix(".part").touch()
     class_list.write_text("java/lang/Object\n")
     asked: list[str] = []
-    recorder = Recorder(archive, class_list, lambda: asked.append("class path") or "", after_s=0.0)
+    recorder = Recorder(
+        archive, class_list, lambda: asked.append("class path") or "", after_s=0.0, busy=idle
+    )
     recorder._thread.join(60)
     recorder.close()
     assert asked == []

@@ -2,8 +2,9 @@
 
 The first run of a Spark and Java version has the JVM write down which classes it loads. Once the
 mirror runs, Java turns that list into an archive ("static CDS") in the cache, at the lowest
-priority and beside the mirror; later runs map it. An archive that does not fit (another Java, other
-jars) is passed over by the JVM; the key of its name makes that rare.
+priority, beside the mirror, and only on a machine that has a processor to spare; later runs map
+it. An archive that does not fit (another Java, other jars) is passed over by the JVM; the key of
+its name makes that rare.
 """
 
 from __future__ import annotations
@@ -37,6 +38,7 @@ log = logging.getLogger(__name__)
 _SETTLED_S = 30.0
 _DUMP_S_MAX = 300.0
 _POLL_S = 0.2
+_BUSY_POLL_S = 10.0
 _NICE = 19
 
 
@@ -85,7 +87,9 @@ class Recorder:
         class_path: Callable[[], str],
         *,
         after_s: float = _SETTLED_S,
+        busy: Callable[[], bool] | None = None,
     ) -> None:
+        self._busy = busy or _machine_is_busy
         self._archive = archive
         self._class_list = class_list
         self._class_path = class_path
@@ -101,7 +105,13 @@ class Recorder:
         self._class_list.unlink(missing_ok=True)
 
     def _run(self) -> None:
-        if self._closing.wait(self._after_s):
+        wait_s = self._after_s
+        while not self._closing.wait(wait_s):
+            # At the lowest priority it would not be ready in time, and be begun again by each run.
+            if not self._busy():
+                break
+            wait_s = _BUSY_POLL_S
+        else:
             return
         try:
             part = claim_part(self._archive.path, stale_s=_DUMP_S_MAX)
@@ -160,6 +170,11 @@ class Recorder:
                 process.wait()
                 return None
         return process.returncode
+
+
+def _machine_is_busy() -> bool:
+    """Whether, over the last minute, more wanted to run than there are processors."""
+    return os.getloadavg()[0] > (os.cpu_count() or 1)
 
 
 def class_path(spark: SparkSession) -> str:

@@ -183,6 +183,8 @@ def kraft_properties(node: Node, nodes: Sequence[Node]) -> dict[str, str]:
         # A broker that was killed may come back only when its old session has ended.
         "broker.heartbeat.interval.ms": "300",
         "broker.session.timeout.ms": "3000",
+        # An idle broker costs half as much without a record for nothing every half second.
+        "metadata.max.idle.interval.ms": "0",
         **common_properties(node, len(nodes)),
     }
 
@@ -199,6 +201,7 @@ def common_properties(node: Node, nodes: int) -> dict[str, str]:
         "transaction.state.log.replication.factor": str(nodes),
         "transaction.state.log.min.isr": str(min(nodes, 2)),
         "group.initial.rebalance.delay.ms": "0",
+        "replica.fetch.wait.max.ms": "1000",  # what followers ask for when there is nothing
         "log.retention.check.interval.ms": "86400000",
         # The default buffer would take a quarter of the heap.
         "log.cleaner.dedupe.buffer.size": "8388608",
