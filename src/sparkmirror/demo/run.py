@@ -38,6 +38,7 @@ __all__ = ["Demo", "DemoOptions", "Teller"]
 # A first start on a busy machine: Spark loads its classes while Java makes an archive of them.
 _START_TIMEOUT_S = 300.0
 _CATCH_UP_TIMEOUT_S = 300.0
+_LEADERS_TIMEOUT_S = 120.0
 _LAST_LOOK_S = 2.0  # the live view with a lag of 0, before it goes
 
 
@@ -226,14 +227,14 @@ class Demo:
             if outcome.error is not None:
                 raise outcome.error
         # A topic is there when every partition has a leader, a moment after it was created.
-        deadline = time.monotonic() + 30.0
+        deadline = time.monotonic() + _LEADERS_TIMEOUT_S
         while True:
             views = self.source.topics(self.names)
             if len(views) == len(self.names) and not any(v.leaderless for v in views.values()):
                 return
             if time.monotonic() > deadline:
                 raise ClusterError(
-                    "The new topics have no leaders after 30 s.",
+                    f"The new topics have no leaders after {_LEADERS_TIMEOUT_S:.0f} s.",
                     where="cluster A",
                     do="Check free memory and disk, then start the demo again.",
                 )
