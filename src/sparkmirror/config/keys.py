@@ -198,6 +198,8 @@ def mm1_only(role: str, name: str) -> str:
 
 def _flow_key(entry: Entry, clusters: Sequence[str]) -> Outcome:
     source, _, rest = entry.key.partition("->")
+    if "->" in rest:
+        return _no_flow(entry, source, rest, clusters)
     target = next(
         (
             alias
@@ -220,6 +222,14 @@ def _flow_key(entry: Entry, clusters: Sequence[str]) -> Outcome:
     if not name:
         return None
     return _flow_setting(entry, flow, target, name)
+
+
+def _no_flow(entry: Entry, source: str, rest: str, clusters: Sequence[str]) -> Lost:
+    """A key with more than one ``->``: no alias holds one, so it speaks of no flow at all."""
+    near = [alias for alias in clusters if rest.startswith(alias) and alias != source]
+    flow = f"{source}->{max(near, key=len)}" if source in clusters and near else "A->B"
+    name = rest.rpartition("->")[2].partition(".")[2]
+    return Lost(entry, f"{flow}.{name or 'enabled'}", "names no flow and is passed over")
 
 
 def _unknown_cluster(entry: Entry, alias: str, clusters: Sequence[str]) -> ConfigError:

@@ -100,7 +100,7 @@ def read_mm2(path: Path, *, clusters: Sequence[str] = (), exactly_once: bool = F
     selected = [pair for pair in enabled if not clusters or pair[1] in clusters]
     if not selected:
         raise _no_flows(enabled, aliases, clusters, path)
-    flows = _flows(raw, selected, path, forced=exactly_once)
+    flows = _flows(raw, selected, aliases, path, forced=exactly_once)
     alive = [pair for pair in pairs if not clusters or pair[1] in clusters]
     heartbeats, without = heartbeat_settings(raw, alive, selected, str(path))
     confs = {
@@ -115,7 +115,7 @@ def read_mm2(path: Path, *, clusters: Sequence[str] = (), exactly_once: bool = F
         *sorted(by_line, key=_line),
         *remarks.ignored_keys(uses, str(path)),
         *unsafe(flows, str(path)),
-        *check_names([_lane(raw, *pair) for pair in enabled], str(path)),
+        *check_names([_lane(raw, *pair, aliases) for pair in enabled], str(path)),
     ]
     settings = MirrorSettings(
         flows=flows,
@@ -284,13 +284,18 @@ def _no_flows(
 
 
 def _flows(
-    raw: Mapping[str, Entry], selected: Sequence[tuple[str, str]], path: Path, *, forced: bool
+    raw: Mapping[str, Entry],
+    selected: Sequence[tuple[str, str]],
+    aliases: tuple[str, ...],
+    path: Path,
+    *,
+    forced: bool,
 ) -> tuple[FlowSettings, ...]:
     flows: list[FlowSettings] = []
     errors: list[ConfigError] = []
     for source, target in selected:
         try:
-            flows.append(_flow(raw, source, target, str(path), forced=forced))
+            flows.append(_flow(raw, source, target, aliases, str(path), forced=forced))
         except ConfigError as error:
             errors.append(error)
     if errors:
@@ -299,7 +304,13 @@ def _flows(
 
 
 def _flow(
-    raw: Mapping[str, Entry], source: str, target: str, path: str, *, forced: bool
+    raw: Mapping[str, Entry],
+    source: str,
+    target: str,
+    aliases: tuple[str, ...],
+    path: str,
+    *,
+    forced: bool,
 ) -> FlowSettings:
     conf = connector_config(raw, source, target)
     worker = worker_config(raw, source, target)
@@ -341,7 +352,7 @@ def _flow(
             path=path, key=target_key,
         ),
         tasks_max=exact_slots(flow, exact=exact),
-        policy=_policy(flow),
+        policy=_policy(flow, aliases),
         topics=_topics(flow, own),
         fetch=fetch_settings(consumer),
         produce=produce,
@@ -363,10 +374,10 @@ def _flow(
     )  # fmt: skip
 
 
-def _lane(raw: Mapping[str, Entry], source: str, target: str) -> Lane:
+def _lane(raw: Mapping[str, Entry], source: str, target: str, aliases: tuple[str, ...]) -> Lane:
     flow = Reader(connector_config(raw, source, target), Scope.CONNECTOR)
     own = Reader(own_settings(raw, f"{source}->{target}"), Scope.SPARKMIRROR)
-    return Lane(source, target, _policy(flow), _topics(flow, own))
+    return Lane(source, target, _policy(flow, aliases), _topics(flow, own))
 
 
 def client_configs(
@@ -395,13 +406,14 @@ def own_settings(raw: Mapping[str, Entry], flow: str) -> dict[str, Entry]:
     return own
 
 
-def _policy(flow: Reader) -> PolicySettings:
+def _policy(flow: Reader, aliases: tuple[str, ...]) -> PolicySettings:
     return PolicySettings(
         kind=policy_kind(flow.text("replication.policy.class")),
         separator=flow.text("replication.policy.separator"),
         internal_separator_enabled=flow.boolean(
             "replication.policy.internal.topic.separator.enabled"
         ),
+        aliases=aliases,
     )
 
 
