@@ -41,6 +41,9 @@ __all__ = ["Extras", "load_mm1", "load_mm1_consumer", "normalise_include"]
 
 # What Kafka itself marks as internal, and MirrorMaker 1 leaves out by default.
 _KAFKA_INTERNAL = ("__consumer_offsets", "__transaction_state", "__share_group_state")
+# What other mirrors of this kind keep on the source: no program reads a copy, and a mirror of the
+# target would take it for its own.
+_MIRRORS_OWN = (r"mm2-sparkmirror.*\.internal",)
 _DELIVERY_TIMEOUT_MS_DEFAULT = ProduceSettings().delivery_timeout_ms
 _QUOTES = "\"'"
 # Java's consumer passes over keys that it does not know, so the file still serves both.
@@ -363,8 +366,7 @@ def _flow(
         policy=PolicySettings(kind="identity"),
         topics=TopicSettings(
             include=include,
-            exclude=internal + exclude,
-            config_properties_exclude=(),
+            exclude=_MIRRORS_OWN + internal + exclude,
             replication_factor=-1,
             refresh_interval_s=max(1, settings.integer("metadata.max.age.ms") // 1_000),
             heartbeats_replication_enabled=False,
