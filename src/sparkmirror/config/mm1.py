@@ -49,6 +49,10 @@ _QUOTES = "\"'"
 # Java's consumer passes over keys that it does not know, so the file still serves both.
 _OWN_KEYS = frozenset(row.name for row in FAULT_ROWS)
 _NUMBER = RecordSettings()
+_UNUSED = {
+    (Scope.CONSUMER, "client.id"): "the consumer is named after its group, as in MirrorMaker",
+    (Scope.PRODUCER, "transaction.timeout.ms"): "MirrorMaker 1 writes no transactions",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -304,7 +308,7 @@ def _checked(translation: Translation, scope: Scope) -> list[KeyUse]:
                     do="Remove it.",
                 )
             )
-        uses.append(KeyUse(entry, row))
+        uses.append(KeyUse(entry, row, ignored=_UNUSED.get((scope, row.name), "")))
     if unknown:
 
         def suggest(key: str, _clusters: Sequence[str]) -> str:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from sparkmirror.config import remarks
@@ -23,6 +23,7 @@ from sparkmirror.config.flow import (
     position_interval_ms,
     produce_settings,
 )
+from sparkmirror.config.idle import idle
 from sparkmirror.config.keys import KeyUse, Lost, classify, unknown_keys_error
 from sparkmirror.config.metrics import metrics_settings
 from sparkmirror.config.mm2_groups import (
@@ -49,7 +50,6 @@ from sparkmirror.config.values import Reader, check, merge_errors, parse_list, s
 from sparkmirror.errors import ConfigError
 from sparkmirror.model import (
     FlowSettings,
-    HeartbeatSettings,
     MirrorMode,
     MirrorSettings,
     PolicySettings,
@@ -59,7 +59,6 @@ from sparkmirror.policy import policy_kind
 
 __all__ = ["Mm2File", "client_configs", "load_mm2", "own_settings", "read_mm2"]
 
-_NO_SYNCS_THERE = "no offset syncs are written to that cluster"
 _TOPIC_CHARS = re.compile(r"[A-Za-z0-9._-]*")
 
 
@@ -110,7 +109,7 @@ def read_mm2(path: Path, *, clusters: Sequence[str] = (), exactly_once: bool = F
     lists = [(use.entry, split_list(use.entry.value)) for use in uses if _is_list(use)]
     by_line = told + remarks.lost_keys(lost) + remarks.repeated_elements(lists)
     by_line += group_remarks(confs.values()) + without
-    uses = mark_idle(_idle(uses, enabled, flows, heartbeats), clients)
+    uses = mark_idle(idle(uses, enabled, flows, heartbeats), clients)
     warnings = [
         *sorted(by_line, key=_line),
         *remarks.ignored_keys(uses, str(path)),
@@ -217,52 +216,6 @@ def _check_value(use: KeyUse) -> None:
 
 def _enabled(raw: Mapping[str, Entry], source: str, target: str) -> bool:
     return Reader(connector_config(raw, source, target), Scope.CONNECTOR).boolean("enabled")
-
-
-def _idle(
-    uses: Sequence[KeyUse],
-    enabled: Sequence[tuple[str, str]],
-    flows: Sequence[FlowSettings],
-    heartbeats: Sequence[HeartbeatSettings],
-) -> list[KeyUse]:
-    """``uses``, with the keys of a role marked ignored whose cluster has that role in no flow."""
-    sources = {source for source, _ in enabled}
-    targets = {target for _, target in enabled}
-    consumers = sources | {flow.target.alias for flow in flows if flow.checkpoints.enabled}
-    producers = targets | {beat.target.alias for beat in heartbeats}
-    producers |= {flow.source.alias for flow in flows if _syncs_on_source(flow)}
-    syncs_on = {(flow.name, f"{flow.offset_syncs.location}.producer.") for flow in flows
-                if flow.offset_syncs.enabled}  # fmt: skip
-    marked = []
-    for use in uses:
-        if use.flow and _syncs_side(use) and (use.flow, _syncs_side(use)) not in syncs_on:
-            marked.append(replace(use, ignored=use.ignored or _NO_SYNCS_THERE))
-            continue
-        name = use.entry.key.removeprefix(use.alias + ".")
-        role, busy = "target", targets
-        if name.startswith("consumer."):
-            role, busy = "source", consumers
-        elif name.startswith("producer."):
-            busy = producers
-        bound = use.alias and (
-            name.startswith(("consumer.", "producer.")) or use.setting.scopes == (Scope.WORKER,)
-        )
-        if bound and use.setting.status is Status.SUPPORTED and use.alias not in busy:
-            reason = f"cluster '{use.alias}' is the {role} of no enabled flow"
-            marked.append(replace(use, ignored=use.ignored or reason))
-        else:
-            marked.append(use)
-    return marked
-
-
-def _syncs_side(use: KeyUse) -> str:
-    """The prefix of a flow's key that only the offset-syncs producer reads, ``""`` for others."""
-    name = use.entry.key.removeprefix(use.flow + ".")
-    return next((p for p in ("source.producer.", "target.producer.") if name.startswith(p)), "")
-
-
-def _syncs_on_source(flow: FlowSettings) -> bool:
-    return flow.offset_syncs.enabled and flow.offset_syncs.location == "source"
 
 
 def _no_flows(
