@@ -215,11 +215,16 @@ class FaultSettings:
 
 @dataclass(frozen=True, slots=True)
 class PolicySettings:
-    """Replication policy of a flow (reference B)."""
+    """Replication policy of a flow (reference B).
+
+    ``aliases``: the file's clusters. A topic whose name begins with one of them and the separator
+    came from there, also where Java, which knows no aliases, sees another one.
+    """
 
     kind: str = "default"
     separator: str = "."
     internal_separator_enabled: bool = True
+    aliases: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

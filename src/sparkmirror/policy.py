@@ -1,7 +1,9 @@
 """Replication policies and topic filters: what a topic is called elsewhere, and which are mirrored.
 
 Everything here is pure: names in, names or booleans out. The rules are MirrorMaker 2's (4.3), so
-that a mirror of ours and one of Java's agree on every remote topic name.
+that a mirror of ours and one of Java's agree on every remote topic name. Reading a name goes one
+step further where the aliases of the file are known: Java takes what stands before the first
+separator for the source's alias, and so never finds an alias that holds the separator itself.
 
 ``None`` stands for Java's null ("not a remote topic") throughout.
 """
@@ -45,12 +47,21 @@ class ReplicationPolicy:
     """The names of topics across clusters; base of both policies.
 
     ``separator`` stands between alias and topic, ``internal_separator`` between the parts of
-    MirrorMaker's own topics.
+    MirrorMaker's own topics. ``aliases``: clusters that are known; without them names are read as
+    Java reads them.
     """
 
-    def __init__(self, separator: str = ".", *, internal_separator_enabled: bool = True) -> None:
+    def __init__(
+        self,
+        separator: str = ".",
+        *,
+        internal_separator_enabled: bool = True,
+        aliases: Iterable[str] = (),
+    ) -> None:
         self.separator = separator
         self.internal_separator = separator if internal_separator_enabled else "."
+        # The longest first: one alias may be the beginning of another.
+        self.aliases = tuple(sorted(set(aliases), key=lambda alias: (-len(alias), alias)))
 
     def format_remote_topic(self, source_alias: str, topic: str) -> str:
         """Name on the target of ``topic`` from cluster ``source_alias``."""
@@ -63,6 +74,11 @@ class ReplicationPolicy:
     def upstream_topic(self, topic: str) -> str | None:
         """Name of a remote topic on the cluster it was mirrored from; ``None`` if it is local."""
         raise NotImplementedError
+
+    def readings(self, topic: str) -> list[tuple[str, str]]:
+        """Every way to read ``topic`` as a remote one: its source and its name there."""
+        source, upstream = self.topic_source(topic), self.upstream_topic(topic)
+        return [] if source is None or upstream is None else [(source, upstream)]
 
     def original_topic(self, topic: str) -> str:
         """Name of the topic where it was first produced, however many hops away."""
@@ -114,16 +130,29 @@ class DefaultReplicationPolicy(ReplicationPolicy):
         return f"{source_alias}{self.separator}{topic}"
 
     def topic_source(self, topic: str) -> str | None:
-        """Everything before the first separator; ``""`` for a name that starts with one."""
+        """The longest known alias that it begins with, else everything before the first separator
+        (``""`` for a name that starts with one).
+        """
+        for alias in self.aliases:
+            if topic.startswith(alias + self.separator):
+                return alias
         parts = _split_like_java(topic, self.separator)
         return parts[0] if len(parts) > 1 else None
 
     def upstream_topic(self, topic: str) -> str | None:
-        """Everything after the first separator."""
+        """Everything after the source's alias and the separator."""
         source = self.topic_source(topic)
         if source is None:
             return None
         return topic[len(source) + len(self.separator) :]
+
+    def readings(self, topic: str) -> list[tuple[str, str]]:
+        """One per known alias that it begins with; where it begins with none, Java's."""
+        prefixes = ((alias, alias + self.separator) for alias in self.aliases)
+        known = [
+            (alias, topic[len(prefix) :]) for alias, prefix in prefixes if topic.startswith(prefix)
+        ]
+        return known or super().readings(topic)
 
 
 class IdentityReplicationPolicy(DefaultReplicationPolicy):
@@ -137,9 +166,12 @@ class IdentityReplicationPolicy(DefaultReplicationPolicy):
         separator: str = ".",
         *,
         internal_separator_enabled: bool = True,
+        aliases: Iterable[str] = (),
         source_alias: str | None = None,
     ) -> None:
-        super().__init__(separator, internal_separator_enabled=internal_separator_enabled)
+        super().__init__(
+            separator, internal_separator_enabled=internal_separator_enabled, aliases=aliases
+        )
         self.source_alias = source_alias
 
     def format_remote_topic(self, source_alias: str, topic: str) -> str:
@@ -159,6 +191,12 @@ class IdentityReplicationPolicy(DefaultReplicationPolicy):
         if _looks_like_heartbeats(topic):
             return super().upstream_topic(topic)
         return topic
+
+    def readings(self, topic: str) -> list[tuple[str, str]]:
+        """From the configured alias and under the same name, except for heartbeats."""
+        if _looks_like_heartbeats(topic):
+            return super().readings(topic)
+        return ReplicationPolicy.readings(self, topic)
 
 
 def _looks_like_heartbeats(topic: str) -> bool:
@@ -204,10 +242,13 @@ def make_policy(settings: PolicySettings, source_alias: str | None) -> Replicati
         return IdentityReplicationPolicy(
             settings.separator,
             internal_separator_enabled=settings.internal_separator_enabled,
+            aliases=settings.aliases,
             source_alias=source_alias,
         )
     return DefaultReplicationPolicy(
-        settings.separator, internal_separator_enabled=settings.internal_separator_enabled
+        settings.separator,
+        internal_separator_enabled=settings.internal_separator_enabled,
+        aliases=settings.aliases,
     )
 
 
@@ -230,18 +271,19 @@ class TopicFilter:
 
 
 def is_cycle(policy: ReplicationPolicy, topic: str, target_alias: str) -> bool:
-    """Whether ``topic`` has already been on cluster ``target_alias``, going by its name."""
-    # Bounded as in original_topic: each round shortens the name or stops.
-    while True:
-        source = policy.topic_source(topic)
-        if source is None:
-            return False
-        if source == target_alias:
-            return True
-        upstream = policy.upstream_topic(topic)
-        if upstream is None or upstream == topic:
-            return False
-        topic = upstream
+    """Whether ``topic`` has already been on cluster ``target_alias``, going by its name.
+
+    A name that can be read in several ways has been everywhere that one of them leads.
+    """
+    names, seen = [topic], {topic}
+    while names:
+        for source, upstream in policy.readings(names.pop()):
+            if source == target_alias:
+                return True
+            if upstream not in seen:
+                seen.add(upstream)
+                names.append(upstream)
+    return False
 
 
 def should_replicate(

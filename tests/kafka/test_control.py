@@ -20,6 +20,7 @@ from sparkmirror.errors import (
 )
 from sparkmirror.model import (
     ClusterClient,
+    FetchSettings,
     FlowSettings,
     MirrorMode,
     MirrorSettings,
@@ -29,6 +30,7 @@ from sparkmirror.model import (
     TopicPartition,
     TopicSettings,
 )
+from sparkmirror.policy import FlowTopics
 from sparkmirror.wire.client import Cluster
 from sparkmirror.wire.connect_offsets import encode_source_offset
 from sparkmirror.wire.control_topic import ControlTopicReader
@@ -167,7 +169,8 @@ def test_prepare_makes_topics_and_publishes_the_assignment(
     assert document == AssignmentDocument(flow.name, RUN, 1, partitions, None)
     assert (command.kind, command.run_id, command.version) == (CommandKind.RUN, RUN, 1)
     assert loop.frozen_ends(flow.name) is None
-    assert any("created topic" in line for line in loop.events())
+    told = f"created topic {name} with 3 partitions and the source's cleanup.policy, retention.ms"
+    assert any(line.endswith(told) for line in loop.events())
     assert loop.events() == [], "notices are given once"
 
 
@@ -547,3 +550,42 @@ def test_errors_of_a_flow_are_mirror_errors(flow, loops, cluster_a, topic_name):
     create_topic(cluster_a, topic_name)
     with pytest.raises(MirrorError, match=r"offset\.storage\.replication\.factor is 3"):
         loops(replace(flow, offset_storage_replication_factor=3)).prepare()
+
+
+@pytest.mark.parametrize("mode", MirrorMode)
+def test_latest_is_the_end_as_it_is_at_the_start(mode, flow, loops, cluster_a, topic_name):
+    """Records that are written while Spark starts are mirrored, and counted as lag."""
+    create_topic(cluster_a, topic_name, 2)
+    produce(cluster_a, topic_name, [Sent(b"old", partition=0)] * 3)
+    latest = FetchSettings(auto_offset_reset="latest")
+    group = f"latest-{topic_name}" if mode is MirrorMode.MM1 else ""
+    flow = replace(flow, mode=mode, group_id=group, fetch=latest)
+
+    def positions(loop: ControlLoop) -> dict[TopicPartition, int]:
+        control = loop._flows[flow.name]
+        found = control._position_keeper.committed_offsets(flow.position_group, None)
+        assert all(bool(one.metadata) is (mode is MirrorMode.MM2) for one in found.values())
+        return {tp: one.offset for tp, one in found.items()}
+
+    begin = {
+        TopicPartition(FlowTopics(flow).remote(topic_name), n): at for n, at in ((0, 3), (1, 0))
+    }
+    loop = loops(flow, once=mode is MirrorMode.MM1)
+    loop.prepare()
+    assert positions(loop) == begin
+    told = "2 partitions had no position: they begin at their ends as they are now"
+    assert any(told in line for line in loop.events())
+    produce(cluster_a, topic_name, [Sent(b"new", partition=0)] * 2)
+    again = loops(flow, run_id="run-2")
+    again.prepare()
+    assert positions(again) == begin
+    assert not any(told in line for line in again.events())
+    if mode is MirrorMode.MM1:
+        return
+    create_topic(cluster_a, f"{topic_name}-2")
+    produce(cluster_a, f"{topic_name}-2", [Sent(b"before it is known")])
+    again.start()
+    again.refresh()
+    wait_for(lambda: len(again.assignment(flow.name).partitions) == 3)
+    new = TopicPartition(FlowTopics(flow).remote(f"{topic_name}-2"), 0)
+    assert positions(again) == begin | {new: 1}

@@ -24,8 +24,16 @@ from sparkmirror.wire.mirror_records import Checkpoint, decode_checkpoint
 from tests.certificates import PASSWORD, Authority
 from tests.kafka.mirror_process import MirrorProcess, wait_until, write_mm2
 from tests.kafka.secure import SESSION_MS, USER_SECRET, Secured
-from tests.kafka.support import Sent, consume_all, create_topic, produce, wait_until_equal
+from tests.kafka.support import (
+    Sent,
+    consume_all,
+    create_topic,
+    produce,
+    topic_names,
+    wait_until_equal,
+)
 from tests.kafka.token_endpoint import CLIENT_SECRET, token_endpoint
+from tests.tutorials import TWO_WAYS_OVER_TLS
 
 # Where a group of the source stands, by partition.
 _GROUP_AT = (100, 50)
@@ -367,3 +375,51 @@ def test_mirrormaker_1s_files_over_mutual_tls_and_scram(
     assert _committed(p, topic, topic) == [250, 250]
     assert not re.search(r"Traceback|refused the login|CONNECTION_LOST", mirror.text())
     assert not any(secret in mirror.text() for secret in PLANTED)
+
+
+def test_the_documented_two_ways_over_tls(
+    secured_clusters: tuple[Secured, Secured], tmp_path: Path
+):
+    """The file as it is printed, slip included; its separator is part of both aliases."""
+    p, q = secured_clusters
+    name = f"tutorial-{uuid.uuid4().hex[:8]}"
+    text = TWO_WAYS_OVER_TLS.format(
+        servers_1=p.servers["TLS"],
+        servers_2=q.servers["TLS"],
+        truststore=p.stores["trust"],
+        password=PASSWORD,
+    )
+    # One broker each; and what other tests have left there stays where it is.
+    ones = ("replication", "checkpoints.topic.replication", "heartbeats.topic.replication",
+            "offset-syncs.topic.replication", "cluster-1.offset.storage.replication",
+            "cluster-2.offset.storage.replication")  # fmt: skip
+    text += "".join(f"{one}.factor=1\n" for one in ones)
+    text += f"topics.exclude=(?!(cluster-[12]-)*{name}).*\nrefresh.topics.interval.seconds=1\n"
+    path = tmp_path / "mm2.properties"
+    path.write_text(text)
+    for cluster, own in ((p, "one"), (q, "two")):
+        create_topic(cluster.kafka, f"{name}-{own}")
+        produce(cluster.kafka, f"{name}-{own}", [Sent(own.encode())])
+    mirror = MirrorProcess(tmp_path, [str(path)], command="connect-mirror-maker")
+
+    def names() -> list[set[str]]:
+        return [{one for one in topic_names(each.kafka) if name in one} for each in (p, q)]
+
+    expected = [
+        {f"{name}-one", f"cluster-2-{name}-two"},
+        {f"{name}-two", f"cluster-1-{name}-one"},
+    ]
+    try:
+        wait_until_equal(p.kafka, f"{name}-one", q.kafka, f"cluster-1-{name}-one")
+        wait_until_equal(q.kafka, f"{name}-two", p.kafka, f"cluster-2-{name}-two")
+        # A topic that goes round is seen when the one behind it is: each look takes in all topics.
+        for cluster in (p, q):
+            create_topic(cluster.kafka, f"{name}-later")
+        expected[0] |= {f"{name}-later", f"cluster-2-{name}-later"}
+        expected[1] |= {f"{name}-later", f"cluster-1-{name}-later"}
+        wait_until(lambda: names() == expected, f"{expected}, not {names()}")
+        assert mirror.drain()[0] == 143, mirror.text()  # as a JVM ends
+    finally:
+        mirror.kill()
+    assert names() == expected
+    assert "cluster-2->cluster-1B->C.topics names no flow and is passed over" in mirror.text()

@@ -1,15 +1,21 @@
 """MirrorMaker 1's two files and its include list."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from sparkmirror.config.mm1 import load_mm1, normalise_include
+from sparkmirror.control.configs import config_to_create_with
 from sparkmirror.errors import ConfigError
 from sparkmirror.java_regex import compile_regex
 from sparkmirror.model import FetchSettings, MirrorMode, MirrorSettings, ProduceSettings
 from sparkmirror.policy import FlowTopics
+from sparkmirror.wire.gaps import gaps_topic
+from sparkmirror.wire.runs import runs_topic
+from sparkmirror.wire.signals import control_topic
+from sparkmirror.wire.views import ConfigEntry
 from tests.unit.config_files import write
 from tests.vectors import load as vectors
 
@@ -115,6 +121,30 @@ def test_internal_topics(tmp_path: Path) -> None:
     given = CONSUMER + "exclude.internal.topics=false\n"
     topics = FlowTopics(_load(tmp_path, given, PRODUCER, include=".*").flows[0])
     assert topics.accepts("__consumer_offsets")
+
+
+@pytest.mark.parametrize("internal", ["true", "false"])
+@pytest.mark.parametrize("lists", [{"include": ".*"}, {"include": None, "exclude": "x"}])
+def test_what_mirrors_keep_for_themselves_stays_where_it_is(
+    tmp_path: Path, internal: str, lists: dict[str, str | None]
+) -> None:
+    given = CONSUMER + f"exclude.internal.topics={internal}\n"
+    (flow,) = _load(tmp_path, given, PRODUCER, **lists).flows
+    topics = FlowTopics(flow)
+    mm2 = replace(flow, mode=MirrorMode.MM2)
+    for one in (flow, mm2):
+        for own in (control_topic(one), gaps_topic(one), runs_topic(one)):
+            assert not topics.accepts(own), own
+    # Java's mirrors keep theirs as before.
+    assert topics.accepts("mm2-offsets.A.internal")
+    assert topics.accepts("orders")
+
+
+def test_settings_that_are_true_of_one_cluster_only_are_not_copied(tmp_path: Path) -> None:
+    (flow,) = _load(tmp_path, CONSUMER, PRODUCER).flows
+    names = ("retention.ms", "leader.replication.throttled.replicas", "message.timestamp.type")
+    configs = {name: ConfigEntry("1", "DYNAMIC_TOPIC_CONFIG") for name in names}
+    assert config_to_create_with(configs, flow) == ({"retention.ms": "1"}, ())
 
 
 @pytest.mark.parametrize(

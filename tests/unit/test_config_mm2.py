@@ -13,6 +13,8 @@ from sparkmirror.model import (
     PolicySettings,
     ProduceSettings,
 )
+from tests.certificates import PASSWORD, Authority
+from tests.tutorials import TWO_WAYS_OVER_TLS
 from tests.unit.config_files import BASE, LINE, QUIET, load, load_flow, refused
 
 
@@ -27,7 +29,7 @@ def test_the_least_file(tmp_path: Path) -> None:
     assert flow.target.bootstrap_servers == ("b:9092",)
     assert flow.fetch == FetchSettings()
     assert flow.produce == ProduceSettings()
-    assert flow.policy == PolicySettings()
+    assert flow.policy == PolicySettings(aliases=("A", "B"))
     assert flow.offset_storage_topic == "mm2-offsets.A.internal"
     assert flow.position_interval_ms == 1_000
     assert flow.source.client_id == "A->B|MirrorSourceConnector|replication-consumer"
@@ -163,7 +165,7 @@ def test_topics_and_policy(tmp_path: Path) -> None:
     assert (flow.topics.refresh_enabled, flow.topics.refresh_interval_s) == (False, 5)
     assert not flow.topics.heartbeats_replication_enabled
     assert flow.tasks_max == 4
-    assert flow.policy == PolicySettings("identity", "_", False)
+    assert flow.policy == PolicySettings("identity", "_", False, ("A", "B"))
 
 
 def test_no_topics(tmp_path: Path) -> None:
@@ -443,3 +445,21 @@ def test_a_cluster_that_only_heartbeats_need_may_lack_its_address(tmp_path: Path
     told = [warning for warning in settings.warnings if "no heartbeats for A->C" in warning]
     assert len(told) == 1
     assert "C.bootstrap.servers is missing" in told[0]
+
+
+def test_the_documented_file_with_its_slip(tmp_path: Path) -> None:
+    store = Authority("A").truststore(tmp_path / "truststore.p12")
+    text = TWO_WAYS_OVER_TLS.format(
+        servers_1="kafka-1:443", servers_2="kafka-2:443", truststore=store, password=PASSWORD
+    )
+    settings = load(tmp_path, text)
+    there, back = settings.flows
+    assert (there.name, back.name) == ("cluster-1->cluster-2", "cluster-2->cluster-1")
+    assert there.topics.include == back.topics.include == (".*",)
+    assert there.policy == back.policy
+    assert there.policy.aliases == ("cluster-1", "cluster-2")
+    slip, *aliases = settings.warnings
+    assert ":13: cluster-2->cluster-1B->C.topics names no flow and is passed over" in slip
+    assert "write cluster-2->cluster-1.topics." in slip
+    assert len(aliases) == 2
+    assert all("finds loops" in line for line in aliases)

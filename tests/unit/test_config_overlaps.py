@@ -76,7 +76,7 @@ def test_names_that_meet_although_they_are_prefixed(tmp_path: Path) -> None:
     meeting, alias = load(tmp_path, text + "topics=t,B[.]t\n").warnings
     assert "B.t of A and t of A.B as A.B.t" in meeting
     assert "the alias 'A.B' holds the separator '.'" in alias
-    assert "came from 'A'" in alias
+    assert "take topics of 'A.B' for topics of 'A'" in alias
     other = text + "replication.policy.separator=-\ntopics=t,B[.]t\n"
     assert load(tmp_path, other).warnings == ()
 

@@ -245,7 +245,6 @@ def test_wrong_usage(
     ("arguments", "told"),
     [
         ([], "nothing says which positions to look at"),
-        (["--group", "g"], "nothing says where the group is"),
         (["--bootstrap-server", "a:1"], "group.id is missing"),
         (["--group", "g", "--bootstrap-server", "nothing"], "--bootstrap-server"),
         (["--group", "g", "--zkconnect", "a:x"], "ZooKeeper a:x"),

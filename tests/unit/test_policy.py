@@ -175,3 +175,61 @@ def test_a_mirrormaker_1_flow_goes_by_the_lists_alone() -> None:
     assert flow.accepts("source.t")
     assert not flow.accepts("__consumer_offsets")
     assert flow.remote("heartbeats") == "heartbeats"
+
+
+# --- aliases that hold the separator --------------------------------------------------------
+
+
+def _knowing(separator: str, *aliases: str) -> ReplicationPolicy:
+    return make_policy(PolicySettings(separator=separator, aliases=aliases), aliases[0])
+
+
+def test_a_known_alias_is_found_whatever_it_holds() -> None:
+    policy = _knowing("-", "cluster-1", "cluster-2", "cluster-1-b")
+    assert policy.topic_source("cluster-1-t") == "cluster-1"
+    assert policy.upstream_topic("cluster-1-cluster-2-t") == "cluster-2-t"
+    assert policy.original_topic("cluster-1-cluster-2-t") == "t"
+    assert policy.topic_source("cluster-1-b-t") == "cluster-1-b"
+    assert policy.is_heartbeats_topic("cluster-1-b-heartbeats")
+    # Names of no known cluster are read as Java reads them.
+    assert policy.topic_source("cluster-3-t") == "cluster"
+    assert policy.topic_source("orders") is None
+
+
+def test_a_name_that_can_be_read_in_two_ways_is_sent_back_to_neither() -> None:
+    policy = _knowing("-", "a", "a-b", "c")
+    for target in ("a", "a-b"):
+        assert is_cycle(policy, "a-b-t", target)
+    assert not is_cycle(policy, "a-b-t", "c")
+    assert is_cycle(policy, "c-a-b-t", "a")
+
+
+@pytest.mark.parametrize(
+    ("separator", "aliases"),
+    [
+        ("-", ("cluster-1", "cluster-2")),
+        ("-", ("x", "x-y", "x-y-x")),
+        (".", ("us.east", "us.west", "us")),
+        ("", ("a", "aa", "b")),
+        (".", ("A", "B", "C")),
+    ],
+)
+def test_no_topic_goes_round_between_known_clusters(
+    separator: str, aliases: tuple[str, ...]
+) -> None:
+    """All flows between all clusters, looked at again and again as a mirror does."""
+
+    def flow(source: str, target: str) -> FlowTopics:
+        ends = [ClusterClient(alias, ("x:1",), "c") for alias in (source, target)]
+        policy = PolicySettings(separator=separator, aliases=aliases)
+        return FlowTopics(FlowSettings(*ends, *ends, policy=policy))
+
+    flows = [(a, b, flow(a, b)) for a in aliases for b in aliases if a != b]
+    topics = {alias: {"orders", "heartbeats"} for alias in aliases}
+    # No topic makes more hops than there are other clusters; one more look shows nothing new.
+    for _ in aliases:
+        before = {alias: set(names) for alias, names in topics.items()}
+        for source, target, wanted in flows:
+            topics[target] |= {wanted.remote(t) for t in before[source] if wanted.accepts(t)}
+    assert topics == before
+    assert f"{aliases[1]}{separator}orders" in topics[aliases[0]]

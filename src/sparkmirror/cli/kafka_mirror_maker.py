@@ -63,7 +63,15 @@ def _parser() -> argparse.ArgumentParser:
 
 def _add_supported(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
+        "file",
+        metavar="FILE",
+        type=Path,
+        nargs="?",
+        help="A MirrorMaker 2 file instead of both files: it is run as connect-mirror-maker does.",
+    )
+    parser.add_argument(
         "--consumer.config",
+        "--consumer",
         dest="consumer.config",
         metavar="FILE",
         type=Path,
@@ -73,6 +81,7 @@ def _add_supported(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--producer.config",
+        "--producer",
         dest="producer.config",
         metavar="FILE",
         type=Path,
@@ -83,11 +92,13 @@ def _add_supported(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--whitelist",
+        "--white-list",
         metavar="REGEX",
         help="DEPRECATED, use --include instead; ignored if --include is given.",
     )
     parser.add_argument(
         "--blacklist",
+        "--black-list",
         metavar="REGEX",
         help="Topics to leave out of all, instead of --include (MirrorMaker 0.7 to 1.1).",
     )
@@ -111,8 +122,11 @@ def _add_supported(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--abort.on.send.failure",
         "--abort.on.send.fail",
+        "--abortOnSendFail",
         dest="abort_on_send_failure",
         metavar="BOOLEAN",
+        nargs="?",
+        const="true",
         default="true",
         help="Stop when records cannot be written to the target, so that none are lost; false "
         "drops and counts them (numDroppedMessages). (default: true)",
@@ -195,6 +209,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             return _EXIT_WRONG
         if options.version:
             return _print_version()
+        if options.file is not None:
+            return _run_mm2(parser, options)
         missing = _missing(options)
         if missing:
             print(f'Missing required argument "[{missing}]"', file=sys.stderr)
@@ -205,6 +221,34 @@ def main(argv: Sequence[str] | None = None) -> int:
         show_error(error)
         return _EXIT_WRONG
     return _run(options, include)
+
+
+def _run_mm2(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int:
+    """A MirrorMaker 2 file, which says everything itself; with this command's exit codes."""
+    from sparkmirror.cli.run import RunOptions, run_mirror  # noqa: PLC0415
+    from sparkmirror.config.mm2 import load_mm2  # noqa: PLC0415
+
+    own = {"file", "master", "metrics", "once"}
+    defaults = vars(parser.parse_args([]))
+    given = [name for name, value in vars(options).items() if value != defaults[name]]
+    for action in parser._actions:
+        if action.dest in given and action.dest not in own:
+            raise ConfigError(
+                "a MirrorMaker 2 file says everything itself; this option goes with MirrorMaker "
+                "1's files.",
+                where=action.option_strings[0],
+                do=f"Leave it out, or leave out {options.file}.",
+            )
+    settings = load_mm2(options.file)
+    run_options = RunOptions(
+        master=options.master,
+        once=options.once,
+        sigterm_exit_code=_EXIT_SIGTERM,
+        start_failure_exit_code=_START_FAILED,
+        metrics=options.metrics,
+    )
+    code = run_mirror(settings, run_options)
+    return _EXIT_CODES.get(code, code)
 
 
 def _missing(options: argparse.Namespace) -> str:

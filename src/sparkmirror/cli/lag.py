@@ -77,7 +77,8 @@ ZkConnect = Annotated[
         "--zkconnect",
         "--zookeeper",
         metavar="HOST:PORT/CHROOT",
-        help="ZooKeeper with the offsets and owners of old consumers; brokers are found there.",
+        help="ZooKeeper with the offsets and owners of old consumers; brokers are found there."
+        " Default, where nothing says where the group is: localhost:2181.",
         show_default=False,
         rich_help_panel="Any group",
     ),
@@ -115,6 +116,28 @@ Topics = Annotated[
 BrokerInfo = Annotated[
     bool,
     typer.Option("--broker-info", help="Print the brokers as well.", rich_help_panel="Any group"),
+]
+SocketTimeout = Annotated[
+    int | None,
+    typer.Option(
+        "--socket.timeout.ms",
+        metavar="MS",
+        min=1,
+        help="Time limit of one request. Default: 30000.",
+        show_default=False,
+        rich_help_panel="Any group",
+    ),
+]
+RetryBackoff = Annotated[
+    int | None,
+    typer.Option(
+        "--retry.backoff.ms",
+        metavar="MS",
+        min=0,
+        help="Pause before a request is repeated. Default: 100.",
+        show_default=False,
+        rich_help_panel="Any group",
+    ),
 ]
 Output = Annotated[
     Format | None,
@@ -159,6 +182,8 @@ def lag(
     command_config: CommandConfig = None,
     topic: Topics = None,
     broker_info: BrokerInfo = False,
+    socket_timeout_ms: SocketTimeout = None,
+    retry_backoff_ms: RetryBackoff = None,
     output: Output = None,
     json_output: Annotated[bool, typer.Option("--json", help="--format json.")] = False,
     watch: Annotated[bool, typer.Option("--watch", help="Look again until Ctrl+C.")] = False,
@@ -187,7 +212,11 @@ def lag(
     if json_output:
         output = Format.JSON
     topics = tuple(name.strip() for text in topic or () for name in text.split(",") if name.strip())
-    wanted = GroupLook(group, zkconnect, bootstrap_server, command_config, topics)
+    wanted = GroupLook(
+        *(group, zkconnect, bootstrap_server, command_config, topics),
+        socket_timeout_ms,
+        retry_backoff_ms,
+    )
     about_group = wanted.given or broker_info or output in (Format.CLASSIC, Format.GROUPS)
     if output is None:
         output = Format.CLASSIC if about_group else Format.TABLE

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
@@ -18,6 +19,8 @@ __all__ = ["GroupLook", "Look", "flow_looks", "group_looks", "named"]
 
 Look = Callable[[], "LagView"]
 
+_ZOOKEEPER = "localhost:2181"
+
 
 @dataclass(frozen=True, slots=True)
 class GroupLook:
@@ -28,6 +31,8 @@ class GroupLook:
     bootstrap: str | None
     command_config: Path | None
     topics: tuple[str, ...]
+    socket_timeout_ms: int | None = None
+    retry_backoff_ms: int | None = None
 
     @property
     def given(self) -> bool:
@@ -40,8 +45,10 @@ class GroupLook:
             ("group.id", self.name, "--group"),
             ("bootstrap.servers", self.bootstrap, "--bootstrap-server"),
             ("zookeeper.connect", self.zookeeper, "--zkconnect"),
+            ("request.timeout.ms", self.socket_timeout_ms, "--socket.timeout.ms"),
+            ("retry.backoff.ms", self.retry_backoff_ms, "--retry.backoff.ms"),
         )
-        return {key: (text, option) for key, text, option in given if text is not None}
+        return {key: (str(value), option) for key, value, option in given if value is not None}
 
 
 def named(file: Path | None) -> Path:
@@ -133,11 +140,13 @@ def group_looks(
             "positions leave out all but the file.",
         )
     if file is None and wanted.bootstrap is None and wanted.zookeeper is None:
-        raise ConfigError(
-            "nothing says where the group is.",
-            where="--group",
-            do="Add --bootstrap-server HOST:PORT, or --zkconnect HOST:PORT for an old cluster.",
+        print(
+            f"warning: nothing says where the group is; asking ZooKeeper at {_ZOOKEEPER}, "
+            "ConsumerOffsetChecker's default. Name the cluster with --bootstrap-server HOST:PORT, "
+            "or --zkconnect HOST:PORT for an old one.",
+            file=sys.stderr,
         )
+        wanted = replace(wanted, zookeeper=_ZOOKEEPER)
     settings = load_mm1_consumer(file, find_brokers=look_up_brokers, options=wanted.options())
     hide_secrets(settings)
     (flow,) = settings.flows

@@ -93,6 +93,7 @@ def migrate_config(
     Exit codes: 0 done, 1 a cluster or the disk failed, 2 wrong usage or files.
     """
     from sparkmirror.config.legacy_mm1 import translate  # noqa: PLC0415
+    from sparkmirror.config.legacy_mode import legacy_mode  # noqa: PLC0415
     from sparkmirror.config.migrate import migrate  # noqa: PLC0415
     from sparkmirror.config.mm1 import load_mm1  # noqa: PLC0415
     from sparkmirror.config.properties import load_properties  # noqa: PLC0415
@@ -112,8 +113,11 @@ def migrate_config(
     settings = _renamed(settings, source, target)
     migrated = migrate(
         settings,
-        [translate(load_properties(path), Scope.CONSUMER, look_up) for path in consumer_config],
-        translate(load_properties(producer_config), Scope.PRODUCER, look_up),
+        [
+            translate(legacy_mode(load_properties(path))[0], Scope.CONSUMER, look_up)
+            for path in consumer_config
+        ],
+        translate(legacy_mode(load_properties(producer_config))[0], Scope.PRODUCER, look_up),
         offset_commit_interval_ms=offset_commit_interval_ms,
     )
     if output is None and migrated.secrets:

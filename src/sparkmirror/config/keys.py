@@ -22,7 +22,9 @@ from sparkmirror.config.settings import (
     find,
     names,
 )
+from sparkmirror.config.settings_clients import FETCH_ROWS
 from sparkmirror.config.settings_group import GROUP_ROWS
+from sparkmirror.config.settings_records import RECORD_ROWS
 from sparkmirror.errors import ConfigError
 
 __all__ = ["MM1_ONLY", "KeyUse", "Lost", "classify", "mm1_only", "nearest", "unknown_keys_error"]
@@ -41,6 +43,10 @@ _FAMILIES = {
 }
 
 
+_SYNCS_AS_THEY_ARE = (
+    "offset syncs are written one by one, as they are, to the one partition of their topic"
+)
+_OWN_WAY_TO_READ = "checkpoints are read back by the control plane, which has its own way to fetch"
 # What only MirrorMaker 1 asks of its clients, and why MirrorMaker 2 does not.
 _NO_GROUP = "partitions are dealt to slots by the mirror, not by a consumer group"
 MM1_ONLY = {row.name: _NO_GROUP for row in GROUP_ROWS if row.status is Status.SUPPORTED} | {
@@ -51,6 +57,10 @@ MM1_ONLY = {row.name: _NO_GROUP for row in GROUP_ROWS if row.status is Status.SU
     "group.id": "positions are kept in the group __mirror.A->B on the target",
     "exclude.internal.topics": "internal topics are never mirrored",
 }
+
+
+_FETCH = frozenset(row.name for row in FETCH_ROWS)
+_UNUSED_BY_SYNCS = frozenset(row.name for row in RECORD_ROWS) | {"transaction.timeout.ms"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,8 +206,19 @@ def mm1_only(role: str, name: str) -> str:
     return MM1_ONLY.get(name, "") if role in ("consumer", "producer") else ""
 
 
+def _unused(prefix: str, name: str) -> str:
+    """Why a client key of a flow has no effect behind ``prefix``; ``""`` where it has."""
+    if prefix in ("source.producer.", "target.producer.") and name in _UNUSED_BY_SYNCS:
+        return _SYNCS_AS_THEY_ARE
+    if prefix == "target.consumer." and name in _FETCH:
+        return _OWN_WAY_TO_READ
+    return mm1_only("producer" if "producer." in prefix else prefix.split(".")[-2], name)
+
+
 def _flow_key(entry: Entry, clusters: Sequence[str]) -> Outcome:
     source, _, rest = entry.key.partition("->")
+    if "->" in rest:
+        return _no_flow(entry, source, rest, clusters)
     target = next(
         (
             alias
@@ -222,6 +243,14 @@ def _flow_key(entry: Entry, clusters: Sequence[str]) -> Outcome:
     return _flow_setting(entry, flow, target, name)
 
 
+def _no_flow(entry: Entry, source: str, rest: str, clusters: Sequence[str]) -> Lost:
+    """A key with more than one ``->``: no alias holds one, so it speaks of no flow at all."""
+    near = [alias for alias in clusters if rest.startswith(alias) and alias != source]
+    flow = f"{source}->{max(near, key=len)}" if source in clusters and near else "A->B"
+    name = rest.rpartition("->")[2].partition(".")[2]
+    return Lost(entry, f"{flow}.{name or 'enabled'}", "names no flow and is passed over")
+
+
 def _unknown_cluster(entry: Entry, alias: str, clusters: Sequence[str]) -> ConfigError:
     if not alias or alias != alias.strip():
         what = f"{entry.key} is no flow: an alias must stand on each side of '->'."
@@ -239,6 +268,8 @@ def _flow_setting(entry: Entry, flow: str, target: str, name: str) -> Outcome:
     removed = _removed(entry, name)
     if removed is not None:
         return removed
+    if name.startswith("config.providers"):
+        return Lost(entry, name)
     row = find(name, Scope.CONNECTOR, Scope.SPARKMIRROR)
     if row is not None and name not in CLIENT_SET:
         return KeyUse(entry, row, flow=flow)
@@ -258,9 +289,11 @@ def _flow_setting(entry: Entry, flow: str, target: str, name: str) -> Outcome:
     ):
         bare = name.removeprefix(prefix)
         row = find(bare, scope) if name.startswith(prefix) else None
-        if row is not None:
-            role = "consumer" if scope is Scope.CONSUMER else ""
-            return KeyUse(entry, row, flow=flow, ignored=mm1_only(role, bare))
+        if row is None:
+            continue
+        if bare == "bootstrap.servers" and prefix in ("consumer.", "admin."):
+            return Lost(entry, f"{flow}.source.{name}", "loses against the cluster's own address")
+        return KeyUse(entry, row, flow=flow, ignored=_unused(prefix, bare))
     if name.startswith("producer.") and find(name[len("producer.") :], Scope.PRODUCER):
         instead = f"{flow}.producer.override.{name[len('producer.') :]}"
         return Lost(entry, instead, "reaches only the producer of offset syncs")

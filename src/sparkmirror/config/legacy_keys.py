@@ -78,12 +78,12 @@ def _acks(value: str) -> str:
 
 _CODECS = {
     "gzip": "gzip", "snappy": "snappy", "lz4": "lz4", "1": "gzip", "2": "snappy", "3": "lz4",
-    "none": "", "uncompressed": "", "0": "",
+    "none": "none", "uncompressed": "none", "0": "none",
 }  # fmt: skip
 
 
 def _codec(value: str) -> str:
-    """By name or number; "none" was every file's default, and shallow iteration's condition."""
+    """By name or number."""
     if value.lower() not in _CODECS:
         raise ValueError("has a value that it never could have")
     return _CODECS[value.lower()]
@@ -114,7 +114,7 @@ _NO_QUEUE = "there is no queue between consumer and producer; memory is bounded 
 _NO_BALANCE = "partitions are dealt to slots by the mirror, not by rebalancing in ZooKeeper"
 _ACKNOWLEDGED = "positions are committed after the target has acknowledged"
 _SHALLOW = "--keep.partitions lets batches pass as they are, compressed and never opened"
-_SOURCE_CODEC = "the source's compression is kept where none is named, and by --keep.partitions"
+_SOURCE_CODEC = "without the key, and by --keep.partitions, the source's compression is kept"
 _ALIKE = "all topics are compressed alike: as compression.type says, else as at the source"
 _BYTES = "records are carried as bytes"
 _TIME_BOUND = "time limits bound retrying, not counts (delivery.timeout.ms)"
@@ -152,6 +152,8 @@ CONSUMER_KEYS: Mapping[str, OldKey] = {
     "autocommit.enable": _dropped(_ACKNOWLEDGED, "0.7"),
     "autocommit.interval.ms": _dropped("--offset.commit.interval.ms says how often", "0.7"),
     "auto.commit.enable": _dropped(_ACKNOWLEDGED),
+    # No version had this one, but many guides do.
+    "auto.commit.enabled": _dropped(_ACKNOWLEDGED),
     "autooffset.reset": _renamed("auto.offset.reset", _offset_reset, era="0.7"),
     "auto.offset.reset": _renamed("auto.offset.reset", _offset_reset),
     "offsets.storage": _dropped(
@@ -260,6 +262,7 @@ OLD_CLIENT_KEYS: Mapping[str, str] = {
 _BOOLEAN = ("true", "false")
 VALUES: Mapping[str, tuple[str, ...]] = {
     "auto.commit.enable": _BOOLEAN,
+    "auto.commit.enabled": _BOOLEAN,
     "autocommit.enable": _BOOLEAN,
     "block.on.buffer.full": _BOOLEAN,
     "dual.commit.enabled": _BOOLEAN,

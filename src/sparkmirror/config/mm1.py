@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from sparkmirror.config import remarks
@@ -17,6 +17,7 @@ from sparkmirror.config.flow import (
 )
 from sparkmirror.config.keys import KeyUse, unknown_keys_error
 from sparkmirror.config.legacy_mm1 import BrokerLookup, Translation, translate
+from sparkmirror.config.legacy_mode import LegacyMode, legacy_mode
 from sparkmirror.config.properties import Entry, Properties, load_properties
 from sparkmirror.config.security import mark_idle, unsafe
 from sparkmirror.config.settings import Scope, Status, Type, find, names
@@ -41,11 +42,18 @@ __all__ = ["Extras", "load_mm1", "load_mm1_consumer", "normalise_include"]
 
 # What Kafka itself marks as internal, and MirrorMaker 1 leaves out by default.
 _KAFKA_INTERNAL = ("__consumer_offsets", "__transaction_state", "__share_group_state")
+# What other mirrors of this kind keep on the source: no program reads a copy, and a mirror of the
+# target would take it for its own.
+_MIRRORS_OWN = (r"mm2-sparkmirror.*\.internal",)
 _DELIVERY_TIMEOUT_MS_DEFAULT = ProduceSettings().delivery_timeout_ms
 _QUOTES = "\"'"
 # Java's consumer passes over keys that it does not know, so the file still serves both.
 _OWN_KEYS = frozenset(row.name for row in FAULT_ROWS)
 _NUMBER = RecordSettings()
+_UNUSED = {
+    (Scope.CONSUMER, "client.id"): "the consumer is named after its group, as in MirrorMaker",
+    (Scope.PRODUCER, "transaction.timeout.ms"): "MirrorMaker 1 writes no transactions",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,20 +105,22 @@ def load_mm1(
     more = extras or Extras()
     topics = _Topics(include, exclude)
     topics.check()
-    consumers = [translate(load_properties(path), Scope.CONSUMER, find_brokers) for path in paths]
-    producer = translate(load_properties(producer_config), Scope.PRODUCER, find_brokers)
+    read = [_read(path, Scope.CONSUMER, find_brokers) for path in paths]
+    producer, shared = _read(producer_config, Scope.PRODUCER, find_brokers)
+    consumers = [consumer for consumer, _ in read]
+    modes = [mode.over(shared) for _, mode in read]
     uses = [
         *(use for consumer in consumers for use in _checked(consumer, Scope.CONSUMER)),
         *_checked(producer, Scope.PRODUCER),
     ]
-    chosen = [topics.of(consumer) for consumer in consumers]
+    chosen = [topics.of(one, mode) for one, mode in zip(consumers, modes, strict=True)]
     flows = tuple(
         _flow(
             consumer,
             producer.file,
             wanted,
             alias="source" if len(consumers) == 1 else f"source-{number}",
-            tasks_max=_streams(num_streams, consumer),
+            tasks_max=_streams(num_streams, consumer, mode),
             position_ms=position_interval_ms(1_000, offset_commit_interval_ms),
             records=record_settings(
                 producer.file,
@@ -122,8 +132,11 @@ def load_mm1(
             group=group_settings(
                 consumer.file, listener=more.listener, listener_args=more.listener_args
             ),
+            mode=mode,
         )
-        for number, (consumer, wanted) in enumerate(zip(consumers, chosen, strict=True), 1)
+        for number, (consumer, wanted, mode) in enumerate(
+            zip(consumers, chosen, modes, strict=True), 1
+        )
     )
     _refuse_shared_groups(flows, paths)
     told = [line for wanted in dict.fromkeys(chosen) for line in wanted.remarks()]
@@ -131,6 +144,10 @@ def load_mm1(
         told += translation.told
     for translation in (*consumers, producer):
         told += _remarks(translation.file, uses)
+    for path, mode in zip(
+        (*paths, producer_config), (*(one for _, one in read), shared), strict=True
+    ):
+        told += remarks.ignored_keys(mode.uses, str(path))
     told += unsafe(flows, ", ".join(str(path) for path in (*paths, producer_config)))
     return MirrorSettings(
         flows=flows,
@@ -175,6 +192,15 @@ def load_mm1_consumer(
     return MirrorSettings((flow,), ("source",), mode=MirrorMode.MM1, warnings=consumer.told)
 
 
+def _read(
+    path: Path, scope: Scope, find_brokers: BrokerLookup | None
+) -> tuple[Translation, LegacyMode]:
+    """A file in today's terms, and MirrorMaker 2's keys in it."""
+    file, mode, errors = legacy_mode(load_properties(path))
+    translation = translate(file, scope, find_brokers)
+    return replace(translation, errors=(*translation.errors, *errors)), mode
+
+
 def _check_numbers(num_streams: int | None, offset_commit_interval_ms: int) -> None:
     for option, value in (
         ("--num.streams", 1 if num_streams is None else num_streams),
@@ -184,10 +210,12 @@ def _check_numbers(num_streams: int | None, offset_commit_interval_ms: int) -> N
             raise ConfigError(f"{value} is too small.", where=option, do="Write at least 1.")
 
 
-def _streams(option: int | None, consumer: Translation) -> int:
+def _streams(option: int | None, consumer: Translation, mode: LegacyMode) -> int:
     if option is not None:
         return option
-    return int(consumer.streams.value) if consumer.streams is not None else 1
+    if consumer.streams is not None:
+        return int(consumer.streams.value)
+    return mode.tasks_max or 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,16 +241,19 @@ class _Topics:
             if text is not None:
                 compile_regex(normalise_include(text), where=where)
 
-    def of(self, consumer: Translation) -> _Topics:
-        """These, or what a file of 0.7 says. ConfigError if nothing says it."""
+    def of(self, consumer: Translation, mode: LegacyMode) -> _Topics:
+        """These, or what a file of 0.7 or MirrorMaker 2's keys say. ConfigError if nothing does."""
         if self.include is not None or self.exclude is not None:
             return self
         include, exclude = consumer.include, consumer.exclude
         if include is None and exclude is None:
+            include = mode.include
+        if include is None and exclude is None:
             raise ConfigError(
                 "include list must be specified.",
                 where="--include",
-                do="Name the topics to mirror, for example --include 'orders.*,payments'.",
+                do="Name the topics to mirror, for example --include 'orders.*,payments', or all "
+                "with --include '.*'.",
             )
         found = _Topics(
             include.value if include is not None else None,
@@ -301,7 +332,7 @@ def _checked(translation: Translation, scope: Scope) -> list[KeyUse]:
                     do="Remove it.",
                 )
             )
-        uses.append(KeyUse(entry, row))
+        uses.append(KeyUse(entry, row, ignored=_UNUSED.get((scope, row.name), "")))
     if unknown:
 
         def suggest(key: str, _clusters: Sequence[str]) -> str:
@@ -325,6 +356,7 @@ def _flow(
     position_ms: int,
     records: RecordSettings = _NUMBER,
     group: GroupSettings | None = None,
+    mode: LegacyMode | None = None,
 ) -> FlowSettings:
     consumer = translation.file
     include, exclude = wanted.regexes
@@ -361,13 +393,14 @@ def _flow(
         tasks_max=tasks_max,
         group_id=group_id,
         policy=PolicySettings(kind="identity"),
-        topics=TopicSettings(
-            include=include,
-            exclude=internal + exclude,
-            config_properties_exclude=(),
-            replication_factor=-1,
-            refresh_interval_s=max(1, settings.integer("metadata.max.age.ms") // 1_000),
-            heartbeats_replication_enabled=False,
+        topics=(mode or LegacyMode()).topics(
+            TopicSettings(
+                include=include,
+                exclude=_MIRRORS_OWN + internal + exclude,
+                replication_factor=-1,
+                refresh_interval_s=max(1, settings.integer("metadata.max.age.ms") // 1_000),
+                heartbeats_replication_enabled=False,
+            )
         ),
         fetch=fetch_settings(consumer, offset_reset="latest"),
         group=group or GroupSettings(),

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from sparkmirror.config import remarks
@@ -23,6 +23,7 @@ from sparkmirror.config.flow import (
     position_interval_ms,
     produce_settings,
 )
+from sparkmirror.config.idle import idle
 from sparkmirror.config.keys import KeyUse, Lost, classify, unknown_keys_error
 from sparkmirror.config.metrics import metrics_settings
 from sparkmirror.config.mm2_groups import (
@@ -49,7 +50,6 @@ from sparkmirror.config.values import Reader, check, merge_errors, parse_list, s
 from sparkmirror.errors import ConfigError
 from sparkmirror.model import (
     FlowSettings,
-    HeartbeatSettings,
     MirrorMode,
     MirrorSettings,
     PolicySettings,
@@ -59,7 +59,6 @@ from sparkmirror.policy import policy_kind
 
 __all__ = ["Mm2File", "client_configs", "load_mm2", "own_settings", "read_mm2"]
 
-_NO_SYNCS_THERE = "no offset syncs are written to that cluster"
 _TOPIC_CHARS = re.compile(r"[A-Za-z0-9._-]*")
 
 
@@ -100,7 +99,7 @@ def read_mm2(path: Path, *, clusters: Sequence[str] = (), exactly_once: bool = F
     selected = [pair for pair in enabled if not clusters or pair[1] in clusters]
     if not selected:
         raise _no_flows(enabled, aliases, clusters, path)
-    flows = _flows(raw, selected, path, forced=exactly_once)
+    flows = _flows(raw, selected, aliases, path, forced=exactly_once)
     alive = [pair for pair in pairs if not clusters or pair[1] in clusters]
     heartbeats, without = heartbeat_settings(raw, alive, selected, str(path))
     confs = {
@@ -110,12 +109,12 @@ def read_mm2(path: Path, *, clusters: Sequence[str] = (), exactly_once: bool = F
     lists = [(use.entry, split_list(use.entry.value)) for use in uses if _is_list(use)]
     by_line = told + remarks.lost_keys(lost) + remarks.repeated_elements(lists)
     by_line += group_remarks(confs.values()) + without
-    uses = mark_idle(_idle(uses, enabled, flows, heartbeats), clients)
+    uses = mark_idle(idle(uses, enabled, flows, heartbeats), clients)
     warnings = [
         *sorted(by_line, key=_line),
         *remarks.ignored_keys(uses, str(path)),
         *unsafe(flows, str(path)),
-        *check_names([_lane(raw, *pair) for pair in enabled], str(path)),
+        *check_names([_lane(raw, *pair, aliases) for pair in enabled], str(path)),
     ]
     settings = MirrorSettings(
         flows=flows,
@@ -219,52 +218,6 @@ def _enabled(raw: Mapping[str, Entry], source: str, target: str) -> bool:
     return Reader(connector_config(raw, source, target), Scope.CONNECTOR).boolean("enabled")
 
 
-def _idle(
-    uses: Sequence[KeyUse],
-    enabled: Sequence[tuple[str, str]],
-    flows: Sequence[FlowSettings],
-    heartbeats: Sequence[HeartbeatSettings],
-) -> list[KeyUse]:
-    """``uses``, with the keys of a role marked ignored whose cluster has that role in no flow."""
-    sources = {source for source, _ in enabled}
-    targets = {target for _, target in enabled}
-    consumers = sources | {flow.target.alias for flow in flows if flow.checkpoints.enabled}
-    producers = targets | {beat.target.alias for beat in heartbeats}
-    producers |= {flow.source.alias for flow in flows if _syncs_on_source(flow)}
-    syncs_on = {(flow.name, f"{flow.offset_syncs.location}.producer.") for flow in flows
-                if flow.offset_syncs.enabled}  # fmt: skip
-    marked = []
-    for use in uses:
-        if use.flow and _syncs_side(use) and (use.flow, _syncs_side(use)) not in syncs_on:
-            marked.append(replace(use, ignored=use.ignored or _NO_SYNCS_THERE))
-            continue
-        name = use.entry.key.removeprefix(use.alias + ".")
-        role, busy = "target", targets
-        if name.startswith("consumer."):
-            role, busy = "source", consumers
-        elif name.startswith("producer."):
-            busy = producers
-        bound = use.alias and (
-            name.startswith(("consumer.", "producer.")) or use.setting.scopes == (Scope.WORKER,)
-        )
-        if bound and use.setting.status is Status.SUPPORTED and use.alias not in busy:
-            reason = f"cluster '{use.alias}' is the {role} of no enabled flow"
-            marked.append(replace(use, ignored=use.ignored or reason))
-        else:
-            marked.append(use)
-    return marked
-
-
-def _syncs_side(use: KeyUse) -> str:
-    """The prefix of a flow's key that only the offset-syncs producer reads, ``""`` for others."""
-    name = use.entry.key.removeprefix(use.flow + ".")
-    return next((p for p in ("source.producer.", "target.producer.") if name.startswith(p)), "")
-
-
-def _syncs_on_source(flow: FlowSettings) -> bool:
-    return flow.offset_syncs.enabled and flow.offset_syncs.location == "source"
-
-
 def _no_flows(
     enabled: Sequence[tuple[str, str]],
     aliases: Sequence[str],
@@ -284,13 +237,18 @@ def _no_flows(
 
 
 def _flows(
-    raw: Mapping[str, Entry], selected: Sequence[tuple[str, str]], path: Path, *, forced: bool
+    raw: Mapping[str, Entry],
+    selected: Sequence[tuple[str, str]],
+    aliases: tuple[str, ...],
+    path: Path,
+    *,
+    forced: bool,
 ) -> tuple[FlowSettings, ...]:
     flows: list[FlowSettings] = []
     errors: list[ConfigError] = []
     for source, target in selected:
         try:
-            flows.append(_flow(raw, source, target, str(path), forced=forced))
+            flows.append(_flow(raw, source, target, aliases, str(path), forced=forced))
         except ConfigError as error:
             errors.append(error)
     if errors:
@@ -299,7 +257,13 @@ def _flows(
 
 
 def _flow(
-    raw: Mapping[str, Entry], source: str, target: str, path: str, *, forced: bool
+    raw: Mapping[str, Entry],
+    source: str,
+    target: str,
+    aliases: tuple[str, ...],
+    path: str,
+    *,
+    forced: bool,
 ) -> FlowSettings:
     conf = connector_config(raw, source, target)
     worker = worker_config(raw, source, target)
@@ -341,7 +305,7 @@ def _flow(
             path=path, key=target_key,
         ),
         tasks_max=exact_slots(flow, exact=exact),
-        policy=_policy(flow),
+        policy=_policy(flow, aliases),
         topics=_topics(flow, own),
         fetch=fetch_settings(consumer),
         produce=produce,
@@ -363,10 +327,10 @@ def _flow(
     )  # fmt: skip
 
 
-def _lane(raw: Mapping[str, Entry], source: str, target: str) -> Lane:
+def _lane(raw: Mapping[str, Entry], source: str, target: str, aliases: tuple[str, ...]) -> Lane:
     flow = Reader(connector_config(raw, source, target), Scope.CONNECTOR)
     own = Reader(own_settings(raw, f"{source}->{target}"), Scope.SPARKMIRROR)
-    return Lane(source, target, _policy(flow), _topics(flow, own))
+    return Lane(source, target, _policy(flow, aliases), _topics(flow, own))
 
 
 def client_configs(
@@ -395,13 +359,14 @@ def own_settings(raw: Mapping[str, Entry], flow: str) -> dict[str, Entry]:
     return own
 
 
-def _policy(flow: Reader) -> PolicySettings:
+def _policy(flow: Reader, aliases: tuple[str, ...]) -> PolicySettings:
     return PolicySettings(
         kind=policy_kind(flow.text("replication.policy.class")),
         separator=flow.text("replication.policy.separator"),
         internal_separator_enabled=flow.boolean(
             "replication.policy.internal.topic.separator.enabled"
         ),
+        aliases=aliases,
     )
 
 

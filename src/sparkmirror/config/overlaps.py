@@ -165,7 +165,8 @@ def _aliases_with_separators(flows: Iterable[Lane], path: str) -> Iterator[str]:
             told.add(alias)
             first = alias.partition(separator)[0]
             yield (
-                f"{path}: the alias '{alias}' holds the separator '{separator}': its topics on "
-                f"other clusters look as if they came from '{first}', so that loops are not seen. "
-                "Use another alias, or set replication.policy.separator."
+                f"{path}: the alias '{alias}' holds the separator '{separator}'. This mirror knows "
+                f"its aliases and finds loops; Java's MirrorMaker and MirrorClient take topics of "
+                f"'{alias}' for topics of '{first}'. For them, use another alias or set "
+                "replication.policy.separator."
             )

@@ -22,7 +22,7 @@ from sparkmirror.control.gaps import GapTeller
 from sparkmirror.control.groups import GroupClusters, GroupsJob, create_offset_topics
 from sparkmirror.control.internal import create_internal_topics
 from sparkmirror.control.lacks import own_topics, tell_lacks, tell_unseen
-from sparkmirror.control.positions import seed_positions
+from sparkmirror.control.positions import begin_at_the_ends, seed_positions
 from sparkmirror.control.share import GroupShare
 from sparkmirror.control.start import (
     freeze_ends,
@@ -209,7 +209,8 @@ class FlowControl:
             and self.source.group_members(self.settings.group_id, operation="Read")
         )
         if alone:  # members of the group have positions, and know better
-            take_over_positions(self._position_keeper, self.settings, assignment, self._say)
+            keeper = self._position_keeper
+            take_over_positions(keeper, self.source, self.settings, assignment, self._say)
         if self._once:
             self._frozen = freeze_ends(self.settings, self.source, assignment)
         if self.settings.mode is MirrorMode.MM1:
@@ -266,7 +267,11 @@ class FlowControl:
             with self._lock:
                 self._assignment = after  # only the halts may differ
             return False
-        seed_positions(self._position_keeper, self.settings, after)
+        keeper, known = self._position_keeper, before.sources
+        seed_positions(keeper, self.settings, after)
+        # The others are with the slots, which may be about to commit their first positions.
+        new = [p for p in after.partitions if p.source not in known]
+        begin_at_the_ends(keeper, self.source, self.settings, new)
         self._adopt(after, CommandKind.REPLAN)
         for line in describe_changes(before, after):
             self._say(line)

@@ -4,23 +4,40 @@ The position group's committed offsets are the truth. Only partitions without on
 elsewhere: in MirrorMaker 2's offset storage topic, so that this mirror goes on where a Java
 MirrorMaker 2 stopped (and where its own committed offsets expired); or, for a MirrorMaker 1 with
 an old consumer, in the source's ZooKeeper.
+
+What is still without a position and begins at the ends of the log (``auto.offset.reset=latest``)
+gets them here, before the run says that it mirrors: slots would look them up only when Spark is up,
+and whatever was written until then would be lost.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import time
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from sparkmirror.control.internal import offset_storage_topic
 from sparkmirror.control.topics import Assignment
-from sparkmirror.errors import ClusterError
+from sparkmirror.errors import ClusterError, Denied, Unreachable
 from sparkmirror.model import FlowSettings, MirrorMode, TopicPartition
 from sparkmirror.wire.client import Cluster
 from sparkmirror.wire.connect_offsets import ConnectOffsets, read_source_positions
 from sparkmirror.wire.marks import Mark, encode_mark
+from sparkmirror.wire.signals import SourcePartition
 from sparkmirror.wire.views import Committed
 
-__all__ = ["Seeding", "check_group_is_free", "plan_seeding", "position_group", "seed_positions"]
+__all__ = [
+    "Seeding",
+    "begin_at_the_ends",
+    "check_group_is_free",
+    "plan_seeding",
+    "position_group",
+    "seed_positions",
+]
+
+# Brokers hear of new topics one after the other; until the coordinator has, it takes no offsets.
+_COMMIT_WITHIN_S = 10.0
+_COMMIT_PAUSE_S = 0.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +106,49 @@ def seed_positions(cluster: Cluster, flow: FlowSettings, assignment: Assignment)
     source_of = {p.target: p.source for p in assignment.partitions}
     seeded = {source_of[tp]: offset for tp, (offset, _) in commits.items()}
     return Seeding(seeded, stored.skipped)
+
+
+def begin_at_the_ends(
+    keeper: Cluster, source: Cluster, flow: FlowSettings, partitions: Iterable[SourcePartition]
+) -> int:
+    """Commit the ends of ``partitions`` where they are to begin, as ``latest``; how many these are.
+
+    ``keeper`` keeps the position group. Only partitions without a position are looked at; those
+    that have no leader, or whose positions the group's other members keep or this client may not
+    commit, are left to the slots. Raises `MirrorError`.
+    """
+    if flow.fetch.auto_offset_reset != "latest":
+        return 0
+    wanted, group = list(partitions), position_group(flow)
+    committed = keeper.committed_offsets(group, [p.target for p in wanted], operation="Read")
+    missing = {p.source: p for p in wanted if p.target not in committed}
+    if not missing:
+        return 0
+    ends = source.end_offsets(missing, flow.fetch.isolation_level)
+    # MirrorMaker 1's group is also Java's, which writes no metadata.
+    marked = flow.mode is not MirrorMode.MM1
+    commits = {
+        missing[tp].target: (
+            end, encode_mark(Mark(topic_id=missing[tp].topic_id)) if marked else ""
+        )
+        for tp, end in ends.items()
+    }  # fmt: skip
+    deadline = time.monotonic() + _COMMIT_WITHIN_S
+    while True:
+        try:
+            keeper.commit_offsets(group, commits)
+        except Denied:
+            return 0  # the slot halts what it may not read, and says so
+        except Unreachable:
+            raise
+        except ClusterError:
+            if keeper.group_members(group, operation="Read"):
+                return 0  # another mirror has joined since
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(_COMMIT_PAUSE_S)
+        else:
+            return len(commits)
 
 
 def _stored_offsets(target: Cluster, flow: FlowSettings) -> ConnectOffsets:

@@ -39,6 +39,7 @@ __all__ = [
 log = logging.getLogger(__name__)
 
 _VISIBLE_TIMEOUT_S = 10.0
+_NAMES_TOLD_MAX = 8
 _VISIBLE_POLL_S = 0.1
 
 
@@ -233,7 +234,11 @@ def apply_topics(
         expected[creation.new.name] = creation.new.partitions
         if not outcome.existed:
             count = _count(creation.new.partitions, "partition")
-            done.append(f"{target.alias}: created topic {creation.new.name} with {count}")
+            copied = _names(sorted(creation.new.configs))
+            done.append(
+                f"{target.alias}: created topic {creation.new.name} with {count}"
+                + (f" and the source's {copied}" if copied else "")
+            )
         if creation.left_out and not outcome.existed:
             names = ", ".join(creation.left_out)
             log.info(
@@ -336,6 +341,11 @@ def _by_topic(assignment: Assignment) -> dict[str, list[SourcePartition]]:
     for partition in assignment.partitions:
         topics.setdefault(partition.topic, []).append(partition)
     return topics
+
+
+def _names(names: Sequence[str]) -> str:
+    more = len(names) - _NAMES_TOLD_MAX
+    return ", ".join(names[:_NAMES_TOLD_MAX]) + (f" and {more} more settings" if more > 0 else "")
 
 
 def _count(number: int, noun: str) -> str:
