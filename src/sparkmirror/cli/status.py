@@ -22,7 +22,10 @@ if TYPE_CHECKING:
 
 __all__ = ["status"]
 
-_FLOW = ("FLOW", "STATE", "SLOTS", "PARTITIONS", "HALTED", "LAG", "SECONDS", "LAST-REPORT", "HOST")
+_FLOW = (
+    "FLOW", "STATE", "SLOTS", "PARTITIONS", "HALTED", "LAG", "SECONDS", "BYTES", "LAST-REPORT",
+    "HOST",
+)  # fmt: skip
 _SLOT = ("FLOW", "SLOT", "EPOCH", "PARTITIONS", "RECORDS", "ERRORS", "LAST-REPORT", "WORKER")
 
 
@@ -31,18 +34,6 @@ class _Row:
     flow: FlowStatus
     lag: LagView | None
     looked_ms: int
-
-    @property
-    def lag_records(self) -> int | None:
-        if self.lag is None:
-            return None
-        known = [row.records for row in self.lag.partitions if row.records is not None]
-        return sum(known) if len(known) == len(self.lag.partitions) else None
-
-    @property
-    def lag_seconds(self) -> float | None:
-        ages = [row.seconds for row in self.lag.partitions if row.seconds] if self.lag else []
-        return max(ages, default=0.0) if self.lag_records is not None else None
 
 
 def status(
@@ -116,8 +107,9 @@ def _document(row: _Row) -> dict[str, object]:
         "started_ms": flow.started_ms or None,
         "report_age_s": flow.report_age_s,
         "partitions": flow.partitions,
-        "lag_records": row.lag_records,
-        "lag_seconds": row.lag_seconds,
+        "lag_records": None if row.lag is None else row.lag.records,
+        "lag_bytes": None if row.lag is None else row.lag.bytes,
+        "lag_seconds": None if row.lag is None else row.lag.seconds,
         "slots": [
             {
                 "slot": slot.slot,
@@ -152,6 +144,13 @@ def _document(row: _Row) -> dict[str, object]:
     }
 
 
+def _lag_cells(lag: LagView | None) -> tuple[object, object, object]:
+    """Records, seconds, bytes."""
+    if lag is None:
+        return None, None, None
+    return lag.records, None if lag.seconds is None else round(lag.seconds, 1), lag.bytes
+
+
 def _lag_of(position: object) -> int | None:
     return getattr(position, "records", None)
 
@@ -164,8 +163,7 @@ def _text(rows: Sequence[_Row]) -> str:
             str(len(row.flow.slots) if row.flow.state.alive else 0),
             str(row.flow.partitions),
             str(len(row.flow.halts)),
-            row.lag_records,
-            None if row.lag_seconds is None else round(row.lag_seconds, 1),
+            *_lag_cells(row.lag),
             _ago(row.flow.report_age_s),
             row.flow.host,
         )
