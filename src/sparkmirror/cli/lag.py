@@ -6,7 +6,6 @@ import json
 import sys
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import ExitStack
 from dataclasses import asdict
 from enum import StrEnum
 from pathlib import Path
@@ -15,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 import typer
 
 from sparkmirror.cli.asking import ask_each
+from sparkmirror.cli.connections import Connections
 from sparkmirror.cli.errors import EXIT_INTERRUPTED, EXIT_START_FAILED, show_error
 from sparkmirror.cli.files import Clusters
 from sparkmirror.cli.lag_looks import GroupLook, Look, flow_looks, group_looks, named
@@ -203,13 +203,13 @@ def lag(
     about_group = wanted.given or broker_info or output in (Format.CLASSIC, Format.GROUPS)
     if output is None:
         output = Format.CLASSIC if about_group else Format.TABLE
-    with ExitStack() as stack:
+    with Connections() as connections:
         if about_group:
-            looks = group_looks(file, wanted, include, clusters or (), stack)
+            looks = group_looks(file, wanted, include, clusters or (), connections)
         else:
-            looks = flow_looks(named(file), clusters or (), include, stack)
+            looks = flow_looks(named(file), clusters or (), include, connections)
         if watch:
-            _watch(looks, output, interval, brokers=broker_info)
+            _watch(looks, connections, output, interval, brokers=broker_info)
         views, failures = _round(looks, output, brokers=broker_info)
     if failures:
         raise typer.Exit(EXIT_START_FAILED)
@@ -225,7 +225,14 @@ def over_limit(row: PartitionLag, records: int | None, seconds: float | None) ->
     return seconds is not None and (row.seconds is None or row.seconds > seconds)
 
 
-def _watch(looks: Sequence[Look], output: Format, interval_s: float, *, brokers: bool) -> NoReturn:
+def _watch(
+    looks: Sequence[Look],
+    connections: Connections,
+    output: Format,
+    interval_s: float,
+    *,
+    brokers: bool,
+) -> NoReturn:
     """One round after another; ends the command after Ctrl+C."""
     head = _CLEAR if sys.stdout.isatty() else ""
     pace = Pace()
@@ -235,6 +242,7 @@ def _watch(looks: Sequence[Look], output: Format, interval_s: float, *, brokers:
             time.sleep(interval_s)
         except KeyboardInterrupt:
             raise typer.Exit(EXIT_INTERRUPTED) from None
+        connections.again()
 
 
 def _round(
@@ -249,7 +257,7 @@ def _round(
     views, failures = ask_each(looks, lambda look: look())
     to_go_s = {} if pace is None else pace.note(views, int(time.monotonic() * 1000))
     _show(views, output, brokers=brokers, head=head, to_go_s=to_go_s)
-    for failure in failures:
+    for failure in {str(one): one for one in failures}.values():
         show_error(failure, json_lines=output is Format.JSON)
     return views, failures
 

@@ -5,10 +5,13 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 import typer
 
+from sparkmirror.cli.asking import ask_each
+from sparkmirror.cli.connections import Connections
 from sparkmirror.cli.errors import EXIT_START_FAILED, show_error
 from sparkmirror.cli.files import Clusters, File, ProducerFile, load_files
 from sparkmirror.cli.tables import Format, Output, print_json, table_lines
@@ -51,46 +54,40 @@ def status(
     3 a cluster does not answer.
     """
     settings = load_files(file, producer, clusters or ())
-    rows: list[_Row] = []
-    failed = False
-    for flow in settings.flows:
-        try:
-            rows.append(_look(flow))
-        except MirrorError as error:
-            show_error(error, json_lines=output is Format.JSON)
-            failed = True
+    with Connections() as connections:
+        for flow in settings.flows:
+            connections.expect((flow.target_admin, flow.source))
+        rows, failures = ask_each(settings.flows, partial(_look, connections))
+    for failure in {str(one): one for one in failures}.values():
+        show_error(failure, json_lines=output is Format.JSON)
     if output is Format.JSON:
         print_json({"flows": [_document(row) for row in rows]})
     else:
         say(*_text(rows).split("\n"))
-    if failed:
+    if failures:
         raise typer.Exit(EXIT_START_FAILED)
     if any(not row.flow.state.alive or row.flow.halts for row in rows):
         raise typer.Exit(1)
 
 
-def _look(flow: FlowSettings) -> _Row:
+def _look(connections: Connections, flow: FlowSettings) -> _Row:
     """What the target says; the lag only if the source answers, too. Raises `MirrorError`."""
     from sparkmirror.control.lag import observe_flow, observe_group  # noqa: PLC0415
     from sparkmirror.control.status import observe_status  # noqa: PLC0415
-    from sparkmirror.wire.client import Cluster  # noqa: PLC0415
 
-    target, source = Cluster(flow.target_admin), Cluster(flow.source)
+    target = connections.cluster(flow.target_admin)
+    now_ms = int(time.time() * 1_000)
+    found = observe_status(target, flow, now_ms)
+    lag = None
     try:
-        now_ms = int(time.time() * 1_000)
-        found = observe_status(target, flow, now_ms)
-        lag = None
-        try:
-            if flow.mode is MirrorMode.MM1:
-                lag = observe_group(source, flow)
-            else:
-                lag = observe_flow(source, target, flow)
-        except MirrorError as error:
-            show_error(error)
-        return _Row(found, lag, now_ms)
-    finally:
-        target.close()
-        source.close()
+        source = connections.cluster(flow.source)
+        if flow.mode is MirrorMode.MM1:
+            lag = observe_group(source, flow)
+        else:
+            lag = observe_flow(source, target, flow)
+    except MirrorError as error:
+        show_error(error)
+    return _Row(found, lag, now_ms)
 
 
 def _document(row: _Row) -> dict[str, object]:
