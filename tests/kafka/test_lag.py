@@ -171,7 +171,9 @@ def test_watching_a_group(
             raise KeyboardInterrupt
         produce(cluster_a, topic, [Sent(b"x")] * 2)
 
-    clock = SimpleNamespace(sleep=pause, time=time.time, strftime=time.strftime)
+    clock = SimpleNamespace(
+        sleep=pause, time=time.time, strftime=time.strftime, monotonic=time.monotonic
+    )
     monkeypatch.setattr("sparkmirror.cli.lag.time", clock)
     server = ["--bootstrap-server", cluster_a.bootstrap_servers]
     assert main(["lag", "--group", topic, *server, "--watch", "--interval", "7"]) == 130

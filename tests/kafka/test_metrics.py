@@ -159,12 +159,22 @@ def test_a_running_mirror_is_scraped_paused_and_drained_from_outside(
         watched.produce(5)
         assert run("drain", path) == (0, f"{flow}: drained\n")
         assert mirror.wait(45) == 0, mirror.text()
-        assert status(path)[1]["state"] == "stopped"
+        seen = status(path)[1]
+        assert (seen["state"], seen["paused"]) == ("stopped", True)
+        assert "stopped, paused" in run("status", path)[1]
         code, text = run("drain", path)
         assert code == 1
         assert "nothing to drain" in text
     finally:
         mirror.kill()
+
+    once = MirrorProcess(tmp_path, ["run", str(path), "--once"])
+    try:
+        assert once.wait(120) == 1, once.text()
+        halt = f"{flow} {watched.topic}-0: PAUSED: the flow is paused; sparkmirror resume"
+        assert halt in once.text()
+    finally:
+        once.kill()
 
     again = MirrorProcess(tmp_path, ["run", str(path), "--work-dir", str(tmp_path / "again")])
     try:

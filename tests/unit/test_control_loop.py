@@ -5,12 +5,24 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
+import pytest
+
 from sparkmirror.config.mm2 import load_mm2
+from sparkmirror.control import start
 from sparkmirror.control.flow import FlowControl
 from sparkmirror.control.loop import ControlLoop
 from sparkmirror.control.topics import Assignment
-from sparkmirror.errors import ClusterError
-from sparkmirror.model import MirrorSettings, PartitionProgress, SlotProgress, TopicPartition
+from sparkmirror.errors import ClusterError, ConfigError
+from sparkmirror.model import (
+    ClusterClient,
+    FlowSettings,
+    MirrorMode,
+    MirrorSettings,
+    PartitionProgress,
+    SlotProgress,
+    TopicPartition,
+)
+from sparkmirror.wire.client import Cluster
 from sparkmirror.wire.signals import SourcePartition
 from sparkmirror.wire.times import RecordAt
 from tests.unit.config_files import BASE, write
@@ -88,3 +100,16 @@ def test_a_look_at_the_ends_reads_the_time_of_what_is_not_mirrored(tmp_path: Pat
     control.look_at_ends()
     assert control.oldest_ms() == {}
     control.close()
+
+
+def test_once_is_refused_for_a_paused_group(monkeypatch: pytest.MonkeyPatch) -> None:
+    """MirrorMaker 1's group would wait for its share for ever."""
+    client = ClusterClient("A", ("a:1",), "test")
+    flow = FlowSettings(client, client, client, client, mode=MirrorMode.MM1, group_id="g")
+    nothing = Assignment(flow.name)
+    target = Cluster(client)
+    monkeypatch.setattr(start, "is_paused", lambda *_: False)
+    assert start.leave_out_paused(flow, target, nothing) is nothing
+    monkeypatch.setattr(start, "is_paused", lambda *_: True)
+    with pytest.raises(ConfigError, match="sparkmirror resume"):
+        start.leave_out_paused(flow, target, nothing)

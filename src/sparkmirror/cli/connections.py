@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
@@ -33,14 +33,13 @@ class _Probe:
     def __init__(self, client: ClusterClient) -> None:
         self.client = client
         self.error: BaseException | None = None
+        self._reach = _loaded(client)
         self.thread = threading.Thread(target=self._run, name="probe", daemon=True)
         self.thread.start()
 
     def _run(self) -> None:
-        from sparkmirror.wire.reach import reach  # noqa: PLC0415
-
         try:
-            reach(self.client, timeout_ms=min(self.client.request_timeout_ms, _PROBE_MS))
+            self._reach(self.client, timeout_ms=min(self.client.request_timeout_ms, _PROBE_MS))
         except BaseException as error:  # raised by `Connections.cluster`
             self.error = error
 
@@ -124,6 +123,20 @@ class Connections:
         if told:
             sys.stderr.write("\r\x1b[K")
             sys.stderr.flush()
+
+
+def _loaded(client: ClusterClient) -> Callable[..., object]:
+    """`wire.reach.reach`, and with it all that it imports on its way.
+
+    On this thread: two that import modules which import each other end with a deadlock.
+    """
+    import sparkmirror.wire.client  # noqa: PLC0415
+    from sparkmirror.wire.reach import reach  # noqa: PLC0415
+
+    if client.security_protocol != "PLAINTEXT":
+        import sparkmirror.wire.sasl  # noqa: PLC0415
+        import sparkmirror.wire.tls  # noqa: F401, PLC0415
+    return reach
 
 
 def _same(one: ClusterClient, other: ClusterClient) -> bool:

@@ -156,7 +156,7 @@ def _text(rows: Sequence[_Row]) -> str:
     flows = [
         (
             row.flow.flow,
-            row.flow.state.value,
+            row.flow.told,
             str(len(row.flow.slots) if row.flow.state.alive else 0),
             str(row.flow.partitions),
             str(len(row.flow.halts)),

@@ -27,6 +27,7 @@ from sparkmirror.control.record_times import RecordTimes
 from sparkmirror.control.share import GroupShare
 from sparkmirror.control.start import (
     freeze_ends,
+    leave_out_paused,
     refuse_mirroring_onto_itself,
     take_over_positions,
     warn_of_java,
@@ -219,6 +220,7 @@ class FlowControl:
         if alone:  # members of the group have positions, and know better
             take_over_positions(self._position_keeper, self.settings, assignment, self._say)
         if self._once:
+            assignment = leave_out_paused(self.settings, self.target, assignment)
             self._frozen = freeze_ends(self.settings, self.source, assignment)
         if self.settings.mode is MirrorMode.MM1:
             forget_ended_runs(self.target, self._writer, self.settings, self._now_ms())
