@@ -23,6 +23,7 @@ from sparkmirror.config.settings import Scope, Status, Type, find, names
 from sparkmirror.config.settings_faults import FAULT_ROWS
 from sparkmirror.config.settings_group import group_settings
 from sparkmirror.config.settings_records import record_settings
+from sparkmirror.config.slips import globs, repeated_keys
 from sparkmirror.config.values import Reader, check, merge_errors
 from sparkmirror.errors import ConfigError
 from sparkmirror.java_regex import compile_regex
@@ -97,8 +98,9 @@ def load_mm1(
     more = extras or Extras()
     topics = _Topics(include, exclude)
     topics.check()
-    consumers = [translate(load_properties(path), Scope.CONSUMER, find_brokers) for path in paths]
-    producer = translate(load_properties(producer_config), Scope.PRODUCER, find_brokers)
+    files = [load_properties(path) for path in (*paths, producer_config)]
+    consumers = [translate(file, Scope.CONSUMER, find_brokers) for file in files[:-1]]
+    producer = translate(files[-1], Scope.PRODUCER, find_brokers)
     uses = [
         *(use for consumer in consumers for use in _checked(consumer, Scope.CONSUMER)),
         *_checked(producer, Scope.PRODUCER),
@@ -127,6 +129,8 @@ def load_mm1(
     )
     _refuse_shared_groups(flows, paths)
     told = [line for wanted in dict.fromkeys(chosen) for line in wanted.remarks()]
+    for file in files:
+        told += repeated_keys(file)
     for translation in (*consumers, producer):
         told += translation.told
     for translation in (*consumers, producer):
@@ -254,6 +258,7 @@ class _Topics:
                 f"{where}: quotes inside the list are part of the names, as in MirrorMaker: {raw}"
                 f" means the regex {regex}. Write the list without quotes."
             )
+        told += globs(where, "the list", regex.split("|"))
         if not regex:
             told.append(
                 f"{where}: the list is empty, so "
