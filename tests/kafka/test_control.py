@@ -33,11 +33,12 @@ from sparkmirror.model import (
 from sparkmirror.policy import FlowTopics
 from sparkmirror.wire.client import Cluster
 from sparkmirror.wire.connect_offsets import encode_source_offset
-from sparkmirror.wire.control_topic import ControlTopicReader
+from sparkmirror.wire.control_topic import ControlTopicReader, ControlTopicWriter
 from sparkmirror.wire.signals import (
     COMMAND_PARTITION,
     PROGRESS_PARTITION,
     AssignmentDocument,
+    Command,
     CommandKind,
     control_topic,
     encode_progress,
@@ -306,6 +307,26 @@ def test_once_freezes_the_ends(flow, loops, target, cluster_a, topic_name):
     loop.start()
     time.sleep(2.5)
     assert loop.end_offsets(flow.name) == ends
+
+
+def test_once_leaves_out_what_is_paused(flow, loops, target, cluster_a, topic_name):
+    """It would wait for ever: nothing of a paused flow ever comes to its end."""
+    create_topic(cluster_a, topic_name, 2)
+    loops(flow).prepare()
+    writer = ControlTopicWriter(target, control_topic(flow))
+    writer.command(Command(flow.name, CommandKind.PAUSE, "", int(time.time() * 1000)))
+    loop = loops(flow, once=True)
+    loop.prepare()
+    halted = loop.assignment(flow.name).halted
+    assert {tp: halt.code for tp, halt in halted.items()} == {
+        TopicPartition(topic_name, n): "PAUSED" for n in range(2)
+    }
+    assert loop.assignment(flow.name).partitions == ()
+    assert loop.frozen_ends(flow.name) == {}
+    writer.command(Command(flow.name, CommandKind.RESUME, "", int(time.time() * 1000)))
+    loop = loops(flow, once=True)
+    loop.prepare()
+    assert len(loop.assignment(flow.name).partitions) == 2
 
 
 # --- positions ------------------------------------------------------------------------------

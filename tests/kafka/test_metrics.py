@@ -159,12 +159,22 @@ def test_a_running_mirror_is_scraped_paused_and_drained_from_outside(
         watched.produce(5)
         assert run("drain", path) == (0, f"{flow}: drained\n")
         assert mirror.wait(45) == 0, mirror.text()
-        assert status(path)[1]["state"] == "stopped"
+        seen = status(path)[1]
+        assert (seen["state"], seen["paused"]) == ("stopped", True)
+        assert "stopped, paused" in run("status", path)[1]
         code, text = run("drain", path)
         assert code == 1
         assert "nothing to drain" in text
     finally:
         mirror.kill()
+
+    once = MirrorProcess(tmp_path, ["run", str(path), "--once"])
+    try:
+        assert once.wait(120) == 1, once.text()
+        halt = f"{flow} {watched.topic}-0: PAUSED: the flow is paused; sparkmirror resume"
+        assert halt in once.text()
+    finally:
+        once.kill()
 
     again = MirrorProcess(tmp_path, ["run", str(path), "--work-dir", str(tmp_path / "again")])
     try:
@@ -245,14 +255,37 @@ def check_status(watched: Watched) -> None:
     assert positions == {(watched.topic, 0, 300), (watched.topic, 1, 50)}
 
 
+def check_seconds_behind(watched: Watched, written_s: float) -> None:
+    """All say the age of the oldest record that is not at the target, written at ``written_s``."""
+    scrape = Scrape(watched.url)
+    code, text = run("lag", watched.path, "--format", "json")
+    assert code == 0
+    (looked,) = json.loads(text)["flows"]
+    seen = status(watched.path)[1]
+    partition = {"topic": watched.topic, "partition": "0"}
+    told = {
+        "metrics": scrape.one("sparkmirror_flow_lag_seconds", **watched.labels),
+        "partition": scrape.one("sparkmirror_lag_seconds", **watched.labels, **partition),
+        "lag": looked["lag_seconds_max"],
+        "status": seen["lag_seconds"],
+    }
+    highest = time.time() - written_s + 1
+    assert all(3_599 <= seconds <= highest for seconds in told.values()), told
+    assert scrape.one("sparkmirror_lag_seconds", topic=watched.topic, partition="1") == 0
+    assert 70 * 100 <= looked["lag_bytes"] == seen["lag_bytes"] < 70 * 300
+    assert 70 * 100 <= scrape.one("sparkmirror_flow_lag_bytes", **watched.labels) < 70 * 300
+
+
 def check_pause(watched: Watched) -> None:
     """Paused by another process: nothing comes through, and it is seen everywhere."""
     flow = f"{watched.source}->B"
     assert run("pause", watched.path, flow) == (0, f"{flow}: paused\n")
     before = watched.mirrored()
-    watched.produce(70)
+    began_s = time.time()
+    watched.produce(70, age_ms=3_600_000)
     lag = "sparkmirror_flow_lag_records"
     wait_until(lambda: Scrape(watched.url).one(lag, **watched.labels) == 70, "lag")
+    check_seconds_behind(watched, began_s - 3_600)
     time.sleep(3)
     assert watched.mirrored() == before
     assert status(watched.path)[1]["state"] == "paused"

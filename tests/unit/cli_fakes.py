@@ -138,6 +138,9 @@ class FakeControl:
     def end_offsets(self, flow: str) -> Mapping[TopicPartition, int]:
         return {TopicPartition("orders", 0): 0}
 
+    def oldest_ms(self, flow: str) -> Mapping[TopicPartition, int]:
+        return {}
+
     def assignment(self, flow: str) -> FakeControl:
         return self
 

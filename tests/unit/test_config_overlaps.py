@@ -42,7 +42,8 @@ def test_a_ring_of_unrenamed_topics_is_refused(tmp_path: Path, extra: str, topic
     ],
 )
 def test_lists_that_have_nothing_in_common_are_no_ring(tmp_path: Path, extra: str) -> None:
-    assert load(tmp_path, _BOTH + extra).warnings == ()
+    told = load(tmp_path, _BOTH + extra).warnings
+    assert [line for line in told if "is empty, so no topic" not in line] == []
 
 
 def test_lists_beyond_comparison_are_told(tmp_path: Path) -> None:

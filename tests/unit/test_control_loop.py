@@ -2,9 +2,30 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from sparkmirror.config.mm2 import load_mm2
+from sparkmirror.control import start
+from sparkmirror.control.flow import FlowControl
 from sparkmirror.control.loop import ControlLoop
-from sparkmirror.errors import ClusterError
-from sparkmirror.model import MirrorSettings
+from sparkmirror.control.topics import Assignment
+from sparkmirror.errors import ClusterError, ConfigError
+from sparkmirror.model import (
+    ClusterClient,
+    FlowSettings,
+    MirrorMode,
+    MirrorSettings,
+    PartitionProgress,
+    SlotProgress,
+    TopicPartition,
+)
+from sparkmirror.wire.client import Cluster
+from sparkmirror.wire.signals import SourcePartition
+from sparkmirror.wire.times import RecordAt
+from tests.unit.config_files import BASE, write
 
 
 def test_each_reason_in_a_row_of_failures_is_told_once() -> None:
@@ -39,3 +60,56 @@ def test_reasons_without_end_are_told_of_a_few_times() -> None:
     for n in range(100):
         loop._attempt("ends", lambda: fail("x" * n), told=n > 0)  # noqa: B023
     assert len(loop.events()) == 10
+
+
+def test_a_look_at_the_ends_reads_the_time_of_what_is_not_mirrored(tmp_path: Path) -> None:
+    """Of partitions behind only, where the newest report of any slot says that they stand."""
+    flow = next(one for one in load_mm2(write(tmp_path, BASE)).flows if one.enabled)
+    control = FlowControl(flow, "run", lambda _: None)
+    done, behind, new = (TopicPartition("t", n) for n in range(3))
+    ends = {done: 7, behind: 100, new: 3}
+    asked: list[Mapping[TopicPartition, int]] = []
+
+    def records_at(
+        positions: Mapping[TopicPartition, int], timeout_s: float
+    ) -> dict[TopicPartition, RecordAt]:
+        asked.append(dict(positions))
+        return {tp: RecordAt(1_000 + offset, 10.0) for tp, offset in positions.items()}
+
+    control.source.end_offsets = lambda *_: dict(ends)  # type: ignore[method-assign]
+    control.source.records_at = records_at  # type: ignore[method-assign,assignment]
+    rows = tuple(SourcePartition(*tp, f"A.{tp.topic}") for tp in ends)
+    control._assignment = Assignment(flow.name, rows)
+
+    def report(slot: int, time_ms: int, *partitions: PartitionProgress) -> None:
+        control._progress[slot] = SlotProgress(
+            flow.name, slot, "w", 1, time_ms, 1, 1, 1, partitions=partitions
+        )
+
+    # Slot 0 had the partition before slot 1; of the third one nobody knows a position.
+    report(0, 20, PartitionProgress("t", 0, 7), PartitionProgress("t", 2, -1))
+    report(1, 30, PartitionProgress("t", 1, 50))
+    report(2, 10, PartitionProgress("t", 1, 40))
+    control.look_at_ends()
+    assert asked == [{behind: 50}]
+    assert control.ends() == ends
+    assert control.oldest_ms() == {behind: 1_050}
+    control.look_at_ends()
+    assert len(asked) == 1, "what stands still is read once"
+    report(1, 40, PartitionProgress("t", 1, 100))
+    control.look_at_ends()
+    assert control.oldest_ms() == {}
+    control.close()
+
+
+def test_once_is_refused_for_a_paused_group(monkeypatch: pytest.MonkeyPatch) -> None:
+    """MirrorMaker 1's group would wait for its share for ever."""
+    client = ClusterClient("A", ("a:1",), "test")
+    flow = FlowSettings(client, client, client, client, mode=MirrorMode.MM1, group_id="g")
+    nothing = Assignment(flow.name)
+    target = Cluster(client)
+    monkeypatch.setattr(start, "is_paused", lambda *_: False)
+    assert start.leave_out_paused(flow, target, nothing) is nothing
+    monkeypatch.setattr(start, "is_paused", lambda *_: True)
+    with pytest.raises(ConfigError, match="sparkmirror resume"):
+        start.leave_out_paused(flow, target, nothing)

@@ -8,10 +8,12 @@ from typing import cast
 import pytest
 
 from sparkmirror.control.group_lags import GroupLags
+from sparkmirror.control.record_times import RecordTimes
 from sparkmirror.errors import Unreachable
 from sparkmirror.model import TopicPartition
 from sparkmirror.observe.group_rows import GroupRow
 from sparkmirror.wire.client import Cluster
+from sparkmirror.wire.times import RecordAt
 from sparkmirror.wire.views import Committed
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
@@ -38,12 +40,14 @@ class FakeSource:
     def earliest_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
         return {tp: self.starts.get(tp, 0) for tp in partitions}
 
-    def record_times_ms(
+    def records_at(
         self, positions: Mapping[TopicPartition, int], timeout_s: float
-    ) -> dict[TopicPartition, int]:
+    ) -> dict[TopicPartition, RecordAt]:
         assert 0 < timeout_s <= 5
         self.fetched += positions.items()
-        return {tp: at * 1000 for tp, at in positions.items() if at not in self.timeless}
+        return {
+            tp: RecordAt(at * 1000, 10.0) for tp, at in positions.items() if at not in self.timeless
+        }
 
 
 class World:
@@ -124,17 +128,46 @@ def test_nothing_is_asked_without_a_scrape_or_too_often() -> None:
         lags.step()
 
     world = World({T0: 900})
-    slow = world.source.record_times_ms
+    slow = world.source.records_at
 
     def wait(
         positions: Mapping[TopicPartition, int], timeout_s: float
-    ) -> dict[TopicPartition, int]:
+    ) -> dict[TopicPartition, RecordAt]:
         world.now_s += 3
         return slow(positions, timeout_s)
 
-    world.source.record_times_ms = wait  # type: ignore[method-assign]
+    world.source.records_at = wait  # type: ignore[method-assign]
     assert world.look(g={T0: 10})["g"] == [(890, 993.0)]
     world.now_s += 26
     assert world.look(g={T0: 20})["g"] == [(890, 993.0)], "a tenth of the time at most"
     world.now_s += 2
     assert world.look(g={T0: 20})["g"] == [(880, 1014.0)]
+
+
+def test_who_has_been_behind_for_longest_is_read_before_those_who_come_and_go() -> None:
+    times = RecordTimes(
+        cast(Cluster, FakeSource({})), fetches_max=2, fetch_s_max=5, now_s=lambda: 0.0
+    )
+    stalled = ("flow", TopicPartition("stalled", 0))
+    for turn in range(3):
+        # Partitions that are read as fast as they are written: others at each look.
+        busy = {("flow", TopicPartition(f"busy-{turn}", n)): 700 for n in range(3)}
+        times.look({**busy, stalled: 100})
+    assert times.time_ms(stalled) == 100_000
+    times.look({})
+    assert times.time_ms(stalled) is None, "it is behind no more"
+
+
+def test_what_could_not_be_read_is_tried_again_later() -> None:
+    source = FakeSource({})
+    times = RecordTimes(cast(Cluster, source), fetches_max=2, fetch_s_max=5, now_s=lambda: 0.0)
+    source.timeless.add(100)
+    reader = ("flow", T0)
+    for _ in range(5):
+        times.look({reader: 100})
+    assert len(source.fetched) == 1
+    source.timeless.clear()
+    for _ in range(15):
+        times.look({reader: 100})
+    assert times.time_ms(reader) == 100_000
+    assert len(source.fetched) == 2

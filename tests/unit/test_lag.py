@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sparkmirror.cli.lag import document, over_limit, table
+from sparkmirror.cli.lag import Pace, document, over_limit, table
 from sparkmirror.cli.lag_tables import broker_lines, classic_table, groups_table
 from sparkmirror.cli.main import main
 from sparkmirror.config.mm1 import load_mm1_consumer
@@ -15,7 +15,7 @@ from sparkmirror.control.lag import LagView, Offsets, PartitionLag, measure
 from sparkmirror.errors import ConfigError
 from sparkmirror.model import TopicPartition
 from sparkmirror.wire.requests import record_batch
-from sparkmirror.wire.times import first_time_ms
+from sparkmirror.wire.times import first_record
 from sparkmirror.wire.views import BrokerView, GroupOwner
 from tests.unit.config_files import BASE, write
 
@@ -30,10 +30,12 @@ def one(
     *,
     reset: str = "earliest",
     time_ms: int | None = None,
+    size: float | None = None,
 ) -> PartitionLag:
     offsets = Offsets(*({} if value is None else {TP: value} for value in (position, start, end)))
     times = {} if time_ms is None else {TP: time_ms}
-    (row,) = measure([TP], offsets, times, reset=reset, now_ms=10_000)
+    sizes = {} if size is None else {TP: size}
+    (row,) = measure([TP], offsets, times, sizes, reset=reset, now_ms=10_000)
     return row
 
 
@@ -85,6 +87,11 @@ def batch(offset: int, time_ms: int, count: int = 1, *, attributes: int = 0) -> 
     struct.pack_into(">q", data, 0, offset)
     struct.pack_into(">h", data, 21, attributes)
     return bytes(data)
+
+
+def first_time_ms(records: bytes, position: int) -> int:
+    found = first_record(records, position)
+    return -1 if found is None else found.time_ms
 
 
 def test_the_batch_that_holds_the_position_tells_the_time() -> None:
@@ -179,8 +186,10 @@ VIEW = LagView(
     "A->B",
     "__mirror.A->B",
     "B",
-    (one(7, 0, 10, time_ms=8_500), PartitionLag("a-topic-with-a-long-name", 3, None, None, None,
-                                                None, "no leader answers")),
+    (
+        one(7, 0, 10, time_ms=8_500, size=100.1),
+        PartitionLag("a-topic-with-a-long-name", 3, None, None, None, None, "no leader answers"),
+    ),
 )  # fmt: skip
 
 
@@ -188,14 +197,41 @@ def test_the_table_has_the_columns_of_kafkas_tool() -> None:
     title, head, first, second = table([VIEW]).splitlines()
     assert title == "A->B: group __mirror.A->B on B"
     assert head.split() == ["GROUP", "TOPIC", "PARTITION", "CURRENT-OFFSET", "LOG-END-OFFSET",
-                            "LAG", "SECONDS"]  # fmt: skip
-    assert first.split() == ["__mirror.A->B", "t", "0", "7", "10", "3", "1.5"]
-    assert second.split()[:7] == [
-        "__mirror.A->B", "a-topic-with-a-long-name", "3", "-", "-", "-", "-",
+                            "LAG", "SECONDS", "BYTES"]  # fmt: skip
+    assert first.split() == ["__mirror.A->B", "t", "0", "7", "10", "3", "1.5", "300"]
+    assert second.split()[:8] == [
+        "__mirror.A->B", "a-topic-with-a-long-name", "3", "-", "-", "-", "-", "-",
     ]  # fmt: skip
     assert second.endswith("no leader answers")
     assert head.index("LAG") == first.index("3 ")
     assert table([LagView("", "g", "A", ())]).splitlines()[-1] == "no partitions"
+
+
+def test_what_is_at_its_end_hides_no_age_that_is_not_known() -> None:
+    done = one(10, 0, 10)
+    assert LagView("", "g", "A", (done, done)).seconds == 0.0
+    assert LagView("", "g", "A", (done, one(7, 0, 10))).seconds is None
+    assert LagView("", "g", "A", (done, one(7, 0, 10), one(8, 0, 10, time_ms=9_000))).seconds == 1.0
+
+
+def test_the_time_to_go_comes_from_several_looks() -> None:
+    pace = Pace()
+
+    def look(second: int, position: int, *, time_ms: int = 0) -> dict[str, float]:
+        view = LagView("", "g", "A", (one(position, 0, 1_000, time_ms=time_ms),))
+        return pace.note([view], second * 1_000)
+
+    assert look(0, 0) == {}
+    assert look(5, 500) == {"g": pytest.approx(5.0)}
+    assert look(10, 500) == {"g": pytest.approx(10.0)}
+    assert look(15, 600, time_ms=9_999) == {}, "what is a second late does not catch up"
+
+
+def test_the_size_of_a_batch_tells_that_of_its_records() -> None:
+    data = batch(10, 1_000, 5)
+    found = first_record(data, 10)
+    assert found is not None
+    assert found.mean_bytes == len(data) / 5
 
 
 def test_totals_are_known_only_when_all_parts_are() -> None:

@@ -117,7 +117,10 @@ def meter(*reports: SlotProgress) -> FlowMeter:
     made = FlowMeter("A->B", now_ms=lambda: WALL_MS, ticks_ms=lambda: 1_000)
     for one in reports:
         made.report(one)
-    made.ends({TopicPartition("t", 0): 10, TopicPartition("t", 1): 27})
+    made.ends(
+        {TopicPartition("t", 0): 10, TopicPartition("t", 1): 27},
+        {TopicPartition("t", 1): WALL_MS - 12_000},
+    )
     return made
 
 
@@ -162,7 +165,9 @@ def test_the_values_are_those_of_the_reports() -> None:
     group = ("group=__mirror.A->B",)
     own = ("partition=1", "source=A", "target=B", "topic=t")
     assert found["sparkmirror_lag_records", *group, *own] == 7
-    assert found["sparkmirror_lag_seconds", *group, *own] == 9
+    assert found["sparkmirror_lag_seconds", *group, *own] == 12
+    assert found["sparkmirror_lag_bytes", *group, *own] == 700
+    assert found["sparkmirror_position_age_seconds", *group, *own] == 9
     assert found["sparkmirror_position_offset", *group, *own] == 20
     assert found["sparkmirror_end_offset", *group, *own] == 27
     halt = ("code=CORRUPT_BATCH", "partition=1", 'reason=bad "crc"\n', "retriable=false")
@@ -170,6 +175,8 @@ def test_the_values_are_those_of_the_reports() -> None:
     flow = ("source=A", "target=B")
     assert found["sparkmirror_halted_partitions", *flow] == 1
     assert found["sparkmirror_flow_lag_records", *flow] == 7
+    assert found["sparkmirror_flow_lag_seconds", *flow] == 12
+    assert found["sparkmirror_flow_lag_bytes", *flow] == 700
     assert found["sparkmirror_flow_info", "group=__mirror.A->B", "mode=mm2", *flow] == 1
     assert found["sparkmirror_last_report_timestamp_seconds", *flow] == WALL_MS / 1_000
     checkpoint = (f"{MIRROR_CHECKPOINT}_checkpoint_latency_ms_max", "group=billing")
@@ -227,7 +234,7 @@ def test_fewer_labels_are_sums_and_the_worst(labels: str, topic: tuple[str, ...]
     assert found[f"{MIRROR_SOURCE}_replication_latency_ms_max", *key] == 12
     own = ("group=__mirror.A->B", "source=A", "target=B", *(t.replace("A.", "") for t in topic))
     assert found["sparkmirror_lag_records", *own] == 7
-    assert found["sparkmirror_lag_seconds", *own] == 9
+    assert found["sparkmirror_lag_seconds", *own] == 12
     billing = ("group=billing", *own[1:])
     assert found["sparkmirror_group_lag_records", *billing] == 7
     assert found["sparkmirror_group_lag_seconds", *billing] == 2.5
@@ -260,7 +267,15 @@ def test_the_page_is_current() -> None:
 
 def test_every_metric_of_the_table_is_told() -> None:
     errors = {"CONNECTION_LOST": 1}
-    names = {key[0] for key in scrape(meter(report(*TWO, errors=errors)))}
+    made = meter(report(*TWO, errors=errors))
+    names = {key[0] for key in scrape(made)}
+    catching_up = FlowMeter(
+        "A->B", now_ms=lambda: WALL_MS, ticks_ms=iter(range(0, 10**6, 5_000)).__next__
+    )
+    catching_up.report(report(TWO[0]))
+    for end in (900, 800):
+        catching_up.ends({TopicPartition("t", 0): end}, {TopicPartition("t", 0): 0})
+    names |= {key[0] for key in scrape(catching_up)}
     for metric in CATALOG.values():
         shown = f"{metric.shown}_bucket" if metric.kind == "histogram" else metric.shown
         assert shown in names, metric.name

@@ -97,6 +97,24 @@ def test_totals_are_shown_where_there_is_room() -> None:
     assert "12.3 GB" not in "\n".join(picture(FRAME, 80))
 
 
+CATCHING_UP = replace(
+    BUSY, lag_s=3_725.0, lag_bytes=1_234_567, to_go_s=95.0, latency_ms_p50=30_000.0
+)
+
+
+@pytest.mark.parametrize("width", [80, 140])
+def test_what_passes_while_a_flow_catches_up_is_no_latency(width: int) -> None:
+    lines = picture(replace(FRAME, views=(CATCHING_UP,)), width)
+    assert "to go" in "\n".join(lines)
+    flow = row(lines, "A->B")
+    assert flow[4:12] == ["12.3", "k", "1h", "02m", "1m", "35s", "–", "–"]
+    assert ("1.23 MB" in "\n".join(lines)) is (width == 140)
+    text = flow_line(CATCHING_UP)
+    assert "lag 12.3 k records, 1.23 MB (1h 02m), caught up in 1m 35s" in text
+    assert "latency" not in text
+    assert "latency p50 2.1 ms" in flow_line(BUSY)
+
+
 @pytest.mark.parametrize("width", [80, 140])
 def test_topics_are_shown_on_demand_furthest_behind_first(width: int) -> None:
     hidden = "\n".join(picture(FRAME, width))
@@ -270,7 +288,9 @@ def test_json_lines_golden() -> None:
         "records_per_s": 0.0,
         "bytes_per_s": 0.0,
         "lag_records": 7,
+        "lag_bytes": None,
         "lag_s": None,
+        "to_go_s": None,
         "latency_ms_p50": None,
         "latency_ms_p99": None,
         "partitions": 1,

@@ -177,7 +177,8 @@ def test_lag_counts_records_and_the_worst_partitions_age() -> None:
     assert meter.view().lag_records is None
     assert meter.view().lag_s is None
     meter.ends(
-        {TopicPartition("t", 0): 100, TopicPartition("t", 1): 51, TopicPartition("u", 0): 70}
+        {TopicPartition("t", 0): 100, TopicPartition("t", 1): 51, TopicPartition("u", 0): 70},
+        {TopicPartition("t", 0): WALL_MS + 9_000, TopicPartition("t", 1): WALL_MS + 4_000},
     )
     view = meter.view()
     assert view.lag_records == 11
@@ -190,21 +191,88 @@ def test_lag_counts_records_and_the_worst_partitions_age() -> None:
 def test_no_lag_is_zero_seconds_however_old_the_last_record_is() -> None:
     clock, meter = make_meter()
     meter.report(Worker(0, "w").report(clock, PartitionProgress("t", 0, 5, timestamp_ms=1)))
-    meter.ends({TopicPartition("t", 0): 5})
+    meter.ends({TopicPartition("t", 0): 5}, {})
     assert (meter.view().lag_records, meter.view().lag_s) == (0, 0.0)
+
+
+def test_behind_is_the_age_of_the_oldest_record_that_is_not_at_the_target() -> None:
+    """Not of the newest mirrored one: after an idle day a new record is not a day late."""
+    clock, meter = make_meter()
+    tp = TopicPartition("t", 0)
+    day_ms = 86_400_000
+    meter.report(Worker(0, "w").report(clock, PartitionProgress("t", 0, 5, WALL_MS - day_ms)))
+    clock.ms = 2_000
+    meter.ends({tp: 6}, {tp: WALL_MS + 1_500})
+    assert meter.view().lag_s == pytest.approx(0.5)
+    assert meter.totals().partitions[0].behind_s == pytest.approx(0.5)
+    assert meter.totals().partitions[0].newest_age_s == pytest.approx(86_402)
+
+
+def test_a_partition_without_lag_hides_none_that_nothing_is_known_of() -> None:
+    clock, meter = make_meter()
+    ends = {TopicPartition("t", 0): 5, TopicPartition("t", 1): 90, TopicPartition("u", 0): 5}
+    rows = (
+        PartitionProgress("t", 0, 5, timestamp_ms=WALL_MS),
+        PartitionProgress("t", 1, 50),  # stalled before it has mirrored a record
+        PartitionProgress("u", 0, 5, timestamp_ms=WALL_MS),
+    )
+    meter.report(Worker(0, "w").report(clock, *rows))
+    meter.ends(ends, {})
+    view = meter.view()
+    assert (view.lag_records, view.lag_s) == (40, None)
+    assert [(row.topic, row.lag_s) for row in view.topics] == [("t", None), ("u", 0.0)]
+    meter.ends(ends, {TopicPartition("t", 1): WALL_MS - 7_000})
+    assert meter.view().lag_s == pytest.approx(7.0)
+
+
+def test_bytes_behind_and_the_time_to_go() -> None:
+    clock, meter = make_meter()
+    tp, other = TopicPartition("t", 0), TopicPartition("t", 1)
+    worker = Worker(0, "w")
+    position, old_ms = 0, WALL_MS - 3_600_000
+    for _ in range(7):
+        clock.ms += 1_000
+        position += 100
+        worker.work(100)  # 1,000 bytes in all of it
+        rows = (
+            PartitionProgress("t", 0, position, old_ms, position, 10 * position),
+            PartitionProgress("t", 1, 0),
+        )
+        meter.report(worker.report(clock, *rows))
+        meter.ends({tp: 2_000 + position // 2, other: 10}, {tp: old_ms})
+    view = meter.view()
+    # 1,650 behind, 50 fewer each second; of the other one the flow's mean size is taken.
+    assert view.lag_records == 1_660
+    assert view.lag_bytes == 10 * 1_650 + round(10 * view.bytes / view.records)
+    assert view.catching_up
+    assert view.to_go_s == pytest.approx(1_660 / 50)
+    assert meter.totals().partitions[0].lag_bytes == 16_500
+    meter.ends({tp: 2_400, other: 0}, {tp: clock.wall() - 9_000})
+    assert meter.view().to_go_s is None, "9 s is no catching up"
+
+
+def test_a_lag_that_grows_has_no_end() -> None:
+    clock, meter = make_meter()
+    tp = TopicPartition("t", 0)
+    meter.report(Worker(0, "w").report(clock, PartitionProgress("t", 0, 5)))
+    for end in range(100, 110):
+        clock.ms += 1_000
+        meter.ends({tp: end}, {tp: WALL_MS - 3_600_000})
+    assert meter.view().catching_up
+    assert meter.view().to_go_s is None
 
 
 def test_end_offsets_older_than_the_position_are_no_negative_lag() -> None:
     clock, meter = make_meter()
     meter.report(Worker(0, "w").report(clock, PartitionProgress("t", 0, 9)))
-    meter.ends({TopicPartition("t", 0): 5})
+    meter.ends({TopicPartition("t", 0): 5}, {})
     assert meter.view().lag_records == 0
 
 
 def test_a_task_that_has_just_begun_does_not_forget_position_and_age() -> None:
     clock, meter = make_meter()
     tp = TopicPartition("t", 0)
-    meter.ends({tp: 10})
+    meter.ends({tp: 10}, {tp: WALL_MS - 3_000})
     meter.report(Worker(0, "w1").report(clock, PartitionProgress("t", 0, 8, WALL_MS - 3_000)))
     clock.ms += 1_000
     meter.report(Worker(0, "w2").report(clock, PartitionProgress("t", 0, -1, -1)))
@@ -214,7 +282,7 @@ def test_a_task_that_has_just_begun_does_not_forget_position_and_age() -> None:
 
 def test_a_position_that_is_not_known_yet_makes_no_lag() -> None:
     clock, meter = make_meter()
-    meter.ends({TopicPartition("t", 0): 10, TopicPartition("t", 1): 4})
+    meter.ends({TopicPartition("t", 0): 10, TopicPartition("t", 1): 4}, {})
     meter.report(Worker(0, "w1").report(clock, PartitionProgress("t", 0, -1)))
     view = meter.view()
     assert view.lag_records is None
@@ -223,7 +291,7 @@ def test_a_position_that_is_not_known_yet_makes_no_lag() -> None:
 
 def test_a_partition_that_moved_is_shown_from_its_newest_report() -> None:
     clock, meter = make_meter()
-    meter.ends({TopicPartition("t", 0): 10})
+    meter.ends({TopicPartition("t", 0): 10}, {})
     old = Worker(0, "w1").report(clock, PartitionProgress("t", 0, 3))
     clock.ms += 1_000
     meter.report(Worker(1, "w2").report(clock, PartitionProgress("t", 0, 9)))

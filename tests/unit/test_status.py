@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from sparkmirror.cli.main import main
+from sparkmirror.cli.status import _Row, _text
 from sparkmirror.control.status import FlowState, judge, judge_group
 from sparkmirror.model import Halt, PartitionProgress, SlotProgress, TopicPartition
 from sparkmirror.wire.control_topic import ControlSignals
@@ -64,6 +65,24 @@ def slot(number: int = 0, *, ago_s: int = 1, paused: bool = False, halt: Halt | 
 def test_states(commands, drivers, slots, state) -> None:
     signals = ControlSignals(tuple(map(command, commands)), (), tuple(slots), tuple(drivers))
     assert judge(signals, FLOW, NOW).state is state
+
+
+@pytest.mark.parametrize(
+    ("commands", "drivers", "told"),
+    [
+        ([RUN, PAUSE, DRAIN], [driver(ended=True)], "stopped, paused"),
+        ([PAUSE, RUN], [driver(40)], "not running, paused"),
+        ([PAUSE], [], "never ran, paused"),
+        ([RUN, PAUSE], [driver()], "paused"),
+        ([RUN, PAUSE, RESUME], [driver(ended=True)], "stopped"),
+    ],
+)
+def test_a_pause_is_told_of_a_flow_that_does_not_run(commands, drivers, told) -> None:
+    signals = ControlSignals(tuple(map(command, commands)), (), (), tuple(drivers))
+    status = judge(signals, FLOW, NOW)
+    assert status.told == told
+    if not status.state.alive:
+        assert f"  {told}  " in _text([_Row(status, None, NOW)])
 
 
 def test_a_run_that_has_just_begun_is_starting() -> None:

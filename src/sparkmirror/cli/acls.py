@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from sparkmirror.cli.connections import Connections
 from sparkmirror.cli.files import Clusters, Files, Mm2File, TopicFiles, load_settings, with_files
 from sparkmirror.cli.kafka_acls import documents, lock_text, needed_text, table
 from sparkmirror.errors import ClusterError, ConfigError
@@ -108,8 +109,6 @@ def lock(
     Exit codes: 0 printed or done (also when nothing is missing), 1 an ACL stands in the way or
     the cluster failed, 2 wrong usage or file.
     """
-    from sparkmirror.wire.client import Cluster  # noqa: PLC0415
-
     settings = load_settings(Files(file))
     wanted = next((one for one in settings.flows if one.name == flow), None)
     if wanted is None:
@@ -117,8 +116,8 @@ def lock(
         raise ConfigError(
             f"{flow} is no enabled flow of this file.", where=str(file), do=f"Choose from: {named}."
         )
-    target = Cluster(wanted.target_admin)
-    try:
+    with Connections() as connections:
+        target = connections.cluster(wanted.target_admin)
         who = _principals(settings, principal or ())
         plan = _lock_plan(wanted, target, who, readers or (), apply=apply)
         for line in lock_text(plan, wanted, command_config):
@@ -127,8 +126,6 @@ def lock(
             raise typer.Exit(1)
         if apply:
             _apply(plan, target)
-    finally:
-        target.close()
 
 
 # --- what is asked for --------------------------------------------------------------------------

@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
-from types import TracebackType
 from typing import TYPE_CHECKING, Self, TypeVar
 
 import typer
 
+from sparkmirror.cli.connections import Connections
 from sparkmirror.cli.errors import EXIT_START_FAILED, show_error
 from sparkmirror.errors import ConfigError, MirrorError
 
 if TYPE_CHECKING:
     from sparkmirror.cli.files import Files
     from sparkmirror.control.look import Look
-    from sparkmirror.model import ClusterClient, FlowSettings, MirrorSettings
-    from sparkmirror.wire.client import Cluster
+    from sparkmirror.model import FlowSettings, MirrorSettings
 
 __all__ = ["Asking", "ask_each", "end_with", "open_flows", "refuse_mm1"]
 
@@ -24,36 +22,18 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 
-class Asking:
-    """The flows of a file, and one connection per cluster and way to reach it."""
+class Asking(Connections):
+    """The flows of a file, and the connections to their clusters."""
 
     def __init__(self, settings: MirrorSettings, flows: Sequence[FlowSettings]) -> None:
+        super().__init__()
         self.settings = settings
         self.flows = tuple(flows)
-        self._clusters: list[Cluster] = []
 
     def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        for cluster in self._clusters:
-            cluster.close()
-
-    def cluster(self, client: ClusterClient) -> Cluster:
-        """A connection for ``client``; clients that differ only in their name share one."""
-        from sparkmirror.wire.client import Cluster  # noqa: PLC0415
-
-        for known in self._clusters:
-            if replace(known.client, client_id=client.client_id) == client:
-                return known
-        cluster = Cluster(client)
-        self._clusters.append(cluster)
-        return cluster
+        for flow in self.flows:
+            self.expect((flow.source_admin, flow.target_admin))
+        return super().__enter__()
 
     def look(self, flow: FlowSettings) -> Look:
         """Both clusters of ``flow``, each topic read as a run reads it."""

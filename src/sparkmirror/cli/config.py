@@ -15,6 +15,7 @@ from sparkmirror.text import say
 
 if TYPE_CHECKING:
     from sparkmirror.config.explain import Effective, Place, Setup
+    from sparkmirror.model import MirrorSettings
 
 __all__ = ["config", "document", "text"]
 
@@ -37,7 +38,8 @@ def config(
     Of a MirrorMaker 2 file, or of MirrorMaker 1's: --consumer.config and --producer.config.
 
     The file is read and checked as a run does it: what a run refuses is refused here with the same
-    words, and its warnings are shown. No cluster is asked. Secrets, and what config providers
+    words, truststores that are not there and metrics that everybody could read included, and its
+    warnings are shown. No cluster is asked. Secrets, and what config providers
     return, are never shown.
 
     Exit codes: 0 the file can be run, 2 wrong usage or file, 3 the brokers are to be found in a
@@ -55,6 +57,7 @@ def config(
         print(settings_page(), end="")
         return
     setup = _setup(files, clusters or (), flows or ())
+    _check_files(setup.settings)
     if output is Format.JSON:
         print_json(document(setup, given=given))
     else:
@@ -85,6 +88,22 @@ def _setup(files: Files, clusters: Sequence[str], flows: Sequence[str]) -> Setup
     setup = explain_mm1(consumers, producer, find_brokers=look_up_brokers)
     names = {flow.name for flow in choose_flows(settings, flows)}
     return replace(setup, flows=tuple(one for one in setup.flows if one.flow in names))
+
+
+def _check_files(settings: MirrorSettings) -> None:
+    """What a run does with the files that the settings name, before it asks a cluster.
+
+    Raises `MirrorError`.
+    """
+    from sparkmirror.wire.tls import context_for  # noqa: PLC0415
+
+    for flow in settings.flows:
+        for client in (flow.source, flow.target, flow.source_admin, flow.target_admin):
+            context_for(client)
+    if settings.metrics.listen:
+        from sparkmirror.observe.server import check_surface  # noqa: PLC0415
+
+        check_surface(settings.metrics)
 
 
 def _chosen(settings: Iterable[Effective], *, given: bool) -> list[Effective]:

@@ -54,7 +54,7 @@ class Figures:
                 if meter is not None:
                     meter.report(progress)
             for name, meter in self._meters.items() if with_ends else ():
-                meter.ends(control.end_offsets(name))
+                meter.ends(control.end_offsets(name), control.oldest_ms(name))
                 meter.halts(control.assignment(name).halted)
             draining = {name: control.draining(name) for name in self._flows}
             self._states = {

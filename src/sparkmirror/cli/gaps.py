@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from sparkmirror.cli.asking import ask_each
+from sparkmirror.cli.connections import Connections
 from sparkmirror.cli.errors import EXIT_START_FAILED, show_error
 from sparkmirror.cli.files import Clusters, Files, load_settings, with_files
 from sparkmirror.cli.tables import Format, Output
@@ -88,19 +90,15 @@ def since_ms(text: str, now_s: float) -> int:
 
 def _read(settings: MirrorSettings) -> tuple[list[Gap], list[MirrorError]]:
     from sparkmirror.control.gaps import read_gaps  # noqa: PLC0415
-    from sparkmirror.wire.client import Cluster  # noqa: PLC0415
 
-    found: list[Gap] = []
-    failures: list[MirrorError] = []
-    for flow in settings.flows:
-        target = Cluster(flow.target_admin)
-        try:
-            found += read_gaps(target, flow)
-        except MirrorError as error:
-            failures.append(error)
-        finally:
-            target.close()
-    return sorted(found, key=lambda gap: gap.time_ms), failures
+    with Connections() as connections:
+        connections.expect(flow.target_admin for flow in settings.flows)
+        found, failures = ask_each(
+            settings.flows,
+            lambda flow: read_gaps(connections.cluster(flow.target_admin), flow),
+        )
+    gaps = [gap for of_flow in found for gap in of_flow]
+    return sorted(gaps, key=lambda gap: gap.time_ms), failures
 
 
 def table(found: Sequence[Gap]) -> str:

@@ -5,8 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Iterable, Sequence
-from contextlib import ExitStack
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from enum import StrEnum
 from pathlib import Path
@@ -15,21 +14,33 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 import typer
 
 from sparkmirror.cli.asking import ask_each
+from sparkmirror.cli.connections import Connections
 from sparkmirror.cli.errors import EXIT_INTERRUPTED, EXIT_START_FAILED, show_error
 from sparkmirror.cli.files import Clusters
 from sparkmirror.cli.lag_looks import GroupLook, Look, flow_looks, group_looks, named
 from sparkmirror.cli.lag_tables import broker_lines, classic_table, groups_table
 from sparkmirror.errors import ConfigError, MirrorError
+from sparkmirror.observe.catch_up import CATCHING_UP_S, CatchUp
+from sparkmirror.observe.units import seconds_text
 from sparkmirror.text import say
 
 if TYPE_CHECKING:
     from sparkmirror.control.lag import LagView, PartitionLag
 
-__all__ = ["lag", "over_limit", "table"]
+__all__ = ["Pace", "lag", "over_limit", "table"]
 
-_HEADINGS = ("GROUP", "TOPIC", "PARTITION", "CURRENT-OFFSET", "LOG-END-OFFSET", "LAG", "SECONDS")
+_HEADINGS = (
+    "GROUP",
+    "TOPIC",
+    "PARTITION",
+    "CURRENT-OFFSET",
+    "LOG-END-OFFSET",
+    "LAG",
+    "SECONDS",
+    "BYTES",
+)
 # As in kafka-consumer-groups: at least this wide, numbers included.
-_WIDTHS = (15, 15, 10, 15, 15, 15, 10)
+_WIDTHS = (15, 15, 10, 15, 15, 15, 10, 10)
 _CLEAR = "\x1b[H\x1b[2J"
 
 
@@ -198,7 +209,8 @@ def lag(
     ConsumerOffsetChecker showed it: --group G with --zkconnect or --bootstrap-server. Offsets are
     looked for in Kafka, and in ZooKeeper where one is named. Nothing is changed anywhere.
 
-    SECONDS is the age of the oldest record that is not mirrored yet.
+    SECONDS is the age of the oldest record that is not mirrored yet, BYTES an estimate. With
+    --watch also how long it takes until nothing is behind, while the lag gets less.
 
     Exit codes: 0 fine, 1 a limit is passed, 2 wrong usage or file, 3 a cluster could not be asked
     or knows no such group.
@@ -220,13 +232,13 @@ def lag(
     about_group = wanted.given or broker_info or output in (Format.CLASSIC, Format.GROUPS)
     if output is None:
         output = Format.CLASSIC if about_group else Format.TABLE
-    with ExitStack() as stack:
+    with Connections() as connections:
         if about_group:
-            looks = group_looks(file, wanted, include, clusters or (), stack)
+            looks = group_looks(file, wanted, include, clusters or (), connections)
         else:
-            looks = flow_looks(named(file), clusters or (), include, stack)
+            looks = flow_looks(named(file), clusters or (), include, connections)
         if watch:
-            _watch(looks, output, interval, brokers=broker_info)
+            _watch(looks, connections, output, interval, brokers=broker_info)
         views, failures = _round(looks, output, brokers=broker_info)
     if failures:
         raise typer.Exit(EXIT_START_FAILED)
@@ -242,31 +254,73 @@ def over_limit(row: PartitionLag, records: int | None, seconds: float | None) ->
     return seconds is not None and (row.seconds is None or row.seconds > seconds)
 
 
-def _watch(looks: Sequence[Look], output: Format, interval_s: float, *, brokers: bool) -> NoReturn:
+def _watch(
+    looks: Sequence[Look],
+    connections: Connections,
+    output: Format,
+    interval_s: float,
+    *,
+    brokers: bool,
+) -> NoReturn:
     """One round after another; ends the command after Ctrl+C."""
     head = _CLEAR if sys.stdout.isatty() else ""
+    pace = Pace()
     while True:
-        _round(looks, output, brokers=brokers, head=head + "%Y-%m-%d %H:%M:%S")
+        _round(looks, output, brokers=brokers, head=head + "%Y-%m-%d %H:%M:%S", pace=pace)
         try:
             time.sleep(interval_s)
         except KeyboardInterrupt:
             raise typer.Exit(EXIT_INTERRUPTED) from None
+        connections.again()
 
 
 def _round(
-    looks: Iterable[Look], output: Format, *, brokers: bool, head: str = ""
+    looks: Iterable[Look],
+    output: Format,
+    *,
+    brokers: bool,
+    head: str = "",
+    pace: Pace | None = None,
 ) -> tuple[list[LagView], list[MirrorError]]:
     """Look once, and show what is found; ``head``: a time format for the line above a table."""
     views, failures = ask_each(looks, lambda look: look())
-    _show(views, output, brokers=brokers, head=head)
-    for failure in failures:
+    to_go_s = {} if pace is None else pace.note(views, int(time.monotonic() * 1000))
+    _show(views, output, brokers=brokers, head=head, to_go_s=to_go_s)
+    for failure in {str(one): one for one in failures}.values():
         show_error(failure, json_lines=output is Format.JSON)
     return views, failures
 
 
-def _show(views: Sequence[LagView], output: Format, *, brokers: bool, head: str) -> None:
+class Pace:
+    """How fast the lags of several looks get less."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, CatchUp] = {}
+
+    def note(self, views: Iterable[LagView], now_ms: int) -> dict[str, float]:
+        """Add a look; seconds until nothing is behind, by the group of those that catch up."""
+        to_go_s: dict[str, float] = {}
+        for view in views:
+            if view.records is None:
+                continue
+            pace = self._known.setdefault(view.group, CatchUp())
+            pace.note(now_ms, view.records)
+            left_s = pace.to_go_s()
+            if left_s is not None and (view.seconds or 0.0) >= CATCHING_UP_S:
+                to_go_s[view.group] = left_s
+        return to_go_s
+
+
+def _show(
+    views: Sequence[LagView],
+    output: Format,
+    *,
+    brokers: bool,
+    head: str,
+    to_go_s: Mapping[str, float],
+) -> None:
     if output is Format.JSON:
-        print(json.dumps(document(views, int(time.time() * 1000))), flush=True)
+        print(json.dumps(document(views, int(time.time() * 1000), to_go_s)), flush=True)
         return
     if head:
         print(time.strftime(head))
@@ -274,23 +328,27 @@ def _show(views: Sequence[LagView], output: Format, *, brokers: bool, head: str)
         return
     drawn = {Format.TABLE: table, Format.CLASSIC: classic_table, Format.GROUPS: groups_table}
     say(*drawn[output](views).split("\n"))
+    for group, left_s in to_go_s.items():
+        say(f"group {group}: caught up in {seconds_text(left_s)}")
     if brokers:
         say(*broker_lines(views).split("\n"))
 
 
-def document(views: Sequence[LagView], time_ms: int) -> dict[str, object]:
+def document(
+    views: Sequence[LagView], time_ms: int, to_go_s: Mapping[str, float] | None = None
+) -> dict[str, object]:
     """What ``--json`` prints: the flows with their partitions and totals."""
     flows = []
     for view in views:
-        known = [row.records for row in view.partitions if row.records is not None]
-        ages = [row.seconds for row in view.partitions if row.seconds is not None]
         flows.append(
             {
                 "flow": view.flow,
                 "group": view.group,
                 "cluster": view.cluster,
-                "lag_records": sum(known) if len(known) == len(view.partitions) else None,
-                "lag_seconds_max": max(ages, default=None),
+                "lag_records": view.records,
+                "lag_bytes": view.bytes,
+                "lag_seconds_max": view.seconds,
+                "to_go_seconds": (to_go_s or {}).get(view.group),
                 "partitions": [asdict(row) for row in view.partitions],
                 "brokers": [asdict(broker) for broker in view.brokers],
             }
@@ -306,6 +364,7 @@ def table(views: Sequence[LagView]) -> str:
             (
                 view.group, row.topic, str(row.partition), _text(row.position), _text(row.end),
                 _text(row.records), "-" if row.seconds is None else f"{row.seconds:.1f}",
+                _text(row.bytes),
             )
             for row in view.partitions
         ]  # fmt: skip

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -13,7 +12,9 @@ from typing import TYPE_CHECKING
 from sparkmirror.errors import ConfigError
 
 if TYPE_CHECKING:
+    from sparkmirror.cli.connections import Connections
     from sparkmirror.control.lag import LagView
+    from sparkmirror.model import FlowSettings
 
 __all__ = ["GroupLook", "Look", "flow_looks", "group_looks", "named"]
 
@@ -64,18 +65,16 @@ def named(file: Path | None) -> Path:
 
 
 def flow_looks(
-    path: Path, clusters: Sequence[str], include: str | None, stack: ExitStack
+    path: Path, clusters: Sequence[str], include: str | None, connections: Connections
 ) -> list[Look]:
-    """One function per flow that asks the clusters; connections close with ``stack``."""
+    """One function per flow that asks the clusters, by ``connections``."""
     from sparkmirror.cli.files import look_up_brokers  # noqa: PLC0415
     from sparkmirror.cli.main import split_clusters  # noqa: PLC0415
     from sparkmirror.cli.run import hide_secrets  # noqa: PLC0415
     from sparkmirror.config.mm1 import load_mm1_consumer  # noqa: PLC0415
     from sparkmirror.config.mm2 import load_mm2  # noqa: PLC0415
     from sparkmirror.config.properties import load_properties  # noqa: PLC0415
-    from sparkmirror.control.lag import observe_flow, observe_group  # noqa: PLC0415
     from sparkmirror.model import MirrorMode  # noqa: PLC0415
-    from sparkmirror.wire.client import Cluster  # noqa: PLC0415
 
     if "clusters" in load_properties(path):
         if include is not None:
@@ -90,17 +89,28 @@ def flow_looks(
     hide_secrets(settings)
     looks: list[Look] = []
     for flow in settings.flows:
-        source = Cluster(flow.source)
-        stack.callback(source.close)
-        if flow.mode is MirrorMode.MM1 and include is None:
-            looks.append(partial(observe_group, source, flow))
-            continue
-        target = source
+        connections.expect([flow.source])
         if flow.mode is MirrorMode.MM2:
-            target = Cluster(flow.target_admin)
-            stack.callback(target.close)
-        looks.append(partial(observe_flow, source, target, flow))
+            connections.expect([flow.target_admin])
+        group = flow.mode is MirrorMode.MM1 and include is None
+        looks.append(partial(_look_at_group if group else _look_at_flow, connections, flow))
     return looks
+
+
+def _look_at_flow(connections: Connections, flow: FlowSettings) -> LagView:
+    from sparkmirror.control.lag import observe_flow  # noqa: PLC0415
+    from sparkmirror.model import MirrorMode  # noqa: PLC0415
+
+    source = connections.cluster(flow.source)
+    mm2 = flow.mode is MirrorMode.MM2
+    target = connections.cluster(flow.target_admin) if mm2 else source
+    return observe_flow(source, target, flow)
+
+
+def _look_at_group(connections: Connections, flow: FlowSettings) -> LagView:
+    from sparkmirror.control.lag import observe_group  # noqa: PLC0415
+
+    return observe_group(connections.cluster(flow.source), flow)
 
 
 def group_looks(
@@ -108,15 +118,13 @@ def group_looks(
     wanted: GroupLook,
     include: str | None,
     clusters: Sequence[str],
-    stack: ExitStack,
+    connections: Connections,
 ) -> list[Look]:
-    """The look at one group; its connections close with ``stack``."""
+    """The look at one group, by ``connections``."""
     from sparkmirror.cli.files import look_up_brokers  # noqa: PLC0415
     from sparkmirror.cli.run import hide_secrets  # noqa: PLC0415
     from sparkmirror.config.mm1 import load_mm1_consumer  # noqa: PLC0415
     from sparkmirror.config.properties import load_properties  # noqa: PLC0415
-    from sparkmirror.control.lag import check_group  # noqa: PLC0415
-    from sparkmirror.wire.client import Cluster  # noqa: PLC0415
 
     for option, given in (("--include", include is not None), ("--clusters", bool(clusters))):
         if given:
@@ -152,6 +160,11 @@ def group_looks(
     (flow,) = settings.flows
     if wanted.zookeeper is not None:  # where brokers are named too, it is asked for offsets alone
         flow = replace(flow, zookeeper=wanted.zookeeper)
-    source = Cluster(flow.source)
-    stack.callback(source.close)
-    return [partial(check_group, source, flow, wanted.topics)]
+    connections.expect([flow.source])
+    return [partial(_check, connections, flow, wanted.topics)]
+
+
+def _check(connections: Connections, flow: FlowSettings, topics: Sequence[str]) -> LagView:
+    from sparkmirror.control.lag import check_group  # noqa: PLC0415
+
+    return check_group(connections.cluster(flow.source), flow, topics)

@@ -25,6 +25,7 @@ from sparkmirror.observe.keys import Keys
 from sparkmirror.observe.lines import Display
 from sparkmirror.observe.logs import SHOWN
 from sparkmirror.observe.meter import FlowView
+from sparkmirror.observe.summary import halt_lines
 from sparkmirror.observe.view import LiveDisplay
 
 __all__ = ["DRAINING", "RunLoop"]
@@ -328,11 +329,7 @@ class RunLoop:
         self._settle(SETTLE_ONCE_S)
         self._finish_groups(FINISH_ONCE_S)
         views = self._finish("done")
-        halted = [
-            f"{view.flow} {key}: {halt.code}: {halt.reason}"
-            for view in views
-            for key, halt in view.halted.items()
-        ]
+        halted = [f"{view.flow} {line}" for view in views for line in halt_lines(view)]
         if not halted:
             return 0
         error = MirrorError(

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from sparkmirror.cli.connections import Connections
 from sparkmirror.errors import ConfigError, MachineError
 
 if TYPE_CHECKING:
@@ -240,14 +241,11 @@ def _write(path: Path, text: str, *, force: bool) -> None:
 
 def _take_positions(old: FlowSettings, new: FlowSettings) -> None:
     from sparkmirror.control.handover import hand_over  # noqa: PLC0415
-    from sparkmirror.wire.client import Cluster  # noqa: PLC0415
 
-    source, target = Cluster(old.source), Cluster(old.target_admin)
-    try:
+    with Connections() as connections:
+        connections.expect((old.source, old.target_admin))
+        source, target = connections.cluster(old.source), connections.cluster(old.target_admin)
         done = hand_over(source, target, old, new)
-    finally:
-        source.close()
-        target.close()
     print(
         f"{new.name}: {len(done.taken)} positions taken over from group {old.group_id},"
         f" {len(done.kept)} were there already",

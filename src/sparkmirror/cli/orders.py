@@ -10,6 +10,7 @@ from typing import Annotated
 
 import typer
 
+from sparkmirror.cli.connections import Connections
 from sparkmirror.cli.errors import EXIT_START_FAILED, show_error
 from sparkmirror.cli.files import choose_flows, load_files
 from sparkmirror.control.status import FlowState, FlowStatus, observe_status
@@ -60,17 +61,18 @@ def give_orders(
     """Write the command for each flow and say what came of it; ends with `typer.Exit`."""
     settings = load_files(path, producer)
     failed = False
-    for flow in choose_flows(settings, flows):
-        target = Cluster(flow.target_admin)
-        try:
-            said, good = _give(kind, _Order(flow, target), wait_s)
+    chosen = choose_flows(settings, flows)
+    with Connections() as connections:
+        connections.expect(flow.target_admin for flow in chosen)
+        for flow in chosen:
+            try:
+                order = _Order(flow, connections.cluster(flow.target_admin))
+                said, good = _give(kind, order, wait_s)
+            except MirrorError as error:
+                show_error(error)
+                raise typer.Exit(EXIT_START_FAILED) from error
             failed |= not good
             say(f"{flow.name}: {said}")
-        except MirrorError as error:
-            show_error(error)
-            raise typer.Exit(EXIT_START_FAILED) from error
-        finally:
-            target.close()
     raise typer.Exit(1 if failed else 0)
 
 

@@ -112,6 +112,9 @@ class ControlPart(Protocol):
     def end_offsets(self, flow: str) -> Mapping[TopicPartition, int]:
         """The newest known source end offsets."""
 
+    def oldest_ms(self, flow: str) -> Mapping[TopicPartition, int]:
+        """Timestamp of the oldest record that is not at the target, of partitions behind."""
+
     def assignment(self, flow: str) -> AssignmentPart:
         """What the flow mirrors at present, and what is halted."""
 

@@ -22,6 +22,7 @@ from sparkmirror.cli.errors import show_error
 from sparkmirror.cli.figures import Figures
 from sparkmirror.cli.look import LookPart
 from sparkmirror.cli.loop import RunLoop
+from sparkmirror.cli.master import check_master
 from sparkmirror.cli.parts import ControlPart, FlowPart, Parts, RunOptions
 from sparkmirror.cli.signals import Signals
 from sparkmirror.cli.workdir import new_run_id, open_work_dir
@@ -119,6 +120,7 @@ def run_mirror(
 
 def _run_shown(settings: MirrorSettings, options: RunOptions, parts: Parts | None) -> int:
     hide_secrets(settings)
+    check_master(options.spark_conf.get("spark.master", options.master))
     run_id = new_run_id()
     work_dir = open_work_dir(options.work_dir, run_id)
     live = options.live

@@ -5,10 +5,13 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 import typer
 
+from sparkmirror.cli.asking import ask_each
+from sparkmirror.cli.connections import Connections
 from sparkmirror.cli.errors import EXIT_START_FAILED, show_error
 from sparkmirror.cli.files import Clusters, File, ProducerFile, load_files
 from sparkmirror.cli.tables import Format, Output, print_json, table_lines
@@ -22,7 +25,10 @@ if TYPE_CHECKING:
 
 __all__ = ["status"]
 
-_FLOW = ("FLOW", "STATE", "SLOTS", "PARTITIONS", "HALTED", "LAG", "SECONDS", "LAST-REPORT", "HOST")
+_FLOW = (
+    "FLOW", "STATE", "SLOTS", "PARTITIONS", "HALTED", "LAG", "SECONDS", "BYTES", "LAST-REPORT",
+    "HOST",
+)  # fmt: skip
 _SLOT = ("FLOW", "SLOT", "EPOCH", "PARTITIONS", "RECORDS", "ERRORS", "LAST-REPORT", "WORKER")
 
 
@@ -31,18 +37,6 @@ class _Row:
     flow: FlowStatus
     lag: LagView | None
     looked_ms: int
-
-    @property
-    def lag_records(self) -> int | None:
-        if self.lag is None:
-            return None
-        known = [row.records for row in self.lag.partitions if row.records is not None]
-        return sum(known) if len(known) == len(self.lag.partitions) else None
-
-    @property
-    def lag_seconds(self) -> float | None:
-        ages = [row.seconds for row in self.lag.partitions if row.seconds] if self.lag else []
-        return max(ages, default=0.0) if self.lag_records is not None else None
 
 
 def status(
@@ -60,46 +54,40 @@ def status(
     3 a cluster does not answer.
     """
     settings = load_files(file, producer, clusters or ())
-    rows: list[_Row] = []
-    failed = False
-    for flow in settings.flows:
-        try:
-            rows.append(_look(flow))
-        except MirrorError as error:
-            show_error(error, json_lines=output is Format.JSON)
-            failed = True
+    with Connections() as connections:
+        for flow in settings.flows:
+            connections.expect((flow.target_admin, flow.source))
+        rows, failures = ask_each(settings.flows, partial(_look, connections))
+    for failure in {str(one): one for one in failures}.values():
+        show_error(failure, json_lines=output is Format.JSON)
     if output is Format.JSON:
         print_json({"flows": [_document(row) for row in rows]})
     else:
         say(*_text(rows).split("\n"))
-    if failed:
+    if failures:
         raise typer.Exit(EXIT_START_FAILED)
     if any(not row.flow.state.alive or row.flow.halts for row in rows):
         raise typer.Exit(1)
 
 
-def _look(flow: FlowSettings) -> _Row:
+def _look(connections: Connections, flow: FlowSettings) -> _Row:
     """What the target says; the lag only if the source answers, too. Raises `MirrorError`."""
     from sparkmirror.control.lag import observe_flow, observe_group  # noqa: PLC0415
     from sparkmirror.control.status import observe_status  # noqa: PLC0415
-    from sparkmirror.wire.client import Cluster  # noqa: PLC0415
 
-    target, source = Cluster(flow.target_admin), Cluster(flow.source)
+    target = connections.cluster(flow.target_admin)
+    now_ms = int(time.time() * 1_000)
+    found = observe_status(target, flow, now_ms)
+    lag = None
     try:
-        now_ms = int(time.time() * 1_000)
-        found = observe_status(target, flow, now_ms)
-        lag = None
-        try:
-            if flow.mode is MirrorMode.MM1:
-                lag = observe_group(source, flow)
-            else:
-                lag = observe_flow(source, target, flow)
-        except MirrorError as error:
-            show_error(error)
-        return _Row(found, lag, now_ms)
-    finally:
-        target.close()
-        source.close()
+        source = connections.cluster(flow.source)
+        if flow.mode is MirrorMode.MM1:
+            lag = observe_group(source, flow)
+        else:
+            lag = observe_flow(source, target, flow)
+    except MirrorError as error:
+        show_error(error)
+    return _Row(found, lag, now_ms)
 
 
 def _document(row: _Row) -> dict[str, object]:
@@ -116,8 +104,9 @@ def _document(row: _Row) -> dict[str, object]:
         "started_ms": flow.started_ms or None,
         "report_age_s": flow.report_age_s,
         "partitions": flow.partitions,
-        "lag_records": row.lag_records,
-        "lag_seconds": row.lag_seconds,
+        "lag_records": None if row.lag is None else row.lag.records,
+        "lag_bytes": None if row.lag is None else row.lag.bytes,
+        "lag_seconds": None if row.lag is None else row.lag.seconds,
         "slots": [
             {
                 "slot": slot.slot,
@@ -152,6 +141,13 @@ def _document(row: _Row) -> dict[str, object]:
     }
 
 
+def _lag_cells(lag: LagView | None) -> tuple[object, object, object]:
+    """Records, seconds, bytes."""
+    if lag is None:
+        return None, None, None
+    return lag.records, None if lag.seconds is None else round(lag.seconds, 1), lag.bytes
+
+
 def _lag_of(position: object) -> int | None:
     return getattr(position, "records", None)
 
@@ -160,12 +156,11 @@ def _text(rows: Sequence[_Row]) -> str:
     flows = [
         (
             row.flow.flow,
-            row.flow.state.value,
+            row.flow.told,
             str(len(row.flow.slots) if row.flow.state.alive else 0),
             str(row.flow.partitions),
             str(len(row.flow.halts)),
-            row.lag_records,
-            None if row.lag_seconds is None else round(row.lag_seconds, 1),
+            *_lag_cells(row.lag),
             _ago(row.flow.report_age_s),
             row.flow.host,
         )

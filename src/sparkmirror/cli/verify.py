@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from sparkmirror.cli.connections import Connections
 from sparkmirror.cli.errors import EXIT_START_FAILED, show_error
 from sparkmirror.cli.files import Clusters, TopicFiles, load_settings, with_files
 from sparkmirror.cli.tables import Format, Output
@@ -95,7 +96,9 @@ def verify(
     not mirrored yet, 2 wrong usage or file, 3 a cluster could not be read.
     """
     from sparkmirror.control.scope import Scope  # noqa: PLC0415
+    from sparkmirror.java_regex import compile_list  # noqa: PLC0415
 
+    compile_list(topic or (), where="--topic")
     scope = Scope(
         topics=tuple(topic or ()),
         partitions=tuple(partition or ()),
@@ -142,26 +145,23 @@ def _compare(
 ) -> tuple[dict[str, list[PartitionResult]], list[MirrorError]]:
     from sparkmirror.control.scope import Progress  # noqa: PLC0415
     from sparkmirror.control.verify import verify_flow  # noqa: PLC0415
-    from sparkmirror.wire.client import Cluster  # noqa: PLC0415
-    from sparkmirror.wire.reach import reach  # noqa: PLC0415
 
     results: dict[str, list[PartitionResult]] = {}
     failures: list[MirrorError] = []
     progress = Progress()
-    with _shown(progress):
+    with Connections() as connections:
         for flow in settings.flows:
-            source, target = Cluster(flow.source), Cluster(flow.target_admin)
+            connections.expect((flow.source, flow.target_admin))
+        for flow in settings.flows:
             try:
-                for client in (source.client, target.client):
-                    reach(client)  # says at once, and why, when nobody answers
-                results[flow.name] = verify_flow(source, target, flow, scope, progress)
+                source = connections.cluster(flow.source)
+                target = connections.cluster(flow.target_admin)
+                with _shown(progress):
+                    results[flow.name] = verify_flow(source, target, flow, scope, progress)
             except ConfigError:
                 raise
             except MirrorError as error:
                 failures.append(error)
-            finally:
-                source.close()
-                target.close()
     return results, failures
 
 

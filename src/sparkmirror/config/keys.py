@@ -31,6 +31,7 @@ __all__ = ["MM1_ONLY", "KeyUse", "Lost", "classify", "mm1_only", "nearest", "unk
 
 _ROLES = {"consumer": Scope.CONSUMER, "producer": Scope.PRODUCER, "admin": Scope.ADMIN}
 _TOP = (Scope.DRIVER, Scope.CONNECTOR, Scope.SPARKMIRROR)
+_TOLD_MAX = 10
 _WORKER_TOP_PREFIXES = ("offset.storage", "config.storage", "status.storage", "worker", "task.")
 # Families of keys whose last parts are the user's own names: prefix -> (row, scopes).
 _FAMILIES = {
@@ -352,11 +353,16 @@ def unknown_keys_error(
     *,
     suggest: Callable[[str, Sequence[str]], str] = nearest,
 ) -> ConfigError:
-    """One error that names every unknown key with its line and its nearest known name."""
-    told = "; ".join(_tell_unknown(entry, clusters, suggest) for entry in unknown)
+    """One error that names unknown keys, each with its line and its nearest known name.
+
+    Ten of them and a number: most of a file that is unknown is another kind of file.
+    """
+    told = "; ".join(_tell_unknown(entry, clusters, suggest) for entry in unknown[:_TOLD_MAX])
     number = len(unknown)
+    if number > _TOLD_MAX:
+        told += f"; and {number - _TOLD_MAX:,} more"
     return ConfigError(
-        f"{told}." if number == 1 else f"{number} keys are unknown: {told}.",
+        f"{told}." if number == 1 else f"{number:,} keys are unknown: {told}.",
         where=unknown[0].where if number == 1 else path,
         do="Correct or remove "
         + ("it: " if number == 1 else "them: ")

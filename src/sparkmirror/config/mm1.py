@@ -24,6 +24,7 @@ from sparkmirror.config.settings import Scope, Status, Type, find, names
 from sparkmirror.config.settings_faults import FAULT_ROWS
 from sparkmirror.config.settings_group import group_settings
 from sparkmirror.config.settings_records import record_settings
+from sparkmirror.config.slips import globs, repeated_keys
 from sparkmirror.config.values import Reader, check, merge_errors
 from sparkmirror.errors import ConfigError
 from sparkmirror.java_regex import compile_regex
@@ -105,8 +106,9 @@ def load_mm1(
     more = extras or Extras()
     topics = _Topics(include, exclude)
     topics.check()
-    read = [_read(path, Scope.CONSUMER, find_brokers) for path in paths]
-    producer, shared = _read(producer_config, Scope.PRODUCER, find_brokers)
+    files = [load_properties(path) for path in (*paths, producer_config)]
+    read = [_read(file, Scope.CONSUMER, find_brokers) for file in files[:-1]]
+    producer, shared = _read(files[-1], Scope.PRODUCER, find_brokers)
     consumers = [consumer for consumer, _ in read]
     modes = [mode.over(shared) for _, mode in read]
     uses = [
@@ -140,6 +142,8 @@ def load_mm1(
     )
     _refuse_shared_groups(flows, paths)
     told = [line for wanted in dict.fromkeys(chosen) for line in wanted.remarks()]
+    for file in files:
+        told += repeated_keys(file)
     for translation in (*consumers, producer):
         told += translation.told
     for translation in (*consumers, producer):
@@ -193,10 +197,10 @@ def load_mm1_consumer(
 
 
 def _read(
-    path: Path, scope: Scope, find_brokers: BrokerLookup | None
+    given: Properties, scope: Scope, find_brokers: BrokerLookup | None
 ) -> tuple[Translation, LegacyMode]:
     """A file in today's terms, and MirrorMaker 2's keys in it."""
-    file, mode, errors = legacy_mode(load_properties(path))
+    file, mode, errors = legacy_mode(given)
     translation = translate(file, scope, find_brokers)
     return replace(translation, errors=(*translation.errors, *errors)), mode
 
@@ -285,6 +289,7 @@ class _Topics:
                 f"{where}: quotes inside the list are part of the names, as in MirrorMaker: {raw}"
                 f" means the regex {regex}. Write the list without quotes."
             )
+        told += globs(where, "the list", regex.split("|"))
         if not regex:
             told.append(
                 f"{where}: the list is empty, so "

@@ -46,6 +46,7 @@ from sparkmirror.config.scoping import (
 )
 from sparkmirror.config.security import mark_idle, unsafe
 from sparkmirror.config.settings import Scope, Status, Type, names
+from sparkmirror.config.slips import flow_slips, one_address, repeated_keys
 from sparkmirror.config.values import Reader, check, merge_errors, parse_list, shown, split_list
 from sparkmirror.errors import ConfigError
 from sparkmirror.model import (
@@ -90,7 +91,8 @@ def load_mm2(
 
 def read_mm2(path: Path, *, clusters: Sequence[str] = (), exactly_once: bool = False) -> Mm2File:
     """`load_mm2`, with what the settings were made from."""
-    raw, told = resolve(load_properties(path))
+    file = load_properties(path)
+    raw, told = resolve(file)
     aliases = _aliases(raw, path)
     uses, lost = _classify_all(raw, aliases, path)
     _check_values(uses, path)
@@ -110,6 +112,7 @@ def read_mm2(path: Path, *, clusters: Sequence[str] = (), exactly_once: bool = F
     by_line = told + remarks.lost_keys(lost) + remarks.repeated_elements(lists)
     by_line += group_remarks(confs.values()) + without
     uses = mark_idle(idle(uses, enabled, flows, heartbeats), clients)
+    by_line += repeated_keys(file) + flow_slips(confs.values()) + one_address(raw, aliases)
     warnings = [
         *sorted(by_line, key=_line),
         *remarks.ignored_keys(uses, str(path)),

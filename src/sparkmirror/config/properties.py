@@ -9,7 +9,7 @@ UTF-8 file silently means something else; ``\uXXXX`` means the same everywhere.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -23,6 +23,12 @@ _ESCAPES = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
 _HEX4 = re.compile(r"[0-9A-Fa-f]{4}")
 # Room for any sane configuration, and a guard against being handed a data file.
 _FILE_BYTES_MAX = 16 * 1024 * 1024
+_SAMPLE_BYTES = 64 * 1024
+# gzip, zip and jar, JKS, DER (PKCS#12), zstd.
+_BINARY = (b"\x1f\x8b", b"PK\x03\x04", b"\xfe\xed\xfe\xed", b"\x30\x82", b"\x28\xb5\x2f\xfd")
+_YAML_HEAD = re.compile(r"---\s*$|%YAML|(apiVersion|kind)\s*:")
+# A key without a value, and below it an indented one or a list.
+_YAML_NESTED = re.compile(r"^[\w.-]+:[ \t]*\r?\n[ \t]+(- )?[\w.-]+:( |\r?$)", re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,10 +52,19 @@ class Entry:
 
 
 class Properties(Mapping[str, Entry]):
-    """The settings of one file by key, in file order; of repeated keys the last one counts."""
+    """The settings of one file by key, in file order; of repeated keys the last one counts.
 
-    def __init__(self, path: Path, entries: Mapping[str, Entry]) -> None:
+    ``repeated``: (key, line that a later one overrides), in file order.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        entries: Mapping[str, Entry],
+        repeated: Sequence[tuple[str, int]] = (),
+    ) -> None:
         self.path = path
+        self.repeated = tuple(repeated)
         self._entries = dict(entries)
 
     def __getitem__(self, key: str) -> Entry:
@@ -119,26 +134,71 @@ def parse_properties(data: bytes, path: Path) -> Properties:
     Raises ConfigError as ``load_properties`` does.
     """
     _refuse_other_encodings(data, path)
+    _refuse_other_formats(data, path)
     entries: dict[str, Entry] = {}
+    repeated: list[tuple[str, int]] = []
     # ISO-8859-1 keeps each byte as one character, so that only the offending line is refused.
     for number, line in _logical_lines(data.decode("iso-8859-1")):
         where = f"{path}:{number}"
         _refuse_non_ascii(line, where)
         key, value = _split_property(line, where)
-        entries.pop(key, None)  # a repeated key counts where it stands last
+        before = entries.pop(key, None)  # a repeated key counts where it stands last
+        if before is not None:
+            repeated.append((key, before.line))
         entries[key] = Entry(key, value, where)
-    return Properties(path, entries)
+    return Properties(path, entries, repeated)
 
 
 def _refuse_other_encodings(data: bytes, path: Path) -> None:
-    if data.startswith((b"\xef\xbb\xbf", b"\xff\xfe", b"\xfe\xff")):
+    do = "Save it as plain ASCII text without a mark."
+    zeros = data[:_SAMPLE_BYTES].count(b"\0")
+    # Every other byte of ASCII text is a zero in UTF-16; editors may leave the mark out.
+    halves = 0.3 * len(data[:_SAMPLE_BYTES]) < zeros and _is_text(data[:_SAMPLE_BYTES])
+    if data.startswith((b"\xff\xfe", b"\xfe\xff")) or halves:
+        what = "The file is UTF-16 text, and Java reads properties files byte by byte."
+        do = "Save it as plain ASCII text; iconv -f UTF-16 -t ASCII converts it."
+    elif data.startswith(b"\xef\xbb\xbf"):
         what = "The file starts with a byte order mark, which Java reads as part of the first key."
+    elif data.startswith(_BINARY) or (zeros and not _is_text(data[:_SAMPLE_BYTES])):
+        what = "The file is binary: an archive, a key store or data."
+        do = "Name the properties file."
     elif b"\0" in data:
         line = data[: data.index(b"\0")].count(b"\n") + 1
         what = f"The file is not text: line {line} holds a zero byte."
     else:
         return
-    raise ConfigError(what, where=str(path), do="Save it as plain ASCII text without a mark.")
+    raise ConfigError(what, where=str(path), do=do)
+
+
+def _is_text(sample: bytes) -> bool:
+    """Whether there are no control characters but blanks, line ends and zero bytes."""
+    return not set(sample) & (set(range(32)) - set(b"\0\t\n\f\r\x1a"))
+
+
+def _refuse_other_formats(data: bytes, path: Path) -> None:
+    """Java would make keys of them all the same, and nobody would see why none is known."""
+    text = data[:_SAMPLE_BYTES].decode("iso-8859-1")
+    first = next(
+        (
+            line.strip()
+            for line in text.splitlines()
+            if line.strip() and line.strip()[0] not in "#!"
+        ),
+        "",
+    )
+    if first.startswith("{") or re.match(r"\[\s*($|[\[{\"])", first):
+        kind = "JSON"
+    elif first.startswith("<"):
+        kind = "XML"
+    elif _YAML_HEAD.match(first) or _YAML_NESTED.search(text):
+        kind = "YAML"
+    else:
+        return
+    raise ConfigError(
+        f"The file looks like {kind}, not like a properties file.",
+        where=str(path),
+        do="Write one key = value in each line, as connect-mirror-maker.properties has them.",
+    )
 
 
 def _refuse_non_ascii(line: str, where: str) -> None:

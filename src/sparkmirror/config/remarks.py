@@ -10,6 +10,8 @@ from sparkmirror.config.settings import Status
 
 __all__ = ["ignored_keys", "lost_keys", "repeated_elements"]
 
+_KEYS_TOLD_MAX = 30
+
 
 def ignored_keys(uses: Iterable[KeyUse], path: str) -> list[str]:
     """At most one line: every ignored key with its line, grouped by reason."""
@@ -22,8 +24,13 @@ def ignored_keys(uses: Iterable[KeyUse], path: str) -> list[str]:
             by_reason.setdefault(ignored, []).append(place)
     if not by_reason:
         return []
-    told = "; ".join(f"{', '.join(keys)}: {reason}" for reason, keys in by_reason.items())
+    told = "; ".join(f"{_listed(keys)}: {reason}" for reason, keys in by_reason.items())
     return [f"{path}: ignored: {told}."]
+
+
+def _listed(keys: Sequence[str]) -> str:
+    more = f" and {len(keys) - _KEYS_TOLD_MAX:,} more" if len(keys) > _KEYS_TOLD_MAX else ""
+    return ", ".join(keys[:_KEYS_TOLD_MAX]) + more
 
 
 def lost_keys(lost: Iterable[Lost]) -> list[str]:

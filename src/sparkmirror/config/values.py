@@ -25,6 +25,7 @@ __all__ = [
     "split_list",
 ]
 
+_TOLD_MAX = 20
 _COMMA = re.compile(r"\s*,\s*")
 _WHOLE = re.compile(r"[+-]?[0-9]+")
 _BITS = {Type.SHORT: 16, Type.INT: 32, Type.LONG: 64}
@@ -196,10 +197,11 @@ class Reader:
 
 
 def merge_errors(errors: Sequence[ConfigError], path: str) -> ConfigError:
-    """One error that tells all of ``errors`` (at least one), each with its own place."""
+    """One error that tells ``errors`` (at least one), twenty at most, each with its own place."""
     assert errors, "no errors to merge"
     told = list(dict.fromkeys(str(error) for error in errors))
     if len(told) == 1:
         return errors[0]
-    listed = " ".join(f"({number}) {text}" for number, text in enumerate(told, 1))
-    return ConfigError(f"{len(told)} settings are wrong. {listed}", where=path)
+    listed = " ".join(f"({number}) {text}" for number, text in enumerate(told[:_TOLD_MAX], 1))
+    more = f" And {len(told) - _TOLD_MAX:,} more." if len(told) > _TOLD_MAX else ""
+    return ConfigError(f"{len(told):,} settings are wrong. {listed}{more}", where=path)

@@ -23,9 +23,11 @@ from sparkmirror.control.groups import GroupClusters, GroupsJob, create_offset_t
 from sparkmirror.control.internal import create_internal_topics
 from sparkmirror.control.lacks import own_topics, tell_lacks, tell_unseen
 from sparkmirror.control.positions import begin_at_the_ends, seed_positions
+from sparkmirror.control.record_times import RecordTimes
 from sparkmirror.control.share import GroupShare
 from sparkmirror.control.start import (
     freeze_ends,
+    leave_out_paused,
     refuse_mirroring_onto_itself,
     take_over_positions,
     warn_of_java,
@@ -62,6 +64,11 @@ from sparkmirror.wire.signing import Signer
 __all__ = ["FlowControl", "SyncJob"]
 
 log = logging.getLogger(__name__)
+
+# For one look at the source's ends. Batches of up to 1 MB come whole, and 50 small ones cost some
+# 30 ms of processor time.
+_TIMES_MAX = 50
+_TIMES_S_MAX = 1.0
 
 
 class SyncJob(NamedTuple):
@@ -120,6 +127,8 @@ class FlowControl:
         self._assignment = Assignment(self.name)
         self._frozen: dict[TopicPartition, int] | None = None
         self._ends: dict[TopicPartition, int] = {}
+        self._times = RecordTimes(self.source, fetches_max=_TIMES_MAX, fetch_s_max=_TIMES_S_MAX)
+        self._oldest_ms: dict[TopicPartition, int] = {}
         self._progress: dict[int, SlotProgress] = {}
         self._started_ms = now_ms()
         self._skipped = 0
@@ -212,6 +221,7 @@ class FlowControl:
             keeper = self._position_keeper
             take_over_positions(keeper, self.source, self.settings, assignment, self._say)
         if self._once:
+            assignment = leave_out_paused(self.settings, self.target, assignment)
             self._frozen = freeze_ends(self.settings, self.source, assignment)
         if self.settings.mode is MirrorMode.MM1:
             forget_ended_runs(self.target, self._writer, self.settings, self._now_ms())
@@ -309,12 +319,35 @@ class FlowControl:
         return {p.topic: p.remote_topic for p in self.assignment().partitions}
 
     def look_at_ends(self) -> None:
-        """Take the source's end offsets anew. Raises `MirrorError` when the source is away."""
+        """Take the source's end offsets anew, and the times of the oldest records that are not
+        mirrored. Raises `MirrorError` when the source is away.
+        """
         wanted = self.assignment().sources
         ends = self.source.end_offsets(wanted, self.settings.fetch.isolation_level)
         with self._lock:
             current = self._assignment.sources
-            self._ends = {tp: end for tp, end in {**self._ends, **ends}.items() if tp in current}
+            ends = {tp: end for tp, end in {**self._ends, **ends}.items() if tp in current}
+            reports = sorted(self._progress.values(), key=lambda report: report.time_ms)
+        positions = {
+            TopicPartition(p.topic, p.partition): p.position
+            for report in reports
+            for p in report.partitions
+            if p.position >= 0
+        }
+        bounds = self._frozen or ends
+        behind = {
+            (self.name, tp): position
+            for tp, position in positions.items()
+            if tp in ends and position < bounds.get(tp, 0)
+        }
+        try:
+            self._times.look(behind)
+        finally:
+            known = {tp: self._times.time_ms((name, tp)) for name, tp in behind}
+            with self._lock:
+                # Together: a lag whose age is not known yet would show as one.
+                self._ends = ends
+                self._oldest_ms = {tp: ms for tp, ms in known.items() if ms is not None}
 
     def look_at_progress(self, timeout_ms: int = 500) -> None:
         """Take what the slots have reported since the last call. Raises `MirrorError`."""
@@ -427,6 +460,11 @@ class FlowControl:
                 return dict(self._frozen)
             ours = {p.source for p in self._assignment.partitions}
             return {tp: end for tp, end in self._frozen.items() if tp in ours}
+
+    def oldest_ms(self) -> dict[TopicPartition, int]:
+        """Timestamp of the oldest record that is not at the target, where one is known to be."""
+        with self._lock:
+            return dict(self._oldest_ms)
 
     def progress(self) -> tuple[SlotProgress, ...]:
         """Newest report of each slot, by slot number."""

@@ -11,10 +11,10 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
 
 from sparkmirror.control.lag import Offsets, begin_of, measure
+from sparkmirror.control.record_times import RecordTimes
 from sparkmirror.model import TopicPartition
 from sparkmirror.observe.group_rows import GroupRow
 from sparkmirror.wire.client import Cluster
@@ -25,22 +25,12 @@ __all__ = ["GroupLags"]
 log = logging.getLogger(__name__)
 
 GroupOffsets = Mapping[str, Mapping[TopicPartition, Committed]]
-_Key = tuple[str, TopicPartition]
 
 _FETCHES_MAX = 500
 _FETCH_S_MAX = 5.0
 # Of the time between two looks; a cluster that answers slowly is looked at less often.
 _SHARE_MAX = 0.1
 _WAIT_S = 0.5
-
-
-@dataclass(frozen=True, slots=True)
-class _Seen:
-    """The time of the record at ``begin``, None when it has none; ``turn``: of which look."""
-
-    begin: int
-    time_ms: int | None
-    turn: int
 
 
 class GroupLags:
@@ -60,15 +50,15 @@ class GroupLags:
         now_ms: Callable[[], int] = lambda: int(time.time() * 1000),
     ) -> None:
         self._source, self._isolation = source, isolation
-        self._fetches_max = fetches_max
         self._now_s, self._now_ms = now_s, now_ms
+        self._times = RecordTimes(
+            source, fetches_max=fetches_max, fetch_s_max=_FETCH_S_MAX, now_s=now_s
+        )
         self._lock = threading.Lock()
         self._offered: GroupOffsets | None = None
         self._fresh = threading.Event()
         self._asked = False
         self._rows: tuple[GroupRow, ...] = ()
-        self._seen: dict[_Key, _Seen] = {}
-        self._turn = 0
         self._not_before_s = 0.0
 
     def rows(self) -> tuple[GroupRow, ...]:
@@ -116,15 +106,14 @@ class GroupLags:
             for group, offsets in offered.items()
             for tp, begin in _begins(offsets, starts, ends).items()
         }
-        self._seen = {key: seen for key, seen in self._seen.items() if key in begins}
-        self._read_times(begins)
+        self._times.look(begins)
         now_ms, rows = self._now_ms(), []
         for group in sorted(offered):
             positions = {tp: one.offset for tp, one in offered[group].items()}
             times_ms = {
-                tp: seen.time_ms
+                tp: time_ms
                 for tp in positions
-                if (seen := self._seen.get((group, tp))) is not None and seen.time_ms is not None
+                if (time_ms := self._times.time_ms((group, tp))) is not None
             }
             found = measure(
                 positions, Offsets(positions, starts, ends), times_ms, reset="none", now_ms=now_ms
@@ -135,30 +124,6 @@ class GroupLags:
                 if one.records is not None
             ]
         return tuple(rows)
-
-    def _read_times(self, begins: Mapping[_Key, int]) -> None:
-        """When the records at ``begins`` were written, of those that are not known.
-
-        Those come first that were looked at longest ago; the others keep the time of where they
-        were before, which makes them look late rather than current.
-        """
-        self._turn += 1
-        moved = [
-            key
-            for key, begin in begins.items()
-            if key not in self._seen or self._seen[key].begin != begin
-        ]
-        moved.sort(key=lambda key: self._seen[key].turn if key in self._seen else 0)
-        deadline_s = self._now_s() + _FETCH_S_MAX
-        for keys in _one_place_each(moved[: self._fetches_max], begins):
-            left_s = deadline_s - self._now_s()
-            if left_s <= 0:
-                return
-            places = {tp: begins[keys[tp][0]] for tp in keys}
-            times_ms = self._source.record_times_ms(places, left_s)
-            for tp, same in keys.items():
-                for key in same:
-                    self._seen[key] = _Seen(places[tp], times_ms.get(tp), self._turn)
 
 
 def _begins(
@@ -173,21 +138,3 @@ def _begins(
     return {
         tp: begin for tp, begin in begins.items() if begin is not None and begin < ends.get(tp, 0)
     }
-
-
-def _one_place_each(
-    keys: Iterable[_Key], begins: Mapping[_Key, int]
-) -> list[dict[TopicPartition, list[_Key]]]:
-    """Rounds of reading in which each partition has one place; by it, the keys it is for. Pure."""
-    by_place: dict[tuple[TopicPartition, int], list[_Key]] = {}
-    for key in keys:
-        by_place.setdefault((key[1], begins[key]), []).append(key)
-    rounds: list[dict[TopicPartition, list[_Key]]] = []
-    used: dict[TopicPartition, int] = {}
-    for (tp, _), same in by_place.items():
-        at = used.get(tp, 0)
-        used[tp] = at + 1
-        if at == len(rounds):
-            rounds.append({})
-        rounds[at][tp] = same
-    return rounds

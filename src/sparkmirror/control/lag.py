@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 
 from sparkmirror.errors import ClusterError, TopicError
 from sparkmirror.model import FlowSettings, MirrorMode, TopicPartition
+from sparkmirror.observe.partitions import worst_s
 from sparkmirror.policy import FlowTopics
 from sparkmirror.wire.client import Cluster
 from sparkmirror.wire.views import BrokerView, GroupOwner
@@ -34,7 +35,8 @@ class PartitionLag:
     ``position``: next offset to mirror, None before the first commit. ``end``: the source's end
     offset, None without a leader. ``records``: what is still to be mirrored, None when that cannot
     be known. ``seconds``: age of the oldest record still to be mirrored, 0 when there is none,
-    None when it has no timestamp or could not be read. ``remark``: what is out of the ordinary.
+    None when it has no timestamp or could not be read. ``bytes``: about as many bytes are still to
+    be mirrored, by the mean size of the records there. ``remark``: what is out of the ordinary.
     ``owner``: the member of the group that reads it, where members were asked for.
     """
 
@@ -46,6 +48,7 @@ class PartitionLag:
     seconds: float | None
     remark: str = ""
     owner: GroupOwner | None = None
+    bytes: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +63,23 @@ class LagView:
     cluster: str
     partitions: tuple[PartitionLag, ...]
     brokers: tuple[BrokerView, ...] = ()
+
+    @property
+    def records(self) -> int | None:
+        """What is still to be mirrored in all; None when it is not known of each partition."""
+        known = [row.records for row in self.partitions if row.records is not None]
+        return sum(known) if len(known) == len(self.partitions) else None
+
+    @property
+    def bytes(self) -> int | None:
+        """The same in bytes, about."""
+        known = [row.bytes for row in self.partitions if row.bytes is not None]
+        return sum(known) if len(known) == len(self.partitions) else None
+
+    @property
+    def seconds(self) -> float | None:
+        """Age of the oldest record still to be mirrored; None when no age is known."""
+        return worst_s((row.records, row.seconds) for row in self.partitions)
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,13 +106,15 @@ def measure(
     partitions: Iterable[TopicPartition],
     offsets: Offsets,
     times_ms: Mapping[TopicPartition, int],
+    sizes: Mapping[TopicPartition, float] | None = None,
     *,
     reset: str,
     now_ms: int,
 ) -> tuple[PartitionLag, ...]:
     """One row per partition, in their order. Pure.
 
-    ``times_ms``: timestamp of the record at each first offset to read, where it is known.
+    ``times_ms``: timestamp of the record at each first offset to read, where it is known;
+    ``sizes``: bytes of a record there.
     ``reset``: ``auto.offset.reset``, which decides where a partition without a position begins.
     """
     rows = []
@@ -116,7 +138,13 @@ def measure(
             seconds = 0.0
         elif records and tp in times_ms:
             seconds = max(0.0, (now_ms - times_ms[tp]) / 1000)
-        rows.append(PartitionLag(tp.topic, tp.partition, position, end, records, seconds, remark))
+        size = (sizes or {}).get(tp)
+        n_bytes = 0 if records == 0 else round(records * size) if records and size else None
+        rows.append(
+            PartitionLag(
+                tp.topic, tp.partition, position, end, records, seconds, remark, bytes=n_bytes
+            )
+        )
     return tuple(rows)
 
 
@@ -234,5 +262,12 @@ def _measured(
         for tp, begin in begins.items()
         if begin is not None and begin < offsets.ends.get(tp, 0)
     }
-    times_ms = source.record_times_ms(behind) if behind else {}
-    return measure(partitions, offsets, times_ms, reset=reset, now_ms=int(time.time() * 1000))
+    found = source.records_at(behind) if behind else {}
+    return measure(
+        partitions,
+        offsets,
+        {tp: record.time_ms for tp, record in found.items()},
+        {tp: record.mean_bytes for tp, record in found.items() if record.mean_bytes},
+        reset=reset,
+        now_ms=int(time.time() * 1000),
+    )

@@ -209,6 +209,10 @@ class ControlLoop:
         """Newest known source end offsets (exclusive), at most a few seconds old."""
         return self._flows[flow].ends()
 
+    def oldest_ms(self, flow: str) -> Mapping[TopicPartition, int]:
+        """Timestamp of the oldest record that is not at the target, of partitions behind."""
+        return self._flows[flow].oldest_ms()
+
     def progress(self) -> tuple[SlotProgress, ...]:
         """Newest report of each slot of each flow."""
         return tuple(report for flow in self._flows.values() for report in flow.progress())

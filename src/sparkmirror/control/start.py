@@ -4,16 +4,29 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from dataclasses import replace
 
 from sparkmirror.control.internal import offset_storage_topic
 from sparkmirror.control.positions import begin_at_the_ends, seed_positions
+from sparkmirror.control.status import is_paused
 from sparkmirror.control.topics import Assignment
 from sparkmirror.errors import ConfigError, Denied, TopicError
-from sparkmirror.model import FlowSettings, MirrorMode, TopicPartition
+from sparkmirror.model import FlowSettings, Halt, MirrorMode, TopicPartition
 from sparkmirror.policy import FlowTopics
 from sparkmirror.wire.client import Cluster
 
-__all__ = ["freeze_ends", "refuse_mirroring_onto_itself", "take_over_positions", "warn_of_java"]
+__all__ = [
+    "PAUSED",
+    "freeze_ends",
+    "leave_out_paused",
+    "refuse_mirroring_onto_itself",
+    "take_over_positions",
+    "warn_of_java",
+]
+
+PAUSED = "PAUSED"
+"""Code of the halts of a paused flow that a ``--once`` run leaves out."""
+
 
 _FREEZE_TIMEOUT_S = 30.0
 _FREEZE_POLL_S = 1.0
@@ -79,6 +92,24 @@ def take_over_positions(
             f"{settings.name}: {begun} partitions had no position: they begin at their ends as "
             "they are now (auto.offset.reset=latest)"
         )
+
+
+def leave_out_paused(settings: FlowSettings, target: Cluster, assignment: Assignment) -> Assignment:
+    """For a ``--once`` run: of a paused flow nothing is copied, and nothing is waited for.
+
+    Raises `ConfigError` for one of MirrorMaker 1's files: the group would wait for its share.
+    """
+    if not is_paused(target, settings):
+        return assignment
+    if settings.mode is MirrorMode.MM1:
+        raise ConfigError(
+            "the flow is paused: a run with --once would copy nothing and never end.",
+            where=f"flow {settings.name}",
+            do="Let it go on first: sparkmirror resume.",
+        )
+    halt = Halt(PAUSED, "the flow is paused; sparkmirror resume lets it go on")
+    halted = {p.source: halt for p in assignment.partitions}
+    return replace(assignment, partitions=(), halted={**assignment.halted, **halted})
 
 
 def freeze_ends(

@@ -16,6 +16,7 @@ __all__ = [
     "FlowState",
     "FlowStatus",
     "forget_ended_runs",
+    "is_paused",
     "judge",
     "judge_group",
     "observe_status",
@@ -80,6 +81,12 @@ class FlowStatus:
     slots: tuple[SlotProgress, ...] = ()
     halts: Mapping[TopicPartition, Halt] = field(default_factory=dict)
 
+    @property
+    def told(self) -> str:
+        """The state for people: who is not running may be paused as well."""
+        kept = self.paused and not self.state.alive
+        return f"{self.state.value}, paused" if kept else self.state.value
+
 
 def observe_status(target: Cluster, flow: FlowSettings, now_ms: int) -> FlowStatus:
     """Read the control topic of ``flow`` to its end. Raises `MirrorError`."""
@@ -87,6 +94,11 @@ def observe_status(target: Cluster, flow: FlowSettings, now_ms: int) -> FlowStat
     if flow.mode is MirrorMode.MM1:
         return judge_group(signals, flow.name, now_ms)
     return judge(signals, flow.name, now_ms)
+
+
+def is_paused(target: Cluster, flow: FlowSettings) -> bool:
+    """Whether somebody paused the flow, whoever runs it now. Raises `MirrorError`."""
+    return _newest_commands(read_signals(target, flow), flow.name)[1]
 
 
 def read_signals(target: Cluster, flow: FlowSettings) -> ControlSignals:

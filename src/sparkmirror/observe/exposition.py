@@ -23,7 +23,7 @@ from sparkmirror.observe.checkpoints import CheckpointKey
 from sparkmirror.observe.group_rows import GroupRow
 from sparkmirror.observe.latency import BOUNDS_MS
 from sparkmirror.observe.meter import FlowTotals, FlowView
-from sparkmirror.observe.partitions import PartitionRow
+from sparkmirror.observe.partitions import PartitionRow, worst_s
 
 __all__ = ["LABELS", "FlowFacts", "MirrorCollector"]
 
@@ -124,7 +124,9 @@ def _add_flow(gauges: _Gauges, one: FlowFacts) -> None:
     gauges["sparkmirror_halted_partitions"].add_metric(flow, len(view.halted))
     for name, value in (
         ("sparkmirror_flow_lag_records", view.lag_records),
+        ("sparkmirror_flow_lag_bytes", view.lag_bytes),
         ("sparkmirror_flow_lag_seconds", view.lag_s),
+        ("sparkmirror_flow_catch_up_seconds", view.to_go_s),
         ("sparkmirror_last_report_timestamp_seconds", (one.totals.reported_ms or None)),
     ):
         if value is not None:
@@ -186,12 +188,15 @@ def _add_spread(gauges: _Gauges, name: str, labels: list[str], spreads: Sequence
 def _add_lag(gauges: _Gauges, one: FlowFacts, keys: list[str], rows: list[PartitionRow]) -> None:
     labels = [one.source, one.target, one.group, *keys]
     lags = [row.lag_records for row in rows if row.lag_records is not None]
-    behind = [row.behind_s for row in rows if row.behind_s is not None]
+    sizes = [row.lag_bytes for row in rows if row.lag_bytes is not None]
+    behind = worst_s((row.lag_records, row.behind_s) for row in rows if row.lag_records is not None)
     ages = [row.newest_age_s for row in rows if row.newest_age_s is not None]
     if lags:
         gauges["sparkmirror_lag_records"].add_metric(labels, sum(lags))
-    if behind:
-        gauges["sparkmirror_lag_seconds"].add_metric(labels, max(behind))
+        if behind is not None:
+            gauges["sparkmirror_lag_seconds"].add_metric(labels, behind)
+    if sizes:
+        gauges["sparkmirror_lag_bytes"].add_metric(labels, sum(sizes))
     if ages:
         gauges["sparkmirror_position_age_seconds"].add_metric(labels, max(ages))
 
@@ -227,7 +232,7 @@ def _add_groups(gauges: _Gauges, one: FlowFacts, kept: Sequence[str]) -> None:
         groups.setdefault(labels, []).append(row)
     for labels, rows in groups.items():
         named = [one.source, one.target, *labels]
-        seconds = [row.seconds for row in rows if row.seconds is not None]
+        seconds = worst_s((row.records, row.seconds) for row in rows)
         gauges["sparkmirror_group_lag_records"].add_metric(named, sum(row.records for row in rows))
-        if seconds:
-            gauges["sparkmirror_group_lag_seconds"].add_metric(named, max(seconds))
+        if seconds is not None:
+            gauges["sparkmirror_group_lag_seconds"].add_metric(named, seconds)

@@ -10,8 +10,8 @@ is ``null``, times are ISO 8601 in UTC:
 ``message``
     of ``phase``, ``warning`` and ``event``
 ``flow``, ``records``, ``bytes``, ``batches``, ``records_per_s``, ``bytes_per_s``, ``lag_records``,
-``lag_s``, ``latency_ms_p50``, ``latency_ms_p99``, ``partitions``, ``partitions_reported``,
-``errors``, ``halted``
+``lag_bytes``, ``lag_s``, ``to_go_s``, ``latency_ms_p50``, ``latency_ms_p99``, ``partitions``,
+``partitions_reported``, ``errors``, ``halted``
     of ``progress`` and ``summary``, as in ``FlowView``; ``halted`` is a list of ``topic``,
     ``partition``, ``code``, ``reason``, ``retriable``
 ``topics``
@@ -41,6 +41,7 @@ from sparkmirror.observe.units import (
     megabytes_text,
     plural,
     seconds_text,
+    size_text,
 )
 from sparkmirror.text import printable, printable_json
 
@@ -80,7 +81,7 @@ def flow_line(view: FlowView) -> str:
         f"{megabytes_text(view.bytes_per_s)} MB/s",
         _lag_text(view),
     ]
-    if view.latency_ms_p50 is not None:
+    if view.latency_ms_p50 is not None and not view.catching_up:
         low, high = latency_text(view.latency_ms_p50), latency_text(view.latency_ms_p99)
         parts.append(f"latency p50 {low} ms p99 {high} ms")
     parts.append(f"{count_text(view.records)} records in all")
@@ -97,8 +98,10 @@ def _lag_text(view: FlowView) -> str:
         return "lag unknown"
     if view.lag_records == 0:
         return "lag 0"
+    size = "" if view.lag_bytes is None else f", {size_text(view.lag_bytes)}"
     behind = "" if view.lag_s is None else f" ({seconds_text(view.lag_s)})"
-    return f"lag {count_text(view.lag_records)} records{behind}"
+    to_go = "" if view.to_go_s is None else f", caught up in {seconds_text(view.to_go_s)}"
+    return f"lag {count_text(view.lag_records)} records{size}{behind}{to_go}"
 
 
 def _halt_document(key: TopicPartition, halt: Halt) -> dict[str, object]:
@@ -121,7 +124,9 @@ def flow_document(view: FlowView, *, topics: bool = False) -> dict[str, object]:
         "records_per_s": round(view.records_per_s, 1),
         "bytes_per_s": round(view.bytes_per_s, 1),
         "lag_records": view.lag_records,
+        "lag_bytes": view.lag_bytes,
         "lag_s": _rounded(view.lag_s),
+        "to_go_s": _rounded(view.to_go_s),
         "latency_ms_p50": _rounded(view.latency_ms_p50),
         "latency_ms_p99": _rounded(view.latency_ms_p99),
         "partitions": view.partitions,

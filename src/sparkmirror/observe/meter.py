@@ -14,8 +14,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
 from sparkmirror.model import Halt, PartitionProgress, SlotProgress, Spread, TopicPartition
+from sparkmirror.observe.catch_up import CATCHING_UP_S, CatchUp
 from sparkmirror.observe.latency import BOUNDS_MS, Histogram
-from sparkmirror.observe.partitions import PartitionRow, PartitionTotal, lag_of
+from sparkmirror.observe.partitions import PartitionRow, PartitionTotal, lag_of, worst_s
 from sparkmirror.observe.samples import steady_ms
 
 __all__ = ["FlowMeter", "FlowTotals", "FlowView", "TopicRow", "steady_ms", "wall_ms"]
@@ -55,9 +56,11 @@ class FlowView:
 
     ``records``, ``bytes`` and ``batches`` count what this run has mirrored; rates and latencies
     cover the last few seconds. ``lag_records`` sums, over the partitions with a known position,
-    source end offset minus position; ``None`` when no position is known yet. ``lag_s`` is 0
-    without lag, else the age of the newest mirrored record of the partition that is furthest
-    behind; ``None`` when unknown. ``partitions`` counts those assigned, ``partitions_reported``
+    source end offset minus position; ``None`` when no position is known yet. ``lag_bytes`` is
+    about as many bytes, ``None`` before this run has mirrored anything. ``lag_s`` is 0 without lag,
+    else the age of the oldest record that is not at the target; ``None`` when unknown. ``to_go_s``:
+    while the flow catches up, after so long nothing is behind any more; else ``None``.
+    ``partitions`` counts those assigned, ``partitions_reported``
     those with a position. ``errors`` counts retried failures by code, ``halted`` says which
     partitions stand still and why.
     """
@@ -69,7 +72,9 @@ class FlowView:
     records_per_s: float = 0.0
     bytes_per_s: float = 0.0
     lag_records: int | None = None
+    lag_bytes: int | None = None
     lag_s: float | None = None
+    to_go_s: float | None = None
     latency_ms_p50: float | None = None
     latency_ms_p99: float | None = None
     partitions: int = 0
@@ -77,6 +82,11 @@ class FlowView:
     errors: Mapping[str, int] = field(default_factory=dict)
     halted: Mapping[TopicPartition, Halt] = field(default_factory=dict)
     topics: tuple[TopicRow, ...] = ()
+
+    @property
+    def catching_up(self) -> bool:
+        """Whether what passes is old: its age then is no latency."""
+        return self.lag_s is not None and self.lag_s >= CATCHING_UP_S
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,6 +234,8 @@ class FlowMeter:
         self._totals: dict[TopicPartition, PartitionTotal] = {}
         self._topics: dict[str, _TopicTotal] = {}
         self._ends: Mapping[TopicPartition, int] = {}
+        self._oldest_ms: Mapping[TopicPartition, int] = {}
+        self._catch_up = CatchUp()
         self._unassigned: Mapping[TopicPartition, Halt] = {}
 
     def report(self, progress: SlotProgress) -> bool:
@@ -258,9 +270,22 @@ class FlowMeter:
         self._reported_ms = max(self._reported_ms, progress.time_ms)
         return True
 
-    def ends(self, end_offsets: Mapping[TopicPartition, int]) -> None:
-        """Take the newest known source end offsets of all assigned partitions."""
-        self._ends = end_offsets
+    def ends(
+        self,
+        end_offsets: Mapping[TopicPartition, int],
+        oldest_ms: Mapping[TopicPartition, int],
+    ) -> None:
+        """Take the newest known source end offsets of all assigned partitions, and of those that
+        are behind the timestamp of the oldest record that is not at the target.
+        """
+        self._ends, self._oldest_ms = end_offsets, oldest_ms
+        lags = [
+            max(0, end_offsets[key] - progress.position)
+            for key, (_, progress) in self._partitions.items()
+            if key in end_offsets and progress.position >= 0 and progress.halt is None
+        ]
+        if lags:
+            self._catch_up.note(self._ticks_ms(), sum(lags))
 
     def halts(self, halted: Mapping[TopicPartition, Halt]) -> None:
         """Take the partitions that are assigned to no slot, and why."""
@@ -293,7 +318,11 @@ class FlowMeter:
         latency = self._recent_latency(ticks_ms)
         topics = self._topic_rows(ticks_ms)
         lags = [row.lag_records for row in topics if row.lag_records is not None]
-        ages = [row.lag_s for row in topics if row.lag_s is not None]
+        lag_s = worst_s(
+            (row.lag_records, row.lag_s) for row in topics if row.lag_records is not None
+        )
+        lag_s = lag_s if lags else None
+        catching_up = lag_s is not None and lag_s >= CATCHING_UP_S
         return FlowView(
             flow=self.flow,
             records=self._records,
@@ -302,7 +331,9 @@ class FlowMeter:
             records_per_s=records_per_s,
             bytes_per_s=bytes_per_s,
             lag_records=sum(lags) if lags else None,
-            lag_s=max(ages) if ages else None,
+            lag_bytes=self._lag_bytes() if lags else None,
+            lag_s=lag_s,
+            to_go_s=self._catch_up.to_go_s() if catching_up else None,
             latency_ms_p50=latency.quantile(0.5),
             latency_ms_p99=latency.quantile(0.99),
             partitions=self.assigned,
@@ -318,11 +349,35 @@ class FlowMeter:
         """Each partition as it stands now, and the latencies of the whole run."""
         now_ms, ticks_ms = self._now_ms(), self._ticks_ms()
         rows = tuple(
-            self._totals[key].row(progress, self._ends.get(key), now_ms, ticks_ms)
+            self._totals[key].row(
+                progress,
+                self._ends.get(key),
+                self._oldest_ms.get(key),
+                mean_bytes=self._mean_bytes,
+                now_ms=now_ms,
+                ticks_ms=ticks_ms,
+            )
             for key, (_, progress) in sorted(self._partitions.items())
         )
         latency = Histogram(self._latency.counts)
         return FlowTotals(rows, latency, self._latency_ms_sum, self._reported_ms)
+
+    @property
+    def _mean_bytes(self) -> float | None:
+        """Bytes per record of what this run has mirrored."""
+        return self._bytes / self._records if self._records else None
+
+    def _lag_bytes(self) -> int | None:
+        """About how many bytes are behind; None when that of a partition is not known."""
+        mean, total = self._mean_bytes, 0
+        for key, (_, progress) in self._partitions.items():
+            if key in self._ends and progress.position >= 0:
+                lag = max(0, self._ends[key] - progress.position)
+                n_bytes = self._totals[key].lag_bytes(lag, mean)
+                if n_bytes is None:
+                    return None
+                total += n_bytes
+        return total
 
     def _all_halts(self) -> dict[TopicPartition, Halt]:
         halted = dict(self._unassigned)
@@ -393,21 +448,19 @@ class FlowMeter:
         now_ms = self._now_ms()
         partitions: dict[str, int] = {}
         halted: dict[str, int] = {}
-        lags: dict[str, int] = {}
-        ages: dict[str, float] = {}
+        lags: dict[str, list[tuple[int, float | None]]] = {}
         for key, (_, progress) in self._partitions.items():
             topic = key.topic
             partitions[topic] = partitions.get(topic, 0) + 1
             if progress.halt is not None:
                 halted[topic] = halted.get(topic, 0) + 1
-            lag, age_s = lag_of(progress, self._ends.get(key), now_ms)
+            lag, age_s = lag_of(progress, self._ends.get(key), self._oldest_ms.get(key), now_ms)
             if lag is not None:
-                lags[topic] = lags.get(topic, 0) + lag
-            if age_s is not None:
-                ages[topic] = max(ages.get(topic, 0.0), age_s)
+                lags.setdefault(topic, []).append((lag, age_s))
         rows = []
         for topic, total in sorted(self._topics.items()):
             records_per_s, bytes_per_s = total.curve.per_second(ticks_ms)
+            known = lags.get(topic, [])
             rows.append(
                 TopicRow(
                     topic=topic,
@@ -416,8 +469,8 @@ class FlowMeter:
                     bytes=total.bytes,
                     records_per_s=records_per_s,
                     bytes_per_s=bytes_per_s,
-                    lag_records=lags.get(topic),
-                    lag_s=ages.get(topic),
+                    lag_records=sum(lag for lag, _ in known) if known else None,
+                    lag_s=worst_s(known) if known else None,
                     halted=halted.get(topic, 0),
                 )
             )

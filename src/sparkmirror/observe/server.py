@@ -39,7 +39,7 @@ from sparkmirror.model import MetricsSettings
 from sparkmirror.observe.address import Address, resolve
 from sparkmirror.observe.health import Health
 
-__all__ = ["Surface", "open_surface"]
+__all__ = ["Surface", "check_surface", "open_surface"]
 
 log = logging.getLogger(__name__)
 
@@ -76,13 +76,10 @@ class Surface:
         self._server.server_close()
 
 
-def open_surface(
-    settings: MetricsSettings, registry: CollectorRegistry, health: Callable[[], Health]
-) -> Surface:
-    """Listen as ``settings`` say.
+def check_surface(settings: MetricsSettings) -> tuple[Address, _Token, _Certificate | None]:
+    """Whether it is safe to listen as ``settings`` say, and whether their files can be used.
 
-    Raises `ConfigError` for an address that is none, or that others could reach without TLS and a
-    token; `MachineError` when the port cannot be had.
+    Raises `ConfigError`, also for an address that others could reach without TLS and a token.
     """
     address = resolve(settings.listen, settings.where)
     guarded = bool(settings.tls_cert and (settings.token or settings.token_file))
@@ -95,7 +92,17 @@ def open_surface(
         )
     token = _Token(settings)
     token.expected()
-    context = _Certificate(settings) if settings.tls_cert else None
+    return address, token, _Certificate(settings) if settings.tls_cert else None
+
+
+def open_surface(
+    settings: MetricsSettings, registry: CollectorRegistry, health: Callable[[], Health]
+) -> Surface:
+    """Listen as ``settings`` say.
+
+    Raises `ConfigError` as `check_surface` does; `MachineError` when the port cannot be had.
+    """
+    address, token, context = check_surface(settings)
     try:
         server = _Server(address, registry, health, token, context)
     except OSError as error:

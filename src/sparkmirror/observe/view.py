@@ -146,8 +146,11 @@ def _grid(rows: Sequence[Sequence[_Cell]], width: int) -> list[Text]:
 def _flows(views: Sequence[FlowView], width: int) -> list[Text]:
     wide = width >= WIDE_COLUMNS
     headings = ["flow", "records/s", "MB/s", "lag", "behind", "p50 ms", "p99 ms", "errors"]
+    catching_up = any(view.catching_up for view in views)
+    if catching_up:
+        headings[5:5] = ["to go"]
     if wide:
-        headings += ["records", "data", "partitions"]
+        headings += ["lag data", "records", "data", "partitions"]
     rows: list[list[_Cell]] = [[(heading, "bold") for heading in headings]]
     for view in views:
         cells = [
@@ -156,12 +159,16 @@ def _flows(views: Sequence[FlowView], width: int) -> list[Text]:
             (megabytes_text(view.bytes_per_s), ""),
             _lag(view.lag_records),
             _behind(view.lag_s),
-            (latency_text(view.latency_ms_p50), ""),
-            (latency_text(view.latency_ms_p99), ""),
+            # What passes while a flow catches up is old: no latency.
+            (latency_text(None if view.catching_up else view.latency_ms_p50), ""),
+            (latency_text(None if view.catching_up else view.latency_ms_p99), ""),
             _errors(sum(view.errors.values()), len(view.halted)),
         ]
+        if catching_up:
+            cells[5:5] = [(seconds_text(view.to_go_s), "")]
         if wide:
             cells += [
+                ("–" if view.lag_bytes is None else size_text(view.lag_bytes), ""),
                 (count_text(view.records), ""),
                 (size_text(view.bytes), ""),
                 (f"{view.partitions:,}", ""),

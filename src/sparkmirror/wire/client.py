@@ -29,7 +29,7 @@ from sparkmirror.wire.link import Link
 from sparkmirror.wire.members import group_members, group_owners
 from sparkmirror.wire.rights import literal_errors, topic_rights
 from sparkmirror.wire.tail import TopicTail, TopicWriter
-from sparkmirror.wire.times import record_times_ms
+from sparkmirror.wire.times import RecordAt, records_at
 from sparkmirror.wire.topic_configs import describe_topic_configs
 from sparkmirror.wire.topics import alter_topic_configs, create_topics, grow_topics
 from sparkmirror.wire.versions import broker_versions
@@ -191,11 +191,11 @@ class Cluster:
         found = self._leaders.list_offsets(partitions, time_ms, 0)
         return {tp: offset for tp, offset in found.items() if offset >= 0}
 
-    def record_times_ms(
+    def records_at(
         self, positions: Mapping[TopicPartition, int], timeout_s: float = 5.0
-    ) -> dict[TopicPartition, int]:
-        """When the record at each position was written; see `wire.times`."""
-        return record_times_ms(self._link, self._leaders, positions, timeout_s)
+    ) -> dict[TopicPartition, RecordAt]:
+        """When the record at each position was written, and its size; see `wire.times`."""
+        return records_at(self._link, self._leaders, positions, timeout_s)
 
     # --- groups -----------------------------------------------------------------------------
 

@@ -1,4 +1,4 @@
-"""When the record at an offset was written: one small Fetch per partition, headers only."""
+"""What stands at an offset, and since when: one small Fetch per partition, headers only."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import struct
 import time
 from collections.abc import Mapping
 from functools import partial
+from typing import NamedTuple
 
 from sparkmirror.errors import Denied, Unreachable
 from sparkmirror.model import TopicPartition
@@ -24,22 +25,33 @@ from sparkmirror.wire.leaders import Leaders
 from sparkmirror.wire.link import Link
 from sparkmirror.wire.requests import fetch_request
 
-__all__ = ["first_time_ms", "record_times_ms"]
+__all__ = ["RecordAt", "first_record", "records_at"]
 
 # A broker returns the first batch whole, however little is asked for.
 _FETCH_BYTES = 1
 _MAGIC_1_TIME_AT = 18
 
 
-def record_times_ms(
+class RecordAt(NamedTuple):
+    """The record at an offset, by the header of its batch.
+
+    ``time_ms``: its timestamp, or that of the first record of its batch. ``mean_bytes``: bytes per
+    record of its batch, as they travel; None for old formats.
+    """
+
+    time_ms: int
+    mean_bytes: float | None
+
+
+def records_at(
     link: Link, leaders: Leaders, positions: Mapping[TopicPartition, int], timeout_s: float
-) -> dict[TopicPartition, int]:
-    """Timestamp of the record at each position, or of the first one of the batch it is in.
+) -> dict[TopicPartition, RecordAt]:
+    """The record at each position.
 
     Partitions are missing that have no record there (any more), no timestamp, no reachable leader,
     or that the client may not read; and those not asked within ``timeout_s``.
     """
-    found: dict[TopicPartition, int] = {}
+    found: dict[TopicPartition, RecordAt] = {}
     deadline = time.monotonic() + timeout_s
     led, _ = leaders.by_leader(positions, fresh=False)
     for node, partitions in led.items():
@@ -59,14 +71,14 @@ def record_times_ms(
                 break  # this broker, or this whole client: the lag in records is told anyway
             row = response.responses[0].partitions[0] if response.responses else None
             if row is not None and not row.error_code and row.records:
-                time_ms = first_time_ms(bytes(row.records), positions[tp])
-                if time_ms >= 0:
-                    found[tp] = time_ms
+                record = first_record(bytes(row.records), positions[tp])
+                if record is not None:
+                    found[tp] = record
     return found
 
 
-def first_time_ms(records: bytes, position: int) -> int:
-    """Timestamp of the first batch in ``records`` that reaches ``position``; -1 if none has one.
+def first_record(records: bytes, position: int) -> RecordAt | None:
+    """The first record in ``records`` from ``position`` on; None when it has no timestamp.
 
     Control batches hold no records and are passed over. Of a batch with log append times it is
     the time of the whole batch, else that of its first record. Pure.
@@ -78,13 +90,20 @@ def first_time_ms(records: bytes, position: int) -> int:
         magic = records[at + MAGIC_AT]
         if magic < 2:
             if magic == 0 or at + _MAGIC_1_TIME_AT + 8 > len(records):
-                return -1
-            return int(struct.unpack_from(">q", records, at + _MAGIC_1_TIME_AT)[0])
+                return None
+            return _timed(struct.unpack_from(">q", records, at + _MAGIC_1_TIME_AT)[0], None)
         if at + HEADER_BYTES > len(records):
-            return -1
-        base, _, _, _, _, _, last_delta, first_ms, max_ms, *_ = HEADER.unpack_from(records, at)
+            return None
+        base, _, _, _, _, _, last_delta, first_ms, max_ms, *_, count = HEADER.unpack_from(
+            records, at
+        )
         (attributes,) = struct.unpack_from(">h", records, at + ATTRIBUTES_AT)
         if base + last_delta >= position and not attributes & CONTROL_BIT:
-            return int(max_ms if attributes & LOG_APPEND_TIME_BIT else first_ms)
+            size = (end - at) / count if count > 0 else None
+            return _timed(max_ms if attributes & LOG_APPEND_TIME_BIT else first_ms, size)
         at = end
-    return -1
+    return None
+
+
+def _timed(time_ms: int, mean_bytes: float | None) -> RecordAt | None:
+    return RecordAt(time_ms, mean_bytes) if time_ms >= 0 else None

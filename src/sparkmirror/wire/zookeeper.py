@@ -30,7 +30,7 @@ __all__ = ["ZookeeperGroup", "find_brokers", "group_offsets", "parse_registratio
 _ADDRESS = re.compile(r"(?:\[[0-9A-Fa-f:.%]+\]|[A-Za-z0-9._:-]+):([0-9]{1,5})")
 _OFFSET = re.compile(r"[0-9]{1,19}")
 _PARTITION = re.compile(r"[0-9]{1,9}")
-_CONNECT_TIMEOUT_S = 10.0
+_CONNECT_TIMEOUT_S = 8.0
 _SESSION_TIMEOUT_S = 10.0
 
 

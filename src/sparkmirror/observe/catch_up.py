@@ -1,0 +1,38 @@
+"""How long a flow still needs for what it is behind, from how fast that gets less."""
+
+from __future__ import annotations
+
+from collections import deque
+
+__all__ = ["CATCHING_UP_S", "CatchUp"]
+
+CATCHING_UP_S = 10.0
+"""From this age of the oldest record on a flow catches up: what passes is old, not late."""
+
+_WINDOW_MS = 30_000
+# Ends and positions are looked at once in two seconds: less would be guessing.
+_SPAN_MS_MIN = 4_000
+
+
+class CatchUp:
+    """The lag of the last half minute. Times are those of one steady clock."""
+
+    __slots__ = ("_points",)
+
+    def __init__(self) -> None:
+        self._points: deque[tuple[int, int]] = deque()
+
+    def note(self, now_ms: int, lag_records: int) -> None:
+        """``lag_records`` are behind now."""
+        self._points.append((now_ms, lag_records))
+        while len(self._points) > 2 and self._points[1][0] <= now_ms - _WINDOW_MS:
+            self._points.popleft()
+
+    def to_go_s(self) -> float | None:
+        """Seconds until nothing is behind if it goes on like this; None while it gets no less."""
+        if not self._points:
+            return None
+        (then_ms, then), (now_ms, now) = self._points[0], self._points[-1]
+        if now_ms - then_ms < _SPAN_MS_MIN or now >= then:
+            return None
+        return now * (now_ms - then_ms) / 1_000 / (then - now)
