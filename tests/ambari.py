@@ -36,13 +36,26 @@ def component(service: str, name: str, hosts: list[str], state: str = "STARTED")
     }  # fmt: skip
 
 
-def settings(properties: dict[str, str]) -> dict[str, Any]:
-    other = {"Config": {"cluster_name": "kafka one"}, "type": "kafka-env", "properties": {}}
+def settings(properties: dict[str, str], env: str = "") -> dict[str, Any]:
+    """``env``: kafka-env, the script that starts a broker."""
+    other = {"Config": {"cluster_name": "kafka one"}, "type": "kafka-env",
+             "properties": {"content": env, "kafka_user": "kafka"}}  # fmt: skip
     kafka = {"Config": {"cluster_name": "kafka one"}, "type": "kafka-broker",
              "tag": "version2", "properties": properties}  # fmt: skip
     return {"items": [{"service_name": "KAFKA", "configurations": [other, kafka]}]}
 
 
+def hosts(ips: dict[str, str]) -> dict[str, Any]:
+    """An answer with the hosts' addresses."""
+    return {
+        "items": [
+            {"Hosts": {"cluster_name": "kafka one", "host_name": host, "ip": ip}}
+            for host, ip in ips.items()
+        ]
+    }
+
+
+HOSTS = f"{BASE}/hosts"
 BROKERS = f"{BASE}/services/KAFKA/components/KAFKA_BROKER"
 KEEPERS = f"{BASE}/services/ZOOKEEPER/components/ZOOKEEPER_SERVER"
 SETTINGS = f"{BASE}/configurations/service_config_versions"

@@ -3,7 +3,7 @@
 usage: python -m tests.faults.partitions [--partitions 10000] [--burst-mb 100] [--report FILE]
 
 A mirror under the pressure of `tests.faults.pressure`, without its large records. The exit code
-is 1 when its processes took more memory than docs/operations.md states.
+is 1 when its processes took more memory than docs/capacity.md states.
 """
 
 from __future__ import annotations

@@ -36,7 +36,7 @@ _MAX_MESSAGE = {"max.message.bytes": str(LARGE_BYTES + 1_000_000)}
 
 
 def memory_bound_mib(slots: int, largest_batch_bytes: int) -> float:
-    """The bound that docs/operations.md states, in MiB, for the default settings.
+    """The bound that docs/capacity.md states, in MiB, for the default settings.
 
     1 GiB heap and 0.5 GiB beside it for Spark's JVM, 1 GiB for Python's processes, for each slot
     16 frames of 4 MiB, 32 MiB unacknowledged and six copies of the largest batch.

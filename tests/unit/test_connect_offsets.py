@@ -113,7 +113,6 @@ def test_other_clusters_and_other_connectors_are_passed_over_in_silence():
         (b"\xff\xfe", b'{"offset":1}'),
         (b"[]", b'{"offset":1}'),
         (b'["MirrorSourceConnector",[]]', b'{"offset":1}'),
-        (b'["SomethingElse",{}]', b'{"offset":1}'),
         (b'["MirrorSourceConnector",{"cluster":"A","topic":"t1"}]', b'{"offset":1}'),
         (b'["MirrorSourceConnector",{"cluster":"A","topic":1,"partition":3}]', b'{"offset":1}'),
         (KEY.replace(b":3", b":-1"), b'{"offset":1}'),
@@ -133,6 +132,29 @@ def test_garbage_is_skipped_and_counted(key, value):
     assert decode_source_offset(key, value) is None
     result = read_source_positions([(0, key, value), (0, KEY, b'{"offset":1}')], "A")
     assert (result.positions, result.skipped) == ({T1: 2}, 1)
+
+
+def entry(name: str, offset: int | None) -> tuple[int, bytes, bytes | None]:
+    return 0, KEY.replace(b"MirrorSourceConnector", name.encode()), encode_value(offset)
+
+
+def test_a_connector_of_kafka_connect_has_a_name_of_its_own():
+    """And shares the topic with connectors that have nothing to do with mirrors."""
+    others = [
+        (0, b'["jdbc",{"table":"orders"}]', b'{"incrementing":7}'),
+        (0, b'["files",{"cluster":"A","topic":"t1"}]', b'{"offset":1}'),
+        (0, b'["files",{}]', b'{"position":3}'),
+    ]
+    result = read_source_positions([*others, entry("A->B.MirrorSourceConnector", 100)], "A")
+    assert (result.positions, result.skipped) == ({T1: 101}, 0)
+
+
+def test_of_several_connectors_none_is_overtaken():
+    records = [entry("new", 100), entry("old", 7)]
+    assert read_source_positions(records, "A").positions == {T1: 8}
+    assert read_source_positions([*records, entry("old", None)], "A").positions == {T1: 101}
+    ours = [*records, entry("MirrorSourceConnector", 200)]
+    assert read_source_positions(ours, "A").positions == {T1: 201}
 
 
 @given(st.binary() | st.none(), st.binary() | st.none())

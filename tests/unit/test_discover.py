@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
 import ssl
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,7 +16,18 @@ from sparkmirror.cli.discover import password_from
 from sparkmirror.cli.main import main
 from sparkmirror.errors import ClusterError, ConfigError
 from sparkmirror.wire.ambari import parse_hosts
-from tests.ambari import BROKERS, KEEPERS, SECRET, SETTINGS, Ambari, serve, settings
+from tests.ambari import (
+    BROKERS,
+    HOSTS,
+    KEEPERS,
+    SECRET,
+    SETTINGS,
+    Ambari,
+    component,
+    hosts,
+    serve,
+    settings,
+)
 from tests.certificates import Authority
 
 
@@ -64,20 +77,146 @@ def test_ports_and_chroot_of_the_configuration(
     assert found["zookeeper.connect"] == "zk0.internal:1,zk2.internal:1/kafka"
 
 
+IPS = {
+    "wn0-kafka.internal": "10.0.0.4",
+    "wn1-kafka.internal": "10.0.0.5",
+    "zk0.internal": "10.0.0.6",
+    "zk2.internal": "fd00::7",
+    "hn0.internal": "10.0.0.8",
+}
+# What the documents of managed clusters add to kafka-env, so that brokers advertise addresses.
+ENV = """\
+export KAFKA_HEAP_OPTS="-Xmx1g"
+# advertised by address
+IP_ADDRESS=$(hostname -i)
+sed -i.bak -e '/advertised/{/advertised@/!d;}' /etc/kafka/conf/server.properties
+echo "advertised.listeners=PLAINTEXT://$IP_ADDRESS:9092" >> /etc/kafka/conf/server.properties
+"""
+
+
+def test_addresses_beside_names_and_what_is_advertised(
+    ambari: Ambari, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ambari.answers[HOSTS] = hosts(IPS)
+    ambari.answers[SETTINGS] = settings(
+        {"listeners": "PLAINTEXT://0.0.0.0:9092", "advertised.listeners": "PLAINTEXT://h:9092"}, ENV
+    )
+    names, ips = "wn0-kafka.internal:9092,wn1-kafka.internal:9092", "10.0.0.4:9092,10.0.0.5:9092"
+    keepers, by_ip = "zk0.internal:2181,zk2.internal:2181", "10.0.0.6:2181,[fd00::7]:2181"
+    told = [
+        "# listeners=PLAINTEXT://0.0.0.0:9092",
+        "# advertised.listeners=PLAINTEXT://h:9092",
+        "# kafka-env: sed -i.bak -e '/advertised/{/advertised@/!d;}' "
+        "/etc/kafka/conf/server.properties",
+        '# kafka-env: echo "advertised.listeners=PLAINTEXT://$IP_ADDRESS:9092" >> '
+        "/etc/kafka/conf/server.properties",
+    ]
+    assert discover(ambari) == 0
+    assert capsys.readouterr().out.splitlines() == [
+        *told,
+        f"bootstrap.servers={names}",
+        f"# by IP address: {ips}",
+        f"zookeeper.connect={keepers}",
+        f"# by IP address: {by_ip}",
+    ]
+    assert discover(ambari, "--ip", "--alias", "A") == 0
+    assert capsys.readouterr().out.splitlines() == [
+        *told,
+        f"A.bootstrap.servers={ips}",
+        f"# by name: {names}",
+        f"# zookeeper.connect={by_ip}",
+        f"# by name: {keepers}",
+    ]
+    assert discover(ambari, "--format", "json", "--ip") == 0
+    found = json.loads(capsys.readouterr().out)
+    assert (found["bootstrap.servers"], found["zookeeper.connect"]) == (ips, by_ip)
+    assert found["brokers"]["names"] == names.split(",")
+    assert found["advertised.listeners"] == "PLAINTEXT://h:9092"
+    assert len(found["kafka-env"]) == 2
+
+
+PAGE = (Path(__file__).parents[2] / "docs" / "managed-hadoop.md").read_text(encoding="utf-8")
+
+
+def test_the_page_shows_what_is_printed(
+    ambari: Ambari, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """And its lines for kafka-env do what they are for."""
+    (shown,) = re.findall(r"```properties\n(.*?)```", PAGE, re.DOTALL)
+    (script,) = re.findall(r"```sh\n(.*?)```", PAGE, re.DOTALL)
+    ips = {"wn0-kafka": "10.0.0.4", "wn1-kafka": "10.0.0.5",
+           "zk0-kafka": "10.0.0.6", "zk1-kafka": "10.0.0.7"}  # fmt: skip
+    named = {f"{host}.internal": ip for host, ip in ips.items()}
+    for answer, service, name, start in (
+        (BROKERS, "KAFKA", "KAFKA_BROKER", "wn"),
+        (KEEPERS, "ZOOKEEPER", "ZOOKEEPER_SERVER", "zk"),
+    ):
+        there = [host for host in named if host.startswith(start)]
+        ambari.answers[answer] = component(service, name, there)
+    ambari.answers[HOSTS] = hosts(named)
+    ambari.answers[SETTINGS] = settings({"listeners": "PLAINTEXT://0.0.0.0:9092"}, script)
+    assert discover(ambari, "--alias", "old") == 0
+    assert capsys.readouterr().out == shown
+
+    path = tmp_path / "server.properties"
+    path.write_text(
+        "advertised.listeners=PLAINTEXT://wn0:6667\nlisteners=PLAINTEXT://0.0.0.0:9092\n"
+    )
+    place = "/usr/hdp/current/kafka-broker/conf/server.properties"
+    assert place in script
+    here = script.replace(place, str(path)).replace("$(hostname -i)", "10.0.0.4")
+    for _ in range(2):  # at each start of the broker
+        subprocess.run(["bash", "-e", "-c", here], check=True)
+    assert path.read_text().splitlines() == [
+        "listeners=PLAINTEXT://0.0.0.0:9092",
+        "advertised.listeners=PLAINTEXT://10.0.0.4:9092",
+    ]
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        None,
+        b"<html>",
+        {"items": [{"Hosts": {"host_name": "wn0-kafka.internal"}}]},
+        hosts({**IPS, "wn1-kafka.internal": "10.0.0.5\nA.bootstrap.servers=evil:1"}),
+        hosts({key: ip for key, ip in IPS.items() if key[:3] != "wn1"}),
+    ],
+)
+def test_addresses_that_ambari_does_not_tell(
+    ambari: Ambari, capsys: pytest.CaptureFixture[str], answer: Any
+) -> None:
+    """Names are enough, unless addresses are asked for."""
+    if answer is not None:
+        ambari.answers[HOSTS] = answer
+    assert discover(ambari) == 0
+    told = capsys.readouterr().out
+    assert told.startswith("bootstrap.servers=wn0-kafka.internal:9092,")
+    assert "evil" not in told
+    assert "10.0.0.5" not in told
+    assert discover(ambari, "--ip") == 1
+    assert "does not tell the IP address of every broker" in " ".join(
+        capsys.readouterr().err.split()
+    )
+
+
 @pytest.mark.parametrize("broken", ["\n", "\r", "\r\n", "\u2028", "\x85", "\x0c", "\x1b[2J"])
 def test_what_the_server_says_makes_no_lines_of_its_own(
     ambari: Ambari, capsys: pytest.CaptureFixture[str], broken: str
 ) -> None:
     """The output goes into a properties file."""
     planted = f"{broken}A.bootstrap.servers=evil:1{broken}"
-    ambari.answers[SETTINGS] = settings({"listeners": f"PLAINTEXT://h:6667{planted}"})
+    ambari.answers[SETTINGS] = settings(
+        {"listeners": f"PLAINTEXT://h:6667{planted}", "advertised.listeners": planted},
+        f"advertised {planted}",
+    )
     assert discover(ambari, "--alias", "A") == 0
     told = capsys.readouterr().out
     lines = told.splitlines()
     assert [line for line in lines if line.startswith("A.bootstrap")] == [
         "A.bootstrap.servers=wn0-kafka.internal:6667,wn1-kafka.internal:6667"
     ]
-    assert len(lines) == 3
+    assert len([line for line in lines if line[0] != "#"]) == 1
     assert told.replace("\n", "").isprintable()
 
     for chroot in (f"kafka{planted}", "kafka\\", "a b", "a,b"):

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from sparkmirror.errors import ConfigError
+from sparkmirror.errors import ClusterError, ConfigError
 from sparkmirror.observe.logs import register_secret
 from sparkmirror.text import printable, say
 
@@ -93,11 +93,18 @@ def discover(
             show_default=False,
         ),
     ] = None,
+    ip: Annotated[
+        bool,
+        typer.Option(
+            "--ip", help="IP addresses in place of names, where those do not resolve here."
+        ),
+    ] = False,
     output_format: Annotated[
         Format, typer.Option("--format", help="properties: lines for a file. json: one document.")
     ] = Format.PROPERTIES,
 ) -> None:
-    """Print bootstrap.servers and zookeeper.connect of a cluster that Ambari manages.
+    """Print bootstrap.servers and zookeeper.connect of a cluster that Ambari manages, by name and
+    by IP address, and what its brokers are told to advertise.
 
     Only reads of Ambari's REST API, with basic authentication.
 
@@ -120,10 +127,16 @@ def discover(
     )
     for host in found.stopped:
         say(f"warning: the broker on {host} is not started.", error=True)
+    if ip and not found.broker_ips:
+        raise ClusterError(
+            "Ambari does not tell the IP address of every broker.",
+            where=f"Ambari {url}, cluster {cluster}",
+            do="Leave --ip out, or let this user see the cluster's hosts.",
+        )
     if output_format is Format.JSON:
-        print(json.dumps(document(found)))
+        print(json.dumps(document(found, ip=ip)))
     else:
-        say(*lines(found, alias))
+        say(*lines(found, alias, ip=ip))
 
 
 def password_from(reference: str | None, prompt: str) -> str:
@@ -158,22 +171,38 @@ def password_from(reference: str | None, prompt: str) -> str:
     )
 
 
-def lines(found: Found, alias: str | None) -> list[str]:
-    """Lines for a properties file; what is told besides is a comment."""
+def lines(found: Found, alias: str | None, *, ip: bool = False) -> list[str]:
+    """Lines for a properties file; what is told besides is a comment. ``ip``: addresses count."""
     prefix = f"{alias}." if alias else ""
     told = [f"# listeners={printable(found.listeners)}"] if found.listeners else []
-    told.append(f"{prefix}bootstrap.servers={','.join(found.brokers)}")
-    if found.zookeeper:
+    if found.advertised:
+        told.append(f"# advertised.listeners={printable(found.advertised)}")
+    told += [f"# kafka-env: {printable(line)}" for line in found.env]
+    names, addresses = ",".join(found.brokers), ",".join(found.broker_ips)
+    told.append(f"{prefix}bootstrap.servers={addresses if ip else names}")
+    if addresses:
+        told.append(f"# {'by name' if ip else 'by IP address'}: {names if ip else addresses}")
+    keepers, by_address = found.zookeeper_connect, found.zookeeper_connect_ips
+    if keepers:
         # MirrorMaker 2 has no such key; MirrorMaker 1's old files do.
-        told.append(f"{'# ' if alias else ''}zookeeper.connect={found.zookeeper_connect}")
+        counts = by_address if ip and by_address else keepers
+        told.append(f"{'# ' if alias else ''}zookeeper.connect={counts}")
+        if by_address:
+            told.append(
+                f"# {'by name' if ip else 'by IP address'}: {keepers if ip else by_address}"
+            )
     return told
 
 
-def document(found: Found) -> dict[str, object]:
+def document(found: Found, *, ip: bool = False) -> dict[str, object]:
     """What ``--format json`` prints."""
     return {
-        "bootstrap.servers": ",".join(found.brokers),
-        "zookeeper.connect": found.zookeeper_connect,
+        "bootstrap.servers": ",".join(found.broker_ips if ip else found.brokers),
+        "zookeeper.connect": (ip and found.zookeeper_connect_ips) or found.zookeeper_connect,
+        "brokers": {"names": list(found.brokers), "ips": list(found.broker_ips)},
+        "zookeeper": {"names": list(found.zookeeper), "ips": list(found.zookeeper_ips)},
         "listeners": found.listeners,
+        "advertised.listeners": found.advertised,
+        "kafka-env": list(found.env),
         "stopped": list(found.stopped),
     }

@@ -1,9 +1,10 @@
-"""``sparkmirror migrate-config``: MirrorMaker 1's files and options as one MirrorMaker 2 file."""
+"""``sparkmirror migrate-config``: what others are set up with, as one MirrorMaker 2 file."""
 
 from __future__ import annotations
 
 import functools
 import os
+import re
 import sys
 import tempfile
 from dataclasses import replace
@@ -14,8 +15,10 @@ import typer
 
 from sparkmirror.cli.connections import Connections
 from sparkmirror.errors import ConfigError, MachineError
+from sparkmirror.text import say
 
 if TYPE_CHECKING:
+    from sparkmirror.config.page import Migrated
     from sparkmirror.model import FlowSettings, MirrorSettings
 
 __all__ = ["migrate_config"]
@@ -23,18 +26,53 @@ __all__ = ["migrate_config"]
 
 def migrate_config(
     consumer_config: Annotated[
-        list[Path],
+        list[Path] | None,
         typer.Option(
             "--consumer.config",
             metavar="FILE",
-            help="Consumer properties (0.7 to 3.9); repeat it for several sources.",
+            help="MirrorMaker 1: consumer properties (0.7 to 3.9); repeat it for several sources.",
             show_default=False,
         ),
-    ],
+    ] = None,
     producer_config: Annotated[
+        Path | None,
+        typer.Option(
+            "--producer.config",
+            metavar="FILE",
+            help="MirrorMaker 1: producer properties.",
+            show_default=False,
+        ),
+    ] = None,
+    connect: Annotated[
+        list[Path] | None,
+        typer.Option(
+            metavar="FILE.json",
+            help="Kafka Connect: MirrorMaker 2's connectors, as its REST interface takes or gives"
+            " them; repeat it for several files.",
+            show_default=False,
+        ),
+    ] = None,
+    strimzi: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE.yaml", help="Strimzi: a KafkaMirrorMaker2 resource.", show_default=False
+        ),
+    ] = None,
+    offset_topic: Annotated[
+        str,
+        typer.Option(
+            metavar="TOPIC",
+            help="Kafka Connect: offset.storage.topic of its workers, where the positions are.",
+        ),
+    ] = "connect-offsets",
+    secrets: Annotated[
         Path,
-        typer.Option("--producer.config", metavar="FILE", help="Producer properties."),
-    ],
+        typer.Option(
+            metavar="DIRECTORY",
+            help="Strimzi: where the Secrets that it names are mounted, each in a directory of"
+            " its name.",
+        ),
+    ] = Path("/etc/sparkmirror/secrets"),
     include: Annotated[
         str | None,
         typer.Option("--include", "--whitelist", metavar="REGEX", help="Topics to mirror."),
@@ -85,14 +123,40 @@ def migrate_config(
         ),
     ] = False,
 ) -> None:
-    """Write the MirrorMaker 2 file that does what these MirrorMaker 1 files and options do.
+    """Write the MirrorMaker 2 file that does what MirrorMaker 1's files and options do, or
+    MirrorMaker 2's connectors in Kafka Connect, or a KafkaMirrorMaker2 of Strimzi.
 
-    Topic names stay (IdentityReplicationPolicy); what has no effect any more stands there as a
-    comment with the reason. The clusters are not touched, except by --take-positions; a ZooKeeper
-    is asked for brokers when the files name nothing else.
+    What has no effect or no counterpart stands there as a comment with the reason. From
+    MirrorMaker 1 topic names stay (IdentityReplicationPolicy). The clusters are not touched,
+    except by --take-positions; a ZooKeeper is asked for brokers when MirrorMaker 1's files name
+    nothing else.
 
     Exit codes: 0 done, 1 a cluster or the disk failed, 2 wrong usage or files.
     """
+    of_mm1 = {
+        "--consumer.config": consumer_config,
+        "--producer.config": producer_config,
+        "--include": include,
+        "--blacklist": blacklist,
+        "--num.streams": num_streams,
+        "--offset.commit.interval.ms": offset_commit_interval_ms,
+        "--source": source,
+        "--take-positions": take_positions,
+    }
+    if connect or strimzi:
+        _check_alone(connect, strimzi, [option for option, given in of_mm1.items() if given])
+        made = _from_connectors(connect, strimzi, offset_topic, secrets)
+        _refuse_to_show(made, output)
+        _hand_out(made, output, force=force, keep=False)
+        return
+    missing = [one for one in ("--consumer.config", "--producer.config") if not of_mm1[one]]
+    if missing or not consumer_config or not producer_config:
+        raise ConfigError(
+            "nothing to migrate is named.",
+            where=" and ".join(missing),
+            do="Name both of MirrorMaker 1's files, or --connect FILE.json, or "
+            "--strimzi FILE.yaml.",
+        )
     from sparkmirror.config.legacy_mm1 import translate  # noqa: PLC0415
     from sparkmirror.config.legacy_mode import legacy_mode  # noqa: PLC0415
     from sparkmirror.config.migrate import migrate  # noqa: PLC0415
@@ -121,16 +185,48 @@ def migrate_config(
         translate(legacy_mode(load_properties(producer_config))[0], Scope.PRODUCER, look_up),
         offset_commit_interval_ms=offset_commit_interval_ms,
     )
-    if output is None and migrated.secrets:
-        raise ConfigError(
-            f"The file holds secrets ({', '.join(migrated.secrets)}), which are not shown.",
-            where="--output",
-            do="Name a file to write to.",
-        )
-    new_flows = _hand_out(migrated.text, output, force=force, keep=take_positions)
+    _refuse_to_show(migrated, output)
+    new_flows = _hand_out(migrated, output, force=force, keep=take_positions)
     if take_positions:
         for old in settings.flows:
             _take_positions(old, _same_flow(old, new_flows, output))
+
+
+def _check_alone(connect: list[Path] | None, strimzi: Path | None, others: list[str]) -> None:
+    """ConfigError unless one kind of file is given, without MirrorMaker 1's options."""
+    if connect and strimzi:
+        others = ["--strimzi"]
+    if others:
+        raise ConfigError(
+            f"this option does not go with {'--connect' if connect else '--strimzi'}.",
+            where=others[0],
+            do="Give one or the other.",
+        )
+
+
+def _from_connectors(
+    connect: list[Path] | None, strimzi: Path | None, offset_topic: str, secrets: Path
+) -> Migrated:
+    from sparkmirror.config.connect_json import read_connect  # noqa: PLC0415
+    from sparkmirror.config.connectors import mm2_file  # noqa: PLC0415
+    from sparkmirror.config.strimzi import read_strimzi  # noqa: PLC0415
+
+    if strimzi is not None:
+        made = mm2_file(read_strimzi(strimzi, secrets))
+    else:
+        made = mm2_file(read_connect(connect or [], offset_topic))
+    for note in made.notes:
+        say(f"left out: {note}", error=True)
+    return made
+
+
+def _refuse_to_show(made: Migrated, output: Path | None) -> None:
+    if output is None and made.secrets:
+        raise ConfigError(
+            f"The file holds secrets ({', '.join(made.secrets)}), which are not shown.",
+            where="--output",
+            do="Name a file to write to.",
+        )
 
 
 def _renamed(settings: MirrorSettings, sources: list[str] | None, target: str) -> MirrorSettings:
@@ -176,18 +272,18 @@ def _renamed_flow(flow: FlowSettings, source: str, target: str) -> FlowSettings:
 
 
 def _hand_out(
-    text: str, output: Path | None, *, force: bool, keep: bool
+    made: Migrated, output: Path | None, *, force: bool, keep: bool
 ) -> tuple[FlowSettings, ...]:
     """Print or write the new file; the flows that it means. ``keep``: an old one may stay."""
-    flows = _flows_of(text)
+    flows = _flows_of(made)
     if output is None:
-        print(text, end="")
+        print(made.text, end="")
     elif keep and output.exists() and not force:
         # It was made before, and may have been edited since.
         flows = _load(output)
         print(f"{output}: left as it is", file=sys.stderr)
     else:
-        _write(output, text, force=force)
+        _write(output, made.text, force=force)
         print(f"{output}: written; start it with: sparkmirror run {output}", file=sys.stderr)
     return flows
 
@@ -198,13 +294,32 @@ def _load(path: Path) -> tuple[FlowSettings, ...]:
     return load_mm2(path).flows
 
 
-def _flows_of(text: str) -> tuple[FlowSettings, ...]:
-    """The flows that the new file means: it must load before anybody gets it."""
+def _flows_of(made: Migrated) -> tuple[FlowSettings, ...]:
+    """The flows that the new file means: it must load before anybody gets it.
+
+    Placeholders stay as they are: the files that they refer to need not be on this machine.
+    """
     with tempfile.TemporaryDirectory(prefix="sparkmirror-") as directory:
         path = Path(directory) / "mm2.properties"
         path.touch(mode=0o600)
-        path.write_text(text, encoding="ascii")
-        return _load(path)
+        path.write_text(
+            re.sub(r"(?m)^config\.providers\b", "# \\g<0>", made.text), encoding="ascii"
+        )
+        try:
+            return _load(path)
+        except ConfigError as error:
+            raise _at_its_origin(error, path, made) from None
+
+
+def _at_its_origin(error: ConfigError, path: Path, made: Migrated) -> ConfigError:
+    """``error`` with the places that the new file's lines come from."""
+
+    def origin(match: re.Match[str]) -> str:
+        return made.origins.get(int(match[1] or 0), "the new file")
+
+    place = re.compile(re.escape(str(path)) + r"(?::(\d+))?")
+    what, where, do = (place.sub(origin, text) for text in (error.what, error.where, error.do))
+    return ConfigError(what, where=where, do=do)
 
 
 def _same_flow(

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 
 from sparkmirror.config.keys import MM1_ONLY
 from sparkmirror.config.legacy_mm1 import Translation
+from sparkmirror.config.page import Migrated, Page
 from sparkmirror.config.properties import Entry, Properties
 from sparkmirror.config.settings import CLIENT_SET, Scope, Status, find, is_secret
 from sparkmirror.model import FlowSettings, MirrorSettings
@@ -25,39 +25,6 @@ _ABSENT_IN_MM1 = (
     "heartbeats.replication.enabled",
 )
 _SHARED = Scope.ADMIN
-_COMMENT_WIDTH = 98
-
-
-@dataclass(frozen=True, slots=True)
-class Migrated:
-    """The new file's text, and the keys in it whose values are secrets."""
-
-    text: str
-    secrets: tuple[str, ...]
-
-
-@dataclass
-class _Page:
-    lines: list[str] = field(default_factory=list)
-    secrets: list[str] = field(default_factory=list)
-
-    def comment(self, text: str) -> None:
-        """A paragraph, wrapped."""
-        line = "#"
-        for word in text.split():
-            if len(line) + 1 + len(word) > _COMMENT_WIDTH and line != "#":
-                self.lines.append(line)
-                line = "#"
-            line += f" {word}"
-        self.lines.append(line)
-
-    def put(self, key: str, value: str) -> None:
-        self.lines.append(f"{_escape(key, key=True)} = {_escape(value)}")
-        if is_secret(key):
-            self.secrets.append(key)
-
-    def gap(self) -> None:
-        self.lines.append("")
 
 
 def migrate(
@@ -72,7 +39,7 @@ def migrate(
     One ``source->target`` flow per consumer file, in the same order. The aliases are those of
     ``settings``; topic names are kept (IdentityReplicationPolicy).
     """
-    page = _Page()
+    page = Page()
     names = ", ".join(one.file.path.name for one in (*consumers, producer))
     page.comment(f"MirrorMaker 2 file, made from MirrorMaker 1's {names}.")
     _say_positions(page, settings.flows)
@@ -106,10 +73,10 @@ def migrate(
     page.comment("What MirrorMaker 1 does not do. Set a line to true to have it done.")
     for key in _ABSENT_IN_MM1:
         page.put(key, "false")
-    return Migrated("\n".join(page.lines) + "\n", tuple(page.secrets))
+    return page.migrated()
 
 
-def _say_positions(page: _Page, flows: Iterable[FlowSettings]) -> None:
+def _say_positions(page: Page, flows: Iterable[FlowSettings]) -> None:
     for flow in flows:
         page.comment(
             f"Positions: MirrorMaker 1 keeps them in the group {flow.group_id} on the source, "
@@ -119,7 +86,7 @@ def _say_positions(page: _Page, flows: Iterable[FlowSettings]) -> None:
         )
 
 
-def _client_keys(page: _Page, file: Properties, scope: Scope, alias: str) -> None:
+def _client_keys(page: Page, file: Properties, scope: Scope, alias: str) -> None:
     """Keys that still do something, at the place where MirrorMaker 2 reads them."""
     for key, entry in file.items():
         row = find(key, scope)
@@ -135,7 +102,7 @@ def _client_keys(page: _Page, file: Properties, scope: Scope, alias: str) -> Non
             page.put(f"{alias}.{_SHARED.value}.{key}", value)
 
 
-def _left_out(page: _Page, translation: Translation) -> None:
+def _left_out(page: Page, translation: Translation) -> None:
     scope = Scope.CONSUMER if "group.id" in translation.file else Scope.PRODUCER
     for line in translation.told:
         page.comment(f"From {_short(line)}")
@@ -154,7 +121,7 @@ def _short(line: str) -> str:
     return f"{place.rpartition('/')[2]}{mark}{rest}"
 
 
-def _flow(page: _Page, flow: FlowSettings, own: Mapping[str, Entry]) -> None:
+def _flow(page: Page, flow: FlowSettings, own: Mapping[str, Entry]) -> None:
     name = flow.name
     page.gap()
     page.comment(f"Flow {name}.")
@@ -176,19 +143,3 @@ def _flow(page: _Page, flow: FlowSettings, own: Mapping[str, Entry]) -> None:
     page.put(f"{name}.refresh.topics.interval.seconds", str(flow.topics.refresh_interval_s))
     for key, entry in own.items():
         page.put(f"{name}.{key}", entry.value.strip())
-
-
-def _escape(text: str, *, key: bool = False) -> str:
-    """``text`` as a properties file spells it (Java's Properties.store)."""
-    out: list[str] = []
-    for index, char in enumerate(text):
-        if char == "\\" or (key and char in "=: #!") or (char == " " and not index):
-            out.append(f"\\{char}")
-        elif char in "\t\n\r\f":
-            out.append({"\t": "\\t", "\n": "\\n", "\r": "\\r", "\f": "\\f"}[char])
-        elif " " <= char <= "~":
-            out.append(char)
-        else:
-            pair = char.encode("utf-16-be")
-            out += [f"\\u{pair[i : i + 2].hex()}" for i in range(0, len(pair), 2)]
-    return "".join(out)

@@ -1,18 +1,21 @@
 """What an Ambari server knows of a Kafka cluster: where its brokers and ZooKeeper servers are.
 
-Three questions of its REST API, all of them reads::
+Four questions of its REST API, all of them reads::
 
     GET /api/v1/clusters/NAME/services/KAFKA/components/KAFKA_BROKER
     GET /api/v1/clusters/NAME/services/ZOOKEEPER/components/ZOOKEEPER_SERVER
+    GET /api/v1/clusters/NAME/hosts?fields=Hosts/ip
     GET /api/v1/clusters/NAME/configurations/service_config_versions?service_name=KAFKA&…
 
-The last one tells ports, listeners and a chroot; who may not read it gets Kafka's usual ports.
+The last one tells ports, listeners, what brokers advertise and a chroot; who may not read it gets
+Kafka's usual ports. Who may not read the hosts gets names only.
 """
 
 from __future__ import annotations
 
 import base64
 import http.client
+import ipaddress
 import json
 import re
 import ssl
@@ -35,6 +38,8 @@ _LISTENER = re.compile(r"([A-Za-z_0-9]+)://([^:/,\s]*|\[[^\]]*\]):([0-9]{1,5})(?
 # Characters that mean something in a properties file, or nothing in ZooKeeper, stay out of it.
 _CHROOT = re.compile(r"[A-Za-z0-9._~@+/-]*")
 BROKER_PORT, ZOOKEEPER_PORT = 9092, 2181
+# Of kafka-env, the shell script that starts a broker: lines shown, and characters of each.
+_ENV_LINES_MAX, _ENV_CHARS_MAX = 8, 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +59,10 @@ class AmbariLogin:
 class Found:
     """Addresses as ``host:port``. ``listeners``: as in the brokers' settings, empty: not told.
 
-    ``stopped``: hosts whose broker is not started, as far as Ambari says so.
+    ``stopped``: hosts whose broker is not started, as far as Ambari says so. ``broker_ips``,
+    ``zookeeper_ips``: the same by IP address; empty unless Ambari tells that of every host.
+    ``advertised``: ``advertised.listeners`` as in the settings. ``env``: lines of kafka-env about
+    it, which change the settings when a broker starts.
     """
 
     brokers: tuple[str, ...]
@@ -62,11 +70,20 @@ class Found:
     chroot: str = ""
     listeners: str = ""
     stopped: tuple[str, ...] = ()
+    broker_ips: tuple[str, ...] = ()
+    zookeeper_ips: tuple[str, ...] = ()
+    advertised: str = ""
+    env: tuple[str, ...] = ()
 
     @property
     def zookeeper_connect(self) -> str:
         """``host:port,host:port/chroot``; empty for a cluster without ZooKeeper."""
         return ",".join(self.zookeeper) + self.chroot if self.zookeeper else ""
+
+    @property
+    def zookeeper_connect_ips(self) -> str:
+        """`zookeeper_connect` by IP address; empty if that is not known."""
+        return ",".join(self.zookeeper_ips) + self.chroot if self.zookeeper_ips else ""
 
 
 def find_cluster(
@@ -95,7 +112,9 @@ def find_cluster(
         if isinstance(error, Denied | Unreachable):
             raise
         keepers = {}  # a cluster of its own without ZooKeeper (KRaft)
-    settings = _broker_settings(server, base, where)
+    types = _settings(server, base)
+    settings = types.get("kafka-broker", {})
+    ips = _ips(server, f"{base}/hosts?fields=Hosts/ip", where)
     listeners = settings.get("listeners", "")
     port = broker_port or _listener_port(listeners) or BROKER_PORT
     known, _, chroot = settings.get("zookeeper.connect", "").partition("/")
@@ -112,6 +131,10 @@ def find_cluster(
         f"/{chroot}" if chroot and keepers else "",
         listeners,
         tuple(host for host, state in hosts.items() if state not in ("", "STARTED")),
+        _by_ip(hosts, ips, port),
+        _by_ip(keepers, ips, keeper_port),
+        settings.get("advertised.listeners", ""),
+        _about_advertised(types.get("kafka-env", {}).get("content", "")),
     )
 
 
@@ -136,18 +159,47 @@ def parse_hosts(answer: Any, where: str) -> dict[str, str]:
     return dict(sorted(hosts.items()))
 
 
-def _broker_settings(server: _Server, base: str, where: str) -> Mapping[str, str]:
-    """The current ``kafka-broker`` settings; none when this user may not read them."""
+def _settings(server: _Server, base: str) -> dict[str, dict[str, str]]:
+    """The current settings of Kafka by type; none when this user may not read them."""
     query = "?service_name=KAFKA&is_current=true"
+    found: dict[str, dict[str, str]] = {}
     try:
-        answer = server.get(f"{base}/configurations/service_config_versions{query}", where)
+        answer = server.get(f"{base}/configurations/service_config_versions{query}", "")
         for item in answer["items"]:
             for configuration in item["configurations"]:
-                if configuration["type"] == "kafka-broker":
-                    return {str(k): str(v) for k, v in configuration["properties"].items()}
+                values = {str(k): str(v) for k, v in configuration["properties"].items()}
+                found.setdefault(str(configuration["type"]), values)
     except (MirrorError, KeyError, TypeError, AttributeError):
-        return {}
-    return {}
+        pass
+    return found
+
+
+def _ips(server: _Server, path: str, where: str) -> dict[str, str]:
+    """IP addresses by host name, as far as Ambari tells them to this user."""
+    found: dict[str, str] = {}
+    try:
+        for item in server.get(path, where)["items"]:
+            host = item["Hosts"]
+            address = ipaddress.ip_address(str(host["ip"]))
+            shown = f"[{address}]" if address.version == 6 else str(address)
+            found[str(host["host_name"])] = shown
+    except (MirrorError, KeyError, TypeError, ValueError):
+        pass
+    return found
+
+
+def _by_ip(hosts: Mapping[str, str], ips: Mapping[str, str], port: int) -> tuple[str, ...]:
+    """``address:port`` of each host; none unless all are known."""
+    if not all(host in ips for host in hosts):
+        return ()
+    return tuple(f"{ips[host]}:{port}" for host in hosts)
+
+
+def _about_advertised(script: str) -> tuple[str, ...]:
+    """The lines of kafka-env that are about ``advertised.listeners``, without comments."""
+    lines = (line.strip() for line in script.splitlines())
+    told = [line[:_ENV_CHARS_MAX] for line in lines if "advertised" in line and line[:1] != "#"]
+    return tuple(told[:_ENV_LINES_MAX])
 
 
 def _listener_port(listeners: str) -> int | None:

@@ -5,6 +5,9 @@ The key is ``[connector name, source partition]``, the value ``{"offset": n}``; 
 the partition. Only the entries of ``MirrorSourceConnector`` carry positions: ``offset`` is the
 *last replicated* source offset, so a mirror resumes at ``offset + 1``.
 
+In a Kafka Connect cluster a connector has the name that its owner gave it, and the topic holds
+entries of others, too. There the source partition tells: cluster, topic and partition.
+
 Reading compares the parsed JSON. Writing keeps MirrorMaker 2's own byte order, because compaction
 keeps one row per key *bytes*, and its default partitioner, because the row must stay in the
 partition where its predecessor lies. Pure: no sockets here.
@@ -57,7 +60,7 @@ class ConnectOffsets:
     """What an offset storage topic says about one source cluster.
 
     ``positions``: next source offset (stored offset + 1) per source partition.
-    ``skipped``: records that are no valid entry of any MirrorMaker 2 connector.
+    ``skipped``: records that are no entry of a connector, or a broken one of MirrorMaker 2's.
     """
 
     positions: dict[TopicPartition, int]
@@ -102,10 +105,11 @@ def decode_source_offset(
 ) -> tuple[str, TopicPartition, int | None] | None:
     """Read one record: source alias, source partition, last replicated offset (None = reset).
 
-    Returns None for anything that is not a valid entry of ``MirrorSourceConnector``.
+    Returns None for anything that is not a valid entry of a MirrorMaker 2 source connector,
+    whatever its name is.
     """
     parsed = _parse_key(key)
-    if parsed is None or parsed[0] != SOURCE_CONNECTOR:
+    if parsed is None or parsed[0] in (CHECKPOINT_CONNECTOR, HEARTBEAT_CONNECTOR):
         return None
     fields = parsed[1]
     cluster, topic, partition = (fields.get(n) for n in ("cluster", "topic", "partition"))
@@ -130,26 +134,31 @@ def read_source_positions(
 ) -> ConnectOffsets:
     """Fold ``(partition, key, value)`` records, oldest first, into positions of one source.
 
-    Entries of other clusters and of MirrorMaker 2's other connectors are passed over; garbage is
-    skipped and counted.
+    Entries of other clusters and connectors are passed over; garbage is skipped and counted. Where
+    several connectors have mirrored a partition, ``MirrorSourceConnector`` counts, which is also
+    the name under which we write, else the one furthest behind: nothing is left out.
     """
-    positions: dict[TopicPartition, int] = {}
+    found: dict[TopicPartition, dict[str, int]] = {}
     skipped = 0
     for _, key, value in records:
         entry = decode_source_offset(key, value)
-        if entry is None:
-            parsed = _parse_key(key)
-            skipped += (
-                parsed is None or parsed[0] not in _FIELD_ORDER or parsed[0] == (SOURCE_CONNECTOR)
-            )
+        parsed = _parse_key(key)
+        if entry is None or parsed is None:
+            # Other connectors may have partitions and offsets of any shape.
+            skipped += parsed is None or parsed[0] == SOURCE_CONNECTOR
             continue
         cluster, source, offset = entry
         if cluster != source_alias:
             continue
         if offset is None:
-            positions.pop(source, None)
+            found.get(source, {}).pop(parsed[0], None)
         else:
-            positions[source] = offset + 1
+            found.setdefault(source, {})[parsed[0]] = offset + 1
+    positions = {
+        source: named.get(SOURCE_CONNECTOR, min(named.values()))
+        for source, named in found.items()
+        if named
+    }
     return ConnectOffsets(positions, skipped)
 
 

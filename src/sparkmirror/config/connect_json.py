@@ -1,0 +1,131 @@
+"""Files of MirrorMaker 2's connectors as Kafka Connect's REST interface takes and gives them.
+
+One connector (``{"name": …, "config": {…}}``), its configuration alone
+(``{"connector.class": …}``), a list of those, or what ``GET /connectors?expand=info`` answers.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from sparkmirror.config.connectors import Connector, Setup, connector_kind
+from sparkmirror.config.documents import Node, load_json
+from sparkmirror.config.properties import Entry
+from sparkmirror.errors import ConfigError
+
+__all__ = ["read_connect"]
+
+_STOCK = "org.apache.kafka.common.config.provider."
+_PROVIDERS = {
+    "file": f"{_STOCK}FileConfigProvider",
+    "directory": f"{_STOCK}DirectoryConfigProvider",
+    "env": f"{_STOCK}EnvVarConfigProvider",
+}
+_PLACEHOLDER = re.compile(r"\$\{([^}:]+):")
+
+
+def read_connect(paths: Sequence[Path], offset_topic: str) -> Setup:
+    """The connectors of these files. ``offset_topic``: the workers' ``offset.storage.topic``.
+
+    Raises ConfigError with file, line and key.
+    """
+    setup = Setup(f"Kafka Connect's {', '.join(path.name for path in paths)}")
+    foreign: list[Entry] = []
+    for path in paths:
+        for name, config in _configs(load_json(path)):
+            entries = _entries(config)
+            kind = connector_kind(entries["connector.class"].value)
+            if kind:
+                setup.connectors.append(_connector(kind, name, config.where, entries))
+            else:
+                foreign.append(entries["connector.class"])
+    for entry in foreign:
+        if not setup.connectors:
+            raise ConfigError(
+                f"{entry.key}={entry.value} is none of MirrorMaker 2's connectors.",
+                where=entry.where,
+                do="Give the files of MirrorSourceConnector, MirrorCheckpointConnector and "
+                "MirrorHeartbeatConnector.",
+            )
+        setup.leave_out(entry, f"{entry.value} is none of MirrorMaker 2's connectors")
+    for one in setup.connectors:
+        setup.offset_topic[one.target] = offset_topic
+    setup.remarks += [
+        "In Kafka Connect the records are written by the worker's own producer: what the worker's "
+        "file says with producer. in front belongs here as TARGET.producer.KEY, "
+        "exactly.once.source.support as TARGET.exactly.once.source.support.",
+        "Stop the connectors before the mirror starts, or records arrive twice.",
+    ]
+    _find_providers(setup)
+    return setup
+
+
+def _configs(document: Node, name: str = "") -> Iterator[tuple[str, Node]]:
+    """Name and configuration of each connector of a document."""
+    if isinstance(document.value, list):
+        for each in document.items():
+            yield from _configs(each)
+        return
+    table = document.table()
+    if "connector.class" in table:
+        yield name, document
+    elif "config" in table and not isinstance(table["config"].value, str):
+        given = document.get("name")
+        yield (given.text() if given else name), table["config"]
+    elif table and all(isinstance(one.value, dict) for one in table.values()):
+        for key, one in table.items():
+            yield from _configs(one.get("info") or one, key)
+    else:
+        raise ConfigError(
+            "this is no connector: connector.class is missing"
+            + ("." if not document.path else f" in {document.path}."),
+            where=document.where,
+            do='Write {"name": …, "config": {"connector.class": …}}, as Kafka Connect takes it.',
+        )
+
+
+def _entries(config: Node) -> dict[str, Entry]:
+    """The keys of a connector, as its file has them."""
+    config.need("connector.class")
+    return {
+        key: Entry(key, node.text(), node.where)
+        for key, node in config.table().items()
+        if node.value is not None
+    }
+
+
+def _connector(kind: str, name: str, where: str, entries: dict[str, Entry]) -> Connector:
+    source = entries.get("source.cluster.alias")
+    if source is None:
+        raise ConfigError(
+            "source.cluster.alias is missing.",
+            where=where,
+            do="Add it: the name of the source cluster.",
+        )
+    target = entries.get("target.cluster.alias")
+    given = entries.get("name")
+    return Connector(
+        kind,
+        name or (given.value.strip() if given else kind),
+        source.value.strip(),
+        target.value.strip() if target else "target",
+        entries,
+        where,
+    )
+
+
+def _find_providers(setup: Setup) -> None:
+    """Declare the config providers that values refer to; they are the workers' in Connect."""
+    for connector in setup.connectors:
+        for entry in connector.config.values():
+            for name in _PLACEHOLDER.findall(entry.value):
+                if name in _PROVIDERS:
+                    setup.providers[name] = _PROVIDERS[name]
+                elif name not in setup.providers:
+                    setup.leave_out(
+                        entry,
+                        f"the config provider {name} is none that is built in; the "
+                        "placeholder stays as it is: declare it under config.providers",
+                    )

@@ -1,0 +1,345 @@
+"""MirrorMaker 2's connectors, as Kafka Connect runs them, as one MirrorMaker 2 file. Pure.
+
+A connector's own keys become keys of its flow, ``source.cluster.*`` and ``target.cluster.*`` those
+of the clusters. What has no counterpart is a comment in the file, and a note for whoever asked.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from sparkmirror.config.keys import KeyUse, Lost, classify, nearest
+from sparkmirror.config.page import Migrated, Page
+from sparkmirror.config.properties import Entry
+from sparkmirror.config.settings import CLIENT_SET, Status, is_secret
+from sparkmirror.config.values import check
+from sparkmirror.errors import ConfigError
+
+__all__ = ["KINDS", "ClusterLines", "Connector", "Setup", "Taken", "connector_kind", "mm2_file"]
+
+SOURCE, CHECKPOINT, HEARTBEAT = "MirrorSource", "MirrorCheckpoint", "MirrorHeartbeat"
+KINDS = (SOURCE, CHECKPOINT, HEARTBEAT)
+_SIDES = ("source.cluster.", "target.cluster.")
+# What has a place of its own in the new file.
+_PLACED = frozenset({"name", "connector.class", "source.cluster.alias", "target.cluster.alias"})
+_CONVERTERS = ("key.converter", "value.converter", "header.converter")
+# What decides about names and places: two connectors of a flow that differ here do not belong
+# together.
+_SHARED = (
+    "replication.policy.class",
+    "replication.policy.separator",
+    "replication.policy.internal.topic.separator.enabled",
+    "offset-syncs.topic.location",
+)
+# Keys that only one kind of connector reads.
+_OWNED = {
+    CHECKPOINT: ("groups", "emit.checkpoints.", "sync.group.offsets.", "refresh.groups.",
+                 "checkpoints.topic.", "group.filter.class"),
+    HEARTBEAT: ("emit.heartbeats.", "heartbeats.topic."),
+}  # fmt: skip
+_REFERENCE = re.compile(r"\$\{[^}]*\}")
+_DEFAULT_STORAGE = "mm2-offsets.{}.internal"
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """A setting that goes into the file. ``reference``: it says where a secret is, only."""
+
+    entry: Entry
+    reference: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Connector:
+    """One connector. ``config``: its keys, as Kafka Connect gets them; ``where``: file and line."""
+
+    kind: str
+    name: str
+    source: str
+    target: str
+    config: Mapping[str, Entry]
+    where: str
+
+    @property
+    def flow(self) -> str:
+        """``A->B``."""
+        return f"{self.source}->{self.target}"
+
+
+ClusterLines = dict[str, dict[str, Taken]]
+"""By alias: the cluster's settings, by key without the alias."""
+
+
+@dataclass
+class Setup:
+    """What was read: connectors, clusters, and what belongs to neither.
+
+    ``title``: what the file was made from. ``offset_topic``: where Kafka Connect keeps the
+    connectors' positions, by target alias. ``remarks``: paragraphs for the top of the file.
+    ``notes``: what has no counterpart, as ``file:line: key: reason``.
+    """
+
+    title: str
+    connectors: list[Connector] = field(default_factory=list)
+    clusters: ClusterLines = field(default_factory=dict)
+    providers: dict[str, str] = field(default_factory=dict)
+    offset_topic: dict[str, str] = field(default_factory=dict)
+    remarks: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+    def leave_out(self, entry: Entry, reason: str) -> None:
+        """``entry`` does not go into the file, because of ``reason``."""
+        self.notes.append(f"{entry.where}: {entry.key}: {reason}")
+
+    def take(self, alias: str, key: str, entry: Entry, *, reference: bool = False) -> None:
+        """A setting of the cluster ``alias``. ConfigError where another value stands already."""
+        lines = self.clusters.setdefault(alias, {})
+        before = lines.get(key)
+        if before is not None and before.entry.value.strip() != entry.value.strip():
+            raise _differs(f"cluster {alias}", before.entry, entry)
+        lines.setdefault(key, Taken(entry, reference))
+
+
+def connector_kind(name: str) -> str:
+    """Which of MirrorMaker 2's connectors the class ``name`` is; empty if none."""
+    simple = name.strip().rpartition(".")[2].removesuffix("Connector")
+    return simple if simple in KINDS else ""
+
+
+def mm2_file(setup: Setup) -> Migrated:
+    """The MirrorMaker 2 file that does what the connectors of ``setup`` do.
+
+    Raises ConfigError, with file, line and key, for what is wrong, and for what no mirror here
+    could do without changing the records.
+    """
+    flows = _flows(setup)
+    aliases = list(dict.fromkeys(alias for one in setup.connectors for alias in _ends(one)))
+    for one in setup.connectors:
+        _cluster_keys(setup, one)
+    body = {name: _flow_lines(setup, connectors, aliases) for name, connectors in flows.items()}
+    page = Page()
+    page.comment(f"MirrorMaker 2 file, made from {setup.title}.")
+    for remark in setup.remarks:
+        page.comment(remark)
+    for note in setup.notes:
+        page.comment(f"Left out: {_short(note)}")
+    page.gap()
+    _providers(page, setup)
+    page.put("clusters", ", ".join(aliases))
+    for alias in aliases:
+        _cluster(page, setup, alias, {flow[0].target for flow in flows.values()})
+    for name, connectors in flows.items():
+        page.gap()
+        told = ", ".join(f"{one.kind}Connector {one.name}" for one in connectors)
+        page.comment(f"Flow {name}, from {told}.")
+        for key, taken in body[name].items():
+            value = taken.entry.value.strip() if not is_secret(key) else taken.entry.value
+            page.put(
+                f"{name}.{key}",
+                value,
+                _origin(taken.entry),
+                reference=taken.reference or bool(_REFERENCE.fullmatch(value.strip())),
+            )
+    page.gap()
+    page.comment("Heartbeats only where a connector writes them.")
+    page.put("emit.heartbeats.enabled", "false")
+    return page.migrated(tuple(setup.notes))
+
+
+def _ends(connector: Connector) -> tuple[str, str]:
+    return connector.source, connector.target
+
+
+def _origin(entry: Entry) -> str:
+    return f"{entry.where}: {entry.key}" if entry.where else ""
+
+
+def _short(note: str) -> str:
+    """Without the directory of the file."""
+    place, mark, rest = note.partition(": ")
+    return f"{place.rpartition('/')[2]}{mark}{rest}"
+
+
+def _flows(setup: Setup) -> dict[str, list[Connector]]:
+    """Connectors by flow, each flow's in the order of `KINDS`."""
+    if not setup.connectors:
+        raise ConfigError(
+            "there is no connector of MirrorMaker 2 in it.",
+            where=setup.title,
+            do="Name the files of the connectors.",
+        )
+    found: dict[str, list[Connector]] = {}
+    for connector in sorted(setup.connectors, key=lambda one: KINDS.index(one.kind)):
+        found.setdefault(connector.flow, []).append(connector)
+    for name, connectors in found.items():
+        kinds = [one.kind for one in connectors]
+        if CHECKPOINT in kinds and SOURCE not in kinds:
+            raise ConfigError(
+                f"{name} has checkpoints, but no MirrorSourceConnector: here one flow does both.",
+                where=next(one.where for one in connectors if one.kind == CHECKPOINT),
+                do="Give that connector's file, too.",
+            )
+        for one, other in itertools.pairwise(connectors):
+            if one.kind == other.kind != SOURCE:
+                raise ConfigError(
+                    f"{name} has two {one.kind}Connectors, {one.name} and {other.name}.",
+                    where=other.where,
+                    do="Leave one of them out.",
+                )
+    return found
+
+
+def _cluster_keys(setup: Setup, connector: Connector) -> None:
+    """``source.cluster.*`` and ``target.cluster.*`` of one connector, taken for their clusters."""
+    for side, alias in zip(_SIDES, _ends(connector), strict=True):
+        for key, entry in connector.config.items():
+            name = key.removeprefix(side)
+            if name == key or key in _PLACED:
+                continue
+            if name not in CLIENT_SET and name != "bootstrap.servers":
+                setup.leave_out(entry, "Java's connector does not read it either")
+                continue
+            _check(entry, f"{alias}.{name}", (alias,))
+            reference = bool(_REFERENCE.fullmatch(entry.value.strip()))
+            setup.take(alias, name, entry, reference=reference)
+        if "bootstrap.servers" not in setup.clusters.get(alias, {}):
+            raise ConfigError(
+                f"{side}bootstrap.servers of connector {connector.name} is missing.",
+                where=connector.where,
+                do=f"Add it: the brokers of cluster {alias}.",
+            )
+
+
+def _check(entry: Entry, key: str, clusters: Sequence[str]) -> KeyUse | Lost | None:
+    """What ``key`` of a MirrorMaker 2 file means. ConfigError if it or its value is refused."""
+    outcome = classify(Entry(key, entry.value, entry.where, entry.secret), clusters)
+    if isinstance(outcome, ConfigError):
+        raise ConfigError(f"{entry.key}: {outcome.what}", where=entry.where, do=outcome.do)
+    if not isinstance(outcome, KeyUse) or outcome.ignored:
+        return outcome
+    if outcome.setting.status is Status.REFUSED:
+        raise ConfigError(
+            f"{entry.key} cannot be taken over: {outcome.setting.reason}.",
+            where=entry.where,
+            do="Leave it out of the file if the mirror can do without.",
+        )
+    if outcome.setting.status is Status.SUPPORTED and not _REFERENCE.search(entry.value):
+        check(entry, outcome.setting)
+    return outcome
+
+
+def _flow_lines(
+    setup: Setup, connectors: Sequence[Connector], clusters: Sequence[str]
+) -> dict[str, Taken]:
+    """The flow's keys, without its name."""
+    name = connectors[0].flow
+    kinds = {one.kind for one in connectors}
+    lines: dict[str, Taken] = {}
+    if SOURCE in kinds:
+        lines["enabled"] = _own("enabled", "true")
+    for connector in connectors:
+        for key, entry in connector.config.items():
+            if key in _PLACED or key.startswith(_SIDES):
+                continue
+            if key in _CONVERTERS and entry.value.strip().endswith("ByteArrayConverter"):
+                continue  # that is how all records travel here
+            outcome = _check(entry, f"{name}.{key}", clusters)
+            reason = _no_counterpart(outcome, name, key, clusters)
+            if not reason and connector.kind != _owner(key, connector.kind, kinds):
+                reason = f"a {connector.kind}Connector does not read it"
+            if reason:
+                setup.leave_out(entry, reason)
+            else:
+                _merge(setup, lines, key, entry, connector)
+    # Connect runs what has a connector; a flow here does all that is not switched off.
+    if CHECKPOINT not in kinds and SOURCE in kinds:
+        lines["emit.checkpoints.enabled"] = _own("emit.checkpoints.enabled", "false")
+    if HEARTBEAT in kinds:
+        lines.setdefault("emit.heartbeats.enabled", _own("emit.heartbeats.enabled", "true"))
+    return lines
+
+
+def _own(key: str, value: str) -> Taken:
+    return Taken(Entry(key, value))
+
+
+def _owner(key: str, kind: str, kinds: Iterable[str]) -> str:
+    """Whose connector reads ``key``; ``kind`` for what all of them read."""
+    for owner, beginnings in _OWNED.items():
+        if key.startswith(beginnings):
+            return owner
+    return SOURCE if kind == HEARTBEAT and SOURCE in kinds and key == "topics" else kind
+
+
+def _no_counterpart(
+    outcome: KeyUse | Lost | None, flow: str, key: str, clusters: Sequence[str]
+) -> str:
+    """Why a key does not go into the file; empty if it does."""
+    if outcome is None:
+        close = nearest(f"{flow}.{key}", clusters).removeprefix(f"{flow}.")
+        return "no key of MirrorMaker 2" + (f" (did you mean {close}?)" if close else "")
+    if isinstance(outcome, Lost):
+        return f"it {outcome.effect} (here {outcome.instead} would have)"
+    if outcome.ignored:
+        return outcome.ignored
+    return outcome.setting.reason if outcome.setting.status is Status.IGNORED else ""
+
+
+def _merge(
+    setup: Setup, lines: dict[str, Taken], key: str, entry: Entry, connector: Connector
+) -> None:
+    """One more connector's value of a key of the flow."""
+    before = lines.get(key)
+    if before is None:
+        if connector.kind == SOURCE or key not in ("topics", "topics.exclude", "tasks.max"):
+            lines[key] = Taken(entry)
+        else:
+            setup.leave_out(entry, f"the flow's {key} is that of its MirrorSourceConnector")
+        return
+    old, new = before.entry.value.strip(), entry.value.strip()
+    if connector.kind == SOURCE and key in ("topics", "tasks.max"):
+        # Several connectors share the topics of one flow.
+        both = f"{old},{new}" if key == "topics" else str(int(old) + int(new))
+        lines[key] = Taken(Entry(key, both, entry.where))
+    elif old == new:
+        return
+    elif connector.kind == SOURCE or key in _SHARED:
+        raise _differs(f"flow {connector.flow}", before.entry, entry)
+    else:
+        setup.leave_out(entry, "the flow's is that of another connector, which differs")
+
+
+def _differs(what: str, one: Entry, other: Entry) -> ConfigError:
+    return ConfigError(
+        f"{other.key} differs from {one.key} in {one.where}; both are about {what}.",
+        where=other.where,
+        do="Give both the value that is right.",
+    )
+
+
+def _providers(page: Page, setup: Setup) -> None:
+    if setup.providers:
+        page.put("config.providers", ", ".join(setup.providers))
+        for name, kind in setup.providers.items():
+            page.put(f"config.providers.{name}.class", kind, reference=True)
+        page.gap()
+
+
+def _cluster(page: Page, setup: Setup, alias: str, targets: Iterable[str]) -> None:
+    page.gap()
+    page.comment(f"Cluster {alias}.")
+    for key, taken in setup.clusters.get(alias, {}).items():
+        value = taken.entry.value if is_secret(key) else taken.entry.value.strip()
+        origin = _origin(taken.entry)
+        page.put(f"{alias}.{key}", value, origin, reference=taken.reference)
+    topic = setup.offset_topic.get(alias)
+    if topic and alias in targets:
+        page.comment(
+            f"Where Kafka Connect keeps the connectors' positions (offset.storage.topic of its "
+            f"workers): a first start goes on from there. {_DEFAULT_STORAGE.format('SOURCE')} "
+            "is the topic of a MirrorMaker 2 of its own."
+        )
+        page.put(f"{alias}.offset.storage.topic", topic)

@@ -1,0 +1,38 @@
+"""What the README says of versions is what the project is built and tested with."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from pathlib import Path
+
+from sparkmirror.demo.clusters import KAFKA_VERSION
+
+ROOT = Path(__file__).parents[2]
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+
+
+def row(name: str) -> str:
+    """The table row that says which versions of ``name`` there are."""
+    (found,) = re.findall(rf"^\| {name}\b[^|]*\| (.*) \|$", README, re.MULTILINE)
+    return str(found)
+
+
+def test_the_releases_of_kafka_are_those_that_tests_start() -> None:
+    started = {KAFKA_VERSION}
+    for path in (ROOT / "tests" / "kafka").glob("*.py"):
+        text = path.read_text(encoding="utf-8")
+        for call in re.findall(r'version="(\d[\d.]+)"|"version", (\[[^\]]*\])', text):
+            started |= set(re.findall(r"\d+\.\d+\.\d+", " ".join(call)))
+    named = row("Kafka").partition("Tests run on ")[2]
+    assert set(re.findall(r"\d+\.\d+\.\d+", named)) == started
+    assert f"to {KAFKA_VERSION.rpartition('.')[0]}." in row("Kafka")
+
+
+def test_spark_and_python_are_those_of_the_project() -> None:
+    (spark,) = (one for one in PROJECT["dependencies"] if one.startswith("pyspark=="))
+    assert f"PySpark {spark.removeprefix('pyspark==')}" in row("Spark")
+    classified = re.findall(r"Python :: (3\.\d+)", " ".join(PROJECT["classifiers"]))
+    assert re.findall(r"3\.\d+", row("Python")) == classified
+    assert PROJECT["requires-python"] == f">={classified[0]}"
