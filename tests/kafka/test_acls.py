@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import logging
+import time
 import uuid
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,10 +14,22 @@ import pytest
 
 from sparkmirror.cli.main import main
 from sparkmirror.config.mm2 import load_mm2
+from sparkmirror.control.loop import ControlLoop
+from sparkmirror.errors import Denied
 from sparkmirror.model import TopicPartition
-from sparkmirror.wire.signals import CONTROL_PARTITIONS
+from sparkmirror.wire.client import Cluster
+from sparkmirror.wire.control_topic import ControlTopicReader, ControlTopicWriter
+from sparkmirror.wire.driver_report import DriverReport, encode_driver_report
+from sparkmirror.wire.orders import orders_topic
+from sparkmirror.wire.signals import (
+    CONTROL_PARTITIONS,
+    Command,
+    CommandKind,
+    control_topic,
+    encode_command,
+)
 from sparkmirror.wire.views import AclBinding
-from tests.kafka.authorized import topic_acl
+from tests.kafka.authorized import ADMIN, topic_acl
 from tests.kafka.mirror_process import MirrorProcess, wait_until
 from tests.kafka.permissions import (
     MODES,
@@ -224,9 +238,44 @@ def test_each_missing_permission_of_mirrormaker_1_is_named(
 # --- orders ---------------------------------------------------------------------------------
 
 
-def test_only_who_may_write_to_the_control_topic_gives_orders(
+def test_who_may_write_orders_gives_orders_and_does_nothing_else(
     authorized: Pair, alias: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):
+    source, target = authorized
+    create_topic(source.kafka, f"t.{alias}")
+    path = mm2(authorized, ADMIN, alias, f"t.{alias}", tmp_path)
+    loop = ControlLoop(load_mm2(path), once=False, run_id="run")
+    try:
+        loop.prepare()
+        loop.start()
+        (flow,) = load_mm2(mm2(authorized, "other", alias, f"t.{alias}", tmp_path)).flows
+        write = topic_acl(orders_topic(flow), "WRITE", "User:other")
+        target.allow([topic_acl(control_topic(flow), "READ", "User:other")])
+        before = len(consume_all(target.kafka, orders_topic(flow)))
+        assert main(["pause", str(path), flow.name, "--wait", "0"]) == 3
+        told = capsys.readouterr().err.replace("\n", " ")
+        assert names(told, replace(write, name=orders_topic(flow)), "B"), told
+        target.allow([write])
+        assert main(["pause", str(path), flow.name]) == 0
+        assert loop.paused(flow.name)
+        command = Command(flow.name, CommandKind.DRAIN, "run", 1)
+        with closing(Cluster(flow.target)) as operator:
+            writer = ControlTopicWriter(operator, control_topic(flow))
+            with pytest.raises(Denied):
+                writer.command(command)
+        assert main(["resume", str(path), flow.name, "--wait", "0"]) in (0, 1)
+        wait_until(lambda: not loop.paused(flow.name), "the resume")
+        assert main(["drain", str(path), flow.name, "--wait", "0"]) in (0, 1)
+        wait_until(lambda: loop.draining(flow.name), "the drain")
+        assert len(consume_all(target.kafka, orders_topic(flow))) == before + 3
+    finally:
+        loop.stop()
+
+
+def test_orders_go_to_the_control_topic_where_a_mirror_hears_no_others(
+    authorized: Pair, alias: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    """No topic of orders yet: the mirror that runs, if any, is an older one."""
     target = authorized[1]
     control = f"mm2-sparkmirror.{alias}.internal"
     create_topic(target.kafka, control, CONTROL_PARTITIONS)
@@ -237,9 +286,23 @@ def test_only_who_may_write_to_the_control_topic_gives_orders(
     assert main(order) == 3
     write = topic_acl(control, "WRITE", "User:other")
     told = capsys.readouterr().err.replace("\n", " ")
-    assert names(told, write, "B"), told
+    assert names(told, replace(write, name=f"mm2-sparkmirror-orders.{alias}.internal"), "B"), told
     assert consume_all(target.kafka, control) == []
+    # One that runs, and has never heard of the topic.
+    report = DriverReport(f"{alias}->B", "old", "h:1", "0.9", 1, int(time.time() * 1000))
+    run = Command(f"{alias}->B", CommandKind.RUN, "old", 1)
+    key, value = encode_driver_report(report)
+    value = json.dumps({k: v for k, v in json.loads(value).items() if k != "orders"}).encode()
+    with target.super_user() as cluster:
+        cluster.produce_many(control, [(0, *encode_command(run)), (1, key, value)])
+    assert main(order) == 3
+    told = capsys.readouterr().err.replace("\n", " ")
+    assert "the mirror (version 0.9) does not hear" in told
+    assert names(told, write, "B"), told
+    create_topic(target.kafka, f"mm2-sparkmirror-orders.{alias}.internal")
     target.allow([write])
     assert main(order) in (0, 1), "given, though nobody is there to obey"
-    assert consume_all(target.kafka, control) != []
+    with target.super_user() as cluster, closing(ControlTopicReader(cluster, control)) as reader:
+        kinds = [command.kind for command in reader.read_to_end().commands]
+    assert kinds == [CommandKind.RUN, CommandKind.PAUSE]
     target.forbid([group])

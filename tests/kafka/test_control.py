@@ -9,7 +9,9 @@ from dataclasses import replace
 import pytest
 from confluent_kafka.admin import ConfigResource, ResourceType
 
+from sparkmirror.control.claim import slots_ever
 from sparkmirror.control.loop import ControlLoop
+from sparkmirror.control.status import observe_status
 from sparkmirror.demo.clusters import KafkaCluster
 from sparkmirror.errors import (
     ConfigError,
@@ -31,9 +33,13 @@ from sparkmirror.model import (
     TopicSettings,
 )
 from sparkmirror.policy import FlowTopics
+from sparkmirror.wire.claims import Claim, encode_claim
 from sparkmirror.wire.client import Cluster
+from sparkmirror.wire.codecs import GZIP
 from sparkmirror.wire.connect_offsets import encode_source_offset
 from sparkmirror.wire.control_topic import ControlTopicReader, ControlTopicWriter
+from sparkmirror.wire.orders import Order, give_order, orders_topic
+from sparkmirror.wire.records import Record, encode_batch
 from sparkmirror.wire.signals import (
     COMMAND_PARTITION,
     PROGRESS_PARTITION,
@@ -41,6 +47,8 @@ from sparkmirror.wire.signals import (
     Command,
     CommandKind,
     control_topic,
+    encode_assignment,
+    encode_command,
     encode_progress,
 )
 from sparkmirror.wire.views import Committed, NewTopic
@@ -459,6 +467,84 @@ def test_progress_of_the_slots_comes_through(flow, loops, target, cluster_a, top
     newest = (report(0, 30, 3), report(1, 20, 2))
     wait_for(lambda: loop.progress() == newest)
     wait_for(lambda: any("are not the mirror's" in line for line in loop.events()))
+
+
+def test_orders_are_passed_on_once_and_nothing_else_is(flow, loops, target, cluster_a, topic_name):
+    create_topic(cluster_a, topic_name)
+    loop = loops(flow)
+    loop.prepare()
+    loop.start()
+
+    def said() -> list[str]:
+        return [command.kind.value for command in signals(target, flow)[1]]
+
+    # No order, whoever may write there: each is what the control topic obeys.
+    control = Command(flow.name, CommandKind.REPLAN, RUN, 1, version=9)
+    claim = Claim(flow.name, "another", 1)
+    foreign = AssignmentDocument(flow.name, RUN, 9, ())
+    for record in (encode_command(control), encode_claim(claim), *encode_assignment(foreign)):
+        target.produce_many(orders_topic(flow), [(0, *record)])
+    give_order(target, flow, Order(flow.name, CommandKind.DRAIN, 1, ("another",)))
+    give_order(target, flow, Order("X->Y", CommandKind.PAUSE, 1))
+    give_order(target, flow, Order(flow.name, CommandKind.PAUSE, 1))
+    wait_for(lambda: loop.paused(flow.name))
+    assert said() == ["run", "pause"]
+    # A reader that is opened anew says nothing twice.
+    loop._flows[flow.name].forget_orders()
+    give_order(target, flow, Order(flow.name, CommandKind.RESUME, 2))
+    wait_for(lambda: not loop.paused(flow.name))
+    give_order(target, flow, Order(flow.name, CommandKind.DRAIN, 3, ("another", RUN)))
+    wait_for(lambda: loop.draining(flow.name))
+    loop.stop()
+    assert said() == ["run", "pause", "resume", "drain"]
+    reports = ControlTopicReader(target, control_topic(flow))
+    assert [one.orders for one in reports.read_to_end().drivers][-1]
+    reports.close()
+
+
+def test_what_was_ordered_between_two_runs_counts_from_the_start(
+    flow, loops, target, cluster_a, topic_name
+):
+    create_topic(cluster_a, topic_name)
+    loops(flow).prepare()
+    give_order(target, flow, Order(flow.name, CommandKind.PAUSE, 10))
+    assert observe_status(target, flow, int(time.time() * 1000) + 10**6).paused
+    for run_id in ("run-2", "run-3"):
+        loops(flow, run_id=run_id).prepare()
+    # A command of an older version, and a run after it.
+    resume = Command(flow.name, CommandKind.RESUME, "", 11)
+    ControlTopicWriter(target, control_topic(flow)).command(resume)
+    loops(flow, run_id="run-4").prepare()
+    kinds = [command.kind.value for command in signals(target, flow)[1]]
+    assert kinds == ["run", "pause", "run", "run", "resume", "run"]
+    assert not observe_status(target, flow, int(time.time() * 1000)).paused
+
+
+def test_a_bomb_in_the_control_topic_hides_nothing(flow, loops, target, cluster_a, topic_name):
+    """Whoever may write there stops neither a start, nor commands, nor what the driver sees."""
+    create_topic(cluster_a, topic_name)
+    loop = loops(flow)
+    loop.prepare()
+    bomb = encode_batch([Record(n, 1, b"x", bytes(4 << 20)) for n in range(9)], codec=GZIP)
+    for topic, partition in (
+        (control_topic(flow), COMMAND_PARTITION),
+        (control_topic(flow), PROGRESS_PARTITION),
+        (orders_topic(flow), 0),
+    ):
+        deadline = time.monotonic() + patience()
+        assert (
+            target._writer._try(TopicPartition(topic, partition), bomb, deadline, fresh=False) == 0
+        )
+    give_order(target, flow, Order(flow.name, CommandKind.PAUSE, 10))
+    loop = loops(flow, run_id="run-2")
+    loop.prepare()
+    loop.start()
+    wait_for(lambda: loop.paused(flow.name))
+    assert slots_ever(target, flow) == 0
+    status = observe_status(target, flow, int(time.time() * 1000))
+    wait_for(lambda: observe_status(target, flow, int(time.time() * 1000)).runs == ("run-2",))
+    assert status.paused
+    assert not any("cannot be read" in line for line in loop.events())
 
 
 def test_drain_is_quick_and_final(flow, loops, target, cluster_a, topic_name):

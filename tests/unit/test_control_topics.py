@@ -11,7 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sparkmirror.control.compacted import COMPACTED
-from sparkmirror.control.internal import offset_storage_topic, plan_internal_topics
+from sparkmirror.control.internal import (
+    internal_names,
+    offset_storage_topic,
+    plan_internal_topics,
+)
 from sparkmirror.control.positions import plan_seeding, position_group
 from sparkmirror.control.topics import (
     Assignment,
@@ -195,14 +199,17 @@ def test_changes_are_told_in_one_line_each():
 
 def test_internal_topics():
     flow = replace(FLOW, offset_storage_replication_factor=1, offset_storage_partitions=5)
-    control, gaps, storage = plan_internal_topics(flow, {}, brokers=3)
+    made = plan_internal_topics(flow, {}, brokers=3)
+    control, orders, gaps, storage = made
+    assert internal_names(flow) == [topic.name for topic in made]
+    assert orders == NewTopic("mm2-sparkmirror-orders.A.internal", 1, 1, COMPACTED)
     assert (control.name, control.partitions) == ("mm2-sparkmirror.A.internal", 2)
     assert control.configs["cleanup.policy"] == "compact"
     assert gaps == NewTopic("mm2-sparkmirror-gaps.A.internal", 1, 1, COMPACTED)
     assert storage == NewTopic("mm2-offsets.A.internal", 5, 1, COMPACTED)
     # What time it is on the mirror's machine does not matter to any of them.
     assert {one.configs["message.timestamp.type"] for one in (control, gaps)} == {"LogAppendTime"}
-    present = {topic.name: view(topic.name, topic.partitions) for topic in (control, gaps, storage)}
+    present = {topic.name: view(topic.name, topic.partitions) for topic in made}
     assert plan_internal_topics(flow, present, brokers=3) == []
 
 
@@ -216,7 +223,7 @@ def test_offset_storage_that_cannot_be_replicated_names_the_key():
 
 
 def test_mirrormaker_1_has_no_offset_storage():
-    topic, gaps = plan_internal_topics(MM1, {}, brokers=1)
+    topic, _, gaps = plan_internal_topics(MM1, {}, brokers=1)
     assert re.fullmatch(r"mm2-sparkmirror\.mm1-[0-9a-f]{16}\.internal", topic.name)
     assert gaps.name == topic.name.replace("mm2-sparkmirror.", "mm2-sparkmirror-gaps.")
 

@@ -24,7 +24,7 @@ from kafka.record.memory_records import MemoryRecords
 from sparkmirror.demo.probe import free_ports
 from sparkmirror.errors import CorruptBatch
 from sparkmirror.wire import guard
-from sparkmirror.wire.guard import FRAME_BYTES_MAX
+from sparkmirror.wire.guard import FRAME_BYTES_MAX, passing_over
 from sparkmirror.wire.link import client_options
 from sparkmirror.wire.records import Record, encode_batch
 from tests.fuzz.driver import response_frame, responses
@@ -144,6 +144,16 @@ def test_records_are_unpacked_within_bounds() -> None:
         bomb = encode_batch([Record(0, 1, b"k", bytes(33 << 20))], codec=codec)
         with pytest.raises(CorruptBatch, match="unpacks to more than"):
             list(MemoryRecords(bomb).next_batch())
+        # Where others can write, it hides nothing of what stands behind it.
+        both = MemoryRecords(bomb + fits)
+        with passing_over():
+            read = [[record.key for record in both.next_batch()] for _ in range(2)]
+        assert read == [[], [b"k"]]
+    odd = encode_batch([Record(n, 1, b"k", None) for n in range(2)])[:-1] + b"\x7f"  # 63 headers
+    with passing_over():
+        assert len(list(MemoryRecords(odd).next_batch())) == 1
+    with pytest.raises(kafka_errors.CorruptRecordError):
+        list(MemoryRecords(odd).next_batch())
 
 
 @pytest.mark.parametrize("ends", ["refused", "the loop ends"])

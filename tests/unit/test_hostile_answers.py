@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from random import Random
 from types import SimpleNamespace
 from typing import Any
@@ -17,8 +18,9 @@ from kafka.protocol.consumer import JoinGroupResponse, SyncGroupResponse
 from kafka.protocol.consumer.metadata import ConsumerProtocolSubscription
 from kafka.protocol.metadata import MetadataRequest
 
+from sparkmirror.data import watch as watching
 from sparkmirror.data.watch import ControlWatch
-from sparkmirror.errors import ClusterError, CorruptBatch, Denied, Unreachable
+from sparkmirror.errors import BatchError, ClusterError, CorruptBatch, Denied, Unreachable
 from sparkmirror.model import (
     ClusterClient,
     FetchSettings,
@@ -30,7 +32,14 @@ from sparkmirror.wire import connection as connecting
 from sparkmirror.wire import fetch as fetching
 from sparkmirror.wire import framing
 from sparkmirror.wire.assignors import decode_assignment, decode_subscription
-from sparkmirror.wire.batch import BASE_TIMESTAMP_AT
+from sparkmirror.wire.batch import (
+    ATTRIBUTES_AT,
+    BASE_TIMESTAMP_AT,
+    CRC_AT,
+    LENGTH_AT,
+    LOG_APPEND_TIME_BIT,
+)
+from sparkmirror.wire.codecs import ZSTD
 from sparkmirror.wire.connection import ConnectionLost, ReceiveBuffer
 from sparkmirror.wire.cut import cut_batch
 from sparkmirror.wire.group import GroupSession
@@ -38,6 +47,7 @@ from sparkmirror.wire.produce_frames import parse_answer
 from sparkmirror.wire.records import Limits, Record, decode_records, encode_batch
 from sparkmirror.wire.sasl import Login
 from sparkmirror.wire.select import Selection, SelectRules, select
+from sparkmirror.wire.signals import Command, CommandKind, encode_command
 from tests.fuzz.exchanges import Answering
 from tests.fuzz.inputs import resealed
 from tests.fuzz.targets import _Routes
@@ -283,3 +293,52 @@ def test_records_that_cannot_be_read_do_not_stop_a_slot() -> None:
     watch._take(part)
     assert watch.fetcher.position(tp) == 1
     assert watch.command is None
+
+
+def _bomb() -> bytes:
+    """One that is taken apart, and refused, where the topic's log stamps records itself."""
+    bomb = encode_batch([Record(n, 1, b"x", bytes(9 << 20)) for n in range(8)], codec=ZSTD)
+    stamped = bytearray(bomb)
+    stamped[ATTRIBUTES_AT + 1] |= LOG_APPEND_TIME_BIT
+    return resealed(bytes(stamped))
+
+
+def _broken(at: int) -> bytes:
+    batch = bytearray(encode_batch([Record(0, 1, b"A->A", b"{}")]))
+    batch[at] ^= 0x80
+    return bytes(batch)
+
+
+# Without a length that makes sense nothing is known of what stands behind it.
+@pytest.mark.parametrize(
+    ("damaged", "behind", "skipped"),
+    [
+        pytest.param(_bomb, 8, 8, id="bomb"),
+        pytest.param(partial(_broken, CRC_AT), 1, 1, id="checksum"),
+        pytest.param(partial(_broken, LENGTH_AT), 1, 2, id="length"),
+    ],
+)
+def test_a_damaged_first_batch_does_not_stop_a_slot(
+    damaged: Callable[[], bytes], behind: int, skipped: int
+) -> None:
+    watch = ControlWatch(FlowSettings(CLIENT, CLIENT, CLIENT, CLIENT), "run", slot=0, offset=0)
+    tp = watch._commands
+    drain = Command("A->A", CommandKind.DRAIN, "run", 1)
+    good = behind.to_bytes(8, "big") + encode_batch([Record(0, 1, *encode_command(drain))])[8:]
+    bad = damaged()
+    with pytest.raises(BatchError):
+        select(memoryview(bad), 0, (), watching._RULES)
+
+    def take(offset: int, high_watermark: int, data: bytes) -> int:
+        watch.fetcher.assign(tp, offset)
+        part = fetching.FetchedPartition(
+            tp, offset, high_watermark, high_watermark, 0, [], memoryview(data)
+        )
+        watch._take(part)
+        return watch.offset
+
+    assert take(0, behind, bad) == behind
+    assert take(0, behind + 1, bad + good) == skipped
+    assert take(behind, behind + 1, good) == behind + 1
+    assert watch.command == drain
+    watch.close()

@@ -127,6 +127,7 @@ MM2 = {
       for each in ("READ", "WRITE", "CREATE")),
     *(("B", "TOPIC", "mm2-sparkmirror.A.internal", each)
       for each in ("READ", "WRITE", "CREATE", "DESCRIBE_CONFIGS")),
+    *(("B", "TOPIC", "mm2-sparkmirror-orders.A.internal", each) for each in ("READ", "CREATE")),
     *(("B", "TOPIC", "mm2-offsets.A.internal", each) for each in ("READ", "WRITE", "CREATE")),
     ("B", "GROUP", "__mirror.A->B", "READ"),
     ("B", "GROUP", "A-mm2", "DESCRIBE"),
@@ -211,9 +212,11 @@ def test_what_a_mirrormaker_1_flow_needs():
     found = lines(settings)
     control = {one for one in found if one[2].startswith("mm2-sparkmirror.")}
     gaps = {one for one in found if one[2].startswith("mm2-sparkmirror-gaps.")}
+    orders = {one for one in found if one[2].startswith("mm2-sparkmirror-orders.")}
+    assert {one[3] for one in orders} == {"READ", "CREATE"}
     assert {one[3] for one in gaps} == {"READ", "WRITE", "CREATE"}
     assert {one[3] for one in control} == {"READ", "WRITE", "CREATE", "DESCRIBE_CONFIGS"}
-    assert found - control - gaps == {
+    assert found - control - orders - gaps == {
         ("A", "GROUP", "g", "READ"),
         *(("A", "TOPIC", name, each) for name in "tu" for each in ("READ", "DESCRIBE_CONFIGS")),
         *(("B", "TOPIC", name, each) for name in "tu" for each in ("WRITE", "CREATE")),

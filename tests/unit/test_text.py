@@ -5,7 +5,9 @@ from __future__ import annotations
 import io
 import json
 import logging
+import re
 import unicodedata
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -13,6 +15,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.text import Text
 
+import sparkmirror
+from sparkmirror.cli import connect_mirror_maker, kafka_mirror_maker
 from sparkmirror.cli.errors import show_error
 from sparkmirror.cli.tables import table_lines
 from sparkmirror.errors import ClusterError
@@ -97,3 +101,41 @@ def test_logs(tmp_path: Path, json_lines: bool) -> None:
         if not json_lines:
             assert "\n  Traceback (most recent call last)" in text
             assert "ValueError: a\\x1b]" in text
+
+
+MM1 = ["--consumer.config", "x", "--producer.config", "x"]
+
+
+@pytest.mark.parametrize(
+    ("command", "arguments"),
+    [
+        (kafka_mirror_maker.main, ["--{}"]),
+        (kafka_mirror_maker.main, ["{}"]),
+        (kafka_mirror_maker.main, ["--num.streams", "{}"]),
+        (kafka_mirror_maker.main, ["--consumer.config", "{}", *MM1[2:], "--include", "x"]),
+        (kafka_mirror_maker.main, [*MM1, "--message.handler", "{}:x"]),
+        (kafka_mirror_maker.main, [*MM1, "--abort.on.send.failure", "{}"]),
+        (connect_mirror_maker.main, ["--{}"]),
+        (connect_mirror_maker.main, ["{}"]),
+        (connect_mirror_maker.main, ["x", "{}"]),
+    ],
+)
+def test_the_old_commands_echo_arguments_printably(
+    command: Callable[[list[str]], int], arguments: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert command([each.format(EVIL.replace("\0", "")) for each in arguments]) != 0
+    told = capsys.readouterr()
+    assert "\\x1b" in told.err
+    assert active((told.out + told.err).replace("\n", "")) == []
+    assert not any(line.startswith("fake") for line in (told.out + told.err).splitlines())
+
+
+def test_every_console_lets_only_printable_text_through() -> None:
+    """That of the demo too, which shows its directory, brokers' addresses and errors."""
+    source = Path(sparkmirror.__file__).parent
+    bare = [
+        path.name
+        for path in source.rglob("*.py")
+        if re.search(r"(?<!class Printable)\bConsole\(", path.read_text("utf-8"))
+    ]
+    assert bare == []

@@ -24,6 +24,7 @@ from sparkmirror.demo.maven import Fetching
 from sparkmirror.demo.run import Demo, DemoOptions
 from sparkmirror.demo.scenario import TOPICS
 from sparkmirror.observe.compare import PartitionResult
+from sparkmirror.observe.console import PrintableConsole
 
 __all__ = ["demo", "own_command"]
 
@@ -135,7 +136,7 @@ def demo(
     Exit codes: 0 all records are equal, 1 something differs or failed, 130 interrupted.
     """
     options = DemoOptions(records, seconds, seed, directory, (port_a, port_b), live)
-    console = Console()
+    console = PrintableConsole()
     started = time.monotonic()
     with _signals_as_ctrl_c(), Demo(options, _Screen(console)) as one:
         try:

@@ -1,4 +1,8 @@
-"""What ``pause``, ``resume`` and ``drain`` share: a command per flow, and its effect awaited."""
+"""What ``pause``, ``resume`` and ``drain`` share: an order per flow, and its effect awaited.
+
+Orders have a topic of their own (`wire.orders`). A mirror of an older version does not hear it:
+then they go where that one looks, into the control topic, which takes more rights.
+"""
 
 from __future__ import annotations
 
@@ -14,11 +18,13 @@ from sparkmirror.cli.connections import Connections
 from sparkmirror.cli.errors import EXIT_START_FAILED, show_error
 from sparkmirror.cli.files import choose_flows, load_files
 from sparkmirror.control.status import FlowState, FlowStatus, observe_status
-from sparkmirror.errors import MirrorError, TopicError
+from sparkmirror.errors import Denied, MirrorError, TopicError
 from sparkmirror.model import FlowSettings
 from sparkmirror.text import say
 from sparkmirror.wire.client import Cluster
 from sparkmirror.wire.control_topic import ControlTopicWriter
+from sparkmirror.wire.grants import Right, grant
+from sparkmirror.wire.orders import Order, give_order, orders_topic
 from sparkmirror.wire.signals import Command, CommandKind, channel, control_topic
 
 __all__ = ["Flows", "Wait", "give_orders"]
@@ -80,7 +86,8 @@ def _give(kind: CommandKind, order: _Order, wait_s: float) -> tuple[str, bool]:
     """(what to say, whether all is well). Raises `MirrorError`."""
     flow, target = order.flow, order.target
     topic = control_topic(flow)
-    if topic not in target.topics([topic]):
+    present = target.topics([topic, orders_topic(flow)])
+    if topic not in present:
         raise TopicError(
             f"there is no {topic}: this flow never ran here.",
             where=f"cluster {target.alias}",
@@ -89,24 +96,66 @@ def _give(kind: CommandKind, order: _Order, wait_s: float) -> tuple[str, bool]:
     status = observe_status(target, flow, _now_ms())
     if kind is CommandKind.DRAIN and not status.state.alive:
         return "nothing to drain: it is not running", False
-    runs = frozenset(status.runs)
-    ControlTopicWriter(target, topic).command(
+    _write(kind, order, status, has_topic=orders_topic(flow) in present)
+    return _await(kind, order, wait_s, status)
+
+
+def _write(kind: CommandKind, order: _Order, status: FlowStatus, *, has_topic: bool) -> None:
+    """Where the flow's mirrors hear it. Raises `MirrorError`."""
+    flow, target = order.flow, order.target
+    denied: Denied | None = None
+    if has_topic:
+        runs = tuple(sorted(status.runs))
+        try:
+            give_order(target, flow, Order(flow.name, kind, _now_ms(), runs))
+        except Denied as error:
+            denied = error
+    if not has_topic or denied is not None or not status.orders:
+        # A right on the control topic is more than this takes, and goes on to be enough.
+        try:
+            _write_as_before(kind, order, status)
+        except Denied as error:
+            raise denied or _denied(order, status, error) from error
+
+
+def _write_as_before(kind: CommandKind, order: _Order, status: FlowStatus) -> None:
+    """Into the control topic, which every version of a mirror hears. Raises `MirrorError`."""
+    flow = order.flow
+    commands = (
         # A pause is for every process of a MirrorMaker 1 group and outlives runs.
-        *(
-            [Command(flow.name, kind, status.run_id, _now_ms())]
-            if kind.pauses
-            else [Command(channel(flow, run), kind, run, _now_ms()) for run in sorted(runs)]
-        )
+        [Command(flow.name, kind, status.run_id, _now_ms())]
+        if kind.pauses
+        else [Command(channel(flow, run), kind, run, _now_ms()) for run in sorted(status.runs)]
     )
-    return _await(kind, order, wait_s, runs)
+    ControlTopicWriter(order.target, control_topic(flow)).command(*commands)
 
 
-def _await(
-    kind: CommandKind, order: _Order, wait_s: float, runs: frozenset[str]
-) -> tuple[str, bool]:
+def _denied(order: _Order, status: FlowStatus, error: Denied) -> Denied:
+    topic = orders_topic(order.flow)
+    if status.orders:
+        return Denied(
+            f"this principal sees no topic {topic} (a start of the mirror makes it), and "
+            f"{error.what}",
+            where=error.where,
+            do=grant(order.target.client, Right("Write", "Topic", topic)),
+        )
+    version = f" (version {status.version})" if status.version else ""
+    return Denied(
+        f"the mirror{version} does not hear {topic}, and {error.what}",
+        where=error.where,
+        do=f"Start it with this version, and with Create and Read on that topic. {error.do}",
+    )
+
+
+def _await(kind: CommandKind, order: _Order, wait_s: float, before: FlowStatus) -> tuple[str, bool]:
     deadline_s = time.monotonic() + wait_s
+    heard = before.orders
+    runs = frozenset(before.runs)
     while True:
         status = observe_status(order.target, order.flow, _now_ms())
+        if heard and status.state.alive and not status.orders:
+            _write_as_before(kind, order, status)  # it was starting, and has reported since
+            heard = False
         done = _done(kind, status, runs)
         if done:
             return done, True

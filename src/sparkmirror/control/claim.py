@@ -53,7 +53,9 @@ def claim_flow(target: Cluster, flow: FlowSettings, run_id: str) -> None:
 
 def slots_ever(target: Cluster, flow: FlowSettings) -> int:
     """The largest number of slots that any claim in the control topic tells of."""
-    records = target.read_compacted(control_topic(flow), partitions=[COMMAND_PARTITION])
+    records = target.read_compacted(
+        control_topic(flow), partitions=[COMMAND_PARTITION], passes=True
+    )
     claims = (decode_claim(key, value) for _, key, value in records)
     return max((c.slots for c in claims if c is not None and c.flow == flow.name), default=0)
 

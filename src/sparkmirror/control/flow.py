@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import socket
@@ -22,6 +23,7 @@ from sparkmirror.control.gaps import GapTeller
 from sparkmirror.control.groups import GroupClusters, GroupsJob, create_offset_topics
 from sparkmirror.control.internal import create_internal_topics
 from sparkmirror.control.lacks import own_topics, tell_lacks, tell_unseen
+from sparkmirror.control.orders import OrderFollower
 from sparkmirror.control.positions import begin_at_the_ends, seed_positions
 from sparkmirror.control.record_times import RecordTimes
 from sparkmirror.control.share import GroupShare
@@ -37,7 +39,7 @@ from sparkmirror.control.topics import (
     Assignment,
     describe_changes,
 )
-from sparkmirror.errors import MirrorError
+from sparkmirror.errors import Denied, MirrorError, TopicError
 from sparkmirror.model import (
     ClusterClient,
     FlowSettings,
@@ -118,6 +120,13 @@ class FlowControl:
             self.target, control_topic(settings), Signer(key) if key else None
         )
         self._reader: ControlTopicReader | None = None
+        self.orders = OrderFollower(
+            self.target,
+            settings,
+            run_id,
+            say_again=self._writer.command,
+            drain=self._drain_as_asked,
+        )
         self._lock = threading.Lock()
         self._publishing = threading.Lock()
         self._draining = False
@@ -234,6 +243,9 @@ class FlowControl:
                 say=self._say,
             )
             assignment = replace(assignment, partitions=())
+        # Nothing is mirrored before a pause is known. Why orders are not heard, the job tells.
+        with contextlib.suppress(Denied, TopicError):
+            self.orders.look()
         self._adopt(assignment, CommandKind.RUN)
 
     def _tell_lacks(self, names: Iterable[str]) -> None:
@@ -391,9 +403,13 @@ class FlowControl:
                 self._say(f"{self.name}: {'paused' if paused else 'resumed'}")
             return
         ours = command.kind is CommandKind.DRAIN and command.run_id == self._run_id
-        if ours and not self._draining:
-            self._say(f"{self.name}: asked to drain")
+        if ours:
             # Again, so that no assignment that was on its way hides it from the slots.
+            self._drain_as_asked()
+
+    def _drain_as_asked(self) -> None:
+        if not self._draining:
+            self._say(f"{self.name}: asked to drain")
             self.drain()
 
     def report(self, *, ended: bool = False) -> None:
@@ -410,6 +426,7 @@ class FlowControl:
                 ended=ended,
                 partitions=len(assignment.partitions),
                 halts=assignment.halted,
+                orders=self.orders.hears,
             )
         )
 
@@ -481,6 +498,13 @@ class FlowControl:
         except MirrorError as error:
             log.debug("%s: closing the reader of the control topic: %s", self.name, error)
 
+    def forget_orders(self) -> None:
+        """The same of the orders' reader."""
+        try:
+            self.orders.forget()
+        except MirrorError as error:
+            log.debug("%s: closing the reader of orders: %s", self.name, error)
+
     def close(self) -> None:
         """Close all connections. Raises `MirrorError` when one does not close in peace."""
         if self.share is not None:
@@ -489,6 +513,7 @@ class FlowControl:
             over = self._draining or self._ended or not self._assignment.partitions
             self.share.close(leave=over)
         self.forget_reader()
+        self.forget_orders()
         if self.groups is not None:
             self.groups.close()
         for cluster in self._clusters:

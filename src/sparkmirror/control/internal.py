@@ -1,17 +1,23 @@
-"""The mirror's own topics on the target: control topic, gap records, Connect's offsets."""
+"""The mirror's own topics on the target: control, orders, gap records, Connect's offsets."""
 
 from __future__ import annotations
 
 from sparkmirror.control.compacted import COMPACTED
-from sparkmirror.errors import MirrorError, TopicError
+from sparkmirror.errors import Denied, MirrorError, TopicError
 from sparkmirror.model import FlowSettings, MirrorMode
 from sparkmirror.wire.client import Cluster
 from sparkmirror.wire.connect_offsets import offsets_topic
 from sparkmirror.wire.gaps import GAPS_PARTITIONS, gaps_topic
+from sparkmirror.wire.orders import ORDERS_PARTITIONS, orders_topic
 from sparkmirror.wire.signals import CONTROL_PARTITIONS, control_topic
 from sparkmirror.wire.views import NewTopic, TopicView
 
-__all__ = ["create_internal_topics", "offset_storage_topic", "plan_internal_topics"]
+__all__ = [
+    "create_internal_topics",
+    "internal_names",
+    "offset_storage_topic",
+    "plan_internal_topics",
+]
 
 _FACTOR_KEY = "offset.storage.replication.factor"
 
@@ -26,9 +32,9 @@ def plan_internal_topics(
 ) -> list[NewTopic]:
     """The internal topics of ``flow`` that are missing on its target. Pure.
 
-    The control topic holds nothing that outlives a run, and gap records stop no mirror: they make
-    do with the brokers there are. The offset storage topic gets exactly the replication factor
-    asked for.
+    The control topic and orders hold little that outlives a run, and gap records stop no mirror:
+    they make do with the brokers there are. The offset storage topic gets exactly the replication
+    factor asked for.
     """
     factor = flow.offset_storage_replication_factor
     missing = []
@@ -43,6 +49,9 @@ def plan_internal_topics(
         }
         replicas = min(factor, brokers)
         missing.append(NewTopic(control_topic(flow), CONTROL_PARTITIONS, replicas, configs))
+    if orders_topic(flow) not in present:
+        replicas = min(factor, brokers)
+        missing.append(NewTopic(orders_topic(flow), ORDERS_PARTITIONS, replicas, COMPACTED))
     if gaps_topic(flow) not in present:
         replicas = min(factor, brokers)
         missing.append(NewTopic(gaps_topic(flow), GAPS_PARTITIONS, replicas, COMPACTED))
@@ -59,19 +68,34 @@ def plan_internal_topics(
     return missing
 
 
+def internal_names(flow: FlowSettings) -> list[str]:
+    """The names of all that `plan_internal_topics` knows."""
+    return [
+        *(control_topic(flow), orders_topic(flow)),
+        *(gaps_topic(flow), offset_storage_topic(flow)),
+    ]
+
+
 def create_internal_topics(target: Cluster, flow: FlowSettings) -> list[str]:
     """Create what is missing; one line per topic made. Existing topics are left as they are.
 
-    Raises `MirrorError`: nothing works without these topics. A control topic with too few
-    partitions (made by the broker's auto-creation) is grown.
+    Raises `MirrorError`: nothing works without these topics, but that of orders: where it may not
+    be made, a line says so. A control topic with too few partitions (made by the broker's
+    auto-creation) is grown.
     """
-    names = [control_topic(flow), gaps_topic(flow), offset_storage_topic(flow)]
+    names = internal_names(flow)
     present = target.topics(names)
     brokers = len(target.describe().brokers)
     done = []
     for topic, outcome in target.create_topics(
         plan_internal_topics(flow, present, brokers)
     ).items():
+        if isinstance(outcome.error, Denied) and topic == orders_topic(flow):
+            done.append(
+                f"{flow.name}: pause, resume and drain need Write on {control_topic(flow)} as long "
+                f"as they have no topic of their own: {outcome.error}"
+            )
+            continue
         if outcome.error is not None:
             raise outcome.error
         done.append(f"{target.alias}: created internal topic {topic}")

@@ -11,7 +11,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Mapping
 
-from sparkmirror.control.internal import offset_storage_topic
+from sparkmirror.control.internal import internal_names
 from sparkmirror.control.permissions import (
     EVERY,
     Permission,
@@ -22,11 +22,9 @@ from sparkmirror.control.permissions import (
 from sparkmirror.errors import Denied
 from sparkmirror.model import ClusterClient, FlowSettings, MirrorSettings
 from sparkmirror.wire.client import Cluster
-from sparkmirror.wire.gaps import gaps_topic
 from sparkmirror.wire.grants import Right, grant, spelled
 from sparkmirror.wire.mirror_records import offset_syncs_topic
 from sparkmirror.wire.runs import runs_topic
-from sparkmirror.wire.signals import control_topic
 
 __all__ = ["lacking", "own_topics", "tell_lacks", "tell_unseen", "tell_unseen_groups"]
 
@@ -37,7 +35,7 @@ _OPERATIONS = ("READ", "WRITE", "DESCRIBE_CONFIGS")
 def own_topics(flow: FlowSettings) -> list[str]:
     """The topics of the mirror's own that there are before the first record. Pure."""
     return [
-        *(control_topic(flow), gaps_topic(flow), offset_storage_topic(flow)),
+        *internal_names(flow),
         *(offset_syncs_topic(flow), runs_topic(flow)),
     ]
 

@@ -93,6 +93,9 @@ class ControlLoop:
             # The look itself waits for records, so there is no pause between two of them.
             reader = flow.look_at_progress
             self._run(f"progress-{name}", reader, lambda: 0.0, after_failure=flow.forget_reader)
+            self._run(
+                f"orders-{name}", flow.orders.look, lambda: 0.0, after_failure=flow.forget_orders
+            )
             if flow.share is not None:
                 self._run(f"group-{name}", flow.share.step, lambda: 0.0)
             self._run(f"report-{name}", flow.report, lambda: _REPORT_INTERVAL_S)

@@ -24,6 +24,7 @@ from sparkmirror.policy import FlowTopics, dead_letter_topic
 from sparkmirror.wire.claims import transactional_id_prefix
 from sparkmirror.wire.gaps import gaps_topic
 from sparkmirror.wire.mirror_records import offset_syncs_topic
+from sparkmirror.wire.orders import orders_topic
 from sparkmirror.wire.runs import runs_topic
 from sparkmirror.wire.signals import control_topic
 from sparkmirror.wire.views import AclBinding
@@ -245,6 +246,9 @@ def _target_needs(flow: FlowSettings) -> Iterator[_Need]:
     yield _topic(admin, control, "DESCRIBE_CONFIGS", "know which topic configs the cluster has")
     yield _topic(target, control, "READ", why)
     yield _topic(target, control, "WRITE", why)
+    why = "hear who may pause, resume and drain and nothing else"
+    yield _topic(admin, orders_topic(flow), "CREATE", "create the topic of orders")
+    yield _topic(target, orders_topic(flow), "READ", why)
     yield _topic(admin, gaps_topic(flow), "CREATE", "create the topic of gap records")
     yield _topic(target, gaps_topic(flow), "READ", "tell of gaps")
     yield _topic(target, gaps_topic(flow), "WRITE", "write down what is lost")

@@ -11,14 +11,12 @@ from collections.abc import Callable, Iterator
 from sparkmirror.control.acls import observe_acls, plan_acls
 from sparkmirror.control.configs import observe_configs, plan_configs
 from sparkmirror.control.dead_letters import plan_dead_letter_topics
-from sparkmirror.control.internal import offset_storage_topic, plan_internal_topics
+from sparkmirror.control.internal import internal_names, plan_internal_topics
 from sparkmirror.control.look import Change, FlowPlan, Look, creation
 from sparkmirror.control.plan_groups import groups, offset_topics
 from sparkmirror.control.topics import CreateTopic, GrowTopic, plan_topics
 from sparkmirror.errors import MirrorError
 from sparkmirror.model import MirrorMode
-from sparkmirror.wire.gaps import gaps_topic
-from sparkmirror.wire.signals import control_topic
 
 __all__ = ["PLANNERS", "Planner", "plan_flow"]
 
@@ -39,9 +37,8 @@ def plan_flow(look: Look) -> FlowPlan:
 
 
 def internal_topics(look: Look) -> Iterator[Change]:
-    """Control topic, gap records and offset storage, as `control.internal` makes them."""
-    names = [control_topic(look.flow), gaps_topic(look.flow), offset_storage_topic(look.flow)]
-    present = look.target.topics(names)
+    """The mirror's own topics on the target, as `control.internal` makes them."""
+    present = look.target.topics(internal_names(look.flow))
     brokers = len(look.target.describe().brokers)
     try:
         missing = plan_internal_topics(look.flow, present, brokers)

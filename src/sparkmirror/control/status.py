@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
 
+from sparkmirror.control.orders import newest_pause, pending_pause
+from sparkmirror.errors import Denied
 from sparkmirror.model import FlowSettings, Halt, MirrorMode, SlotProgress, TopicPartition
 from sparkmirror.wire.client import Cluster
 from sparkmirror.wire.control_topic import ControlSignals, ControlTopicReader, ControlTopicWriter
 from sparkmirror.wire.driver_report import DriverReport
+from sparkmirror.wire.orders import OrdersReader, orders_topic
 from sparkmirror.wire.signals import Command, CommandKind, control_topic, run_of
 
 __all__ = [
@@ -65,12 +69,14 @@ class FlowStatus:
 
     ``runs``: the ids of the runs that serve it now; several processes of a MirrorMaker 1 group may.
     ``paused``: whether it was asked to; that outlives runs, so a flow that is not running may be
-    paused as well.
+    paused as well. ``orders``: whether all of its drivers hear the orders topic; of one that has
+    not reported yet that is assumed.
     """
 
     flow: str
     state: FlowState
     paused: bool = False
+    orders: bool = True
     run_id: str = ""
     runs: tuple[str, ...] = ()
     host: str = ""
@@ -91,14 +97,32 @@ class FlowStatus:
 def observe_status(target: Cluster, flow: FlowSettings, now_ms: int) -> FlowStatus:
     """Read the control topic of ``flow`` to its end. Raises `MirrorError`."""
     signals = read_signals(target, flow)
-    if flow.mode is MirrorMode.MM1:
-        return judge_group(signals, flow.name, now_ms)
-    return judge(signals, flow.name, now_ms)
+    look = judge_group if flow.mode is MirrorMode.MM1 else judge
+    found = look(signals, flow.name, now_ms)
+    return (
+        found if found.state.alive else replace(found, paused=_next_paused(target, flow, signals))
+    )
+
+
+def _next_paused(target: Cluster, flow: FlowSettings, signals: ControlSignals) -> bool:
+    """Whether the next run begins paused: by an order that no driver has passed on yet, too."""
+    standing = _newest_pause(signals, flow.name)
+    paused = standing is not None and standing.kind is CommandKind.PAUSE
+    if orders_topic(flow) not in target.topics([orders_topic(flow)]):
+        return paused
+    try:
+        with contextlib.closing(OrdersReader(target, flow)) as reader:
+            order = newest_pause(reader.read_to_end())
+    except Denied:
+        return paused  # who may only read the control topic sees what is there
+    if order is None or not pending_pause(order, standing):
+        return paused
+    return order.kind is CommandKind.PAUSE
 
 
 def is_paused(target: Cluster, flow: FlowSettings) -> bool:
     """Whether somebody paused the flow, whoever runs it now. Raises `MirrorError`."""
-    return _newest_commands(read_signals(target, flow), flow.name)[1]
+    return _next_paused(target, flow, read_signals(target, flow))
 
 
 def read_signals(target: Cluster, flow: FlowSettings) -> ControlSignals:
@@ -130,8 +154,9 @@ def forget_ended_runs(
 def judge_group(signals: ControlSignals, flow: str, now_ms: int) -> FlowStatus:
     """What the processes of one MirrorMaker 1 group say, each of its own run, as one flow."""
     channels = dict.fromkeys(one.flow for one in signals.commands if run_of(one.flow, flow))
-    _, paused = _newest_commands(signals, flow)
-    found = [judge(signals, each, now_ms) for each in channels]
+    standing = _newest_pause(signals, flow)
+    paused = standing is not None and standing.kind is CommandKind.PAUSE
+    found = [judge(signals, each, now_ms, group=flow) for each in channels]
     alive = [one for one in found if one.state.alive]
     if not found:
         return FlowStatus(flow, FlowState.NEVER_RAN, paused)
@@ -141,7 +166,8 @@ def judge_group(signals: ControlSignals, flow: str, now_ms: int) -> FlowStatus:
     return replace(
         first,
         flow=flow,
-        paused=paused,
+        paused=all(one.paused for one in alive) if alive else paused,
+        orders=all(one.orders for one in shown),
         runs=tuple(run for one in alive for run in one.runs),
         host=", ".join(one.host for one in shown if one.host),
         started_ms=min(one.started_ms for one in shown),
@@ -152,9 +178,14 @@ def judge_group(signals: ControlSignals, flow: str, now_ms: int) -> FlowStatus:
     )
 
 
-def judge(signals: ControlSignals, flow: str, now_ms: int) -> FlowStatus:
-    """What the records of one control topic say about ``flow`` at ``now_ms``."""
-    command, paused = _newest_commands(signals, flow)
+def judge(signals: ControlSignals, flow: str, now_ms: int, *, group: str = "") -> FlowStatus:
+    """What the records of one control topic say about ``flow`` at ``now_ms``.
+
+    ``group``: the flow whose pauses are for this run, too.
+    """
+    command = _newest_command(signals, flow)
+    standing = _newest_pause(signals, flow, group)
+    paused = standing is not None and standing.kind is CommandKind.PAUSE
     driver = _newest_driver(signals, flow)
     if command is None:
         return FlowStatus(flow, FlowState.NEVER_RAN, paused)
@@ -177,6 +208,7 @@ def judge(signals: ControlSignals, flow: str, now_ms: int) -> FlowStatus:
         flow=flow,
         state=state,
         paused=paused,
+        orders=driver is None or driver.orders or not state.alive,
         run_id=command.run_id,
         runs=(command.run_id,) if state.alive else (),
         host=driver.host if driver is not None else "",
@@ -189,17 +221,16 @@ def judge(signals: ControlSignals, flow: str, now_ms: int) -> FlowStatus:
     )
 
 
-def _newest_commands(signals: ControlSignals, flow: str) -> tuple[Command | None, bool]:
-    """The last command of a run, and whether the flow is paused; both in the topic's order."""
-    command, paused = None, False
-    for one in signals.commands:
-        if one.flow != flow:
-            continue
-        if one.kind.pauses:
-            paused = one.kind is CommandKind.PAUSE
-        else:
-            command = one
-    return command, paused
+def _newest_command(signals: ControlSignals, flow: str) -> Command | None:
+    """The last command of a run, in the topic's order."""
+    ours = [one for one in signals.commands if one.flow == flow and not one.kind.pauses]
+    return ours[-1] if ours else None
+
+
+def _newest_pause(signals: ControlSignals, *flows: str) -> Command | None:
+    """The last pause or resume of one of ``flows``, in the topic's order."""
+    ours = [one for one in signals.commands if one.flow in flows and one.kind.pauses]
+    return ours[-1] if ours else None
 
 
 def _newest_driver(signals: ControlSignals, flow: str) -> DriverReport | None:

@@ -10,10 +10,11 @@ from sparkmirror.data.seal import run_key
 from sparkmirror.data.selected import Selection
 from sparkmirror.errors import BatchError
 from sparkmirror.model import FetchSettings, FlowSettings, PartitionProgress, TopicPartition
-from sparkmirror.wire.batch import base_offset, split
+from sparkmirror.wire.batch import HEADER_BYTES, base_offset, last_offset_delta, split
 from sparkmirror.wire.claims import Claim, decode_claim
 from sparkmirror.wire.connection import Connection
 from sparkmirror.wire.fetch import FetchedPartition, Fetcher
+from sparkmirror.wire.frames import walk_frames
 from sparkmirror.wire.poller import Poller
 from sparkmirror.wire.records import RECORD_COST_BYTES, decode_records
 from sparkmirror.wire.routes import EARLIEST, LATEST, Routes
@@ -169,7 +170,13 @@ class ControlWatch:
             self._take(part)
 
     def _take(self, part: FetchedPartition) -> None:
-        chosen = select_records(part.records, part.fetch_offset, (), _RULES)
+        try:
+            chosen = select_records(part.records, part.fetch_offset, (), _RULES)
+        except BatchError as error:
+            # As in `_hear_all`; what stands behind it is asked for next.
+            log.warning("%s: records that cannot be read are skipped: %s", part.tp, error)
+            self.fetcher.advance(part.tp, _behind_first(part))
+            return
         if chosen.cut_bytes_needed:
             self.fetcher.need_bytes(part.tp, chosen.cut_bytes_needed)
             return
@@ -242,3 +249,16 @@ class ControlWatch:
     def close(self) -> None:
         """Close the connections."""
         self.routes.close()
+
+
+def _behind_first(part: FetchedPartition) -> int:
+    """Where to go on behind the first batch of ``part``, which is damaged; always further on."""
+    starts = walk_frames(part.records).starts
+    if len(starts) > 2:
+        found = base_offset(part.records[starts[1] :])
+    elif len(starts) == 2 and starts[1] - starts[0] >= HEADER_BYTES:
+        found = base_offset(part.records) + last_offset_delta(part.records) + 1
+    else:
+        found = part.high_watermark  # not even its length makes sense
+    end = max(part.high_watermark, part.fetch_offset + 1)
+    return min(max(found, part.fetch_offset + 1), end)

@@ -17,6 +17,7 @@ from sparkmirror.model import FlowSettings, MirrorMode
 from sparkmirror.policy import FlowTopics
 from sparkmirror.wire.gaps import gaps_topic
 from sparkmirror.wire.inspect import Inspector
+from sparkmirror.wire.orders import orders_topic
 from sparkmirror.wire.signals import control_topic
 
 __all__ = [
@@ -229,9 +230,10 @@ def check_write(target: Inspector, flow: FlowSettings, source: SourceFacts) -> l
 
 def check_internal(target: Inspector, flow: FlowSettings) -> list[Finding]:
     """The mirror's own topics on the target: create, write, read."""
-    names = [control_topic(flow), gaps_topic(flow)]
+    written, orders = [control_topic(flow), gaps_topic(flow)], orders_topic(flow)
     if flow.mode is MirrorMode.MM2:
-        names.append(offset_storage_topic(flow))
+        written.append(offset_storage_topic(flow))
+    names = [*written, orders]
     check, alias = "internal-topics", target.alias
     tried = "create (validate_only), write and read the mirror's own topics"
     present = target.topics(names)
@@ -245,8 +247,12 @@ def check_internal(target: Inspector, flow: FlowSettings) -> list[Finding]:
         for name, one in outcomes.items()
         if one.error is not None
     ]
-    findings += _lacking(check, tried, alias, target.writable(names), "Write")
-    findings += _lacking(check, tried, alias, target.readable(names), "Read")
+    findings += _lacking(check, tried, alias, target.writable(written), "Write")
+    findings += _lacking(check, tried, alias, target.readable(written), "Read")
+    # Without it commands take the control topic, so this is no more than a warning.
+    findings += _lacking(check, tried, alias, target.readable([orders]), "Read")
+    own = f"topic {orders}"
+    findings = [replace(f, level=Level.WARN) if f.subject.endswith(own) else f for f in findings]
     return gathered(findings) or [ok(check, f"cluster {alias}", tried, ", ".join(names))]
 
 

@@ -255,22 +255,29 @@ class Cluster:
     # --- records ----------------------------------------------------------------------------
 
     def read_compacted(
-        self, topic: str, *, partitions: Sequence[int] | None = None
+        self, topic: str, *, partitions: Sequence[int] | None = None, passes: bool = False
     ) -> Iterator[tuple[int, bytes | None, bytes | None]]:
         """Every record of ``topic`` up to its present end, as (partition, key, value).
 
         In offset order within a partition; older records of a key may still be there. Raises
         `TopicError` when the topic does not exist or no progress is made for a request timeout.
+        ``passes``: see `TopicTail`.
         """
-        with self.tail(topic, partitions=partitions) as tail:
+        with self.tail(topic, partitions=partitions, passes=passes) as tail:
             yield from tail.read_to_end()
 
     def tail(
-        self, topic: str, *, partitions: Sequence[int] | None = None, only_new: Sequence[int] = ()
+        self,
+        topic: str,
+        *,
+        partitions: Sequence[int] | None = None,
+        only_new: Sequence[int] = (),
+        passes: bool = False,
     ) -> TopicTail:
         """A reader that follows ``topic`` without a group; close it when done.
 
         It begins where the log does; in the partitions ``only_new``, at their present ends.
+        ``passes``: see `TopicTail`.
         """
         view = self.topics([topic]).get(topic)
         if view is None:
@@ -291,7 +298,8 @@ class Cluster:
             )
         old = [tp for tp in wanted if tp.partition not in only_new]
         starts = {**ends, **dict.fromkeys(old, 0), **self.earliest_offsets(old)}
-        return TopicTail(self.client, {tp: (starts[tp], ends[tp]) for tp in wanted})
+        ranges = {tp: (starts[tp], ends[tp]) for tp in wanted}
+        return TopicTail(self.client, ranges, passes=passes)
 
     def produce_many(
         self,

@@ -58,7 +58,7 @@ class ControlTopicReader:
 
     def __init__(self, cluster: Cluster, topic: str, *, only_new: bool = False) -> None:
         only_from_now = (PROGRESS_PARTITION,) if only_new else ()
-        self._tail: TopicTail = cluster.tail(topic, only_new=only_from_now)
+        self._tail: TopicTail = cluster.tail(topic, only_new=only_from_now, passes=True)
         self._collectors: dict[str, AssignmentCollector] = {}
 
     def poll(self, timeout_ms: int = 500) -> ControlSignals:
@@ -134,11 +134,16 @@ class ControlTopicWriter:
     def forget(self, flow: str, slots: Iterable[int]) -> None:
         """Delete all signals of ``flow`` (a `channel` that no run will use again)."""
         reports = (f"{flow}/{name}" for name in ("planner", "driver", *slots))
-        keys = [flow, f"{flow}/assignment", *reports]
+        commands = (flow, f"{flow}/assignment", f"{flow}/pause")
+        keys = [*commands, *reports]
         self._cluster.produce_many(
             self._topic,
             [
-                (PROGRESS_PARTITION if index >= 2 else COMMAND_PARTITION, key.encode(), None)
+                (
+                    PROGRESS_PARTITION if index >= len(commands) else COMMAND_PARTITION,
+                    key.encode(),
+                    None,
+                )
                 for index, key in enumerate(keys)
             ],
         )

@@ -19,7 +19,7 @@ class DriverReport:
     """One driver about one flow.
 
     ``ended``: the run is over, this is its last report. ``partitions``: how many are assigned;
-    ``halts``: those that are given to no slot, and why.
+    ``halts``: those that are given to no slot, and why. ``orders``: it hears the orders topic.
     """
 
     flow: str
@@ -31,6 +31,7 @@ class DriverReport:
     ended: bool = False
     partitions: int = 0
     halts: Mapping[TopicPartition, Halt] = field(default_factory=dict)
+    orders: bool = False
 
 
 def encode_driver_report(report: DriverReport) -> tuple[bytes, bytes]:
@@ -48,6 +49,7 @@ def encode_driver_report(report: DriverReport) -> tuple[bytes, bytes]:
         "ended": report.ended,
         "partitions": report.partitions,
         "halts": halts,
+        "orders": report.orders,
     }
     return f"{report.flow}/driver".encode(), pack(document)
 
@@ -72,6 +74,7 @@ def decode_driver_report(key: bytes | None, value: bytes | None) -> DriverReport
                 TopicPartition(str(topic), int(number)): Halt(str(code), str(why), bool(again))
                 for topic, number, code, why, again in document["halts"]
             },
+            orders=bool(document.get("orders")),
         )
     except MALFORMED:
         return None

@@ -7,7 +7,8 @@ leaves something behind:
 * a structure with tags copies the rest of the answer, so an answer full of them costs its square;
 * a receive goes on while data comes, and an answer that does not fit leaves a connection that
   waits, because only some errors end it;
-* record batches are unpacked without a limit, and only by packages that are not installed;
+* record batches are unpacked without a limit, and only by packages that are not installed (and one
+  that cannot be read hides all behind it, see `passing_over`);
 * the socket of a connection that does not come about stays open for as long as its error is kept.
 
 `guard_decoding` and `guard_receiving` put other pieces in their place. What remains is bounded by
@@ -19,15 +20,23 @@ release of it has others.
 from __future__ import annotations
 
 import io
+import logging
 import ssl
 import struct
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
 from kafka.protocol.schemas.fields.codecs.types import UnsignedVarInt32
 from kafka.protocol.schemas.fields.struct import StructField
 
-__all__ = ["FRAME_BYTES_MAX", "UNREADABLE", "guard_decoding", "guard_receiving"]
+from sparkmirror.errors import BatchError
+
+__all__ = ["FRAME_BYTES_MAX", "UNREADABLE", "guard_decoding", "guard_receiving", "passing_over"]
+
+log = logging.getLogger(__name__)
 
 # A Metadata answer of a million partitions is smaller, and so is what Fetch is asked for.
 FRAME_BYTES_MAX = 64 << 20
@@ -36,6 +45,7 @@ _RECEIVE_BYTES = 64 << 10
 _VARINT_BYTES_MAX = 5
 # Internal topics hold small records; Java's producer fills a batch with a megabyte at most.
 _UNPACKED_BYTES_MAX = 32 << 20
+_passing = threading.local()
 
 # What kafka-python raises for bytes that are no answer of the kind.
 UNREADABLE = (
@@ -201,6 +211,43 @@ def _guard_unpacking() -> None:
     batches.zstd_decode, messages.lz4_decode_old_kafka = zstd, lz4
     for name in ("has_snappy", "has_lz4", "has_zstd"):
         setattr(codec, name, lambda: True)
+    read = batches.DefaultRecordBatch.__iter__
+    if read.__module__ != __name__:
+
+        def records(batch: Any) -> Iterator[Any]:
+            return _records(batch, read)
+
+        batches.DefaultRecordBatch.__iter__ = records
+
+
+@contextmanager
+def passing_over() -> Iterator[None]:
+    """Within it, batches that this thread's consumers cannot read have no records.
+
+    For topics in which others may be able to write: one of their batches must not hide the rest.
+    """
+    before = getattr(_passing, "on", False)
+    _passing.on = True
+    try:
+        yield
+    finally:
+        _passing.on = before
+
+
+def _records(batch: Any, read: Callable[[Any], Iterator[Any]]) -> Iterator[Any]:
+    from kafka.errors import CorruptRecordError  # noqa: PLC0415
+
+    try:
+        source = read(batch)
+        while True:  # the batch is its own iterator, so `yield from` would come here again
+            record = next(source, None)
+            if record is None:
+                return
+            yield record
+    except (BatchError, CorruptRecordError, *UNREADABLE) as error:
+        if not getattr(_passing, "on", False):
+            raise
+        log.warning("records at offset %d cannot be read, skipped: %s", batch.base_offset, error)
 
 
 def _unpack(codec: int, payload: Any) -> Any:

@@ -8,7 +8,8 @@ MirrorMaker 2's own ``mm2.*\.internal`` exclude, so no mirror ever carries it on
 partition  key                      value (JSON; from 16 KiB up zlib-compressed)
 =========  =======================  ==========================================================
 0          ``<flow>``               command: run, drain, replan
-0          ``<flow>/pause``         command: pause, resume; it outlives runs
+0          ``<flow>/pause``         command: pause, resume; it outlives runs. Operators ask for it
+                                    in a topic of its own, the driver says it here (`wire.orders`)
 0          ``<flow>/assignment``    what to mirror; ``<flow>/assignment/<i>`` when in pieces
 0          ``<flow>/claim``         exactly-once: which run writes the flow (`wire.claims`)
 1          ``<flow>/<slot>``        progress of one slot, about once a second
@@ -104,7 +105,10 @@ class CommandKind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """The newest order to one flow; ``version`` names the assignment it goes with (0 = none)."""
+    """The newest order to one flow; ``version`` names the assignment it goes with (0 = none).
+
+    ``order_id``: the order of the orders topic that the driver passes on with it (`wire.orders`).
+    """
 
     flow: str
     kind: CommandKind
@@ -112,6 +116,7 @@ class Command:
     time_ms: int
     epoch: int | None = None
     version: int = 0
+    order_id: str = ""
 
 
 def control_topic(flow: FlowSettings) -> str:
@@ -156,6 +161,8 @@ def encode_command(command: Command) -> tuple[bytes, bytes]:
         document["epoch"] = command.epoch
     if command.version:
         document["version"] = command.version
+    if command.order_id:
+        document["order_id"] = command.order_id
     key = f"{command.flow}/pause" if command.kind.pauses else command.flow
     return key.encode(), pack(document)
 
@@ -180,6 +187,7 @@ def decode_command(key: bytes | None, value: bytes | None) -> Command | None:
             time_ms=int(document.get("time_ms", 0)),
             epoch=None if document.get("epoch") is None else int(document["epoch"]),
             version=int(document.get("version", 0)),
+            order_id=str(document.get("order_id", "")),
         )
     except MALFORMED:
         return None

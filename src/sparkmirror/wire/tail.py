@@ -10,6 +10,7 @@ import math
 import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import nullcontext
 from functools import partial
 from typing import Any
 
@@ -20,7 +21,7 @@ from sparkmirror.errors import BatchError, ClusterError, MirrorError, TopicError
 from sparkmirror.model import ClusterClient, TopicPartition
 from sparkmirror.wire.faults import quiet_kafka_logs, translate, translated
 from sparkmirror.wire.grants import Right
-from sparkmirror.wire.guard import UNREADABLE
+from sparkmirror.wire.guard import UNREADABLE, passing_over
 from sparkmirror.wire.leaders import MOVED, Leaders
 from sparkmirror.wire.link import Link, client_options, error_for
 from sparkmirror.wire.requests import produce_request, record_batch
@@ -46,16 +47,23 @@ class TopicTail:
 
     ``ranges``: start offset and present end offset (exclusive) per partition. Only committed data
     is read: Connect writes its offsets in transactions when exactly-once is on. One owner thread.
+    ``passes``: batches that cannot be read are passed over, with a warning in the log, instead of
+    being an error.
     """
 
     def __init__(
-        self, client: ClusterClient, ranges: Mapping[TopicPartition, tuple[int, int]]
+        self,
+        client: ClusterClient,
+        ranges: Mapping[TopicPartition, tuple[int, int]],
+        *,
+        passes: bool = False,
     ) -> None:
         quiet_kafka_logs()
         self._client = client
         self._ranges = dict(ranges)
         self._topic = next(iter(ranges)).topic if ranges else ""
         self._doing = f"reading topic {self._topic}"
+        self._passes = passes
         self._consumer: Any = None
 
     def __enter__(self) -> TopicTail:
@@ -68,7 +76,8 @@ class TopicTail:
         """What has come since the last call; waits up to ``timeout_ms`` for the first record."""
         try:
             needs = Right("Read", "Topic", self._topic)
-            with translated(self._client, self._doing, needs=needs):
+            passing = passing_over() if self._passes else nullcontext()
+            with passing, translated(self._client, self._doing, needs=needs):
                 batches = self._open().poll(timeout_ms=timeout_ms)
         except (BatchError, *UNREADABLE) as error:
             raise TopicError(
