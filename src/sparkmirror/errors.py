@@ -13,6 +13,7 @@
     │   ├── GroupRefused             the consumer group does not take this member
     │   ├── Fenced                   another writer has taken over what this one wrote
     │   └── TransactionError         a transaction cannot be ended: it is aborted and written anew
+    │       └── TooSlow              it was open for longer than its time limit
     ├── BatchError                   bytes that are no valid record batch
     │   ├── CorruptBatch             checksum or structure is broken: never produced
     │   └── UnknownCodec             a compression codec that nobody knows
@@ -36,6 +37,7 @@ __all__ = [
     "MirrorError",
     "NotKafka",
     "PartitionError",
+    "TooSlow",
     "TopicError",
     "TransactionError",
     "UnknownCodec",
@@ -134,6 +136,12 @@ class TransactionError(ClusterError):
     """A transaction cannot be ended; its records are aborted and written anew."""
 
     code = "TRANSACTION"
+
+
+class TooSlow(TransactionError):
+    """A transaction was open for longer than its time limit: the cluster has aborted it."""
+
+    code = "TRANSACTION_TOO_SLOW"
 
 
 class BatchError(MirrorError):

@@ -21,7 +21,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, Topi
 from sparkmirror.demo.clusters import KafkaCluster
 from tests.faults.harness import FRAMES, Mirror, write_config
 from tests.kafka.background import Background
-from tests.kafka.support import TIMEOUT_S, create_topic, topic_names
+from tests.kafka.support import TIMEOUT_S, consume_all, create_topic, topic_names
 
 __all__ = ["MIB", "SLOTS", "Footprint", "Pressure", "Result", "limit_target", "memory_bound_mib"]
 
@@ -32,6 +32,8 @@ _MEAN_PER_S = 200
 _RECORD_BYTES = 1_000
 # Large enough that the test itself writes a burst much faster than the target's quota lets it go.
 _BURST_BYTES = 50_000
+# A mirror leaves this setting of remote topics alone.
+_STAMPED = {"message.timestamp.type": "LogAppendTime"}
 _MAX_MESSAGE = {"max.message.bytes": str(LARGE_BYTES + 1_000_000)}
 
 
@@ -106,8 +108,9 @@ class Footprint(Background):
 
 @dataclass
 class Result:
-    """What a run gave. ``waited``: records of the burst that the target still lacked when those of
-    other partitions were there, which had been sent later.
+    """What a run gave. ``left``: records of the burst that the target still lacked when later ones
+    of other partitions came to the source, and ``waited`` when these were at the target, by the
+    brokers' clocks.
     """
 
     burst_records: int
@@ -118,6 +121,7 @@ class Result:
     idle: Taken = Taken()
     burst: Taken = Taken()
     large: Taken = Taken()
+    left: int = 0
     waited: int = 0
 
     @property
@@ -137,8 +141,8 @@ class Result:
             f"burst of {self.burst_records:,} records of {_BURST_BYTES:,} bytes": (
                 f"{self.burst_s:.1f} s, as the target's quota allows"
             ),
-            "records of the burst still to come when later ones of other partitions were there": (
-                f"{self.waited:,}"
+            "records of the burst still to come when others were sent, when these had arrived": (
+                f"{self.left:,}, {self.waited:,}"
             ),
             f"{self.large_records} records of 20 MB": f"{self.large_s:.1f} s",
             "memory before the burst, at most": str(self.idle),
@@ -183,6 +187,8 @@ class Pressure:
         create_topic(self.source, self.burst, 2)
         create_topic(self.source, self.single, 2)
         create_topic(self.source, self.large, 1, config=_MAX_MESSAGE)
+        for topic in (self.burst, self.single):
+            create_topic(self.target, f"{self.alias}.{topic}", 2, config=_STAMPED)
         path = self._directory / "mm2.properties"
         topics = rf"{self.alias}-.*"
         write_config(path, self.source, self.target, topics, alias=self.alias)
@@ -231,10 +237,23 @@ class Pressure:
             self._producer.poll(0.05)
         self._send(self.single, 2, 2, b"single", producer=self._beside)
         self._arrived(self.single, 12, 300, mirror)
-        result.waited = total - self._end(self.burst)
         self._flush(self._producer)
         self._arrived(self.burst, total, 600, mirror)
         result.burst_s = time.monotonic() - began
+        sent = consume_all(self.source, self.single)
+        arrived = consume_all(self.target, f"{self.alias}.{self.single}")
+        result.left = self._burst_after(max(one.timestamp_ms for one in sent))
+        result.waited = self._burst_after(max(one.timestamp_ms for one in arrived))
+
+    def _burst_after(self, at_ms: int) -> int:
+        """Records of the burst that the target took from ``at_ms`` on."""
+        remote = f"{self.alias}.{self.burst}"
+        wanted = [TopicPartition(remote, number, at_ms) for number in range(2)]
+        later = 0
+        for found in self._consumer.offsets_for_times(wanted, timeout=TIMEOUT_S):
+            _, end = self._consumer.get_watermark_offsets(found, timeout=TIMEOUT_S)
+            later += end - found.offset if found.offset >= 0 else 0
+        return later
 
     def _send(
         self,

@@ -38,9 +38,9 @@ def test_memory_stays_within_its_bound_and_nobody_starves(
     cluster_a: KafkaCluster, new_cluster: Callable[..., KafkaCluster], tmp_path: Path
 ) -> None:
     target = new_cluster("slow", config={"quota.window.num": "2"})
-    limit_target(target, 25)
+    limit_target(target, 12)
     run = Pressure(cluster_a, target, tmp_path, alias=f"X{uuid.uuid4().hex[:6]}")
-    result = run.run(burst_mb=300, large=4)
+    result = run.run(burst_mb=200, large=4)
     page = result.page()
     assert result.peak_mib < result.bound_mib, page
     assert result.idle.python_mib < _MARGIN * _IDLE_MIB, page
@@ -48,4 +48,5 @@ def test_memory_stays_within_its_bound_and_nobody_starves(
     assert result.burst.python_mib - result.idle.python_mib < _MARGIN * _FRAMES_MIB, page
     assert result.large.python_mib - result.idle.python_mib < _MARGIN * _LARGE_MIB, page
     # While most of the burst was still on its way, later records of other partitions came through.
-    assert result.waited >= result.burst_records / 2, page
+    assert result.left >= result.burst_records / 4, page
+    assert result.waited >= result.left / 2, page

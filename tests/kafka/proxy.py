@@ -19,13 +19,16 @@ TO_BROKER, TO_CLIENT = "to broker", "to client"
 class Proxy:
     """Forwards connections to ``port`` from a free port of its own.
 
-    ``delay_s`` holds every chunk back. ``bytes_to_client`` counts what brokers have answered.
+    ``delay_s`` holds every chunk back; ``bytes_per_s``, when set, is what all connections together
+    bring to the broker. ``bytes_to_client`` counts what brokers have answered.
     ``tap``, when set, sees ``(connection number, direction, chunk)`` as it is forwarded.
     """
 
     def __init__(self, port: int = 0) -> None:
         self.forward_to = port
         self.delay_s = 0.0
+        self.bytes_per_s: float | None = None
+        self._free_at = 0.0
         self.bytes_to_client = 0
         self.connections = 0
         self.flipped = 0
@@ -76,6 +79,7 @@ class Proxy:
     def heal(self) -> None:
         """No fault any more."""
         self.delay_s = 0.0
+        self.bytes_per_s = None
         self.tap = None
         with self._lock:
             self._flip, self._flips_left, self.flipped = None, 0, 0
@@ -135,11 +139,21 @@ class Proxy:
                 chunk = self._damaged(direction, chunk)
                 if direction == TO_CLIENT:
                     self.bytes_to_client += len(chunk)
+                else:
+                    self._take_time(len(chunk))
                 if self.tap is not None:
                     self.tap(number, direction, chunk)
                 taker.sendall(chunk)
         with contextlib.suppress(OSError):
             taker.shutdown(socket.SHUT_RDWR)
+
+    def _take_time(self, size: int) -> None:
+        if self.bytes_per_s is None:
+            return
+        with self._lock:
+            self._free_at = max(self._free_at, time.monotonic()) + size / self.bytes_per_s
+            wait_s = self._free_at - time.monotonic()
+        time.sleep(max(0.0, wait_s))
 
     def _damaged(self, direction: str, chunk: bytes) -> bytes:
         with self._lock:

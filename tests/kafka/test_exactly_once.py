@@ -6,6 +6,7 @@ record of the source, in order, none twice.
 
 from __future__ import annotations
 
+import random
 import time
 from collections.abc import Callable
 from contextlib import ExitStack, closing
@@ -112,6 +113,23 @@ def test_a_broker_of_the_target_is_killed_and_comes_back(source, target, topic_n
             wait_in_sync(target.kafka)
         _checked(slot, load)
         assert slot.failures == []
+
+
+def test_a_slow_way_to_the_target_takes_smaller_transactions(source, target, topic_name):
+    """What the source has at once would take several times as long as a transaction may."""
+    topic = _topic(source, topic_name)
+    records = [
+        Sent(random.randbytes(8_000), partition=number % PARTITIONS) for number in range(750)
+    ]
+    # A batch goes as a whole: as most producers write them, not a megabyte each.
+    produce(source.kafka, topic, records, config={"batch.num.messages": 4})
+    for proxy in target.proxies.values():
+        proxy.bytes_per_s = 120_000.0
+    with _exact(source, target, topic, transaction_timeout_ms=5_000) as slot:
+        count = _checked(slot)
+        assert slot.failures == []
+        slot.drain()
+    assert sum(_positions(slot).values()) == count == len(records)
 
 
 def test_connections_are_cut_again_and_again(source, target, topic_name):
@@ -417,12 +435,14 @@ def test_another_writer_at_the_target_is_noticed(source, target, topic_name, mon
     """Then nobody can say which records are whose: some arrive again, none is lost."""
     caplog.set_level("INFO")
     topic = _topic(source, topic_name)
-    left = _crash_sometimes(monkeypatch, 1)
+    left = _crash_sometimes(monkeypatch, 0)
     with SlotRun(source, target, topic, PARTITIONS, position_interval_ms=60_000) as slot:
         with Load(source.kafka, topic, PARTITIONS) as load:
             load.wait_for(50)
+            slot.wait_until_mirroring()
             for partition in range(PARTITIONS):
                 produce(target.kafka, slot.remote, [Sent(b"foreign", partition=partition)])
+            left[0] = 1
             while left[0]:
                 load.wait_for(50)
             load.wait_for(100)

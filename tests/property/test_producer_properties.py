@@ -303,6 +303,9 @@ class Open(SimpleNamespace):
         self.members |= set(partitions)
         return {}
 
+    def ended(self, what: str) -> Fenced:
+        return Fenced(f"{what}.")
+
 
 @settings(max_examples=200, deadline=None)
 @given(st.lists(steps, max_size=60), brokers)

@@ -18,7 +18,7 @@ from typing import Any, cast
 import pytest
 
 from sparkmirror.data import exactly, producers, sink
-from sparkmirror.data.exactly import ExactSink
+from sparkmirror.data.exactly import ExactSink, TransactionSize
 from sparkmirror.data.rows import Chunk, build_row
 from sparkmirror.data.syncs import SyncSender
 from sparkmirror.model import (
@@ -359,7 +359,7 @@ def test_a_transaction_ends_by_size(brokers: Brokers) -> None:
     source = Source(brokers)
     for number in range(4):
         source.chunk(ORDERS, [b"%d" % number * 500])
-    _run(_flow(transaction_bytes=900), source)
+    _run(_flow(transaction_bytes=1_200), source)
     with_records = [topics for topics in brokers.commits if "A.orders" in topics]
     assert len(with_records) == 2
     assert len(brokers.values("A.orders")) == 4
@@ -573,3 +573,48 @@ def test_positions_say_whose_records_stand_before_them(brokers: Brokers) -> None
     _run(_flow(faults=FaultSettings(bad_record="skip")), source)
     said = {tp: decode_written(metadata) for tp, metadata in brokers.metadata.items()}
     assert said == {REMOTE[ORDERS]: Written(7, 0, 4), REMOTE[BILLS]: Written(7, 0, 1)}
+
+
+# -- how much is in a transaction ----------------------------------------------------------------
+
+
+def _steady(size: TransactionSize, bytes_per_s: float, commit_s: float = 0.01) -> list[float]:
+    """Seconds that each of 40 transactions is open while the source has more than they hold."""
+    took = []
+    for _ in range(40):
+        took.append(size.bytes / bytes_per_s + commit_s)
+        size.committed(size.bytes, took[-1])
+    return took
+
+
+@pytest.mark.parametrize("bytes_per_s", [25_000, 100_000, 500_000, 5_000_000, 500_000_000])
+def test_a_transaction_holds_what_goes_in_a_quarter_of_its_time_limit(bytes_per_s: int) -> None:
+    size = TransactionSize(32 << 20, 60_000)
+    assert max(_steady(size, bytes_per_s)) <= 15 + 0.01
+    assert size.bytes >= min(32 << 20, bytes_per_s * 15 * 0.9)
+
+
+def test_a_target_that_gets_slower_is_followed_and_one_that_recovers_too() -> None:
+    size = TransactionSize(32 << 20, 60_000)
+    _steady(size, 5_000_000)
+    assert size.bytes == 32 << 20
+    took = _steady(size, 1_000_000)
+    assert took[0] > 15 >= max(took[1:]) - 0.1
+    _steady(size, 50_000_000)
+    assert size.bytes == 32 << 20
+
+
+def test_small_transactions_say_nothing_about_large_ones() -> None:
+    size = TransactionSize(32 << 20, 60_000)
+    _steady(size, 50_000_000)
+    for _ in range(10):
+        size.committed(200, 0.1)  # a trickle: the interval ends them
+    assert size.bytes == 32 << 20
+    size.committed(0, 100.0)
+    assert size.bytes == 32 << 20
+
+
+def test_the_setting_is_the_most_that_a_transaction_holds() -> None:
+    size = TransactionSize(100_000, 60_000)
+    _steady(size, 50_000_000)
+    assert size.bytes == 100_000

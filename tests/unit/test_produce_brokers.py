@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import struct
+import threading
+import time
 from collections.abc import Iterator, Sequence
 from typing import cast
 
@@ -173,6 +175,31 @@ def test_a_partition_that_fails_for_long_stops_only_where_others_wait_for_it(run
         run.pump()
     assert run.producer.halts.keys() == {A}
     assert run.producer.halts[A].retriable
+
+
+def test_who_gives_up_hears_of_what_is_under_way_first(run: Run) -> None:
+    """Else it could be appended after the next writer has looked where the log ends."""
+    run.append(A, 1)
+    run.pump()
+    run.append(A, 1)  # not sent any more
+    run.producer._clock = time.monotonic
+    brokers = threading.Timer(0.2, _serve, [run.target, *range(NODES)])
+    brokers.start()
+    run.producer.await_answers(60.0)
+    assert run.target.partitions[A].values == run.appended[A][:1]
+    brokers.join()
+    began_s = time.monotonic()
+    run.producer.await_answers(60.0)  # nothing is under way
+    assert time.monotonic() - began_s < 30
+
+
+def test_who_gives_up_does_not_wait_for_ever(run: Run) -> None:
+    run.append(A, 1)
+    run.pump()
+    run.producer._clock = time.monotonic
+    run.producer.await_answers(0.05)
+    assert not run.producer.idle
+    assert run.target.partitions[A].values == []
 
 
 @pytest.mark.parametrize(

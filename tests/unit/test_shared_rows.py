@@ -10,6 +10,7 @@ import textwrap
 from collections.abc import Iterator
 from dataclasses import replace
 from io import BytesIO
+from itertools import accumulate, pairwise
 
 import pyarrow as pa
 import pytest
@@ -17,7 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sparkmirror.data import outlet
-from sparkmirror.data.rows import FLUSH, Chunk, build_row, read_row
+from sparkmirror.data.rows import FLUSH, Chunk, build_row, divided, read_row
 from sparkmirror.data.shared import FRAMES, FrameReader, Frames
 
 LARGE = 100_000
@@ -243,3 +244,57 @@ def test_rows_leave_when_flushed_and_not_before() -> None:
         assert outlet.input_fd() == -1
     os.close(into_worker[1])
     os.close(out_of_worker[0])
+
+
+# -- parts of a chunk ----------------------------------------------------------------------------
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    batches=st.lists(st.tuples(st.integers(61, 500), st.integers(1, 5)), min_size=1, max_size=12),
+    holes=st.lists(st.integers(0, 3), min_size=60, max_size=60),
+    after=st.integers(0, 3),
+    limit=st.integers(1, 2_000),
+    dealt=st.booleans(),
+)
+def test_a_chunk_is_divided_between_batches(
+    batches: list[tuple[int, int]], holes: list[int], after: int, limit: int, dealt: bool
+) -> None:
+    """Whatever is missing between its records, each keeps its offset, and none is left out."""
+    offsets = list(accumulate((1 + hole for hole in holes), initial=100))
+    total = sum(records for _, records in batches)
+    runs: list[tuple[int, int]] = []
+    for offset in offsets[:total]:
+        if runs and sum(runs[-1]) == offset:
+            runs[-1] = (runs[-1][0], runs[-1][1] + 1)
+        else:
+            runs.append((offset, 1))
+    cuts, start = [], 0
+    for size, records in batches:
+        cuts.append((start, start + size, 0, records))
+        start += size
+    chunk = Chunk(
+        *("t", 3, "A.t", offsets[0], offsets[total - 1] + 1 + after, total, 1_234, 7, start),
+        runs=() if len(runs) == 1 else runs,
+        targets=list(range(len(batches))) if dealt else None,
+    )
+    parts = divided(chunk, cuts, limit)
+
+    assert [part.start for part in parts] == [7, *(part.start + part.size for part in parts[:-1])]
+    assert sum(part.size for part in parts) == start
+    for part in parts:
+        inside = [one for one in cuts if part.start <= one[0] + 7 < part.start + part.size]
+        assert part.size <= limit or len(inside) == 1
+        assert part.record_count == sum(one[3] for one in inside)
+        first, *_ = found = [at + n for at, count in part.source_runs for n in range(count)]
+        assert part.base_offset == first
+        assert len(found) == part.record_count
+        assert part.next_offset > found[-1]
+    every = [at + n for part in parts for at, count in part.source_runs for n in range(count)]
+    assert every == offsets[:total]
+    assert all(one.next_offset <= two.base_offset for one, two in pairwise(parts))
+    assert parts[-1].next_offset == chunk.next_offset
+    if dealt:
+        assert [one for part in parts for one in part.targets or ()] == chunk.targets
+    else:
+        assert all(part.targets is None for part in parts)

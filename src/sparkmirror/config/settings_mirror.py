@@ -321,8 +321,9 @@ OWN_ROWS = (
     ),
     Setting(
         "sparkmirror.transaction.bytes", Type.INT, str(32 * 1024 * 1024),
-        "Exactly-once: a transaction with so many bytes of records in it ends at once, as one does "
-        "when half of a slot's memory frames are in it.",
+        "Exactly-once: how many bytes of records a transaction holds at most (one batch at least); "
+        "fewer where they would take more than a quarter of the producer's transaction.timeout.ms, "
+        "or half of a slot's memory frames.",
         (Scope.SPARKMIRROR,), low=1, high=32 * 1024 * 1024,
     ),
     Setting(

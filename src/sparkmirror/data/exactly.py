@@ -1,7 +1,7 @@
 """The sink of an exactly-once flow: records and positions in one transaction on the target.
 
-A transaction lasts ``sparkmirror.transaction.interval.ms``, or less when
-``sparkmirror.transaction.bytes`` or half of the slot's memory frames are in it. Until its end the
+A transaction lasts ``sparkmirror.transaction.interval.ms``, or less when as much is in it as the
+target takes in good time (`TransactionSize`) or half of the slot's memory frames. Until its end the
 rows are kept, because a partition that the target refuses takes the whole transaction with it: the
 others are then written anew, without that one, or, when records of it are the trouble, with what
 stands before them. Whatever else goes wrong (another writer, a time limit) fails the task: Spark
@@ -26,7 +26,7 @@ from sparkmirror.data import outlet
 from sparkmirror.data.lanes import Lane, Pending, acknowledge, before_refusal
 from sparkmirror.data.open_ends import OpenEnds
 from sparkmirror.data.refusals import RefusedRecords
-from sparkmirror.data.rows import Chunk
+from sparkmirror.data.rows import Chunk, divided
 from sparkmirror.data.shared import FRAMES
 from sparkmirror.data.sink import SlotSink
 from sparkmirror.data.syncs import SlotSyncs, SyncSender, batches_of
@@ -34,7 +34,7 @@ from sparkmirror.data.takeover import committed_positions, take_over
 from sparkmirror.data.watch import ControlWatch
 from sparkmirror.errors import Fenced, TransactionError
 from sparkmirror.model import FlowSettings, TopicPartition
-from sparkmirror.wire.batch import Passing
+from sparkmirror.wire.batch import Passing, batches
 from sparkmirror.wire.claims import transactional_id
 from sparkmirror.wire.marks import Mark, encode_mark
 from sparkmirror.wire.mirror_records import offset_syncs_topic
@@ -46,13 +46,42 @@ from sparkmirror.wire.runs import runs_topic
 from sparkmirror.wire.signals import control_topic
 from sparkmirror.wire.transactions import Transactions
 
-__all__ = ["ExactSink"]
+__all__ = ["ExactSink", "TransactionSize"]
 
 log = logging.getLogger(__name__)
 
 _ANSWER_S = 0.05
 # How long offset syncs may keep a transaction open.
 _SYNCS_S = 5.0
+_SHARE_OF_TIMEOUT = 0.25
+# Three seconds at 100 KB/s, with a time limit of a minute; eight transactions later it is 32 MiB.
+_FIRST_TRANSACTION_BYTES = 256 * 1024
+_LOWEST_TRANSACTION_BYTES = 16 * 1024
+
+
+class TransactionSize:
+    """How many bytes a transaction may hold, from how long the last ones took.
+
+    The cluster aborts a transaction that is open for longer than ``transaction.timeout.ms``: with
+    all that a fast source brings, each one would be, on a slow way to the target, and nothing
+    would ever be committed. So transactions begin small, grow by doubling, and hold what goes in
+    a quarter of that time (`bytes`).
+    """
+
+    def __init__(self, highest: int, timeout_ms: int) -> None:
+        self._highest = highest
+        self._share_s = timeout_ms / 1000 * _SHARE_OF_TIMEOUT
+        self.bytes = min(_FIRST_TRANSACTION_BYTES, highest)
+
+    def committed(self, size: int, took_s: float) -> None:
+        """A transaction of ``size`` bytes was open for ``took_s`` seconds."""
+        if not size:
+            return
+        affordable = int(size * self._share_s / max(took_s, 0.001))
+        if took_s > self._share_s:
+            self.bytes = max(_LOWEST_TRANSACTION_BYTES, min(self.bytes, affordable))
+        elif size >= self.bytes // 2:  # a smaller one says nothing about larger ones
+            self.bytes = min(max(self.bytes, affordable), 2 * self.bytes, self._highest)
 
 
 class ExactSink(SlotSink):
@@ -71,6 +100,7 @@ class ExactSink(SlotSink):
         self._syncs_inside = self._syncs is not None and flow.offset_syncs.location == "target"
         self._began = 0.0
         self._kept_bytes = 0
+        self._size = TransactionSize(flow.transaction_bytes, flow.transaction_timeout_ms)
 
     # -- rows ------------------------------------------------------------------------------
 
@@ -144,6 +174,18 @@ class ExactSink(SlotSink):
             if self._open_ends is open_ends:  # a refusal puts another writer in its place
                 self._close_open_ends(unsure)
 
+    def _portions(self, chunks: list[Chunk], records: memoryview) -> Iterable[Chunk]:
+        """None larger than a transaction may be, the open one ended where the next is too much."""
+        for chunk in chunks:
+            parts = [chunk]
+            if chunk.size > self._size.bytes:
+                cuts = batches(records[chunk.start : chunk.start + chunk.size])
+                parts = divided(chunk, cuts, self._size.bytes)
+            for part in parts:
+                if self._kept_bytes and self._kept_bytes + part.size > self._size.bytes:
+                    self._commit()
+                yield part
+
     def _write(self, pending: Pending, part: memoryview) -> list[Passing]:
         if self._transactions is None:
             raise TransactionError("rows came before the writer was known.", where=self.flow.name)
@@ -193,7 +235,7 @@ class ExactSink(SlotSink):
         if not self._kept_bytes:
             return _ANSWER_S
         leases = 0 if self._frames is None else self._frames.leases
-        if self._kept_bytes >= self.flow.transaction_bytes or leases > FRAMES // 2:
+        if self._kept_bytes >= self._size.bytes or leases > FRAMES // 2:
             return 0.0
         return self._began + self.flow.transaction_interval_ms / 1000 - time.monotonic()
 
@@ -311,6 +353,7 @@ class ExactSink(SlotSink):
                 super()._advance(lane)
             lane.committed, lane.marked = lane.position, lane.mark
             lane.written = self._told.get(lane, lane.written)
+        self._size.committed(self._kept_bytes, time.monotonic() - self._began)
         self._kept_bytes = 0
         self._refusals.settled()
         if self._syncs is not None and not self._syncs_inside:

@@ -5,11 +5,17 @@ Spark reuses its Python workers from epoch to epoch, and a producer id is worth 
 
 from __future__ import annotations
 
+from contextlib import suppress
+
+from sparkmirror.errors import MirrorError
 from sparkmirror.model import FlowSettings
+from sparkmirror.wire.connection import ConnectionLost
 from sparkmirror.wire.produce import Producer
 from sparkmirror.wire.routes import Routes
 
 __all__ = ["drop_producer", "drop_producers", "producer_of"]
+
+_ANSWERS_S = 2.0
 
 _kept: dict[str, Producer] = {}
 
@@ -25,9 +31,15 @@ def producer_of(flow: FlowSettings) -> Producer:
 
 
 def drop_producer(flow: FlowSettings) -> None:
-    """Close the flow's producer, if there is one; the next one starts afresh."""
+    """Close the flow's producer, if there is one; the next one starts afresh.
+
+    First it waits a moment for what is under way: the next attempt goes on where the target's logs
+    end, and what is appended after it has looked comes twice.
+    """
     producer = _kept.pop(_key(flow), None)
     if producer is not None:
+        with suppress(MirrorError, ConnectionLost):
+            producer.await_answers(_ANSWERS_S)
         producer.close()
 
 

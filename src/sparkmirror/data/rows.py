@@ -28,7 +28,7 @@ from __future__ import annotations
 import json
 import struct
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pyarrow as pa
@@ -36,7 +36,7 @@ import pyarrow as pa
 from sparkmirror.data import outlet
 from sparkmirror.data.shared import Frames, Reference
 
-__all__ = ["ARROW_SCHEMA", "FLUSH", "Chunk", "build_row", "out", "read_row"]
+__all__ = ["ARROW_SCHEMA", "FLUSH", "Chunk", "build_row", "divided", "out", "read_row"]
 
 ARROW_SCHEMA = pa.schema([("head", pa.string()), ("records", pa.binary())])
 
@@ -91,6 +91,54 @@ class Chunk:
             if not records:
                 return first + count
         return self.next_offset
+
+
+def divided(chunk: Chunk, batches: Sequence[tuple[int, int, int, int]], limit: int) -> list[Chunk]:
+    """``chunk`` in parts of at most ``limit`` bytes each, or of one batch.
+
+    ``batches`` are those of its bytes, as (start, end, first timestamp, records). The last part
+    ends where the chunk does.
+    """
+    ends: list[int] = []  # numbers of batches
+    part_start = 0
+    for number, (start, end, _, _) in enumerate(batches):
+        if start > part_start and end - part_start > limit:
+            ends.append(number)
+            part_start = start
+    parts: list[Chunk] = []
+    first, done, offset = 0, 0, chunk.base_offset
+    for last in (*ends, len(batches)):
+        taken = batches[first:last]
+        records = sum(one[3] for one in taken)
+        runs = _runs(chunk.source_runs, done, records)
+        done += records
+        next_offset = chunk.after(done) if last < len(batches) else chunk.next_offset
+        parts.append(
+            replace(
+                chunk,
+                base_offset=runs[0][0] if runs else offset,
+                next_offset=next_offset,
+                record_count=records,
+                start=chunk.start + taken[0][0],
+                size=taken[-1][1] - taken[0][0],
+                runs=runs,
+                targets=None if chunk.targets is None else chunk.targets[first:last],
+            )
+        )
+        first, offset = last, next_offset
+    return parts
+
+
+def _runs(runs: Sequence[Sequence[int]], skip: int, records: int) -> list[tuple[int, int]]:
+    """The source offsets of ``records`` records after the first ``skip`` ones of ``runs``."""
+    found: list[tuple[int, int]] = []
+    for first, count in runs:
+        taken = min(max(0, count - skip), records)
+        if taken:
+            found.append((first + skip, taken))
+            records -= taken
+        skip = max(0, skip - count)
+    return found
 
 
 def build_row(

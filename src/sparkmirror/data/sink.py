@@ -133,7 +133,7 @@ class SlotSink:
             records = self._frames.records(reference)
         self._prepare(chunks)
         now_ms = time.time() * 1000
-        for chunk in chunks:
+        for chunk in self._portions(chunks, records):
             lane = self._lane(chunk)
             if lane.halt is not None:
                 continue
@@ -153,6 +153,10 @@ class SlotSink:
 
     def _prepare(self, chunks: list[Chunk]) -> None:
         """What is to be done before the chunks of a row are written."""
+
+    def _portions(self, chunks: list[Chunk], records: memoryview) -> Iterable[Chunk]:
+        """The chunks of a row as they are written, one after the other."""
+        return chunks
 
     def _write(self, pending: Pending, part: memoryview) -> list[Passing]:
         """Queue the batches of one chunk; what they are."""

@@ -315,11 +315,11 @@ def _end_gateway(gateway: Any) -> None:
 
 
 def _log_server_errors(spark: SparkSession) -> None:
-    """PySpark's server for accumulators prints a stack trace when the JVM dies: log it instead."""
+    """One line where PySpark's server for accumulators prints a stack trace when the JVM ends."""
     server: Any = getattr(spark.sparkContext, "_accumulatorServer", None)
     if server is not None:
         server.handle_error = lambda _request, _address: log.debug(
-            "the connection for Spark's accumulators ended", exc_info=True
+            "the connection for Spark's accumulators ended: %r", sys.exception()
         )
 
 

@@ -163,6 +163,9 @@ class Traffic:
         reader = ("parse.key=true", "parse.headers=true", f"null.marker={NULL_MARKER}")
         arguments = [word for value in reader for word in ("--reader-property", value)]
         arguments += ["--compression-codec", topic.compression, "--timeout", "20"]
+        # By default it drops, with a line on stderr and exit code 0, what a busy broker does not
+        # take within a second and a half.
+        arguments += ["--request-timeout-ms", "60000", "--message-send-max-retries", "1000"]
         process = self._start(topic, "org.apache.kafka.tools.ConsoleProducer", arguments, feed=True)
         self._thread(f"feed {topic.name}", self._feed, topic, process, lines, pause_s)
 

@@ -419,6 +419,18 @@ class Producer(Backlog):
         for state in hit.values():
             self._retry(state, NETWORK_EXCEPTION, now)
 
+    def await_answers(self, timeout_s: float) -> None:
+        """Send nothing more, and wait up to ``timeout_s`` for the answers to what is under way.
+
+        Whoever looks next where the log ends would else miss what a busy broker appends later.
+        """
+        deadline = self._clock() + timeout_s
+        while any(self._requests.values()):
+            left_s = deadline - self._clock()
+            if left_s <= 0:
+                return
+            self._receive(left_s, -1)
+
     def close(self) -> None:
         """Close the connections. What was not acknowledged has an unknown outcome."""
         self.routes.close()

@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from sparkmirror.errors import BatchError, ClusterError, Fenced, TransactionError
+from sparkmirror.errors import BatchError, ClusterError, TransactionError
 from sparkmirror.model import Halt, ProduceSettings, TopicPartition
 from sparkmirror.wire.batch import record_count
 from sparkmirror.wire.cut import separate
@@ -250,11 +250,10 @@ class Backlog:
             self._busy.pop(state.tp, None)
 
     def _ended(self, state: PartitionQueue, code: int) -> ClusterError:
-        kind = Fenced if code in FENCED else TransactionError
-        return kind(
-            f"a batch for {state.tp} is no longer accepted ({error_name(code)}).",
-            where=f"cluster {self.routes.client.alias}",
-        )
+        what = f"a batch for {state.tp} is no longer accepted ({error_name(code)})"
+        if code in FENCED and self._transactions is not None:
+            return self._transactions.ended(what)
+        return TransactionError(f"{what}.", where=f"cluster {self.routes.client.alias}")
 
     def _retry(self, state: PartitionQueue, code: int, now: float) -> None:
         low = self.routes.client.retry_backoff_ms / 1000

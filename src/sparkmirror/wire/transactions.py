@@ -8,7 +8,8 @@ What the answers mean:
 
 * *later*: a coordinator moves or loads, an earlier transaction is still being ended; asked again
   until it is settled, for as long as the cluster is away;
-* `Fenced`: another writer has the id, or the transaction took longer than its time limit;
+* `Fenced`: another writer has the id;
+* `TooSlow`: the transaction took longer than its time limit, and the cluster has aborted it;
 * `Denied`: a permission is missing; ``do`` names it;
 * anything else is a `TransactionError`.
 """
@@ -36,6 +37,7 @@ from sparkmirror.errors import (
     ClusterError,
     Denied,
     Fenced,
+    TooSlow,
     TransactionError,
     Unreachable,
     Unsupported,
@@ -95,14 +97,22 @@ class Transactions:
         self.identity = identity
         self.members: set[TopicPartition] = set()
         self._refused_topic = ""
-        self.began = False
-        """Whether a transaction is open, as far as is known: it has partitions or offsets."""
+        self.began_at: float | None = None
         self.errors: dict[str, int] = {}
         self.timeout_ms = timeout_ms
         self._patience_s = patience_s
         self._clock = clock
         self._sleep = sleep
         self._connections: dict[tuple[int, str], Connection] = {}
+
+    @property
+    def began(self) -> bool:
+        """Whether a transaction is open, as far as is known: it has partitions or offsets."""
+        return self.began_at is not None
+
+    def _begin(self) -> None:
+        if self.began_at is None:
+            self.began_at = self._clock()
 
     # -- who may write ---------------------------------------------------------------------
 
@@ -126,7 +136,7 @@ class Transactions:
             return int(response.error_code)
 
         self._surely(ask, "no producer id")
-        self.identity, self.members, self.began = found, set(), False
+        self.identity, self.members, self.began_at = found, set(), None
         return found
 
     def check_brokers(self) -> None:
@@ -198,7 +208,7 @@ class Transactions:
             refused.update(own)
             if not failed:
                 self.members.update(codes)
-                self.began = True
+                self._begin()
             return 0
 
         self._surely(ask, "partitions cannot join the transaction")
@@ -263,7 +273,7 @@ class Transactions:
             return int(response.error_code)
 
         self._surely(ask, f"group {group} cannot join the transaction", group=group)
-        self.began = True
+        self._begin()
 
     # -- its end ---------------------------------------------------------------------------
 
@@ -290,7 +300,7 @@ class Transactions:
 
         self._surely(ask, "the transaction cannot be ended")
         self.members.clear()
-        self.began = False
+        self.began_at = None
 
     # -- asking ----------------------------------------------------------------------------
 
@@ -334,11 +344,7 @@ class Transactions:
         name, alias = error_name(code), self.routes.client.alias
         where = f"cluster {alias}"
         if code in FENCED:
-            return Fenced(
-                f"{what} ({name}): another writer has taken over {self.transactional_id}, or the "
-                "transaction took longer than transaction.timeout.ms.",
-                where=where,
-            )
+            return self.ended(f"{what} ({name})")
         needs = {
             # All slots of the flow need it: their ids differ in the number at the end.
             _TRANSACTIONAL_ID_DENIED: Right(
@@ -360,6 +366,27 @@ class Transactions:
                 "transaction.max.timeout.ms or less."
             )
         return TransactionError(f"{what} ({name}).", where=where, do=do)
+
+    def ended(self, what: str) -> ClusterError:
+        """Why the cluster takes nothing more in the open transaction: its age tells the two apart.
+
+        Both look the same from here: the epoch of the writer has been raised.
+        """
+        alias = self.routes.client.alias
+        open_s = 0.0 if self.began_at is None else self._clock() - self.began_at
+        if open_s * 1000 >= self.timeout_ms:
+            return TooSlow(
+                f"{what}: the transaction was open for {open_s:.0f} s, longer than "
+                f"transaction.timeout.ms ({self.timeout_ms} ms), and was aborted. It is written "
+                "anew, in smaller ones.",
+                where=f"cluster {alias}",
+                do=f"If this comes again, raise {alias}.producer.transaction.timeout.ms, or look "
+                "at why the cluster takes so little.",
+            )
+        return Fenced(
+            f"{what}: another writer has taken over {self.transactional_id}.",
+            where=f"cluster {alias}",
+        )
 
     def _ask(self, kind: int, key: str, message: Any, *, highest: int) -> Any:
         connection = self._connections.get((kind, key))
