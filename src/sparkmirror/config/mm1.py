@@ -196,9 +196,14 @@ def _read(
     path: Path, scope: Scope, find_brokers: BrokerLookup | None
 ) -> tuple[Translation, LegacyMode]:
     """A file in today's terms, and MirrorMaker 2's keys in it."""
-    file, mode, errors = legacy_mode(load_properties(path))
+    whole = load_properties(path)
+    file, mode, errors = legacy_mode(whole)
     translation = translate(file, scope, find_brokers)
-    return replace(translation, errors=(*translation.errors, *errors)), mode
+    return replace(
+        translation,
+        told=(*whole.told, *translation.told),
+        errors=(*translation.errors, *errors),
+    ), mode
 
 
 def _check_numbers(num_streams: int | None, offset_commit_interval_ms: int) -> None:

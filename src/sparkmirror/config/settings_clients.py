@@ -94,7 +94,8 @@ FETCH_ROWS = (
     ),
     Setting(
         "auto.offset.reset", Type.STRING, _F.auto_offset_reset,
-        "Where to start without a position: earliest, latest or none (MirrorMaker 1: latest).",
+        "Where to start without a position: earliest, latest, by_duration:PT12H (so long before "
+        "the start) or none (MirrorMaker 1: latest).",
         _CONSUMER, java_default="latest",
     ),
     Setting(
