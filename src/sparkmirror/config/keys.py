@@ -64,7 +64,10 @@ MM1_ONLY = {row.name: _NO_GROUP for row in GROUP_ROWS if row.status is Status.SU
     "partitioner.class": "records keep their partition number",
     "partitioner.ignore.keys": "records keep their partition number",
     "batch.size": "raw batches keep the source's batches (sparkmirror.join.bytes joins small ones)",
-    "compression.type": "raw batches keep the source's compression",
+    **dict.fromkeys(
+        ("compression.type", *(f"compression.{name}.level" for name in ("gzip", "lz4", "zstd"))),
+        "raw batches keep the source's compression",
+    ),
     "group.id": "positions are kept in the group __mirror.A->B on the target",
     "exclude.internal.topics": "internal topics are never mirrored",
 }
@@ -414,4 +417,6 @@ def _tell_unknown(
     if clusters and head not in clusters and known:
         return f"{told} ('{head}' is not in clusters={','.join(clusters)})"
     close = suggest(entry.key, clusters)
-    return f"{told} (did you mean {close}?)" if close else told
+    if close:
+        return f"{told} (did you mean {close}?)"
+    return told if entry.value else f"{told} (and has no value; a comment begins with #)"

@@ -244,15 +244,6 @@ _IGNORED = (
          "MirrorMaker 1: wait for each record's acknowledgement.",
          "every batch is acknowledged before its position is committed"),
     ),
-    *(
-        Setting(
-            f"compression.{codec}.level", Type.INT, default, f"Level of {codec}.", _PRODUCER,
-            low=low, high=high, status=Status.IGNORED, reason=f"{_RAW} compression",
-        )
-        for codec, default, low, high in (
-            ("gzip", "-1", -1, 9), ("lz4", "9", 1, 17), ("zstd", "3", -131_072, 22),
-        )
-    ),
     *_ignored(
         _ADMIN,
         ("bootstrap.controllers", Type.LIST, "", None, (), "Controllers to talk to directly.",
