@@ -140,8 +140,8 @@ class Partitioner(Enum):
 class TargetRecord:
     """What a message handler returns: one record to be written.
 
-    ``partition`` None leaves the choice to the partitioner, ``timestamp_ms`` None takes the time
-    of writing.
+    ``partition`` None leaves the choice to the partitioner, ``timestamp_ms`` None, or a negative
+    one, takes the time of writing.
     """
 
     topic: str
@@ -177,7 +177,8 @@ class RecordSettings:
     """The record path: what is done to each record between source and sink, if anything.
 
     ``codec``: with which records are written anew (a batch attribute's number), -1 the source
-    batch's. ``sticky_bytes``: Java's ``batch.size``, after which sticky records change partition.
+    batch's; ``levels``: how hard each codec tries. ``sticky_bytes``: Java's ``batch.size``, after
+    which sticky records change partition.
     ``handler``: ``module:function``, called with each record; empty for none. ``drop_failed``:
     what the target refuses is dropped and counted, instead of stopping the mirror
     (``--abort.on.send.failure=false``).
@@ -185,6 +186,7 @@ class RecordSettings:
 
     partitioner: Partitioner = Partitioner.NUMBER
     codec: int = -1
+    levels: tuple[int, ...] = (0, 6, 0, 0, 3)
     sticky_bytes: int = 16_384
     handler: str = ""
     handler_args: str | None = None

@@ -659,12 +659,16 @@ def test_errors_of_a_flow_are_mirror_errors(flow, loops, cluster_a, topic_name):
         loops(replace(flow, offset_storage_replication_factor=3)).prepare()
 
 
-@pytest.mark.parametrize("mode", MirrorMode)
-def test_latest_is_the_end_as_it_is_at_the_start(mode, flow, loops, cluster_a, topic_name):
+@pytest.mark.parametrize(
+    ("mode", "reset"),
+    [(MirrorMode.MM2, "latest"), (MirrorMode.MM1, "latest"), (MirrorMode.MM2, "by_duration:PT1H")],
+)
+def test_latest_is_the_end_as_it_is_at_the_start(mode, reset, flow, loops, cluster_a, topic_name):
     """Records that are written while Spark starts are mirrored, and counted as lag."""
     create_topic(cluster_a, topic_name, 2)
-    produce(cluster_a, topic_name, [Sent(b"old", partition=0)] * 3)
-    latest = FetchSettings(auto_offset_reset="latest")
+    old_ms = int(time.time() * 1000) - 2 * 3_600_000
+    produce(cluster_a, topic_name, [Sent(b"old", partition=0, timestamp_ms=old_ms)] * 3)
+    latest = FetchSettings(auto_offset_reset=reset)
     group = f"latest-{topic_name}" if mode is MirrorMode.MM1 else ""
     flow = replace(flow, mode=mode, group_id=group, fetch=latest)
 
@@ -680,7 +684,7 @@ def test_latest_is_the_end_as_it_is_at_the_start(mode, flow, loops, cluster_a, t
     loop = loops(flow, once=mode is MirrorMode.MM1)
     loop.prepare()
     assert positions(loop) == begin
-    told = "2 partitions had no position: they begin at their ends as they are now"
+    told = f"2 partitions had no position: they begin where auto.offset.reset={reset} is now"
     assert any(told in line for line in loop.events())
     produce(cluster_a, topic_name, [Sent(b"new", partition=0)] * 2)
     again = loops(flow, run_id="run-2")
@@ -695,4 +699,4 @@ def test_latest_is_the_end_as_it_is_at_the_start(mode, flow, loops, cluster_a, t
     again.refresh()
     wait_for(lambda: len(again.assignment(flow.name).partitions) == 3)
     new = TopicPartition(FlowTopics(flow).remote(f"{topic_name}-2"), 0)
-    assert positions(again) == begin | {new: 1}
+    assert positions(again) == begin | {new: int(reset == "latest")}

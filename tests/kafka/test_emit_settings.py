@@ -11,8 +11,13 @@ from confluent_kafka import OFFSET_INVALID, Consumer, TopicPartition
 from sparkmirror.demo.clusters import KafkaCluster
 from sparkmirror.model import TopicPartition as Partition
 from sparkmirror.offset_syncs import OffsetSyncStore
-from sparkmirror.wire.mirror_records import Checkpoint, decode_checkpoint, decode_offset_sync
-from tests.kafka.mirror_process import MirrorProcess
+from sparkmirror.wire.mirror_records import (
+    Checkpoint,
+    decode_checkpoint,
+    decode_heartbeat,
+    decode_offset_sync,
+)
+from tests.kafka.mirror_process import MirrorProcess, wait_until, write_mm2
 from tests.kafka.support import (
     Sent,
     consume_all,
@@ -118,3 +123,30 @@ def test_offset_syncs_and_checkpoints_are_written_as_each_flow_wants_them(
     finally:
         reader.close()
     assert committed == [OFFSET_INVALID, OFFSET_INVALID, _GROUP_AT]
+
+
+def test_a_node_without_a_flow_emits_heartbeats(
+    cluster_a: KafkaCluster, cluster_b: KafkaCluster, tmp_path: Path
+) -> None:
+    """The classic command on the node at the source, where no flow leads; it needs no Spark."""
+    alias = f"A{uuid.uuid4().hex[:6]}"
+    beats = {"emit.heartbeats.enabled": "true", "heartbeats.topic.replication.factor": "1"}
+    path = write_mm2(tmp_path / "mm2.properties", cluster_a, cluster_b, "t", beats, source=alias)
+    arguments = [str(path), "--clusters", alias]
+    mirror = MirrorProcess(tmp_path, arguments, command="connect-mirror-maker", cold=True)
+
+    def arrived() -> bool:
+        if "heartbeats" not in topic_names(cluster_a):
+            return False
+        found = [
+            decode_heartbeat(one.key, one.value) for one in consume_all(cluster_a, "heartbeats")
+        ]
+        return any(one and (one.source, one.target) == ("B", alias) for one in found)
+
+    try:
+        wait_until(arrived, "a heartbeat of B on A")
+        assert mirror.drain()[0] == 143, mirror.text()
+    finally:
+        mirror.kill()
+    assert "emitting heartbeats" in mirror.text()
+    assert "Spark" not in mirror.text()

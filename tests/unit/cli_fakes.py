@@ -62,6 +62,7 @@ class Scenario:
     metrics: str = ""
     child: bool = False  # a process that only a kill ends, standing for the JVM
     warning: str = ""
+    flows: bool = True  # else heartbeats alone
     looked: str = ""  # what the quick look finds once the topics are there
 
 
@@ -256,7 +257,8 @@ def main() -> int:
 
     flow = FlowSettings(client("A"), client("B"), client("A"), client("B"))
     warnings = (scenario.warning,) if scenario.warning else ()
-    settings = MirrorSettings((flow,), ("A", "B"), warnings=warnings)
+    flows = (flow,) if scenario.flows else ()
+    settings = MirrorSettings(flows, ("A", "B"), warnings=warnings)
     options = RunOptions(
         once=scenario.once,
         debug=scenario.debug,

@@ -128,6 +128,23 @@ def test_the_first_signal_drains(
     assert "error" not in run.err
 
 
+def test_heartbeats_alone_go_on_until_they_are_stopped(start: Start, tmp_path: Path) -> None:
+    """Without a flow no Spark is started."""
+    run = start(flows=False, sigterm_exit_code=143)
+    run.until("emitting heartbeats: no flow is enabled for this node")
+    run.send(signal.SIGTERM)
+    assert run.end() == 143
+    assert calls(tmp_path) == [
+        "prepare",
+        "control.start",
+        "drain",
+        "control.finish",
+        "control.stop",
+    ]
+    assert "Spark" not in run.out
+    assert "error" not in run.err
+
+
 def test_an_interrupted_once_did_not_copy_everything(start: Start) -> None:
     run = start(once=True, once_s=60.0)
     run.until("A->B  ")

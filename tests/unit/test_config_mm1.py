@@ -8,10 +8,12 @@ import pytest
 
 from sparkmirror.config.mm1 import load_mm1, normalise_include
 from sparkmirror.control.configs import config_to_create_with
+from sparkmirror.data.plan import decode_flow, encode_flow
 from sparkmirror.errors import ConfigError
 from sparkmirror.java_regex import compile_regex
 from sparkmirror.model import FetchSettings, MirrorMode, MirrorSettings, ProduceSettings
 from sparkmirror.policy import FlowTopics
+from sparkmirror.wire.codecs import LEVELS
 from sparkmirror.wire.gaps import gaps_topic
 from sparkmirror.wire.runs import runs_topic
 from sparkmirror.wire.signals import control_topic
@@ -154,7 +156,7 @@ def test_settings_that_are_true_of_one_cluster_only_are_not_copied(tmp_path: Pat
         ("bootstrap.servers=a:1\ngroup.id=\n", PRODUCER, "consumer.properties:2", "group.id is"),
         ("group.id=g\n", PRODUCER, "consumer.properties", "bootstrap.servers is missing"),
         (CONSUMER, "acks=all\n", "producer.properties", "bootstrap.servers is missing"),
-        (CONSUMER + "x", PRODUCER, "consumer.properties:3", "no property"),
+        (CONSUMER + "x", PRODUCER, "consumer.properties:3", "x is unknown (and has no"),
         (
             "group.id=g\nzookeeper.connect=z:1",
             PRODUCER,
@@ -238,3 +240,14 @@ def test_secrets_are_not_kept(tmp_path: Path) -> None:
     settings = _load(tmp_path, CONSUMER + "ssl.key.password=hunter2\n", PRODUCER)
     assert "hunter2" not in repr(settings)
     assert "hunter2" not in str(settings.warnings)
+
+
+def test_levels_of_compression(tmp_path: Path) -> None:
+    levels = "compression.gzip.level=9\ncompression.zstd.level=-7\ncompression.lz4.level=12\n"
+    settings = _load(tmp_path, CONSUMER, PRODUCER + levels)
+    (flow,) = settings.flows
+    assert flow.records.levels == (0, 9, 0, 0, -7)
+    assert any("compression.lz4.level (line 4)" in line for line in settings.warnings)
+    assert decode_flow(encode_flow(flow)).records == flow.records
+    (plain,) = _load(tmp_path, CONSUMER, PRODUCER).flows
+    assert plain.records.levels == LEVELS

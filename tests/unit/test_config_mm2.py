@@ -13,6 +13,7 @@ from sparkmirror.model import (
     PolicySettings,
     ProduceSettings,
 )
+from sparkmirror.offset_reset import EARLIEST, LATEST, duration_ms, reset_time_ms
 from tests.certificates import PASSWORD, Authority
 from tests.tutorials import TWO_WAYS_OVER_TLS
 from tests.unit.config_files import BASE, LINE, QUIET, load, load_flow, refused
@@ -463,3 +464,61 @@ def test_the_documented_file_with_its_slip(tmp_path: Path) -> None:
     assert "write cluster-2->cluster-1.topics." in slip
     assert len(aliases) == 2
     assert all("finds loops" in line for line in aliases)
+
+
+# --- what Java's MirrorMaker takes as well ------------------------------------------------------
+
+
+def test_a_negative_interval_means_never(tmp_path: Path) -> None:
+    jobs = ("refresh.topics", "sync.topic.configs", "sync.topic.acls")
+    topics = load_flow(tmp_path, "".join(f"{job}.interval.seconds=-1\n" for job in jobs)).topics
+    assert not topics.refresh_enabled
+    assert not topics.sync_configs_enabled
+    assert not topics.sync_acls_enabled
+
+
+def test_names_of_older_releases(tmp_path: Path) -> None:
+    settings = load(
+        tmp_path,
+        BASE + "topics.blacklist=x\nA->B.groups.blacklist=y\nconfig.properties.exclude=z\n"
+        "config.properties.blacklist=w\nuse.incremental.alter.configs=required\n"
+        "A->B.add.source.alias.to.metrics=true\n",
+    )
+    (flow,) = settings.flows
+    assert flow.topics.exclude == ("x",)
+    assert flow.checkpoints.exclude == ("y",)
+    assert flow.topics.config_properties_exclude == ("z",)
+    told = "\n".join(settings.warnings)
+    for remark in (
+        f":{LINE}: topics.blacklist is topics.exclude today.",
+        "A->B.groups.blacklist is A->B.groups.exclude today.",
+        "config.properties.blacklist is ignored, since config.properties.exclude says the same.",
+        "use.incremental.alter.configs has no effect: topic configs are always changed one by one.",
+        "A->B.add.source.alias.to.metrics has no effect: metrics always name the source.",
+    ):
+        assert remark in told
+
+
+def test_aliases_with_blanks(tmp_path: Path) -> None:
+    text = BASE.replace("B", "my\\ B")
+    settings = load(tmp_path, text.replace("clusters=A,my\\ B", "clusters=A,my B"))
+    assert [flow.name for flow in settings.flows] == ["A->my B"]
+    assert any("the alias 'my B' holds a blank" in line for line in settings.warnings)
+
+
+@pytest.mark.parametrize("value", ["by_duration:P1D", "by_duration:pt12h", "BY_DURATION:PT1.5S"])
+def test_a_start_by_duration(tmp_path: Path, value: str) -> None:
+    fetch = load_flow(tmp_path, f"A.consumer.auto.offset.reset={value}\n").fetch
+    assert fetch.auto_offset_reset == value.lower()
+
+
+def test_times_of_offset_resets() -> None:
+    assert duration_ms("by_duration:P1DT2H3M4.5S") == 93_784_500
+    assert reset_time_ms("by_duration:PT1S", 5_000) == 4_000
+    assert reset_time_ms("by_duration:P100D", 5_000) == 0
+    assert [reset_time_ms(name, 5_000) for name in ("earliest", "latest")] == [EARLIEST, LATEST]
+
+
+def test_skipping_bad_records_has_another_name_here(tmp_path: Path) -> None:
+    (warning,) = load(tmp_path, BASE + "A->B.errors.tolerance=all\n").warnings
+    assert "sparkmirror.on.bad.record=skip or dead-letter" in warning

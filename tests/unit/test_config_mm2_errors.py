@@ -39,7 +39,9 @@ from tests.unit.config_files import BASE, LINE, load, refused
         ("metric.names.formats=old", "is not one of the values", "legacy, new"),
         ("A.consumer.isolation.level=none", "is not one of", "read_committed, read_uncommitted"),
         ("A.consumer.auto.offset.reset=first", "is not one of", "earliest, latest, none"),
-        ("A.consumer.auto.offset.reset=by_duration:P1D", "is not supported yet", "earliest"),
+        ("A.consumer.auto.offset.reset=by_duration:1D", "is not one of", "by_duration:PT12H"),
+        ("A.consumer.auto.offset.reset=by_duration:PT", "is not one of", "by_duration:PT12H"),
+        ("A.consumer.auto.offset.reset=by_duration:-PT1H", "is not one of", "by_duration:PT12H"),
         ("replication.policy.separator=/", "characters that no topic name may have", "letters"),
         # servers
         ("B.bootstrap.servers=b", "B.bootstrap.servers holds 'b', which is not host:port", "host"),
@@ -89,11 +91,9 @@ from tests.unit.config_files import BASE, LINE, load, refused
         ("A.consumer.interceptor.classes=x", "interceptor.classes cannot be used", "Remove"),
         ("A->B.source.cluster.alias=Z", "it is set by the mirror itself", "Remove"),
         # keys of older releases
-        ("topics.blacklist=x", "topics.blacklist is no key of MirrorMaker 4.3", "topics.exclude"),
-        ("A->B.groups.blacklist=x", "is no key of", "Write A->B.groups.exclude"),
         ("emit.heartbeats=true", "is no key of", "Write emit.heartbeats.enabled"),
         ("A->B.enable=true", "is no key of", "Write A->B.enabled"),
-        ("use.incremental.alter.configs=never", "is no key of", "nothing has taken its place"),
+        ("auto.include.jmx.reporter=true", "is no key of", "nothing has taken its place"),
     ],
 )
 def test_one_wrong_line(tmp_path: Path, line: str, what: str, do: str) -> None:

@@ -162,3 +162,38 @@ def test_damage_is_an_error(at: int) -> None:
     short = bytes(encode_batch([Record(0, 1, b"key", b"value")]))
     with pytest.raises(CorruptBatch):
         scan(memoryview(short[:-1]))
+
+
+def test_records_without_a_timestamp_get_the_time_of_mirroring() -> None:
+    """Old formats have none; Java's producer stamps them, and brokers keep what they are sent."""
+    times = [-1, 70, -1, 5]
+    records = [Record(n, at, b"k", b"v") for n, at in enumerate(times)]
+    found = scan(memoryview(encode_batch(records)))
+    whole = {"codec": 0, "batch_bytes": 1 << 20}
+    dealt = write_dealt(found, np.zeros(4, np.int64), now_ms=90, **whole)
+    (batch,) = map(memoryview, dealt.batches)
+    assert [one.timestamp for one in decode_records(batch)] == [90, 70, 90, 5]
+    assert dealt.timestamp_ms == 70  # how old the source's records are is still unknown
+    kept = write_dealt(found, np.zeros(4, np.int64), **whole)
+    assert [one.timestamp for one in decode_records(memoryview(kept.batches[0]))] == times
+
+
+@pytest.mark.parametrize(("codec", "low", "high"), [(1, 1, 9), (4, -5, 19)])
+def test_compression_levels(codec: int, low: int, high: int) -> None:
+    rng = random.Random(3)
+    words = [b"%x" % rng.getrandbits(32) for _ in range(500)]
+    odds = [1 / (n + 1) for n in range(500)]  # as words of a language
+    values = [b" ".join(rng.choices(words, odds, k=200)) for _ in range(40)]
+    records = [Record(n, 5, b"k", value) for n, value in enumerate(values)]
+    found = scan(memoryview(encode_batch(records)))
+    sizes = []
+    for level in (low, high):
+        levels = [level] * 5
+        dealt = write_dealt(
+            found, np.zeros(len(values), np.int64), codec=codec, batch_bytes=1 << 20, levels=levels
+        )
+        (batch,) = map(memoryview, dealt.batches)
+        assert [one.value for one in decode_records(batch)] == values
+        assert encode_batch(records, codec=codec, levels=levels)[61:] == bytes(batch[61:])
+        sizes.append(len(batch))
+    assert sizes[1] < sizes[0]

@@ -117,7 +117,10 @@ def test_mm2_daemon_says_what_to_use(capsys: pytest.CaptureFixture[str]) -> None
     ("text", "told"),
     [
         (BASE + "tasks.max=x\n", f"mm2.properties:{LINE}: tasks.max=x is not a whole number"),
-        (BASE.replace("true", "false"), "No source->target replication flows."),
+        (
+            BASE.replace("true", "false") + "emit.heartbeats.enabled=false\n",
+            "No source->target replication flows.",
+        ),
     ],
 )
 def test_mm2_wrong_configuration(
@@ -125,6 +128,24 @@ def test_mm2_wrong_configuration(
 ) -> None:
     assert connect_mirror_maker.main([str(write(tmp_path, text))]) == 2
     assert told in _err(capsys)
+
+
+@pytest.mark.parametrize(
+    ("enabled", "clusters", "beats"),
+    [
+        ("true", ["--clusters", "A"], ["B->A"]),
+        ("false", [], ["A->B", "B->A"]),
+        ("false", ["--clusters", "B"], ["A->B"]),
+    ],
+)
+def test_mm2_without_a_flow_runs_heartbeats(
+    tmp_path: Path, handed: Handed, enabled: str, clusters: list[str], beats: list[str]
+) -> None:
+    path = write(tmp_path, BASE.replace("true", enabled))
+    assert connect_mirror_maker.main([str(path), *clusters]) == 0
+    assert handed.settings is not None
+    assert handed.settings.flows == ()
+    assert [one.name for one in handed.settings.heartbeats] == beats
 
 
 # kafka-mirror-maker

@@ -43,6 +43,10 @@ FORBIDDEN = {
     "policy": MACHINE | OFFSETS | ABOVE_POLICY,
     "offset_map": {"errors", "policy", "java_regex", "java_charclass"} | MACHINE | ABOVE_POLICY,
     "offset_syncs": {"errors", "policy", "java_regex", "java_charclass"} | MACHINE | ABOVE_POLICY,
+    "offset_reset": {"model", "errors", "policy", "java_regex", "java_charclass"}
+    | MACHINE
+    | OFFSETS
+    | ABOVE_POLICY,
     "directories": {"model", "policy", "cache", "java", "java_regex", "java_charclass"}
     | ABOVE_POLICY,
     "cache": {"model", "policy", "java", "java_regex", "java_charclass"} | ABOVE_POLICY,

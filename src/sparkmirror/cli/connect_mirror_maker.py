@@ -115,7 +115,7 @@ def _run(options: argparse.Namespace) -> int:
         from sparkmirror.cli.run import RunOptions, run_mirror  # noqa: PLC0415
         from sparkmirror.config.mm2 import load_mm2  # noqa: PLC0415
 
-        settings = load_mm2(options.config, clusters=options.clusters)
+        settings = load_mm2(options.config, clusters=options.clusters, heartbeats_will_do=True)
         run_options = RunOptions(master=options.master, sigterm_exit_code=_EXIT_SIGTERM)
     except MirrorError as error:
         return show_error(error).exit_code

@@ -239,7 +239,7 @@ def _run_mm2(parser: argparse.ArgumentParser, options: argparse.Namespace) -> in
                 where=action.option_strings[0],
                 do=f"Leave it out, or leave out {options.file}.",
             )
-    settings = load_mm2(options.file)
+    settings = load_mm2(options.file, heartbeats_will_do=not options.once)
     run_options = RunOptions(
         master=options.master,
         once=options.once,

@@ -106,6 +106,7 @@ class RunLoop:
         figures: Figures | None = None,
     ) -> None:
         self._figures = figures or Figures(settings)
+        self._mirrors = bool(settings.flows)
         self._options = options
         self._display = display
         self._signals = signals
@@ -162,7 +163,8 @@ class RunLoop:
         self._look.topics_made()
         self._await(_Background(self._control.start, "sparkmirror-control"))
         self._collecting = True
-        self._display.phase("starting Spark")
+        if self._mirrors:
+            self._display.phase("starting Spark")
         self._await(self._opening)
         self._await(_Background(self._flow.start, "sparkmirror-spark"))
 
@@ -176,7 +178,7 @@ class RunLoop:
     def _mirror(self) -> int:
         self._running = True
         self._figures.phase = PHASE_RUNNING
-        self._display.phase("copying up to now" if self._options.once else "mirroring")
+        self._display.phase(self._doing())
         while True:
             self._step(REFRESH_S)
             errors, active = self._flow_state()
@@ -189,6 +191,11 @@ class RunLoop:
                 self._begin_drain("asked to drain: everything read is being written …")
             if self._drain is not None:
                 return self._drained(errors)
+
+    def _doing(self) -> str:
+        if not self._mirrors:
+            return "emitting heartbeats: no flow is enabled for this node"
+        return "copying up to now" if self._options.once else "mirroring"
 
     def _flow_state(self) -> tuple[list[MirrorError], bool]:
         """The errors of failed queries, and whether any still runs."""

@@ -79,6 +79,31 @@ class FlowPart(Protocol):
         """Whether they came to rest in time; known before Spark has stopped."""
 
 
+class NoFlows:
+    """The pipeline of a run that has heartbeats alone: none, and no Spark."""
+
+    key = ""
+    at_rest = False
+
+    def open(self) -> None:
+        """Nothing to start."""
+
+    def start(self) -> None:
+        """Nothing to start."""
+
+    def active(self) -> bool:
+        """It goes on until it is stopped."""
+        return not self.at_rest
+
+    def errors(self) -> tuple[MirrorError, ...]:
+        """Nothing can fail."""
+        return ()
+
+    def stop(self, *, grace_s: float) -> None:
+        """At rest at once."""
+        self.at_rest = True
+
+
 class AssignmentPart(Protocol):
     """What a flow mirrors, as ``control.topics.Assignment`` tells it."""
 

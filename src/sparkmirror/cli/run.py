@@ -23,7 +23,7 @@ from sparkmirror.cli.figures import Figures
 from sparkmirror.cli.look import LookPart
 from sparkmirror.cli.loop import RunLoop
 from sparkmirror.cli.master import check_master
-from sparkmirror.cli.parts import ControlPart, FlowPart, Parts, RunOptions
+from sparkmirror.cli.parts import ControlPart, FlowPart, NoFlows, Parts, RunOptions
 from sparkmirror.cli.signals import Signals
 from sparkmirror.cli.workdir import new_run_id, open_work_dir
 from sparkmirror.config.jaas import parse_property
@@ -144,14 +144,16 @@ def _run_shown(settings: MirrorSettings, options: RunOptions, parts: Parts | Non
 
     def make() -> tuple[ControlPart, FlowPart, LookPart]:
         chosen = parts or Parts.real()
-        flow = chosen.flow(
-            settings,
-            master=options.master,
-            once=options.once,
-            spark_conf=options.spark_conf,
-            work_dir=work_dir,
-            run_id=run_id,
-        )
+        flow: FlowPart = NoFlows()
+        if settings.flows:
+            flow = chosen.flow(
+                settings,
+                master=options.master,
+                once=options.once,
+                spark_conf=options.spark_conf,
+                work_dir=work_dir,
+                run_id=run_id,
+            )
         control = chosen.control(
             settings, once=options.once, run_id=run_id, release=tool_version(), key=flow.key
         )

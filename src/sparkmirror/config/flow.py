@@ -14,6 +14,7 @@ from sparkmirror.config.settings_records import RECORD_ROWS
 from sparkmirror.config.values import Reader, shown
 from sparkmirror.errors import ConfigError
 from sparkmirror.model import ClusterClient, FaultSettings, FetchSettings, ProduceSettings
+from sparkmirror.offset_reset import duration_ms
 
 __all__ = [
     "bootstrap_servers",
@@ -120,14 +121,14 @@ def fetch_settings(conf: Mapping[str, Entry], *, offset_reset: str = "earliest")
     """How the source is read. ``offset_reset`` is the default of ``auto.offset.reset``."""
     reader = Reader(conf, Scope.CONSUMER)
     reset = reader.text("auto.offset.reset").lower() if _given(conf, "auto.offset.reset") else ""
-    if reset and reset not in _OFFSET_RESETS:
+    if reset and reset not in _OFFSET_RESETS and duration_ms(reset) is None:
         entry = conf["auto.offset.reset"]
-        later = reset.startswith("by_duration:")
         raise ConfigError(
-            f"{entry.key}={shown(entry, entry.value.strip())} "
-            + ("is not supported yet." if later else "is not one of the values it can have."),
+            f"{entry.key}={shown(entry, entry.value.strip())} is not one of the values it can "
+            "have.",
             where=entry.where,
-            do=f"Choose from: {', '.join(_OFFSET_RESETS)}.",
+            do=f"Choose from: {', '.join(_OFFSET_RESETS)}, by_duration:PnDTnHnMnS (so long ago, "
+            "as in by_duration:PT12H).",
         )
     return FetchSettings(
         fetch_max_wait_ms=reader.integer("fetch.max.wait.ms"),

@@ -7,15 +7,17 @@ say which spelling works); it is *refused*; or it is *unknown*.
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from sparkmirror.config.properties import Entry
 from sparkmirror.config.scoping import FLOW_ONLY
 from sparkmirror.config.settings import (
     CLIENT_SET,
+    DROPPED_KEYS,
     OLD_CLIENT_KEYS,
     REMOVED_KEYS,
+    RENAMED_KEYS,
     Scope,
     Setting,
     Status,
@@ -27,7 +29,16 @@ from sparkmirror.config.settings_group import GROUP_ROWS
 from sparkmirror.config.settings_records import RECORD_ROWS
 from sparkmirror.errors import ConfigError
 
-__all__ = ["MM1_ONLY", "KeyUse", "Lost", "classify", "mm1_only", "nearest", "unknown_keys_error"]
+__all__ = [
+    "MM1_ONLY",
+    "KeyUse",
+    "Lost",
+    "classify",
+    "mm1_only",
+    "modern",
+    "nearest",
+    "unknown_keys_error",
+]
 
 _ROLES = {"consumer": Scope.CONSUMER, "producer": Scope.PRODUCER, "admin": Scope.ADMIN}
 _TOP = (Scope.DRIVER, Scope.CONNECTOR, Scope.SPARKMIRROR)
@@ -54,7 +65,10 @@ MM1_ONLY = {row.name: _NO_GROUP for row in GROUP_ROWS if row.status is Status.SU
     "partitioner.class": "records keep their partition number",
     "partitioner.ignore.keys": "records keep their partition number",
     "batch.size": "raw batches keep the source's batches (sparkmirror.join.bytes joins small ones)",
-    "compression.type": "raw batches keep the source's compression",
+    **dict.fromkeys(
+        ("compression.type", *(f"compression.{name}.level" for name in ("gzip", "lz4", "zstd"))),
+        "raw batches keep the source's compression",
+    ),
     "group.id": "positions are kept in the group __mirror.A->B on the target",
     "exclude.internal.topics": "internal topics are never mirrored",
 }
@@ -92,6 +106,28 @@ class Lost:
 
 
 Outcome = KeyUse | Lost | ConfigError | None
+
+
+def modern(raw: Mapping[str, Entry]) -> tuple[dict[str, Entry], list[str]]:
+    """``raw`` with today's names for keys of 2.4 to 3.x, and a remark on each of these. Pure."""
+    found: dict[str, Entry] = {}
+    told: list[str] = []
+    for key, entry in raw.items():
+        flow, _, rest = key.rpartition("->")
+        name = rest.partition(".")[2] if flow else rest
+        while name and name not in RENAMED_KEYS and name not in DROPPED_KEYS and flow:
+            name = name.partition(".")[2]  # the target's alias may hold dots
+        prefix = key[: len(key) - len(name)]
+        if name in DROPPED_KEYS:
+            told.append(f"{entry.where}: {key} has no effect: {DROPPED_KEYS[name]}.")
+        elif name not in RENAMED_KEYS:
+            found[key] = entry
+        elif (now := prefix + RENAMED_KEYS[name]) in raw:
+            told.append(f"{entry.where}: {key} is ignored, since {now} says the same.")
+        else:
+            found[now] = replace(entry, key=now)
+            told.append(f"{entry.where}: {key} is {now} today.")
+    return found, told
 
 
 def classify(entry: Entry, clusters: Sequence[str]) -> Outcome:
@@ -387,4 +423,6 @@ def _tell_unknown(
     if clusters and head not in clusters and known:
         return f"{told} ('{head}' is not in clusters={','.join(clusters)})"
     close = suggest(entry.key, clusters)
-    return f"{told} (did you mean {close}?)" if close else told
+    if close:
+        return f"{told} (did you mean {close}?)"
+    return told if entry.value else f"{told} (and has no value; a comment begins with #)"

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 
 from sparkmirror.config.keys import KeyUse
 from sparkmirror.config.properties import Entry, Properties
-from sparkmirror.config.settings import REMOVED_KEYS, Scope, Status, find
+from sparkmirror.config.settings import RENAMED_KEYS, Scope, Status, find
 from sparkmirror.config.values import Reader, check
 from sparkmirror.errors import ConfigError
 from sparkmirror.model import TopicSettings
@@ -79,7 +79,11 @@ class LegacyMode:
             settings = replace(settings, refresh_enabled=reader.boolean("refresh.topics.enabled"))
         if "refresh.topics.interval.seconds" in given:
             seconds = reader.integer("refresh.topics.interval.seconds")
-            settings = replace(settings, refresh_interval_s=seconds)
+            settings = replace(
+                settings,
+                refresh_enabled=settings.refresh_enabled and seconds >= 0,
+                refresh_interval_s=max(1, seconds),
+            )
         return settings
 
     @property
@@ -94,7 +98,7 @@ def legacy_mode(file: Properties) -> tuple[Properties, LegacyMode, list[ConfigEr
     uses: list[KeyUse] = []
     errors: list[ConfigError] = []
     for key, entry in file.items():
-        name = REMOVED_KEYS.get(key) or key
+        name = RENAMED_KEYS.get(key, key)
         row = find(name, Scope.CONNECTOR)
         if row is None or find(name, Scope.CONSUMER, Scope.PRODUCER) is not None:
             rest[key] = entry

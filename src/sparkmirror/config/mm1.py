@@ -202,7 +202,11 @@ def _read(
     """A file in today's terms, and MirrorMaker 2's keys in it."""
     file, mode, errors = legacy_mode(given)
     translation = translate(file, scope, find_brokers)
-    return replace(translation, errors=(*translation.errors, *errors)), mode
+    return replace(
+        translation,
+        told=(*given.told, *translation.told),
+        errors=(*translation.errors, *errors),
+    ), mode
 
 
 def _check_numbers(num_streams: int | None, offset_commit_interval_ms: int) -> None:

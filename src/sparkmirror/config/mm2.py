@@ -24,7 +24,7 @@ from sparkmirror.config.flow import (
     produce_settings,
 )
 from sparkmirror.config.idle import idle
-from sparkmirror.config.keys import KeyUse, Lost, classify, unknown_keys_error
+from sparkmirror.config.keys import KeyUse, Lost, classify, modern, unknown_keys_error
 from sparkmirror.config.metrics import metrics_settings
 from sparkmirror.config.mm2_groups import (
     checkpoint_settings,
@@ -78,32 +78,55 @@ class Mm2File:
 
 
 def load_mm2(
-    path: Path, *, clusters: Sequence[str] = (), exactly_once: bool = False
+    path: Path,
+    *,
+    clusters: Sequence[str] = (),
+    exactly_once: bool = False,
+    heartbeats_will_do: bool = False,
 ) -> MirrorSettings:
     """Read, check and split a MirrorMaker 2 file into its enabled flows.
 
     ``clusters``: only flows to these targets (empty = all). ``exactly_once``: in all flows,
     whatever the file says. Raises ConfigError with the file, line and key of everything that is
-    wrong, and when no flow is left.
+    wrong, and when no flow is left; with ``heartbeats_will_do`` only when no heartbeats are left
+    either.
     """
-    return read_mm2(path, clusters=clusters, exactly_once=exactly_once).settings
+    file = read_mm2(
+        path,
+        clusters=clusters,
+        exactly_once=exactly_once,
+        heartbeats_will_do=heartbeats_will_do,
+    )
+    return file.settings
 
 
-def read_mm2(path: Path, *, clusters: Sequence[str] = (), exactly_once: bool = False) -> Mm2File:
+def read_mm2(
+    path: Path,
+    *,
+    clusters: Sequence[str] = (),
+    exactly_once: bool = False,
+    heartbeats_will_do: bool = False,
+) -> Mm2File:
     """`load_mm2`, with what the settings were made from."""
     file = load_properties(path)
     raw, told = resolve(file)
+    told += file.told
+    raw, renamed = modern(raw)
+    told += renamed
     aliases = _aliases(raw, path)
+    told += remarks.aliases_with_blanks(raw["clusters"], aliases)
     uses, lost = _classify_all(raw, aliases, path)
     _check_values(uses, path)
     pairs = list(cluster_pairs(raw, aliases))
     enabled = [pair for pair in pairs if _enabled(raw, *pair)]
     selected = [pair for pair in enabled if not clusters or pair[1] in clusters]
-    if not selected:
+    if not (selected or heartbeats_will_do):
         raise _no_flows(enabled, aliases, clusters, path)
     flows = _flows(raw, selected, aliases, path, forced=exactly_once)
     alive = [pair for pair in pairs if not clusters or pair[1] in clusters]
     heartbeats, without = heartbeat_settings(raw, alive, selected, str(path))
+    if not (selected or heartbeats):
+        raise _no_flows(enabled, aliases, clusters, path)
     confs = {
         f"{source}->{target}": connector_config(raw, source, target) for source, target in selected
     }
@@ -153,11 +176,13 @@ def _aliases(raw: Mapping[str, Entry], path: Path) -> tuple[str, ...]:
     if not aliases:
         raise ConfigError("clusters is empty.", where=entry.where, do="Write clusters=A,B.")
     for alias in aliases:
-        if re.search(r"\s", alias) or "->" in alias:
+        # Java takes blanks, too; where no key has them, a comma was forgotten.
+        named = any(key.startswith(f"{alias}.") for key in raw)
+        if "->" in alias or (re.search(r"\s", alias) and not named):
             raise ConfigError(
                 f"clusters holds '{shown(entry, alias)}', which is no alias.",
                 where=entry.where,
-                do="Separate aliases by commas; an alias holds no blanks and no '->'.",
+                do="Separate aliases by commas; an alias holds no '->', and better no blanks.",
             )
     return aliases
 
@@ -374,6 +399,11 @@ def _policy(flow: Reader, aliases: tuple[str, ...]) -> PolicySettings:
 
 
 def _topics(flow: Reader, own: Reader) -> TopicSettings:
+    # A negative interval means never, as in MirrorMaker.
+    refresh_s, configs_s, acls_s = (
+        flow.integer(f"{job}.interval.seconds")
+        for job in ("refresh.topics", "sync.topic.configs", "sync.topic.acls")
+    )
     return TopicSettings(
         include=flow.elements("topics"),
         exclude=flow.elements("topics.exclude"),
@@ -381,12 +411,12 @@ def _topics(flow: Reader, own: Reader) -> TopicSettings:
         # Java compares with "source" exactly, and takes anything else for the target's.
         use_defaults_from="source" if flow.text("use.defaults.from") == "source" else "target",
         replication_factor=flow.integer("replication.factor"),
-        refresh_enabled=flow.boolean("refresh.topics.enabled"),
-        refresh_interval_s=flow.integer("refresh.topics.interval.seconds"),
+        refresh_enabled=flow.boolean("refresh.topics.enabled") and refresh_s >= 0,
+        refresh_interval_s=max(1, refresh_s),
         heartbeats_replication_enabled=flow.boolean("heartbeats.replication.enabled"),
-        sync_configs_enabled=flow.boolean("sync.topic.configs.enabled"),
-        sync_configs_interval_s=flow.integer("sync.topic.configs.interval.seconds"),
+        sync_configs_enabled=flow.boolean("sync.topic.configs.enabled") and configs_s >= 0,
+        sync_configs_interval_s=max(1, configs_s),
         sync_configs_keep=own.elements("sync.topic.configs.keep"),
-        sync_acls_enabled=flow.boolean("sync.topic.acls.enabled"),
-        sync_acls_interval_s=flow.integer("sync.topic.acls.interval.seconds"),
+        sync_acls_enabled=flow.boolean("sync.topic.acls.enabled") and acls_s >= 0,
+        sync_acls_interval_s=max(1, acls_s),
     )

@@ -54,7 +54,8 @@ class Entry:
 class Properties(Mapping[str, Entry]):
     """The settings of one file by key, in file order; of repeated keys the last one counts.
 
-    ``repeated``: (key, line that a later one overrides), in file order.
+    ``repeated``: (key, line that a later one overrides), in file order. ``told``: remarks on lines
+    that say something else to Java, and here, than they seem to.
     """
 
     def __init__(
@@ -62,9 +63,11 @@ class Properties(Mapping[str, Entry]):
         path: Path,
         entries: Mapping[str, Entry],
         repeated: Sequence[tuple[str, int]] = (),
+        told: Sequence[str] = (),
     ) -> None:
         self.path = path
         self.repeated = tuple(repeated)
+        self.told = tuple(told)
         self._entries = dict(entries)
 
     def __getitem__(self, key: str) -> Entry:
@@ -137,16 +140,22 @@ def parse_properties(data: bytes, path: Path) -> Properties:
     _refuse_other_formats(data, path)
     entries: dict[str, Entry] = {}
     repeated: list[tuple[str, int]] = []
-    # ISO-8859-1 keeps each byte as one character, so that only the offending line is refused.
+    told: list[str] = []
+    # Kafka's tools read files as ISO-8859-1: each byte is one character.
     for number, line in _logical_lines(data.decode("iso-8859-1")):
         where = f"{path}:{number}"
-        _refuse_non_ascii(line, where)
-        key, value = _split_property(line, where)
+        key, value, separated = _split_property(line, where)
         before = entries.pop(key, None)  # a repeated key counts where it stands last
         if before is not None:
             repeated.append((key, before.line))
         entries[key] = Entry(key, value, where)
-    return Properties(path, entries, repeated)
+        if not separated:
+            told.append(
+                f"{where}: no '=' follows {key[:60]!r}, so it is a key with an empty value, as in "
+                "Java. Write key=value, or # in front of a comment."
+            )
+        told += _not_ascii(line, where)
+    return Properties(path, entries, repeated, told)
 
 
 def _refuse_other_encodings(data: bytes, path: Path) -> None:
@@ -201,14 +210,15 @@ def _refuse_other_formats(data: bytes, path: Path) -> None:
     )
 
 
-def _refuse_non_ascii(line: str, where: str) -> None:
-    for char in line:
-        if ord(char) > 0x7F:
-            raise ConfigError(
-                f"The line holds the byte 0x{ord(char):02X}, which is not ASCII.",
-                where=where,
-                do="Write the character as \\uXXXX, which Java and sparkmirror read alike.",
-            )
+def _not_ascii(line: str, where: str) -> list[str]:
+    """A remark on the first character that an editor most likely shows as another one."""
+    byte = next((ord(char) for char in line if ord(char) > 0x7F), None)
+    if byte is None:
+        return []
+    return [
+        f"{where}: the line holds the byte 0x{byte:02X}, which is not ASCII. It is read as Java "
+        "reads it, as one character of ISO-8859-1; write \\uXXXX for any other."
+    ]
 
 
 def _logical_lines(text: str) -> Iterator[tuple[int, str]]:
@@ -233,7 +243,8 @@ def _logical_lines(text: str) -> Iterator[tuple[int, str]]:
         yield start, joined
 
 
-def _split_property(line: str, where: str) -> tuple[str, str]:
+def _split_property(line: str, where: str) -> tuple[str, str, bool]:
+    """Key, value, and whether anything separates them."""
     end = 0
     while end < len(line) and line[end] not in "=:" + _BLANKS:
         end += 2 if line[end] == "\\" else 1
@@ -241,12 +252,7 @@ def _split_property(line: str, where: str) -> tuple[str, str]:
     rest = line[end:].lstrip(_BLANKS)
     key = _unescape(line[:end], where)
     if not rest:
-        raise ConfigError(
-            f"This line is no property: {key[:60]!r} is followed by no '=' and no value.",
-            where=where,
-            do="Write key=value (key= for an empty value), or start the line with # to make it "
-            "a comment.",
-        )
+        return key, "", False
     if not key:
         raise ConfigError(
             f"This line is no property: nothing stands before the {rest[0]!r}.",
@@ -255,7 +261,7 @@ def _split_property(line: str, where: str) -> tuple[str, str]:
         )
     if rest[0] in "=:":
         rest = rest[1:].lstrip(_BLANKS)
-    return key, _unescape(rest, where)
+    return key, _unescape(rest, where), True
 
 
 def _unescape(text: str, where: str) -> str:

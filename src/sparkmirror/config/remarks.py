@@ -8,7 +8,7 @@ from sparkmirror.config.keys import KeyUse, Lost
 from sparkmirror.config.properties import Entry
 from sparkmirror.config.settings import Status
 
-__all__ = ["ignored_keys", "lost_keys", "repeated_elements"]
+__all__ = ["aliases_with_blanks", "ignored_keys", "lost_keys", "repeated_elements"]
 
 _KEYS_TOLD_MAX = 30
 
@@ -51,3 +51,13 @@ def repeated_elements(entries: Iterable[tuple[Entry, Sequence[str]]]) -> list[st
             named = "[hidden]" if entry.secret else ", ".join(repeated)
             lines.append(f"{entry.where}: {entry.key} names more than once: {named}.")
     return lines
+
+
+def aliases_with_blanks(clusters: Entry, aliases: Iterable[str]) -> list[str]:
+    """One line per alias that no topic can be named after."""
+    return [
+        f"{clusters.where}: the alias '{'[hidden]' if clusters.secret else alias}' holds a blank, "
+        "which no topic name may have: topics that are named after it cannot be created."
+        for alias in aliases
+        if any(char.isspace() for char in alias)
+    ]

@@ -17,16 +17,20 @@ from sparkmirror.config.settings_metrics import METRICS_ROWS
 from sparkmirror.config.settings_mirror import (
     CONNECTOR_ROWS,
     DRIVER_ROWS,
+    DROPPED_KEYS,
     OWN_ROWS,
     REMOVED_KEYS,
+    RENAMED_KEYS,
 )
 from sparkmirror.config.settings_security import SECURITY_ROWS
 from sparkmirror.config.settings_worker import WORKER_ROWS
 
 __all__ = [
     "CLIENT_SET",
+    "DROPPED_KEYS",
     "OLD_CLIENT_KEYS",
     "REMOVED_KEYS",
+    "RENAMED_KEYS",
     "SETTINGS",
     "Scope",
     "Setting",

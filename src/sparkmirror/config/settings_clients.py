@@ -94,7 +94,8 @@ FETCH_ROWS = (
     ),
     Setting(
         "auto.offset.reset", Type.STRING, _F.auto_offset_reset,
-        "Where to start without a position: earliest, latest or none (MirrorMaker 1: latest).",
+        "Where to start without a position: earliest, latest, by_duration:PT12H (so long before "
+        "the start) or none (MirrorMaker 1: latest).",
         _CONSUMER, java_default="latest",
     ),
     Setting(
@@ -242,15 +243,6 @@ _IGNORED = (
         ("producer.type", Type.STRING, "async", None, ("sync", "async"),
          "MirrorMaker 1: wait for each record's acknowledgement.",
          "every batch is acknowledged before its position is committed"),
-    ),
-    *(
-        Setting(
-            f"compression.{codec}.level", Type.INT, default, f"Level of {codec}.", _PRODUCER,
-            low=low, high=high, status=Status.IGNORED, reason=f"{_RAW} compression",
-        )
-        for codec, default, low, high in (
-            ("gzip", "-1", -1, 9), ("lz4", "9", 1, 17), ("zstd", "3", -131_072, 22),
-        )
     ),
     *_ignored(
         _ADMIN,

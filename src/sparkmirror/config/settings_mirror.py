@@ -11,7 +11,14 @@ from sparkmirror.model import (
     TopicSettings,
 )
 
-__all__ = ["CONNECTOR_ROWS", "DRIVER_ROWS", "OWN_ROWS", "REMOVED_KEYS"]
+__all__ = [
+    "CONNECTOR_ROWS",
+    "DRIVER_ROWS",
+    "DROPPED_KEYS",
+    "OWN_ROWS",
+    "REMOVED_KEYS",
+    "RENAMED_KEYS",
+]
 
 _D = (Scope.DRIVER,)
 _C = (Scope.CONNECTOR,)
@@ -99,7 +106,7 @@ _SOURCE_ROWS = (
     ),
     Setting(
         "refresh.topics.interval.seconds", Type.LONG, str(_T.refresh_interval_s),
-        "How often to look for new topics and partitions.", _C, low=1,
+        "How often to look for new topics and partitions; a negative number: never.", _C,
         mm1=("metadata.max.age.ms",),
     ),
     Setting(
@@ -132,7 +139,7 @@ _SYNC_ROWS = (
     ),
     Setting(
         "sync.topic.configs.interval.seconds", Type.LONG, str(_T.sync_configs_interval_s),
-        "How often to compare topic configs.", _C, low=1,
+        "How often to compare topic configs; a negative number: never.", _C,
     ),
     Setting(
         "sync.topic.acls.enabled", Type.BOOLEAN, "true",
@@ -140,7 +147,7 @@ _SYNC_ROWS = (
     ),
     Setting(
         "sync.topic.acls.interval.seconds", Type.LONG, str(_T.sync_acls_interval_s),
-        "How often to compare topic ACLs.", _C, low=1,
+        "How often to compare topic ACLs; a negative number: never.", _C,
     ),
 )  # fmt: skip
 
@@ -244,7 +251,9 @@ _CONNECT_ROWS = (
              "What happens when a config provider has new values.",
              "values are read once, when the mirror starts"),
             ("errors.tolerance", Type.STRING, "none", None, ("none", "all"),
-             "Skip records that cannot be converted.", f"{_RAW}, so none can fail"),
+             "Skip records that cannot be converted.",
+             f"{_RAW}, so none can fail; for records that the target refuses write "
+             "sparkmirror.on.bad.record=skip or dead-letter"),
             ("errors.retry.timeout", Type.LONG, "0", None, (),
              "How long to retry a failed conversion.", f"{_RAW}, so none can fail"),
             ("errors.retry.delay.max.ms", Type.LONG, "60000", None, (),
@@ -333,13 +342,19 @@ OWN_ROWS = (
     ),
 )  # fmt: skip
 
-# Keys that older MirrorMakers knew, and what to write today.
-REMOVED_KEYS = {
+# Keys of 2.4 to 3.x and their names today.
+RENAMED_KEYS = {
     "topics.blacklist": "topics.exclude",
     "groups.blacklist": "groups.exclude",
     "config.properties.blacklist": "config.properties.exclude",
-    "use.incremental.alter.configs": "",
-    "add.source.alias.to.metrics": "",
+}
+# Keys of 3.x that nothing has taken the place of, and what happens instead.
+DROPPED_KEYS = {
+    "use.incremental.alter.configs": "topic configs are always changed one by one",
+    "add.source.alias.to.metrics": "metrics always name the source",
+}
+# Keys that older MirrorMakers knew, and what to write today.
+REMOVED_KEYS = {
     "auto.include.jmx.reporter": "",
     "emit.heartbeats": "emit.heartbeats.enabled",
     "emit.checkpoints": "emit.checkpoints.enabled",

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 from sparkmirror.config.properties import Entry
-from sparkmirror.config.setting import Scope, Setting, Type
+from sparkmirror.config.setting import Scope, Setting, Status, Type
 from sparkmirror.model import Partitioner, RecordSettings
+
+if TYPE_CHECKING:
+    from sparkmirror.config.values import Reader
 
 __all__ = ["RECORD_ROWS", "record_settings"]
 
@@ -44,7 +48,28 @@ RECORD_ROWS = (
         "that of the source's batches.", _PRODUCER, choices=tuple(_CODECS), fold_case=True,
         java_default="none",
     ),
+    *(
+        Setting(
+            f"compression.{codec}.level", Type.INT, default,
+            f"MirrorMaker 1, unless partitions are kept: how hard {codec} tries.", _PRODUCER,
+            low=low, high=high,
+        )
+        for codec, default, low, high in (("gzip", "-1", -1, 9), ("zstd", "3", -131_072, 22))
+    ),
+    Setting(
+        "compression.lz4.level", Type.INT, "9", "Level of lz4.", _PRODUCER, low=1, high=17,
+        status=Status.IGNORED, reason="lz4 is always written the quick way, Java's default",
+    ),
 )  # fmt: skip
+
+
+def _levels(reader: Reader) -> tuple[int, ...]:
+    levels = list(RecordSettings().levels)
+    for name in ("gzip", "zstd"):
+        key = f"compression.{name}.level"
+        if reader.given(key):
+            levels[_CODECS[name]] = reader.integer(key)
+    return tuple(levels)
 
 
 def record_settings(
@@ -68,6 +93,7 @@ def record_settings(
     return RecordSettings(
         partitioner=Partitioner.NUMBER if keep_partitions else partitioner,
         codec=_CODECS[codec] if codec else -1,
+        levels=_levels(reader),
         sticky_bytes=max(1, reader.integer("batch.size")),
         handler=handler,
         handler_args=handler_args,

@@ -24,7 +24,7 @@ from sparkmirror.control.groups import GroupClusters, GroupsJob, create_offset_t
 from sparkmirror.control.internal import create_internal_topics
 from sparkmirror.control.lacks import own_topics, tell_lacks, tell_unseen
 from sparkmirror.control.orders import OrderFollower
-from sparkmirror.control.positions import begin_at_the_ends, seed_positions
+from sparkmirror.control.positions import seed_positions, settle_beginnings
 from sparkmirror.control.record_times import RecordTimes
 from sparkmirror.control.share import GroupShare
 from sparkmirror.control.start import (
@@ -293,7 +293,7 @@ class FlowControl:
         seed_positions(keeper, self.settings, after)
         # The others are with the slots, which may be about to commit their first positions.
         new = [p for p in after.partitions if p.source not in known]
-        begin_at_the_ends(keeper, self.source, self.settings, new)
+        settle_beginnings(keeper, self.source, self.settings, new)
         self._adopt(after, CommandKind.REPLAN)
         for line in describe_changes(before, after):
             self._say(line)

@@ -5,9 +5,9 @@ elsewhere: in MirrorMaker 2's offset storage topic, so that this mirror goes on 
 MirrorMaker 2 stopped (and where its own committed offsets expired); or, for a MirrorMaker 1 with
 an old consumer, in the source's ZooKeeper.
 
-What is still without a position and begins at the ends of the log (``auto.offset.reset=latest``)
-gets them here, before the run says that it mirrors: slots would look them up only when Spark is up,
-and whatever was written until then would be lost.
+What is still without a position and begins at the end of the log (``auto.offset.reset=latest``)
+or at a time gets its position here, before the run says that it mirrors: slots would look it up
+only when Spark is up, and whatever was written until then would be lost.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from sparkmirror.control.internal import offset_storage_topic
 from sparkmirror.control.topics import Assignment
 from sparkmirror.errors import ClusterError, Denied, Unreachable
 from sparkmirror.model import FlowSettings, MirrorMode, TopicPartition
+from sparkmirror.offset_reset import EARLIEST, LATEST, reset_time_ms
 from sparkmirror.wire.client import Cluster
 from sparkmirror.wire.connect_offsets import ConnectOffsets, read_source_positions
 from sparkmirror.wire.marks import Mark, encode_mark
@@ -28,11 +29,11 @@ from sparkmirror.wire.views import Committed
 
 __all__ = [
     "Seeding",
-    "begin_at_the_ends",
     "check_group_is_free",
     "plan_seeding",
     "position_group",
     "seed_positions",
+    "settle_beginnings",
 ]
 
 # Brokers hear of new topics one after the other; until the coordinator has, it takes no offsets.
@@ -108,30 +109,34 @@ def seed_positions(cluster: Cluster, flow: FlowSettings, assignment: Assignment)
     return Seeding(seeded, stored.skipped)
 
 
-def begin_at_the_ends(
+def settle_beginnings(
     keeper: Cluster, source: Cluster, flow: FlowSettings, partitions: Iterable[SourcePartition]
 ) -> int:
-    """Commit the ends of ``partitions`` where they are to begin, as ``latest``; how many these are.
+    """Commit where ``partitions`` begin, unless that is their start; how many these are.
 
-    ``keeper`` keeps the position group. Only partitions without a position are looked at; those
-    that have no leader, or whose positions the group's other members keep or this client may not
-    commit, are left to the slots. Raises `MirrorError`.
+    At their ends (``latest``), or at the first record of a time (``by_duration``). ``keeper``
+    keeps the position group. Only partitions without a position are looked at; those that have no
+    leader, or whose positions the group's other members keep or this client may not commit, are
+    left to the slots. Raises `MirrorError`.
     """
-    if flow.fetch.auto_offset_reset != "latest":
+    time_ms = reset_time_ms(flow.fetch.auto_offset_reset, int(time.time() * 1000))
+    if time_ms == EARLIEST:  # also for "none": the slot says what is missing
         return 0
     wanted, group = list(partitions), position_group(flow)
     committed = keeper.committed_offsets(group, [p.target for p in wanted], operation="Read")
     missing = {p.source: p for p in wanted if p.target not in committed}
     if not missing:
         return 0
-    ends = source.end_offsets(missing, flow.fetch.isolation_level)
+    begins = source.end_offsets(missing, flow.fetch.isolation_level)
+    if time_ms != LATEST:
+        begins |= source.offsets_at(begins, time_ms)
     # MirrorMaker 1's group is also Java's, which writes no metadata.
     marked = flow.mode is not MirrorMode.MM1
     commits = {
         missing[tp].target: (
-            end, encode_mark(Mark(topic_id=missing[tp].topic_id)) if marked else ""
+            begin, encode_mark(Mark(topic_id=missing[tp].topic_id)) if marked else ""
         )
-        for tp, end in ends.items()
+        for tp, begin in begins.items()
     }  # fmt: skip
     deadline = time.monotonic() + _COMMIT_WITHIN_S
     while True:

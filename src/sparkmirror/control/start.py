@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from sparkmirror.control.internal import offset_storage_topic
-from sparkmirror.control.positions import begin_at_the_ends, seed_positions
+from sparkmirror.control.positions import seed_positions, settle_beginnings
 from sparkmirror.control.status import is_paused
 from sparkmirror.control.topics import Assignment
 from sparkmirror.errors import ConfigError, Denied, TopicError
@@ -74,7 +74,7 @@ def take_over_positions(
 ) -> None:
     """Seed positions on ``keeper`` from where a Java mirror left them.
 
-    What begins at the ends of ``source`` begins where they are now. Raises `MirrorError`.
+    What begins at its end, or at a time, begins where that is now. Raises `MirrorError`.
     """
     seeding = seed_positions(keeper, settings, assignment)
     if seeding.seeded:
@@ -86,11 +86,11 @@ def take_over_positions(
         say(f"{settings.name}: {len(seeding.seeded)} positions taken over from {place}")
     if seeding.skipped:
         say(f"{settings.name}: {seeding.skipped} stored offsets could not be read")
-    begun = begin_at_the_ends(keeper, source, settings, assignment.partitions)
+    begun = settle_beginnings(keeper, source, settings, assignment.partitions)
     if begun:
         say(
-            f"{settings.name}: {begun} partitions had no position: they begin at their ends as "
-            "they are now (auto.offset.reset=latest)"
+            f"{settings.name}: {begun} partitions had no position: they begin where "
+            f"auto.offset.reset={settings.fetch.auto_offset_reset} is now"
         )
 
 

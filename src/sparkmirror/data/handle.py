@@ -76,7 +76,8 @@ class Handler:
         dealt, topics = Dealt([], [], 0, -1), []
         for (topic, partition), records in made.items():
             for part in _cut(records, self._flow.produce.join_bytes):
-                dealt.batches.append(encode_batch(_numbered(part), codec=codec))
+                levels = self._flow.records.levels
+                dealt.batches.append(encode_batch(_numbered(part), codec=codec, levels=levels))
                 dealt.partitions.append(partition)
                 topics.append(topic)
                 dealt.records += len(part)
@@ -144,7 +145,7 @@ def _encoded(one: TargetRecord) -> Record:
     now_ms = int(time.time() * 1000)
     return Record(
         0,
-        now_ms if one.timestamp_ms is None else one.timestamp_ms,
+        now_ms if one.timestamp_ms is None or one.timestamp_ms < 0 else one.timestamp_ms,
         one.key,
         one.value,
         tuple((name.encode(), value) for name, value in one.headers),

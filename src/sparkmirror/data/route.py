@@ -144,7 +144,14 @@ class _RecordPath:
             chosen = dealer.choose(found, self._counts.of(chunk.remote_topic))
             codec = found.codec if records.codec < 0 else records.codec
             batch_bytes = self._flow.produce.join_bytes
-            dealt = write_dealt(found, chosen, codec=codec, batch_bytes=batch_bytes)
+            dealt = write_dealt(
+                found,
+                chosen,
+                codec=codec,
+                batch_bytes=batch_bytes,
+                levels=records.levels,
+                now_ms=int(time.time() * 1000),
+            )
             done += dealt.records
             yield chunk.next_offset if found.last else chunk.after(done), dealt, []
 

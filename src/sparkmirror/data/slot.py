@@ -25,6 +25,7 @@ from sparkmirror.data.takeover import check_claim, take_over
 from sparkmirror.data.watch import ControlWatch
 from sparkmirror.errors import BatchError, CorruptBatch, Unreachable
 from sparkmirror.model import FETCH_BYTES_MAX, FlowSettings, Halt, MirrorMode, TopicPartition
+from sparkmirror.offset_reset import LATEST, reset_time_ms
 from sparkmirror.wire.connection import Connection, ConnectionLost
 from sparkmirror.wire.fetch import FetchedPartition, Fetcher
 from sparkmirror.wire.gaps import gap_document
@@ -33,7 +34,7 @@ from sparkmirror.wire.marks import Mark, decode_mark
 from sparkmirror.wire.open_ends import decode_written
 from sparkmirror.wire.poller import Poller
 from sparkmirror.wire.produce_queue import Identity
-from sparkmirror.wire.routes import EARLIEST, LATEST, Routes
+from sparkmirror.wire.routes import Routes
 from sparkmirror.wire.select import SelectRules
 from sparkmirror.wire.select import select as select_records
 from sparkmirror.wire.signals import CommandKind, SourcePartition, channel, member_row
@@ -149,14 +150,13 @@ class SlotReader:
                 self._fetcher.assign(tp, -1)
                 self._fetcher.halt(tp, Halt(NO_POSITION, _no_position(tp)))
             return {}
-        timestamp = LATEST if reset == "latest" else EARLIEST
-        read_committed = self._rules.read_committed
+        timestamp = reset_time_ms(reset, int(time.time() * 1000))
         found: dict[TopicPartition, int] = {}
         began, patience_s = time.monotonic(), self.flow.source.request_timeout_ms / 1000
         while len(found) < len(missing) and time.monotonic() - began < patience_s:
             self._routes.refresh_if_due()
             rest = [tp for tp in missing if tp not in found]
-            found |= self._routes.list_offsets(rest, timestamp, read_committed=read_committed)
+            found |= self._offsets_at(rest, timestamp)
             if len(found) < len(missing):
                 if all(tp in found or tp in self._routes.leaderless for tp in missing):
                     patience_s = min(patience_s, _ELECTION_S)  # the others wait for this
@@ -166,6 +166,14 @@ class SlotReader:
             if tp not in found:
                 self._leave_to_next_epoch(tp)
         return found
+
+    def _offsets_at(self, wanted: list[TopicPartition], time_ms: int) -> dict[TopicPartition, int]:
+        """Offsets at ``time_ms``, ends where no record is so young; missing: no leader answers."""
+        stable = self._rules.read_committed
+        found = self._routes.list_offsets(wanted, time_ms, read_committed=stable)
+        none = [tp for tp, offset in found.items() if offset < 0]
+        ends = self._routes.list_offsets(none, LATEST, read_committed=stable) if none else {}
+        return {tp: offset for tp, offset in found.items() if offset >= 0} | ends
 
     def _leave_to_next_epoch(self, tp: TopicPartition) -> None:
         """A position is chosen before an epoch's first row; nobody leads ``tp`` to ask for it."""

@@ -94,15 +94,23 @@ def _replication(flow: FlowSettings, pair: Pair, brokers: int) -> Iterable[tuple
             "Set replication.factor=3: with one replica a dead broker takes its data along.",
         )
     insync = _number(pair.target_configs, "min.insync.replicas")
-    have = min(factor, brokers) if factor > 0 else brokers
-    if insync is not None and insync > have:
+    if insync is None or insync <= (have := min(factor, brokers) if factor > 0 else brokers):
+        return
+    if min(insync, factor) > have:  # replicas are away that brokers of all versions insist on
         yield (
             Level.FAIL,
             f"min.insync.replicas={insync}, but there can be {_count(have, 'replica')} in sync: "
             "every write with acks=all is refused",
-            f"Set min.insync.replicas of the target topic to {max(1, have - 1)}, or raise its "
-            "replication factor.",
+            f"Bring the missing brokers back, or set min.insync.replicas to {max(1, have - 1)}.",
         )
+        return
+    yield (
+        Level.WARN,
+        f"min.insync.replicas={insync} with {_count(have, 'replica')}: brokers from Kafka 3.7 on "
+        f"take it for {have}, older ones refuse every write with acks=all",
+        f"Set min.insync.replicas of the target topic to {max(1, have - 1)}, or raise its "
+        "replication factor.",
+    )
 
 
 def _message_size(flow: FlowSettings, pair: Pair) -> Iterable[tuple[Level, str, str]]:

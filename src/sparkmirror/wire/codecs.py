@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import struct
 import zlib
+from collections.abc import Sequence
 from typing import Any
 
 import cramjam
@@ -21,6 +22,7 @@ from sparkmirror.wire.batch import Buffer
 __all__ = [
     "DECOMPRESSED_BYTES_MAX",
     "GZIP",
+    "LEVELS",
     "LZ4",
     "NAMES",
     "NONE",
@@ -36,7 +38,8 @@ NAMES = ("none", "gzip", "snappy", "lz4", "zstd")
 DECOMPRESSED_BYTES_MAX = 256 << 20
 _RATIO_ALLOWED = 16
 
-_ZSTD_LEVEL = 3
+LEVELS = (0, 6, 0, 0, 3)
+"""Level of each codec, as Java's clients have it; only gzip and zstd take another one."""
 _GZIP_WBITS = 31
 _GZIP_MEMBERS_MAX = 1024
 _ZSTD_BLOCK_BYTES_MAX = 128 * 1024
@@ -55,18 +58,21 @@ _BIG = struct.Struct(">i")
 _AGAIN = "The batch is damaged, or its producer wrote it so; it cannot be mirrored."
 
 
-def compress(codec: int, data: Buffer) -> bytes:
-    """``data`` in the framing that Java clients write for ``codec``; codec 0 copies."""
+def compress(codec: int, data: Buffer, levels: Sequence[int] = LEVELS) -> bytes:
+    """``data`` in the framing that Java clients write for ``codec``; codec 0 copies.
+
+    ``levels``: by codec.
+    """
     if codec == NONE:
         return bytes(data)
     if codec == GZIP:
-        return zlib.compress(data, 6, _GZIP_WBITS)
+        return zlib.compress(data, levels[GZIP], _GZIP_WBITS)
     if codec == SNAPPY:
         return _snappy_compress(memoryview(data))
     if codec == LZ4:
         return _lz4_compress(memoryview(data))
     if codec == ZSTD:
-        return bytes(cramjam.zstd.compress(data, _ZSTD_LEVEL))
+        return bytes(cramjam.zstd.compress(data, levels[ZSTD]))
     raise _unknown(codec)
 
 

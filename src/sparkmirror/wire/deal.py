@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from sparkmirror.model import Partitioner
+from sparkmirror.wire.codecs import LEVELS
 from sparkmirror.wire.columns import Columns
 from sparkmirror.wire.heads import Int64s
 from sparkmirror.wire.murmur import key_partitions
@@ -92,12 +93,24 @@ class Dealer:
         return chosen
 
 
-def write_dealt(found: Scan, chosen: Int64s, *, codec: int, batch_bytes: int) -> Dealt:
+def write_dealt(
+    found: Scan,
+    chosen: Int64s,
+    *,
+    codec: int,
+    batch_bytes: int,
+    levels: Sequence[int] = LEVELS,
+    now_ms: int | None = None,
+) -> Dealt:
     """Batches of the records in their new partitions, each about ``batch_bytes`` at most.
 
-    The order of a partition's records is that of the source.
+    The order of a partition's records is that of the source. ``levels``: of compression, by codec.
+    ``now_ms``: the timestamp of records without one; None: they stay without.
     """
     columns = found.columns
+    timestamp = columns.timestamp
+    if now_ms is not None:
+        timestamp = np.where(timestamp < 0, now_ms, timestamp)
     order = np.argsort(chosen, kind="stable")
     partition = chosen[order]
     size = columns.rest_bytes[order] + _PREFIX_BYTES
@@ -112,12 +125,12 @@ def write_dealt(found: Scan, chosen: Int64s, *, codec: int, batch_bytes: int) ->
         columns.flat,
         np.cumsum(new) - 1,
         columns.offset[order],
-        columns.timestamp[order],
+        timestamp[order],
         columns.attributes[order],
         columns.rest_at[order],
         columns.rest_bytes[order],
     )
-    written = encode_columns(dealt, [codec] * len(firsts))
+    written = encode_columns(dealt, [codec] * len(firsts), levels)
     return Dealt(
         [one.data for one in written],
         _plain(partition[firsts]),

@@ -21,7 +21,7 @@ from sparkmirror.wire.batch import (
     Buffer,
     seal,
 )
-from sparkmirror.wire.codecs import DECOMPRESSED_BYTES_MAX, compress, decompress_batch
+from sparkmirror.wire.codecs import DECOMPRESSED_BYTES_MAX, LEVELS, compress, decompress_batch
 from sparkmirror.wire.varint import read_varint, varint
 
 __all__ = [
@@ -215,6 +215,7 @@ def encode_batch(
     records: Sequence[Record],
     *,
     codec: int = 0,
+    levels: Sequence[int] = LEVELS,
     base_offset: int | None = None,
     base_timestamp: int | None = None,
     max_timestamp: int | None = None,
@@ -227,6 +228,7 @@ def encode_batch(
 ) -> bytes:
     """One batch of ``records``, whose offsets and timestamps are kept as they are.
 
+    ``levels``: of compression, by codec.
     ``attributes``: further attribute bits (log append time, transactional, control, …). Base
     values default to the first record's, ``max_timestamp`` and ``last_offset_delta`` to what the
     records give; without records, base offset and delta must be given.
@@ -246,7 +248,7 @@ def encode_batch(
         places = varint(record.offset - base_offset)
         length = varint(1 + len(times) + len(places) + len(rest))
         parts.append(length + b"\0" + times + places + rest)
-    body = compress(codec, b"".join(parts))
+    body = compress(codec, b"".join(parts), levels)
     covered = COVERED.pack(
         codec | attributes,
         last_offset_delta,

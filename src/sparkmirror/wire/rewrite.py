@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sparkmirror.wire.batch import COVERED, seal
-from sparkmirror.wire.codecs import compress
+from sparkmirror.wire.codecs import LEVELS, compress
 from sparkmirror.wire.columns import Columns
 from sparkmirror.wire.heads import Int64s, Uint64s, items_at, merge_runs, scratch, words_at
 
@@ -36,8 +36,13 @@ class Written:
 _NOTHING = Written(b"", [], 0, -1)
 
 
-def encode_columns(columns: Columns, codecs: Sequence[int]) -> list[Written]:
-    """One batch for each group (codecs in group order), empty where no record was left."""
+def encode_columns(
+    columns: Columns, codecs: Sequence[int], levels: Sequence[int] = LEVELS
+) -> list[Written]:
+    """One batch for each group (codecs in group order), empty where no record was left.
+
+    ``levels``: of compression, by codec.
+    """
     if not len(columns.group):
         return [_NOTHING for _ in codecs]
     records = np.bincount(columns.group, minlength=len(codecs))
@@ -60,7 +65,9 @@ def encode_columns(columns: Columns, codecs: Sequence[int]) -> list[Written]:
         words_at(out)[rest_at - words_bytes] = words
         _copy_items(columns.flat, columns.rest_at, out, rest_at, columns.rest_bytes)
     body_ends = np.concatenate(([0], after))[np.cumsum(records)]
-    return _assemble(columns, codecs, records=records, begin=begin, body_ends=body_ends, out=out)
+    return _assemble(
+        columns, codecs, levels, records=records, begin=begin, body_ends=body_ends, out=out
+    )
 
 
 def _zigzag(values: Int64s) -> npt.NDArray[np.uint64]:
@@ -143,6 +150,7 @@ def _write_long(
 def _assemble(
     columns: Columns,
     codecs: Sequence[int],
+    levels: Sequence[int],
     *,
     records: Int64s,
     begin: Int64s,
@@ -165,7 +173,7 @@ def _assemble(
         body: memoryview | bytes = view[body_at:body_end]
         body_at = body_end
         if codec:
-            body = compress(codec, body)
+            body = compress(codec, body, levels)
         head = seal(covered, body, int(offsets[0]))
         if int(offsets[-1]) - int(offsets[0]) == count - 1:
             runs = [(int(offsets[0]), count)]

@@ -1,0 +1,37 @@
+"""Where a partition without a position begins: the values of ``auto.offset.reset``."""
+
+from __future__ import annotations
+
+import re
+
+__all__ = ["EARLIEST", "LATEST", "duration_ms", "reset_time_ms"]
+
+EARLIEST, LATEST = -2, -1
+"""What Kafka's ListOffsets takes for the beginning and the end of a log."""
+
+_BY_DURATION = "by_duration:"
+# As Java's Duration.parse, without signs: a day is 24 hours.
+_ISO_8601 = re.compile(
+    r"P(?=.)(?:(?P<days>\d+)D)?"
+    r"(?:T(?=.)(?:(?P<hours>\d+)H)?(?:(?P<minutes>\d+)M)?(?:(?P<seconds>\d+(?:\.\d{0,9})?)S)?)?",
+    re.IGNORECASE | re.ASCII,
+)
+_MS = {"days": 86_400_000, "hours": 3_600_000, "minutes": 60_000, "seconds": 1_000}
+
+
+def duration_ms(reset: str) -> int | None:
+    """The duration of ``by_duration:P…`` (ISO 8601) in ms; None for what is no such value."""
+    if not reset.lower().startswith(_BY_DURATION):
+        return None
+    match = _ISO_8601.fullmatch(reset[len(_BY_DURATION) :])
+    if match is None:
+        return None
+    return int(sum(float(match[unit] or 0) * ms for unit, ms in _MS.items()))
+
+
+def reset_time_ms(reset: str, now_ms: int) -> int:
+    """What to ask ListOffsets for: `EARLIEST`, `LATEST`, or the time that is so long ago."""
+    ago_ms = duration_ms(reset)
+    if ago_ms is not None:
+        return max(0, now_ms - ago_ms)
+    return LATEST if reset == "latest" else EARLIEST
