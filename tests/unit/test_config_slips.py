@@ -85,7 +85,7 @@ STRIMZI = "apiVersion: kafka.strimzi.io/v1beta2\nkind: KafkaMirrorMaker2\n"
         (BASE.encode("utf-16"), "is UTF-16 text"),
         (BASE.encode("utf-16-be"), "is UTF-16 text"),
         (BASE.encode("utf-16-le"), "is UTF-16 text"),
-        (gzip.compress(BASE.encode()), "is binary"),
+        (gzip.compress(BASE.encode(), mtime=0), "is binary"),
         (b"PK\x03\x04" + BASE.encode(), "is binary"),
         (bytes(range(256)) * 4, "is binary"),
         (BASE.encode() + b"tasks.max=\x001\n", f"line {LINE} holds a zero byte"),

@@ -104,13 +104,20 @@ def doctor(
 
 
 def _examine(settings: MirrorSettings, *, rate_bytes_s: float) -> dict[str, list[Finding]]:
-    from sparkmirror.doctor.examine import Examination, examine  # noqa: PLC0415
+    from sparkmirror.doctor.examine import (  # noqa: PLC0415
+        Examination,
+        check_heartbeats,
+        examine,
+    )
 
     how = Examination(rate_bytes_s=rate_bytes_s)
     flows = settings.flows
     with ThreadPoolExecutor(len(flows), "flow") as pool:
         results = pool.map(lambda flow: examine(flow, how), flows)
-        return {flow.name: result for flow, result in zip(flows, results, strict=True)}
+        return {
+            flow.name: [*result, *check_heartbeats(flow, settings.heartbeats)]
+            for flow, result in zip(flows, results, strict=True)
+        }
 
 
 def _add_executors(
