@@ -32,6 +32,7 @@ from sparkmirror.model import (
     TopicPartition,
     TopicSettings,
 )
+from sparkmirror.observe.notice import Notice
 from sparkmirror.policy import FlowTopics
 from sparkmirror.wire.claims import Claim, encode_claim
 from sparkmirror.wire.client import Cluster
@@ -595,13 +596,17 @@ def test_a_source_that_was_away_is_told_once_and_comes_back(flow, loops, new_clu
     wait_for(lambda: loop.end_offsets(flow.name) == {tp: 0})
     loop.events()
     lost.kill()
-    told: list[str] = []
+    told: list[Notice] = []
     wait_for(lambda: told.extend(loop.events()) or any("no answer" in line for line in told), 30)
     time.sleep(6)
     told += loop.events()
     assert sum(line.startswith("ends-") for line in told) == 1
+    (notice,) = [line for line in told if line.startswith("ends-")]
+    assert (notice.level, notice.code, notice.flow) == ("warning", "UNREACHABLE", flow.name)
+    assert loop.away(flow.name) == f"source {flow.source.alias}"
     lost.restart()
     wait_for(lambda: told.extend(loop.events()) or any("works again" in line for line in told), 40)
+    assert loop.away(flow.name) == ""
     produce(lost, topic_name, [Sent(b"x")])
     wait_for(lambda: loop.end_offsets(flow.name) == {tp: 1})
 

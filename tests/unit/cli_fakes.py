@@ -58,6 +58,7 @@ class Scenario:
     halted: bool = False
     refused: bool = False  # a partition that the control plane gave to no slot
     paused: bool = False
+    away: str = ""  # the cluster that cannot be reached
     drain_asked_s: float = 0.0  # somebody elsewhere tells the flow to drain
     metrics: str = ""
     child: bool = False  # a process that only a kill ends, standing for the JVM
@@ -157,6 +158,9 @@ class FakeControl:
 
     def paused(self, flow: str) -> bool:
         return self._world.scenario.paused
+
+    def away(self, flow: str) -> str:
+        return self._world.scenario.away
 
     def draining(self, flow: str) -> bool:
         after_s = self._world.scenario.drain_asked_s

@@ -10,10 +10,11 @@ import sys
 import time
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
-from sparkmirror.cli.demo import own_command
+from sparkmirror.cli.demo import next_steps, own_command
 
 
 def _environment(directory: Path, *, script: bool) -> tuple[Path, Path]:
@@ -119,3 +120,20 @@ def test_a_demo_that_shall_outlive_its_terminal(tmp_path: Path) -> None:
     process.send_signal(signal.SIGTERM)
     assert process.wait(20) == 130
     assert (tmp_path / "unwound").exists()
+
+
+def test_a_demo_that_is_kept_suggests_our_own_verbs(tmp_path: Path) -> None:
+    """With the file that the demo mirrors by; and Kafka's tools, which know nothing of us."""
+    cluster = SimpleNamespace(bootstrap_servers="127.0.0.1:1")
+    file = tmp_path / "mm2.properties"
+    demo = SimpleNamespace(
+        a=cluster, b=cluster, directory=tmp_path, file=file, remote_topic=lambda name: f"A.{name}"
+    )
+    lines = [line for group in next_steps(demo).values() for line in group]  # type: ignore[arg-type]
+    lead = own_command()
+    own = [shlex.split(line.removeprefix(lead)) for line in lines if line.startswith(lead)]
+    assert [words[0] for words in own] == [
+        "run", "status", "lag", "topics", "verify", "pause", "resume", "drain",
+    ]  # fmt: skip
+    assert all(words[1] == str(file) for words in own)
+    assert any("kafka-topics.sh" in line for line in lines)

@@ -103,3 +103,73 @@ def test_a_list_is_needed_only_where_topics_are_looked_at(tmp_path: Path) -> Non
     assert flow.topics.exclude[-1] == "x"
     with pytest.raises(ConfigError, match="include list"):
         load_settings(Files(None, [consumer], producer))
+
+
+# Whatever the verb: its words, and whether it looks at topics.
+_ALL = (
+    (["config"], False), (["status"], False), (["pause"], False), (["resume"], False),
+    (["drain"], False), (["gaps"], False), (["clusters"], False), (["plan"], True),
+    (["topics"], True), (["verify"], True), (["doctor"], True),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(("verb", "topics"), _ALL, ids=[verb[0] for verb, _ in _ALL])
+def test_every_verb_has_the_same_grammar(
+    verb: list[str], topics: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Both files by options, or the consumer file as the argument; a flow by --flow."""
+    _, consumer, _, producer = files = mm1(tmp_path)
+    more = ["--include", "t"] if topics else []
+    told = set()
+    for given in (files, [consumer, "--producer.config", producer]):
+        flow = [] if verb == ["clusters"] else ["--flow", "source->target"]
+        # The files are fine; what is wrong is that no cluster listens there.
+        assert main([*verb, *given, *more, *flow]) == (0 if verb == ["config"] else _away(verb))
+        told.add(capsys.readouterr().err)
+        if flow:
+            assert main([*verb, *given, *more, "--flow", "x->y"]) == 2
+            assert "Choose from: source->target" in capsys.readouterr().err
+    assert len(told) == 1, told
+
+
+def _away(verb: list[str]) -> int:
+    return 1 if verb == ["doctor"] else 3
+
+
+@pytest.mark.parametrize("verb", ["pause", "resume", "drain"])
+def test_a_flow_may_follow_the_options_of_both_files(
+    verb: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    files = mm1(tmp_path)
+    assert main([verb, *files, "source->target"]) == 3
+    assert "127.0.0.1:2: connection refused" in capsys.readouterr().err
+    assert main([verb, *files, "a->b"]) == 2
+    assert "Choose from: source->target" in capsys.readouterr().err
+
+
+def test_verbs_about_one_flow_take_it_either_way(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = BASE.replace("a:9092", "127.0.0.1:1").replace("b:9092", "127.0.0.1:2")
+    file = str(write(tmp_path, text))
+    for verb, more in (
+        (["acls", "lock"], ["--principal", "User:m"]),
+        (["offsets", "translate"], ["--group", "g"]),
+    ):
+        for flow in (["A->B"], ["--flow", "A->B"]):
+            assert main([*verb, file, *flow, *more]) in (1, 3)
+            assert "127.0.0.1:2: connection refused" in capsys.readouterr().err
+        for flow, told in (([], "no flow is named"), (["A->B", "--flow", "B->A"], "two flows")):
+            assert main([*verb, file, *flow, *more]) == 2
+            assert told in capsys.readouterr().err
+
+
+def test_lag_takes_the_consumer_file_by_its_option(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    consumer = mm1(tmp_path)[1]
+    for given in ([consumer], ["--consumer.config", consumer]):
+        assert main(["lag", *given]) == 3
+        assert "127.0.0.1:1: connection refused" in capsys.readouterr().err
+    assert main(["lag", consumer, "--consumer.config", consumer]) == 2
+    assert "two files" in capsys.readouterr().err

@@ -6,9 +6,12 @@ import io
 import json
 import os
 import re
+import shlex
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import typer
@@ -185,6 +188,72 @@ def test_the_option_and_the_command_show_the_version() -> None:
     assert [one.returncode for one in shown] == [0, 0]
     assert shown[0].stdout == shown[1].stdout
     assert shown[0].stdout.startswith("sparkmirror ")
+
+
+def _registered() -> dict[str, Any]:
+    main_module._add_verbs([])
+    commands: dict[str, Any] = main_module._command().commands
+    return commands
+
+
+def test_each_verb_has_a_group_and_an_example_that_it_takes() -> None:
+    """The options of an example are those of its verb, and its files and flows are arguments."""
+    for name, verb in _registered().items():
+        if name == "version":
+            continue
+        assert verb.rich_help_panel in (
+            "Start", "Check before", "Look", "Control", "Prove", "Migrate",
+        ), name  # fmt: skip
+        lead, *words = shlex.split(verb.epilog)
+        assert (lead, *words[:2]) == ("Example:", "sparkmirror", name)
+        rest = words[2:]
+        command = verb
+        if hasattr(verb, "commands"):
+            command, rest = verb.commands[rest[0]], rest[1:]
+        known = {option for one in command.params for option in one.opts}
+        assert {word for word in rest if word.startswith("--")} <= known, name
+        command.make_context(name, list(rest))  # the parser takes it whole
+
+
+def test_a_flag_names_no_value() -> None:
+    def options(command: Any) -> Iterator[Any]:
+        yield from command.params
+        for each in getattr(command, "commands", {}).values():
+            yield from options(each)
+
+    flags = [
+        one
+        for verb in _registered().values()
+        for one in options(verb)
+        if getattr(one, "is_flag", False)
+    ]
+    assert len(flags) > 10
+    assert all(one.metavar == "" for one in flags)
+    shown = sparkmirror("lag", "--help").stdout
+    assert "--watch" in shown
+    assert "bool" not in shown
+
+
+def test_shells_complete_verbs_and_options() -> None:
+    def completed(words: str) -> list[str]:
+        done = subprocess.run(
+            [sys.executable, "-m", "sparkmirror.cli.main"],
+            capture_output=True,
+            text=True,
+            timeout=100,
+            check=False,
+            env=os.environ
+            | {
+                "_SPARKMIRROR_COMPLETE": "complete_bash",
+                "COMP_WORDS": f"sparkmirror {words}",
+                "COMP_CWORD": str(len(words.split())),
+            },
+        )
+        assert done.returncode == 0, done.stderr
+        return done.stdout.split()
+
+    assert completed("mig") == ["migrate-config"]
+    assert completed("verify --sam") == ["--sample"]
 
 
 def test_every_verb_is_registered_once() -> None:

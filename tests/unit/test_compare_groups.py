@@ -59,3 +59,7 @@ def test_offsets_checkpoints_and_remarks(tmp_path: Path) -> None:
 
 def test_no_groups() -> None:
     assert list(text([FlowGroups("A->B", ())])) == ["A->B: 0 group(s)"]
+    off = FlowGroups("A->B", (), checkpoints=False)
+    assert "checkpoints are off (emit.checkpoints.enabled=false)" in "\n".join(text([off]))
+    (printed,) = document([off])["flows"]  # type: ignore[misc]
+    assert printed["checkpoints"] is False

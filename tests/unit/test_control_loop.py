@@ -12,7 +12,7 @@ from sparkmirror.control import start
 from sparkmirror.control.flow import FlowControl
 from sparkmirror.control.loop import ControlLoop
 from sparkmirror.control.topics import Assignment
-from sparkmirror.errors import ClusterError, ConfigError
+from sparkmirror.errors import ClusterError, ConfigError, Unreachable
 from sparkmirror.model import (
     ClusterClient,
     FlowSettings,
@@ -49,6 +49,32 @@ def test_each_reason_in_a_row_of_failures_is_told_once() -> None:
         ["ends: works again"],
         ["ends: no answer in 6 s"],
     ]
+
+
+def test_a_failure_tells_its_code_its_flow_and_its_cluster(tmp_path: Path) -> None:
+    """And while the cluster is away, the flow is known to wait for it."""
+    loop = ControlLoop(load_mm2(write(tmp_path, BASE)), once=False, run_id="r")
+    gone = [Unreachable("no answer", where="cluster A")]
+
+    def job() -> None:
+        if gone:
+            raise gone[0]
+
+    for name, away in (("ends-A->B", "source A"), ("progress-A->B", "target B")):
+        assert not loop._attempt(name, job, told=False)
+        (notice,) = loop.events()
+        assert (notice.level, notice.code, notice.flow, notice.cluster) == (
+            "warning", "UNREACHABLE", "A->B", "A",
+        )  # fmt: skip
+        assert loop.away("A->B") == away
+    gone.clear()
+    assert loop._attempt("progress-A->B", job, told=True)
+    assert loop.away("A->B") == "source A"
+    assert loop._attempt("ends-A->B", job, told=True)
+    assert loop.away("A->B") == ""
+    assert [(one.level, one.flow) for one in loop.events()] == [("info", "A->B")] * 2
+    for control in loop._flows.values():
+        control.close()
 
 
 def test_reasons_without_end_are_told_of_a_few_times() -> None:

@@ -19,6 +19,7 @@ from sparkmirror.cli.doctor import document, table
 from sparkmirror.cli.main import main
 from sparkmirror.config.mm1 import Extras, load_mm1
 from sparkmirror.doctor.compare import CopyTimes, compare_topics, judge_retention, judge_timestamps
+from sparkmirror.doctor.examine import check_heartbeats
 from sparkmirror.doctor.facts import Pair, SourceFacts
 from sparkmirror.doctor.finding import Finding, Level, counts, gathered, listed
 from sparkmirror.doctor.glance import in_step
@@ -32,7 +33,7 @@ from sparkmirror.wire.inspect import Inspector
 from sparkmirror.wire.views import ClusterView, ConfigEntry, TopicView
 from sparkmirror.wire.walk import DNS, LOGIN, TCP, TLS, Step, Way, walk
 from tests.certificates import Authority, Certified
-from tests.unit.config_files import load_flow, write
+from tests.unit.config_files import BASE, load, load_flow, write
 
 HOST = "127.0.0.1"
 
@@ -341,3 +342,19 @@ def test_wrong_usage(
     path = write(tmp_path, "clusters=A,B\n")
     assert main(["doctor", *(str(path) if a == path.name else a for a in arguments)]) == 2
     assert "Traceback" not in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("lines", "told"),
+    [
+        ("", "written to A and mirrored: by them A shows as upstream of B"),
+        ("emit.heartbeats.enabled=false\n", "none are written to A (emit.heartbeats.enabled), so"),
+        ("heartbeats.replication.enabled=false\n", "they are not mirrored (heartbeats.replication"),
+    ],
+)
+def test_heartbeats_are_mentioned(lines: str, told: str, tmp_path: Path) -> None:
+    settings = load(tmp_path, BASE + lines)
+    (flow,) = settings.flows
+    (finding,) = check_heartbeats(flow, settings.heartbeats)
+    assert (finding.check, finding.level) == ("heartbeats", Level.OK)
+    assert told in finding.found

@@ -262,7 +262,7 @@ def test_a_consumer_file_alone(tmp_path: Path) -> None:
         (BASE, ["--group", "g"], "a MirrorMaker 2 file names several clusters"),
         (BASE, ["--format", "classic"], "a MirrorMaker 2 file names several clusters"),
         (CONSUMER, ["--group", "g", "--include", "t"], "--include: this option is about a mirror"),
-        (CONSUMER, ["--group", "g", "--clusters", "A"], "--clusters: this option is about"),
+        (CONSUMER, ["--group", "g", "--clusters", "A"], "--clusters, --flow: this option is about"),
         (CONSUMER, ["--group", "g", "--command-config", "x"], "two files say how to reach"),
     ],
 )

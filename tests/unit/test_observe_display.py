@@ -13,6 +13,7 @@ from rich.console import Console, Group
 from sparkmirror.model import Halt, TopicPartition
 from sparkmirror.observe.lines import LineDisplay, flow_document, flow_line
 from sparkmirror.observe.meter import FlowView, TopicRow
+from sparkmirror.observe.notice import Notice, named_places
 from sparkmirror.observe.summary import halt_lines, summary_table
 from sparkmirror.observe.units import (
     clock_text,
@@ -95,6 +96,63 @@ def test_the_view_shows_every_figure_uncut_at_any_usual_width(width: int) -> Non
 def test_totals_are_shown_where_there_is_room() -> None:
     assert row(picture(FRAME, 140), "A->B")[-5:] == ["123", "M", "12.3", "GB", "12"]
     assert "12.3 GB" not in "\n".join(picture(FRAME, 80))
+
+
+@pytest.mark.parametrize(
+    ("phase", "states", "shown"),
+    [
+        ("mirroring", ["mirroring", "mirroring"], "mirroring"),
+        ("copying up to now", ["mirroring"], "copying up to now"),
+        ("mirroring", ["paused", "paused"], "paused"),
+        ("mirroring", ["waiting for the target B"], "waiting for the target B"),
+        ("mirroring", ["mirroring", "paused"], "F0 mirroring, F1 paused"),
+        ("mirroring", ["paused", *["mirroring"] * 4], "4 mirroring, 1 paused"),
+        (
+            "draining: everything read is written",
+            ["paused"],
+            "draining: everything read is written",
+        ),
+    ],
+)
+@pytest.mark.parametrize("width", [80, 140])
+def test_the_headline_is_what_the_flows_do(
+    phase: str, states: list[str], shown: str, width: int
+) -> None:
+    views = tuple(replace(BUSY, flow=f"F{n}", state=state) for n, state in enumerate(states))
+    lines = picture(replace(FRAME, phase=phase, views=views), width)
+    assert lines[0].startswith(f"sparkmirror 0.1.0  {shown}  ")
+    for view in views:
+        idle = view.state != "mirroring"
+        # A narrow terminal has room for its beginning.
+        beside = f"{view.flow} {view.state}"[: 9 if width == 80 else None]
+        assert any(line.startswith(beside) for line in lines) is idle
+        assert flow_line(view).startswith(f"{view.flow}  {view.state}  2.41") is idle
+
+
+def test_json_lines_say_what_they_are_about() -> None:
+    out, _, display = line_display(json_lines=True)
+    display.notice(
+        Notice(
+            "ends-A->B: no answer", level="warning", code="UNREACHABLE", flow="A->B", cluster="A"
+        )
+    )
+    display.notice("metrics on http://127.0.0.1:1/metrics")
+    display.update([replace(BUSY, state="paused", source="A", target="B")])
+    first, second, progress = map(json.loads, out.getvalue().splitlines())
+    assert first["message"] == "ends-A->B: no answer"
+    about = ("level", "code", "flow", "cluster")
+    assert [first[name] for name in about] == ["warning", "UNREACHABLE", "A->B", "A"]
+    assert [second[name] for name in about] == ["info", None, None, None]
+    assert [progress[name] for name in ("level", "state", "source", "target")] == [
+        "info", "paused", "A", "B",
+    ]  # fmt: skip
+
+
+def test_places_are_found_in_the_texts_of_errors() -> None:
+    assert named_places("cluster A") == ("", "A")
+    assert named_places("quick check: cluster west: its clock is 3 s behind") == ("", "west")
+    assert named_places("flow A->B") == ("A->B", "")
+    assert named_places("mm2.properties:5: tasks.max") == ("", "")
 
 
 CATCHING_UP = replace(
@@ -276,12 +334,17 @@ def test_json_lines_golden() -> None:
     display.summary([BUSY])
     warning, progress, summary = map(json.loads, out.getvalue().splitlines())
     head = {"time": "2023-11-14T22:13:20.250Z", "run_s": 0.0}
-    assert warning == {"type": "warning", **head, "message": "key x is ignored"}
+    about = {"level": "warning", "code": None, "flow": None, "cluster": None}
+    assert warning == {"type": "warning", **head, "message": "key x is ignored", **about}
     assert progress == {
         "type": "progress",
         "time": "2023-11-14T22:13:20.250Z",
         "run_s": 5.5,
+        "level": "info",
         "flow": "B->A",
+        "state": "mirroring",
+        "source": "",
+        "target": "",
         "records": 0,
         "bytes": 0,
         "batches": 0,
@@ -323,7 +386,8 @@ def test_every_json_field_is_documented() -> None:
     document = flow_document(HALTED, topics=True)
     halted = document["halted"]
     assert isinstance(halted, list)
-    for name in [*document, *halted[0], "type", "time", "run_s", "message", "what", "where", "do"]:
+    of_lines = ["type", "time", "run_s", "level", "message", "code", "cluster"]
+    for name in [*document, *halted[0], *of_lines, "what", "where", "do"]:
         assert f"``{name}``" in lines.__doc__, name
 
 

@@ -25,7 +25,7 @@ from sparkmirror.model import MetricsSettings
 from sparkmirror.observe import server
 from sparkmirror.observe.address import resolve
 from sparkmirror.observe.health import Health
-from sparkmirror.observe.server import Surface, open_surface
+from sparkmirror.observe.server import Surface, _Handler, open_surface
 from tests.certificates import Authority, Certified
 from tests.unit.config_files import BASE, load, refused
 
@@ -99,7 +99,12 @@ def test_the_pages(surface: Open) -> None:
     assert json.loads(get(one, "/health")[2]) == {"live": True, "ready": True, "flows": ["A->B"]}
     assert get(one, "/health/live")[::2] == (200, b"live\n")
     assert get(one, "/health/ready")[::2] == (200, b"ready\n")
-    assert get(one, "/")[0] == 404
+    code, _, index = get(one, "/")
+    assert code == 200
+    for line in index.decode().splitlines():
+        assert get(one, line.split()[0])[0] == 200, line
+    assert set(_Handler._PAGES) - {""} == {line.split()[0] for line in index.decode().splitlines()}
+    assert get(one, "/none")[0] == 404
     assert get(one, "/../etc/passwd")[0] == 404
     assert get(one, method="POST")[0] == 501
 

@@ -9,7 +9,15 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from sparkmirror.cli.connections import Connections
-from sparkmirror.cli.files import Clusters, Files, Mm2File, TopicFiles, load_settings, with_files
+from sparkmirror.cli.files import (
+    Clusters,
+    Files,
+    Mm2File,
+    TopicFiles,
+    load_settings,
+    one_flow,
+    with_files,
+)
 from sparkmirror.cli.kafka_acls import documents, lock_text, needed_text, table
 from sparkmirror.errors import ClusterError, ConfigError
 from sparkmirror.text import printable_json, say
@@ -84,7 +92,16 @@ def needed(
 @acls.command()
 def lock(
     file: Mm2File,
-    flow: Annotated[str, typer.Argument(metavar="'A->B'", help="The flow whose topics to lock.")],
+    named: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="FLOW", help="The flow whose topics to lock: 'A->B'.", show_default=False
+        ),
+    ] = None,
+    flow: Annotated[
+        str | None,
+        typer.Option("--flow", metavar="A->B", help="The same.", show_default=False),
+    ] = None,
     apply: Annotated[
         bool, typer.Option("--apply", help="Set the ACLs with the target's admin client.")
     ] = False,
@@ -109,6 +126,7 @@ def lock(
     Exit codes: 0 printed or done (also when nothing is missing), 1 an ACL stands in the way or
     the cluster failed, 2 wrong usage or file.
     """
+    flow = one_flow(named, flow)
     settings = load_settings(Files(file))
     wanted = next((one for one in settings.flows if one.name == flow), None)
     if wanted is None:

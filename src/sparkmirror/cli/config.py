@@ -69,10 +69,12 @@ def _setup(files: Files, clusters: Sequence[str], flows: Sequence[str]) -> Setup
         choose_flows,
         load_settings,
         look_up_brokers,
+        settled,
     )
     from sparkmirror.cli.main import split_clusters  # noqa: PLC0415
     from sparkmirror.cli.run import hide_secrets  # noqa: PLC0415
 
+    files = settled(files)
     consumers, producer = files.consumer_config or [], files.producer_config
     if files.file is not None and not consumers and producer is None:
         from sparkmirror.config.explain import explain  # noqa: PLC0415

@@ -234,19 +234,30 @@ def own_command() -> str:
     return "sparkmirror" if on_path else shlex.quote(str(own))
 
 
-def _keep(console: Console, one: Demo) -> None:
-    """Says what to try next and waits for Ctrl+C."""
+def next_steps(one: Demo) -> dict[str, list[str]]:
+    """What to try once both clusters are left up: command lines, by what they are for."""
     tools = shlex.quote(str(one.directory / "bin"))
     a, b = one.a.bootstrap_servers, one.b.bootstrap_servers
     copy = one.remote_topic("orders")
-    console.print("\n[bold]Both clusters are up.[/] In a second terminal, go on mirroring:")
-    lines = {
-        "": [f"{own_command()} run {shlex.quote(str(one.file))}"],
+    own, file = own_command(), shlex.quote(str(one.file))
+    return {
+        "": [f"{own} run {file}"],
         "in a third one, write to A:": [
             f"{tools}/kafka-console-producer.sh --bootstrap-server {a} --topic orders"
         ],
         "and see it arrive on B:": [
             f"{tools}/kafka-console-consumer.sh --bootstrap-server {b} --topic {copy}"
+        ],
+        "See how it stands, and whether both sides are equal:": [
+            f"{own} status {file}",
+            f"{own} lag {file} --watch",
+            f"{own} topics {file}",
+            f"{own} verify {file}",
+        ],
+        "Pause it, let it go on, end it:": [
+            f"{own} pause {file}",
+            f"{own} resume {file}",
+            f"{own} drain {file}",
         ],
         "More to look at:": [
             f"{tools}/kafka-topics.sh --bootstrap-server {b} --list",
@@ -254,7 +265,12 @@ def _keep(console: Console, one: Demo) -> None:
             f"{tools}/kafka-get-offsets.sh --bootstrap-server {b} --topic {copy}",
         ],
     }
-    for title, commands in lines.items():
+
+
+def _keep(console: Console, one: Demo) -> None:
+    """Says what to try next and waits for Ctrl+C."""
+    console.print("\n[bold]Both clusters are up.[/] In a second terminal, go on mirroring:")
+    for title, commands in next_steps(one).items():
         if title:
             console.print(title)
         for command in commands:

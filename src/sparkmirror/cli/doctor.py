@@ -10,7 +10,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from sparkmirror.cli.files import Clusters, KeepPartitions, TopicFiles, load_settings, with_files
+from sparkmirror.cli.files import (
+    Clusters,
+    Flows,
+    KeepPartitions,
+    TopicFiles,
+    load_settings,
+    with_files,
+)
 from sparkmirror.cli.tables import Format, Output
 from sparkmirror.errors import ConfigError
 from sparkmirror.text import printable_json, say
@@ -29,6 +36,7 @@ _CHECK_WIDTH = 16
 def doctor(
     files: TopicFiles,
     keep_partitions: KeepPartitions = False,
+    flows: Flows = None,
     clusters: Clusters = None,
     rate: Annotated[
         float,
@@ -85,7 +93,9 @@ def doctor(
             where="--executors, --master",
             do="Write --executors --master spark://host:port, or neither.",
         )
-    settings = load_settings(files, clusters or (), keep_partitions=keep_partitions)
+    settings = load_settings(
+        files, clusters or (), keep_partitions=keep_partitions, flows=flows or ()
+    )
     found = _examine(settings, rate_bytes_s=rate * 1e6)
     if master is not None:
         _add_executors(found, settings, master, spark_conf(conf or ()))
@@ -104,13 +114,20 @@ def doctor(
 
 
 def _examine(settings: MirrorSettings, *, rate_bytes_s: float) -> dict[str, list[Finding]]:
-    from sparkmirror.doctor.examine import Examination, examine  # noqa: PLC0415
+    from sparkmirror.doctor.examine import (  # noqa: PLC0415
+        Examination,
+        check_heartbeats,
+        examine,
+    )
 
     how = Examination(rate_bytes_s=rate_bytes_s)
     flows = settings.flows
     with ThreadPoolExecutor(len(flows), "flow") as pool:
         results = pool.map(lambda flow: examine(flow, how), flows)
-        return {flow.name: result for flow, result in zip(flows, results, strict=True)}
+        return {
+            flow.name: [*result, *check_heartbeats(flow, settings.heartbeats)]
+            for flow, result in zip(flows, results, strict=True)
+        }
 
 
 def _add_executors(

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from sparkmirror.cli.files import File, ProducerFile
-from sparkmirror.cli.orders import Flows, Wait, give_orders
+from sparkmirror.cli.files import Files, Flows, with_files
+from sparkmirror.cli.orders import Named, Wait, give_orders
 from sparkmirror.wire.signals import CommandKind
 
 __all__ = ["drain"]
 
 
-def drain(
-    file: File, flows: Flows = None, producer: ProducerFile = None, wait_s: Wait = 30.0
-) -> None:
+@with_files
+def drain(files: Files, named: Named = None, flows: Flows = None, wait_s: Wait = 30.0) -> None:
     """End the flows of FILE in order: what was read is written, positions are committed.
 
     A mirror whose flows have all been drained ends with exit code 0; others go on with the rest.
@@ -20,4 +19,4 @@ def drain(
     Exit codes: 0 done, 1 not done in time or nothing ran, 2 wrong usage or file, 3 a cluster does
     not answer.
     """
-    give_orders(CommandKind.DRAIN, file, flows or (), producer, wait_s=wait_s)
+    give_orders(CommandKind.DRAIN, files, [*(named or ()), *(flows or ())], wait_s=wait_s)

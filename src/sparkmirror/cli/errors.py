@@ -17,6 +17,7 @@ from rich.text import Text
 from sparkmirror.errors import MirrorError
 from sparkmirror.observe.console import PrintableConsole
 from sparkmirror.observe.logs import mask_secrets
+from sparkmirror.observe.notice import named_places
 from sparkmirror.text import printable, printable_json
 
 __all__ = [
@@ -60,10 +61,14 @@ def error_text(error: MirrorError) -> str:
 def error_document(error: MirrorError) -> dict[str, object]:
     """The error as the fields of a JSON line of type ``error``."""
     when = datetime.fromtimestamp(time.time(), UTC).isoformat(timespec="milliseconds")
+    flow, cluster = named_places(error.where)
     return {
         "type": "error",
         "time": when.replace("+00:00", "Z"),
+        "level": "error",
         "code": error.code,
+        "flow": flow or None,
+        "cluster": cluster or None,
         "what": mask_secrets(error.what),
         "where": mask_secrets(error.where),
         "do": mask_secrets(error.do),

@@ -8,6 +8,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from sparkmirror.cli.parts import ControlPart
@@ -22,6 +23,7 @@ __all__ = ["PHASE_DRAINING", "PHASE_RUNNING", "Figures"]
 
 PHASE_STARTING, PHASE_RUNNING, PHASE_DRAINING = "starting", "running", "draining"
 _PAUSED = "paused"
+REPORT_AGE_MS_MAX = 30_000
 
 
 class Figures:
@@ -39,6 +41,7 @@ class Figures:
         self._flows = {flow.name: flow for flow in settings.flows if flow.enabled}
         self._meters = {name: FlowMeter(name) for name in self._flows}
         self._states: dict[str, str] = {}
+        self._away: dict[str, str] = {}
         self._control: ControlPart | None = None
 
     def beat(self) -> None:
@@ -56,6 +59,7 @@ class Figures:
             for name, meter in self._meters.items() if with_ends else ():
                 meter.ends(control.end_offsets(name), control.oldest_ms(name))
                 meter.halts(control.assignment(name).halted)
+            self._away = {name: control.away(name) for name in self._flows}
             draining = {name: control.draining(name) for name in self._flows}
             self._states = {
                 name: PHASE_DRAINING if draining[name] else _PAUSED
@@ -67,7 +71,16 @@ class Figures:
     def views(self) -> list[FlowView]:
         """All flows as they stand now."""
         with self._lock:
-            return [meter.view() for meter in self._meters.values()]
+            views = {name: meter.view() for name, meter in self._meters.items()}
+            return [
+                replace(
+                    view,
+                    state=self._told(name, view),
+                    source=flow.source.alias,
+                    target=flow.target.alias,
+                )
+                for (name, view), flow in zip(views.items(), self._flows.values(), strict=True)
+            ]
 
     def facts(self) -> list[FlowFacts]:
         """All that a scrape tells."""
@@ -108,6 +121,26 @@ class Figures:
         if self.phase == PHASE_RUNNING:
             return self._states.get(name, PHASE_RUNNING)
         return self.phase
+
+    def _told(self, name: str, view: FlowView) -> str:
+        """What the flow does, for people; what keeps it from mirroring comes first."""
+        state = self._state(name)
+        if state != PHASE_RUNNING:
+            return state
+        away = self._away.get(name, "")
+        silent_ms = wall_ms() - self._meters[name].reported_ms
+        if not away and view.partitions_reported and silent_ms > REPORT_AGE_MS_MAX:
+            # Reports come by way of the target, every ten seconds at least.
+            away = f"target {self._flows[name].target.alias}"
+        if away:
+            return f"waiting for the {away}"
+        if not view.partitions:
+            return "waiting for a topic"
+        if len(view.halted) >= view.partitions:
+            return "halted"
+        if not view.partitions_reported:
+            return PHASE_STARTING
+        return "catching up" if view.catching_up else "mirroring"
 
     def _remote(self, name: str) -> Mapping[str, str]:
         return {} if self._control is None else self._control.assignment(name).remote_topics

@@ -1,8 +1,8 @@
 """The files that a verb is given, and what of them it looks at: the options that verbs share.
 
-Verbs take MirrorMaker 2's file (`Mm2File`); or that, or MirrorMaker 1's files by the Java tool's
-options (`with_files`, `Files`, `TopicFiles`: `load_settings`); or either one's as the argument
-(`File`, `ProducerFile`: `load_files`).
+Verbs take MirrorMaker 2's file, or MirrorMaker 1's files by the Java tool's options or with the
+consumer file as the argument (`with_files`, `Files`, `TopicFiles`: `load_settings`); `Mm2File`
+where MirrorMaker 1 has nothing of the kind. Flows are named by ``--flow`` (`Flows`).
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Annotated, Any, get_type_hints
 
@@ -22,38 +22,20 @@ from sparkmirror.model import FlowSettings, MirrorSettings
 
 __all__ = [
     "Clusters",
-    "File",
     "Files",
     "Flows",
     "KeepPartitions",
     "Mm2File",
     "NumStreams",
-    "ProducerFile",
     "TopicFiles",
     "choose_flows",
-    "load_files",
     "load_settings",
     "look_up_brokers",
+    "one_flow",
+    "settled",
     "with_files",
 ]
 
-File = Annotated[
-    Path,
-    typer.Argument(
-        metavar="FILE",
-        help="MirrorMaker 2 file, or MirrorMaker 1's consumer file.",
-        show_default=False,
-    ),
-]
-ProducerFile = Annotated[
-    Path | None,
-    typer.Option(
-        "--producer.config",
-        metavar="FILE",
-        help="MirrorMaker 1's producer file, with its consumer file as FILE.",
-        show_default=False,
-    ),
-]
 Mm2File = Annotated[
     Path,
     typer.Argument(metavar="FILE", help="MirrorMaker 2 properties file.", show_default=False),
@@ -95,7 +77,12 @@ class Files:
 
     file: Annotated[
         Path | None,
-        typer.Argument(metavar="[FILE]", help="MirrorMaker 2 properties file.", show_default=False),
+        typer.Argument(
+            metavar="[FILE]",
+            help="MirrorMaker 2 properties file; or, with --producer.config, MirrorMaker 1's"
+            " consumer file.",
+            show_default=False,
+        ),
     ] = None
     consumer_config: Annotated[
         list[Path] | None,
@@ -167,21 +154,39 @@ def with_files(verb: Callable[..., None]) -> Callable[..., None]:
     return called
 
 
-def load_files(
-    path: Path, producer: Path | None = None, clusters: Sequence[str] = ()
-) -> MirrorSettings:
-    """Either one's file as the argument; secrets are masked from here on. Raises `MirrorError`."""
+def settled(files: Files) -> TopicFiles:
+    """``files``, with MirrorMaker 1's consumer file where it belongs if it came as the argument.
+
+    Raises ConfigError for a file that cannot be read.
+    """
     from sparkmirror.config.properties import load_properties  # noqa: PLC0415
 
-    if "clusters" in load_properties(path):
-        return load_settings(Files(path, None, producer), clusters, listed=False)
-    if producer is None:
+    chosen = (
+        files
+        if isinstance(files, TopicFiles)
+        else TopicFiles(files.file, files.consumer_config, files.producer_config)
+    )
+    alone = chosen.file is not None and not chosen.consumer_config
+    if not alone or chosen.producer_config is None:
+        return chosen
+    assert chosen.file is not None
+    if not chosen.file.exists() or "clusters" in load_properties(chosen.file):
+        return chosen
+    return replace(chosen, file=None, consumer_config=[chosen.file])
+
+
+def one_flow(argument: str | None, option: str | None) -> str:
+    """The flow that a verb is about, by its argument or ``--flow``. Raises ConfigError."""
+    if argument is not None and option is not None and argument != option:
         raise ConfigError(
-            "this is MirrorMaker 1's consumer file; the target is in the producer file.",
-            where=str(path),
-            do="Add --producer.config FILE.",
+            f"two flows are named, {argument} and {option}.", where="--flow", do="Name one."
         )
-    return load_settings(Files(None, [path], producer), clusters, listed=False)
+    chosen = argument or option
+    if not chosen:
+        raise ConfigError(
+            "no flow is named.", where="FLOW", do="Name one in quotes: 'A->B', or --flow 'A->B'."
+        )
+    return chosen
 
 
 def choose_flows(settings: MirrorSettings, wanted: Sequence[str]) -> tuple[FlowSettings, ...]:
@@ -205,20 +210,17 @@ def load_settings(
     keep_partitions: bool = False,
     listed: bool = True,
     exactly_once: bool = False,
+    flows: Sequence[str] = (),
 ) -> MirrorSettings:
     """A MirrorMaker 2 file, or MirrorMaker 1's files and options, read and checked.
 
-    ``listed`` False: the verb looks at no topics, so MirrorMaker 1 needs no list of them. Secrets
-    are masked from here on. Raises `MirrorError`.
+    ``flows``: only these (``A->B``). ``listed`` False: the verb looks at no topics, so
+    MirrorMaker 1 needs no list of them. Secrets are masked from here on. Raises `MirrorError`.
     """
     from sparkmirror.cli.main import split_clusters  # noqa: PLC0415
     from sparkmirror.cli.run import hide_secrets  # noqa: PLC0415
 
-    chosen = (
-        files
-        if isinstance(files, TopicFiles)
-        else TopicFiles(files.file, files.consumer_config, files.producer_config)
-    )
+    chosen = settled(files)
     given = {
         "--consumer.config": bool(chosen.consumer_config),
         "--producer.config": chosen.producer_config is not None,
@@ -246,7 +248,7 @@ def load_settings(
             chosen, num_streams=num_streams, keep_partitions=keep_partitions, listed=listed
         )
     hide_secrets(settings)
-    return settings
+    return replace(settings, flows=choose_flows(settings, flows)) if flows else settings
 
 
 def _check_files(file: Path | None, given: Sequence[str]) -> None:

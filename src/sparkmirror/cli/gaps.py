@@ -14,7 +14,7 @@ import typer
 from sparkmirror.cli.asking import ask_each
 from sparkmirror.cli.connections import Connections
 from sparkmirror.cli.errors import EXIT_START_FAILED, show_error
-from sparkmirror.cli.files import Clusters, Files, load_settings, with_files
+from sparkmirror.cli.files import Clusters, Files, Flows, load_settings, with_files
 from sparkmirror.cli.tables import Format, Output
 from sparkmirror.errors import ConfigError, MirrorError
 from sparkmirror.text import say
@@ -36,6 +36,7 @@ _SECONDS = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}
 @with_files
 def gaps(
     files: Files,
+    flows: Flows = None,
     clusters: Clusters = None,
     since: Annotated[
         str,
@@ -58,7 +59,7 @@ def gaps(
     be asked.
     """
     earliest_ms = since_ms(since, time.time()) if since else 0
-    settings = load_settings(files, clusters or (), listed=False)
+    settings = load_settings(files, clusters or (), listed=False, flows=flows or ())
     found, failures = _read(settings)
     kept = [gap for gap in found if gap.time_ms >= earliest_ms]
     if output is Format.JSON:

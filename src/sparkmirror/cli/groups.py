@@ -50,6 +50,11 @@ def text(found: Sequence[FlowGroups]) -> Iterator[str]:
     """The lines for people, in ``kafka-consumer-groups``'s words where it has some."""
     for one in found:
         yield f"{one.flow}: {len({row.group for row in one.rows})} group(s)"
+        if not one.checkpoints:
+            yield (
+                f"{one.flow}: checkpoints are off (emit.checkpoints.enabled=false), so no group"
+                " goes over: TRANSLATED is of an earlier run, if of any"
+            )
         if not one.rows:
             continue
         yield from table_lines(
@@ -76,5 +81,7 @@ def document(found: Sequence[FlowGroups]) -> dict[str, object]:
             partitions = entry["partitions"]
             assert isinstance(partitions, list)
             partitions.append(values)
-        flows.append({"flow": one.flow, "groups": list(by_group.values())})
+        flows.append(
+            {"flow": one.flow, "checkpoints": one.checkpoints, "groups": list(by_group.values())}
+        )
     return {"flows": flows}

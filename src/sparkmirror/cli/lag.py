@@ -16,7 +16,7 @@ import typer
 from sparkmirror.cli.asking import ask_each
 from sparkmirror.cli.connections import Connections
 from sparkmirror.cli.errors import EXIT_INTERRUPTED, EXIT_START_FAILED, show_error
-from sparkmirror.cli.files import Clusters
+from sparkmirror.cli.files import Clusters, Flows
 from sparkmirror.cli.lag_looks import GroupLook, Look, flow_looks, group_looks, named
 from sparkmirror.cli.lag_tables import broker_lines, classic_table, groups_table
 from sparkmirror.errors import ConfigError, MirrorError
@@ -58,6 +58,15 @@ File = Annotated[
     typer.Argument(
         metavar="[FILE]",
         help="MirrorMaker 2 file, or MirrorMaker 1's consumer file.",
+        show_default=False,
+    ),
+]
+ConsumerFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--consumer.config",
+        metavar="FILE",
+        help="MirrorMaker 1's consumer file; the same as the argument.",
         show_default=False,
     ),
 ]
@@ -185,6 +194,8 @@ MaxLagSeconds = Annotated[
 
 def lag(
     file: File = None,
+    consumer_config: ConsumerFile = None,
+    flows: Flows = None,
     clusters: Clusters = None,
     include: Include = None,
     group: Group = None,
@@ -221,6 +232,11 @@ def lag(
             where="--watch",
             do="Leave one of the two out.",
         )
+    if file is not None and consumer_config is not None:
+        raise ConfigError(
+            "two files say where to look.", where="--consumer.config", do="Name one of them."
+        )
+    file = file or consumer_config
     if json_output:
         output = Format.JSON
     topics = tuple(name.strip() for text in topic or () for name in text.split(",") if name.strip())
@@ -234,9 +250,9 @@ def lag(
         output = Format.CLASSIC if about_group else Format.TABLE
     with Connections() as connections:
         if about_group:
-            looks = group_looks(file, wanted, include, clusters or (), connections)
+            looks = group_looks(file, wanted, include, clusters or flows or (), connections)
         else:
-            looks = flow_looks(named(file), clusters or (), include, connections)
+            looks = flow_looks(named(file), clusters or (), flows or (), include, connections)
         if watch:
             _watch(looks, connections, output, interval, brokers=broker_info)
         views, failures = _round(looks, output, brokers=broker_info)

@@ -65,10 +65,14 @@ def named(file: Path | None) -> Path:
 
 
 def flow_looks(
-    path: Path, clusters: Sequence[str], include: str | None, connections: Connections
+    path: Path,
+    clusters: Sequence[str],
+    flows: Sequence[str],
+    include: str | None,
+    connections: Connections,
 ) -> list[Look]:
     """One function per flow that asks the clusters, by ``connections``."""
-    from sparkmirror.cli.files import look_up_brokers  # noqa: PLC0415
+    from sparkmirror.cli.files import choose_flows, look_up_brokers  # noqa: PLC0415
     from sparkmirror.cli.main import split_clusters  # noqa: PLC0415
     from sparkmirror.cli.run import hide_secrets  # noqa: PLC0415
     from sparkmirror.config.mm1 import load_mm1_consumer  # noqa: PLC0415
@@ -88,7 +92,7 @@ def flow_looks(
         settings = load_mm1_consumer(path, include=include, find_brokers=look_up_brokers)
     hide_secrets(settings)
     looks: list[Look] = []
-    for flow in settings.flows:
+    for flow in choose_flows(settings, flows):
         connections.expect([flow.source])
         if flow.mode is MirrorMode.MM2:
             connections.expect([flow.target_admin])
@@ -126,7 +130,10 @@ def group_looks(
     from sparkmirror.config.mm1 import load_mm1_consumer  # noqa: PLC0415
     from sparkmirror.config.properties import load_properties  # noqa: PLC0415
 
-    for option, given in (("--include", include is not None), ("--clusters", bool(clusters))):
+    for option, given in (
+        ("--include", include is not None),
+        ("--clusters, --flow", bool(clusters)),
+    ):
         if given:
             raise ConfigError(
                 "this option is about a mirror, not about a group.",

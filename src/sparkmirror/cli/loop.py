@@ -25,6 +25,7 @@ from sparkmirror.observe.keys import Keys
 from sparkmirror.observe.lines import Display
 from sparkmirror.observe.logs import SHOWN
 from sparkmirror.observe.meter import FlowView
+from sparkmirror.observe.notice import Notice, named_places
 from sparkmirror.observe.summary import halt_lines
 from sparkmirror.observe.view import LiveDisplay
 
@@ -286,7 +287,8 @@ class RunLoop:
         """Feed the meters and the display."""
         self._figures.beat()
         for text in self._look.lines() if self._look is not None else ():
-            self._display.warning(text)
+            flow, cluster = named_places(text)
+            self._display.warning(Notice(text, level="warning", flow=flow, cluster=cluster))
         if not self._collecting:
             self._display.update(self.views())
             return
@@ -298,7 +300,7 @@ class RunLoop:
         for text in self._control.events():
             self._display.notice(text)
         if self._refresh is not None and self._refresh.failed():
-            self._display.notice(f"refresh failed: {self._refresh.error}")
+            self._display.notice(Notice(f"refresh failed: {self._refresh.error}", level="warning"))
             self._refresh = None
         self._display.update(self.views())
 

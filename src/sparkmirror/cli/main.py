@@ -5,9 +5,10 @@ from __future__ import annotations
 import importlib
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -20,10 +21,10 @@ __all__ = ["app", "main", "spark_conf", "split_clusters"]
 app = typer.Typer(
     name="sparkmirror",
     help="Mirror topics between Apache Kafka clusters, from MirrorMaker's own files.",
-    epilog="connect-mirror-maker and kafka-mirror-maker are installed too: the Java tools' names,"
+    epilog="Example: sparkmirror run mm2.properties. Each command's --help has one, too."
+    " connect-mirror-maker and kafka-mirror-maker are installed as well: the Java tools' names,"
     " flags and exit codes.",
     no_args_is_help=True,
-    add_completion=False,
     rich_markup_mode="markdown",
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -163,7 +164,9 @@ Debug = Annotated[
 ]
 
 
-@app.command()
+@app.command(
+    rich_help_panel="Start", epilog="Example: sparkmirror run mm2.properties --metrics 9404"
+)
 @with_files
 def run(
     files: TopicFiles,
@@ -243,7 +246,7 @@ def _options(
     """Nothing of its own: a callback is where options before the command are declared."""
 
 
-@app.command()
+@app.command(rich_help_panel="Start")
 def version() -> None:
     """Print the versions of sparkmirror and of what it runs on."""
     import platform  # noqa: PLC0415
@@ -258,27 +261,48 @@ def version() -> None:
     )
 
 
-# Commands with a module of their own: name -> module; the function is called like the module. A
-# Typer of that name is a group of commands.
+# The groups of the help, in its order, and an example of each.
+START, CHECK, LOOK, CONTROL, PROVE, MIGRATE = (
+    "Start", "Check before", "Look", "Control", "Prove", "Migrate",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class _Verb:
+    """A command with a module of its own, where the function is called like the module.
+
+    A Typer of that name is a group of commands.
+    """
+
+    group: str
+    example: str
+
+
 _VERBS = {
-    "acls": "sparkmirror.cli.acls",
-    "clusters": "sparkmirror.cli.clusters",
-    "config": "sparkmirror.cli.config",
-    "demo": "sparkmirror.cli.demo",
-    "discover": "sparkmirror.cli.discover",
-    "doctor": "sparkmirror.cli.doctor",
-    "drain": "sparkmirror.cli.drain",
-    "gaps": "sparkmirror.cli.gaps",
-    "groups": "sparkmirror.cli.groups",
-    "lag": "sparkmirror.cli.lag",
-    "migrate-config": "sparkmirror.cli.migrate_config",
-    "offsets": "sparkmirror.cli.offsets",
-    "pause": "sparkmirror.cli.pause",
-    "plan": "sparkmirror.cli.plan",
-    "resume": "sparkmirror.cli.resume",
-    "status": "sparkmirror.cli.status",
-    "topics": "sparkmirror.cli.topics",
-    "verify": "sparkmirror.cli.verify",
+    "demo": _Verb(START, "sparkmirror demo --keep"),
+    "config": _Verb(CHECK, "sparkmirror config mm2.properties --given"),
+    "doctor": _Verb(CHECK, "sparkmirror doctor mm2.properties --problems"),
+    "plan": _Verb(CHECK, "sparkmirror plan mm2.properties"),
+    "acls": _Verb(CHECK, "sparkmirror acls needed mm2.properties"),
+    "status": _Verb(LOOK, "sparkmirror status mm2.properties"),
+    "lag": _Verb(LOOK, "sparkmirror lag mm2.properties --watch"),
+    "topics": _Verb(LOOK, "sparkmirror topics mm2.properties"),
+    "groups": _Verb(LOOK, "sparkmirror groups mm2.properties"),
+    "offsets": _Verb(LOOK, "sparkmirror offsets translate mm2.properties 'A->B' --group billing"),
+    "clusters": _Verb(LOOK, "sparkmirror clusters mm2.properties"),
+    "gaps": _Verb(LOOK, "sparkmirror gaps mm2.properties --since 7d"),
+    "pause": _Verb(CONTROL, "sparkmirror pause mm2.properties 'A->B'"),
+    "resume": _Verb(CONTROL, "sparkmirror resume mm2.properties 'A->B'"),
+    "drain": _Verb(CONTROL, "sparkmirror drain mm2.properties"),
+    "verify": _Verb(PROVE, "sparkmirror verify mm2.properties --topic 'orders.*'"),
+    "migrate-config": _Verb(
+        MIGRATE,
+        "sparkmirror migrate-config --consumer.config consumer.properties"
+        " --producer.config producer.properties --include 'orders.*' --output mm2.properties",
+    ),
+    "discover": _Verb(
+        MIGRATE, "sparkmirror discover ambari --url https://ambari:8443 --cluster prod"
+    ),
 }
 
 
@@ -292,16 +316,34 @@ def _add_verbs(arguments: Sequence[str]) -> None:
     wanted = {named: _VERBS[named]} if named in _VERBS else _VERBS
     registered = {command.name for command in app.registered_commands}
     registered |= {group.name for group in app.registered_groups}
-    for name, module in wanted.items():
+    for name, about in wanted.items():
         if name not in registered:
-            function = module.rpartition(".")[2]
+            function = name.replace("-", "_")
             verb: typer.Typer | Callable[..., object] = getattr(
-                importlib.import_module(module), function
+                importlib.import_module(f"sparkmirror.cli.{function}"), function
             )
+            epilog = f"Example: {about.example}"
             if isinstance(verb, typer.Typer):
-                app.add_typer(verb, name=name)
+                app.add_typer(verb, name=name, rich_help_panel=about.group, epilog=epilog)
             else:
-                app.command(name=name)(verb)
+                app.command(name=name, rich_help_panel=about.group, epilog=epilog)(verb)
+
+
+def _command() -> Any:
+    """The whole command, whose help says of a flag that it is one by naming no value."""
+    command: Any = typer.main.get_command(app)
+
+    def plain(one: Any, help_names: list[str]) -> None:
+        names = one.context_settings.get("help_option_names", help_names)
+        asked = one.get_help_option(typer.Context(one, help_option_names=names))
+        for option in [*one.params, *([asked] if asked else [])]:
+            if getattr(option, "is_flag", False):
+                option.metavar = ""
+        for each in getattr(one, "commands", {}).values():
+            plain(each, names)
+
+    plain(command, ["--help"])
+    return command
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -314,7 +356,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             reconfigure(errors="replace")
     try:
         _add_verbs(arguments)
-        typer.main.get_command(app).main(args=arguments, prog_name="sparkmirror")
+        _command().main(args=arguments, prog_name="sparkmirror")
     except SystemExit as ended:
         return ended.code if isinstance(ended.code, int) else int(bool(ended.code))
     except KeyboardInterrupt:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from sparkmirror.cli.asking import open_flows
-from sparkmirror.cli.files import Files, Mm2File
+from sparkmirror.cli.files import Files, Mm2File, one_flow
 from sparkmirror.cli.tables import Format, Output, print_json, table_lines
 from sparkmirror.errors import ConfigError
 from sparkmirror.text import say
@@ -36,12 +36,16 @@ def _offsets() -> None:
 @offsets.command()
 def translate(
     file: Mm2File,
-    flow: Annotated[
-        str,
+    named: Annotated[
+        str | None,
         typer.Argument(
-            metavar="A->B", help="The flow that the groups move along.", show_default=False
+            metavar="FLOW", help="The flow that the groups move along: 'A->B'.", show_default=False
         ),
-    ],
+    ] = None,
+    flow: Annotated[
+        str | None,
+        typer.Option("--flow", metavar="A->B", help="The same.", show_default=False),
+    ] = None,
     group: Annotated[
         str | None, typer.Option(metavar="G", help="This group.", show_default=False)
     ] = None,
@@ -80,6 +84,7 @@ def translate(
     from sparkmirror.java_regex import compile_regex  # noqa: PLC0415
     from sparkmirror.policy import make_policy  # noqa: PLC0415
 
+    flow = one_flow(named, flow)
     if (group is None) == (regex is None):
         raise ConfigError(
             "which groups is not said." if group is None else "both name groups.",

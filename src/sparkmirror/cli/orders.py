@@ -8,15 +8,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
-from pathlib import Path
+from dataclasses import dataclass, replace
 from typing import Annotated
 
 import typer
 
 from sparkmirror.cli.connections import Connections
 from sparkmirror.cli.errors import EXIT_START_FAILED, show_error
-from sparkmirror.cli.files import choose_flows, load_files
+from sparkmirror.cli.files import Files, choose_flows, load_settings
 from sparkmirror.control.status import FlowState, FlowStatus, observe_status
 from sparkmirror.errors import Denied, MirrorError, TopicError
 from sparkmirror.model import FlowSettings
@@ -27,11 +26,11 @@ from sparkmirror.wire.grants import Right, grant
 from sparkmirror.wire.orders import Order, give_order, orders_topic
 from sparkmirror.wire.signals import Command, CommandKind, channel, control_topic
 
-__all__ = ["Flows", "Wait", "give_orders"]
+__all__ = ["Named", "Wait", "give_orders"]
 
 _LOOK_S = 0.5
 
-Flows = Annotated[
+Named = Annotated[
     list[str] | None,
     typer.Argument(
         metavar="[FLOW]...",
@@ -56,16 +55,13 @@ class _Order:
     target: Cluster
 
 
-def give_orders(
-    kind: CommandKind,
-    path: Path,
-    flows: Sequence[str],
-    producer: Path | None,
-    *,
-    wait_s: float,
-) -> None:
+def give_orders(kind: CommandKind, files: Files, flows: Sequence[str], *, wait_s: float) -> None:
     """Write the command for each flow and say what came of it; ends with `typer.Exit`."""
-    settings = load_files(path, producer)
+    if files.consumer_config and files.file is not None and "->" in files.file.name:
+        # Where options name the files, the first argument is a flow.
+        flows = [str(files.file), *flows]
+        files = replace(files, file=None)
+    settings = load_settings(files, listed=False)
     failed = False
     chosen = choose_flows(settings, flows)
     with Connections() as connections:

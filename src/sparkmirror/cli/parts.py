@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
@@ -155,7 +155,10 @@ class ControlPart(Protocol):
     def group_rows(self, flow: str) -> tuple[GroupRow, ...]:
         """How far the consumer groups of the flow's source are behind."""
 
-    def events(self) -> list[str]:
+    def away(self, flow: str) -> str:
+        """The cluster of the flow that cannot be reached at present, as ``target B``; or empty."""
+
+    def events(self) -> Sequence[str]:
         """Notices since the last call."""
 
     def failures(self) -> tuple[MirrorError, ...]:

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from sparkmirror.cli.files import File, ProducerFile
-from sparkmirror.cli.orders import Flows, Wait, give_orders
+from sparkmirror.cli.files import Files, Flows, with_files
+from sparkmirror.cli.orders import Named, Wait, give_orders
 from sparkmirror.wire.signals import CommandKind
 
 __all__ = ["pause"]
 
 
-def pause(
-    file: File, flows: Flows = None, producer: ProducerFile = None, wait_s: Wait = 15.0
-) -> None:
+@with_files
+def pause(files: Files, named: Named = None, flows: Flows = None, wait_s: Wait = 15.0) -> None:
     """Stop mirroring the flows of FILE for a while: nothing is fetched, positions stay.
 
     What was fetched already is still written. A pause outlives the run: a mirror that is started
@@ -20,4 +19,4 @@ def pause(
 
     Exit codes: 0 done, 1 not done in time, 2 wrong usage or file, 3 a cluster does not answer.
     """
-    give_orders(CommandKind.PAUSE, file, flows or (), producer, wait_s=wait_s)
+    give_orders(CommandKind.PAUSE, files, [*(named or ()), *(flows or ())], wait_s=wait_s)

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from sparkmirror.cli.files import File, ProducerFile
-from sparkmirror.cli.orders import Flows, Wait, give_orders
+from sparkmirror.cli.files import Files, Flows, with_files
+from sparkmirror.cli.orders import Named, Wait, give_orders
 from sparkmirror.wire.signals import CommandKind
 
 __all__ = ["resume"]
 
 
-def resume(
-    file: File, flows: Flows = None, producer: ProducerFile = None, wait_s: Wait = 15.0
-) -> None:
+@with_files
+def resume(files: Files, named: Named = None, flows: Flows = None, wait_s: Wait = 15.0) -> None:
     """Go on with paused flows of FILE, from where they stand.
 
     Exit codes: 0 done, 1 not done in time, 2 wrong usage or file, 3 a cluster does not answer.
     """
-    give_orders(CommandKind.RESUME, file, flows or (), producer, wait_s=wait_s)
+    give_orders(CommandKind.RESUME, files, [*(named or ()), *(flows or ())], wait_s=wait_s)

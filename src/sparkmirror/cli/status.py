@@ -13,7 +13,7 @@ import typer
 from sparkmirror.cli.asking import ask_each
 from sparkmirror.cli.connections import Connections
 from sparkmirror.cli.errors import EXIT_START_FAILED, show_error
-from sparkmirror.cli.files import Clusters, File, ProducerFile, load_files
+from sparkmirror.cli.files import Clusters, Files, Flows, load_settings, with_files
 from sparkmirror.cli.tables import Format, Output, print_json, table_lines
 from sparkmirror.errors import MirrorError
 from sparkmirror.model import FlowSettings, MirrorMode
@@ -39,9 +39,10 @@ class _Row:
     looked_ms: int
 
 
+@with_files
 def status(
-    file: File,
-    producer: ProducerFile = None,
+    files: Files,
+    flows: Flows = None,
     clusters: Clusters = None,
     output: Output = Format.TABLE,
 ) -> None:
@@ -53,7 +54,7 @@ def status(
     Exit codes: 0 every flow is served and nothing stands still, 1 otherwise, 2 wrong usage or file,
     3 a cluster does not answer.
     """
-    settings = load_files(file, producer, clusters or ())
+    settings = load_settings(files, clusters or (), listed=False, flows=flows or ())
     with Connections() as connections:
         for flow in settings.flows:
             connections.expect((flow.target_admin, flow.source))

@@ -14,7 +14,7 @@ import typer
 
 from sparkmirror.cli.connections import Connections
 from sparkmirror.cli.errors import EXIT_START_FAILED, show_error
-from sparkmirror.cli.files import Clusters, TopicFiles, load_settings, with_files
+from sparkmirror.cli.files import Clusters, Flows, TopicFiles, load_settings, with_files
 from sparkmirror.cli.tables import Format, Output
 from sparkmirror.errors import ConfigError, MirrorError
 from sparkmirror.text import printable, say
@@ -34,6 +34,7 @@ _PROGRESS_S = 1.0
 @with_files
 def verify(
     files: TopicFiles,
+    flows: Flows = None,
     clusters: Clusters = None,
     topic: Annotated[
         list[str] | None,
@@ -107,7 +108,7 @@ def verify(
         sample=sample,
         wait_s=wait,
     )
-    settings = load_settings(files, clusters or ())
+    settings = load_settings(files, clusters or (), flows=flows or ())
     json_lines = output is Format.JSON
     results, failures = _compare(settings, scope)
     if json_lines:

@@ -57,11 +57,15 @@ class GroupOffset:
 
 @dataclass(frozen=True, slots=True)
 class FlowGroups:
-    """All groups of one flow. ``failures``: groups whose offsets could not be read."""
+    """All groups of one flow. ``failures``: groups whose offsets could not be read.
+
+    ``checkpoints``: whether the flow makes any.
+    """
 
     flow: str
     rows: tuple[GroupOffset, ...]
     failures: tuple[MirrorError, ...] = ()
+    checkpoints: bool = True
 
 
 def measure_groups(
@@ -123,4 +127,4 @@ def compare_groups(look: Look) -> FlowGroups:
     on_target = {group: o for group, o in there.items() if not isinstance(o, MirrorError)}
     failures += tuple(one for one in there.values() if isinstance(one, MirrorError))
     rows = measure_groups(flow, states, committed, ends, stored, on_target)
-    return FlowGroups(flow.name, rows, failures)
+    return FlowGroups(flow.name, rows, failures, flow.checkpoints.enabled)

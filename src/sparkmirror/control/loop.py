@@ -15,10 +15,11 @@ from sparkmirror.control.flow import FlowControl, SyncJob
 from sparkmirror.control.groups import GroupsJob
 from sparkmirror.control.heartbeats import HeartbeatJob
 from sparkmirror.control.topics import Assignment
-from sparkmirror.errors import MirrorError
+from sparkmirror.errors import MirrorError, Unreachable
 from sparkmirror.model import ClusterClient, MirrorSettings, SlotProgress, TopicPartition
 from sparkmirror.observe.checkpoints import CheckpointTimes
 from sparkmirror.observe.group_rows import GroupRow
+from sparkmirror.observe.notice import Notice, named_places
 from sparkmirror.wire.reach import reach
 
 __all__ = ["ControlLoop"]
@@ -64,16 +65,27 @@ class ControlLoop:
         self._once = once
         self._stopping = threading.Event()
         self._threads: list[threading.Thread] = []
-        self._events: list[str] = []
+        self._events: list[Notice] = []
         self._events_lock = threading.Lock()
         self._reasons: dict[str, set[str]] = {}
+        self._unreachable: set[str] = set()
         self._flows = {
-            flow.name: FlowControl(flow, run_id, self._say, once=once, release=release, key=key)
+            flow.name: FlowControl(
+                flow,
+                run_id,
+                partial(self._say, flow=flow.name),
+                once=once,
+                release=release,
+                key=key,
+            )
             for flow in settings.flows
             if flow.enabled
         }
         self._wake = {name: threading.Event() for name in self._flows}
-        self._heartbeats = [HeartbeatJob(beats, self._say) for beats in settings.heartbeats]
+        self._heartbeats = [
+            HeartbeatJob(beats, partial(self._say, flow=beats.name))
+            for beats in settings.heartbeats
+        ]
 
     # --- start and stop ---------------------------------------------------------------------
 
@@ -236,7 +248,14 @@ class ControlLoop:
         """How far the consumer groups of the flow's source are behind."""
         return self._flows[flow].group_rows
 
-    def events(self) -> list[str]:
+    def away(self, flow: str) -> str:
+        """The cluster of the flow that cannot be reached at present, as ``target B``; or empty."""
+        settings = self._flows[flow].settings
+        if self._unreachable & {f"progress-{flow}", f"report-{flow}"}:
+            return f"target {settings.target.alias}"
+        return f"source {settings.source.alias}" if f"ends-{flow}" in self._unreachable else ""
+
+    def events(self) -> list[Notice]:
         """One-line notices since the last call, oldest first."""
         with self._events_lock:
             events, self._events = self._events, []
@@ -244,10 +263,19 @@ class ControlLoop:
 
     # --- threads ----------------------------------------------------------------------------
 
-    def _say(self, line: str) -> None:
+    def _say(
+        self,
+        line: str,
+        *,
+        flow: str = "",
+        level: str = "info",
+        code: str = "",
+        cluster: str = "",
+    ) -> None:
         log.info("%s", line)
+        notice = Notice(line, level=level, code=code, flow=flow, cluster=cluster)
         with self._events_lock:
-            self._events.append(line)
+            self._events.append(notice)
             del self._events[:-_EVENTS_MAX]
 
     def _spawn(self, name: str, body: Callable[[], None]) -> threading.Thread:
@@ -313,19 +341,35 @@ class ControlLoop:
             log.exception("%s", name)
             error = unknown
         else:
+            self._unreachable.discard(name)
             if told:
-                self._say(f"{name}: works again")
+                self._say(f"{name}: works again", flow=self._flow_of(name))
             return True
+        if isinstance(error, Unreachable):
+            self._unreachable.add(name)
+        else:
+            self._unreachable.discard(name)
         reasons = self._reasons.setdefault(name, set())
         if not told:
             reasons.clear()
         reason = _NUMBERS.sub("", str(error))  # times and sizes make no other reason
         if not self._stopping.is_set() and reason not in reasons and len(reasons) < _REASONS_MAX:
             reasons.add(reason)
-            self._say(f"{name}: {error}")
+            expected = error if isinstance(error, MirrorError) else MirrorError(str(error))
+            self._say(
+                f"{name}: {error}",
+                flow=self._flow_of(name),
+                level="warning",
+                code=expected.code,
+                cluster=named_places(expected.where)[1],
+            )
         if after_failure is not None:
             after_failure()
         return False
+
+    def _flow_of(self, job: str) -> str:
+        """The flow that a job is named after."""
+        return next((name for name in self._flows if job.endswith(f"-{name}")), "")
 
     def _follow_topics(self, flow: FlowControl) -> None:
         """Discover at the refresh interval; sooner and more often after `refresh`."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TypeVar
@@ -35,12 +35,18 @@ from sparkmirror.doctor.finding import Finding, Level, at_work, gathered, ok
 from sparkmirror.doctor.jobs import at_once
 from sparkmirror.doctor.network import Network, explore, way_of
 from sparkmirror.errors import MirrorError
-from sparkmirror.model import ClusterClient, FlowSettings, MirrorMode, TopicPartition
+from sparkmirror.model import (
+    ClusterClient,
+    FlowSettings,
+    HeartbeatSettings,
+    MirrorMode,
+    TopicPartition,
+)
 from sparkmirror.policy import FlowTopics
 from sparkmirror.wire.inspect import Inspector
 from sparkmirror.wire.walk import Resolver, resolve
 
-__all__ = ["LIMIT_S", "Examination", "examine"]
+__all__ = ["LIMIT_S", "Examination", "check_heartbeats", "examine"]
 
 LIMIT_S = 13.0
 RATE_BYTES_S = 50e6
@@ -64,6 +70,28 @@ class Examination:
 def examine(flow: FlowSettings, how: Examination | None = None) -> list[Finding]:
     """Everything that can be found out about ``flow`` without changing anything; never raises."""
     return _Patient(flow, how or Examination()).examined()
+
+
+def check_heartbeats(flow: FlowSettings, heartbeats: Iterable[HeartbeatSettings]) -> list[Finding]:
+    """Whether others will see by heartbeats that the flow works. Pure.
+
+    They are written to the source, by the flow that leads there, and mirrored as every topic.
+    """
+    if flow.mode is MirrorMode.MM1:
+        return []
+    source, target = flow.source.alias, flow.target.alias
+    written = any(one.target.alias == source for one in heartbeats)
+    off = [] if written else [f"none are written to {source} (emit.heartbeats.enabled)"]
+    if not flow.topics.heartbeats_replication_enabled:
+        off.append("they are not mirrored (heartbeats.replication.enabled)")
+    if off:
+        found = (
+            f"{' and '.join(off)}, so sparkmirror clusters and MirrorClient cannot tell that "
+            f"{source} is upstream of {target}"
+        )
+    else:
+        found = f"written to {source} and mirrored: by them {source} shows as upstream of {target}"
+    return [ok("heartbeats", f"flow {flow.name}", "read the file", found)]
 
 
 class _Patient:

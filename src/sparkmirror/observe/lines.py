@@ -7,8 +7,15 @@ is ``null``, times are ISO 8601 in UTC:
     ``phase``, ``warning``, ``event``, ``progress``, ``summary`` or ``error``
 ``time``, ``run_s``
     when the line was written, and seconds since the start
+``level``
+    ``info``, ``warning`` or ``error``
 ``message``
     of ``phase``, ``warning`` and ``event``
+``code``, ``flow``, ``cluster``
+    of ``phase``, ``warning``, ``event`` and ``error``: the error's stable name, and what it is
+    about; ``null`` where there is none
+``state``, ``source``, ``target``
+    of ``progress`` and ``summary``: what the flow does, for people, and its clusters
 ``flow``, ``records``, ``bytes``, ``batches``, ``records_per_s``, ``bytes_per_s``, ``lag_records``,
 ``lag_bytes``, ``lag_s``, ``to_go_s``, ``latency_ms_p50``, ``latency_ms_p99``, ``partitions``,
 ``partitions_reported``, ``errors``, ``halted``
@@ -16,7 +23,7 @@ is ``null``, times are ISO 8601 in UTC:
     ``partition``, ``code``, ``reason``, ``retriable``
 ``topics``
     of ``summary``: a list of ``topic``, ``partitions``, ``records``, ``bytes``, ``halted``
-``code``, ``what``, ``where``, ``do``
+``what``, ``where``, ``do``
     of ``error`` (written to stderr, see ``cli.errors``)
 """
 
@@ -32,6 +39,7 @@ from typing import Protocol, TextIO
 from sparkmirror.model import Halt, TopicPartition
 from sparkmirror.observe.console import PrintableConsole
 from sparkmirror.observe.meter import FlowView
+from sparkmirror.observe.notice import Notice
 from sparkmirror.observe.streams import discard
 from sparkmirror.observe.summary import summary_table
 from sparkmirror.observe.units import (
@@ -76,8 +84,9 @@ class Display(Protocol):
 
 def flow_line(view: FlowView) -> str:
     """One flow as a line of text, without the time in front."""
-    parts = [
-        f"{view.flow}  {count_text(view.records_per_s)} records/s",
+    parts = [view.flow] if view.state == "mirroring" else [view.flow, view.state]
+    parts += [
+        f"{count_text(view.records_per_s)} records/s",
         f"{megabytes_text(view.bytes_per_s)} MB/s",
         _lag_text(view),
     ]
@@ -117,7 +126,11 @@ def _halt_document(key: TopicPartition, halt: Halt) -> dict[str, object]:
 def flow_document(view: FlowView, *, topics: bool = False) -> dict[str, object]:
     """One flow as the fields that the module's docstring lists."""
     document: dict[str, object] = {
+        "level": "info",
         "flow": view.flow,
+        "state": view.state,
+        "source": view.source,
+        "target": view.target,
         "records": view.records,
         "bytes": view.bytes,
         "batches": view.batches,
@@ -220,7 +233,9 @@ class LineDisplay:
 
     def _message(self, kind: str, text: str) -> None:
         if self._json_lines:
-            self._document(kind, {"message": text})
+            plain = Notice(text, level="warning" if kind == "warning" else "info")
+            notice = text if isinstance(text, Notice) else plain
+            self._document(kind, {"message": text, **notice.facts()})
         else:
             self._text(f"warning: {text}" if kind == "warning" else text)
 

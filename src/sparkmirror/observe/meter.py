@@ -54,6 +54,7 @@ class TopicRow:
 class FlowView:
     """One flow at one moment.
 
+    ``state``: what it does, for people. ``source``, ``target``: the aliases of its clusters.
     ``records``, ``bytes`` and ``batches`` count what this run has mirrored; rates and latencies
     cover the last few seconds. ``lag_records`` sums, over the partitions with a known position,
     source end offset minus position; ``None`` when no position is known yet. ``lag_bytes`` is
@@ -66,6 +67,9 @@ class FlowView:
     """
 
     flow: str
+    state: str = "mirroring"
+    source: str = ""
+    target: str = ""
     records: int = 0
     bytes: int = 0
     batches: int = 0

@@ -54,6 +54,12 @@ _CONNECTION_S_MAX = 60.0
 _TOKEN_CHARS_MIN = 16
 _GZIP_FROM_BYTES = 1_024
 _POLL_S = 0.1
+_INDEX = b"""\
+/metrics       Prometheus's metrics
+/health        state of the flows, as JSON
+/health/live   whether the process works
+/health/ready  whether it mirrors
+"""
 _PLAIN = "text/plain; charset=utf-8"
 
 
@@ -367,6 +373,7 @@ class _Handler(BaseHTTPRequestHandler):
     error_message_format = "%(code)d %(message)s\n"
     error_content_type = _PLAIN
     _PAGES: ClassVar[dict[str, str]] = {
+        "": "_index",
         "/metrics": "_metrics",
         "/health": "_health",
         "/health/live": "_live",
@@ -400,7 +407,7 @@ class _Handler(BaseHTTPRequestHandler):
             self.headers.get("Authorization", "")
         ):
             self._answer(HTTPStatus.UNAUTHORIZED, b"a bearer token is needed\n")
-        elif page in ("_live", "_ready"):
+        elif page in ("_live", "_ready", "_index"):
             getattr(self, page)()
         elif not self.server.pages_free.acquire(blocking=False):
             self._answer(HTTPStatus.SERVICE_UNAVAILABLE, b"busy\n")
@@ -411,6 +418,9 @@ class _Handler(BaseHTTPRequestHandler):
                 self.server.pages_free.release()
 
     do_HEAD = do_GET  # noqa: N815
+
+    def _index(self) -> None:
+        self._answer(HTTPStatus.OK, _INDEX)
 
     def _metrics(self) -> None:
         encode, content_type = choose_encoder(self.headers.get("Accept", ""))

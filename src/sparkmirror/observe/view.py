@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import logging
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -37,6 +37,8 @@ NOTICES_KEPT = 6
 HALTS_SHOWN = 5
 WIDE_COLUMNS = 110
 GAP = 3  # blanks between two columns
+FLOWS_NAMED_MAX = 3
+PHASES_AT_WORK = ("mirroring", "copying up to now")
 SPINNER = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
 
 
@@ -89,11 +91,24 @@ def draw(frame: Frame, width: int, height: int) -> list[Text]:
 
 
 def _header(frame: Frame, width: int) -> list[Text]:
-    state = f"{SPINNER[frame.tick % len(SPINNER)]} {frame.phase}" if frame.busy else frame.phase
+    state = f"{SPINNER[frame.tick % len(SPINNER)]} {frame.phase}" if frame.busy else headline(frame)
     title = Text.assemble(("sparkmirror", "bold cyan"), (f" {frame.version}", "dim"), f"  {state}")
     lines = _sides(title, Text(clock_text(frame.run_s), style="bold"), width)
     logs = Text(f"logs in {frame.log_dir}", style="dim")
     return lines + _sides(logs, Text(f"Spark {frame.master}", style="dim"), width)
+
+
+def headline(frame: Frame) -> str:
+    """What the flows do where the run has begun; else what the run does."""
+    if frame.phase not in PHASES_AT_WORK or not frame.views:
+        return frame.phase
+    doing = {"mirroring": frame.phase}
+    states = Counter(doing.get(view.state, view.state) for view in frame.views)
+    if len(states) == 1:
+        return next(iter(states))
+    if len(frame.views) <= FLOWS_NAMED_MAX:
+        return ", ".join(f"{v.flow} {doing.get(v.state, v.state)}" for v in frame.views)
+    return ", ".join(f"{count} {state}" for state, count in states.most_common())
 
 
 def _sides(left: Text, right: Text, width: int) -> list[Text]:
@@ -154,7 +169,7 @@ def _flows(views: Sequence[FlowView], width: int) -> list[Text]:
     rows: list[list[_Cell]] = [[(heading, "bold") for heading in headings]]
     for view in views:
         cells = [
-            (view.flow, "bold"),
+            (view.flow if view.state == "mirroring" else f"{view.flow} {view.state}", "bold"),
             (count_text(view.records_per_s), "bold green" if view.records_per_s else ""),
             (megabytes_text(view.bytes_per_s), ""),
             _lag(view.lag_records),
