@@ -419,7 +419,28 @@ def test_secrets_of_strimzi_need_not_be_here_to_see_the_file(
     path = write(tmp_path, strimzi(), "mirror.yaml")
     assert main(["migrate-config", "--strimzi", str(path)]) == 0
     text = capsys.readouterr().out
-    assert 'password="${secrets:/etc/sparkmirror/secrets/mirror-user:password}"' in text
+    assert 'password="${mounted:/etc/sparkmirror/secrets/mirror-user:password}"' in text
+
+
+def test_placeholders_that_stand_in_the_resource(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    more = "  config.providers: env\n  consumer.client.rack: ${env:RACK}\n"
+    path = write(tmp_path, strimzi(west=WEST + more), "mirror.yaml")
+    assert main(["migrate-config", "--strimzi", str(path)]) == 0
+    told = capsys.readouterr()
+    assert "west.consumer.client.rack = ${env:RACK}" in told.out
+    assert "config.providers.env.class = org.apache.kafka.common.config.provider.EnvVar" in told.out
+    assert "config.providers: those that are used are declared" in " ".join(told.err.split())
+
+
+def test_keys_of_older_connectors(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """They have their new names, or are named."""
+    old = changed(SOURCE, topics__exclude=None, topics__blacklist="secret.*",
+                  use__incremental__alter__configs="requested")  # fmt: skip
+    assert flow(made(tmp_path, options(tmp_path, old))).topics.exclude == ("secret.*",)
+    told = " ".join(capsys.readouterr().err.split())
+    assert "use.incremental.alter.configs: nothing has taken its place" in told
 
 
 @pytest.mark.parametrize(
@@ -438,6 +459,8 @@ def test_secrets_of_strimzi_need_not_be_here_to_see_the_file(
         ("spec:", "spec: {}\nother:", "spec.clusters is missing"),
         ("  mirrors:", "  mirrorz:", "spec.mirrors is missing"),
         ("alias: east", "alias: west", "another cluster has"),
+        ("consumer.fetch.max.bytes: 1000000", "ssl.keystore.password: x",
+         "spec.clusters[0].config.ssl.keystore.password: Cluster 'west'"),
     ],
 )  # fmt: skip
 def test_strimzis_errors_name_the_line_and_the_field(
@@ -446,7 +469,9 @@ def test_strimzis_errors_name_the_line_and_the_field(
     text = strimzi()
     assert old in text
     path = write(tmp_path, text.replace(old, new, 1), "mirror.yaml")
-    assert main(["migrate-config", "--strimzi", str(path)]) == 2
+    output = tmp_path / "made.properties"
+    assert main(["migrate-config", "--strimzi", str(path), "--output", str(output)]) == 2
+    assert not output.exists()
     told = " ".join(capsys.readouterr().err.split())
     assert words in told
     assert f"{path}" in told

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from sparkmirror.config.keys import KeyUse, Lost, classify, nearest
 from sparkmirror.config.page import Migrated, Page
 from sparkmirror.config.properties import Entry
-from sparkmirror.config.settings import CLIENT_SET, Status, is_secret
+from sparkmirror.config.settings import CLIENT_SET, REMOVED_KEYS, Status, is_secret
 from sparkmirror.config.values import check
 from sparkmirror.errors import ConfigError
 
@@ -41,12 +41,19 @@ _OWNED = {
     HEARTBEAT: ("emit.heartbeats.", "heartbeats.topic."),
 }  # fmt: skip
 _REFERENCE = re.compile(r"\$\{[^}]*\}")
+_STOCK = "org.apache.kafka.common.config.provider."
+_PROVIDERS = {
+    "file": f"{_STOCK}FileConfigProvider",
+    "directory": f"{_STOCK}DirectoryConfigProvider",
+    "env": f"{_STOCK}EnvVarConfigProvider",
+}
+_PROVIDER = re.compile(r"\$\{([^}:]+):")
 _DEFAULT_STORAGE = "mm2-offsets.{}.internal"
 
 
 @dataclass(frozen=True, slots=True)
 class Taken:
-    """A setting that goes into the file. ``reference``: it says where a secret is, only."""
+    """A setting that goes into the file. ``reference``: it is ours, and says where a secret is."""
 
     entry: Entry
     reference: bool = False
@@ -119,6 +126,7 @@ def mm2_file(setup: Setup) -> Migrated:
     aliases = list(dict.fromkeys(alias for one in setup.connectors for alias in _ends(one)))
     for one in setup.connectors:
         _cluster_keys(setup, one)
+    _find_providers(setup)
     body = {name: _flow_lines(setup, connectors, aliases) for name, connectors in flows.items()}
     page = Page()
     page.comment(f"MirrorMaker 2 file, made from {setup.title}.")
@@ -136,25 +144,22 @@ def mm2_file(setup: Setup) -> Migrated:
         told = ", ".join(f"{one.kind}Connector {one.name}" for one in connectors)
         page.comment(f"Flow {name}, from {told}.")
         for key, taken in body[name].items():
-            value = taken.entry.value.strip() if not is_secret(key) else taken.entry.value
-            page.put(
-                f"{name}.{key}",
-                value,
-                _origin(taken.entry),
-                reference=taken.reference or bool(_REFERENCE.fullmatch(value.strip())),
-            )
+            _put(page, f"{name}.{key}", taken)
     page.gap()
     page.comment("Heartbeats only where a connector writes them.")
     page.put("emit.heartbeats.enabled", "false")
     return page.migrated(tuple(setup.notes))
 
 
+def _put(page: Page, key: str, taken: Taken) -> None:
+    value = taken.entry.value if is_secret(key) else taken.entry.value.strip()
+    origin = f"{taken.entry.where}: {taken.entry.key}" if taken.entry.where else ""
+    reference = taken.reference or bool(_REFERENCE.fullmatch(value.strip()))
+    page.put(key, value, origin, reference=reference)
+
+
 def _ends(connector: Connector) -> tuple[str, str]:
     return connector.source, connector.target
-
-
-def _origin(entry: Entry) -> str:
-    return f"{entry.where}: {entry.key}" if entry.where else ""
 
 
 def _short(note: str) -> str:
@@ -203,8 +208,7 @@ def _cluster_keys(setup: Setup, connector: Connector) -> None:
                 setup.leave_out(entry, "Java's connector does not read it either")
                 continue
             _check(entry, f"{alias}.{name}", (alias,))
-            reference = bool(_REFERENCE.fullmatch(entry.value.strip()))
-            setup.take(alias, name, entry, reference=reference)
+            setup.take(alias, name, entry)
         if "bootstrap.servers" not in setup.clusters.get(alias, {}):
             raise ConfigError(
                 f"{side}bootstrap.servers of connector {connector.name} is missing.",
@@ -246,6 +250,10 @@ def _flow_lines(
                 continue
             if key in _CONVERTERS and entry.value.strip().endswith("ByteArrayConverter"):
                 continue  # that is how all records travel here
+            key = REMOVED_KEYS.get(key, key)  # noqa: PLW2901 (older connectors)
+            if not key:
+                setup.leave_out(entry, "nothing has taken its place")
+                continue
             outcome = _check(entry, f"{name}.{key}", clusters)
             reason = _no_counterpart(outcome, name, key, clusters)
             if not reason and connector.kind != _owner(key, connector.kind, kinds):
@@ -320,6 +328,24 @@ def _differs(what: str, one: Entry, other: Entry) -> ConfigError:
     )
 
 
+def _find_providers(setup: Setup) -> None:
+    """Declare the config providers that values refer to; in Connect they are the workers'."""
+    clusters = (one for lines in setup.clusters.values() for one in lines.values())
+    of_clusters = (one.entry for one in clusters if not one.reference)
+    of_connectors = (entry for one in setup.connectors for entry in one.config.values())
+    seen = set()
+    for entry in (*of_clusters, *of_connectors):
+        for name in _PROVIDER.findall(entry.value):
+            if name in _PROVIDERS:
+                setup.providers[name] = _PROVIDERS[name]
+            elif (name, entry.where) not in seen:
+                seen.add((name, entry.where))
+                setup.notes.append(
+                    f"{entry.where}: {entry.key}: the config provider {name} is none that is built "
+                    "in; its placeholder stays as it is: declare it under config.providers"
+                )
+
+
 def _providers(page: Page, setup: Setup) -> None:
     if setup.providers:
         page.put("config.providers", ", ".join(setup.providers))
@@ -332,9 +358,7 @@ def _cluster(page: Page, setup: Setup, alias: str, targets: Iterable[str]) -> No
     page.gap()
     page.comment(f"Cluster {alias}.")
     for key, taken in setup.clusters.get(alias, {}).items():
-        value = taken.entry.value if is_secret(key) else taken.entry.value.strip()
-        origin = _origin(taken.entry)
-        page.put(f"{alias}.{key}", value, origin, reference=taken.reference)
+        _put(page, f"{alias}.{key}", taken)
     topic = setup.offset_topic.get(alias)
     if topic and alias in targets:
         page.comment(
