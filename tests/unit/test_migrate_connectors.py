@@ -222,11 +222,50 @@ def test_errors_name_the_file_the_line_and_the_key(
     assert "mm2.properties" not in told  # a file that nobody has
 
 
-def test_policies_of_one_flow_are_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    identity = {"replication__policy__class": "IdentityReplicationPolicy"}
-    own = {"replication__policy__class": "DefaultReplicationPolicy"}
-    assert main(options(tmp_path, changed(SOURCE, **identity), changed(CHECKPOINT, **own))) == 2
-    assert "replication.policy.class differs" in " ".join(capsys.readouterr().err.split())
+PACKAGE = "org.apache.kafka.connect.mirror."
+
+
+@pytest.mark.parametrize(
+    ("source", "checkpoint", "same"),
+    [
+        ("IdentityReplicationPolicy", f"{PACKAGE}IdentityReplicationPolicy", True),
+        (None, f"{PACKAGE}DefaultReplicationPolicy", True),
+        ("IdentityReplicationPolicy", "DefaultReplicationPolicy", False),
+        (None, "IdentityReplicationPolicy", False),
+    ],
+)
+def test_policies_of_one_flow_are_one(
+    source: str | None,
+    checkpoint: str,
+    same: bool,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """A checkpoint connector alone does not rename topics."""
+    key = "replication__policy__class"
+    given = changed(SOURCE, **{key: source}), changed(CHECKPOINT, **{key: checkpoint})
+    assert main(options(tmp_path, *given)) == (0 if same else 2)
+    told = " ".join(capsys.readouterr().err.split())
+    assert ("replication.policy.class differs" in told) is not same
+
+
+def test_the_flow_is_what_its_source_connector_says(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What the others say of topics and tasks concerns their own work in Connect."""
+    checkpoint = changed(CHECKPOINT, topics="x", replication__factor="2")
+    wanted = flow(made(tmp_path, options(tmp_path, SOURCE, CHECKPOINT)))
+    capsys.readouterr()
+    assert flow(made(tmp_path, options(tmp_path, SOURCE, checkpoint))) == wanted
+    told = " ".join(capsys.readouterr().err.split())
+    for key in ("topics", "replication.factor", "tasks.max"):
+        assert f"{key}: the flow's is that of its MirrorSourceConnector" in told
+
+
+def test_tasks_that_cannot_be_counted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    one = changed(SOURCE, tasks__max="${env:TASKS}")
+    assert main(options(tmp_path, one, SOURCE)) == 2
+    assert "tasks.max differs" in " ".join(capsys.readouterr().err.split())
 
 
 def test_secrets_go_into_a_private_file_only(

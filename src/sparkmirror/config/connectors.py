@@ -14,7 +14,14 @@ from dataclasses import dataclass, field
 from sparkmirror.config.keys import KeyUse, Lost, classify, nearest
 from sparkmirror.config.page import Migrated, Page
 from sparkmirror.config.properties import Entry
-from sparkmirror.config.settings import CLIENT_SET, REMOVED_KEYS, Status, is_secret
+from sparkmirror.config.settings import (
+    CLIENT_SET,
+    REMOVED_KEYS,
+    Scope,
+    Status,
+    find,
+    is_secret,
+)
 from sparkmirror.config.values import check
 from sparkmirror.errors import ConfigError
 
@@ -136,7 +143,7 @@ def mm2_file(setup: Setup) -> Migrated:
         page.comment(f"Left out: {_short(note)}")
     page.gap()
     _providers(page, setup)
-    page.put("clusters", ", ".join(aliases))
+    page.put("clusters", ", ".join(aliases), setup.connectors[0].where)
     for alias in aliases:
         _cluster(page, setup, alias, {flow[0].target for flow in flows.values()})
     for name, connectors in flows.items():
@@ -256,7 +263,7 @@ def _flow_lines(
                 continue
             outcome = _check(entry, f"{name}.{key}", clusters)
             reason = _no_counterpart(outcome, name, key, clusters)
-            if not reason and connector.kind != _owner(key, connector.kind, kinds):
+            if not reason and connector.kind != _owner(key, connector.kind):
                 reason = f"a {connector.kind}Connector does not read it"
             if reason:
                 setup.leave_out(entry, reason)
@@ -274,12 +281,10 @@ def _own(key: str, value: str) -> Taken:
     return Taken(Entry(key, value))
 
 
-def _owner(key: str, kind: str, kinds: Iterable[str]) -> str:
+def _owner(key: str, kind: str) -> str:
     """Whose connector reads ``key``; ``kind`` for what all of them read."""
-    for owner, beginnings in _OWNED.items():
-        if key.startswith(beginnings):
-            return owner
-    return SOURCE if kind == HEARTBEAT and SOURCE in kinds and key == "topics" else kind
+    owners = (owner for owner, beginnings in _OWNED.items() if key.startswith(beginnings))
+    return next(owners, kind)
 
 
 def _no_counterpart(
@@ -299,30 +304,50 @@ def _no_counterpart(
 def _merge(
     setup: Setup, lines: dict[str, Taken], key: str, entry: Entry, connector: Connector
 ) -> None:
-    """One more connector's value of a key of the flow."""
+    """One more connector's value of a key of the flow; those of a MirrorSourceConnector first."""
     before = lines.get(key)
-    if before is None:
-        if connector.kind == SOURCE or key not in ("topics", "topics.exclude", "tasks.max"):
-            lines[key] = Taken(entry)
-        else:
-            setup.leave_out(entry, f"the flow's {key} is that of its MirrorSourceConnector")
-        return
-    old, new = before.entry.value.strip(), entry.value.strip()
-    if connector.kind == SOURCE and key in ("topics", "tasks.max"):
+    new = entry.value.strip()
+    if connector.kind != SOURCE and "enabled" in lines and not _is_owned(key):
+        # In Java the connectors know nothing of each other; the flow is what the source's says.
+        old = before.entry.value.strip() if before else _default(key)
+        if _simple(key, old) != _simple(key, new):
+            if key in _SHARED:
+                raise _differs(f"flow {connector.flow}", before.entry if before else None, entry)
+            setup.leave_out(entry, "the flow's is that of its MirrorSourceConnector")
+    elif before is None:
+        lines[key] = Taken(entry)
+    elif connector.kind == SOURCE and key in ("topics", "tasks.max"):
         # Several connectors share the topics of one flow.
-        both = f"{old},{new}" if key == "topics" else str(int(old) + int(new))
-        lines[key] = Taken(Entry(key, both, entry.where))
-    elif old == new:
-        return
-    elif connector.kind == SOURCE or key in _SHARED:
+        old = before.entry.value.strip()
+        if key == "topics":
+            lines[key] = Taken(Entry(key, f"{old},{new}", entry.where))
+        elif old.isdecimal() and new.isdecimal():
+            lines[key] = Taken(Entry(key, str(int(old) + int(new)), entry.where))
+        else:
+            raise _differs(f"flow {connector.flow}", before.entry, entry)
+    elif before.entry.value.strip() != new:
         raise _differs(f"flow {connector.flow}", before.entry, entry)
-    else:
-        setup.leave_out(entry, "the flow's is that of another connector, which differs")
 
 
-def _differs(what: str, one: Entry, other: Entry) -> ConfigError:
+def _is_owned(key: str) -> bool:
+    return any(key.startswith(beginnings) for beginnings in _OWNED.values())
+
+
+def _default(key: str) -> str:
+    row = find(key, Scope.CONNECTOR)
+    return (row.default or "") if row else ""
+
+
+def _simple(key: str, value: str) -> str:
+    """A class without its package; other values as they are."""
+    return value.rpartition(".")[2] if key.endswith(".class") else value
+
+
+def _differs(what: str, one: Entry | None, other: Entry) -> ConfigError:
+    """``one`` None: that connector leaves it at its default."""
+    there = f"{one.key} in {one.where}" if one else "the default, which the other connector has"
     return ConfigError(
-        f"{other.key} differs from {one.key} in {one.where}; both are about {what}.",
+        f"{other.key} differs from {there}; both are about {what}.",
         where=other.where,
         do="Give both the value that is right.",
     )
