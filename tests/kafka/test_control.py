@@ -342,11 +342,12 @@ def test_once_leaves_out_what_is_paused(flow, loops, target, cluster_a, topic_na
 
 
 def test_positions_of_a_java_mirror_are_taken_over(flow, loops, target, cluster_a, topic_name):
-    create_topic(cluster_a, topic_name, 3)
+    """MirrorMaker 2's own; and its connector's in a Kafka Connect cluster, by its name there."""
+    create_topic(cluster_a, topic_name, 4)
     group = f"__mirror.{flow.name}"
     loops(flow).prepare()
     name = remote(flow, topic_name)
-    tps = [TopicPartition(name, number) for number in range(3)]
+    tps = [TopicPartition(name, number) for number in range(4)]
     assert target.committed_offsets(group, tps) == {}
 
     alias = flow.source.alias
@@ -356,6 +357,8 @@ def test_positions_of_a_java_mirror_are_taken_over(flow, loops, target, cluster_
         encode_source_offset("other", TopicPartition(topic_name, 2), 31),
         (b"garbage", b"{"),
     ]
+    key, value = encode_source_offset(alias, TopicPartition(topic_name, 3), 41)
+    stored.append((key.replace(b"MirrorSourceConnector", b"my-mirror"), value))
     target.produce_many(f"mm2-offsets.{alias}.internal", [(0, key, value) for key, value in stored])
     target.commit_offsets(group, {tps[1]: (99, "ours")})
     loop = loops(flow, run_id="run-2")
@@ -364,9 +367,10 @@ def test_positions_of_a_java_mirror_are_taken_over(flow, loops, target, cluster_
     assert target.committed_offsets(group, tps) == {
         tps[0]: Committed(11, f'{{"source_topic_id": "{topic_id}"}}'),
         tps[1]: Committed(99, "ours"),
+        tps[3]: Committed(41, f'{{"source_topic_id": "{topic_id}"}}'),
     }
     events = loop.events()
-    assert any("1 positions taken over" in line for line in events)
+    assert any("2 positions taken over" in line for line in events)
     assert any("1 stored offsets could not be read" in line for line in events)
 
 

@@ -914,6 +914,14 @@ MUTANTS: tuple[Mutant, ...] = (
         ),
     ),
     Mutant(
+        "of two connectors' positions the one further on",
+        "docs/compatibility.md",
+        "wire/connect_offsets.py",
+        "min(named.values())",
+        "max(named.values())",
+        ("tests/unit/test_connect_offsets.py::test_of_several_connectors_none_is_overtaken",),
+    ),
+    Mutant(
         "an offset sync later than MirrorMaker 2's",
         "docs/compatibility.md",
         "offset_syncs.py",

@@ -15,7 +15,9 @@ from sparkmirror.cli import kafka_mirror_maker
 from sparkmirror.cli import main as main_module
 
 ROOT = Path(__file__).parents[2]
-PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").glob("*.md")])
+PAGES = sorted(
+    [ROOT / "README.md", *(ROOT / "docs").glob("*.md"), *(ROOT / "examples").glob("*.md")]
+)
 _COMMAND = re.compile(r"(?:^|[`\s/(])(sparkmirror|kafka-mirror-maker) +([^`\n|>;&]*)")
 
 

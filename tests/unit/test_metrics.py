@@ -326,6 +326,9 @@ def test_nothing_unpickles_or_evaluates() -> None:
     """What comes from a topic or a file is parsed as data only."""
     modules = {"pickle", "cloudpickle", "marshal", "shelve", "dill", "joblib", "yaml"}
     calls = {"eval", "exec", "compile", "__import__"}
+    # Of YAML, what gives nodes: loading could make objects.
+    nodes = {"Node", "MappingNode", "ScalarNode", "SequenceNode", "SafeLoader", "compose_all",
+             "YAMLError", "MarkedYAMLError"}  # fmt: skip
     wrong = []
     for path in (ROOT / "src").rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text())):
@@ -334,6 +337,8 @@ def test_nothing_unpickles_or_evaluates() -> None:
                 names = [alias.name.partition(".")[0] for alias in node.names]
             elif isinstance(node, ast.ImportFrom):
                 names = [(node.module or "").partition(".")[0]]
+                if names == ["yaml"] and {alias.name for alias in node.names} <= nodes:
+                    continue
             elif (
                 isinstance(node, ast.Call)
                 and isinstance(node.func, ast.Name)

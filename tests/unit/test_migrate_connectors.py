@@ -222,11 +222,50 @@ def test_errors_name_the_file_the_line_and_the_key(
     assert "mm2.properties" not in told  # a file that nobody has
 
 
-def test_policies_of_one_flow_are_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    identity = {"replication__policy__class": "IdentityReplicationPolicy"}
-    own = {"replication__policy__class": "DefaultReplicationPolicy"}
-    assert main(options(tmp_path, changed(SOURCE, **identity), changed(CHECKPOINT, **own))) == 2
-    assert "replication.policy.class differs" in " ".join(capsys.readouterr().err.split())
+PACKAGE = "org.apache.kafka.connect.mirror."
+
+
+@pytest.mark.parametrize(
+    ("source", "checkpoint", "same"),
+    [
+        ("IdentityReplicationPolicy", f"{PACKAGE}IdentityReplicationPolicy", True),
+        (None, f"{PACKAGE}DefaultReplicationPolicy", True),
+        ("IdentityReplicationPolicy", "DefaultReplicationPolicy", False),
+        (None, "IdentityReplicationPolicy", False),
+    ],
+)
+def test_policies_of_one_flow_are_one(
+    source: str | None,
+    checkpoint: str,
+    same: bool,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """A checkpoint connector alone does not rename topics."""
+    key = "replication__policy__class"
+    given = changed(SOURCE, **{key: source}), changed(CHECKPOINT, **{key: checkpoint})
+    assert main(options(tmp_path, *given)) == (0 if same else 2)
+    told = " ".join(capsys.readouterr().err.split())
+    assert ("replication.policy.class differs" in told) is not same
+
+
+def test_the_flow_is_what_its_source_connector_says(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What the others say of topics and tasks concerns their own work in Connect."""
+    checkpoint = changed(CHECKPOINT, topics="x", replication__factor="2")
+    wanted = flow(made(tmp_path, options(tmp_path, SOURCE, CHECKPOINT)))
+    capsys.readouterr()
+    assert flow(made(tmp_path, options(tmp_path, SOURCE, checkpoint))) == wanted
+    told = " ".join(capsys.readouterr().err.split())
+    for key in ("topics", "replication.factor", "tasks.max"):
+        assert f"{key}: the flow's is that of its MirrorSourceConnector" in told
+
+
+def test_tasks_that_cannot_be_counted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    one = changed(SOURCE, tasks__max="${env:TASKS}")
+    assert main(options(tmp_path, one, SOURCE)) == 2
+    assert "tasks.max differs" in " ".join(capsys.readouterr().err.split())
 
 
 def test_secrets_go_into_a_private_file_only(
@@ -419,7 +458,28 @@ def test_secrets_of_strimzi_need_not_be_here_to_see_the_file(
     path = write(tmp_path, strimzi(), "mirror.yaml")
     assert main(["migrate-config", "--strimzi", str(path)]) == 0
     text = capsys.readouterr().out
-    assert 'password="${secrets:/etc/sparkmirror/secrets/mirror-user:password}"' in text
+    assert 'password="${mounted:/etc/sparkmirror/secrets/mirror-user:password}"' in text
+
+
+def test_placeholders_that_stand_in_the_resource(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    more = "  config.providers: env\n  consumer.client.rack: ${env:RACK}\n"
+    path = write(tmp_path, strimzi(west=WEST + more), "mirror.yaml")
+    assert main(["migrate-config", "--strimzi", str(path)]) == 0
+    told = capsys.readouterr()
+    assert "west.consumer.client.rack = ${env:RACK}" in told.out
+    assert "config.providers.env.class = org.apache.kafka.common.config.provider.EnvVar" in told.out
+    assert "config.providers: those that are used are declared" in " ".join(told.err.split())
+
+
+def test_keys_of_older_connectors(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """They have their new names, or are named."""
+    old = changed(SOURCE, topics__exclude=None, topics__blacklist="secret.*",
+                  use__incremental__alter__configs="requested")  # fmt: skip
+    assert flow(made(tmp_path, options(tmp_path, old))).topics.exclude == ("secret.*",)
+    told = " ".join(capsys.readouterr().err.split())
+    assert "use.incremental.alter.configs: nothing has taken its place" in told
 
 
 @pytest.mark.parametrize(
@@ -438,6 +498,8 @@ def test_secrets_of_strimzi_need_not_be_here_to_see_the_file(
         ("spec:", "spec: {}\nother:", "spec.clusters is missing"),
         ("  mirrors:", "  mirrorz:", "spec.mirrors is missing"),
         ("alias: east", "alias: west", "another cluster has"),
+        ("consumer.fetch.max.bytes: 1000000", "ssl.keystore.password: x",
+         "spec.clusters[0].config.ssl.keystore.password: Cluster 'west'"),
     ],
 )  # fmt: skip
 def test_strimzis_errors_name_the_line_and_the_field(
@@ -446,7 +508,9 @@ def test_strimzis_errors_name_the_line_and_the_field(
     text = strimzi()
     assert old in text
     path = write(tmp_path, text.replace(old, new, 1), "mirror.yaml")
-    assert main(["migrate-config", "--strimzi", str(path)]) == 2
+    output = tmp_path / "made.properties"
+    assert main(["migrate-config", "--strimzi", str(path), "--output", str(output)]) == 2
+    assert not output.exists()
     told = " ".join(capsys.readouterr().err.split())
     assert words in told
     assert f"{path}" in told

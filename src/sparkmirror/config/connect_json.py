@@ -6,7 +6,6 @@ One connector (``{"name": …, "config": {…}}``), its configuration alone
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -16,14 +15,6 @@ from sparkmirror.config.properties import Entry
 from sparkmirror.errors import ConfigError
 
 __all__ = ["read_connect"]
-
-_STOCK = "org.apache.kafka.common.config.provider."
-_PROVIDERS = {
-    "file": f"{_STOCK}FileConfigProvider",
-    "directory": f"{_STOCK}DirectoryConfigProvider",
-    "env": f"{_STOCK}EnvVarConfigProvider",
-}
-_PLACEHOLDER = re.compile(r"\$\{([^}:]+):")
 
 
 def read_connect(paths: Sequence[Path], offset_topic: str) -> Setup:
@@ -58,7 +49,6 @@ def read_connect(paths: Sequence[Path], offset_topic: str) -> Setup:
         "exactly.once.source.support as TARGET.exactly.once.source.support.",
         "Stop the connectors before the mirror starts, or records arrive twice.",
     ]
-    _find_providers(setup)
     return setup
 
 
@@ -114,18 +104,3 @@ def _connector(kind: str, name: str, where: str, entries: dict[str, Entry]) -> C
         entries,
         where,
     )
-
-
-def _find_providers(setup: Setup) -> None:
-    """Declare the config providers that values refer to; they are the workers' in Connect."""
-    for connector in setup.connectors:
-        for entry in connector.config.values():
-            for name in _PLACEHOLDER.findall(entry.value):
-                if name in _PROVIDERS:
-                    setup.providers[name] = _PROVIDERS[name]
-                elif name not in setup.providers:
-                    setup.leave_out(
-                        entry,
-                        f"the config provider {name} is none that is built in; the "
-                        "placeholder stays as it is: declare it under config.providers",
-                    )

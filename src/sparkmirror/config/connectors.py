@@ -14,7 +14,14 @@ from dataclasses import dataclass, field
 from sparkmirror.config.keys import KeyUse, Lost, classify, nearest
 from sparkmirror.config.page import Migrated, Page
 from sparkmirror.config.properties import Entry
-from sparkmirror.config.settings import CLIENT_SET, Status, is_secret
+from sparkmirror.config.settings import (
+    CLIENT_SET,
+    REMOVED_KEYS,
+    Scope,
+    Status,
+    find,
+    is_secret,
+)
 from sparkmirror.config.values import check
 from sparkmirror.errors import ConfigError
 
@@ -41,12 +48,19 @@ _OWNED = {
     HEARTBEAT: ("emit.heartbeats.", "heartbeats.topic."),
 }  # fmt: skip
 _REFERENCE = re.compile(r"\$\{[^}]*\}")
+_STOCK = "org.apache.kafka.common.config.provider."
+_PROVIDERS = {
+    "file": f"{_STOCK}FileConfigProvider",
+    "directory": f"{_STOCK}DirectoryConfigProvider",
+    "env": f"{_STOCK}EnvVarConfigProvider",
+}
+_PROVIDER = re.compile(r"\$\{([^}:]+):")
 _DEFAULT_STORAGE = "mm2-offsets.{}.internal"
 
 
 @dataclass(frozen=True, slots=True)
 class Taken:
-    """A setting that goes into the file. ``reference``: it says where a secret is, only."""
+    """A setting that goes into the file. ``reference``: it is ours, and says where a secret is."""
 
     entry: Entry
     reference: bool = False
@@ -119,6 +133,7 @@ def mm2_file(setup: Setup) -> Migrated:
     aliases = list(dict.fromkeys(alias for one in setup.connectors for alias in _ends(one)))
     for one in setup.connectors:
         _cluster_keys(setup, one)
+    _find_providers(setup)
     body = {name: _flow_lines(setup, connectors, aliases) for name, connectors in flows.items()}
     page = Page()
     page.comment(f"MirrorMaker 2 file, made from {setup.title}.")
@@ -128,7 +143,7 @@ def mm2_file(setup: Setup) -> Migrated:
         page.comment(f"Left out: {_short(note)}")
     page.gap()
     _providers(page, setup)
-    page.put("clusters", ", ".join(aliases))
+    page.put("clusters", ", ".join(aliases), setup.connectors[0].where)
     for alias in aliases:
         _cluster(page, setup, alias, {flow[0].target for flow in flows.values()})
     for name, connectors in flows.items():
@@ -136,25 +151,22 @@ def mm2_file(setup: Setup) -> Migrated:
         told = ", ".join(f"{one.kind}Connector {one.name}" for one in connectors)
         page.comment(f"Flow {name}, from {told}.")
         for key, taken in body[name].items():
-            value = taken.entry.value.strip() if not is_secret(key) else taken.entry.value
-            page.put(
-                f"{name}.{key}",
-                value,
-                _origin(taken.entry),
-                reference=taken.reference or bool(_REFERENCE.fullmatch(value.strip())),
-            )
+            _put(page, f"{name}.{key}", taken)
     page.gap()
     page.comment("Heartbeats only where a connector writes them.")
     page.put("emit.heartbeats.enabled", "false")
     return page.migrated(tuple(setup.notes))
 
 
+def _put(page: Page, key: str, taken: Taken) -> None:
+    value = taken.entry.value if is_secret(key) else taken.entry.value.strip()
+    origin = f"{taken.entry.where}: {taken.entry.key}" if taken.entry.where else ""
+    reference = taken.reference or bool(_REFERENCE.fullmatch(value.strip()))
+    page.put(key, value, origin, reference=reference)
+
+
 def _ends(connector: Connector) -> tuple[str, str]:
     return connector.source, connector.target
-
-
-def _origin(entry: Entry) -> str:
-    return f"{entry.where}: {entry.key}" if entry.where else ""
 
 
 def _short(note: str) -> str:
@@ -203,8 +215,7 @@ def _cluster_keys(setup: Setup, connector: Connector) -> None:
                 setup.leave_out(entry, "Java's connector does not read it either")
                 continue
             _check(entry, f"{alias}.{name}", (alias,))
-            reference = bool(_REFERENCE.fullmatch(entry.value.strip()))
-            setup.take(alias, name, entry, reference=reference)
+            setup.take(alias, name, entry)
         if "bootstrap.servers" not in setup.clusters.get(alias, {}):
             raise ConfigError(
                 f"{side}bootstrap.servers of connector {connector.name} is missing.",
@@ -246,9 +257,13 @@ def _flow_lines(
                 continue
             if key in _CONVERTERS and entry.value.strip().endswith("ByteArrayConverter"):
                 continue  # that is how all records travel here
+            key = REMOVED_KEYS.get(key, key)  # noqa: PLW2901 (older connectors)
+            if not key:
+                setup.leave_out(entry, "nothing has taken its place")
+                continue
             outcome = _check(entry, f"{name}.{key}", clusters)
             reason = _no_counterpart(outcome, name, key, clusters)
-            if not reason and connector.kind != _owner(key, connector.kind, kinds):
+            if not reason and connector.kind != _owner(key, connector.kind):
                 reason = f"a {connector.kind}Connector does not read it"
             if reason:
                 setup.leave_out(entry, reason)
@@ -266,12 +281,10 @@ def _own(key: str, value: str) -> Taken:
     return Taken(Entry(key, value))
 
 
-def _owner(key: str, kind: str, kinds: Iterable[str]) -> str:
+def _owner(key: str, kind: str) -> str:
     """Whose connector reads ``key``; ``kind`` for what all of them read."""
-    for owner, beginnings in _OWNED.items():
-        if key.startswith(beginnings):
-            return owner
-    return SOURCE if kind == HEARTBEAT and SOURCE in kinds and key == "topics" else kind
+    owners = (owner for owner, beginnings in _OWNED.items() if key.startswith(beginnings))
+    return next(owners, kind)
 
 
 def _no_counterpart(
@@ -291,33 +304,71 @@ def _no_counterpart(
 def _merge(
     setup: Setup, lines: dict[str, Taken], key: str, entry: Entry, connector: Connector
 ) -> None:
-    """One more connector's value of a key of the flow."""
+    """One more connector's value of a key of the flow; those of a MirrorSourceConnector first."""
     before = lines.get(key)
-    if before is None:
-        if connector.kind == SOURCE or key not in ("topics", "topics.exclude", "tasks.max"):
-            lines[key] = Taken(entry)
-        else:
-            setup.leave_out(entry, f"the flow's {key} is that of its MirrorSourceConnector")
-        return
-    old, new = before.entry.value.strip(), entry.value.strip()
-    if connector.kind == SOURCE and key in ("topics", "tasks.max"):
+    new = entry.value.strip()
+    if connector.kind != SOURCE and "enabled" in lines and not _is_owned(key):
+        # In Java the connectors know nothing of each other; the flow is what the source's says.
+        old = before.entry.value.strip() if before else _default(key)
+        if _simple(key, old) != _simple(key, new):
+            if key in _SHARED:
+                raise _differs(f"flow {connector.flow}", before.entry if before else None, entry)
+            setup.leave_out(entry, "the flow's is that of its MirrorSourceConnector")
+    elif before is None:
+        lines[key] = Taken(entry)
+    elif connector.kind == SOURCE and key in ("topics", "tasks.max"):
         # Several connectors share the topics of one flow.
-        both = f"{old},{new}" if key == "topics" else str(int(old) + int(new))
-        lines[key] = Taken(Entry(key, both, entry.where))
-    elif old == new:
-        return
-    elif connector.kind == SOURCE or key in _SHARED:
+        old = before.entry.value.strip()
+        if key == "topics":
+            lines[key] = Taken(Entry(key, f"{old},{new}", entry.where))
+        elif old.isdecimal() and new.isdecimal():
+            lines[key] = Taken(Entry(key, str(int(old) + int(new)), entry.where))
+        else:
+            raise _differs(f"flow {connector.flow}", before.entry, entry)
+    elif before.entry.value.strip() != new:
         raise _differs(f"flow {connector.flow}", before.entry, entry)
-    else:
-        setup.leave_out(entry, "the flow's is that of another connector, which differs")
 
 
-def _differs(what: str, one: Entry, other: Entry) -> ConfigError:
+def _is_owned(key: str) -> bool:
+    return any(key.startswith(beginnings) for beginnings in _OWNED.values())
+
+
+def _default(key: str) -> str:
+    row = find(key, Scope.CONNECTOR)
+    return (row.default or "") if row else ""
+
+
+def _simple(key: str, value: str) -> str:
+    """A class without its package; other values as they are."""
+    return value.rpartition(".")[2] if key.endswith(".class") else value
+
+
+def _differs(what: str, one: Entry | None, other: Entry) -> ConfigError:
+    """``one`` None: that connector leaves it at its default."""
+    there = f"{one.key} in {one.where}" if one else "the default, which the other connector has"
     return ConfigError(
-        f"{other.key} differs from {one.key} in {one.where}; both are about {what}.",
+        f"{other.key} differs from {there}; both are about {what}.",
         where=other.where,
         do="Give both the value that is right.",
     )
+
+
+def _find_providers(setup: Setup) -> None:
+    """Declare the config providers that values refer to; in Connect they are the workers'."""
+    clusters = (one for lines in setup.clusters.values() for one in lines.values())
+    of_clusters = (one.entry for one in clusters if not one.reference)
+    of_connectors = (entry for one in setup.connectors for entry in one.config.values())
+    seen = set()
+    for entry in (*of_clusters, *of_connectors):
+        for name in _PROVIDER.findall(entry.value):
+            if name in _PROVIDERS:
+                setup.providers[name] = _PROVIDERS[name]
+            elif (name, entry.where) not in seen:
+                seen.add((name, entry.where))
+                setup.notes.append(
+                    f"{entry.where}: {entry.key}: the config provider {name} is none that is built "
+                    "in; its placeholder stays as it is: declare it under config.providers"
+                )
 
 
 def _providers(page: Page, setup: Setup) -> None:
@@ -332,9 +383,7 @@ def _cluster(page: Page, setup: Setup, alias: str, targets: Iterable[str]) -> No
     page.gap()
     page.comment(f"Cluster {alias}.")
     for key, taken in setup.clusters.get(alias, {}).items():
-        value = taken.entry.value if is_secret(key) else taken.entry.value.strip()
-        origin = _origin(taken.entry)
-        page.put(f"{alias}.{key}", value, origin, reference=taken.reference)
+        _put(page, f"{alias}.{key}", taken)
     topic = setup.offset_topic.get(alias)
     if topic and alias in targets:
         page.comment(

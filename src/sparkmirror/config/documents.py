@@ -14,7 +14,16 @@ from json.decoder import scanstring  # type: ignore[attr-defined]
 from pathlib import Path
 from typing import NoReturn
 
-import yaml
+from yaml import (
+    MappingNode,
+    MarkedYAMLError,
+    SafeLoader,
+    ScalarNode,
+    SequenceNode,
+    YAMLError,
+    compose_all,
+)
+from yaml import Node as YamlNode
 
 from sparkmirror.config.properties import read_file
 from sparkmirror.errors import ConfigError
@@ -108,10 +117,10 @@ def load_yaml(path: Path) -> list[Node]:
     """The documents of a YAML file. Raises ConfigError with the line of what is wrong."""
     text = _text(path)
     try:
-        composed = list(yaml.compose_all(text, Loader=yaml.SafeLoader))
+        composed = list(compose_all(text, Loader=SafeLoader))
         reader = _YamlReader(path)
         return [reader.node(one, "") for one in composed if one is not None]
-    except yaml.MarkedYAMLError as error:
+    except MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         line = f":{mark.line + 1}" if mark is not None else ""
         raise ConfigError(
@@ -119,7 +128,7 @@ def load_yaml(path: Path) -> list[Node]:
             where=f"{path}{line}",
             do="Name the file of the custom resource (kubectl get kafkamirrormaker2 NAME -o yaml).",
         ) from None
-    except yaml.YAMLError:
+    except YAMLError:
         raise ConfigError(
             "this is no YAML: it holds characters that YAML does not allow.",
             where=str(path),
@@ -226,14 +235,14 @@ class _YamlReader:
         self._path = path
         self._parts = 0
 
-    def node(self, node: yaml.Node, path: str) -> Node:
+    def node(self, node: YamlNode, path: str) -> Node:
         self._parts += 1
         if self._parts > _PARTS_MAX:
             raise _too_large(self._path)
         where = self._where(node)
-        if isinstance(node, yaml.MappingNode):
+        if isinstance(node, MappingNode):
             return Node(dict(self._entries(node, path)), where, path)
-        if isinstance(node, yaml.SequenceNode):
+        if isinstance(node, SequenceNode):
             found = [self.node(one, f"{path}[{n}]") for n, one in enumerate(node.value)]
             return Node(found, where, path)
         text: str | None = node.value
@@ -243,13 +252,13 @@ class _YamlReader:
             text = "true" if node.value.lower() in _TRUE else "false"
         return Node(text, where, path)
 
-    def _where(self, node: yaml.Node) -> str:
+    def _where(self, node: YamlNode) -> str:
         return f"{self._path}:{node.start_mark.line + 1}"
 
-    def _entries(self, node: yaml.MappingNode, path: str) -> Iterator[tuple[str, Node]]:
+    def _entries(self, node: MappingNode, path: str) -> Iterator[tuple[str, Node]]:
         seen = set()
         for key, value in node.value:
-            if not isinstance(key, yaml.ScalarNode):
+            if not isinstance(key, ScalarNode):
                 raise ConfigError(
                     "a key is no text.", where=self._where(key), do="Write key: value."
                 )

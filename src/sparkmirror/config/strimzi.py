@@ -19,7 +19,7 @@ from sparkmirror.errors import ConfigError
 __all__ = ["read_strimzi"]
 
 _KIND = "KafkaMirrorMaker2"
-_PROVIDER = "secrets"
+_PROVIDER = "mounted"
 _DIRECTORY = "org.apache.kafka.common.config.provider.DirectoryConfigProvider"
 _OFFSET_TOPIC = "mirrormaker2-cluster-offsets"
 _SCRAM = "org.apache.kafka.common.security.scram.ScramLoginModule"
@@ -148,7 +148,7 @@ class _Reader:
             return
         entry = Entry(node.path, node.text(), node.where)
         if key.startswith("config.providers"):
-            self._setup.leave_out(entry, "config providers are declared at the top of the file")
+            self._setup.leave_out(entry, "those that are used are declared at the top of the file")
             return
         outcome = classify(Entry(f"{alias}.{key}", entry.value, entry.where), (alias,))
         if isinstance(outcome, ConfigError):
