@@ -136,13 +136,20 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--online", action="store_true", help="the registry's database must answer")
     parser.add_argument("--offline", action="store_true", help="do not ask it")
     options = parser.parse_args(arguments)
-    found = [line for lock in LOCKS for line in faulty(locked(lock), lock)]
-    found += faulty(floors((ROOT / "pyproject.toml").read_text("utf-8")), "pyproject.toml")
+    versions = {lock: list(locked(lock)) for lock in LOCKS}
+    versions["pyproject.toml"] = list(floors((ROOT / "pyproject.toml").read_text("utf-8")))
+    found = [line for where, ours in versions.items() for line in faulty(iter(ours), where)]
     found += security_rules()
     as_of = tomllib.loads((ROOT / "tests/advisories.toml").read_text("utf-8"))["as_of"]
-    print(f"lock files and lowest versions: compared with tests/advisories.toml of {as_of}")
+    count = sum(map(len, versions.values()))
+    print(
+        f"lock files and lowest versions: {count} versions compared with tests/advisories.toml "
+        f"of {as_of}"
+    )
     print("ruff's S rules: on all of src")
-    if not options.offline:
+    if options.offline:
+        print("the registry's database of faults: not asked")
+    else:
         silent: list[str] = []
         for lock in LOCKS:
             faults, unknown = database(lock)

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
+import pytest
 from packaging.version import Version
 
 from tests import audit
+from tests.complete.parts import PARTS
 
 PROJECT = """
 [build-system]
@@ -45,3 +49,24 @@ def test_asserts_that_guard_something_say_what() -> None:
 
 def test_the_rules_hold_on_the_product() -> None:
     assert audit.security_rules() == []
+
+
+def test_all_tests_have_it_as_a_part(capsys: pytest.CaptureFixture[str]) -> None:
+    """With the figures that it really prints."""
+    (part,) = (part for part in PARTS if part.name == "audit")
+    assert part.command == ("{make}", "audit")
+    assert audit.main(["--offline"]) == 0
+    said = capsys.readouterr().out
+    figures = part.figures(Path(), said)
+    assert int(figures["versions"]) > 50
+    assert (figures["to mend"], figures["unknown to the registry"]) == ("0", "all")
+    told = said.replace("nothing to mend", "3 to mend")
+    for line, unknown in (
+        ("the registry's database of faults does not tell of 77 packages; for these", "77"),
+        ("the registry's database of faults: asked about all packages", "0"),
+    ):
+        asked = told.replace("the registry's database of faults: not asked", line)
+        found = part.figures(Path(), asked)
+        assert (found["to mend"], found["unknown to the registry"]) == ("3", unknown)
+    with pytest.raises(ValueError, match="the end is missing"):
+        part.figures(Path(), said.replace("audit:", ""))
