@@ -10,7 +10,17 @@ from sparkmirror.config.values import Reader, shown
 from sparkmirror.errors import ConfigError
 from sparkmirror.model import EXACT_SLOTS_MAX, ProduceSettings
 
-__all__ = ["exact_slots", "transaction_times_ms", "wants_exactly_once"]
+__all__ = [
+    "SECRET_CHARS_MIN",
+    "control_secret",
+    "exact_slots",
+    "transaction_times_ms",
+    "wants_exactly_once",
+]
+
+SECRET_CHARS_MIN = 32
+"""Of ``sparkmirror.control.secret``: 16 bytes in hexadecimal digits."""
+_SECRET = "sparkmirror.control.secret"  # noqa: S105 (a name)
 
 _SWITCH = "exactly.once.source.support"
 _DEFAULTS = ("default", "MirrorMaker's default")
@@ -69,6 +79,20 @@ def exact_slots(flow: Reader, *, exact: bool) -> int:
             do=f"Set tasks.max to {EXACT_SLOTS_MAX} or less, or leave exactly-once out.",
         )
     return slots
+
+
+def control_secret(own: Reader, *, exact: bool) -> str:
+    """What claims are signed with, empty without. Raises ConfigError where it is too short."""
+    secret = own.text(_SECRET).strip()
+    given = own.entry(_SECRET)
+    if secret and given is not None and len(secret) < SECRET_CHARS_MIN:
+        raise ConfigError(
+            f"{given.key} has {len(secret)} characters, so that readers of the control topic could "
+            f"guess it: it takes {SECRET_CHARS_MIN} at least.",
+            where=given.where,
+            do="Make one with openssl rand -hex 32, the same for all mirrors of this file.",
+        )
+    return secret if exact else ""
 
 
 def transaction_times_ms(

@@ -14,7 +14,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from sparkmirror.config import remarks
-from sparkmirror.config.exactly import exact_slots, transaction_times_ms, wants_exactly_once
+from sparkmirror.config.exactly import (
+    control_secret,
+    exact_slots,
+    transaction_times_ms,
+    wants_exactly_once,
+)
 from sparkmirror.config.flow import (
     bootstrap_servers,
     client,
@@ -59,6 +64,7 @@ from sparkmirror.policy import policy_kind
 
 __all__ = ["Mm2File", "client_configs", "load_mm2", "own_settings", "read_mm2"]
 
+_NOT_CLAIMED = "no flow that it is for is exactly-once, and no other is claimed"
 _NO_SYNCS_THERE = "no offset syncs are written to that cluster"
 _TOPIC_CHARS = re.compile(r"[A-Za-z0-9._-]*")
 
@@ -238,6 +244,11 @@ def _idle(
         if use.flow and _syncs_side(use) and (use.flow, _syncs_side(use)) not in syncs_on:
             marked.append(replace(use, ignored=use.ignored or _NO_SYNCS_THERE))
             continue
+        if use.setting.name == "sparkmirror.control.secret" and not any(
+            flow.exactly_once and use.flow in ("", flow.name) for flow in flows
+        ):
+            marked.append(replace(use, ignored=use.ignored or _NOT_CLAIMED))
+            continue
         name = use.entry.key.removeprefix(use.alias + ".")
         role, busy = "target", targets
         if name.startswith("consumer."):
@@ -356,6 +367,7 @@ def _flow(
         transaction_interval_ms=interval_ms,
         transaction_bytes=own.integer("sparkmirror.transaction.bytes"),
         transaction_timeout_ms=timeout_ms,
+        control_secret=control_secret(own, exact=exact),
         epoch_s=own.integer("sparkmirror.epoch.seconds"),
         offset_storage_topic=storage.text("offset.storage.topic"),
         offset_storage_partitions=storage.integer("offset.storage.partitions"),
