@@ -25,7 +25,10 @@ from packaging.requirements import Requirement
 from packaging.version import Version
 
 ROOT = Path(__file__).parents[1]
-LOCKS = ("requirements.lock", "requirements-build.lock", "requirements-uv.lock")
+LOCKS = (
+    *("requirements.lock", "requirements-build.lock"),
+    *("requirements-uv.lock", "requirements-kerberos.lock"),
+)
 PIP_AUDIT = "pip-audit==2.10.1"
 _NO_REASON = re.compile(r"#\s*noqa(?!:)|#\s*ruff:\s*noqa")
 _NARROWS = ("isinstance", "callable")
