@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -39,12 +41,12 @@ def test_the_project_itself_has_none() -> None:
         assert audit.faulty(audit.locked(lock), lock) == []
 
 
-def test_asserts_that_guard_something_say_what() -> None:
-    source = (
-        "assert x is not None\nassert not isinstance(x, int)\nassert x, 'why'\n"
-        "assert x\nassert x == 1 and y is None\n"
-    )
-    assert [line.split(":")[1] for line in audit.loose_asserts(source, "f.py")] == ["4", "5"]
+def test_no_rule_is_left_out_for_the_product() -> None:
+    """Nor assert: `python -O` takes it out. What has to hold is a `Defect`."""
+    ruff = tomllib.loads((audit.ROOT / "pyproject.toml").read_text("utf-8"))["tool"]["ruff"]["lint"]
+    assert "S" in ruff["select"]
+    assert not [rule for rule in ruff["ignore"] if re.match(r"S\d", rule)]
+    assert all(place.startswith(("tests/", "benchmarks/")) for place in ruff["per-file-ignores"])
 
 
 def test_the_rules_hold_on_the_product() -> None:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from sparkmirror.config.properties import Entry
 from sparkmirror.config.settings import Scope
 from sparkmirror.config.values import Reader, shown
-from sparkmirror.errors import ConfigError
+from sparkmirror.errors import ConfigError, Defect
 from sparkmirror.model import EXACT_SLOTS_MAX, ProduceSettings
 
 __all__ = [
@@ -71,7 +71,8 @@ def exact_slots(flow: Reader, *, exact: bool) -> int:
     slots = flow.integer("tasks.max")
     if exact and slots > EXACT_SLOTS_MAX:
         given = flow.entry("tasks.max")
-        assert given is not None, "it has a default, which is not too much"
+        if given is None:
+            raise Defect("the default of tasks.max is too much")
         raise ConfigError(
             f"{given.key}={slots} is too much for exactly-once: every start fences the "
             f"transactional ids of all slots, at most {EXACT_SLOTS_MAX}.",
@@ -107,8 +108,10 @@ def transaction_times_ms(
     interval_ms, timeout_ms = own.integer(interval_key), producer.integer(timeout_key)
     if exact and interval_ms >= timeout_ms:
         interval, timeout = own.entry(interval_key), producer.entry(timeout_key)
-        assert interval is not None, "it has a default"
-        assert timeout is not None, "it has a default"
+        if interval is None:
+            raise Defect("a setting without a default")
+        if timeout is None:
+            raise Defect("a setting without a default")
         given = timeout if interval.where in _DEFAULTS else interval
         raise ConfigError(
             f"{interval.key}={interval_ms} contradicts {timeout.key}={timeout_ms}: the target "

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from sparkmirror.errors import Defect
 from sparkmirror.model import Member, TopicPartition
 from sparkmirror.wire.packing import MALFORMED, pack, text, unpack
 from sparkmirror.wire.signing import Signer
@@ -194,7 +195,8 @@ class AssignmentCollector:
         return self._document() if len(self._pieces) == identity[2] else None
 
     def _document(self) -> AssignmentDocument:
-        assert self._identity is not None
+        if self._identity is None:
+            raise Defect("no run is named yet")
         ordered = [self._pieces[index] for index in sorted(self._pieces)]
         ends: dict[TopicPartition, int] | None = None
         if any(piece["ends"] is not None for piece in ordered):
