@@ -21,6 +21,7 @@
     └── PartitionError               one partition stopped; the others go on
 
 Each class has a stable ``code`` (UPPER_SNAKE) that logs, metrics and exit messages share.
+`Defect` stands beside the tree: it is nobody's mistake but ours.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ __all__ = [
     "ClusterError",
     "ConfigError",
     "CorruptBatch",
+    "Defect",
     "Denied",
     "Fenced",
     "GroupRefused",
@@ -172,3 +174,10 @@ class PartitionError(MirrorError):
     """One partition stopped; the others go on."""
 
     code = "PARTITION"
+
+
+class Defect(RuntimeError):
+    """What has to hold in this program does not, whoever runs it: a run ends with its traceback.
+
+    Unlike ``assert`` it also says so under ``python -O``.
+    """

@@ -385,6 +385,8 @@ class FlowSettings:
     zookeeper: str = ""
     # In a run: whether its driver signs assignments, so that workers obey no others.
     signed: bool = False
+    # What claims of an exactly-once flow are signed with; never log it.
+    control_secret: str = field(default="", repr=False)
 
     @property
     def name(self) -> str:

@@ -16,6 +16,7 @@ from re import _constants as op  # type: ignore[attr-defined]
 from re import _parser as parser  # type: ignore[attr-defined]
 from typing import Any
 
+from sparkmirror.errors import Defect
 from sparkmirror.java_regex import FINAL_LINE_END, compile_list, translate
 
 __all__ = ["Names", "Undecided", "common_name"]
@@ -60,7 +61,8 @@ def common_name(sets: Sequence[Names]) -> str | None:
 
     Raises `Undecided`. Names have up to 249 letters, digits, dots, dashes and underscores.
     """
-    assert sets, "no sets to compare"
+    if not sets:
+        raise Defect("no sets to compare")
     if any(not names.include for names in sets):
         return None
     plain = [names for names in sets if not any(_MARKS & set(one) for one in names.include)]

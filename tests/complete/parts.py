@@ -90,7 +90,26 @@ def _coverage(out: Path, said: str) -> Mapping[str, str]:
     return {"lines": f"{covered} %", **_tests(out, said)}
 
 
+def _audit(_out: Path, said: str) -> Mapping[str, str]:
+    compared = _found(r"(\d+) versions compared", said, "the number of versions")[1]
+    found = _found(r"audit: (nothing|\d+) to mend", said, "the end")[1]
+    database = _found(r"registry's database of faults[^\d\n]*(\d*)", said, "the database")
+    unknown = "all" if "not asked" in database[0] else database[1] or "0"
+    return {
+        "versions": compared,
+        "to mend": found.replace("nothing", "0"),
+        "unknown to the registry": unknown,
+    }
+
+
 PARTS = (
+    Part(
+        "audit",
+        "known faults of all packages, and the security rules on the product",
+        ("{make}", "audit"),
+        ("{make}", "audit", "ARGS=--offline"),
+        _audit,
+    ),
     Part(
         "mutants",
         "small faults in the product, and which test notices each",

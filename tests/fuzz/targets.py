@@ -49,7 +49,7 @@ from sparkmirror.model import (
 from sparkmirror.offset_map import Run
 from sparkmirror.wire import fetch as fetching
 from sparkmirror.wire.batch import split, stamp
-from sparkmirror.wire.claims import Claim, decode_claim, encode_claim
+from sparkmirror.wire.claims import Claim, decode_claim, encode_claim, is_believed
 from sparkmirror.wire.codecs import DECOMPRESSED_BYTES_MAX, compress, decompress
 from sparkmirror.wire.connect_offsets import decode_source_offset, encode_source_offset
 from sparkmirror.wire.connection import ConnectionLost
@@ -71,6 +71,7 @@ from sparkmirror.wire.mirror_records import (
     encode_heartbeat,
     encode_offset_sync,
 )
+from sparkmirror.wire.orders import Order, decode_order, encode_order
 from sparkmirror.wire.produce_frames import parse_answer
 from sparkmirror.wire.runs import decode_run, encode_run
 from sparkmirror.wire.scan import COST_BYTES_MAX, scans
@@ -90,6 +91,7 @@ from sparkmirror.wire.signals import (
     encode_planned,
     encode_progress,
 )
+from sparkmirror.wire.signing import Signer
 from tests.fuzz.driver import admin, internal, large
 from tests.fuzz.exchanges import CLIENT, Answering, groups, logins, sessions
 from tests.fuzz.inputs import batches, bomb, mutated
@@ -364,6 +366,8 @@ def topics(rng: Random) -> None:
     decode_checkpoint(key, value)
     decode_offset_sync(key, value)
     decode_claim(key, value)
+    is_believed(key, value, Signer("s" * 32))
+    decode_order(key, value)
     decode_planned(key, value)
     decode_run(key, value)
 
@@ -404,6 +408,8 @@ def _signals() -> list[tuple[bytes, bytes]]:
         encode_offset_sync(_TP, 5, 6),
         encode_planned(Planned("A->B", "r", 3)),
         encode_claim(Claim("A->B", "r", 2, "h")),
+        encode_claim(Claim("A->B", "r", 2, "h", 7), Signer("s" * 32)),
+        encode_order(Order("A->B", CommandKind.DRAIN, 5, ("r",))),
         encode_run(_TP, Run(5, 6, 7)),
     ]
     return [(key, value or b"") for key, value in found]

@@ -270,6 +270,9 @@ def test_who_may_write_orders_gives_orders_and_does_nothing_else(
         assert len(consume_all(target.kafka, orders_topic(flow))) == before + 3
     finally:
         loop.stop()
+    # Nothing runs, and what the next run will do may not be read: it is ordered all the same.
+    assert main(["pause", str(path), flow.name]) == 0
+    assert "paused for the next run" in capsys.readouterr().out
 
 
 def test_orders_go_to_the_control_topic_where_a_mirror_hears_no_others(

@@ -36,7 +36,7 @@ from sparkmirror.observe.notice import Notice
 from sparkmirror.policy import FlowTopics
 from sparkmirror.wire.claims import Claim, encode_claim
 from sparkmirror.wire.client import Cluster
-from sparkmirror.wire.codecs import GZIP
+from sparkmirror.wire.codecs import ZSTD
 from sparkmirror.wire.connect_offsets import encode_source_offset
 from sparkmirror.wire.control_topic import ControlTopicReader, ControlTopicWriter
 from sparkmirror.wire.orders import Order, give_order, orders_topic
@@ -530,7 +530,7 @@ def test_a_bomb_in_the_control_topic_hides_nothing(flow, loops, target, cluster_
     create_topic(cluster_a, topic_name)
     loop = loops(flow)
     loop.prepare()
-    bomb = encode_batch([Record(n, 1, b"x", bytes(4 << 20)) for n in range(9)], codec=GZIP)
+    bomb = encode_batch([Record(n, 1, b"x", bytes(4 << 20)) for n in range(9)], codec=ZSTD)
     for topic, partition in (
         (control_topic(flow), COMMAND_PARTITION),
         (control_topic(flow), PROGRESS_PARTITION),

@@ -27,6 +27,7 @@ from sparkmirror.wire.produce import Producer
 from sparkmirror.wire.records import Record, encode_batch
 from sparkmirror.wire.routes import Routes
 from sparkmirror.wire.signals import COMMAND_PARTITION, control_topic
+from sparkmirror.wire.signing import Signer
 from sparkmirror.wire.transactions import Transactions
 from tests.kafka.faults import (
     NODES,
@@ -329,11 +330,26 @@ class _Writer:
 
 def test_another_run_takes_over_and_this_one_says_so(source, target, topic_name):
     topic = _topic(source, topic_name)
-    with _exact(source, target, topic) as slot, Load(source.kafka, topic, PARTITIONS) as load:
+    secret = "of all that run this flow, in all " * 2
+    exact = _exact(source, target, topic, control_secret=secret)
+    with exact as slot, Load(source.kafka, topic, PARTITIONS) as load:
         load.wait_for(100)
-        key, value = encode_claim(Claim(slot.flow.name, "of-another", 1, "elsewhere"))
-        taken = [Sent(value, key, partition=COMMAND_PARTITION)]
-        produce(target.kafka, control_topic(slot.flow), taken)
+
+        def claim(signer: Signer | None) -> None:
+            key, value = encode_claim(Claim(slot.flow.name, "of-another", 1, "elsewhere"), signer)
+            taken = [Sent(value, key, partition=COMMAND_PARTITION)]
+            produce(target.kafka, control_topic(slot.flow), taken)
+
+        # Who may write there, and has not the secret, changes nothing.
+        claim(None)
+        claim(Signer("of somebody else"))
+        mirrored = len(consume_all(target.kafka, slot.remote))
+        deadline = time.monotonic() + patience()
+        while len(consume_all(target.kafka, slot.remote)) < mirrored + 50:
+            assert time.monotonic() < deadline
+            load.wait_for(10)
+        assert slot.failures == []
+        claim(Signer(secret))
         deadline = time.monotonic() + patience()
         while len(slot.failures) < 3:
             assert time.monotonic() < deadline

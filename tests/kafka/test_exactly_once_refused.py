@@ -20,18 +20,21 @@ from confluent_kafka.admin import (
 from sparkmirror.control import claim
 from sparkmirror.control.claim import claim_flow, slots_ever
 from sparkmirror.demo.clusters import KafkaCluster
-from sparkmirror.errors import Denied, TopicError, Unsupported
+from sparkmirror.errors import ClusterError, Denied, TopicError, Unsupported
 from sparkmirror.model import ClusterClient, FlowSettings, OffsetSyncSettings
 from sparkmirror.wire.client import Cluster
+from sparkmirror.wire.driver_report import DriverReport, encode_driver_report
 from sparkmirror.wire.gaps import gaps_topic
 from sparkmirror.wire.mirror_records import offset_syncs_topic
 from sparkmirror.wire.routes import Routes
 from sparkmirror.wire.runs import runs_topic
-from sparkmirror.wire.signals import control_topic
+from sparkmirror.wire.signals import Command, CommandKind, control_topic, encode_command
 from sparkmirror.wire.transactions import Transactions
 from tests.kafka.mirror_process import MirrorProcess, wait_until, write_mm2
 from tests.kafka.support import admin, create_topic, set_topic_config
 from tests.patience import patience
+
+NOW_MS = int(time.time() * 1000)
 
 
 def test_each_missing_permission_of_a_transaction_is_named(guarded, cluster_a):
@@ -58,8 +61,39 @@ def test_each_missing_permission_of_a_transaction_is_named(guarded, cluster_a):
         assert slots_ever(target, flow) == 0
         _claim_until_allowed(target, flow)
         # A later run with fewer slots still fences those of the earlier one.
-        claim_flow(target, replace(flow, tasks_max=1), "run-2")
+        claim_flow(target, replace(flow, tasks_max=1), "run-2", NOW_MS)
         assert slots_ever(target, flow) == 2
+    finally:
+        target.close()
+
+
+def test_mirrors_with_different_secrets_do_not_run_side_by_side(cluster_a, cluster_b):
+    """Neither would believe the other's claim, so the second does not start."""
+    alias = f"E{uuid.uuid4().hex[:6]}"
+    ends = [
+        ClusterClient(name, tuple(one.bootstrap_servers.split(",")), "c")
+        for name, one in ((alias, cluster_a), ("B", cluster_b))
+    ]
+    flow = FlowSettings(*ends, *ends, exactly_once=True, control_secret="1" * 32)
+    create_topic(cluster_b, control_topic(flow), 2)
+    target = Cluster(flow.target)
+    try:
+        assert claim_flow(target, flow, "run-1", NOW_MS) == NOW_MS
+        # A mirror that does not run any more stands in nobody's way.
+        assert claim_flow(target, replace(flow, control_secret="2" * 32), "run-2", NOW_MS) == NOW_MS
+        assert claim_flow(target, flow, "run-3", NOW_MS - 5) == NOW_MS + 1, "clocks may go back"
+        run = Command(flow.name, CommandKind.RUN, "run-3", NOW_MS)
+        report = DriverReport(flow.name, "run-3", "h:1", "1", NOW_MS, NOW_MS)
+        target.produce_many(
+            control_topic(flow), [(0, *encode_command(run)), (1, *encode_driver_report(report))]
+        )
+        for secret, told in (("", "has none"), ("2" * 32, "has another one")):
+            with pytest.raises(ClusterError, match=rf"\(run run-3, .* this one {told}") as refused:
+                claim_flow(target, replace(flow, control_secret=secret), "run-4", NOW_MS)
+            assert "2222" not in str(refused.value)
+            assert "the same sparkmirror.control.secret" in refused.value.do
+        # With the same one it is a takeover as ever.
+        assert claim_flow(target, flow, "run-4", NOW_MS) == NOW_MS + 2
     finally:
         target.close()
 
@@ -75,7 +109,7 @@ def _claim_until_allowed(target: Cluster, flow: FlowSettings) -> None:
     deadline = time.monotonic() + patience()
     while True:
         try:
-            claim_flow(target, flow, "run-1")
+            claim_flow(target, flow, "run-1", NOW_MS)
             return
         except Denied:
             assert time.monotonic() < deadline
@@ -131,7 +165,7 @@ def test_a_topic_of_our_own_that_takes_no_markers_is_named(cluster_a, cluster_b,
     target = Cluster(flow.target)
     try:
         with pytest.raises(TopicError, match="no batches of more than 77 bytes") as refused:
-            claim_flow(target, flow, "run-1")
+            claim_flow(target, flow, "run-1", NOW_MS)
         assert refused.value.where == f"cluster B, topic {of(flow)}"
         assert "max.message.bytes" in refused.value.do
         # With room for a marker it is enough: what is too large then is left out.
@@ -144,7 +178,7 @@ def test_a_topic_of_our_own_that_takes_no_markers_is_named(cluster_a, cluster_b,
 def _claimed(target: Cluster, flow: FlowSettings) -> bool:
     """Claim it; the brokers may know the old limit for a moment."""
     try:
-        claim_flow(target, flow, "run-1")
+        claim_flow(target, flow, "run-1", NOW_MS)
     except TopicError:
         return False
     return True

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import os
 import secrets
-from collections.abc import Iterator
-from contextlib import contextmanager
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,17 +18,21 @@ from py4j.java_gateway import GatewayParameters, JavaGateway
 
 import sparkmirror
 from sparkmirror.config import load_mm2
+from sparkmirror.control.status import read_signals
+from sparkmirror.data import spark as spark_settings
 from sparkmirror.data.flow import FlowRunner
 from sparkmirror.data.plan import encode_flow
 from sparkmirror.demo.clusters import KafkaCluster
 from sparkmirror.demo.probe import free_ports
 from sparkmirror.doctor import executors
+from sparkmirror.wire.client import Cluster
 from tests.kafka.capture import Capture
 from tests.kafka.mirror_process import MirrorProcess, wait_until, write_mm2
 from tests.kafka.spark_cluster import SparkCluster, closed_network, plain_python
 from tests.kafka.spark_frames import (
     ANSWER,
     FAILURE,
+    Answer,
     ask,
     instance,
     message,
@@ -72,47 +79,107 @@ def _jvm(warm: WarmJvm) -> Iterator[Any]:
         gateway.close()
 
 
+# What takes a mirror's login for its own Spark away, as if the product did not ask for one.
+_WITHOUT_LOGIN = """#!{python}
+import sys
+from sparkmirror.cli.main import main
+ports._LOCAL_ONLY["spark.authenticate"] = "false"
+sys.exit(main())
+"""
+
+
 def test_a_mirror_listens_on_loopback_alone_and_hears_no_stranger(
     cluster_a: KafkaCluster, cluster_b: KafkaCluster, topic_name: str, tmp_path: Path
 ) -> None:
-    """A frame that would stop its executor is refused, and the mirror goes on.
+    """A frame that would stop its executor is refused, and the mirror goes on to the next epochs.
 
     The same request is answered by an endpoint of Spark's that asks for no login.
     """
-    create_topic(cluster_a, topic_name, 1)
-    produce(cluster_a, topic_name, [Sent(b"before")])
-    path = write_mm2(tmp_path / "mm2.properties", cluster_a, cluster_b, topic_name)
-    work = ["--work-dir", str(tmp_path / "work")]
-    mirror = MirrorProcess(tmp_path, ["run", str(path), *work], cold=True)
+    with _short_epochs(cluster_a, cluster_b, topic_name, tmp_path) as (mirror, jvm, epoch):
+        listening = _listening(mirror.process.pid)
+        assert listening, "Spark has ports"
+        assert {host for host, _ in listening} <= {"127.0.0.1", "::ffff:127.0.0.1", "::1"}
+        answers = _tell_stop(jvm, listening)
+        assert ANSWER not in answers.values(), answers
+        assert len(answers) >= 2, "the driver's port and that for blocks"
+        heard = epoch()
+        produce(cluster_a, topic_name, [Sent(b"after")])
+        wait_until(
+            lambda: _values(cluster_b, topic_name) == [b"before", b"after"], "the next record"
+        )
+        wait_until(lambda: epoch() > heard + 1, "the next epochs")
+        code, _ = mirror.drain()
+        assert code == 0, mirror.text()
+        verify = serialized(jvm, instance(jvm, _VERIFIER, "endpoint-verifier"))
+        assert _open_endpoint_answers(jvm, verify)
+
+
+@pytest.mark.matrix
+def test_without_a_login_the_same_frame_stops_a_mirror(
+    cluster_a: KafkaCluster, cluster_b: KafkaCluster, topic_name: str, tmp_path: Path
+) -> None:
+    """So the test before can fail."""
+    script = tmp_path / "without-login"
+    script.write_text(_WITHOUT_LOGIN.format(python=sys.executable))
+    script.chmod(0o700)
+    ends = cluster_a, cluster_b, topic_name, tmp_path
+    with _short_epochs(*ends, command=str(script)) as (mirror, jvm, _):
+        answers = _tell_stop(jvm, _listening(mirror.process.pid))
+        assert ANSWER in answers.values(), answers
+        assert mirror.wait() == 1, mirror.text()
+
+
+@contextmanager
+def _short_epochs(
+    cluster_a: KafkaCluster,
+    cluster_b: KafkaCluster,
+    topic: str,
+    directory: Path,
+    command: str = "sparkmirror",
+) -> Iterator[tuple[MirrorProcess, Any, Callable[[], int]]]:
+    """A mirror that has mirrored a record, py4j's view of another JVM, and the mirror's epoch.
+
+    A stopped executor ends what runs, but takes no task of the next epoch.
+    """
+    create_topic(cluster_a, topic, 1)
+    produce(cluster_a, topic, [Sent(b"before")])
+    path = write_mm2(
+        directory / "mm2.properties", cluster_a, cluster_b, topic,
+        {"sparkmirror.epoch.seconds": "1"},
+    )  # fmt: skip
+    (flow,) = load_mm2(path).flows
+    began_ms = int(time.time() * 1000)
+    work = ["--work-dir", str(directory / "work")]
+    mirror = MirrorProcess(directory, ["run", str(path), *work], command=command, cold=True)
+
+    def epoch() -> int:
+        with closing(Cluster(flow.target)) as target:
+            signals = read_signals(target, flow)
+        return max(one.epoch for one in signals.progress if one.time_ms >= began_ms)
+
     try:
         with _jvm(take_jvm()) as jvm:
-            verify = serialized(jvm, instance(jvm, _VERIFIER, "endpoint-verifier"))
-            stop = serialized(jvm, instance(jvm, _STOP))
-            wait_until(lambda: _values(cluster_b, topic_name) == [b"before"], "the first record")
-            listening = _listening(mirror.process.pid)
-            assert listening, "Spark has ports"
-            assert {host for host, _ in listening} <= {"127.0.0.1", "::ffff:127.0.0.1", "::1"}
-            refused = []
-            for host, port in listening:
-                place = host.removeprefix("::ffff:")
-                try:
-                    answer = ask(place, port, message(place, port, "endpoint-verifier", verify))
-                except TimeoutError:  # py4j's gateway may go on waiting for its own secret
-                    continue
-                assert answer.kind != ANSWER, listening[host, port]
-                if answer.kind == FAILURE and b"SASL" in answer.body:
-                    refused.append(port)
-                    tell(place, port, message(place, port, "LocalSchedulerBackendEndpoint", stop))
-            assert len(refused) >= 2, "the driver's port and that for blocks"
-            produce(cluster_a, topic_name, [Sent(b"after")])
-            wait_until(
-                lambda: _values(cluster_b, topic_name) == [b"before", b"after"], "the next record"
-            )
-            code, _ = mirror.drain()
-            assert code == 0, mirror.text()
-            assert _open_endpoint_answers(jvm, verify)
+            wait_until(lambda: _values(cluster_b, topic) == [b"before"], "the first record")
+            yield mirror, jvm, epoch
     finally:
         mirror.kill()
+
+
+def _tell_stop(jvm: Any, listening: dict[tuple[str, int], list[str]]) -> dict[int, int]:
+    """Tell every port that speaks Spark's protocol to stop the executor; kinds of answers."""
+    verify = serialized(jvm, instance(jvm, _VERIFIER, "endpoint-verifier"))
+    stop = serialized(jvm, instance(jvm, _STOP))
+    answers = {}
+    for host, port in listening:
+        place = host.removeprefix("::ffff:")
+        try:
+            answer = ask(place, port, message(place, port, "endpoint-verifier", verify))
+        except TimeoutError:  # py4j's gateway may go on waiting for its own secret
+            continue
+        if answer.kind == ANSWER or (answer.kind == FAILURE and b"SASL" in answer.body):
+            answers[port] = answer.kind
+            tell(place, port, message(place, port, "LocalSchedulerBackendEndpoint", stop))
+    return answers
 
 
 def _open_endpoint_answers(jvm: Any, verify: bytes) -> bool:
@@ -141,6 +208,44 @@ def test_a_cluster_gives_the_key_to_its_executors_alone(
 
     The executors have the key: they unseal the properties, and look for the cluster in them.
     """
+    agreed = closed_network()
+    seen = _cluster_run(tmp_path, monkeypatch, agreed)
+    assert "connection refused" in "".join(seen.documents), seen.documents
+    assert seen.answer.kind != ANSWER, "whoever asks gets all settings"
+    assert seen.key.encode() not in seen.answer.body
+    assert seen.capture.holds(b"CoarseGrainedScheduler"), "what is not encrypted is seen"
+    assert seen.capture.holds(b"sparkSaslUser"), "the logins are seen"
+    for secret in (seen.key, seen.word, agreed["spark.authenticate.secret"]):
+        assert not seen.capture.holds(secret.encode())
+    for file in (tmp_path / "work").rglob("*"):
+        if file.is_file():
+            assert agreed["spark.authenticate.secret"].encode() not in file.read_bytes()
+
+
+@pytest.mark.matrix
+def test_an_open_cluster_gives_the_key_to_whoever_asks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So the test before can fail: the product would not start there with secrets."""
+    monkeypatch.setattr(spark_settings, "secrets_of", lambda _: [])
+    seen = _cluster_run(tmp_path, monkeypatch, {})
+    assert "connection refused" in "".join(seen.documents), seen.documents
+    assert seen.answer.kind == ANSWER
+    assert seen.key.encode() in seen.answer.body
+    assert seen.capture.holds(seen.key.encode())
+
+
+@dataclass(frozen=True)
+class _Seen:
+    documents: list[str]
+    answer: Answer
+    capture: Capture
+    key: str
+    word: str
+
+
+def _cluster_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, agreed: dict[str, str]) -> _Seen:
+    """A job on a Spark cluster with the settings ``agreed``, what it said, and what was seen."""
     (broker,) = free_ports(1)  # nobody listens
     word = secrets.token_hex(16)
     path = tmp_path / "mm2.properties"
@@ -158,7 +263,6 @@ def test_a_cluster_gives_the_key_to_its_executors_alone(
     monkeypatch.setenv("PYTHONPATH", f"{source}{os.pathsep}{lacking}")
     monkeypatch.setenv("SPARK_CONF_DIR", str(tmp_path))
     monkeypatch.setenv("PYTHONSAFEPATH", "1")  # put back what a start changes
-    agreed = closed_network()
     with SparkCluster(tmp_path, workers=1, settings=agreed) as spark:
         settings = load_mm2(path)
         runner = FlowRunner(
@@ -191,13 +295,4 @@ def test_a_cluster_gives_the_key_to_its_executors_alone(
                 answer = ask("127.0.0.1", driver_port, body)
         finally:
             runner.stop(grace_s=0.0)
-    assert "connection refused" in "".join(documents), documents
-    assert answer.kind != ANSWER, "whoever asks gets all settings"
-    assert runner.key.encode() not in answer.body
-    assert capture.holds(b"CoarseGrainedScheduler"), "what is not encrypted is seen"
-    assert capture.holds(b"sparkSaslUser"), "the logins are seen"
-    for secret in (runner.key, word, agreed["spark.authenticate.secret"]):
-        assert not capture.holds(secret.encode())
-    for file in (tmp_path / "work").rglob("*"):
-        if file.is_file():
-            assert agreed["spark.authenticate.secret"].encode() not in file.read_bytes()
+    return _Seen(documents, answer, capture, runner.key, word)

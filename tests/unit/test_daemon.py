@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import socket
 import stat
 import struct
 import subprocess
@@ -42,10 +43,29 @@ def test_only_its_user_may_write_to_its_socket(open_to_all: Path) -> None:
     (size,) = struct.unpack(">i", daemon.stdout.read(4))
     door = Path(daemon.stdout.read(size).decode())
     mode = door.stat().st_mode
+    refused = _refused_to_others(door) if os.geteuid() == 0 else True
     daemon.communicate(timeout=60)
     assert door.parent == open_to_all
     assert stat.S_ISSOCK(mode)
     assert stat.S_IMODE(mode) == 0o700
+    assert refused, "PySpark asks for no token at such a socket: the mode is all that guards it"
+
+
+def _refused_to_others(door: Path) -> bool:
+    """Whether a process of another user cannot connect."""
+    nobody = 65534
+    child = os.fork()
+    if child == 0:
+        os.setgroups([])
+        os.setgid(nobody)
+        os.setuid(nobody)
+        try:
+            socket.socket(socket.AF_UNIX).connect(str(door))
+        except PermissionError:
+            os._exit(13)
+        finally:
+            os._exit(0)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 13
 
 
 def test_what_a_worker_makes_has_the_modes_of_the_process_that_was_started() -> None:

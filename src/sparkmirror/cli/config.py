@@ -10,7 +10,7 @@ import typer
 
 from sparkmirror.cli.files import Clusters, Files, Flows, with_files
 from sparkmirror.cli.tables import Format, Output, print_json, table_lines
-from sparkmirror.errors import ConfigError
+from sparkmirror.errors import ConfigError, Defect
 from sparkmirror.text import say
 
 if TYPE_CHECKING:
@@ -86,7 +86,8 @@ def _setup(files: Files, clusters: Sequence[str], flows: Sequence[str]) -> Setup
     settings = load_settings(files, clusters, listed=False)
     from sparkmirror.config.explain_mm1 import explain_mm1  # noqa: PLC0415
 
-    assert producer is not None
+    if producer is None:
+        raise Defect("MirrorMaker 1 has a producer file")
     setup = explain_mm1(consumers, producer, find_brokers=look_up_brokers)
     names = {flow.name for flow in choose_flows(settings, flows)}
     return replace(setup, flows=tuple(one for one in setup.flows if one.flow in names))

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from sparkmirror.errors import ClusterError, ConfigError
+from sparkmirror.errors import ClusterError, ConfigError, Defect
 from sparkmirror.observe.logs import register_secret
 from sparkmirror.text import printable, say
 
@@ -112,7 +112,8 @@ def discover(
     """
     from sparkmirror.wire.ambari import AmbariLogin, find_cluster  # noqa: PLC0415
 
-    assert source is Source.AMBARI, "there is no other"
+    if source is not Source.AMBARI:
+        raise Defect("a source that this command does not know")
     parts = urllib.parse.urlsplit(url)
     secret = password_from(password, f"Password of {user} at {parts.hostname}: ")
     register_secret(secret)

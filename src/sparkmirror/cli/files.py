@@ -17,7 +17,7 @@ from typing import Annotated, Any, get_type_hints
 import typer
 
 from sparkmirror.cli.errors import EXIT_START_FAILED
-from sparkmirror.errors import ClusterError, ConfigError
+from sparkmirror.errors import ClusterError, ConfigError, Defect
 from sparkmirror.model import FlowSettings, MirrorSettings
 
 __all__ = [
@@ -274,8 +274,10 @@ def _load_mm1(
 ) -> MirrorSettings:
     from sparkmirror.config.mm1 import Extras, load_mm1  # noqa: PLC0415
 
-    assert files.consumer_config, "it is required"
-    assert files.producer_config is not None
+    if not files.consumer_config:
+        raise Defect("MirrorMaker 1 has a consumer file")
+    if files.producer_config is None:
+        raise Defect("MirrorMaker 1 has a producer file")
     include = files.include
     if not listed and include is None and files.blacklist is None:
         include = ".*"

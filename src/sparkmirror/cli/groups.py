@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from sparkmirror.cli.asking import ask_each, end_with, open_flows, refuse_mm1
 from sparkmirror.cli.files import Clusters, Files, Flows, with_files
 from sparkmirror.cli.tables import Format, Output, print_json, table_lines
+from sparkmirror.errors import Defect
 from sparkmirror.text import say
 
 if TYPE_CHECKING:
@@ -79,7 +80,8 @@ def document(found: Sequence[FlowGroups]) -> dict[str, object]:
             name = values.pop("group")
             entry = by_group.setdefault(name, {"group": name, "state": state, "partitions": []})
             partitions = entry["partitions"]
-            assert isinstance(partitions, list)
+            if not isinstance(partitions, list):
+                raise Defect("the partitions of a group are a list")
             partitions.append(values)
         flows.append(
             {"flow": one.flow, "checkpoints": one.checkpoints, "groups": list(by_group.values())}

@@ -19,7 +19,7 @@ from sparkmirror.cli.look import LookPart
 from sparkmirror.cli.parts import END_S, ControlPart, FlowPart, RunOptions
 from sparkmirror.cli.processes import child_processes, end_processes
 from sparkmirror.cli.signals import Signals, standard_terminals
-from sparkmirror.errors import ConfigError, MirrorError
+from sparkmirror.errors import ConfigError, Defect, MirrorError
 from sparkmirror.model import MirrorSettings
 from sparkmirror.observe.keys import Keys
 from sparkmirror.observe.lines import Display
@@ -153,9 +153,12 @@ class RunLoop:
 
         self._display.phase("loading")
         self._await(_Background(assemble, "sparkmirror-load"))
-        assert self._control is not None
-        assert self._flow is not None
-        assert self._look is not None
+        if self._control is None:
+            raise Defect("the run has no control plane yet")
+        if self._flow is None:
+            raise Defect("the run has no pipeline yet")
+        if self._look is None:
+            raise Defect("the run has no quick look yet")
         self._display.phase("reaching the clusters, creating topics")
         # Spark takes the longest and needs nothing of the clusters.
         self._opening = _Background(self._flow.open, "sparkmirror-open")
@@ -200,8 +203,10 @@ class RunLoop:
 
     def _flow_state(self) -> tuple[list[MirrorError], bool]:
         """The errors of failed queries, and whether any still runs."""
-        assert self._flow is not None
-        assert self._control is not None
+        if self._flow is None:
+            raise Defect("the run has no pipeline yet")
+        if self._control is None:
+            raise Defect("the run has no control plane yet")
         try:
             errors = [*self._flow.errors(), *self._control.failures()]
             return errors, self._flow.active()
@@ -268,7 +273,8 @@ class RunLoop:
             self._on_signal(signal.SIGTERM)
 
     def _begin_drain(self, text: str) -> None:
-        assert self._control is not None
+        if self._control is None:
+            raise Defect("the run has no control plane yet")
         _log.info("%s", text)
         self._stop_signal_s = self._stop_signal_s or time.monotonic()
         self._figures.phase = PHASE_DRAINING
@@ -292,7 +298,8 @@ class RunLoop:
         if not self._collecting:
             self._display.update(self.views())
             return
-        assert self._control is not None
+        if self._control is None:
+            raise Defect("the run has no control plane yet")
         with_ends = time.monotonic() - self._ends_s >= ENDS_INTERVAL_S
         if with_ends:
             self._ends_s = time.monotonic()
@@ -349,8 +356,10 @@ class RunLoop:
 
     def _drained(self, errors: Sequence[MirrorError]) -> int:
         """Wait until the queries have written what they had read, then stop Spark."""
-        assert self._drain is not None
-        assert self._flow is not None
+        if self._drain is None:
+            raise Defect("no drain has begun")
+        if self._flow is None:
+            raise Defect("the run has no pipeline yet")
         while not self._drain.done and self._drain_left_s() > 0:
             self._step(AWAIT_STEP_S)
         flow, grace_s = self._flow, max(0.0, self._drain_left_s())
@@ -402,7 +411,8 @@ class RunLoop:
 
     def _finish_groups(self, timeout_s: float) -> None:
         """Where consumer groups stand, now that all is written."""
-        assert self._control is not None
+        if self._control is None:
+            raise Defect("the run has no control plane yet")
         finish = partial(self._control.finish, timeout_s=timeout_s)
         finishing = _Background(finish, "sparkmirror-finish")
         while not finishing.done:

@@ -12,7 +12,7 @@ from pathlib import Path
 import psutil
 
 from sparkmirror.directories import private_directory
-from sparkmirror.errors import MachineError
+from sparkmirror.errors import Defect, MachineError
 
 __all__ = ["new_run_id", "open_work_dir"]
 
@@ -45,7 +45,8 @@ def open_work_dir(given: Path | None, run_id: str) -> Path:
             continue
         _remove_old_runs(path.parent)
         return path
-    assert last is not None, "there is always a temporary directory to try"
+    if last is None:
+        raise Defect("no directory was tried")
     raise last
 
 

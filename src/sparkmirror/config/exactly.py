@@ -7,10 +7,20 @@ from collections.abc import Mapping
 from sparkmirror.config.properties import Entry
 from sparkmirror.config.settings import Scope
 from sparkmirror.config.values import Reader, shown
-from sparkmirror.errors import ConfigError
+from sparkmirror.errors import ConfigError, Defect
 from sparkmirror.model import EXACT_SLOTS_MAX, ProduceSettings
 
-__all__ = ["exact_slots", "transaction_times_ms", "wants_exactly_once"]
+__all__ = [
+    "SECRET_CHARS_MIN",
+    "control_secret",
+    "exact_slots",
+    "transaction_times_ms",
+    "wants_exactly_once",
+]
+
+SECRET_CHARS_MIN = 32
+"""Of ``sparkmirror.control.secret``: 16 bytes in hexadecimal digits."""
+_SECRET = "sparkmirror.control.secret"  # noqa: S105 (a name)
 
 _SWITCH = "exactly.once.source.support"
 _DEFAULTS = ("default", "MirrorMaker's default")
@@ -61,7 +71,8 @@ def exact_slots(flow: Reader, *, exact: bool) -> int:
     slots = flow.integer("tasks.max")
     if exact and slots > EXACT_SLOTS_MAX:
         given = flow.entry("tasks.max")
-        assert given is not None, "it has a default, which is not too much"
+        if given is None:
+            raise Defect("the default of tasks.max is too much")
         raise ConfigError(
             f"{given.key}={slots} is too much for exactly-once: every start fences the "
             f"transactional ids of all slots, at most {EXACT_SLOTS_MAX}.",
@@ -69,6 +80,20 @@ def exact_slots(flow: Reader, *, exact: bool) -> int:
             do=f"Set tasks.max to {EXACT_SLOTS_MAX} or less, or leave exactly-once out.",
         )
     return slots
+
+
+def control_secret(own: Reader, *, exact: bool) -> str:
+    """What claims are signed with, empty without. Raises ConfigError where it is too short."""
+    secret = own.text(_SECRET).strip()
+    given = own.entry(_SECRET)
+    if secret and given is not None and len(secret) < SECRET_CHARS_MIN:
+        raise ConfigError(
+            f"{given.key} has {len(secret)} characters, so that readers of the control topic could "
+            f"guess it: it takes {SECRET_CHARS_MIN} at least.",
+            where=given.where,
+            do="Make one with openssl rand -hex 32, the same for all mirrors of this file.",
+        )
+    return secret if exact else ""
 
 
 def transaction_times_ms(
@@ -83,8 +108,10 @@ def transaction_times_ms(
     interval_ms, timeout_ms = own.integer(interval_key), producer.integer(timeout_key)
     if exact and interval_ms >= timeout_ms:
         interval, timeout = own.entry(interval_key), producer.entry(timeout_key)
-        assert interval is not None, "it has a default"
-        assert timeout is not None, "it has a default"
+        if interval is None:
+            raise Defect("a setting without a default")
+        if timeout is None:
+            raise Defect("a setting without a default")
         given = timeout if interval.where in _DEFAULTS else interval
         raise ConfigError(
             f"{interval.key}={interval_ms} contradicts {timeout.key}={timeout_ms}: the target "

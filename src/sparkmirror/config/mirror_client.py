@@ -15,6 +15,7 @@ from sparkmirror.config.properties import Entry, load_properties
 from sparkmirror.config.providers import resolve
 from sparkmirror.config.settings import CLIENT_SET, Scope
 from sparkmirror.config.values import Reader
+from sparkmirror.errors import Defect
 from sparkmirror.model import ClusterClient, PolicySettings
 from sparkmirror.policy import policy_kind
 
@@ -54,7 +55,8 @@ def mirror_client_settings(
     reader = Reader(raw, Scope.CONNECTOR)
     named = reader.entry(_POLICY + "class")
     alias = raw.get("source.cluster.alias")
-    assert named is not None, "the policy has a default"
+    if named is None:
+        raise Defect("the policy has no default")
 
     def made(role: str, scope: Scope) -> ClusterClient:
         conf = {key: raw[key] for key in CLIENT_SET & raw.keys()}

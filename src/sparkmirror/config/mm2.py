@@ -14,7 +14,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from sparkmirror.config import remarks
-from sparkmirror.config.exactly import exact_slots, transaction_times_ms, wants_exactly_once
+from sparkmirror.config.exactly import (
+    control_secret,
+    exact_slots,
+    transaction_times_ms,
+    wants_exactly_once,
+)
 from sparkmirror.config.flow import (
     bootstrap_servers,
     client,
@@ -348,6 +353,7 @@ def _flow(
         transaction_interval_ms=interval_ms,
         transaction_bytes=own.integer("sparkmirror.transaction.bytes"),
         transaction_timeout_ms=timeout_ms,
+        control_secret=control_secret(own, exact=exact),
         epoch_s=own.integer("sparkmirror.epoch.seconds"),
         offset_storage_topic=storage.text("offset.storage.topic"),
         offset_storage_partitions=storage.integer("offset.storage.partitions"),

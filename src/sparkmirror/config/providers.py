@@ -14,7 +14,7 @@ from pathlib import Path
 
 from sparkmirror.config.properties import Entry, load_properties
 from sparkmirror.config.values import parse_list
-from sparkmirror.errors import ConfigError
+from sparkmirror.errors import ConfigError, Defect
 from sparkmirror.java_regex import compile_regex
 
 __all__ = ["resolve"]
@@ -89,7 +89,8 @@ def _declared(raw: Mapping[str, Entry], environment: Mapping[str, str]) -> dict[
     listed = raw.get("config.providers")
     providers: dict[str, _Provider] = {}
     for name in parse_list(listed) if listed else ():
-        assert listed is not None
+        if listed is None:
+            raise Defect("a provider that no key names")
         class_entry = raw.get(f"config.providers.{name}.class")
         if class_entry is None:
             raise ConfigError(

@@ -24,6 +24,7 @@ from sparkmirror.config.settings_mirror import (
 )
 from sparkmirror.config.settings_security import SECURITY_ROWS
 from sparkmirror.config.settings_worker import WORKER_ROWS
+from sparkmirror.errors import Defect
 
 __all__ = [
     "CLIENT_SET",
@@ -63,7 +64,8 @@ def _index(rows: Iterable[Setting]) -> dict[tuple[Scope, str], Setting]:
     index: dict[tuple[Scope, str], Setting] = {}
     for row in rows:
         for scope in row.scopes:
-            assert (scope, row.name) not in index, f"two rows for {scope.value} {row.name}"
+            if (scope, row.name) in index:
+                raise Defect(f"two rows for {scope.value} {row.name}")
             index[scope, row.name] = row
     return index
 

@@ -336,6 +336,12 @@ OWN_ROWS = (
         (Scope.SPARKMIRROR,), low=1, high=32 * 1024 * 1024,
     ),
     Setting(
+        "sparkmirror.control.secret", Type.PASSWORD, "",
+        "Exactly-once: signs the claims in the control topic that say which run writes a flow; "
+        "unsigned ones are not believed. At least 32 characters that nobody can guess, the same "
+        "for all mirrors that run the flow.", (Scope.SPARKMIRROR,),
+    ),
+    Setting(
         "sparkmirror.join.bytes", Type.INT, str(ProduceSettings().join_bytes),
         "Neighbouring small batches are joined up to this size; 0 never joins.",
         (Scope.SPARKMIRROR,), low=0, high=16 * 1024 * 1024,

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from sparkmirror.config.properties import Entry
 from sparkmirror.config.redact import HIDDEN, redact
 from sparkmirror.config.settings import Scope, Setting, Type, find
-from sparkmirror.errors import ConfigError
+from sparkmirror.errors import ConfigError, Defect
 from sparkmirror.java_regex import compile_list
 
 __all__ = [
@@ -154,7 +154,8 @@ class Reader:
 
     def _row(self, name: str) -> Setting:
         row = find(name, *self._scopes)
-        assert row is not None, f"{name} is not in the settings table"
+        if row is None:
+            raise Defect(f"{name} is not in the settings table")
         return row
 
     def entry(self, name: str) -> Entry | None:
@@ -181,13 +182,15 @@ class Reader:
     def integer(self, name: str) -> int:
         """A whole number within the table's range."""
         entry = self.entry(name)
-        assert entry is not None, f"{name} has no default"
+        if entry is None:
+            raise Defect(f"{name} has no default")
         return int(_parse_number(entry, self._row(name)))
 
     def boolean(self, name: str) -> bool:
         """A boolean."""
         entry = self.entry(name)
-        assert entry is not None, f"{name} has no default"
+        if entry is None:
+            raise Defect(f"{name} has no default")
         return parse_boolean(entry)
 
     def elements(self, name: str) -> tuple[str, ...]:
@@ -198,7 +201,8 @@ class Reader:
 
 def merge_errors(errors: Sequence[ConfigError], path: str) -> ConfigError:
     """One error that tells ``errors`` (at least one), twenty at most, each with its own place."""
-    assert errors, "no errors to merge"
+    if not errors:
+        raise Defect("no errors to merge")
     told = list(dict.fromkeys(str(error) for error in errors))
     if len(told) == 1:
         return errors[0]

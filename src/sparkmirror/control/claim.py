@@ -7,14 +7,19 @@ seeded: a writer that comes back later finds the claim and ends (`data.takeover`
 from __future__ import annotations
 
 import socket
+from typing import NamedTuple
 
-from sparkmirror.errors import MirrorError, TopicError
+from sparkmirror.control.status import observe_status
+from sparkmirror.errors import ClusterError, MirrorError, TopicError
 from sparkmirror.model import FlowSettings
 from sparkmirror.wire.claims import (
     Claim,
+    claim_signer,
     decode_claim,
     encode_claim,
     fence_slots,
+    is_believed,
+    is_signed,
     transactional_id,
 )
 from sparkmirror.wire.client import Cluster
@@ -30,38 +35,83 @@ __all__ = ["claim_flow", "slots_ever"]
 # The marker that ends a transaction in a partition is a batch of its own.
 _MARKER_BYTES = 78
 _SIZE_KEY = "max.message.bytes"
+_SECRET_KEY = "sparkmirror.control.secret"  # noqa: S105 (a name)
 
 
-def claim_flow(target: Cluster, flow: FlowSettings, run_id: str) -> None:
+def claim_flow(target: Cluster, flow: FlowSettings, run_id: str, now_ms: int) -> int:
     """Check that ``target`` allows exactly-once, claim the flow for ``run_id``, fence all others.
 
+    Returns the term of the claim, 0 without a secret. It is the time ``now_ms`` where clocks go
+    right, so that it grows even if the last claim was taken out of the topic.
+
     The control topic must exist. Raises `Unsupported` (brokers without the APIs), `Denied` (a
-    permission is missing), `TopicError` (a topic of our own takes no markers) and other
-    `MirrorError`.
+    permission is missing), `TopicError` (a topic of our own takes no markers), `ClusterError` (a
+    mirror with another secret runs the flow) and other `MirrorError`.
     """
     _check_room(target, flow)
     _check(flow)
-    slots = flow.tasks_max
+    slots, signer, term = flow.tasks_max, claim_signer(flow), 0
+    records = _claims(target, flow)
+    if records:
+        _refuse_other_secret(target, flow, records[-1], now_ms)
+    if signer is not None:
+        believed = [one.claim.term for one in records if is_believed(one.key, one.value, signer)]
+        term = max([now_ms, 1, *(known + 1 for known in believed)])
     while True:
-        _write(target, flow, Claim(flow.name, run_id, slots, socket.gethostname()))
+        claim = Claim(flow.name, run_id, slots, socket.gethostname(), term)
+        record = (COMMAND_PARTITION, *encode_claim(claim, signer))
+        target.produce_many(control_topic(flow), [record])
         known = slots_ever(target, flow)
         if known <= slots:
             break
         slots = known  # an earlier run had more: its ids stay known until they expire
     fence_slots(flow, slots, patience_s=_patience_s(flow))
+    return term
 
 
 def slots_ever(target: Cluster, flow: FlowSettings) -> int:
-    """The largest number of slots that any claim in the control topic tells of."""
+    """The largest number of slots that any claim in the control topic tells of.
+
+    Also of claims that are not believed: runs before the secret was set signed none.
+    """
+    return max((one.claim.slots for one in _claims(target, flow)), default=0)
+
+
+class _Record(NamedTuple):
+    claim: Claim
+    key: bytes | None
+    value: bytes | None
+
+
+def _claims(target: Cluster, flow: FlowSettings) -> list[_Record]:
+    """The claims of ``flow`` that the control topic holds, in its order."""
     records = target.read_compacted(
         control_topic(flow), partitions=[COMMAND_PARTITION], passes=True
     )
-    claims = (decode_claim(key, value) for _, key, value in records)
-    return max((c.slots for c in claims if c is not None and c.flow == flow.name), default=0)
+    found = []
+    for _, key, value in records:
+        claim = decode_claim(key, value)
+        if claim is not None and claim.flow == flow.name:
+            found.append(_Record(claim, key, value))
+    return found
 
 
-def _write(target: Cluster, flow: FlowSettings, claim: Claim) -> None:
-    target.produce_many(control_topic(flow), [(COMMAND_PARTITION, *encode_claim(claim))])
+def _refuse_other_secret(target: Cluster, flow: FlowSettings, newest: _Record, now_ms: int) -> None:
+    """A mirror that runs with another secret would not give way: both would write the flow."""
+    signer, claim = claim_signer(flow), newest.claim
+    if not is_signed(newest.value) or (
+        signer is not None and is_believed(newest.key, newest.value, signer)
+    ):
+        return
+    if claim.run_id in observe_status(target, flow, now_ms).runs:
+        ours = "has another one" if flow.control_secret else "has none"
+        raise ClusterError(
+            f"a sparkmirror (run {claim.run_id}, host {claim.host or 'unknown'}) runs this flow "
+            f"and has signed its claim with a {_SECRET_KEY}; this one {ours}: neither would give "
+            "way.",
+            where=f"flow {flow.name}",
+            do=f"Stop the other mirror, or give both the same {_SECRET_KEY}.",
+        )
 
 
 def _check_room(target: Cluster, flow: FlowSettings) -> None:

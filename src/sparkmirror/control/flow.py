@@ -133,6 +133,7 @@ class FlowControl:
         self._ended = False
         self._paused = False
         self._version = 0
+        self._claim_term = 0
         self._assignment = Assignment(self.name)
         self._frozen: dict[TopicPartition, int] | None = None
         self._ends: dict[TopicPartition, int] = {}
@@ -211,7 +212,7 @@ class FlowControl:
         for line in create_offset_topics(self.settings, self.source_admin, self.target_admin):
             self._say(line)
         if self.settings.exactly_once:
-            claim_flow(self.target, self.settings, self._run_id)
+            self._claim_term = claim_flow(self.target, self.settings, self._run_id, self._now_ms())
         self._tell_lacks(own_topics(self.settings))
         assignment = self._discovery.look(first=not self._version)
         seen = {tp.topic for tp in assignment.halted} | set(assignment.topics)
@@ -257,7 +258,13 @@ class FlowControl:
         """Publish ``assignment`` under the next version, then the command that makes it known."""
         version = self._version + 1
         document = AssignmentDocument(
-            self._channel, self._run_id, version, assignment.partitions, self._frozen, member
+            self._channel,
+            self._run_id,
+            version,
+            assignment.partitions,
+            self._frozen,
+            member,
+            self._claim_term,
         )
         with self._publishing:
             if self._draining:  # a later command would hide the drain from the slots

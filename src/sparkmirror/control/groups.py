@@ -25,7 +25,7 @@ from sparkmirror.control.group_lags import GroupLags
 from sparkmirror.control.group_offsets import sync_group_offsets
 from sparkmirror.control.lacks import tell_lacks, tell_unseen_groups
 from sparkmirror.control.translation import Translation
-from sparkmirror.errors import MirrorError
+from sparkmirror.errors import Defect, MirrorError
 from sparkmirror.model import FlowSettings
 from sparkmirror.observe.checkpoints import CheckpointKey, CheckpointTimes
 from sparkmirror.wire.client import Cluster
@@ -231,7 +231,8 @@ class GroupsJob:
 
     def _emit(self) -> None:
         """One round of checkpoints."""
-        assert self._translation is not None
+        if self._translation is None:
+            raise Defect("no translation has been read")
         began = self._now_s()
         translation = self._translation
         # The groups first: what they have read by now is surely in the topics read after.

@@ -24,7 +24,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Protocol
 
 from sparkmirror.control.listener import Listener
-from sparkmirror.errors import Denied, GroupRefused, MirrorError
+from sparkmirror.errors import Defect, Denied, GroupRefused, MirrorError
 from sparkmirror.model import FlowSettings, Member, TopicPartition
 from sparkmirror.wire.group import GroupSession, Joined, MemberState
 
@@ -121,7 +121,8 @@ class Membership:
         return self._joined is not None and self._joined.leads and now != self._topics
 
     def _rebalance(self) -> None:
-        assert self._joined is not None
+        if self._joined is None:
+            raise Defect("not a member of the group")
         if self._session.cooperative:
             self._join(self._owned)
             return
@@ -160,7 +161,8 @@ class Membership:
             raise
 
     def _tell(self, first: bool) -> None:
-        assert self._joined is not None
+        if self._joined is None:
+            raise Defect("not a member of the group")
         member = self._joined.member
         self._flow.say(
             f"{self._flow.name}: {'joined' if first else 'rejoined'} the group in generation "
@@ -170,7 +172,8 @@ class Membership:
 
     def _publish(self) -> int:
         """Publish what is owned, when that or what the flow can mirror of it has changed."""
-        assert self._joined is not None
+        if self._joined is None:
+            raise Defect("not a member of the group")
         return self._flow.publish(self._owned, self._joined.member)
 
     def _give_up_all(self) -> bool:

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 
 from sparkmirror.control.checkpoints import CheckpointRules
 from sparkmirror.control.internal import offset_storage_topic
+from sparkmirror.errors import Defect
 from sparkmirror.model import (
     ClusterClient,
     FlowSettings,
@@ -115,7 +116,8 @@ def _patterns(include: Iterable[str], more: Iterable[Pattern] = ()) -> tuple[Pat
 
 def _pattern(regex: str) -> Pattern:
     name = _NAME.match(regex)
-    assert name is not None, "it also matches nothing"
+    if name is None:
+        raise Defect("a pattern that matches nothing, too")
     plain = name.group().replace("\\", "")
     rest = regex[name.end() :]
     if not rest:

@@ -140,7 +140,8 @@ def _group_offsets(look: Look, found: GroupsFound) -> Iterator[Change]:
     present = look.target.committed_by_group(idle)
     for group, commits in plan_group_offsets(store, idle, present).items():
         known = present[group]
-        assert not isinstance(known, MirrorError)
+        if isinstance(known, MirrorError):
+            raise known
         for tp, (offset, _) in sorted(commits.items()):
             was = known[tp].offset if tp in known else None
             details = {"topic_partition": str(tp), "offset": offset, "was": was}

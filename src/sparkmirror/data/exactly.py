@@ -32,7 +32,7 @@ from sparkmirror.data.sink import SlotSink
 from sparkmirror.data.syncs import SlotSyncs, SyncSender, batches_of
 from sparkmirror.data.takeover import committed_positions, take_over
 from sparkmirror.data.watch import ControlWatch
-from sparkmirror.errors import Fenced, TransactionError
+from sparkmirror.errors import Defect, Fenced, TransactionError
 from sparkmirror.model import FlowSettings, TopicPartition
 from sparkmirror.wire.batch import Passing, batches
 from sparkmirror.wire.claims import transactional_id
@@ -147,7 +147,8 @@ class ExactSink(SlotSink):
 
     def _close_open_ends(self, lanes: Iterable[Lane]) -> None:
         """Close what is open from before; lanes where that cannot be done now are set aside."""
-        assert self._open_ends is not None
+        if self._open_ends is None:
+            raise Defect("open transactions are looked for before any is begun")
         left = self._open_ends.close({lane.target: lane.written for lane in lanes})
         for lane in [one for one in lanes if one.target in left]:
             lane.queue.clear()  # also of one that the target refuses, with what it took before

@@ -32,6 +32,7 @@ from pathlib import Path
 from typing import BinaryIO, NoReturn
 
 from sparkmirror.data import daemon, knock
+from sparkmirror.errors import Defect
 
 __all__ = ["Nursery", "end_nursery", "start_nursery"]
 
@@ -84,7 +85,8 @@ def start_nursery(directory: Path, log: BinaryIO) -> subprocess.Popen[bytes]:
 
 def end_nursery(process: subprocess.Popen[bytes]) -> None:
     """End it, and wait until it has."""
-    assert process.stdin is not None
+    if process.stdin is None:
+        raise Defect("the process has no pipe to read from")
     with contextlib.suppress(OSError):
         process.stdin.close()
     try:
@@ -221,8 +223,10 @@ def _live(streams: Sequence[int], request: Mapping[str, object]) -> None:
             os.close(descriptor)
         os.chdir(str(request["directory"]))
         arguments, environment = request["arguments"], request["environment"]
-        assert isinstance(arguments, list)
-        assert isinstance(environment, dict)
+        if not isinstance(arguments, list):
+            raise Defect("arguments that are no list")
+        if not isinstance(environment, dict):
+            raise Defect("an environment that is no dictionary")
         os.environ.clear()
         os.environ.update(environment)
         _show_as([sys.executable, *arguments])

@@ -16,7 +16,7 @@ import logging
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 
-from sparkmirror.errors import ClusterError
+from sparkmirror.errors import ClusterError, Defect
 from sparkmirror.model import FlowSettings, Halt, TopicPartition
 from sparkmirror.wire.claims import transactional_id
 from sparkmirror.wire.connection import ConnectionLost
@@ -84,7 +84,8 @@ class OpenEnds:
 
         ``written``: the newest records of each that count. No transaction may be open.
         """
-        assert not self._transactions.began, "the transaction before has ended"
+        if self._transactions.began:
+            raise Defect("the transaction before has not ended")
         left = set(written)
         self._routes.add_topics({tp.topic for tp in left})
         _find_leaders(self._routes, left)
@@ -122,7 +123,8 @@ class OpenEnds:
         closed = set(found) - set(own) - set(self.foreign)
         for tp in closed:
             leader = leaders[tp]
-            assert leader is not None
+            if leader is None:
+                raise Defect("a partition without a leader was closed")
             self._closed[tp] = leader.epoch
         if len(closed) < len(partitions):
             self._routes.mark_stale()

@@ -20,6 +20,8 @@ from sparkmirror.wire.signals import SourcePartition
 
 __all__ = ["SlotPlan", "deal", "decode_flow", "encode_flow", "plan_slots"]
 
+_SECRET = "control.secret"  # noqa: S105 (a name)
+
 
 @dataclass(frozen=True, slots=True)
 class SlotPlan:
@@ -29,7 +31,8 @@ class SlotPlan:
     ``control_offset``: where in the control topic's commands the slot starts to listen; the
     planner has seen everything before it. ``version`` is that of the assignment, ``member`` the
     group membership that goes with it. ``paused``: whether the flow was paused there.
-    ``planned_at_s``: when that was, in seconds since 1970 by the planner's clock.
+    ``planned_at_s``: when that was, in seconds since 1970 by the planner's clock. ``claim_term``:
+    that of the run's claim.
     """
 
     slot: int
@@ -42,6 +45,7 @@ class SlotPlan:
     member: Member | None = None
     paused: bool = False
     planned_at_s: float = 0.0
+    claim_term: int = 0
 
     def end_offsets(self) -> dict[TopicPartition, int] | None:
         """``ends`` by partition; a partition that has none is not bounded."""
@@ -86,6 +90,7 @@ def plan_slots(
     member: Member | None = None,
     paused: bool = False,
     planned_at_s: float = 0.0,
+    claim_term: int = 0,
 ) -> list[SlotPlan]:
     """The slots of one epoch. In a bounded run, partitions without an end are left out."""
     wanted = [p for p in partitions if ends is None or p.source in ends]
@@ -103,6 +108,7 @@ def plan_slots(
             member=member,
             paused=paused,
             planned_at_s=planned_at_s,
+            claim_term=claim_term,
         )
         for index, hand in enumerate(deal(wanted, slots_max))
     ]
@@ -112,10 +118,10 @@ def plan_slots(
 
 
 def encode_flow(flow: FlowSettings, key: str = "") -> str:
-    """``flow`` as JSON for a Spark option, the clients' properties sealed with ``key``.
+    """``flow`` as JSON for a Spark option, its secrets and clients' properties sealed with ``key``.
 
     Spark shows options in plans, logs and its UI, so what may hold secrets is not readable there.
-    Without a key the properties stay out.
+    Without a key these stay out.
     """
 
     def plain(value: Any) -> Any:
@@ -123,6 +129,11 @@ def encode_flow(flow: FlowSettings, key: str = "") -> str:
             sealed = seal(value.properties, key) if key else ""
             rest = plain_fields(dataclasses.replace(value, properties={}))
             return {**rest, "properties": sealed}
+        if isinstance(value, FlowSettings):
+            secret = {_SECRET: value.control_secret} if value.control_secret else {}
+            sealed = seal(secret, key) if key else ""
+            rest = plain_fields(dataclasses.replace(value, control_secret=""))
+            return {**rest, "control_secret": sealed}
         return plain_fields(value)
 
     def plain_fields(value: Any) -> Any:
@@ -153,6 +164,9 @@ def _rebuild(kind: Any, value: Any) -> Any:
         hints = get_type_hints(kind)
         if kind is ClusterClient:
             value = {**value, "properties": unseal(value["properties"])}
+        if kind is FlowSettings:
+            secret = unseal(value["control_secret"]).get(_SECRET, "")
+            value = {**value, "control_secret": secret}
         return kind(**{name: _rebuild(hints[name], item) for name, item in value.items()})  # type: ignore[operator]
     if isinstance(kind, type) and issubclass(kind, Enum):
         return kind(value)

@@ -77,13 +77,17 @@ def check_local(given: Mapping[str, str]) -> None:
 
 
 def secrets_of(settings: MirrorSettings) -> list[str]:
-    """The clusters whose client properties hold a secret that Spark's executors get, in order."""
+    """The clusters whose client properties hold a secret that Spark's executors get, in order.
+
+    Also the targets of flows whose claims are signed.
+    """
     found = {
         client.alias: None
         for flow in settings.flows
         for client in (flow.source, flow.target, flow.source_admin, flow.target_admin)
         if any(value and is_secret(key) for key, value in client.properties.items())
     }
+    found |= {flow.target.alias: None for flow in settings.flows if flow.control_secret}
     return list(found)
 
 

@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Protocol, runtime_checkable
 
+from sparkmirror.errors import Defect
 from sparkmirror.model import FlowSettings, TopicPartition
 from sparkmirror.policy import FaultPolicy, dead_letter_topic
 from sparkmirror.wire.gaps import (
@@ -97,7 +98,8 @@ class RefusedRecords:
     def take(self, token: object, records: Sequence[Record], code: str, reason: str) -> None:
         """Write ``records`` down, and to the dead-letter topic where that is the choice."""
         carrier = _carrier(token)
-        assert carrier is not None
+        if carrier is None:
+            raise Defect("a batch that no lane carries was refused")
         reason = _said(code, reason)
         source, target = carrier.source, carrier.target
         dead = self._policy.bad_record(source.topic) == "dead-letter"

@@ -96,6 +96,7 @@ class SlotReader:
             offset=plan.control_offset,
             paused=plan.paused,
             poller=self._control,
+            claim_term=plan.claim_term,
         )
         self._rules = SelectRules(
             check_crcs=flow.fetch.check_crcs,

@@ -185,6 +185,7 @@ class _Planner(DataSourceStreamReader, SupportsTriggerAvailableNow):
             member=assignment.member,
             paused=watch.paused,
             planned_at_s=time.time(),
+            claim_term=assignment.claim_term,
         )
         return [_Slot(plan) for plan in plans]
 

@@ -11,7 +11,7 @@ from sparkmirror.data.selected import Selection
 from sparkmirror.errors import BatchError
 from sparkmirror.model import FetchSettings, FlowSettings, PartitionProgress, TopicPartition
 from sparkmirror.wire.batch import HEADER_BYTES, base_offset, last_offset_delta, split
-from sparkmirror.wire.claims import Claim, decode_claim
+from sparkmirror.wire.claims import Claim, claim_signer, decode_claim, is_believed
 from sparkmirror.wire.connection import Connection
 from sparkmirror.wire.fetch import FetchedPartition, Fetcher
 from sparkmirror.wire.frames import walk_frames
@@ -52,7 +52,7 @@ class ControlWatch:
     ``slot`` is None in the planner, which reads commands from the beginning; a slot starts at
     ``offset``, where the flow was ``paused`` or not, and also hears which of its partitions the
     sink has given up. With ``run_id``, assignments of other runs are not taken. ``poller`` waits
-    for its connections.
+    for its connections. ``claim_term``: that of the run's own claim, where it is known.
     """
 
     def __init__(
@@ -64,6 +64,7 @@ class ControlWatch:
         offset: int | None = None,
         paused: bool = False,
         poller: Poller[Connection] | None = None,
+        claim_term: int = 0,
     ) -> None:
         self.flow = flow
         self._channel = channel(flow, run_id)
@@ -80,7 +81,9 @@ class ControlWatch:
         self._collector = AssignmentCollector(
             self._channel, Signer(run_key()) if flow.signed else None
         )
-        self._told_refused = False
+        self._claim_signer = claim_signer(flow)
+        self._claim_term = claim_term
+        self._told_refused = self._told_claim = False
         self._selection = Selection(flow)
         self.routes = Routes(flow.target, [topic])
         wait_ms = 0 if slot is None else 500
@@ -220,11 +223,14 @@ class ControlWatch:
             if self.run_id in ("", document.run_id):
                 kept = self._selection.keep(document.partitions)
                 self.assignment = replace(document, partitions=kept)
+                if document.run_id == self.run_id:
+                    self._claim_term = max(self._claim_term, document.claim_term)
+                    self._hold(self.claim)
             return
         claim = decode_claim(key, value)
         if claim is not None:
             if claim.flow == self.flow.name:
-                self.claim = claim
+                self._hear_claim(claim, key, value)
             return
         command = decode_command(key, value)
         # A pause is for every process of a MirrorMaker 1 group, all else for one run.
@@ -234,6 +240,26 @@ class ControlWatch:
             self.paused = command.kind is CommandKind.PAUSE
         elif command.flow == self._channel:
             self.command = command
+
+    def _hear_claim(self, claim: Claim, key: bytes | None, value: bytes | None) -> None:
+        if self._claim_signer is None:
+            self.claim = claim
+        elif is_believed(key, value, self._claim_signer):
+            if self.claim is None or claim.term >= self.claim.term:
+                self._hold(claim)
+        elif not self._told_claim:
+            self._told_claim = True
+            log.warning(
+                "flow %s: a claim in the control topic (run %r, host %r) is not signed with"
+                " sparkmirror.control.secret: it is not believed. If that is a mirror of yours,"
+                " stop it and give it the secret; else see who may write to %s",
+                *(self.flow.name, claim.run_id, claim.host, self._commands.topic),
+            )
+
+    def _hold(self, claim: Claim | None) -> None:
+        """``claim`` is the newest, unless it is an earlier run's that was written once more."""
+        again = claim is not None and claim.run_id != self.run_id and claim.term < self._claim_term
+        self.claim = None if again else claim
 
     def _tell_refused(self) -> None:
         """What other runs wrote is signed with their keys; in our name only our driver signs."""

@@ -39,7 +39,7 @@ from sparkmirror.demo.node import (
 )
 from sparkmirror.demo.probe import free_ports, port_is_free
 from sparkmirror.demo.zookeeper import ZooKeeper, needs_zookeeper, zookeeper_properties
-from sparkmirror.errors import MachineError
+from sparkmirror.errors import Defect, MachineError
 
 __all__ = ["KAFKA_VERSION", "QUICK_JVM", "SERVER_JVM", "KafkaCluster", "kafka_jars", "start_all"]
 
@@ -72,10 +72,13 @@ class KafkaCluster:
     progress: Callable[[Fetching], None] | None = field(default=None, kw_only=True)
 
     def __post_init__(self) -> None:
-        assert self.nodes in (1, 3), "a quorum of two is no safer than one"
-        assert len(self.ports) in (0, self.nodes), "one port for each node"
+        if self.nodes not in (1, 3):
+            raise Defect("a quorum of two is no safer than one: 1 or 3 nodes")
+        if len(self.ports) not in (0, self.nodes):
+            raise Defect("one port for each node, or none")
         major = int(self.version.partition(".")[0])
-        assert self.chroot is None or major < 4, "Kafka 4 knows no ZooKeeper"
+        if self.chroot is not None and major >= 4:
+            raise Defect("Kafka 4 knows no ZooKeeper")
         self._nodes: list[Node] = []
         self._home: Path | None = None
         self._cluster_id = _cluster_id()
@@ -185,7 +188,8 @@ class KafkaCluster:
     def pid(self, node: int = 1) -> int:
         """Process id of broker ``node``, which must be running."""
         process = self._node(node).process
-        assert process is not None, f"broker {node} does not run"
+        if process is None:
+            raise Defect(f"broker {node} does not run")
         return process.pid
 
     def tool_command(

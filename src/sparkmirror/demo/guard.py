@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import IO
 
-from sparkmirror.errors import MachineError
+from sparkmirror.errors import Defect, MachineError
 
 __all__ = ["forget", "guard_directory", "guard_process", "spawn"]
 
@@ -110,7 +110,8 @@ def _tell(line: str) -> None:
             )
             _owner = os.getpid()
             atexit.register(_close)
-        assert _helper.stdin is not None
+        if _helper.stdin is None:
+            raise Defect("the helper has no pipe to read from")
         try:
             _helper.stdin.write(line + "\n")
             _helper.stdin.flush()
@@ -126,7 +127,8 @@ def _close() -> None:
     """At exit: lets the helper do its work now and waits for it."""
     if _helper is None or _owner != os.getpid():
         return
-    assert _helper.stdin is not None
+    if _helper.stdin is None:
+        raise Defect("the helper has no pipe to read from")
     _helper.stdin.close()
     try:
         _helper.wait(_CLOSE_TIMEOUT_S)

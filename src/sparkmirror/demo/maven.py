@@ -23,7 +23,7 @@ from xml.sax.saxutils import quoteattr
 
 from sparkmirror.cache import cache_directory, locked
 from sparkmirror.demo.pins import pins_digest, verify_jars
-from sparkmirror.errors import MachineError
+from sparkmirror.errors import Defect, MachineError
 from sparkmirror.java import JavaHome, find_java
 
 __all__ = ["Fetching", "resolve"]
@@ -276,7 +276,8 @@ def _run(command: list[str], reader: _Reader) -> list[str] | None:
         timer.daemon = True
         timer.start()
         try:
-            assert process.stdout is not None
+            if process.stdout is None:
+                raise Defect("the process has no pipe to write to")
             for line in process.stdout:
                 tail.append(line.rstrip())
                 reader.read(line)

@@ -13,7 +13,7 @@ from pathlib import Path
 from sparkmirror.demo.guard import forget, spawn
 from sparkmirror.demo.jvm import KafkaRuntime
 from sparkmirror.demo.probe import broker_ids
-from sparkmirror.errors import MachineError
+from sparkmirror.errors import Defect, MachineError
 
 __all__ = [
     "HOST",
@@ -114,7 +114,8 @@ class Node:
     def terminate(self) -> None:
         """Asks the process to end (controlled shutdown); ``end`` waits for it."""
         if self.runs:
-            assert self.process is not None
+            if self.process is None:
+                raise Defect("the node has no process")
             self.process.send_signal(signal.SIGTERM)
 
     def end(self, runtime: KafkaRuntime, deadline: float) -> None:

@@ -9,6 +9,8 @@ from __future__ import annotations
 import socket
 import struct
 
+from sparkmirror.errors import Defect
+
 __all__ = ["broker_ids", "free_ports", "port_is_free"]
 
 _METADATA = 3
@@ -69,7 +71,8 @@ def free_ports(count: int, host: str = "127.0.0.1") -> list[int]:
     A client's own end of a connection may sit on any port of the system's range; a broker that
     is restarted could then not get its port back.
     """
-    assert count <= _PORT_COUNT_MAX, count
+    if count > _PORT_COUNT_MAX:
+        raise Defect(f"{count} ports are more than are kept free")
     # The system's choice for a listening socket is unguessable, so its last digits are a fair
     # start for the search, and two processes that search at once start at different places.
     held: list[socket.socket] = []

@@ -20,7 +20,7 @@ from sparkmirror.demo.scenario import (
     payments,
 )
 from sparkmirror.demo.transactions import send_payments
-from sparkmirror.errors import ClusterError, MirrorError
+from sparkmirror.errors import ClusterError, Defect, MirrorError
 
 __all__ = ["Traffic"]
 
@@ -176,7 +176,8 @@ class Traffic:
         lines: Iterator[str],
         pause_s: float,
     ) -> None:
-        assert process.stdin is not None
+        if process.stdin is None:
+            raise Defect("the process has no pipe to read from")
         stop = self._stop
         try:
             with process.stdin as stdin:
@@ -215,7 +216,8 @@ class Traffic:
         self._thread(f"transactions {name}", send)
 
     def _thread(self, name: str, target: object, *arguments: object) -> None:
-        assert callable(target)
+        if not callable(target):
+            raise Defect("a thread needs something that can be called")
         thread = threading.Thread(target=target, args=arguments, name=name, daemon=True)
         thread.start()
         self._threads.append(thread)

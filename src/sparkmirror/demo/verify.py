@@ -19,7 +19,7 @@ from typing import IO
 
 from sparkmirror.demo.guard import forget, spawn
 from sparkmirror.demo.jvm import KafkaRuntime
-from sparkmirror.errors import ClusterError
+from sparkmirror.errors import ClusterError, Defect
 from sparkmirror.model import TopicPartition
 from sparkmirror.observe.compare import EMPTY, Reading
 from sparkmirror.wire.client import Cluster
@@ -78,7 +78,8 @@ class _TopicReader:
             log_level="error",
         )
         self._process = spawn(command, output=subprocess.PIPE, errors=subprocess.DEVNULL)
-        assert self._process.stdout is not None
+        if self._process.stdout is None:
+            raise Defect("the process has no pipe to write to")
         self._thread = threading.Thread(
             target=self._digest, args=(self._process.stdout,), name=f"verify {topic}", daemon=True
         )

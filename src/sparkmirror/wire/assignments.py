@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from sparkmirror.errors import Defect
 from sparkmirror.model import Member, TopicPartition
 from sparkmirror.wire.packing import MALFORMED, pack, text, unpack
 from sparkmirror.wire.signing import Signer
@@ -61,7 +62,8 @@ class AssignmentDocument:
 
     ``version`` grows within a ``run_id``. ``ends``: the frozen source end offsets of a ``--once``
     run (exclusive), None in continuous mode. ``member``: MirrorMaker 1: the group membership with
-    which positions are committed from this version on.
+    which positions are committed from this version on. ``claim_term``: that of the run's claim
+    (`wire.claims`).
     """
 
     flow: str
@@ -70,6 +72,7 @@ class AssignmentDocument:
     partitions: tuple[SourcePartition, ...]
     ends: Mapping[TopicPartition, int] | None = None
     member: Member | None = None
+    claim_term: int = 0
 
 
 def encode_assignment(
@@ -122,6 +125,8 @@ def _assignment_piece(
         "partitions": [[p.topic, p.partition, p.remote_topic, p.topic_id] for p in group],
         "ends": piece_ends,
     }
+    if document.claim_term:
+        piece["claim_term"] = document.claim_term
     if document.member is not None:
         piece["member"] = member_row(document.member)
     return piece
@@ -171,6 +176,7 @@ class AssignmentCollector:
             index = int(piece["piece"])
             partitions, ends = _read_piece(piece)
             member = read_member(piece.get("member"))
+            term = int(piece.get("claim_term", 0))
             if self._signer is not None and not self._signer.verify(text(key), piece):
                 self.refused = identity[0]
                 return None
@@ -180,11 +186,17 @@ class AssignmentCollector:
             return None
         if identity != self._identity:
             self._identity, self._pieces = identity, {}
-        self._pieces[index] = {"partitions": partitions, "ends": ends, "member": member}
+        self._pieces[index] = {
+            "partitions": partitions,
+            "ends": ends,
+            "member": member,
+            "claim_term": term,
+        }
         return self._document() if len(self._pieces) == identity[2] else None
 
     def _document(self) -> AssignmentDocument:
-        assert self._identity is not None
+        if self._identity is None:
+            raise Defect("no run is named yet")
         ordered = [self._pieces[index] for index in sorted(self._pieces)]
         ends: dict[TopicPartition, int] | None = None
         if any(piece["ends"] is not None for piece in ordered):
@@ -198,6 +210,7 @@ class AssignmentCollector:
             partitions=tuple(p for piece in ordered for p in piece["partitions"]),
             ends=ends,
             member=ordered[0]["member"],
+            claim_term=ordered[0]["claim_term"],
         )
 
 

@@ -6,6 +6,10 @@ newest wins. ``slots`` is how many of the flow's transactional ids (`transaction
 have been used, so that a run with fewer slots fences those of an earlier one, too. It is read as
 at most `EXACT_SLOTS_MAX`, which no flow may exceed: a stranger's claim must not hold a start up.
 
+With ``sparkmirror.control.secret`` a claim is signed (`wire.signing`), and who has the secret
+believes no other. Its ``term`` grows from run to run, so that a claim of an earlier run, written
+once more, takes nothing back.
+
 Pure codecs, but for `fence_slots`.
 """
 
@@ -15,15 +19,20 @@ import json
 from dataclasses import dataclass
 
 from sparkmirror.model import EXACT_SLOTS_MAX, FlowSettings
+from sparkmirror.wire.packing import text, unpack
 from sparkmirror.wire.produce_queue import Identity
 from sparkmirror.wire.routes import Routes
+from sparkmirror.wire.signing import CODE_FIELD, Signer
 from sparkmirror.wire.transactions import Transactions
 
 __all__ = [
     "Claim",
+    "claim_signer",
     "decode_claim",
     "encode_claim",
     "fence_slots",
+    "is_believed",
+    "is_signed",
     "transactional_id",
     "transactional_id_prefix",
 ]
@@ -33,18 +42,53 @@ _SUFFIX = "/claim"
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """``run_id`` writes ``flow`` from here on; ``host`` is where its driver runs."""
+    """``run_id`` writes ``flow`` from here on; ``host`` is where its driver runs.
+
+    ``term``: greater than those of all earlier claims; 0 without a secret.
+    """
 
     flow: str
     run_id: str
     slots: int
     host: str = ""
+    term: int = 0
 
 
-def encode_claim(claim: Claim) -> tuple[bytes, bytes]:
-    """Key and value of ``claim``, for the command partition."""
-    document = {"run_id": claim.run_id, "slots": claim.slots, "host": claim.host}
-    return f"{claim.flow}{_SUFFIX}".encode(), json.dumps(document, separators=(",", ":")).encode()
+def claim_signer(flow: FlowSettings) -> Signer | None:
+    """Signs and verifies the claims of ``flow``; None without a secret."""
+    return Signer(flow.control_secret) if flow.control_secret else None
+
+
+def encode_claim(claim: Claim, signer: Signer | None = None) -> tuple[bytes, bytes]:
+    """Key and value of ``claim``, for the command partition; with ``signer``, signed."""
+    key = f"{claim.flow}{_SUFFIX}"
+    document: dict[str, object] = {
+        "run_id": claim.run_id,
+        "slots": claim.slots,
+        "host": claim.host,
+    }
+    if claim.term:
+        document["term"] = claim.term
+    if signer is not None:
+        document = signer.sign(key, document)
+    return key.encode(), json.dumps(document, separators=(",", ":")).encode()
+
+
+def is_signed(value: bytes | None) -> bool:
+    """Whether the claim in ``value`` carries a code, be it a right one or not."""
+    document = unpack(value)
+    return document is not None and isinstance(document.get(CODE_FIELD), str)
+
+
+def is_believed(key: bytes | None, value: bytes | None, signer: Signer | None) -> bool:
+    """Whether the claim in a record counts: without a secret all do, else those it signed."""
+    if signer is None:
+        return True
+    document = unpack(value)
+    try:
+        return document is not None and signer.verify(text(key), document)
+    except (ValueError, RecursionError):
+        return False
 
 
 def decode_claim(key: bytes | None, value: bytes | None) -> Claim | None:
@@ -59,6 +103,7 @@ def decode_claim(key: bytes | None, value: bytes | None) -> Claim | None:
             str(document["run_id"]),
             min(max(0, int(document["slots"])), EXACT_SLOTS_MAX),
             str(document.get("host", "")),
+            max(0, int(document.get("term", 0))),
         )
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError, OverflowError):
         return None

@@ -21,7 +21,7 @@ from kafka.net.manager import KafkaConnectionManager
 from kafka.net.selector import NetworkSelector
 from kafka.protocol.metadata import FindCoordinatorRequest, MetadataRequest
 
-from sparkmirror.errors import Unreachable
+from sparkmirror.errors import Defect, Unreachable
 from sparkmirror.model import ClusterClient
 from sparkmirror.wire.connection import connect_any
 from sparkmirror.wire.faults import quiet_kafka_logs, translated
@@ -81,7 +81,8 @@ class _CurrentContext:
         from sparkmirror.wire.tls import context_for  # noqa: PLC0415
 
         context = context_for(self._client)
-        assert context is not None, "only for encrypted connections"
+        if context is None:
+            raise Defect("a connection that is not encrypted has no TLS context")
         return context.wrap_socket(sock, **options)
 
 

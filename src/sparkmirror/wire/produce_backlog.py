@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from sparkmirror.errors import BatchError, ClusterError, TransactionError
+from sparkmirror.errors import BatchError, ClusterError, Defect, TransactionError
 from sparkmirror.model import Halt, ProduceSettings, TopicPartition
 from sparkmirror.wire.batch import record_count
 from sparkmirror.wire.cut import separate
@@ -306,7 +306,8 @@ class Backlog:
 
     def _leave_out(self, state: PartitionQueue, item: QueuedBatch, answer: Answer) -> None:
         """Let the owner have the bad records of a batch, and go on with the good ones."""
-        assert self.refusals is not None
+        if self.refusals is None:
+            raise Defect("nobody takes what is refused")
         bad = answer.bad_records
         if not bad and item.records == 1:
             bad = (0,)

@@ -15,6 +15,7 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from sparkmirror.errors import Defect
 from sparkmirror.model import Halt, TopicPartition
 from sparkmirror.wire.batch import record_count, stamp
 from sparkmirror.wire.cut import cut_batch
@@ -102,7 +103,8 @@ class PartitionQueue:
 
     def adopt(self, identity: Identity) -> None:
         """Go on under another producer id; nothing may be in flight."""
-        assert not self.in_flight, "what is on its way has the old numbers"
+        if self.in_flight:
+            raise Defect("batches with the old numbers are on their way")
         self.identity, self.next_start = identity, 0
         self.renew = False
         self.fresh = identity != NO_IDENTITY
@@ -114,7 +116,8 @@ class PartitionQueue:
 
         The target has refused the batch there, and so everything behind it as out of order.
         """
-        assert not self.in_flight, "what is on its way has the old numbers"
+        if self.in_flight:
+            raise Defect("batches with the old numbers are on their way")
         if self.restart < 0:
             return
         for item in self.pending:
@@ -131,7 +134,8 @@ class PartitionQueue:
         return item, header
 
     def _stamp(self, item: QueuedBatch) -> bytes:
-        assert self.identity is not None
+        if self.identity is None:
+            raise Defect("a partition without a producer id")
         producer_id, epoch = self.identity
         if item.start < 0:
             item.start = self.next_start
@@ -159,7 +163,8 @@ class PartitionQueue:
 
     def doubt(self, item: QueuedBatch) -> Doubt:
         """How to ask whether ``item``, which was sent, is there."""
-        assert self.identity is not None
+        if self.identity is None:
+            raise Defect("a partition without a producer id")
         last = (item.start + item.records - 1) % SEQUENCE_MODULO
         return Doubt(self.tp, *self.identity, last, self.fresh)
 

@@ -11,30 +11,32 @@ import hmac
 import json
 from collections.abc import Mapping
 
-__all__ = ["Signer"]
+__all__ = ["CODE_FIELD", "Signer"]
 
-_FIELD = "mac"
+CODE_FIELD = "mac"
 _PURPOSE = b"sparkmirror control topic 1\0"
 
 
 class Signer:
     """Signs and verifies with one key, of which other secrets may be made, too.
 
-    ``secret``: not empty; at least 16 bytes that nobody can guess.
+    ``secret``: at least 16 bytes that nobody can guess: a run's key for its assignments,
+    ``sparkmirror.control.secret`` for claims. Raises ValueError when it is empty.
     """
 
     def __init__(self, secret: str) -> None:
-        assert secret, "an empty key is everybody's"
+        if not secret:
+            raise ValueError("an empty key is everybody's")
         self._key = hmac.digest(secret.encode(), _PURPOSE, "sha256")
 
     def sign(self, key: str, document: Mapping[str, object]) -> dict[str, object]:
         """``document`` for the record ``key``, with its code."""
-        return {**document, _FIELD: self._code(key, document)}
+        return {**document, CODE_FIELD: self._code(key, document)}
 
     def verify(self, key: str, document: Mapping[str, object]) -> bool:
         """Whether ``document``, as it was read under ``key``, has the code that `sign` gave it."""
         rest = dict(document)
-        code = rest.pop(_FIELD, None)
+        code = rest.pop(CODE_FIELD, None)
         if not isinstance(code, str) or not code.isascii():
             return False
         return hmac.compare_digest(code, self._code(key, rest))

@@ -19,7 +19,7 @@ from datetime import UTC, datetime
 from kafka.protocol.metadata import MetadataRequest
 
 from sparkmirror.config.security import uses_sasl, uses_tls
-from sparkmirror.errors import MirrorError, NotKafka, Unreachable
+from sparkmirror.errors import Defect, MirrorError, NotKafka, Unreachable
 from sparkmirror.model import ClusterClient
 from sparkmirror.wire.connection import Connection, ConnectionLost
 from sparkmirror.wire.reach import Spoken, recognise
@@ -192,7 +192,8 @@ def _handshake(client: ClusterClient, host: str, address: tuple[str, int], deadl
     try:
         sock = _open(address, deadline)
         with wrap(sock, host, client) as secure:
-            assert isinstance(secure, ssl.SSLSocket)
+            if not isinstance(secure, ssl.SSLSocket):
+                raise Defect("a connection without TLS has no certificate")
             certificate = secure.getpeercert(binary_form=True)
             spoken = f"{secure.version()}, {(secure.cipher() or ('',))[0]}"
     except MirrorError as error:
