@@ -169,7 +169,8 @@ def settled(files: Files) -> TopicFiles:
     alone = chosen.file is not None and not chosen.consumer_config
     if not alone or chosen.producer_config is None:
         return chosen
-    assert chosen.file is not None
+    if chosen.file is None:
+        return chosen
     if not chosen.file.exists() or "clusters" in load_properties(chosen.file):
         return chosen
     return replace(chosen, file=None, consumer_config=[chosen.file])

@@ -26,7 +26,7 @@ from yaml import (
 from yaml import Node as YamlNode
 
 from sparkmirror.config.properties import read_file
-from sparkmirror.errors import ConfigError
+from sparkmirror.errors import ConfigError, Defect
 
 __all__ = ["Node", "load_json", "load_yaml"]
 
@@ -181,7 +181,8 @@ class _JsonReader:
 
     def _blanks(self, at: int) -> int:
         match = _BLANKS.match(self._text, at)
-        assert match is not None, "it matches nothing, too"
+        if match is None:
+            raise Defect("blanks match nothing, too")
         return match.end()
 
     def _where(self, at: int) -> str:
@@ -209,7 +210,8 @@ class _JsonReader:
             text, end = scanstring(self._text, at + 1, True)
             return Node(text, where, path), end
         match = _PLAIN.match(self._text, at)
-        assert match is not None, "json.loads has taken it"
+        if match is None:
+            raise Defect("json.loads has taken it")
         return Node(None if match[0] == "null" else match[0], where, path), match.end()
 
     def _table(self, at: int, path: str, where: str) -> tuple[Node, int]:
