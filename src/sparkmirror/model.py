@@ -186,11 +186,11 @@ class RecordSettings:
 
     partitioner: Partitioner = Partitioner.NUMBER
     codec: int = -1
-    levels: tuple[int, ...] = (0, 6, 0, 0, 3)
     sticky_bytes: int = 16_384
     handler: str = ""
     handler_args: str | None = None
     drop_failed: bool = False
+    levels: tuple[int, ...] = (0, 6, 0, 0, 3)
 
     @property
     def used(self) -> bool:

@@ -78,7 +78,7 @@ class ReplicationPolicy:
     def readings(self, topic: str) -> list[tuple[str, str]]:
         """Every way to read ``topic`` as a remote one: its source and its name there."""
         source, upstream = self.topic_source(topic), self.upstream_topic(topic)
-        return [] if source is None or upstream is None else [(source, upstream)]
+        return [] if source is None else [(source, topic if upstream is None else upstream)]
 
     def original_topic(self, topic: str) -> str:
         """Name of the topic where it was first produced, however many hops away."""

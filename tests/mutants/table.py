@@ -882,8 +882,8 @@ MUTANTS: tuple[Mutant, ...] = (
         "topics go round in a cycle",
         "docs/compatibility.md",
         "policy.py",
-        "        if source == target_alias:\n            return True\n",
-        "        if source == target_alias:\n            return False\n",
+        "            if source == target_alias:\n                return True\n",
+        "            if source == target_alias:\n                return False\n",
         ("tests/unit/test_upstream_connectors.py::test_no_cycles",),
     ),
     Mutant(

@@ -81,7 +81,6 @@ def test_kerberos_as_in_java():
         ("OAUTHBEARER", "", {"sasl_login_callback_handler_class": HANDLER}, "token.endpoint.url"),
         ("OAUTHBEARER", "", {"sasl_login_callback_handler_class": HANDLER,
          "sasl_oauthbearer_token_endpoint_url": "https://x"}, "no client id"),
-        ("OAUTHBEARER", "", {"sasl_oauthbearer_assertion_file": "x"}, "signed assertion"),
         ("OAUTHBEARER", "", {"sasl_oauthbearer_jwt_retriever_class": "a.B"}, "B is not supported"),
         ("PLAIN", "username=a password=b", {"sasl_login_callback_handler_class": "x.Y"},
          "x.Y names Java code"),

@@ -425,4 +425,5 @@ def _tell_unknown(
     close = suggest(entry.key, clusters)
     if close:
         return f"{told} (did you mean {close}?)"
-    return told if entry.value else f"{told} (and has no value; a comment begins with #)"
+    hint = " (and has no value: write key=value, or # in front of a comment)"
+    return told if entry.value else told + hint

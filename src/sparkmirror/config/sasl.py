@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
+from sparkmirror.config.assertion import RETRIEVER, Assertion, assertion_of
 from sparkmirror.config.jaas import QUOTES, LoginModule, named_options, parse_property
 from sparkmirror.errors import ConfigError
 
@@ -18,8 +19,9 @@ _LOGIN_HANDLERS = {
     "OAuthBearerUnsecuredLoginCallbackHandler": ("OAUTHBEARER",),
 }
 _CLIENT_HANDLERS = {"IAMClientCallbackHandler": ("AWS_MSK_IAM",)}
-_RETRIEVERS = ("DefaultJwtRetriever", "ClientCredentialsJwtRetriever", "FileJwtRetriever")
-_ASSERTION = "sasl.oauthbearer.assertion."
+_RETRIEVERS = (
+    "DefaultJwtRetriever", "ClientCredentialsJwtRetriever", "FileJwtRetriever", RETRIEVER,
+)  # fmt: skip
 _CREDENTIALS = "sasl.oauthbearer.client.credentials."
 
 
@@ -42,7 +44,8 @@ class OAuthLogin:
     """Where OAUTHBEARER tokens come from.
 
     ``url`` empty: unsecured tokens made of ``claims`` (JSON values) that live ``lifetime_s``.
-    ``url`` with ``file:``: a file that holds the token. ``tls``: ``ssl.*`` options of the JAAS
+    ``url`` with ``file:``: a file that holds the token. ``assertion``: what is shown for a token
+    instead of a client's credentials. ``tls``: ``ssl.*`` options of the JAAS
     entry, for the token endpoint alone.
     """
 
@@ -62,6 +65,7 @@ class OAuthLogin:
     claims: Mapping[str, object] = field(default_factory=dict)
     lifetime_s: int = 3600
     extensions: Mapping[str, str] = field(default_factory=dict)
+    assertion: Assertion | None = None
     tls: Mapping[str, str] = field(default_factory=dict, repr=False)
 
 
@@ -241,13 +245,6 @@ def _path(text: str) -> str:
 def _oauth(
     mechanism: str, module: LoginModule, properties: Mapping[str, str], where: str
 ) -> SaslSettings:
-    for key in properties:
-        if key.startswith(_ASSERTION):
-            raise ConfigError(
-                f"{key}: tokens by signed assertion (JWT bearer grant) are not supported.",
-                where=where,
-                do="Use client credentials, or a file that holds the token.",
-            )
     retriever = properties.get("sasl.oauthbearer.jwt.retriever.class", "").rpartition(".")[2]
     if retriever and retriever not in _RETRIEVERS:
         raise ConfigError(
@@ -280,7 +277,15 @@ def _token_endpoint(module: LoginModule, properties: Mapping[str, str], where: s
         return properties.get(_CREDENTIALS + key, "").strip() or options.get(option, "")
 
     client_id, secret = value("client.id", "clientId"), value("client.secret", "clientSecret")
-    if url.startswith("http") and not (client_id and secret):
+    retriever = properties.get("sasl.oauthbearer.jwt.retriever.class", "").rpartition(".")[2]
+    assertion = assertion_of(properties, where=where) if retriever == RETRIEVER else None
+    if assertion is not None and not url.startswith("http"):
+        raise ConfigError(
+            f"{RETRIEVER} needs a token endpoint, and sasl.oauthbearer.token.endpoint.url is none.",
+            where=where,
+            do="Set it to the http(s) address of the identity provider's token endpoint.",
+        )
+    if url.startswith("http") and assertion is None and not (client_id and secret):
         raise ConfigError(
             "OAUTHBEARER has no client id or no client secret.",
             where=where,
@@ -310,6 +315,7 @@ def _token_endpoint(module: LoginModule, properties: Mapping[str, str], where: s
         refresh_min_s=number("sasl.login.refresh.min.period.seconds", 60.0),
         refresh_buffer_s=number("sasl.login.refresh.buffer.seconds", 300.0),
         extensions=_extensions(options, "extension_"),
+        assertion=assertion,
         tls={key: text for key, text in options.items() if key.startswith("ssl.")},
     )
 

@@ -9,6 +9,7 @@ from dataclasses import replace
 from ipaddress import ip_address
 from urllib.parse import urlsplit
 
+from sparkmirror.config.assertion import PREFIX, RETRIEVER
 from sparkmirror.config.jaas import format_module, java_system_properties, read_file_entry
 from sparkmirror.config.keys import KeyUse
 from sparkmirror.config.properties import Entry
@@ -215,4 +216,8 @@ def idle_reason(name: str, conf: Mapping[str, Entry]) -> str:
     for prefix, wanted in _MECHANISM_KEYS:
         if name.startswith(prefix) and mechanism != wanted:
             return f"it has no effect with sasl.mechanism={mechanism}"
+    retriever = conf.get("sasl.oauthbearer.jwt.retriever.class")
+    shown = retriever.value.strip().rpartition(".")[2] if retriever else ""
+    if name.startswith(PREFIX) and shown != RETRIEVER:
+        return f"it has no effect without sasl.oauthbearer.jwt.retriever.class={RETRIEVER}"
     return ""

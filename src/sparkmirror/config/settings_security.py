@@ -43,6 +43,20 @@ _IDLE = {
     "sasl.oauthbearer.sub.claim.name": _BROKERS,
 }
 
+# What names Java code.
+_JAVA = dict.fromkeys(
+    ("ssl.engine.factory.class", "sasl.login.class"), "it names Java code, which cannot run here"
+)
+_CHOICES = {
+    "sasl.oauthbearer.assertion.algorithm": ("ES256", "RS256"),
+    "sasl.oauthbearer.jwt.retriever.class": (
+        "DefaultJwtRetriever",
+        "ClientCredentialsJwtRetriever",
+        "FileJwtRetriever",
+        "JwtBearerJwtRetriever",
+    ),
+}
+
 _S, _N, _L, _P = Type.STRING, Type.INT, Type.LONG, Type.PASSWORD
 _OAUTH = "sasl.oauthbearer."
 _ASSERTION = "sasl.oauthbearer.assertion."
@@ -80,9 +94,10 @@ _SASL = (
     ("sasl.mechanism", _S, "GSSAPI", None, None, "SASL mechanism."),
     ("sasl.jaas.config", _P, None, None, None, "Login module and its credentials."),
     ("sasl.client.callback.handler.class", Type.CLASS, None, None, None,
-     "Java class that answers SASL callbacks."),
+     "Java class that answers SASL callbacks; built in is IAMClientCallbackHandler."),
     ("sasl.login.callback.handler.class", Type.CLASS, None, None, None,
-     "Java class that answers login callbacks."),
+     "Java class that answers login callbacks; built in are OAuthBearerLoginCallbackHandler and "
+     "OAuthBearerUnsecuredLoginCallbackHandler."),
     ("sasl.login.class", Type.CLASS, None, None, None, "Java class that logs in."),
     ("sasl.login.connect.timeout.ms", _N, None, None, None, "Time to reach the token provider."),
     ("sasl.login.read.timeout.ms", _N, None, None, None, "Time for the token provider to answer."),
@@ -128,7 +143,7 @@ _OAUTHBEARER = (
     (_OAUTH + "jwks.endpoint.retry.backoff.max.ms", _L, "10000", None, None, "Longest such pause."),
     (_OAUTH + "jwks.endpoint.url", _S, None, None, None, "Where keys are fetched."),
     (_OAUTH + "jwt.retriever.class", Type.CLASS, "DefaultJwtRetriever", None, None,
-     "Java class that fetches tokens."),
+     "How tokens are fetched: for a client's credentials, from a file, for a signed assertion."),
     (_OAUTH + "jwt.validator.class", Type.CLASS, "DefaultJwtValidator", None, None,
      "Java class that checks tokens."),
     (_OAUTH + "scope", _S, None, None, None, "Scope to ask for."),
@@ -136,6 +151,13 @@ _OAUTHBEARER = (
     (_OAUTH + "sub.claim.name", _S, "sub", None, None, "Claim that holds the subject."),
     (_OAUTH + "token.endpoint.url", _S, None, None, None, "Where tokens are fetched."),
 )  # fmt: skip
+
+
+def _status(name: str) -> Status:
+    if name in _JAVA:
+        return Status.REFUSED
+    return Status.IGNORED if name in _IDLE else Status.SUPPORTED
+
 
 SECURITY_ROWS = (
     Setting(
@@ -166,10 +188,10 @@ SECURITY_ROWS = (
             _ALL,
             low=low,
             high=high,
-            choices=("ES256", "RS256") if name.endswith("assertion.algorithm") else (),
+            choices=_CHOICES.get(name, ()),
             fold_case=True,
-            status=Status.IGNORED if name in _IDLE else Status.SUPPORTED,
-            reason=_IDLE.get(name, ""),
+            status=_status(name),
+            reason=_IDLE.get(name, _JAVA.get(name, "")),
         )
         for name, kind, default, low, high, doc in _SSL + _SASL + _OAUTHBEARER
     ),

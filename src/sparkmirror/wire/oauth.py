@@ -25,11 +25,13 @@ from typing import Any
 from sparkmirror.config.sasl import OAuthLogin
 from sparkmirror.errors import ClusterError, Denied, Unreachable
 from sparkmirror.text import printable
+from sparkmirror.wire.assertion import assertion_text
 
 __all__ = ["Token", "TokenSource", "unsecured_token"]
 
 _ANSWER_BYTES_MAX = 1 << 20
 _LIFETIME_S_UNKNOWN = 300.0
+_JWT_BEARER = "urn:ietf:params:oauth:grant-type:jwt-bearer"
 _RETRIED = frozenset({408, 429, 500, 502, 503, 504})
 
 
@@ -149,10 +151,15 @@ class TokenSource:
                     if time.monotonic() + backoff_s > deadline:
                         raise self._error(said) from error
                 else:
+                    signed = self.login.assertion is not None
+                    shown = "assertion" if signed else "client credentials"
+                    own = (
+                        "key and claims of the assertion" if signed else "client id, client secret"
+                    )
                     raise Denied(
-                        f"the token endpoint refused the client credentials ({said}).",
+                        f"the token endpoint refused the {shown} ({said}).",
                         where=self._where,
-                        do="Check client id, client secret and scope of this cluster.",
+                        do=f"Check {own} and scope of this cluster.",
                     ) from error
             except (ValueError, RecursionError) as error:
                 raise self._error("its answer is no JSON object") from error
@@ -195,18 +202,14 @@ class TokenSource:
 
     def _post(self) -> dict[str, object]:
         login = self.login
-        client_id, secret = login.client_id, login.client_secret
-        if login.urlencode_header:
-            client_id, secret = (urllib.parse.quote_plus(text) for text in (client_id, secret))
-        basic = base64.b64encode(f"{client_id}:{secret}".encode()).decode()
-        form = {"grant_type": "client_credentials"}
+        form, authorization = self._grant()
         if login.scope:
             form["scope"] = login.scope
         request = urllib.request.Request(  # noqa: S310  (http(s) only, checked with the file)
             login.url,
             data=urllib.parse.urlencode(form).encode(),
             headers={
-                "Authorization": f"Basic {basic}",
+                **authorization,
                 "Accept": "application/json",
                 "Content-Type": "application/x-www-form-urlencoded",
             },
@@ -220,6 +223,18 @@ class TokenSource:
         if not isinstance(document, dict):
             raise ValueError
         return document
+
+    def _grant(self) -> tuple[dict[str, str], dict[str, str]]:
+        """What is shown for a token: fields of the form, and headers. Raises `Denied`."""
+        login = self.login
+        if login.assertion is not None:
+            text = assertion_text(login.assertion, self._clock(), where=self._where)
+            return {"grant_type": _JWT_BEARER, "assertion": text}, {}
+        client_id, secret = login.client_id, login.client_secret
+        if login.urlencode_header:
+            client_id, secret = (urllib.parse.quote_plus(text) for text in (client_id, secret))
+        basic = base64.b64encode(f"{client_id}:{secret}".encode()).decode()
+        return {"grant_type": "client_credentials"}, {"Authorization": f"Basic {basic}"}
 
 
 class _NoRedirect(urllib.request.HTTPRedirectHandler):

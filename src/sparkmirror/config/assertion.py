@@ -1,0 +1,63 @@
+"""The signed assertion that OAUTHBEARER's JWT bearer grant shows for a token (RFC 7523)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from sparkmirror.errors import ConfigError
+
+__all__ = ["PREFIX", "RETRIEVER", "Assertion", "assertion_of"]
+
+PREFIX = "sasl.oauthbearer.assertion."
+RETRIEVER = "JwtBearerJwtRetriever"
+"""Java's class that asks for tokens with an assertion, without its package."""
+
+
+@dataclass(frozen=True, slots=True)
+class Assertion:
+    """Where the assertion comes from.
+
+    ``file``: one that is ready. Else it is made of the JSON in ``template`` (objects ``header`` and
+    ``payload``), of ``claims`` and of the time, and signed with the PEM key in ``key_file``.
+    ``expires_s``: its life, ``before_s``: how long before now it begins to count; ``numbered``:
+    with an id of its own.
+    """
+
+    file: str = ""
+    key_file: str = ""
+    passphrase: str = field(default="", repr=False)
+    algorithm: str = "RS256"
+    template: str = ""
+    claims: Mapping[str, str] = field(default_factory=dict)
+    expires_s: int = 300
+    before_s: int = 60
+    numbered: bool = False
+
+
+def assertion_of(properties: Mapping[str, str], *, where: str) -> Assertion:
+    """What ``sasl.oauthbearer.assertion.*`` say. Raises ConfigError when that is not enough."""
+
+    def text(name: str) -> str:
+        return properties.get(PREFIX + name, "").strip()
+
+    found = Assertion(
+        file=text("file"),
+        key_file=text("private.key.file"),
+        passphrase=text("private.key.passphrase"),
+        algorithm=text("algorithm").upper() or "RS256",
+        template=text("template.file"),
+        claims={name: text(f"claim.{name}") for name in ("aud", "iss", "sub")
+                if text(f"claim.{name}")},
+        expires_s=int(text("claim.exp.seconds") or 300),
+        before_s=int(text("claim.nbf.seconds") or 60),
+        numbered=text("claim.jti.include").lower() == "true",
+    )  # fmt: skip
+    if not (found.file or found.key_file):
+        raise ConfigError(
+            f"{RETRIEVER} has no assertion to show and no key to sign one with.",
+            where=where,
+            do=f"Set {PREFIX}private.key.file to a PEM key, with {PREFIX}claim.iss, claim.sub and "
+            f"claim.aud as the identity provider wants them, or {PREFIX}file to a ready assertion.",
+        )
+    return found
