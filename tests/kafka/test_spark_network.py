@@ -83,6 +83,7 @@ def _jvm(warm: WarmJvm) -> Iterator[Any]:
 _WITHOUT_LOGIN = """#!{python}
 import sys
 from sparkmirror.cli.main import main
+from sparkmirror.data import ports
 ports._LOCAL_ONLY["spark.authenticate"] = "false"
 sys.exit(main())
 """

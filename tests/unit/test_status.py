@@ -11,10 +11,19 @@ import pytest
 from sparkmirror.cli.main import main
 from sparkmirror.cli.status import _Row, _text
 from sparkmirror.control.status import FlowState, judge, judge_group
-from sparkmirror.model import Halt, PartitionProgress, SlotProgress, TopicPartition
+from sparkmirror.data.watch import ControlWatch
+from sparkmirror.model import (
+    ClusterClient,
+    FlowSettings,
+    Halt,
+    MirrorMode,
+    PartitionProgress,
+    SlotProgress,
+    TopicPartition,
+)
 from sparkmirror.wire.control_topic import ControlSignals
 from sparkmirror.wire.driver_report import DriverReport
-from sparkmirror.wire.signals import Command, CommandKind
+from sparkmirror.wire.signals import Command, CommandKind, encode_command
 from tests.unit.config_files import BASE, write
 
 FLOW = "A->B"
@@ -173,3 +182,38 @@ def test_processes_of_one_group_are_one_flow() -> None:
     later = judge_group(signals, FLOW, NOW + 100_000)
     assert (later.state, later.runs) == (FlowState.DEAD, ())
     assert judge_group(ControlSignals(), FLOW, NOW).state is FlowState.NEVER_RAN
+
+
+def test_a_group_is_paused_when_all_of_its_processes_were_told() -> None:
+    """Each driver says an order again under its own run; an older version's is for all of them."""
+    channels = [f"{FLOW}#r1", f"{FLOW}#r2"]
+    runs = [replace(command(RUN, run_id=one[-2:]), flow=one) for one in channels]
+    drivers = tuple(replace(driver(run_id=one[-2:]), flow=one, orders=True) for one in channels)
+    pauses = [replace(command(PAUSE), flow=one, order_id="1") for one in channels]
+
+    def look(*commands: Command) -> tuple[bool, bool]:
+        signals = ControlSignals(commands=(*runs, *commands), drivers=drivers)
+        found = judge_group(signals, FLOW, NOW)
+        return found.paused, found.orders
+
+    assert look() == (False, True)
+    assert look(pauses[0]) == (False, True)
+    assert look(*pauses) == (True, True)
+    assert look(command(PAUSE)) == (True, True)
+    resumed = [replace(one, kind=RESUME) for one in pauses]
+    assert look(command(PAUSE), *resumed) == (False, True)
+    one_older = (drivers[0], replace(drivers[1], orders=False))
+    older = ControlSignals(commands=tuple(runs), drivers=one_older)
+    assert not judge_group(older, FLOW, NOW).orders
+
+
+def test_slots_of_a_group_hear_what_their_own_driver_says_again() -> None:
+    ends = ClusterClient("A", ("a:1",), "c"), ClusterClient("B", ("b:1",), "c")
+    flow = FlowSettings(*ends, *ends, mode=MirrorMode.MM1, group_id="g")
+    watch = ControlWatch(flow, "r1", slot=0, offset=0)
+    heard = []
+    for kind, to in ((PAUSE, f"{FLOW}#r2"), (PAUSE, f"{FLOW}#r1"), (RESUME, FLOW)):
+        watch._hear(watch._commands, *encode_command(replace(command(kind), flow=to)))
+        heard.append(watch.paused)
+    watch.close()
+    assert heard == [False, True, False]
