@@ -185,6 +185,7 @@ class ExactSink(SlotSink):
             for part in parts:
                 if self._kept_bytes and self._kept_bytes + part.size > self._size.bytes:
                     self._commit()
+                    self._prepare([part])  # a marker may be missing since
                 yield part
 
     def _write(self, pending: Pending, part: memoryview) -> list[Passing]:
