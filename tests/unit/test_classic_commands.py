@@ -163,6 +163,9 @@ def test_lag_asks_the_classic_zookeeper(
         "sparkmirror.control.lag.check_group", lambda _source, flow, _topics: found.append(flow)
     )
     monkeypatch.setattr(lag_verb, "_show", lambda *_, **__: None)
+    monkeypatch.setattr(
+        "sparkmirror.cli.connections._loaded", lambda _client: lambda *_, **__: None
+    )
     monkeypatch.setattr("sparkmirror.cli.lag.ask_each", lambda ones, ask: ([ask(*ones)][:0], []))
     times = ["--socket.timeout.ms", "6000", "--retry.backoff.ms", "3000"]
     assert main(["lag", "--group", "g", *times]) == 0

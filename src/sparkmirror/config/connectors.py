@@ -16,7 +16,9 @@ from sparkmirror.config.page import Migrated, Page
 from sparkmirror.config.properties import Entry
 from sparkmirror.config.settings import (
     CLIENT_SET,
+    DROPPED_KEYS,
     REMOVED_KEYS,
+    RENAMED_KEYS,
     Scope,
     Status,
     find,
@@ -257,9 +259,10 @@ def _flow_lines(
                 continue
             if key in _CONVERTERS and entry.value.strip().endswith("ByteArrayConverter"):
                 continue  # that is how all records travel here
-            key = REMOVED_KEYS.get(key, key)  # noqa: PLW2901 (older connectors)
-            if not key:
-                setup.leave_out(entry, "nothing has taken its place")
+            key = RENAMED_KEYS.get(key, REMOVED_KEYS.get(key, key))  # noqa: PLW2901 (older ones)
+            if not key or key in DROPPED_KEYS:
+                why = f" ({DROPPED_KEYS[key]})" if key else ""
+                setup.leave_out(entry, f"nothing has taken its place{why}")
                 continue
             outcome = _check(entry, f"{name}.{key}", clusters)
             reason = _no_counterpart(outcome, name, key, clusters)
