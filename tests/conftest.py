@@ -13,9 +13,14 @@ from typing import Any
 
 import psutil
 import pytest
+from hypothesis import settings
 
 from sparkmirror.demo.clusters import KafkaCluster, start_all
 from tests.descriptors import many_descriptors as holding_many
+
+# On a busy machine a single example may take any time.
+settings.register_profile("busy", deadline=None)
+settings.load_profile("busy")
 
 # The files that take longest (two minutes and more on a busy machine), longest first. Workers take
 # whole files in this order, so that none of these is begun when all others are done.
