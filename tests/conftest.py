@@ -88,9 +88,9 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers() -> int:
-    """Two more than cores: tests wait more than they compute. Fewer where memory is short."""
+    """One more than cores: tests wait as much as they compute. Fewer where memory is short."""
     by_memory = psutil.virtual_memory().available // _WORKER_BYTES
-    return max(1, min((os.cpu_count() or 1) + 2, by_memory, _WORKERS_MAX))
+    return max(1, min((os.cpu_count() or 1) + 1, by_memory, _WORKERS_MAX))
 
 
 SHARED = pytest.StashKey[tuple[KafkaCluster, KafkaCluster]]()

@@ -191,15 +191,20 @@ class Counter(Background):
     def wait_for_end(self, timeout_s: float) -> None:
         """Wait until all is read that the topic, which has no transactions, holds now."""
         deadline = time.monotonic() + timeout_s
-        client = admin(self._cluster)
         places = [TopicPartition(self._topic, number) for number in range(len(self._read))]
         ends: dict[int, int] = {}
+        said = ""
         while len(ends) < len(places):
+            # A client of its own each time: one remembers who led while the broker was away.
             asked = {place: OffsetSpec.latest() for place in places}
-            for place, future in client.list_offsets(asked, request_timeout=10.0).items():
-                with contextlib.suppress(KafkaException):  # its broker is just coming back
+            found = admin(self._cluster).list_offsets(asked, request_timeout=10.0)
+            for place, future in found.items():
+                try:
                     ends[place.partition] = future.result().offset
-            assert time.monotonic() < deadline, f"no end of {self._topic}: {ends}"
+                except KafkaException as error:  # its broker is just coming back
+                    said = str(error)
+            assert time.monotonic() < deadline, f"no end of {self._topic}: {ends} ({said})"
+            time.sleep(0.2)
         while any(self._read[number] < end for number, end in ends.items()):
             assert time.monotonic() < deadline, f"{self._topic} is read to {self._read} of {ends}"
             time.sleep(0.1)

@@ -22,7 +22,7 @@ from tests.kafka.support import create_topic
 from tests.patience import others_per_core, patience
 
 PARTITIONS = 4
-_PER_S = 3_000
+_PER_S = 1_500
 _AWAY_S = 10.0
 _TOLD = re.compile(r"up to (\d+) records arrive again")
 

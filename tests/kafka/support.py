@@ -12,6 +12,7 @@ from confluent_kafka import (
     TIMESTAMP_LOG_APPEND_TIME,
     Consumer,
     KafkaError,
+    KafkaException,
     Producer,
     TopicPartition,
 )
@@ -31,6 +32,11 @@ from tests.patience import patience
 Headers = tuple[tuple[str, bytes | None], ...]
 TIMEOUT_S = 120.0
 
+_COORDINATOR_SOON = {
+    KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
+    KafkaError.COORDINATOR_NOT_AVAILABLE,
+    KafkaError.NOT_COORDINATOR,
+}
 _TIMESTAMP_TYPES = {TIMESTAMP_CREATE_TIME: "create", TIMESTAMP_LOG_APPEND_TIME: "append"}
 
 
@@ -322,6 +328,19 @@ def _received(message: Any) -> Received:
         message.value(),
         headers,
     )
+
+
+def commit(consumer: Consumer, places: Sequence[TopicPartition]) -> None:
+    """Commits offsets, as soon as the cluster can take them: its first group makes a topic."""
+    deadline = time.monotonic() + patience()
+    while True:
+        try:
+            consumer.commit(offsets=list(places), asynchronous=False)
+            return
+        except KafkaException as error:
+            if error.args[0].code() not in _COORDINATOR_SOON or time.monotonic() > deadline:
+                raise
+        time.sleep(0.1)
 
 
 def contents(records: Sequence[Received]) -> list[Content]:

@@ -39,6 +39,7 @@ from tests.kafka.mirror_process import MirrorProcess, wait_until, write_mm2
 from tests.kafka.support import (
     Received,
     Sent,
+    commit,
     consume_all,
     create_topic,
     delete_topic,
@@ -80,7 +81,7 @@ def _commit(cluster: KafkaCluster, group: str, topic: str, offsets: list[int]) -
     """What a group that has stopped leaves behind."""
     consumer = _consumer(cluster, group)
     places = [TopicPartition(topic, number, offset) for number, offset in enumerate(offsets)]
-    consumer.commit(offsets=places, asynchronous=False)
+    commit(consumer, places)
     consumer.close()
 
 

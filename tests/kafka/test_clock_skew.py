@@ -16,6 +16,7 @@ from tests.kafka.mirror_process import MirrorProcess, wait_until, write_mm2
 from tests.kafka.support import (
     TIMEOUT_S,
     Sent,
+    commit,
     consume_all,
     create_topic,
     forget_mirrors,
@@ -59,7 +60,7 @@ def test_mirrors_whose_clocks_are_off(cluster_a, cluster_b, topic_name, tmp_path
     produce(cluster_a, topic_name, records)
     group = f"{topic_name}-group"
     consumer = Consumer({"bootstrap.servers": cluster_a.bootstrap_servers, "group.id": group})
-    consumer.commit(offsets=[TopicPartition(topic_name, 0, 37)], asynchronous=False)
+    commit(consumer, [TopicPartition(topic_name, 0, 37)])
     consumer.close()
     extra = {
         "emit.heartbeats.enabled": "true",

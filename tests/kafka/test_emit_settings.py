@@ -20,6 +20,7 @@ from sparkmirror.wire.mirror_records import (
 from tests.kafka.mirror_process import MirrorProcess, wait_until, write_mm2
 from tests.kafka.support import (
     Sent,
+    commit,
     consume_all,
     contents,
     create_topic,
@@ -58,7 +59,7 @@ def test_offset_syncs_and_checkpoints_are_written_as_each_flow_wants_them(
     create_topic(cluster_a, topic)
     produce(cluster_a, topic, [Sent(b"%d" % n) for n in range(_RECORDS)])
     consumer = Consumer({"bootstrap.servers": cluster_a.bootstrap_servers, "group.id": group})
-    consumer.commit(offsets=[TopicPartition(topic, 0, _GROUP_AT)], asynchronous=False)
+    commit(consumer, [TopicPartition(topic, 0, _GROUP_AT)])
     consumer.close()
 
     flows = {

@@ -22,7 +22,7 @@ from sparkmirror.demo.clusters import KafkaCluster
 from sparkmirror.model import ClusterClient, TopicPartition
 from sparkmirror.wire.client import Cluster
 from tests.kafka.mirror_process import wait_until, write_mm2
-from tests.kafka.support import Sent, create_topic, produce, produce_transaction
+from tests.kafka.support import Sent, commit, create_topic, produce, produce_transaction
 
 _GROUPS = "org.apache.kafka.tools.consumer.group.ConsumerGroupCommand"
 
@@ -126,7 +126,7 @@ def test_members_and_owners_of_any_group(
     server = ["--bootstrap-server", cluster_a.bootstrap_servers]
     try:
         wait_until(lambda: member.poll(0.2) is None and len(member.assignment()) == 2, "a member")
-        member.commit(offsets=[ConfluentPartition(topic, 0, 1)], asynchronous=False)
+        commit(member, [ConfluentPartition(topic, 0, 1)])
         assert main(["lag", "--group", topic, *server, "--format", "groups"]) == 0
         ours = [line.split() for line in capsys.readouterr().out.splitlines()]
         java = cluster_a.tool(_GROUPS, *server, "--describe", "--group", topic)

@@ -21,6 +21,7 @@ from sparkmirror.demo.clusters import KafkaCluster
 from tests.kafka.mirror_process import MirrorProcess, installed, wait_until, write_mm2
 from tests.kafka.support import (
     Sent,
+    commit,
     consume_all,
     create_topic,
     produce,
@@ -99,7 +100,7 @@ class Watched:
         settings = {"bootstrap.servers": self.a.bootstrap_servers, "group.id": f"{self.topic}-g"}
         consumer = Consumer(settings)
         places = [TopicPartition(self.topic, n, offset) for n, offset in enumerate(offsets)]
-        consumer.commit(offsets=places, asynchronous=False)
+        commit(consumer, places)
         consumer.close()
 
     def get(self, page: str) -> bytes:

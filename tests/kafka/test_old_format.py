@@ -11,7 +11,7 @@ from confluent_kafka import Consumer, TopicPartition
 from sparkmirror.demo.clusters import KafkaCluster
 from sparkmirror.wire.zookeeper import find_brokers
 from tests.kafka.mirror_process import MirrorProcess, write_mm2
-from tests.kafka.support import Sent, consume_all, contents, create_topic, produce
+from tests.kafka.support import Sent, commit, consume_all, contents, create_topic, produce
 
 
 def test_magic_0_and_1_are_converted(
@@ -35,7 +35,7 @@ def test_magic_0_and_1_are_converted(
     # This broker is asked for groups one by one.
     group, moving = f"{name}-group", f"{name}.m1-lz4"
     consumer = Consumer({"bootstrap.servers": old.bootstrap_servers, "group.id": group})
-    consumer.commit(offsets=[TopicPartition(moving, 0, 123)], asynchronous=False)
+    commit(consumer, [TopicPartition(moving, 0, 123)])
     consumer.close()
     extra = {"groups": group, "sync.group.offsets.enabled": "true"}
     path = write_mm2(tmp_path / "mm2.properties", old, cluster_b, rf"{name}\\..*", extra)

@@ -26,6 +26,7 @@ from tests.kafka.mirror_process import MirrorProcess, wait_until, write_mm2
 from tests.kafka.secure import SESSION_MS, USER_SECRET, Secured
 from tests.kafka.support import (
     Sent,
+    commit,
     consume_all,
     create_topic,
     produce,
@@ -75,7 +76,7 @@ class Beside:
         places = [TopicPartition(topic, number, at) for number, at in enumerate(_GROUP_AT)]
         servers = {"bootstrap.servers": self._p.kafka.bootstrap_servers, "group.id": self._group}
         consumer = Consumer(servers)
-        consumer.commit(offsets=places, asynchronous=False)
+        commit(consumer, places)
         consumer.close()
         certified = self._authority.certify("metrics", "localhost", "127.0.0.1")
         files = {name: self._directory / f"metrics.{name}" for name in ("crt", "key", "token")}
