@@ -6,6 +6,7 @@ import contextlib
 import os
 import re
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -164,13 +165,20 @@ class Tried:
     def text(self, process: subprocess.Popen[bytes]) -> str:
         return self._files[process.pid].read_text()
 
+    def ended(self, line: str) -> str:
+        """What ``line`` says until it ends, with 0."""
+        process = self.start(line)
+        assert process.wait(120) == 0, self.text(process)
+        return self.text(process)
+
 
 def _check_what_to_try(shown: list[str], traces: Traces, tmp_path: Path) -> None:
     """Each of the lines that are there to be copied does what is said above it."""
     lines = [line.strip() for line in shown if line.startswith("  ")]
     tried = Tried(traces, tmp_path)
-    started = [tried.start(line) for line in lines]
-    mirror, producer, consumer, topics, described, offsets = started
+    assert len(lines) == 13, lines
+    mirror, producer, consumer = (tried.start(line) for line in lines[:3])
+    topics, described, offsets = (tried.start(line) for line in lines[10:])
     orders = next(topic for topic in TOPICS if topic.name == "orders")
 
     for process in (topics, described, offsets):
@@ -196,10 +204,20 @@ def _check_what_to_try(shown: list[str], traces: Traces, tmp_path: Path) -> None
     wait_until(arrived, "a line that was written to A on B")
     keyboard.close()  # Ctrl+D
     assert producer.wait(30) == 0
-    for process in (consumer, mirror):
-        process.terminate()
-        process.wait(30)
-    assert mirror.returncode == 0, tried.text(mirror)
+    consumer.terminate()
+    consumer.wait(30)
+
+    status, lag, both, verify, pause, resume, drain = lines[3:10]
+    assert "A->B" in tried.ended(status)
+    watching = tried.start(lag)
+    wait_until(lambda: "A->B" in tried.text(watching), "the lag")
+    watching.send_signal(signal.SIGINT)
+    watching.wait(60)
+    assert "A.orders" in tried.ended(both)
+    assert "all equal" in tried.ended(verify)
+    for line in (pause, resume, drain):
+        tried.ended(line)
+    assert mirror.wait(60) == 0, tried.text(mirror)
     assert "error" not in tried.text(mirror)
 
 
