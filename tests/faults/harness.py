@@ -197,11 +197,11 @@ class Counter(Background):
         while len(ends) < len(places):
             # A client of its own each time: one remembers who led while the broker was away.
             asked = {place: OffsetSpec.latest() for place in places}
-            found = admin(self._cluster).list_offsets(asked, request_timeout=10.0)
-            for place, future in found.items():
+            client = admin(self._cluster)  # held: what it was asked for goes with it
+            for place, future in client.list_offsets(asked, request_timeout=10.0).items():
                 try:
-                    ends[place.partition] = future.result().offset
-                except KafkaException as error:  # its broker is just coming back
+                    ends[place.partition] = future.result(20).offset
+                except (KafkaException, TimeoutError) as error:  # its broker is just coming back
                     said = str(error)
             assert time.monotonic() < deadline, f"no end of {self._topic}: {ends} ({said})"
             time.sleep(0.2)

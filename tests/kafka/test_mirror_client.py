@@ -234,6 +234,7 @@ def test_the_commands_tell_the_same(mirrored: Mirrored, capsys: pytest.CaptureFi
     assert {(one["action"], one["subject"]) for one in flow["changes"]} == {
         ("create-topic", "mm2-sparkmirror.A.internal"),
         ("create-topic", "mm2-sparkmirror-gaps.A.internal"),
+        ("create-topic", "mm2-sparkmirror-orders.A.internal"),
         ("create-topic", "mm2-sparkmirror-runs.A.internal"),
     }
     delete_topic(mirrored.source, "heartbeats")
