@@ -73,10 +73,10 @@ class Handler:
         made: dict[tuple[str, int], list[Record]] = {}
         for one, partition in zip(handled, self._places(chunk, handled), strict=True):
             made.setdefault((one.topic, partition), []).append(_encoded(one))
+        levels = self._flow.records.levels
         dealt, topics = Dealt([], [], 0, -1), []
         for (topic, partition), records in made.items():
             for part in _cut(records, self._flow.produce.join_bytes):
-                levels = self._flow.records.levels
                 dealt.batches.append(encode_batch(_numbered(part), codec=codec, levels=levels))
                 dealt.partitions.append(partition)
                 topics.append(topic)
