@@ -21,7 +21,7 @@ from enum import StrEnum
 from typing import Any
 
 from sparkmirror.model import FlowSettings, TopicPartition
-from sparkmirror.wire.signals import control_topic
+from sparkmirror.wire.signals import topic_beside
 
 __all__ = [
     "DEAD_LETTERED",
@@ -43,7 +43,6 @@ __all__ = [
 GAPS_PARTITIONS = 1
 
 _MALFORMED = (KeyError, TypeError, ValueError, AttributeError, OverflowError)
-_CONTROL_PREFIX, _GAPS_PREFIX = "mm2-sparkmirror.", "mm2-sparkmirror-gaps."
 
 
 class GapKind(StrEnum):
@@ -106,7 +105,7 @@ class Gap:
 
 def gaps_topic(flow: FlowSettings) -> str:
     """Name of the topic of gap records of ``flow``, on its target cluster."""
-    return _GAPS_PREFIX + control_topic(flow).removeprefix(_CONTROL_PREFIX)
+    return topic_beside(flow, "gaps")
 
 
 def gap_document(gap: Gap) -> dict[str, Any]:

@@ -24,7 +24,7 @@ from dataclasses import dataclass, field
 from sparkmirror.model import FlowSettings
 from sparkmirror.wire.client import Cluster
 from sparkmirror.wire.packing import MALFORMED, pack, text, unpack
-from sparkmirror.wire.signals import CommandKind, control_topic
+from sparkmirror.wire.signals import CommandKind, topic_beside
 from sparkmirror.wire.tail import TopicTail
 
 __all__ = [
@@ -39,8 +39,6 @@ __all__ = [
 
 ORDERS_PARTITIONS = 1
 
-_CONTROL_PREFIX = "mm2-sparkmirror"
-_ORDERS_PREFIX = "mm2-sparkmirror-orders"
 # By kind: the end of the key.
 _SUFFIXES = {
     CommandKind.PAUSE: "/pause",
@@ -64,7 +62,7 @@ class Order:
 
 def orders_topic(flow: FlowSettings) -> str:
     """Name of the topic, on the target of ``flow``; beside the control topic."""
-    return _ORDERS_PREFIX + control_topic(flow).removeprefix(_CONTROL_PREFIX)
+    return topic_beside(flow, "orders")
 
 
 def encode_order(order: Order) -> tuple[bytes, bytes]:

@@ -73,8 +73,10 @@ __all__ = [
     "member_row",
     "read_member",
     "run_of",
+    "topic_beside",
 ]
 
+_PREFIX = "mm2-sparkmirror"
 COMMAND_PARTITION = 0
 PROGRESS_PARTITION = 1
 CONTROL_PARTITIONS = 2
@@ -129,7 +131,12 @@ def control_topic(flow: FlowSettings) -> str:
     if flow.mode is MirrorMode.MM1:
         told = "\0".join((flow.group_id, *sorted(flow.source.bootstrap_servers)))
         name = f"mm1-{hashlib.sha256(told.encode()).hexdigest()[:16]}"
-    return f"mm2-sparkmirror.{name}.internal"
+    return f"{_PREFIX}.{name}.internal"
+
+
+def topic_beside(flow: FlowSettings, what: str) -> str:
+    """Name of the flow's topic of ``what``, such as gaps or orders, beside its control topic."""
+    return f"{_PREFIX}-{what}{control_topic(flow).removeprefix(_PREFIX)}"
 
 
 def channel(flow: FlowSettings, run_id: str) -> str:
