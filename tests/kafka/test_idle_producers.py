@@ -51,7 +51,9 @@ def test_an_idle_partition_goes_on_after_its_producer_was_forgotten(
                 _one_round(run, cluster_a, target, number)
         assert not run.failures
         assert not run.halts()
-        assert not run.errors()
+        # A broker that cannot ask its coordinator in time whether a partition is in the transaction
+        # answers so (ReplicaManager.handleProduceAppend), and is asked again.
+        assert not run.errors().keys() - ({"NOT_ENOUGH_REPLICAS"} if exactly_once else set())
 
 
 def _one_round(run: SlotRun, source: KafkaCluster, target: KafkaCluster, number: int) -> None:
