@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import signal
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -68,6 +69,14 @@ _ON_SIX_BROKERS = (
 # A worker has a pair of brokers, often six more, and a JVM of Spark's.
 _WORKER_BYTES = 5 << 30
 _WORKERS_MAX = 6
+
+
+def pytest_configure() -> None:
+    """Commands that the tests start are ended with Ctrl+C, which a script's jobs in the background
+    ignore, and all that they start with them.
+    """
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -23,7 +23,16 @@ from tests.faults.harness import FRAMES, Mirror, write_config
 from tests.kafka.background import Background
 from tests.kafka.support import TIMEOUT_S, consume_all, create_topic, topic_names
 
-__all__ = ["MIB", "SLOTS", "Footprint", "Pressure", "Result", "limit_target", "memory_bound_mib"]
+__all__ = [
+    "MIB",
+    "SLOTS",
+    "Footprint",
+    "Pressure",
+    "Result",
+    "frames_bound_mib",
+    "limit_target",
+    "memory_bound_mib",
+]
 
 MIB = 1024 * 1024
 SLOTS = 2
@@ -37,6 +46,11 @@ _STAMPED = {"message.timestamp.type": "LogAppendTime"}
 _MAX_MESSAGE = {"max.message.bytes": str(LARGE_BYTES + 1_000_000)}
 
 
+def frames_bound_mib(slots: int) -> float:
+    """16 frames of 4 MiB and a header for each slot."""
+    return slots * 16 * 4.07
+
+
 def memory_bound_mib(slots: int, largest_batch_bytes: int) -> float:
     """The bound that docs/capacity.md states, in MiB, for the default settings.
 
@@ -44,8 +58,8 @@ def memory_bound_mib(slots: int, largest_batch_bytes: int) -> float:
     16 frames of 4 MiB, 32 MiB unacknowledged and six copies of the largest batch.
     """
     fixed = 1024 + 512 + 1024
-    each = 16 * 4.07 + 32 + 6 * largest_batch_bytes / MIB
-    return fixed + slots * each
+    each = 32 + 6 * largest_batch_bytes / MIB
+    return fixed + frames_bound_mib(slots) + slots * each
 
 
 @dataclass(frozen=True)

@@ -12,15 +12,20 @@ from sparkmirror.data.shared import FRAMES, Frames
 from sparkmirror.data.sink import UNACKNOWLEDGED_BYTES_MAX
 from sparkmirror.demo.clusters import KafkaCluster
 from sparkmirror.model import FETCH_BYTES_MAX
-from tests.faults.pressure import MIB, SLOTS, Pressure, limit_target, memory_bound_mib
+from tests.faults.pressure import (
+    MIB,
+    SLOTS,
+    Pressure,
+    frames_bound_mib,
+    limit_target,
+    memory_bound_mib,
+)
 
-# Memory of the Python processes of a mirror with two slots (proportional set size), which differs
-# little from run to run; the JVM's depends on when it collects. Before a burst: 479 MiB in each of
-# six runs. With one, a slot has eight frames at its sink and one to receive into, and nothing
-# else that could be measured: 2 x 9 x 4.07 MiB, of which 53 were seen (55 to 65 in all). With
-# records of 20 MB, one by one: 124 to 159 MiB more than before, in six runs, three of them beside
-# a busy process; a record's copies live for some tenths of a second, between two samples.
-_IDLE_MIB, _FRAMES_MIB, _LARGE_MIB = 479, 73, 160
+# Memory of the Python processes of a mirror with two slots (proportional set size): the most that
+# ten runs took, some on quiet processors and some beside other work. Before a burst 433 to 479 MiB;
+# in a burst 60 to 121 more than before, with records of 20 MB, one by one, 124 to 181 more. (The
+# JVM's depends on when it collects.)
+_IDLE_MIB, _BURST_MIB, _LARGE_MIB = 479, 121, 181
 _MARGIN = 1.3
 
 
@@ -45,8 +50,8 @@ def test_memory_stays_within_its_bound_and_nobody_starves(
     page = result.page()
     assert result.peak_mib < result.bound_mib, page
     assert result.idle.python_mib < _MARGIN * _IDLE_MIB, page
-    assert 0 < result.burst.frames_mib < _MARGIN * _FRAMES_MIB, page
-    assert result.burst.python_mib - result.idle.python_mib < _MARGIN * _FRAMES_MIB, page
+    assert 0 < result.burst.frames_mib <= frames_bound_mib(SLOTS), page
+    assert result.burst.python_mib - result.idle.python_mib < _MARGIN * _BURST_MIB, page
     assert result.large.python_mib - result.idle.python_mib < _MARGIN * _LARGE_MIB, page
     # While most of the burst was still on its way, later records of other partitions came through.
     assert result.left >= result.burst_records / 4, page

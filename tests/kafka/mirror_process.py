@@ -103,10 +103,9 @@ def _environment(directory: Path, added: Mapping[str, str] | None = None) -> dic
 
 
 # The first terminal that the leader of a new session opens is its own: its keys send signals, and
-# who closes it sends SIGHUP. Jobs in the background of a script ignore Ctrl+C; nobody here does.
+# who closes it sends SIGHUP.
 _TAKE_TERMINAL = """
-import os, signal, sys
-signal.signal(signal.SIGINT, signal.SIG_DFL)
+import os, sys
 terminal = os.open(sys.argv[1], os.O_RDWR)
 for stream in range(3):
     os.dup2(terminal, stream)
