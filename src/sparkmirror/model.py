@@ -492,7 +492,9 @@ class SlotProgress:
     latency (target acknowledgement minus largest record timestamp) fell into bucket ``i`` of
     ``observe.latency.BOUNDS_MS``, ``latency_ms_sum`` is their sum. ``errors`` counts retried
     failures by code, and as ``THROTTLED`` answers after which a broker's quota made us wait.
-    ``paused``: it fetches nothing, because somebody asked so.
+    ``paused``: it fetches nothing, because somebody asked so. ``run_id`` and ``attempt`` name the
+    attempt of the slot's task that reports: Spark's number of it, which grows within a run; empty
+    and -1 in reports of releases that did not say.
     """
 
     flow: str
@@ -508,3 +510,15 @@ class SlotProgress:
     partitions: tuple[PartitionProgress, ...] = ()
     latency_ms_sum: int = 0
     paused: bool = False
+    run_id: str = ""
+    attempt: int = -1
+
+    def replaces(self, known: SlotProgress | None) -> bool:
+        """Whether this is the slot's newest report, ``known`` being the newest before.
+
+        The latest attempt has the slot: what an earlier one, which Spark has given up, still says
+        is not the slot's, however late it says it.
+        """
+        if known is None or self.attempt != known.attempt:
+            return known is None or self.attempt > known.attempt
+        return self.time_ms >= known.time_ms

@@ -457,9 +457,9 @@ def test_progress_of_the_slots_comes_through(flow, loops, target, cluster_a, top
 
     def report(slot: int, time_ms: int, records: int) -> SlotProgress:
         partitions = (PartitionProgress(topic_name, 0, records),)
-        # What is older than the run is of another one.
         at = began_ms + time_ms
-        return SlotProgress(flow.name, slot, "w", 1, at, records, 1, 1, partitions=partitions)
+        progress = SlotProgress(flow.name, slot, "w", 1, at, records, 1, 1, partitions=partitions)
+        return replace(progress, run_id=RUN, attempt=3)
 
     def send(*reports: SlotProgress) -> None:
         records = [(PROGRESS_PARTITION, *encode_progress(one)) for one in reports]

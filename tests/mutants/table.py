@@ -25,6 +25,7 @@ _SELECT = "tests/unit/test_select.py"
 _SLOT = "tests/unit/test_slot_select.py"
 _SYNCS = "tests/unit/test_syncs.py"
 _TAKEOVER = "tests/unit/test_takeover.py"
+_ZOMBIES = "tests/unit/test_zombies.py"
 _ONCE_AND_IN_ORDER = f"{_PRODUCER}::test_every_batch_arrives_once_and_in_order"
 _TRANSACTIONS = (
     "tests/property/test_transaction_properties.py::test_each_transaction_ends_once_as_a_whole"
@@ -55,6 +56,48 @@ MUTANTS: tuple[Mutant, ...] = (
         "self._carry_raw(Raw(starts[first], starts[frame], frame - first,",
         "self._carry_raw(Raw(starts[first], starts[max(first + 1, frame - 1)], frame - first,",
         (f"{_SELECT}::test_filled_batches_are_one_view_of_the_buffer",),
+    ),
+    Mutant(
+        "any attempt's halts are heard",
+        "Nothing is written again below a position",
+        "wire/reports.py",
+        "if data is None or not data.startswith(_teller(*attempt)):",
+        "if data is None:",
+        (
+            f"{_ZOMBIES}::test_a_slot_goes_back_for_no_other_attempts_report",
+            f"{_ZOMBIES}::test_another_attempts_report_hides_no_halt",
+        ),
+    ),
+    Mutant(
+        "records below the position are written",
+        "Nothing is written again below a position",
+        "data/lanes.py",
+        "if offset < behind:",
+        "if False:",
+        (
+            f"{_ZOMBIES}::test_what_lies_below_the_position_is_not_written",
+            f"{_ZOMBIES}::test_what_lies_below_what_is_on_its_way_is_not_written",
+            f"{_ZOMBIES}::test_in_a_transaction_nothing_below_the_position_is_written",
+        ),
+    ),
+    Mutant(
+        "records below what is on its way are written",
+        "Nothing is written again below a position",
+        "data/lanes.py",
+        "behind = self.queue[-1].next_offset if self.queue else self.position",
+        "behind = self.position",
+        (f"{_ZOMBIES}::test_what_lies_below_what_is_on_its_way_is_not_written",),
+    ),
+    Mutant(
+        "the driver shows whichever attempt reports last",
+        "Nothing is written again below a position",
+        "model.py",
+        "if known is None or self.attempt != known.attempt:",
+        "if known is None:",
+        (
+            f"{_ZOMBIES}::test_the_driver_shows_the_latest_attempt",
+            f"{_ZOMBIES}::test_status_shows_the_latest_attempt_of_the_run",
+        ),
     ),
     Mutant(
         "one acknowledgement is enough",

@@ -198,6 +198,8 @@ PROGRESS = SlotProgress(
     batches=2,
     latency_counts=(0, 4, 1),
     errors={"UNREACHABLE": 2},
+    run_id='r "1"',
+    attempt=12,
     partitions=(
         PartitionProgress("t", 0, 7, 1_700_000_000_001, 7, 70),
         PartitionProgress("t", 1, 0, halt=Halt("CORRUPT_BATCH", "checksum ✗", retriable=True)),
@@ -227,13 +229,16 @@ def test_halted_partitions_are_told_without_the_others(
     )
     progress = replace(PROGRESS, worker=worker, partitions=partitions)
     key, value = encode_progress(progress)
-    found = decode_halted("A->B", 3, key, value)
+    ours = (progress.run_id, progress.attempt)
+    found = decode_halted("A->B", 3, ours, key, value)
     assert found == tuple(one for one in partitions if one.halt is not None)
-    assert decode_halted("A->B", 4, key, value) is None
-    assert decode_halted("A->C", 3, key, value) is None
-    assert decode_halted("A->B", 3, key, None) is None
+    assert decode_halted("A->B", 4, ours, key, value) is None
+    assert decode_halted("A->C", 3, ours, key, value) is None
+    assert decode_halted("A->B", 3, ours, key, None) is None
+    assert decode_halted("A->B", 3, ("r2", progress.attempt), key, value) is None
+    assert decode_halted("A->B", 3, (progress.run_id, progress.attempt * 10), key, value) is None
     if times > 1 and any(halts):
-        assert decode_halted("A->B", 3, key, value[:-1]) is None
+        assert decode_halted("A->B", 3, ours, key, value[:-1]) is None
 
 
 def test_progress_of_ten_thousand_partitions_fits_into_a_record():

@@ -299,7 +299,7 @@ class Source:
         said = {one: decode_written(brokers.metadata.get(REMOTE[one], "")) for one in REMOTE}
         self._next = dict(at)
         hello = {
-            "slot": 0, "epoch": 0, "channel": "A->B", "frames": None,
+            "slot": 0, "epoch": 0, "channel": "A->B", "attempt": ["r", 0], "frames": None,
             "partitions": [
                 [one.topic, 0, REMOTE[one].topic, at[one], brokers.positions.get(REMOTE[one], -1),
                  -1, "", "", -1]

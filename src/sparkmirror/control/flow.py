@@ -381,12 +381,12 @@ class FlowControl:
                 ours = word.flow == self._channel and word.run_id == self._run_id
                 if ours and self.share is not None:
                     self.share.hear(word)
-            for report in signals.progress:
-                known = self._progress.get(report.slot)
-                if report.time_ms < self._started_ms:
-                    continue
-                newer = known is None or report.time_ms >= known.time_ms
-                if report.flow == self._channel and newer:
+            # Slots of this run name it: other reports are those of another run, or of an old one.
+            progress = [r for r in signals.progress if r.run_id == self._run_id]
+            for report in progress:
+                if report.flow == self._channel and report.replaces(
+                    self._progress.get(report.slot)
+                ):
                     self._progress[report.slot] = replace(report, flow=self.name)
         if signals.skipped and not self._skipped:
             self._say(
@@ -394,7 +394,7 @@ class FlowControl:
                 "that are not the mirror's; they are skipped"
             )
         self._skipped += signals.skipped
-        self._gaps.look(signals.progress)
+        self._gaps.look(progress)
         commands = [c for c in signals.commands if c.flow in (self.name, self._channel)]
         # Of pauses only the newest: the log may still hold what was asked for long ago.
         pauses = [command for command in commands if command.kind.pauses]

@@ -192,7 +192,7 @@ def judge(signals: ControlSignals, flow: str, now_ms: int, *, group: str = "") -
     if driver is not None and driver.run_id != command.run_id:
         driver = None  # of an earlier run: this one has not reported yet
     started_ms = driver.started_ms if driver is not None else 0
-    slots = _slots(signals, flow, started_ms)
+    slots = _slots(signals, flow, command.run_id, started_ms)
     fresh = [slot for slot in slots if now_ms - slot.time_ms <= REPORT_AGE_MS_MAX]
     state = _state(command, driver, fresh, paused=paused, now_ms=now_ms)
     reports = [slot.time_ms for slot in slots]
@@ -238,10 +238,16 @@ def _newest_driver(signals: ControlSignals, flow: str) -> DriverReport | None:
     return ours[-1] if ours else None
 
 
-def _slots(signals: ControlSignals, flow: str, since_ms: int) -> list[SlotProgress]:
+def _slots(signals: ControlSignals, flow: str, run_id: str, since_ms: int) -> list[SlotProgress]:
+    """The newest report of each slot of the run.
+
+    Releases that did not say whose a report is are believed, as long as no other report of the
+    slot says that it is the run's.
+    """
     newest: dict[int, SlotProgress] = {}
     for report in signals.progress:
-        if report.flow == flow and report.time_ms >= since_ms:
+        ours = report.flow == flow and report.run_id in ("", run_id)
+        if ours and report.time_ms >= since_ms and report.replaces(newest.get(report.slot)):
             newest[report.slot] = report
     return [newest[slot] for slot in sorted(newest)]
 

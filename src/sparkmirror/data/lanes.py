@@ -9,6 +9,7 @@ from typing import Any
 
 from sparkmirror.data.ages import note_ages
 from sparkmirror.data.syncs import Places
+from sparkmirror.errors import Defect
 from sparkmirror.model import Halt, TopicPartition
 from sparkmirror.observe.samples import Samples
 from sparkmirror.wire.batch import base_offset, record_count, split
@@ -110,6 +111,19 @@ class Lane:
         yield self.target
         for pending in self.queue:
             yield from pending.beside or ()
+
+    def check_next(self, offset: int) -> None:
+        """Raise `Defect` when the source's records from ``offset`` on came here already.
+
+        They would be at the target twice, and the position would go back. The task fails before
+        any of them is written, and the next attempt reads where to go on.
+        """
+        behind = self.queue[-1].next_offset if self.queue else self.position
+        if offset < behind:
+            raise Defect(
+                f"{self.source}: records from offset {offset} on were read again, while those up "
+                f"to {behind - 1} are written or on their way; they are not written twice"
+            )
 
     def settle(self) -> list[Pending]:
         """Move the position past what is acknowledged without a gap; returns what that is."""

@@ -137,6 +137,7 @@ class SlotSink:
             lane = self._lane(chunk)
             if lane.halt is not None:
                 continue
+            lane.check_next(chunk.base_offset)
             places = Places(chunk.source_runs, chunk.record_count)
             pending = Pending(
                 lane, chunk.next_offset, chunk.record_count, chunk.size, chunk.timestamp_ms, -1, 0,
@@ -190,6 +191,7 @@ class SlotSink:
             self.slot, self.epoch = notes["slot"], notes["epoch"]
             self._reports.slot, self._reports.epoch = self.slot, self.epoch
             self._reports.channel = notes["channel"]
+            self._reports.run_id, self._reports.attempt = notes["attempt"]
             self._frames = self._map_frames(notes["frames"])
             for topic, partition, remote, position, committed, end, *mark in notes["partitions"]:
                 source = TopicPartition(topic, partition)

@@ -25,6 +25,8 @@ class SinkReports:
         self.channel = channel
         self.slot = -1
         self.epoch = -1
+        self.run_id = ""
+        self.attempt = -1
         self.paused = False
         self.batches = 0
         self.source_errors: Mapping[str, int] = {}
@@ -73,6 +75,8 @@ class SinkReports:
             latency_counts=tuple(self._latency.counts),
             latency_ms_sum=self._latency_ms_sum,
             paused=self.paused,
+            run_id=self.run_id,
+            attempt=self.attempt,
             errors=errors,
             partitions=tuple(_partitions(halts.items(), steady_ms())),
         )

@@ -64,14 +64,17 @@ _RUNS_MAX = 1_000
 class SlotReader:
     """Reads one slot's partitions for one epoch. Made anew for every attempt of its task.
 
-    ``attempt``: 0 for the first one.
+    ``attempt``: 0 for the first one. ``attempt_id``: Spark's number of it, which grows within the
+    run; the sink reports under it, and only what is reported so is heard.
     """
 
-    def __init__(self, flow: FlowSettings, plan: SlotPlan, attempt: int = 0) -> None:
+    def __init__(
+        self, flow: FlowSettings, plan: SlotPlan, attempt: int = 0, attempt_id: int = 0
+    ) -> None:
         self.flow = flow
         plan = replace(plan, partitions=Selection(flow).keep(plan.partitions))
         self.plan = plan
-        self._attempt = attempt
+        self._attempt, self._attempt_id = attempt, attempt_id
         self._by_source = {p.source: p for p in plan.partitions}
         self._ends = plan.end_offsets()
         self._routes = Routes(
@@ -93,6 +96,7 @@ class SlotReader:
             flow,
             plan.run_id,
             slot=plan.slot,
+            attempt_id=attempt_id,
             offset=plan.control_offset,
             paused=plan.paused,
             poller=self._control,
@@ -420,6 +424,7 @@ class SlotReader:
             "slot": self.plan.slot,
             "epoch": self.plan.epoch,
             "channel": channel(self.flow, self.plan.run_id),
+            "attempt": [self.plan.run_id, self._attempt_id],
             "paused": self._watch.paused,
             "frames": self._frames.note(),
             "partitions": [

@@ -208,8 +208,8 @@ class _Planner(DataSourceStreamReader, SupportsTriggerAvailableNow):
         from sparkmirror.data.slot import SlotReader  # noqa: PLC0415
 
         task = TaskContext.get()
-        attempt = 0 if task is None else task.attemptNumber()
-        return SlotReader(decode_flow(self._flow_text), partition.value, attempt).rows()
+        attempt = (0, 0) if task is None else (task.attemptNumber(), task.taskAttemptId())
+        return SlotReader(decode_flow(self._flow_text), partition.value, *attempt).rows()
 
     def stop(self) -> None:
         if self._watch is not None:

@@ -51,8 +51,9 @@ class ControlWatch:
 
     ``slot`` is None in the planner, which reads commands from the beginning; a slot starts at
     ``offset``, where the flow was ``paused`` or not, and also hears which of its partitions the
-    sink has given up. With ``run_id``, assignments of other runs are not taken. ``poller`` waits
-    for its connections. ``claim_term``: that of the run's own claim, where it is known.
+    sink of its own attempt (``attempt_id``) has given up. With ``run_id``, assignments of other
+    runs are not taken. ``poller`` waits for its connections. ``claim_term``: that of the run's own
+    claim, where it is known.
     """
 
     def __init__(
@@ -61,6 +62,7 @@ class ControlWatch:
         run_id: str = "",
         *,
         slot: int | None = None,
+        attempt_id: int = 0,
         offset: int | None = None,
         paused: bool = False,
         poller: Poller[Connection] | None = None,
@@ -69,6 +71,7 @@ class ControlWatch:
         self.flow = flow
         self._channel = channel(flow, run_id)
         self.slot = slot
+        self._attempt = (run_id, attempt_id)
         self.paused = paused
         self.run_id = run_id
         self.claim: Claim | None = None
@@ -207,9 +210,9 @@ class ControlWatch:
 
     def _hear(self, tp: TopicPartition, key: bytes | None, value: bytes | None) -> None:
         if tp == self._progress:
-            halted = (
-                None if self.slot is None else decode_halted(self._channel, self.slot, key, value)
-            )
+            halted = None
+            if self.slot is not None:
+                halted = decode_halted(self._channel, self.slot, self._attempt, key, value)
             if halted is not None:
                 self.stopped = {TopicPartition(p.topic, p.partition): p for p in halted}
             return

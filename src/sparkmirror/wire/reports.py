@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -47,6 +48,9 @@ def encode_progress(progress: SlotProgress) -> tuple[bytes, bytes]:
         row += tail
         partitions.setdefault(p.topic, []).append(row)
     document: dict[str, object] = {
+        # First, so that a reader finds them without decoding the rest (`decode_halted`).
+        "run_id": progress.run_id,
+        "attempt": progress.attempt,
         "worker": progress.worker,
         "epoch": progress.epoch,
         "time_ms": progress.time_ms,
@@ -61,6 +65,12 @@ def encode_progress(progress: SlotProgress) -> tuple[bytes, bytes]:
     if progress.paused:
         document["paused"] = True
     return _progress_key(progress.flow, progress.slot), pack(document)
+
+
+def _teller(run_id: str, attempt: int) -> bytes:
+    """How the progress of this attempt begins."""
+    said = json.dumps({"run_id": run_id, "attempt": attempt}, separators=(",", ":"))
+    return f"{said[:-1]},".encode()
 
 
 def _progress_key(flow: str, slot: int) -> bytes:
@@ -86,6 +96,8 @@ def decode_progress(key: bytes | None, value: bytes | None) -> SlotProgress | No
             latency_counts=tuple(int(n) for n in document.get("latency_counts", ())),
             latency_ms_sum=int(document.get("latency_ms_sum", 0)),
             paused=bool(document.get("paused", False)),
+            run_id=str(document.get("run_id", "")),
+            attempt=int(document.get("attempt", -1)),
             errors={str(code): int(n) for code, n in document.get("errors", {}).items()},
             partitions=tuple(
                 _partition_progress(topic, row)
@@ -98,9 +110,12 @@ def decode_progress(key: bytes | None, value: bytes | None) -> SlotProgress | No
 
 
 def decode_halted(
-    flow: str, slot: int, key: bytes | None, value: bytes | None
+    flow: str, slot: int, attempt: tuple[str, int], key: bytes | None, value: bytes | None
 ) -> tuple[PartitionProgress, ...] | None:
     """The partitions that a slot's progress in a record calls halted; None when it holds none.
+
+    ``attempt``: run id and number of the attempt whose progress it has to be. What another one
+    says of the slot is about positions of its own, and so is what does not say whose it is.
 
     Slots hear all progress of all slots, thousands of partitions each second, so that no more is
     decoded than that: in a partition's row a list that begins with text is its halt.
@@ -108,7 +123,7 @@ def decode_halted(
     if key != _progress_key(flow, slot):
         return None
     data = inflated(value)
-    if data is None:
+    if data is None or not data.startswith(_teller(*attempt)):
         return None
     if _HALT not in data:
         return ()
