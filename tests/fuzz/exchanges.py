@@ -174,7 +174,7 @@ class _SessionRoutes:
     def connection(self, node: int) -> _SessionBroker | None:
         return self._broker if node == _SESSION_NODE else None
 
-    def mark_stale(self) -> None:
+    def mark_stale(self, _tp: TopicPartition | None = None) -> None:
         """Nothing to refresh."""
 
     def drop(self, connection: object) -> None:

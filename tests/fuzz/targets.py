@@ -109,7 +109,7 @@ class _Routes:
     leaders: dict[TopicPartition, Any] = {}  # noqa: RUF012
     leaderless: dict[TopicPartition, int] = {}  # noqa: RUF012
 
-    def mark_stale(self) -> None:
+    def mark_stale(self, _tp: TopicPartition | None = None) -> None:
         """Nothing to refresh."""
 
     def drop(self, connection: object) -> None:

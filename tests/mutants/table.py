@@ -10,11 +10,13 @@ from tests.mutants.mutant import Mutant
 
 __all__ = ["MUTANTS"]
 
+_BROKERS = "tests/unit/test_brokers.py"
 _ACLS = "tests/unit/test_control_acls.py"
 _BATCHES = "tests/property/test_batch_properties.py"
 _CHECKPOINTS = "tests/unit/test_checkpoints.py"
 _EXACT = "tests/unit/test_exact_sink.py"
 _FETCH = "tests/unit/test_fetch_brokers.py"
+_LEADERLESS = "tests/unit/test_leaderless.py"
 _LOSSES = "tests/unit/test_losses.py"
 _MEMBER = "tests/unit/test_membership.py"
 _OPEN_ENDS = "tests/unit/test_open_ends.py"
@@ -498,7 +500,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "a source leader that has moved is not looked for",
         "A leader that moves",
         "wire/fetch_states.py",
-        "        if code in LEADERSHIP:\n            routes.mark_stale()\n",
+        "        if code in LEADERSHIP:\n            routes.mark_stale(self.tp)\n",
         "        if code in LEADERSHIP:\n",
         (f"{_FETCH}::test_a_leader_that_has_moved_is_followed",),
     ),
@@ -506,7 +508,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "a target leader that has moved is not looked for",
         "A leader that moves",
         "wire/produce_backlog.py",
-        "            if code in LEADERSHIP:\n                self.routes.mark_stale()\n",
+        "            if code in LEADERSHIP:\n                self.routes.mark_stale(state.tp)\n",
         "",
         (_ONCE_AND_IN_ORDER,),
     ),
@@ -667,6 +669,46 @@ MUTANTS: tuple[Mutant, ...] = (
         "            if requests and now >= requests[0].deadline\n",
         "            if requests and now >= 2 * requests[0].deadline\n",
         (f"{_PRODUCE}::test_a_connection_without_an_answer_is_given_up_and_its_batches_go_again",),
+    ),
+    Mutant(
+        "a missing leader is looked for all the time",
+        "What has no leader costs the others nothing",
+        "wire/searches.py",
+        "search.due = now + search.pause_s",
+        "search.due = now",
+        (
+            f"{_LEADERLESS}::test_a_topic_without_a_leader_costs_a_small_request_in_five_seconds",
+            f"{_BROKERS}::test_a_partition_without_leader_is_asked_about_less_and_less_often",
+        ),
+    ),
+    Mutant(
+        "a missing leader is looked for among all topics",
+        "What has no leader costs the others nothing",
+        "wire/brokers.py",
+        "wanted = self._searches.topics(now)",
+        "self._searches.topics(now)",
+        (f"{_LEADERLESS}::test_a_topic_without_a_leader_costs_a_small_request_in_five_seconds",),
+    ),
+    Mutant(
+        "a missing leader is looked for over new connections",
+        "What has no leader costs the others nothing",
+        "wire/brokers.py",
+        "            self._kept = connection\n",
+        "            connection.close()\n",
+        (
+            f"{_LEADERLESS}::test_a_topic_without_a_leader_costs_a_small_request_in_five_seconds",
+            f"{_BROKERS}::test_searches_ask_for_their_topics_alone_over_one_connection",
+        ),
+    ),
+    Mutant(
+        "a leader that denies it waits for those that are missing",
+        "What has no leader costs the others nothing",
+        "wire/searches.py",
+        "self.due = min(self.due, search.due)",
+        "self.due = min(self.due, search.due) if len(self._open) < 2 else self.due",
+        (
+            f"{_BROKERS}::test_a_leader_that_denies_it_is_looked_for_at_once_whoever_else_is_missing",
+        ),
     ),
     Mutant(
         "a partition without a leader is not told by its name",

@@ -206,7 +206,7 @@ class SimTarget:
         self.leaders = {tp: Leader(one.leader, 0) for tp, one in self.partitions.items()}
         self._stale = False
 
-    def mark_stale(self) -> None:
+    def mark_stale(self, _tp: TopicPartition | None = None) -> None:
         self._stale = True
 
     def add_topics(self, _topics: Iterable[str]) -> None:

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 import socket
 import struct
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
-from kafka.protocol.metadata import ApiVersionsResponse, MetadataResponse
+from kafka.protocol.metadata import ApiVersionsResponse, MetadataRequest, MetadataResponse
 
 from sparkmirror.errors import Unreachable
 from sparkmirror.model import ClusterClient, TopicPartition
@@ -37,6 +38,9 @@ class FakeBroker:
         self._server = socket.create_server((HOST, 0))
         self.port: int = self._server.getsockname()[1]
         self.asked = 0
+        self.accepted = 0
+        self.topics: list[list[str]] = []
+        self._peers: list[socket.socket] = []
         self._threads = [threading.Thread(target=self._accept, daemon=True)]
         self._threads[0].start()
 
@@ -50,6 +54,8 @@ class FakeBroker:
                 peer, _ = self._server.accept()
             except OSError:
                 return
+            self.accepted += 1
+            self._peers.append(peer)
             thread = threading.Thread(target=self._serve, args=(peer,), daemon=True)
             self._threads.append(thread)
             thread.start()
@@ -66,12 +72,19 @@ class FakeBroker:
                     response = ApiVersionsResponse(error_code=0, api_keys=keys)
                 else:
                     self.asked += 1
+                    message = MetadataRequest.decode(request, version=version, header=True)
+                    self.topics.append([one.name for one in message.topics])
                     response = self._metadata()
                 if response is None:
                     return
                 tags = b"\0" if key != API_VERSIONS and version >= 9 else b""
                 body = struct.pack(">i", correlation) + tags + bytes(response.encode(version))
                 peer.sendall(struct.pack(">i", len(body)) + body)
+
+    def hang_up(self) -> None:
+        for peer in self._peers:
+            with suppress(OSError):
+                peer.shutdown(socket.SHUT_RDWR)
 
     def stop(self) -> None:
         self._server.shutdown(socket.SHUT_RDWR)
@@ -187,17 +200,97 @@ def test_metadata_is_asked_for_when_it_is_due(world: World) -> None:
     assert world.one.asked + world.two.asked == known.generation == 4
 
 
-def test_a_partition_without_leader_is_asked_about_again_and_again(world: World) -> None:
+def _looks(world: World, known: Brokers, seconds: float) -> list[float]:
+    """When metadata came in while somebody wants to know who leads the first partition."""
+    found, began = [], world.now
+    while world.now < began + seconds:
+        if tp(0) not in known.leaders:
+            known.mark_stale(tp(0))
+        if known.refresh_if_due():
+            found.append(round(world.now - began, 1))
+        world.now += 0.1
+    return found
+
+
+def test_a_partition_without_leader_is_asked_about_less_and_less_often(world: World) -> None:
+    known = world.brokers(retry_backoff_ms=100, metadata_age_ms_max=600_000)
+    world.says["metadata"] = metadata({1: world.one.port}, {0: (-1, 3, 5), 1: (1, 3, 0)})
+    known.refresh()
+    world.now += 0.2
+    looks = _looks(world, known, 60)
+    assert looks[0] == 0, "most elections take a moment"
+    assert len([at for at in looks if at < 10]) <= 8
+    pauses = [after - before for before, after in itertools.pairwise(looks)]
+    assert all(first <= second + 0.2 for first, second in itertools.pairwise(pauses))
+    assert all(4.9 <= pause <= 5.3 for pause in pauses[6:])
+    assert len(pauses) > 10
+    world.says["metadata"] = metadata({1: world.one.port}, {0: (1, 4, 0), 1: (1, 3, 0)})
+    assert _looks(world, known, 5.2) != []
+    assert known.leaders == {tp(0): Leader(1, 4), tp(1): Leader(1, 3)}
+    assert known.leaderless == {}
+    world.now += 20
+    assert not known.refresh_if_due(), "nobody wants to know"
+    known.mark_stale(tp(0))
+    assert known.refresh_if_due(), "and now at once"
+    known.close()
+
+
+def test_a_leader_that_denies_it_is_looked_for_at_once_whoever_else_is_missing(
+    world: World,
+) -> None:
     known = world.brokers()
+    ports = {1: world.one.port, 2: world.two.port}
+    world.says["metadata"] = metadata(ports, {0: (-1, 3, 5), 1: (1, 3, 0)})
+    known.refresh()
+    _looks(world, known, 30)
+    for epoch in range(4, 8):
+        world.now += 0.5
+        world.says["metadata"] = metadata(ports, {0: (-1, 3, 5), 1: (2, epoch, 0)})
+        known.mark_stale(tp(1))
+        assert known.refresh_if_due()
+        assert known.leaders[tp(1)] == Leader(2, epoch)
+    # Where metadata goes on naming the one that denies it, there is no hurry.
+    asked = sum(bool(known.mark_stale(tp(1)) or known.refresh_if_due()) for _ in _seconds(world))
+    assert 3 <= asked <= 8
+    known.close()
+
+
+def _seconds(world: World) -> Iterator[None]:
+    for _ in range(20):
+        world.now += 1
+        yield
+
+
+def test_searches_ask_for_their_topics_alone_over_one_connection(world: World) -> None:
+    known = world.brokers()
+    known.add_topics(["u", "v"])
     world.says["metadata"] = metadata({1: world.one.port}, {0: (-1, 3, 5)})
     known.refresh()
-    world.now += 0.5
-    assert known.refresh_if_due()
-    world.says["metadata"] = metadata({1: world.one.port}, {0: (1, 4, 0)})
-    world.now += 0.5
-    assert known.refresh_if_due()
-    world.now += 10
-    assert not known.refresh_if_due()
+    known.leaders[TopicPartition("u", 0)] = Leader(1, 1)
+    known.leaderless[TopicPartition("v", 0)] = 5
+    known.topic_ids["u"] = "id"
+    connections = world.one.accepted + world.two.accepted
+    looks = _looks(world, known, 40)
+    assert len(looks) > 8
+    assert world.one.topics[-1] == ["t"]
+    assert known.leaders == {TopicPartition("u", 0): Leader(1, 1)}, "of others nothing was said"
+    assert known.leaderless == {TopicPartition("v", 0): 5, tp(0): 5}
+    assert known.topic_ids == {"u": "id", "t": TOPIC_ID}
+    assert world.one.accepted + world.two.accepted == connections + 1
+    # A broker that has closed it, or is left alone, costs no look.
+    kept = known._kept
+    assert kept is not None
+    world.one.hang_up()
+    assert kept.readable(10)
+    assert len(_looks(world, known, 5.2)) == 1
+    assert known.reachable
+    broken = known.connection(1)
+    assert broken is not None
+    again = known._kept
+    assert again is not None
+    known.drop(broken)
+    assert again.socket.fileno() == -1
+    known.close()
 
 
 def test_a_cluster_that_is_away_is_logged_and_tried_after_the_back_off(

@@ -202,7 +202,7 @@ class OneBroker:
     def refresh_if_due(self) -> bool:
         return True
 
-    def mark_stale(self) -> None:
+    def mark_stale(self, _tp: TopicPartition | None = None) -> None:
         pass
 
     def add_topics(self, _topics: object) -> None:

@@ -115,7 +115,7 @@ class Cluster:
             self.leaders, self.stale = self.next_leaders, False
             self.generation += 1
 
-    def mark_stale(self) -> None:
+    def mark_stale(self, _tp: TopicPartition | None = None) -> None:
         self.stale = True
 
     def connection(self, node: int) -> Broker:

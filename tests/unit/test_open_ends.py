@@ -73,7 +73,7 @@ class Target:
     def add_topics(self, _: object) -> None:
         pass
 
-    def mark_stale(self) -> None:
+    def mark_stale(self, _tp: TopicPartition | None = None) -> None:
         pass
 
     def refresh_if_due(self) -> bool:

@@ -126,8 +126,8 @@ class OpenEnds:
             if leader is None:
                 raise Defect("a partition without a leader was closed")
             self._closed[tp] = leader.epoch
-        if len(closed) < len(partitions):
-            self._routes.mark_stale()
+        for tp in set(partitions) - closed:
+            self._routes.mark_stale(tp)
         return closed
 
     def _end(self, ends: Mapping[TopicPartition, OpenEnd], *, committed: bool) -> None:

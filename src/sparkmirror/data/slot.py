@@ -165,7 +165,9 @@ class SlotReader:
             if len(found) < len(missing):
                 if all(tp in found or tp in self._routes.leaderless for tp in missing):
                     patience_s = min(patience_s, _ELECTION_S)  # the others wait for this
-                self._routes.mark_stale()
+                for tp in missing:
+                    if tp not in found:
+                        self._routes.mark_stale(tp)
                 time.sleep(self.flow.source.retry_backoff_ms / 1000)
         for tp in missing:
             if tp not in found:
@@ -256,6 +258,7 @@ class SlotReader:
         for tp in held:
             finding = findings.get(tp)
             if finding is None:
+                self._routes.mark_stale(tp)  # its leader may be another one by now
                 self._fetcher.retry_later(tp, _LOOK_AGAIN_S)
             elif finding.halt is not None:
                 self._fetcher.halt(tp, finding.halt)

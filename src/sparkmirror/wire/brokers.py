@@ -11,7 +11,7 @@ import random
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from kafka.protocol.metadata.metadata import MetadataRequest
 
@@ -19,6 +19,7 @@ from sparkmirror.errors import ClusterError, Unreachable
 from sparkmirror.model import ClusterClient, TopicPartition
 from sparkmirror.wire.asks import ask_offsets
 from sparkmirror.wire.connection import Connection, ConnectionLost
+from sparkmirror.wire.searches import Searches
 
 __all__ = ["Brokers", "Leader", "split_address"]
 
@@ -75,7 +76,10 @@ class Brokers:
         self._buffers = (send_buffer_bytes, receive_buffer_bytes)
         self._clock = clock
         self._stale = True
-        self._refreshed_at = float("-inf")
+        self._refreshed_at = float("-inf")  # everything
+        self._asked_at = float("-inf")  # anything
+        self._searches = Searches(client.retry_backoff_ms / 1000)
+        self._kept: Connection | None = None  # for searches
         self._random = random.Random()  # noqa: S311  (spreads load, guards nothing)
 
     # -- metadata --------------------------------------------------------------------------
@@ -87,9 +91,16 @@ class Brokers:
             self.topics |= new
             self._stale = True
 
-    def mark_stale(self) -> None:
-        """Ask for a refresh as soon as the back-off allows one."""
-        self._stale = True
+    def mark_stale(self, tp: TopicPartition | None = None) -> None:
+        """Ask for a refresh as soon as the back-off allows one.
+
+        ``tp``: only about its topic. Of a partition that stays without a leader, or whose leader
+        goes on saying that it is another one, that is asked for less and less often.
+        """
+        if tp is None:
+            self._stale = True
+        else:
+            self._searches.want(tp, self.leaders.get(tp), self._clock())
 
     def refresh_if_due(self) -> bool:
         """Refresh when asked for (at most every retry back-off) or when the metadata is old.
@@ -97,41 +108,40 @@ class Brokers:
         Returns whether fresh metadata came in. A cluster that cannot be reached is logged and
         tried again at the next call: whether to give up is the caller's decision.
         """
-        age_ms = (self._clock() - self._refreshed_at) * 1000
-        due = self._stale and age_ms >= self.client.retry_backoff_ms
-        if not due and age_ms < self.client.metadata_age_ms_max:
-            return False
+        now = self._clock()
+        wanted: set[str] | None = None
+        rested = (now - self._asked_at) * 1000 >= self.client.retry_backoff_ms
+        old = (now - self._refreshed_at) * 1000 >= self.client.metadata_age_ms_max
+        if not old and not (self._stale and rested):
+            if not rested or now < self._searches.due:
+                return False
+            wanted = self._searches.topics(now)
         try:
-            self.refresh()
+            self.refresh(wanted)
         except (ClusterError, ConnectionLost) as error:
             log.warning("metadata of cluster %s: %s", self.client.alias, error)
-            self._refreshed_at = self._clock()
+            self._refreshed_at = self._asked_at = self._clock()
             self._stale = True
             return False
         return True
 
-    def refresh(self) -> None:
-        """Fetch metadata now. Raises `ClusterError` when no broker answers."""
-        request = MetadataRequest(
-            topics=[
-                MetadataRequest.MetadataRequestTopic(name=name) for name in sorted(self.topics)
-            ],
-            allow_auto_topic_creation=False,
-        )
-        self.reachable = False
-        connection = self.any_connection()
-        try:
-            response = connection.request(request, lowest=4, highest=12)
-        except ConnectionLost as error:
-            raise Unreachable(
-                f"the broker went away ({error}).", where=f"cluster {self.client.alias}"
-            ) from error
-        finally:
-            connection.close()
-        self.reachable = True
+    def refresh(self, wanted: set[str] | None = None) -> None:
+        """Fetch metadata now, of ``wanted`` topics or of all. Raises `ClusterError` when no broker
+        answers.
+        """
+        topics = self.topics if wanted is None else wanted
+        response = self._metadata(topics)
         self._addresses = {b.node_id: (b.host, b.port) for b in response.brokers}
         self.cluster_id = response.cluster_id or ""
-        self.leaders, self.leaderless, self.topic_ids = {}, {}, {}
+        if wanted is None:
+            self.leaders, self.leaderless, self.topic_ids = {}, {}, {}
+        else:
+            self.leaders = {tp: one for tp, one in self.leaders.items() if tp.topic not in wanted}
+            self.leaderless = {
+                tp: code for tp, code in self.leaderless.items() if tp.topic not in wanted
+            }
+            for name in wanted:
+                self.topic_ids.pop(name, None)
         for topic in response.topics:
             topic_id = str(getattr(topic, "topic_id", None) or "")
             if topic_id and topic_id != _NO_TOPIC_ID:
@@ -144,8 +154,44 @@ class Brokers:
                 else:
                     self.leaderless[tp] = part.error_code or 5
         self.generation += 1
-        self._refreshed_at = self._clock()
-        self._stale = bool(self.leaderless)
+        self._asked_at = self._clock()
+        self._searches.looked(topics, self.leaders, self._asked_at)
+        if wanted is None:
+            self._refreshed_at, self._stale = self._asked_at, False
+
+    def _metadata(self, topics: Iterable[str]) -> Any:
+        """The Metadata response for ``topics``; while leaders are looked for, over one connection
+        that is kept: a new one costs each broker, and us, more than the question.
+        """
+        row = MetadataRequest.MetadataRequestTopic
+        request = MetadataRequest(
+            topics=[row(name=name) for name in sorted(topics)], allow_auto_topic_creation=False
+        )
+        self.reachable = False
+        connection, self._kept = self._kept, None
+        if connection is not None and connection.hung_up():
+            connection.close()
+            connection = None
+        connection = connection or self.any_connection()
+        try:
+            response = connection.request(request, lowest=4, highest=12)
+        except ConnectionLost as error:
+            connection.close()
+            raise Unreachable(
+                f"the broker went away ({error}).", where=f"cluster {self.client.alias}"
+            ) from error
+        except ClusterError:
+            connection.close()
+            raise
+        self.reachable = True
+        if self._searches:
+            # The next answer has no more time than a new connection's first one would have.
+            limit_ms = min(self.client.connect_timeout_ms, self.client.request_timeout_ms)
+            connection.socket.settimeout(limit_ms / 1000)
+            self._kept = connection
+        else:
+            connection.close()
+        return response
 
     def any_connection(self) -> Connection:
         """A new connection to whichever broker answers first; the caller closes it.
@@ -221,6 +267,10 @@ class Brokers:
     def drop(self, connection: Connection) -> None:
         """Forget a broken connection; the broker is tried again after a back-off."""
         connection.close()
+        kept = self._kept
+        if kept is not None and (kept.host, kept.port) == (connection.host, connection.port):
+            self._kept = None
+            kept.close()
         for node, known in list(self._connections.items()):
             if known is connection:
                 del self._connections[node]
@@ -232,8 +282,10 @@ class Brokers:
 
     def close(self) -> None:
         """Close every connection."""
-        for connection in (*self._connections.values(), *self._coordinators.values()):
-            connection.close()
+        kept, self._kept = self._kept, None
+        for connection in (*self._connections.values(), *self._coordinators.values(), kept):
+            if connection is not None:
+                connection.close()
         self._connections.clear()
         self._coordinators.clear()
 

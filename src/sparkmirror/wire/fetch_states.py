@@ -24,6 +24,8 @@ log = logging.getLogger(__name__)
 
 # How long a partition may be unknown to the source before it is taken for deleted.
 _UNKNOWN_S_MAX = 30.0
+# How often is looked whether somebody leads it by now; routes say when that is asked for.
+_UNKNOWN_RETRY_S = 1.0
 _DENIED_RETRY_S = 30.0
 # How long the leader serves a partition itself after the follower in our rack has failed.
 _LEADER_ONLY_S = 5.0
@@ -63,7 +65,7 @@ class FetchState:
 
     def note_unknown(self, routes: Routes, now: float) -> None:
         """No leader: ask for metadata again, and say so when it lasts."""
-        routes.mark_stale()
+        routes.mark_stale(self.tp)
         if self.unknown_since is None:
             self.unknown_since = now
         elif now - self.unknown_since > _UNKNOWN_S_MAX:
@@ -73,7 +75,7 @@ class FetchState:
                 f"the source has had no leader for {self.tp} for {now - self.unknown_since:.0f} s",
                 retriable=True,
             )
-            self.retry_at = now + routes.client.metadata_age_ms_max / 1000 / 60
+            self.retry_at = now + _UNKNOWN_RETRY_S
 
     def fail(self, routes: Routes, part: PartitionAnswer, now: float, *, holds: bool) -> None:
         """Take in an answer with an error. ``holds``: offsets out of range are looked at."""
@@ -83,13 +85,13 @@ class FetchState:
             self.leave_replica(now)
             return
         if code in LEADERSHIP:
-            routes.mark_stale()
+            routes.mark_stale(self.tp)
             if code == UNKNOWN_TOPIC_OR_PARTITION:
                 self.note_unknown(routes, now)
         elif code == OFFSET_OUT_OF_RANGE and not self.range_checked:
             # A leader elected a moment ago may not know its own end yet: ask once more.
             self.range_checked = True
-            routes.mark_stale()
+            routes.mark_stale(self.tp)
         elif code == OFFSET_OUT_OF_RANGE and holds:
             self.held = True
         elif code == OFFSET_OUT_OF_RANGE:

@@ -229,7 +229,7 @@ class Producer(Backlog):
             if leader is None:
                 self._stirred = True
                 self.routes.add_topics([state.tp.topic])
-                self.routes.mark_stale()
+                self.routes.mark_stale(state.tp)
                 self._retry(state, 5, now)
             elif state.may_send(leader.node):
                 by_node.setdefault(leader.node, []).append(state)

@@ -228,7 +228,7 @@ class Backlog:
         elif code in RETRIABLE or code == OUT_OF_ORDER_SEQUENCE_NUMBER:
             item.doubtful |= code != OUT_OF_ORDER_SEQUENCE_NUMBER
             if code in LEADERSHIP:
-                self.routes.mark_stale()
+                self.routes.mark_stale(state.tp)
             if not state.recovering:
                 self._count(error_name(code))
             self._retry(state, code, now)

@@ -1,0 +1,77 @@
+"""Whose leaders are looked for, and when: pure, and cheap to ask in a loop.
+
+Who has no leader is asked about at once, after 0.1 s, 0.2 s … and then every five seconds: most
+elections take a moment, and a broker that is away may stay so for days. What falls due soon is
+asked for together, so that hundreds of such partitions cost no more requests than one.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+
+from sparkmirror.model import TopicPartition
+
+__all__ = ["PAUSE_S_MAX", "Searches"]
+
+PAUSE_S_MAX = 5.0
+"""Between two looks at a partition that has no leader for long."""
+
+
+@dataclass(slots=True)
+class _Search:
+    """``leader``: who led when it was looked at last; ``wanted``: somebody asked since then."""
+
+    due: float
+    pause_s: float
+    leader: object
+    wanted: bool = False
+
+
+class Searches:
+    """The searches of one client; all times are its monotonic seconds. ``first_s``: first pause."""
+
+    def __init__(self, first_s: float) -> None:
+        self.due = math.inf
+        """When `topics` has something to ask for."""
+        self._first_s = min(first_s, PAUSE_S_MAX)
+        self._open: dict[TopicPartition, _Search] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self._open)
+
+    def want(self, tp: TopicPartition, leader: object, now: float) -> None:
+        """Look for the leader of ``tp``, who is not ``leader`` (None: nobody is known)."""
+        search = self._open.get(tp)
+        if search is None:
+            search = self._open[tp] = _Search(now, self._first_s, leader)
+        if not search.wanted:
+            search.wanted = True
+            self.due = min(self.due, search.due)
+
+    def topics(self, now: float) -> set[str]:
+        """The topics to ask for now: those that are due, and those that would be soon."""
+        return {
+            tp.topic
+            for tp, search in self._open.items()
+            if search.wanted and search.due - now <= search.pause_s / 2
+        }
+
+    def looked(
+        self, topics: Collection[str], leaders: Mapping[TopicPartition, object], now: float
+    ) -> None:
+        """Note that ``topics`` were asked for: who is led by another one now is found."""
+        for tp, search in list(self._open.items()):
+            leader = leaders.get(tp)
+            if tp.topic not in topics:
+                continue
+            forgotten = not search.wanted and now - search.due > PAUSE_S_MAX
+            if forgotten or (leader is not None and leader != search.leader):
+                del self._open[tp]
+                continue
+            if search.wanted and search.due - now <= search.pause_s / 2:
+                search.due = now + search.pause_s
+                search.pause_s = min(PAUSE_S_MAX, 2 * search.pause_s)
+            search.leader, search.wanted = leader, False
+        self.due = min((one.due for one in self._open.values() if one.wanted), default=math.inf)
