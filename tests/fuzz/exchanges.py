@@ -128,6 +128,9 @@ class _SessionBroker:
     def readable(self) -> bool:
         return False
 
+    def ended_idle(self) -> bool:
+        return False
+
     def watched_by(self, _poller: object) -> None:
         """Nobody waits: `read` is called when there is something to read."""
 

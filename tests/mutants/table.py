@@ -21,6 +21,7 @@ _LOSSES = "tests/unit/test_losses.py"
 _MEMBER = "tests/unit/test_membership.py"
 _OPEN_ENDS = "tests/unit/test_open_ends.py"
 _PLAIN = "tests/unit/test_plain_sink.py"
+_POLLER = "tests/unit/test_poller.py"
 _PRODUCE = "tests/unit/test_produce_brokers.py"
 _PRODUCER = "tests/property/test_producer_properties.py"
 _SELECT = "tests/unit/test_select.py"
@@ -709,6 +710,38 @@ MUTANTS: tuple[Mutant, ...] = (
         (
             f"{_BROKERS}::test_a_leader_that_denies_it_is_looked_for_at_once_whoever_else_is_missing",
         ),
+    ),
+    Mutant(
+        "a record is sent on a connection that has ended",
+        "On a connection that a broker has closed",
+        "wire/produce.py",
+        "if not requests and connection.ended_idle():",
+        "if False:",
+        (f"{_POLLER}::test_no_record_is_sent_on_a_connection_that_the_broker_has_closed",),
+    ),
+    Mutant(
+        "a fetch is sent on a connection that has ended",
+        "On a connection that a broker has closed",
+        "wire/fetch.py",
+        "if connection is not None and connection.ended_idle():",
+        "if False:",
+        (f"{_POLLER}::test_no_fetch_is_sent_on_a_connection_that_the_broker_has_closed",),
+    ),
+    Mutant(
+        "each answer goes through all partitions when one has stopped",
+        "One bad partition does not stop the rest",
+        "data/lanes.py",
+        "return halts > 0 and (halts != seen or again or bool(self._beside))",
+        "return halts > 0",
+        (f"{_PLAIN}::test_a_halt_is_looked_at_once_and_not_at_each_answer",),
+    ),
+    Mutant(
+        "a gap record that is refused is not noticed later",
+        "Lost source data is told",
+        "data/lanes.py",
+        "return halts > 0 and (halts != seen or again or bool(self._beside))",
+        "return halts > 0 and (halts != seen or again)",
+        (f"{_PLAIN}::test_a_gap_that_cannot_be_written_down_stops_its_partition",),
     ),
     Mutant(
         "a partition without a leader is not told by its name",

@@ -128,6 +128,9 @@ class SimConnection:
     def readable(self, _timeout_s: float = 0.0) -> bool:
         return self.lost or bool(self._answers)
 
+    def ended_idle(self) -> bool:
+        return False
+
     def watched_by(self, poller: Poller[Any]) -> None:
         self._pollers.append(poller)
         poller.add(self, self.socket.fileno())

@@ -38,6 +38,9 @@ class Broker:
     def ready_to_send(self, *, idle: bool) -> bool:
         return idle
 
+    def ended_idle(self) -> bool:
+        return False
+
     def watched_by(self, _poller: object) -> None:
         """Nobody waits: tests call when there is something to read."""
 

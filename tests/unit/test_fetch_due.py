@@ -41,6 +41,9 @@ class Cluster:
     def header(self, *_: object) -> tuple[int, bytes]:
         return self.sent, b""
 
+    def ended_idle(self) -> bool:
+        return False
+
     def watched_by(self, _: object) -> None:
         """Nothing to wait for."""
 

@@ -13,12 +13,15 @@ from typing import Any
 import pytest
 
 from sparkmirror.data import sink
+from sparkmirror.data.lanes import Lane, LaneIndex
 from sparkmirror.data.rows import read_row
 from sparkmirror.data.sink import SlotSink
 from sparkmirror.data.syncs import SyncSender
 from sparkmirror.errors import Fenced, Unreachable
 from sparkmirror.model import FlowSettings, OffsetSyncSettings, TopicPartition
+from sparkmirror.wire.gaps import Gap, GapAction, GapKind, gaps_topic
 from sparkmirror.wire.kafka_codes import INVALID_RECORD
+from sparkmirror.wire.marks import Mark
 from sparkmirror.wire.mirror_records import decode_offset_sync
 from tests.unit.test_exact_sink import (
     BILLS,
@@ -217,3 +220,70 @@ def test_who_the_group_has_given_up_commits_and_writes_no_more(brokers: Brokers)
     assert mirrored.said == []
     assert brokers.values("A.orders") == [b"1"]
     assert brokers.values("A.bills") == []
+
+
+class Counted(dict[TopicPartition, Lane]):
+    """The lanes; how many times all of them were gone through."""
+
+    walks = 0
+
+    def values(self) -> Any:
+        self.walks += 1
+        return super().values()
+
+
+def test_a_halt_is_looked_at_once_and_not_at_each_answer(
+    brokers: Brokers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    brokers.refuses = lambda tp, record: INVALID_RECORD if record.value == b"bad" else 0
+    mirrored = Mirrored(_flow())
+    source = Source(brokers)
+    source.chunk(ORDERS, [b"bad"])
+    mirrored.take(source)
+    mirrored.come_round()
+    lane = mirrored._lanes[ORDERS]
+    assert lane.halt is not None
+    lanes = mirrored._lanes = Counted(mirrored._lanes)
+    looks: list[object] = []
+    concerned = LaneIndex.concerned
+    monkeypatch.setattr(
+        LaneIndex, "concerned", lambda self, halts: looks.append(halts) or concerned(self, halts)
+    )
+    for _ in range(20):
+        source.chunk(BILLS, [b"a"])
+        mirrored.take(source)
+    assert brokers.values("A.bills") == [b"a"] * 20
+    assert (lanes.walks, len(looks)) == (0, 0), "a halted partition costs the others nothing"
+    # What is tried again and refused again stops again, and so does one more that is refused.
+    mirrored._hear({"tried": [[ORDERS.topic, 0, 1]]})
+    source._next[ORDERS] = 0
+    source.chunk(ORDERS, [b"bad"])
+    source.chunk(BILLS, [b"bad"])
+    mirrored.take(source)
+    mirrored.come_round()
+    assert lane.halt is not None
+    assert mirrored._lanes[BILLS].halt is not None
+    assert lanes.walks <= 4, "but for commits"
+
+
+def test_a_gap_that_cannot_be_written_down_stops_its_partition(brokers: Brokers) -> None:
+    """Also when the gaps' topic was refused long before: nothing else says so again."""
+    flow = _flow()
+    gaps = TopicPartition(gaps_topic(flow), 0)
+    brokers.refuses = lambda tp, _record: INVALID_RECORD if tp == gaps else 0
+    mirrored = Mirrored(flow)
+    source = Source(brokers)
+    source.chunk(ORDERS, [b"1"])
+    source.chunk(BILLS, [b"a"])
+    mirrored.take(source)
+    for one in (BILLS, ORDERS):
+        gap = Gap(
+            "A->B", one, REMOTE[one].topic, GapKind.DELETED, GapAction.CONTINUED, 1, 4, 4, 5,
+            "OFFSETS_DELETED", "too late", 5,
+        )  # fmt: skip
+        mirrored._note_gap(gap, Mark())
+        for _ in range(3):
+            mirrored.come_round()
+        assert mirrored._lanes[one].halt is not None
+        assert mirrored._lanes[one].position == 1
+    assert (len(brokers.values("A.orders")), len(brokers.values("A.bills"))) == (1, 1)

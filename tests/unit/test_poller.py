@@ -239,3 +239,58 @@ def test_a_producers_idle_connection_that_ends_is_made_anew(stack: ExitStack) ->
         ours.recv(1)
     assert len(cluster.brokers) == 3
     assert producer.errors == {}, "no batch was in doubt"
+
+
+def _idle_for_minutes(cluster: _Cluster) -> None:
+    """The broker closes a connection that was not used for a long time."""
+    connection = cluster._connection
+    assert connection is not None
+    cluster.brokers[-1].close()
+    assert connection.readable(10.0)
+    connection.last_used -= 600.0
+
+
+def test_no_record_is_sent_on_a_connection_that_the_broker_has_closed(stack: ExitStack) -> None:
+    """A batch on its way there would be in doubt, and its partition would wait for its answer."""
+    cluster = _Cluster(stack)
+    producer = Producer(cast(Routes, cluster), ProduceSettings())
+    for number in range(3):
+        producer.append(TP, memoryview(encode_batch([Record(0, 0, None, b"1")])))
+        deadline = time.monotonic() + 10.0
+        while not any(producer._requests.values()) and time.monotonic() < deadline:
+            assert producer.pump() == []
+        assert len(cluster.brokers) == number + 1
+        part = struct.pack(">ihqqqih", 0, 0, number, -1, 0, 0, -1)
+        topic = struct.pack(">h", 1) + b"t" + struct.pack(">i", 1) + part
+        cluster.answer(struct.pack(">ii", 77, 1) + topic + struct.pack(">i", 0))
+        (done,) = producer.pump(10.0)
+        assert done.offset == number
+        _idle_for_minutes(cluster)
+    assert producer.errors == {}
+
+
+def test_no_fetch_is_sent_on_a_connection_that_the_broker_has_closed(stack: ExitStack) -> None:
+    cluster = _Cluster(stack)
+    time_s = 100.0
+    fetcher = Fetcher(cast(Routes, cluster), FetchSettings(), clock=lambda: time_s)
+    fetcher.assign(TP, 0)
+    for number in range(3):
+        while not fetcher.waiting:
+            fetcher.send()
+        assert len(cluster.brokers) == number + 1
+        cluster.answer(struct.pack(">iihii", 77, 0, 0, 0, 0))
+        _fetched(fetcher)
+        time_s += 1.0
+        _idle_for_minutes(cluster)
+    assert fetcher.errors == {}
+
+
+def test_what_was_used_a_moment_ago_is_not_looked_at(stack: ExitStack) -> None:
+    """A look costs a call of the system for each request that goes out alone."""
+    ours, broker = _pair(stack)
+    framed = Framed(ours)
+    broker.close()
+    assert framed.readable(10.0)
+    assert not framed.ended_idle()
+    framed.last_used -= 600.0
+    assert framed.ended_idle()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Sequence, Sized
+from collections.abc import Iterable, Iterator, Sequence, Sized
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -18,7 +18,7 @@ from sparkmirror.wire.marks import Mark
 from sparkmirror.wire.open_ends import Written
 from sparkmirror.wire.produce import Acknowledged
 
-__all__ = ["Lane", "Pending", "acknowledge", "before_refusal", "targets"]
+__all__ = ["Lane", "LaneIndex", "Pending", "acknowledge", "before_refusal", "targets"]
 
 
 @dataclass(slots=True, eq=False)
@@ -139,6 +139,46 @@ class Lane:
             if done.records:
                 self.target_end = done.places.target_end
         return settled
+
+
+class LaneIndex:
+    """Lanes by what they wait for: which ones a halt concerns, without going through all."""
+
+    def __init__(self) -> None:
+        self._by_target: dict[TopicPartition, list[Lane]] = {}
+        self._beside: dict[Lane, None] = {}
+        self.topics: set[str] = set()
+        """The remote topics."""
+        self.halts_seen = 0
+        """How many halts there had been when `may_stop` was asked last."""
+
+    def add(self, lane: Lane) -> Lane:
+        """Add ``lane``, which is returned."""
+        self._by_target.setdefault(lane.target, []).append(lane)
+        self.topics.add(lane.target.topic)
+        return lane
+
+    def waits_beside(self, lane: Lane) -> None:
+        """Note that a chunk of ``lane`` also waits for another partition than its own."""
+        self._beside[lane] = None
+
+    def may_stop(self, halts: int, *, again: bool) -> bool:
+        """Whether a lane may have to stop for one of ``halts`` halts of target partitions so far.
+
+        ``again``: also for one that has been looked at.
+        """
+        seen, self.halts_seen = self.halts_seen, halts
+        # What a chunk waits for beside its records may have been halted long before.
+        return halts > 0 and (halts != seen or again or bool(self._beside))
+
+    def concerned(self, halted: Iterable[TopicPartition]) -> list[Lane]:
+        """The lanes that may wait for one of these partitions."""
+        for lane in [one for one in self._beside if not any(p.beside for p in one.queue)]:
+            del self._beside[lane]
+        return [
+            *(lane for tp in halted for lane in self._by_target.get(tp, ())),
+            *self._beside,
+        ]
 
 
 def acknowledge(ack: Acknowledged) -> Pending | None:

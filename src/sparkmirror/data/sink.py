@@ -14,7 +14,7 @@ from typing import Any
 from sparkmirror.data import outlet
 from sparkmirror.data.ages import oldest_ms
 from sparkmirror.data.commits import Commits
-from sparkmirror.data.lanes import Lane, Pending, acknowledge, targets
+from sparkmirror.data.lanes import Lane, LaneIndex, Pending, acknowledge, targets
 from sparkmirror.data.producers import drop_producer, producer_of
 from sparkmirror.data.refusals import RefusedRecords
 from sparkmirror.data.resume import Recorded, recorded_fields
@@ -23,13 +23,7 @@ from sparkmirror.data.shared import FRAMES, FrameReader
 from sparkmirror.data.sink_reports import SinkReports
 from sparkmirror.data.syncs import Places, SlotSyncs, SyncSender
 from sparkmirror.errors import MirrorError, Unreachable
-from sparkmirror.model import (
-    SEND_FAILED,
-    FlowSettings,
-    Halt,
-    MirrorMode,
-    TopicPartition,
-)
+from sparkmirror.model import SEND_FAILED, FlowSettings, Halt, MirrorMode, TopicPartition
 from sparkmirror.wire.batch import Passing, batches
 from sparkmirror.wire.connect_offsets import encode_source_offset, offsets_topic, partition_for_key
 from sparkmirror.wire.connection import ConnectionLost
@@ -37,11 +31,7 @@ from sparkmirror.wire.gaps import Gap, encode_gap, gaps_topic, read_document
 from sparkmirror.wire.marks import Mark, encode_mark
 from sparkmirror.wire.produce import Acknowledged, Producer
 from sparkmirror.wire.records import Record, encode_batch
-from sparkmirror.wire.signals import (
-    PROGRESS_PARTITION,
-    control_topic,
-    read_member,
-)
+from sparkmirror.wire.signals import PROGRESS_PARTITION, control_topic, read_member
 
 __all__ = ["SlotSink", "SlotSummary"]
 
@@ -76,6 +66,7 @@ class SlotSink:
         self._reports = SinkReports(flow.name)
         self._gaps = TopicPartition(gaps_topic(flow), 0)
         self._lanes: dict[TopicPartition, Lane] = {}
+        self._index = LaneIndex()
         self._own_halts: set[str] = set()
         self._frames: FrameReader | None = None
         self._last_commit = time.monotonic()
@@ -181,7 +172,7 @@ class SlotSink:
         lane = self._lanes.get(source)
         if lane is None:
             target = TopicPartition(chunk.remote_topic, chunk.partition)
-            lane = self._lanes[source] = Lane(source, target)
+            lane = self._lanes[source] = self._index.add(Lane(source, target))
             self._producer.routes.add_topics([chunk.remote_topic])
         return lane
 
@@ -198,8 +189,8 @@ class SlotSink:
                 target = TopicPartition(remote, partition)
                 lane = Lane(source, target, position, committed, committed, target_end=end)
                 lane.mark = Mark(*mark)
-                self._lanes[source] = lane
-            self._producer.routes.add_topics({lane.target.topic for lane in self._lanes.values()})
+                self._lanes[source] = self._index.add(lane)
+            self._producer.routes.add_topics(self._index.topics)
             self._record_beginning()
         if "member" in notes:
             self._commits.member(read_member(notes["member"]))
@@ -219,6 +210,7 @@ class SlotSink:
         """Take what comes from now on: the source has gone back to the lane's position."""
         self._producer.forget_halts(lane.blocked)
         lane.halt, lane.blocked, lane.attempt = None, (), attempt
+        self._index.halts_seen = 0
 
     def _note_gap(self, gap: Gap, mark: Mark) -> None:
         """Write a gap down; the position moves past it when its record is acknowledged."""
@@ -308,10 +300,12 @@ class SlotSink:
                     self._reports.note_latency(now_ms, pending.timestamp_ms)
                     pending.note_ages(pending.lane.latency, now_ms)
                 self._advance(pending.lane)
-        halts, fenced = self._producer.halts, self._commits.fenced
-        if halts or fenced:
+        fenced, everything = self._commits.fenced, self.flow.records.used
+        if fenced is not None or self._index.may_stop(self._producer.halted, again=everything):
+            halts = self._producer.halts
             self._note_own_topics(halts)
-            for lane in self._lanes.values():
+            everything |= fenced is not None
+            for lane in self._lanes.values() if everything else self._index.concerned(halts):
                 if lane.halt is not None:
                     continue
                 blocked = self._blocked(lane, halts)
@@ -348,9 +342,8 @@ class SlotSink:
 
     def _note_own_topics(self, halts: Mapping[TopicPartition, Halt]) -> None:
         """Say once why a topic of the mirror itself takes no records; its data goes on."""
-        targets = {lane.target.topic for lane in self._lanes.values()}
         for tp, halt in halts.items():
-            if tp.topic not in targets and tp.topic not in self._own_halts:
+            if tp.topic not in self._index.topics and tp.topic not in self._own_halts:
                 self._own_halts.add(tp.topic)
                 log.error("flow %s: %s", self.flow.name, halt.reason)
 
@@ -443,6 +436,8 @@ class SlotSink:
 
     def _append_beside(self, tp: TopicPartition, batch: memoryview, token: object) -> None:
         """Queue a batch of our own; ``token`` is the chunk that also waits for it, if any."""
+        if isinstance(token, Pending):
+            self._index.waits_beside(token.lane)
         producer = self._producer_for(tp)
         producer.routes.add_topics([tp.topic])
         producer.append(tp, batch, token)

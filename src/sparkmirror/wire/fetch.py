@@ -277,6 +277,9 @@ class Fetcher:
 
     def _send_to(self, node: int, states: list[FetchState], now: float) -> None:
         connection = self.routes.connection(node)
+        if connection is not None and connection.ended_idle():
+            self._forget_ended(connection)
+            return
         if connection is None:
             return
         version = connection.api_version(FETCH_KEY, FETCH_LOWEST, FETCH_HIGHEST, "Fetch")
@@ -385,8 +388,7 @@ class Fetcher:
         asked = [n for n, r in self._requests.items() if r.connection is connection]
         if not asked:
             if connection in self._poller and connection.hung_up():
-                log.info("%s:%d closed an idle connection", connection.host, connection.port)
-                self.routes.drop(connection)
+                self._forget_ended(connection)
             return []
         node = asked[0]
         request = self._requests[node]
@@ -402,6 +404,10 @@ class Fetcher:
             self._requests[node] = request
             self._lost(request.connection, ConnectionLost(f"{error}"))
             return []
+
+    def _forget_ended(self, connection: Connection) -> None:
+        log.info("%s:%d closed an idle connection", connection.host, connection.port)
+        self.routes.drop(connection)
 
     def _take(self, node: int, request: _Request, frame: memoryview) -> list[FetchedPartition]:
         answer = parse_answer(frame, request.version)

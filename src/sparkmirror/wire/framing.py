@@ -64,6 +64,10 @@ class ReceiveBuffer:
         return self._view[:size]
 
 
+# A connection that was used since then is sent on without a look: brokers wait for minutes.
+_IDLE_S = 1.0
+
+
 class FramedSocket:
     """What travels on the socket to ``host:port``, plaintext or TLS. One owner, no threads."""
 
@@ -205,6 +209,12 @@ class FramedSocket:
         if self not in poller:
             self._pollers.append(poller)
             poller.add(self, self.socket.fileno())
+
+    def ended_idle(self) -> bool:
+        """Whether the broker has closed a connection on which no answer is due, and which has
+        been idle for so long that it may have. Never raises.
+        """
+        return time.monotonic() - self.last_used > _IDLE_S and self.hung_up()
 
     def hung_up(self) -> bool:
         """Whether a readable connection on which no answer is due has ended.

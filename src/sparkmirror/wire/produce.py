@@ -261,6 +261,10 @@ class Producer(Backlog):
         if connection is None:
             return False
         requests = self._requests.get(connection)
+        if not requests and connection.ended_idle():
+            # Nothing was sent on it: no batch is in doubt.
+            self._forget_ended(connection)
+            return False
         if requests is None:
             requests = self._requests[connection] = deque()
             connection.watched_by(self._answers)
@@ -356,7 +360,8 @@ class Producer(Backlog):
                 self.woken = True
                 continue
             if not self._requests.get(connection):
-                self._look_at_idle(connection)
+                if connection in self._answers and connection.hung_up():
+                    self._forget_ended(connection)
                 continue
             try:
                 while self._requests.get(connection):
@@ -366,13 +371,12 @@ class Producer(Backlog):
             except (ConnectionLost, struct.error, UnicodeDecodeError) as error:
                 self._lost(connection, ConnectionLost(f"{error}"))
 
-    def _look_at_idle(self, connection: Connection) -> None:
+    def _forget_ended(self, connection: Connection) -> None:
         """Forget a connection that its broker has closed while no request was under way."""
-        if connection in self._answers and connection.hung_up():
-            log.info("%s:%d closed an idle connection", connection.host, connection.port)
-            self._requests.pop(connection, None)
-            self._not_before.pop(connection, None)
-            self.routes.drop(connection)
+        log.info("%s:%d closed an idle connection", connection.host, connection.port)
+        self._requests.pop(connection, None)
+        self._not_before.pop(connection, None)
+        self.routes.drop(connection)
 
     def _read_answer(self, connection: Connection) -> None:
         frame = connection.receive_ahead()

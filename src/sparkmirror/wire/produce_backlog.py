@@ -125,6 +125,8 @@ class Backlog:
         self._partitions: dict[TopicPartition, PartitionQueue] = {}
         self._busy: dict[TopicPartition, PartitionQueue] = {}
         self._halted: dict[TopicPartition, Halt] = {}
+        self.halted = 0
+        """How many times a partition was halted so far."""
         self._acknowledged: list[Acknowledged] = []
         self._stirred = False
         """Whether batches may go out that could not when `pump` last looked."""
@@ -279,6 +281,7 @@ class Backlog:
         detail = f": {reason}" if reason else ""
         text = f"the target refuses batches for {state.tp} ({name}){detail}"
         self._halted[state.tp] = state.halt = Halt(name, text, retriable)
+        self.halted += 1
         self.bytes_waiting -= state.drop()
         self._busy.pop(state.tp, None)
 
