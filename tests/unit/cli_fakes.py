@@ -75,6 +75,7 @@ class World:
         self.began_s = 0.0
         self.drained = False
         self.calls: list[str] = []
+        self.reasons: list[str] = []
 
     def say(self, call: str) -> None:
         """Into a file too: the standard streams of some runs go away."""
@@ -116,6 +117,9 @@ class FakeControl:
         if self._world.scenario.drain_fails:
             raise Unreachable("No broker answers.", where="cluster B", do="Start it.")
         self._world.drained = True
+
+    def because(self, reason: str) -> None:
+        self._world.reasons.append(reason)
 
     def refresh(self) -> None:
         self._world.say("refresh")

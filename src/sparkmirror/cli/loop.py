@@ -245,6 +245,7 @@ class RunLoop:
             raise _StoppedError(EXIT_INTERRUPTED)
         self._stop_signal = number
         self._stop_signal_s = now_s
+        self._because(f"stopped by {signal.Signals(number).name}")
         if not self._running:
             self._display.phase("stopping")
             interrupted = number == signal.SIGINT
@@ -279,6 +280,8 @@ class RunLoop:
         self._stop_signal_s = self._stop_signal_s or time.monotonic()
         self._figures.phase = PHASE_DRAINING
         self._display.phase(text)
+        if self._stop_signal is None:
+            self._because(text.partition(":")[0])
         if self._drain is None:
             self._drain = _Background(self._control.drain, "sparkmirror-drain")
 
@@ -436,7 +439,13 @@ class RunLoop:
         by_signal = self._stop_signal == signal.SIGTERM
         return self._options.sigterm_exit_code if by_signal else 0
 
+    def _because(self, reason: str) -> None:
+        if self._control is not None:
+            self._control.because(reason)
+
     def _failed(self, errors: Sequence[Exception], code: int) -> int:
+        for error in errors:
+            self._because(str(error))
         self._stop_parts(at_once=True)
         self._display.close()
         for error in errors:

@@ -291,6 +291,7 @@ _VERBS = {
     "offsets": _Verb(LOOK, "sparkmirror offsets translate mm2.properties 'A->B' --group billing"),
     "clusters": _Verb(LOOK, "sparkmirror clusters mm2.properties"),
     "gaps": _Verb(LOOK, "sparkmirror gaps mm2.properties --since 7d"),
+    "history": _Verb(LOOK, "sparkmirror history mm2.properties --since 12h"),
     "pause": _Verb(CONTROL, "sparkmirror pause mm2.properties 'A->B'"),
     "resume": _Verb(CONTROL, "sparkmirror resume mm2.properties 'A->B'"),
     "drain": _Verb(CONTROL, "sparkmirror drain mm2.properties"),

@@ -128,6 +128,9 @@ class ControlPart(Protocol):
     def drain(self) -> None:
         """Tell all slots to finish."""
 
+    def because(self, reason: str) -> None:
+        """Why the run is about to end, for the history."""
+
     def refresh(self) -> None:
         """Look for new topics and partitions now."""
 

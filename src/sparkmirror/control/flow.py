@@ -21,6 +21,7 @@ from sparkmirror.control.configs import ConfigSync
 from sparkmirror.control.discovery import Discovery
 from sparkmirror.control.gaps import GapTeller
 from sparkmirror.control.groups import GroupClusters, GroupsJob, create_offset_topics
+from sparkmirror.control.history import HaltWatch, History, standing_still
 from sparkmirror.control.internal import create_internal_topics
 from sparkmirror.control.lacks import own_topics, tell_lacks, tell_unseen
 from sparkmirror.control.orders import OrderFollower
@@ -54,6 +55,7 @@ from sparkmirror.policy import FlowTopics, dead_letter_topic
 from sparkmirror.wire.client import Cluster
 from sparkmirror.wire.control_topic import ControlTopicReader, ControlTopicWriter
 from sparkmirror.wire.driver_report import DriverReport
+from sparkmirror.wire.history import EventKind
 from sparkmirror.wire.signals import (
     AssignmentDocument,
     Command,
@@ -148,7 +150,9 @@ class FlowControl:
         self._discovery = Discovery(
             settings, self.source_admin, self.target_admin, self._wanted, say
         )
-        self._gaps = GapTeller(self.target, settings, say, since_ms=now_ms())
+        self.history = History(self.target, settings, run_id, now_ms=now_ms)
+        self._halts = HaltWatch(self.history)
+        self._gaps = GapTeller(self.target, settings, self._say_gap, since_ms=now_ms())
         self._config_sync = ConfigSync(
             settings, self.source_admin, self.target_admin, self._remote_topics, say
         )
@@ -248,6 +252,11 @@ class FlowControl:
         with contextlib.suppress(Denied, TopicError):
             self.orders.look()
         self._adopt(assignment, CommandKind.RUN)
+        self.history.begin(self._release, len(assignment.partitions), once=self._once)
+
+    def _say_gap(self, line: str) -> None:
+        self._say(line)
+        self.history.note(EventKind.GAP, line.removeprefix(f"{self.name}: "))
 
     def _tell_lacks(self, names: Iterable[str]) -> None:
         tell_lacks(self.settings, names, self._cluster, self._say)
@@ -395,6 +404,7 @@ class FlowControl:
             )
         self._skipped += signals.skipped
         self._gaps.look(progress)
+        self._halts.look(standing_still(self.assignment().halted, self.progress()), self._now_ms())
         commands = [c for c in signals.commands if c.flow in (self.name, self._channel)]
         # Of pauses only the newest: the log may still hold what was asked for long ago.
         pauses = [command for command in commands if command.kind.pauses]
@@ -408,6 +418,8 @@ class FlowControl:
             self._paused = paused
             if paused != before:
                 self._say(f"{self.name}: {'paused' if paused else 'resumed'}")
+                kind = EventKind.PAUSE if paused else EventKind.RESUME
+                self.history.note(kind, "an operator asked for it")
             return
         ours = command.kind is CommandKind.DRAIN and command.run_id == self._run_id
         if ours:
@@ -417,7 +429,13 @@ class FlowControl:
     def _drain_as_asked(self) -> None:
         if not self._draining:
             self._say(f"{self.name}: asked to drain")
+            self.history.note(EventKind.DRAIN, "an operator asked for it")
             self.drain()
+
+    def farewell(self) -> None:
+        """The last report, and the end in the history. Raises `MirrorError`."""
+        self.report(ended=True)
+        self.history.end(drained=self._draining or self._ended)
 
     def report(self, *, ended: bool = False) -> None:
         """Tell in the control topic what the driver knows. Raises `MirrorError`."""

@@ -37,6 +37,7 @@ _QUICK_LOOKS = 6
 _FAILURE_PAUSE_S = 5.0
 _SYNC_FAILURE_PAUSE_S = 60.0
 _REPORT_INTERVAL_S = 10.0
+_HISTORY_INTERVAL_S = 1.0
 _LAST_REPORT_S = 0.7
 _DRAIN_TIMEOUT_S = 2.0
 _STOP_TIMEOUT_S = 3.0
@@ -111,6 +112,7 @@ class ControlLoop:
             if flow.share is not None:
                 self._run(f"group-{name}", flow.share.step, lambda: 0.0)
             self._run(f"report-{name}", flow.report, lambda: _REPORT_INTERVAL_S)
+            self._run(f"history-{name}", flow.history.flush, lambda: _HISTORY_INTERVAL_S)
             if not self._once:
                 self._spawn(f"topics-{name}", partial(self._follow_topics, flow))
                 if flow.groups is not None:
@@ -158,6 +160,11 @@ class ControlLoop:
             if job.is_alive():
                 self._say(f"{job.name}: the last checkpoints took too long and are left out")
 
+    def because(self, reason: str) -> None:
+        """Why the run is about to end, for the history of its flows."""
+        for flow in self._flows.values():
+            flow.history.because(reason)
+
     def _finish_groups(self, name: str, groups: GroupsJob) -> None:
         self._attempt(f"groups-{name}", groups.finish, told=False)
 
@@ -193,7 +200,7 @@ class ControlLoop:
 
     def _last_report(self, flow: FlowControl) -> None:
         try:
-            flow.report(ended=True)
+            flow.farewell()
         except MirrorError as error:
             log.debug("%s: the last report: %s", flow.name, error)
 

@@ -22,6 +22,7 @@ from sparkmirror.wire.driver_report import (
     decode_driver_report,
     encode_driver_report,
 )
+from sparkmirror.wire.history import is_event_key
 from sparkmirror.wire.packing import text
 from sparkmirror.wire.reports import Planned, decode_planned, decode_progress
 from sparkmirror.wire.signals import (
@@ -88,7 +89,7 @@ class ControlTopicReader:
                 elif word is not None:
                     planned.append(word)
                 else:
-                    skipped += value is not None
+                    skipped += value is not None and not is_event_key(key)
                 continue
             match = ASSIGNMENT_KEY.fullmatch(text(key))
             if match is not None:

@@ -15,6 +15,7 @@ partition  key                      value (JSON; from 16 KiB up zlib-compressed)
 1          ``<flow>/<slot>``        progress of one slot, about once a second
 1          ``<flow>/planner``       the assignment that all slots of the flow obey by now
 1          ``<flow>/driver``        the driver's report, every ten seconds
+1          ``<flow>/history/…``     what happened, for ``sparkmirror history`` (`wire.history`)
 =========  =======================  ==========================================================
 
 The codecs are pure (`assignments` and `reports` have those of what a flow mirrors and of what is
