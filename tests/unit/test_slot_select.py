@@ -71,3 +71,14 @@ def test_damage_is_never_passed_and_fetched_again_at_its_place(reader: SlotReade
     assert reader._row([_answer(5, 7)]) is not None
     assert reader._fetcher.position(TP) == 7
     assert reader._corrupt == {}
+
+
+def test_a_log_that_nobody_answers_for_is_asked_about_at_its_next_leader(
+    reader: SlotReader, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A held partition is not fetched, so that no fetch says that its leader is another one."""
+    asked: list[TopicPartition | None] = []
+    monkeypatch.setattr(reader._losses, "examine", lambda _: {})
+    monkeypatch.setattr(reader._routes, "mark_stale", asked.append)
+    reader._examine([TP])
+    assert asked == [TP]
