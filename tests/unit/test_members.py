@@ -14,7 +14,7 @@ from kafka.protocol.admin import (
     ListGroupsResponse,
 )
 
-from sparkmirror.errors import Denied, Unsupported
+from sparkmirror.errors import ClusterError, Denied, Unsupported
 from sparkmirror.model import ClusterClient, TopicPartition
 from sparkmirror.wire.assignors import encode_assignment
 from sparkmirror.wire.group_describe import (
@@ -245,6 +245,13 @@ def test_a_streams_group_whose_topology_is_not_known_yet() -> None:
     answers = classic("Dead"), newer(NOT_FOUND), streams(members=(member,), topology=False)
     assert members(*answers) == (GroupMember("m-client", "10.0.0.3"),)
     assert owners(*answers) == {}
+
+
+def test_a_streams_group_owns_no_more_than_a_cluster_can_have() -> None:
+    """Tasks times topics: a small answer could name any number of partitions."""
+    member = streams_member("m", {"0": [0] * 2_500_001}, {})
+    with pytest.raises(ClusterError, match="said to own 5000002 partitions"):
+        owners(classic("Dead"), newer(NOT_FOUND), streams(members=(member,)))
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from kafka.protocol.admin import DescribeGroupsRequest, ListGroupsRequest
 
-from sparkmirror.errors import Denied, Unsupported
+from sparkmirror.errors import ClusterError, Denied, Unsupported
 from sparkmirror.model import TopicPartition
 from sparkmirror.wire.assignors import decode_assignment
 from sparkmirror.wire.grants import Right
@@ -132,6 +132,13 @@ def _of_streams(described: Any) -> Callable[[Any], Iterator[TopicPartition]]:
         for part in described.topology.subtopologies or ():
             between = [topic.name for topic in part.repartition_source_topics]
             topics[part.subtopology_id] += [*part.source_topics, *between]
+    tasks = (task for row in described.members for task in row.assignment.active_tasks)
+    owned = sum(len(task.partitions) * len(topics[task.subtopology_id]) for task in tasks)
+    if owned > _OWNED_MAX:  # a product: the size of the answer does not bound it
+        raise ClusterError(
+            f"group {described.group_id} is said to own {owned} partitions.",
+            do="Ask another broker; no cluster has so many.",
+        )
 
     def partitions(row: Any) -> Iterator[TopicPartition]:
         for task in row.assignment.active_tasks:
@@ -142,6 +149,7 @@ def _of_streams(described: Any) -> Callable[[Any], Iterator[TopicPartition]]:
     return partitions
 
 
+_OWNED_MAX = 5_000_000
 # What a broker says of a group that it does not know, or that is of another protocol.
 _UNKNOWN_STATES = frozenset({"", "Dead"})
 _NEWER = (
