@@ -51,11 +51,12 @@ interop: $(STAMP)
 	  tests/kafka/test_checkpoints.py tests/kafka/test_topic_sync.py tests/kafka/test_mm1_group.py $(ARGS)
 
 # A mirror through every listener and login, as source and as target; brokers' certificates that
-# change; each permission taken away with every feature on; every example. Some fifteen minutes.
+# change; each permission taken away with every feature on; every example; whole runs on the newest
+# Kafka. Some fifteen minutes.
 matrix: $(STAMP)
 	$(BIN)/python -m pytest -m "matrix or not matrix" tests/kafka/secure_runs.py \
 	  tests/kafka/test_kerberos_mirrors.py tests/kafka/test_acls_every_feature.py \
-	  tests/kafka/test_examples.py $(ARGS)
+	  tests/kafka/test_examples.py tests/kafka/test_newest_release_mirrors.py $(ARGS)
 
 # Ten processor-minutes of hostile answers; FUZZ="--seconds 60 records" shortens it.
 fuzz: $(STAMP)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 
-from sparkmirror.demo.clusters import KafkaCluster, start_all
+from sparkmirror.demo.clusters import KAFKA_VERSION, KafkaCluster, start_all
 from sparkmirror.demo.probe import free_ports
 from sparkmirror.model import ClusterClient
 from sparkmirror.wire.client import Cluster
@@ -21,7 +21,7 @@ USERS = (ADMIN, "mirror", "reader", *_LEAST, "locked", "locked1", "other")
 class Authorized:
     """One cluster with a PLAINTEXT listener for super users and a SASL/PLAIN one for the others."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, version: str = KAFKA_VERSION) -> None:
         ports = dict(zip(("OPEN", "LOGIN", "CONTROLLER"), free_ports(3), strict=True))
         users = " ".join(f'user_{user}="{password(user)}"' for user in USERS)
         config = {
@@ -38,7 +38,10 @@ class Authorized:
             "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
             "super.users": f"User:ANONYMOUS;User:{ADMIN}",
         }
-        self.kafka = KafkaCluster(name, ports=(ports["OPEN"],), config=config, heap="300m")
+        open_port = (ports["OPEN"],)
+        self.kafka = KafkaCluster(
+            name, ports=open_port, config=config, heap="300m", version=version
+        )
         self.login_servers = f"{HOST}:{ports['LOGIN']}"
 
     def client(self, alias: str, user: str = "", *, timeout_ms: int = 10_000) -> ClusterClient:
@@ -99,9 +102,11 @@ def topic_acl(
 
 
 @contextmanager
-def authorized_pair(names: Sequence[str] = ("V", "W")) -> Iterator[tuple[Authorized, Authorized]]:
+def authorized_pair(
+    names: Sequence[str] = ("V", "W"), version: str = KAFKA_VERSION
+) -> Iterator[tuple[Authorized, Authorized]]:
     """Two such clusters, started side by side."""
-    pair = tuple(Authorized(name) for name in names)
+    pair = tuple(Authorized(name, version) for name in names)
     start_all(*(each.kafka for each in pair))
     try:
         yield pair[0], pair[1]

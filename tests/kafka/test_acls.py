@@ -11,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from confluent_kafka import Consumer
 
 from sparkmirror.cli.main import main
 from sparkmirror.config.mm2 import load_mm2
@@ -28,8 +29,8 @@ from sparkmirror.wire.signals import (
     control_topic,
     encode_command,
 )
-from sparkmirror.wire.views import AclBinding
-from tests.kafka.authorized import ADMIN, topic_acl
+from sparkmirror.wire.views import AclBinding, GroupMember
+from tests.kafka.authorized import ADMIN, HOST, Authorized, topic_acl
 from tests.kafka.mirror_process import MirrorProcess, wait_until
 from tests.kafka.permissions import (
     MODES,
@@ -309,3 +310,34 @@ def test_orders_go_to_the_control_topic_where_a_mirror_hears_no_others(
         kinds = [command.kind for command in reader.read_to_end().commands]
     assert kinds == [CommandKind.RUN, CommandKind.PAUSE]
     target.forbid([group])
+
+
+def test_owners_of_a_group_take_describe_on_every_topic_that_it_reads(
+    authorized: tuple[Authorized, Authorized], topic_name: str
+) -> None:
+    """The broker shows a group of the consumer protocol as a whole, or not at all."""
+    source, _ = authorized
+    topics = [f"{topic_name}-{letter}" for letter in "ab"]
+    for topic in topics:
+        create_topic(source.kafka, topic)
+    group = f"g-{topic_name}"
+    who = "User:other"
+    source.allow([AclBinding("GROUP", group, "LITERAL", who, "*", "DESCRIBE", "ALLOW"),
+                  topic_acl(topics[0], "DESCRIBE", who)])  # fmt: skip
+    options = {"bootstrap.servers": source.kafka.bootstrap_servers, "group.id": group}
+    member = Consumer({**options, "group.protocol": "consumer", "client.id": "reader"})
+    member.subscribe(topics)
+    with closing(Cluster(source.client("V", "other"))) as cluster:
+        wait_until(
+            lambda: member.poll(0.2) is None and len(member.assignment()) == 2, "a whole share"
+        )
+        assert cluster.group_members(group) == (GroupMember("", ""),)
+        with pytest.raises(Denied, match="topics that this client may not describe"):
+            cluster.group_owners(group)
+        source.allow([topic_acl(topics[1], "DESCRIBE", who)])
+        wait_until(
+            lambda: cluster.group_members(group) == (GroupMember("reader", HOST),), "the member"
+        )
+        assert {tp.topic for tp in cluster.group_owners(group)} == set(topics)
+        member.close()
+        assert cluster.group_members(group) == ()

@@ -16,7 +16,7 @@ from sparkmirror.model import ClusterClient, TopicPartition
 from sparkmirror.wire.client import Cluster
 from sparkmirror.wire.faults import translated
 from sparkmirror.wire.grants import Right
-from sparkmirror.wire.views import Committed, GroupView, NewTopic
+from sparkmirror.wire.views import Committed, GroupMember, GroupView, NewTopic
 from tests.kafka.support import (
     Sent,
     admin,
@@ -208,11 +208,10 @@ def test_a_group_with_members_is_seen_and_its_offsets_are_safe(
     while not consumer.assignment():
         consumer.poll(0.2)
         assert time.monotonic() < deadline
-    members = cluster.group_members(group)
-    assert len(members) == 1
+    assert cluster.group_members(group) == (GroupMember("somebody", "127.0.0.1"),)
     assert cluster.groups()[group] == GroupView(group, "Stable")
-    if protocol == "classic":
-        assert (members[0].client_id, members[0].host) == ("somebody", "127.0.0.1")
+    owner = cluster.group_owners(group)[TopicPartition(topic_name, 0)]
+    assert (owner.client_id, owner.host) == ("somebody", "127.0.0.1")
     with pytest.raises(ClusterError, match="active members"):
         cluster.commit_offsets(group, {TopicPartition(topic_name, 0): (1, "")})
     consumer.close()

@@ -114,14 +114,16 @@ def test_a_group_of_mirrormaker_1_is_told_as_kafkas_own_tool_does(
     assert main(["lag", str(path), "--max-lag", "2"]) == 1
 
 
+@pytest.mark.parametrize("protocol", ["classic", "consumer"])
 def test_members_and_owners_of_any_group(
-    cluster_a: KafkaCluster, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    cluster_a: KafkaCluster, tmp_path: Path, capsys: pytest.CaptureFixture[str], protocol: str
 ) -> None:
     topic = f"lag-{uuid.uuid4().hex[:8]}"
     create_topic(cluster_a, topic, 2)
     produce(cluster_a, topic, [Sent(b"x", partition=n % 2) for n in range(6)])
     member = Consumer({"bootstrap.servers": cluster_a.bootstrap_servers, "group.id": topic,
-                       "client.id": "reader", "enable.auto.commit": False})  # fmt: skip
+                       "client.id": "reader", "enable.auto.commit": False,
+                       "group.protocol": protocol})  # fmt: skip
     member.subscribe([topic])
     server = ["--bootstrap-server", cluster_a.bootstrap_servers]
     try:

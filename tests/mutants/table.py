@@ -19,6 +19,7 @@ _FETCH = "tests/unit/test_fetch_brokers.py"
 _LEADERLESS = "tests/unit/test_leaderless.py"
 _LOSSES = "tests/unit/test_losses.py"
 _MEMBER = "tests/unit/test_membership.py"
+_MEMBERS = "tests/unit/test_members.py"
 _OPEN_ENDS = "tests/unit/test_open_ends.py"
 _PLAIN = "tests/unit/test_plain_sink.py"
 _POLLER = "tests/unit/test_poller.py"
@@ -357,10 +358,26 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "offsets of a group with members written",
         "A consumer group that moves",
-        "control/group_offsets.py",
-        '_EMPTY = frozenset({"Empty", "Dead"})',
-        '_EMPTY = frozenset({"Empty", "Dead", "Stable"})',
+        "wire/groups.py",
+        'IDLE_STATES = frozenset({"Empty", "Dead"})',
+        'IDLE_STATES = frozenset({"Empty", "Dead", "Stable"})',
         (f"{_CHECKPOINTS}::test_only_groups_without_members_are_written",),
+    ),
+    Mutant(
+        "streams groups overlooked",
+        "A consumer group that moves",
+        "wire/groups.py",
+        "if consumes or kind == _STREAMS:",
+        "if consumes:",
+        (f"{_MEMBERS}::test_groups_of_consumers_are_listed_whatever_their_protocol",),
+    ),
+    Mutant(
+        "a group whose members are hidden taken for one without",
+        "A consumer group that moves",
+        "wire/members.py",
+        'except _TopicsHidden:\n        return (GroupMember("", ""),)',
+        "except _TopicsHidden:\n        return ()",
+        (f"{_MEMBERS}::test_hidden_topics_hide_the_members_but_not_that_there_are_some",),
     ),
     Mutant(
         "a checkpoint for a target offset that only went back",

@@ -1,4 +1,4 @@
-"""Every key that Kafka 4.3 defines, written into a file: it works, or the file's owner is told."""
+"""Every key of Kafka 4.3 or of clients of 4.4, in a file: it works, or the file's owner is told."""
 
 import re
 from pathlib import Path
@@ -24,7 +24,7 @@ _PLACES = {
 _FLOW = (Scope.CONNECTOR, "A->B.")
 _ROWS = [
     (section, row)
-    for name in ("config_keys_4.3.0", "client_keys_4.3.0")
+    for name in ("config_keys_4.3.0", "client_keys_4.3.0", "client_keys_new_in_4.4.0")
     for section, rows in table(name).items()
     for row in rows
 ]

@@ -20,6 +20,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn
 from rich.table import Table
 
+from sparkmirror.demo.jvm import KAFKA_VERSION, KAFKA_VERSIONS
 from sparkmirror.demo.maven import Fetching
 from sparkmirror.demo.run import Demo, DemoOptions
 from sparkmirror.demo.scenario import TOPICS
@@ -88,6 +89,12 @@ class _Screen:
         )
 
 
+def _known_version(version: str) -> str:
+    if version not in KAFKA_VERSIONS:
+        raise typer.BadParameter(f"the demo runs on {' or '.join(KAFKA_VERSIONS)}")
+    return version
+
+
 def demo(
     keep: Annotated[
         bool,
@@ -126,6 +133,12 @@ def demo(
     live: Annotated[
         bool, typer.Option("--live/--no-live", help="The mirror's live view, or plain lines.")
     ] = True,
+    kafka_version: Annotated[
+        str,
+        typer.Option(
+            metavar="|".join(KAFKA_VERSIONS), callback=_known_version, help="Of both clusters."
+        ),
+    ] = KAFKA_VERSION,
 ) -> None:
     """Mirror between two real Kafka clusters on this machine, and prove that nothing is missing.
 
@@ -135,7 +148,7 @@ def demo(
 
     Exit codes: 0 all records are equal, 1 something differs or failed, 130 interrupted.
     """
-    options = DemoOptions(records, seconds, seed, directory, (port_a, port_b), live)
+    options = DemoOptions(records, seconds, seed, directory, (port_a, port_b), live, kafka_version)
     console = PrintableConsole()
     started = time.monotonic()
     with _signals_as_ctrl_c(), Demo(options, _Screen(console)) as one:

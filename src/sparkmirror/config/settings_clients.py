@@ -1,4 +1,4 @@
-"""Settings rows: properties of Kafka's Java clients (consumer, producer, admin; 4.3).
+"""Settings rows: properties of Kafka's Java clients (consumer, producer, admin; 4.3 and 4.4).
 
 In a MirrorMaker 2 file they are written ``A.consumer.key``, ``B.producer.key``, ``A.admin.key``; in
 MirrorMaker 1's consumer and producer files the key stands alone.
@@ -169,6 +169,12 @@ _IGNORED = (
         ("client.dns.lookup", Type.STRING, "use_all_dns_ips", None,
          ("use_all_dns_ips", "resolve_canonical_bootstrap_servers_only"),
          "How host names are resolved.", "all addresses of a host are tried"),
+        ("bootstrap.resolve.timeout.ms", Type.LONG, "0", 0, (),
+         "How long the names of the bootstrap servers may not resolve.",
+         "names are resolved for each connection, within request.timeout.ms"),
+        ("metadata.cluster.check.enable", Type.BOOLEAN, "true", None, (),
+         "Have brokers refuse a client that looks for another cluster.",
+         "positions carry the cluster's id, which is compared here"),
         ("connections.max.idle.ms", Type.LONG, "540000", None, (), "Closes idle connections.",
          "connections live as long as the flow"),
         ("metadata.recovery.strategy", Type.STRING, "rebootstrap", None, ("rebootstrap", "none"),
@@ -235,6 +241,12 @@ _IGNORED = (
          "Prefer quick brokers.", "records keep their partition number"),
         ("partitioner.availability.timeout.ms", Type.LONG, "0", 0, (), "Avoid slow brokers.",
          "records keep their partition number"),
+        ("partitioner.rack.aware", Type.BOOLEAN, "false", None, (),
+         "Prefer partitions with a leader in client.rack.", "records keep their partition number"),
+        ("client.rack", Type.STRING, "", None, (), "Rack of the producer.",
+         "it belongs to partitioner.rack.aware"),
+        ("buffer.memory.allocation.strategy", Type.STRING, "full", None, ("full", "incremental"),
+         "How batches' memory is allocated.", "memory is bounded by fetch.max.bytes"),
         ("key.serializer", Type.CLASS, None, None, (), "How keys are encoded.", _BYTES),
         ("value.serializer", Type.CLASS, None, None, (), "How values are encoded.", _BYTES),
         ("transaction.two.phase.commit.enable", Type.BOOLEAN, "false", None, (),

@@ -13,13 +13,12 @@ from sparkmirror.control.checkpoints import CheckpointStore
 from sparkmirror.errors import MirrorError
 from sparkmirror.model import TopicPartition
 from sparkmirror.wire.client import Cluster
+from sparkmirror.wire.groups import IDLE_STATES
 from sparkmirror.wire.views import Committed, GroupView
 
 __all__ = ["idle_groups", "plan_group_offsets", "sync_group_offsets"]
 
 Commits = dict[TopicPartition, tuple[int, str]]
-
-_EMPTY = frozenset({"Empty", "Dead"})
 
 
 def plan_group_offsets(
@@ -85,4 +84,4 @@ def _is_idle(target: Cluster, group: GroupView | None) -> bool:
         return True
     if not group.state:  # a broker that lists groups without their states
         return not target.group_members(group.name)
-    return group.state in _EMPTY
+    return group.state in IDLE_STATES

@@ -26,7 +26,14 @@ from types import TracebackType
 from typing import Self
 
 from sparkmirror.demo.guard import forget, guard_directory
-from sparkmirror.demo.jvm import KAFKA_VERSION, QUICK_JVM, SERVER_JVM, KafkaRuntime, kafka_jars
+from sparkmirror.demo.jvm import (
+    KAFKA_VERSION,
+    QUICK_JVM,
+    SERVER_JVM,
+    KafkaRuntime,
+    kafka_jars,
+    tools_version,
+)
 from sparkmirror.demo.maven import Fetching
 from sparkmirror.demo.node import (
     HOST,
@@ -83,6 +90,7 @@ class KafkaCluster:
         self._home: Path | None = None
         self._cluster_id = _cluster_id()
         self._runtime: KafkaRuntime | None = None
+        self._tool_runtime: KafkaRuntime | None = None
         self._zookeeper: ZooKeeper | None = None
 
     def __enter__(self) -> Self:
@@ -118,6 +126,17 @@ class KafkaCluster:
         if self._runtime is None:
             self._runtime = KafkaRuntime.find(self.version, progress=self.progress)
         return self._runtime
+
+    @property
+    def tool_runtime(self) -> KafkaRuntime:
+        """The same for Kafka's command-line tools, which may be of another version."""
+        if self._tool_runtime is None:
+            version = tools_version(self.version)
+            same = version == self.version
+            self._tool_runtime = (
+                self.runtime if same else KafkaRuntime.find(version, progress=self.progress)
+            )
+        return self._tool_runtime
 
     @property
     def zookeeper(self) -> str:
@@ -200,7 +219,7 @@ class KafkaCluster:
         flags: Sequence[str] = QUICK_JVM,
     ) -> list[str]:
         """The command line of one of Kafka's own Java tools, for a process of the caller's."""
-        return self.runtime.command(main_class, *arguments, heap=heap, flags=flags)
+        return self.tool_runtime.command(main_class, *arguments, heap=heap, flags=flags)
 
     def tool(
         self,
@@ -209,7 +228,7 @@ class KafkaCluster:
         input: str = "",
         timeout_s: float = 120.0,
     ) -> subprocess.CompletedProcess[str]:
-        """Runs one of Kafka's own tools to its end, with this version's class path.
+        """Runs one of Kafka's own tools to its end, with the class path of `tool_runtime`.
 
         ``cluster.tool("org.apache.kafka.tools.TopicCommand", "--list", ...)``. The result holds
         ``returncode``, ``stdout`` and ``stderr``; raises MachineError when it takes longer than

@@ -19,10 +19,24 @@ from sparkmirror.demo.maven import Fetching, resolve
 from sparkmirror.errors import MachineError
 from sparkmirror.java import QUIET_ARCHIVES, JavaHome, find_java
 
-__all__ = ["KAFKA_VERSION", "QUICK_JVM", "SERVER_JVM", "KafkaRuntime", "kafka_jars"]
+__all__ = [
+    "KAFKA_VERSION",
+    "KAFKA_VERSIONS",
+    "QUICK_JVM",
+    "SERVER_JVM",
+    "KafkaRuntime",
+    "kafka_jars",
+    "tools_version",
+]
 
 KAFKA_VERSION = "4.3.0"
 """The broker that runs when no version is asked for."""
+
+KAFKA_VERSIONS = (KAFKA_VERSION, "4.4.0")
+"""The brokers that the demo runs on."""
+
+# Releases whose kafka-tools jar the public repository does not give out: another one's tools.
+_TOOLS_VERSIONS = {"4.4.0": KAFKA_VERSION}
 
 QUICK_JVM = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
 """JVM flags for a quick start and a small footprint: tests and the demo."""
@@ -46,7 +60,8 @@ def kafka_jars(
     progress: Callable[[Fetching], None] | None = None,
     java: JavaHome | None = None,
 ) -> tuple[Path, ...]:
-    """The class path of a Kafka broker and of Kafka's own command-line tools.
+    """The class path of a Kafka broker, and of Kafka's own command-line tools where they are of
+    the same version (`tools_version`).
 
     Raises MachineError, see ``maven.resolve``.
     """
@@ -56,9 +71,15 @@ def kafka_jars(
     if (major, minor) < (2, 4):
         # Their own one, 3.4, cannot read an address as Java writes it since 14.
         coordinates.append("org.apache.zookeeper:zookeeper:3.5.9")
-    # The tools jar depends on Kafka Connect and its web server: the console tools do not.
-    coordinates.append(f"org.apache.kafka:kafka-tools:{version}@jar")
+    if tools_version(version) == version:
+        # The tools jar depends on Kafka Connect and its web server: the console tools do not.
+        coordinates.append(f"org.apache.kafka:kafka-tools:{version}@jar")
     return resolve(*coordinates, exclude=_UNNEEDED, progress=progress, java=java)
+
+
+def tools_version(version: str) -> str:
+    """The release whose command-line tools serve a broker of ``version``: its own if it can be."""
+    return _TOOLS_VERSIONS.get(version, version)
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,7 @@ from typing import Protocol, Self
 
 from sparkmirror.demo.clusters import KAFKA_VERSION, KafkaCluster, start_all
 from sparkmirror.demo.guard import forget, guard_directory
-from sparkmirror.demo.jvm import KafkaRuntime
+from sparkmirror.demo.jvm import KafkaRuntime, tools_version
 from sparkmirror.demo.maven import Fetching
 from sparkmirror.demo.mirror import MirrorProcess, lag, mm2_properties, partitions_of
 from sparkmirror.demo.scenario import TOPICS, new_topics
@@ -48,6 +48,7 @@ class DemoOptions:
 
     ``records``: of the volume topics in all. ``live_s``: length of the live traffic.
     ``directory``: where files stay; None is a temporary one. ``ports``: of A and B, 0 is any.
+    ``kafka_version``: of both clusters' brokers.
     """
 
     records: int = 200_000
@@ -56,6 +57,7 @@ class DemoOptions:
     directory: Path | None = None
     ports: tuple[int, int] = (0, 0)
     live: bool = True
+    kafka_version: str = KAFKA_VERSION
 
 
 class Teller(Protocol):
@@ -95,12 +97,17 @@ class Demo:
 
     def prepare(self) -> None:
         """Kafka, both clusters, the topics, the mirror's file."""
-        with self._teller.step(f"Kafka {KAFKA_VERSION}") as done:
-            self.runtime = KafkaRuntime.find(progress=self._teller.fetching)
+        version, fetching = self._options.kafka_version, self._teller.fetching
+        with self._teller.step(f"Kafka {version}") as done:
+            self.runtime = KafkaRuntime.find(version, progress=fetching)
+            tools = tools_version(version)
+            same = tools == version
+            self.tools = self.runtime if same else KafkaRuntime.find(tools, progress=fetching)
             java = self.runtime.java
             done(
-                f"Kafka {KAFKA_VERSION}: {len(self.runtime.jars)} jars,"
+                f"Kafka {version}: {len(self.runtime.jars)} jars,"
                 f" Java {java.version} ({java.source})"
+                + ("" if same else f"; Kafka's own tools are those of {tools}")
             )
         self.directory = self._own_directory()
         with self._teller.step("Starting clusters A and B") as done:
@@ -119,7 +126,7 @@ class Demo:
             self.a, self.directory, records=self._options.records, seed=self._options.seed
         )
         self._stack.callback(self.traffic.stop)
-        write_tools(self.runtime, self.directory / "bin")
+        write_tools(self.tools, self.directory / "bin")
         self.file = self.directory / "mm2.properties"
         self.file.write_text(mm2_properties(self.source, self.target, self.names), "utf-8")
 
@@ -162,8 +169,8 @@ class Demo:
             started = time.monotonic()
             remote = [self.remote_topic(name) for name in self.names]
             with ThreadPoolExecutor(2) as pool:
-                on_a = pool.submit(read_topics, self.runtime, self.source, self.names)
-                on_b = pool.submit(read_topics, self.runtime, self.target, remote)
+                on_a = pool.submit(read_topics, self.tools, self.source, self.names)
+                on_b = pool.submit(read_topics, self.tools, self.target, remote)
                 results = compare(on_a.result(), on_b.result(), self.remote_topic)
             self._check_sent(results)
             records = sum(one.source.records for one in results)
@@ -211,7 +218,9 @@ class Demo:
     def _clusters(self) -> tuple[KafkaCluster, KafkaCluster]:
         def cluster(name: str, port: int) -> KafkaCluster:
             directory = self.directory / f"kafka-{name}" if self._options.directory else None
-            return KafkaCluster(name, directory=directory, ports=(port,) if port else ())
+            ports = (port,) if port else ()
+            version = self._options.kafka_version
+            return KafkaCluster(name, directory=directory, ports=ports, version=version)
 
         port_a, port_b = self._options.ports
         return cluster("A", port_a), cluster("B", port_b)

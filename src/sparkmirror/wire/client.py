@@ -229,7 +229,10 @@ class Cluster:
         )
 
     def groups(self) -> dict[str, GroupView]:
-        """All consumer groups with their states. Raises when a broker does not answer."""
+        """All classic, consumer and streams groups of consumers with their states.
+
+        Raises when a broker does not answer.
+        """
         return list_groups(self._link, self._leaders)
 
     def commit_offsets(self, group: str, offsets: Mapping[TopicPartition, tuple[int, str]]) -> None:
@@ -243,13 +246,16 @@ class Cluster:
     def group_members(self, group: str, *, operation: str = "Describe") -> tuple[GroupMember, ...]:
         """The active members of ``group``; empty when there are none or no such group.
 
-        Groups of the newer consumer protocol do not show their members to every client: they are
-        listed as one member without a name. ``operation``: as for `topic_configs`.
+        Members that cannot be seen are one without a name: they read a topic that this client may
+        not describe, or share its records. ``operation``: as for `topic_configs`.
         """
         return group_members(self._link, group, operation)
 
     def group_owners(self, group: str) -> dict[TopicPartition, GroupOwner]:
-        """Who has which partition of a classic ``group``; empty when it has no members."""
+        """Who has which partition of ``group``; empty when it has no members.
+
+        Raises `Denied` where they read topics that this client may not describe.
+        """
         return group_owners(self._link, group)
 
     # --- records ----------------------------------------------------------------------------

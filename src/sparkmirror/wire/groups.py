@@ -37,6 +37,7 @@ from sparkmirror.wire.views import Committed, GroupView
 __all__ = [
     "CONSUMER_PROTOCOLS",
     "GROUP_NOT_FOUND",
+    "IDLE_STATES",
     "GroupOffsets",
     "commit_offsets",
     "committed_by_group",
@@ -60,10 +61,18 @@ _UNKNOWN_MEMBER, _ILLEGAL_GENERATION = 25, 22
 # Classic groups of other clients (Connect's workers, say) have another protocol type.
 CONSUMER_PROTOCOLS = frozenset({"", "consumer"})
 _CONSUMER_TYPES = frozenset({"", "unknown", "classic", "consumer"})
+# Kafka Streams' own protocol (KIP-1071); Streams in a classic group is a consumer like others.
+_STREAMS = "streams"
+# States of a group without members, whatever its protocol.
+IDLE_STATES = frozenset({"Empty", "Dead"})
 
 
 def list_groups(link: Link, leaders: Leaders) -> dict[str, GroupView]:
-    """All consumer groups, of the classic and of the newer protocol. Raises `MirrorError`."""
+    """All groups with committed offsets of consumers: classic, consumer and streams groups.
+
+    Share groups have none (the broker counts single records for them), and Connect's workers
+    commit none. Raises `MirrorError`.
+    """
     found: dict[str, GroupView] = {}
     for broker in leaders.metadata([]).brokers:
         response = link.request(
@@ -75,7 +84,8 @@ def list_groups(link: Link, leaders: Leaders) -> dict[str, GroupView]:
         )
         for row in response.groups:
             kind = (getattr(row, "group_type", "") or "").lower()
-            if row.protocol_type in CONSUMER_PROTOCOLS and kind in _CONSUMER_TYPES:
+            consumes = row.protocol_type in CONSUMER_PROTOCOLS and kind in _CONSUMER_TYPES
+            if consumes or kind == _STREAMS:
                 state = getattr(row, "group_state", "") or ""
                 found[row.group_id] = GroupView(row.group_id, state)
     return found

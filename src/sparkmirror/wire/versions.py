@@ -14,6 +14,10 @@ from sparkmirror.wire.requests import error_code
 
 __all__ = ["broker_versions"]
 
+# Releases that kafka-python does not know, newest first: a request (its API key), and the version
+# of it that came with the release. ApiVersions 5 has a cluster id (KIP-1242).
+_NEWER = (("4.4", 18, 5),)
+
 
 def broker_versions(link: Link, nodes: Iterable[int]) -> dict[int, str]:
     """Release per broker, such as ``4.3``; a broker that does not answer is missing.
@@ -33,5 +37,13 @@ def broker_versions(link: Link, nodes: Iterable[int]) -> dict[int, str]:
         except Unreachable:
             continue
         known = {row.api_key: (row.min_version, row.max_version) for row in response.api_keys}
-        found[node] = ".".join(map(str, infer_broker_version_from_api_versions(known)))
+        found[node] = _release(known)
     return found
+
+
+def _release(known: dict[int, tuple[int, int]]) -> str:
+    """The release that knows these versions, lowest and highest, per request."""
+    for release, key, version in _NEWER:
+        if known.get(key, (0, -1))[1] >= version:
+            return release
+    return ".".join(map(str, infer_broker_version_from_api_versions(known)))

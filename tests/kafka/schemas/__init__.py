@@ -1,0 +1,1 @@
+"""Fields of messages that only tests send, in kafka-python's notation."""
