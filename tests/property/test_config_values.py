@@ -41,8 +41,9 @@ def test_what_is_stored_is_read_back(
         f"{_escape(value)}{end}"
         for key, value in wanted.items()
     )
+    text = f"first = line{end}{text}"  # which shows that the file is no JSON, say
     read = parse_properties(text.encode("ascii"), FILE)
-    assert {key: entry.value for key, entry in read.items()} == wanted
+    assert {key: entry.value for key, entry in read.items()} == {"first": "line", **wanted}
 
 
 @given(st.lists(st.text("abc=:", min_size=2, max_size=12), min_size=1, max_size=6), _ENDS)
