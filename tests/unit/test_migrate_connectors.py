@@ -13,7 +13,10 @@ import pytest
 
 from sparkmirror.cli.main import main
 from sparkmirror.config.mm2 import load_mm2
+from sparkmirror.config.sasl import OAuthLogin, sasl_settings
+from sparkmirror.config.tls import tls_settings
 from sparkmirror.model import FlowSettings, MirrorSettings
+from sparkmirror.wire.oauth import TokenSource
 from tests.certificates import Authority
 from tests.unit.config_files import write
 
@@ -488,7 +491,7 @@ def test_keys_of_older_connectors(tmp_path: Path, capsys: pytest.CaptureFixture[
         ("kind: KafkaMirrorMaker2", "kind: KafkaConnect", "no KafkaMirrorMaker2"),
         ("alias: west", "alia: west", "alias is missing"),
         ("sourceCluster: west", "sourceCluster: north", "is north, which is no alias"),
-        ("type: scram-sha-512", "type: oauth", "authentication.type is oauth"),
+        ("type: scram-sha-512", "type: ldap", "authentication.type is ldap"),
         ("    password: password", "    passwort: p", "passwordSecret.password is missing"),
         ("certificate: ca.crt\n", 'pattern: "*.crt"\n', "trustedCertificates[0].pattern chooses"),
         ("tasksMax: 5", "tasksMax: five", "sourceConnector.tasksMax=five is not a whole number"),
@@ -515,6 +518,124 @@ def test_strimzis_errors_name_the_line_and_the_field(
     assert words in told
     assert f"{path}" in told
     assert "mm2.properties" not in told
+
+
+OAUTH = """\
+alias: west
+bootstrapServers: west-kafka-bootstrap:9093
+tls: {trustedCertificates: [{secretName: west-ca, certificate: ca.crt}]}
+authentication:
+  type: oauth
+  tokenEndpointUri: https://idp.example/token
+  clientId: mirror
+  clientSecret: {secretName: mirror-user, key: password}
+  scope: kafka all
+  tlsTrustedCertificates: [{secretName: more-ca, certificate: ca.crt}]
+  disableTlsHostnameVerification: true
+  connectTimeoutSeconds: 7
+  readTimeoutSeconds: 8
+  httpRetries: 3
+  httpRetryPauseMs: 250
+  maxTokenExpirySeconds: 600
+  saslExtensions: {logicalCluster: 'lkc "1"'}
+"""
+
+
+def oauth_of(directory: Path, west: str) -> OAuthLogin:
+    """What the clients of the source log in with, from the file that is made."""
+    path = write(directory, strimzi(west=west), "mirror.yaml")
+    secrets = mounted(directory)
+    one = flow(made(directory, ["migrate-config", "--strimzi", str(path),
+                                "--secrets", str(secrets)]))  # fmt: skip
+    assert one.source.security_protocol == "SASL_SSL"
+    assert one.source_admin.properties["sasl.jaas.config"]
+    settings = sasl_settings(
+        {**one.source.properties, "security.protocol": one.source.security_protocol}, where="west"
+    )
+    assert settings.mechanism == "OAUTHBEARER"
+    assert settings.oauth is not None
+    return settings.oauth
+
+
+def test_an_oauth_login_of_strimzi(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    login = oauth_of(tmp_path, OAUTH)
+    assert (login.url, login.client_id, login.client_secret, login.scope) == (
+        "https://idp.example/token", "mirror", SECRET, "kafka all",
+    )  # fmt: skip
+    assert (login.connect_timeout_s, login.read_timeout_s, login.retry_backoff_s) == (7, 8, 0.25)
+    assert login.extensions == {"logicalCluster": 'lkc "1"'}
+    assert tls_settings(login.tls, where="idp").truststore is not None
+    assert login.tls["ssl.truststore.location"] == str(tmp_path / "secrets/more-ca/ca.crt")
+    assert login.tls["ssl.endpoint.identification.algorithm"] == ""
+    told = " ".join(capsys.readouterr().err.split())
+    lines = (tmp_path / "mirror.yaml").read_text().splitlines()
+    for field, words in (
+        ("httpRetries", "a token endpoint that fails is asked again"),
+        ("maxTokenExpirySeconds", "a token is fetched anew"),
+    ):
+        line = next(n for n, one in enumerate(lines, 1) if field in one)
+        place = f"mirror.yaml:{line}: spec.clusters[0].authentication.{field}: {words}"
+        assert place in told
+    assert SECRET not in (tmp_path / "made.properties").read_text() + told
+
+
+def test_an_oauth_login_of_strimzi_has_the_hosts_name_checked(tmp_path: Path) -> None:
+    """Unless the resource says otherwise; the machine's own authorities are trusted."""
+    for more in ("", "  disableTlsHostnameVerification: false\n"):
+        login = oauth_of(tmp_path, OAUTH[: OAUTH.index("  tlsTrusted")] + more)
+        assert login.tls == {}
+        assert login.extensions == {}
+
+
+@pytest.mark.parametrize("field", ["accessToken", "accessTokenLocation"])
+def test_a_ready_token_of_strimzi(
+    field: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    token = tmp_path / "secrets" / "mirror-user" / "password"
+    given = {
+        "accessToken": "{secretName: mirror-user, key: password}",
+        "accessTokenLocation": str(token),
+    }[field]
+    login = oauth_of(tmp_path, OAUTH + f"  {field}: {given}\n")
+    assert TokenSource(login, "west").token() == SECRET
+    told = " ".join(capsys.readouterr().err.split())
+    assert "authentication.clientSecret: a ready token is used" in told
+    assert "authentication.tokenEndpointUri: a ready token is used" in told
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "words"),
+    [
+        ("  clientSecret:", "  clientSecrat:", "authentication.clientSecret is missing"),
+        ("  clientId: mirror", "  other: x", "authentication.clientId is missing"),
+        ("  tokenEndpointUri: https", "  tokenEndpointUri: file", "is no http(s) address"),
+        ("key: password", "kay: password", "clientSecret.key is missing"),
+        ("connectTimeoutSeconds: 7", "connectTimeoutSeconds: soon", "is not a whole number"),
+        ("[{secretName: more-ca, certificate: ca.crt}]",
+         "[{secretName: more-ca, certificate: ca.crt}, {secretName: west-ca, certificate: x}]",
+         "tlsTrustedCertificates names several certificates"),
+        ("{secretName: more-ca, certificate: ca.crt}", "{secretName: more-ca, pattern: '*.crt'}",
+         "tlsTrustedCertificates[0].pattern chooses"),
+        ("  scope: kafka all", "  audience: kafka", "authentication.audience is sent to"),
+        ("  scope: kafka all", "  refreshToken: {secretName: a, key: b}", "is a refresh token"),
+        ("  scope: kafka all", "  passwordSecret: {secretName: a, password: b}", "user's password"),
+        ("  scope: kafka all", "  clientAssertion: {secretName: a, key: b}", "JwtBearerJwt"),
+        ("  scope: kafka all", "  clientAssertionLocation: /a/b", "JwtBearerJwt"),
+        ("  scope: kafka all", "  accessTokenLocation: a/b", "is no absolute path"),
+        ("  scope: kafka all",
+         "  accessTokenLocation: /a/b\n  accessToken: {secretName: a, key: b}",
+         "stands beside accessToken"),
+    ],
+)  # fmt: skip
+def test_what_an_oauth_login_of_strimzi_cannot_say_here(
+    old: str, new: str, words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert old in OAUTH
+    path = write(tmp_path, strimzi(west=OAUTH.replace(old, new, 1)), "mirror.yaml")
+    assert main(["migrate-config", "--strimzi", str(path)]) == 2
+    told = " ".join(capsys.readouterr().err.split())
+    assert words in told
+    assert f"{path}:" in told
 
 
 def test_secrets_that_stand_in_the_resource_are_not_shown(

@@ -14,6 +14,7 @@ from sparkmirror.config.documents import Node, load_yaml
 from sparkmirror.config.keys import KeyUse, classify
 from sparkmirror.config.properties import Entry
 from sparkmirror.config.settings import Status
+from sparkmirror.config.strimzi_oauth import OAUTH, oauth_lines
 from sparkmirror.errors import ConfigError
 
 __all__ = ["read_strimzi"]
@@ -177,7 +178,7 @@ class _Reader:
                 )
         login = cluster.get("authentication")
         kind = login.need("type").text() if login else ""
-        if login and (kind in _LOGINS or _sasl(login)):
+        if login and (kind in _LOGINS or kind == OAUTH or _sasl(login)):
             protocol = f"SASL_{'SSL' if tls is not None else 'PLAINTEXT'}"
         self._take(alias, "security.protocol", tls or login or cluster, protocol)
 
@@ -215,6 +216,12 @@ class _Reader:
             for key, field in (("certificate.chain", "certificate"), ("key", "key")):
                 value = self._reference(secret, pair.need(field))
                 self._take(alias, f"ssl.keystore.{key}", pair, value, reference=True)
+        elif kind.text() == OAUTH:
+            found = oauth_lines(login, self._reference, self._secrets)
+            for key, node, value in found.lines:
+                self._take(alias, key, node, value, reference=True)
+            for node, reason in found.left_out:
+                self._setup.leave_out(_entry(node, node.path, shown=""), reason)
         elif kind.text() == "custom":
             config = login.get("config")
             for key, node in (config.table() if config else {}).items():
