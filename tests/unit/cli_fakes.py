@@ -94,6 +94,7 @@ class World:
 class FakeControl:
     def __init__(self, world: World, settings: MirrorSettings) -> None:
         self._world = world
+        self.told_to_go: dict[str, float | None] = {}
         self._times = CheckpointTimes()
         self._times.record(CheckpointKey("billing", "A.orders", 0), 12.0)
         self._events = ["topic orders: created A.orders with 1 partition"]
@@ -159,6 +160,9 @@ class FakeControl:
     @property
     def remote_topics(self) -> Mapping[str, str]:
         return {"orders": "A.orders"}
+
+    def to_go(self, flow: str, seconds: float | None) -> None:
+        self.told_to_go[flow] = seconds
 
     def paused(self, flow: str) -> bool:
         return self._world.scenario.paused

@@ -6,11 +6,13 @@ import pytest
 
 from sparkmirror.cli import clusters, offsets, plan, topics
 from sparkmirror.cli.main import main
+from sparkmirror.cli.status import _document, _Row, _text
 from sparkmirror.cli.tables import cell, table_lines
 from sparkmirror.client import Checkpoint
 from sparkmirror.control.compare import TopicPair
 from sparkmirror.control.configs import ConfigChange
 from sparkmirror.control.look import Change, FlowPlan
+from sparkmirror.control.status import FlowState, FlowStatus
 from sparkmirror.errors import Unreachable
 from sparkmirror.model import TopicPartition
 from sparkmirror.wire.views import BrokerView, ClusterView
@@ -116,3 +118,13 @@ def test_translated_offsets_in_words() -> None:
              "mirrormaker_offset": None}
         ]
     }  # fmt: skip
+
+
+def test_status_shows_the_time_to_go_of_a_flow_that_catches_up() -> None:
+    catching_up = FlowStatus("A->B", FlowState.RUNNING, to_go_s=185.0, host="h:1")
+    caught_up = FlowStatus("A->C", FlowState.RUNNING, host="h:1")
+    head, *lines = _text([_Row(one, None, 0) for one in (catching_up, caught_up)]).split("\n")
+    at = head.index("TO-GO")
+    assert [line[at : head.index("LAST-REPORT")].strip() for line in lines] == ["3m 05s", "-"]
+    told = [_document(_Row(one, None, 0))["to_go_seconds"] for one in (catching_up, caught_up)]
+    assert told == [185.0, None]

@@ -23,6 +23,7 @@ from sparkmirror.model import (
     TopicPartition,
 )
 from sparkmirror.wire.client import Cluster
+from sparkmirror.wire.driver_report import DriverReport
 from sparkmirror.wire.signals import SourcePartition
 from sparkmirror.wire.times import RecordAt
 from tests.unit.config_files import BASE, write
@@ -139,3 +140,15 @@ def test_once_is_refused_for_a_paused_group(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(start, "is_paused", lambda *_: True)
     with pytest.raises(ConfigError, match="sparkmirror resume"):
         start.leave_out_paused(flow, target, nothing)
+
+
+def test_the_drivers_report_tells_how_long_a_flow_needs_to_catch_up(tmp_path: Path) -> None:
+    settings = load_mm2(write(tmp_path, BASE))
+    loop = ControlLoop(settings, once=False, run_id="r")
+    told: list[DriverReport] = []
+    (name,) = loop._flows
+    loop._flows[name]._writer.report = told.append  # type: ignore[method-assign]
+    for seconds in (None, 12.5, None):
+        loop.to_go(name, seconds)
+        loop._flows[name].report()
+        assert told[-1].to_go_s == seconds

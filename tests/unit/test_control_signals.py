@@ -334,10 +334,23 @@ def test_ages_and_latencies_travel(age, latency, halt, paused):
 def test_the_drivers_report_travels():
     halts = {TopicPartition("t", 1): Halt("DENIED", "no", True)}
     report = DriverReport(FLOW, "r1", "host:1", "0.1.0", 1, 2, True, 7, halts)
-    key, value = encode_driver_report(report)
-    assert decode_driver_report(key, value) == report
+    for each in (report, replace(report, to_go_s=95.5)):
+        key, value = encode_driver_report(each)
+        assert decode_driver_report(key, value) == each
     assert decode_progress(key, value) is None
     assert decode_driver_report(*encode_progress(SlotProgress(FLOW, 1, "w", 2, 3, 4, 5, 6))) is None
+
+
+def test_a_drivers_report_of_before_has_no_time_to_go():
+    """And what is no time at all counts as none, since the rest of the report is of use."""
+    report = DriverReport(FLOW, "r1", "host:1", "0.1.0", 1, 2, to_go_s=7.0)
+    key, value = encode_driver_report(report)
+    document = json.loads(value)
+    assert document.pop("to_go_s") == 7.0
+    odd = [{**document, "to_go_s": one} for one in ("7", -1, True, [], float("inf"), float("nan"))]
+    for one in (document, *odd):
+        found = decode_driver_report(key, json.dumps(one).encode())
+        assert found == replace(report, to_go_s=None)
 
 
 @given(st.none() | st.binary(max_size=30), st.none() | st.binary(max_size=60))

@@ -71,6 +71,25 @@ def test_what_keeps_a_flow_from_mirroring(run: Run, monkeypatch: pytest.MonkeyPa
     assert run.state() == "waiting for the target B"
 
 
+def test_what_a_flow_has_to_go_is_reported_as_it_is_shown(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run.world.began_s = time.monotonic() - 10
+    orders = TopicPartition("orders", 0)
+    (slot,) = run.control.progress()
+    monkeypatch.setattr(run.control, "progress", lambda: (slot,))
+    monkeypatch.setattr(run.control, "oldest_ms", lambda _: {orders: wall_ms() - 60_000})
+    meter = run.figures._meters["A->B"]
+    began_ms = 1_000
+    for after_ms, behind, to_go_s in ((0, 1_000, None), (6_000, 400, 4.0)):
+        monkeypatch.setattr(meter, "_ticks_ms", lambda now_ms=began_ms + after_ms: now_ms)
+        ends = {orders: slot.partitions[0].position + behind}
+        monkeypatch.setattr(run.control, "end_offsets", lambda _, ends=ends: ends)
+        assert run.state() == "catching up"
+        (view,) = run.figures.views()
+        assert run.control.told_to_go == {"A->B": view.to_go_s} == {"A->B": to_go_s}
+
+
 def test_a_flow_without_topics_waits_for_one(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(run.control, "end_offsets", lambda _: {})
     assert run.state() == "waiting for a topic"

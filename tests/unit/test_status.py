@@ -77,6 +77,23 @@ def test_states(commands, drivers, slots, state) -> None:
 
 
 @pytest.mark.parametrize(
+    ("commands", "drivers", "slots", "to_go_s"),
+    [
+        ([RUN], [driver(to_go_s=95.0)], [slot()], 95.0),
+        ([RUN], [driver(to_go_s=95.0), driver(4)], [slot()], None),
+        ([RUN], [driver(40, to_go_s=95.0)], [slot()], None),
+        ([RUN], [driver(run_id="r0", to_go_s=95.0)], [slot()], None),
+        ([RUN], [driver(ended=True, to_go_s=95.0)], [slot()], None),
+        ([RUN, PAUSE], [driver(to_go_s=95.0)], [slot(paused=True)], None),
+    ],
+)
+def test_the_time_to_go_of_a_flow_that_catches_up(commands, drivers, slots, to_go_s) -> None:
+    """What the driver said last, as long as it says anything and the flow goes on."""
+    signals = ControlSignals(tuple(map(command, commands)), (), tuple(slots), tuple(drivers))
+    assert judge(signals, FLOW, NOW).to_go_s == to_go_s
+
+
+@pytest.mark.parametrize(
     ("commands", "drivers", "told"),
     [
         ([RUN, PAUSE, DRAIN], [driver(ended=True)], "stopped, paused"),

@@ -59,6 +59,7 @@ class Figures:
             for name, meter in self._meters.items() if with_ends else ():
                 meter.ends(control.end_offsets(name), control.oldest_ms(name))
                 meter.halts(control.assignment(name).halted)
+                control.to_go(name, meter.view().to_go_s)
             self._away = {name: control.away(name) for name in self._flows}
             draining = {name: control.draining(name) for name in self._flows}
             self._states = {

@@ -146,6 +146,9 @@ class ControlPart(Protocol):
     def assignment(self, flow: str) -> AssignmentPart:
         """What the flow mirrors at present, and what is halted."""
 
+    def to_go(self, flow: str, seconds: float | None) -> None:
+        """Report that the flow needs so long to catch up; None: not known."""
+
     def paused(self, flow: str) -> bool:
         """Whether somebody paused the flow."""
 

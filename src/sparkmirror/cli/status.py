@@ -17,6 +17,7 @@ from sparkmirror.cli.files import Clusters, Files, Flows, load_settings, with_fi
 from sparkmirror.cli.tables import Format, Output, print_json, table_lines
 from sparkmirror.errors import MirrorError
 from sparkmirror.model import FlowSettings, MirrorMode
+from sparkmirror.observe.units import seconds_text
 from sparkmirror.text import say
 
 if TYPE_CHECKING:
@@ -26,8 +27,8 @@ if TYPE_CHECKING:
 __all__ = ["status"]
 
 _FLOW = (
-    "FLOW", "STATE", "SLOTS", "PARTITIONS", "HALTED", "LAG", "SECONDS", "BYTES", "LAST-REPORT",
-    "HOST",
+    "FLOW", "STATE", "SLOTS", "PARTITIONS", "HALTED", "LAG", "SECONDS", "BYTES", "TO-GO",
+    "LAST-REPORT", "HOST",
 )  # fmt: skip
 _SLOT = ("FLOW", "SLOT", "EPOCH", "PARTITIONS", "RECORDS", "ERRORS", "LAST-REPORT", "WORKER")
 
@@ -108,6 +109,7 @@ def _document(row: _Row) -> dict[str, object]:
         "lag_records": None if row.lag is None else row.lag.records,
         "lag_bytes": None if row.lag is None else row.lag.bytes,
         "lag_seconds": None if row.lag is None else row.lag.seconds,
+        "to_go_seconds": flow.to_go_s,
         "slots": [
             {
                 "slot": slot.slot,
@@ -162,6 +164,7 @@ def _text(rows: Sequence[_Row]) -> str:
             str(row.flow.partitions),
             str(len(row.flow.halts)),
             *_lag_cells(row.lag),
+            None if row.flow.to_go_s is None else seconds_text(row.flow.to_go_s),
             _ago(row.flow.report_age_s),
             row.flow.host,
         )

@@ -133,6 +133,8 @@ class FlowControl:
         self._publishing = threading.Lock()
         self._draining = False
         self._ended = False
+        self.to_go_s: float | None = None
+        """How long it still needs to catch up, by the run's meters."""
         self._paused = False
         self._version = 0
         self._claim_term = 0
@@ -452,6 +454,7 @@ class FlowControl:
                 partitions=len(assignment.partitions),
                 halts=assignment.halted,
                 orders=self.orders.hears,
+                to_go_s=self.to_go_s,
             )
         )
 

@@ -239,6 +239,10 @@ class ControlLoop:
         """Newest report of each slot of each flow."""
         return tuple(report for flow in self._flows.values() for report in flow.progress())
 
+    def to_go(self, flow: str, seconds: float | None) -> None:
+        """How long ``flow`` still needs to catch up, for its next report; None: not known."""
+        self._flows[flow].to_go_s = seconds
+
     def paused(self, flow: str) -> bool:
         """Whether somebody paused the flow."""
         return self._flows[flow].paused

@@ -70,7 +70,8 @@ class FlowStatus:
     ``runs``: the ids of the runs that serve it now; several processes of a MirrorMaker 1 group may.
     ``paused``: whether it was asked to; that outlives runs, so a flow that is not running may be
     paused as well. ``orders``: whether all of its drivers hear the orders topic; of one that has
-    not reported yet that is assumed.
+    not reported yet that is assumed. ``to_go_s``: seconds until a flow that catches up is not
+    behind any more, as its drivers reported it; None while it does not, or gets no nearer.
     """
 
     flow: str
@@ -86,6 +87,7 @@ class FlowStatus:
     partitions: int = 0
     slots: tuple[SlotProgress, ...] = ()
     halts: Mapping[TopicPartition, Halt] = field(default_factory=dict)
+    to_go_s: float | None = None
 
     @property
     def told(self) -> str:
@@ -175,6 +177,7 @@ def judge_group(signals: ControlSignals, flow: str, now_ms: int) -> FlowStatus:
         partitions=sum(one.partitions for one in shown),
         slots=tuple(replace(slot, flow=flow) for one in shown for slot in one.slots),
         halts={tp: halt for one in shown for tp, halt in one.halts.items()},
+        to_go_s=max((one.to_go_s for one in shown if one.to_go_s is not None), default=None),
     )
 
 
@@ -218,6 +221,7 @@ def judge(signals: ControlSignals, flow: str, now_ms: int, *, group: str = "") -
         partitions=driver.partitions if driver is not None else 0,
         slots=tuple(fresh if state.alive else slots),
         halts=dict(sorted(halts.items())),
+        to_go_s=_to_go_s(driver, state, now_ms),
     )
 
 
@@ -236,6 +240,13 @@ def _newest_pause(signals: ControlSignals, *flows: str) -> Command | None:
 def _newest_driver(signals: ControlSignals, flow: str) -> DriverReport | None:
     ours = [driver for driver in signals.drivers if driver.flow == flow]
     return ours[-1] if ours else None
+
+
+def _to_go_s(driver: DriverReport | None, state: FlowState, now_ms: int) -> float | None:
+    """What a driver said that still reports; a flow that stands still gets no nearer."""
+    if driver is None or state not in (FlowState.RUNNING, FlowState.DRAINING):
+        return None
+    return driver.to_go_s if now_ms - driver.time_ms <= REPORT_AGE_MS_MAX else None
 
 
 def _slots(signals: ControlSignals, flow: str, run_id: str, since_ms: int) -> list[SlotProgress]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -20,6 +21,8 @@ class DriverReport:
 
     ``ended``: the run is over, this is its last report. ``partitions``: how many are assigned;
     ``halts``: those that are given to no slot, and why. ``orders``: it hears the orders topic.
+    ``to_go_s``: seconds until a flow that catches up is not behind any more, None where that is
+    not known; reports of earlier releases have none.
     """
 
     flow: str
@@ -32,6 +35,7 @@ class DriverReport:
     partitions: int = 0
     halts: Mapping[TopicPartition, Halt] = field(default_factory=dict)
     orders: bool = False
+    to_go_s: float | None = None
 
 
 def encode_driver_report(report: DriverReport) -> tuple[bytes, bytes]:
@@ -50,6 +54,7 @@ def encode_driver_report(report: DriverReport) -> tuple[bytes, bytes]:
         "partitions": report.partitions,
         "halts": halts,
         "orders": report.orders,
+        "to_go_s": report.to_go_s,
     }
     return f"{report.flow}/driver".encode(), pack(document)
 
@@ -75,6 +80,14 @@ def decode_driver_report(key: bytes | None, value: bytes | None) -> DriverReport
                 for topic, number, code, why, again in document["halts"]
             },
             orders=bool(document.get("orders")),
+            to_go_s=_seconds(document.get("to_go_s")),
         )
     except MALFORMED:
         return None
+
+
+def _seconds(value: object) -> float | None:
+    """``value`` if it is a length of time, else None."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    return float(value) if 0 <= value < math.inf else None
