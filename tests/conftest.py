@@ -62,6 +62,7 @@ _ON_SIX_BROKERS = (
         "test_lost_capacity.py",
         "test_missing_markers.py",
         "test_source_loss.py",
+        "test_target_loss.py",
         "test_shared_brokers.py",
     ),
 )

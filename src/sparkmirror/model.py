@@ -200,15 +200,20 @@ class RecordSettings:
 
 @dataclass(frozen=True, slots=True)
 class FaultSettings:
-    """What becomes of a partition whose data the source lost or the target refuses.
+    """What becomes of a partition whose data the source lost, or the target lost or refuses.
 
-    ``source_loss``: ``fail`` or ``record-and-continue``; ``bad_record``: ``pause``, ``skip`` or
-    ``dead-letter``. The other fields name the topics (Java regexes) that are treated otherwise.
+    ``source_loss``: ``fail`` or ``record-and-continue``; ``target_loss``: these or ``repair``;
+    ``bad_record``: ``pause``, ``skip`` or ``dead-letter``. The other fields name the topics (Java
+    regexes) that are treated otherwise.
     """
 
     source_loss: str = "fail"
     source_loss_fail: tuple[str, ...] = ()
     source_loss_continue: tuple[str, ...] = ()
+    target_loss: str = "repair"
+    target_loss_repair: tuple[str, ...] = ()
+    target_loss_fail: tuple[str, ...] = ()
+    target_loss_continue: tuple[str, ...] = ()
     bad_record: str = "pause"
     bad_record_pause: tuple[str, ...] = ()
     bad_record_skip: tuple[str, ...] = ()

@@ -70,6 +70,11 @@ class OffsetMap:
         """What is known, ascending."""
         return tuple(self._runs)
 
+    @property
+    def target_end(self) -> int:
+        """Target offset after the last record that is known, -1 for none."""
+        return self._runs[-1].target_end if self._runs else -1
+
     def add(self, run: Run) -> None:
         """Take a run that was acknowledged after all those taken before."""
         runs = self._runs

@@ -372,6 +372,12 @@ class FaultPolicy:
             ("record-and-continue", faults.source_loss_continue),
             otherwise=faults.source_loss,
         )
+        self._target_loss = _choices(
+            ("fail", faults.target_loss_fail),
+            ("repair", faults.target_loss_repair),
+            ("record-and-continue", faults.target_loss_continue),
+            otherwise=faults.target_loss,
+        )
         self._bad_record = _choices(
             ("pause", faults.bad_record_pause),
             ("dead-letter", faults.bad_record_dead_letter),
@@ -382,6 +388,10 @@ class FaultPolicy:
     def source_loss(self, topic: str) -> str:
         """``fail`` or ``record-and-continue`` for source topic ``topic``."""
         return _choose(self._source_loss, topic)
+
+    def target_loss(self, topic: str) -> str:
+        """``repair``, ``fail`` or ``record-and-continue`` for source topic ``topic``."""
+        return _choose(self._target_loss, topic)
 
     def bad_record(self, topic: str) -> str:
         """``pause``, ``dead-letter`` or ``skip`` for source topic ``topic``."""

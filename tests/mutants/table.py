@@ -28,6 +28,7 @@ _PRODUCER = "tests/property/test_producer_properties.py"
 _SELECT = "tests/unit/test_select.py"
 _SLOT = "tests/unit/test_slot_select.py"
 _SYNCS = "tests/unit/test_syncs.py"
+_TARGET = "tests/unit/test_target_loss.py"
 _TAKEOVER = "tests/unit/test_takeover.py"
 _ZOMBIES = "tests/unit/test_zombies.py"
 _ONCE_AND_IN_ORDER = f"{_PRODUCER}::test_every_batch_arrives_once_and_in_order"
@@ -343,8 +344,8 @@ MUTANTS: tuple[Mutant, ...] = (
         "runs of a topic made anew go on from the old one's",
         "A consumer group that moves",
         "data/syncs.py",
-        "        if part is None or part.topic_id != topic_id:\n",
-        "        if part is None:\n",
+        "(part.topic_id, part.target_id) != (topic_id, target_id):\n",
+        "part.target_id != target_id:\n",
         (f"{_SYNCS}::test_a_topic_made_anew_begins_runs_of_its_own",),
     ),
     Mutant(
@@ -386,6 +387,65 @@ MUTANTS: tuple[Mutant, ...] = (
         "    advanced_downstream = new.downstream > last.downstream\n",
         "    advanced_downstream = new.downstream != last.downstream\n",
         (f"{_CHECKPOINTS}::test_checkpoints_go_forward_unless_the_group_went_back",),
+    ),
+    # -- what the target loses ---------------------------------------------------------------------
+    Mutant(
+        "a shortened target taken for a whole one",
+        "Lost target data",
+        "data/targets.py",
+        "    if cut >= end:\n        return None\n",
+        "    if cut != end or cut == end:\n        return None\n",
+        (f"{_TARGET}::test_losses",),
+    ),
+    Mutant(
+        "a remote topic made anew taken for the old one",
+        "Lost target data",
+        "data/targets.py",
+        "    if mark.topic_id and now.topic_id and mark.topic_id != now.topic_id:\n",
+        "    if mark.topic_id and not now.topic_id:\n",
+        (f"{_TARGET}::test_losses",),
+    ),
+    Mutant(
+        "a lagging high watermark taken for a loss",
+        "Lost target data",
+        "wire/logs.py",
+        "        return max(self.end, self.high_watermark)\n",
+        "        return self.high_watermark\n",
+        (f"{_TARGET}::test_nothing_is_lost",),
+    ),
+    Mutant(
+        "a repair that leaves the last lost record out",
+        "Lost target data",
+        "data/survivors.py",
+        "    return run, min(run.length, cut - run.target)\n",
+        "    return run, min(run.length, cut - run.target + 1)\n",
+        (f"{_TARGET}::test_exact_runs_name_the_record_behind_the_last_one_that_is_left",),
+    ),
+    Mutant(
+        "an acknowledgement that goes back moves the position",
+        "Lost target data",
+        "data/lanes.py",
+        "            if self.watched and self.queue[0].goes_back(self.reached) >= 0:\n",
+        "            if self.watched and self.queue[0].goes_back(self.reached) > 1000:\n",
+        (f"{_TARGET}::test_an_acknowledgement_that_goes_back_moves_no_position",),
+    ),
+    Mutant(
+        "sent to a log that nobody looked at",
+        "Lost target data",
+        "data/target_ends.py",
+        "        self._held.add(tp)\n        return False\n",
+        "        self._held.add(tp)\n        return True\n",
+        (
+            f"{_TARGET}::test_nothing_is_sent_to_a_log_that_may_be_another_one_before_it_was_looked_at",
+        ),
+    ),
+    Mutant(
+        "the loss is forgotten before it is written down",
+        "Lost target data",
+        "data/targets.py",
+        "        return Verdict(resumed, mark, end, lost=True)\n",
+        "        return Verdict(resumed, now, end, lost=True)\n",
+        (f"{_TARGET}::test_a_repair_goes_back_and_the_sink_learns_it_with_the_gap",),
     ),
     # -- what the source loses, what the target refuses --------------------------------------------
     Mutant(

@@ -173,6 +173,25 @@ def test_group_offsets_never_go_back() -> None:
         assert plan_group_offsets(store, ["g"], committed).get("g") == wanted
 
 
+def test_checkpoints_of_lost_records_are_withdrawn_and_idle_groups_follow() -> None:
+    rules, store = CheckpointRules(_flow()), _store(Checkpoint("g", R0, 100, 55))
+
+    def plan(upstream: int, downstream: int, cut: int) -> list[int]:
+        committed = {"g": {A0: Committed(upstream)}}
+        found = plan_checkpoints(committed, rules, lambda *_: downstream, store, lambda _: cut)
+        return [checkpoint.downstream for checkpoint in found]
+
+    assert plan(100, 50, -1) == []
+    assert plan(100, 50, 55) == [], "the target lost nothing that is before the checkpoint"
+    assert plan(100, 50, 40) == [50]
+    store.put(Checkpoint("g", R0, 100, 50))
+    for present, wanted in ((55, {R0: (50, "")}), (54, None), (60, None)):
+        offsets = {"g": {R0: Committed(present)}}
+        assert plan_group_offsets(store, ["g"], offsets).get("g") == wanted
+    store.put(Checkpoint("g", R0, 90, 45))  # the group itself went back
+    assert plan_group_offsets(store, ["g"], {"g": {R0: Committed(50)}}) == {}
+
+
 class FakeCluster:
     """The few calls of `Cluster` that groups need, on plain dictionaries."""
 

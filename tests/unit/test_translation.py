@@ -230,3 +230,17 @@ def test_topics_of_one_name_do_not_touch_each_other(rows: list[tuple[int, int, i
         if rows and any(f"id-{number}" == topic_id for number, _, _ in rows):
             for at in range(31):
                 assert mixed.translate(T, at) == translation.translate(T, at)
+
+
+def test_a_target_that_lost_its_end_cuts_the_runs_there() -> None:
+    known = PartitionRuns()
+    grown = [Run(0, 0, 10), Run(0, 0, 20), Run(20, 20, 5), Run(20, 20, 30), Run(10, 60, 40)]
+    for run in grown:  # the last one came twice, after a crash: further on at the target
+        known.take(RunRow(T, run.source, run))
+    assert known.cut == -1
+    known.take(RunRow(T, 30, Run(30, 80, 5)))  # goes on within what is known
+    assert known.cut == -1
+    known.take(RunRow(T, 30, Run(30, 70, 5)))
+    assert known.cut == 70
+    assert known.map.translate(33) == 73
+    assert known.map.target_end == 75

@@ -20,7 +20,7 @@ from sparkmirror.config.redact import HIDDEN, redact
 from sparkmirror.config.security import idle_reason
 from sparkmirror.config.setting import Scope, Setting, Status
 from sparkmirror.config.settings import SETTINGS
-from sparkmirror.config.settings_faults import FAULT_ROWS
+from sparkmirror.config.settings_faults import MM1_FAULT_ROWS
 from sparkmirror.model import FlowSettings
 
 __all__ = ["explain_mm1"]
@@ -70,7 +70,7 @@ class _Explained:
         """What the client gets, in alphabetical order."""
         known = [(self._part, row) for row in SETTINGS if self._scope in row.scopes]
         if self._scope is Scope.CONSUMER:
-            known += [(Part.OWN, row) for row in FAULT_ROWS]
+            known += [(Part.OWN, row) for row in MM1_FAULT_ROWS]
         for part, row in sorted(known, key=lambda one: (one[0] is Part.OWN, one[1].name)):
             entry = self._conf.get(row.name)
             if entry is not None:

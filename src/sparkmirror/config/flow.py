@@ -204,6 +204,7 @@ def fault_settings(own: Reader, *, by_record: bool = False) -> FaultSettings:
     anew to partitions), because there a refused record's offset is not known.
     """
     loss, refusal = "sparkmirror.on.source.loss", "sparkmirror.on.bad.record"
+    target = "sparkmirror.on.target.loss"
     for key in (refusal, f"{refusal}.skip.topics", f"{refusal}.dead-letter.topics"):
         entry = own.conf.get(key)
         if by_record and entry is not None and entry.value.strip() not in ("", "pause"):
@@ -218,6 +219,10 @@ def fault_settings(own: Reader, *, by_record: bool = False) -> FaultSettings:
         source_loss=own.text(loss),
         source_loss_fail=own.elements(f"{loss}.fail.topics"),
         source_loss_continue=own.elements(f"{loss}.record-and-continue.topics"),
+        target_loss=own.text(target),
+        target_loss_repair=own.elements(f"{target}.repair.topics"),
+        target_loss_fail=own.elements(f"{target}.fail.topics"),
+        target_loss_continue=own.elements(f"{target}.record-and-continue.topics"),
         bad_record=own.text(refusal),
         bad_record_pause=own.elements(f"{refusal}.pause.topics"),
         bad_record_skip=own.elements(f"{refusal}.skip.topics"),

@@ -21,7 +21,7 @@ from sparkmirror.config.legacy_mode import LegacyMode, legacy_mode
 from sparkmirror.config.properties import Entry, Properties, load_properties
 from sparkmirror.config.security import mark_idle, unsafe
 from sparkmirror.config.settings import Scope, Status, Type, find, names
-from sparkmirror.config.settings_faults import FAULT_ROWS
+from sparkmirror.config.settings_faults import MM1_FAULT_ROWS
 from sparkmirror.config.settings_group import group_settings
 from sparkmirror.config.settings_records import record_settings
 from sparkmirror.config.slips import globs, repeated_keys
@@ -49,7 +49,7 @@ _MIRRORS_OWN = (r"mm2-sparkmirror.*\.internal",)
 _DELIVERY_TIMEOUT_MS_DEFAULT = ProduceSettings().delivery_timeout_ms
 _QUOTES = "\"'"
 # Java's consumer passes over keys that it does not know, so the file still serves both.
-_OWN_KEYS = frozenset(row.name for row in FAULT_ROWS)
+_OWN_KEYS = frozenset(row.name for row in MM1_FAULT_ROWS)
 _NUMBER = RecordSettings()
 _UNUSED = {
     (Scope.CONSUMER, "client.id"): "the consumer is named after its group, as in MirrorMaker",

@@ -2,7 +2,8 @@
 
 Decisions are pure (`plan_checkpoints`): committed source offsets in, checkpoints to emit out, by
 MirrorMaker 2's rules. A checkpoint is emitted when there was none, when the group went back on the
-source, and when it got further on the target; never for a target offset that only went back.
+source, and when it got further on the target; never for a target offset that only went back, unless
+the target has lost the records that the last checkpoint was behind.
 """
 
 from __future__ import annotations
@@ -103,6 +104,8 @@ class CheckpointStore:
 
     def __init__(self) -> None:
         self._known: dict[str, dict[TopicPartition, Checkpoint]] = {}
+        self.withdrawn: dict[tuple[str, TopicPartition], int] = {}
+        """Target offsets of checkpoints that went back, by group and remote partition."""
         self.skipped = 0
 
     def load(self, topic: TopicFollower) -> bool:
@@ -129,6 +132,10 @@ class CheckpointStore:
 
     def put(self, checkpoint: Checkpoint) -> None:
         """Keep ``checkpoint`` as the newest one of its group and partition."""
+        last = self.of(checkpoint.group).get(checkpoint.remote)
+        same = last is not None and last.upstream <= checkpoint.upstream
+        if last is not None and same and last.downstream > checkpoint.downstream:
+            self.withdrawn[checkpoint.group, checkpoint.remote] = last.downstream
         self._known.setdefault(checkpoint.group, {})[checkpoint.remote] = checkpoint
 
     def of(self, group: str) -> Mapping[TopicPartition, Checkpoint]:
@@ -145,13 +152,17 @@ def plan_checkpoints(
     rules: CheckpointRules,
     translate: Translate,
     store: CheckpointStore,
+    cut: Callable[[TopicPartition], int] = lambda _: -1,
 ) -> list[Checkpoint]:
-    """The checkpoints to emit. ``committed``: source offsets by group and partition. Pure."""
+    """The checkpoints to emit. ``committed``: source offsets by group and partition. Pure.
+
+    ``cut``: from which target offset on the target has lost what it had, by source partition.
+    """
     return [
         checkpoint
         for group in sorted(committed)
-        for checkpoint in _candidates(group, committed[group], rules, translate)
-        if _is_news(checkpoint, store.of(group).get(checkpoint.remote))
+        for source, checkpoint in _candidates(group, committed[group], rules, translate)
+        if _is_news(checkpoint, store.of(group).get(checkpoint.remote), cut(source))
     ]
 
 
@@ -160,21 +171,23 @@ def _candidates(
     offsets: Mapping[TopicPartition, Committed],
     rules: CheckpointRules,
     translate: Translate,
-) -> Iterable[Checkpoint]:
+) -> Iterable[tuple[TopicPartition, Checkpoint]]:
     for source in sorted(offsets, key=attrgetter("topic", "partition")):
         if not rules.accepts(source.topic):
             continue
         offset = offsets[source]
         downstream = translate(source, offset.offset)
         if downstream is not None and downstream >= 0:
-            yield Checkpoint(
-                group, rules.remote(source), offset.offset, downstream, offset.metadata
+            yield (
+                source,
+                Checkpoint(group, rules.remote(source), offset.offset, downstream, offset.metadata),
             )
 
 
-def _is_news(new: Checkpoint, last: Checkpoint | None) -> bool:
+def _is_news(new: Checkpoint, last: Checkpoint | None, cut: int) -> bool:
     if last is None:
         return True
     rewound_upstream = new.upstream < last.upstream
     advanced_downstream = new.downstream > last.downstream
-    return rewound_upstream or advanced_downstream
+    lost_downstream = 0 <= cut < last.downstream and new.downstream < last.downstream
+    return rewound_upstream or advanced_downstream or lost_downstream

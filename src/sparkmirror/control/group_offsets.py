@@ -2,7 +2,7 @@
 
 `plan_group_offsets` is pure. A group that has members on the target is left alone, a group that
 the target does not know gets all its checkpoints, and an offset never goes back: consumers may
-have been on the target and gone further.
+have been on the target and gone further. Only one that is that of a withdrawn checkpoint does.
 """
 
 from __future__ import annotations
@@ -39,7 +39,9 @@ def plan_group_offsets(
         commits = {
             remote: (checkpoint.downstream, checkpoint.metadata)
             for remote, checkpoint in store.of(group).items()
-            if remote not in present or present[remote].offset < checkpoint.downstream
+            if remote not in present
+            or present[remote].offset < checkpoint.downstream
+            or present[remote].offset == store.withdrawn.get((group, remote))
         }
         if commits:
             plan[group] = commits

@@ -250,7 +250,7 @@ class GroupsJob:
         settled, self._settled = self._settled, None
         same = settled is not None and not news and _same_objects(settled, committed)
         checkpoints = [] if same else plan_checkpoints(
-            accepted, self._rules, translation.translate, self._store
+            accepted, self._rules, translation.translate, self._store, translation.cut
         )  # fmt: skip
         self._write(checkpoints, listed_ms)
         self._settled = committed

@@ -23,7 +23,7 @@ from sparkmirror.model import FlowSettings, MirrorMode, TopicPartition
 from sparkmirror.offset_reset import EARLIEST, LATEST, reset_time_ms
 from sparkmirror.wire.client import Cluster
 from sparkmirror.wire.connect_offsets import ConnectOffsets, read_source_positions
-from sparkmirror.wire.marks import Mark, encode_mark
+from sparkmirror.wire.marks import Mark, TargetMark, encode_mark, target_fields
 from sparkmirror.wire.signals import SourcePartition
 from sparkmirror.wire.views import Committed
 
@@ -64,14 +64,17 @@ def plan_seeding(
     assignment: Assignment,
     committed: Mapping[TopicPartition, Committed],
     stored: Mapping[TopicPartition, int],
+    *,
+    of_connect: bool = False,
 ) -> dict[TopicPartition, tuple[int, str]]:
     """Offset and metadata to commit, per remote partition. Pure.
 
     Only partitions without a committed offset (by remote name) that ``stored`` (by source name)
-    knows.
+    knows. ``of_connect``: they are from Connect's offset storage, which outlives remote topics.
     """
+    more = target_fields(TargetMark(seeded=of_connect))
     return {
-        p.target: (stored[p.source], encode_mark(Mark(topic_id=p.topic_id)))
+        p.target: (stored[p.source], encode_mark(Mark(topic_id=p.topic_id), more))
         for p in assignment.partitions
         if p.target not in committed and p.source in stored
     }
@@ -93,7 +96,8 @@ def seed_positions(cluster: Cluster, flow: FlowSettings, assignment: Assignment)
     )
     if len(committed) == len(assignment.partitions):
         return Seeding()
-    if flow.mode is MirrorMode.MM1:
+    of_connect = flow.mode is not MirrorMode.MM1
+    if not of_connect:
         # Few mirrors need a ZooKeeper client.
         from sparkmirror.wire.zookeeper import group_offsets  # noqa: PLC0415
 
@@ -101,7 +105,7 @@ def seed_positions(cluster: Cluster, flow: FlowSettings, assignment: Assignment)
         stored = ConnectOffsets(group_offsets(flow.zookeeper, flow.group_id, missing))
     else:
         stored = _stored_offsets(cluster, flow)
-    commits = plan_seeding(assignment, committed, stored.positions)
+    commits = plan_seeding(assignment, committed, stored.positions, of_connect=of_connect)
     if commits:
         cluster.commit_offsets(group, commits)
     source_of = {p.target: p.source for p in assignment.partitions}
@@ -134,7 +138,10 @@ def settle_beginnings(
     marked = flow.mode is not MirrorMode.MM1
     commits = {
         missing[tp].target: (
-            begin, encode_mark(Mark(topic_id=missing[tp].topic_id)) if marked else ""
+            begin,
+            encode_mark(
+                Mark(topic_id=missing[tp].topic_id), target_fields(TargetMark(begin=begin))
+            ) if marked else "",
         )
         for tp, begin in begins.items()
     }  # fmt: skip

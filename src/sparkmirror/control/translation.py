@@ -33,7 +33,8 @@ _SPARE_ROWS = 16
 class PartitionRuns:
     """The rows of one source partition in the topic of runs, and what they say together.
 
-    ``topic_id``: of the source topic; a topic of that name that was made anew has others.
+    ``topic_id``: of the source topic; a topic of that name that was made anew has others. ``cut``:
+    the target offset from which on the target has lost what older rows say, -1 for nowhere.
     """
 
     def __init__(self, topic_id: str = "") -> None:
@@ -41,6 +42,7 @@ class PartitionRuns:
         self.rows: dict[RowKey, Run] = {}
         self.map = OffsetMap()
         self.newest: RowKey = ("", -1)
+        self.cut = -1
 
     def take(self, row: RunRow) -> None:
         """The next row. A forgotten one says nothing against what others have taught."""
@@ -53,6 +55,12 @@ class PartitionRuns:
             self.map.add_older(row.run)
         else:
             self.newest = key
+            # A run that grows is written again; one that says otherwise, below what is known of the
+            # target, is from a log that lost its end.
+            if row.run.target < self.map.target_end:
+                place = self.map.bounds(row.run.source)
+                if place != (row.run.target, row.run.target):
+                    self.cut = row.run.target
             self.map.add(row.run)
 
     def forgotten(self, source: TopicPartition) -> list[Row]:
@@ -194,6 +202,15 @@ class Translation:
         guess = self._store.translate(source, upstream)
         guess = None if guess is None or guess < 0 else guess
         return guess if known is None else known.map.translate(upstream, guess)
+
+    def cut(self, source: TopicPartition) -> int:
+        """From which target offset on the target has lost what it had, -1 for nowhere.
+
+        Checkpoints beyond it are about records that are gone, or stand elsewhere now.
+        """
+        logs = self._known.get(source)
+        known = None if logs is None else logs.current(self.topic_ids.get(source.topic, ""))
+        return -1 if known is None else known.cut
 
     def pruning(self) -> list[Row]:
         """Rows that keep the topic of runs small; see `plan_pruning`."""

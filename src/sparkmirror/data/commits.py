@@ -15,9 +15,10 @@ from dataclasses import replace
 
 from sparkmirror.errors import Fenced
 from sparkmirror.model import FlowSettings, Halt, Member, MirrorMode, TopicPartition
+from sparkmirror.wire.connect_offsets import encode_source_offset, offsets_topic, partition_for_key
 from sparkmirror.wire.routes import Routes
 
-__all__ = ["Commits"]
+__all__ = ["Commits", "connect_record"]
 
 log = logging.getLogger(__name__)
 
@@ -79,3 +80,13 @@ class Commits:
     def close(self) -> None:
         """Close the connections."""
         self.routes.close()
+
+
+def connect_record(
+    flow: FlowSettings, source: TopicPartition, position: int
+) -> tuple[TopicPartition, bytes, bytes | None]:
+    """A position in MirrorMaker 2's format: where it is written, key and value."""
+    topic = flow.offset_storage_topic or offsets_topic(flow.source.alias)
+    key, value = encode_source_offset(flow.source.alias, source, position)
+    partition = partition_for_key(key, flow.offset_storage_partitions)
+    return TopicPartition(topic, partition), key, value

@@ -26,6 +26,7 @@ from sparkmirror.data import outlet
 from sparkmirror.data.lanes import Lane, Pending, acknowledge, before_refusal
 from sparkmirror.data.open_ends import OpenEnds
 from sparkmirror.data.refusals import RefusedRecords
+from sparkmirror.data.resume import Recorded, recorded_fields
 from sparkmirror.data.rows import Chunk, divided
 from sparkmirror.data.shared import FRAMES
 from sparkmirror.data.sink import SlotSink
@@ -36,7 +37,7 @@ from sparkmirror.errors import Defect, Fenced, TransactionError
 from sparkmirror.model import FlowSettings, TopicPartition
 from sparkmirror.wire.batch import Passing, batches
 from sparkmirror.wire.claims import transactional_id
-from sparkmirror.wire.marks import Mark, encode_mark
+from sparkmirror.wire.marks import Mark, encode_mark, target_fields
 from sparkmirror.wire.mirror_records import offset_syncs_topic
 from sparkmirror.wire.open_ends import Written, written_fields
 from sparkmirror.wire.produce import Acknowledged, Producer
@@ -92,7 +93,7 @@ class ExactSink(SlotSink):
         self._plain = self._producer
         self._transactions: Transactions | None = None
         self._open_ends: OpenEnds | None = None
-        self._told: dict[Lane, Written | None] = {}
+        self._told: dict[Lane, tuple[Written | None, int]] = {}
         self._writer: dict[str, Any] = {}
         self._errors: dict[str, int] = {}
         self._refusals = RefusedRecords(flow, self._append_beside, self._errors)
@@ -120,8 +121,11 @@ class ExactSink(SlotSink):
     def _record_beginning(self) -> None:
         """Positions are exact anyhow."""
 
-    def _metadata(self, lane: Lane, mark: Mark) -> str:
-        return encode_mark(mark, written_fields(self._written(lane)))
+    def _told_of(self, lane: Lane, mark: Mark, *, expected: bool) -> str:
+        """A position's metadata; ``expected`` as in `Lane.ahead`."""
+        log, end = lane.ahead(expected=expected)
+        fields = written_fields(self._written(lane)) | target_fields(log)
+        return encode_mark(mark, fields | recorded_fields(Recorded("", end)))
 
     def _open(self, identity: Identity) -> None:
         """Begin under a new identity, with nothing written."""
@@ -138,6 +142,7 @@ class ExactSink(SlotSink):
         self._reports.errors_before = {}
         self._producer.errors = self._transactions.errors = self._errors
         self._producer.refusals = self._refusals
+        self._producer.gate = self._ends
         self._open_ends = OpenEnds(routes, self._transactions)
 
     def _rest(self, seconds: float) -> None:
@@ -205,6 +210,8 @@ class ExactSink(SlotSink):
     def _settle(self, acknowledged: list[Acknowledged]) -> None:
         for ack in acknowledged:
             acknowledge(ack)
+        if self._transactions is not None:
+            self._watch_ends()
 
     def _linger(self) -> None:
         """Send, take in acknowledgements and end the transaction until the next row is there."""
@@ -222,6 +229,7 @@ class ExactSink(SlotSink):
 
     def _housekeep(self) -> None:
         self._check_spark()
+        self._end_when_lost()
         if not self._plain.idle:
             self._plain.pump(0.0)
         now = time.monotonic()
@@ -256,8 +264,9 @@ class ExactSink(SlotSink):
             # A refusal puts another transaction in its place.
             if self._transactions is not transactions:
                 continue
-            if any(self._written(lane) != told for lane, told in self._told.items()):
-                self._add_positions(transactions)  # records were left out
+            if any(self._at_target(lane) != told for lane, told in self._told.items()):
+                # Records were left out, or others write there, too.
+                self._add_positions(transactions, expected=False)
             if self._add_syncs():
                 break
         self._check_spark()
@@ -265,14 +274,23 @@ class ExactSink(SlotSink):
             transactions.commit()
             self._note_committed()
 
-    def _add_positions(self, transactions: Transactions) -> None:
+    def _add_positions(self, transactions: Transactions, *, expected: bool = True) -> None:
         due = self._positions_due()
-        self._told = {lane: self._written(lane) for lane, _, _ in due}
+        self._told = {
+            lane: (self._written(lane), lane.ahead(expected=expected)[1]) for lane, _, _ in due
+        }
         if due:
             transactions.add_offsets(
                 self.flow.position_group,
-                {lane.target: (offset, self._metadata(lane, mark)) for lane, offset, mark in due},
+                {
+                    lane.target: (offset, self._told_of(lane, mark, expected=expected))
+                    for lane, offset, mark in due
+                },
             )
+
+    def _at_target(self, lane: Lane) -> tuple[Written | None, int]:
+        """What a position says of the target once everything is acknowledged."""
+        return self._written(lane), lane.ahead(expected=False)[1]
 
     def _written(self, lane: Lane) -> Written | None:
         """Whose records stand before the lane's position once the transaction is committed."""
@@ -290,6 +308,9 @@ class ExactSink(SlotSink):
                 if not self._plain.idle:
                     self._plain.pump(0.0)
                 self._report_if_due(time.monotonic())
+            for lane in self._lanes.values():
+                self._ends.note_going_back(lane)
+            self._ends.settle(self._producer, counts=False)
             refused = self._refused()
             if not refused:
                 return
@@ -300,10 +321,10 @@ class ExactSink(SlotSink):
         if self._syncs is None or not self._syncs_inside:
             return True
         for lane in self._lanes.values():
-            mark = lane.mark
+            mark, log_id = lane.mark, lane.ahead(expected=False)[0].topic_id
             for pending in lane.queue:
                 mark = pending.mark_after(mark)
-                self._syncs.settled(lane.source, pending.places, mark.topic_id)
+                self._syncs.settled(lane.source, pending.places, mark.topic_id, log_id)
         for name, records in zip(self._sync_topics, self._syncs.take(), strict=True):
             for batch in batches_of(records):
                 self._append_beside(TopicPartition(name, 0), batch, None)
@@ -338,7 +359,8 @@ class ExactSink(SlotSink):
             mark = lane.mark
             for pending in lane.queue:
                 mark = pending.mark_after(mark)
-            if position >= 0 and (position != lane.committed or mark != lane.marked):
+            told = (lane.committed, lane.marked, lane.logged)
+            if position >= 0 and (position, mark, lane.ahead(expected=False)[0]) != told:
                 due.append((lane, position, mark))
         return due
 
@@ -349,12 +371,15 @@ class ExactSink(SlotSink):
                 if pending.timestamp_ms >= 0:
                     self._reports.note_latency(now_ms, pending.timestamp_ms)
                     pending.note_ages(lane.latency, now_ms)
+            written = any(pending.records for pending in lane.queue)
             if self._syncs_inside:
                 lane.settle()
             else:
                 super()._advance(lane)
-            lane.committed, lane.marked = lane.position, lane.mark
-            lane.written = self._told.get(lane, lane.written)
+            lane.marker = 1 if written else lane.marker
+            lane.committed, lane.marked, lane.logged = lane.position, lane.mark, lane.log
+            if lane in self._told:
+                lane.written = self._told[lane][0]
         self._size.committed(self._kept_bytes, time.monotonic() - self._began)
         self._kept_bytes = 0
         self._refusals.settled()

@@ -13,12 +13,20 @@ from sparkmirror.errors import Defect
 from sparkmirror.model import Halt, TopicPartition
 from sparkmirror.observe.samples import Samples
 from sparkmirror.wire.batch import base_offset, record_count, split
-from sparkmirror.wire.gaps import Gap
-from sparkmirror.wire.marks import Mark
+from sparkmirror.wire.gaps import Gap, GapKind
+from sparkmirror.wire.marks import Mark, TargetMark
 from sparkmirror.wire.open_ends import Written
 from sparkmirror.wire.produce import Acknowledged
 
-__all__ = ["Lane", "LaneIndex", "Pending", "acknowledge", "before_refusal", "targets"]
+__all__ = [
+    "Lane",
+    "LaneIndex",
+    "Pending",
+    "acknowledge",
+    "before_refusal",
+    "gap_pending",
+    "targets",
+]
 
 
 @dataclass(slots=True, eq=False)
@@ -27,7 +35,8 @@ class Pending:
 
     ``kept``: its bytes, where they may be needed. ``targets``: as in `Chunk`. ``gap``: what lies
     before ``next_offset``, and ``mark`` the log that the position is in behind it (known of every
-    chunk once it is settled). ``beside``: where else batches went that the position waits for.
+    chunk once it is settled); ``log`` and ``log_end`` likewise of the target's, where it is another
+    one behind the gap. ``beside``: where else batches went that the position waits for.
     ``first_offset``: of its records at the source; ``dropped``: how many of them were given up.
     """
 
@@ -44,6 +53,8 @@ class Pending:
     targets: Sequence[Any] | None = None
     gap: Gap | None = None
     mark: Mark | None = None
+    log: TargetMark | None = None
+    log_end: int = -1
     beside: set[TopicPartition] | None = None
     first_offset: int = -1
     dropped: int = 0
@@ -62,6 +73,17 @@ class Pending:
         """Wait for one more batch, which goes to ``tp``, beside the remote partition."""
         self.batches_left += 1
         self.beside = {*(self.beside or ()), tp}
+
+    def goes_back(self, reached: int) -> int:
+        """The first acknowledged target offset that is not behind all before it, -1 for none.
+
+        ``reached``: where the records before these end. Other partitions' offsets say nothing.
+        """
+        for _, count, offset in sorted(self.places.targets) if self.targets is None else ():
+            if offset < reached:
+                return offset
+            reached = offset + count
+        return -1
 
     def mark_after(self, mark: Mark) -> Mark:
         """The mark of a position behind this chunk, when ``mark`` is the one before it."""
@@ -82,7 +104,10 @@ class Lane:
 
     Invariant: ``position`` moves only past chunks all of whose batches, and all chunks before
     them, are acknowledged. ``target_end``: target offset after the last record before
-    ``position``, -1 unknown. ``written``: whose records they are, where that is kept
+    ``position``, -1 unknown. ``log``: which log of the target that is in; ``logged``: the one
+    that was committed last. ``reached``: the highest end that was acknowledged; with ``watched``
+    nothing settles that is below it. ``marker``: how many offsets of the target a transaction's
+    marker takes behind ``target_end``. ``written``: whose records they are, where that is kept
     (exactly-once).
     """
 
@@ -101,10 +126,21 @@ class Lane:
     mark: Mark = Mark()  # noqa: RUF009  (frozen)
     marked: Mark | None = None
     target_end: int = -1
+    log: TargetMark = TargetMark()  # noqa: RUF009  (frozen)
+    logged: TargetMark | None = None
+    reached: int = -1
+    watched: bool = False
+    marker: int = 0
     written: Written | None = None
     age: Samples = field(default_factory=Samples)
     latency: Samples = field(default_factory=Samples)
     queue: deque[Pending] = field(default_factory=deque)
+
+    @property
+    def due(self) -> bool:
+        """Whether the position, or what is kept with it, is another one than was committed."""
+        told = (self.committed, self.marked, self.logged)
+        return (self.position, self.mark, self.log) != told
 
     def waits_for(self) -> Iterator[TopicPartition]:
         """The target partitions that this one cannot go on without at present."""
@@ -129,6 +165,8 @@ class Lane:
         """Move the position past what is acknowledged without a gap; returns what that is."""
         settled: list[Pending] = []
         while self.queue and not self.queue[0].batches_left:
+            if self.watched and self.queue[0].goes_back(self.reached) >= 0:
+                break
             done = self.queue.popleft()
             settled.append(done)
             self.position = done.next_offset
@@ -136,9 +174,87 @@ class Lane:
             self.records += done.records
             self.bytes += done.bytes
             self.timestamp_ms = max(self.timestamp_ms, done.timestamp_ms)
+            if done.log is not None:
+                self.log = done.log
+            if done.log_end >= 0:
+                self.target_end = self.reached = done.log_end
             if done.records:
                 self.target_end = done.places.target_end
+                self.reached = max(self.reached, self.target_end)
         return settled
+
+    @property
+    def stuck(self) -> bool:
+        """Whether `settle` has left what is acknowledged where it is."""
+        return bool(self.queue) and not self.queue[0].batches_left
+
+    def goes_back(self) -> int:
+        """The first acknowledged target offset below one of a record before it, -1 for none."""
+        reached = self.reached
+        for pending in self.queue:
+            if pending.log_end >= 0:
+                reached = pending.log_end
+            if (offset := pending.goes_back(reached)) >= 0:
+                return offset
+            reached = max(reached, pending.places.target_end)
+        return -1
+
+    def logged_ahead(self) -> tuple[TargetMark, int]:
+        """``log`` and ``reached`` behind the gaps whose records are on their way."""
+        log, reached = self.log, self.reached
+        for pending in self.queue:
+            if pending.log is not None:
+                log = pending.log
+            if pending.log_end >= 0:
+                reached = pending.log_end
+        return log, reached
+
+    def lowest(self, offset: int) -> int:
+        """The lowest target offset that was acknowledged of what waits, at most ``offset``."""
+        told = (at for pending in self.queue for _, _, at in pending.places.targets)
+        return min([offset, *told])
+
+    def there(self) -> int:
+        """Up to which source offset the target has what waits: all of it, from the position on."""
+        end = self.position
+        for pending in self.queue:
+            places = pending.places
+            known = [run for run in places.runs() if run.source >= end]
+            if pending.gap is not None or sum(run.length for run in known) < places.records:
+                break
+            end = pending.next_offset
+        return end
+
+    def ahead(self, *, expected: bool) -> tuple[TargetMark, int]:
+        """``log`` and ``target_end`` behind the whole queue, as far as acknowledgements tell.
+
+        ``expected``: of batches without one, what it will tell unless others write there, too.
+        """
+        log, end, marker = self.log, self.target_end, self.marker
+        for pending in self.queue:
+            log = pending.log or log
+            if pending.log_end >= 0:
+                end = pending.log_end
+            told = pending.places.target_end
+            if pending.records and told >= 0:
+                end, marker = told, 0
+            elif pending.records and expected and end >= 0:
+                end, marker = end + marker + pending.records, 0
+        return log, end
+
+
+def gap_pending(lane: Lane, gap: Gap, mark: Mark, target: Sequence[Any] = ()) -> Pending:
+    """What stands in ``lane`` for a gap that it goes past.
+
+    ``target``: the fields of the target's mark behind it and the log's end, if they change.
+    """
+    pending = Pending(lane, gap.resumed_at or 0, 0, 0, -1, -1, 0, Places((), 0), gap=gap, mark=mark)
+    if target:
+        pending.log, pending.log_end = TargetMark(*target[:-1]), target[-1]
+    elif gap.kind in (GapKind.RECREATED, GapKind.REPLACED):
+        # Should the target lose its log, the new source topic is all there is to mirror.
+        pending.log = replace(lane.log, begin=pending.next_offset)
+    return pending
 
 
 class LaneIndex:

@@ -35,11 +35,14 @@ import pyarrow as pa
 
 from sparkmirror.data import outlet
 from sparkmirror.data.shared import Frames, Reference
+from sparkmirror.wire.signals import SourcePartition
 
-__all__ = ["ARROW_SCHEMA", "FLUSH", "Chunk", "build_row", "divided", "out", "read_row"]
+__all__ = ["ARROW_SCHEMA", "FLUSH", "Chunk", "build_row", "chunk_of", "divided", "out", "read_row"]
 
 ARROW_SCHEMA = pa.schema([("head", pa.string()), ("records", pa.binary())])
 
+# Of a chunk with more gaps than this, only the last runs of source offsets are told to the sink.
+_RUNS_MAX = 1_000
 _OFFSETS = struct.Struct("<iii")
 _FIRST_VALID = pa.py_buffer(b"\1")
 _EMPTY = pa.py_buffer(b"")
@@ -91,6 +94,23 @@ class Chunk:
             if not records:
                 return first + count
         return self.next_offset
+
+
+def chunk_of(plan: SourcePartition, fetch_offset: int, chosen: Any) -> Chunk:
+    """What is to be mirrored of one answer (`wire.select.Selection`); ``start`` comes later."""
+    return Chunk(
+        plan.topic,
+        plan.partition,
+        plan.remote_topic,
+        chosen.runs[0][0] if chosen.runs else fetch_offset,
+        chosen.next_offset,
+        chosen.record_count,
+        chosen.timestamp_ms_max,
+        0,
+        chosen.byte_count,
+        chosen.leader_epoch,
+        chosen.runs[-_RUNS_MAX:] if len(chosen.runs) > 1 else (),
+    )
 
 
 def divided(chunk: Chunk, batches: Sequence[tuple[int, int, int, int]], limit: int) -> list[Chunk]:

@@ -33,7 +33,7 @@ from typing import Any
 
 import pyarrow as pa
 
-__all__ = ["FrameReader", "Frames", "Reference"]
+__all__ = ["FrameReader", "Frames", "Reference", "map_frames"]
 
 log = logging.getLogger(__name__)
 
@@ -208,3 +208,14 @@ class FrameReader:
         """Hand a frame back to the source."""
         self.leases -= 1
         self._map[_STATES_AT + number] = 0
+
+
+def map_frames(note: list[Any] | None) -> FrameReader | None:
+    """The memory shared with the source, when it is within reach."""
+    if note is None:
+        return None
+    try:
+        return FrameReader(note)
+    except (OSError, ValueError) as error:
+        log.info("no memory is shared with the source (%s): rows carry the records", error)
+        return None

@@ -7,28 +7,28 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from sparkmirror.data import outlet
 from sparkmirror.data.ages import oldest_ms
-from sparkmirror.data.commits import Commits
-from sparkmirror.data.lanes import Lane, LaneIndex, Pending, acknowledge, targets
+from sparkmirror.data.commits import Commits, connect_record
+from sparkmirror.data.lanes import Lane, LaneIndex, Pending, acknowledge, gap_pending, targets
 from sparkmirror.data.producers import drop_producer, producer_of
 from sparkmirror.data.refusals import RefusedRecords
 from sparkmirror.data.resume import Recorded, recorded_fields
 from sparkmirror.data.rows import Chunk, read_row
-from sparkmirror.data.shared import FRAMES, FrameReader
+from sparkmirror.data.shared import FRAMES, FrameReader, map_frames
 from sparkmirror.data.sink_reports import SinkReports
 from sparkmirror.data.syncs import Places, SlotSyncs, SyncSender
-from sparkmirror.errors import MirrorError, Unreachable
+from sparkmirror.data.target_ends import TargetEnds
+from sparkmirror.errors import MirrorError, PartitionError, Unreachable
 from sparkmirror.model import SEND_FAILED, FlowSettings, Halt, MirrorMode, TopicPartition
 from sparkmirror.wire.batch import Passing, batches
-from sparkmirror.wire.connect_offsets import encode_source_offset, offsets_topic, partition_for_key
 from sparkmirror.wire.connection import ConnectionLost
 from sparkmirror.wire.gaps import Gap, encode_gap, gaps_topic, read_document
-from sparkmirror.wire.marks import Mark, encode_mark
+from sparkmirror.wire.marks import Mark, TargetMark, encode_mark, target_fields
 from sparkmirror.wire.produce import Acknowledged, Producer
 from sparkmirror.wire.records import Record, encode_batch
 from sparkmirror.wire.signals import PROGRESS_PARTITION, control_topic, read_member
@@ -68,6 +68,7 @@ class SlotSink:
         self._lanes: dict[TopicPartition, Lane] = {}
         self._index = LaneIndex()
         self._own_halts: set[str] = set()
+        self._ending = False
         self._frames: FrameReader | None = None
         self._last_commit = time.monotonic()
         self._commits = Commits(flow)
@@ -76,6 +77,8 @@ class SlotSink:
         producer.drops = flow.records.drop_failed
         self._refusals = RefusedRecords(flow, self._append_beside, producer.errors)
         producer.refusals = self._refusals
+        self._ends = TargetEnds(flow)
+        producer.gate = self._ends
         syncs = flow.offset_syncs
         self._syncs = SlotSyncs(syncs.lag_max, SyncSender.of(flow)) if syncs.enabled else None
         self._reports.errors_before = dict(self._producer.errors)
@@ -165,7 +168,7 @@ class SlotSink:
     def _advance(self, lane: Lane) -> None:
         for done in lane.settle():
             if self._syncs is not None and done.mark is not None:
-                self._syncs.settled(lane.source, done.places, done.mark.topic_id)
+                self._syncs.settled(lane.source, done.places, done.mark.topic_id, lane.log.topic_id)
 
     def _lane(self, chunk: Chunk) -> Lane:
         source = TopicPartition(chunk.topic, chunk.partition)
@@ -183,13 +186,16 @@ class SlotSink:
             self._reports.slot, self._reports.epoch = self.slot, self.epoch
             self._reports.channel = notes["channel"]
             self._reports.run_id, self._reports.attempt = notes["attempt"]
-            self._frames = self._map_frames(notes["frames"])
-            for topic, partition, remote, position, committed, end, *mark in notes["partitions"]:
+            self._frames = map_frames(notes["frames"])
+            for topic, partition, remote, position, committed, end, *marks in notes["partitions"]:
                 source = TopicPartition(topic, partition)
                 target = TopicPartition(remote, partition)
                 lane = Lane(source, target, position, committed, committed, target_end=end)
-                lane.mark = Mark(*mark)
+                lane.mark, lane.log = Mark(*marks[:3]), TargetMark(*marks[3:])
+                lane.reached = max(end, lane.log.epoch_offset)
                 self._lanes[source] = self._index.add(lane)
+            if self.flow.mode is not MirrorMode.MM1:
+                self._ends.begin(self._lanes.values())
             self._producer.routes.add_topics(self._index.topics)
             self._record_beginning()
         if "member" in notes:
@@ -199,8 +205,8 @@ class SlotSink:
             self._reports.source_errors = notes["errors"]
         for topic, partition, attempt in notes.get("tried", ()):
             self._try_again(self._lanes[TopicPartition(topic, partition)], attempt)
-        for document, *mark in notes.get("gaps", ()):
-            self._note_gap(read_document(document), Mark(*mark))
+        for document, *marks in notes.get("gaps", ()):
+            self._note_gap(read_document(document), Mark(*marks[:3]), marks[3:])
         for topic, partition, code, reason, retriable in notes.get("halts", ()):
             found = self._lanes.get(TopicPartition(topic, partition))
             if found is not None:
@@ -212,16 +218,17 @@ class SlotSink:
         lane.halt, lane.blocked, lane.attempt = None, (), attempt
         self._index.halts_seen = 0
 
-    def _note_gap(self, gap: Gap, mark: Mark) -> None:
-        """Write a gap down; the position moves past it when its record is acknowledged."""
+    def _note_gap(self, gap: Gap, mark: Mark, target: Sequence[Any] = ()) -> None:
+        """Write a gap down; the position moves past it when its record is acknowledged.
+
+        ``target``: the fields of the target's mark behind it and the log's end, if they change.
+        """
         lane = self._lanes[gap.source]
         pending: Pending | None = None
         if gap.resumed_at is not None:
             if lane.halt is not None:
                 return  # found again when the partition is tried again
-            pending = Pending(
-                lane, gap.resumed_at, 0, 0, -1, -1, 0, Places((), 0), gap=gap, mark=mark
-            )
+            pending = gap_pending(lane, gap, mark, target)
             lane.queue.append(pending)
         self._write_gap(gap, pending)
 
@@ -245,16 +252,6 @@ class SlotSink:
             self._commit()
         except (MirrorError, ConnectionLost) as error:
             log.warning("positions not committed this time: %s", error)
-
-    def _map_frames(self, note: list[Any] | None) -> FrameReader | None:
-        """The memory shared with the source, when it is within reach."""
-        if note is None:
-            return None
-        try:
-            return FrameReader(note)
-        except (OSError, ValueError) as error:
-            log.info("no memory is shared with the source (%s): rows carry the records", error)
-            return None
 
     # -- acknowledgements ------------------------------------------------------------------
 
@@ -291,6 +288,14 @@ class SlotSink:
         self._producer.impatient = full
         return full
 
+    def _watch_ends(self) -> None:
+        """See whether the target still has what it acknowledged."""
+        try:
+            self._ends.look(self._producer.routes)
+        except (MirrorError, ConnectionLost) as error:
+            log.warning("where the target's logs end is not known this time: %s", error)
+        self._ends.settle(self._producer, counts=not self.flow.exactly_once)
+
     def _settle(self, acknowledged: list[Acknowledged]) -> None:
         now_ms = time.time() * 1000
         for ack in acknowledged:
@@ -300,6 +305,9 @@ class SlotSink:
                     self._reports.note_latency(now_ms, pending.timestamp_ms)
                     pending.note_ages(pending.lane.latency, now_ms)
                 self._advance(pending.lane)
+                if pending.lane.stuck:
+                    self._ends.note_going_back(pending.lane)
+        self._watch_ends()
         fenced, everything = self._commits.fenced, self.flow.records.used
         if fenced is not None or self._index.may_stop(self._producer.halted, again=everything):
             halts = self._producer.halts
@@ -347,8 +355,21 @@ class SlotSink:
                 self._own_halts.add(tp.topic)
                 log.error("flow %s: %s", self.flow.name, halt.reason)
 
+    def _end_when_lost(self) -> None:
+        """End the task when the target has lost records: its next attempt mends that first.
+
+        Everything else is acknowledged and committed before. Raises `PartitionError`.
+        """
+        if self._ends.lost and not self._ending:
+            self._ending = True
+            self._finish()
+            raise PartitionError(
+                next(iter(self._ends.lost.values())), where=f"cluster {self.flow.target.alias}"
+            )
+
     def _housekeep(self) -> None:
         self._check_spark()
+        self._end_when_lost()
         now = time.monotonic()
         if (now - self._last_commit) * 1000 >= self.flow.position_interval_ms:
             self._last_commit = now
@@ -371,9 +392,9 @@ class SlotSink:
 
     def _commit(self) -> None:
         due = {
-            lane: (lane.position, lane.mark)
+            lane: (lane.position, lane.mark, lane.log)
             for lane in self._lanes.values()
-            if lane.position >= 0 and (lane.position != lane.committed or lane.mark != lane.marked)
+            if lane.position >= 0 and lane.due
         }
         if not due:
             return
@@ -383,12 +404,12 @@ class SlotSink:
                 position,
                 "" if mm1 else self._metadata(lane, mark),
             )
-            for lane, (position, mark) in due.items()
+            for lane, (position, mark, _) in due.items()
         }
-        epochs = {lane.source: mark.leader_epoch for lane, (_, mark) in due.items() if mm1}
+        epochs = {lane.source: mark.leader_epoch for lane, (_, mark, _) in due.items() if mm1}
         if self._commits.commit(offsets, epochs):
-            for lane, (position, mark) in due.items():
-                lane.committed, lane.marked = position, mark
+            for lane, told in due.items():
+                lane.committed, lane.marked, lane.logged = told
 
     def _commit_surely(self) -> None:
         """Commit however long the cluster is away: a failed task would write its records again."""
@@ -407,11 +428,12 @@ class SlotSink:
                 return
 
     def _metadata(self, lane: Lane, mark: Mark) -> str:
-        if self._refusals.may_leave_out(lane.source.topic):
-            return encode_mark(mark)  # then records at the target do not count as many offsets
         identity = self._producer.identity_of(lane.target)
-        producer_id = -1 if identity is None else identity[0]
-        return encode_mark(mark, recorded_fields(Recorded("", lane.target_end, producer_id)))
+        # Where records are left out, those at the target do not count as many offsets.
+        counts = identity is not None and not self._refusals.may_leave_out(lane.source.topic)
+        producer_id = identity[0] if identity is not None and counts else -1
+        recorded = recorded_fields(Recorded("", lane.target_end, producer_id))
+        return encode_mark(mark, recorded | target_fields(lane.log))
 
     # -- reports ---------------------------------------------------------------------------
 
@@ -470,13 +492,10 @@ class SlotSink:
         count = 0
         if self.flow.mode is MirrorMode.MM1:
             return count
-        topic = self.flow.offset_storage_topic or offsets_topic(self.flow.source.alias)
         for lane in self._lanes.values():
             if lane.position == lane.saved or max(lane.position, lane.saved) <= 0:
                 continue
-            key, value = encode_source_offset(self.flow.source.alias, lane.source, lane.position)
-            partition = partition_for_key(key, self.flow.offset_storage_partitions)
-            self._append_record(TopicPartition(topic, partition), key, value)
+            self._append_record(*connect_record(self.flow, lane.source, lane.position))
             lane.saved = lane.position
             count += 1
         return count

@@ -14,30 +14,30 @@ from collections.abc import Iterator
 from dataclasses import astuple, replace
 from typing import Any
 
+from sparkmirror.data.beginnings import first_positions
 from sparkmirror.data.losses import LossWatch
 from sparkmirror.data.plan import SlotPlan
 from sparkmirror.data.resume import resume
 from sparkmirror.data.retries import Retries
-from sparkmirror.data.rows import FLUSH, Chunk, build_row, out
+from sparkmirror.data.rows import FLUSH, Chunk, build_row, chunk_of, out
 from sparkmirror.data.selected import Selection
 from sparkmirror.data.shared import Frames
 from sparkmirror.data.takeover import check_claim, take_over
+from sparkmirror.data.targets import TargetWatch, Verdict
 from sparkmirror.data.watch import ControlWatch
 from sparkmirror.errors import BatchError, CorruptBatch, Unreachable
 from sparkmirror.model import FETCH_BYTES_MAX, FlowSettings, Halt, MirrorMode, TopicPartition
-from sparkmirror.offset_reset import LATEST, reset_time_ms
 from sparkmirror.wire.connection import Connection, ConnectionLost
 from sparkmirror.wire.fetch import FetchedPartition, Fetcher
 from sparkmirror.wire.gaps import gap_document
-from sparkmirror.wire.kafka_codes import LEADER_NOT_AVAILABLE, error_name
-from sparkmirror.wire.marks import Mark, decode_mark
+from sparkmirror.wire.marks import Mark, TargetMark, decode_mark
 from sparkmirror.wire.open_ends import decode_written
 from sparkmirror.wire.poller import Poller
 from sparkmirror.wire.produce_queue import Identity
 from sparkmirror.wire.routes import Routes
 from sparkmirror.wire.select import SelectRules
 from sparkmirror.wire.select import select as select_records
-from sparkmirror.wire.signals import CommandKind, SourcePartition, channel, member_row
+from sparkmirror.wire.signals import CommandKind, channel, member_row
 
 __all__ = ["SlotReader"]
 
@@ -52,13 +52,8 @@ _AHEAD_TRIES = 4
 _DAMAGED_RETRY_S, _DAMAGED_RETRY_S_MAX = 5.0, 60.0
 _JOIN_BELOW_BYTES = 4096
 _STARVED_S = 0.005
-# How long an election may keep the slot's other partitions waiting for a first position.
-_ELECTION_S = 2.0
 # Between two looks at a log whose leader could not tell what becomes of the position.
 _LOOK_AGAIN_S = 0.5
-NO_POSITION = "NO_POSITION"
-# Of a chunk with more gaps than this, only the last runs of source offsets are told to the sink.
-_RUNS_MAX = 1_000
 
 
 class SlotReader:
@@ -120,7 +115,9 @@ class SlotReader:
         self._noted: dict[str, Any] = {"errors": {}, "halts": [], "paused": False}
         self._last_row = 0.0
         self._identity: Identity | None = None
-        self._target_ends: dict[TopicPartition, int] = {}
+        self._targets = TargetWatch(flow, plan.partitions, self._losses)
+        self._verdicts: dict[TopicPartition, Verdict] = {}
+        self._jumps: dict[TopicPartition, tuple[int, int]] = {}
         self._metadata: dict[TopicPartition, str] = {}
 
     # -- positions -------------------------------------------------------------------------
@@ -145,51 +142,10 @@ class SlotReader:
         self._committed = dict(found)
         missing = [tp for tp in self._by_source if tp not in found]
         if missing:
-            found |= self._reset_positions(missing)
+            found |= first_positions(
+                self.flow, self._fetcher, missing, stable=self._rules.read_committed
+            )
         return found
-
-    def _reset_positions(self, missing: list[TopicPartition]) -> dict[TopicPartition, int]:
-        reset = self.flow.fetch.auto_offset_reset
-        if reset == "none":
-            for tp in missing:
-                self._fetcher.assign(tp, -1)
-                self._fetcher.halt(tp, Halt(NO_POSITION, _no_position(tp)))
-            return {}
-        timestamp = reset_time_ms(reset, int(time.time() * 1000))
-        found: dict[TopicPartition, int] = {}
-        began, patience_s = time.monotonic(), self.flow.source.request_timeout_ms / 1000
-        while len(found) < len(missing) and time.monotonic() - began < patience_s:
-            self._routes.refresh_if_due()
-            rest = [tp for tp in missing if tp not in found]
-            found |= self._offsets_at(rest, timestamp)
-            if len(found) < len(missing):
-                if all(tp in found or tp in self._routes.leaderless for tp in missing):
-                    patience_s = min(patience_s, _ELECTION_S)  # the others wait for this
-                for tp in missing:
-                    if tp not in found:
-                        self._routes.mark_stale(tp)
-                time.sleep(self.flow.source.retry_backoff_ms / 1000)
-        for tp in missing:
-            if tp not in found:
-                self._leave_to_next_epoch(tp)
-        return found
-
-    def _offsets_at(self, wanted: list[TopicPartition], time_ms: int) -> dict[TopicPartition, int]:
-        """Offsets at ``time_ms``, ends where no record is so young; missing: no leader answers."""
-        stable = self._rules.read_committed
-        found = self._routes.list_offsets(wanted, time_ms, read_committed=stable)
-        none = [tp for tp, offset in found.items() if offset < 0]
-        ends = self._routes.list_offsets(none, LATEST, read_committed=stable) if none else {}
-        return {tp: offset for tp, offset in found.items() if offset >= 0} | ends
-
-    def _leave_to_next_epoch(self, tp: TopicPartition) -> None:
-        """A position is chosen before an epoch's first row; nobody leads ``tp`` to ask for it."""
-        log.warning("flow %s: no leader of %s answers yet", self.flow.name, tp)
-        code = error_name(self._routes.leaderless.get(tp, LEADER_NOT_AVAILABLE))
-        reason = f"the source has no leader for {tp}: it is looked for again in the next epoch"
-        self._fetcher.assign(tp, -1)
-        self._fetcher.halt(tp, Halt(code, reason, retriable=True))
-        self._fetcher.retry_later(tp, 2.0 * self.flow.epoch_s)
 
     # -- the epoch -------------------------------------------------------------------------
 
@@ -215,6 +171,7 @@ class SlotReader:
                 if self.flow.exactly_once and not self._take_over():
                     return {}
                 positions = self._positions()
+                self._look_at_targets(positions)
                 break
             except (Unreachable, ConnectionLost, TimeoutError) as error:
                 if self._ends is not None:
@@ -225,23 +182,56 @@ class SlotReader:
                 log.warning("flow %s waits for positions: %s", self.flow.name, error)
                 time.sleep(_TICK_S)
         for tp, offset in positions.items():
-            self._fetcher.assign(tp, offset)
+            verdict = self._verdicts.get(tp)
+            self._fetcher.assign(tp, offset if verdict is None else self._first(tp, verdict))
+            if verdict is not None and verdict.halt is not None:
+                self._fetcher.halt(tp, verdict.halt)
         self._marks_before = dict(self._losses.marks)
-        self._examine(list(positions))
+        halted = self._fetcher.halts
+        self._examine([tp for tp in positions if tp not in halted])
         return positions | self._resume(positions)
+
+    def _first(self, tp: TopicPartition, verdict: Verdict) -> int:
+        """Where to begin, and what to leave out on the way: what the target has since a loss."""
+        first, end = verdict.mark.there_first, verdict.mark.there_end
+        if verdict.position == first:
+            return end
+        if verdict.position < first:
+            self._jumps[tp] = first, end
+        return verdict.position
+
+    def _look_at_targets(self, positions: dict[TopicPartition, int]) -> None:
+        """See whether the target still has what it acknowledged."""
+        if self.flow.mode is MirrorMode.MM1:
+            return  # its positions say nothing about the target
+        target = Routes(self.flow.target, {p.remote_topic for p in self.plan.partitions})
+        try:
+            self._verdicts = self._targets.examine(
+                self._routes, target, positions, self._metadata, self._fetcher.errors
+            )
+        finally:
+            target.close()
 
     def _resume(self, positions: dict[TopicPartition, int]) -> dict[TopicPartition, int]:
         """Where partitions go on that lost nothing; past what the target has already."""
         if self.flow.exactly_once or self.flow.mode is MirrorMode.MM1:
             return {}
-        sound = {tp: offset for tp, offset in positions.items() if self._losses.may_resume(tp)}
+        sound = {
+            tp: offset
+            for tp, offset in positions.items()
+            if self._losses.may_resume(tp)
+            and not self._verdicts[tp].lost
+            and self._fetcher.position(tp) == offset
+            and tp not in self._jumps
+        }
         resumed = resume(
             self.flow,
             self._routes,
             {self._by_source[tp]: (at, self._metadata.get(tp, "")) for tp, at in sound.items()},
         )
         for tp, one in resumed.items():
-            self._target_ends[tp] = one.target_end
+            if one.target_end >= 0:
+                self._verdicts[tp] = replace(self._verdicts[tp], end=one.target_end)
             if one.position != sound[tp]:
                 self._fetcher.advance(tp, one.position)
         return {tp: one.position for tp, one in resumed.items()}
@@ -367,14 +357,32 @@ class SlotReader:
                 continue
             self._fetcher.advance(part.tp, chosen.next_offset)
             self._losses.mirrored(part.tp, chosen.leader_epoch)
-            chunks.append(_chunk(plan, part.fetch_offset, chosen))
+            chunks.append(chunk_of(plan, part.fetch_offset, chosen))
             pieces.append(chosen.pieces)
+            first, end = self._jumps.get(part.tp, (-1, -1))
+            if 0 <= first <= chosen.next_offset:
+                del self._jumps[part.tp]
+                self._fetcher.advance(part.tp, end)
+                chunks.append(
+                    replace(
+                        chunks[-1],
+                        base_offset=first,
+                        next_offset=end,
+                        record_count=0,
+                        size=0,
+                        runs=(),
+                    )
+                )
+                pieces.append([])
         if not chunks:
             return None
         return build_row(chunks, self._fetcher.frame, pieces, self._notes(), self._frames)
 
     def _select(self, part: FetchedPartition) -> Any | None:
         end = None if self._ends is None else self._ends.get(part.tp)
+        if part.tp in self._jumps:
+            first = self._jumps[part.tp][0]
+            end = first if end is None else min(first, end)
         try:
             chosen = select_records(
                 part.records, part.fetch_offset, part.aborted, self._rules, end_offset=end
@@ -423,6 +431,8 @@ class SlotReader:
         marks = self._losses.marks | {
             tp: mark for tp, mark in self._marks_before.items() if tp in behind
         }
+        unseen = Verdict(-1, TargetMark())
+        verdicts = {p.source: self._verdicts.get(p.source, unseen) for p in self.plan.partitions}
         notes: dict[str, Any] = {
             "slot": self.plan.slot,
             "epoch": self.plan.epoch,
@@ -434,8 +444,9 @@ class SlotReader:
                 [
                     *(p.topic, p.partition, p.remote_topic, positions.get(p.source, -1)),
                     self._committed.get(p.source, -1),
-                    self._target_ends.get(p.source, -1),
+                    verdicts[p.source].end,
                     *astuple(marks.get(p.source, Mark())),
+                    *astuple(verdicts[p.source].mark),
                 ]
                 for p in self.plan.partitions
             ],
@@ -472,7 +483,11 @@ class SlotReader:
             "halts": rows,
             "paused": self._watch.paused,
         }
-        gaps = [[gap_document(gap), *astuple(mark)] for gap, mark in self._losses.take_gaps()]
+        gaps: list[list[object]] = [
+            [gap_document(one.gap), *astuple(one.mark), *astuple(one.target), one.target_end]
+            for one in self._targets.take_gaps()
+        ]
+        gaps += [[gap_document(gap), *astuple(mark)] for gap, mark in self._losses.take_gaps()]
         tried, self._tried = self._tried, []
         if gaps or tried:
             self._noted = now
@@ -490,26 +505,3 @@ class SlotReader:
         if notes is None:
             return FLUSH
         return build_row([], memoryview(b""), [], notes)
-
-
-def _no_position(tp: TopicPartition) -> str:
-    return (
-        f"no position is known for {tp}, and auto.offset.reset=none forbids to choose one: set it "
-        "to earliest or latest"
-    )
-
-
-def _chunk(plan: SourcePartition, fetch_offset: int, chosen: Any) -> Chunk:
-    return Chunk(
-        plan.topic,
-        plan.partition,
-        plan.remote_topic,
-        chosen.runs[0][0] if chosen.runs else fetch_offset,
-        chosen.next_offset,
-        chosen.record_count,
-        chosen.timestamp_ms_max,
-        0,
-        chosen.byte_count,
-        chosen.leader_epoch,
-        chosen.runs[-_RUNS_MAX:] if len(chosen.runs) > 1 else (),
-    )

@@ -104,6 +104,7 @@ class Places:
 class _Partition:
     state: PartitionState
     topic_id: str = ""
+    target_id: str = ""
     fresh: list[Run] = field(default_factory=list)
     due: list[tuple[int, int]] = field(default_factory=list)
     newest: tuple[int, int] | None = None
@@ -128,17 +129,20 @@ class SlotSyncs:
         self._partitions: dict[TopicPartition, _Partition] = {}
         self._touched: dict[tuple[TopicPartition, str], _Partition] = {}
 
-    def settled(self, source: TopicPartition, places: Places, topic_id: str = "") -> None:
+    def settled(
+        self, source: TopicPartition, places: Places, topic_id: str = "", target_id: str = ""
+    ) -> None:
         """Everything of ``source`` up to and with these records is acknowledged.
 
-        ``topic_id``: of the source topic that they are from, empty where that is not known.
+        ``topic_id``: of the source topic that they are from, ``target_id``: of the one that they
+        are in; empty where that is not known.
         """
         runs = places.runs()
         if not runs:
             return
         part = self._partitions.get(source)
-        if part is None or part.topic_id != topic_id:
-            part = _Partition(PartitionState(self._lag_max), topic_id)
+        if part is None or (part.topic_id, part.target_id) != (topic_id, target_id):
+            part = _Partition(PartitionState(self._lag_max), topic_id, target_id)
             self._partitions[source] = part
         for run in runs:
             for due in part.state.advance(run.source, run.target, run.length):
@@ -171,7 +175,10 @@ class SlotSyncs:
                 points = [*points, part.newest]
             syncs += [encode_offset_sync(source, *point) for point in points]
             fresh = part.fresh[-_RUNS_MAX:]
-            runs += [encode_run(source, run, topic_id=topic_id) for run in fresh]
+            runs += [
+                encode_run(source, run, topic_id=topic_id, target_id=part.target_id)
+                for run in fresh
+            ]
             part.due, part.newest = [], None
             # The last run may grow: it is written again, whole, under its key.
             del part.fresh[:-1]

@@ -29,6 +29,7 @@ __all__ = [
     "GAP_CODES",
     "LOSS_CODES",
     "SKIPPED",
+    "TARGET_LOSS_CODES",
     "Gap",
     "GapAction",
     "GapKind",
@@ -51,7 +52,8 @@ class GapKind(StrEnum):
     ``DELETED``: retention or DeleteRecords overtook the position. ``RECREATED``: the topic was
     deleted and made anew. ``TRUNCATED``: an unclean election took records back that had been
     mirrored. ``REPLACED``: another cluster is at the source's addresses. ``REFUSED``: the target
-    does not take the record.
+    does not take the record. ``TARGET_…``: the same at the target, of records that it had
+    acknowledged.
     """
 
     DELETED = "deleted"
@@ -59,6 +61,9 @@ class GapKind(StrEnum):
     TRUNCATED = "truncated"
     REPLACED = "cluster-replaced"
     REFUSED = "refused"
+    TARGET_TRUNCATED = "target-truncated"
+    TARGET_RECREATED = "target-recreated"
+    TARGET_REPLACED = "target-replaced"
 
 
 LOSS_CODES = {
@@ -68,17 +73,24 @@ LOSS_CODES = {
     GapKind.REPLACED: "CLUSTER_REPLACED",
 }
 """How losses at the source are counted and named in errors and halts."""
+TARGET_LOSS_CODES = {
+    GapKind.TARGET_TRUNCATED: "TARGET_TRUNCATED",
+    GapKind.TARGET_RECREATED: "TARGET_RECREATED",
+    GapKind.TARGET_REPLACED: "TARGET_REPLACED",
+}
+"""Likewise losses at the target."""
 SKIPPED, DEAD_LETTERED = "RECORD_SKIPPED", "RECORD_DEAD_LETTERED"
-GAP_CODES = frozenset(LOSS_CODES.values()) | {SKIPPED, DEAD_LETTERED}
+GAP_CODES = frozenset({*LOSS_CODES.values(), *TARGET_LOSS_CODES.values(), SKIPPED, DEAD_LETTERED})
 
 
 class GapAction(StrEnum):
-    """What the mirror did about it."""
+    """What the mirror did about it. ``REPAIRED``: it mirrors them again from ``resumed_at`` on."""
 
     STOPPED = "stopped"
     CONTINUED = "continued"
     SKIPPED = "skipped"
     DEAD_LETTER = "dead-letter"
+    REPAIRED = "repaired"
 
 
 @dataclass(frozen=True, slots=True)

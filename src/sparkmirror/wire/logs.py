@@ -10,7 +10,7 @@ from sparkmirror.wire.asks import ask_epoch_ends, ask_offsets
 from sparkmirror.wire.connection import Connection
 from sparkmirror.wire.routes import EARLIEST, LATEST, Routes
 
-__all__ = ["LogView", "look_at_logs"]
+__all__ = ["EndView", "LogView", "look_at_ends", "look_at_logs"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +48,60 @@ def look_at_logs(
             tp: LogView(starts[tp], ends[tp], *told.get(tp, (-1, -1)), leading[tp])
             for tp in led
             if tp in starts and tp in ends and (tp not in asked or tp in told)
+        }
+
+    return routes.ask_leaders(leading, ask)
+
+
+@dataclass(frozen=True, slots=True)
+class EndView:
+    """Where one partition's log starts and ends, as its leader sees it.
+
+    ``high_watermark``: what followers have, too; it lags behind for a while after an election.
+    ``end``: of the leader's own log, -1 when the broker cannot tell (before 2.3). ``epoch_end``:
+    where the records of the leader epoch end that was asked for, -1 when nothing was asked or the
+    broker does not know. ``leader_epoch``: the leader's own, -1 unknown.
+    """
+
+    start: int
+    high_watermark: int
+    end: int = -1
+    epoch_end: int = -1
+    leader_epoch: int = -1
+
+    @property
+    def last(self) -> int:
+        """The best that is known of the log's end."""
+        return max(self.end, self.high_watermark)
+
+
+def look_at_ends(
+    routes: Routes, epochs: Mapping[TopicPartition, int]
+) -> dict[TopicPartition, EndView]:
+    """The end of each partition's log in ``epochs``; what is missing, as in `look_at_logs`."""
+    leading = {tp: routes.leaders[tp].epoch for tp in epochs if tp in routes.leaders}
+
+    def ask(connection: Connection, led: list[TopicPartition]) -> dict[TopicPartition, EndView]:
+        starts = ask_offsets(connection, led, EARLIEST, read_committed=False, leading=leading)
+        marks = ask_offsets(connection, led, LATEST, read_committed=False, leading=leading)
+        own = {tp: leading[tp] for tp in led if leading[tp] >= 0}
+        # Of its own epoch a leader tells the end of its log, whatever its followers have.
+        ends = ask_epoch_ends(connection, own, leading)
+        asked = {tp: epochs[tp] for tp in led if epochs[tp] >= 0}
+        told = ask_epoch_ends(connection, asked, leading)
+        return {
+            tp: EndView(
+                starts[tp],
+                marks[tp],
+                ends.get(tp, (-1, -1))[1],
+                told.get(tp, (-1, -1))[1],
+                leading[tp],
+            )
+            for tp in led
+            if tp in starts
+            and tp in marks
+            and (tp not in own or tp in ends)
+            and (tp not in asked or tp in told)
         }
 
     return routes.ask_leaders(leading, ask)

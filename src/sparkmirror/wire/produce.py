@@ -231,6 +231,8 @@ class Producer(Backlog):
                 self.routes.add_topics([state.tp.topic])
                 self.routes.mark_stale(state.tp)
                 self._retry(state, 5, now)
+            elif self.gate is not None and not self.gate.may_send(self.routes, state.tp):
+                self._stirred = True
             elif state.may_send(leader.node):
                 by_node.setdefault(leader.node, []).append(state)
         for node, states in by_node.items():
@@ -412,6 +414,8 @@ class Producer(Backlog):
         requests = self._requests.pop(connection, deque())
         self._not_before.pop(connection, None)
         self.routes.drop(connection)
+        if self.gate is not None:
+            self.gate.doubt()
         hit: dict[TopicPartition, PartitionQueue] = {}
         for request in requests:
             for state, item in request.items:

@@ -50,7 +50,7 @@ from sparkmirror.wire.records import Record
 from sparkmirror.wire.routes import Routes
 from sparkmirror.wire.transactions import Transactions
 
-__all__ = ["Acknowledged", "Backlog", "Refusals"]
+__all__ = ["Acknowledged", "Backlog", "Gate", "Refusals"]
 
 log = logging.getLogger(__name__)
 
@@ -60,6 +60,8 @@ _STUCK_S_MAX = 30.0
 _TRANSACTION_STUCK_S_MAX = 10.0
 # When it is told that a partition fails, though it is still tried.
 _FAILING_TOLD_S = 10.0
+# Answers of a target that may have lost what it had of a producer.
+_FORGOTTEN = frozenset({UNKNOWN_PRODUCER_ID, INVALID_PRODUCER_EPOCH, OUT_OF_ORDER_SEQUENCE_NUMBER})
 # Answers to a batch that the target has, now or from before.
 _TAKEN = (0, DUPLICATE_SEQUENCE_NUMBER)
 
@@ -87,6 +89,16 @@ class Refusals(Protocol):
         """Note that a batch of ``count`` records is dropped; may append batches for others."""
 
 
+class Gate(Protocol):
+    """Decides whether a partition's log still is the one that was written."""
+
+    def may_send(self, routes: Routes, tp: TopicPartition) -> bool:
+        """Whether batches may go to ``tp`` now."""
+
+    def doubt(self, tp: TopicPartition | None = None) -> None:
+        """Note that the log of ``tp`` (None: any) may be another one now."""
+
+
 class Backlog:
     """Batches for one cluster until it has them. One owner, no threads.
 
@@ -108,6 +120,7 @@ class Backlog:
         self.errors: dict[str, int] = {}
         self.bytes_waiting = 0
         self.refusals: Refusals | None = None
+        self.gate: Gate | None = None
         self.drops = False
         """Whether a batch that the target refuses is dropped (`DROPPED`) instead of a halt."""
         self.impatient = False
@@ -190,6 +203,21 @@ class Backlog:
                 self._halted.pop(tp, None)
                 state.failing_since, state.failures = None, 0
 
+    def under_way(self, tp: TopicPartition) -> bool:
+        """Whether batches of ``tp`` were sent and are not answered yet."""
+        state = self._partitions.get(tp)
+        return state is not None and bool(state.in_flight)
+
+    def give_up(self, tp: TopicPartition, halt: Halt) -> None:
+        """Halt a partition for a reason of the owner's."""
+        state = self._partitions.get(tp)
+        if state is None:
+            state = self._partitions[tp] = PartitionQueue(tp, self._transactions is not None)
+        self._halted[tp] = state.halt = halt
+        self.bytes_waiting -= state.drop()
+        self.halted += 1
+        self._busy.pop(tp, None)
+
     # -- answers ---------------------------------------------------------------------------
 
     def _settle(self, state: PartitionQueue, item: QueuedBatch, answer: Answer, now: float) -> None:
@@ -197,6 +225,8 @@ class Backlog:
         if code in _TAKEN:
             self._acknowledge(state, item, answer.offset)
             return
+        if self.gate is not None and (code in LEADERSHIP or code in _FORGOTTEN):
+            self.gate.doubt(state.tp)
         there = Arrived.NO
         if code in REFUSED and item.doubtful:
             there = self._arrival(self.routes, state.doubt(item))
@@ -223,7 +253,8 @@ class Backlog:
         elif code in REFUSED and self.refusals is not None and self.refusals.wanted(item.whole):
             self._leave_out(state, item, answer)
         elif forgotten:
-            # The target no longer knows what it had under this producer id.
+            # The target no longer knows what it had under this producer id: it may have expired.
+            # Whether the records are gone, too, the gate finds out before anything more is sent.
             self._count(error_name(code))
             state.renew = True
             self._retry(state, code, now)

@@ -61,6 +61,11 @@ class RecordStream:
         self._routes.close()
 
     def __iter__(self) -> Iterator[Carried]:
+        for chosen in self.selections():
+            yield from _carried(chosen)
+
+    def selections(self) -> Iterator[Selection]:
+        """The same, answer by answer; what one holds is gone with the next. Raises as iterating."""
         stalled_at = time.monotonic() + _STALLED_S
         while self._fetcher.position(self.tp) < self.end:
             before = self._fetcher.position(self.tp)
@@ -79,7 +84,7 @@ class RecordStream:
                     do="Check that the brokers of this cluster are healthy.",
                 )
 
-    def _round(self) -> Iterator[Carried]:
+    def _round(self) -> Iterator[Selection]:
         self._fetcher.send()
         if not self._fetcher.waiting:
             time.sleep(min(_TICK_S, max(0.01, self._fetcher.next_due_s())))
@@ -90,7 +95,7 @@ class RecordStream:
                 if chosen is None:
                     continue
                 self._fetcher.advance(part.tp, max(chosen.next_offset, part.fetch_offset))
-                yield from _carried(chosen)
+                yield chosen
 
     def _select(self, part: FetchedPartition) -> Selection | None:
         try:

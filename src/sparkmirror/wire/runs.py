@@ -15,6 +15,9 @@ key (JSON)                                       value (JSON)
 The topic id is the source topic's, and is left out where brokers have none: a topic that is deleted
 and made anew has the same offsets again, and they mean other records.
 
+A run that is not merged may tell in which log of the target it is: a third element 0 and a fourth
+one, the id of the remote topic.
+
 A run that grows is written again under its key, and a later row takes precedence where two overlap
 (`sparkmirror.offset_map`). The driver writes several old rows anew as one, with a third element 1:
 such a row is *merged* and stands for knowledge older than any other row's, wherever it is in the
@@ -44,7 +47,8 @@ def runs_topic(flow: FlowSettings) -> str:
 class RunRow:
     """One row; ``run`` None forgets what was written under its key.
 
-    ``topic_id``: which topic of that name it is about; empty where that is not known.
+    ``topic_id``: which topic of that name it is about; ``target_id``: which remote topic it is in.
+    Both are empty where that is not known.
     """
 
     source: TopicPartition
@@ -52,13 +56,23 @@ class RunRow:
     run: Run | None
     merged: bool = False
     topic_id: str = ""
+    target_id: str = ""
 
 
 def encode_run(
-    source: TopicPartition, run: Run, *, merged: bool = False, topic_id: str = ""
+    source: TopicPartition,
+    run: Run,
+    *,
+    merged: bool = False,
+    topic_id: str = "",
+    target_id: str = "",
 ) -> tuple[bytes, bytes]:
     """Key and value of one run."""
-    value = [run.target, run.length, 1] if merged else [run.target, run.length]
+    value: list[object] = [run.target, run.length]
+    if merged:
+        value.append(1)
+    elif target_id:
+        value += [0, target_id]
     return _key(source, run.source, topic_id), _pack(value)
 
 
@@ -86,7 +100,8 @@ def decode_run(key: bytes | None, value: bytes | None) -> RunRow | None:
         return None
     if not (_is_offset(target) and _is_offset(length)) or not length:
         return None
-    return RunRow(source, start, Run(start, target, length), merged=rest == [1], topic_id=topic_id)
+    target_id = rest[1] if len(rest) > 1 and isinstance(rest[1], str) else ""
+    return RunRow(source, start, Run(start, target, length), rest[:1] == [1], topic_id, target_id)
 
 
 def _key(source: TopicPartition, start: int, topic_id: str) -> bytes:

@@ -1,0 +1,187 @@
+"""Whether the target still has what it acknowledged, seen from one sink while it writes.
+
+The sink's producer asks before it sends (`TargetEnds.may_send`): a partition whose leader, leader
+epoch or topic id changed, or whose answers cast doubt on its log, waits until the leader was asked
+where the log ends (`TargetEnds.look`). So what follows a loss is hardly ever written behind it.
+Acknowledgements that go back are seen as well (`Lane.goes_back`), and every `_LOOK_S` all
+partitions are looked at, the idle ones, too.
+
+What is lost is not mended here: the position says that its log goes only up to there, the rest of
+the slot is acknowledged and committed, and the task ends (`PartitionError`). Its next attempt
+mends it before it begins (`data.targets`).
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+
+from sparkmirror.data.lanes import Lane
+from sparkmirror.data.targets import judge_target
+from sparkmirror.model import FlowSettings, Halt, TopicPartition
+from sparkmirror.wire.gaps import TARGET_LOSS_CODES, GapKind
+from sparkmirror.wire.logs import EndView, look_at_ends
+from sparkmirror.wire.marks import TargetMark
+from sparkmirror.wire.produce import Producer
+from sparkmirror.wire.routes import Routes
+
+__all__ = ["TargetEnds"]
+
+log = logging.getLogger(__name__)
+
+_LOOK_S = 30.0
+_LOOK_AGAIN_S = 0.1
+# How long a high watermark may be behind before it speaks for a loss.
+_SUSPECTED_S = 3.0
+
+Log = tuple[str, int]
+"""Topic id and leader epoch."""
+
+
+class TargetEnds:
+    """The gate of one sink's producer. ``clock`` returns monotonic seconds."""
+
+    def __init__(self, flow: FlowSettings, clock: Callable[[], float] = time.monotonic) -> None:
+        self.flow = flow
+        self.lost: dict[Lane, str] = {}
+        """What has lost records, and how: their partitions get nothing more."""
+        self._clock = clock
+        self._lanes: dict[TopicPartition, Lane] = {}
+        self._sure: dict[TopicPartition, Log] = {}
+        self._held: set[TopicPartition] = set()
+        self._losing: dict[Lane, tuple[GapKind, int, str]] = {}
+        self._suspected: dict[TopicPartition, float] = {}
+        self._look_at = clock() + _LOOK_S
+        self._not_before = float("-inf")
+
+    def begin(self, lanes: Iterable[Lane]) -> None:
+        """Watch ``lanes`` from now on: those of which a position, or a look, tells a log."""
+        self._lanes = {lane.target: lane for lane in lanes if lane.log != TargetMark()}
+        for lane in self._lanes.values():
+            lane.watched = True
+        self._sure = {
+            tp: (lane.log.topic_id, lane.log.leader_epoch)
+            for tp, lane in self._lanes.items()
+            if lane.log.leader_epoch >= 0
+        }
+
+    # -- for the producer ----------------------------------------------------------------------
+
+    def may_send(self, routes: Routes, tp: TopicPartition) -> bool:
+        """Whether batches may go to ``tp`` now; otherwise it is looked at."""
+        lane = self._lanes.get(tp)
+        if lane is None:
+            return True
+        if lane in self._losing or lane in self.lost:
+            return False
+        if self._sure.get(tp) == _log_of(routes, tp):
+            return True
+        self._held.add(tp)
+        return False
+
+    def doubt(self, tp: TopicPartition | None = None) -> None:
+        """Look at ``tp`` (None: all) before anything more is sent there."""
+        if tp is None:
+            self._sure.clear()
+        else:
+            self._sure.pop(tp, None)
+
+    # -- looking -------------------------------------------------------------------------------
+
+    def look(self, routes: Routes) -> None:
+        """Ask the leaders of what is held, or now and then of all, where their logs end."""
+        now = self._clock()
+        due = now >= self._look_at
+        if not (due or self._held) or now < self._not_before:
+            return
+        self._not_before = now + _LOOK_AGAIN_S
+        routes.mark_stale()
+        if not routes.refresh_if_due():
+            return
+        if due:
+            self._look_at = now + _LOOK_S
+        wanted = {
+            tp: lane.logged_ahead()
+            for tp, lane in self._lanes.items()
+            if (due or tp in self._held) and lane not in self._losing and lane not in self.lost
+        }
+        views = look_at_ends(routes, {tp: mark.leader_epoch for tp, (mark, _) in wanted.items()})
+        for tp, view in views.items():
+            self._take(routes, tp, *wanted[tp], view)
+
+    def _take(
+        self, routes: Routes, tp: TopicPartition, mark: TargetMark, reached: int, view: EndView
+    ) -> None:
+        now = TargetMark(routes.cluster_id, routes.topic_ids.get(tp.topic, ""))
+        loss = judge_target(tp, reached, mark, now, view)
+        if loss is not None and loss.kind is GapKind.TARGET_TRUNCATED and view.end < 0:
+            since = self._suspected.setdefault(tp, self._clock())
+            if self._clock() - since < _SUSPECTED_S:
+                return
+        self._suspected.pop(tp, None)
+        self._held.discard(tp)
+        lane = self._lanes[tp]
+        if loss is not None:
+            self.losing(lane, loss.cut, loss.text, loss.kind)
+            return
+        self._sure[tp] = (now.topic_id, view.leader_epoch)
+        if mark is not lane.log:
+            return  # a gap record is on its way, and the mark with it
+        further = reached > mark.epoch_offset or view.leader_epoch != mark.leader_epoch
+        if further and reached >= 0:
+            lane.log = replace(
+                mark,
+                cluster_id=now.cluster_id,
+                topic_id=now.topic_id,
+                leader_epoch=view.leader_epoch,
+                epoch_offset=reached,
+            )
+
+    # -- lost ----------------------------------------------------------------------------------
+
+    def losing(
+        self, lane: Lane, cut: int, text: str, kind: GapKind = GapKind.TARGET_TRUNCATED
+    ) -> None:
+        """``lane`` has lost what stood at the target from offset ``cut`` on: send nothing more."""
+        if lane not in self._losing and lane not in self.lost:
+            log.error("flow %s: %s", self.flow.name, text)
+            self._losing[lane] = (kind, cut, text)
+
+    def note_going_back(self, lane: Lane) -> bool:
+        """Whether the target's acknowledgements for ``lane`` go back: then it has lost records."""
+        if lane.target not in self._lanes:
+            return False
+        cut = lane.goes_back()
+        if cut >= 0:
+            self.losing(lane, cut, (
+                f"the target acknowledged records of {lane.target} at offset {cut}, after it had "
+                f"acknowledged others up to offset {lane.reached - 1}: these are gone"
+            ))  # fmt: skip
+        return cut >= 0
+
+    def settle(self, producer: Producer, *, counts: bool) -> None:
+        """Give up what is lost, once nothing of it is on its way any more.
+
+        ``counts``: what was acknowledged since stays there; otherwise a transaction takes it back.
+        """
+        for lane, (kind, cut, text) in list(self._losing.items()):
+            if producer.under_way(lane.target):
+                continue
+            del self._losing[lane]
+            self.lost[lane] = text
+            first, end = lane.position, lane.there() if counts else lane.position
+            mark, _ = lane.logged_ahead()
+            lane.log = replace(
+                mark,
+                cut=lane.lowest(cut),
+                there_first=first if end > first else -1,
+                there_end=end if end > first else -1,
+            )
+            producer.give_up(lane.target, Halt(TARGET_LOSS_CODES[kind], text, retriable=True))
+
+
+def _log_of(routes: Routes, tp: TopicPartition) -> Log:
+    leader = routes.leaders.get(tp)
+    return routes.topic_ids.get(tp.topic, ""), -1 if leader is None else leader.epoch
