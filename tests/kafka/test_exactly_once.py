@@ -6,6 +6,7 @@ record of the source, in order, none twice.
 
 from __future__ import annotations
 
+import itertools
 import random
 import time
 from collections.abc import Callable
@@ -42,12 +43,15 @@ from tests.kafka.faults import (
 )
 from tests.kafka.mirror_process import stored
 from tests.kafka.support import (
+    TIMEOUT_S,
     Received,
     Sent,
     consume_all,
     create_topic,
     produce,
+    send_all,
     set_topic_config,
+    transactional_producer,
 )
 from tests.patience import patience
 
@@ -442,6 +446,32 @@ def test_at_least_once_goes_on_at_the_exact_record(source, target, topic_name, m
                 load.wait_for(50)
             load.wait_for(100)
         _checked(slot, load)  # none twice
+        assert [type(error) for error in slot.failures] == [_Killed] * 3
+    assert "records after the committed position" in caplog.text
+    assert "arrive again" not in caplog.text
+
+
+def test_at_least_once_goes_on_behind_markers_and_aborted_data(
+    source, target, topic_name, monkeypatch, caplog
+):
+    """Of a transactional source what is visible is counted, and the logs' last records compared."""
+    caplog.set_level("INFO")
+    topic = _topic(source, topic_name)
+    left = _crash_sometimes(monkeypatch, 3)
+    with SlotRun(source, target, topic, PARTITIONS, position_interval_ms=60_000) as slot:
+        producer = transactional_producer(source.kafka, f"tx-{topic}")
+        numbers, after = itertools.count(), 3
+        while left[0] or after:
+            after -= not left[0]
+            for outcome in (producer.commit_transaction, producer.abort_transaction):
+                producer.begin_transaction()
+                sent = [
+                    Sent(b"%d" % next(numbers), partition=n % PARTITIONS)
+                    for n in range(4 * PARTITIONS)
+                ]
+                send_all(producer, topic, sent)
+                outcome(TIMEOUT_S)
+        _checked(slot)  # none twice
         assert [type(error) for error in slot.failures] == [_Killed] * 3
     assert "records after the committed position" in caplog.text
     assert "arrive again" not in caplog.text

@@ -108,7 +108,8 @@ def _slot(source: Any, target: Any, topic: str, *, runs: bool = True, **options:
     if runs and "alias" not in options:
         for name in (runs_topic(slot.flow), f"mm2-offset-syncs.{slot.alias}.internal"):
             config = {"cleanup.policy": "compact"}
-            create_topic(target.kafka, name, 1, config=config)
+            replication = len(target.kafka.node_ids)
+            create_topic(target.kafka, name, 1, replication=replication, config=config)
     return slot
 
 

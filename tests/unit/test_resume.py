@@ -6,18 +6,23 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sparkmirror.data import resume as resuming
 from sparkmirror.data.resume import (
     Recorded,
+    Resumed,
     _by_producer,
-    _without_gap,
+    _counting,
     decode_recorded,
     encode_recorded,
 )
 from sparkmirror.data.syncs import Places
-from sparkmirror.model import TopicPartition
+from sparkmirror.model import ClusterClient, FlowSettings, TopicPartition
 from sparkmirror.wire.batch import CONTROL_BIT, HEADER_BYTES, stamp
 from sparkmirror.wire.fetch import FetchedPartition
 from sparkmirror.wire.records import Record, encode_batch
+from sparkmirror.wire.routes import Routes
+from sparkmirror.wire.select import AbortedTransaction, SelectRules
+from sparkmirror.wire.signals import SourcePartition
 
 TP = TopicPartition("t", 0)
 
@@ -80,19 +85,77 @@ def _log(*offsets: int) -> bytes:
     return b"".join(encode_batch([Record(n, 1, None, b"v")], base_offset=n) for n in offsets)
 
 
+def _marker(offset: int, *, commit: bool) -> bytes:
+    batch = bytearray(
+        encode_batch([Record(offset, 1, b"\0\0\0" + bytes([commit]), b"")], base_offset=offset)
+    )
+    batch[22] |= CONTROL_BIT | 0x10
+    batch[43:51] = (7).to_bytes(8, "big")
+    return bytes(batch)
+
+
+def _part(batches: bytes, aborted: list[AbortedTransaction] | None = None) -> FetchedPartition:
+    return FetchedPartition(TP, 10, 99, 99, 0, aborted or [], memoryview(batches))
+
+
 @pytest.mark.parametrize(
-    ("batches", "after"),
+    ("batches", "records", "found"),
     [
-        (_log(10, 11, 12, 13), 13),
-        (_log(10, 11), 12),
-        (_log(10, 12), -1),
-        (_log(11, 12), -1),
-        (_log(9, 10, 11), 12),
-        (b"\0" * 100, -1),
+        (_log(10, 11, 12, 13), 3, 13),
+        (_log(10, 11, 12, 13), 4, 14),
+        (_log(9, 10, 11), 2, 12),
+        # Compaction holes, and what stands before the position.
+        (_log(9, 12, 20), 2, 21),
+        (_log(10, 11) + _marker(12, commit=True) + _log(13), 3, 14),
+        # The marker behind the last one is passed later.
+        (_log(10, 11) + _marker(12, commit=True), 2, 12),
+        (_log(10, 11), 3, None),
+        (b"\0" * 100, 1, None),
     ],
 )
-def test_the_source_must_have_a_record_at_each_offset(batches: bytes, after: int) -> None:
-    assert _without_gap(_answer(batches), 13) == after
+def test_visible_records_are_counted_at_the_source(
+    batches: bytes, records: int, found: int | None
+) -> None:
+    step, counted = _counting({TP: records}, SelectRules(check_crcs=False, join_below_bytes=0))
+    after = step(_part(batches), 99)
+    assert counted.get(TP) == found
+    assert after == (12 if batches == _log(10, 11) else -1)
+
+
+def test_aborted_records_count_only_where_they_are_mirrored() -> None:
+    log = bytes(bytearray(_batch(10, 3, bits=0x10))) + _marker(13, commit=False) + _log(14, 15)
+    for read_committed, found in ((True, 16), (False, 12)):
+        rules = SelectRules(check_crcs=False, join_below_bytes=0, read_committed=read_committed)
+        step, counted = _counting({TP: 2}, rules)
+        step(_part(log, [AbortedTransaction(7, 10)]), 99)
+        assert counted == {TP: found}
+
+
+@pytest.mark.parametrize(
+    ("counted", "alike", "resumed"),
+    [(15, False, 15), (20, True, 20), (20, False, None), (None, True, None)],
+)
+def test_behind_holes_both_logs_must_end_alike(
+    monkeypatch: pytest.MonkeyPatch, counted: int | None, alike: bool, resumed: int | None
+) -> None:
+    p = SourcePartition("t", 0, "A.t")
+    compared: list[object] = []
+
+    def ends_alike(*spans: object) -> bool:
+        compared.extend(spans[3:])
+        return alike
+
+    monkeypatch.setattr(resuming, "_walked", lambda *_: {p.target})
+    monkeypatch.setattr(
+        resuming, "_counted", lambda *_: {} if counted is None else {p.source: counted}
+    )
+    monkeypatch.setattr(resuming, "ends_alike", ends_alike)
+    ends = [ClusterClient(name, ("a:1",), "c") for name in "AB"]
+    flow, routes = FlowSettings(*ends, *ends), Routes(ends[0])
+    behind = {p: (Recorded("", 5, 7), 10)}
+    found = resuming._skip(flow, routes, routes, {p: (10, "")}, behind, 0.0)
+    assert found == ({} if resumed is None else {p.source: Resumed(resumed, 10)})
+    assert compared == ([(10, 20), (5, 10)] if counted == 20 else [])
 
 
 def test_the_end_of_a_chunk_is_known_only_with_its_last_batch() -> None:

@@ -7,8 +7,10 @@ follow the position at the source, and as many source offsets can be skipped. Th
 
 * every batch after the recorded offset carries the recorded producer id, without a gap: no other
   writer, no control marker;
-* the source has a record at each of as many offsets from the position on: nothing was compacted
-  away or is a marker;
+* from the position on the source has as many visible records. Where these have a record at each
+  offset, nothing was left out; where markers, aborted data or compaction holes stand between them,
+  the last one of them must equal the target's last record: had the source been compacted since, the
+  count would lead too far;
 * the source's log is the one that the position is of: the slot asks only about partitions of
   which `data.losses` has found nothing lost, and whose refused records are not left out.
 
@@ -25,6 +27,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
+from sparkmirror.data.survivors import ends_alike
 from sparkmirror.errors import BatchError, MirrorError
 from sparkmirror.model import FetchSettings, FlowSettings, TopicPartition
 from sparkmirror.wire.batch import CONTROL_BIT, HEADER_BYTES, MAGIC_AT
@@ -44,6 +47,7 @@ log = logging.getLogger(__name__)
 _BUDGET_S = 20.0
 _OFFSET_AND_IDS = struct.Struct(">q13xhi16xq")
 _PASSING = SelectRules(check_crcs=False, join_below_bytes=0)
+_NO_END = 2**63 - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,22 +154,28 @@ def _skip(
         deadline,
     )
     counts = {p: end - one.target_offset for p, (one, end) in same.items() if p.target in ours}
-    there = _walked(
-        Fetcher(source, replace(flow.fetch, fetch_max_wait_ms=100)),
-        {p.source: (positions[p][0], positions[p][0] + n) for p, n in counts.items()},
-        _without_gap,
-        deadline,
+    there = _counted(
+        flow, source, {p.source: (positions[p][0], n) for p, n in counts.items()}, deadline
     )
     found = {}
     for p, (recorded, end) in behind.items():
-        if p.source in there:
-            found[p.source] = Resumed(positions[p][0] + counts[p], end)
+        at = there.get(p.source, -1)
+        whole = at == positions[p][0] + counts.get(p, 0)
+        if at >= 0 and (
+            whole
+            or ends_alike(
+                *(flow, p.source, p.target),
+                (positions[p][0], at),
+                (recorded.target_offset, end),
+            )
+        ):
+            found[p.source] = Resumed(at, end)
             log.info(
                 "%s: the target has %d records after the committed position %d: going on at %d",
                 *(p.source, counts[p], positions[p][0], found[p.source].position),
             )
         else:
-            why = "other writers" if p.target not in ours else "offsets without records"
+            why = "other writers" if p.target not in ours else "the source has other records"
             log.warning(
                 "%s: up to %d records arrive again: %s since the committed position",
                 *(p.source, end - recorded.target_offset, why),
@@ -235,15 +245,37 @@ def _by_producer(producer_ids: Mapping[TopicPartition, int]) -> Step:
     return step
 
 
-def _without_gap(part: FetchedPartition, end: int) -> int:
-    """A record at each offset."""
-    try:
-        chosen = select_records(
-            part.records, part.fetch_offset, part.aborted, _PASSING, end_offset=end
-        )
-    except BatchError:
-        return -1
-    count = chosen.next_offset - part.fetch_offset
-    if count and list(chosen.runs) != [(part.fetch_offset, count)]:
-        return -1
-    return chosen.next_offset
+def _counted(
+    flow: FlowSettings,
+    source: Routes,
+    wanted: Mapping[TopicPartition, tuple[int, int]],
+    deadline: float,
+) -> dict[TopicPartition, int]:
+    """The source offset after so many visible records; ``wanted``: (first offset, records)."""
+    rules = replace(_PASSING, read_committed=flow.fetch.isolation_level == "read_committed")
+    step, found = _counting({tp: records for tp, (_, records) in wanted.items()}, rules)
+    fetcher = Fetcher(source, replace(flow.fetch, fetch_max_wait_ms=100))
+    _walked(fetcher, {tp: (first, _NO_END) for tp, (first, _) in wanted.items()}, step, deadline)
+    return found
+
+
+def _counting(
+    records: Mapping[TopicPartition, int], rules: SelectRules
+) -> tuple[Step, dict[TopicPartition, int]]:
+    """A step that ends behind so many visible records, and where that was."""
+    left = dict(records)
+    found: dict[TopicPartition, int] = {}
+
+    def step(part: FetchedPartition, _: int) -> int:
+        try:
+            chosen = select_records(part.records, part.fetch_offset, part.aborted, rules)
+        except BatchError:
+            return -1
+        for first, count in chosen.runs:
+            if left[part.tp] <= count:
+                found[part.tp] = first + left[part.tp]
+                return -1
+            left[part.tp] -= count
+        return chosen.next_offset
+
+    return step, found

@@ -290,10 +290,7 @@ class SlotSink:
 
     def _watch_ends(self) -> None:
         """See whether the target still has what it acknowledged."""
-        try:
-            self._ends.look(self._producer.routes)
-        except (MirrorError, ConnectionLost) as error:
-            log.warning("where the target's logs end is not known this time: %s", error)
+        self._ends.look(self._producer.routes)
         self._ends.settle(self._producer, counts=not self.flow.exactly_once)
 
     def _settle(self, acknowledged: list[Acknowledged]) -> None:

@@ -31,7 +31,7 @@ from sparkmirror.wire.replay import RecordStream
 from sparkmirror.wire.routes import LATEST, Routes
 from sparkmirror.wire.runs import decode_run, runs_topic
 
-__all__ = ["KnownRuns", "Survivors", "last_run", "read_runs", "survivors"]
+__all__ = ["KnownRuns", "Survivors", "ends_alike", "last_run", "read_runs", "survivors"]
 
 log = logging.getLogger(__name__)
 
@@ -220,9 +220,29 @@ def _differs(sides: _Sides, at: int) -> bool:
     """Whether the target's last record is another one than the source's last before ``at``."""
     if sides.cut <= sides.start or at <= sides.source_start:
         return False  # nothing is left to compare
+    return _same_last(sides, at) is False
+
+
+def _same_last(sides: _Sides, at: int) -> bool | None:
+    """Whether the last records of both sides are equal; None where one has none."""
     left = _trace(sides.at_target(sides.cut - _TRACE_RECORDS))
     wanted = _trace(sides.at_source(at - _TRACE_RECORDS, at))
-    return bool(left and wanted) and left[-1][1] != wanted[-1][1]
+    return left[-1][1] == wanted[-1][1] if left and wanted else None
+
+
+def ends_alike(
+    flow: FlowSettings,
+    source: TopicPartition,
+    target: TopicPartition,
+    source_span: tuple[int, int],
+    target_span: tuple[int, int],
+) -> bool:
+    """Whether both spans of offsets (first, end) have the same last record.
+
+    Raises `MirrorError` or `ConnectionLost`.
+    """
+    first, end = source_span
+    return _same_last(_Sides(flow, source, target, first, end, *target_span), end) is True
 
 
 def _trace(stream: RecordStream) -> list[tuple[int, bytes]]:

@@ -4,7 +4,8 @@ The sink's producer asks before it sends (`TargetEnds.may_send`): a partition wh
 epoch or topic id changed, or whose answers cast doubt on its log, waits until the leader was asked
 where the log ends (`TargetEnds.look`). So what follows a loss is hardly ever written behind it.
 Acknowledgements that go back are seen as well (`Lane.goes_back`), and every `_LOOK_S` all
-partitions are looked at, the idle ones, too.
+partitions are looked at, the idle ones, too. Looks are threads of their own: a broker that hangs
+must not keep the sink from the others.
 
 What is lost is not mended here: the position says that its log goes only up to there, the rest of
 the slot is acknowledged and committed, and the task ends (`PartitionError`). Its next attempt
@@ -14,13 +15,16 @@ mends it before it begins (`data.targets`).
 from __future__ import annotations
 
 import logging
+import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 
 from sparkmirror.data.lanes import Lane
 from sparkmirror.data.targets import judge_target
+from sparkmirror.errors import MirrorError
 from sparkmirror.model import FlowSettings, Halt, TopicPartition
+from sparkmirror.wire.connection import ConnectionLost
 from sparkmirror.wire.gaps import TARGET_LOSS_CODES, GapKind
 from sparkmirror.wire.logs import EndView, look_at_ends
 from sparkmirror.wire.marks import TargetMark
@@ -32,7 +36,9 @@ __all__ = ["TargetEnds"]
 log = logging.getLogger(__name__)
 
 _LOOK_S = 30.0
-_LOOK_AGAIN_S = 0.1
+_LOOK_AGAIN_S = 0.2
+# What a broker may take to answer a look.
+_ANSWER_MS = 3_000
 # How long a high watermark may be behind before it speaks for a loss.
 _SUSPECTED_S = 3.0
 
@@ -55,6 +61,7 @@ class TargetEnds:
         self._suspected: dict[TopicPartition, float] = {}
         self._look_at = clock() + _LOOK_S
         self._not_before = float("-inf")
+        self._job: _Look | None = None
 
     def begin(self, lanes: Iterable[Lane]) -> None:
         """Watch ``lanes`` from now on: those of which a position, or a look, tells a log."""
@@ -81,25 +88,29 @@ class TargetEnds:
         self._held.add(tp)
         return False
 
-    def doubt(self, tp: TopicPartition | None = None) -> None:
-        """Look at ``tp`` (None: all) before anything more is sent there."""
-        if tp is None:
-            self._sure.clear()
-        else:
-            self._sure.pop(tp, None)
+    def doubt(self, tp: TopicPartition) -> None:
+        """Look at ``tp`` before anything more is sent there."""
+        self._sure.pop(tp, None)
 
     # -- looking -------------------------------------------------------------------------------
 
     def look(self, routes: Routes) -> None:
-        """Ask the leaders of what is held, or now and then of all, where their logs end."""
+        """Have the leaders asked of what is held, or now and then of all; take in what they said.
+
+        ``routes``: the producer's.
+        """
+        job = self._job
+        if job is not None:
+            if job.is_alive():
+                return
+            self._job = None
+            for tp, view in job.views.items():
+                self._take(job, routes, tp, view)
         now = self._clock()
         due = now >= self._look_at
         if not (due or self._held) or now < self._not_before:
             return
         self._not_before = now + _LOOK_AGAIN_S
-        routes.mark_stale()
-        if not routes.refresh_if_due():
-            return
         if due:
             self._look_at = now + _LOOK_S
         wanted = {
@@ -107,14 +118,12 @@ class TargetEnds:
             for tp, lane in self._lanes.items()
             if (due or tp in self._held) and lane not in self._losing and lane not in self.lost
         }
-        views = look_at_ends(routes, {tp: mark.leader_epoch for tp, (mark, _) in wanted.items()})
-        for tp, view in views.items():
-            self._take(routes, tp, *wanted[tp], view)
+        self._job = _Look(self.flow, wanted)
+        self._job.start()
 
-    def _take(
-        self, routes: Routes, tp: TopicPartition, mark: TargetMark, reached: int, view: EndView
-    ) -> None:
-        now = TargetMark(routes.cluster_id, routes.topic_ids.get(tp.topic, ""))
+    def _take(self, job: _Look, routes: Routes, tp: TopicPartition, view: EndView) -> None:
+        mark, reached = job.wanted[tp]
+        now = TargetMark(job.cluster_id, job.topic_ids.get(tp.topic, ""))
         loss = judge_target(tp, reached, mark, now, view)
         if loss is not None and loss.kind is GapKind.TARGET_TRUNCATED and view.end < 0:
             since = self._suspected.setdefault(tp, self._clock())
@@ -127,6 +136,8 @@ class TargetEnds:
             self.losing(lane, loss.cut, loss.text, loss.kind)
             return
         self._sure[tp] = (now.topic_id, view.leader_epoch)
+        if self._sure[tp] != _log_of(routes, tp):
+            routes.mark_stale()
         if mark is not lane.log:
             return  # a gap record is on its way, and the mark with it
         further = reached > mark.epoch_offset or view.leader_epoch != mark.leader_epoch
@@ -180,6 +191,34 @@ class TargetEnds:
                 there_end=end if end > first else -1,
             )
             producer.give_up(lane.target, Halt(TARGET_LOSS_CODES[kind], text, retriable=True))
+
+
+class _Look(threading.Thread):
+    """One look at the target's logs. ``wanted``: mark, and what was acknowledged, by partition."""
+
+    def __init__(
+        self, flow: FlowSettings, wanted: Mapping[TopicPartition, tuple[TargetMark, int]]
+    ) -> None:
+        super().__init__(name="target-ends", daemon=True)
+        self.wanted = wanted
+        self.views: dict[TopicPartition, EndView] = {}
+        self.cluster_id = ""
+        self.topic_ids: dict[str, str] = {}
+        timeout_ms = min(_ANSWER_MS, flow.target.request_timeout_ms)
+        self._client = replace(flow.target, request_timeout_ms=timeout_ms)
+
+    def run(self) -> None:
+        """Fill in the fields; what nobody answers for stays missing."""
+        routes = Routes(self._client, {tp.topic for tp in self.wanted})
+        try:
+            routes.refresh()
+            self.cluster_id, self.topic_ids = routes.cluster_id, routes.topic_ids
+            epochs = {tp: mark.leader_epoch for tp, (mark, _) in self.wanted.items()}
+            self.views = look_at_ends(routes, epochs)
+        except (MirrorError, ConnectionLost) as error:
+            log.warning("where the target's logs end is not known this time: %s", error)
+        finally:
+            routes.close()
 
 
 def _log_of(routes: Routes, tp: TopicPartition) -> Log:

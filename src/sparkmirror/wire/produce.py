@@ -414,8 +414,6 @@ class Producer(Backlog):
         requests = self._requests.pop(connection, deque())
         self._not_before.pop(connection, None)
         self.routes.drop(connection)
-        if self.gate is not None:
-            self.gate.doubt()
         hit: dict[TopicPartition, PartitionQueue] = {}
         for request in requests:
             for state, item in request.items:
@@ -425,6 +423,8 @@ class Producer(Backlog):
                     hit[state.tp] = state
         now = self._clock()
         for state in hit.values():
+            if self.gate is not None:
+                self.gate.doubt(state.tp)
             self._retry(state, NETWORK_EXCEPTION, now)
 
     def await_answers(self, timeout_s: float) -> None:

@@ -95,8 +95,8 @@ class Gate(Protocol):
     def may_send(self, routes: Routes, tp: TopicPartition) -> bool:
         """Whether batches may go to ``tp`` now."""
 
-    def doubt(self, tp: TopicPartition | None = None) -> None:
-        """Note that the log of ``tp`` (None: any) may be another one now."""
+    def doubt(self, tp: TopicPartition) -> None:
+        """Note that the log of ``tp`` may be another one now."""
 
 
 class Backlog:
