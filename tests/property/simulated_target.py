@@ -97,6 +97,8 @@ class SimPartition:
 class SimConnection:
     """What `Producer` uses of a `Connection`."""
 
+    host, port = "simulated", 9092
+
     def __init__(self, node: int) -> None:
         self.node = node
         self.socket, self._far_end = socket.socketpair()
