@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from sparkmirror.data.plan import plan_slots
+from sparkmirror.data.rows import read_row
 from sparkmirror.data.slot import SlotReader
+from sparkmirror.data.targets import Verdict
 from sparkmirror.model import TopicPartition
 from sparkmirror.wire.fetch import FetchedPartition
+from sparkmirror.wire.marks import TargetMark
 from sparkmirror.wire.records import Record, encode_batch
 from sparkmirror.wire.signals import SourcePartition
 from tests.unit.config_files import BASE, load_flow
@@ -82,3 +86,19 @@ def test_a_log_that_nobody_answers_for_is_asked_about_at_its_next_leader(
     monkeypatch.setattr(reader._routes, "mark_stale", asked.append)
     reader._examine([TP])
     assert asked == [TP]
+
+
+def test_what_the_target_has_since_a_loss_is_left_out(reader: SlotReader) -> None:
+    verdict = Verdict(5, TargetMark(there_first=6, there_end=20))
+    assert reader._first(TP, verdict) == 5
+    row = reader._row([_answer(5, 7)])
+    assert row is not None
+    chunks, _, _ = read_row(row, 0)
+    told = [(one.base_offset, one.next_offset, one.record_count, one.size > 0) for one in chunks]
+    assert told == [(5, 6, 1, True), (6, 20, 0, False)]
+    assert reader._fetcher.position(TP) == 20
+    # At the place itself it begins behind; behind it, and without such records, where it is.
+    assert reader._first(TP, replace(verdict, position=6)) == 20
+    assert reader._first(TP, replace(verdict, position=25)) == 25
+    assert reader._first(TP, Verdict(5, TargetMark())) == 5
+    assert reader._jumps == {}
