@@ -390,8 +390,10 @@ class FlowSettings:
     zookeeper: str = ""
     # In a run: whether its driver signs assignments, so that workers obey no others.
     signed: bool = False
-    # What claims of an exactly-once flow are signed with; never log it.
+    # What claims of the flow are signed with; never log it.
     control_secret: str = field(default="", repr=False)
+    # After how long without a report others take the flow over.
+    session_ms: int = 10_000
 
     @property
     def name(self) -> str:
@@ -427,6 +429,7 @@ class MirrorSettings:
     """One configuration file, read, checked and split into flows.
 
     ``warnings`` are one-line remarks for the user (ignored keys and why), in file order.
+    ``file``: where it is.
     """
 
     flows: tuple[FlowSettings, ...]
@@ -435,6 +438,7 @@ class MirrorSettings:
     heartbeats: tuple[HeartbeatSettings, ...] = ()
     warnings: tuple[str, ...] = ()
     metrics: MetricsSettings = field(default_factory=MetricsSettings)
+    file: str = ""
 
 
 @dataclass(frozen=True, slots=True)

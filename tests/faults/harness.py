@@ -254,8 +254,8 @@ class Mirror:
         self.phases: dict[str, float] = {}
         self.process = self.start()
 
-    def start(self) -> subprocess.Popen[bytes]:
-        """Start one more process; the newest is ``process``."""
+    def start(self, *more: str) -> subprocess.Popen[bytes]:
+        """Start one more process, with ``more`` options; the newest is ``process``."""
         self.starts += 1
         number = self.starts
         work = self._directory / f"work-{number}"
@@ -264,7 +264,7 @@ class Mirror:
         output = self._directory / f"output-{number}.txt"
         with output.open("wb") as stream:
             self.process = subprocess.Popen(
-                [str(command), *self._arguments, "--work-dir", str(work)],
+                [str(command), *self._arguments, *more, "--work-dir", str(work)],
                 stdout=stream,
                 stderr=subprocess.STDOUT,
                 stdin=subprocess.DEVNULL,

@@ -69,9 +69,9 @@ def freeze_sink(scene: Scene) -> None:
 
 
 def two_drivers(scene: Scene) -> None:
-    """A second driver is started beside the first, which ends once the second has the flow."""
+    """A second driver takes the flow from the first, which ends."""
     first = scene.mirror.process
-    scene.mirror.start()
+    scene.mirror.start("--take-over")
     with contextlib.suppress(subprocess.TimeoutExpired):
         first.wait(_TAKEN_OVER_S_MAX)
     scene.after.append(lambda: scene.mirror.kill(first))

@@ -54,7 +54,7 @@ def test_killed_workers_and_drivers_and_two_at_once(
 
             # Two at once: the newer one has the flow, the older one ends and says why.
             older, output = mirror.process, tmp_path / f"output-{mirror.starts}.txt"
-            mirror.start()
+            mirror.start("--take-over")
             assert older.wait(patience()) == 1
             assert "has taken this flow over" in output.read_text()
             assert counter.recovery_s(time.monotonic(), patience()) < patience(), mirror.output()

@@ -14,6 +14,7 @@ _BROKERS = "tests/unit/test_brokers.py"
 _ACLS = "tests/unit/test_control_acls.py"
 _BATCHES = "tests/property/test_batch_properties.py"
 _CHECKPOINTS = "tests/unit/test_checkpoints.py"
+_CONTEST = "tests/unit/test_contest.py"
 _EXACT = "tests/unit/test_exact_sink.py"
 _FETCH = "tests/unit/test_fetch_brokers.py"
 _LEADERLESS = "tests/unit/test_leaderless.py"
@@ -21,6 +22,7 @@ _LOSSES = "tests/unit/test_losses.py"
 _MEMBER = "tests/unit/test_membership.py"
 _MEMBERS = "tests/unit/test_members.py"
 _OPEN_ENDS = "tests/unit/test_open_ends.py"
+_OWNERSHIP = "tests/unit/test_ownership.py"
 _PLAIN = "tests/unit/test_plain_sink.py"
 _POLLER = "tests/unit/test_poller.py"
 _PRODUCE = "tests/unit/test_produce_brokers.py"
@@ -1020,11 +1022,75 @@ MUTANTS: tuple[Mutant, ...] = (
         ("tests/unit/test_claims.py::test_only_another_run_takes_a_flow_over",),
     ),
     Mutant(
+        "clocks of two machines are compared",
+        "One process mirrors a flow",
+        "control/contest.py",
+        "            self._heard_s[report.run_id] = now_s\n",
+        "            self._heard_s[report.run_id] = report.time_ms / 1000\n",
+        (f"{_CONTEST}::test_silence_counts_from_what_arrives_whatever_clocks_say",),
+    ),
+    Mutant(
+        "time in which the target did not answer counts as silence",
+        "One process mirrors a flow",
+        "control/contest.py",
+        "        self._since_s = self._looked_s = None\n",
+        "        self._looked_s = None\n",
+        (f"{_CONTEST}::test_a_target_that_does_not_answer_takes_nothing_from_the_owner",),
+    ),
+    Mutant(
+        "no look after a claim of one's own",
+        "One process mirrors a flow",
+        "control/ownership.py",
+        "        if self.look() is not Verdict.OURS:\n",
+        "        if self.look() is not self.look():\n",
+        (f"{_OWNERSHIP}::test_of_two_that_claim_at_once_one_begins",),
+    ),
+    Mutant(
+        "a second process begins beside the first",
+        "One process mirrors a flow",
+        "control/ownership.py",
+        "            if (take_over or verdict is not Verdict.HELD) and self._claim():\n",
+        "            if self._claim():\n",
+        (f"{_OWNERSHIP}::test_the_second_process_stands_by_until_the_first_is_silent",),
+    ),
+    Mutant(
+        "a driver that was frozen goes on with its work",
+        "One process mirrors a flow",
+        "control/ownership.py",
+        "        return self.contest.fresh(now_s) and self",
+        "        return self",
+        (f"{_OWNERSHIP}::test_who_was_frozen_does_nothing_before_it_has_looked",),
+    ),
+    Mutant(
+        "a sink that was frozen sends what it has",
+        "One process mirrors a flow",
+        "wire/produce.py",
+        "            self.before_send()\n",
+        "            pass\n",
+        (f"{_PLAIN}::test_a_sink_that_was_frozen_writes_nothing_once_another_run_has_the_flow",),
+    ),
+    Mutant(
+        "a sink that was frozen commits positions",
+        "One process mirrors a flow",
+        "data/sink.py",
+        "        if self._pause is not None:\n            self._pause.before_write()\n",
+        "",
+        (f"{_PLAIN}::test_a_sink_that_was_frozen_writes_nothing_once_another_run_has_the_flow",),
+    ),
+    Mutant(
+        "the planner does not heed claims",
+        "One process mirrors a flow",
+        "data/source.py",
+        "        if flow.mode is MirrorMode.MM2:\n            check_claim(",
+        "        if flow.exactly_once:\n            check_claim(",
+        ("tests/unit/test_pause.py::test_no_epoch_is_planned_of_a_flow_that_another_run_has",),
+    ),
+    Mutant(
         "no second look after the fence",
         "Processes may be killed at random",
         "data/takeover.py",
-        "    _look(flow, watch)\n    check_claim(flow, watch.claim, run_id)\n    return None",
-        "    return None",
+        "    check_owner(flow, run_id, watch)\n    return None if replanned(watch, run_id) else",
+        "    return None if replanned(watch, run_id) else",
         (f"{_TAKEOVER}::test_a_claim_that_came_before_the_fence_wins",),
     ),
     Mutant(

@@ -12,7 +12,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -64,6 +64,7 @@ class Scenario:
     child: bool = False  # a process that only a kill ends, standing for the JVM
     warning: str = ""
     flows: bool = True  # else heartbeats alone
+    stands_by_s: float = 0.0  # how long another process has the flow
     looked: str = ""  # what the quick look finds once the topics are there
 
 
@@ -95,6 +96,7 @@ class FakeControl:
     def __init__(self, world: World, settings: MirrorSettings) -> None:
         self._world = world
         self.told_to_go: dict[str, float | None] = {}
+        self._made_s = time.monotonic()
         self._times = CheckpointTimes()
         self._times.record(CheckpointKey("billing", "A.orders", 0), 12.0)
         self._events = ["topic orders: created A.orders with 1 partition"]
@@ -164,6 +166,17 @@ class FakeControl:
     def to_go(self, flow: str, seconds: float | None) -> None:
         self.told_to_go[flow] = seconds
 
+    @property
+    def owned(self) -> frozenset[str]:
+        waits_s = self._world.scenario.stands_by_s
+        since_s = time.monotonic() - self._made_s
+        return frozenset() if waits_s and since_s < waits_s else frozenset({"A->B"})
+
+    def standing_by(self, flow: str) -> str:
+        waits_s = self._world.scenario.stands_by_s
+        begins = time.monotonic() - self._made_s > waits_s / 2  # claimed, and not mirrored yet
+        return "" if self.owned or begins else "standing by: run r, host h:1 mirrors this flow"
+
     def paused(self, flow: str) -> bool:
         return self._world.scenario.paused
 
@@ -227,8 +240,10 @@ class FakeFlow:
             time.sleep(0.3)
             self._world.say("flow.open ended")
 
-    def start(self) -> None:
+    def start(self, flows: Iterable[str]) -> None:
         self._world.say("flow.start")
+        if not flows and self._world.scenario.flows:
+            return
         if self._world.scenario.start_fails:
             raise MirrorError("Spark does not start.", where="master x", do="Look into spark.log.")
         if self._world.scenario.child:
@@ -242,6 +257,8 @@ class FakeFlow:
             raise ConnectionError("the JVM is gone")
         if scenario.once and run_s > scenario.once_s:
             return False
+        if scenario.stands_by_s and not self._world.began_s:
+            return False  # no query has been started
         ends_s = scenario.query_ends_s or scenario.query_fails_s
         return not (ends_s and run_s > ends_s)
 

@@ -7,7 +7,16 @@ import pytest
 from sparkmirror.data.takeover import check_claim
 from sparkmirror.errors import Fenced
 from sparkmirror.model import ClusterClient, FlowSettings
-from sparkmirror.wire.claims import Claim, decode_claim, encode_claim, transactional_id
+from sparkmirror.wire.claims import (
+    Claim,
+    Standby,
+    decode_claim,
+    decode_standby,
+    encode_claim,
+    encode_standby,
+    standby_key,
+    transactional_id,
+)
 from sparkmirror.wire.signals import decode_command
 
 ENDS = ClusterClient("A", ("a:1",), "c"), ClusterClient("B", ("b:1",), "c")
@@ -19,6 +28,22 @@ def test_a_claim_comes_back() -> None:
     key, value = encode_claim(claim)
     assert decode_claim(key, value) == claim
     assert decode_command(key, value) is None
+
+
+def test_what_earlier_releases_wrote_is_a_claim() -> None:
+    """And what is new in a claim is nothing that a reader must have."""
+    old = decode_claim(b"A->B/claim", b'{"run_id":"r","slots":2,"host":"h","term":7}')
+    assert old == Claim("A->B", "r", 2, "h", 7)
+    new = Claim("A->B", "r", 2, "h", 7, "boot/ns/1/2", "/f", "1:ab", 10_000, 99)
+    assert decode_claim(*encode_claim(new)) == new
+
+
+def test_a_standby_comes_back() -> None:
+    standby = Standby("A->B", "run-1", "h:1", "1", "/f", 5)
+    assert decode_standby(*encode_standby(standby)) == standby
+    assert decode_standby(standby_key("A->B", "run-1"), None) is None
+    assert decode_standby(b"A->B/standby#x", b'{"host":"h"}') is None
+    assert decode_standby(b"A->B/driver", encode_standby(standby)[1]) is None
 
 
 @pytest.mark.parametrize(

@@ -128,6 +128,26 @@ def test_the_first_signal_drains(
     assert "error" not in run.err
 
 
+def test_a_process_stands_by_until_the_flow_is_its_own(start: Start) -> None:
+    """Spark is up and no query runs; then the query starts, and all goes on as ever."""
+    run = start(stands_by_s=2.0)
+    run.until("standing by\n")
+    assert run.process.poll() is None
+    run.until("mirroring")
+    run.send(signal.SIGTERM)
+    assert run.end() == 0
+    order = [line for line in run.err.splitlines() if line.startswith("[")]
+    assert order[:4] == ["[prepare]", "[control.start]", "[flow.start]", "[flow.start]"]
+
+
+def test_a_process_that_stands_by_ends_when_it_is_told_to(start: Start) -> None:
+    run = start(stands_by_s=600.0)
+    run.until("standing by\n")
+    run.send(signal.SIGTERM)
+    assert run.end() == 0
+    assert "error" not in run.err
+
+
 def test_heartbeats_alone_go_on_until_they_are_stopped(start: Start, tmp_path: Path) -> None:
     """Without a flow no Spark is started."""
     run = start(flows=False, sigterm_exit_code=143)

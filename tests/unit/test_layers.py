@@ -49,6 +49,10 @@ FORBIDDEN = {
     | ABOVE_POLICY,
     "directories": {"model", "policy", "cache", "java", "java_regex", "java_charclass"}
     | ABOVE_POLICY,
+    "ticks": {"model", "errors", "policy", "java_regex", "java_charclass"}
+    | MACHINE
+    | OFFSETS
+    | ABOVE_POLICY,
     "cache": {"model", "policy", "java", "java_regex", "java_charclass"} | ABOVE_POLICY,
     "java": {"model", "policy", "java_regex", "java_charclass"} | ABOVE_POLICY,
     "config": {"wire", "client", "data", "control", "doctor", "cli", "observe", "demo"}

@@ -19,6 +19,7 @@ from sparkmirror.data.sink import SlotSink
 from sparkmirror.data.syncs import SyncSender
 from sparkmirror.errors import Fenced, Unreachable
 from sparkmirror.model import FlowSettings, OffsetSyncSettings, TopicPartition
+from sparkmirror.wire.claims import Claim
 from sparkmirror.wire.gaps import Gap, GapAction, GapKind, gaps_topic
 from sparkmirror.wire.kafka_codes import INVALID_RECORD
 from sparkmirror.wire.marks import Mark
@@ -171,6 +172,37 @@ def test_a_task_ends_when_positions_are_committed_however_long_that_takes(
     last = {tp: offset for _, offsets in mirrored.said for tp, offset in offsets.items()}
     assert last == {REMOTE[ORDERS]: 1, REMOTE[BILLS]: 2}
     assert brokers.values("A.bills") == [b"a", b"b"]
+
+
+def test_a_sink_that_was_frozen_writes_nothing_once_another_run_has_the_flow(
+    brokers: Brokers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither records nor positions, which would take the new owner's back."""
+    mirrored = Mirrored(_flow())
+    source = Source(brokers)
+    source.chunk(ORDERS, [b"1"])
+    mirrored.take(source)
+    mirrored._hear({"owner": ["mine", 0, 0], "slot": 0, "epoch": 0, "channel": "A->B",
+                    "attempt": ["mine", 0],
+                    "frames": None, "partitions": []})  # fmt: skip
+    assert mirrored._pause is not None
+    newest = Claim("A->B", "mine", 0)
+    mirrored._pause._newest = lambda: newest  # type: ignore[method-assign]
+    for frozen_s in (0, 60):
+        woken_s = mirrored._pause._now_s() + frozen_s
+        mirrored._pause._now_s = lambda at=woken_s: at  # type: ignore[misc]
+        source.chunk(ORDERS, [b"2"])
+        mirrored.take(source)
+    assert brokers.values("A.orders") == [b"1", b"2", b"2"], "the flow still was its own"
+    mirrored.said.clear()
+    mirrored._pause._now_s = lambda at=woken_s + 60: at  # type: ignore[misc]
+    newest = Claim("A->B", "theirs", 0, "h2")
+    source.chunk(ORDERS, [b"3"])
+    for step in (lambda: mirrored.take(source), mirrored.come_round, mirrored._commit):
+        with pytest.raises(Fenced, match="run theirs, host h2"):
+            step()
+    assert brokers.values("A.orders") == [b"1", b"2", b"2"]
+    assert mirrored.said == []
 
 
 def test_a_partition_that_is_refused_stops_alone_and_may_be_tried_again(brokers: Brokers) -> None:

@@ -170,9 +170,7 @@ def test_a_short_secret_is_refused_and_not_shown(tmp_path: Path, line: str) -> N
     assert SECRET[:31] not in text
 
 
-def test_a_secret_that_nothing_uses_is_named(tmp_path: Path) -> None:
+def test_claims_are_signed_in_every_mode(tmp_path: Path) -> None:
     settings = load_mm2(write(tmp_path, f"{BASE}{KEY_LINE} = {SECRET}\n"))
-    assert settings.flows[0].control_secret == ""
-    (line,) = [each for each in settings.warnings if KEY_LINE in each]
-    assert "exactly-once" in line
-    assert SECRET not in line
+    assert settings.flows[0].control_secret == SECRET
+    assert not [each for each in settings.warnings if KEY_LINE in each]

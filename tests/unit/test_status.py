@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from sparkmirror.cli.main import main
-from sparkmirror.cli.status import _Row, _text
+from sparkmirror.cli.status import _document, _Row, _text
 from sparkmirror.control.status import FlowState, judge, judge_group
 from sparkmirror.data.watch import ControlWatch
 from sparkmirror.model import (
@@ -21,6 +21,7 @@ from sparkmirror.model import (
     SlotProgress,
     TopicPartition,
 )
+from sparkmirror.wire.claims import Standby
 from sparkmirror.wire.control_topic import ControlSignals
 from sparkmirror.wire.driver_report import DriverReport
 from sparkmirror.wire.signals import Command, CommandKind, encode_command
@@ -109,6 +110,24 @@ def test_a_pause_is_told_of_a_flow_that_does_not_run(commands, drivers, told) ->
     assert status.told == told
     if not status.state.alive:
         assert f"  {told}  " in _text([_Row(status, None, NOW)])
+
+
+def test_who_stands_by_is_shown() -> None:
+    standbys = tuple(
+        Standby(flow, run, host, "1", "/mm2.properties", NOW - ago_s * 1_000)
+        for flow, run, host, ago_s in (
+            (FLOW, "r3", "h3:1", 4), (FLOW, "r2", "h2:1", 3), (FLOW, "r9", "h9:1", 31),
+            ("C->B", "r4", "h4:1", 1),
+        )
+    )  # fmt: skip
+    signals = ControlSignals((command(RUN),), (), (slot(),), (driver(),), standbys=standbys)
+    status = judge(signals, FLOW, NOW)
+    assert [one.host for one in status.standbys] == ["h2:1", "h3:1"]
+    row = _Row(status, None, NOW)
+    shown = _text([row])
+    assert "h2:1     r2   /mm2.properties  3 s ago" in shown
+    assert "h9" not in shown + json.dumps(_document(row))
+    assert [one["host"] for one in _document(row)["standbys"]] == ["h2:1", "h3:1"]  # type: ignore[attr-defined]
 
 
 def test_a_run_that_has_just_begun_is_starting() -> None:

@@ -23,6 +23,7 @@ __all__ = ["PHASE_DRAINING", "PHASE_RUNNING", "Figures"]
 
 PHASE_STARTING, PHASE_RUNNING, PHASE_DRAINING = "starting", "running", "draining"
 _PAUSED = "paused"
+STANDING_BY = "standby"
 REPORT_AGE_MS_MAX = 30_000
 
 
@@ -42,6 +43,7 @@ class Figures:
         self._meters = {name: FlowMeter(name) for name in self._flows}
         self._states: dict[str, str] = {}
         self._away: dict[str, str] = {}
+        self._standing_by: dict[str, str] = {}
         self._control: ControlPart | None = None
 
     def beat(self) -> None:
@@ -67,6 +69,10 @@ class Figures:
                 for name in self._flows
                 if draining[name] or control.paused(name)
             }
+            waiting = {name: control.standing_by(name) for name in self._flows}
+            self._standing_by = {name: told for name, told in waiting.items() if told}
+            standing = dict.fromkeys(self._standing_by, STANDING_BY)
+            self._states = {**standing, **self._states}
         self.drained = bool(draining) and all(draining.values())
 
     def views(self) -> list[FlowView]:
@@ -126,6 +132,8 @@ class Figures:
     def _told(self, name: str, view: FlowView) -> str:
         """What the flow does, for people; what keeps it from mirroring comes first."""
         state = self._state(name)
+        if state == STANDING_BY:
+            return self._standing_by[name]
         if state != PHASE_RUNNING:
             return state
         away = self._away.get(name, "")

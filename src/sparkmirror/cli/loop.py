@@ -122,6 +122,8 @@ class RunLoop:
         self._stop_signal: int | None = None
         self._stop_signal_s = 0.0
         self._opening: _Background | None = None
+        self._taking: _Background | None = None
+        self._begun: frozenset[str] = frozenset()
         self._drain: _Background | None = None
         self._drained_elsewhere = False
         self._refresh: _Background | None = None
@@ -170,7 +172,8 @@ class RunLoop:
         if self._mirrors:
             self._display.phase("starting Spark")
         self._await(self._opening)
-        self._await(_Background(self._flow.start, "sparkmirror-spark"))
+        self._begun = self._control.owned
+        self._await(_Background(partial(self._flow.start, self._begun), "sparkmirror-spark"))
 
     def _await(self, task: _Background) -> None:
         """Keep the loop going until ``task`` is done; raises its error."""
@@ -185,6 +188,8 @@ class RunLoop:
         self._display.phase(self._doing())
         while True:
             self._step(REFRESH_S)
+            if self._drain is None:
+                self._take_turns()
             errors, active = self._flow_state()
             if self._drain is None and not active:
                 return self._ended(errors)
@@ -199,7 +204,30 @@ class RunLoop:
     def _doing(self) -> str:
         if not self._mirrors:
             return "emitting heartbeats: no flow is enabled for this node"
+        if not self._begun:
+            return "standing by"
         return "copying up to now" if self._options.once else "mirroring"
+
+    def _take_turns(self) -> None:
+        """Start the queries of flows that this process stood by for and now has."""
+        if self._flow is None or self._control is None:
+            raise Defect("the run has no parts yet")
+        if self._taking is not None and not self._taking.done:
+            return
+        if self._taking is not None and self._taking.error is not None:
+            raise self._taking.error
+        taken, self._taking = self._control.owned - self._begun, None
+        if taken:
+            self._begun |= taken
+            self._display.phase(self._doing())
+            start = partial(self._flow.start, taken)
+            self._taking = _Background(start, "sparkmirror-take-over")
+
+    def _waits(self) -> bool:
+        """Whether a flow may still begin: this process stands by for it, or has just got it."""
+        starting = self._taking is not None and not self._taking.done
+        waiting = any(view.flow not in self._begun for view in self.views())
+        return self._drain is None and (starting or waiting)
 
     def _flow_state(self) -> tuple[list[MirrorError], bool]:
         """The errors of failed queries, and whether any still runs."""
@@ -208,8 +236,11 @@ class RunLoop:
         if self._control is None:
             raise Defect("the run has no control plane yet")
         try:
-            errors = [*self._flow.errors(), *self._control.failures()]
-            return errors, self._flow.active()
+            lost = list(self._control.failures())
+            # A claim ends the flow's query and the flow itself: that is one failure.
+            known = {one.where for one in lost}
+            errors = [*(one for one in self._flow.errors() if one.where not in known), *lost]
+            return errors, self._flow.active() or self._waits()
         except MirrorError:
             raise
         except Exception as error:  # whatever py4j raises when the JVM is gone
@@ -373,8 +404,12 @@ class RunLoop:
             self._step(AWAIT_STEP_S)
         failures = list(errors)
         if stop.done or flow.at_rest:
-            known = {str(error) for error in errors}
-            failures += [error for error in flow.errors() if str(error) not in known]
+            known = {str(error) for error in errors} | {error.where for error in errors}
+            failures += [
+                error
+                for error in flow.errors()
+                if str(error) not in known and (not error.where or error.where not in known)
+            ]
         if self._drain.error is not None or not flow.at_rest:
             failures.append(self._drain_failure())
         if not failures:  # while Spark stops

@@ -154,6 +154,13 @@ Metrics = Annotated[
         rich_help_panel="Output",
     ),
 ]
+TakeOver = Annotated[
+    bool,
+    typer.Option(
+        "--take-over",
+        help="Take the flows at once from the processes that mirror them, instead of standing by.",
+    ),
+]
 Debug = Annotated[
     bool,
     typer.Option(
@@ -175,6 +182,7 @@ def run(
     once: Once = False,
     clusters: Clusters = None,
     exactly_once: ExactlyOnce = False,
+    take_over: TakeOver = False,
     master: Master = "local[*]",
     conf: Conf = None,
     work_dir: WorkDir = None,
@@ -192,6 +200,9 @@ def run(
     Ctrl+C or SIGTERM drains: everything read is written, positions are committed, and the command
     ends within ten seconds. A second one stops at once and loses nothing. A terminal that
     closes drains, too. SIGHUP otherwise looks for new topics and partitions at once.
+
+    Several processes may run one file, on one host or several: each flow is mirrored by one of
+    them at a time, and the others stand by for it.
 
     Exit codes: 0 ended as asked, 1 something failed on the way or (--once) a partition was not
     copied, 2 wrong usage or configuration, 3 the start failed, 130 stopped at once.
@@ -211,6 +222,7 @@ def run(
             spark_conf=spark_conf(conf or ()),
             work_dir=work_dir,
             metrics=metrics,
+            take_over=take_over,
         )
         settings = load_settings(
             files,

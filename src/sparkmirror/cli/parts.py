@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
@@ -30,6 +30,7 @@ class RunOptions:
     ``start_failure_exit_code``: what a failed start ends with.
     ``drain_s``: how long the queries may take to write what they have read.
     ``metrics``: ``HOST:PORT`` for metrics, instead of the file's.
+    ``take_over``: take the flows from the processes that mirror them.
     """
 
     master: str = "local[*]"
@@ -45,6 +46,7 @@ class RunOptions:
     start_failure_exit_code: int = EXIT_START_FAILED
     drain_s: float = DRAIN_S
     metrics: str = ""
+    take_over: bool = False
 
     @property
     def json_lines(self) -> bool:
@@ -58,8 +60,8 @@ class FlowPart(Protocol):
     def open(self) -> object:
         """Start Spark."""
 
-    def start(self) -> None:
-        """Start the queries, and Spark if it has not been."""
+    def start(self, flows: Iterable[str]) -> None:
+        """Start the queries of ``flows`` that do not run, and Spark if it has not been."""
 
     def active(self) -> bool:
         """Whether any query still runs."""
@@ -88,7 +90,7 @@ class NoFlows:
     def open(self) -> None:
         """Nothing to start."""
 
-    def start(self) -> None:
+    def start(self, flows: Iterable[str]) -> None:
         """Nothing to start."""
 
     def active(self) -> bool:
@@ -148,6 +150,13 @@ class ControlPart(Protocol):
 
     def to_go(self, flow: str, seconds: float | None) -> None:
         """Report that the flow needs so long to catch up; None: not known."""
+
+    @property
+    def owned(self) -> frozenset[str]:
+        """The flows that this process mirrors; of the others it stands by."""
+
+    def standing_by(self, flow: str) -> str:
+        """Who mirrors the flow while this process stands by; empty when it is its own."""
 
     def paused(self, flow: str) -> bool:
         """Whether somebody paused the flow."""

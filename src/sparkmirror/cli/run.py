@@ -155,7 +155,12 @@ def _run_shown(settings: MirrorSettings, options: RunOptions, parts: Parts | Non
                 run_id=run_id,
             )
         control = chosen.control(
-            settings, once=options.once, run_id=run_id, release=tool_version(), key=flow.key
+            settings,
+            once=options.once,
+            run_id=run_id,
+            take_over=options.take_over,
+            release=tool_version(),
+            key=flow.key,
         )
         return control, flow, chosen.look(settings)
 

@@ -32,6 +32,8 @@ _FLOW = (
 )  # fmt: skip
 _SLOT = ("FLOW", "SLOT", "EPOCH", "PARTITIONS", "RECORDS", "ERRORS", "LAST-REPORT", "WORKER")
 
+_STANDBY = ("FLOW", "STANDBY", "RUN", "FILE", "LAST-REPORT")
+
 
 @dataclass(frozen=True, slots=True)
 class _Row:
@@ -103,6 +105,16 @@ def _document(row: _Row) -> dict[str, object]:
         "run_id": flow.run_id,
         "host": flow.host,
         "version": flow.version,
+        "standbys": [
+            {
+                "run_id": one.run_id,
+                "host": one.host,
+                "version": one.version,
+                "file": one.file,
+                "report_age_s": max(0.0, (row.looked_ms - one.time_ms) / 1_000),
+            }
+            for one in flow.standbys
+        ],
         "started_ms": flow.started_ms or None,
         "report_age_s": flow.report_age_s,
         "partitions": flow.partitions,
@@ -171,6 +183,19 @@ def _text(rows: Sequence[_Row]) -> str:
         for row in rows
     ]
     lines = table_lines(_FLOW, flows)
+    standbys = [
+        (
+            row.flow.flow,
+            one.host,
+            one.run_id,
+            one.file,
+            _ago(max(0.0, (row.looked_ms - one.time_ms) / 1_000)),
+        )
+        for row in rows
+        for one in row.flow.standbys
+    ]
+    if standbys:
+        lines += ["", *table_lines(_STANDBY, standbys)]
     slots = [
         (
             row.flow.flow,

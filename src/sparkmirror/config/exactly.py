@@ -82,7 +82,7 @@ def exact_slots(flow: Reader, *, exact: bool) -> int:
     return slots
 
 
-def control_secret(own: Reader, *, exact: bool) -> str:
+def control_secret(own: Reader) -> str:
     """What claims are signed with, empty without. Raises ConfigError where it is too short."""
     secret = own.text(_SECRET).strip()
     given = own.entry(_SECRET)
@@ -93,7 +93,7 @@ def control_secret(own: Reader, *, exact: bool) -> str:
             where=given.where,
             do="Make one with openssl rand -hex 32, the same for all mirrors of this file.",
         )
-    return secret if exact else ""
+    return secret
 
 
 def transaction_times_ms(

@@ -14,7 +14,6 @@ __all__ = ["idle"]
 
 _NO_SYNCS_THERE = "no offset syncs are written to that cluster"
 _NOT_EXACT = "only exactly-once writes in transactions (B.exactly.once.source.support=enabled)"
-_NOT_CLAIMED = "no flow that it is for is exactly-once, and no other is claimed"
 _FETCH = frozenset(row.name for row in FETCH_ROWS)
 _TRANSACTIONS = frozenset(
     {
@@ -42,7 +41,6 @@ def idle(
         _syncs(flows),
         _role(enabled, flows, heartbeats),
         _transactions(flows),
-        _claims(flows),
     )
     return [_marked(use, reasons) for use in uses]
 
@@ -122,17 +120,5 @@ def _transactions(flows: Iterable[FlowSettings]) -> Reason:
             if use.flow in ("", flow.name) and use.alias in ("", flow.target.alias)
         )
         return "" if any(mine) else _NOT_EXACT
-
-    return reason
-
-
-def _claims(flows: Sequence[FlowSettings]) -> Reason:
-    """The secret that signs claims, where no flow is claimed."""
-
-    def reason(use: KeyUse) -> str:
-        if use.setting.name != "sparkmirror.control.secret":
-            return ""
-        claimed = any(flow.exactly_once and use.flow in ("", flow.name) for flow in flows)
-        return "" if claimed else _NOT_CLAIMED
 
     return reason

@@ -154,6 +154,7 @@ def read_mm2(
         heartbeats=heartbeats,
         warnings=tuple(warnings),
         metrics=metrics_settings(raw, path),
+        file=str(path.absolute()),
     )
     return Mm2File(path, raw, tuple(uses), settings)
 
@@ -353,7 +354,8 @@ def _flow(
         transaction_interval_ms=interval_ms,
         transaction_bytes=own.integer("sparkmirror.transaction.bytes"),
         transaction_timeout_ms=timeout_ms,
-        control_secret=control_secret(own, exact=exact),
+        control_secret=control_secret(own),
+        session_ms=own.integer("sparkmirror.session.timeout.ms"),
         epoch_s=own.integer("sparkmirror.epoch.seconds"),
         offset_storage_topic=storage.text("offset.storage.topic"),
         offset_storage_partitions=storage.integer("offset.storage.partitions"),

@@ -337,9 +337,15 @@ OWN_ROWS = (
     ),
     Setting(
         "sparkmirror.control.secret", Type.PASSWORD, "",
-        "Exactly-once: signs the claims in the control topic that say which run writes a flow; "
+        "Signs the claims in the control topic that say which run writes a flow; "
         "unsigned ones are not believed. At least 32 characters that nobody can guess, the same "
         "for all mirrors that run the flow.", (Scope.SPARKMIRROR,),
+    ),
+    Setting(
+        "sparkmirror.session.timeout.ms", Type.INT, "10000",
+        "Of several processes that run one file, one mirrors a flow and the others stand by. They "
+        "take it over when its reports in the control topic have stopped for this long.",
+        (Scope.SPARKMIRROR,), low=2_000, high=3_600_000,
     ),
     Setting(
         "sparkmirror.join.bytes", Type.INT, str(ProduceSettings().join_bytes),

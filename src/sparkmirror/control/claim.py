@@ -1,7 +1,8 @@
-"""The start of an exactly-once flow: nobody else writes it from here on.
+"""The start of a flow: nobody else writes it from here on.
 
 The claim is written before anything is fenced, and everything is fenced before positions are
-seeded: a writer that comes back later finds the claim and ends (`data.takeover`).
+seeded: a writer that comes back later finds the claim and ends (`data.takeover`). Only an
+exactly-once flow has something to fence.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import socket
 from typing import NamedTuple
 
+from sparkmirror.control.place import own_place
 from sparkmirror.control.status import observe_status
 from sparkmirror.errors import ClusterError, MirrorError, TopicError
 from sparkmirror.model import FlowSettings
@@ -30,7 +32,7 @@ from sparkmirror.wire.runs import runs_topic
 from sparkmirror.wire.signals import COMMAND_PARTITION, control_topic
 from sparkmirror.wire.transactions import Transactions
 
-__all__ = ["claim_flow", "slots_ever"]
+__all__ = ["claim_flow", "other_secret", "slots_ever"]
 
 # The marker that ends a transaction in a partition is a batch of its own.
 _MARKER_BYTES = 78
@@ -38,19 +40,31 @@ _SIZE_KEY = "max.message.bytes"
 _SECRET_KEY = "sparkmirror.control.secret"  # noqa: S105 (a name)
 
 
-def claim_flow(target: Cluster, flow: FlowSettings, run_id: str, now_ms: int) -> int:
-    """Check that ``target`` allows exactly-once, claim the flow for ``run_id``, fence all others.
+def claim_flow(
+    target: Cluster,
+    flow: FlowSettings,
+    run_id: str,
+    now_ms: int,
+    *,
+    file: str = "",
+    content: str = "",
+) -> int:
+    """Claim the flow for ``run_id``; exactly-once, where ``target`` allows it, fence all others.
 
     Returns the term of the claim, 0 without a secret. It is the time ``now_ms`` where clocks go
-    right, so that it grows even if the last claim was taken out of the topic.
+    right, so that it grows even if the last claim was taken out of the topic. ``file`` and
+    ``content``: see `Claim`.
 
     The control topic must exist. Raises `Unsupported` (brokers without the APIs), `Denied` (a
     permission is missing), `TopicError` (a topic of our own takes no markers), `ClusterError` (a
     mirror with another secret runs the flow) and other `MirrorError`.
     """
-    _check_room(target, flow)
-    _check(flow)
-    slots, signer, term = flow.tasks_max, claim_signer(flow), 0
+    if flow.exactly_once:
+        _check_room(target, flow)
+        _check(flow)
+    # At-least-once uses no ids; those of earlier runs stay known.
+    slots = flow.tasks_max if flow.exactly_once else slots_ever(target, flow)
+    signer, term = claim_signer(flow), 0
     records = _claims(target, flow)
     if records:
         _refuse_other_secret(target, flow, records[-1], now_ms)
@@ -58,14 +72,19 @@ def claim_flow(target: Cluster, flow: FlowSettings, run_id: str, now_ms: int) ->
         believed = [one.claim.term for one in records if is_believed(one.key, one.value, signer)]
         term = max([now_ms, 1, *(known + 1 for known in believed)])
     while True:
-        claim = Claim(flow.name, run_id, slots, socket.gethostname(), term)
+        claim = Claim(
+            flow.name, run_id, slots, socket.gethostname(), term,
+            place=own_place(), file=file, content=content,
+            session_ms=flow.session_ms, time_ms=now_ms,
+        )  # fmt: skip
         record = (COMMAND_PARTITION, *encode_claim(claim, signer))
         target.produce_many(control_topic(flow), [record])
         known = slots_ever(target, flow)
         if known <= slots:
             break
         slots = known  # an earlier run had more: its ids stay known until they expire
-    fence_slots(flow, slots, patience_s=_patience_s(flow))
+    if flow.exactly_once:
+        fence_slots(flow, slots, patience_s=_patience_s(flow))
     return term
 
 
@@ -104,14 +123,19 @@ def _refuse_other_secret(target: Cluster, flow: FlowSettings, newest: _Record, n
     ):
         return
     if claim.run_id in observe_status(target, flow, now_ms).runs:
-        ours = "has another one" if flow.control_secret else "has none"
-        raise ClusterError(
-            f"a sparkmirror (run {claim.run_id}, host {claim.host or 'unknown'}) runs this flow "
-            f"and has signed its claim with a {_SECRET_KEY}; this one {ours}: neither would give "
-            "way.",
-            where=f"flow {flow.name}",
-            do=f"Stop the other mirror, or give both the same {_SECRET_KEY}.",
-        )
+        raise other_secret(flow, claim)
+
+
+def other_secret(flow: FlowSettings, claim: Claim) -> ClusterError:
+    """Why this mirror does not start beside the one that has made ``claim``."""
+    ours = "has another one" if flow.control_secret else "has none"
+    return ClusterError(
+        f"a sparkmirror (run {claim.run_id}, host {claim.host or 'unknown'}) runs this flow "
+        f"and has signed its claim with a {_SECRET_KEY}; this one {ours}: neither would give "
+        "way.",
+        where=f"flow {flow.name}",
+        do=f"Stop the other mirror, or give both the same {_SECRET_KEY}.",
+    )
 
 
 def _check_room(target: Cluster, flow: FlowSettings) -> None:

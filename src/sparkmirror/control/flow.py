@@ -13,10 +13,10 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import NamedTuple
 
 from sparkmirror.control.acls import AclSync
-from sparkmirror.control.claim import claim_flow
 from sparkmirror.control.configs import ConfigSync
 from sparkmirror.control.discovery import Discovery
 from sparkmirror.control.gaps import GapTeller
@@ -25,6 +25,7 @@ from sparkmirror.control.history import HaltWatch, History, standing_still
 from sparkmirror.control.internal import create_internal_topics
 from sparkmirror.control.lacks import own_topics, tell_lacks, tell_unseen
 from sparkmirror.control.orders import OrderFollower
+from sparkmirror.control.ownership import Ownership
 from sparkmirror.control.positions import seed_positions, settle_beginnings
 from sparkmirror.control.record_times import RecordTimes
 from sparkmirror.control.share import GroupShare
@@ -40,7 +41,7 @@ from sparkmirror.control.topics import (
     Assignment,
     describe_changes,
 )
-from sparkmirror.errors import Denied, MirrorError, TopicError
+from sparkmirror.errors import Defect, Denied, MirrorError, TopicError
 from sparkmirror.model import (
     ClusterClient,
     FlowSettings,
@@ -99,8 +100,10 @@ class FlowControl:
         say: Callable[[str], None],
         *,
         once: bool = False,
+        take_over: bool = False,
         release: str = "",
         key: str = "",
+        file: str = "",
         now_ms: Callable[[], int] = lambda: int(time.time() * 1000),
     ) -> None:
         self.settings = settings
@@ -122,6 +125,13 @@ class FlowControl:
             self.target, control_topic(settings), Signer(key) if key else None
         )
         self._reader: ControlTopicReader | None = None
+        self._take_over = take_over
+        # MirrorMaker 1: all processes of a group mirror, each its share.
+        self.ownership = (
+            Ownership(self.target, settings, run_id, say, file=file, release=release, now_ms=now_ms)
+            if settings.mode is MirrorMode.MM2
+            else None
+        )
         self.orders = OrderFollower(
             self.target,
             settings,
@@ -137,7 +147,6 @@ class FlowControl:
         """How long it still needs to catch up, by the run's meters."""
         self._paused = False
         self._version = 0
-        self._claim_term = 0
         self._assignment = Assignment(self.name)
         self._frozen: dict[TopicPartition, int] | None = None
         self._ends: dict[TopicPartition, int] = {}
@@ -204,7 +213,7 @@ class FlowControl:
     # --- start-up ---------------------------------------------------------------------------
 
     def prepare(self) -> None:
-        """Topics, positions, assignment and the run command, in this order.
+        """The mirror's own topics, and the claim; then `begin`, unless another process mirrors.
 
         Raises `MirrorError` when the flow cannot start: a cluster is away, an internal topic
         cannot be made, a Java mirror still runs, or not one of its topics can be mirrored.
@@ -217,9 +226,48 @@ class FlowControl:
             self._say(line)
         for line in create_offset_topics(self.settings, self.source_admin, self.target_admin):
             self._say(line)
-        if self.settings.exactly_once:
-            self._claim_term = claim_flow(self.target, self.settings, self._run_id, self._now_ms())
         self._tell_lacks(own_topics(self.settings))
+        own = self.ownership
+        if own is not None and not own.at_start(once=self._once, take_over=self._take_over):
+            return
+        self._begin_or_give_up()
+
+    def _begin_or_give_up(self) -> None:
+        """`begin`, or tell others that they need not wait for this run. Raises `MirrorError`."""
+        if self.ownership is not None:
+            self.ownership.keep_alive(partial(self.report, starting=True))
+        try:
+            self.begin()
+        except MirrorError:
+            if self.ownership is not None:
+                self.ownership.reported_elsewhere()
+                with contextlib.suppress(MirrorError):
+                    self.report(ended=True)
+            raise
+
+    def wait_turn(self) -> bool:
+        """One look of a process that stands by; True once it has begun the flow.
+
+        Raises `MirrorError`: then it still stands by, and others may have the flow.
+        """
+        own = self.ownership
+        if own is None:
+            raise Defect("a flow that is not claimed stands by")
+        if not own.wait_turn():
+            return False
+        self._started_ms = self._now_ms()
+        try:
+            self._begin_or_give_up()
+        except MirrorError:
+            own.stand_by()
+            raise
+        return True
+
+    def begin(self) -> None:
+        """Topics, positions, assignment and the run command, in this order. Raises `MirrorError`.
+
+        Until then nothing of the flow has been changed by this run.
+        """
         assignment = self._discovery.look(first=not self._version)
         seen = {tp.topic for tp in assignment.halted} | set(assignment.topics)
         tell_unseen(self.settings, self.source_admin, seen, self._say)
@@ -275,7 +323,7 @@ class FlowControl:
             assignment.partitions,
             self._frozen,
             member,
-            self._claim_term,
+            0 if self.ownership is None else self.ownership.term,
         )
         with self._publishing:
             if self._draining:  # a later command would hide the drain from the slots
@@ -332,6 +380,8 @@ class FlowControl:
     @property
     def failure(self) -> MirrorError | None:
         """Why this flow can never go on, None while it can."""
+        if self.ownership is not None:
+            return self.ownership.lost()
         return None if self.share is None else self.share.failure(self.progress())
 
     def sync_jobs(self) -> list[SyncJob]:
@@ -436,11 +486,15 @@ class FlowControl:
 
     def farewell(self) -> None:
         """The last report, and the end in the history. Raises `MirrorError`."""
-        self.report(ended=True)
+        if self.ownership is None or self.ownership.lost() is None:
+            self.report(ended=True)  # else it would stand in the place of the new owner's
         self.history.end(drained=self._draining or self._ended)
 
-    def report(self, *, ended: bool = False) -> None:
-        """Tell in the control topic what the driver knows. Raises `MirrorError`."""
+    def report(self, *, ended: bool = False, starting: bool = False) -> None:
+        """Tell in the control topic what the driver knows. Raises `MirrorError`.
+
+        ``starting``: orders are not heard yet, but will be before anything is mirrored.
+        """
         assignment = self.assignment()
         self._writer.report(
             DriverReport(
@@ -453,7 +507,7 @@ class FlowControl:
                 ended=ended,
                 partitions=len(assignment.partitions),
                 halts=assignment.halted,
-                orders=self.orders.hears,
+                orders=starting or self.orders.hears,
                 to_go_s=self.to_go_s,
             )
         )
@@ -465,6 +519,10 @@ class FlowControl:
         """
         if self.share is not None:
             self.share.end()
+        own = self.ownership
+        if own is not None and (own.stands_by or own.lost() is not None):
+            self._draining = True  # no slots of ours, or none that go on
+            return
         with self._publishing:
             self._draining = True
             self._writer.command(self._command(CommandKind.DRAIN, self._version))
@@ -542,6 +600,9 @@ class FlowControl:
             self.share.close(leave=over)
         self.forget_reader()
         self.forget_orders()
+        if self.ownership is not None:
+            with contextlib.suppress(MirrorError):
+                self.ownership.close()
         if self.groups is not None:
             self.groups.close()
         for cluster in self._clusters:

@@ -14,6 +14,7 @@ from typing import TypeVar
 from sparkmirror.control.flow import FlowControl, SyncJob
 from sparkmirror.control.groups import GroupsJob
 from sparkmirror.control.heartbeats import HeartbeatJob
+from sparkmirror.control.ownership import Ownership
 from sparkmirror.control.topics import Assignment
 from sparkmirror.errors import MirrorError, Unreachable
 from sparkmirror.model import ClusterClient, MirrorSettings, SlotProgress, TopicPartition
@@ -52,6 +53,7 @@ class ControlLoop:
     ``prepare``, then ``start``, at the end ``stop``; the rest may be called from any thread.
     ``once``: copy up to the end offsets frozen by ``prepare``; topics are not looked for again.
     ``run_id`` names this run in the control topics, ``release`` is our version there.
+    ``take_over``: take the flows from whoever mirrors them.
     """
 
     def __init__(
@@ -60,6 +62,7 @@ class ControlLoop:
         *,
         once: bool,
         run_id: str,
+        take_over: bool = False,
         release: str = "",
         key: str = "",
     ) -> None:
@@ -69,6 +72,8 @@ class ControlLoop:
         self._events: list[Notice] = []
         self._events_lock = threading.Lock()
         self._reasons: dict[str, set[str]] = {}
+        self._owned: frozenset[str] = frozenset()
+        self._owning = threading.Lock()
         self._unreachable: set[str] = set()
         self._flows = {
             flow.name: FlowControl(
@@ -76,8 +81,10 @@ class ControlLoop:
                 run_id,
                 partial(self._say, flow=flow.name),
                 once=once,
+                take_over=take_over,
                 release=release,
                 key=key,
+                file=settings.file,
             )
             for flow in settings.flows
             if flow.enabled
@@ -102,28 +109,62 @@ class ControlLoop:
     def start(self) -> None:
         """Start the threads; they are daemons and end with `stop`."""
         for name, flow in self._flows.items():
-            self._run(f"ends-{name}", flow.look_at_ends, partial(_ends_interval_s, flow))
-            # The look itself waits for records, so there is no pause between two of them.
-            reader = flow.look_at_progress
-            self._run(f"progress-{name}", reader, lambda: 0.0, after_failure=flow.forget_reader)
-            self._run(
-                f"orders-{name}", flow.orders.look, lambda: 0.0, after_failure=flow.forget_orders
-            )
-            if flow.share is not None:
-                self._run(f"group-{name}", flow.share.step, lambda: 0.0)
-            self._run(f"report-{name}", flow.report, lambda: _REPORT_INTERVAL_S)
-            self._run(f"history-{name}", flow.history.flush, lambda: _HISTORY_INTERVAL_S)
-            if not self._once:
-                self._spawn(f"topics-{name}", partial(self._follow_topics, flow))
-                if flow.groups is not None:
-                    groups = flow.groups
-                    self._run(f"groups-{name}", groups.tick, partial(_pause_s, groups))
-                    self._run(f"group-lags-{name}", groups.lags.step, lambda: 0.0)
-            for job in flow.sync_jobs():
-                self._sync(f"{job.name}-{name}", job)
+            if flow.ownership is not None and flow.ownership.stands_by:
+                self._spawn(f"standby-{name}", partial(self._stand_by, flow, flow.ownership))
+            else:
+                self._start_flow(flow)
         for beats in self._heartbeats:
-            interval_s = float(beats.settings.interval_s)
-            self._run(f"heartbeats-{beats.settings.name}", beats.beat, partial(float, interval_s))
+            ours = self._flows.get(beats.settings.name)
+            self._run(
+                f"heartbeats-{beats.settings.name}",
+                beats.beat if ours is None else partial(_as_owner, ours, beats.beat),
+                partial(float, beats.settings.interval_s),
+            )
+
+    def _start_flow(self, flow: FlowControl) -> None:
+        """Start the threads of a flow that is ours."""
+        name, own = flow.name, flow.ownership
+        mine = partial(partial, _as_owner, flow)
+        self._run(f"ends-{name}", flow.look_at_ends, partial(_ends_interval_s, flow))
+        # The look itself waits for records, so there is no pause between two of them.
+        reader = flow.look_at_progress
+        self._run(f"progress-{name}", reader, lambda: 0.0, after_failure=flow.forget_reader)
+        self._run(f"orders-{name}", flow.orders.look, lambda: 0.0, after_failure=flow.forget_orders)
+        if flow.share is not None:
+            self._run(f"group-{name}", flow.share.step, lambda: 0.0)
+        report_interval_s = _REPORT_INTERVAL_S
+        if own is not None:
+            self._run(f"claims-{name}", own.watch, lambda: own.look_interval_s)
+            report_interval_s = min(report_interval_s, own.report_interval_s)
+        self._run(f"report-{name}", mine(flow.report), lambda: report_interval_s)
+        self._run(f"history-{name}", mine(flow.history.flush), lambda: _HISTORY_INTERVAL_S)
+        if own is not None:
+            own.reported_elsewhere()
+        if not self._once:
+            self._spawn(f"topics-{name}", partial(self._follow_topics, flow))
+            if flow.groups is not None:
+                groups = flow.groups
+                self._run(f"groups-{name}", mine(groups.tick), partial(_pause_s, groups))
+                self._run(f"group-lags-{name}", groups.lags.step, lambda: 0.0)
+        for job in flow.sync_jobs():
+            self._sync(f"{job.name}-{name}", job._replace(round=mine(job.round)))
+        with self._owning:
+            self._owned |= {name}
+
+    def _stand_by(self, flow: FlowControl, own: Ownership) -> None:
+        """Look until the flow is ours, then start its threads."""
+        name, failing, taken = f"standby-{flow.name}", False, False
+
+        def turn() -> None:
+            nonlocal taken
+            taken = flow.wait_turn()
+
+        while not self._stopping.is_set() and not flow.draining:
+            failing = not self._attempt(name, turn, told=failing)
+            if taken:
+                self._start_flow(flow)
+                return
+            self._stopping.wait(_FAILURE_PAUSE_S if failing else own.look_interval_s)
 
     def drain(self) -> None:
         """Tell the slots of all flows to write what they have and end; at most two seconds.
@@ -150,9 +191,9 @@ class ControlLoop:
         for flow in self._flows.values():
             flow.end()
         jobs = [
-            self._spawn(f"groups-{name}", partial(self._finish_groups, name, flow.groups))
+            self._spawn(f"groups-{name}", partial(self._finish_groups, name, flow))
             for name, flow in self._flows.items()
-            if flow.groups is not None
+            if flow.groups is not None and name in self._owned
         ]
         deadline = time.monotonic() + timeout_s
         for job in jobs:
@@ -165,8 +206,10 @@ class ControlLoop:
         for flow in self._flows.values():
             flow.history.because(reason)
 
-    def _finish_groups(self, name: str, groups: GroupsJob) -> None:
-        self._attempt(f"groups-{name}", groups.finish, told=False)
+    def _finish_groups(self, name: str, flow: FlowControl) -> None:
+        if flow.groups is not None:
+            finish = partial(_as_owner, flow, flow.groups.finish)
+            self._attempt(f"groups-{name}", finish, told=False)
 
     def stop(self) -> None:
         """End the threads and close the connections; takes a few seconds at most."""
@@ -193,6 +236,7 @@ class ControlLoop:
         threads = [
             self._spawn(f"farewell-{name}", partial(self._last_report, flow))
             for name, flow in self._flows.items()
+            if name in self._owned
         ]
         deadline = time.monotonic() + _LAST_REPORT_S
         for thread in threads:
@@ -222,6 +266,16 @@ class ControlLoop:
         """Why flows can never go on; empty while all can."""
         found = [flow.failure for flow in self._flows.values()]
         return tuple(error for error in found if error is not None)
+
+    @property
+    def owned(self) -> frozenset[str]:
+        """The flows that this process mirrors; of the others it stands by."""
+        return self._owned
+
+    def standing_by(self, flow: str) -> str:
+        """Who mirrors the flow while this process stands by; empty when it is its own."""
+        own = self._flows[flow].ownership
+        return "" if own is None else own.standing_by
 
     def frozen_ends(self, flow: str) -> Mapping[TopicPartition, int] | None:
         """Source end offsets (exclusive) that a ``--once`` run copies up to, else None."""
@@ -395,7 +449,8 @@ class ControlLoop:
                 return
             quick_looks = _QUICK_LOOKS if asked else max(0, quick_looks - 1)
             name = f"topics-{flow.name}"
-            failing = not self._attempt(name, partial(_timed, name, flow.discover), told=failing)
+            look = partial(_as_owner, flow, flow.discover)
+            failing = not self._attempt(name, partial(_timed, name, look), told=failing)
 
     def _drain(self, flow: FlowControl) -> None:
         self._attempt(f"drain-{flow.name}", flow.drain, told=False)
@@ -413,6 +468,14 @@ class ControlLoop:
 
 def _ends_interval_s(flow: FlowControl) -> float:
     return max(_ENDS_INTERVAL_S, len(flow.assignment().partitions) / _ENDS_PARTITIONS_PER_S)
+
+
+def _as_owner(flow: FlowControl, job: Callable[[], object]) -> None:
+    """Do ``job`` only while the flow certainly is ours."""
+    if flow.ownership is None:
+        job()
+    else:
+        flow.ownership.as_owner(job)
 
 
 def _pause_s(groups: GroupsJob) -> float:

@@ -10,6 +10,7 @@ from enum import Enum
 from sparkmirror.control.orders import newest_pause, pending_pause
 from sparkmirror.errors import Denied
 from sparkmirror.model import FlowSettings, Halt, MirrorMode, SlotProgress, TopicPartition
+from sparkmirror.wire.claims import Standby
 from sparkmirror.wire.client import Cluster
 from sparkmirror.wire.control_topic import ControlSignals, ControlTopicReader, ControlTopicWriter
 from sparkmirror.wire.driver_report import DriverReport
@@ -88,6 +89,7 @@ class FlowStatus:
     slots: tuple[SlotProgress, ...] = ()
     halts: Mapping[TopicPartition, Halt] = field(default_factory=dict)
     to_go_s: float | None = None
+    standbys: tuple[Standby, ...] = ()
 
     @property
     def told(self) -> str:
@@ -222,6 +224,7 @@ def judge(signals: ControlSignals, flow: str, now_ms: int, *, group: str = "") -
         slots=tuple(fresh if state.alive else slots),
         halts=dict(sorted(halts.items())),
         to_go_s=_to_go_s(driver, state, now_ms),
+        standbys=_standbys(signals, flow, now_ms),
     )
 
 
@@ -247,6 +250,16 @@ def _to_go_s(driver: DriverReport | None, state: FlowState, now_ms: int) -> floa
     if driver is None or state not in (FlowState.RUNNING, FlowState.DRAINING):
         return None
     return driver.to_go_s if now_ms - driver.time_ms <= REPORT_AGE_MS_MAX else None
+
+
+def _standbys(signals: ControlSignals, flow: str, now_ms: int) -> tuple[Standby, ...]:
+    """Who stands by and has said so of late, by host."""
+    found = [
+        one
+        for one in signals.standbys
+        if one.flow == flow and now_ms - one.time_ms <= REPORT_AGE_MS_MAX
+    ]
+    return tuple(sorted(found, key=lambda one: (one.host, one.run_id)))
 
 
 def _slots(signals: ControlSignals, flow: str, run_id: str, since_ms: int) -> list[SlotProgress]:

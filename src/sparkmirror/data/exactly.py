@@ -145,11 +145,6 @@ class ExactSink(SlotSink):
         self._producer.gate = self._ends
         self._open_ends = OpenEnds(routes, self._transactions)
 
-    def _rest(self, seconds: float) -> None:
-        """Between two attempts to ask a coordinator, for as long as the cluster is away."""
-        self._check_spark()
-        time.sleep(seconds)
-
     def _close_open_ends(self, lanes: Iterable[Lane]) -> None:
         """Close what is open from before; lanes where that cannot be done now are set aside."""
         if self._open_ends is None:

@@ -17,7 +17,7 @@ import contextlib
 import re
 import shutil
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -78,14 +78,21 @@ class FlowRunner:
 
     # -- start -----------------------------------------------------------------------------
 
-    def start(self) -> None:
-        """Start Spark if `open` has not, then the queries. Raises `MirrorError`."""
-        spark = self._session or self.open()
+    def start(self, flows: Iterable[str]) -> None:
+        """Start Spark if `open` has not, then the queries of ``flows`` that were not yet.
+
+        Raises `MirrorError`.
+        """
+        spark, wanted = self._session or self.open(), frozenset(flows)
         for flow in self._settings.flows:
+            if flow.name not in wanted or flow.name in self._queries:
+                continue
             try:
-                self._queries[flow.name] = self._start_query(spark, flow)
+                query = self._start_query(spark, flow)
             except Exception as error:
                 raise failure(error, flow.name, self._spark.log_path) from error
+            # Another thread may be looking at them.
+            self._queries = {**self._queries, flow.name: query}
 
     def open(self) -> SparkSession:
         """Start Spark alone: ahead of the queries, or for a job without. Raises `MirrorError`."""

@@ -15,6 +15,7 @@ from sparkmirror.data import outlet
 from sparkmirror.data.ages import oldest_ms
 from sparkmirror.data.commits import Commits, connect_record
 from sparkmirror.data.lanes import Lane, LaneIndex, Pending, acknowledge, gap_pending, targets
+from sparkmirror.data.pause import PauseWatch
 from sparkmirror.data.producers import drop_producer, producer_of
 from sparkmirror.data.refusals import RefusedRecords
 from sparkmirror.data.resume import Recorded, recorded_fields
@@ -23,7 +24,7 @@ from sparkmirror.data.shared import FRAMES, FrameReader, map_frames
 from sparkmirror.data.sink_reports import SinkReports
 from sparkmirror.data.syncs import Places, SlotSyncs, SyncSender
 from sparkmirror.data.target_ends import TargetEnds
-from sparkmirror.errors import MirrorError, PartitionError, Unreachable
+from sparkmirror.errors import Fenced, MirrorError, PartitionError, Unreachable
 from sparkmirror.model import SEND_FAILED, FlowSettings, Halt, MirrorMode, TopicPartition
 from sparkmirror.wire.batch import Passing, batches
 from sparkmirror.wire.connection import ConnectionLost
@@ -82,6 +83,7 @@ class SlotSink:
         syncs = flow.offset_syncs
         self._syncs = SlotSyncs(syncs.lag_max, SyncSender.of(flow)) if syncs.enabled else None
         self._reports.errors_before = dict(self._producer.errors)
+        self._pause: PauseWatch | None = None
 
     # -- the task --------------------------------------------------------------------------
 
@@ -112,6 +114,7 @@ class SlotSink:
         )
 
     def _close(self) -> None:
+        self._producer.before_send = _at_once
         self._commits.close()
 
     def _take(self, chunks: list[Chunk], records: memoryview, notes: dict[str, Any]) -> None:
@@ -187,6 +190,7 @@ class SlotSink:
             self._reports.channel = notes["channel"]
             self._reports.run_id, self._reports.attempt = notes["attempt"]
             self._frames = map_frames(notes["frames"])
+            self._watch_pauses(notes.get("owner"))
             for topic, partition, remote, position, committed, end, *marks in notes["partitions"]:
                 source = TopicPartition(topic, partition)
                 target = TopicPartition(remote, partition)
@@ -250,8 +254,22 @@ class SlotSink:
             lane.committed = -1
         try:
             self._commit()
+        except Fenced:
+            raise
         except (MirrorError, ConnectionLost) as error:
             log.warning("positions not committed this time: %s", error)
+
+    def _watch_pauses(self, owner: list[Any] | None) -> None:
+        """Write nothing after a pause before a look at who has the flow."""
+        if owner is None:
+            return
+        self._pause = PauseWatch(self.flow, *owner, rest=self._rest)
+        self._producer.before_send = self._pause.before_write
+
+    def _rest(self, seconds: float) -> None:
+        """Between two questions to a cluster that is away, for as long as Spark waits for us."""
+        self._check_spark()
+        time.sleep(seconds)
 
     # -- acknowledgements ------------------------------------------------------------------
 
@@ -367,11 +385,15 @@ class SlotSink:
     def _housekeep(self) -> None:
         self._check_spark()
         self._end_when_lost()
+        if self._pause is not None:
+            self._pause.tick()
         now = time.monotonic()
         if (now - self._last_commit) * 1000 >= self.flow.position_interval_ms:
             self._last_commit = now
             try:
                 self._commit()
+            except Fenced:
+                raise
             except (MirrorError, ConnectionLost) as error:
                 # The next round commits the same positions or later ones.
                 log.warning("positions not committed this time: %s", error)
@@ -388,6 +410,8 @@ class SlotSink:
             raise ConnectionLost("Spark has given up this attempt of the task")
 
     def _commit(self) -> None:
+        if self._pause is not None:
+            self._pause.before_write()
         due = {
             lane: (lane.position, lane.mark, lane.log)
             for lane in self._lanes.values()
@@ -496,6 +520,10 @@ class SlotSink:
             lane.saved = lane.position
             count += 1
         return count
+
+
+def _at_once() -> None:
+    """No task writes: whatever the producer still sends needs no look."""
 
 
 def _first(

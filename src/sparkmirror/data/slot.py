@@ -22,11 +22,12 @@ from sparkmirror.data.retries import Retries
 from sparkmirror.data.rows import FLUSH, Chunk, build_row, chunk_of, out
 from sparkmirror.data.selected import Selection
 from sparkmirror.data.shared import Frames
-from sparkmirror.data.takeover import check_claim, take_over
+from sparkmirror.data.takeover import check_claim, check_owner, take_over
 from sparkmirror.data.targets import TargetWatch, Verdict
 from sparkmirror.data.watch import ControlWatch
 from sparkmirror.errors import BatchError, CorruptBatch, Unreachable
 from sparkmirror.model import FETCH_BYTES_MAX, FlowSettings, Halt, MirrorMode, TopicPartition
+from sparkmirror.ticks import ticks_s
 from sparkmirror.wire.connection import Connection, ConnectionLost
 from sparkmirror.wire.fetch import FetchedPartition, Fetcher
 from sparkmirror.wire.gaps import gap_document
@@ -45,6 +46,8 @@ log = logging.getLogger(__name__)
 
 # Without rows the sink would not come round to commit positions and to read acknowledgements.
 _TICK_S = 0.5
+# Drivers report four times in a session: nobody takes a flow over sooner after the last report.
+_SILENT_SHARE = 0.75
 _CORRUPT_RETRY_S = 1.0
 _CORRUPT_TRIES = 3
 # How often in a row an answer may end past the high watermark that came with it.
@@ -114,6 +117,9 @@ class SlotReader:
         self._marks_before: dict[TopicPartition, Mark] = {}
         self._noted: dict[str, Any] = {"errors": {}, "halts": [], "paused": False}
         self._last_row = 0.0
+        # What exactly-once fences and a consumer group keeps out, others have to look for.
+        self._looks = flow.mode is MirrorMode.MM2 and not flow.exactly_once
+        self._silence_s = flow.session_ms / 1000 * _SILENT_SHARE
         self._identity: Identity | None = None
         self._targets = TargetWatch(flow, plan.partitions, self._losses)
         self._verdicts: dict[TopicPartition, Verdict] = {}
@@ -170,6 +176,8 @@ class SlotReader:
                 self._watch.start()
                 if self.flow.exactly_once and not self._take_over():
                     return {}
+                if self._looks:
+                    check_owner(self.flow, self.plan.run_id, self._watch)
                 positions = self._positions()
                 self._look_at_targets(positions)
                 break
@@ -260,14 +268,14 @@ class SlotReader:
             self._ask()
             self._watch.fetcher.send()
             # Without a free frame nothing is received: that is how a slow target holds back.
-            starved = self._frames.starved
-            listens = self._fetcher.waiting and not starved
+            starved, cut_off = self._frames.starved, self._cut_off()
+            listens = self._fetcher.waiting and not starved and not cut_off
             timeout_s = min(self._watch.fetcher.next_due_s(), _TICK_S)
-            if listens or not self._watch.paused:
+            if listens or not (self._watch.paused or cut_off):
                 timeout_s = min(self._fetcher.next_due_s(), timeout_s)
-            if starved:
+            if starved and not cut_off:
                 timeout_s = _STARVED_S
-            ready = (self._control if starved else self._any).wait(timeout_s)
+            ready = (self._control if starved or cut_off else self._any).wait(timeout_s)
             if not ready and not listens and timeout_s <= 0:
                 time.sleep(0.01)  # every broker is backing off
             for connection in ready:
@@ -275,7 +283,7 @@ class SlotReader:
                     self._watch.receive(connection)
                     self._obey()
                     continue
-                if self._frames.starved:
+                if self._frames.starved or self._cut_off():
                     break
                 row = self._row(self._fetcher.receive(connection))
                 if self._fetcher.busy:
@@ -297,7 +305,7 @@ class SlotReader:
 
     def _ask(self) -> None:
         """Ask for more; while the flow is paused, only what was asked for before still comes."""
-        if self._watch.paused:
+        if self._watch.paused or self._cut_off():
             self._fetcher.expire()
             return
         self._try_again()
@@ -306,11 +314,15 @@ class SlotReader:
             self._examine(self._fetcher.held)
             self._fetcher.send()
 
+    def _cut_off(self) -> bool:
+        """Whether somebody may have taken the flow over without our hearing of it."""
+        return self._looks and ticks_s() - self._watch.heard_s > self._silence_s
+
     def _over(self, deadline: float) -> bool:
-        if self.flow.exactly_once:
+        if self.flow.mode is MirrorMode.MM2:
             check_claim(self.flow, self._watch.claim, self.plan.run_id)
-            if self._identity is None:
-                return True
+        if self.flow.exactly_once and self._identity is None:
+            return True
         command = self._watch.command
         if command is not None and command.run_id == self.plan.run_id:
             if command.kind is CommandKind.DRAIN:
@@ -454,6 +466,9 @@ class SlotReader:
         }
         if self.plan.member is not None:
             notes["member"] = member_row(self.plan.member)
+        if self._looks:
+            plan = self.plan
+            notes["owner"] = [plan.run_id, plan.control_offset, plan.claim_term]
         if self.flow.exactly_once:
             # The sink writes under the identity that was there before the positions were read.
             notes["writer"] = {

@@ -151,6 +151,8 @@ class _Planner(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if start == end:
             return []
         from sparkmirror.data.plan import SlotPlan, decode_flow, plan_slots  # noqa: PLC0415
+        from sparkmirror.data.takeover import check_claim  # noqa: PLC0415
+        from sparkmirror.model import MirrorMode  # noqa: PLC0415
 
         watch = self._control()
         if self._once:
@@ -172,6 +174,8 @@ class _Planner(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 for slot in range(flow.tasks_max)
             ]
         self._warm = True
+        if flow.mode is MirrorMode.MM2:
+            check_claim(flow, watch.claim, run_id)
         if flow.exactly_once:
             self._fence(flow, watch, assignment)
         plans = plan_slots(
@@ -193,10 +197,9 @@ class _Planner(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self, flow: FlowSettings, watch: ControlWatch, assignment: AssignmentDocument
     ) -> None:
         """Before the first epoch of an assignment: nobody else writes the flow any more."""
-        from sparkmirror.data.takeover import check_claim, fence_plan  # noqa: PLC0415
+        from sparkmirror.data.takeover import fence_plan  # noqa: PLC0415
 
         run_id = self._options["run_id"]
-        check_claim(flow, watch.claim, run_id)
         if assignment.version != self._fenced_version:
             complete = fence_plan(flow, run_id, watch.claim, assignment)
             # Partitions that nobody could be asked about are looked at before the next epoch.

@@ -1,5 +1,8 @@
 """How a slot of an exactly-once flow becomes the only writer of its partitions.
 
+(At-least-once nothing shuts another writer out; there a slot looks for claims when it begins and
+while it runs, and its sink after every pause: `data.pause`.)
+
 Three writers could stand in its way: an earlier attempt of the same task, a slot of an earlier
 plan that had one of its partitions, another driver. Each slot has one transactional id, which
 fences the first; the other two are told apart by the order of the control topic:
@@ -21,15 +24,21 @@ import time
 
 from sparkmirror.data.open_ends import close_all
 from sparkmirror.data.watch import ControlWatch
-from sparkmirror.errors import Fenced
 from sparkmirror.model import FlowSettings, TopicPartition
-from sparkmirror.wire.claims import Claim, fence_slots, transactional_id
+from sparkmirror.wire.claims import Claim, fence_slots, taken_over, transactional_id
 from sparkmirror.wire.produce_queue import Identity
 from sparkmirror.wire.routes import Routes
 from sparkmirror.wire.signals import AssignmentDocument, CommandKind
 from sparkmirror.wire.transactions import Transactions
 
-__all__ = ["check_claim", "committed_positions", "fence_plan", "replanned", "take_over"]
+__all__ = [
+    "check_claim",
+    "check_owner",
+    "committed_positions",
+    "fence_plan",
+    "replanned",
+    "take_over",
+]
 
 log = logging.getLogger(__name__)
 
@@ -39,12 +48,16 @@ _LOOK_AGAIN_S = 0.2
 def check_claim(flow: FlowSettings, claim: Claim | None, run_id: str) -> None:
     """Raise `Fenced` when another run has claimed the flow."""
     if claim is not None and claim.run_id != run_id:
-        raise Fenced(
-            f"another sparkmirror (run {claim.run_id}, host {claim.host or 'unknown'}) has taken "
-            f"this flow over. This one (run {run_id}) has ended; nothing arrives twice.",
-            where=f"flow {flow.name}",
-            do="Run one mirror per flow. To have this one back, stop the other and start it again.",
-        )
+        raise taken_over(flow, claim, run_id)
+
+
+def check_owner(flow: FlowSettings, run_id: str, watch: ControlWatch) -> None:
+    """Read the claims that there are now; raise `Fenced` when another run has the flow.
+
+    A target that does not answer is waited for.
+    """
+    _look(flow, watch)
+    check_claim(flow, watch.claim, run_id)
 
 
 def replanned(watch: ControlWatch, run_id: str) -> bool:
@@ -60,8 +73,7 @@ def take_over(flow: FlowSettings, slot: int, run_id: str, watch: ControlWatch) -
     ``watch`` has started at the offset up to which the planner has seen the control topic. Raises
     `Fenced` when another run has the flow.
     """
-    _look(flow, watch)
-    check_claim(flow, watch.claim, run_id)
+    check_owner(flow, run_id, watch)
     if replanned(watch, run_id):
         return None
     routes = Routes(flow.target)
@@ -73,8 +85,7 @@ def take_over(flow: FlowSettings, slot: int, run_id: str, watch: ControlWatch) -
     finally:
         transactions.close()
         routes.close()
-    _look(flow, watch)
-    check_claim(flow, watch.claim, run_id)
+    check_owner(flow, run_id, watch)
     return None if replanned(watch, run_id) else identity
 
 

@@ -10,6 +10,7 @@ from sparkmirror.data.seal import run_key
 from sparkmirror.data.selected import Selection
 from sparkmirror.errors import BatchError
 from sparkmirror.model import FetchSettings, FlowSettings, PartitionProgress, TopicPartition
+from sparkmirror.ticks import ticks_s
 from sparkmirror.wire.batch import HEADER_BYTES, base_offset, last_offset_delta, split
 from sparkmirror.wire.claims import Claim, claim_signer, decode_claim, is_believed
 from sparkmirror.wire.connection import Connection
@@ -41,6 +42,7 @@ log = logging.getLogger(__name__)
 
 # Signals are small: what unpacks to more is none.
 _UNPACKED_BYTES_MAX = 64 << 20
+_ANSWER_MS_MIN = 1_000
 _RULES = SelectRules(
     read_committed=False, join_below_bytes=0, decompressed_bytes_max=_UNPACKED_BYTES_MAX
 )
@@ -77,6 +79,8 @@ class ControlWatch:
         self.claim: Claim | None = None
         self.command: Command | None = None
         self.assignment: AssignmentDocument | None = None
+        self.heard_s = ticks_s()
+        """When the leader of the commands' partition answered last, by `ticks_s`."""
         self.stopped: dict[TopicPartition, PartitionProgress] = {}
         topic = control_topic(flow)
         self._commands = TopicPartition(topic, COMMAND_PARTITION)
@@ -88,7 +92,12 @@ class ControlWatch:
         self._claim_term = claim_term
         self._told_refused = self._told_claim = False
         self._selection = Selection(flow)
-        self.routes = Routes(flow.target, [topic])
+        client = flow.target
+        if slot is not None:
+            # A leader that hangs is left in good time: without its word the slot stands still.
+            patience_ms = max(_ANSWER_MS_MIN, flow.session_ms // 4)
+            client = replace(client, request_timeout_ms=min(client.request_timeout_ms, patience_ms))
+        self.routes = Routes(client, [topic])
         wait_ms = 0 if slot is None else 500
         self.fetcher = Fetcher(self.routes, FetchSettings(fetch_max_wait_ms=wait_ms), poller=poller)
         self._start_offset = offset
@@ -176,6 +185,8 @@ class ControlWatch:
             self._take(part)
 
     def _take(self, part: FetchedPartition) -> None:
+        if part.tp == self._commands:
+            self.heard_s = ticks_s()
         try:
             chosen = select_records(part.records, part.fetch_offset, (), _RULES)
         except BatchError as error:

@@ -16,6 +16,7 @@ from functools import partial
 from typing import TypeVar
 
 from sparkmirror.control.lag import observe_flow
+from sparkmirror.control.status import observe_status
 from sparkmirror.doctor import rights
 from sparkmirror.doctor.clocks import check_clock
 from sparkmirror.doctor.compare import (
@@ -185,6 +186,7 @@ class _Patient:
         if target is not None:
             first["internal-topics"] = partial(rights.check_internal, target, flow)
             first["auto-create"] = partial(_auto_create, target)
+            first["mirrors"] = partial(_mirrors, target, flow, int(self.how.now_s() * 1000))
         topics: SourceFacts | None = None
         if source is not None:
             topics = self._fact("topics", partial(look_at_source, source, flow), first)
@@ -286,6 +288,20 @@ class _Patient:
             *judge_timestamps(both, times, now_ms),
             *judge_retention(both, times, left, rate_bytes_s=self.how.rate_bytes_s, now_ms=now_ms),
         ]
+
+
+def _mirrors(target: Inspector, flow: FlowSettings, now_ms: int) -> list[Finding]:
+    """Who mirrors the flow at present, and who stands by."""
+    check, subject = "mirrors", f"flow {flow.name}"
+    tried = "read the reports in the control topic"
+    try:
+        status = observe_status(target, flow, now_ms)
+    except MirrorError as error:
+        return [at_work(check, subject, tried, error)]
+    found = f"{status.host or 'a starting process'} mirrors it" if status.state.alive else "nobody"
+    if status.standbys:
+        found += "; standing by: " + ", ".join(one.host for one in status.standbys)
+    return [ok(check, subject, tried, found)]
 
 
 def _auto_create(target: Inspector) -> list[Finding]:

@@ -79,7 +79,7 @@ _OWN = (
     ),
     Metric(
         "sparkmirror_flow_state", "gauge", (*FLOW, "state"),
-        "1 for the state the flow is in: starting, running, paused or draining.",
+        "1 for the state the flow is in: starting, running, standby, paused or draining.",
     ),
     Metric("sparkmirror_records", "counter", FLOW, "Records mirrored by this run."),
     Metric("sparkmirror_bytes", "counter", FLOW, "Bytes of record batches mirrored."),

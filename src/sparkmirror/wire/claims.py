@@ -1,10 +1,11 @@
-"""Who runs an exactly-once flow: claims in the control topic, and the ids that they fence.
+"""Who mirrors a flow: claims in the control topic, those who stand by, and the ids that are fenced.
 
 A claim (key ``<flow>/claim`` in partition 0 of the control topic) says: from here on the run
 ``run_id`` writes this flow, and nobody else. The topic's order decides between two of them: the
 newest wins. ``slots`` is how many of the flow's transactional ids (`transactional_id`) may ever
 have been used, so that a run with fewer slots fences those of an earlier one, too. It is read as
 at most `EXACT_SLOTS_MAX`, which no flow may exceed: a stranger's claim must not hold a start up.
+A process that waits for its turn says so in a record of its own (`Standby`).
 
 With ``sparkmirror.control.secret`` a claim is signed (`wire.signing`), and who has the secret
 believes no other. Its ``term`` grows from run to run, so that a claim of an earlier run, written
@@ -16,10 +17,12 @@ Pure codecs, but for `fence_slots`.
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import dataclass
 
+from sparkmirror.errors import Fenced
 from sparkmirror.model import EXACT_SLOTS_MAX, FlowSettings
-from sparkmirror.wire.packing import text, unpack
+from sparkmirror.wire.packing import MALFORMED, pack, text, unpack
 from sparkmirror.wire.produce_queue import Identity
 from sparkmirror.wire.routes import Routes
 from sparkmirror.wire.signing import CODE_FIELD, Signer
@@ -27,24 +30,35 @@ from sparkmirror.wire.transactions import Transactions
 
 __all__ = [
     "Claim",
+    "Standby",
     "claim_signer",
     "decode_claim",
+    "decode_standby",
     "encode_claim",
+    "encode_standby",
     "fence_slots",
     "is_believed",
     "is_signed",
+    "standby_key",
+    "taken_over",
     "transactional_id",
     "transactional_id_prefix",
 ]
 
 _SUFFIX = "/claim"
+_STANDBY_KEY = re.compile(r"(.+)/standby#(.+)")
+_SINCE_STANDBYS = ("place", "file", "content", "session_ms", "time_ms")
+_SESSION_MS_MAX = 3_600_000
 
 
 @dataclass(frozen=True, slots=True)
 class Claim:
     """``run_id`` writes ``flow`` from here on; ``host`` is where its driver runs.
 
-    ``term``: greater than those of all earlier claims; 0 without a secret.
+    ``term``: greater than those of all earlier claims; 0 without a secret. ``place``: the driver's
+    process (`control.place`), ``file``: its configuration file, ``content``: what the file says of
+    the flow, as a digest. ``session_ms``: after how long without a report it counts as gone.
+    ``time_ms``: when it was made, by its own clock. Earlier releases give none of these.
     """
 
     flow: str
@@ -52,6 +66,74 @@ class Claim:
     slots: int
     host: str = ""
     term: int = 0
+    place: str = ""
+    file: str = ""
+    content: str = ""
+    session_ms: int = 0
+    time_ms: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Standby:
+    """A process that would take ``flow`` over; ``run_id``, ``host`` and ``file`` are its own."""
+
+    flow: str
+    run_id: str
+    host: str
+    version: str
+    file: str
+    time_ms: int
+
+
+def encode_standby(standby: Standby) -> tuple[bytes, bytes]:
+    """Key and value of ``standby``, for the progress partition."""
+    document = {
+        "host": standby.host,
+        "version": standby.version,
+        "file": standby.file,
+        "time_ms": standby.time_ms,
+    }
+    return standby_key(standby.flow, standby.run_id), pack(document)
+
+
+def standby_key(flow: str, run_id: str) -> bytes:
+    """The key of one process's word that it stands by; without a value it no longer does."""
+    return f"{flow}/standby#{run_id}".encode()
+
+
+def decode_standby(key: bytes | None, value: bytes | None) -> Standby | None:
+    """What `encode_standby` made; None for any other record."""
+    match = _STANDBY_KEY.fullmatch(text(key))
+    document = unpack(value)
+    if match is None or document is None:
+        return None
+    try:
+        return Standby(
+            match[1],
+            match[2],
+            str(document["host"]),
+            str(document["version"]),
+            str(document["file"]),
+            int(document["time_ms"]),
+        )
+    except MALFORMED:
+        return None
+
+
+def taken_over(flow: FlowSettings, claim: Claim, run_id: str) -> Fenced:
+    """Why the run ``run_id`` ends: ``claim`` is a newer one than its own."""
+    file = f", file {claim.file}" if claim.file else ""
+    again = (
+        "nothing arrives twice"
+        if flow.exactly_once
+        else "what it wrote in its last second may arrive again"
+    )
+    return Fenced(
+        f"another sparkmirror (run {claim.run_id}, host {claim.host or 'unknown'}{file}) has taken "
+        f"this flow over. This one (run {run_id}) has ended; {again}.",
+        where=f"flow {flow.name}",
+        do="Start it again to have it stand by; --take-over would take the flow back.",
+    )
 
 
 def claim_signer(flow: FlowSettings) -> Signer | None:
@@ -67,8 +149,9 @@ def encode_claim(claim: Claim, signer: Signer | None = None) -> tuple[bytes, byt
         "slots": claim.slots,
         "host": claim.host,
     }
-    if claim.term:
-        document["term"] = claim.term
+    for name in ("term", *_SINCE_STANDBYS):
+        if getattr(claim, name):
+            document[name] = getattr(claim, name)
     if signer is not None:
         document = signer.sign(key, document)
     return key.encode(), json.dumps(document, separators=(",", ":")).encode()
@@ -104,6 +187,11 @@ def decode_claim(key: bytes | None, value: bytes | None) -> Claim | None:
             min(max(0, int(document["slots"])), EXACT_SLOTS_MAX),
             str(document.get("host", "")),
             max(0, int(document.get("term", 0))),
+            str(document.get("place", "")),
+            str(document.get("file", "")),
+            str(document.get("content", "")),
+            min(max(0, int(document.get("session_ms", 0))), _SESSION_MS_MAX),
+            max(0, int(document.get("time_ms", 0))),
         )
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError, OverflowError):
         return None

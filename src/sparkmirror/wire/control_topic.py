@@ -15,7 +15,7 @@ from sparkmirror.wire.assignments import (
     AssignmentDocument,
     encode_assignment,
 )
-from sparkmirror.wire.claims import decode_claim
+from sparkmirror.wire.claims import Standby, decode_claim, decode_standby
 from sparkmirror.wire.client import Cluster
 from sparkmirror.wire.driver_report import (
     DriverReport,
@@ -40,7 +40,10 @@ __all__ = ["ControlSignals", "ControlTopicReader", "ControlTopicWriter"]
 
 @dataclass(frozen=True, slots=True)
 class ControlSignals:
-    """What one poll of the control topic brought. ``skipped``: records that are no signal."""
+    """What one poll of the control topic brought. ``skipped``: records that are no signal.
+
+    ``standbys``: the newest word of each process that stands by and has not said that it ended.
+    """
 
     commands: tuple[Command, ...] = ()
     assignments: tuple[AssignmentDocument, ...] = ()
@@ -48,6 +51,7 @@ class ControlSignals:
     drivers: tuple[DriverReport, ...] = ()
     skipped: int = 0
     planned: tuple[Planned, ...] = ()
+    standbys: tuple[Standby, ...] = ()
 
 
 class ControlTopicReader:
@@ -76,6 +80,7 @@ class ControlTopicReader:
         progress: list[SlotProgress] = []
         planned: list[Planned] = []
         drivers: list[DriverReport] = []
+        standbys: dict[bytes | None, Standby | None] = {}
         skipped = 0
         for partition, key, value in records:
             if partition == PROGRESS_PARTITION:
@@ -89,7 +94,9 @@ class ControlTopicReader:
                 elif word is not None:
                     planned.append(word)
                 else:
-                    skipped += value is not None and not is_event_key(key)
+                    standbys[key] = standby = decode_standby(key, value)
+                    known = standby is not None or is_event_key(key)
+                    skipped += value is not None and not known
                 continue
             match = ASSIGNMENT_KEY.fullmatch(text(key))
             if match is not None:
@@ -109,6 +116,7 @@ class ControlTopicReader:
             tuple(drivers),
             skipped,
             tuple(planned),
+            tuple(one for one in standbys.values() if one is not None),
         )
 
     def close(self) -> None:

@@ -62,6 +62,10 @@ _ALSO = -1  # the key of what `Producer.pump` waits for as well
 _UNANSWERED = Answer(-1, -1, "no answer for the partition")
 
 
+def _nothing() -> None:
+    """Nobody has to be asked."""
+
+
 @dataclass(slots=True, eq=False)
 class _Request:
     correlation: int
@@ -92,6 +96,8 @@ class Producer(Backlog):
         """Whether batches wait only because enough requests are in flight: `pump` sends them."""
         self.woken = False
         """Whether the descriptor that the last `pump` waited for as well had something to read."""
+        self.before_send: Callable[[], None] = _nothing
+        """Called each time before batches are sent; what it raises keeps them."""
         self._requests: dict[Connection, deque[_Request]] = {}
         self._either = Poller[Connection | int]()  # answers, and what `pump` waits for as well
         self._answers = Poller[Connection | int](within=self._either)
@@ -205,6 +211,8 @@ class Producer(Backlog):
         """Send what may be sent; nothing where all that waits is known to wait for answers."""
         if not self._stirred:
             return
+        if self._busy:
+            self.before_send()
         self._stirred = self.blocked = False
         if not self._busy:
             return
