@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import shutil
 import signal
+import subprocess
 import threading
 import time
 import uuid
@@ -17,6 +19,7 @@ from sparkmirror.demo.clusters import KafkaCluster
 from tests.kafka.mirror_process import (
     MirrorProcess,
     TerminalProcess,
+    installed,
     wait_until,
     write_mm1,
     write_mm2,
@@ -91,6 +94,22 @@ def test_continuous_drain_restart_and_discovery(
     third = MirrorProcess(tmp_path, [*arguments, "--once"])
     assert third.wait() == 0, third.text()
     assert len(consume_all(cluster_b, f"A.{name}.one")) == 650
+
+    told = subprocess.run(
+        [installed("sparkmirror"), "history", path, "--format", "json"],
+        capture_output=True,
+        check=True,
+    )
+    events = json.loads(told.stdout)["events"]
+    # Mirrors of other tests, some of them killed, had the same flow.
+    events = [one for one in events if one["kind"] in ("start", "stop")][-6:]
+    runs = [one["run_id"] for one in events[::2]]
+    assert [(one["kind"], one["run_id"]) for one in events] == [
+        (kind, run) for run in runs for kind in ("start", "stop")
+    ]
+    assert len(set(runs)) == 3
+    assert "SIGTERM" in events[1]["text"]
+    assert "--once" in events[2]["text"]
 
 
 def _pipeline_workers(pid: int) -> list[psutil.Process]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -22,6 +23,7 @@ from sparkmirror.model import FlowSettings, Halt, PartitionProgress, SlotProgres
 from sparkmirror.wire.client import Cluster
 from sparkmirror.wire.control_topic import ControlSignals, ControlTopicReader
 from sparkmirror.wire.driver_report import DriverReport, encode_driver_report
+from sparkmirror.wire.gaps import Gap, GapAction, GapKind
 from sparkmirror.wire.history import (
     KEPT_MAX,
     RUN_MAX,
@@ -269,12 +271,17 @@ def test_a_run_notes_what_it_sees(
     )
     reader = SimpleNamespace(poll=lambda _: signals, close=lambda: None)
     control._reader = cast(ControlTopicReader, reader)
-    control._say_gap(f"{FLOW}: OFFSETS_DELETED: gone (stopped)")
+    lost = Gap(
+        FLOW, T0, "A.t", GapKind.TARGET_RECREATED, GapAction.REPAIRED, 3, 8, 6, 3, "RECREATED",
+        "made anew", NOW,
+    )  # fmt: skip
+    control._gaps._tell([lost, replace(lost, action=GapAction.CONTINUED, resumed_at=9)])
     control.look_at_progress()
     control.look_at_progress()
     control.farewell()
     assert [(one.kind.value, one.text) for one in _read(target, flow)] == [
-        ("gap", "OFFSETS_DELETED: gone (stopped)"),
+        ("repair", "made anew (repaired at offset 3)"),
+        ("gap", "made anew (continued at offset 9)"),
         ("halt", "t-0 stopped: no permission"),
         ("pause", "an operator asked for it"),
         ("drain", "an operator asked for it"),

@@ -163,7 +163,9 @@ class FlowControl:
         )
         self.history = History(self.target, settings, run_id, now_ms=now_ms)
         self._halts = HaltWatch(self.history)
-        self._gaps = GapTeller(self.target, settings, self._say_gap, since_ms=now_ms())
+        self._gaps = GapTeller(
+            self.target, settings, say, since_ms=now_ms(), note=self.history.note_gap
+        )
         self._config_sync = ConfigSync(
             settings, self.source_admin, self.target_admin, self._remote_topics, say
         )
@@ -303,10 +305,6 @@ class FlowControl:
             self.orders.look()
         self._adopt(assignment, CommandKind.RUN)
         self.history.begin(self._release, len(assignment.partitions), once=self._once)
-
-    def _say_gap(self, line: str) -> None:
-        self._say(line)
-        self.history.note(EventKind.GAP, line.removeprefix(f"{self.name}: "))
 
     def _tell_lacks(self, names: Iterable[str]) -> None:
         tell_lacks(self.settings, names, self._cluster, self._say)

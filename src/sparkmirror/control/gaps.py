@@ -36,7 +36,10 @@ def gap_line(gap: Gap) -> str:
 
 
 class GapTeller:
-    """Tells each gap record once that is written while a mirror runs."""
+    """Tells each gap record once that is written while a mirror runs.
+
+    ``say`` takes the line of each, ``note`` the gap itself.
+    """
 
     def __init__(
         self,
@@ -45,11 +48,13 @@ class GapTeller:
         say: Callable[[str], None],
         *,
         since_ms: int,
+        note: Callable[[Gap], None] = lambda _: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._target = target
         self._flow = flow
         self._say = say
+        self._note = note
         self._since_ms = since_ms
         self._clock = clock
         self._counted: dict[tuple[int, str], int] = {}
@@ -75,13 +80,14 @@ class GapTeller:
         self._tell(read_gaps(self._target, self._flow))
 
     def _tell(self, gaps: Iterable[Gap]) -> None:
-        lines = []
+        new = []
         for gap in gaps:
             line = gap_line(gap)
             if gap.time_ms >= self._since_ms and line not in self._told:
                 self._told.add(line)
-                lines.append(line)
-        for line in lines[:_TOLD_MAX]:
+                new.append((line, gap))
+        for line, gap in new[:_TOLD_MAX]:
             self._say(line)
-        if len(lines) > _TOLD_MAX:
-            self._say(f"{self._flow.name}: {len(lines) - _TOLD_MAX} more gap records")
+            self._note(gap)
+        if len(new) > _TOLD_MAX:
+            self._say(f"{self._flow.name}: {len(new) - _TOLD_MAX} more gap records")

@@ -13,9 +13,11 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 
+from sparkmirror.control.gaps import gap_line
 from sparkmirror.model import FlowSettings, Halt, MirrorMode, SlotProgress, TopicPartition
 from sparkmirror.wire.client import Cluster
 from sparkmirror.wire.driver_report import DriverReport, decode_driver_report
+from sparkmirror.wire.gaps import Gap, GapAction
 from sparkmirror.wire.history import (
     KEPT_MAX,
     Event,
@@ -85,6 +87,12 @@ class History:
     def note(self, kind: EventKind, text: str, *, code: str = "") -> None:
         """Have ``text``, one line, written as an event of this moment."""
         self._note(kind, text, code, self._now_ms())
+
+    def note_gap(self, gap: Gap) -> None:
+        """Note what was lost, and whether it is mirrored again."""
+        kind = EventKind.REPAIR if gap.action is GapAction.REPAIRED else EventKind.GAP
+        line = gap_line(gap).removeprefix(f"{gap.flow}: {gap.code}: ")
+        self.note(kind, line, code=gap.code)
 
     def begin(self, release: str, partitions: int, *, once: bool) -> None:
         """Note that the run has begun."""
