@@ -212,13 +212,23 @@ def test_records_deleted_at_the_target_are_no_loss(source, target, topic_name, e
 # -- truncated ---------------------------------------------------------------------------------
 
 
-def _lose(slot: SlotRun, faulty: FaultyCluster, wanted: list[bytes]) -> None:
-    """Mirror ``wanted`` with the follower down, then make the follower the leader."""
+def _lose(
+    slot: SlotRun, faulty: FaultyCluster, wanted: list[bytes], *, seen: bool = False
+) -> None:
+    """Mirror ``wanted`` with the follower down, then make the follower the leader.
+
+    ``seen``: after a look has seen in which leader epoch the log reaches so far.
+    """
     leader, follower = _replicas(slot, faulty)
     faulty.kafka.kill(follower)
     _produce(slot.source.kafka, slot.topic, wanted)
     all_of_them = [record.value for record in consume_all(slot.source.kafka, slot.topic)]
     _await_values(slot, all_of_them)
+    if seen:
+        wait_until(
+            lambda: decode_target(_position(slot)[1]).epoch_offset == len(all_of_them),
+            "a look at the target's log",
+        )
     slot.drain()
     faulty.kafka.kill(leader)
     faulty.kafka.restart(follower)
@@ -276,7 +286,7 @@ def test_a_log_that_others_filled_again_is_told_by_the_leader_epoch(source, faul
     with slot:
         _produce(source.kafka, topic_name, _values(0, 20))
         _await_values(slot, _values(0, 20))
-        _lose(slot, faulty, _values(20, 10))
+        _lose(slot, faulty, _values(20, 10), seen=True)
     others = [b"other %d" % n for n in range(15)]
     _produce(faulty.kafka, slot.remote, others)
     with _slot(source, faulty, topic_name, alias=slot.alias, client=CLIENT) as slot:
