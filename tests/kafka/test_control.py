@@ -365,9 +365,9 @@ def test_positions_of_a_java_mirror_are_taken_over(flow, loops, target, cluster_
     loop.prepare()
     topic_id = loop.assignment(flow.name).partitions[0].topic_id
     assert target.committed_offsets(group, tps) == {
-        tps[0]: Committed(11, f'{{"source_topic_id": "{topic_id}"}}'),
+        tps[0]: Committed(11, f'{{"seeded": true, "source_topic_id": "{topic_id}"}}'),
         tps[1]: Committed(99, "ours"),
-        tps[3]: Committed(41, f'{{"source_topic_id": "{topic_id}"}}'),
+        tps[3]: Committed(41, f'{{"seeded": true, "source_topic_id": "{topic_id}"}}'),
     }
     events = loop.events()
     assert any("2 positions taken over" in line for line in events)

@@ -253,8 +253,8 @@ def test_one_record_too_many_at_the_target_fails_the_demo(
     monkeypatch.setattr(demo_command, "Demo", Damaged)
     monkeypatch.setenv("COLUMNS", "150")
     assert main(["demo", *SMALL]) == 1
-    out = capfd.readouterr().out
-    assert "●" in out, out
+    out, err = capfd.readouterr()
+    assert "●" in out, out + err
     rows = {line.split()[0]: line for line in out.splitlines() if "●" in line}
     assert rows.pop("orders").rstrip().endswith("different: 1")
     assert len(rows) == len(TOPICS) - 1

@@ -212,9 +212,7 @@ def test_records_deleted_at_the_target_are_no_loss(source, target, topic_name, e
 # -- truncated ---------------------------------------------------------------------------------
 
 
-def _lose(
-    slot: SlotRun, faulty: FaultyCluster, wanted: list[bytes], *, seen: bool = False
-) -> None:
+def _lose(slot: SlotRun, faulty: FaultyCluster, wanted: list[bytes], *, seen: bool = False) -> None:
     """Mirror ``wanted`` with the follower down, then make the follower the leader.
 
     ``seen``: after a look has seen in which leader epoch the log reaches so far.

@@ -440,7 +440,9 @@ class ExactSink(SlotSink):
             watch.close()
         if identity is None:
             raise TransactionError("the slot's plan is an old one.", where=f"flow {self.flow.name}")
-        expected = {lane.target: lane.committed for lane in self._lanes.values()}
+        # A topic that is deleted takes its positions with it.
+        kept = [lane for lane in self._lanes.values() if lane not in self._ends.lost]
+        expected = {lane.target: lane.committed for lane in kept}
         found = committed_positions(self.flow, list(expected))
         moved = {tp for tp, at in expected.items() if at >= 0 and found.get(tp, -1) != at}
         if moved:
