@@ -25,6 +25,9 @@ from sparkmirror.errors import ClusterError, Defect, MirrorError
 __all__ = ["Traffic"]
 
 _TOOL_TIMEOUT_S = 120.0
+# A topic that was just made may refuse a producer's first batch and take its second one, which is
+# the first that the leader sees of it: then the first one is out of order for ever.
+_ONE_IN_FLIGHT = "max.in.flight.requests.per.connection=1"
 _HISTORY_LINES = {"orders": 2_000, "customers": 1_500, "invoices": 30}
 _LIVE_LINES_PER_S = {"orders": 50.0, "customers": 25.0, "invoices": 1.0}
 _HISTORY_PAYMENTS, _LIVE_PAYMENTS_PER_S = 60, 5.0
@@ -153,7 +156,7 @@ class Traffic:
         payload = ["--payload-file", str(self._payloads)]
         if topic.record_bytes:
             payload = ["--record-size", str(topic.record_bytes)]
-        properties = [f"compression.type={topic.compression}", "linger.ms=5"]
+        properties = [f"compression.type={topic.compression}", "linger.ms=5", _ONE_IN_FLIGHT]
         arguments = ["--num-records", str(count), "--throughput", str(per_s), *payload]
         arguments += ["--command-property", *properties]
         self._start(topic, "org.apache.kafka.tools.ProducerPerformance", arguments)
@@ -166,6 +169,7 @@ class Traffic:
         # By default it drops, with a line on stderr and exit code 0, what a busy broker does not
         # take within a second and a half.
         arguments += ["--request-timeout-ms", "60000", "--message-send-max-retries", "1000"]
+        arguments += ["--command-property", _ONE_IN_FLIGHT]
         process = self._start(topic, "org.apache.kafka.tools.ConsoleProducer", arguments, feed=True)
         self._thread(f"feed {topic.name}", self._feed, topic, process, lines, pause_s)
 
