@@ -22,7 +22,7 @@ import pyarrow as pa
 from sparkmirror.data.handle import Handler
 from sparkmirror.data.plan import decode_flow
 from sparkmirror.data.rows import FLUSH, Chunk, build_row, out, read_row
-from sparkmirror.data.shared import FrameReader, Frames
+from sparkmirror.data.shared import FrameReader, Frames, map_frames
 from sparkmirror.errors import BatchError, MirrorError, Unreachable
 from sparkmirror.model import FlowSettings, Partitioner
 from sparkmirror.wire.deal import Dealer, Dealt, write_dealt
@@ -80,7 +80,7 @@ class _RecordPath:
         self, chunks: list[Chunk], records: memoryview, notes: dict[str, Any]
     ) -> Iterator[pa.RecordBatch]:
         if "slot" in notes:
-            self._source = _map(notes["frames"])
+            self._source = map_frames(notes["frames"])
             notes["frames"] = self._frames.note()
             self._counts.follow({row[2] for row in notes["partitions"]})
             # The first row travels alone, as the source sent it.
@@ -175,16 +175,6 @@ class _RecordPath:
         deadline = time.monotonic() + _STARVED_S_MAX
         while self._frames.starved and time.monotonic() < deadline:
             time.sleep(_STARVED_S)
-
-
-def _map(note: list[Any] | None) -> FrameReader | None:
-    if note is None:
-        return None
-    try:
-        return FrameReader(note)
-    except (OSError, ValueError) as error:
-        log.info("no memory is shared with the source (%s): rows carry the records", error)
-        return None
 
 
 def _chunk(chunk: Chunk, base: int, end: int, dealt: Dealt, topics: list[str]) -> Chunk:

@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 
 from sparkmirror.data.lanes import Lane
-from sparkmirror.data.targets import judge_target
+from sparkmirror.data.targets import SUSPECTED_S, judge_target
 from sparkmirror.errors import MirrorError
 from sparkmirror.model import FlowSettings, Halt, TopicPartition
 from sparkmirror.wire.connection import ConnectionLost
@@ -39,8 +39,6 @@ _LOOK_S = 30.0
 _LOOK_AGAIN_S = 0.2
 # What a broker may take to answer a look.
 _ANSWER_MS = 3_000
-# How long a high watermark may be behind before it speaks for a loss.
-_SUSPECTED_S = 3.0
 
 Log = tuple[str, int]
 """Topic id and leader epoch."""
@@ -127,7 +125,7 @@ class TargetEnds:
         loss = judge_target(tp, reached, mark, now, view)
         if loss is not None and loss.kind is GapKind.TARGET_TRUNCATED and view.end < 0:
             since = self._suspected.setdefault(tp, self._clock())
-            if self._clock() - since < _SUSPECTED_S:
+            if self._clock() - since < SUSPECTED_S:
                 return
         self._suspected.pop(tp, None)
         self._held.discard(tp)

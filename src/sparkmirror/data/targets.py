@@ -36,12 +36,12 @@ from sparkmirror.wire.marks import Mark, TargetMark, decode_target
 from sparkmirror.wire.routes import Routes
 from sparkmirror.wire.signals import SourcePartition
 
-__all__ = ["TargetGap", "TargetLoss", "TargetWatch", "Verdict", "judge_target"]
+__all__ = ["SUSPECTED_S", "TargetGap", "TargetLoss", "TargetWatch", "Verdict", "judge_target"]
 
 log = logging.getLogger(__name__)
 
-# How long a high watermark may be behind before it speaks for a loss.
-_SUSPECTED_S = 3.0
+SUSPECTED_S = 3.0
+"""How long a high watermark may be behind before it speaks for a loss."""
 _LOOK_AGAIN_S = 0.2
 
 
@@ -195,7 +195,7 @@ class TargetWatch:
         """Losses and logs by source partition; fills in ``ends`` and ids that only runs know."""
         asked = {self._by_source[tp].target: mark.leader_epoch for tp, mark in marks.items()}
         marks = dict(marks)
-        deadline = time.monotonic() + _SUSPECTED_S
+        deadline = time.monotonic() + SUSPECTED_S
         while True:
             target.refresh_if_due()
             by_target = look_at_ends(target, asked)
