@@ -283,7 +283,10 @@ def consume_all(
     isolation: str = "read_committed",
     timeout_s: float | None = None,
 ) -> list[Received]:
-    """Every record of ``topic`` up to its present end, sorted by partition and offset."""
+    """Every record of ``topic`` up to its present end, sorted by partition and offset.
+
+    Where others go on writing, some later ones, too: the consumer may never meet the moving end.
+    """
     consumer = Consumer(
         {
             "bootstrap.servers": cluster.bootstrap_servers,
@@ -299,6 +302,10 @@ def consume_all(
     try:
         metadata = consumer.list_topics(topic, timeout=TIMEOUT_S).topics[topic]
         open_partitions = set(metadata.partitions)
+        ends = {
+            number: consumer.get_watermark_offsets(TopicPartition(topic, number), TIMEOUT_S)[1]
+            for number in open_partitions
+        }
         consumer.assign([TopicPartition(topic, number, 0) for number in open_partitions])
         deadline = time.monotonic() + (timeout_s or patience())
         while open_partitions:
@@ -307,6 +314,8 @@ def consume_all(
                 error = message.error()
                 if error is None:
                     received.append(_received(message))
+                    if message.offset() >= ends[message.partition()] - 1:
+                        open_partitions.discard(message.partition())
                 elif error.code() == KafkaError._PARTITION_EOF:
                     open_partitions.discard(message.partition())
                 else:

@@ -7,10 +7,9 @@ exactly-once flow has something to fence.
 
 from __future__ import annotations
 
-import socket
 from typing import NamedTuple
 
-from sparkmirror.control.place import own_place
+from sparkmirror.control.place import own_host, own_place
 from sparkmirror.control.status import observe_status
 from sparkmirror.errors import ClusterError, MirrorError, TopicError
 from sparkmirror.model import FlowSettings
@@ -73,7 +72,7 @@ def claim_flow(
         term = max([now_ms, 1, *(known + 1 for known in believed)])
     while True:
         claim = Claim(
-            flow.name, run_id, slots, socket.gethostname(), term,
+            flow.name, run_id, slots, own_host(), term,
             place=own_place(), file=file, content=content,
             session_ms=flow.session_ms, time_ms=now_ms,
         )  # fmt: skip

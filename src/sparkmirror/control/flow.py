@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import os
-import socket
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
@@ -26,6 +24,7 @@ from sparkmirror.control.internal import create_internal_topics
 from sparkmirror.control.lacks import own_topics, tell_lacks, tell_unseen
 from sparkmirror.control.orders import OrderFollower
 from sparkmirror.control.ownership import Ownership
+from sparkmirror.control.place import own_host
 from sparkmirror.control.positions import seed_positions, settle_beginnings
 from sparkmirror.control.record_times import RecordTimes
 from sparkmirror.control.share import GroupShare
@@ -498,7 +497,7 @@ class FlowControl:
             DriverReport(
                 flow=self._channel,
                 run_id=self._run_id,
-                host=f"{socket.gethostname()}:{os.getpid()}",
+                host=own_host(),
                 version=self._release,
                 started_ms=self._started_ms,
                 time_ms=self._now_ms(),

@@ -6,14 +6,13 @@ written by `History.flush`, a job of the control loop.
 
 from __future__ import annotations
 
-import os
-import socket
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 
 from sparkmirror.control.gaps import gap_line
+from sparkmirror.control.place import own_host
 from sparkmirror.model import FlowSettings, Halt, MirrorMode, SlotProgress, TopicPartition
 from sparkmirror.wire.client import Cluster
 from sparkmirror.wire.driver_report import DriverReport, decode_driver_report
@@ -76,7 +75,7 @@ class History:
         self._flow = flow
         self._run_id = run_id
         self._now_ms = now_ms
-        self._host = f"{socket.gethostname()}:{os.getpid()}"
+        self._host = own_host()
         self._lock = threading.Lock()
         self._flushing = threading.Lock()
         self._reasons: list[str] = []

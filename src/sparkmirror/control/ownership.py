@@ -9,9 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import os
 import random
-import socket
 import threading
 import time
 from collections.abc import Callable
@@ -19,6 +17,7 @@ from datetime import datetime
 
 from sparkmirror.control.claim import claim_flow, other_secret
 from sparkmirror.control.contest import REPORTS_PER_SESSION, Contest, Verdict
+from sparkmirror.control.place import own_host
 from sparkmirror.errors import ClusterError, Fenced, MirrorError, TopicError
 from sparkmirror.model import FlowSettings, TopicPartition
 from sparkmirror.ticks import ticks_s
@@ -273,7 +272,7 @@ class Ownership:
         standby = Standby(
             self._flow.name,
             self._run_id,
-            f"{socket.gethostname()}:{os.getpid()}",
+            own_host(),
             self._release,
             self._file,
             self._now_ms(),

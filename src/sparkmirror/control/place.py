@@ -3,9 +3,15 @@
 from __future__ import annotations
 
 import os
+import socket
 from pathlib import Path
 
-__all__ = ["is_gone", "own_place"]
+__all__ = ["is_gone", "own_host", "own_place"]
+
+
+def own_host() -> str:
+    """Name the process that calls for people: ``host:process id``."""
+    return f"{socket.gethostname()}:{os.getpid()}"
 
 
 def own_place() -> str:

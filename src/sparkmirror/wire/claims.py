@@ -53,7 +53,7 @@ _SESSION_MS_MAX = 3_600_000
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """``run_id`` writes ``flow`` from here on; ``host`` is where its driver runs.
+    """``run_id`` writes ``flow`` from here on; ``host``: `control.place.own_host` of its driver.
 
     ``term``: greater than those of all earlier claims; 0 without a secret. ``place``: the driver's
     process (`control.place`), ``file``: its configuration file, ``content``: what the file says of
