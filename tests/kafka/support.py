@@ -302,10 +302,7 @@ def consume_all(
     try:
         metadata = consumer.list_topics(topic, timeout=TIMEOUT_S).topics[topic]
         open_partitions = set(metadata.partitions)
-        ends = {
-            number: consumer.get_watermark_offsets(TopicPartition(topic, number), TIMEOUT_S)[1]
-            for number in open_partitions
-        }
+        ends: dict[int, int] = {}  # as the first answer with records told them
         consumer.assign([TopicPartition(topic, number, 0) for number in open_partitions])
         deadline = time.monotonic() + (timeout_s or patience())
         while open_partitions:
@@ -314,8 +311,13 @@ def consume_all(
                 error = message.error()
                 if error is None:
                     received.append(_received(message))
-                    if message.offset() >= ends[message.partition()] - 1:
-                        open_partitions.discard(message.partition())
+                    number = message.partition()
+                    if number not in ends:
+                        read = TopicPartition(topic, number)
+                        ends[number] = consumer.get_watermark_offsets(read, cached=True)[1]
+                        assert ends[number] > message.offset()
+                    if message.offset() >= ends[number] - 1:
+                        open_partitions.discard(number)
                 elif error.code() == KafkaError._PARTITION_EOF:
                     open_partitions.discard(message.partition())
                 else:
