@@ -11,7 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sparkmirror.cli.gaps import since_ms, table
+from sparkmirror.cli.files import since_ms
+from sparkmirror.cli.gaps import table
 from sparkmirror.cli.main import main
 from sparkmirror.data.losses import judge
 from sparkmirror.errors import ConfigError

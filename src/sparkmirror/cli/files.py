@@ -9,8 +9,11 @@ from __future__ import annotations
 
 import functools
 import inspect
+import re
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
+from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Any, get_type_hints
 
@@ -27,12 +30,14 @@ __all__ = [
     "KeepPartitions",
     "Mm2File",
     "NumStreams",
+    "Since",
     "TopicFiles",
     "choose_flows",
     "load_settings",
     "look_up_brokers",
     "one_flow",
     "settled",
+    "since_ms",
     "with_files",
 ]
 
@@ -69,6 +74,18 @@ Clusters = Annotated[
     list[str] | None,
     typer.Option(metavar="A,B", help="Only flows into these clusters.", show_default=False),
 ]
+
+Since = Annotated[
+    str,
+    typer.Option(
+        metavar="TIME",
+        help="Only what happened since then: a duration before now (90s, 15m, 2h, 7d), or a"
+        " date with or without time in ISO 8601 (of this machine's zone where it names none).",
+        show_default=False,
+    ),
+]
+_DURATION = re.compile(r"(\d{1,9})\s*([smhd])")
+_SECONDS = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}
 
 
 @dataclass(frozen=True, slots=True)
@@ -302,3 +319,21 @@ def look_up_brokers(connect: str, protocol: str) -> tuple[str, ...]:
     except ClusterError as error:
         error.exit_code = EXIT_START_FAILED  # as for brokers that do not answer
         raise
+
+
+def since_ms(text: str, now_s: float | None = None) -> int:
+    """Epoch milliseconds that `Since` means; 0 when it is empty. Raises `ConfigError`."""
+    if not text:
+        return 0
+    match = _DURATION.fullmatch(text.strip())
+    if match is not None:
+        now_s = time.time() if now_s is None else now_s
+        return int((now_s - int(match[1]) * _SECONDS[match[2]]) * 1000)
+    try:
+        return int(datetime.fromisoformat(text.strip()).timestamp() * 1000)
+    except (ValueError, OverflowError):
+        raise ConfigError(
+            f"'{text}' is neither a duration nor a date.",
+            where="--since",
+            do="Write 15m, 2h or 7d, or a date like 2026-01-31 or 2026-01-31T12:00:00Z.",
+        ) from None

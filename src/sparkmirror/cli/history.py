@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -12,9 +10,8 @@ import typer
 from sparkmirror.cli.asking import ask_each
 from sparkmirror.cli.connections import Connections
 from sparkmirror.cli.errors import EXIT_START_FAILED, show_error
-from sparkmirror.cli.files import Clusters, Files, Flows, load_settings, with_files
-from sparkmirror.cli.gaps import since_ms
-from sparkmirror.cli.tables import Format, Output, print_json, table_lines
+from sparkmirror.cli.files import Clusters, Files, Flows, Since, load_settings, since_ms, with_files
+from sparkmirror.cli.tables import Format, Output, print_json, table_lines, utc
 from sparkmirror.text import say
 
 if TYPE_CHECKING:
@@ -31,15 +28,7 @@ def history(
     files: Files,
     flows: Flows = None,
     clusters: Clusters = None,
-    since: Annotated[
-        str,
-        typer.Option(
-            metavar="TIME",
-            help="Only what happened since then: a duration before now (90s, 15m, 12h, 7d), or a"
-            " date with or without time in ISO 8601 (of this machine's zone where it names none).",
-            show_default=False,
-        ),
-    ] = "",
+    since: Since = "",
     limit: Annotated[int, typer.Option(min=1, metavar="N", help="Only the newest N events.")] = 100,
     output: Output = Format.TABLE,
 ) -> None:
@@ -51,7 +40,7 @@ def history(
     Exit codes: 0 listed (also when there is nothing), 2 wrong usage or file, 3 a cluster could not
     be asked.
     """
-    earliest_ms = since_ms(since, time.time()) if since else 0
+    earliest_ms = since_ms(since)
     settings = load_settings(files, clusters or (), listed=False, flows=flows or ())
     with Connections() as connections:
         connections.expect(flow.target_admin for flow in settings.flows)
@@ -91,7 +80,7 @@ def _missing(found: Sequence[tuple[str, list[Event] | None]]) -> list[str]:
 
 
 def _row(event: Event) -> tuple[str, ...]:
-    at = datetime.fromtimestamp(event.time_ms / 1000, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    at = utc(event.time_ms)
     return at, event.flow, event.kind.value, event.host, event.run_id, event.code, event.text
 
 

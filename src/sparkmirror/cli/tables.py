@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Annotated
 
@@ -12,7 +13,7 @@ import typer
 from sparkmirror.observe.logs import mask_secrets
 from sparkmirror.text import printable, printable_json
 
-__all__ = ["Format", "Output", "cell", "print_json", "table_lines"]
+__all__ = ["Format", "Output", "cell", "print_json", "table_lines", "utc"]
 
 _WIDTH_MAX = 50
 
@@ -50,6 +51,11 @@ def table_lines(headings: Sequence[str], rows: Iterable[Sequence[object]]) -> li
         "  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip()
         for row in texts
     ]
+
+
+def utc(time_ms: int) -> str:
+    """Epoch milliseconds in ISO 8601, to the second."""
+    return datetime.fromtimestamp(time_ms / 1000, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def print_json(document: object) -> None:
