@@ -274,21 +274,21 @@ def test_the_follower_in_our_rack_serves_and_the_leader_takes_over_when_it_dies(
     follower = leader % NODES + 1
     fetch = FetchSettings(client_rack=f"rack-{follower}")
     with SlotRun(source, target, topic, fetch=fetch) as slot:
-        payload = [Sent(b"%d %s" % (n, b"y" * 1_000)) for n in range(1_000)]
+        payload = [Sent(b"%d %s" % (n, b"y" * 1_000)) for n in range(1_030)]
         produce(source.kafka, topic, payload[:10])
         _checked(slot)
         before = {number: proxy.bytes_to_client for number, proxy in source.proxies.items()}
-        produce(source.kafka, topic, payload)
+        produce(source.kafka, topic, payload[10:1_010])
         _checked(slot)
         grown = {n: proxy.bytes_to_client - before[n] for n, proxy in source.proxies.items()}
         assert grown[follower] > 1_000_000
         assert grown[leader] < 100_000
         source.kafka.kill(follower)
-        produce(source.kafka, topic, payload[:10])
+        produce(source.kafka, topic, payload[1_010:1_020])
         _checked(slot, timeout_s=20)
         source.kafka.restart(follower)
         wait_in_sync(source.kafka)
-        produce(source.kafka, topic, payload[:10])
+        produce(source.kafka, topic, payload[1_020:])
         _checked(slot)
     assert f"{topic}-0: from follower {follower}, which is in our rack" in caplog.text
     assert f"{topic}-0: back from follower {follower} to the leader" in caplog.text
