@@ -8,6 +8,7 @@ a writer has to find and close it before it writes anything of its own.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import time
 from collections.abc import Callable, Iterator
 
@@ -37,6 +38,8 @@ HELD = {
     "transaction_timeout_ms": 600_000,
 }
 LOST, OTHER = 0, 1
+# Of all records: none repeats another one.
+_VALUES = itertools.count()
 
 
 def _until(condition: Callable[[], bool], what: Callable[[], object]) -> None:
@@ -69,7 +72,8 @@ def _written(slot: SlotRun, partition: int) -> int:
 
 
 def _send(slot: SlotRun, partition: int, count: int) -> None:
-    records = [Sent(b"%d %d" % (partition, n), partition=partition) for n in range(count)]
+    values = itertools.islice(_VALUES, count)
+    records = [Sent(b"%d" % value, partition=partition) for value in values]
     produce(slot.source.kafka, slot.topic, records)
 
 
