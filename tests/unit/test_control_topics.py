@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from typing import cast
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 from hypothesis import given
@@ -12,6 +14,7 @@ from hypothesis import strategies as st
 
 from sparkmirror.control.compacted import COMPACTED
 from sparkmirror.control.internal import (
+    create_internal_topics,
     internal_names,
     offset_storage_topic,
     plan_internal_topics,
@@ -211,6 +214,43 @@ def test_internal_topics():
     assert {one.configs["message.timestamp.type"] for one in (control, gaps)} == {"LogAppendTime"}
     present = {topic.name: view(topic.name, topic.partitions) for topic in made}
     assert plan_internal_topics(flow, present, brokers=3) == []
+
+
+class _SlowBrokers:
+    """Topics that are made are known from the look number ``known`` on; one look comes before."""
+
+    def __init__(self, known: int) -> None:
+        self.known, self.looks, self.alias = known, 0, "B"
+        self.made: list[NewTopic] = []
+
+    def describe(self) -> Any:
+        return SimpleNamespace(brokers=[1])
+
+    def topics(self, names: Iterable[str]) -> dict[str, TopicView]:
+        self.looks += 1
+        there = self.made if self.looks > self.known else []
+        return {topic.name: view(topic.name, topic.partitions) for topic in there}
+
+    def create_topics(self, topics: Sequence[NewTopic]) -> dict[str, TopicOutcome]:
+        self.made += topics
+        return {topic.name: TopicOutcome(topic.name) for topic in topics}
+
+
+@pytest.mark.parametrize("known", [1, 4])
+def test_internal_topics_can_be_read_when_they_are_made(known: int):
+    flow = replace(FLOW, offset_storage_replication_factor=1)
+    brokers, waits = _SlowBrokers(known), []
+    told = create_internal_topics(cast(Cluster, brokers), flow, wait=waits.append)
+    assert len(told) == len(brokers.made) == 4
+    assert len(waits) == known - 1
+    assert brokers.topics([]).keys() == {topic.name for topic in brokers.made}
+
+
+def test_topics_that_nobody_may_describe_are_not_waited_for_long():
+    waits: list[float] = []
+    flow = replace(FLOW, offset_storage_replication_factor=1)
+    create_internal_topics(cast(Cluster, _SlowBrokers(10**6)), flow, wait=waits.append)
+    assert 1 < sum(waits) < 10
 
 
 def test_offset_storage_topic_may_have_a_name_of_its_own():

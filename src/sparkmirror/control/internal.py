@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable, Collection
+
 from sparkmirror.control.compacted import COMPACTED
 from sparkmirror.errors import Denied, MirrorError, TopicError
 from sparkmirror.model import FlowSettings, MirrorMode
@@ -20,6 +23,9 @@ __all__ = [
 ]
 
 _FACTOR_KEY = "offset.storage.replication.factor"
+# The controller answers that a topic is made before the brokers have heard of it.
+_KNOWN_S_MAX = 5.0
+_ASK_AGAIN_S = 0.05
 
 
 def offset_storage_topic(flow: FlowSettings) -> str:
@@ -76,17 +82,20 @@ def internal_names(flow: FlowSettings) -> list[str]:
     ]
 
 
-def create_internal_topics(target: Cluster, flow: FlowSettings) -> list[str]:
+def create_internal_topics(
+    target: Cluster, flow: FlowSettings, *, wait: Callable[[float], None] = time.sleep
+) -> list[str]:
     """Create what is missing; one line per topic made. Existing topics are left as they are.
 
-    Raises `MirrorError`: nothing works without these topics, but that of orders: where it may not
-    be made, a line says so. A control topic with too few partitions (made by the broker's
-    auto-creation) is grown.
+    They can be read when this returns, unless nobody may describe them: ``wait`` (seconds) comes
+    between two looks. Raises `MirrorError`: nothing works without these topics, but that of orders:
+    where it may not be made, a line says so. A control topic with too few partitions (made by the
+    broker's auto-creation) is grown.
     """
     names = internal_names(flow)
     present = target.topics(names)
     brokers = len(target.describe().brokers)
-    done = []
+    done, made = [], []
     for topic, outcome in target.create_topics(
         plan_internal_topics(flow, present, brokers)
     ).items():
@@ -98,13 +107,27 @@ def create_internal_topics(target: Cluster, flow: FlowSettings) -> list[str]:
             continue
         if outcome.error is not None:
             raise outcome.error
+        made.append(topic)
         done.append(f"{target.alias}: created internal topic {topic}")
+    _wait_until_known(target, made, wait)
     control = present.get(control_topic(flow))
     if control is not None and control.partitions < CONTROL_PARTITIONS:
         error = target.grow_topics({control.name: CONTROL_PARTITIONS})[control.name].error
         if error is not None:
             raise _too_few(control, error) from error
     return done
+
+
+def _wait_until_known(
+    target: Cluster, made: Collection[str], wait: Callable[[float], None]
+) -> None:
+    waited_s = 0.0
+    while waited_s < _KNOWN_S_MAX:
+        known = {name for name, view in target.topics(made).items() if not view.leaderless}
+        if known >= set(made):
+            return
+        wait(_ASK_AGAIN_S)
+        waited_s += _ASK_AGAIN_S
 
 
 def _too_few(control: TopicView, error: MirrorError) -> TopicError:
