@@ -15,7 +15,6 @@ missing for too long.
 from __future__ import annotations
 
 import argparse
-import collections
 import contextlib
 import random
 import re
@@ -41,8 +40,7 @@ _RECOVERY_S_MAX = 180.0
 _RATE_PER_S = 12_000.0
 # A position is committed a second after the one before; the commit itself takes its time, too.
 _UNCOMMITTED_S = 2.0
-# What a slot's log says where the target has more than its position: see `data.resume`.
-_EXACT = re.compile(r"-(\d+): the target has \d+ records after the committed position")
+# What a slot says that goes on at its position, although the target has more.
 _AGAIN = re.compile(r".*: up to \d+ records arrive again: .*")
 
 
@@ -144,8 +142,6 @@ def _run(
     )
     if isinstance(traffic, InTransactions):
         head += f"; {traffic}; {counter.aborted} of these came"
-    if options.at_least_once:
-        head += f"; {_exactly(directory)}"
     mode = "at-least-once" if options.at_least_once else "exactly-once"
     report = render(mode, head, outcomes, lost=counter.lost, twice=counter.duplicated)
     print(report)
@@ -157,8 +153,8 @@ def _run(
         print(f"first wrong: {counter.first_wrong}")
     for code, output in mirror.exits:
         print(f"-- a run ended with {code}: {output.strip().splitlines()[-3:]}")
-    for line in _logged(directory, _AGAIN):
-        print(line)
+    for log in sorted(directory.glob("work-*/spark.log")):
+        print(*(f"{line}\n" for line in _AGAIN.findall(log.read_text(errors="replace"))), end="")
     wrong = complaints(
         outcomes,
         lost=counter.lost,
@@ -172,19 +168,6 @@ def _run(
     for line in wrong:
         print(f"WRONG: {line}")
     return 1 if wrong else 0
-
-
-def _logged(directory: Path, pattern: re.Pattern[str]) -> list[str]:
-    """What ``pattern`` finds in the logs of all runs."""
-    logs = sorted(directory.glob("work-*/spark.log"))
-    return [found for log in logs for found in pattern.findall(log.read_text(errors="replace"))]
-
-
-def _exactly(directory: Path) -> str:
-    """How often each partition went on behind records that no position knew of."""
-    found = collections.Counter(int(number) for number in _logged(directory, _EXACT))
-    times = ", ".join(f"{found[number]}" for number in range(PARTITIONS))
-    return f"partitions went on behind records after their position {times} times"
 
 
 def _one(scene: Scene, counter: Counter, name: str) -> Outcome:
