@@ -102,6 +102,11 @@ def _audit(_out: Path, said: str) -> Mapping[str, str]:
     }
 
 
+_IN_TRANSACTIONS = (
+    *("--at-least-once", "--none-twice", "--transactional", "--only"),
+    *(f"{one} killed" for one in ("sink worker", "source worker", "planner", "JVM", "driver")),
+)
+
 PARTS = (
     Part(
         "audit",
@@ -174,6 +179,17 @@ PARTS = (
         "the same without transactions",
         ("{python}", "-m", "tests.faults", "--at-least-once", "--report", "{out}/page.md"),
         ("{python}", "-m", "tests.faults", "--at-least-once", "--report", "{out}/page.md",
+         "--faults", "1", "--records", "50000"),
+        _faults,
+        page=True,
+    ),
+    Part(
+        "faults, transactional source",
+        "kills of the mirror's processes at-least-once, half of the source in transactions; what "
+        "was aborted never arrives, and nothing twice",
+        ("{python}", "-m", "tests.faults", *_IN_TRANSACTIONS, "--report", "{out}/page.md",
+         "--faults", "30"),
+        ("{python}", "-m", "tests.faults", *_IN_TRANSACTIONS, "--report", "{out}/page.md",
          "--faults", "1", "--records", "50000"),
         _faults,
         page=True,

@@ -1,12 +1,15 @@
 """``make faults``: N random faults under load, then what was lost and what came twice.
 
 usage: python -m tests.faults [--faults 50] [--records 5000000] [--seed 1] [--seconds 0]
-       [--at-least-once] [--only NAME ...] [--report FILE] [--keep DIRECTORY]
+       [--at-least-once] [--none-twice] [--transactional] [--only NAME ...] [--report FILE]
+       [--keep DIRECTORY]
 
-``--seconds``: no further fault after so long (0 = no limit). ``--keep``: leave logs and work
-directories there. The exit code is 1 when a record was lost or out of order, when one came twice
-(with ``--at-least-once``: more than were written since the last committed position), or when a
-killed worker or driver was missing for too long.
+``--seconds``: no further fault after so long (0 = no limit). ``--transactional``: every second
+partition is written in transactions, a fifth of which are aborted. ``--keep``: leave logs and work
+directories there. The exit code is 1 when a record was lost or out of order, when one of an aborted
+transaction came, when one came twice (with ``--at-least-once``, unless ``--none-twice`` is given:
+more than were written since the last committed position), or when a killed worker or driver was
+missing for too long.
 """
 
 from __future__ import annotations
@@ -14,6 +17,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import random
+import re
 import sys
 import tempfile
 import time
@@ -23,8 +27,9 @@ from pathlib import Path
 import psutil
 
 from sparkmirror.demo.clusters import KafkaCluster, start_all
-from tests.faults.harness import Counter, Mirror, Numbered, write_config
+from tests.faults.harness import Counter, Mirror, write_config
 from tests.faults.kinds import FAULTS, Scene, draw
+from tests.faults.numbered import InTransactions, Numbered
 from tests.faults.report import Outcome, complaints, render
 from tests.kafka.support import create_topic
 
@@ -35,6 +40,8 @@ _RECOVERY_S_MAX = 180.0
 _RATE_PER_S = 12_000.0
 # A position is committed a second after the one before; the commit itself takes its time, too.
 _UNCOMMITTED_S = 2.0
+# What a slot says that goes on at its position, although the target has more.
+_AGAIN = re.compile(r".*: up to \d+ records arrive again: .*")
 
 
 def _options() -> argparse.Namespace:
@@ -44,6 +51,8 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--seconds", type=float, default=0.0)
     parser.add_argument("--at-least-once", action="store_true")
+    parser.add_argument("--none-twice", action="store_true")
+    parser.add_argument("--transactional", action="store_true")
     parser.add_argument("--only", nargs="+", choices=sorted(FAULTS))
     parser.add_argument("--report", type=Path)
     parser.add_argument("--keep", type=Path)
@@ -77,7 +86,11 @@ def _run(
     chooser = random.Random(options.seed)
     chosen = options.only or FAULTS
     able = [n for n in chosen if not (options.at_least_once and FAULTS[n].exactly_once)]
-    traffic = Numbered(source, topic, PARTITIONS, per_s=_RATE_PER_S)
+    traffic = (
+        InTransactions(source, topic, PARTITIONS, per_s=_RATE_PER_S, seed=options.seed)
+        if options.transactional
+        else Numbered(source, topic, PARTITIONS, per_s=_RATE_PER_S)
+    )
     mirror = Mirror(directory, config, *flags)
     scene = Scene(mirror, source, target, chooser)
     outcomes: list[Outcome] = []
@@ -107,7 +120,7 @@ def _run(
                     flush=True,
                 )
                 if outcome.took_s == float("inf"):
-                    print(mirror.output())
+                    print(mirror.output(), *traffic.failures, sep="\n")
                     return 1
                 time.sleep(chooser.uniform(0.2, 2.0))
             written = traffic.finish(options.records)
@@ -127,6 +140,8 @@ def _run(
         f"{time.monotonic() - began:.0f} s; {written:,} records written, {counter.received:,} "
         "read by a read_committed librdkafka consumer at the target"
     )
+    if isinstance(traffic, InTransactions):
+        head += f"; {traffic}; {counter.aborted} of these came"
     mode = "at-least-once" if options.at_least_once else "exactly-once"
     report = render(mode, head, outcomes, lost=counter.lost, twice=counter.duplicated)
     print(report)
@@ -138,7 +153,16 @@ def _run(
         print(f"first wrong: {counter.first_wrong}")
     for code, output in mirror.exits:
         print(f"-- a run ended with {code}: {output.strip().splitlines()[-3:]}")
-    wrong = complaints(outcomes, lost=counter.lost, at_least_once=options.at_least_once)
+    for log in sorted(directory.glob("work-*/spark.log")):
+        print(*(f"{line}\n" for line in _AGAIN.findall(log.read_text(errors="replace"))), end="")
+    wrong = complaints(
+        outcomes,
+        lost=counter.lost,
+        aborted=counter.aborted,
+        may_repeat=options.at_least_once and not options.none_twice,
+    )
+    if isinstance(traffic, InTransactions) and not traffic.aborted:
+        wrong.append("no transaction was aborted")
     if not complete:
         wrong.append(f"{missing} records are missing")
     for line in wrong:

@@ -1,9 +1,9 @@
 """A mirror that is killed again and again, and somebody who counts what arrives.
 
-`Numbered` writes numbered records to the source, `Counter` reads the target as any read_committed
-consumer would (librdkafka, not our own client) and knows each partition's next number, so it sees
-a loss, a repeat and a change of order at once. `Mirror` is the real command, started again
-whenever it has ended.
+`numbered.Numbered` writes numbered records to the source, `Counter` reads the target as any
+read_committed consumer would (librdkafka, not our own client) and knows each partition's next
+number, so it sees a loss, a repeat and a change of order at once. `Mirror` is the real command,
+started again whenever it has ended.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ import bisect
 import contextlib
 import random
 import signal
-import struct
 import subprocess
 import sys
 import time
@@ -21,17 +20,16 @@ from pathlib import Path
 from typing import Any
 
 import psutil
-from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaException, TopicPartition
 from confluent_kafka.admin import OffsetSpec
 
 from sparkmirror.demo.clusters import KafkaCluster
+from tests.faults.numbered import ABORTED, NUMBER
 from tests.kafka.background import Background
 from tests.kafka.support import admin
 
-__all__ = ["FRAMES", "PLANNER", "SINK", "SOURCE", "Counter", "Mirror", "Numbered", "write_config"]
+__all__ = ["FRAMES", "PLANNER", "SINK", "SOURCE", "Counter", "Mirror", "write_config"]
 
-_NUMBER = struct.Struct(">q")
-_PADDING = b"x" * 92
 FRAMES = "memfd:sparkmirror-frames"
 _TASKS, _PLANNING = (
     "sparkmirror.data.daemon",
@@ -46,74 +44,14 @@ _PHASES = (" starting Spark\n", " mirroring\n")
 SINK, SOURCE, PLANNER = "sink", "source", "planner"
 
 
-class Numbered(Background):
-    """Writes ``per_s`` numbered records a second, dealt to the partitions in turn.
-
-    Without end, until `finish` says how many there shall be at least.
-    """
-
-    def __init__(self, cluster: KafkaCluster, topic: str, partitions: int, *, per_s: float) -> None:
-        super().__init__()
-        self.sent = [0] * partitions
-        self.failures: list[str] = []
-        self._topic = topic
-        self._records, self._per_s = float("inf"), per_s
-        self._producer = Producer(
-            {
-                "bootstrap.servers": cluster.bootstrap_servers,
-                "enable.idempotence": True,
-                "linger.ms": 20,
-                "queue.buffering.max.messages": 1_000_000,
-                "log_level": 0,
-            }
-        )
-
-    @property
-    def count(self) -> int:
-        """Records written so far."""
-        return sum(self.sent)
-
-    def finish(self, records: int = 0) -> int:
-        """Write what is missing to ``records`` as fast as it goes; how many there are in all."""
-        self._records, self._per_s = records, float("inf")
-        self._thread.join()
-        assert not self.failures, self.failures
-        return self.count
-
-    def _run(self) -> None:
-        began = time.monotonic()
-        partitions = len(self.sent)
-        while self.count < self._records and not self._stopping.is_set():
-            due = min(self._records, (time.monotonic() - began) * self._per_s + 1)
-            for _ in range(min(5_000, int(due - self.count)) if due > self.count else 0):
-                partition = self.count % partitions
-                number = self.sent[partition]
-                try:
-                    self._producer.produce(
-                        self._topic,
-                        value=_NUMBER.pack(number) + _PADDING,
-                        partition=partition,
-                        on_delivery=self._delivered,
-                    )
-                except BufferError:
-                    self._producer.poll(0.1)
-                    continue
-                self.sent[partition] = number + 1
-            self._producer.poll(0.005)
-        self._producer.flush(120)
-
-    def _delivered(self, error: KafkaError | None, _message: object) -> None:
-        if error is not None:
-            self.failures.append(str(error))
-
-
 class Counter(Background):
     """Reads a topic from its beginning, read_committed, and compares with the numbers due.
 
     ``received`` records per partition; ``duplicated``: numbers that were there before; ``lost``:
-    numbers that were passed over; ``arrived_at``: when the newest record came; ``returns``:
-    (partition, number) of each record that came before one that the partition already had, and
-    does not follow the record in front of it.
+    numbers that were passed over; ``aborted``: records of aborted transactions, which count as
+    nothing else; ``arrived_at``: when the newest record came; ``returns``: (partition, number) of
+    each record that came before one that the partition already had, and does not follow the record
+    in front of it.
     """
 
     def __init__(self, cluster: KafkaCluster, topic: str, partitions: int) -> None:
@@ -122,6 +60,7 @@ class Counter(Background):
         self.received = 0
         self.duplicated = 0
         self.lost = 0
+        self.aborted = 0
         self.arrived_at = [time.monotonic()] * partitions
         self.first_wrong = ""
         self.returns: list[tuple[int, int]] = []
@@ -160,8 +99,15 @@ class Counter(Background):
 
     def _count(self, message: Any) -> None:
         partition = message.partition()
-        (number,) = _NUMBER.unpack_from(message.value())
+        (number,) = NUMBER.unpack_from(message.value())
         due = self.expected[partition]
+        self._read[partition] = message.offset() + 1
+        if message.value().endswith(ABORTED):
+            self.aborted += 1
+            self.first_wrong = self.first_wrong or (
+                f"{self._topic}-{partition} at offset {message.offset()}: {number}, aborted"
+            )
+            return
         self.received += 1
         self.arrived_at[partition] = time.monotonic()
         if number != due and not self.first_wrong:
@@ -177,7 +123,6 @@ class Counter(Background):
         else:
             self.lost += number - due
             self.expected[partition] = number + 1
-        self._read[partition] = message.offset() + 1
 
     def wait_for(self, records: int, timeout_s: float) -> bool:
         """Wait until so many distinct records are there; whether they are."""

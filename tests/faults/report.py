@@ -37,11 +37,15 @@ class Outcome:
         return text
 
 
-def complaints(outcomes: Sequence[Outcome], *, lost: int, at_least_once: bool) -> list[str]:
-    """What should not have been."""
+def complaints(
+    outcomes: Sequence[Outcome], *, lost: int, aborted: int, may_repeat: bool
+) -> list[str]:
+    """What should not have been. ``may_repeat``: what was not committed may come twice."""
     found = [f"{lost} records lost or out of order"] if lost else []
+    if aborted:
+        found.append(f"{aborted} records of aborted transactions came")
     for number, one in enumerate(outcomes, 1):
-        allowed = one.uncommitted if at_least_once else 0
+        allowed = one.uncommitted if may_repeat else 0
         if one.twice > allowed:
             found.append(f"fault {number}, {one.name}: {one.twice} records twice, not {allowed}")
         if one.name in _WORKERS and one.took_s > _WORKER_S_MAX:

@@ -15,8 +15,9 @@ import pytest
 from confluent_kafka import Consumer, TopicPartition
 
 from sparkmirror.demo.clusters import KafkaCluster
-from tests.faults.harness import SINK, SOURCE, Counter, Mirror, Numbered, write_config
+from tests.faults.harness import SINK, SOURCE, Counter, Mirror, write_config
 from tests.faults.kinds import Scene, kill_driver, kill_jvm, kill_worker
+from tests.faults.numbered import Numbered
 from tests.kafka.mirror_process import wait_until
 from tests.kafka.support import create_topic
 from tests.patience import others_per_core, patience

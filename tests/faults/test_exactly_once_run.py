@@ -8,8 +8,9 @@ import uuid
 from pathlib import Path
 
 from sparkmirror.demo.clusters import KafkaCluster
-from tests.faults.harness import PLANNER, SINK, Counter, Mirror, Numbered, write_config
+from tests.faults.harness import PLANNER, SINK, Counter, Mirror, write_config
 from tests.faults.kinds import Scene, kill_driver, kill_worker
+from tests.faults.numbered import Numbered
 from tests.kafka.mirror_process import wait_until
 from tests.kafka.support import create_topic
 from tests.patience import others_per_core, patience
