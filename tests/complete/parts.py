@@ -109,7 +109,8 @@ def _standing_by(processes: int, mode: str) -> Part:
     flags = ("--at-least-once",) if mode == "at-least-once" else ()
     command = (
         *("{python}", "-m", "tests.faults.standbys", "--report", "{out}/page.md"),
-        *("--processes", str(processes), *flags),
+        # Another seed: other events in another order.
+        *("--processes", str(processes), "--seed", str(processes), *flags),
     )
     return Part(
         f"standbys-{processes}, {mode}",
