@@ -63,6 +63,20 @@ def _faults(out: Path, _said: str) -> Mapping[str, str]:
     }
 
 
+def _standbys(out: Path, _said: str) -> Mapping[str, str]:
+    page = (out / "page.md").read_text(encoding="utf-8")
+    events = _found(r"## (\d+) random events, (\d+) takeovers", page, "the number of events")
+    result = _found(r"\*\*(\d+) lost, (\d+) duplicated\*\*", page, "what was lost")
+    records = _found(r"([\d,]+) records written", page, "the number of records")
+    return {
+        "events": events[1],
+        "takeovers": events[2],
+        "records": records[1],
+        "lost": result[1],
+        "twice": result[2],
+    }
+
+
 def _partitions(out: Path, _said: str) -> Mapping[str, str]:
     page = (out / "page.md").read_text(encoding="utf-8")
     return {"partitions": _found(r"([\d,]+) partitions", page, "the number of partitions")[1]}
@@ -88,6 +102,24 @@ def _coverage(out: Path, said: str) -> Mapping[str, str]:
     page = (out / "page.md").read_text(encoding="utf-8")
     covered = _found(r"\*\*([\d.]+) %\*\*", page, "the coverage")[1]
     return {"lines": f"{covered} %", **_tests(out, said)}
+
+
+def _standing_by(processes: int, mode: str) -> Part:
+    """Half of the ten minutes that each mode gets: with two processes, and with three."""
+    flags = ("--at-least-once",) if mode == "at-least-once" else ()
+    command = (
+        *("{python}", "-m", "tests.faults.standbys", "--report", "{out}/page.md"),
+        # Another seed: other events in another order.
+        *("--processes", str(processes), "--seed", str(processes), *flags),
+    )
+    return Part(
+        f"standbys-{processes}, {mode}",
+        f"{processes} processes of one file stand by for each other; random kills, freezes, ends",
+        (*command, "--seconds", "300"),
+        (*command, "--seconds", "1"),
+        _standbys,
+        page=True,
+    )
 
 
 def _audit(_out: Path, said: str) -> Mapping[str, str]:
@@ -183,6 +215,7 @@ PARTS = (
         _faults,
         page=True,
     ),
+    *(_standing_by(count, mode) for mode in ("exactly-once", "at-least-once") for count in (2, 3)),
     Part(
         "faults, transactional source",
         "kills of the mirror's processes at-least-once, half of the source in transactions; what "

@@ -30,7 +30,7 @@ from sparkmirror.demo.clusters import KafkaCluster, start_all
 from tests.faults.harness import Counter, Mirror, write_config
 from tests.faults.kinds import FAULTS, Scene, draw
 from tests.faults.numbered import InTransactions, Numbered
-from tests.faults.report import Outcome, complaints, render
+from tests.faults.report import UNCOMMITTED_S, Outcome, complaints, render
 from tests.kafka.support import create_topic
 
 PARTITIONS = 4
@@ -38,8 +38,6 @@ _EPOCH_S = 20.0
 _START_S_MAX = 300.0
 _RECOVERY_S_MAX = 180.0
 _RATE_PER_S = 12_000.0
-# A position is committed a second after the one before; the commit itself takes its time, too.
-_UNCOMMITTED_S = 2.0
 # What a slot says that goes on at its position, although the target has more.
 _AGAIN = re.compile(r".*: up to \d+ records arrive again: .*")
 
@@ -103,7 +101,7 @@ def _run(
                 print(mirror.output())
                 return 1
             print(f"first start: {first:.1f} s, parts {mirror.start_parts()}", flush=True)
-            names = draw(chooser, able)
+            names = draw(chooser, {name: FAULTS[name].weight for name in able})
             while len(outcomes) < options.faults:
                 if options.seconds and time.monotonic() - began > options.seconds:
                     break
@@ -177,7 +175,7 @@ def _one(scene: Scene, counter: Counter, name: str) -> Outcome:
     while True:
         scene.mirror.keep_running()
         began = time.monotonic()
-        uncommitted = counter.received_since(began - _UNCOMMITTED_S)
+        uncommitted = counter.received_since(began - UNCOMMITTED_S)
         starts, exits = scene.mirror.starts, len(scene.mirror.exits)
         try:
             fault(scene)

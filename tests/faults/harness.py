@@ -206,8 +206,7 @@ class Mirror:
         work = self._directory / f"work-{number}"
         command = Path(sys.executable).parent / "sparkmirror"
         self.phases = {"started": time.monotonic()}
-        output = self._directory / f"output-{number}.txt"
-        with output.open("wb") as stream:
+        with self.output_file.open("wb") as stream:
             self.process = subprocess.Popen(
                 [str(command), *self._arguments, *more, "--work-dir", str(work)],
                 stdout=stream,
@@ -239,9 +238,14 @@ class Mirror:
         begun, spark, mirroring = (self.phases[name] for name in ("started", *_PHASES))
         return spark - begun, mirroring - spark
 
+    @property
+    def output_file(self) -> Path:
+        """Where the newest process prints."""
+        return self._directory / f"output-{self.starts}.txt"
+
     def output(self) -> str:
         """What the newest process has printed."""
-        return (self._directory / f"output-{self.starts}.txt").read_text(errors="replace")
+        return self.output_file.read_text(errors="replace")
 
     def driver(self) -> psutil.Process:
         """The driver."""

@@ -7,7 +7,10 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-__all__ = ["Outcome", "complaints", "render"]
+__all__ = ["UNCOMMITTED_S", "Outcome", "complaints", "render"]
+
+UNCOMMITTED_S = 2.0
+"""A position is committed a second after the one before; the commit takes its time, too."""
 
 _WORKER_S_MAX = 10.0
 _DRIVER_S_MAX = 30.0

@@ -16,6 +16,9 @@ NOW = datetime(2026, 11, 22, 12, 0, tzinfo=UTC)
 MACHINE = Machine("0123456789ab", "A subject", (), 2, 24, "3.11.7")
 JUNIT = '<testsuites><testsuite tests="9" failures="1" errors="1" skipped="2"/></testsuites>'
 FAULTS = "## 50 random faults, x\n\nSeed 1; 5,000,000 records written: **0 lost, 3 duplicated**.\n"
+STANDBYS = (
+    "## 9 random events, 7 takeovers, x\n\n80,000 records written: **0 lost, 1 duplicated**.\n"
+)
 
 
 def _passed() -> dict[str, Result]:
@@ -79,6 +82,12 @@ def _writes(file: str, text: str, code: int) -> str:
             "page.md",
             FAULTS,
             {"kills": "50", "records": "5,000,000", "lost": "0", "twice": "3"},
+        ),
+        (
+            "standbys-3, at-least-once",
+            "page.md",
+            STANDBYS,
+            {"events": "9", "takeovers": "7", "records": "80,000", "lost": "0", "twice": "1"},
         ),
         (
             "mutants",
