@@ -90,7 +90,7 @@ def _run(
                 print(mirror.output())
                 return 1
             print(f"first start: {first:.1f} s, parts {mirror.start_parts()}", flush=True)
-            names = draw(chooser, able)
+            names = draw(chooser, {name: FAULTS[name].weight for name in able})
             while len(outcomes) < options.faults:
                 if options.seconds and time.monotonic() - began > options.seconds:
                     break

@@ -7,7 +7,7 @@ import random
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 import psutil
@@ -136,12 +136,12 @@ FAULTS: dict[str, Kind] = {
 }
 
 
-def draw(chooser: random.Random, names: Sequence[str]) -> Iterator[str]:
-    """``names`` without end, as often as their weights say and in random order.
+def draw(chooser: random.Random, weights: Mapping[str, int]) -> Iterator[str]:
+    """The names of ``weights`` without end, as often as their weights say and in random order.
 
     Each round has all of them, so that a run of a few dozen misses none.
     """
     while True:
-        round_ = [name for name in names for _ in range(FAULTS[name].weight)]
+        round_ = [name for name, weight in weights.items() for _ in range(weight)]
         chooser.shuffle(round_)
         yield from round_
