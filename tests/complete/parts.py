@@ -77,6 +77,18 @@ def _standbys(out: Path, _said: str) -> Mapping[str, str]:
     }
 
 
+def _losses(out: Path, _said: str) -> Mapping[str, str]:
+    page = (out / "page.md").read_text(encoding="utf-8")
+    losses = _found(r"## (\d+) losses at the target", page, "the number of losses")
+    records = _found(r"([\d,]+) records:", page, "the number of records")
+    result = _found(
+        r"\*\*(\d+) missing, (\d+) twice, (\d+) out of order, (\d+) untold\*\*", page, "the sum"
+    )
+    names = ("missing", "twice", "out of order", "untold")
+    sums = dict(zip(names, result.groups(), strict=True))
+    return {"losses": losses[1], "records": records[1], **sums}
+
+
 def _partitions(out: Path, _said: str) -> Mapping[str, str]:
     page = (out / "page.md").read_text(encoding="utf-8")
     return {"partitions": _found(r"([\d,]+) partitions", page, "the number of partitions")[1]}
@@ -225,6 +237,14 @@ PARTS = (
         ("{python}", "-m", "tests.faults", *_IN_TRANSACTIONS, "--report", "{out}/page.md",
          "--faults", "1", "--records", "50000"),
         _faults,
+        page=True,
+    ),
+    Part(
+        "elections",
+        "a target that loses records again and again; each loss is told and mirrored again",
+        ("{python}", "-m", "tests.faults.elections", "--losses", "30", "--report", "{out}/page.md"),
+        ("{python}", "-m", "tests.faults.elections", "--losses", "1", "--report", "{out}/page.md"),
+        _losses,
         page=True,
     ),
     Part(

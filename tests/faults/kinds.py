@@ -137,7 +137,7 @@ FAULTS: dict[str, Kind] = {
 
 
 def draw(chooser: random.Random, weights: Mapping[str, int]) -> Iterator[str]:
-    """Names without end, as often as their ``weights`` say and in random order.
+    """The names of ``weights`` without end, as often as their weights say and in random order.
 
     Each round has all of them, so that a run of a few dozen misses none.
     """

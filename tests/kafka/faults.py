@@ -75,6 +75,10 @@ _CONFIG = {
 }
 
 
+UNCLEAN = {"unclean.leader.election.enable": "true", "min.insync.replicas": "1"}
+"""Configs of a topic whose last replica in sync may lose to one that lacks its newest records."""
+
+
 class FaultyCluster:
     """Three brokers, each in a rack of its own, each reachable directly and through a proxy."""
 

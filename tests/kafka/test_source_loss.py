@@ -12,7 +12,7 @@ from sparkmirror.model import FaultSettings, FetchSettings, MirrorMode, TopicPar
 from sparkmirror.wire.gaps import Gap
 from sparkmirror.wire.marks import decode_mark
 from sparkmirror.wire.routes import Routes
-from tests.kafka.faults import Direct, FaultyCluster, SlotRun, leaders, wait_in_sync
+from tests.kafka.faults import UNCLEAN, Direct, FaultyCluster, SlotRun, leaders, wait_in_sync
 from tests.kafka.support import (
     TIMEOUT_S,
     Sent,
@@ -228,8 +228,7 @@ def test_another_cluster_at_the_sources_addresses(source, faulty, target, topic_
 
 def test_an_unclean_election_that_truncates_the_log_is_told(faulty, target, topic_name):
     """The new leader's log grows past the position: only leader epochs can tell."""
-    config = {"unclean.leader.election.enable": "true", "min.insync.replicas": "1"}
-    create_topic(faulty.kafka, topic_name, 1, replication=2, config=config)
+    create_topic(faulty.kafka, topic_name, 1, replication=2, config=UNCLEAN)
     found = admin(faulty.kafka).list_topics(topic_name, timeout=TIMEOUT_S)
     leader, follower = found.topics[topic_name].partitions[0].replicas
     client = {"request_timeout_ms": 4_000, "connect_timeout_ms": 1_000}

@@ -17,7 +17,15 @@ from sparkmirror.wire.gaps import Gap
 from sparkmirror.wire.marks import decode_target
 from sparkmirror.wire.routes import Routes
 from sparkmirror.wire.runs import runs_topic
-from tests.kafka.faults import Direct, FaultyCluster, SlotRun, leaders, move_leaders, wait_in_sync
+from tests.kafka.faults import (
+    UNCLEAN,
+    Direct,
+    FaultyCluster,
+    SlotRun,
+    leaders,
+    move_leaders,
+    wait_in_sync,
+)
 from tests.kafka.mirror_process import wait_until
 from tests.kafka.support import (
     TIMEOUT_S,
@@ -243,7 +251,6 @@ def _recover(faulty: FaultyCluster, leader: int) -> None:
     wait_in_sync(faulty.kafka)
 
 
-UNCLEAN = {"unclean.leader.election.enable": "true", "min.insync.replicas": "1"}
 CLIENT = {"request_timeout_ms": 4_000, "connect_timeout_ms": 1_000}
 
 

@@ -11,10 +11,13 @@ import pytest
 from tests.complete.__main__ import run
 from tests.complete.parts import PARTS, Part
 from tests.complete.report import Machine, Result, Results, green, render
+from tests.faults.wholeness import Compared, Outcome, Summary
+from tests.faults.wholeness import render as render_losses
 
 NOW = datetime(2026, 11, 22, 12, 0, tzinfo=UTC)
 MACHINE = Machine("0123456789ab", "A subject", (), 2, 24, "3.11.7")
 JUNIT = '<testsuites><testsuite tests="9" failures="1" errors="1" skipped="2"/></testsuites>'
+LOSS = Outcome("made anew", untold=2, compared=Compared(missing=1))
 FAULTS = "## 50 random faults, x\n\nSeed 1; 5,000,000 records written: **0 lost, 3 duplicated**.\n"
 STANDBYS = (
     "## 9 random events, 7 takeovers, x\n\n80,000 records written: **0 lost, 1 duplicated**.\n"
@@ -100,6 +103,19 @@ def _writes(file: str, text: str, code: int) -> str:
             "page.md",
             "**1,234 cases in 10.0 CPU-minutes, 0 crashes, 1 hangs.**",
             {"cases": "1,234", "CPU-minutes": "10.0", "crashes": "0", "hangs": "1"},
+        ),
+        (
+            "elections",
+            "page.md",
+            render_losses(Summary("at-least-once", "Seed 1", 43_210, [LOSS, LOSS])),
+            {
+                "losses": "2",
+                "records": "43,210",
+                "missing": "2",
+                "twice": "0",
+                "out of order": "0",
+                "untold": "4",
+            },
         ),
         ("partitions", "page.md", "10,000 partitions that nobody", {"partitions": "10,000"}),
     ],
