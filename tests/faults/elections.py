@@ -59,7 +59,9 @@ _SETTINGS = {
     "checkpoints.topic.replication.factor": "3",
     "emit.heartbeats.enabled": "false",
     "refresh.topics.interval.seconds": "2",
-    "B.request.timeout.ms": "6000",  # what a frozen broker does not answer is asked anew soon
+    # What a frozen broker does not answer is asked anew soon.
+    "B.producer.request.timeout.ms": "6000",
+    "B.admin.request.timeout.ms": "6000",
 }
 
 

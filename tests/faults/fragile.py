@@ -114,7 +114,8 @@ class FragileTopic:
         addresses = dict(
             zip(self.cluster.node_ids, self.cluster.bootstrap_servers.split(","), strict=True)
         )
-        return AdminClient({"bootstrap.servers": ",".join(addresses[node] for node in nodes)})
+        servers = ",".join(addresses[node] for node in nodes)
+        return AdminClient({"bootstrap.servers": servers, "log_level": 0})
 
 
 class Election:
