@@ -53,28 +53,20 @@ def _tests(out: Path, _said: str) -> Mapping[str, str]:
 def _faults(out: Path, _said: str) -> Mapping[str, str]:
     page = (out / "page.md").read_text(encoding="utf-8")
     kills = _found(r"## (\d+) random faults", page, "the number of faults")
-    result = _found(r"\*\*(\d+) lost, (\d+) duplicated\*\*", page, "what was lost")
-    records = _found(r"([\d,]+) records written", page, "the number of records")
-    return {
-        "kills": kills[1],
-        "records": records[1],
-        "lost": result[1],
-        "twice": result[2],
-    }
+    return {"kills": kills[1], **_counted(page)}
 
 
 def _standbys(out: Path, _said: str) -> Mapping[str, str]:
     page = (out / "page.md").read_text(encoding="utf-8")
     events = _found(r"## (\d+) random events, (\d+) takeovers", page, "the number of events")
+    return {"events": events[1], "takeovers": events[2], **_counted(page)}
+
+
+def _counted(page: str) -> Mapping[str, str]:
+    """What those found who count the records at the target."""
     result = _found(r"\*\*(\d+) lost, (\d+) duplicated\*\*", page, "what was lost")
     records = _found(r"([\d,]+) records written", page, "the number of records")
-    return {
-        "events": events[1],
-        "takeovers": events[2],
-        "records": records[1],
-        "lost": result[1],
-        "twice": result[2],
-    }
+    return {"records": records[1], "lost": result[1], "twice": result[2]}
 
 
 def _losses(out: Path, _said: str) -> Mapping[str, str]:

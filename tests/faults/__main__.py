@@ -19,7 +19,6 @@ import contextlib
 import random
 import re
 import sys
-import tempfile
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -27,7 +26,7 @@ from pathlib import Path
 import psutil
 
 from sparkmirror.demo.clusters import KafkaCluster, start_all
-from tests.faults.harness import Counter, Mirror, write_config
+from tests.faults.harness import Counter, Mirror, run_directory, write_config
 from tests.faults.kinds import FAULTS, Scene, draw
 from tests.faults.numbered import InTransactions, Numbered
 from tests.faults.report import UNCOMMITTED_S, Outcome, complaints, render
@@ -63,11 +62,8 @@ def main() -> int:
     clusters = KafkaCluster("A"), KafkaCluster("B")
     start_all(*clusters)
     try:
-        if options.keep is not None:
-            options.keep.mkdir(parents=True, exist_ok=True)
-            return _run(options, options.keep, *clusters)
-        with tempfile.TemporaryDirectory(prefix="sparkmirror-faults-") as directory:
-            return _run(options, Path(directory), *clusters)
+        with run_directory(options.keep) as directory:
+            return _run(options, directory, *clusters)
     finally:
         for cluster in clusters:
             cluster.stop()

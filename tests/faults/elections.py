@@ -18,7 +18,6 @@ import argparse
 import contextlib
 import random
 import sys
-import tempfile
 import time
 from collections import defaultdict
 from collections.abc import Callable
@@ -28,7 +27,7 @@ from pathlib import Path
 from sparkmirror.demo.clusters import KafkaCluster, start_all
 from sparkmirror.wire.gaps import Gap, GapAction, GapKind, decode_gap
 from tests.faults.fragile import LOSSES, PARTITIONS, Election, FragileTopic, Loss, Stroke
-from tests.faults.harness import Mirror, write_config
+from tests.faults.harness import Mirror, run_directory, write_config
 from tests.faults.kinds import draw
 from tests.faults.wholeness import Compared, Outcome, Summary, compare, render
 from tests.kafka.faults import Load, by_partition
@@ -308,12 +307,8 @@ def main() -> int:
     target = KafkaCluster("B", nodes=3, heap="256m", config=_BROKER)
     start_all(source, target)
     try:
-        if options.keep is not None:
-            options.keep.mkdir(parents=True, exist_ok=True)
-            summary = _run(options, options.keep, source, target)
-        else:
-            with tempfile.TemporaryDirectory(prefix="sparkmirror-elections-") as directory:
-                summary = _run(options, Path(directory), source, target)
+        with run_directory(options.keep) as directory:
+            summary = _run(options, directory, source, target)
     finally:
         for cluster in (source, target):
             cluster.stop()

@@ -207,11 +207,6 @@ class Election:
         assert self._healed is not None, "nobody heals the brokers"
         self._healed.result()
 
-    @property
-    def readable(self) -> bool:
-        """Whether no broker takes a question without answering it."""
-        return not self._frozen or (self._healed is not None and self._healed.done())
-
     def _heal(self, after_s: float) -> None:
         assert self._restarted is not None, "nobody was elected"
         time.sleep(after_s)

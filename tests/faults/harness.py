@@ -14,8 +14,9 @@ import random
 import signal
 import subprocess
 import sys
+import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +29,16 @@ from tests.faults.numbered import ABORTED, NUMBER
 from tests.kafka.background import Background
 from tests.kafka.support import admin
 
-__all__ = ["FRAMES", "PLANNER", "SINK", "SOURCE", "Counter", "Mirror", "write_config"]
+__all__ = [
+    "FRAMES",
+    "PLANNER",
+    "SINK",
+    "SOURCE",
+    "Counter",
+    "Mirror",
+    "run_directory",
+    "write_config",
+]
 
 FRAMES = "memfd:sparkmirror-frames"
 _TASKS, _PLANNING = (
@@ -287,6 +297,17 @@ class Mirror:
         if chosen.poll() is None:
             chosen.kill()
             chosen.wait(20)
+
+
+@contextlib.contextmanager
+def run_directory(keep: Path | None) -> Iterator[Path]:
+    """``keep``, made if it is missing; without it a temporary directory that goes with the run."""
+    if keep is not None:
+        keep.mkdir(parents=True, exist_ok=True)
+        yield keep
+        return
+    with tempfile.TemporaryDirectory(prefix="sparkmirror-faults-") as directory:
+        yield Path(directory)
 
 
 def write_config(

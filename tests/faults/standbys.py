@@ -18,14 +18,13 @@ from __future__ import annotations
 import argparse
 import random
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from sparkmirror.demo.clusters import KafkaCluster, start_all
-from tests.faults.harness import Counter, write_config
+from tests.faults.harness import Counter, run_directory, write_config
 from tests.faults.kinds import draw
 from tests.faults.numbered import Numbered
 from tests.faults.processes import Life, Seat
@@ -70,11 +69,8 @@ def main() -> int:
     clusters = KafkaCluster("A"), KafkaCluster("B")
     start_all(*clusters)
     try:
-        if options.keep is not None:
-            options.keep.mkdir(parents=True, exist_ok=True)
-            return _run(options, options.keep, *clusters)
-        with tempfile.TemporaryDirectory(prefix="sparkmirror-standbys-") as directory:
-            return _run(options, Path(directory), *clusters)
+        with run_directory(options.keep) as directory:
+            return _run(options, directory, *clusters)
     finally:
         for cluster in clusters:
             cluster.stop()
