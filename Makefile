@@ -8,7 +8,7 @@ STAMP := $(VENV)/.installed
 # one long test last.
 TEST_WORKERS ?= auto
 
-.PHONY: audit demo test lint bench bench-control faults fuzz interop matrix kerberos docs install lock clean
+.PHONY: audit demo test lint bench bench-wan bench-control faults fuzz interop matrix long kerberos docs install lock clean
 
 demo: $(STAMP)
 	$(BIN)/sparkmirror demo $(ARGS)
@@ -30,6 +30,10 @@ audit: $(STAMP)
 bench: $(STAMP)
 	$(BIN)/python -m benchmarks.run $(ARGS)
 
+# Two places with a round trip of 50 ms between them; ARGS="--round-trip-ms 100 --side source".
+bench-wan: $(STAMP)
+	$(BIN)/python -m benchmarks.wan $(ARGS)
+
 # Groups that move over, and the control plane of a large cluster; some 15 minutes.
 bench-control: $(STAMP)
 	$(BIN)/python -m benchmarks.failover
@@ -46,8 +50,8 @@ docs: $(STAMP)
 
 # What Java's own tools and classes take part in.
 interop: $(STAMP)
-	$(BIN)/python -m pytest tests/kafka/test_mirror_client.py tests/kafka/test_java_reads_ours.py \
-	  tests/kafka/test_takeover.py \
+	$(BIN)/python -m pytest -m "interop or not interop" tests/kafka/test_mirror_client.py \
+	  tests/kafka/test_java_reads_ours.py tests/kafka/test_takeover.py \
 	  tests/kafka/test_checkpoints.py tests/kafka/test_topic_sync.py tests/kafka/test_mm1_group.py $(ARGS)
 
 # A mirror through every listener and login, as source and as target; brokers' certificates that
@@ -57,6 +61,11 @@ matrix: $(STAMP)
 	$(BIN)/python -m pytest -m "matrix or not matrix" tests/kafka/secure_runs.py \
 	  tests/kafka/test_kerberos_mirrors.py tests/kafka/test_acls_every_feature.py \
 	  tests/kafka/test_examples.py tests/kafka/test_newest_release_mirrors.py $(ARGS)
+
+# Whole mirrors that are killed, moved, frozen and starved further than `make test` does it.
+long: $(STAMP)
+	$(BIN)/python -m pytest -n $(TEST_WORKERS) --dist loadfile --no-loadscope-reorder \
+	  -m long $(ARGS)
 
 # Ten processor-minutes of hostile answers; FUZZ="--seconds 60 records" shortens it.
 fuzz: $(STAMP)
@@ -79,6 +88,11 @@ test-all: $(STAMP)
 # A KDC and gssapi for the Kerberos tests, where this machine lets us; else they are skipped.
 kerberos: $(STAMP)
 	tests/install-kdc $(BIN)
+
+# Prometheus's own check of the alert rules, for the test that is skipped without it.
+.PHONY: promtool
+promtool: $(STAMP)
+	tests/install-promtool $(BIN)
 
 install: $(STAMP)
 

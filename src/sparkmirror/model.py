@@ -22,6 +22,7 @@ __all__ = [
     "GroupSettings",
     "Halt",
     "HeartbeatSettings",
+    "JoinCounts",
     "Member",
     "MetricsSettings",
     "MirrorMode",
@@ -112,15 +113,54 @@ class FetchSettings:
 
 @dataclass(frozen=True, slots=True)
 class ProduceSettings:
-    """How the target is written. Names follow the Java producer's properties."""
+    """How the target is written. Names follow the Java producer's properties.
+
+    ``link_joining``: whether batches that wait for a slow link are joined (auto, off, always);
+    ``link_compression``: the codec of those, empty for that of the source's batches.
+    """
 
     acks: int = -1
     enable_idempotence: bool = True
     in_flight_requests_max: int = 5
+    linger_ms: int = 0
     delivery_timeout_ms: int = 2_147_483_647
     request_bytes_max: int = 16 * 1024 * 1024
     join_bytes: int = 256 * 1024
     send_buffer_bytes: int = -1
+    link_joining: str = "auto"
+    link_compression: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class JoinCounts:
+    """What joining batches for a slow link has done: how many, their bytes before and after, and
+    the processor time that it took.
+    """
+
+    batches: int = 0
+    bytes_in: int = 0
+    bytes_out: int = 0
+    cpu_s: float = 0.0
+
+    def plus(self, more: JoinCounts) -> JoinCounts:
+        """Both together."""
+        return JoinCounts(
+            self.batches + more.batches,
+            self.bytes_in + more.bytes_in,
+            self.bytes_out + more.bytes_out,
+            self.cpu_s + more.cpu_s,
+        )
+
+    def since(self, before: JoinCounts) -> JoinCounts:
+        """What came since; all of it where ``before`` is of a count that has begun anew."""
+        if self.batches < before.batches:
+            return self
+        return JoinCounts(
+            self.batches - before.batches,
+            self.bytes_in - before.bytes_in,
+            self.bytes_out - before.bytes_out,
+            self.cpu_s - before.cpu_s,
+        )
 
 
 class Partitioner(Enum):
@@ -190,7 +230,7 @@ class RecordSettings:
     handler: str = ""
     handler_args: str | None = None
     drop_failed: bool = False
-    levels: tuple[int, ...] = (0, 6, 0, 0, 3)
+    levels: tuple[int, ...] = (0, 6, 0, 9, 3)
 
     @property
     def used(self) -> bool:
@@ -503,7 +543,7 @@ class SlotProgress:
     failures by code, and as ``THROTTLED`` answers after which a broker's quota made us wait.
     ``paused``: it fetches nothing, because somebody asked so. ``run_id`` and ``attempt`` name the
     attempt of the slot's task that reports: Spark's number of it, which grows within a run; empty
-    and -1 in reports of releases that did not say.
+    and -1 in reports of releases that did not say. ``joined``: batches that waited for the link.
     """
 
     flow: str
@@ -521,6 +561,7 @@ class SlotProgress:
     paused: bool = False
     run_id: str = ""
     attempt: int = -1
+    joined: JoinCounts = JoinCounts()
 
     def replaces(self, known: SlotProgress | None) -> bool:
         """Whether this is the slot's newest report, ``known`` being the newest before.

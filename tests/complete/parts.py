@@ -190,6 +190,13 @@ PARTS = (
         _tests,
     ),
     Part(
+        "long",
+        "mirrors that are killed, moved, frozen and starved, further than in make test",
+        ("{make}", "long", "ARGS=--junitxml={out}/junit.xml"),
+        ("{make}", "long", "ARGS=--junitxml={out}/junit.xml -k test_the_whole_page"),
+        _tests,
+    ),
+    Part(
         "coverage",
         "all tests of make test, and the lines of the product that they run",
         ("{make}", "coverage", "ARGS=--report {out}/page.md --junitxml={out}/junit.xml"),

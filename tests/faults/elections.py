@@ -1,7 +1,9 @@
 """A mirror whose target loses something again and again: is each loss told, and mirrored again?
 
-usage: python -m tests.faults.elections [--losses 30] [--seed 1] [--exactly-once] [--only NAME ...]
-       [--report FILE] [--keep DIRECTORY]
+usage: python -m tests.faults.elections [--losses 30] [--seconds N] [--seed 1] [--exactly-once]
+       [--only NAME ...] [--report FILE] [--keep DIRECTORY]
+
+``--seconds``: no loss begins later than that; for a run in pieces.
 
 The target has three brokers. Unclean elections, and a remote topic that is deleted and made anew,
 at random places, while the mirror runs or is stopped; a load writes to the source meanwhile, or
@@ -297,6 +299,7 @@ def main() -> int:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--losses", type=int, default=30)
+    parser.add_argument("--seconds", type=float, default=float("inf"))
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--exactly-once", action="store_true")
     parser.add_argument("--only", nargs="+", metavar="NAME", choices=sorted(LOSSES))
@@ -332,7 +335,7 @@ def _run(
         assert first.equal, f"the mirror does not begin: {first}\n{scenario.mirror.output()}"
         chosen = options.only or LOSSES
         names = draw(chooser, {name: LOSSES[name].weight for name in chosen})
-        while len(outcomes) < options.losses:
+        while len(outcomes) < options.losses and time.monotonic() - began < options.seconds:
             outcome = scenario.lose(next(names))
             outcomes.append(outcome)
             at = time.strftime("%H:%M:%S", time.gmtime())

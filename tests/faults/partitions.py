@@ -59,12 +59,20 @@ def main() -> int:
     return int(result.peak_mib > result.bound_mib)
 
 
-def make_partitions(cluster: KafkaCluster, count: int) -> list[str]:
-    """``count`` partitions in topics of a hundred, whose names are returned; all have a leader."""
+def make_partitions(cluster: KafkaCluster, count: int, *, broker: int | None = None) -> list[str]:
+    """``count`` partitions in topics of a hundred, whose names are returned; all have a leader.
+
+    ``broker``: which one, if it is not the cluster's choice.
+    """
     client = admin(cluster)
+    placed = {"replication_factor": 1}
+    if broker is not None:
+        placed = {"replica_assignment": [[broker]] * PER_TOPIC}
     names = [f"other-{number:03d}" for number in range(-(-count // PER_TOPIC))]
     for at in range(0, len(names), _TOPICS_PER_REQUEST):
-        wanted = [NewTopic(name, PER_TOPIC, 1) for name in names[at : at + _TOPICS_PER_REQUEST]]
+        wanted = [
+            NewTopic(name, PER_TOPIC, **placed) for name in names[at : at + _TOPICS_PER_REQUEST]
+        ]
         for future in client.create_topics(wanted, request_timeout=_MAKE_S).values():
             future.result(_MAKE_S)
     deadline = time.monotonic() + _MAKE_S

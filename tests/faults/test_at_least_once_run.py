@@ -97,6 +97,7 @@ class _Scenario:
         assert self.counter.duplicated <= told, (self.counter.returns, self.floors)
 
 
+@pytest.mark.long
 @pytest.mark.timeout(1800)  # more waits than any other test
 def test_every_process_is_killed_while_records_are_written(
     cluster_a: KafkaCluster, cluster_b: KafkaCluster, tmp_path: Path

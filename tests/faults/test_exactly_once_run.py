@@ -7,6 +7,8 @@ import time
 import uuid
 from pathlib import Path
 
+import pytest
+
 from sparkmirror.demo.clusters import KafkaCluster
 from tests.faults.harness import PLANNER, SINK, Counter, Mirror, write_config
 from tests.faults.kinds import Scene, kill_driver, kill_worker
@@ -19,6 +21,7 @@ PARTITIONS = 4
 _WORKER_RECOVERY_S = 10.0
 
 
+@pytest.mark.long
 def test_killed_workers_and_drivers_and_two_at_once(
     cluster_a: KafkaCluster, cluster_b: KafkaCluster, tmp_path: Path
 ) -> None:

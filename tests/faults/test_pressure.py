@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from sparkmirror.data.held_back import UNACKNOWLEDGED_BYTES_MAX
 from sparkmirror.data.shared import FRAMES, Frames
-from sparkmirror.data.sink import UNACKNOWLEDGED_BYTES_MAX
 from sparkmirror.demo.clusters import KafkaCluster
 from sparkmirror.model import FETCH_BYTES_MAX
 from tests.faults.pressure import (
@@ -40,6 +40,7 @@ def test_the_stated_bound_is_what_the_slots_may_keep() -> None:
     assert kept_mib == pytest.approx(stated_mib, rel=0.01)
 
 
+@pytest.mark.long
 def test_memory_stays_within_its_bound_and_nobody_starves(
     cluster_a: KafkaCluster, new_cluster: Callable[..., KafkaCluster], tmp_path: Path
 ) -> None:

@@ -174,7 +174,7 @@ class _SessionRoutes:
     def refresh_if_due(self) -> bool:
         return False
 
-    def connection(self, node: int) -> _SessionBroker | None:
+    def connection(self, node: int, _number: int = 0) -> _SessionBroker | None:
         return self._broker if node == _SESSION_NODE else None
 
     def mark_stale(self, _tp: TopicPartition | None = None) -> None:
@@ -206,7 +206,7 @@ def sessions(rng: Random) -> None:
             expected = None
             now += 1e7
             continue
-        under_way = fetcher._requests.get(_SESSION_NODE)
+        under_way = fetcher._requests.get((_SESSION_NODE, 0))
         if under_way is None:
             break
         asked = {tp: offset for tp, (offset, _, _) in under_way.asked.items()}

@@ -125,7 +125,7 @@ def fetch(rng: Random) -> None:
     state = fetcher._states[_TP]
     state.asked = True
     peer = SimpleNamespace(receive_frame=lambda _: memoryview(frame))
-    fetcher._requests[1] = fetching._Request(
+    fetcher._requests[1, 0] = fetching._Request(
         peer, 77, version, {_TP: state}, 0.0, 0.0, {_TP: (7, -1, 0)}  # type: ignore[arg-type]
     )  # fmt: skip
     for part in fetcher.receive(peer):

@@ -59,6 +59,11 @@ class Capture:
         """Whether ``text`` crossed the interface in one direction of one connection."""
         return any(text in stream for stream in self._streams.values())
 
+    def sent_to(self, port: int) -> list[bytes]:
+        """What crossed the interface to ``port``, by connection."""
+        end = port.to_bytes(2)
+        return [bytes(stream) for place, stream in self._streams.items() if place.endswith(end)]
+
     def _filter(self, ports: Collection[int]) -> None:
         """A program for the kernel: TCP of these ports; all else is not even queued."""
         end = 3 + 2 * (1 + len(ports))  # there: drop; behind it: take

@@ -165,10 +165,10 @@ class SixBrokers:
             self.close()
 
     def close(self) -> None:
-        """End all brokers, frozen ones, too."""
+        """End all brokers, frozen ones, too; nobody needs what they keep."""
         for one in self._pair or ():
             for number in one.kafka.alive:
-                one.kafka.thaw(number)  # else nothing but SIGKILL would reach it
+                one.kafka.kill(number)
             one.stop()
         self._pair = None
 
@@ -439,7 +439,8 @@ class SlotRun(Background):
     """One slot's reader and sink in a thread of this process, without Spark in between.
 
     What fails is tried again as Spark does with a task; ``failures`` holds the errors.
-    ``replicas``: the brokers of each partition of the remote topic. ``slot``: its number.
+    ``replicas``: the brokers of each partition of the remote topic, ``remote_config`` its
+    settings. ``slot``: its number.
     ``options`` are further fields of `FlowSettings`.
     """
 
@@ -458,6 +459,7 @@ class SlotRun(Background):
         append_time: bool = False,
         alias: str = "",
         replicas: Sequence[Sequence[int]] | None = None,
+        remote_config: Mapping[str, str] | None = None,
         slot: int = 0,
         **options: Any,
     ) -> None:
@@ -493,7 +495,7 @@ class SlotRun(Background):
         alone = {"min.insync.replicas": "1"} if replicas is not None else {}
         replication = len(target.kafka.node_ids)
         for name, count, config in (
-            (self.remote, partitions, stamped | alone),
+            (self.remote, partitions, stamped | alone | dict(remote_config or {})),
             (control_topic(self.flow), CONTROL_PARTITIONS, {}),
             (gaps_topic(self.flow), GAPS_PARTITIONS, {}),
             (self.flow.offset_storage_topic, 1, {}),

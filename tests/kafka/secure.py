@@ -16,10 +16,11 @@ from confluent_kafka.admin import (
 )
 from cryptography import x509
 
-from sparkmirror.demo.clusters import KafkaCluster, start_all
+from sparkmirror.demo.clusters import QUICK_JVM, KafkaCluster, start_all
 from sparkmirror.demo.probe import free_ports
 from sparkmirror.model import ClusterClient
 from tests.certificates import PASSWORD, Authority
+from tests.kafka.token_endpoint import IdentityProvider, identity_provider
 
 HOST = "127.0.0.1"
 USER = "mirror"
@@ -31,6 +32,11 @@ LOGIN_MODULES = {
     "OAUTHBEARER": "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginModule",
 }
 MECHANISMS = tuple(LOGIN_MODULES)
+SIGNED = "SIGNED"
+"""A listener for tokens that the identity provider signed; on all others they are unsecured."""
+# What checks signatures there: brokers of the demo go without.
+_JOSE4J = "org.bitbucket.b_c:jose4j:0.9.6@jar"
+_OAUTH = "org.apache.kafka.common.security.oauthbearer"
 LISTENERS = {
     "OPEN": "PLAINTEXT",
     "TLS": "SSL",
@@ -38,6 +44,7 @@ LISTENERS = {
     "LOGIN": "SASL_PLAINTEXT",
     "BOTH": "SASL_SSL",
 }
+_PROTOCOLS = {**LISTENERS, SIGNED: "SASL_PLAINTEXT"}
 # Short, so that every test of some length logs in again.
 SESSION_MS = 5_000
 
@@ -53,17 +60,21 @@ def jaas(mechanism: str) -> str:
 
 @dataclass
 class Secured:
-    """One cluster with all listeners; ``servers`` by listener name."""
+    """One cluster with all listeners; ``servers`` by listener name.
+
+    ``identity``: who signs the tokens of the listener `SIGNED`.
+    """
 
     kafka: KafkaCluster
     servers: dict[str, str]
     directory: Path
     authority: Authority
+    identity: IdentityProvider
     stores: dict[str, Path] = field(default_factory=dict)
 
     def properties(self, listener: str, mechanism: str = "") -> dict[str, str]:
         """What a MirrorMaker file says to reach ``listener``."""
-        protocol = LISTENERS[listener]
+        protocol = _PROTOCOLS[listener]
         found = {"security.protocol": protocol}
         if protocol in ("SSL", "SASL_SSL"):
             found |= {
@@ -104,16 +115,19 @@ class Secured:
         )
 
 
-def _prepare(name: str, directory: Path, authority: Authority, trust: Path) -> Secured:
+def _prepare(
+    name: str, directory: Path, authority: Authority, trust: Path, identity: IdentityProvider
+) -> Secured:
     server = authority.certify("broker", "localhost", HOST).pkcs12(directory / f"{name}.p12")
-    ports = dict(zip([*LISTENERS, "CONTROLLER"], free_ports(len(LISTENERS) + 1), strict=True))
+    names = [*_PROTOCOLS, "CONTROLLER"]
+    ports = dict(zip(names, free_ports(len(names)), strict=True))
     prefix = "listener.name."
     config = {
         "controller.quorum.voters": f"1@{HOST}:{ports['CONTROLLER']}",
         "listeners": ",".join(f"{each}://{HOST}:{port}" for each, port in ports.items()),
-        "advertised.listeners": ",".join(f"{each}://{HOST}:{ports[each]}" for each in LISTENERS),
+        "advertised.listeners": ",".join(f"{each}://{HOST}:{ports[each]}" for each in _PROTOCOLS),
         "listener.security.protocol.map": "CONTROLLER:PLAINTEXT,"
-        + ",".join(f"{each}:{protocol}" for each, protocol in LISTENERS.items()),
+        + ",".join(f"{each}:{protocol}" for each, protocol in _PROTOCOLS.items()),
         "inter.broker.listener.name": "OPEN",
         "sasl.enabled.mechanisms": ",".join(MECHANISMS),
         "connections.max.reauth.ms": str(SESSION_MS),
@@ -125,6 +139,17 @@ def _prepare(name: str, directory: Path, authority: Authority, trust: Path) -> S
         "ssl.truststore.type": "PKCS12",
         f"{prefix}mutual.ssl.client.auth": "required",
     }
+    signed = f"{prefix}{SIGNED.lower()}."
+    config |= {
+        f"{signed}sasl.enabled.mechanisms": "OAUTHBEARER",
+        f"{signed}oauthbearer.sasl.jaas.config": f"{LOGIN_MODULES['OAUTHBEARER']} required "
+        'unsecuredLoginStringClaim_sub="broker";',
+        f"{signed}oauthbearer.sasl.server.callback.handler.class":
+        f"{_OAUTH}.OAuthBearerValidatorCallbackHandler",
+        f"{signed}sasl.oauthbearer.jwks.endpoint.url": identity.keys_url,
+        f"{signed}sasl.oauthbearer.expected.issuer": identity.issuer,
+        f"{signed}sasl.oauthbearer.expected.audience": identity.audience,
+    }  # fmt: skip
     for listener in ("login", "both"):
         config |= {
             f"{prefix}{listener}.plain.sasl.jaas.config": f"{LOGIN_MODULES['PLAIN']} required "
@@ -136,9 +161,16 @@ def _prepare(name: str, directory: Path, authority: Authority, trust: Path) -> S
         for mechanism in ("scram-sha-256", "scram-sha-512"):
             module = LOGIN_MODULES[mechanism.upper()]
             config[f"{prefix}{listener}.{mechanism}.sasl.jaas.config"] = f"{module} required;"
-    kafka = KafkaCluster(name, ports=(ports["OPEN"],), config=config, heap="400m")
-    servers = {each: f"{HOST}:{ports[each]}" for each in LISTENERS}
-    return Secured(kafka, servers, directory, authority)
+    kafka = KafkaCluster(
+        name,
+        ports=(ports["OPEN"],),
+        config=config,
+        heap="400m",
+        jars=(_JOSE4J,),
+        jvm=(*QUICK_JVM, f"-Dorg.apache.kafka.sasl.oauthbearer.allowed.urls={identity.keys_url}"),
+    )
+    servers = {each: f"{HOST}:{ports[each]}" for each in _PROTOCOLS}
+    return Secured(kafka, servers, directory, authority, identity)
 
 
 def _add_scram_user(cluster: Secured) -> None:
@@ -158,14 +190,15 @@ def secured_pair(directory: Path) -> Iterator[tuple[Secured, Secured]]:
     authority = Authority()
     trust = authority.truststore(directory / "trust.p12")
     client = authority.certify("client").pkcs12(directory / "client.p12")
-    pair = tuple(_prepare(name, directory, authority, trust) for name in ("P", "Q"))
-    start_all(*(each.kafka for each in pair))
-    try:
-        for each in pair:
-            broker = directory / f"{each.kafka.name}.p12"
-            each.stores = {"trust": trust, "client": client, "broker": broker}
-            _add_scram_user(each)
-        yield pair[0], pair[1]
-    finally:
-        for each in pair:
-            each.kafka.stop()
+    with identity_provider() as identity:
+        pair = tuple(_prepare(name, directory, authority, trust, identity) for name in ("P", "Q"))
+        start_all(*(each.kafka for each in pair))
+        try:
+            for each in pair:
+                broker = directory / f"{each.kafka.name}.p12"
+                each.stores = {"trust": trust, "client": client, "broker": broker}
+                _add_scram_user(each)
+            yield pair[0], pair[1]
+        finally:
+            for each in pair:
+                each.kafka.stop()

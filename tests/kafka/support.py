@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from confluent_kafka import (
@@ -26,7 +26,9 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 
+from sparkmirror.data.commits import Commits
 from sparkmirror.demo.clusters import KafkaCluster
+from sparkmirror.model import TopicPartition as Partition
 from tests.patience import patience
 
 Headers = tuple[tuple[str, bytes | None], ...]
@@ -276,6 +278,12 @@ def _send(producer: Producer, topic: str, records: Iterable[Sent]) -> list[str]:
     return failures
 
 
+def committed(commits: Commits, offsets: Mapping[Partition, tuple[int, str]]) -> bool | None:
+    """What comes of a commit, as soon as that is known."""
+    commits.begin(offsets)
+    return commits.outcome(wait=True)
+
+
 def consume_all(
     cluster: KafkaCluster,
     topic: str,
@@ -296,6 +304,9 @@ def consume_all(
             "auto.offset.reset": "earliest",
             "isolation.level": isolation,
             "check.crcs": True,
+            # Of a broker that a test has killed it would tell with every reader, and a failed
+            # assertion is lost among thousands of such lines.
+            "log_level": 2,
         }
     )
     received: list[Received] = []

@@ -31,7 +31,8 @@ def alias() -> str:
 @pytest.mark.parametrize(
     ("mode", "step"),
     [
-        ("exactly-once", 5),  # every fifth one: each takes a start and a look
+        # Every fifth one: each takes a start and a look.
+        pytest.param("exactly-once", 5, marks=pytest.mark.long),
         pytest.param("exactly-once", 1, marks=pytest.mark.matrix),
         pytest.param("at-least-once", 1, marks=pytest.mark.matrix),
     ],

@@ -6,7 +6,6 @@ import contextlib
 import os
 import time
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import pytest
 from confluent_kafka.admin import (
@@ -186,7 +185,7 @@ def test_damage_at_rest_at_the_source_pauses_until_it_is_mended(source, target, 
     one_by_one = {"batch.num.messages": 1}
     wanted = [Sent(b"before"), Sent(mark), Sent(b"after")]
     produce(source.kafka, topic_name, wanted, config=one_by_one)
-    (path,) = Path(source.kafka.log_path()).parent.rglob(f"{topic_name}-0/*.log")
+    (path,) = source.kafka.data_path().glob(f"{topic_name}-0/*.log")
     at = path.read_bytes().index(mark)
 
     def write(byte: bytes) -> None:
@@ -305,6 +304,7 @@ def test_refused_records_go_to_the_dead_letter_topic(source, target, topic_name,
 # -- a broker that does not say which record it means ------------------------------------------
 
 
+@pytest.mark.long
 def test_a_target_before_2_4_is_asked_with_halves_of_the_batch(source, new_cluster, topic_name):
     """It refuses batches; which records are meant is found by cutting, and no other is left out."""
     old = Direct(new_cluster("old", version="2.3.1"))

@@ -1,5 +1,8 @@
 """Every kind of source batch arrives right: one mirror run over all kinds, then a test for each.
 
+Two flows of that run copy the same topics: one passes batches as they are and joins tiny ones as it
+reads them, the other (alias J) joins all that wait to be written.
+
 Records are compared through librdkafka, and that the kind was really there is read from the
 source broker's own log files.
 """
@@ -9,12 +12,14 @@ from __future__ import annotations
 import itertools
 import time
 import uuid
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
+from confluent_kafka import Producer
 
 from sparkmirror.demo.clusters import KafkaCluster
+from sparkmirror.model import ProduceSettings
 from sparkmirror.wire.batch import (
     CODEC_MASK,
     CONTROL_BIT,
@@ -22,6 +27,7 @@ from sparkmirror.wire.batch import (
     LOG_APPEND_TIME_BIT,
     TRANSACTIONAL_BIT,
 )
+from tests.kafka.faults import Direct, SlotRun
 from tests.kafka.mirror_process import MirrorProcess, stored, wait_until, write_mm2
 from tests.kafka.support import (
     TIMEOUT_S,
@@ -48,14 +54,21 @@ COMPACT = {
 
 @dataclass(frozen=True)
 class Mirrored:
-    """Both clusters after the run; ``name`` gives a kind's topic on the source."""
+    """Both clusters after the run; ``name`` gives a kind's topic on the source.
+
+    ``alias``: the source's, in the flow that is looked at.
+    """
 
     a: KafkaCluster
     b: KafkaCluster
     prefix: str
+    alias: str = "A"
 
     def name(self, kind: str) -> str:
         return f"{self.prefix}.{kind}"
+
+    def remote(self, kind: str) -> str:
+        return f"{self.alias}.{self.name(kind)}"
 
     def check(
         self, kind: str, *, count: int | None = None, isolation: str = "read_committed"
@@ -63,7 +76,7 @@ class Mirrored:
         """Source and target hold the same records, in order; how many."""
         topic = self.name(kind)
         source = contents(consume_all(self.a, topic, isolation=isolation))
-        target = contents(consume_all(self.b, f"A.{topic}"))
+        target = contents(consume_all(self.b, self.remote(kind)))
         assert target == source
         if count is not None:
             assert len(target) == count
@@ -196,7 +209,7 @@ INTERLEAVED_RECORDS = 6 * (3 * 15 + 1)
 
 
 @pytest.fixture(scope="module")
-def mirrored(
+def both_ways(
     cluster_a: KafkaCluster, cluster_b: KafkaCluster, tmp_path_factory: pytest.TempPathFactory
 ) -> Mirrored:
     directory: Path = tmp_path_factory.mktemp("kinds")
@@ -208,14 +221,26 @@ def mirrored(
         committed = _fill_interleaved(cluster_a, f"{name}.{kind}")
         assert 0 < committed < INTERLEAVED_RECORDS
     _wait_cleaned(cluster_a, name)
+    joining = {
+        "clusters": "A, J, B",
+        "J.bootstrap.servers": cluster_a.bootstrap_servers,
+        "J->B.enabled": "true",
+        "J->B.sparkmirror.link.joining": "always",
+        "J->B.sparkmirror.join.bytes": "0",
+        # One cluster by two names: each flow's syncs have a topic of their own on the target.
+        "offset-syncs.topic.location": "target",
+    }
     base = write_mm2(
         directory / "mm2.properties",
         cluster_a,
         cluster_b,
         rf"{name}\\..*",
         {
-            "A->B.topics.exclude": r".*uncommitted",
+            **joining,
+            "J->B.topics": rf"{name}\\..*",
+            "topics.exclude": r".*uncommitted",
             "A.consumer.max.partition.fetch.bytes": str(FETCH_BYTES),
+            "J.consumer.max.partition.fetch.bytes": str(FETCH_BYTES),
         },
     )
     raw = write_mm2(
@@ -223,12 +248,22 @@ def mirrored(
         cluster_a,
         cluster_b,
         rf"{name}\\..*uncommitted",
-        {"A.consumer.isolation.level": "read_uncommitted"},
+        {
+            **joining,
+            "J->B.topics": rf"{name}\\..*uncommitted",
+            "A.consumer.isolation.level": "read_uncommitted",
+            "J.consumer.isolation.level": "read_uncommitted",
+        },
     )
     for path in (base, raw):
         run = MirrorProcess(directory, ["run", str(path), "--once"])
         assert run.wait() == 0, run.text()
     return Mirrored(cluster_a, cluster_b, name)
+
+
+@pytest.fixture(scope="module", params=["A", "J"], ids=["as they are", "joined"])
+def mirrored(request: pytest.FixtureRequest, both_ways: Mirrored) -> Mirrored:
+    return replace(both_ways, alias=request.param)
 
 
 @pytest.mark.parametrize("number", range(5), ids=CODECS)
@@ -237,7 +272,7 @@ def test_codec(mirrored: Mirrored, number: int) -> None:
     assert {b.attributes & CODEC_MASK for b in batches} == {number}
     assert any(b.count > 1 for b in batches)
     mirrored.check(CODECS[number], count=900)
-    arrived = stored(mirrored.b, f"A.{mirrored.name(CODECS[number])}")
+    arrived = stored(mirrored.b, mirrored.remote(CODECS[number]))
     assert {b.attributes & CODEC_MASK for b in arrived} == {number}
 
 
@@ -247,7 +282,7 @@ def test_one_record_per_batch_is_joined(mirrored: Mirrored, number: int) -> None
     before = stored(mirrored.a, mirrored.name(kind))
     assert {b.count for b in before} == {1}
     mirrored.check(kind, count=300)
-    after = stored(mirrored.b, f"A.{mirrored.name(kind)}")
+    after = stored(mirrored.b, mirrored.remote(kind))
     assert len(after) < len(before) / 5
     assert {b.attributes & CODEC_MASK for b in after} == {number}
 
@@ -268,7 +303,7 @@ def test_log_append_time(mirrored: Mirrored) -> None:
     batches = stored(mirrored.a, mirrored.name("append-time"))
     assert all(b.has(LOG_APPEND_TIME_BIT) for b in batches)
     mirrored.check("append-time", count=400)
-    arrived = stored(mirrored.b, f"A.{mirrored.name('append-time')}")
+    arrived = stored(mirrored.b, mirrored.remote("append-time"))
     assert not any(b.has(LOG_APPEND_TIME_BIT) for b in arrived)
 
 
@@ -282,6 +317,9 @@ def test_fetch_responses_cut_in_the_middle_of_a_batch(mirrored: Mirrored) -> Non
     sizes = {b.size for b in stored(mirrored.a, mirrored.name("many-100k"))}
     assert all(FETCH_BYTES / 2 < size < FETCH_BYTES for size in sizes)
     mirrored.check("many-100k", count=40)
+    arrived = stored(mirrored.b, mirrored.remote("many-100k"))
+    # Large ones are joined for the link alone, and only those that wait there at the same time.
+    assert len(arrived) <= 40 if mirrored.alias == "J" else len(arrived) == 40
 
 
 def test_transactions_read_committed(mirrored: Mirrored) -> None:
@@ -289,7 +327,7 @@ def test_transactions_read_committed(mirrored: Mirrored) -> None:
     assert any(b.has(CONTROL_BIT) for b in batches)
     assert any(b.has(TRANSACTIONAL_BIT) for b in batches)
     mirrored.check("transactions", count=120)
-    arrived = stored(mirrored.b, f"A.{mirrored.name('transactions')}")
+    arrived = stored(mirrored.b, mirrored.remote("transactions"))
     assert not any(b.has(CONTROL_BIT) or b.has(TRANSACTIONAL_BIT) for b in arrived)
 
 
@@ -303,7 +341,7 @@ def test_compaction_holes_tombstones_and_delete_horizon(mirrored: Mirrored) -> N
     assert any(b.has(DELETE_HORIZON_BIT) for b in batches)
     count = mirrored.check("compacted")
     assert 0 < count < 371
-    arrived = stored(mirrored.b, f"A.{mirrored.name('compacted')}")
+    arrived = stored(mirrored.b, mirrored.remote("compacted"))
     assert arrived
 
 
@@ -312,7 +350,7 @@ def test_batches_that_compaction_emptied(mirrored: Mirrored) -> None:
     assert sum(b.count == 0 for b in batches) >= 2
     count = mirrored.check("emptied")
     assert 23 <= count < 83
-    arrived = stored(mirrored.b, f"A.{mirrored.name('emptied')}")
+    arrived = stored(mirrored.b, mirrored.remote("emptied"))
     assert sum(b.count for b in arrived) == count
     assert all(b.count for b in arrived)
 
@@ -322,7 +360,7 @@ def test_interleaved_transactions_read_committed(mirrored: Mirrored) -> None:
     assert _producers_overlap(mirrored.a, topic)
     # Nothing but the committed rounds: half of the transactions were aborted.
     assert mirrored.check("interleaved", count=6 + 15 * 9) < INTERLEAVED_RECORDS
-    arrived = stored(mirrored.b, f"A.{topic}")
+    arrived = stored(mirrored.b, mirrored.remote("interleaved"))
     assert not any(b.has(CONTROL_BIT) or b.has(TRANSACTIONAL_BIT) for b in arrived)
 
 
@@ -330,6 +368,34 @@ def test_interleaved_transactions_read_uncommitted(mirrored: Mirrored) -> None:
     kind = "interleaved-uncommitted"
     assert _producers_overlap(mirrored.a, mirrored.name(kind))
     assert mirrored.check(kind, isolation="read_uncommitted") == INTERLEAVED_RECORDS
+
+
+def test_records_that_linger_share_batches(
+    cluster_a: KafkaCluster, cluster_b: KafkaCluster, topic_name: str
+) -> None:
+    """Two flows of one topic that gets a record every 10 ms: one with linger.ms, one without."""
+    create_topic(cluster_a, topic_name)
+    plain = SlotRun(Direct(cluster_a), Direct(cluster_b), topic_name)
+    lingers = SlotRun(
+        *(Direct(cluster_a), Direct(cluster_b), topic_name), produce=ProduceSettings(linger_ms=200)
+    )
+    producer = Producer({"bootstrap.servers": cluster_a.bootstrap_servers, "linger.ms": 0})
+    with plain, lingers:
+        produce(cluster_a, topic_name, [Sent(b"first")])
+        plain.wait_until_mirroring()
+        lingers.wait_until_mirroring()
+        for number in range(100):
+            producer.produce(topic_name, b"%d" % number)
+            producer.flush(TIMEOUT_S)
+            time.sleep(0.01)
+        wait_until(
+            lambda: all(len(consume_all(cluster_b, one.remote)) == 101 for one in (plain, lingers)),
+            "all records",
+        )
+    counts = [len(stored(cluster_b, one.remote)) for one in (plain, lingers)]
+    assert counts[1] * 4 < counts[0], counts
+    values = [[one.value for one in consume_all(cluster_b, s.remote)] for s in (plain, lingers)]
+    assert values[0] == values[1] == [b"first", *(b"%d" % number for number in range(100))]
 
 
 def _producers_overlap(cluster: KafkaCluster, topic: str) -> bool:

@@ -17,6 +17,7 @@ from sparkmirror.wire.client import Cluster
 from sparkmirror.wire.faults import translated
 from sparkmirror.wire.grants import Right
 from sparkmirror.wire.views import Committed, GroupMember, GroupView, NewTopic
+from tests.kafka.mirror_process import wait_until
 from tests.kafka.support import (
     Sent,
     admin,
@@ -24,6 +25,8 @@ from tests.kafka.support import (
     create_topic,
     produce,
     produce_transaction,
+    topic_names,
+    wait_for_topic,
 )
 from tests.patience import patience
 
@@ -86,15 +89,17 @@ def test_create_topics_gives_one_outcome_per_topic(cluster, cluster_a, topic_nam
     assert "no.such.config" in str(outcomes[bad].error)
     assert "INVALID_TOPIC" in str(outcomes["not a name!"].error)
     assert "replication factor of 9" in str(outcomes[f"{topic_name}.wide"].error)
+    wait_for_topic(cluster_a, good, 3)
     other, resource = admin(cluster_a), ConfigResource(ResourceType.TOPIC, good)
     assert other.describe_configs([resource])[resource].result(20)["retention.ms"].value == "12345"
     assert cluster.topics([there])[there].partitions == 2
 
 
-def test_more_topics_than_one_request_takes(cluster, topic_name):
+def test_more_topics_than_one_request_takes(cluster, cluster_a, topic_name):
     names = [f"{topic_name}.{number}" for number in range(120)]
     outcomes = cluster.create_topics([NewTopic(name, 1) for name in names])
     assert all(outcomes[name].error is None for name in names)
+    wait_until(lambda: topic_names(cluster_a) >= set(names), "all topics")
     configs = cluster.topic_configs(names)
     assert configs.keys() == set(names)
 
@@ -104,6 +109,7 @@ def test_grow_topics(cluster, cluster_a, topic_name):
     outcomes = cluster.grow_topics({topic_name: 4, "no-such-topic": 3})
     assert outcomes[topic_name].error is None
     assert isinstance(outcomes["no-such-topic"].error, MirrorError)
+    wait_for_topic(cluster_a, topic_name, 4)
     assert cluster.topics([topic_name])[topic_name].partitions == 4
     assert cluster.grow_topics({topic_name: 3})[topic_name].error is not None
     assert cluster.grow_topics({}) == {}

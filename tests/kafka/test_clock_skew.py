@@ -52,6 +52,7 @@ def _committed(cluster, group: str, topic: str) -> int:
     return int(found.offset)
 
 
+@pytest.mark.long
 def test_mirrors_whose_clocks_are_off(cluster_a, cluster_b, topic_name, tmp_path: Path):
     (tmp_path / "sitecustomize.py").write_text(_CLOCK)
     now_ms = int(time.time() * 1000)

@@ -85,7 +85,7 @@ def test_kafka_tools_run(cluster_a: KafkaCluster, topic_name: str) -> None:
     assert bad.returncode != 0
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_three_nodes_survive_one(new_cluster: Callable[..., KafkaCluster], topic_name: str) -> None:
     cluster = new_cluster("three", nodes=3)
     assert cluster.alive == {1, 2, 3}
@@ -160,7 +160,7 @@ def test_nothing_outlives_the_process_that_started_it(number: signal.Signals) ->
         time.sleep(0.05)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("version", ["3.9.1", "2.8.2"])
 def test_older_brokers_run(
     new_cluster: Callable[..., KafkaCluster], topic_name: str, version: str
@@ -173,7 +173,7 @@ def test_older_brokers_run(
     assert [one.value for one in consume_all(cluster, topic_name)] == [b"old"]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_broker_in_zookeeper_outlasts_a_machine_that_is_busy(
     new_cluster: Callable[..., KafkaCluster], topic_name: str
 ) -> None:

@@ -57,6 +57,7 @@ from tests.kafka.support import (
     TIMEOUT_S,
     Sent,
     admin,
+    committed,
     consume_all,
     contents,
     create_topic,
@@ -423,7 +424,7 @@ def test_commit_offsets_removes_non_existent_topics(
     commits = Commits(slot.flow)
     try:
         gone, there = (TopicPartition(topic, 0) for topic in (topic_name, other))
-        assert commits.commit({gone: (20, ""), there: (7, "")})
+        assert committed(commits, {gone: (20, ""), there: (7, "")})
         assert commits.routes.committed(group, [gone, there]) == {there: (7, "")}
     finally:
         commits.close()
@@ -437,7 +438,7 @@ def test_commit_offsets_throws_when_nobody_answers() -> None:
         try:
             began = time.monotonic()
             with pytest.raises((Unreachable, ConnectionLost)):
-                commits.commit({TopicPartition("t", 0): (5, "")})
+                committed(commits, {TopicPartition("t", 0): (5, "")})
             assert time.monotonic() - began < 20
         finally:
             commits.close()

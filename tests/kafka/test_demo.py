@@ -95,7 +95,7 @@ class Finished(Traces):
         return self.err
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_demo_proves_that_all_records_are_equal_and_leaves_nothing(tmp_path: Path) -> None:
     """In a terminal and with ``--keep``, so that what it says to try next can be tried."""
     traces = Traces()
@@ -246,7 +246,7 @@ class Damaged(Demo):
         produce(self.b, self.remote_topic("orders"), [Sent(b"one too many", partition=1)])
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_one_record_too_many_at_the_target_fails_the_demo(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:

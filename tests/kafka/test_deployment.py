@@ -14,7 +14,7 @@ from tests.kafka.support import Sent, consume_all, contents, create_topic, produ
 PAGE = DOCS / "deployment.md"
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_whole_page(cluster_a: KafkaCluster, cluster_b: KafkaCluster, tmp_path: Path) -> None:
     topic = f"orders-{uuid.uuid4().hex[:8]}"
     source, target = f"old{topic[-8:]}", f"new{topic[-8:]}"

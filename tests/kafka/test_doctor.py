@@ -196,10 +196,10 @@ def test_nothing_is_wrong_and_nothing_is_changed(
     told = {finding["check"]: finding for finding in flow["findings"]}
     assert code == 0, flow
     assert flow["counts"]["fail"] == flow["counts"]["skip"] == 0, flow
-    for check in ("dns", "tcp", "api-versions", "clock", "clusters", "topics", "leaders", "read",
-                  "describe-configs", "group", "create", "write", "internal-topics", "partitions",
-                  "replication", "message-size", "settings", "timestamps", "auto-create",
-                  "retention"):  # fmt: skip
+    for check in ("dns", "tcp", "api-versions", "clock", "round-trip", "clusters", "topics",
+                  "leaders", "read", "describe-configs", "group", "create", "write",
+                  "internal-topics", "partitions", "replication", "message-size", "settings",
+                  "timestamps", "auto-create", "retention"):  # fmt: skip
         assert told[check]["level"] == "ok", told.get(check)
     assert topic_names(cluster_b) == before | {"__consumer_offsets"}
     assert main(["doctor", str(path)]) == 0
@@ -574,6 +574,7 @@ def test_one_cluster_on_both_sides(cluster_a: KafkaCluster, topic: str, tmp_path
     assert "one cluster" in the(timed(flow), "clusters", "fail").found
 
 
+@pytest.mark.long
 def test_from_the_executors(
     cluster_a: KafkaCluster,
     sick: Sick,

@@ -120,6 +120,7 @@ def test_a_broker_of_the_target_is_killed_and_comes_back(source, target, topic_n
         assert slot.failures == []
 
 
+@pytest.mark.long
 def test_a_slow_way_to_the_target_takes_smaller_transactions(source, target, topic_name):
     """What the source has at once would take several times as long as a transaction may."""
     topic = _topic(source, topic_name)

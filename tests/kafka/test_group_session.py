@@ -25,7 +25,7 @@ from sparkmirror.model import (
 )
 from sparkmirror.wire.routes import Routes
 from tests.kafka.mirror_process import wait_until
-from tests.kafka.support import create_topic
+from tests.kafka.support import committed, create_topic
 
 SESSION_MS = 6_000
 
@@ -184,14 +184,14 @@ def test_nothing_is_owned_twice_while_members_come_and_go(
         sink = Commits(settings)
         try:
             sink.member(generation)
-            assert not sink.commit({tp: (9, "")})
+            assert not committed(sink, {tp: (9, "")})
             assert (sink.fenced is None) is (strategy == "cooperative-sticky")
             sink.member(second.flow.member)
             if sink.fenced is None:
-                assert sink.commit({tp: (6, "")})
+                assert committed(sink, {tp: (6, "")})
             else:
                 assert sink.fenced.code == "FENCED"
-                assert not sink.commit({tp: (9, "")})
+                assert not committed(sink, {tp: (9, "")})
         finally:
             sink.close()
         assert not world.faults, world.faults

@@ -36,6 +36,7 @@ def _known(cluster: KafkaCluster, topic: str, partitions: int) -> set[tuple[int,
             for part in parts for one in part.active_producers}  # fmt: skip
 
 
+@pytest.mark.long
 @pytest.mark.timeout(240)
 def test_an_idle_partition_goes_on_after_its_producer_was_forgotten(
     cluster_a: KafkaCluster, new_cluster: Callable[..., KafkaCluster], topic_name: str

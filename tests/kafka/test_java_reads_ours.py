@@ -25,6 +25,8 @@ from tests.kafka.support import (
     topic_names,
 )
 
+pytestmark = pytest.mark.interop
+
 _FILE = """\
 clusters=ams,ber,cph
 ams.bootstrap.servers={ams}

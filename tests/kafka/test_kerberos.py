@@ -135,6 +135,7 @@ def test_a_ticket_cache(kerberized: Kerberized, tmp_path: Path):
     assert reach(client).api_versions
 
 
+@pytest.mark.long
 def test_tickets_are_renewed_between_logins(kerberized: Kerberized):
     """Connections made over more than a ticket's life, from one process and one keytab."""
     client = kerberized.client()
@@ -200,6 +201,7 @@ def test_an_unreachable_kdc(kerberized: Kerberized, tmp_path: Path):
     assert "cluster east" in caught.value.where
 
 
+@pytest.mark.long
 def test_a_mirror_outlives_sessions_and_tickets(
     kerberized: Kerberized, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):

@@ -135,6 +135,7 @@ def mirrored(
     return mirror.text()
 
 
+@pytest.mark.long
 def test_two_clusters_of_one_realm_in_every_way(realms: Realms, tmp_path: Path):
     """Both listeners as source and as target; and one cluster secured, the other not."""
     ways = [("LOGIN", "BOTH"), ("BOTH", "LOGIN"), ("LOGIN", ""), ("", "BOTH")]
@@ -145,6 +146,7 @@ def test_two_clusters_of_one_realm_in_every_way(realms: Realms, tmp_path: Path):
     mirrored(flows, realms.conf, tmp_path, exactly_once=False)
 
 
+@pytest.mark.long
 def test_two_realms_with_trust(realms: Realms, tmp_path: Path):
     """One principal on both sides: its realm is the source's, then the target's."""
     flows = {

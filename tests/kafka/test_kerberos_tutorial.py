@@ -39,6 +39,7 @@ def guarded_realm(tmp_path: Path) -> Iterator[Kerberized]:
             yield found
 
 
+@pytest.mark.long
 def test_the_commands_of_the_tutorial(guarded_realm: Kerberized, tmp_path: Path, topic_name: str):
     """As they stand on the page, with this machine's names."""
     kafka = guarded_realm.kafka

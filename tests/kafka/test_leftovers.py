@@ -33,6 +33,7 @@ def temporary() -> Iterator[Path]:
     shutil.rmtree(path)
 
 
+@pytest.mark.long
 def test_nothing_is_left_of_a_killed_run_after_the_next(
     cluster_a: KafkaCluster, cluster_b: KafkaCluster, tmp_path: Path, temporary: Path
 ) -> None:

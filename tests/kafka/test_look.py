@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import uuid
 from pathlib import Path
 from typing import Any
 
 import pytest
+from confluent_kafka import Consumer
+from confluent_kafka import TopicPartition as ConfluentPartition
 
 from sparkmirror.cli.main import main
 from sparkmirror.config.mm2 import load_mm2
@@ -15,9 +18,12 @@ from sparkmirror.control.flow import FlowControl
 from sparkmirror.demo.clusters import KafkaCluster
 from sparkmirror.model import TopicPartition
 from sparkmirror.wire.mirror_records import encode_offset_sync
+from tests.kafka.mirror_process import wait_until
+from tests.kafka.streams_member import StreamsMember
 from tests.kafka.support import (
     Sent,
     admin,
+    commit,
     create_topic,
     produce,
     topic_config,
@@ -175,7 +181,62 @@ def test_groups_and_what_becomes_of_them(
     assert not {one["action"] for one in planned["changes"]} & {"emit-checkpoints", "set-offset"}
     assert main(["groups", str(file)]) == 0
     lines = [line.split() for line in capsys.readouterr().out.splitlines()]
-    assert [f"{prefix}-g", "Empty", topic, "0", "7", "10", "3", remote, "26", "26", "-"] in lines
+    assert [
+        f"{prefix}-g",
+        "Empty",
+        topic,
+        "0",
+        "7",
+        "10",
+        "3",
+        "-",
+        remote,
+        "26",
+        "26",
+        "-",
+    ] in lines
+
+
+def test_groups_name_the_members_of_every_protocol(
+    file: Path, prefix: str, cluster_a: KafkaCluster, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Each reads the two partitions of one topic; the owner is the one that `lag` names."""
+    topic = f"{prefix}-same"
+    file.write_text(file.read_text() + f"groups={prefix}.*\n")
+    names = {protocol: f"{prefix}-{protocol}" for protocol in ("classic", "consumer", "streams")}
+    members = []
+    with contextlib.ExitStack() as stack:
+        streams = stack.enter_context(StreamsMember(cluster_a, names["streams"], topic))
+        for protocol in ("classic", "consumer"):
+            member = Consumer({
+                "bootstrap.servers": cluster_a.bootstrap_servers, "group.id": names[protocol],
+                "client.id": f"{protocol}-app", "group.protocol": protocol,
+                "enable.auto.commit": False,
+            })  # fmt: skip
+            stack.callback(member.close)
+            member.subscribe([topic])
+            members.append(member)
+
+        def assigned() -> bool:
+            for one in members:
+                assert one.poll(0.1) is None
+            return all(len(one.assignment()) == 2 for one in members)
+
+        wait_until(assigned, "the members' partitions")
+        for member in members:
+            commit(member, [ConfluentPartition(topic, 0, 0), ConfluentPartition(topic, 1, 0)])
+        streams.commit({0: 0, 1: 0})
+        (found,) = asked(capsys, "groups", str(file))["flows"]
+        owners = {
+            one["group"]: {row["owner"]["client_id"] for row in one["partitions"]}
+            for one in found["groups"]
+        }
+        assert owners == {group: {f"{protocol}-app"} for protocol, group in names.items()}
+        assert main(["groups", str(file)]) == 0
+        lines = [line.split() for line in capsys.readouterr().out.splitlines()]
+        assert {(row[0], row[7]) for row in lines if row[0].startswith(prefix)} == {
+            (group, f"{protocol}-app_/127.0.0.1") for protocol, group in names.items()
+        }
 
 
 def test_what_would_fail_is_told_as_refused(

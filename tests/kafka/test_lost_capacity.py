@@ -17,9 +17,18 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Consumer, TopicPartition
 
+from sparkmirror.control.loop import ControlLoop
 from sparkmirror.demo.clusters import KafkaCluster
-from sparkmirror.model import Halt
+from sparkmirror.model import (
+    ClusterClient,
+    FetchSettings,
+    FlowSettings,
+    Halt,
+    MirrorSettings,
+    TopicSettings,
+)
 from sparkmirror.wire import fetch_states, produce_backlog
+from sparkmirror.wire.client import Cluster
 from tests.kafka.faults import (
     NODES,
     Direct,
@@ -52,6 +61,7 @@ def _until(condition: Callable[[], bool], what: Callable[[], object]) -> None:
 # -- the network -------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 def test_a_slow_network_costs_time_and_no_records(source, target, topic_name):
     create_topic(source.kafka, topic_name, NODES, replication=NODES)
     with SlotRun(source, target, topic_name, NODES) as slot:
@@ -142,7 +152,7 @@ def _halted(slot: SlotRun) -> None:
 
 @pytest.mark.parametrize(
     ("side", "exact"),
-    [("source", False), ("target", False), ("target", True)],
+    [("source", False), ("target", False), pytest.param("target", True, marks=pytest.mark.long)],
     ids=["source", "target", "target, exactly-once"],
 )
 def test_a_partition_without_a_leader_waits_alone(
@@ -206,6 +216,53 @@ def test_a_partition_that_has_no_leader_from_the_beginning_on_waits_alone(
     assert waited_s < slot.flow.source.request_timeout_ms / 1000
 
 
+def test_latest_is_chosen_for_a_partition_as_soon_as_it_has_a_leader(source, target, topic_name):
+    """Before a slot has it, which would choose in its next epoch and skip what came until then."""
+    alias = topic_name.rsplit("-", maxsplit=1)[-1]
+    create_topic(source.kafka, topic_name, replicas=ALONE, config={"min.insync.replicas": "1"})
+    for number in range(NODES):
+        produce(source.kafka, topic_name, [Sent(b"before", partition=number)] * 3)
+    ends = [
+        ClusterClient(name, tuple(one.kafka.bootstrap_servers.split(",")), "test")
+        for name, one in ((alias, source), ("T", target))
+    ]
+    topics = TopicSettings(include=(topic_name,), replication_factor=1)
+    flow = FlowSettings(
+        *(*ends, *ends),
+        topics=topics,
+        fetch=FetchSettings(auto_offset_reset="latest"),
+        offset_storage_replication_factor=1,
+    )
+    source.kafka.terminate(ALONE[LOST][0])
+    _until(lambda: leaders(source.kafka, topic_name)[LOST] < 0, lambda: "a leader")
+    loop = ControlLoop(MirrorSettings((flow,), ()), once=False, run_id="run")
+    keeper = Cluster(ends[1])
+    try:
+        loop.prepare()
+        loop.start()
+        found = loop.assignment(flow.name)
+        assert [one.partition for one in found.partitions] == list(OTHERS)
+        assert [(tp.partition, one.code) for tp, one in found.halted.items()] == [
+            (LOST, "LEADER_NOT_AVAILABLE")
+        ]
+        source.kafka.restart(ALONE[LOST][0])
+        _until(
+            lambda: len(loop.assignment(flow.name).partitions) == NODES,
+            lambda: loop.assignment(flow.name),
+        )
+        produce(source.kafka, topic_name, [Sent(b"after", partition=LOST)])
+        committed = keeper.committed_offsets(flow.position_group, None)
+        assert {tp.partition: one.offset for tp, one in committed.items()} == dict.fromkeys(
+            range(NODES), 3
+        )
+    finally:
+        keeper.close()
+        loop.stop()
+        for control in loop._flows.values():
+            control.close()
+    wait_in_sync(source.kafka)
+
+
 def test_a_frozen_broker_of_the_target_delays_its_own_partitions(source, target, topic_name):
     """It keeps its connections and answers nothing; what others lead goes on meanwhile."""
     create_topic(source.kafka, topic_name, replicas=ALONE, config={"min.insync.replicas": "1"})
@@ -231,7 +288,7 @@ def test_a_frozen_broker_of_the_target_delays_its_own_partitions(source, target,
 @pytest.mark.timeout(240)
 @pytest.mark.parametrize(
     "exact",
-    [False, pytest.param(True, marks=pytest.mark.matrix)],
+    [False, pytest.param(True, marks=pytest.mark.long)],
     ids=["at-least-once", "exactly-once"],
 )
 def test_a_frozen_broker_of_the_target_that_also_follows(source, target, topic_name, exact):

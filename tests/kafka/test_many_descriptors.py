@@ -60,7 +60,8 @@ def test_a_slot_reads_writes_listens_and_resumes(
         (partition,) = slot.partitions
         # As if nothing had been committed since the first record.
         recorded = encode_recorded(Recorded("", 0, writer))
-        assert resume(flow, source, {partition: (0, recorded)}) == {tp: Resumed(RECORDS, end)}
+        found = resume(flow, source, target, {partition: (0, recorded)})
+        assert found == {tp: Resumed(RECORDS, end)}
     stream = RecordStream(flow.target, FetchSettings(), remote, 0, end)
     try:
         assert sum(len(carried.offsets) for carried in stream) == RECORDS

@@ -125,6 +125,7 @@ def watched(cluster_a: KafkaCluster, cluster_b: KafkaCluster, tmp_path: Path) ->
     return Watched(cluster_a, cluster_b, path, source, topic)
 
 
+@pytest.mark.long
 def test_a_running_mirror_is_scraped_paused_and_drained_from_outside(
     watched: Watched, tmp_path: Path
 ) -> None:

@@ -125,6 +125,7 @@ def java() -> Iterator[JavaMirrorClient]:
         yield client
 
 
+@pytest.mark.interop
 def test_what_java_wrote_is_read_as_java_reads_it(
     mirrored: Mirrored, java: JavaMirrorClient
 ) -> None:
@@ -147,6 +148,7 @@ def test_what_java_wrote_is_read_as_java_reads_it(
             client.remote_consumer_offsets("billing", "C")
 
 
+@pytest.mark.interop
 @pytest.mark.parametrize(
     "policy",
     [
@@ -185,6 +187,7 @@ def test_names_mean_what_they_mean_to_java(
             assert client.remote_topics(alias) == java.remote_topics(properties, alias)
 
 
+@pytest.mark.interop
 def test_the_functions_of_java_exist_under_one_name_each(mirrored: Mirrored) -> None:
     properties = mirrored.properties
     assert RemoteClusterUtils.replication_hops(properties, "A") == 1
@@ -196,6 +199,7 @@ def test_the_functions_of_java_exist_under_one_name_each(mirrored: Mirrored) -> 
     assert RemoteClusterUtils.translate_offsets_matching(properties, "A", "oth.*") == {"other": one}
 
 
+@pytest.mark.interop
 def test_the_commands_tell_the_same(mirrored: Mirrored, capsys: pytest.CaptureFixture[str]) -> None:
     command = ["offsets", "translate", str(mirrored.file), "A->B"]
     assert main([*command, "--group", "billing"]) == 0
@@ -247,6 +251,7 @@ def test_the_commands_tell_the_same(mirrored: Mirrored, capsys: pytest.CaptureFi
     assert a["cluster"] == "A"
 
 
+@pytest.mark.interop
 def test_a_group_goes_on_where_the_checkpoint_says(mirrored: Mirrored) -> None:
     """A translated offset never lies past what the group had read."""
     records = {

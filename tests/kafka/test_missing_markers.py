@@ -107,6 +107,7 @@ def _checked(slot: SlotRun) -> None:
     check_mirrored(slot.source.kafka, slot.topic, slot.target.kafka, slot.remote)
 
 
+@pytest.mark.long
 def test_what_was_aborted_without_a_marker_never_counts(source, target, topic_name):
     create_topic(source.kafka, topic_name, NODES, replication=NODES)
     with SlotRun(source, target, topic_name, NODES, **HELD) as slot:

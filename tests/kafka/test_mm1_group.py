@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from sparkmirror.demo.clusters import KafkaCluster
 from tests.kafka.group_sharing import share_and_take_over
+
+pytestmark = pytest.mark.interop
 
 
 def test_mirrors_of_both_kinds_share_a_group_and_take_over(

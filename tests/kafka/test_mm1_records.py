@@ -64,7 +64,7 @@ def test_records_go_by_key_where_partitions_differ(
 
     options = write_mm1(tmp_path, cluster_a, cluster_b, name)
     with Path(options[3]).open("a") as producer:
-        producer.write("compression.type=lz4\n")
+        producer.write("compression.type=lz4\ncompression.lz4.level=12\nlinger.ms=10\n")
     options += ["--include", f"{name}.*", "--num.streams", "2"]
     mirror = MirrorProcess(tmp_path, options, command="kafka-mirror-maker")
     try:

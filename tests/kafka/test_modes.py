@@ -10,9 +10,11 @@ import subprocess
 import threading
 import time
 import uuid
+from collections.abc import Callable
 from pathlib import Path
 
 import psutil
+import pytest
 from confluent_kafka import OFFSET_INVALID, Consumer, TopicPartition
 
 from sparkmirror.demo.clusters import KafkaCluster
@@ -214,6 +216,7 @@ def _check_drained(
         assert len(head) == position
 
 
+@pytest.mark.long
 def test_a_mirror_in_a_terminal(
     cluster_a: KafkaCluster, cluster_b: KafkaCluster, tmp_path: Path
 ) -> None:
@@ -222,8 +225,8 @@ def test_a_mirror_in_a_terminal(
     later = f"{name}.later"
     create_topic(cluster_a, name, 2)
     work_dir = tmp_path / "work"
-    seldom = {"refresh.topics.interval.seconds": "600"}
-    path = write_mm2(tmp_path / "mm2.properties", cluster_a, cluster_b, f"{name}.*", seldom)
+    extra = {"refresh.topics.interval.seconds": "600", "B.admin.request.timeout.ms": "2000"}
+    path = write_mm2(tmp_path / "mm2.properties", cluster_a, cluster_b, f"{name}.*", extra)
     produce(cluster_a, name, _some(2))
     mirror = TerminalProcess(tmp_path, ["run", str(path), "--work-dir", str(work_dir)])
     try:
@@ -235,6 +238,7 @@ def test_a_mirror_in_a_terminal(
         grow_topic(cluster_a, name, 3)
         produce(cluster_a, name, _some(30, 3))
         _check_topics_key(mirror, name)
+        _check_headline(mirror, cluster_b)
 
         time.sleep(4)  # nobody has asked yet
         assert f"A.{later}" not in topic_names(cluster_b)
@@ -277,6 +281,21 @@ def _check_topics_key(mirror: TerminalProcess, topic: str) -> None:
     assert row[-2:] == ["2", "0"]
     mirror.press("T")
     assert rows(mirror.picture("t topics")) == []
+
+
+def _check_headline(mirror: TerminalProcess, target: KafkaCluster) -> None:
+    """It says what the flow does: while nobody answers at the target, that it waits for it."""
+
+    def says(state: str) -> Callable[[], bool]:
+        return lambda: f"  {state}  " in mirror.picture("t topics")[0]
+
+    wait_until(says("mirroring"), "a headline of a flow that mirrors")
+    target.freeze()
+    try:
+        wait_until(says("waiting for the target B"), "a headline of a flow whose target is away")
+    finally:
+        target.thaw()
+    wait_until(says("mirroring"), "a headline of a flow that mirrors again")
 
 
 def _partition_count(cluster: KafkaCluster, topic: str) -> int:

@@ -57,7 +57,7 @@ def test_every_tool_of_the_page_is_there() -> None:
     assert commands <= set(TOOLS)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_whole_page(tmp_path: Path) -> None:
     old, new = KafkaCluster("old", heap="300m"), KafkaCluster("new", heap="300m")
     start_all(old, new)

@@ -62,6 +62,7 @@ __all__ = [
     "test_runs_in_transactions_carry_the_topics_id",
 ]
 
+pytestmark = pytest.mark.long
 _NEWEST = KAFKA_VERSIONS[-1]
 
 

@@ -1,4 +1,7 @@
-"""Whole runs on the newest release of Kafka: records, transactions, ACLs, and the demo."""
+"""Whole runs on the newest release of Kafka: records, transactions, ACLs, Java's tools, the demo.
+
+Java's mirror and client are of the release before: the public repository does not give out its own.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from sparkmirror.cli.main import main
-from sparkmirror.demo.clusters import KafkaCluster
+from sparkmirror.demo.clusters import KafkaCluster, start_all
 from sparkmirror.demo.jvm import KAFKA_VERSIONS
 from tests.kafka.authorized import Authorized, authorized_pair
 from tests.kafka.mirror_process import MirrorProcess, write_mm2
@@ -22,11 +25,18 @@ from tests.kafka.support import (
     wait_until_equal,
 )
 from tests.kafka.test_acls import test_owners_of_a_group_take_describe_on_every_topic_that_it_reads
+from tests.kafka.test_java_reads_ours import (
+    ALIASES,
+    test_groups_fail_over_and_back_with_javas_client,
+)
+from tests.kafka.test_takeover import test_java_then_sparkmirror_then_java
 from tests.kafka.test_topic_sync import alias, test_acls_follow_the_source_and_are_never_removed
 
 __all__ = [
     "alias",
     "test_acls_follow_the_source_and_are_never_removed",
+    "test_groups_fail_over_and_back_with_javas_client",
+    "test_java_then_sparkmirror_then_java",
     "test_owners_of_a_group_take_describe_on_every_topic_that_it_reads",
 ]
 
@@ -44,6 +54,25 @@ def authorized() -> Iterator[tuple[Authorized, Authorized]]:
 @pytest.fixture
 def ends(authorized: tuple[Authorized, Authorized]) -> tuple[KafkaCluster, KafkaCluster]:
     return authorized[0].kafka, authorized[1].kafka
+
+
+@pytest.fixture
+def clusters() -> Iterator[dict[str, KafkaCluster]]:
+    """Those of `test_java_reads_ours`."""
+    found = {name: KafkaCluster(name, version=_NEWEST, heap="300m") for name in ALIASES}
+    start_all(*found.values())
+    try:
+        yield found
+    finally:
+        for cluster in found.values():
+            cluster.stop()
+
+
+@pytest.fixture
+def pair(clusters: dict[str, KafkaCluster]) -> tuple[KafkaCluster, KafkaCluster]:
+    """Those of `test_takeover`."""
+    source, target, _ = clusters.values()
+    return source, target
 
 
 @pytest.mark.parametrize("extra", [[], ["--exactly-once"]], ids=["at-least-once", "exactly-once"])

@@ -6,6 +6,7 @@ import uuid
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
 from confluent_kafka import Consumer, TopicPartition
 
 from sparkmirror.demo.clusters import KafkaCluster
@@ -14,6 +15,7 @@ from tests.kafka.mirror_process import MirrorProcess, write_mm2
 from tests.kafka.support import Sent, commit, consume_all, contents, create_topic, produce
 
 
+@pytest.mark.long
 def test_magic_0_and_1_are_converted(
     new_cluster: Callable[..., KafkaCluster], cluster_b: KafkaCluster, tmp_path: Path
 ) -> None:
@@ -30,7 +32,7 @@ def test_magic_0_and_1_are_converted(
             topic = f"{name}.m{magic}-{codec}"
             create_topic(old, topic, 1, config={"message.format.version": version})
             produce(old, topic, records, compression=codec, config={"enable.idempotence": False})
-            logs = list(Path(old.log_path()).parent.rglob(f"{topic}-0/*.log"))
+            logs = list(old.data_path().glob(f"{topic}-0/*.log"))
             assert logs[0].read_bytes()[16] == magic
     # This broker is asked for groups one by one.
     group, moving = f"{name}-group", f"{name}.m1-lz4"

@@ -305,6 +305,7 @@ def _committed(
         client.close()
 
 
+@pytest.mark.long
 def test_two_mirrors_with_files_of_mirrormaker_1_share_a_target(
     new_cluster: Callable[..., KafkaCluster],
     cluster_a: KafkaCluster,

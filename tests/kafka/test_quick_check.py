@@ -102,6 +102,7 @@ def topic(west: West) -> Iterator[str]:
     delete_topic(west.kafka, name)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("command", ["run", "connect-mirror-maker"])
 def test_brokers_that_cannot_be_reached_are_named_while_the_others_are_mirrored(
     west: West, cluster_b: KafkaCluster, topic: str, tmp_path: Path, command: str

@@ -230,7 +230,7 @@ def _search(mirror: MirrorProcess, directory: Path, pair: tuple[Secured, Secured
     files = [mirror.output, *(directory / "events").rglob("*"), *(directory / "work").rglob("*"),
              *(directory / "state").rglob("*")]  # fmt: skip
     for cluster in pair:
-        segments = Path(cluster.kafka.log_path()).parent.rglob("*-[0-9]*/*.log")
+        segments = cluster.kafka.data_path().glob("*-*[0-9]/*.log")
         files += [path for path in segments if "__cluster_metadata" not in path.parent.name]
     searched = 0
     for path in files:
@@ -293,6 +293,7 @@ def test_a_mirror_from_scram_over_tls_to_plain_shows_no_secret(
     assert any(path.stat().st_size > 10_000 for path in events if path.is_file())
 
 
+@pytest.mark.long
 def test_a_mirror_between_mutual_tls_and_oauth(
     secured_clusters: tuple[Secured, Secured], tmp_path: Path
 ):

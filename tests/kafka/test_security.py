@@ -8,6 +8,7 @@ from datetime import timedelta
 from pathlib import Path
 
 import pytest
+from cryptography.hazmat.primitives.asymmetric import rsa
 from kafka.protocol.metadata import MetadataRequest
 
 from sparkmirror.errors import ClusterError, ConfigError, Denied, MirrorError, NotKafka
@@ -20,10 +21,10 @@ from sparkmirror.wire.reach import reach
 from sparkmirror.wire.requests import record_batch
 from sparkmirror.wire.routes import Routes
 from tests.certificates import Authority, pem, to_jks
-from tests.kafka.secure import SESSION_MS, USER, USER_SECRET, Secured, jaas
+from tests.kafka.secure import SESSION_MS, SIGNED, USER, USER_SECRET, Secured, jaas
 from tests.kafka.support import create_topic
 from tests.kafka.token_endpoint import CLIENT_SECRET, TokenEndpoint, token_endpoint
-from tests.kafka.ways import GSSAPI, WAYS, now_ms, pump, whole_batches, works
+from tests.kafka.ways import GSSAPI, ROLES, WAYS, now_ms, pump, whole_batches, works
 from tests.patience import patience
 
 # The first test waits for both brokers.
@@ -279,6 +280,32 @@ def test_tokens_from_an_endpoint_are_refreshed(secured: Secured, endpoint: Token
 def test_a_token_endpoint_that_refuses(secured: Secured, endpoint: TokenEndpoint):
     with pytest.raises(Denied, match=r"refused the client credentials \(HTTP 401, invalid_client"):
         reach(secured.client("LOGIN", changes=endpoint.properties("wrong")))
+
+
+@pytest.mark.parametrize("role", ROLES)
+def test_a_signed_token_for_a_signed_assertion(
+    secured: Secured, role: str, topic_name: str, tmp_path: Path
+):
+    """The broker checks the token's signature with the identity provider's published key."""
+    identity = secured.identity
+    given = len(identity.claims)
+    changes = identity.properties(tmp_path / "client.pem")
+    works(secured.client(SIGNED, changes=changes), role, secured.kafka, topic_name)
+    assert len(identity.claims) > given
+    assert identity.claims[-1]["iss"] == "mirror"
+
+
+def test_assertions_and_tokens_that_strangers_sign(
+    secured: Secured, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    identity, key_file = secured.identity, tmp_path / "client.pem"
+    stranger = rsa.generate_private_key(65_537, 2_048)
+    with pytest.raises(Denied, match=r"refused the assertion \(HTTP 400, invalid_grant\)"):
+        reach(secured.client(SIGNED, changes=identity.properties(key_file, stranger)))
+    monkeypatch.setattr(identity, "key", stranger)
+    with pytest.raises(Denied, match="OAUTHBEARER") as caught:
+        reach(secured.client(SIGNED, changes=identity.properties(key_file)))
+    assert "login" in str(caught.value)
 
 
 @pytest.mark.parametrize("trusts", ["by the JAAS entry", "by the system"])

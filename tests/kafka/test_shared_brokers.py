@@ -45,7 +45,7 @@ def single() -> Iterator[SixBrokers]:
 def test_clusters_that_do_not_come_back_are_replaced(single: SixBrokers, topic_name: str) -> None:
     source, target = single.pair()
     source.kafka.kill()
-    identity = next(Path(source.kafka.log_path()).parent.rglob("meta.properties"))
+    identity = source.kafka.data_path() / "meta.properties"
     identity.write_text("cluster.id=another\nnode.id=7\nversion=1\n")
     single.restore()
     new_source, new_target = single.pair()
@@ -54,6 +54,7 @@ def test_clusters_that_do_not_come_back_are_replaced(single: SixBrokers, topic_n
     create_topic(new_source.kafka, topic_name)
 
 
+@pytest.mark.long
 def test_a_jvm_is_used_again_after_an_orderly_end_only(
     cluster_a: KafkaCluster, cluster_b: KafkaCluster, tmp_path: Path, topic_name: str
 ) -> None:

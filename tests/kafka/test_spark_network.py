@@ -210,6 +210,7 @@ def _values(cluster: KafkaCluster, topic: str) -> list[bytes | None]:
     return [record.value for record in consume_all(cluster, f"A.{topic}")]
 
 
+@pytest.mark.long
 def test_a_cluster_gives_the_key_to_its_executors_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -9,12 +9,13 @@ import uuid
 from pathlib import Path
 
 import psutil
+import pytest
 
 from sparkmirror.demo.clusters import KafkaCluster
 from sparkmirror.model import ClusterClient, TopicPartition
 from sparkmirror.wire.client import Cluster
 from tests.kafka.mirror_process import MirrorProcess, wait_until, write_mm2
-from tests.kafka.support import Sent, create_topic, produce
+from tests.kafka.support import Sent, consume_all, create_topic, produce
 
 RECORDS = 3_000
 
@@ -60,6 +61,16 @@ class Pair:
             return self.there() >= self.count
 
         wait_until(all_there, "all records")
+
+    def arrived_once(self) -> None:
+        """Wait for all records, whatever markers stand between them, and see that none is twice."""
+        wanted = {b"%d" % number for number in range(self.count)}
+
+        def values() -> list[bytes | None]:
+            return [record.value for record in consume_all(self.b, self.remote)]
+
+        wait_until(lambda: set(values()) == wanted, "all records")
+        assert len(values()) == self.count, self.told()
 
     def told(self) -> str:
         return "\n".join(mirror.text()[-2_000:] for mirror in self.running)
@@ -128,12 +139,73 @@ def test_a_frozen_owner_writes_nothing_when_it_comes_back(
         _resume(frozen)
         assert first.wait() == 1, first.text()
         assert "has taken this flow over" in first.text()
+        again = pair.start()  # as whoever supervises it does
         pair.write()
         pair.arrived()
         assert pair.there() == pair.count, pair.told()
+        wait_until(lambda: "standing by: run" in again.text(), pair.told())
     finally:
         _resume(frozen)
         pair.kill()
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("mode", ["at-least-once", "exactly-once"])
+def test_a_flow_that_is_drained_alone_goes_to_who_stands_by(
+    cluster_a: KafkaCluster, cluster_b: KafkaCluster, tmp_path: Path, mode: str
+) -> None:
+    """The process that had it goes on with its other flow, and says what became of this one."""
+    flags = ["--exactly-once"] if mode == "exactly-once" else []
+    pair = Pair(cluster_a, cluster_b, tmp_path)
+    other = f"{pair.alias}-too"
+    both = write_mm2(
+        tmp_path / "both.properties", cluster_a, cluster_b, pair.topic, source=pair.alias,
+        extra={
+            "clusters": f"{pair.alias}, {other}, B",
+            f"{other}.bootstrap.servers": cluster_a.bootstrap_servers,
+            f"{other}.offset.storage.replication.factor": "1",
+            f"{other}->B.enabled": "true",
+            f"{other}->B.topics": pair.topic,
+            f"{pair.alias}->{other}.emit.heartbeats.enabled": "false",
+        },
+    )  # fmt: skip
+    moved, stays = f"{pair.alias}->B", f"{other}->B"
+
+    def owners() -> dict[str, str]:
+        told = MirrorProcess(tmp_path / "status", ["status", str(both), "--format", "json"])
+        told.wait()
+        flows = json.loads(told.text())["flows"]
+        return {flow["flow"]: flow["host"].rpartition(":")[2] for flow in flows}
+
+    try:
+        first = pair.start(*flags, file=both)
+        pair.write()
+        pair.arrived()
+        second = pair.start(*flags, file=both)
+        wait_until(lambda: second.text().count("takes over when") == 2, "both flows' standby")
+        order = MirrorProcess(tmp_path / "drain", ["drain", str(both), moved])
+        assert order.wait() == 0, order.text()
+        assert f"{moved}: drained" in order.text()
+        wait_until(lambda: f"{moved}: taken over from" in second.text(), moved)
+        pair.write()
+        pair.arrived_once()
+        assert owners() == {moved: str(second.process.pid), stays: str(first.process.pid)}
+        copied = [TopicPartition(f"{other}.{pair.topic}", number) for number in range(2)]
+        wait_until(
+            lambda: sum(pair.target.end_offsets(copied).values()) >= pair.count, "the other flow"
+        )
+        wanted = {moved: "drained", stays: "mirroring"}
+        wait_until(lambda: _states(first) == wanted, f"{wanted} in the first process")
+        for mirror in (first, second):
+            assert mirror.drain()[0] == 0, mirror.text()
+    finally:
+        pair.kill()
+
+
+def _states(mirror: MirrorProcess) -> dict[str, str]:
+    """What each flow did when it was told last."""
+    told = [one for one in mirror.documents() if one["type"] == "progress"]
+    return {one["flow"]: one["state"] for one in told}
 
 
 def test_once_refuses_status_tells_and_take_over_takes(

@@ -14,6 +14,8 @@ from tests.kafka.java_peer import java_mirror_maker
 from tests.kafka.mirror_process import MirrorProcess, wait_until
 from tests.kafka.support import Sent, consume_all, create_topic, produce, topic_names
 
+pytestmark = pytest.mark.interop
+
 TOPIC, REMOTE, PARTITIONS = "orders", "A.orders", 2
 # Java commits what it has mirrored at this interval and at an orderly end.
 FLUSH_MS = 1_000

@@ -336,6 +336,7 @@ def java_file(path: Path, source: str, target: str, aliases: list[str], topics: 
     return path
 
 
+@pytest.mark.interop
 def test_java_leads_to_the_same_configs_and_acls(
     authorized: tuple[Authorized, Authorized], topic_name: str, alias: str, tmp_path: Path
 ):

@@ -5,6 +5,8 @@ from __future__ import annotations
 import uuid
 from pathlib import Path
 
+import pytest
+
 from sparkmirror.demo.clusters import KafkaCluster
 from tests.kafka.mirror_process import MirrorProcess, write_mm2
 from tests.kafka.support import (
@@ -25,6 +27,7 @@ def _some(count: int, first: int = 0) -> list[Sent]:
     ]
 
 
+@pytest.mark.long
 def test_kept_names_in_both_directions_make_no_loop(
     cluster_a: KafkaCluster, cluster_b: KafkaCluster, tmp_path: Path
 ) -> None:

@@ -63,7 +63,8 @@ class Copy:
         command = [
             *(sys.executable, "-m", "pytest", "-q", "-p", "tests.mutants.observer"),
             *("-p", "no:xdist", "-p", "no:cacheprovider"),
-            *("--hypothesis-seed=1", "--tb=short", *tests),
+            # Whatever mark they have.
+            *("-m", "", "--hypothesis-seed=1", "--tb=short", *tests),
         ]
         with (self.root / ".mutants.log").open("w") as log:
             process = subprocess.Popen(

@@ -17,14 +17,19 @@ _CHECKPOINTS = "tests/unit/test_checkpoints.py"
 _CONTEST = "tests/unit/test_contest.py"
 _EXACT = "tests/unit/test_exact_sink.py"
 _FETCH = "tests/unit/test_fetch_brokers.py"
+_JOINING = "tests/unit/test_joining.py"
+_HELD_BACK = "tests/unit/test_held_back.py"
 _LEADERLESS = "tests/unit/test_leaderless.py"
 _LOSSES = "tests/unit/test_losses.py"
 _MEMBER = "tests/unit/test_membership.py"
 _MEMBERS = "tests/unit/test_members.py"
 _OPEN_ENDS = "tests/unit/test_open_ends.py"
 _OWNERSHIP = "tests/unit/test_ownership.py"
+_REHEARSAL = "tests/unit/test_rehearsal.py"
+_CONTROL_LOOP = "tests/unit/test_control_loop.py"
 _PLAIN = "tests/unit/test_plain_sink.py"
 _POLLER = "tests/unit/test_poller.py"
+_BEGINNINGS = "tests/unit/test_beginnings.py"
 _PRODUCE = "tests/unit/test_produce_brokers.py"
 _PRODUCER = "tests/property/test_producer_properties.py"
 _SELECT = "tests/unit/test_select.py"
@@ -107,6 +112,18 @@ MUTANTS: tuple[Mutant, ...] = (
         ),
     ),
     Mutant(
+        "a slot chooses the beginning of a partition that has no leader yet",
+        "No acknowledged record is lost",
+        "control/positions.py",
+        "            self.waiting |= missing.keys() - begins.keys()\n",
+        "            self.waiting |= set()\n",
+        (
+            f"{_BEGINNINGS}::test_a_partition_without_a_leader_begins_when_it_has_one",
+            f"{_BEGINNINGS}::test_leaders_are_looked_for_between_two_looks_for_topics",
+            f"{_BEGINNINGS}::test_what_the_group_gives_begins_at_once_as_its_member",
+        ),
+    ),
+    Mutant(
         "one acknowledgement is enough",
         "No acknowledged record is lost",
         "model.py",
@@ -163,6 +180,30 @@ MUTANTS: tuple[Mutant, ...] = (
         "return not self.recovering and not self.fresh and self.node == node",
         "return not self.recovering and self.node == node",
         (_ONCE_AND_IN_ORDER,),
+    ),
+    Mutant(
+        "batches that were joined for the link come apart under one sequence",
+        "Order per partition",
+        "wire/produce_queue.py",
+        "            one.start, one.header = start, None\n",
+        "            one.start, one.header = item.start, None\n",
+        (f"{_JOINING}::test_a_joined_batch_that_is_too_large_goes_apart",),
+    ),
+    Mutant(
+        "all that were joined for the link are where the first one is",
+        "A consumer group that moves to the target loses nothing",
+        "wire/produce_backlog.py",
+        "                offset += one.records\n",
+        "                offset += 0\n",
+        (f"{_JOINING}::test_what_waits_goes_as_one_batch_and_each_is_acknowledged",),
+    ),
+    Mutant(
+        "a batch that was sent is joined with others",
+        "Order per partition",
+        "wire/produce_queue.py",
+        "        item.fixed = True\n",
+        "        item.fixed = False\n",
+        (f"{_JOINING}::test_what_was_sent_alone_is_not_joined_later",),
     ),
     Mutant(
         "a batch in doubt is taken for one that did not arrive",
@@ -344,11 +385,18 @@ MUTANTS: tuple[Mutant, ...] = (
         "offset sync published before the commit",
         "A consumer group that moves",
         "data/sink.py",
-        "            else:\n                if self._syncs is not None:\n"
-        "                    self._syncs.publish()",
-        "            finally:\n                if self._syncs is not None:\n"
-        "                    self._syncs.publish()",
+        "        self._commits.begin(offsets, epochs)\n",
+        "        self._commits.begin(offsets, epochs)\n"
+        "        if self._syncs is not None:\n            self._syncs.publish(self._covered)\n",
         (f"{_PLAIN}::test_offset_syncs_follow_the_commit_of_what_they_tell_of",),
+    ),
+    Mutant(
+        "offset syncs published that came after the commit had begun",
+        "A consumer group that moves",
+        "data/sink.py",
+        "                self._syncs.publish(self._covered)\n",
+        "                self._syncs.publish()\n",
+        (f"{_PLAIN}::test_a_coordinator_that_hangs_keeps_no_record_waiting",),
     ),
     Mutant(
         "runs of a topic made anew go on from the old one's",
@@ -403,8 +451,8 @@ MUTANTS: tuple[Mutant, ...] = (
         "a shortened target taken for a whole one",
         "Lost target data",
         "data/targets.py",
-        "    if cut >= end:\n        return None\n",
-        "    if cut != end or cut == end:\n        return None\n",
+        "    return None if cut >= end else truncated(tp, cut, end)\n",
+        "    return None\n",
         (f"{_TARGET}::test_losses",),
     ),
     Mutant(
@@ -448,6 +496,38 @@ MUTANTS: tuple[Mutant, ...] = (
         (
             f"{_TARGET}::test_nothing_is_sent_to_a_log_that_may_be_another_one_before_it_was_looked_at",
         ),
+    ),
+    Mutant(
+        "others' records in the place of lost ones taken for the mirror's",
+        "Lost target data",
+        "data/survivors.py",
+        "left[-1][1] not in {content for _, content in wanted}",
+        "left[-1][1] in ()",
+        (f"{_TARGET}::test_what_others_wrote_in_the_place_of_ours_is_told",),
+    ),
+    Mutant(
+        "a new leader's log is not compared while the mirror runs",
+        "Lost target data",
+        "data/target_ends.py",
+        "        return whole and may_be_others(one.end, one.mark, view)\n",
+        "        return False\n",
+        (f"{_TARGET}::test_a_new_leader_whose_log_others_have_filled",),
+    ),
+    Mutant(
+        "at a start, a later epoch's records are taken for the mirror's",
+        "Lost target data",
+        "data/targets.py",
+        "    return 0 <= view.epoch_end < end and mark.leader_epoch >= 0\n",
+        "    return view.epoch_end == end and mark.leader_epoch >= 0\n",
+        (f"{_TARGET}::test_a_log_that_others_filled_after_the_last_look",),
+    ),
+    Mutant(
+        "positions that went with their topic are forgotten",
+        "Lost target data",
+        "data/targets.py",
+        "one.target_id != now:\n",
+        "one.target_id == now:\n",
+        (f"{_TARGET}::test_positions_that_went_with_their_topic",),
     ),
     Mutant(
         "the loss is forgotten before it is written down",
@@ -544,8 +624,8 @@ MUTANTS: tuple[Mutant, ...] = (
         "a member writes on after the group has given it up",
         "MirrorMaker 1: one member",
         "data/commits.py",
-        "            self.fenced = Halt(error.code, str(error), retriable=True)\n",
-        "            self._refused_at = now\n",
+        "        self.fenced = Halt(error.code, str(error), retriable=True)\n",
+        "        self._refused_at = now\n",
         (f"{_PLAIN}::test_who_the_group_has_given_up_commits_and_writes_no_more",),
     ),
     Mutant(
@@ -621,8 +701,8 @@ MUTANTS: tuple[Mutant, ...] = (
         "no source broker is asked while another one owes an answer",
         "A hanging source broker",
         "wire/fetch.py",
-        "            elif node is not None and node not in self._requests:\n",
-        "            elif node is not None and not self._requests:\n",
+        "                if lane not in self._requests:\n",
+        "                if not self._requests:\n",
         (f"{_FETCH}::test_a_broker_that_hangs_keeps_no_other_from_being_asked",),
     ),
     Mutant(
@@ -710,8 +790,8 @@ MUTANTS: tuple[Mutant, ...] = (
         "the source's quota is not kept",
         "A quota's waiting time",
         "wire/fetch.py",
-        "            self._not_before[node] = now + answer.throttle_ms / 1000\n",
-        "            self._not_before[node] = now\n",
+        "                self._wait(one, now + answer.throttle_ms / 1000)\n",
+        "                self._wait(one, now)\n",
         (f"{_FETCH}::test_a_quotas_waiting_time_is_kept",),
     ),
     Mutant(
@@ -757,6 +837,22 @@ MUTANTS: tuple[Mutant, ...] = (
         "            if requests and now >= requests[0].deadline\n",
         "            if requests and now >= 2 * requests[0].deadline\n",
         (f"{_PRODUCE}::test_a_connection_without_an_answer_is_given_up_and_its_batches_go_again",),
+    ),
+    Mutant(
+        "a slow target broker takes all the room",
+        "A slow or far target broker delays its own partitions",
+        "data/held_back.py",
+        "            self._hold_slow(now)\n",
+        "            pass\n",
+        (f"{_HELD_BACK}::test_a_slow_broker_holds_up_its_own_partitions_only",),
+    ),
+    Mutant(
+        "a frame is sent into the middle of another one",
+        "A slow or far target broker delays its own partitions",
+        "wire/produce.py",
+        "        if connection.unsent:\n            self.blocked = True",
+        "        if False:\n            self.blocked = True",
+        (f"{_PRODUCE}::test_a_broker_that_takes_nothing_keeps_the_others_from_nothing",),
     ),
     Mutant(
         "a missing leader is looked for all the time",
@@ -1052,6 +1148,22 @@ MUTANTS: tuple[Mutant, ...] = (
         "            if (take_over or verdict is not Verdict.HELD) and self._claim():\n",
         "            if self._claim():\n",
         (f"{_OWNERSHIP}::test_the_second_process_stands_by_until_the_first_is_silent",),
+    ),
+    Mutant(
+        "a standby's first epoch is one as any other",
+        "One process mirrors a flow",
+        "data/source.py",
+        "        if partition.value.rehearsal:\n",
+        "        if not partition.value:\n",
+        (f"{_REHEARSAL}::test_a_rehearsal_runs_through_both_ends_and_touches_nothing",),
+    ),
+    Mutant(
+        "a standby writes the heartbeats of the way back",
+        "One process mirrors a flow",
+        "control/loop.py",
+        "self._flows.get(pair.name) or self._flows.get(back)\n",
+        "self._flows.get(pair.name)\n",
+        (f"{_CONTROL_LOOP}::test_who_stands_by_writes_no_heartbeats",),
     ),
     Mutant(
         "a driver that was frozen goes on with its work",

@@ -14,6 +14,7 @@ import socket
 import struct
 from collections import defaultdict, deque
 from collections.abc import Iterable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
@@ -107,6 +108,8 @@ class SimConnection:
         self.lost = False
         self._pollers: list[Poller[Any]] = []
         self._answers: deque[bytes] = deque()
+        self._unsent: deque[bytes] = deque()
+        self.clogged = False
         self._correlation = itertools.count()
 
     def api_version(self, _key: int, _lowest: int, _highest: int, _name: str) -> int:
@@ -119,10 +122,35 @@ class SimConnection:
     def ready_to_send(self, *, idle: bool) -> bool:
         return True
 
-    def send_frame(self, parts: Sequence[bytes | memoryview], _size: int) -> None:
+    def begin_frame(self, parts: Sequence[bytes | memoryview], _size: int) -> None:
+        """While it is ``clogged``, the socket takes nothing."""
         if self.lost:
             raise ConnectionLost("broken")
-        self.inbox.append(parse_request(b"".join(parts)))
+        assert not self.unsent, "the rest of a frame goes first"
+        self._unsent.append(b"".join(parts))
+        self.go_on_sending()
+
+    @property
+    def unsent(self) -> bool:
+        return bool(self._unsent)
+
+    def go_on_sending(self) -> bool:
+        if self.lost:
+            raise ConnectionLost("broken")
+        while self._unsent and not self.clogged:
+            self.inbox.append(parse_request(self._unsent.popleft()))
+        for poller in self._pollers:
+            poller.also_writable(self, self.unsent and not self.clogged)
+        return not self._unsent
+
+    def unclog(self) -> None:
+        """The socket takes what it gets again, which a poller tells."""
+        self.clogged = False
+        for poller in self._pollers:
+            poller.also_writable(self, self.unsent)
+
+    def copy_unsent(self) -> None:
+        self._unsent = deque(bytes(part) for part in self._unsent)
 
     def has_ahead(self) -> bool:
         return self.lost or bool(self._answers)
@@ -181,6 +209,7 @@ class SimTarget:
         self.reachable = True
         self.leaders: dict[TopicPartition, Leader] = {}
         self.leaderless: dict[TopicPartition, int] = {}
+        self.topic_errors: dict[str, int] = {}
         self.batches_max_records = 1_000
         self.refused: frozenset[int] = frozenset()
         """Values that no batch may contain; the answer says where they are."""
@@ -201,6 +230,12 @@ class SimTarget:
             return SimpleNamespace(error_code=0, producer_id=number, producer_epoch=0)
 
         return SimpleNamespace(request=request, close=lambda: None)
+
+    def asking(self, _connection: object) -> nullcontext[None]:
+        return nullcontext()
+
+    def close_idle(self, _longer_s: float = 0.0) -> None:
+        pass
 
     def refresh_if_due(self) -> bool:
         if self._stale:

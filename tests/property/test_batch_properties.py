@@ -14,7 +14,7 @@ from sparkmirror.wire import join as joining
 from sparkmirror.wire import starts as starting
 from sparkmirror.wire.batch import HEADER_BYTES, split, stamp
 from sparkmirror.wire.codecs import decompress
-from sparkmirror.wire.records import Record, decode_records, encode_batch
+from sparkmirror.wire.records import Limits, Record, decode_records, encode_batch
 from sparkmirror.wire.select import AbortedTransaction, Selection, SelectRules, select
 
 LOG_APPEND_TIME, TRANSACTIONAL, CONTROL, DELETE_HORIZON = 0x08, 0x10, 0x20, 0x40
@@ -274,3 +274,31 @@ def test_garbage_does_not_unpack_wildly(codec: int, garbage: bytes, tail: bytes)
         except BatchError:
             continue
         assert len(unpacked) <= 1 << 20
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.lists(st.integers(0, 7).flatmap(batches), min_size=1, max_size=9), st.integers(0, 4))
+def test_what_is_joined_for_a_link_holds_the_same_records(
+    taken: list[tuple[bytes, list[Record], int]], codec: int
+) -> None:
+    """From whatever offsets they are: the target numbers them anew."""
+    for packed in (False, True):
+        chosen = [
+            one for one in taken if bool(one[0][22] & 7) == packed and not one[0][22] & CONTROL
+        ]
+        if not chosen:
+            continue
+        written = joining.join_batches([memoryview(one) for one, _, _ in chosen], codec, Limits())
+        records = [record for _, held, _ in chosen for record in held]
+        if written is None:  # a batch that holds nothing: the source's side never lets one pass
+            assert not all(held for _, held, _ in chosen)
+            continue
+        found = list(decode_records(memoryview(written.data)))
+        first = records[0].offset
+        assert found == [replace(one, offset=first + n) for n, one in enumerate(records)]
+        assert written.record_count == len(records)
+        assert written.timestamp_ms_max == max(one.timestamp for one in records)
+        stamp(
+            memoryview(written.data),
+            producer_id=1, producer_epoch=0, base_sequence=0, transactional=False,
+        )  # fmt: skip

@@ -9,6 +9,7 @@ from dataclasses import replace
 from types import SimpleNamespace
 from typing import cast
 
+import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
@@ -41,13 +42,17 @@ Step = tuple[object, ...]
 # Those that answer with errors where today's acknowledge or take a batch.
 OLD = Brokers(refuse_unknown=True, name_repeats=True)
 
+# As batches pass by default without a delay, and as they do where all that wait are joined.
+JOININGS = ("off", "always")
+
 A, B = PARTITIONS[0], PARTITIONS[1]
 
 
 class Run:
     """A producer before a simulated target; ``appended`` and ``acknowledged`` values.
 
-    ``ruthless``: these steps happen also while batches wait for their acknowledgement.
+    ``ruthless``: these steps happen also while batches wait for their acknowledgement. ``joining``:
+    as in `ProduceSettings`.
     """
 
     def __init__(
@@ -56,13 +61,14 @@ class Run:
         brokers: Brokers | None = None,
         *,
         ruthless: Collection[str] = (),
+        joining: str = "off",
     ) -> None:
         self.target = SimTarget(NODES, PARTITIONS, brokers)
         self._ruthless = ruthless
         self.now = 0.0
         self.producer = Producer(
             cast(Routes, self.target),
-            ProduceSettings(),
+            ProduceSettings(link_joining=joining),
             transactions=transactions,
             arrival=self.target.arrival,
             clock=lambda: self.now,
@@ -118,6 +124,7 @@ class Run:
         raise AssertionError("the producer does not come to an end")
 
 
+@pytest.mark.parametrize("joining", JOININGS)
 @settings(max_examples=400, deadline=None)
 @given(st.lists(steps, max_size=60), brokers)
 @example(
@@ -232,8 +239,10 @@ class Run:
     ],
     OLD,
 )
-def test_every_batch_arrives_once_and_in_order(script: list[Step], kind: Brokers) -> None:
-    run = Run(brokers=kind)
+def test_every_batch_arrives_once_and_in_order(
+    joining: str, script: list[Step], kind: Brokers
+) -> None:
+    run = Run(brokers=kind, joining=joining)
     try:
         for step in script:
             run.step(step)
@@ -247,6 +256,7 @@ def test_every_batch_arrives_once_and_in_order(script: list[Step], kind: Brokers
         run.target.close()
 
 
+@pytest.mark.parametrize("joining", JOININGS)
 @settings(max_examples=200, deadline=None)
 @given(st.lists(steps, max_size=60), brokers)
 @example(
@@ -268,10 +278,12 @@ def test_every_batch_arrives_once_and_in_order(script: list[Step], kind: Brokers
     OLD,
 )
 def test_what_a_target_forgets_while_it_is_in_doubt_comes_again_in_order(
-    script: list[Step], kind: Brokers
+    joining: str, script: list[Step], kind: Brokers
 ) -> None:
     """Whether it is there cannot be known: it comes twice, as at-least-once says, never not."""
-    run = Run(brokers=replace(kind, refuse_unknown=True), ruthless=("forget", "outdate"))
+    run = Run(
+        brokers=replace(kind, refuse_unknown=True), ruthless=("forget", "outdate"), joining=joining
+    )
     try:
         for step in script:
             run.step(step)
@@ -307,6 +319,7 @@ class Open(SimpleNamespace):
         return Fenced(f"{what}.")
 
 
+@pytest.mark.parametrize("joining", JOININGS)
 @settings(max_examples=200, deadline=None)
 @given(st.lists(steps, max_size=60), brokers)
 @example(
@@ -335,13 +348,13 @@ class Open(SimpleNamespace):
     OLD,
 )
 def test_a_transaction_whose_writer_is_not_known_any_more_ends_with_an_error(
-    script: list[Step], kind: Brokers
+    joining: str, script: list[Step], kind: Brokers
 ) -> None:
     """No batch of it is written under another producer id: its owner has to abort it."""
     script = [step for step in script if step[0] != "shrink"]
     # No broker forgets a producer while a transaction of it is open; a batch in doubt opened it.
     kind = replace(kind, refuse_unknown=True)
-    run = Run(cast(Transactions, Open()), kind, ruthless=("outdate",))
+    run = Run(cast(Transactions, Open()), kind, ruthless=("outdate",), joining=joining)
     ended: Fenced | TransactionError | None = None
     try:
         try:

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import cast
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sparkmirror.errors import TransactionError
 from sparkmirror.wire.records import Record
 from sparkmirror.wire.transactions import Transactions
-from tests.property.test_producer_properties import PARTITIONS, Open, Run, Step, steps
+from tests.property.test_producer_properties import JOININGS, PARTITIONS, Open, Run, Step, steps
 
 _MODULUS = 4
 _UNCERTAIN = {"cut", "move"}
@@ -33,12 +34,13 @@ class Taken:
         self.values += [int(record.value or b"") for record in records]
 
 
+@pytest.mark.parametrize("joining", JOININGS)
 @settings(max_examples=300, deadline=None)
 @given(st.lists(steps, max_size=40), st.sets(st.integers(0, _MODULUS - 1), max_size=_MODULUS))
 def test_refused_records_are_taken_over_and_the_rest_arrives(
-    script: list[Step], residues: set[int]
+    joining: str, script: list[Step], residues: set[int]
 ) -> None:
-    run, taken = Run(), Taken()
+    run, taken = Run(joining=joining), Taken()
     refused = frozenset(n for n in range(1_000) if n % _MODULUS in residues)
     run.target.refused = refused
     run.producer.refusals = taken
@@ -57,13 +59,14 @@ def test_refused_records_are_taken_over_and_the_rest_arrives(
         run.target.close()
 
 
+@pytest.mark.parametrize("joining", JOININGS)
 @settings(max_examples=400, deadline=None)
 @given(st.lists(steps, max_size=40), st.sets(st.integers(0, _MODULUS - 1), max_size=_MODULUS))
 def test_a_transaction_goes_on_without_refused_records_or_ends(
-    script: list[Step], residues: set[int]
+    joining: str, script: list[Step], residues: set[int]
 ) -> None:
     """It ends only where a batch that is refused might be there all the same."""
-    run, taken = Run(cast(Transactions, Open())), Taken()
+    run, taken = Run(cast(Transactions, Open()), joining=joining), Taken()
     refused = frozenset(n for n in range(1_000) if n % _MODULUS in residues)
     run.target.refused = refused
     run.producer.refusals = taken

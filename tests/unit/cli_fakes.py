@@ -65,6 +65,7 @@ class Scenario:
     warning: str = ""
     flows: bool = True  # else heartbeats alone
     stands_by_s: float = 0.0  # how long another process has the flow
+    leaves_s: float = 0.0  # somebody tells one flow to drain, others go on
     looked: str = ""  # what the quick look finds once the topics are there
 
 
@@ -187,6 +188,17 @@ class FakeControl:
         after_s = self._world.scenario.drain_asked_s
         return self._world.drained or bool(after_s and self._world.run_s() > after_s)
 
+    @property
+    def leaving(self) -> frozenset[str]:
+        after_s = self._world.scenario.leaves_s
+        return frozenset({"A->B"} if after_s and self._world.run_s() > after_s else ())
+
+    def hand_over(self, name: str) -> None:
+        self._world.say(f"hand_over {name}")
+
+    def drained(self, flow: str) -> bool:
+        return False
+
     def checkpoint_times(self, flow: str) -> CheckpointTimes:
         return self._times
 
@@ -251,6 +263,9 @@ class FakeFlow:
             print(f"child={child.pid}", file=sys.stderr, flush=True)
         self._world.began_s = time.monotonic()
 
+    def stand_by(self, flows: Iterable[str]) -> None:
+        self._world.say(f"flow.stand_by {','.join(flows)}")
+
     def active(self) -> bool:
         scenario, run_s = self._world.scenario, self._world.run_s()
         if scenario.spark_dies_s and run_s > scenario.spark_dies_s:
@@ -267,6 +282,10 @@ class FakeFlow:
         if fails_s and self._world.run_s() > fails_s:
             return (MirrorError("the query failed: boom", where="flow A->B", do="Look."),)
         return ()
+
+    def end(self, flow: str, *, grace_s: float) -> bool:
+        self._world.say(f"flow.end {flow} grace={grace_s > 0}")
+        return True
 
     def stop(self, *, grace_s: float) -> None:
         self._world.say(f"flow.stop grace={grace_s > 0}")

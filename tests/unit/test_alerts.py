@@ -1,14 +1,17 @@
 """The alert rules of docs/prometheus: each fires when it should, and not when it should not.
 
 What must fire when stands in ``alerts.test.yml``, in the format of Prometheus's own ``promtool``,
-which runs it too where it is installed. `tests.promql` evaluates the expressions everywhere.
+which runs it too where it is installed (``make promtool``). `tests.promql` evaluates the
+expressions everywhere.
 """
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -133,9 +136,10 @@ def test_what_the_evaluator_does_not_know_is_an_error(expression: str) -> None:
 @pytest.mark.parametrize("arguments", [["check", "rules", "alerts.yml"],
                                        ["test", "rules", "alerts.test.yml"]])  # fmt: skip
 def test_promtool_agrees(arguments: list[str]) -> None:
-    promtool = shutil.which("promtool")
+    beside = str(Path(sys.executable).parent)
+    promtool = shutil.which("promtool", path=f"{beside}:{os.environ['PATH']}")
     if promtool is None:
-        pytest.skip("promtool is not installed")
+        pytest.skip("promtool is not installed (make promtool)")
     done = subprocess.run(
         [promtool, *arguments], cwd=DIRECTORY, capture_output=True, text=True, check=False
     )

@@ -210,6 +210,29 @@ def test_other_libraries_read_what_we_compress(size: int) -> None:
         assert found == data
 
 
+@pytest.mark.parametrize(("codec", "low", "high"), [(GZIP, 1, 9), (LZ4, 3, 12), (ZSTD, -7, 19)])
+def test_a_higher_level_packs_tighter(codec: int, low: int, high: int) -> None:
+    rows = random.Random(1)
+    data = b"".join(b"%d,%d;" % (rows.randrange(99), rows.randrange(9999)) for _ in range(20_000))
+    sizes = []
+    for level in (low, high):
+        packed = compress(codec, data, [level] * 5)
+        assert decompress(codec, memoryview(packed), len(data)) == data
+        if codec != GZIP:
+            assert pyarrow.decompress(packed, len(data), codec=NAMES[codec]).to_pybytes() == data
+        sizes.append(len(packed))
+    assert sizes[1] < sizes[0]
+
+
+def test_lz4s_default_level_is_the_quick_one() -> None:
+    """As in Java's clients; the format is the same, whatever the level."""
+    data = b"".join(b"%d;" % (number * number) for number in range(20_000))
+    quick, hard = compress(LZ4, data, [9] * 5), compress(LZ4, data, [8] * 5)
+    assert quick == compress(LZ4, data)
+    assert len(hard) < len(quick)
+    assert hard[:7] == quick[:7]  # blocks of 64 KiB, independent, without checksums
+
+
 @pytest.mark.parametrize("codec", [5, 6, 7])
 def test_unknown_codecs_are_named(codec: int) -> None:
     with pytest.raises(UnknownCodec, match=str(codec)):

@@ -106,9 +106,14 @@ class World:
 
 
 def metadata(
-    nodes: dict[int, int], leaders: dict[int, tuple[int, int, int]], topic_id: str = TOPIC_ID
+    nodes: dict[int, int],
+    leaders: dict[int, tuple[int, int, int]],
+    topic_id: str = TOPIC_ID,
+    code: int = 0,
 ) -> MetadataResponse:
-    """``nodes``: ports by id; ``leaders``: (leader, epoch, error code) of partitions of ``t``."""
+    """``nodes``: ports by id; ``leaders``: (leader, epoch, error code) of partitions of ``t``;
+    ``code``: of the topic itself.
+    """
     topics = MetadataResponse.MetadataResponseTopic
     rows = [
         topics.MetadataResponsePartition(
@@ -123,7 +128,7 @@ def metadata(
         brokers=[broker(node_id=n, host=HOST, port=port, rack=None) for n, port in nodes.items()],
         cluster_id="cluster",
         controller_id=1,
-        topics=[topics(error_code=0, name="t", topic_id=topic_id, is_internal=False,
+        topics=[topics(error_code=code, name="t", topic_id=topic_id, is_internal=False,
                        partitions=rows)],
     )  # fmt: skip
 
@@ -176,6 +181,13 @@ def test_metadata_says_who_leads_and_which_topic_it_is(world: World) -> None:
     known.refresh()
     assert known.leaders == {tp(0): Leader(1, 4)}
     assert (known.leaderless, known.topic_ids, known.generation) == ({}, {}, 2)
+    assert known.topic_errors == {}
+    world.says["metadata"] = metadata({1: world.one.port}, {}, code=29)
+    known.refresh()
+    assert (known.leaders, known.topic_errors) == ({}, {"t": 29})
+    world.says["metadata"] = metadata({1: world.one.port}, {0: (1, 4, 0)})
+    known.refresh({"t"})
+    assert known.topic_errors == {}
 
 
 def test_metadata_is_asked_for_when_it_is_due(world: World) -> None:
@@ -276,7 +288,7 @@ def test_searches_ask_for_their_topics_alone_over_one_connection(world: World) -
     assert known.leaders == {TopicPartition("u", 0): Leader(1, 1)}, "of others nothing was said"
     assert known.leaderless == {TopicPartition("v", 0): 5, tp(0): 5}
     assert known.topic_ids == {"u": "id", "t": TOPIC_ID}
-    assert world.one.accepted + world.two.accepted == connections + 1
+    assert world.one.accepted + world.two.accepted == connections == 1
     # A broker that has closed it, or is left alone, costs no look.
     kept = known._kept
     assert kept is not None
@@ -314,6 +326,37 @@ def test_a_cluster_that_is_away_is_logged_and_tried_after_the_back_off(
     world.now += 0.1
     assert known.refresh_if_due()
     assert known.reachable
+
+
+def test_what_lasts_is_logged_again_after_ten_seconds(
+    world: World, nobody: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    known = world.brokers()
+    known.refresh()
+    world.says["metadata"] = None
+    known.mark_stale()
+    for _ in range(16):
+        world.now += 1
+        known.refresh_if_due()
+    assert caplog.text.count("metadata of cluster A") == 2
+    world.says["metadata"] = metadata({1: world.one.port, 2: nobody}, {0: (2, 1, 0)})
+    world.now += 1
+    known.refresh_if_due()
+    caplog.clear()
+    for _ in range(2):
+        assert known.ask_leaders([tp(0)], lambda *_: {}) == {}
+        assert known.connection(2) is None
+        world.now += 1.5
+    assert caplog.text.count("cannot connect") == 1
+    world.now += 2.5  # the longest pause after the second try
+    world.says["metadata"] = metadata({1: world.one.port, 2: world.two.port}, {})
+    known.refresh()
+    assert known.connection(2) is not None
+    known.close()
+    world.says["metadata"] = metadata({1: world.one.port, 2: nobody}, {})
+    known.refresh()
+    assert known.connection(2) is None
+    assert caplog.text.count("cannot connect") == 2, "it had come back meanwhile"
 
 
 def test_each_broker_gets_one_connection(world: World) -> None:
@@ -435,8 +478,14 @@ def test_each_leader_is_asked_for_its_own_and_the_others_do_not_suffer(
     found = known.ask_leaders(map(tp, range(7)), ask)
     assert found == {tp(0): 10, tp(2): 12, tp(1): 11}
     assert sorted(asked) == sorted(
-        [(world.one.port, [tp(0), tp(2)]), (world.two.port, [tp(1)]), (world.two.port, [tp(4)])]
+        [
+            (world.one.port, [tp(0), tp(2)]),
+            (world.two.port, [tp(1)]),
+            # The connection that the one before was asked over says nothing about the broker.
+            *[(world.two.port, [tp(4)])] * 2,
+        ]
     )
+    known.close()
     assert all(one.socket.fileno() == -1 for one in used), "none is left open"
     assert "offsets of cluster A: gone" in caplog.text
     assert known._stale

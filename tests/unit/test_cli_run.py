@@ -51,6 +51,12 @@ class Running:
             assert time.monotonic() < deadline_s, (text, self.out, self.err)
             time.sleep(0.02)
 
+    def until_shown(self, text: str, count: int) -> None:
+        deadline_s = time.monotonic() + 20.0
+        while self.out.count(text) < count:
+            assert time.monotonic() < deadline_s, (text, self.out, self.err)
+            time.sleep(0.02)
+
     def send(self, number: int) -> None:
         self.process.send_signal(number)
 
@@ -129,7 +135,7 @@ def test_the_first_signal_drains(
 
 
 def test_a_process_stands_by_until_the_flow_is_its_own(start: Start) -> None:
-    """Spark is up and no query runs; then the query starts, and all goes on as ever."""
+    """Spark is up and the query mirrors nothing; then it starts, and all goes on as ever."""
     run = start(stands_by_s=2.0)
     run.until("standing by\n")
     assert run.process.poll() is None
@@ -137,7 +143,8 @@ def test_a_process_stands_by_until_the_flow_is_its_own(start: Start) -> None:
     run.send(signal.SIGTERM)
     assert run.end() == 0
     order = [line for line in run.err.splitlines() if line.startswith("[")]
-    assert order[:4] == ["[prepare]", "[control.start]", "[flow.start]", "[flow.start]"]
+    ready = ["[flow.stand_by A->B]", "[flow.start]"]
+    assert order[:5] == ["[prepare]", "[control.start]", "[flow.start]", *ready]
 
 
 def test_a_process_that_stands_by_ends_when_it_is_told_to(start: Start) -> None:
@@ -146,6 +153,21 @@ def test_a_process_that_stands_by_ends_when_it_is_told_to(start: Start) -> None:
     run.send(signal.SIGTERM)
     assert run.end() == 0
     assert "error" not in run.err
+
+
+def test_one_flow_that_was_told_to_drain_is_handed_over(start: Start, tmp_path: Path) -> None:
+    """Once its query is at rest; the others go on."""
+    run = start(leaves_s=0.5)
+    run.until("A->B  ")
+    run.until("[hand_over A->B]")
+    shown = run.out.count("A->B  ")
+    run.until_shown("A->B  ", shown + 2)
+    assert [one for one in calls(tmp_path) if "A->B" in one] == [
+        "flow.end A->B grace=True",
+        "hand_over A->B",
+    ]
+    run.send(signal.SIGTERM)
+    assert run.end() == 0
 
 
 def test_heartbeats_alone_go_on_until_they_are_stopped(start: Start, tmp_path: Path) -> None:

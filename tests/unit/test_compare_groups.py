@@ -7,7 +7,7 @@ from sparkmirror.control.checkpoints import CheckpointStore
 from sparkmirror.control.compare_groups import FlowGroups, measure_groups
 from sparkmirror.model import TopicPartition
 from sparkmirror.wire.mirror_records import Checkpoint, encode_checkpoint
-from sparkmirror.wire.views import Committed, GroupView
+from sparkmirror.wire.views import Committed, GroupOwner, GroupView
 from tests.unit.config_files import load_flow
 
 
@@ -32,7 +32,8 @@ def test_offsets_checkpoints_and_remarks(tmp_path: Path) -> None:
     ends = {source[0]: 9, source[1]: 7, source[2]: 6}
     on_target = {"g": {remote[0]: Committed(4)}}
     states = {"g": GroupView("g", "Stable")}
-    rows = measure_groups(flow, states, committed, ends, stored, on_target)
+    owners = {"g": {source[0]: GroupOwner("m-1", "reader", "10.0.0.1")}}
+    rows = measure_groups(flow, states, committed, ends, stored, on_target, owners)
     assert [(row.partition, row.lag, row.translated, row.target_offset) for row in rows] == [
         (0, 2, 5, 4),
         (1, 0, 2, None),
@@ -45,15 +46,20 @@ def test_offsets_checkpoints_and_remarks(tmp_path: Path) -> None:
         "the offset lies beyond the end: the topic was made anew or truncated",
         "no checkpoint yet",
     ]
-    title, head, first, *_ = text([FlowGroups("A->B", rows)])
+    title, head, first, second, *_ = text([FlowGroups("A->B", rows)])
     assert title == "A->B: 1 group(s)"
-    assert head.split()[:7] == [
-        "GROUP", "STATE", "TOPIC", "PARTITION", "CURRENT-OFFSET", "LOG-END-OFFSET", "LAG",
+    assert head.split()[:8] == [
+        "GROUP", "STATE", "TOPIC", "PARTITION", "CURRENT-OFFSET", "LOG-END-OFFSET", "LAG", "OWNER",
     ]  # fmt: skip
-    assert first.split() == ["g", "Stable", "t", "0", "7", "9", "2", "A.t", "5", "4", "-"]
+    owner = "reader_/10.0.0.1"
+    assert first.split() == ["g", "Stable", "t", "0", "7", "9", "2", owner, "A.t", "5", "4", "-"]
+    assert second.split()[7] == "-"
     (printed,) = document([FlowGroups("A->B", rows)])["flows"]  # type: ignore[misc]
     (group,) = printed["groups"]
     assert (group["group"], group["state"], len(group["partitions"])) == ("g", "Stable", 4)
+    read, unread, *_ = group["partitions"]
+    assert read["owner"] == {"member": "m-1", "client_id": "reader", "host": "10.0.0.1"}
+    assert unread["owner"] is None
     assert group["partitions"][1]["remark"] == "the checkpoint is of offset 3"
 
 

@@ -350,6 +350,18 @@ def test_repeated_elements_are_removed_and_told(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.parametrize(("size", "told"), [(4_194_304, False), (4_194_305, True)])
+def test_answers_that_are_larger_than_what_is_used_are_told(
+    tmp_path: Path, size: int, told: bool
+) -> None:
+    settings = load(tmp_path, BASE + f"A.consumer.fetch.max.bytes={size}\n" + QUIET)
+    line = (
+        f"{tmp_path}/mm2.properties:{LINE}: A.consumer.fetch.max.bytes={size} is taken as 4194304: "
+        "larger answers bring nothing."
+    )
+    assert settings.warnings == ((line,) if told else ())
+
+
 def test_remarks_come_in_file_order(tmp_path: Path) -> None:
     text = BASE + (
         "use.defaults.from=x\nemit.checkpoints.enabled=false\nsync.group.offsets.enabled=true\n"

@@ -9,7 +9,9 @@ import pytest
 
 from sparkmirror.config.mm2 import load_mm2
 from sparkmirror.control import start
+from sparkmirror.control.contest import Verdict
 from sparkmirror.control.flow import FlowControl
+from sparkmirror.control.heartbeats import HeartbeatJob
 from sparkmirror.control.loop import ControlLoop
 from sparkmirror.control.topics import Assignment
 from sparkmirror.errors import ClusterError, ConfigError, Unreachable
@@ -50,6 +52,22 @@ def test_each_reason_in_a_row_of_failures_is_told_once() -> None:
         ["ends: works again"],
         ["ends: no answer in 6 s"],
     ]
+
+
+def test_who_stands_by_writes_no_heartbeats(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither those of its flow nor those of the way back, which the owner of the flow writes."""
+    written: list[str] = []
+    monkeypatch.setattr(HeartbeatJob, "beat", lambda self: written.append(self.settings.name))
+    loop = ControlLoop(load_mm2(write(tmp_path, BASE)), once=False, run_id="r")
+    own = loop._flows["A->B"].ownership
+    assert own is not None
+    for verdict, expected in ((Verdict.HELD, []), (Verdict.OURS, ["A->B", "B->A"])):
+        monkeypatch.setattr(own, "look", lambda found=verdict: found)
+        for beats in loop._heartbeats:
+            loop._beat(beats)()
+        assert sorted(written) == expected
 
 
 def test_a_failure_tells_its_code_its_flow_and_its_cluster(tmp_path: Path) -> None:

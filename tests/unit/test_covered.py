@@ -56,7 +56,7 @@ def test_reasons_are_about_what_exists() -> None:
 # As Spark's daemon does it: a fork with the default actions of signals, ended by one of them while
 # it waits for work; another one leaves by os._exit, as those of our own do.
 FORKS = """
-import os, signal
+import os, signal, time
 import tests.covered.endings
 from sparkmirror.data import plan
 
@@ -69,7 +69,8 @@ def fork(work):
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
     work()
     os.write(theirs, b".")
-    signal.pause()
+    while True:  # a signal just before one long wait would be heard after it
+        time.sleep(0.05)
 
 hung_up = fork(lambda: plan.deal([], 1))
 os.kill(hung_up, signal.SIGHUP)

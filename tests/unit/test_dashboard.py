@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import copy
 import itertools
 import json
 import re
+from enum import Enum
 from pathlib import Path
-from typing import Any
+from types import UnionType
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 import pytest
+from grafana_foundation_sdk.cog.encoder import JSONEncoder
+from grafana_foundation_sdk.cog.plugins import register_default_plugins
+from grafana_foundation_sdk.models.dashboard import Dashboard
 
 from tests.promql import Database, Rule, firing
 from tests.unit.test_alerts import RULES
@@ -86,6 +92,92 @@ def test_a_panel_has_grafanas_shape(title: str) -> None:
     if "custom" in defaults:
         assert defaults["custom"].keys() == {"thresholdsStyle"}
         assert defaults["custom"]["thresholdsStyle"]["mode"] in _LINES
+
+
+def test_the_board_is_one_by_grafanas_own_types() -> None:
+    """Each field is one that they have, of the type or among the values that they say."""
+    check_board(BOARD)
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("colour", "red"),
+        ("type", 7),
+        ("options.colorMode", "rainbow"),
+        ("options.text", {"size": 3}),
+        ("gridPos.w", "24"),
+        ("fieldConfig.defaults.thresholds.mode", "relative"),
+        ("fieldConfig.defaults.mappings", {"running": "green"}),
+    ],
+)
+def test_what_grafana_has_no_type_for_is_seen(field: str, value: object) -> None:
+    board = copy.deepcopy(BOARD)
+    place = next(panel for panel in board["panels"] if panel["type"] == "stat")
+    *parents, last = field.split(".")
+    for name in parents:
+        place = place[name]
+    place[last] = value
+    with pytest.raises((AssertionError, AttributeError, TypeError)):
+        check_board(board)
+
+
+def check_board(board: dict[str, Any]) -> None:
+    register_default_plugins()
+    read = Dashboard.from_json(board)
+    typed(read, Dashboard, "board")
+    # What they do not know is lost on the way.
+    kept(board, json.loads(JSONEncoder().encode(read)), "board")
+
+
+def typed(value: Any, hint: Any, where: str) -> None:
+    """``value``, as the model read it, is what ``hint`` says, down to its last field."""
+    origin, inner = get_origin(hint), get_args(hint)
+    if hint in (Any, object):
+        hint = type(value)
+    if origin in (Union, UnionType):
+        assert any(is_typed(value, one, where) for one in inner), (where, value, hint)
+    elif origin is Literal:
+        assert value in inner, (where, value)
+    elif origin is list:
+        assert type(value) is list, (where, value)
+        for index, one in enumerate(value):
+            typed(one, inner[0], f"{where}[{index}]")
+    elif origin is dict:
+        assert type(value) is dict, (where, value)
+        for name, one in value.items():
+            typed(one, inner[1], f"{where}.{name}")
+    elif issubclass(hint, Enum):
+        assert value in {one.value for one in hint}, (where, value)
+    elif hint is float:
+        assert type(value) in (int, float), (where, value)
+    else:
+        assert isinstance(value, hint), (where, value)
+        fields = get_type_hints(type(value)) if hasattr(value, "to_json") else {}
+        for name, one in fields.items():
+            typed(getattr(value, name), one, f"{where}.{name}")
+
+
+def is_typed(value: Any, hint: Any, where: str) -> bool:
+    try:
+        typed(value, hint, where)
+    except AssertionError:
+        return False
+    return True
+
+
+def kept(before: Any, after: Any, where: str) -> None:
+    """All of ``before`` is in ``after``, where defaults may have come to it."""
+    if isinstance(before, dict):
+        assert before.keys() <= after.keys(), (where, before.keys() - after.keys())
+        for name, one in before.items():
+            kept(one, after[name], f"{where}.{name}")
+    elif isinstance(before, list):
+        assert len(before) == len(after), where
+        for index, (one, other) in enumerate(zip(before, after, strict=True)):
+            kept(one, other, f"{where}[{index}]")
+    else:
+        assert before == after, where
 
 
 def test_panels_do_not_overlap() -> None:

@@ -178,7 +178,7 @@ def test_records_without_a_timestamp_get_the_time_of_mirroring() -> None:
     assert [one.timestamp for one in decode_records(memoryview(kept.batches[0]))] == times
 
 
-@pytest.mark.parametrize(("codec", "low", "high"), [(1, 1, 9), (4, -5, 19)])
+@pytest.mark.parametrize(("codec", "low", "high"), [(1, 1, 9), (3, 3, 12), (4, -5, 19)])
 def test_compression_levels(codec: int, low: int, high: int) -> None:
     rng = random.Random(3)
     words = [b"%x" % rng.getrandbits(32) for _ in range(500)]

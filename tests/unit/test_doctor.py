@@ -6,11 +6,13 @@ import json
 import socket
 import ssl
 import threading
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
+from types import SimpleNamespace
 from typing import cast
 
 import pytest
@@ -23,9 +25,9 @@ from sparkmirror.doctor.examine import check_heartbeats
 from sparkmirror.doctor.facts import Pair, SourceFacts
 from sparkmirror.doctor.finding import Finding, Level, counts, gathered, listed
 from sparkmirror.doctor.glance import in_step
-from sparkmirror.doctor.network import explore
+from sparkmirror.doctor.network import check_round_trip, explore
 from sparkmirror.doctor.rights import check_topics
-from sparkmirror.errors import MirrorError
+from sparkmirror.errors import MirrorError, Unreachable
 from sparkmirror.model import ClusterClient, TopicPartition
 from sparkmirror.wire import advertised
 from sparkmirror.wire.advertised import Ways
@@ -358,3 +360,56 @@ def test_heartbeats_are_mentioned(lines: str, told: str, tmp_path: Path) -> None
     (finding,) = check_heartbeats(flow, settings.heartbeats)
     assert (finding.check, finding.level) == ("heartbeats", Level.OK)
     assert told in finding.found
+
+
+# --- how far away -------------------------------------------------------------------------------
+
+
+def _far(trip_ms: float) -> Inspector:
+    return cast(Inspector, SimpleNamespace(alias="B", round_trip_ms=lambda: trip_ms))
+
+
+@pytest.mark.parametrize(
+    ("side", "settings", "words"),
+    [
+        ("source", "A->B.tasks.max=3\n", "at most 84 MB/s from a partition, and"),
+        ("target", "", "1.6 MB/s with batches of 16 KiB for each partition as long as"),
+        ("target", "", "up to 100 MB/s behind: batches that wait are joined"),
+        (
+            "target",
+            "A->B.sparkmirror.link.joining=off\n",
+            "at most 1.6 MB/s with batches of 16 KiB for each partition: sparkmirror.link.joining",
+        ),
+    ],
+)
+def test_a_cluster_that_is_far_away_is_told_with_what_it_means(
+    tmp_path: Path, side: str, settings: str, words: str
+) -> None:
+    flow = load_flow(tmp_path, BASE + settings)
+    (near,) = check_round_trip(_far(4.9), flow, side)
+    assert (near.level, near.found, near.do) == (Level.OK, "a round trip takes 4.9 ms", "")
+    (far,) = check_round_trip(_far(50.0), flow, side)
+    assert (far.level, far.found) == (Level.OK, "a round trip takes 50.0 ms")
+    assert far.subject == f"cluster B, the {side}"
+    assert words in far.do
+
+
+def test_a_cluster_that_does_not_answer_has_no_round_trip(tmp_path: Path) -> None:
+    def silent() -> float:
+        raise Unreachable("no answer")
+
+    cluster = cast(Inspector, SimpleNamespace(alias="B", round_trip_ms=silent))
+    (found,) = check_round_trip(cluster, load_flow(tmp_path, BASE), "target")
+    assert (found.level, found.found) == (Level.SKIP, "no answer")
+
+
+def test_the_quickest_answer_of_a_few_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first one may have to connect, and a broker may be busy for a moment."""
+    took = iter([0.5, 0.05, 0.02, 0.3])
+    cluster = Inspector(ClusterClient("B", ("b:1",), "t"))
+
+    def answer(*_: object, **__: object) -> None:
+        time.sleep(next(took))
+
+    monkeypatch.setattr(cluster._link, "request", answer)
+    assert 20 <= cluster.round_trip_ms() < 50

@@ -11,6 +11,7 @@ import itertools
 import struct
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, cast
@@ -157,7 +158,7 @@ class Line(SimConnection):
         super().__init__(0)
         self._brokers = brokers
 
-    def send_frame(self, parts: Sequence[bytes | memoryview], _size: int) -> None:
+    def begin_frame(self, parts: Sequence[bytes | memoryview], _size: int) -> None:
         correlation, batches = parse_request(b"".join(parts))
         waiting = Waiting(self, correlation, {})
         for tp, batch in batches.items():
@@ -186,6 +187,7 @@ class OneBroker:
         self.leaders = Everywhere(brokers)
         self._brokers = brokers
         self.leaderless = dict.fromkeys(brokers.leaderless, LEADER_NOT_AVAILABLE)
+        self.topic_errors: dict[str, int] = {}
         self._line = Line(brokers)
 
     def connection(self, _node: int) -> Line:
@@ -195,6 +197,12 @@ class OneBroker:
         new_id = next(self._brokers.producer_ids)
         answer = SimpleNamespace(error_code=0, producer_id=new_id, producer_epoch=0)
         return SimpleNamespace(request=lambda _, highest: answer, close=lambda: None)
+
+    def asking(self, _connection: object) -> nullcontext[None]:
+        return nullcontext()
+
+    def close_idle(self, _longer_s: float = 0.0) -> None:
+        pass
 
     def ask_leaders(self, partitions: Sequence[TopicPartition], _: object) -> dict[Any, Any]:
         return {tp: self._brokers.open_ends(tp) for tp in partitions}

@@ -20,12 +20,16 @@ NOT_LEADER, OUT_OF_RANGE, STORAGE_ERROR = 6, 1, 56
 
 
 class Broker:
-    """One broker and the connection to it. ``asked``: the partitions of each request."""
+    """One broker and the connection to it.
+
+    ``asked``: the partitions of each request; ``waits``: how long it may wait for how many bytes.
+    """
 
     def __init__(self, node: int) -> None:
         self.node = node
         self.closed = False
         self.asked: list[list[TopicPartition]] = []
+        self.waits: list[tuple[int, int]] = []
         self.offsets: dict[TopicPartition, int] = {}
         self.answers: list[bytes] = []
 
@@ -46,6 +50,7 @@ class Broker:
 
     def send_frame(self, parts: list[bytes], _size: int) -> None:
         self.asked.append(self._wanted(parts[1]))
+        self.waits.append(struct.unpack_from(">ii", parts[1], 4))
 
     def _wanted(self, body: bytes) -> list[TopicPartition]:
         at, found = 25, []  # replica, wait, min and max bytes, isolation, session id and epoch
@@ -121,7 +126,7 @@ class Cluster:
     def mark_stale(self, _tp: TopicPartition | None = None) -> None:
         self.stale = True
 
-    def connection(self, node: int) -> Broker:
+    def connection(self, node: int, _number: int = 0) -> Broker:
         return self.brokers[node]
 
     def drop(self, connection: Broker) -> None:
@@ -135,8 +140,14 @@ def cluster() -> Cluster:
     return Cluster()
 
 
-def _fetcher(cluster: Cluster, **settings: Any) -> Fetcher:
-    fetcher = Fetcher(cluster, FetchSettings(**settings), clock=lambda: cluster.time_s)  # type: ignore[arg-type]
+def _fetcher(cluster: Cluster, *, linger_ms: int = 0, **settings: Any) -> Fetcher:
+    fetcher = Fetcher(
+        cluster,  # type: ignore[arg-type]
+        FetchSettings(**settings),
+        linger_ms=linger_ms,
+        batch_bytes=16_384,
+        clock=lambda: cluster.time_s,
+    )
     for tp in (A, B):
         fetcher.assign(tp, 5)
     fetcher.send()
@@ -301,3 +312,26 @@ def test_what_is_out_of_range_twice_is_looked_at_and_never_jumped_over(cluster: 
         _take(fetcher, cluster.brokers[1])
     assert fetcher.halts[A].code == "OFFSET_OUT_OF_RANGE"
     assert fetcher.position(A) == 5
+
+
+@pytest.mark.parametrize(
+    ("linger_ms", "settings", "waits"),
+    [
+        (0, {}, [(500, 1)] * 3),
+        (20, {}, [(500, 1), (20, 2 * 16_384), (500, 1)]),
+        (9_000, {}, [(500, 1), (500, 2 * 16_384), (500, 1)]),
+        (20, {"fetch_max_bytes": 10_000}, [(500, 1), (20, 5_000), (500, 1)]),
+        (20, {"fetch_min_bytes": 90_000}, [(500, 90_000)] * 3),
+    ],
+)
+def test_after_records_the_broker_lingers_until_batches_are_full(
+    cluster: Cluster, linger_ms: int, settings: dict[str, int], waits: list[tuple[int, int]]
+) -> None:
+    cluster.leaders = cluster._leaders({A: 1, B: 1})
+    fetcher, leader = _fetcher(cluster, linger_ms=linger_ms, **settings), cluster.brokers[1]
+    for parts in ({A: (0, _records(5)), B: (0, _records(5))}, {A: (0, b"")}):
+        leader.answer(parts)
+        _take(fetcher, leader)
+        cluster.time_s += 1.0
+        fetcher.send()
+    assert leader.waits == waits

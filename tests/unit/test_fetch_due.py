@@ -31,7 +31,7 @@ class Cluster:
     def refresh_if_due(self) -> None:
         """Metadata never changes."""
 
-    def connection(self, node: int) -> Cluster:
+    def connection(self, node: int, _number: int = 0) -> Cluster:
         assert node == NODE
         return self
 
@@ -143,3 +143,18 @@ def test_what_was_looked_at_is_not_due_again(cluster: Cluster, fetcher: Fetcher)
     cluster.time_s += 1.0
     fetcher.expire()
     assert fetcher.next_due_s() == settings.fetch_max_wait_ms / 1000
+
+
+def test_what_is_left_out_is_asked_for_again_when_it_is_not(
+    cluster: Cluster, fetcher: Fetcher
+) -> None:
+    """The sink takes no more of it at present; the answer under way still comes."""
+    fetcher.left_out = {TP}
+    fetcher.receive(cluster)
+    cluster.time_s += 1.0
+    fetcher.send()
+    assert cluster.sent == 1
+    assert not fetcher.waiting
+    fetcher.left_out = ()
+    fetcher.send()
+    assert cluster.sent == 2

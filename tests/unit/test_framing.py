@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
+import ssl
 import struct
 import threading
+import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 
 from sparkmirror.wire.framing import ConnectionLost, FramedSocket
+from sparkmirror.wire.poller import Poller
+from tests.certificates import Authority
 
 ANSWERS = [struct.pack(">i", number) + b"x" * (3 * number) for number in range(4)]
 SENT = b"".join(struct.pack(">i", len(answer)) + answer for answer in ANSWERS)
@@ -117,3 +124,77 @@ def test_an_answer_that_stops_half_way_times_out(ends: Ends) -> None:
     broker.sendall(SENT[:6])
     with pytest.raises(ConnectionLost, match="broker:9092: timed out"):
         framed.receive_ahead()
+
+
+# -- frames that the socket does not take at once ------------------------------------------------
+
+
+def _received(brokers: socket.socket, size: int) -> bytes:
+    found = bytearray()
+    while len(found) < size:
+        found += brokers.recv(min(1 << 20, size - len(found)))
+    return bytes(found)
+
+
+def test_a_frame_that_fits_is_gone_at_once(ends: Ends) -> None:
+    framed, brokers = ends
+    framed.begin_frame([b"head", memoryview(b""), b"body"], 8)
+    assert not framed.unsent
+    assert brokers.recv(100) == b"\0\0\0\x08headbody"
+    assert framed.go_on_sending()
+
+
+def test_what_a_full_socket_does_not_take_follows_when_there_is_room(ends: Ends) -> None:
+    framed, brokers = ends
+    poller: Poller[FramedSocket] = Poller()
+    framed.watched_by(poller)
+    parts = [bytes([number % 251]) * 1_000 for number in range(3_000)]
+    began = time.monotonic()
+    framed.begin_frame(parts, 3_000_000)
+    assert time.monotonic() - began < 5, "nobody reads, and nobody waits"
+    assert framed.unsent
+    assert poller.wait() == [], "it takes nothing yet"
+    framed.copy_unsent()
+    found = bytearray()
+    brokers.setblocking(False)
+    while framed.unsent:
+        with contextlib.suppress(BlockingIOError):
+            found += brokers.recv(1 << 20)
+        if poller.wait(0.01) == [framed]:
+            framed.go_on_sending()
+    assert poller.wait() == [], "whoever has sent all wants no word of room"
+    brokers.setblocking(True)
+    found += _received(brokers, 3_000_004 - len(found))
+    assert bytes(found) == struct.pack(">i", 3_000_000) + b"".join(parts)
+
+
+def test_whoever_is_gone_takes_nothing(ends: Ends) -> None:
+    framed, brokers = ends
+    framed.begin_frame([bytes(3_000_000)], 3_000_000)
+    brokers.close()
+    with pytest.raises(ConnectionLost):
+        framed.go_on_sending()
+
+
+def test_a_frame_that_does_not_fit_goes_through_tls_as_well(tmp_path: Path) -> None:
+    certified = Authority().certify("broker", "127.0.0.1")
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certified.pem_file(tmp_path / "server.pem"))
+    trusting = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    trusting.check_hostname, trusting.verify_mode = False, ssl.CERT_NONE
+    ours, brokers = socket.socketpair()
+    with ThreadPoolExecutor(1) as pool:
+        shaken = pool.submit(context.wrap_socket, brokers, server_side=True)
+        framed = Framed(trusting.wrap_socket(ours))
+        poller: Poller[FramedSocket] = Poller()
+        framed.watched_by(poller)
+        with shaken.result() as far, framed.socket:
+            parts = [b"head", *(bytes([number]) * 400_000 for number in range(9)), b"tail"]
+            size = sum(map(len, parts))
+            framed.begin_frame(parts, size)
+            assert framed.unsent
+            reading = pool.submit(_received, far, size + 4)
+            while not framed.go_on_sending():
+                poller.wait(1.0)
+            assert reading.result(30) == struct.pack(">i", size) + b"".join(parts)
+            assert framed.socket.gettimeout() == 10.0

@@ -258,7 +258,7 @@ def test_a_run_notes_what_it_sees(
 ) -> None:
     control = FlowControl(flow, "r2", lambda _: None, now_ms=lambda: NOW)
     monkeypatch.setattr(control.history, "_target", target)
-    monkeypatch.setattr(control, "drain", lambda: setattr(control, "_draining", True))
+    monkeypatch.setattr(control, "drain", lambda *, again: setattr(control, "_draining", True))
     monkeypatch.setattr(control, "report", lambda *, ended: None)
     row = PartitionProgress("t", 0, 5, halt=Halt("DENIED", "no permission"))
     told = SlotProgress(FLOW, 0, "w", 1, NOW, 1, 1, 1, partitions=(row,), run_id="r2", attempt=1)

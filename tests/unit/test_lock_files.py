@@ -34,7 +34,7 @@ def test_everything_is_one_version_with_hashes(lock: str) -> None:
     found = requirements(lock)
     assert found
     for requirement, hashes in found.items():
-        assert re.fullmatch(r"[a-z0-9-]+==[\w.]+", requirement)
+        assert re.fullmatch(r"[a-z0-9-]+==(\d+!)?[\w.]+", requirement)
         assert hashes, requirement
         assert all(HASH.fullmatch(one) for one in hashes), requirement
 

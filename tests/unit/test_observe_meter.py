@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sparkmirror.model import Halt, PartitionProgress, SlotProgress, TopicPartition
+from sparkmirror.model import Halt, JoinCounts, PartitionProgress, SlotProgress, TopicPartition
 from sparkmirror.observe.latency import BOUNDS_MS, Histogram
 from sparkmirror.observe.meter import FlowMeter
 
@@ -38,6 +38,7 @@ class Worker:
     batches: int = 0
     latency: Histogram = field(default_factory=Histogram)
     errors: dict[str, int] = field(default_factory=dict)
+    joined: JoinCounts = field(default_factory=JoinCounts)
 
     def work(self, records: int, *, latency_ms: float = 2.0, record_bytes: int = 100) -> None:
         self.records += records
@@ -58,6 +59,7 @@ class Worker:
             batches=self.batches,
             latency_counts=self.latency.counts,
             errors=dict(self.errors),
+            joined=self.joined,
             partitions=partitions,
         )
 
@@ -427,3 +429,22 @@ def test_histogram_edges() -> None:
     with pytest.raises(ValueError, match="between 0 and 1"):
         histogram.quantile(1.5)
     assert list(BOUNDS_MS) == sorted(set(BOUNDS_MS))
+
+
+def test_what_workers_have_joined_adds_up() -> None:
+    clock, meter = make_meter()
+    first, second = Worker(0, "w1"), Worker(1, "w2")
+    for number in (1, 2):
+        clock.ms += 1_000
+        first.joined = JoinCounts(10 * number, 1_000 * number, 900 * number, 0.5 * number)
+        second.joined = JoinCounts(1, 100, 90, 0.25)
+        for worker in (first, second):
+            worker.work(10)
+            meter.report(worker.report(clock))
+    assert meter.totals().joined == JoinCounts(21, 2_100, 1_890, 1.25)
+    clock.ms += 1_000
+    again = Worker(0, "w3")
+    again.work(10)
+    again.joined = JoinCounts(5, 500, 450, 0.25)
+    meter.report(again.report(clock))
+    assert meter.totals().joined == JoinCounts(26, 2_600, 2_340, 1.5)

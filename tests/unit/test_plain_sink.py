@@ -5,6 +5,7 @@ What may be committed, published and tried again, and when.
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Iterator
 from types import SimpleNamespace
@@ -18,7 +19,7 @@ from sparkmirror.data.rows import read_row
 from sparkmirror.data.sink import SlotSink
 from sparkmirror.data.syncs import SyncSender
 from sparkmirror.errors import Fenced, Unreachable
-from sparkmirror.model import FlowSettings, OffsetSyncSettings, TopicPartition
+from sparkmirror.model import FlowSettings, Member, OffsetSyncSettings, TopicPartition
 from sparkmirror.wire.claims import Claim
 from sparkmirror.wire.gaps import Gap, GapAction, GapKind, gaps_topic
 from sparkmirror.wire.kafka_codes import INVALID_RECORD
@@ -65,9 +66,9 @@ class Mirrored(SlotSink):
         super().__init__(flow)
         self.said: list[tuple[str, Any]] = []
         self.refuses: list[Exception] = []
-        self._commits.routes.commit = self._committed  # type: ignore[method-assign]
+        self._commits.routes.commit = self._keep  # type: ignore[method-assign]
 
-    def _committed(self, group: str, offsets: dict[TopicPartition, Any], *_: object) -> None:
+    def _keep(self, group: str, offsets: dict[TopicPartition, Any], *_: object) -> None:
         assert group == GROUP
         if self.refuses:
             raise self.refuses.pop(0)
@@ -83,10 +84,14 @@ class Mirrored(SlotSink):
             self._settle(self._producer.pump(0.0))
         source.rows.clear()
 
-    def come_round(self) -> None:
+    def come_round(self, *, wait: bool = True) -> None:
+        """One round in which positions are due; ``wait`` for what comes of their commit."""
         self._last_commit = float("-inf")
         self._settle(self._producer.pump(0.0))
         self._housekeep()
+        if wait and self._commits._job is not None:
+            self._commits._job.join()
+            self._housekeep()
 
 
 @pytest.fixture
@@ -139,6 +144,87 @@ def test_a_position_waits_for_the_acknowledgement_of_all_before_it(
         seen.append(mirrored.said[-1][1].get(REMOTE[ORDERS], 0) if mirrored.said else 0)
     # The first chunk has two batches: its position comes with the second one.
     assert seen == [0, 3, 4]
+
+
+class Hanging:
+    """A coordinator that hangs with a commit until it is told to go on."""
+
+    def __init__(self, mirrored: Mirrored) -> None:
+        mirrored.come_round()  # where it begins
+        mirrored.said.clear()
+        self.tried = 0
+        self._commit = mirrored._commits.routes.commit
+        self._goes_on = threading.Event()
+        mirrored._commits.routes.commit = self._hang  # type: ignore[method-assign]
+
+    def _hang(self, *words: Any) -> None:
+        self.tried += 1
+        assert self._goes_on.wait(30)
+        self._commit(*words)
+
+    def go_on(self) -> None:
+        self._goes_on.set()
+
+
+def test_a_coordinator_that_hangs_keeps_no_record_waiting(
+    brokers: Brokers, syncs: list[Any]
+) -> None:
+    options = OffsetSyncSettings(enabled=True, lag_max=0)
+    mirrored = Mirrored(_flow(offset_syncs=options, offset_storage_partitions=1))
+    source = Source(brokers)
+    mirrored.take(source)
+    hanging = Hanging(mirrored)
+    source.chunk(ORDERS, [b"1"])
+    mirrored.take(source)
+    began = time.monotonic()
+    for number in range(2, 6):
+        mirrored.come_round(wait=False)
+        source.chunk(ORDERS, [b"%d" % number])
+        mirrored.take(source)
+    assert time.monotonic() - began < 10
+    assert brokers.values("A.orders") == [b"1", b"2", b"3", b"4", b"5"]
+    assert hanging.tried == 1, "one after the other"
+    assert mirrored.said == []
+    assert syncs == []
+    hanging.go_on()
+    mirrored.come_round()
+    assert [offsets for _, offsets in mirrored.said] == [{REMOTE[ORDERS]: 1}]
+    assert syncs == [(ORDERS, 0, 0)], "what came later has no committed position yet"
+    mirrored.come_round()
+    assert [offsets for _, offsets in mirrored.said[1:]] == [{REMOTE[ORDERS]: 5}]
+    assert syncs[-1] == (ORDERS, 4, 4)
+
+
+def _with_a_record_to_commit(brokers: Brokers) -> tuple[Mirrored, Hanging]:
+    mirrored = Mirrored(_flow())
+    source = Source(brokers)
+    mirrored.take(source)
+    hanging = Hanging(mirrored)
+    source.chunk(ORDERS, [b"1"])
+    mirrored.take(source)
+    return mirrored, hanging
+
+
+def test_a_task_that_fails_leaves_no_commit_behind(brokers: Brokers) -> None:
+    """The next attempt reads the positions, which nobody else may move then."""
+    mirrored, hanging = _with_a_record_to_commit(brokers)
+    mirrored.come_round(wait=False)
+    threading.Timer(0.5, hanging.go_on).start()
+    mirrored._close()
+    assert [offsets for _, offsets in mirrored.said] == [{REMOTE[ORDERS]: 1}]
+
+
+def test_a_refusal_of_the_member_of_before_is_no_refusal(brokers: Brokers) -> None:
+    mirrored, hanging = _with_a_record_to_commit(brokers)
+    mirrored._commits.member(Member("m", 1))
+    mirrored.refuses = [Fenced("the group has gone on", where="B")]
+    mirrored.come_round(wait=False)
+    mirrored._commits.member(Member("m", 2))
+    hanging.go_on()
+    mirrored.come_round()
+    assert mirrored._commits.fenced is None
+    mirrored.come_round()
+    assert [offsets for _, offsets in mirrored.said] == [{REMOTE[ORDERS]: 1}]
 
 
 def test_offset_syncs_follow_the_commit_of_what_they_tell_of(

@@ -7,7 +7,7 @@ import socket
 import struct
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -52,6 +52,21 @@ def test_it_tells_what_can_be_read_until_that_is_removed(stack: ExitStack) -> No
     poller.remove("b")
     assert poller.wait(10.0) == ["a"]
     assert "b" not in poller
+
+
+def test_it_tells_of_room_only_while_that_is_wanted(stack: ExitStack) -> None:
+    wide: Poller[str] = Poller()
+    narrow = Poller(within=wide)
+    a, far = _pair(stack)
+    narrow.add("a", a.fileno())
+    for poller in (narrow, wide):
+        narrow.also_writable("a", True)
+        assert poller.wait() == ["a"]
+        narrow.also_writable("a", False)
+        assert poller.wait() == []
+    far.send(b"x")
+    assert narrow.wait(10.0) == ["a"]
+    narrow.also_writable("b", True)  # nobody waits for it
 
 
 def test_a_wider_poller_has_what_the_narrower_ones_have(stack: ExitStack) -> None:
@@ -171,7 +186,7 @@ class _Cluster:
     def refresh_if_due(self) -> None:
         """Metadata never changes."""
 
-    def connection(self, _node: int) -> _Connection:
+    def connection(self, _node: int, _number: int = 0) -> _Connection:
         if self._connection is None:
             ours, broker = _pair(self._stack)
             self._connection = _Connection(ours)
@@ -181,6 +196,12 @@ class _Cluster:
     def any_connection(self) -> SimpleNamespace:
         given = SimpleNamespace(error_code=0, producer_id=1, producer_epoch=0)
         return SimpleNamespace(request=lambda *_, **__: given, close=lambda: None)
+
+    def asking(self, _connection: object) -> nullcontext[None]:
+        return nullcontext()
+
+    def close_idle(self, _longer_s: float = 0.0) -> None:
+        pass
 
     def drop(self, connection: _Connection) -> None:
         connection.close()

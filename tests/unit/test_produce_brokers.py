@@ -51,16 +51,40 @@ def _complete(run: Run) -> None:
 def test_all_replicas_in_sync_acknowledge(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     """A broker that acknowledges alone may lose what the mirror takes for copied."""
     said: list[int] = []
-    send_frame = SimConnection.send_frame
+    begin_frame = SimConnection.begin_frame
 
     def look(connection: SimConnection, parts: Sequence[bytes | memoryview], size: int) -> None:
         said.append(struct.unpack_from(">h", b"".join(parts), 6)[0])  # behind no writer's name
-        send_frame(connection, parts, size)
+        begin_frame(connection, parts, size)
 
-    monkeypatch.setattr(SimConnection, "send_frame", look)
+    monkeypatch.setattr(SimConnection, "begin_frame", look)
     run.append(A, 1)
     _complete(run)
     assert set(said) == {-1}
+
+
+def test_a_broker_that_takes_nothing_keeps_the_others_from_nothing(run: Run) -> None:
+    """Its socket is full: the rest of the frame goes when it takes more, and only then others."""
+    for tp in (A, B):  # they have connections, and producer ids that the brokers know
+        run.append(tp, 1)
+    run.settle()
+    far = run.target.connection(0)
+    assert far is not None
+    far.clogged = True
+    for _ in range(3):
+        run.append(A, 1)
+        run.append(B, 1)
+        run.pump()
+    assert far.unsent
+    assert not far.inbox
+    _serve(run.target, 1)
+    run.pump()
+    assert run.acknowledged[B] == len(run.appended[B])
+    assert run.acknowledged[A] == 1
+    far.unclog()
+    run.pump()
+    assert not far.unsent
+    _complete(run)
 
 
 def test_under_a_new_producer_id_sequences_begin_at_nought(run: Run) -> None:
@@ -170,6 +194,11 @@ def test_a_partition_that_fails_for_long_stops_only_where_others_wait_for_it(run
         run.pump()
     assert run.producer.halts == {}
     assert run.producer.failing.keys() == {A}
+    assert run.producer.failing[A].code == "UNKNOWN_TOPIC_OR_PARTITION"
+    run.target.topic_errors[A.topic] = 29
+    assert run.producer.failing[A].code == "TOPIC_AUTHORIZATION_FAILED", "as metadata says"
+    run.target.leaderless[A] = 5
+    assert run.producer.failing[A].code == "LEADER_NOT_AVAILABLE"
     run.producer.impatient = True
     for _ in range(4):
         run.pump()

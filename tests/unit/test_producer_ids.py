@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from types import SimpleNamespace
 from typing import Any
 
@@ -24,6 +25,12 @@ class Routes:
 
     def any_connection(self) -> Any:
         return self
+
+    def asking(self, _connection: object) -> nullcontext[None]:
+        return nullcontext()
+
+    def close_idle(self, _longer_s: float = 0.0) -> None:
+        pass
 
     def request(self, _message: object, *, highest: int) -> SimpleNamespace:
         assert highest == 1

@@ -115,15 +115,35 @@ def test_small_and_oversized_answers_stay_private(frames: Frames) -> None:
 
 
 def test_a_reader_refuses_memory_that_is_not_the_one_told(frames: Frames) -> None:
-    process, descriptor, token, frame_bytes = _note(frames)
+    process, descriptor, token, frame_bytes, partitions = _note(frames)
     assert isinstance(frame_bytes, int)
     with pytest.raises(ValueError, match="another memory"):
-        FrameReader([process, descriptor, "00" * 16, frame_bytes])
+        FrameReader([process, descriptor, "00" * 16, frame_bytes, partitions])
     with pytest.raises(ValueError, match="another file"):
-        FrameReader([process, descriptor, token, frame_bytes + 4096])
+        FrameReader([process, descriptor, token, frame_bytes + 4096, partitions])
+    with pytest.raises(ValueError, match="another file"):
+        FrameReader([process, descriptor, token, frame_bytes, 1])
     with pytest.raises(OSError, match="No such file"):
-        FrameReader([process, 1_000_000, token, frame_bytes])
+        FrameReader([process, 1_000_000, token, frame_bytes, partitions])
     assert not frames.shared
+
+
+@pytest.mark.parametrize("partitions", [1, 3, 4096, 10_000])
+def test_the_source_sees_which_partitions_are_held_back(partitions: int) -> None:
+    frames = Frames(1 << 20, partitions)
+    reader = FrameReader(_note(frames))
+    assert frames.held_back() == []
+    content = bytes(range(256)) * 200
+    _received(frames, content)
+    reference = frames.hand_over(0, len(content))
+    for number in {0, partitions // 2, partitions - 1}:
+        reader.hold_back(number, True)
+    assert frames.held_back() == sorted({0, partitions // 2, partitions - 1})
+    reader.hold_back(0, False)
+    assert frames.held_back() == sorted({partitions // 2, partitions - 1} - {0})
+    assert bytes(reader.records(reference)) == content, "frames begin behind the last of them"
+    frames.close()
+    assert frames.held_back() == []
 
 
 def test_another_process_reads_the_frames_and_hands_them_back(frames: Frames) -> None:
@@ -160,7 +180,7 @@ def test_another_process_reads_the_frames_and_hands_them_back(frames: Frames) ->
 # -- rows --------------------------------------------------------------------------------------
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(
     st.lists(st.integers(0, 60_000), min_size=1, max_size=6),
     st.integers(0, 30_000),

@@ -16,8 +16,14 @@ from sparkmirror.data import survivors as meeting
 from sparkmirror.data import target_ends, targets
 from sparkmirror.data.lanes import Lane, Pending
 from sparkmirror.data.losses import LossWatch
-from sparkmirror.data.resume import Recorded, recorded_fields
-from sparkmirror.data.survivors import KnownRuns, Survivors, last_run, survivors
+from sparkmirror.data.resume import Recorded, decode_recorded, recorded_fields
+from sparkmirror.data.survivors import (
+    KnownRuns,
+    Survivors,
+    filled_by_others,
+    last_run,
+    survivors,
+)
 from sparkmirror.data.syncs import Places
 from sparkmirror.data.target_ends import TargetEnds
 from sparkmirror.data.targets import TargetWatch, Verdict, judge_target
@@ -25,8 +31,16 @@ from sparkmirror.model import ClusterClient, FaultSettings, FetchSettings, FlowS
 from sparkmirror.model import TopicPartition as Tp
 from sparkmirror.offset_map import Run
 from sparkmirror.policy import FaultPolicy
+from sparkmirror.wire.connection import ConnectionLost
 from sparkmirror.wire.logs import EndView, LogView
-from sparkmirror.wire.marks import Mark, TargetMark, decode_target, encode_mark, target_fields
+from sparkmirror.wire.marks import (
+    Mark,
+    TargetMark,
+    decode_mark,
+    decode_target,
+    encode_mark,
+    target_fields,
+)
 from sparkmirror.wire.produce import Producer
 from sparkmirror.wire.records import Carried
 from sparkmirror.wire.routes import Leader, Routes
@@ -180,8 +194,20 @@ class Logs:
     ) -> None:
         self._sides = {"A": source, "B": target}
         monkeypatch.setattr(meeting, "RecordStream", self._stream)
+        monkeypatch.setattr(meeting, "_log_start", self._log_start)
 
-    def _stream(self, client: ClusterClient, _: FetchSettings, tp: Tp, start: int, end: int) -> Any:
+    def _log_start(self, routes: Routes, _: Tp) -> int:
+        return min(self._sides[routes.client.alias])
+
+    def _stream(
+        self,
+        client: ClusterClient,
+        _: FetchSettings,
+        tp: Tp,
+        start: int,
+        end: int,
+        *_routes: Routes,
+    ) -> Any:
         records = [(n, v) for n, v in sorted(self._sides[client.alias].items()) if start <= n < end]
         carried = Carried(offsets=[n for n, _ in records], rests=[v for _, v in records])
         chosen = SimpleNamespace(runs=[(n, 1) for n, _ in records], record_count=len(records))
@@ -260,6 +286,28 @@ def test_what_cannot_be_told_apart_is_not_guessed(monkeypatch: Any) -> None:
     assert not found.exact
 
 
+@pytest.mark.parametrize(
+    ("source", "there", "others"),
+    [
+        ({49: b"ours"}, {99: b"ours"}, False),
+        ({49: b"ours"}, {99: b"theirs"}, True),
+        # What the target refused was skipped behind it.
+        ({48: b"ours", 49: b"refused"}, {99: b"ours"}, False),
+        ({49: b"ours"}, {98: b"ours", 99: b"theirs"}, True),
+        # Nothing to compare: compacted, or deleted.
+        ({49: b"ours"}, {10: b"ours"}, False),
+        ({10: b"ours"}, {99: b"theirs"}, False),
+        # Behind the position, and behind what was acknowledged.
+        ({49: b"ours", 50: b"next"}, {99: b"ours", 100: b"theirs"}, False),
+    ],
+)
+def test_what_others_wrote_in_the_place_of_ours_is_told(
+    monkeypatch: Any, source: dict[int, bytes], there: dict[int, bytes], *, others: bool
+) -> None:
+    Logs(source, there, monkeypatch)
+    assert filled_by_others(FLOW, SOURCE, REMOTE, 50, 100) is others
+
+
 # -- the verdict -------------------------------------------------------------------------------
 
 
@@ -272,6 +320,7 @@ class Watched:
         self.found: Survivors | None = Survivors(40, exact=True, how="")
         self.source_start = 0
         self.errors: dict[str, int] = {}
+        self.others = False
         self._target = SimpleNamespace(
             cluster_id="cluster", topic_ids={"A.t": "topic"}, refresh_if_due=lambda: True
         )
@@ -281,6 +330,11 @@ class Watched:
         )
         monkeypatch.setattr(targets, "read_runs", lambda *_: self.runs)
         monkeypatch.setattr(targets, "survivors", lambda *_, **__: self.found)
+        monkeypatch.setattr(targets, "filled_by_others", self._filled)
+
+    def _filled(self, _: FlowSettings, *where: object) -> bool:
+        assert where == (SOURCE, REMOTE, 50, 100)
+        return self.others
 
     def verdict(self, mark: TargetMark, end: int, position: int = 50) -> Verdict:
         losses = cast(LossWatch, SimpleNamespace(marks={SOURCE: Mark("c", "id", 1)}))
@@ -346,6 +400,43 @@ def test_a_loss_without_records_is_none(monkeypatch: Any) -> None:
     watched.found = Survivors(50, exact=True, how="only markers were lost")
     verdict = watched.verdict(MARK, 100)
     assert (verdict.position, verdict.lost, verdict.end, watched.gaps) == (50, False, 60, [])
+
+
+@pytest.mark.parametrize(
+    ("now", "known", "source_ids", "position"),
+    [
+        ("anew", "topic", {"t": "id"}, 50),
+        ("", "topic", {"t": "id"}, 50),  # it is away, and will be another one
+        ("topic", "topic", {"t": "id"}, None),  # somebody deleted the position alone
+        ("anew", "", {"t": "id"}, None),
+        ("anew", "topic", {}, None),
+    ],
+)
+def test_positions_that_went_with_their_topic(
+    monkeypatch: Any, now: str, known: str, source_ids: dict[str, str], position: int | None
+) -> None:
+    watched = Watched(monkeypatch, EndView(0, 0, 0, -1, 0))
+    watched.runs = {SOURCE: KnownRuns((Run(40, 90, 10),), known)}
+    routes = SimpleNamespace(topic_ids={"A.t": now}, refresh=lambda: None)
+    watch = TargetWatch(watched.flow, [SourcePartition("t", 0, "A.t")], cast(LossWatch, None))
+    found = watch.remembered([SOURCE], source_ids, cast(Routes, routes))
+    if position is None:
+        assert found == {}
+        return
+    ((offset, text),) = found.values()
+    assert (offset, decode_target(text)) == (position, TargetMark(topic_id="topic"))
+    assert (decode_mark(text).topic_id, decode_recorded(text).target_offset) == ("id", 100)
+
+
+@pytest.mark.parametrize("others", [False, True])
+def test_a_log_that_others_filled_after_the_last_look(monkeypatch: Any, *, others: bool) -> None:
+    """A later epoch may hold our own records: only what stands there tells."""
+    watched = Watched(monkeypatch, EndView(0, 300, 300, 95, 6))
+    watched.others = others
+    verdict = watched.verdict(MARK, 100)
+    assert verdict.lost is others
+    assert watched.gaps == ([("repaired", 40, 49, 40)] if others else [])
+    assert verdict.mark.leader_epoch == (5 if others else 6)
 
 
 @pytest.mark.parametrize(
@@ -415,6 +506,7 @@ class Gated:
         self.view = EndView(0, 100, 100, 100, 5)
         self.looks = 0
         self.given_up: list[Tp] = []
+        self.others: bool | Exception = False
         self.routes = SimpleNamespace(
             cluster_id="cluster",
             topic_ids={"A.t": "topic"},
@@ -427,11 +519,18 @@ class Gated:
         self.routes.refresh = self.routes.close = lambda: None
         monkeypatch.setattr(target_ends, "look_at_ends", self._look)
         monkeypatch.setattr(target_ends, "Routes", lambda *_: self.routes)
+        monkeypatch.setattr(target_ends, "filled_by_others", self._filled)
         monkeypatch.setattr(target_ends._Look, "start", target_ends._Look.run)
 
     def _look(self, _: object, asked: Mapping[Tp, int]) -> dict[Tp, EndView]:
         self.looks += 1
         return dict.fromkeys(asked, self.view)
+
+    def _filled(self, _: FlowSettings, *where: object) -> bool:
+        assert where == (SOURCE, REMOTE, 50, 100)
+        if isinstance(self.others, Exception):
+            raise self.others
+        return self.others
 
     def may_send(self) -> bool:
         return self.ends.may_send(cast(Routes, self.routes), REMOTE)
@@ -485,6 +584,37 @@ def test_a_shorter_log_is_given_up_and_the_position_says_where_it_was_cut(gated:
     assert gated.lane.log == replace(MARK, cut=60)
     assert gated.lane.due, "it has to be committed"
     assert not gated.may_send()
+
+
+@pytest.mark.parametrize("others", [False, True])
+def test_a_new_leader_whose_log_others_have_filled(gated: Gated, *, others: bool) -> None:
+    gated.routes.leaders = {REMOTE: Leader(2, 6)}
+    gated.view = EndView(0, 300, 300, 95, 6)
+    gated.others = others
+    assert not gated.may_send()
+    gated.look()
+    assert gated.may_send() is not others
+    gated.settle()
+    assert gated.given_up == ([REMOTE] if others else [])
+    seen = replace(MARK, leader_epoch=6, epoch_offset=100)
+    assert gated.lane.log == (replace(MARK, cut=95) if others else seen)
+
+
+def test_what_cannot_be_compared_yet_is_looked_at_again(gated: Gated) -> None:
+    """Nothing is sent meanwhile, and nothing is taken for certain."""
+    gated.routes.leaders = {REMOTE: Leader(2, 6)}
+    gated.view = EndView(0, 40, 300, 95, 6)  # consumers do not get it yet
+    gated.others = AssertionError("not asked")
+    assert not gated.may_send()
+    gated.look()
+    assert (gated.may_send(), gated.lane.log) == (False, MARK)
+    gated.view = EndView(0, 300, 300, 95, 6)
+    gated.others = ConnectionLost("gone")
+    gated.look()
+    assert (gated.may_send(), gated.lane.log) == (False, MARK)
+    gated.others = False
+    gated.look()
+    assert gated.may_send()
 
 
 def test_all_are_looked_at_now_and_then(gated: Gated) -> None:

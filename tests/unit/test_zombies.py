@@ -21,7 +21,7 @@ from sparkmirror.data.rows import Chunk, build_row, read_row
 from sparkmirror.data.sink_reports import SinkReports
 from sparkmirror.data.slot import SlotReader
 from sparkmirror.errors import Defect
-from sparkmirror.model import Halt, PartitionProgress, SlotProgress, TopicPartition
+from sparkmirror.model import Halt, JoinCounts, PartitionProgress, SlotProgress, TopicPartition
 from sparkmirror.wire.control_topic import ControlSignals, ControlTopicReader
 from sparkmirror.wire.driver_report import DriverReport
 from sparkmirror.wire.gaps import Gap, GapAction, GapKind, gap_document
@@ -142,7 +142,7 @@ def test_a_sink_reports_under_the_attempt_of_its_source(
 def test_a_report_says_whose_it_is() -> None:
     reports = SinkReports("A->B")
     reports.slot, reports.run_id, reports.attempt = 0, RUN, ATTEMPT
-    made = reports.record(1.0, {}, {})
+    made = reports.record(1.0, {}, {}, JoinCounts())
     assert made is not None
     found = decode_progress(*made)
     assert found is not None

@@ -22,6 +22,7 @@ if TYPE_CHECKING:  # prometheus_client is loaded only when somebody may scrape
 __all__ = ["PHASE_DRAINING", "PHASE_RUNNING", "Figures"]
 
 PHASE_STARTING, PHASE_RUNNING, PHASE_DRAINING = "starting", "running", "draining"
+_DRAINED = "drained"
 _PAUSED = "paused"
 STANDING_BY = "standby"
 REPORT_AGE_MS_MAX = 30_000
@@ -72,7 +73,8 @@ class Figures:
             waiting = {name: control.standing_by(name) for name in self._flows}
             self._standing_by = {name: told for name, told in waiting.items() if told}
             standing = dict.fromkeys(self._standing_by, STANDING_BY)
-            self._states = {**standing, **self._states}
+            drained = {name: _DRAINED for name in self._flows if control.drained(name)}
+            self._states = {**standing, **self._states, **drained}
         self.drained = bool(draining) and all(draining.values())
 
     def views(self) -> list[FlowView]:
@@ -160,7 +162,8 @@ class Figures:
         return FlowHealth(
             flow=flow.name,
             state=self._state(name),
-            partitions=meter.assigned,
+            # What others may mirror does not make this process unready.
+            partitions=0 if self._state(name) == _DRAINED else meter.assigned,
             halted=meter.halted,
             report_age_s=(wall_ms() - reported_ms) / 1_000 if reported_ms else None,
         )

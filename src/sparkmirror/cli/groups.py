@@ -25,11 +25,13 @@ def groups(
     clusters: Clusters = None,
     output: Output = Format.TABLE,
 ) -> None:
-    """Show the consumer groups of each flow: offsets and lag on the source, and the same place on
-    the target.
+    """Show the consumer groups of each flow: offsets, lag and owners on the source, and the same
+    place on the target.
 
-    TRANSLATED is what the newest checkpoint gives, ON-TARGET what the group has committed there.
-    Only groups and topics that the flow makes checkpoints of. Nothing is committed anywhere.
+    OWNER is the member that reads the partition, as `lag` names it: of groups of the classic, the
+    consumer and the streams protocol. TRANSLATED is what the newest checkpoint gives, ON-TARGET
+    what the group has committed there. Only groups and topics that the flow makes checkpoints of.
+    Nothing is committed anywhere.
     MirrorMaker 1 makes no checkpoints, so its files are refused.
 
     Exit codes: 0 looked, 2 wrong usage or file, 3 a cluster or group could not be asked.
@@ -60,10 +62,10 @@ def text(found: Sequence[FlowGroups]) -> Iterator[str]:
             continue
         yield from table_lines(
             ("GROUP", "STATE", "TOPIC", "PARTITION", "CURRENT-OFFSET", "LOG-END-OFFSET", "LAG",
-             "REMOTE-TOPIC", "TRANSLATED", "ON-TARGET", "REMARK"),
+             "OWNER", "REMOTE-TOPIC", "TRANSLATED", "ON-TARGET", "REMARK"),
             [
                 (row.group, row.state, row.topic, row.partition, row.offset, row.end, row.lag,
-                 row.remote_topic, row.translated, row.target_offset, row.remark)
+                 row.owner, row.remote_topic, row.translated, row.target_offset, row.remark)
                 for row in one.rows
             ],
         )  # fmt: skip

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import logging
 import signal
-import threading
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
 
+from sparkmirror.cli.background import Background
 from sparkmirror.cli.errors import EXIT_INTERRUPTED, show_error
 from sparkmirror.cli.figures import PHASE_DRAINING, PHASE_RUNNING, Figures
 from sparkmirror.cli.look import LookPart
@@ -66,34 +66,6 @@ class _StoppedError(Exception):
         self.exit_code = exit_code
 
 
-class _Background:
-    """One call in a thread of its own; its error waits here to be raised or shown."""
-
-    def __init__(self, call: Callable[[], object], name: str) -> None:
-        self.error: BaseException | None = None
-        self._call = call
-        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
-        self._thread.start()
-
-    def _run(self) -> None:
-        try:
-            self._call()
-        except BaseException as error:  # it is raised or shown by the run loop
-            self.error = error
-
-    @property
-    def done(self) -> bool:
-        return not self._thread.is_alive()
-
-    def wait(self, timeout_s: float) -> bool:
-        """Whether it is done after so long at most."""
-        self._thread.join(timeout_s)
-        return self.done
-
-    def failed(self) -> bool:
-        return self.done and self.error is not None
-
-
 class RunLoop:
     """The state of one run; all methods are called from the main thread."""
 
@@ -121,12 +93,14 @@ class RunLoop:
         self._running = False
         self._stop_signal: int | None = None
         self._stop_signal_s = 0.0
-        self._opening: _Background | None = None
-        self._taking: _Background | None = None
+        self._opening: Background | None = None
+        self._readying: Background | None = None
+        self._taking: Background | None = None
         self._begun: frozenset[str] = frozenset()
-        self._drain: _Background | None = None
+        self._given: frozenset[str] = frozenset()
+        self._drain: Background | None = None
         self._drained_elsewhere = False
-        self._refresh: _Background | None = None
+        self._refresh: Background | None = None
         self._ends_s = 0.0
 
     def run(self, make: Callable[[], tuple[ControlPart, FlowPart, LookPart]]) -> int:
@@ -154,7 +128,7 @@ class RunLoop:
             self._control, self._flow, self._look = make()
 
         self._display.phase("loading")
-        self._await(_Background(assemble, "sparkmirror-load"))
+        self._await(Background(assemble, "sparkmirror-load"))
         if self._control is None:
             raise Defect("the run has no control plane yet")
         if self._flow is None:
@@ -163,19 +137,23 @@ class RunLoop:
             raise Defect("the run has no quick look yet")
         self._display.phase("reaching the clusters, creating topics")
         # Spark takes the longest and needs nothing of the clusters.
-        self._opening = _Background(self._flow.open, "sparkmirror-open")
+        self._opening = Background(self._flow.open, "sparkmirror-open")
         self._look.begin()
-        self._await(_Background(self._control.prepare, "sparkmirror-prepare"))
+        self._await(Background(self._control.prepare, "sparkmirror-prepare"))
         self._look.topics_made()
-        self._await(_Background(self._control.start, "sparkmirror-control"))
+        self._await(Background(self._control.start, "sparkmirror-control"))
         self._collecting = True
         if self._mirrors:
             self._display.phase("starting Spark")
         self._await(self._opening)
         self._begun = self._control.owned
-        self._await(_Background(partial(self._flow.start, self._begun), "sparkmirror-spark"))
+        self._await(Background(partial(self._flow.start, self._begun), "sparkmirror-spark"))
+        waiting = frozenset(view.flow for view in self.views()) - self._begun
+        if waiting:
+            stand_by = partial(self._flow.stand_by, waiting)
+            self._readying = Background(stand_by, "sparkmirror-stand-by")
 
-    def _await(self, task: _Background) -> None:
+    def _await(self, task: Background) -> None:
         """Keep the loop going until ``task`` is done; raises its error."""
         while not task.done:
             self._step(AWAIT_STEP_S)
@@ -200,12 +178,14 @@ class RunLoop:
                 self._begin_drain("asked to drain: everything read is being written …")
             if self._drain is not None:
                 return self._drained(errors)
+            self._hand_over()
 
     def _doing(self) -> str:
         if not self._mirrors:
             return "emitting heartbeats: no flow is enabled for this node"
         if not self._begun:
-            return "standing by"
+            ready = self._readying is None
+            return "standing by" if ready else "standing by, the query is getting ready"
         return "copying up to now" if self._options.once else "mirroring"
 
     def _take_turns(self) -> None:
@@ -216,12 +196,30 @@ class RunLoop:
             return
         if self._taking is not None and self._taking.error is not None:
             raise self._taking.error
+        if self._readying is not None and self._readying.done:
+            self._readying = None
+            if not self._begun:
+                self._display.phase(self._doing())
         taken, self._taking = self._control.owned - self._begun, None
         if taken:
             self._begun |= taken
             self._display.phase(self._doing())
             start = partial(self._flow.start, taken)
-            self._taking = _Background(start, "sparkmirror-take-over")
+            self._taking = Background(start, "sparkmirror-take-over")
+
+    def _hand_over(self) -> None:
+        """Leave flows that were told to finish, while others of this process go on, to others."""
+        if self._flow is None or self._control is None:
+            raise Defect("the run has no parts yet")
+        flow, control = self._flow, self._control
+
+        def give(name: str) -> None:
+            if flow.end(name, grace_s=DRAIN_ELSEWHERE_S):
+                control.hand_over(name)
+
+        for name in (control.leaving & self._begun) - self._given:
+            self._given |= {name}
+            Background(partial(give, name), "sparkmirror-hand-over")
 
     def _waits(self) -> bool:
         """Whether a flow may still begin: this process stands by for it, or has just got it."""
@@ -314,14 +312,14 @@ class RunLoop:
         if self._stop_signal is None:
             self._because(text.partition(":")[0])
         if self._drain is None:
-            self._drain = _Background(self._control.drain, "sparkmirror-drain")
+            self._drain = Background(self._control.drain, "sparkmirror-drain")
 
     def _begin_refresh(self) -> None:
         if self._control is None or not self._running or self._drain is not None:
             return
         if self._refresh is None or self._refresh.done:
             self._display.notice("looking for new topics and partitions")
-            self._refresh = _Background(self._control.refresh, "sparkmirror-refresh")
+            self._refresh = Background(self._control.refresh, "sparkmirror-refresh")
 
     def _collect(self) -> None:
         """Feed the meters and the display."""
@@ -399,7 +397,7 @@ class RunLoop:
         flow, grace_s = self._flow, max(0.0, self._drain_left_s())
         if self._drain.failed():
             grace_s = 0.0  # nothing has told the queries to end: waiting would not help
-        stop = _Background(lambda: flow.stop(grace_s=grace_s), "sparkmirror-stop")
+        stop = Background(lambda: flow.stop(grace_s=grace_s), "sparkmirror-stop")
         while not (stop.done or flow.at_rest) and self._end_left_s() > 0:
             self._step(AWAIT_STEP_S)
         failures = list(errors)
@@ -452,9 +450,10 @@ class RunLoop:
         if self._control is None:
             raise Defect("the run has no control plane yet")
         finish = partial(self._control.finish, timeout_s=timeout_s)
-        finishing = _Background(finish, "sparkmirror-finish")
+        finishing = Background(finish, "sparkmirror-finish")
         while not finishing.done:
             self._step(AWAIT_STEP_S)
+        self._collect()  # what was said in the last moment
         if finishing.error is not None:
             _log.warning("the last checkpoints: %s", finishing.error)
 
@@ -498,9 +497,9 @@ class RunLoop:
         tasks = []
         if flow is not None:
             grace_s = 0.0 if at_once else FLOW_STOP_S
-            tasks.append(_Background(lambda: flow.stop(grace_s=grace_s), "sparkmirror-stop"))
+            tasks.append(Background(lambda: flow.stop(grace_s=grace_s), "sparkmirror-stop"))
         if control is not None:
-            tasks.append(_Background(control.stop, "sparkmirror-control-stop"))
+            tasks.append(Background(control.stop, "sparkmirror-control-stop"))
         deadline_s = time.monotonic() + (FLOW_STOP_S if flow is not None else CONTROL_STOP_S)
         for task in tasks:
             while not task.done and time.monotonic() < deadline_s:

@@ -162,13 +162,21 @@ def _await(kind: CommandKind, order: _Order, wait_s: float, before: FlowStatus) 
 
 def _done(kind: CommandKind, status: FlowStatus, runs: frozenset[str]) -> str:
     if kind is CommandKind.DRAIN:
-        return "" if runs & set(status.runs) else "drained"
+        return "" if runs & set(status.runs) else f"drained{_and_then(status)}"
     state = status.state
     if not state.alive:
         return f"{kind.value}d for the next run; nothing runs at present"
     if kind is CommandKind.PAUSE:
         return "paused" if state is FlowState.PAUSED else ""
     return "resumed" if state is not FlowState.PAUSED else ""
+
+
+def _and_then(status: FlowStatus) -> str:
+    """Who goes on with a flow that was drained."""
+    if status.state.alive:
+        return f"; {f'host {status.host}' if status.host else 'another process'} mirrors it now"
+    hosts = ", ".join(one.host for one in status.standbys)
+    return f"; host {hosts} stands by and takes it over" if hosts else ""
 
 
 def _now_ms() -> int:

@@ -63,11 +63,17 @@ class FlowPart(Protocol):
     def start(self, flows: Iterable[str]) -> None:
         """Start the queries of ``flows`` that do not run, and Spark if it has not been."""
 
+    def stand_by(self, flows: Iterable[str]) -> None:
+        """Get the queries of ``flows``, which others mirror, ready; never raises."""
+
     def active(self) -> bool:
-        """Whether any query still runs."""
+        """Whether any query of a flow that was started still runs."""
 
     def errors(self) -> tuple[MirrorError, ...]:
         """Why queries failed."""
+
+    def end(self, flow: str, *, grace_s: float) -> bool:
+        """After its drain: let the query of ``flow`` rest, and end it; False when all end."""
 
     def stop(self, *, grace_s: float) -> None:
         """After a drain: let the queries come to rest, then stop Spark and its processes."""
@@ -93,6 +99,9 @@ class NoFlows:
     def start(self, flows: Iterable[str]) -> None:
         """Nothing to start."""
 
+    def stand_by(self, flows: Iterable[str]) -> None:
+        """Nothing to get ready."""
+
     def active(self) -> bool:
         """It goes on until it is stopped."""
         return not self.at_rest
@@ -100,6 +109,10 @@ class NoFlows:
     def errors(self) -> tuple[MirrorError, ...]:
         """Nothing can fail."""
         return ()
+
+    def end(self, flow: str, *, grace_s: float) -> bool:
+        """There is none."""
+        return False
 
     def stop(self, *, grace_s: float) -> None:
         """At rest at once."""
@@ -178,6 +191,16 @@ class ControlPart(Protocol):
 
     def failures(self) -> tuple[MirrorError, ...]:
         """Why flows can never go on."""
+
+    @property
+    def leaving(self) -> frozenset[str]:
+        """The flows of this process that were told to finish and are still its own."""
+
+    def hand_over(self, name: str) -> None:
+        """The slots of flow ``name``, one of `leaving`, have ended: others may mirror it."""
+
+    def drained(self, flow: str) -> bool:
+        """Whether the flow has been handed over."""
 
     def finish(self, *, timeout_s: float) -> None:
         """When the queries have ended in order: the last checkpoints and group offsets."""

@@ -168,6 +168,7 @@ def produce_settings(conf: Mapping[str, Entry], *, join_bytes: int) -> ProduceSe
         request_bytes_max=reader.integer("max.request.size"),
         join_bytes=join_bytes,
         send_buffer_bytes=reader.integer("send.buffer.bytes"),
+        linger_ms=reader.integer("linger.ms"),
     )
 
 

@@ -75,7 +75,10 @@ MM1_ONLY = {row.name: _NO_GROUP for row in GROUP_ROWS if row.status is Status.SU
 
 
 _FETCH = frozenset(row.name for row in FETCH_ROWS)
-_UNUSED_BY_SYNCS = frozenset(row.name for row in RECORD_ROWS) | {"transaction.timeout.ms"}
+_UNUSED_BY_SYNCS = frozenset(row.name for row in RECORD_ROWS) | {
+    "linger.ms",
+    "transaction.timeout.ms",
+}
 
 
 @dataclass(frozen=True, slots=True)

@@ -430,8 +430,8 @@ def _shared(file: Properties) -> Mapping[str, Entry]:
 
 
 def _remarks(file: Properties, uses: Sequence[KeyUse]) -> list[str]:
-    own = [use for use in uses if file.get(use.entry.key) is use.entry]
-    return [*_weakened(file), *remarks.ignored_keys(mark_idle(own, [file]), str(file.path))]
+    own = mark_idle([use for use in uses if file.get(use.entry.key) is use.entry], [file])
+    return [*_weakened(file), *remarks.capped(own), *remarks.ignored_keys(own, str(file.path))]
 
 
 def _weakened(file: Properties) -> list[str]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from sparkmirror.config import remarks
@@ -140,6 +140,7 @@ def read_mm2(
     by_line = told + remarks.lost_keys(lost) + remarks.repeated_elements(lists)
     by_line += group_remarks(confs.values()) + without
     uses = mark_idle(idle(uses, enabled, flows, heartbeats), clients)
+    by_line += remarks.capped(uses)
     by_line += repeated_keys(file) + flow_slips(confs.values()) + one_address(raw, aliases)
     warnings = [
         *sorted(by_line, key=_line),
@@ -307,7 +308,11 @@ def _flow(
     clients = client_configs(raw, source, target)
     consumer, producer = clients["consumer"], clients["producer"]
     source_admin, target_admin = clients["source admin"], clients["target admin"]
-    produce = produce_settings(producer, join_bytes=own.integer("sparkmirror.join.bytes"))
+    produce = replace(
+        produce_settings(producer, join_bytes=own.integer("sparkmirror.join.bytes")),
+        link_joining=own.text("sparkmirror.link.joining"),
+        link_compression=own.text("sparkmirror.link.compression"),
+    )
     exact = wants_exactly_once(
         (source, target),
         worker=worker,

@@ -7,8 +7,10 @@ from collections.abc import Iterable, Sequence
 from sparkmirror.config.keys import KeyUse, Lost
 from sparkmirror.config.properties import Entry
 from sparkmirror.config.settings import Status
+from sparkmirror.config.values import shown
+from sparkmirror.model import FETCH_BYTES_MAX
 
-__all__ = ["aliases_with_blanks", "ignored_keys", "lost_keys", "repeated_elements"]
+__all__ = ["aliases_with_blanks", "capped", "ignored_keys", "lost_keys", "repeated_elements"]
 
 _KEYS_TOLD_MAX = 30
 
@@ -39,6 +41,18 @@ def lost_keys(lost: Iterable[Lost]) -> list[str]:
         f"{each.entry.where}: {each.entry.key} {each.effect}, as in MirrorMaker; "
         f"write {each.instead}."
         for each in lost
+    ]
+
+
+def capped(uses: Iterable[KeyUse]) -> list[str]:
+    """One line per ``fetch.max.bytes`` that is larger than what is used."""
+    return [
+        f"{use.entry.where}: {use.entry.key}={shown(use.entry, use.entry.value.strip())} is taken "
+        f"as {FETCH_BYTES_MAX}: larger answers bring nothing."
+        for use in uses
+        if use.setting.name == "fetch.max.bytes"
+        and not use.ignored
+        and int(use.entry.value) > FETCH_BYTES_MAX
     ]
 
 

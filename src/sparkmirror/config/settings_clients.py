@@ -147,6 +147,12 @@ PRODUCE_ROWS = (
         "TCP send buffer of the target connections; -1 = the system's.", _PRODUCER, low=-1,
         java_default="131072",
     ),
+    Setting(
+        "linger.ms", Type.LONG, str(_P.linger_ms),
+        "How long records wait for more, so that batches that are joined or written anew get "
+        "fuller. The source's broker does the waiting, at most fetch.max.wait.ms; a record after a "
+        "pause does not wait.", _PRODUCER, low=0, java_default="5",
+    ),
 )  # fmt: skip
 
 
@@ -229,8 +235,6 @@ _IGNORED = (
     ),
     *_ignored(
         _PRODUCER,
-        ("linger.ms", Type.LONG, "5", 0, (), "How long to wait for fuller batches.",
-         f"{_RAW} batches (sparkmirror.join.bytes joins small ones)"),
         ("buffer.memory", Type.LONG, "33554432", 0, (), "Memory for records to be sent.",
          "memory is bounded by fetch.max.bytes"),
         ("max.block.ms", Type.LONG, "9223372036854775807", 0, (), "How long a send may block.",

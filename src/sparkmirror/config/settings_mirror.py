@@ -352,6 +352,19 @@ OWN_ROWS = (
         "Neighbouring small batches are joined up to this size; 0 never joins.",
         (Scope.SPARKMIRROR,), low=0, high=16 * 1024 * 1024,
     ),
+    Setting(
+        "sparkmirror.link.joining", Type.STRING, ProduceSettings().link_joining,
+        "Whether batches that wait to be written to the target are unpacked, joined to larger ones "
+        "and packed again. `auto`: where an answer of the target takes 5 ms and more and more wait "
+        "than may be in flight. `always`: all that wait; `off`: none.", (Scope.SPARKMIRROR,),
+        choices=("auto", "off", "always"),
+    ),
+    Setting(
+        "sparkmirror.link.compression", Type.STRING, None,
+        "Compression of batches that were joined for the link; by default that of the source's "
+        "batches, which is also kept where the result would be larger than these.",
+        (Scope.SPARKMIRROR,), choices=("gzip", "snappy", "lz4", "zstd"),
+    ),
 )  # fmt: skip
 
 # Keys of 2.4 to 3.x and their names today.

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from sparkmirror.config.properties import Entry
-from sparkmirror.config.setting import Scope, Setting, Status, Type
+from sparkmirror.config.setting import Scope, Setting, Type
 from sparkmirror.model import Partitioner, RecordSettings
 
 if TYPE_CHECKING:
@@ -54,18 +54,16 @@ RECORD_ROWS = (
             f"MirrorMaker 1, unless partitions are kept: how hard {codec} tries.", _PRODUCER,
             low=low, high=high,
         )
-        for codec, default, low, high in (("gzip", "-1", -1, 9), ("zstd", "3", -131_072, 22))
-    ),
-    Setting(
-        "compression.lz4.level", Type.INT, "9", "Level of lz4.", _PRODUCER, low=1, high=17,
-        status=Status.IGNORED, reason="lz4 is always written the quick way, Java's default",
+        for codec, default, low, high in (
+            ("gzip", "-1", -1, 9), ("lz4", "9", 1, 17), ("zstd", "3", -131_072, 22),
+        )
     ),
 )  # fmt: skip
 
 
 def _levels(reader: Reader) -> tuple[int, ...]:
     levels = list(RecordSettings().levels)
-    for name in ("gzip", "zstd"):
+    for name in ("gzip", "lz4", "zstd"):
         key = f"compression.{name}.level"
         if reader.given(key):
             levels[_CODECS[name]] = reader.integer(key)

@@ -7,6 +7,7 @@ exactly-once flow has something to fence.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import NamedTuple
 
 from sparkmirror.control.place import own_host, own_place
@@ -61,10 +62,10 @@ def claim_flow(
     if flow.exactly_once:
         _check_room(target, flow)
         _check(flow)
-    # At-least-once uses no ids; those of earlier runs stay known.
-    slots = flow.tasks_max if flow.exactly_once else slots_ever(target, flow)
     signer, term = claim_signer(flow), 0
     records = _claims(target, flow)
+    # At-least-once uses no ids; those of earlier runs stay known.
+    slots = flow.tasks_max if flow.exactly_once else _most_slots(records)
     if records:
         _refuse_other_secret(target, flow, records[-1], now_ms)
     if signer is not None:
@@ -92,13 +93,17 @@ def slots_ever(target: Cluster, flow: FlowSettings) -> int:
 
     Also of claims that are not believed: runs before the secret was set signed none.
     """
-    return max((one.claim.slots for one in _claims(target, flow)), default=0)
+    return _most_slots(_claims(target, flow))
 
 
 class _Record(NamedTuple):
     claim: Claim
     key: bytes | None
     value: bytes | None
+
+
+def _most_slots(records: Iterable[_Record]) -> int:
+    return max((one.claim.slots for one in records), default=0)
 
 
 def _claims(target: Cluster, flow: FlowSettings) -> list[_Record]:

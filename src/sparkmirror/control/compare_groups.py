@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from sparkmirror.control.checkpoints import CheckpointRules, CheckpointStore, wanted_groups
 from sparkmirror.control.compacted import TopicFollower
 from sparkmirror.control.look import Look
-from sparkmirror.errors import MirrorError
+from sparkmirror.errors import Denied, MirrorError
 from sparkmirror.model import FlowSettings, TopicPartition
-from sparkmirror.wire.views import Committed, GroupView
+from sparkmirror.wire.client import Cluster
+from sparkmirror.wire.groups import IDLE_STATES
+from sparkmirror.wire.views import Committed, GroupOwner, GroupView
 
 __all__ = ["FlowGroups", "GroupOffset", "compare_groups", "measure_groups"]
 
 Offsets = Mapping[TopicPartition, Committed]
+Owners = Mapping[TopicPartition, GroupOwner]
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +27,8 @@ class GroupOffset:
     ``offset``: committed on the source; ``end``: the source's end offset, None without a leader.
     ``translated``: the place on the target that the newest checkpoint gives, made when the group
     stood at ``checkpoint_of``; None: there is no checkpoint. ``target_offset``: what the group has
-    committed on the target, None: nothing.
+    committed on the target, None: nothing. ``owner``: the member of the group that reads the
+    partition on the source, None: nobody does.
     """
 
     group: str
@@ -37,6 +41,7 @@ class GroupOffset:
     translated: int | None
     checkpoint_of: int | None
     target_offset: int | None
+    owner: GroupOwner | None = None
 
     @property
     def lag(self) -> int | None:
@@ -57,7 +62,7 @@ class GroupOffset:
 
 @dataclass(frozen=True, slots=True)
 class FlowGroups:
-    """All groups of one flow. ``failures``: groups whose offsets could not be read.
+    """All groups of one flow. ``failures``: groups whose offsets or members could not be read.
 
     ``checkpoints``: whether the flow makes any.
     """
@@ -75,10 +80,12 @@ def measure_groups(
     ends: Mapping[TopicPartition, int],
     stored: CheckpointStore,
     on_target: Mapping[str, Offsets],
+    owners: Mapping[str, Owners] | None = None,
 ) -> tuple[GroupOffset, ...]:
     """One row per group and partition of the flow's topics. Pure.
 
     ``committed``: offsets on the source. ``ends``: end offsets there. ``stored``: checkpoints.
+    ``owners``: who reads which partition there.
     """
     rules = CheckpointRules(flow)
     rows = []
@@ -101,6 +108,7 @@ def measure_groups(
                     translated=checkpoint.downstream if checkpoint else None,
                     checkpoint_of=checkpoint.upstream if checkpoint else None,
                     target_offset=there.offset if there else None,
+                    owner=(owners or {}).get(group, {}).get(tp),
                 )
             )
     return tuple(rows)
@@ -126,5 +134,22 @@ def compare_groups(look: Look) -> FlowGroups:
     there = look.target.committed_by_group(committed)
     on_target = {group: o for group, o in there.items() if not isinstance(o, MirrorError)}
     failures += tuple(one for one in there.values() if isinstance(one, MirrorError))
-    rows = measure_groups(flow, states, committed, ends, stored, on_target)
-    return FlowGroups(flow.name, rows, failures, flow.checkpoints.enabled)
+    owners, hidden = _owners(look.source, [states[group] for group in committed if group in states])
+    rows = measure_groups(flow, states, committed, ends, stored, on_target, owners)
+    return FlowGroups(flow.name, rows, failures + hidden, flow.checkpoints.enabled)
+
+
+def _owners(
+    source: Cluster, groups: Iterable[GroupView]
+) -> tuple[dict[str, Owners], tuple[MirrorError, ...]]:
+    """The owners of partitions by group, and the groups whose members nobody may show us."""
+    owners: dict[str, Owners] = {}
+    hidden: list[MirrorError] = []
+    for group in groups:
+        if group.state in IDLE_STATES:
+            continue  # without members; of a large cluster's groups that is most
+        try:
+            owners[group.name] = source.group_owners(group.name)
+        except Denied as error:
+            hidden.append(error)
+    return owners, tuple(hidden)

@@ -10,6 +10,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
 from typing import NamedTuple
@@ -25,7 +26,7 @@ from sparkmirror.control.lacks import own_topics, tell_lacks, tell_unseen
 from sparkmirror.control.orders import OrderFollower
 from sparkmirror.control.ownership import Ownership
 from sparkmirror.control.place import own_host
-from sparkmirror.control.positions import seed_positions, settle_beginnings
+from sparkmirror.control.positions import Beginnings, seed_positions
 from sparkmirror.control.record_times import RecordTimes
 from sparkmirror.control.share import GroupShare
 from sparkmirror.control.start import (
@@ -60,6 +61,7 @@ from sparkmirror.wire.signals import (
     AssignmentDocument,
     Command,
     CommandKind,
+    SourcePartition,
     channel,
     control_topic,
 )
@@ -141,12 +143,18 @@ class FlowControl:
         self._lock = threading.Lock()
         self._publishing = threading.Lock()
         self._draining = False
+        self._told = threading.Event()
         self._ended = False
+        self._reporting = threading.Lock()
+        self.over = threading.Event()
+        """Nothing of the flow is done here any more: others may mirror it."""
         self.to_go_s: float | None = None
         """How long it still needs to catch up, by the run's meters."""
         self._paused = False
         self._version = 0
         self._assignment = Assignment(self.name)
+        self._found = self._assignment  # with what waits for a leader
+        self._beginnings = Beginnings(self._position_keeper, self.source, settings)
         self._frozen: dict[TopicPartition, int] | None = None
         self._ends: dict[TopicPartition, int] = {}
         self._times = RecordTimes(self.source, fetches_max=_TIMES_MAX, fetch_s_max=_TIMES_S_MAX)
@@ -222,11 +230,19 @@ class FlowControl:
         refuse_mirroring_onto_itself(
             self.settings, self._wanted, self.source_admin, self.target_admin
         )
-        warn_of_java(self.settings, self.target, self._say)
-        for line in create_internal_topics(self.target_admin, self.settings):
-            self._say(line)
-        for line in create_offset_topics(self.settings, self.source_admin, self.target_admin):
-            self._say(line)
+        # Side by side: to clusters that are far away each question takes its round trip.
+        with ThreadPoolExecutor(2, f"prepare-{self.name}") as pool:
+            beside = (
+                pool.submit(
+                    create_offset_topics, self.settings, self.source_admin, self.target_admin
+                ),
+                pool.submit(warn_of_java, self.settings, self.target),
+            )
+            for line in create_internal_topics(self.target_admin, self.settings):
+                self._say(line)
+        for one in beside:
+            for line in one.result():
+                self._say(line)
         self._tell_lacks(own_topics(self.settings))
         own = self.ownership
         if own is not None and not own.at_start(once=self._once, take_over=self._take_over):
@@ -284,21 +300,26 @@ class FlowControl:
         )
         if alone:  # members of the group have positions, and know better
             keeper = self._position_keeper
-            take_over_positions(keeper, self.source, self.settings, assignment, self._say)
+            take_over_positions(keeper, self._beginnings, self.settings, assignment, self._say)
         if self._once:
             assignment = leave_out_paused(self.settings, self.target, assignment)
             self._frozen = freeze_ends(self.settings, self.source, assignment)
+            self._found = assignment
+            self._beginnings.settle(self._leaderless())  # all have a leader now
         if self.settings.mode is MirrorMode.MM1:
             forget_ended_runs(self.target, self._writer, self.settings, self._now_ms())
             self.share = GroupShare(
                 self.settings,
                 self.source_admin,
                 assignment,
+                self._beginnings,
                 alone=alone,
                 publish=self._publish_share,
                 say=self._say,
             )
             assignment = replace(assignment, partitions=())
+        self._found = assignment
+        assignment = self._beginnings.hold(assignment)
         # Nothing is mirrored before a pause is known. Why orders are not heard, the job tells.
         with contextlib.suppress(Denied, TopicError):
             self.orders.look()
@@ -347,16 +368,37 @@ class FlowControl:
             self.share.candidates = self._discovery.look(first=not self._version)
             return False
         before = self.assignment()
-        after = self._discovery.look(first=not self._version)
+        found = self._discovery.look(first=not self._version)
+        if found.partitions != self._found.partitions:
+            seed_positions(self._position_keeper, self.settings, found)
+        # The others are with the slots, which may be about to commit their first positions.
+        self._beginnings.settle(p for p in found.partitions if p.source not in before.sources)
+        self._found = found
+        return self._adopt_found()
+
+    @property
+    def has_leaderless(self) -> bool:
+        """Whether a partition waits for a leader that says where it begins."""
+        return self.share is None and bool(self._leaderless())
+
+    def begin_leaderless(self) -> bool:
+        """Begin partitions that had no leader; true when the slots are to be planned anew.
+
+        Raises `MirrorError`; nothing has changed then.
+        """
+        self._beginnings.settle(self._leaderless())
+        return self._adopt_found()
+
+    def _leaderless(self) -> list[SourcePartition]:
+        waiting = self._beginnings.waiting
+        return [p for p in self._found.partitions if p.source in waiting]
+
+    def _adopt_found(self) -> bool:
+        before, after = self.assignment(), self._beginnings.hold(self._found)
         if after.partitions == before.partitions:
             with self._lock:
                 self._assignment = after  # only the halts may differ
             return False
-        keeper, known = self._position_keeper, before.sources
-        seed_positions(keeper, self.settings, after)
-        # The others are with the slots, which may be about to commit their first positions.
-        new = [p for p in after.partitions if p.source not in known]
-        settle_beginnings(keeper, self.source, self.settings, new)
         self._adopt(after, CommandKind.REPLAN)
         for line in describe_changes(before, after):
             self._say(line)
@@ -378,7 +420,7 @@ class FlowControl:
     def failure(self) -> MirrorError | None:
         """Why this flow can never go on, None while it can."""
         if self.ownership is not None:
-            return self.ownership.lost()
+            return None if self.over.is_set() else self.ownership.lost()
         return None if self.share is None else self.share.failure(self.progress())
 
     def sync_jobs(self) -> list[SyncJob]:
@@ -479,10 +521,15 @@ class FlowControl:
         if not self._draining:
             self._say(f"{self.name}: asked to drain")
             self.history.note(EventKind.DRAIN, "an operator asked for it")
-            self.drain()
+        if not self._told.is_set():
+            self.drain(again=False)
 
     def farewell(self) -> None:
-        """The last report, and the end in the history. Raises `MirrorError`."""
+        """The last report, and the end in the history. Raises `MirrorError`.
+
+        Whoever stands by takes the flow then.
+        """
+        self.over.set()
         if self.ownership is None or self.ownership.lost() is None:
             self.report(ended=True)  # else it would stand in the place of the new owner's
         self.history.end(drained=self._draining or self._ended)
@@ -493,26 +540,27 @@ class FlowControl:
         ``starting``: orders are not heard yet, but will be before anything is mirrored.
         """
         assignment = self.assignment()
-        self._writer.report(
-            DriverReport(
-                flow=self._channel,
-                run_id=self._run_id,
-                host=own_host(),
-                version=self._release,
-                started_ms=self._started_ms,
-                time_ms=self._now_ms(),
-                ended=ended,
-                partitions=len(assignment.partitions),
-                halts=assignment.halted,
-                orders=starting or self.orders.hears,
-                to_go_s=self.to_go_s,
-            )
+        report = DriverReport(
+            flow=self._channel,
+            run_id=self._run_id,
+            host=own_host(),
+            version=self._release,
+            started_ms=self._started_ms,
+            time_ms=self._now_ms(),
+            ended=ended,
+            partitions=len(assignment.partitions),
+            halts=assignment.halted,
+            orders=starting or self.orders.hears,
+            to_go_s=self.to_go_s,
         )
+        with self._reporting:
+            if ended or not self.over.is_set():  # the last report stays the last one
+                self._writer.report(report)
 
-    def drain(self) -> None:
+    def drain(self, *, again: bool = True) -> None:
         """Tell the slots of this run to finish; no assignment is published afterwards.
 
-        Raises `MirrorError`.
+        ``again``: also when they have been told. Raises `MirrorError`.
         """
         if self.share is not None:
             self.share.end()
@@ -522,7 +570,14 @@ class FlowControl:
             return
         with self._publishing:
             self._draining = True
+            if self.over.is_set() or (self._told.is_set() and not again):
+                return  # nobody is left to be told, or another thread has done it meanwhile
             self._writer.command(self._command(CommandKind.DRAIN, self._version))
+            self._told.set()
+
+    def tell_last_gaps(self) -> None:
+        """Tell of gaps that were written down since the last look. Raises `MirrorError`."""
+        self._gaps.last_look()
 
     def end(self) -> None:
         """The queries have ended in order: nothing is written any more."""
@@ -536,6 +591,12 @@ class FlowControl:
     def paused(self) -> bool:
         """Whether somebody paused the flow."""
         return self._paused
+
+    @property
+    def leaving(self) -> bool:
+        """Whether the slots know that they are to finish, and others wait for the flow."""
+        claimed = self.ownership is not None  # MirrorMaker 1's group deals partitions out
+        return claimed and self._told.is_set() and not self.over.is_set()
 
     @property
     def draining(self) -> bool:
@@ -603,4 +664,4 @@ class FlowControl:
         if self.groups is not None:
             self.groups.close()
         for cluster in self._clusters:
-            cluster.close()
+            cluster.close(for_good=True)  # a thread may still be at work

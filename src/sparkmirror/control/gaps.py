@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Iterable
 
@@ -61,6 +62,7 @@ class GapTeller:
         self._looks = 0
         self._looked_at = float("-inf")
         self._told: set[str] = set()
+        self._lock = threading.Lock()
 
     def look(self, reports: Iterable[SlotProgress]) -> None:
         """Read the topic when slots have counted something since the last call.
@@ -79,13 +81,22 @@ class GapTeller:
         self._looks -= 1
         self._tell(read_gaps(self._target, self._flow))
 
+    def last_look(self) -> None:
+        """Once all is written: read the topic if something was counted a moment ago.
+
+        Any thread may call it. Raises `MirrorError`.
+        """
+        if self._looks:
+            self._tell(read_gaps(self._target, self._flow))
+
     def _tell(self, gaps: Iterable[Gap]) -> None:
         new = []
-        for gap in gaps:
-            line = gap_line(gap)
-            if gap.time_ms >= self._since_ms and line not in self._told:
-                self._told.add(line)
-                new.append((line, gap))
+        with self._lock:
+            for gap in gaps:
+                line = gap_line(gap)
+                if gap.time_ms >= self._since_ms and line not in self._told:
+                    self._told.add(line)
+                    new.append((line, gap))
         for line, gap in new[:_TOLD_MAX]:
             self._say(line)
             self._note(gap)

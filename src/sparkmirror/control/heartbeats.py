@@ -61,5 +61,5 @@ class HeartbeatJob:
             self._say(told)
 
     def close(self) -> None:
-        """Close the connection."""
-        self._target.close()
+        """Close the connection for good."""
+        self._target.close(for_good=True)

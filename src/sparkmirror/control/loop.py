@@ -33,6 +33,7 @@ _ENDS_INTERVAL_S = 2.0
 _ENDS_PARTITIONS_PER_S = (
     1_000  # asking costs about 50 µs a partition; keep that below 5 % of a core
 )
+_LEADER_LOOK_S = 1.0
 _QUICK_LOOK_S = 5.0
 _QUICK_LOOKS = 6
 _FAILURE_PAUSE_S = 5.0
@@ -114,38 +115,44 @@ class ControlLoop:
             else:
                 self._start_flow(flow)
         for beats in self._heartbeats:
-            ours = self._flows.get(beats.settings.name)
-            self._run(
-                f"heartbeats-{beats.settings.name}",
-                beats.beat if ours is None else partial(_as_owner, ours, beats.beat),
-                partial(float, beats.settings.interval_s),
-            )
+            interval_s = partial(float, beats.settings.interval_s)
+            self._run(f"heartbeats-{beats.settings.name}", self._beat(beats), interval_s)
+
+    def _beat(self, beats: HeartbeatJob) -> Callable[[], None]:
+        """What writes one heartbeat: of several processes only the one that has the flow.
+
+        Where no flow goes there, the flow that comes back decides, which mirrors these heartbeats.
+        """
+        pair = beats.settings
+        back = f"{pair.target.alias}->{pair.source}"
+        flow = self._flows.get(pair.name) or self._flows.get(back)
+        return beats.beat if flow is None else partial(_as_owner, flow, beats.beat)
 
     def _start_flow(self, flow: FlowControl) -> None:
         """Start the threads of a flow that is ours."""
         name, own = flow.name, flow.ownership
-        mine = partial(partial, _as_owner, flow)
-        self._run(f"ends-{name}", flow.look_at_ends, partial(_ends_interval_s, flow))
+        mine, run = partial(partial, _as_owner, flow), partial(self._run, over=flow.over)
+        run(f"ends-{name}", flow.look_at_ends, partial(_ends_interval_s, flow))
         # The look itself waits for records, so there is no pause between two of them.
         reader = flow.look_at_progress
-        self._run(f"progress-{name}", reader, lambda: 0.0, after_failure=flow.forget_reader)
-        self._run(f"orders-{name}", flow.orders.look, lambda: 0.0, after_failure=flow.forget_orders)
+        run(f"progress-{name}", reader, lambda: 0.0, after_failure=flow.forget_reader)
+        run(f"orders-{name}", flow.orders.look, lambda: 0.0, after_failure=flow.forget_orders)
         if flow.share is not None:
-            self._run(f"group-{name}", flow.share.step, lambda: 0.0)
+            run(f"group-{name}", flow.share.step, lambda: 0.0)
         report_interval_s = _REPORT_INTERVAL_S
         if own is not None:
-            self._run(f"claims-{name}", own.watch, lambda: own.look_interval_s)
+            run(f"claims-{name}", own.watch, lambda: own.look_interval_s)
             report_interval_s = min(report_interval_s, own.report_interval_s)
-        self._run(f"report-{name}", mine(flow.report), lambda: report_interval_s)
-        self._run(f"history-{name}", mine(flow.history.flush), lambda: _HISTORY_INTERVAL_S)
+        run(f"report-{name}", mine(flow.report), lambda: report_interval_s)
+        run(f"history-{name}", mine(flow.history.flush), lambda: _HISTORY_INTERVAL_S)
         if own is not None:
             own.reported_elsewhere()
         if not self._once:
             self._spawn(f"topics-{name}", partial(self._follow_topics, flow))
             if flow.groups is not None:
                 groups = flow.groups
-                self._run(f"groups-{name}", mine(groups.tick), partial(_pause_s, groups))
-                self._run(f"group-lags-{name}", groups.lags.step, lambda: 0.0)
+                run(f"groups-{name}", mine(groups.tick), partial(_pause_s, groups))
+                run(f"group-lags-{name}", groups.lags.step, lambda: 0.0)
         for job in flow.sync_jobs():
             self._sync(f"{job.name}-{name}", job._replace(round=mine(job.round)))
         with self._owning:
@@ -183,7 +190,7 @@ class ControlLoop:
                 self._say(f"{thread.name}: the target takes no commands at present")
 
     def finish(self, *, timeout_s: float) -> None:
-        """The last checkpoints and group offsets, once the slots have written all they had.
+        """The last checkpoints, group offsets and gaps, once the slots have written all they had.
 
         What fails, or takes longer, is told in `events`: the records are all there, and the next
         run goes on.
@@ -193,18 +200,43 @@ class ControlLoop:
         jobs = [
             self._spawn(f"groups-{name}", partial(self._finish_groups, name, flow))
             for name, flow in self._flows.items()
-            if flow.groups is not None and name in self._owned
+            if flow.groups is not None and name in self._owned and not flow.over.is_set()
+        ]
+        gaps = [
+            self._spawn(f"gaps-{name}", partial(self._tell_last_gaps, name, flow))
+            for name, flow in self._flows.items()
         ]
         deadline = time.monotonic() + timeout_s
         for job in jobs:
             job.join(max(0.0, deadline - time.monotonic()))
             if job.is_alive():
                 self._say(f"{job.name}: the last checkpoints took too long and are left out")
+        for job in gaps:
+            job.join(max(0.0, deadline - time.monotonic()))
 
     def because(self, reason: str) -> None:
         """Why the run is about to end, for the history of its flows."""
         for flow in self._flows.values():
             flow.history.because(reason)
+
+    @property
+    def leaving(self) -> frozenset[str]:
+        """The flows of this process that were told to finish and are still its own."""
+        return frozenset(name for name in self._owned if self._flows[name].leaving)
+
+    def hand_over(self, name: str) -> None:
+        """The slots of ``name``, which was told to finish, have: another process may have it.
+
+        What fails is told in `events`: then others wait for as long as the session.
+        """
+        flow = self._flows[name]
+        flow.end()
+        self._finish_groups(name, flow)
+        self._attempt(f"farewell-{name}", flow.farewell, told=False)
+        self._say(f"{name}: drained: another process of this file may mirror it now")
+
+    def _tell_last_gaps(self, name: str, flow: FlowControl) -> None:
+        self._attempt(f"gaps-{name}", flow.tell_last_gaps, told=False)
 
     def _finish_groups(self, name: str, flow: FlowControl) -> None:
         if flow.groups is not None:
@@ -236,7 +268,7 @@ class ControlLoop:
         threads = [
             self._spawn(f"farewell-{name}", partial(self._last_report, flow))
             for name, flow in self._flows.items()
-            if name in self._owned
+            if name in self._owned and not flow.over.is_set()
         ]
         deadline = time.monotonic() + _LAST_REPORT_S
         for thread in threads:
@@ -305,6 +337,10 @@ class ControlLoop:
         """Whether the flow's slots were told to finish, by this process or another."""
         return self._flows[flow].draining
 
+    def drained(self, flow: str) -> bool:
+        """Whether the flow has been handed over."""
+        return self._flows[flow].over.is_set()
+
     def checkpoint_times(self, flow: str) -> CheckpointTimes:
         """How long the flow's checkpoints take."""
         return self._flows[flow].checkpoint_times
@@ -356,12 +392,16 @@ class ControlLoop:
         interval_s: Callable[[], float],
         *,
         after_failure: Callable[[], None] | None = None,
+        over: threading.Event | None = None,
     ) -> None:
-        """Run ``job`` over and over on a thread, with ``interval_s()`` between two runs."""
+        """Run ``job`` over and over on a thread, with ``interval_s()`` between two runs.
+
+        It ends with `stop`, or when ``over`` is set.
+        """
 
         def body() -> None:
             failing = False
-            while not self._stopping.is_set():
+            while not (self._stopping.is_set() or (over is not None and over.is_set())):
                 failing = not self._attempt(name, job, after_failure, told=failing)
                 self._stopping.wait(_FAILURE_PAUSE_S if failing else interval_s())
 
@@ -443,7 +483,7 @@ class ControlLoop:
         quick_looks, failing = 0, False
         while True:
             pause_s = _QUICK_LOOK_S if quick_looks or failing else interval_s
-            asked = wake.wait(pause_s)
+            asked = self._await_look(flow, wake, pause_s)
             wake.clear()
             if self._stopping.is_set():
                 return
@@ -451,6 +491,23 @@ class ControlLoop:
             name = f"topics-{flow.name}"
             look = partial(_as_owner, flow, flow.discover)
             failing = not self._attempt(name, partial(_timed, name, look), told=failing)
+
+    def _await_look(self, flow: FlowControl, wake: threading.Event, pause_s: float | None) -> bool:
+        """Wait until the next look is due, or asked for; whether it was.
+
+        Meanwhile partitions without a leader begin when they have one.
+        """
+        due_s = None if pause_s is None else time.monotonic() + pause_s
+        failing = False
+        while flow.has_leaderless and not self._stopping.is_set():
+            left_s = _LEADER_LOOK_S if due_s is None else due_s - time.monotonic()
+            if wake.wait(min(_LEADER_LOOK_S, max(0.0, left_s))):
+                return True
+            if due_s is not None and time.monotonic() >= due_s:
+                return False
+            begin = partial(_as_owner, flow, flow.begin_leaderless)
+            failing = not self._attempt(f"beginnings-{flow.name}", begin, told=failing)
+        return wake.wait(None if due_s is None else max(0.0, due_s - time.monotonic()))
 
     def _drain(self, flow: FlowControl) -> None:
         self._attempt(f"drain-{flow.name}", flow.drain, told=False)
@@ -474,7 +531,7 @@ def _as_owner(flow: FlowControl, job: Callable[[], object]) -> None:
     """Do ``job`` only while the flow certainly is ours."""
     if flow.ownership is None:
         job()
-    else:
+    elif not flow.over.is_set():
         flow.ownership.as_owner(job)
 
 

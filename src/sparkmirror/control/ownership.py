@@ -317,8 +317,7 @@ class Ownership:
     def close(self) -> None:
         """Stand by no longer. Raises `MirrorError`."""
         self._elsewhere.set()
-        with self._lock:
-            self._forget()
+        # A look that is under way ends with the cluster's connections: they are all that it has.
         if self.stands_by:
             self.stands_by = False
             self._write(standby_key(self._flow.name, self._run_id), None)

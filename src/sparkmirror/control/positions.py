@@ -14,26 +14,28 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from sparkmirror.control.internal import offset_storage_topic
 from sparkmirror.control.topics import Assignment
 from sparkmirror.errors import ClusterError, Denied, Unreachable
-from sparkmirror.model import FlowSettings, MirrorMode, TopicPartition
+from sparkmirror.model import FlowSettings, Halt, Member, MirrorMode, TopicPartition
 from sparkmirror.offset_reset import EARLIEST, LATEST, reset_time_ms
 from sparkmirror.wire.client import Cluster
 from sparkmirror.wire.connect_offsets import ConnectOffsets, read_source_positions
+from sparkmirror.wire.kafka_codes import LEADER_NOT_AVAILABLE, error_name
 from sparkmirror.wire.marks import Mark, TargetMark, encode_mark, target_fields
+from sparkmirror.wire.routes import Routes
 from sparkmirror.wire.signals import SourcePartition
 from sparkmirror.wire.views import Committed
 
 __all__ = [
+    "Beginnings",
     "Seeding",
     "check_group_is_free",
     "plan_seeding",
     "position_group",
     "seed_positions",
-    "settle_beginnings",
 ]
 
 # Brokers hear of new topics one after the other; until the coordinator has, it takes no offsets.
@@ -113,30 +115,111 @@ def seed_positions(cluster: Cluster, flow: FlowSettings, assignment: Assignment)
     return Seeding(seeded, stored.skipped)
 
 
-def settle_beginnings(
-    keeper: Cluster, source: Cluster, flow: FlowSettings, partitions: Iterable[SourcePartition]
-) -> int:
-    """Commit where ``partitions`` begin, unless that is their start; how many these are.
+class Beginnings:
+    """Where partitions without a position begin, unless that is their start.
 
-    At their ends (``latest``), or at the first record of a time (``by_duration``). ``keeper``
-    keeps the position group. Only partitions without a position are looked at; those that have no
-    leader, or whose positions the group's other members keep or this client may not commit, are
-    left to the slots. Raises `MirrorError`.
+    At their ends (``latest``), or at the first record of a time (``by_duration``), as these are
+    when the partitions are found. ``keeper`` keeps the position group. ``waiting``: partitions
+    without a leader to ask. They are held out of the assignment until they have one: a slot that
+    chose later would skip what was written until then.
     """
-    time_ms = reset_time_ms(flow.fetch.auto_offset_reset, int(time.time() * 1000))
-    if time_ms == EARLIEST:  # also for "none": the slot says what is missing
-        return 0
-    wanted, group = list(partitions), position_group(flow)
-    committed = keeper.committed_offsets(group, [p.target for p in wanted], operation="Read")
-    missing = {p.source: p for p in wanted if p.target not in committed}
-    if not missing:
-        return 0
-    begins = source.end_offsets(missing, flow.fetch.isolation_level)
-    if time_ms != LATEST:
-        begins |= source.offsets_at(begins, time_ms)
+
+    def __init__(self, keeper: Cluster, source: Cluster, flow: FlowSettings) -> None:
+        self.waiting: frozenset[TopicPartition] = frozenset()
+        self._keeper, self._source, self._flow = keeper, source, flow
+
+    def settle(self, partitions: Iterable[SourcePartition], member: Member | None = None) -> int:
+        """Commit where ``partitions`` begin; how many these are.
+
+        Only partitions without a position are looked at. Those whose positions the group's other
+        members keep, or this client may not commit, are left to the slots. ``member``: of the
+        group, which then takes commits from its members alone. Raises `MirrorError`.
+        """
+        now_ms = int(time.time() * 1000)
+        time_ms = reset_time_ms(self._flow.fetch.auto_offset_reset, now_ms)
+        wanted, group = list(partitions), position_group(self._flow)
+        # EARLIEST also stands for "none": the slot says what is missing.
+        if time_ms == EARLIEST or not wanted:
+            return 0
+        self.waiting -= {p.source for p in wanted}
+        committed = self._keeper.committed_offsets(
+            group, [p.target for p in wanted], operation="Read"
+        )
+        missing = {p.source: p for p in wanted if p.target not in committed}
+        if not missing:
+            return 0
+        begins = self._source.end_offsets(missing, self._flow.fetch.isolation_level)
+        if time_ms != LATEST:
+            begins |= self._source.offsets_at(begins, time_ms)
+        commits = _commits(self._flow, missing, begins)
+        taken = self._commit(commits, member) if commits else True
+        if taken:
+            self.waiting |= missing.keys() - begins.keys()
+        return len(commits) if taken else 0
+
+    def hold(self, assignment: Assignment) -> Assignment:
+        """``assignment`` with the partitions that wait among those that are halted."""
+        held = {p.source for p in assignment.partitions} & self.waiting
+        if not held:
+            return assignment
+        halts = {
+            tp: Halt(
+                error_name(LEADER_NOT_AVAILABLE),
+                f"the source has no leader for {tp}: it begins as soon as there is one",
+                retriable=True,
+            )
+            for tp in held
+        }
+        return replace(
+            assignment,
+            partitions=tuple(p for p in assignment.partitions if p.source not in held),
+            halted={**assignment.halted, **halts},
+        )
+
+    def _commit(
+        self, commits: Mapping[TopicPartition, tuple[int, str]], member: Member | None
+    ) -> bool:
+        """Whether ``commits`` are positions now; False: they are left to the slots."""
+        if member is not None:
+            return self._commit_as(member, commits)
+        group = position_group(self._flow)
+        deadline = time.monotonic() + _COMMIT_WITHIN_S
+        while True:
+            try:
+                self._keeper.commit_offsets(group, commits)
+            except Denied:
+                return False  # the slot halts what it may not read, and says so
+            except Unreachable:
+                raise
+            except ClusterError:
+                if self._keeper.group_members(group, operation="Read"):
+                    return False  # another mirror has joined since
+                if time.monotonic() > deadline:
+                    raise
+                time.sleep(_COMMIT_PAUSE_S)
+            else:
+                return True
+
+    def _commit_as(self, member: Member, commits: Mapping[TopicPartition, tuple[int, str]]) -> bool:
+        routes = Routes(self._flow.source)
+        try:
+            routes.commit(position_group(self._flow), commits, member)
+        except Denied:
+            return False
+        finally:
+            routes.close()
+        return True
+
+
+def _commits(
+    flow: FlowSettings,
+    missing: Mapping[TopicPartition, SourcePartition],
+    begins: Mapping[TopicPartition, int],
+) -> dict[TopicPartition, tuple[int, str]]:
+    """Offset and metadata to commit, per partition as the position group names it."""
     # MirrorMaker 1's group is also Java's, which writes no metadata.
     marked = flow.mode is not MirrorMode.MM1
-    commits = {
+    return {
         missing[tp].target: (
             begin,
             encode_mark(
@@ -145,29 +228,15 @@ def settle_beginnings(
         )
         for tp, begin in begins.items()
     }  # fmt: skip
-    deadline = time.monotonic() + _COMMIT_WITHIN_S
-    while True:
-        try:
-            keeper.commit_offsets(group, commits)
-        except Denied:
-            return 0  # the slot halts what it may not read, and says so
-        except Unreachable:
-            raise
-        except ClusterError:
-            if keeper.group_members(group, operation="Read"):
-                return 0  # another mirror has joined since
-            if time.monotonic() > deadline:
-                raise
-            time.sleep(_COMMIT_PAUSE_S)
-        else:
-            return len(commits)
 
 
 def _stored_offsets(target: Cluster, flow: FlowSettings) -> ConnectOffsets:
     topic = offset_storage_topic(flow)
-    if topic not in target.topics([topic]):
+    view = target.topics([topic]).get(topic)
+    if view is None:
         return ConnectOffsets({})
-    return read_source_positions(target.read_compacted(topic), flow.source.alias)
+    records = target.read_compacted(topic, partitions=range(view.partitions))
+    return read_source_positions(records, flow.source.alias)
 
 
 def check_group_is_free(source: Cluster, flow: FlowSettings) -> None:

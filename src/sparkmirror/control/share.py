@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 
 from sparkmirror.control.membership import Membership
+from sparkmirror.control.positions import Beginnings
 from sparkmirror.control.topics import Assignment
 from sparkmirror.errors import MirrorError, TopicError
 from sparkmirror.model import SEND_FAILED, FlowSettings, Member, SlotProgress, TopicPartition
 from sparkmirror.wire.client import Cluster
-from sparkmirror.wire.signals import Planned
+from sparkmirror.wire.connection import ConnectionLost
+from sparkmirror.wire.signals import Planned, SourcePartition
 
 __all__ = ["GroupShare"]
+
+log = logging.getLogger(__name__)
 
 Publish = Callable[[Assignment, Member | None], int]
 
@@ -21,7 +26,7 @@ class GroupShare:
     """What `control.membership.Membership` asks of its flow, and what the flow asks of it.
 
     ``candidates``: all that the flow could mirror, newest look. ``publish`` makes an assignment the
-    flow's and returns its version.
+    flow's and returns its version. ``beginnings``: of partitions that the group has no offset of.
     """
 
     def __init__(
@@ -29,6 +34,7 @@ class GroupShare:
         settings: FlowSettings,
         source: Cluster,
         candidates: Assignment,
+        beginnings: Beginnings,
         *,
         alone: bool,
         publish: Publish,
@@ -40,6 +46,8 @@ class GroupShare:
         self._source = source
         self._publish = publish
         self._planned = -1
+        self._beginnings = beginnings
+        self._begun: frozenset[TopicPartition] = frozenset()
         self._membership = Membership(self, settings, alone=alone)
 
     # --- for the membership -----------------------------------------------------------------
@@ -62,7 +70,21 @@ class GroupShare:
         """
         candidates, mine = self.candidates, set(owned)
         partitions = tuple(p for p in candidates.partitions if p.source in mine)
-        return self._publish(replace(candidates, partitions=partitions), member)
+        self._begun &= mine
+        if member is not None:
+            self._begin([p for p in partitions if p.source not in self._begun], member)
+        wanted = self._beginnings.hold(replace(candidates, partitions=partitions))
+        return self._publish(wanted, member)
+
+    def _begin(self, new: list[SourcePartition], member: Member) -> None:
+        """Commit where ``new`` begin. What fails is left to the slots: the group goes on."""
+        if not new:
+            return
+        try:
+            self._beginnings.settle(new, member)
+        except (MirrorError, ConnectionLost) as error:
+            log.warning("%s: no beginnings are committed: %s", self.name, error)
+        self._begun |= {p.source for p in new} - self._beginnings.waiting
 
     def planned_version(self) -> int:
         """The newest assignment that all slots obey, -1 before Spark runs."""

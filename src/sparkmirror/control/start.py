@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 from sparkmirror.control.internal import offset_storage_topic
-from sparkmirror.control.positions import seed_positions, settle_beginnings
+from sparkmirror.control.positions import Beginnings, seed_positions
 from sparkmirror.control.status import is_paused
 from sparkmirror.control.topics import Assignment
 from sparkmirror.errors import ConfigError, Denied, TopicError
@@ -36,7 +37,9 @@ def refuse_mirroring_onto_itself(
     settings: FlowSettings, wanted: FlowTopics, source_admin: Cluster, target_admin: Cluster
 ) -> None:
     """Raise `ConfigError` when every record would be copied onto itself."""
-    source, target = source_admin.describe(), target_admin.describe()
+    with ThreadPoolExecutor(1, "describe") as pool:  # both may be far away
+        asked = pool.submit(target_admin.describe)
+        source, target = source_admin.describe(), asked.result()
     if not source.cluster_id or source.cluster_id != target.cluster_id:
         return
     if settings.mode is MirrorMode.MM1 or wanted.remote("topic") == "topic":
@@ -48,26 +51,29 @@ def refuse_mirroring_onto_itself(
         )
 
 
-def warn_of_java(settings: FlowSettings, target: Cluster, say: Callable[[str], None]) -> None:
-    """A running Java MirrorMaker 2 shows as members of its Connect group on the target."""
+def warn_of_java(settings: FlowSettings, target: Cluster) -> list[str]:
+    """What to say of a running Java MirrorMaker 2, whose Connect group on the target has members.
+
+    Raises `MirrorError`.
+    """
     if settings.mode is MirrorMode.MM1:
-        return
+        return []
     group = f"{settings.source.alias}-mm2"
     try:
         members = target.group_members(group)
     except Denied as error:
-        say(f"{settings.name}: nobody can tell whether a Java MirrorMaker 2 runs: {error}")
-        return
-    if members:
-        say(
-            f"{settings.name}: the group {group} on {target.alias} has active members: if a "
-            "Java MirrorMaker 2 still runs this flow, stop it, or records arrive twice"
-        )
+        return [f"{settings.name}: nobody can tell whether a Java MirrorMaker 2 runs: {error}"]
+    if not members:
+        return []
+    return [
+        f"{settings.name}: the group {group} on {target.alias} has active members: if a "
+        "Java MirrorMaker 2 still runs this flow, stop it, or records arrive twice"
+    ]
 
 
 def take_over_positions(
     keeper: Cluster,
-    source: Cluster,
+    beginnings: Beginnings,
     settings: FlowSettings,
     assignment: Assignment,
     say: Callable[[str], None],
@@ -86,7 +92,7 @@ def take_over_positions(
         say(f"{settings.name}: {len(seeding.seeded)} positions taken over from {place}")
     if seeding.skipped:
         say(f"{settings.name}: {seeding.skipped} stored offsets could not be read")
-    begun = settle_beginnings(keeper, source, settings, assignment.partitions)
+    begun = beginnings.settle(assignment.partitions)
     if begun:
         say(
             f"{settings.name}: {begun} partitions had no position: they begin where "

@@ -9,6 +9,7 @@ cut off) can neither set back nor overtake the positions of whoever copies its p
 from __future__ import annotations
 
 import logging
+import threading
 import time
 from collections.abc import Mapping
 from dataclasses import replace
@@ -22,16 +23,18 @@ __all__ = ["Commits", "connect_record"]
 
 log = logging.getLogger(__name__)
 
-# The time that a broker itself gives a commit (offsets.commit.timeout.ms). Rows wait meanwhile.
+# The time that a broker itself gives a commit (offsets.commit.timeout.ms).
 _COMMIT_TIMEOUT_MS = 5_000
 # While a cooperative group forms a generation, the sink hears of it a moment after the broker.
 _NEXT_GENERATION_S = 5.0
 
 
 class Commits:
-    """Commits for one sink. ``fenced`` tells why nothing may be written any more, None if it may.
+    """Commits for one sink, one at a time. ``fenced`` tells why nothing may be written any more,
+    None if it may.
 
-    ``clock`` returns monotonic seconds.
+    A commit is under way on a thread of its own: a coordinator that is far away, or hangs, keeps
+    no records waiting.
     """
 
     def __init__(self, flow: FlowSettings) -> None:
@@ -44,42 +47,91 @@ class Commits:
         self._flow = flow
         self._member: Member | None = None
         self._refused_at: float | None = None
+        self._job: _Commit | None = None
 
     def member(self, member: Member | None) -> None:
         """Commit as ``member`` from now on."""
         self._member, self._refused_at = member, None
 
-    def commit(
+    @property
+    def under_way(self) -> bool:
+        """Whether a commit has begun whose `outcome` nobody has taken."""
+        return self._job is not None
+
+    def begin(
         self,
         offsets: Mapping[TopicPartition, tuple[int, str]],
         leader_epochs: Mapping[TopicPartition, int] | None = None,
-    ) -> bool:
-        """Whether ``offsets`` are committed; False when the group wants none from this member.
-
-        Raises `MirrorError` or `ConnectionLost` when the cluster does not answer.
-        """
+    ) -> None:
+        """Have ``offsets`` committed, unless `fenced`; none may be under way."""
         if self.fenced is not None:
+            return
+        self._job = _Commit(
+            self.routes, self._flow.position_group, offsets, self._member, leader_epochs
+        )
+        self._job.start()
+
+    def outcome(self, *, wait: bool = False) -> bool | None:
+        """Whether the offsets are committed; False when the group wants none from this member.
+
+        None while that is not known, unless it should ``wait``. Raises `MirrorError` or
+        `ConnectionLost` when the cluster does not answer.
+        """
+        job = self._job
+        if job is None or (job.is_alive() and not wait):
+            return None
+        job.join()
+        self._job = None
+        error = job.error
+        if error is None:
+            self._refused_at = None
+            return True
+        if not isinstance(error, Fenced):
+            raise error
+        if job.member != self._member:
+            return False  # the next one goes as the new member
+        now = time.monotonic()
+        if self._refused_at is None:
+            self._refused_at = now
+        patient = self._member is not None and self._member.cooperative
+        if patient and now - self._refused_at < _NEXT_GENERATION_S:
             return False
-        try:
-            self.routes.commit(
-                self._flow.position_group, dict(offsets), self._member, leader_epochs
-            )
-        except Fenced as error:
-            now = time.monotonic()
-            if self._refused_at is None:
-                self._refused_at = now
-            patient = self._member is not None and self._member.cooperative
-            if patient and now - self._refused_at < _NEXT_GENERATION_S:
-                return False
-            log.warning("flow %s: %s", self._flow.name, error)
-            self.fenced = Halt(error.code, str(error), retriable=True)
-            return False
-        self._refused_at = None
-        return True
+        log.warning("flow %s: %s", self._flow.name, error)
+        self.fenced = Halt(error.code, str(error), retriable=True)
+        return False
 
     def close(self) -> None:
-        """Close the connections."""
+        """Close the connections, once nothing is under way."""
+        if self._job is not None:
+            self._job.join()
         self.routes.close()
+
+
+class _Commit(threading.Thread):
+    """One commit. ``error``: what came of it once the thread has ended, None: committed."""
+
+    def __init__(
+        self,
+        routes: Routes,
+        group: str,
+        offsets: Mapping[TopicPartition, tuple[int, str]],
+        member: Member | None,
+        leader_epochs: Mapping[TopicPartition, int] | None,
+    ) -> None:
+        super().__init__(name="commit", daemon=True)
+        self.member = member
+        self.error: Exception | None = None
+        self._routes = routes
+        self._group = group
+        self._offsets = dict(offsets)
+        self._leader_epochs = leader_epochs
+
+    def run(self) -> None:
+        """Commit, and keep what went wrong for whoever asks."""
+        try:
+            self._routes.commit(self._group, self._offsets, self.member, self._leader_epochs)
+        except Exception as error:
+            self.error = error
 
 
 def connect_record(

@@ -34,7 +34,7 @@ from sparkmirror.data.syncs import SlotSyncs, SyncSender, batches_of
 from sparkmirror.data.takeover import committed_positions, take_over
 from sparkmirror.data.watch import ControlWatch
 from sparkmirror.errors import Defect, Fenced, TransactionError
-from sparkmirror.model import FlowSettings, TopicPartition
+from sparkmirror.model import FlowSettings, JoinCounts, TopicPartition
 from sparkmirror.wire.batch import Passing, batches
 from sparkmirror.wire.claims import transactional_id
 from sparkmirror.wire.marks import Mark, encode_mark, target_fields
@@ -138,8 +138,11 @@ class ExactSink(SlotSink):
             identity=identity,
             sleep=self._rest,
         )
+        former = self._producer
         self._producer = Producer(routes, self.flow.produce, transactions=self._transactions)
-        self._reports.errors_before = {}
+        # What was joined in this task so far, by whichever producer.
+        self._producer.joining.counts = former.joining.counts.since(self._reports.joined_before)
+        self._reports.errors_before, self._reports.joined_before = {}, JoinCounts()
         self._producer.errors = self._transactions.errors = self._errors
         self._producer.refusals = self._refusals
         self._producer.gate = self._ends

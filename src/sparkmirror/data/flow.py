@@ -14,8 +14,10 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import re
 import shutil
+import threading
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
@@ -39,7 +41,10 @@ if TYPE_CHECKING:
 
 __all__ = ["FlowRunner"]
 
+log = logging.getLogger(__name__)
+
 _POLL_S = 0.05
+_READY_POLL_S = 0.25
 
 
 class FlowRunner:
@@ -69,6 +74,8 @@ class FlowRunner:
         )
         self._session: SparkSession | None = None
         self._queries: dict[str, StreamingQuery] = {}
+        self._wanted: frozenset[str] = frozenset()
+        self._starting = threading.Lock()
         self._revivals = Revivals()
         self._reviving: dict[str, Revival] = {}
         self._stopping = False
@@ -85,14 +92,45 @@ class FlowRunner:
         """
         spark, wanted = self._session or self.open(), frozenset(flows)
         for flow in self._settings.flows:
-            if flow.name not in wanted or flow.name in self._queries:
+            if flow.name not in wanted or flow.name in self._wanted:
                 continue
-            try:
-                query = self._start_query(spark, flow)
-            except Exception as error:
-                raise failure(error, flow.name, self._spark.log_path) from error
-            # Another thread may be looking at them.
-            self._queries = {**self._queries, flow.name: query}
+            with self._starting:
+                query = self._queries.get(flow.name)
+                try:
+                    if query is None or not query.isActive:
+                        query = self._start_query(spark, flow)
+                except Exception as error:
+                    raise failure(error, flow.name, self._spark.log_path) from error
+                # Another thread may be looking at them.
+                self._queries = {**self._queries, flow.name: query}
+                self._wanted |= {flow.name}
+
+    def stand_by(self, flows: Iterable[str]) -> None:
+        """Have the queries of ``flows``, which others mirror, ready: when they are started nothing
+        has to be loaded any more. Until this process has a flow, its query mirrors nothing.
+        Returns when they are, or will not be.
+
+        What goes wrong here is told in the log alone: the query is started when it is its turn.
+        """
+        spark, waiting = self._session, frozenset(flows)
+        for flow in self._settings.flows:
+            with self._starting:
+                if spark is None or self._stopping:
+                    return
+                if flow.name not in waiting or flow.name in self._queries:
+                    continue
+                try:
+                    query = self._start_query(spark, flow)
+                except Exception as error:
+                    log.warning("flow %s: its query is not ready: %s", flow.name, error)
+                    continue
+                self._queries = {**self._queries, flow.name: query}
+            self._await_rehearsal(query)
+
+    def _await_rehearsal(self, query: StreamingQuery) -> None:
+        with contextlib.suppress(Exception):  # the JVM ends
+            while query.isActive and not self._stopping and query.lastProgress is None:
+                time.sleep(_READY_POLL_S)
 
     def open(self) -> SparkSession:
         """Start Spark alone: ahead of the queries, or for a job without. Raises `MirrorError`."""
@@ -140,12 +178,12 @@ class FlowRunner:
 
     def active(self) -> bool:
         """Whether any query still runs (one that waits after a drain does not)."""
-        for name in self._queries:
+        for name in self._wanted:
             self._ended(name)  # a query may have ended since `errors` looked
         reviving = any(not revival.done for revival in self._reviving.values())
         if reviving and not self._stopping:
             return True
-        return any(self._busy(query) for query in self._queries.values())
+        return any(self._busy(self._queries[name]) for name in self._wanted)
 
     def _busy(self, query: StreamingQuery) -> bool:
         if not self._stopping or self._session is None:
@@ -159,7 +197,7 @@ class FlowRunner:
         if self._session is None or self.at_rest:
             return self._failures
         found = []
-        for name in self._queries:
+        for name in self._wanted:
             error = self._ended(name)
             if error is not None:
                 found.append(failure(error, name, self._spark.log_path))
@@ -184,6 +222,28 @@ class FlowRunner:
         flow = next(flow for flow in self._settings.flows if flow.name == name)
         self._reviving[name] = Revival(partial(self._start_query, spark, flow, again=True))
         return None
+
+    def end(self, flow: str, *, grace_s: float) -> bool:
+        """Let one query, which was told to drain, come to rest for ``grace_s``, then end it.
+
+        False: `stop` has come meanwhile, and sees to it. A query that failed stays, for `errors`.
+        """
+        query, session = self._queries[flow], self._session
+        if session is None:
+            return False
+        rest, deadline = Rest(session, query), time.monotonic() + grace_s
+        while rest.busy():
+            if self._stopping:
+                return False
+            if time.monotonic() > deadline:
+                log.warning("flow %s: its drain took longer than %g s, cut short", flow, grace_s)
+                break
+            time.sleep(_POLL_S)
+        if self._stopping or (not query.isActive and query.exception() is not None):
+            return False
+        self._wanted -= {flow}
+        query.stop()
+        return True
 
     def stop(self, *, grace_s: float) -> None:
         """Wait up to ``grace_s`` for drained queries to come to rest, then stop Spark."""

@@ -32,7 +32,7 @@ class SlotPlan:
     planner has seen everything before it. ``version`` is that of the assignment, ``member`` the
     group membership that goes with it. ``paused``: whether the flow was paused there.
     ``planned_at_s``: when that was, in seconds since 1970 by the planner's clock. ``claim_term``:
-    that of the run's claim.
+    that of the run's claim. ``rehearsal``: the slot of a process that stands by, without any work.
     """
 
     slot: int
@@ -46,6 +46,7 @@ class SlotPlan:
     paused: bool = False
     planned_at_s: float = 0.0
     claim_term: int = 0
+    rehearsal: bool = False
 
     def end_offsets(self) -> dict[TopicPartition, int] | None:
         """``ends`` by partition; a partition that has none is not bounded."""

@@ -105,18 +105,23 @@ def decode_recorded(metadata: str) -> Recorded:
 def resume(
     flow: FlowSettings,
     source: Routes,
+    target: Routes,
     positions: Mapping[SourcePartition, tuple[int, str]],
 ) -> dict[TopicPartition, Resumed]:
     """Where to go on, by source partition. ``positions``: committed offsets and their metadata.
 
-    ``source`` must know the leaders. Raises nothing that a position could not answer as well.
+    ``source`` must know the leaders, ``target`` the remote topics; nothing may be under way there.
+    Raises nothing that a position could not answer as well.
     """
     found = {p.source: Resumed(offset) for p, (offset, _) in positions.items()}
-    target = Routes(flow.target, {p.remote_topic for p in positions})
     deadline = time.monotonic() + _BUDGET_S
     try:
         target.refresh_if_due()
-        ends = target.list_offsets([p.target for p in positions], LATEST, read_committed=False)
+        wanted = [p.target for p in positions]
+        ends = target.list_offsets(wanted, LATEST, read_committed=False)
+        if len(ends) < len(wanted):  # another may lead since the metadata came in
+            target.refresh()
+            ends = target.list_offsets(wanted, LATEST, read_committed=False)
         behind: dict[SourcePartition, tuple[Recorded, int]] = {}
         for p, (offset, metadata) in positions.items():
             end = ends.get(p.target, -1)
@@ -128,8 +133,6 @@ def resume(
             found |= _skip(flow, source, target, positions, behind, deadline)
     except (MirrorError, ConnectionLost) as error:
         log.warning("flow %s: going on at the committed positions (%s)", flow.name, error)
-    finally:
-        target.close()
     return found
 
 

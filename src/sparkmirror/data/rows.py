@@ -37,12 +37,24 @@ from sparkmirror.data import outlet
 from sparkmirror.data.shared import Frames, Reference
 from sparkmirror.wire.signals import SourcePartition
 
-__all__ = ["ARROW_SCHEMA", "FLUSH", "Chunk", "build_row", "chunk_of", "divided", "out", "read_row"]
+__all__ = [
+    "ARROW_SCHEMA",
+    "FLUSH",
+    "Chunk",
+    "build_row",
+    "chunk_of",
+    "divided",
+    "is_rehearsal",
+    "out",
+    "read_row",
+    "rehearsal",
+]
 
 ARROW_SCHEMA = pa.schema([("head", pa.string()), ("records", pa.binary())])
 
 # Of a chunk with more gaps than this, only the last runs of source offsets are told to the sink.
 _RUNS_MAX = 1_000
+_REHEARSAL = "rehearsal"
 _OFFSETS = struct.Struct("<iii")
 _FIRST_VALID = pa.py_buffer(b"\1")
 _EMPTY = pa.py_buffer(b"")
@@ -262,6 +274,17 @@ def out(row: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
     if not outlet.flush():
         yield FLUSH
         yield FLUSH
+
+
+def rehearsal() -> Iterator[pa.RecordBatch]:
+    """All rows of a slot without any work: they travel as others do, and say so to the sink."""
+    yield build_row([], memoryview(b""), [], {_REHEARSAL: True}).slice(0, 1)
+    yield from out(FLUSH)
+
+
+def is_rehearsal(batch: pa.RecordBatch) -> bool:
+    """Whether ``batch``, the first of a task, is that of `rehearsal`."""
+    return batch.num_rows > 0 and _REHEARSAL in read_row(batch, 0)[2]
 
 
 def read_row(batch: pa.RecordBatch, row: int) -> tuple[list[Chunk], memoryview, dict[str, Any]]:

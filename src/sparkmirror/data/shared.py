@@ -8,7 +8,8 @@ which frame holds its records; the sink sends the records from there and hands t
 
 ::
 
-    0 token 16 bytes | 16 mapped u8 | 64 states u8 x frames | 4096 frame 0 | frame 1 | ...
+    0 token 16 bytes | 16 mapped u8 | 64 states u8 x frames | 4096 held back u8 x partitions
+    next multiple of 4096: frame 0 | frame 1 | ...
 
 Rules that make this safe without a lock:
 
@@ -18,7 +19,9 @@ Rules that make this safe without a lock:
   it cannot (another host, another user), records travel in the rows themselves;
 * a state byte has one writer at a time: the source takes a free frame (0 to 1), the sink frees a
   used one (1 to 0) when nothing refers to its bytes any more, that is after all
-  acknowledgements.
+  acknowledgements;
+* only the sink writes which partitions it holds back (`data.held_back`); the source asks for none
+  of these.
 """
 
 from __future__ import annotations
@@ -41,7 +44,8 @@ FRAMES = 16
 _TOKEN_BYTES = 16
 _MAPPED_AT = 16
 _STATES_AT = 64
-_FIRST_AT = 4096
+_HELD_BACK_AT = 4096
+_PAGE = 4096
 # What a frame may be larger than the records asked for: the answer's own fields.
 _HEADROOM = 64 * 1024
 _FRAME_BYTES_MAX = 8 * 1024 * 1024
@@ -52,14 +56,21 @@ Reference = list[int]
 """Where a row's records are: [frame number, first byte in it, size]."""
 
 
+def _first_frame_at(partitions: int) -> int:
+    return _HELD_BACK_AT + -(-partitions // _PAGE) * _PAGE
+
+
 class Frames:
     """The source's side: receive buffers for `wire.fetch.Fetcher`, shared when possible.
 
     Has the ``view`` of a `ReceiveBuffer`. At most one frame is in the caller's hands; `hand_over`
-    passes it to the sink, `view` takes it for the next answer otherwise.
+    passes it to the sink, `view` takes it for the next answer otherwise. ``partitions``: how many
+    the sink may hold back.
     """
 
-    def __init__(self, fetch_bytes_max: int) -> None:
+    def __init__(self, fetch_bytes_max: int, partitions: int = 0) -> None:
+        self._partitions = partitions
+        self._first_at = _first_frame_at(partitions)
         self.frame_bytes = -(-min(fetch_bytes_max + _HEADROOM, _FRAME_BYTES_MAX) // 4096) * 4096
         self._private = bytearray(1 << 16)
         self._fd = -1
@@ -72,7 +83,7 @@ class Frames:
     def _open(self) -> None:
         if not hasattr(os, "memfd_create"):
             return
-        size = _FIRST_AT + FRAMES * self.frame_bytes
+        size = self._first_at + FRAMES * self.frame_bytes
         try:
             self._fd = os.memfd_create("sparkmirror-frames", os.MFD_CLOEXEC)
             os.ftruncate(self._fd, size)
@@ -85,10 +96,12 @@ class Frames:
         self._view[:_TOKEN_BYTES] = self._token
 
     def note(self) -> list[Any] | None:
-        """What the sink needs to find the memory: [process, descriptor, token, frame bytes]."""
+        """What the sink needs to find the memory: [process, descriptor, token, frame bytes,
+        partitions].
+        """
         if self._map is None:
             return None
-        return [os.getpid(), self._fd, self._token.hex(), self.frame_bytes]
+        return [os.getpid(), self._fd, self._token.hex(), self.frame_bytes, self._partitions]
 
     @property
     def shared(self) -> bool:
@@ -99,6 +112,17 @@ class Frames:
     def starved(self) -> bool:
         """Whether every frame is with the sink: whoever receives now must copy."""
         return self.shared and self._current < 0 and self._free() < 0
+
+    def held_back(self) -> list[int]:
+        """The numbers of partitions of which the sink takes no more at present."""
+        found: list[int] = []
+        if self._map is None:
+            return found
+        at, end = _HELD_BACK_AT, _HELD_BACK_AT + self._partitions
+        while (at := self._map.find(b"\1", at, end)) >= 0:
+            found.append(at - _HELD_BACK_AT)
+            at += 1
+        return found
 
     def _free(self, first: int = 0) -> int:
         """The lowest free frame from ``first`` on, -1 when there is none.
@@ -116,7 +140,7 @@ class Frames:
             if self._current < 0:
                 self._current = self._free()
             if self._current >= 0:
-                start = _FIRST_AT + self._current * self.frame_bytes
+                start = self._first_at + self._current * self.frame_bytes
                 return self._view[start : start + size]
         if size > len(self._private):
             self._private = bytearray(max(size, 2 * len(self._private)))
@@ -136,7 +160,7 @@ class Frames:
         number = self._free(self._current + 1)
         if number < 0:
             return None
-        position = _FIRST_AT + number * self.frame_bytes
+        position = self._first_at + number * self.frame_bytes
         for piece in pieces:
             self._view[position : position + len(piece)] = piece
             position += len(piece)
@@ -181,9 +205,10 @@ class FrameReader:
 
     def __init__(self, note: list[Any]) -> None:
         """Map what `Frames.note` describes. Raises OSError or ValueError when that fails."""
-        process, descriptor, token, self._frame_bytes = note
+        process, descriptor, token, self._frame_bytes, partitions = note
         self.leases = 0
-        size = _FIRST_AT + FRAMES * self._frame_bytes
+        self._first_at = _first_frame_at(partitions)
+        size = self._first_at + FRAMES * self._frame_bytes
         fd = os.open(f"/proc/{process}/fd/{descriptor}", os.O_RDWR | os.O_CLOEXEC)
         try:
             if os.fstat(fd).st_size != size:
@@ -200,9 +225,13 @@ class FrameReader:
     def records(self, reference: Reference) -> memoryview:
         """The bytes of a row; when the last view of them is gone, the frame is free again."""
         number, start, size = reference
-        address = self._buffer.address + _FIRST_AT + number * self._frame_bytes + start
+        address = self._buffer.address + self._first_at + number * self._frame_bytes + start
         leased = pa.foreign_buffer(address, size, base=_Lease(self, number))
         return memoryview(leased).cast("B")  # Arrow's views are of signed bytes
+
+    def hold_back(self, partition: int, held: bool) -> None:
+        """Have the source ask for no more of ``partition``, by its number, or go on with it."""
+        self._map[_HELD_BACK_AT + partition] = held
 
     def free(self, number: int) -> None:
         """Hand a frame back to the source."""

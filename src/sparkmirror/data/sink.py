@@ -8,21 +8,23 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
 from sparkmirror.data import outlet
 from sparkmirror.data.ages import oldest_ms
 from sparkmirror.data.commits import Commits, connect_record
+from sparkmirror.data.held_back import HeldBack
 from sparkmirror.data.lanes import Lane, LaneIndex, Pending, acknowledge, gap_pending, targets
 from sparkmirror.data.pause import PauseWatch
 from sparkmirror.data.producers import drop_producer, producer_of
 from sparkmirror.data.refusals import RefusedRecords
 from sparkmirror.data.resume import Recorded, recorded_fields
 from sparkmirror.data.rows import Chunk, read_row
-from sparkmirror.data.shared import FRAMES, FrameReader, map_frames
+from sparkmirror.data.shared import FrameReader, map_frames
 from sparkmirror.data.sink_reports import SinkReports
-from sparkmirror.data.syncs import Places, SlotSyncs, SyncSender
+from sparkmirror.data.syncs import NO_SYNCS, Places, SlotSyncs, SyncSender, TakenSyncs
 from sparkmirror.data.target_ends import TargetEnds
 from sparkmirror.errors import Fenced, MirrorError, PartitionError, Unreachable
 from sparkmirror.model import SEND_FAILED, FlowSettings, Halt, MirrorMode, TopicPartition
@@ -38,9 +40,8 @@ __all__ = ["SlotSink", "SlotSummary"]
 
 log = logging.getLogger(__name__)
 
+_Told = tuple[int, Mark, TargetMark]
 _COMMIT_LOG_S = 30.0
-# What may wait for acknowledgements; rows beyond it stay in Spark and, behind it, in the brokers.
-UNACKNOWLEDGED_BYTES_MAX = 32 * 1024 * 1024
 _LINGER_S = 0.05
 _BLOCKED_S = 0.1
 # How long a cluster that has just started may take to give a producer id.
@@ -73,7 +74,10 @@ class SlotSink:
         self._frames: FrameReader | None = None
         self._last_commit = time.monotonic()
         self._commits = Commits(flow)
+        self._committing: dict[Lane, _Told] = {}
+        self._covered: TakenSyncs = NO_SYNCS
         self._producer = producer = producer_of(flow)
+        self._held_back = HeldBack(producer, flow.name)
         producer.forget_halts()
         producer.drops = flow.records.drop_failed
         self._refusals = RefusedRecords(flow, self._append_beside, producer.errors)
@@ -83,6 +87,7 @@ class SlotSink:
         syncs = flow.offset_syncs
         self._syncs = SlotSyncs(syncs.lag_max, SyncSender.of(flow)) if syncs.enabled else None
         self._reports.errors_before = dict(self._producer.errors)
+        self._reports.joined_before = self._producer.joining.counts
         self._pause: PauseWatch | None = None
 
     # -- the task --------------------------------------------------------------------------
@@ -201,6 +206,9 @@ class SlotSink:
             if self.flow.mode is not MirrorMode.MM1:
                 self._ends.begin(self._lanes.values())
             self._producer.routes.add_topics(self._index.topics)
+            apart = not (self.flow.exactly_once or self.flow.records.used)
+            if apart and self._frames is not None:
+                self._held_back.begin([lane.target for lane in self._lanes.values()], self._frames)
             self._record_beginning()
         if "member" in notes:
             self._commits.member(read_member(notes["member"]))
@@ -252,12 +260,11 @@ class SlotSink:
             return
         for lane in known:
             lane.committed = -1
-        try:
+        with _not_this_time():
             self._commit()
-        except Fenced:
-            raise
-        except (MirrorError, ConnectionLost) as error:
-            log.warning("positions not committed this time: %s", error)
+            # The first records need it, and meanwhile the commit is under way.
+            self._producer.routes.refresh_if_due()
+            self._committed(wait=True)
 
     def _watch_pauses(self, owner: list[Any] | None) -> None:
         """Write nothing after a pause before a look at who has the flow."""
@@ -298,11 +305,7 @@ class SlotSink:
 
     def _full(self) -> bool:
         """Whether enough waits for acknowledgements."""
-        # The source must find a free frame without a further row having to come here first.
-        leases = 0 if self._frames is None else self._frames.leases
-        full = self._producer.bytes_waiting > UNACKNOWLEDGED_BYTES_MAX or (
-            leases > FRAMES // 2 and not self._producer.idle
-        )
+        full = self._held_back.full(0 if self._frames is None else self._frames.leases)
         self._producer.impatient = full
         return full
 
@@ -388,18 +391,12 @@ class SlotSink:
         if self._pause is not None:
             self._pause.tick()
         now = time.monotonic()
+        self._held_back.look(now)
+        with _not_this_time():
+            self._committed(wait=False)
         if (now - self._last_commit) * 1000 >= self.flow.position_interval_ms:
             self._last_commit = now
-            try:
-                self._commit()
-            except Fenced:
-                raise
-            except (MirrorError, ConnectionLost) as error:
-                # The next round commits the same positions or later ones.
-                log.warning("positions not committed this time: %s", error)
-            else:
-                if self._syncs is not None:
-                    self._syncs.publish()
+            self._commit()
         self._report_if_due(now)
 
     def _check_spark(self) -> None:
@@ -410,14 +407,19 @@ class SlotSink:
             raise ConnectionLost("Spark has given up this attempt of the task")
 
     def _commit(self) -> None:
+        """Begin to commit the positions that have moved, unless a commit is under way."""
+        if self._commits.under_way:
+            return
         if self._pause is not None:
             self._pause.before_write()
-        due = {
+        due: dict[Lane, _Told] = {
             lane: (lane.position, lane.mark, lane.log)
             for lane in self._lanes.values()
             if lane.position >= 0 and lane.due
         }
         if not due:
+            if self._syncs is not None:
+                self._syncs.publish()  # of many partitions, some at a time
             return
         mm1 = self._commits.by_source
         offsets = {
@@ -428,9 +430,29 @@ class SlotSink:
             for lane, (position, mark, _) in due.items()
         }
         epochs = {lane.source: mark.leader_epoch for lane, (_, mark, _) in due.items() if mm1}
-        if self._commits.commit(offsets, epochs):
-            for lane, told in due.items():
+        self._committing = due
+        if self._syncs is not None and self._covered == NO_SYNCS:
+            # What is settled from now on is not covered by these positions.
+            self._covered = self._syncs.take()
+        self._commits.begin(offsets, epochs)
+
+    def _committed(self, *, wait: bool) -> None:
+        """Take in what came of the commit under way, if that is known by now or we ``wait``.
+
+        Raises `MirrorError` or `ConnectionLost` when it failed.
+        """
+        if self._commits.outcome(wait=wait):
+            for lane, told in self._committing.items():
                 lane.committed, lane.marked, lane.logged = told
+            if self._syncs is not None:
+                self._syncs.publish(self._covered)
+            self._covered = NO_SYNCS
+
+    def _commit_now(self) -> None:
+        """Commit what is due, and wait for that. Raises as `_committed`."""
+        self._committed(wait=True)
+        self._commit()
+        self._committed(wait=True)
 
     def _commit_surely(self) -> None:
         """Commit however long the cluster is away: a failed task would write its records again."""
@@ -438,7 +460,7 @@ class SlotSink:
         while True:
             self._check_spark()
             try:
-                self._commit()
+                self._commit_now()
             except (Unreachable, ConnectionLost) as error:
                 now = time.monotonic()
                 if now - told_at >= _COMMIT_LOG_S:
@@ -465,7 +487,9 @@ class SlotSink:
     def _report(self, now: float) -> None:
         failing = self._producer.failing
         halts = {lane: self._halt_of(lane, failing) for lane in self._lanes.values()}
-        report = self._reports.record(now, halts, self._producer.errors)
+        report = self._reports.record(
+            now, halts, self._producer.errors, self._producer.joining.counts
+        )
         if report is not None:
             self._append_record(
                 TopicPartition(control_topic(self.flow), PROGRESS_PARTITION), *report
@@ -520,6 +544,20 @@ class SlotSink:
             lane.saved = lane.position
             count += 1
         return count
+
+
+@contextmanager
+def _not_this_time() -> Iterator[None]:
+    """Log why positions are not committed: the next round commits the same or later ones.
+
+    `Fenced` ends the task.
+    """
+    try:
+        yield
+    except Fenced:
+        raise
+    except (MirrorError, ConnectionLost) as error:
+        log.warning("positions not committed this time: %s", error)
 
 
 def _at_once() -> None:

@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterable, Mapping
 
 from sparkmirror.data.lanes import Lane
-from sparkmirror.model import Halt, PartitionProgress, SlotProgress
+from sparkmirror.model import Halt, JoinCounts, PartitionProgress, SlotProgress
 from sparkmirror.observe.latency import Histogram
 from sparkmirror.observe.samples import steady_ms
 from sparkmirror.wire.signals import encode_progress
@@ -32,6 +32,8 @@ class SinkReports:
         self.source_errors: Mapping[str, int] = {}
         self.errors_before: Mapping[str, int] = {}
         """What the producer, which outlives the task, met before: it is in earlier reports."""
+        self.joined_before = JoinCounts()
+        """Likewise of batches that were joined for the link."""
         self._latency = Histogram()
         self._latency_ms_sum = 0
         self._told_at = 0.0
@@ -51,7 +53,11 @@ class SinkReports:
         self._told = ()
 
     def record(
-        self, now: float, halts: Mapping[Lane, Halt | None], producer_errors: Mapping[str, int]
+        self,
+        now: float,
+        halts: Mapping[Lane, Halt | None],
+        producer_errors: Mapping[str, int],
+        joined: JoinCounts,
     ) -> tuple[bytes, bytes] | None:
         """The (key, value) of a report on these lanes, None when there is nothing new to tell."""
         if self.slot < 0:
@@ -79,6 +85,7 @@ class SinkReports:
             attempt=self.attempt,
             errors=errors,
             partitions=tuple(_partitions(halts.items(), steady_ms())),
+            joined=joined.since(self.joined_before),
         )
         return encode_progress(progress)
 

@@ -3,7 +3,8 @@
 The loop of `SlotReader.rows`: wait for any answer (source brokers and the control topic share one
 `Poller`), turn it into one row, ask for more, and only then hand the row to Spark, so that the
 next answer is on its way while this one travels. While Spark is busy the generator stands still
-and the kernel's socket buffers fill: that is all the read-ahead there is, and its bound.
+and the kernel's socket buffers fill: that is all the read-ahead there is, and its bound; a broker
+that is far may have several connections (`fetch_lanes`), and so many buffers.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import astuple, replace
 from typing import Any
 
@@ -30,6 +32,7 @@ from sparkmirror.model import FETCH_BYTES_MAX, FlowSettings, Halt, MirrorMode, T
 from sparkmirror.ticks import ticks_s
 from sparkmirror.wire.connection import Connection, ConnectionLost
 from sparkmirror.wire.fetch import FetchedPartition, Fetcher
+from sparkmirror.wire.fetch_lanes import LANES_MAX
 from sparkmirror.wire.gaps import gap_document
 from sparkmirror.wire.marks import Mark, TargetMark, decode_mark
 from sparkmirror.wire.open_ends import decode_written
@@ -83,11 +86,18 @@ class SlotReader:
         fetch = replace(
             flow.fetch, fetch_max_bytes=min(flow.fetch.fetch_max_bytes, FETCH_BYTES_MAX)
         )
-        self._frames = Frames(fetch.fetch_max_bytes)
+        self._frames = Frames(fetch.fetch_max_bytes, len(plan.partitions))
         self._any = Poller[Connection]()
         self._control = Poller[Connection](within=self._any)
         self._fetcher = Fetcher(
-            self._routes, fetch, buffer=self._frames, holds=True, poller=self._any
+            self._routes,
+            fetch,
+            buffer=self._frames,
+            holds=True,
+            poller=self._any,
+            linger_ms=flow.produce.linger_ms,
+            batch_bytes=flow.records.sticky_bytes,
+            lanes_max=LANES_MAX,
         )
         self._losses = LossWatch(flow, plan.partitions, self._routes, self._fetcher.errors)
         self._watch = ControlWatch(
@@ -128,17 +138,16 @@ class SlotReader:
 
     # -- positions -------------------------------------------------------------------------
 
-    def _positions(self) -> dict[TopicPartition, int]:
-        """Where each partition goes on: the committed position, else ``auto.offset.reset``."""
+    def _positions(self, routes: Routes) -> dict[TopicPartition, int]:
+        """Where each partition goes on: the committed position, else ``auto.offset.reset``.
+
+        ``routes``: of the cluster that has the positions.
+        """
         mm1 = self.flow.mode is MirrorMode.MM1
         by_position = {(p.source if mm1 else p.target): p.source for p in self.plan.partitions}
-        routes = Routes(self.flow.source if mm1 else self.flow.target)
-        try:
-            committed = routes.positions(
-                self.flow.position_group, by_position, stable=self.flow.exactly_once
-            )
-        finally:
-            routes.close()
+        group = self.flow.position_group
+        committed = routes.positions(group, by_position, stable=self.flow.exactly_once)
+        routes.leave_coordinator(group)
         found: dict[TopicPartition, int] = {}
         for tp, one in committed.items():
             found[by_position[tp]] = one.offset
@@ -147,6 +156,12 @@ class SlotReader:
             self._metadata[by_position[tp]] = one.metadata
         self._committed = dict(found)
         missing = [tp for tp in self._by_source if tp not in found]
+        if missing and not mm1:
+            ids = self._routes.topic_ids
+            for tp, (offset, metadata) in self._targets.remembered(missing, ids, routes).items():
+                found[tp], self._metadata[tp] = offset, metadata
+                self._losses.marks[tp] = decode_mark(metadata)
+            missing = [tp for tp in missing if tp not in found]
         if missing:
             found |= first_positions(
                 self.flow, self._fetcher, missing, stable=self._rules.read_committed
@@ -172,23 +187,42 @@ class SlotReader:
     def _start(self) -> dict[TopicPartition, int]:
         self._routes.refresh_if_due()
         while True:
-            try:
-                self._watch.start()
-                if self.flow.exactly_once and not self._take_over():
-                    return {}
-                if self._looks:
-                    check_owner(self.flow, self.plan.run_id, self._watch)
-                positions = self._positions()
-                self._look_at_targets(positions)
-                break
-            except (Unreachable, ConnectionLost, TimeoutError) as error:
-                if self._ends is not None:
-                    raise Unreachable(
-                        f"positions cannot be read ({error}).", where=f"flow {self.flow.name}"
-                    ) from error
-                # Spark gives up after a few failed tasks, a mirror must not.
-                log.warning("flow %s waits for positions: %s", self.flow.name, error)
-                time.sleep(_TICK_S)
+            # One for all questions: over a long link each connection is a wait, and each metadata.
+            with closing(self._asked()) as routes:
+                try:
+                    positions = self._find_out(routes)
+                except (Unreachable, ConnectionLost, TimeoutError) as error:
+                    if self._ends is not None:
+                        raise Unreachable(
+                            f"positions cannot be read ({error}).", where=f"flow {self.flow.name}"
+                        ) from error
+                    # Spark gives up after a few failed tasks, a mirror must not.
+                    log.warning("flow %s waits for positions: %s", self.flow.name, error)
+                else:
+                    return self._begin(positions, routes)
+            time.sleep(_TICK_S)
+
+    def _asked(self) -> Routes:
+        """The cluster that has the positions, for the questions of a start."""
+        mm1 = self.flow.mode is MirrorMode.MM1
+        topics = {p.remote_topic for p in self.plan.partitions}
+        return Routes(self.flow.source if mm1 else self.flow.target, topics)
+
+    def _find_out(self, routes: Routes) -> dict[TopicPartition, int]:
+        """The positions, once nobody else may move them; none when this plan is an old one."""
+        self._watch.start()
+        if self.flow.exactly_once and not self._take_over():
+            return {}
+        if self._looks:
+            check_owner(self.flow, self.plan.run_id, self._watch)
+        positions = self._positions(routes)
+        self._look_at_targets(positions, routes)
+        return positions
+
+    def _begin(
+        self, positions: dict[TopicPartition, int], routes: Routes
+    ) -> dict[TopicPartition, int]:
+        """Have the fetcher begin at ``positions``, or where the logs want it; where that is."""
         for tp, offset in positions.items():
             verdict = self._verdicts.get(tp)
             self._fetcher.assign(tp, offset if verdict is None else self._first(tp, verdict))
@@ -197,7 +231,7 @@ class SlotReader:
         self._marks_before = dict(self._losses.marks)
         halted = self._fetcher.halts
         self._examine([tp for tp in positions if tp not in halted])
-        return positions | self._resume(positions)
+        return positions | self._resume(positions, routes)
 
     def _first(self, tp: TopicPartition, verdict: Verdict) -> int:
         """Where to begin, and what to leave out on the way: what the target has since a loss."""
@@ -208,19 +242,17 @@ class SlotReader:
             self._jumps[tp] = first, end
         return verdict.position
 
-    def _look_at_targets(self, positions: dict[TopicPartition, int]) -> None:
+    def _look_at_targets(self, positions: dict[TopicPartition, int], target: Routes) -> None:
         """See whether the target still has what it acknowledged."""
         if self.flow.mode is MirrorMode.MM1:
             return  # its positions say nothing about the target
-        target = Routes(self.flow.target, {p.remote_topic for p in self.plan.partitions})
-        try:
-            self._verdicts = self._targets.examine(
-                self._routes, target, positions, self._metadata, self._fetcher.errors
-            )
-        finally:
-            target.close()
+        self._verdicts = self._targets.examine(
+            self._routes, target, positions, self._metadata, self._fetcher.errors
+        )
 
-    def _resume(self, positions: dict[TopicPartition, int]) -> dict[TopicPartition, int]:
+    def _resume(
+        self, positions: dict[TopicPartition, int], target: Routes
+    ) -> dict[TopicPartition, int]:
         """Where partitions go on that lost nothing; past what the target has already."""
         if self.flow.exactly_once or self.flow.mode is MirrorMode.MM1:
             return {}
@@ -235,6 +267,7 @@ class SlotReader:
         resumed = resume(
             self.flow,
             self._routes,
+            target,
             {self._by_source[tp]: (at, self._metadata.get(tp, "")) for tp, at in sound.items()},
         )
         for tp, one in resumed.items():
@@ -309,6 +342,8 @@ class SlotReader:
             self._fetcher.expire()
             return
         self._try_again()
+        partitions = self.plan.partitions
+        self._fetcher.left_out = {partitions[number].source for number in self._frames.held_back()}
         self._fetcher.send()
         if self._fetcher.held:
             self._examine(self._fetcher.held)

@@ -13,6 +13,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from pyspark import TaskContext
@@ -96,11 +97,11 @@ class _Planner(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def latestOffset(self, start: dict[str, int], limit: ReadLimit) -> dict[str, int]:  # noqa: N802
         """The next epoch, or ``start`` again when there is nothing to mirror (any more)."""
         watch = self._control()
+        run_id = self._options["run_id"]
         if self._once:
             watch.catch_up()
-        elif not _caught_up(watch):
+        elif not self._heard(watch):
             return start
-        run_id = self._options["run_id"]
         if self._once and self._planned is not None:
             return self._bounded_share(start, watch, self._planned)
         assignment = watch.assignment
@@ -114,10 +115,21 @@ class _Planner(DataSourceStreamReader, SupportsTriggerAvailableNow):
             if self._once_epoch is None:
                 self._once_epoch = int(start["epoch"]) + 1
             return {"epoch": self._once_epoch}
-        nothing = assignment is None or assignment.run_id != run_id or not assignment.partitions
-        if nothing or _drained(watch, run_id):
+        if assignment is None or assignment.run_id != run_id:
+            # Another process has the flow. Ours shall not be slow when it is our turn: Spark goes
+            # through an epoch once, with nothing in it, and all that it needs is loaded.
+            rehearsed = self._warm or self._planned is not None
+            return start if rehearsed else {"epoch": int(start["epoch"]) + 1}
+        if not assignment.partitions or _drained(watch, run_id):
             return start
         return {"epoch": int(start["epoch"]) + 1}
+
+    def _heard(self, watch: ControlWatch) -> bool:
+        """Read what the control topic says; a process that stands by waits there for a moment."""
+        known = watch.assignment
+        ours = known is not None and known.run_id == self._options["run_id"]
+        watch.waits_for_more = self._planned is None and self._warm and not ours
+        return _caught_up(watch)
 
     def _bounded_share(
         self, start: dict[str, int], watch: ControlWatch, planned: PlannerVoice
@@ -162,16 +174,23 @@ class _Planner(DataSourceStreamReader, SupportsTriggerAvailableNow):
             _caught_up(watch)
         flow, assignment = decode_flow(self._flow_text), watch.assignment
         run_id = self._options["run_id"]
-        if assignment is None or assignment.run_id != run_id or _drained(watch, run_id):
-            return []
-        cold = self._planned is not None and not self._warm and not self._once
-        if cold and not assignment.partitions:
+        cold = not self._warm and not self._once
+        empty = partial(SlotPlan, epoch=int(end["epoch"]), run_id=run_id, partitions=(), ends=())
+        if assignment is None or assignment.run_id != run_id:
+            if not cold or self._planned is not None:
+                return []
             self._warm = True
-            empty = partial(SlotPlan, run_id=run_id, partitions=(), ends=())
-            epoch, offset = int(end["epoch"]), watch.offset
             return [
-                _Slot(empty(slot=slot, epoch=epoch, control_offset=offset))
+                _Slot(empty(slot=slot, control_offset=0, rehearsal=True))
                 for slot in range(flow.tasks_max)
+            ]
+        if _drained(watch, run_id):
+            return []
+        if cold and self._planned is not None and not assignment.partitions:
+            self._warm = True
+            offset = watch.offset
+            return [
+                _Slot(empty(slot=slot, control_offset=offset)) for slot in range(flow.tasks_max)
             ]
         self._warm = True
         if flow.mode is MirrorMode.MM2:
@@ -208,8 +227,11 @@ class _Planner(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def read(self, partition: InputPartition) -> Iterator[Any]:
         """Executor side: the rows of one slot."""
         from sparkmirror.data.plan import decode_flow  # noqa: PLC0415
+        from sparkmirror.data.rows import rehearsal  # noqa: PLC0415
         from sparkmirror.data.slot import SlotReader  # noqa: PLC0415
 
+        if partition.value.rehearsal:
+            return rehearsal()
         task = TaskContext.get()
         attempt = (0, 0) if task is None else (task.attemptNumber(), task.taskAttemptId())
         return SlotReader(decode_flow(self._flow_text), partition.value, *attempt).rows()
@@ -266,8 +288,15 @@ class _Writer(DataSourceStreamArrowWriter):
 
     def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
         from sparkmirror.data.plan import decode_flow  # noqa: PLC0415
-        from sparkmirror.data.sink import SlotSink  # noqa: PLC0415
+        from sparkmirror.data.rows import is_rehearsal  # noqa: PLC0415
+        from sparkmirror.data.sink import SlotSink, SlotSummary  # noqa: PLC0415
 
+        first = next(iterator, None)
+        if first is not None and is_rehearsal(first):
+            for _ in iterator:
+                pass
+            return _Committed(SlotSummary(-1, -1, 0, 0))
+        iterator = chain(() if first is None else (first,), iterator)
         flow = decode_flow(self._flow_text)
         if flow.exactly_once:
             from sparkmirror.data.exactly import ExactSink  # noqa: PLC0415

@@ -28,10 +28,18 @@ from sparkmirror.offset_map import OffsetMap, Run
 from sparkmirror.wire.connection import ConnectionLost
 from sparkmirror.wire.cut import decode_batches
 from sparkmirror.wire.replay import RecordStream
-from sparkmirror.wire.routes import LATEST, Routes
+from sparkmirror.wire.routes import EARLIEST, LATEST, Routes
 from sparkmirror.wire.runs import decode_run, runs_topic
 
-__all__ = ["KnownRuns", "Survivors", "ends_alike", "last_run", "read_runs", "survivors"]
+__all__ = [
+    "KnownRuns",
+    "Survivors",
+    "ends_alike",
+    "filled_by_others",
+    "last_run",
+    "read_runs",
+    "survivors",
+]
 
 log = logging.getLogger(__name__)
 
@@ -96,17 +104,13 @@ def read_runs(
 def _compacted(client: ClusterClient, topic: str) -> Iterator[tuple[bytes | None, bytes | None]]:
     """Keys and values of partition 0, oldest first; none when there is no such topic."""
     tp = TopicPartition(topic, 0)
-    routes = Routes(client, {topic})
-    try:
+    with closing(Routes(client, {topic})) as routes:
         routes.refresh()
         ends = routes.list_offsets([tp], LATEST, read_committed=True)
         there = tp in routes.leaders or tp in routes.leaderless
-    finally:
-        routes.close()
-    if there and tp not in ends:
-        raise Unreachable(f"topic {topic} has no leader.", where=f"cluster {client.alias}")
-    end = ends.get(tp, 0)
-    with closing(RecordStream(client, FetchSettings(), tp, 0, end)) as stream:
+        if there and tp not in ends:
+            raise Unreachable(f"topic {topic} has no leader.", where=f"cluster {client.alias}")
+        stream = RecordStream(client, FetchSettings(), tp, 0, ends.get(tp, 0), routes)
         for chosen in stream.selections():
             for piece in chosen.pieces:
                 for record in decode_batches(memoryview(piece)):
@@ -243,6 +247,39 @@ def ends_alike(
     """
     first, end = source_span
     return _same_last(_Sides(flow, source, target, first, end, *target_span), end) is True
+
+
+def filled_by_others(
+    flow: FlowSettings, source: TopicPartition, target: TopicPartition, position: int, end: int
+) -> bool:
+    """Whether the target's last record before offset ``end`` is none of the source's last ones.
+
+    Those before ``position``: `_TRACE_RECORDS`, as the last ones may have been refused. False where
+    either side has none left there. Raises `MirrorError` or `ConnectionLost`.
+    """
+    # A transaction may be open there: ours, or one that a crash has left.
+    settings = FetchSettings(isolation_level="read_uncommitted")
+    left = _last_before(flow.target, settings, target, end)
+    wanted = _last_before(flow.source, flow.fetch, source, position)
+    return bool(left and wanted) and left[-1][1] not in {content for _, content in wanted}
+
+
+def _last_before(
+    client: ClusterClient, settings: FetchSettings, tp: TopicPartition, end: int
+) -> list[tuple[int, bytes]]:
+    """`_trace` of the last offsets before ``end``, as far as they are left."""
+    with closing(Routes(client, {tp.topic})) as routes:
+        first = max(end - _TRACE_RECORDS, _log_start(routes, tp))
+        return _trace(RecordStream(client, settings, tp, first, end, routes))
+
+
+def _log_start(routes: Routes, tp: TopicPartition) -> int:
+    routes.refresh()
+    starts = routes.list_offsets([tp], EARLIEST, read_committed=False)
+    if tp not in starts:
+        where = f"cluster {routes.client.alias}"
+        raise Unreachable(f"{tp} has no leader that answers.", where=where)
+    return starts[tp]
 
 
 def _trace(stream: RecordStream) -> list[tuple[int, bytes]]:

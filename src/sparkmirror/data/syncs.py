@@ -31,7 +31,7 @@ from sparkmirror.wire.records import Record, encode_batch
 from sparkmirror.wire.routes import Routes
 from sparkmirror.wire.runs import encode_run, runs_topic
 
-__all__ = ["Places", "SlotSyncs", "SyncSender", "batches_of"]
+__all__ = ["NO_SYNCS", "Places", "SlotSyncs", "SyncSender", "TakenSyncs", "batches_of"]
 
 log = logging.getLogger(__name__)
 
@@ -49,6 +49,9 @@ _PAUSE_S = 1.0
 _FLUSH_S = 2.0
 
 KeyValue = tuple[bytes, bytes | None]
+TakenSyncs = tuple[list[KeyValue], list[KeyValue]]
+"""Offset syncs, and the runs that belong to them."""
+NO_SYNCS: TakenSyncs = ([], [])
 
 
 @dataclass(slots=True, eq=False)
@@ -157,13 +160,15 @@ class SlotSyncs:
             del part.fresh[:-_RUNS_MAX]
         self._touched[source, topic_id] = part
 
-    def publish(self) -> None:
-        """The positions that cover all that was settled are committed: hand it to the sender."""
-        syncs, runs = self.take()
+    def publish(self, taken: TakenSyncs | None = None) -> None:
+        """Hand what was ``taken``, by default what there is, to the sender: the positions that
+        cover it are committed.
+        """
+        syncs, runs = self.take() if taken is None else taken
         if syncs:
             self._outlet.put(syncs, runs)
 
-    def take(self) -> tuple[list[KeyValue], list[KeyValue]]:
+    def take(self) -> TakenSyncs:
         """Offset syncs and runs of what was settled, for whoever writes them; forgets them."""
         syncs: list[KeyValue] = []
         runs: list[KeyValue] = []

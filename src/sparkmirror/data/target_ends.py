@@ -7,6 +7,10 @@ Acknowledgements that go back are seen as well (`Lane.goes_back`), and every `_L
 partitions are looked at, the idle ones, too. Looks are threads of their own: a broker that hangs
 must not keep the sink from the others.
 
+A log that is long enough may hold others' records in the place of lost ones. Where the leader epoch
+of the last look ended before what was acknowledged since, the look therefore compares the last
+record there with the source's (`survivors.filled_by_others`).
+
 What is lost is not mended here: the position says that its log goes only up to there, the rest of
 the slot is acknowledged and committed, and the task ends (`PartitionError`). Its next attempt
 mends it before it begins (`data.targets`).
@@ -18,10 +22,11 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from sparkmirror.data.lanes import Lane
-from sparkmirror.data.targets import SUSPECTED_S, judge_target
+from sparkmirror.data.survivors import filled_by_others
+from sparkmirror.data.targets import SUSPECTED_S, judge_target, may_be_others, truncated
 from sparkmirror.errors import MirrorError
 from sparkmirror.model import FlowSettings, Halt, TopicPartition
 from sparkmirror.wire.connection import ConnectionLost
@@ -112,7 +117,7 @@ class TargetEnds:
         if due:
             self._look_at = now + _LOOK_S
         wanted = {
-            tp: lane.logged_ahead()
+            tp: _wanted(lane)
             for tp, lane in self._lanes.items()
             if (due or tp in self._held) and lane not in self._losing and lane not in self.lost
         }
@@ -120,9 +125,11 @@ class TargetEnds:
         self._job.start()
 
     def _take(self, job: _Look, routes: Routes, tp: TopicPartition, view: EndView) -> None:
-        mark, reached = job.wanted[tp]
+        mark, reached = job.wanted[tp].mark, job.wanted[tp].reached
         now = TargetMark(job.cluster_id, job.topic_ids.get(tp.topic, ""))
         loss = judge_target(tp, reached, mark, now, view)
+        if loss is None and tp in job.filled:
+            loss = truncated(tp, view.epoch_end, reached)
         if loss is not None and loss.kind is GapKind.TARGET_TRUNCATED and view.end < 0:
             since = self._suspected.setdefault(tp, self._clock())
             if self._clock() - since < SUSPECTED_S:
@@ -191,14 +198,35 @@ class TargetEnds:
             producer.give_up(lane.target, Halt(TARGET_LOSS_CODES[kind], text, retriable=True))
 
 
-class _Look(threading.Thread):
-    """One look at the target's logs. ``wanted``: mark, and what was acknowledged, by partition."""
+@dataclass(frozen=True, slots=True)
+class _Wanted:
+    """What a look is about: the lane's mark, and up to where its log was acknowledged.
 
-    def __init__(
-        self, flow: FlowSettings, wanted: Mapping[TopicPartition, tuple[TargetMark, int]]
-    ) -> None:
+    The records before ``position`` of ``source`` stand before ``end`` in that log, -1 unknown.
+    """
+
+    mark: TargetMark
+    reached: int
+    source: TopicPartition
+    position: int
+    end: int
+
+
+def _wanted(lane: Lane) -> _Wanted:
+    mark, reached = lane.logged_ahead()
+    # Behind a gap on its way it may be another log.
+    end = lane.target_end if mark is lane.log else -1
+    return _Wanted(mark, reached, lane.source, lane.position, end)
+
+
+class _Look(threading.Thread):
+    """One look at the target's logs. ``filled``: where others' records are in the place of ours."""
+
+    def __init__(self, flow: FlowSettings, wanted: Mapping[TopicPartition, _Wanted]) -> None:
         super().__init__(name="target-ends", daemon=True)
+        self.flow = flow
         self.wanted = wanted
+        self.filled: set[TopicPartition] = set()
         self.views: dict[TopicPartition, EndView] = {}
         self.cluster_id = ""
         self.topic_ids: dict[str, str] = {}
@@ -211,12 +239,30 @@ class _Look(threading.Thread):
         try:
             routes.refresh()
             self.cluster_id, self.topic_ids = routes.cluster_id, routes.topic_ids
-            epochs = {tp: mark.leader_epoch for tp, (mark, _) in self.wanted.items()}
-            self.views = look_at_ends(routes, epochs)
+            epochs = {tp: one.mark.leader_epoch for tp, one in self.wanted.items()}
+            views = look_at_ends(routes, epochs)
+            unsure = {tp: view for tp, view in views.items() if self._unsure(tp, view)}
+            self.views = {tp: view for tp, view in views.items() if tp not in unsure}
+            for tp, view in unsure.items():
+                self._compare(tp, view)
         except (MirrorError, ConnectionLost) as error:
             log.warning("where the target's logs end is not known this time: %s", error)
         finally:
             routes.close()
+
+    def _unsure(self, tp: TopicPartition, view: EndView) -> bool:
+        one = self.wanted[tp]
+        now = TargetMark(self.cluster_id, self.topic_ids.get(tp.topic, ""))
+        whole = judge_target(tp, one.reached, one.mark, now, view) is None
+        return whole and may_be_others(one.end, one.mark, view)
+
+    def _compare(self, tp: TopicPartition, view: EndView) -> None:
+        one = self.wanted[tp]
+        if view.high_watermark < one.end:
+            return  # consumers do not get it yet
+        if filled_by_others(self.flow, one.source, tp, one.position, one.end):
+            self.filled.add(tp)
+        self.views[tp] = view
 
 
 def _log_of(routes: Routes, tp: TopicPartition) -> Log:

@@ -23,8 +23,14 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from sparkmirror.data.losses import LossWatch
-from sparkmirror.data.resume import decode_recorded
-from sparkmirror.data.survivors import KnownRuns, Survivors, read_runs, survivors
+from sparkmirror.data.resume import Recorded, decode_recorded, recorded_fields
+from sparkmirror.data.survivors import (
+    KnownRuns,
+    Survivors,
+    filled_by_others,
+    read_runs,
+    survivors,
+)
 from sparkmirror.errors import MirrorError, Unreachable
 from sparkmirror.model import FlowSettings, Halt, TopicPartition
 from sparkmirror.offset_reset import EARLIEST, reset_time_ms
@@ -32,11 +38,26 @@ from sparkmirror.policy import FaultPolicy
 from sparkmirror.wire.connection import ConnectionLost
 from sparkmirror.wire.gaps import TARGET_LOSS_CODES, Gap, GapAction, GapKind
 from sparkmirror.wire.logs import EndView, look_at_ends, look_at_logs
-from sparkmirror.wire.marks import Mark, TargetMark, decode_target
+from sparkmirror.wire.marks import (
+    Mark,
+    TargetMark,
+    decode_target,
+    encode_mark,
+    target_fields,
+)
 from sparkmirror.wire.routes import Routes
 from sparkmirror.wire.signals import SourcePartition
 
-__all__ = ["SUSPECTED_S", "TargetGap", "TargetLoss", "TargetWatch", "Verdict", "judge_target"]
+__all__ = [
+    "SUSPECTED_S",
+    "TargetGap",
+    "TargetLoss",
+    "TargetWatch",
+    "Verdict",
+    "judge_target",
+    "may_be_others",
+    "truncated",
+]
 
 log = logging.getLogger(__name__)
 
@@ -102,8 +123,21 @@ def judge_target(
     if 0 <= view.epoch_end < mark.epoch_offset:
         # What was seen up to there in that leader epoch, or an earlier one, is no longer there.
         cut = min(cut, view.epoch_end)
-    if cut >= end:
-        return None
+    return None if cut >= end else truncated(tp, cut, end)
+
+
+def may_be_others(end: int, mark: TargetMark, view: EndView) -> bool:
+    """Whether what stands before ``end`` was written after the leader epoch of ``mark``. Pure.
+
+    By the mirror, which need not have noticed that the epoch grew; or by others, in the place of
+    what an unclean election took since the last look: `filled_by_others` tells. A log that
+    `judge_target` finds whole.
+    """
+    return 0 <= view.epoch_end < end and mark.leader_epoch >= 0
+
+
+def truncated(tp: TopicPartition, cut: int, end: int) -> TargetLoss:
+    """The loss of what was acknowledged from target offset ``cut`` to before ``end``."""
     text = (
         f"the target's log of {tp} was truncated to offset {cut} (unclean leader election, or a "
         f"broker that lost its disk): {end - cut} offsets that it had acknowledged are gone"
@@ -130,6 +164,31 @@ class TargetWatch:
         told, self.gaps = self.gaps, []
         return told
 
+    def remembered(
+        self, missing: Iterable[TopicPartition], source_ids: Mapping[str, str], target: Routes
+    ) -> dict[TopicPartition, tuple[int, str]]:
+        """Positions, with metadata, of those in ``missing`` that went with their remote topic.
+
+        A topic that is deleted takes them with it, and Connect's offset storage may not have them
+        yet: the exact runs name the log that was written, and how far. Positions that somebody
+        deleted while the topic stayed are not given back. ``source_ids``: of the source's topics
+        now; ``target`` knows the remote ones. Raises as `examine`.
+        """
+        wanted = {tp: source_ids[tp.topic] for tp in missing if source_ids.get(tp.topic)}
+        known = self._read_runs(wanted) if wanted else {}
+        found = {}
+        if known:
+            target.refresh()
+        for tp, one in known.items():
+            now = target.topic_ids.get(self.remote(tp), "")
+            if one.runs and one.target_id and one.target_id != now:
+                run = one.runs[-1]
+                recorded = recorded_fields(Recorded("", one.target_end))
+                fields = recorded | target_fields(TargetMark(topic_id=one.target_id))
+                mark = Mark(topic_id=wanted[tp])
+                found[tp] = run.source + run.length, encode_mark(mark, fields)
+        return found
+
     def examine(
         self,
         source: Routes,
@@ -147,7 +206,7 @@ class TargetWatch:
         self.gaps = []
         marks = {tp: decode_target(metadata.get(tp, "")) for tp in positions}
         ends = {tp: decode_recorded(metadata.get(tp, "")).target_offset for tp in positions}
-        losses, views = self._losses_of(target, marks, ends)
+        losses, views = self._losses_of(target, positions, marks, ends)
         found = {}
         for tp, position in positions.items():
             mark, view = marks[tp], views.get(tp)
@@ -189,6 +248,7 @@ class TargetWatch:
     def _losses_of(
         self,
         target: Routes,
+        positions: Mapping[TopicPartition, int],
         marks: Mapping[TopicPartition, TargetMark],
         ends: dict[TopicPartition, int],
     ) -> tuple[dict[TopicPartition, TargetLoss], dict[TopicPartition, EndView]]:
@@ -210,6 +270,8 @@ class TargetWatch:
             for tp, view in views.items():
                 now = self._now(tp, target)
                 loss = judge_target(self._by_source[tp].target, ends[tp], marks[tp], now, view)
+                if loss is None and self._filled(tp, positions[tp], ends[tp], marks[tp], view):
+                    loss = truncated(self._by_source[tp].target, view.epoch_end, ends[tp])
                 if loss is not None:
                     found[tp] = loss
             unsure = [
@@ -221,17 +283,28 @@ class TargetWatch:
                 return found, views
             time.sleep(_LOOK_AGAIN_S)
 
+    def _filled(
+        self, tp: TopicPartition, position: int, end: int, mark: TargetMark, view: EndView
+    ) -> bool:
+        remote = self._by_source[tp].target
+        return may_be_others(end, mark, view) and filled_by_others(
+            self.flow, tp, remote, position, end
+        )
+
     def _known_runs(self, tp: TopicPartition) -> KnownRuns:
         if self._runs is None:
             ids = {one: self._losses.marks.get(one, Mark()).topic_id for one in self._by_source}
-            try:
-                self._runs = read_runs(self.flow, ids)
-            except (Unreachable, ConnectionLost):
-                raise
-            except MirrorError as error:
-                log.warning("flow %s: the exact runs cannot be read: %s", self.flow.name, error)
-                self._runs = {}
+            self._runs = self._read_runs(ids)
         return self._runs.get(tp, KnownRuns())
+
+    def _read_runs(self, ids: Mapping[TopicPartition, str]) -> dict[TopicPartition, KnownRuns]:
+        try:
+            return read_runs(self.flow, ids)
+        except (Unreachable, ConnectionLost):
+            raise
+        except MirrorError as error:
+            log.warning("flow %s: the exact runs cannot be read: %s", self.flow.name, error)
+            return {}
 
     def _seeded(
         self, tp: TopicPartition, mark: TargetMark, view: EndView

@@ -43,6 +43,7 @@ log = logging.getLogger(__name__)
 # Signals are small: what unpacks to more is none.
 _UNPACKED_BYTES_MAX = 64 << 20
 _ANSWER_MS_MIN = 1_000
+_WAIT_MS = 500
 _RULES = SelectRules(
     read_committed=False, join_below_bytes=0, decompressed_bytes_max=_UNPACKED_BYTES_MAX
 )
@@ -98,10 +99,19 @@ class ControlWatch:
             patience_ms = max(_ANSWER_MS_MIN, flow.session_ms // 4)
             client = replace(client, request_timeout_ms=min(client.request_timeout_ms, patience_ms))
         self.routes = Routes(client, [topic])
-        wait_ms = 0 if slot is None else 500
-        self.fetcher = Fetcher(self.routes, FetchSettings(fetch_max_wait_ms=wait_ms), poller=poller)
+        self.fetcher = Fetcher(self.routes, FetchSettings(), poller=poller)
+        self.waits_for_more = slot is not None
         self._start_offset = offset
         self._started = False
+
+    @property
+    def waits_for_more(self) -> bool:
+        """Whether a target that has nothing new answers when it has, or after half a second."""
+        return self.fetcher.settings.fetch_max_wait_ms > 0
+
+    @waits_for_more.setter
+    def waits_for_more(self, waits: bool) -> None:
+        self.fetcher.settings = FetchSettings(fetch_max_wait_ms=_WAIT_MS if waits else 0)
 
     @property
     def offset(self) -> int:

@@ -63,7 +63,8 @@ class KafkaCluster:
     node, free ones when empty. ``node_config``: further properties of one broker, over ``config``
     (its rack, a listener of its own). ``heap``: ``-Xmx`` of each JVM. ``jvm``: flags, see
     ``QUICK_JVM``. ``chroot``: where in a ZooKeeper the brokers keep their metadata (``/``,
-    ``/kafka/west``); None: in KRaft, if the version has it.
+    ``/kafka/west``); None: in KRaft, if the version has it. ``jars``: further ones on the brokers'
+    class path, as Maven coordinates.
     """
 
     name: str
@@ -76,6 +77,7 @@ class KafkaCluster:
     ports: Sequence[int] = field(default=(), kw_only=True)
     chroot: str | None = field(default=None, kw_only=True)
     jvm: Sequence[str] = field(default=QUICK_JVM, kw_only=True)
+    jars: Sequence[str] = field(default=(), kw_only=True)
     progress: Callable[[Fetching], None] | None = field(default=None, kw_only=True)
 
     def __post_init__(self) -> None:
@@ -124,7 +126,9 @@ class KafkaCluster:
     def runtime(self) -> KafkaRuntime:
         """Java and the jars; found, and fetched when need be, at the first use."""
         if self._runtime is None:
-            self._runtime = KafkaRuntime.find(self.version, progress=self.progress)
+            self._runtime = KafkaRuntime.find(
+                self.version, further=self.jars, progress=self.progress
+            )
         return self._runtime
 
     @property
@@ -203,6 +207,10 @@ class KafkaCluster:
     def log_path(self, node: int = 1) -> Path:
         """The file that broker ``node`` logs to."""
         return self._node(node).log
+
+    def data_path(self, node: int = 1) -> Path:
+        """The directory with a directory for each partition of broker ``node``."""
+        return self._node(node).data
 
     def pid(self, node: int = 1) -> int:
         """Process id of broker ``node``, which must be running."""

@@ -86,26 +86,33 @@ def tools_version(version: str) -> str:
 class KafkaRuntime:
     """One version of Kafka on one Java, ready to be started.
 
-    ``archive``: the shared class archive, which need not exist yet.
+    ``archive``: the shared class archive, which need not exist yet. ``further``: jars behind the
+    others on the class path.
     """
 
     java: JavaHome
     jars: tuple[Path, ...]
     archive: Path
+    further: tuple[Path, ...] = ()
 
     @classmethod
     def find(
         cls,
         version: str = KAFKA_VERSION,
         *,
+        further: Sequence[str] = (),
         progress: Callable[[Fetching], None] | None = None,
     ) -> Self:
-        """Finds Java and fetches the jars; MachineError when either fails."""
+        """Finds Java and fetches the jars; MachineError when either fails.
+
+        ``further``: coordinates as ``maven.resolve`` takes them.
+        """
         java = find_java()
         jars = kafka_jars(version, progress=progress, java=java)
         text = "\n".join([str(java.path), java.version, *map(str, jars)])
         key = hashlib.sha256(text.encode()).hexdigest()[:16]
-        return cls(java, jars, cache_directory("classes") / f"kafka-{version}-{key}.jsa")
+        archive = cache_directory("classes") / f"kafka-{version}-{key}.jsa"
+        return cls(java, jars, archive, resolve(*further, java=java) if further else ())
 
     def command(
         self,
@@ -139,7 +146,7 @@ class KafkaRuntime:
             "-Dorg.slf4j.simpleLogger.dateTimeFormat=HH:mm:ss.SSS",
             "-Dorg.slf4j.simpleLogger.showThreadName=false",
             "-cp",
-            os.pathsep.join(map(str, self.jars)),
+            os.pathsep.join(map(str, (*self.jars, *self.further))),
             main_class,
             *arguments,
         ]
@@ -149,7 +156,8 @@ class KafkaRuntime:
 
         Only one broker at a time is asked: writing takes seconds of the machine.
         """
-        if self.archive.is_file():
+        # An archive fits every class path that begins with its own, and no shorter one.
+        if self.archive.is_file() or self.further:
             return None
         try:
             return claim_part(self.archive, stale_s=_RECORDING_S_MAX)

@@ -62,9 +62,14 @@ class Node:
         return self.directory / "server.properties"
 
     @property
+    def data(self) -> Path:
+        """Where the broker keeps its logs of topics."""
+        return self.directory / "data"
+
+    @property
     def formatted(self) -> bool:
         """Whether the data directory belongs to a KRaft cluster already."""
-        return (self.directory / "data" / "meta.properties").exists()
+        return (self.data / "meta.properties").exists()
 
     @property
     def runs(self) -> bool:
@@ -193,7 +198,7 @@ def kraft_properties(node: Node, nodes: Sequence[Node]) -> dict[str, str]:
 def common_properties(node: Node, nodes: int) -> dict[str, str]:
     """What brokers of every version get; ``nodes`` is their number."""
     return {
-        "log.dirs": str(node.directory / "data"),
+        "log.dirs": str(node.data),
         # A metadata request of a mirror must never bring a deleted topic back.
         "auto.create.topics.enable": "false",
         "offsets.topic.num.partitions": "4",

@@ -34,7 +34,7 @@ from sparkmirror.doctor.facts import (
 )
 from sparkmirror.doctor.finding import Finding, Level, at_work, gathered, ok
 from sparkmirror.doctor.jobs import at_once
-from sparkmirror.doctor.network import Network, explore, way_of
+from sparkmirror.doctor.network import Network, check_round_trip, explore, way_of
 from sparkmirror.errors import MirrorError
 from sparkmirror.model import (
     ClusterClient,
@@ -179,6 +179,7 @@ class _Patient:
         for side, one in (("source", source), ("target", target)):
             if one is not None:
                 first[f"clock {side}"] = partial(check_clock, one, self.how.now_s)
+                first[f"round-trip {side}"] = partial(check_round_trip, one, flow, side)
                 look = partial(rights.check_group_topics, one, flow, side)
                 first[f"group-topics {side}"] = look
         if keeper is not None:

@@ -7,13 +7,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from sparkmirror.doctor.finding import Finding, Level
-from sparkmirror.model import ClusterClient
+from sparkmirror.doctor.finding import Finding, Level, at_work, ok
+from sparkmirror.errors import MirrorError
+from sparkmirror.model import FETCH_BYTES_MAX, ClusterClient, FlowSettings
 from sparkmirror.wire.advertised import advertised_failure, walk_all
+from sparkmirror.wire.fetch_lanes import LANES_MAX
+from sparkmirror.wire.inspect import Inspector
+from sparkmirror.wire.joining import JOINED_BYTES_MAX, ROUND_TRIP_S_MIN
 from sparkmirror.wire.views import ClusterView
 from sparkmirror.wire.walk import DNS, KAFKA, LOGIN, TCP, TLS, Resolver, Step, Way, resolve
 
-__all__ = ["Network", "explore", "findings_of", "way_of"]
+__all__ = ["Network", "check_round_trip", "explore", "findings_of", "way_of"]
 
 _TRIED = {
     DNS: "resolve the name",
@@ -22,6 +26,8 @@ _TRIED = {
     KAFKA: "ask for API versions and metadata",
     LOGIN: "log in",
 }
+# As most producers write them.
+_USUAL_BATCH_BYTES = 16 * 1024
 _LEVELS = {"ok": Level.OK, "warn": Level.WARN, "fail": Level.FAIL}
 
 
@@ -95,3 +101,46 @@ def _of_bootstrap(alias: str, way: Way, other: Way | None) -> list[Finding]:
         )
         for one in findings
     ]
+
+
+def check_round_trip(cluster: Inspector, flow: FlowSettings, side: str) -> list[Finding]:
+    """How far away a cluster is, and what the mirror can carry over that distance.
+
+    ``side``: source or target, as which the flow has the cluster. A long link is no fault.
+    """
+    tried, subject = "ask a small question several times", f"cluster {cluster.alias}, the {side}"
+    try:
+        trip_ms = cluster.round_trip_ms()
+    except MirrorError as error:
+        return [at_work("round-trip", subject, tried, error)]
+    found = f"a round trip takes {trip_ms:.1f} ms"
+    if trip_ms < ROUND_TRIP_S_MIN * 1000:
+        return [ok("round-trip", subject, tried, found)]
+    do = _of_far_source(flow, trip_ms) if side == "source" else _of_far_target(flow, trip_ms)
+    return [Finding("round-trip", Level.OK, subject, tried, found, do)]
+
+
+def _of_far_source(flow: FlowSettings, trip_ms: float) -> str:
+    carried = min(flow.fetch.fetch_max_bytes, FETCH_BYTES_MAX) / trip_ms / 1000
+    return (
+        f"Expect at most {carried:.0f} MB/s from a partition, and from each broker for each of "
+        f"{flow.tasks_max} slots (tasks.max) {LANES_MAX} times as much: raise it if that is too "
+        "little."
+    )
+
+
+def _of_far_target(flow: FlowSettings, trip_ms: float) -> str:
+    def carried(batch_bytes: int) -> float:
+        return flow.produce.in_flight_requests_max * batch_bytes / trip_ms / 1000
+
+    usual = f"{carried(_USUAL_BATCH_BYTES):.1f} MB/s with batches of 16 KiB"
+    if flow.produce.link_joining == "off":
+        return (
+            f"Expect at most {usual} for each partition: sparkmirror.link.joining=off keeps the "
+            "source's batches as they are."
+        )
+    joined = carried(min(JOINED_BYTES_MAX, flow.produce.request_bytes_max))
+    return (
+        f"Expect {usual} for each partition as long as that is enough, and up to {joined:.0f} MB/s "
+        "behind: batches that wait are joined (sparkmirror.link.joining)."
+    )

@@ -79,11 +79,28 @@ _OWN = (
     ),
     Metric(
         "sparkmirror_flow_state", "gauge", (*FLOW, "state"),
-        "1 for the state the flow is in: starting, running, standby, paused or draining.",
+        "1 for the state the flow is in: starting, running, standby, paused,"
+        " draining or drained.",
     ),
     Metric("sparkmirror_records", "counter", FLOW, "Records mirrored by this run."),
     Metric("sparkmirror_bytes", "counter", FLOW, "Bytes of record batches mirrored."),
-    Metric("sparkmirror_batches", "counter", FLOW, "Record batches written to the target."),
+    Metric(
+        "sparkmirror_batches", "counter", FLOW,
+        "Record batches mirrored, counted before any are joined for the link.",
+    ),
+    Metric(
+        "sparkmirror_link_joined_batches", "counter", FLOW,
+        "Batches that waited for a slow link to the target and were joined to larger ones.",
+    ),
+    Metric("sparkmirror_link_joined_bytes", "counter", FLOW, "Bytes of these batches."),
+    Metric(
+        "sparkmirror_link_written_bytes", "counter", FLOW,
+        "Bytes of the batches that became of them.",
+    ),
+    Metric(
+        "sparkmirror_link_joining_cpu_seconds", "counter", FLOW,
+        "Processor time that joining them took.",
+    ),
     Metric("sparkmirror_partitions", "gauge", FLOW, "Source partitions assigned."),
     Metric(
         "sparkmirror_partitions_reported", "gauge", FLOW,

@@ -139,6 +139,11 @@ def _add_counters(counters: dict[str, CounterMetricFamily], one: FlowFacts) -> N
     counters["sparkmirror_records"].add_metric(flow, view.records)
     counters["sparkmirror_bytes"].add_metric(flow, view.bytes)
     counters["sparkmirror_batches"].add_metric(flow, view.batches)
+    joined = one.totals.joined
+    counters["sparkmirror_link_joined_batches"].add_metric(flow, joined.batches)
+    counters["sparkmirror_link_joined_bytes"].add_metric(flow, joined.bytes_in)
+    counters["sparkmirror_link_written_bytes"].add_metric(flow, joined.bytes_out)
+    counters["sparkmirror_link_joining_cpu_seconds"].add_metric(flow, joined.cpu_s)
     counters["sparkmirror_throttled"].add_metric(flow, view.errors.get(THROTTLED, 0))
     for code, count in sorted(view.errors.items()):
         if code != THROTTLED:

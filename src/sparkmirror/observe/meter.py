@@ -13,7 +13,14 @@ from collections import OrderedDict, deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
-from sparkmirror.model import Halt, PartitionProgress, SlotProgress, Spread, TopicPartition
+from sparkmirror.model import (
+    Halt,
+    JoinCounts,
+    PartitionProgress,
+    SlotProgress,
+    Spread,
+    TopicPartition,
+)
 from sparkmirror.observe.catch_up import CATCHING_UP_S, CatchUp
 from sparkmirror.observe.latency import BOUNDS_MS, Histogram
 from sparkmirror.observe.partitions import PartitionRow, PartitionTotal, lag_of, worst_s
@@ -98,12 +105,14 @@ class FlowTotals:
     """What only a scrape needs, besides the view: each partition, and all latencies of this run.
 
     ``reported_ms``: when the newest report was written, by the worker's wall clock; 0 = never.
+    ``joined``: batches that waited for the link.
     """
 
     partitions: tuple[PartitionRow, ...] = ()
     latency: Histogram = field(default_factory=Histogram)
     latency_ms_sum: int = 0
     reported_ms: int = 0
+    joined: JoinCounts = JoinCounts()  # noqa: RUF009  (frozen)
 
 
 class _Curve:
@@ -172,6 +181,7 @@ class _CounterSet:
     latency_ms_sum: int = 0
     errors: Mapping[str, int] = field(default_factory=dict)
     partitions: dict[TopicPartition, tuple[int, int]] = field(default_factory=dict)
+    joined: JoinCounts = JoinCounts()  # noqa: RUF009  (frozen)
 
 
 @dataclass(slots=True)
@@ -228,6 +238,7 @@ class FlowMeter:
         self._window_ms = window_ms
         self._curve = _Curve(window_ms)
         self._records = self._bytes = self._batches = 0
+        self._joined = JoinCounts()
         self._latencies: deque[tuple[int, Histogram]] = deque()
         self._latency = Histogram()
         self._latency_ms_sum = 0
@@ -266,6 +277,8 @@ class FlowMeter:
             if grown:
                 self._errors[code] = self._errors.get(code, 0) + grown
         self._add_partitions(ticks_ms, progress, counters)
+        self._joined = self._joined.plus(progress.joined.since(counters.joined))
+        counters.joined = progress.joined
         counters.time_ms = progress.time_ms
         counters.records = progress.records
         counters.bytes = progress.bytes
@@ -364,7 +377,7 @@ class FlowMeter:
             for key, (_, progress) in sorted(self._partitions.items())
         )
         latency = Histogram(self._latency.counts)
-        return FlowTotals(rows, latency, self._latency_ms_sum, self._reported_ms)
+        return FlowTotals(rows, latency, self._latency_ms_sum, self._reported_ms, self._joined)
 
     @property
     def _mean_bytes(self) -> float | None:

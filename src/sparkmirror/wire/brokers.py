@@ -9,7 +9,8 @@ from __future__ import annotations
 import logging
 import random
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -24,9 +25,15 @@ from sparkmirror.wire.searches import Searches
 __all__ = ["Brokers", "Leader", "split_address"]
 
 T = TypeVar("T")
+Address = tuple[str, int]
 
 log = logging.getLogger(__name__)
 
+# While a cluster is away it is asked several times a second: the log need not hold each answer.
+_WARN_AGAIN_S = 10.0
+_METADATA = -1  # of no broker
+# Longer than a start over a long link pauses between two questions to one broker.
+_IDLE_S = 5.0
 _NO_TOPIC_ID = "00000000-0000-0000-0000-000000000000"
 
 
@@ -63,14 +70,16 @@ class Brokers:
         self.topics = set(topics)
         self.leaders: dict[TopicPartition, Leader] = {}
         self.leaderless: dict[TopicPartition, int] = {}
+        self.topic_errors: dict[str, int] = {}
+        """Why the brokers tell nothing of a topic, by the newest metadata that was asked for it."""
         self.reachable = False
         self.cluster_id = ""
         self.topic_ids: dict[str, str] = {}
         """36-character UUIDs of the topics, as far as the brokers give them."""
         self.generation = 0
         """How many times metadata has come in."""
-        self._addresses: dict[int, tuple[str, int]] = {}
-        self._connections: dict[int, Connection] = {}
+        self._addresses: dict[int, Address] = {}
+        self._connections: dict[tuple[int, int], Connection] = {}  # of a node, by number
         self._coordinators: dict[str, Connection] = {}  # of groups; `Routes` finds them
         self._backoff: dict[int, tuple[float, float]] = {}
         self._buffers = (send_buffer_bytes, receive_buffer_bytes)
@@ -80,6 +89,9 @@ class Brokers:
         self._asked_at = float("-inf")  # anything
         self._searches = Searches(client.retry_backoff_ms / 1000)
         self._kept: Connection | None = None  # for searches
+        # After a question, with the time of its end: the next one, or Fetch and Produce, takes it.
+        self._idle: dict[Address, tuple[Connection, float]] = {}
+        self._warned_at: dict[int, float] = {}
         self._random = random.Random()  # noqa: S311  (spreads load, guards nothing)
 
     # -- metadata --------------------------------------------------------------------------
@@ -108,6 +120,7 @@ class Brokers:
         Returns whether fresh metadata came in. A cluster that cannot be reached is logged and
         tried again at the next call: whether to give up is the caller's decision.
         """
+        self.close_idle()
         now = self._clock()
         wanted: set[str] | None = None
         rested = (now - self._asked_at) * 1000 >= self.client.retry_backoff_ms
@@ -119,7 +132,7 @@ class Brokers:
         try:
             self.refresh(wanted)
         except (ClusterError, ConnectionLost) as error:
-            log.warning("metadata of cluster %s: %s", self.client.alias, error)
+            self._warn(_METADATA, f"metadata of cluster {self.client.alias}: {error}")
             self._refreshed_at = self._asked_at = self._clock()
             self._stale = True
             return False
@@ -143,6 +156,9 @@ class Brokers:
             for name in wanted:
                 self.topic_ids.pop(name, None)
         for topic in response.topics:
+            self.topic_errors.pop(topic.name, None)
+            if topic.error_code:
+                self.topic_errors[topic.name] = int(topic.error_code)
             topic_id = str(getattr(topic, "topic_id", None) or "")
             if topic_id and topic_id != _NO_TOPIC_ID:
                 self.topic_ids[topic.name] = topic_id
@@ -184,20 +200,24 @@ class Brokers:
             connection.close()
             raise
         self.reachable = True
+        self._warned_at.pop(_METADATA, None)
         if self._searches:
-            # The next answer has no more time than a new connection's first one would have.
-            limit_ms = min(self.client.connect_timeout_ms, self.client.request_timeout_ms)
-            connection.socket.settimeout(limit_ms / 1000)
+            self._limit(connection)
             self._kept = connection
         else:
-            connection.close()
+            self._keep(connection)
         return response
 
     def any_connection(self) -> Connection:
-        """A new connection to whichever broker answers first; the caller closes it.
+        """A connection to whichever broker answers first: one that idles, or a new one.
 
-        Raises `ClusterError` when none does.
+        For questions (`asking`); the caller closes what it does not give back. Raises
+        `ClusterError` when no broker answers.
         """
+        for address in list(self._idle):
+            idle = self._take(address)
+            if idle is not None:
+                return idle
         nodes = list(self._addresses.items())
         self._random.shuffle(nodes)
         # Brokers that did not answer a moment ago come last: each may cost a whole timeout.
@@ -205,20 +225,20 @@ class Brokers:
         bootstrap = [split_address(address) for address in self.client.bootstrap_servers]
         self._random.shuffle(bootstrap)
         failure: ClusterError | None = None
-        tried: set[tuple[str, int]] = set()
+        tried: set[Address] = set()
         for node, address in [*nodes, *((None, address) for address in bootstrap)]:
             if address in tried:
                 continue
             tried.add(address)
             began = self._clock()
             try:
-                connection = Connection(*address, self.client)
+                connection = self._connect(address)
             except ClusterError as error:
                 failure = error
                 if node is not None:
                     self._back_off(node, began)
                 continue
-            if node is not None and node not in self._connections:
+            if node is not None and (node, 0) not in self._connections:
                 self._backoff.pop(node, None)
             return connection
         raise failure or Unreachable(
@@ -227,9 +247,12 @@ class Brokers:
 
     # -- connections -----------------------------------------------------------------------
 
-    def connection(self, node: int) -> Connection | None:
-        """The pooled connection to a broker; None while it is unknown or backing off."""
-        existing = self._connections.get(node)
+    def connection(self, node: int, number: int = 0) -> Connection | None:
+        """The pooled connection to a broker; None while it is unknown or backing off.
+
+        ``number``: of several to the same broker.
+        """
+        existing = self._connections.get((node, number))
         if existing is not None:
             return existing
         address = self._addresses.get(node)
@@ -237,20 +260,90 @@ class Brokers:
             return None
         began = self._clock()
         try:
-            connection = Connection(
-                *address,
-                self.client,
-                send_buffer_bytes=self._buffers[0],
-                receive_buffer_bytes=self._buffers[1],
-            )
+            connection = self.connect(*address)
         except ClusterError as error:
             self._back_off(node, began)
             self._stale = True
-            log.warning("%s", error)
+            self._warn(node, f"{error}")
             return None
-        self._connections[node] = connection
+        self._connections[node, number] = connection
         self._backoff.pop(node, None)
+        self._warned_at.pop(node, None)
         return connection
+
+    def connect(self, host: str, port: int) -> Connection:
+        """A connection for the caller alone: one that idles, or a new one.
+
+        Raises `ClusterError`.
+        """
+        idle = self._take((host, port))
+        if idle is None:
+            return self._connect((host, port))
+        idle.socket.settimeout(self.client.request_timeout_ms / 1000)
+        return idle
+
+    def _connect(self, address: Address) -> Connection:
+        return Connection(
+            *address,
+            self.client,
+            send_buffer_bytes=self._buffers[0],
+            receive_buffer_bytes=self._buffers[1],
+        )
+
+    # -- connections that idle -------------------------------------------------------------
+
+    @contextmanager
+    def asking(self, connection: Connection) -> Iterator[None]:
+        """Ask something over a connection that is the caller's; it idles afterwards.
+
+        No answer may be outstanding then. After an error it is closed.
+        """
+        try:
+            yield
+        except BaseException:
+            connection.close()
+            raise
+        self._keep(connection)
+
+    def _keep(self, connection: Connection) -> None:
+        address = connection.host, connection.port
+        if address in self._idle:
+            connection.close()
+            return
+        self._limit(connection)
+        self._idle[address] = connection, self._clock()
+
+    def _limit(self, connection: Connection) -> None:
+        """The next answer has no more time than a new connection's first one would have."""
+        limit_ms = min(self.client.connect_timeout_ms, self.client.request_timeout_ms)
+        connection.socket.settimeout(limit_ms / 1000)
+
+    def _take(self, address: Address) -> Connection | None:
+        """The connection to ``address`` that idles, unless its broker has hung up."""
+        self.close_idle()
+        if address not in self._idle:
+            return None
+        connection, _ = self._idle.pop(address)
+        if connection.hung_up():
+            connection.close()
+            return None
+        return connection
+
+    def close_idle(self, longer_s: float = _IDLE_S) -> None:
+        """Close connections that have idled for so long: brokers need not hold them."""
+        if self._idle:
+            before = self._clock() - longer_s
+            for address, (connection, asked_at) in list(self._idle.items()):
+                if asked_at <= before:
+                    del self._idle[address]
+                    connection.close()
+
+    def _warn(self, node: int, text: str) -> None:
+        """Log what went wrong with a broker, unless something did a moment ago."""
+        now = self._clock()
+        if now - self._warned_at.get(node, float("-inf")) >= _WARN_AGAIN_S:
+            self._warned_at[node] = now
+            log.warning("%s", text)
 
     def _back_off(self, node: int, began: float) -> None:
         """Leave a broker alone for a while after an attempt that began at ``began`` failed."""
@@ -271,10 +364,16 @@ class Brokers:
         if kept is not None and (kept.host, kept.port) == (connection.host, connection.port):
             self._kept = None
             kept.close()
-        for node, known in list(self._connections.items()):
+        idle, _ = self._idle.pop((connection.host, connection.port), (None, 0.0))
+        if idle is not None:
+            idle.close()
+        now = self._clock()
+        for key, known in list(self._connections.items()):
             if known is connection:
-                del self._connections[node]
-                self._back_off(node, self._clock())
+                del self._connections[key]
+                # A broker that goes down takes all connections to it along: that is one failure.
+                if now >= self._backoff.get(key[0], (0.0, 0.0))[0]:
+                    self._back_off(key[0], now)
         for group, known in list(self._coordinators.items()):
             if known is connection:
                 del self._coordinators[group]
@@ -286,8 +385,11 @@ class Brokers:
         for connection in (*self._connections.values(), *self._coordinators.values(), kept):
             if connection is not None:
                 connection.close()
+        for idle, _ in self._idle.values():
+            idle.close()
         self._connections.clear()
         self._coordinators.clear()
+        self._idle.clear()
 
     # -- questions to leaders --------------------------------------------------------------
 
@@ -320,17 +422,25 @@ class Brokers:
                 by_node.setdefault(leader.node, []).append(tp)
         found: dict[TopicPartition, T] = {}
         for node, led in by_node.items():
+            address = self._addresses[node]
+            idle = self._take(address)
+            if idle is not None:
+                # One that broke meanwhile says nothing about its broker: a new one is asked.
+                with suppress(ConnectionLost), self.asking(idle):
+                    found |= ask(idle, led)
+                    self._warned_at.pop(node, None)
+                    continue
             try:
-                connection = Connection(*self._addresses[node], self.client)
+                connection = self._connect(address)
             except ClusterError as error:
-                log.warning("%s", error)
+                self._warn(node, f"{error}")
                 self._stale = True
                 continue
             try:
-                found |= ask(connection, led)
+                with self.asking(connection):
+                    found |= ask(connection, led)
+                self._warned_at.pop(node, None)
             except ConnectionLost as error:
-                log.warning("offsets of cluster %s: %s", self.client.alias, error)
+                self._warn(node, f"offsets of cluster {self.client.alias}: {error}")
                 self._stale = True
-            finally:
-                connection.close()
         return found

@@ -70,9 +70,12 @@ class Cluster:
         """The cluster's name in the configuration file."""
         return self.client.alias
 
-    def close(self) -> None:
-        """Close all connections; what other threads have under way fails."""
-        self._link.close()
+    def close(self, *, for_good: bool = False) -> None:
+        """Close all connections; what other threads have under way fails.
+
+        So does what they begin later, if this was ``for_good``; else that opens new ones.
+        """
+        self._link.close(for_good=for_good)
 
     # --- cluster and topics -----------------------------------------------------------------
 
@@ -285,15 +288,16 @@ class Cluster:
         It begins where the log does; in the partitions ``only_new``, at their present ends.
         ``passes``: see `TopicTail`.
         """
-        view = self.topics([topic]).get(topic)
-        if view is None:
-            raise TopicError(
-                f"the topic {topic} does not exist.",
-                where=f"cluster {self.alias}",
-                do="Check the name, and that this client may describe the topic.",
-            )
-        numbers = range(view.partitions) if partitions is None else partitions
-        wanted = [TopicPartition(topic, number) for number in numbers]
+        if partitions is None or not self._leaders.known(topic, partitions):
+            view = self.topics([topic]).get(topic)
+            if view is None:
+                raise TopicError(
+                    f"the topic {topic} does not exist.",
+                    where=f"cluster {self.alias}",
+                    do="Check the name, and that this client may describe the topic.",
+                )
+            partitions = range(view.partitions) if partitions is None else partitions
+        wanted = [TopicPartition(topic, number) for number in partitions]
         ends = self.end_offsets(wanted, "read_committed")
         if len(ends) < len(wanted):
             lost = ", ".join(str(tp) for tp in wanted if tp not in ends)
@@ -302,10 +306,8 @@ class Cluster:
                 where=f"cluster {self.alias}",
                 do="Bring the broker back that holds it.",
             )
-        old = [tp for tp in wanted if tp.partition not in only_new]
-        starts = {**ends, **dict.fromkeys(old, 0), **self.earliest_offsets(old)}
-        ranges = {tp: (starts[tp], ends[tp]) for tp in wanted}
-        return TopicTail(self.client, ranges, passes=passes)
+        ranges = {tp: (ends[tp] if tp.partition in only_new else 0, ends[tp]) for tp in wanted}
+        return TopicTail(self._link, self._leaders, ranges, passes=passes)
 
     def produce_many(
         self,

@@ -38,8 +38,8 @@ NAMES = ("none", "gzip", "snappy", "lz4", "zstd")
 DECOMPRESSED_BYTES_MAX = 256 << 20
 _RATIO_ALLOWED = 16
 
-LEVELS = (0, 6, 0, 0, 3)
-"""Level of each codec, as Java's clients have it; only gzip and zstd take another one."""
+LEVELS = (0, 6, 0, 9, 3)
+"""Level of each codec, as Java's clients have it; snappy has none."""
 _GZIP_WBITS = 31
 _GZIP_MEMBERS_MAX = 1024
 _ZSTD_BLOCK_BYTES_MAX = 128 * 1024
@@ -70,7 +70,7 @@ def compress(codec: int, data: Buffer, levels: Sequence[int] = LEVELS) -> bytes:
     if codec == SNAPPY:
         return _snappy_compress(memoryview(data))
     if codec == LZ4:
-        return _lz4_compress(memoryview(data))
+        return _lz4_compress(memoryview(data), levels[LZ4])
     if codec == ZSTD:
         return bytes(cramjam.zstd.compress(data, levels[ZSTD]))
     raise _unknown(codec)
@@ -195,7 +195,10 @@ def _snappy_compress(data: memoryview) -> bytes:
     return b"".join(parts)
 
 
-def _lz4_compress(data: memoryview) -> bytes:
+def _lz4_compress(data: memoryview, level: int) -> bytes:
+    # As in Java's clients, the default level stands for the quick compressor.
+    if level != LEVELS[LZ4]:
+        return _lz4_compress_hard(data, level)
     parts: list[bytes] = [_LZ4_HEADER]
     for start in range(0, len(data), 1 << 16):
         chunk = data[start : start + (1 << 16)]
@@ -204,6 +207,18 @@ def _lz4_compress(data: memoryview) -> bytes:
             parts += (_LITTLE.pack(len(block)), block)
         else:
             parts += (_LITTLE.pack(len(chunk) | 0x8000_0000), bytes(chunk))
+    parts.append(b"\0\0\0\0")
+    return b"".join(parts)
+
+
+def _lz4_compress_hard(data: memoryview, level: int) -> bytes:
+    stream = cramjam.lz4.Compressor(level=level, content_checksum=False, block_linked=False)
+    stream.compress(bytes(data))
+    # The library adds a checksum to each block; Java's clients write none, the batch has its own.
+    frame = memoryview(bytes(stream.finish()))
+    parts: list[Buffer] = [_LZ4_HEADER]
+    for start, end, stored in _lz4_layout(frame)[2]:
+        parts += (_LITTLE.pack(end - start | (stored << 31)), frame[start:end])
     parts.append(b"\0\0\0\0")
     return b"".join(parts)
 

@@ -39,6 +39,8 @@ _CORRELATION = struct.Struct(">i")
 _HEADER = struct.Struct(">hhih")
 _HANDSHAKE_FRAME_BYTES_MAX = 1 << 20
 _SASL_AUTHENTICATE = 36
+# Of requests that are sent before the first of them is answered; any socket's buffers hold that.
+_AHEAD_BYTES_MAX = 16 << 10
 # Part of a session's life after which a client logs in again (KIP-368, as Java's clients do).
 _LOGIN_AGAIN = (0.85, 0.95)
 
@@ -49,7 +51,7 @@ class Connection(FramedSocket):
     """A connected, version-checked socket to one broker, secured as the client says.
 
     Raises `ClusterError` while connecting (`Unreachable`, `NotKafka`, `Unsupported`, `Denied`),
-    `ConnectionLost` afterwards.
+    `ConnectionLost` afterwards. ``round_trip_s``: what the first answer took.
     """
 
     def __init__(
@@ -81,7 +83,9 @@ class Connection(FramedSocket):
             # A broker that hangs still gets its connections accepted by its kernel, so the first
             # answer has no more time than connecting has.
             self.socket.settimeout(min(client.connect_timeout_ms, client.request_timeout_ms) / 1000)
+            asked_at = time.monotonic()
             self._versions = self._handshake()
+            self.round_trip_s = time.monotonic() - asked_at
             self.socket.settimeout(client.request_timeout_ms / 1000)
             self._authenticate()
         except ConfigError as error:
@@ -262,15 +266,21 @@ class Connection(FramedSocket):
 
     def send_message(self, message: Any, version: int) -> int:
         """Send one of kafka-python's request objects; returns the correlation id."""
+        correlation, frame = self._encoded(message, version)
+        self._send_all(frame)
+        return correlation
+
+    def _encoded(self, message: Any, version: int) -> tuple[int, bytes]:
         correlation = next(self._correlation)
         message.with_header(correlation_id=correlation, client_id=self.client.client_id)
-        frame = message.encode(version=version, header=True, framed=True)
+        return correlation, message.encode(version=version, header=True, framed=True)
+
+    def _send_all(self, frame: bytes) -> None:
         self.last_used = time.monotonic()
         try:
             self.socket.sendall(frame)
         except OSError as error:
             raise ConnectionLost(f"{self.host}:{self.port}: {error or 'timed out'}") from error
-        return correlation
 
     def request(self, message: Any, *, lowest: int = 0, highest: int = 1 << 15) -> Any:
         """Send a kafka-python request and wait for its answer. Only with nothing in flight.
@@ -280,11 +290,36 @@ class Connection(FramedSocket):
         self.ready_to_send(idle=True)
         return self._ask(message, lowest=lowest, highest=highest)
 
+    def request_all(self, asked: Iterable[tuple[Any, int, int]]) -> list[Any]:
+        """`request` of several messages, each with its lowest and highest version, in order.
+
+        Small ones are sent before the first is answered: over a long link that is one wait.
+        """
+        self.ready_to_send(idle=True)
+        versions = [(one, self._version(one, lowest, highest)) for one, lowest, highest in asked]
+        answers: list[Any] = []
+        waiting: list[tuple[Any, int, int]] = []
+        bytes_ahead = 0
+        for message, version in versions:
+            correlation, frame = self._encoded(message, version)
+            if bytes_ahead + len(frame) > _AHEAD_BYTES_MAX:
+                # A broker that cannot get rid of its answers reads no further request.
+                answers += [self.finish(*one) for one in waiting]
+                waiting.clear()
+                bytes_ahead = 0
+            self._send_all(frame)
+            waiting.append((message, version, correlation))
+            bytes_ahead += len(frame)
+        return answers + [self.finish(*one) for one in waiting]
+
     def _ask(self, message: Any, *, lowest: int = 0, highest: int = 1 << 15) -> Any:
-        version = self.api_version(
+        version = self._version(message, lowest, highest)
+        return self.finish(message, version, self.send_message(message, version))
+
+    def _version(self, message: Any, lowest: int, highest: int) -> int:
+        return self.api_version(
             message.API_KEY, lowest, min(highest, message.max_version), message.name
         )
-        return self.finish(message, version, self.send_message(message, version))
 
     def begin(self, message: Any, version: int) -> int:
         """Send a kafka-python request whose answer may take long (`readable`, then `finish`).

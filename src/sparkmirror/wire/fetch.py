@@ -1,10 +1,11 @@
 """The Fetch path: long polls on every broker that leads one of a slot's partitions.
 
 `Fetcher` is a small state machine without threads. Each broker has at most one Fetch request
-under way; its connection is watched by the caller's poller, so that several brokers and several
-fetchers share one wait. A partition is in exactly one of these states:
+under way, or one in each lane (`fetch_lanes`); connections are watched by the caller's poller, so
+that several brokers and several fetchers share one wait. A partition is in exactly one of these
+states:
 
-* asked for: part of the request under way at its broker;
+* asked for: part of a request under way at its broker;
 * ready: to be asked for with the next request;
 * waiting: leader unknown, broker backing off, or its last answer was an error with a back-off;
 * held: the log may not be the one that the offset is in (another topic id, another leader epoch,
@@ -20,8 +21,8 @@ from __future__ import annotations
 import logging
 import struct
 import time
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, field, replace
 
 from sparkmirror.model import FetchSettings, Halt, TopicPartition
 from sparkmirror.wire.connection import (
@@ -41,6 +42,7 @@ from sparkmirror.wire.fetch_frames import (
     parse_answer,
     request_body,
 )
+from sparkmirror.wire.fetch_lanes import Lane, Lanes
 from sparkmirror.wire.fetch_sessions import (
     NO_SESSION,
     SESSION_LOST,
@@ -104,6 +106,9 @@ class Fetcher:
     ``holds``: partitions are held until `release` says which log they are in, and again whenever
     it may be another one; without it offsets out of range halt them.
     ``poller`` waits for its connections, and maybe for others; by default it is one of its own.
+    ``linger_ms``: after an answer with records, the broker may wait as long, at most
+    ``fetch.max.wait.ms``, until each of its partitions has ``batch_bytes`` more.
+    ``lanes_max``: how many requests may be under way at a broker that is far.
     """
 
     def __init__(
@@ -114,6 +119,9 @@ class Fetcher:
         buffer: FrameBuffer | None = None,
         holds: bool = False,
         poller: Poller[Connection] | None = None,
+        linger_ms: int = 0,
+        batch_bytes: int = 0,
+        lanes_max: int = 1,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.routes = routes
@@ -121,17 +129,25 @@ class Fetcher:
         self.errors: dict[str, int] = {}
         self._clock = clock
         self._states: dict[TopicPartition, FetchState] = {}
-        self._requests: dict[int, _Request] = {}
-        self._sessions: dict[int, FetchSession] = {}
-        self._not_before: dict[int, float] = {}
+        self._lanes = Lanes(routes, lanes_max)
+        self._requests: dict[Lane, _Request] = {}
+        self._sessions: dict[Lane, FetchSession] = {}
+        self._not_before: dict[Lane, float] = {}
+        self._lingering = replace(
+            settings, fetch_max_wait_ms=min(linger_ms, settings.fetch_max_wait_ms)
+        )
+        self._batch_bytes = batch_bytes
+        self._busy: dict[Lane, int] = {}  # partitions with records in the newest answer
         self._pace = Pace()
-        self._paced: set[int] = set()  # nodes that wait for the end of a pace
+        self._paced: set[Lane] = set()  # those that wait for the end of a pace
         self._looked_at = float("-inf")
         self._buffer = ReceiveBuffer() if buffer is None else buffer
         self._throttle_log_at = float("-inf")
         self._holds = holds
         self._poller = Poller[Connection]() if poller is None else poller
         self._generation = -1
+        self.left_out: Collection[TopicPartition] = ()
+        """Partitions that are not asked for at present; an answer under way still comes."""
         self.held: list[TopicPartition] = []
         """Partitions that only wait for the caller to look at their log."""
         self.frame = memoryview(b"")
@@ -167,8 +183,7 @@ class Fetcher:
         """
         state = self._states.pop(tp, None)
         if state is not None:
-            state.offset = offset
-            state.bytes_max = 0
+            state.go_on(offset)
             self._states[tp] = state
 
     def need_bytes(self, tp: TopicPartition, size: int) -> None:
@@ -224,16 +239,16 @@ class Fetcher:
         return max(0.0, min([at - now for at in due] + [idle]))
 
     def send(self) -> None:
-        """Ask every broker that has no request under way for its ready partitions."""
+        """Ask in every lane that has no request under way for its ready partitions."""
         now = self._clock()
         self._expire(now)
         self.routes.refresh_if_due()
         if self._holds and self.routes.generation != self._generation:
             self._hold_moved()
         self.held = []
-        by_node: dict[int, list[FetchState]] = {}
+        by_lane: dict[Lane, list[FetchState]] = {}
         for state in self._states.values():
-            if state.asked or state.retry_at > now:
+            if state.asked or state.retry_at > now or state.tp in self.left_out:
                 continue
             if state.halt is not None:
                 if not state.halt.retriable:
@@ -242,14 +257,16 @@ class Fetcher:
             node = self._node(state, now)
             if node is not None and state.held:
                 self.held.append(state.tp)
-            elif node is not None and node not in self._requests:
-                by_node.setdefault(node, []).append(state)
-        for node, states in by_node.items():
-            if self._not_before.get(node, 0.0) <= now:
-                if node in self._paced:
-                    self._paced.remove(node)
-                    self._pace.ended(now - self._not_before[node])
-                self._send_to(node, states, now)
+            elif node is not None:
+                lane = self._lanes.choose(state, node, self._states.values(), now)
+                if lane not in self._requests:
+                    by_lane.setdefault(lane, []).append(state)
+        for lane, states in by_lane.items():
+            if self._not_before.get(lane, 0.0) <= now:
+                if lane in self._paced:
+                    self._paced.remove(lane)
+                    self._pace.ended(now - self._not_before[lane])
+                self._send_to(lane, states, now)
 
     def _hold_moved(self) -> None:
         """Hold what new metadata shows to have another topic id or another leader epoch."""
@@ -275,8 +292,8 @@ class Fetcher:
         state.unknown_since = None
         return leader.node
 
-    def _send_to(self, node: int, states: list[FetchState], now: float) -> None:
-        connection = self.routes.connection(node)
+    def _send_to(self, lane: Lane, states: list[FetchState], now: float) -> None:
+        connection = self.routes.connection(*lane)
         if connection is not None and connection.ended_idle():
             self._forget_ended(connection)
             return
@@ -289,13 +306,14 @@ class Fetcher:
         if any(state.leader_until > now for state in states):
             rack = ""
         asked = self._asked(states)
-        session = self._session(node, len(states)) if version >= FETCH_SESSIONS_FROM else None
+        session = self._session(lane, len(states)) if version >= FETCH_SESSIONS_FROM else None
         bytes_max = max([self.settings.fetch_max_bytes] + [state.bytes_max for state in states])
         header = NO_SESSION if session is None else session.header
         listed, forgotten = (asked, []) if session is None else session.ask(asked)
+        settings = self._waits(lane)
         body = request_body(
             version,
-            self.settings,
+            settings,
             [Wanted(tp, *params) for tp, params in listed.items()],
             bytes_max,
             rack.encode(),
@@ -313,8 +331,8 @@ class Fetcher:
             return
         for state in states:
             state.asked = True
-        wait_s = self.settings.fetch_max_wait_ms / 1000
-        self._requests[node] = _Request(
+        wait_s = settings.fetch_max_wait_ms / 1000
+        self._requests[lane] = _Request(
             connection,
             correlation,
             version,
@@ -325,10 +343,19 @@ class Fetcher:
             session,
         )
 
-    def _session(self, node: int, partitions: int) -> FetchSession | None:
-        session = self._sessions.get(node)
+    def _waits(self, lane: Lane) -> FetchSettings:
+        """How long the broker may wait for how many bytes."""
+        wanted = self._busy.get(lane, 0) * self._batch_bytes
+        if not self._lingering.fetch_max_wait_ms or wanted <= self.settings.fetch_min_bytes:
+            return self.settings
+        return replace(
+            self._lingering, fetch_min_bytes=min(wanted, self.settings.fetch_max_bytes // 2)
+        )
+
+    def _session(self, lane: Lane, partitions: int) -> FetchSession | None:
+        session = self._sessions.get(lane)
         if session is None and partitions >= SESSION_PARTITIONS_MIN:
-            session = self._sessions[node] = FetchSession()
+            session = self._sessions[lane] = FetchSession()
         return session
 
     def _asked(self, states: list[FetchState]) -> dict[TopicPartition, Params]:
@@ -364,9 +391,9 @@ class Fetcher:
     def _lost(self, connection: Connection, error: ConnectionLost) -> None:
         log.warning("fetching from cluster %s: %s", self.routes.client.alias, error)
         self._count("CONNECTION_LOST")
-        for node, request in list(self._requests.items()):
+        for lane, request in list(self._requests.items()):
             if request.connection is connection:
-                del self._requests[node]
+                del self._requests[lane]
                 if request.session is not None:
                     request.session.restart()
                 for state in request.states.values():
@@ -385,23 +412,23 @@ class Fetcher:
 
         The views in the result are valid until the next call.
         """
-        asked = [n for n, r in self._requests.items() if r.connection is connection]
+        asked = [lane for lane, r in self._requests.items() if r.connection is connection]
         if not asked:
             if connection in self._poller and connection.hung_up():
                 self._forget_ended(connection)
             return []
-        node = asked[0]
-        request = self._requests[node]
+        lane = asked[0]
+        request = self._requests[lane]
         try:
             frame = self.frame = request.connection.receive_frame(self._buffer)
             if _I32.unpack_from(frame)[0] != request.correlation:
                 raise ConnectionLost("answer to another request")
-            del self._requests[node]
+            del self._requests[lane]
             for state in request.states.values():
                 state.asked = False
-            return self._take(node, request, frame)
+            return self._take(lane, request, frame)
         except (ConnectionLost, struct.error, UnicodeDecodeError, ValueError) as error:
-            self._requests[node] = request
+            self._requests[lane] = request
             self._lost(request.connection, ConnectionLost(f"{error}"))
             return []
 
@@ -409,22 +436,26 @@ class Fetcher:
         log.info("%s:%d closed an idle connection", connection.host, connection.port)
         self.routes.drop(connection)
 
-    def _take(self, node: int, request: _Request, frame: memoryview) -> list[FetchedPartition]:
+    def _take(self, lane: Lane, request: _Request, frame: memoryview) -> list[FetchedPartition]:
         answer = parse_answer(frame, request.version)
         now = self._clock()
+        self._lanes.note_answer(lane[0], now - request.sent_at)
         if answer.throttle_ms > 0:
-            self._not_before[node] = now + answer.throttle_ms / 1000
+            # A quota is a client's, whichever connection it asks over.
+            for one in self._lanes.of(lane[0]):
+                self._wait(one, now + answer.throttle_ms / 1000)
             self._note_throttle(answer.throttle_ms, now)
         elif len(frame) < _PACED_BELOW_BYTES:
-            self._not_before[node] = request.sent_at + self._pace.interval_s
-            if self._not_before[node] > now:
-                self._paced.add(node)
+            self._wait(lane, request.sent_at + self._pace.interval_s)
+            if self._not_before[lane] > now:
+                self._paced.add(lane)
         if request.session is not None:
             self._go_on(request.session, answer)
         if answer.code and answer.code not in SESSION_LOST:
             self._count(error_name(answer.code))
             for state in request.states.values():
                 state.retry_at = now + self.routes.client.retry_backoff_ms / 1000
+        self._busy[lane] = sum(1 for part in answer.partitions if part.records)
         taken = (self._take_partition(request, part, now) for part in answer.partitions)
         return [part for part in taken if part is not None]
 
@@ -434,6 +465,9 @@ class Fetcher:
             session.restart()
         else:
             session.answered(answer.session_id)
+
+    def _wait(self, lane: Lane, until: float) -> None:
+        self._not_before[lane] = max(until, self._not_before.get(lane, 0.0))
 
     def _note_throttle(self, throttle_ms: int, now: float) -> None:
         self._count(THROTTLED)
@@ -463,6 +497,8 @@ class Fetcher:
         if part.records:
             # Brokers fill a response in the order asked: who got data goes to the back.
             self._states[tp] = self._states.pop(tp)
+            committed = self.settings.isolation_level == "read_committed"
+            state.end = part.last_stable_offset if committed else part.high_watermark
         return FetchedPartition(
             tp,
             request.asked[tp][0],

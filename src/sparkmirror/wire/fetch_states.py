@@ -33,7 +33,11 @@ _LEADER_ONLY_S = 5.0
 
 @dataclass(slots=True)
 class FetchState:
-    """Where one partition stands; times are the fetcher's monotonic seconds."""
+    """Where one partition stands; times are the fetcher's monotonic seconds.
+
+    ``node``, ``lane``: where it is asked for (`fetch_lanes`). ``end``: of what could be read when
+    it was answered last; ``cut_short``: how many answers on end have not come to that.
+    """
 
     tp: TopicPartition
     offset: int
@@ -48,6 +52,16 @@ class FetchState:
     range_checked: bool = False
     held: bool = False
     log: tuple[str, int] | None = None
+    node: int | None = None
+    lane: int = 0
+    end: int = -1
+    cut_short: int = 0
+
+    def go_on(self, offset: int) -> None:
+        """An answer was used up to ``offset``, which tells whether it was cut short."""
+        self.offset = offset
+        self.bytes_max = 0
+        self.cut_short = self.cut_short + 1 if offset < self.end else 0
 
     def follow(self, replica: int, until: float) -> None:
         """Fetch from the follower that the leader pointed to."""

@@ -6,11 +6,14 @@ Raises `ConnectionLost` for whatever goes wrong on the way.
 from __future__ import annotations
 
 import contextlib
+import os
 import socket
 import ssl
 import struct
 import time
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
 from typing import Any, Protocol
 
 from sparkmirror.wire.batch import BATCH_BYTES_MAX
@@ -79,6 +82,8 @@ class FramedSocket:
         self._pollers: list[Poller[Any]] = []
         self._size_buffer = memoryview(bytearray(4))
         self._ahead = b""  # read by `receive_ahead`, not handed out yet
+        self._unsent: deque[Buffer] = deque()
+        self._told_unsent = False
 
     def _use(self, connected: socket.socket) -> None:
         self.socket: socket.socket = connected
@@ -93,6 +98,57 @@ class FramedSocket:
             self._send_parts([_SIZE.pack(size), *parts], _SIZE.size + size)
         except OSError as error:
             raise self._broken(error) from error
+
+    def begin_frame(self, parts: Sequence[Buffer], size: int) -> None:
+        """`send_frame`, as far as the socket takes it at once: a broker that takes nothing keeps
+        nobody waiting.
+
+        While there is `unsent` rest, nothing else may be sent. A poller that watches the socket
+        tells when it takes more: `go_on_sending`.
+        """
+        self.last_used = time.monotonic()
+        whole = [_SIZE.pack(size), *parts]
+        self._unsent.extend(_joined(whole) if self._tls else whole)
+        self.go_on_sending()
+
+    @property
+    def unsent(self) -> bool:
+        """Whether a part of a frame has not been sent yet."""
+        return bool(self._unsent)
+
+    def go_on_sending(self) -> bool:
+        """Send what is `unsent`, as far as the socket takes it at once; whether that was all."""
+        try:
+            while self._unsent:
+                sent = self._send_some()
+                while self._unsent and sent >= len(self._unsent[0]):
+                    sent -= len(self._unsent.popleft())
+                if sent:
+                    self._unsent[0] = memoryview(self._unsent[0])[sent:]
+        except (BlockingIOError, ssl.SSLWantWriteError, ssl.SSLWantReadError):
+            pass  # the socket is full
+        except OSError as error:
+            raise self._broken(error) from error
+        if self.unsent != self._told_unsent:
+            self._told_unsent = self.unsent
+            for poller in self._pollers:
+                poller.also_writable(self, self.unsent)
+        return not self._unsent
+
+    def copy_unsent(self) -> None:
+        """Keep the `unsent` rest in memory of its own, whosever it was in before."""
+        self._unsent = deque(bytes(part) for part in self._unsent)
+
+    def _send_some(self) -> int:
+        if not self._tls:
+            # A socket with a timeout waits before it sends, its descriptor does not.
+            return os.writev(self.socket.fileno(), list(islice(self._unsent, _IOV_MAX)))
+        timeout_s = self.socket.gettimeout()
+        self.socket.settimeout(0.0)
+        try:
+            return self.socket.send(self._unsent[0])
+        finally:
+            self.socket.settimeout(timeout_s)
 
     def _send_parts(self, parts: list[Buffer], left: int) -> None:
         if self._tls:
@@ -114,17 +170,8 @@ class FramedSocket:
                 index += 1
 
     def _send_joined(self, parts: list[Buffer]) -> None:
-        joined = bytearray()
-        for part in parts:
-            if len(joined) + len(part) > _TLS_JOIN_BYTES and joined:
-                self.socket.sendall(joined)
-                joined = bytearray()
-            if len(part) > _TLS_JOIN_BYTES:
-                self.socket.sendall(part)
-            else:
-                joined += part
-        if joined:
-            self.socket.sendall(joined)
+        for part in _joined(parts):
+            self.socket.sendall(part)
 
     # -- receiving -------------------------------------------------------------------------
 
@@ -240,3 +287,18 @@ class FramedSocket:
             self._pollers.pop().remove(self)
         with contextlib.suppress(OSError):
             self.socket.close()
+
+
+def _joined(parts: Iterable[Buffer]) -> Iterator[Buffer]:
+    """The same bytes in fewer parts: TLS makes at least one record of each."""
+    joined = bytearray()
+    for part in parts:
+        if len(joined) + len(part) > _TLS_JOIN_BYTES and joined:
+            yield joined
+            joined = bytearray()
+        if len(part) > _TLS_JOIN_BYTES:
+            yield part
+        else:
+            joined += part
+    if joined:
+        yield joined

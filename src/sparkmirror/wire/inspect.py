@@ -20,6 +20,7 @@ from kafka.protocol.admin import (
     DescribeQuorumRequest,
 )
 from kafka.protocol.consumer import FetchRequest
+from kafka.protocol.metadata import MetadataRequest
 from kafka.protocol.producer import ProduceRequest
 
 from sparkmirror.errors import Denied, MirrorError, Unsupported
@@ -48,6 +49,8 @@ _OFFSETS_TOPIC = "__consumer_offsets"
 _UNKNOWN_TOPIC = 3
 _TOPIC_DENIED, _GROUP_DENIED, _CLUSTER_DENIED = 29, 30, 31
 _NEWEST_TIME = -3
+# The first one may also have to connect.
+_TRIPS = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,6 +218,18 @@ class Inspector(Cluster):
                     )
                 found[node] |= {c.name: c.value for c in row.configs if c.value is not None}
         return dict(found)
+
+    def round_trip_ms(self) -> float:
+        """How long a small question and its answer take: the shortest of a few, in ms.
+
+        Raises `MirrorError`.
+        """
+        took = []
+        for _ in range(_TRIPS):
+            began = time.monotonic()
+            self._link.request(partial(MetadataRequest, topics=[]), "measuring the round trip")
+            took.append(time.monotonic() - began)
+        return min(took) * 1000
 
     def clock_ms(self, now_s: Callable[[], float] = time.time) -> tuple[float, float]:
         """The cluster's time minus this machine's, and how far that may be off; both ms.

@@ -21,7 +21,7 @@ from sparkmirror.wire.records import Carried, Limits, carry, write_carried
 from sparkmirror.wire.rewrite import Written, encode_columns
 from sparkmirror.wire.starts import OddError
 
-__all__ = ["Group", "GroupError", "Written", "one_batch", "write_groups"]
+__all__ = ["Group", "GroupError", "Written", "join_batches", "one_batch", "write_groups"]
 
 _COLUMNS_RECORDS_MIN = 64
 """Below, walking record by record is quicker than setting up columns."""
@@ -152,6 +152,29 @@ def _runs(offsets: Sequence[int]) -> list[tuple[int, int]]:
         expected = offset + 1
     runs.append((first, expected - first))
     return runs
+
+
+# Whole batches that follow one another --------------------------------------------------------
+
+
+def join_batches(batches: Sequence[memoryview], codec: int, limits: Limits) -> Written | None:
+    """All records of ``batches``, in order, as one batch of ``codec``.
+
+    ``batches``: magic 2, all packed or none. None where they do not fit into ``limits`` together or
+    are not as producers write them: their owner then sends them as they are.
+    """
+    buffer = memoryview(b"".join(batches))
+    ends = np.cumsum(np.fromiter(map(len, batches), np.int64, len(batches)))
+    first_bytes = np.concatenate((np.zeros(1, np.int64), ends[:-1]))
+    if bool((np.frombuffer(buffer, np.uint8)[first_bytes + MAGIC_AT] != 2).any()):
+        return None
+    heads = gather_heads(buffer, first_bytes)
+    members = np.array([len(batches)])
+    try:
+        columns = read_columns(buffer, first_bytes, heads, members, limits)
+    except (OddError, BatchError, TooMuchError):
+        return None
+    return encode_columns(columns, [codec])[0]
 
 
 # Many groups, as columns ---------------------------------------------------------------------

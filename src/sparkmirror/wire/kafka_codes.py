@@ -30,7 +30,8 @@ THROTTLED = "THROTTLED"
 DROPPED = "numDroppedMessages"
 
 # What is wrong with some of a batch's records, and will be the next time.
-REFUSED = frozenset({MESSAGE_TOO_LARGE, RECORD_LIST_TOO_LARGE, INVALID_TIMESTAMP, INVALID_RECORD})
+TOO_LARGE = frozenset({MESSAGE_TOO_LARGE, RECORD_LIST_TOO_LARGE})
+REFUSED = TOO_LARGE | {INVALID_TIMESTAMP, INVALID_RECORD}
 
 # The broker asked is not, or not yet, the one to ask: look the leader up again.
 LEADERSHIP = frozenset(

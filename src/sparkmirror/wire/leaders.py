@@ -88,6 +88,13 @@ class Leaders:
                 self._known[name] = (now, leaders)
         return found
 
+    def known(self, topic: str, partitions: Iterable[int]) -> bool:
+        """Whether all ``partitions`` of ``topic`` had leaders less than half a minute ago."""
+        with self._lock:
+            asked_at, leaders = self._known.get(topic, (0.0, {}))
+        recent = bool(leaders) and time.monotonic() - asked_at <= _AGE_S_MAX
+        return recent and all(leaders.get(number, -1) >= 0 for number in partitions)
+
     def by_leader(
         self, partitions: Iterable[TopicPartition], *, fresh: bool
     ) -> tuple[dict[int, list[TopicPartition]], set[TopicPartition]]:

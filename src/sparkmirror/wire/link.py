@@ -106,6 +106,7 @@ class Link:
         self._net: Any = None
         self._opening: tuple[Any, Any] | None = None
         self.closes = 0
+        self._ended = False
         self._settled = False  # it has answered, or its silence has no reason that could be told
         self._controller: int | None = None
         self._coordinators: dict[str, int] = {}
@@ -143,11 +144,12 @@ class Link:
                 except kafka_errors.KafkaError as error:
                     self._say_what_is_advertised(deadline)
                     left_s = deadline - time.monotonic()
-                    hopeless = not _worth_a_retry(error) or self.closes != closes or node >= 0
+                    closed = self._ended or self.closes != closes
+                    hopeless = not _worth_a_retry(error) or closed or node >= 0
                     if hopeless or left_s <= backoff_s:
                         if isinstance(error, kafka_errors.KafkaTimeoutError):
                             self.reset()  # the brokers may have moved: bootstrap anew next time
-                        whole = node < 0 and self.closes == closes
+                        whole = node < 0 and not closed
                         if whole and _for_want_of_a_connection(error):
                             self._say_why()
                         raise
@@ -171,7 +173,13 @@ class Link:
             node = self._coordinator(manager, group, deadline)
         elif node == CONTROLLER:
             node = self._controller_node(manager, deadline)
-        response = _send(manager, make(), None if node == ANY else node, deadline)
+        try:
+            response = _send(manager, make(), None if node == ANY else node, deadline)
+        except kafka_errors.UnknownBrokerIdError:
+            # It is new, or was away when the brokers were asked for: kafka-python would ask for
+            # them again after ``metadata.max.age.ms``.
+            _learn_brokers(manager, deadline)
+            response = _send(manager, make(), node, deadline)
         if read is not None:
             response = _read(response, read)
         self._settled = True
@@ -201,6 +209,8 @@ class Link:
     def _open(self, deadline: float) -> Any:
         """The connection manager, bootstrapped; the first caller waits for it, so do the others."""
         with self._lock:
+            if self._ended:
+                raise kafka_errors.KafkaConnectionError("the connection was closed")
             if self._manager is None:
                 options = client_options(self.client)
                 options["socket_connection_setup_timeout_ms"] = self.client.connect_timeout_ms
@@ -256,11 +266,12 @@ class Link:
         if manager is not None:
             _shut(manager, net)
 
-    def close(self) -> None:
+    def close(self, *, for_good: bool = False) -> None:
         """Close the connections; requests that other threads have under way fail at once.
 
-        A later request opens new ones.
+        A later request opens new ones, unless this was ``for_good``: then it fails, too.
         """
+        self._ended = self._ended or for_good
         self.closes += 1
         opening = self._opening
         if opening is not None:  # stopping its loop fails the bootstrap that holds the lock
@@ -283,9 +294,19 @@ def _send(manager: Any, message: Any, node: int | None, deadline: float) -> Any:
     async def send() -> Any:
         return await manager.wait_for(manager.send(message, node_id=node), left_s * 1000)
 
+    return _done(manager, send, left_s)
+
+
+def _learn_brokers(manager: Any, deadline: float) -> None:
+    """Have the manager ask a broker that it knows for all that there are now."""
+    _done(manager, manager.cluster.refresh_metadata, max(0.001, deadline - time.monotonic()))
+
+
+def _done(manager: Any, work: Callable[[], Any], left_s: float) -> Any:
+    """What comes of the coroutine ``work`` on the loop's thread."""
     done = threading.Event()
     try:
-        future = manager.call_soon(send)
+        future = manager.call_soon(work)
     except RuntimeError as error:  # the loop was closed a moment ago
         raise kafka_errors.KafkaConnectionError(str(error)) from error
     future.add_both(lambda _: done.set())

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from sparkmirror.model import TopicPartition
-from sparkmirror.wire.asks import ask_epoch_ends, ask_offsets
+from sparkmirror.wire.asks import ask_logs
 from sparkmirror.wire.connection import Connection
-from sparkmirror.wire.routes import EARLIEST, LATEST, Routes
+from sparkmirror.wire.routes import Routes
 
 __all__ = ["EndView", "LogView", "look_at_ends", "look_at_logs"]
 
@@ -40,10 +40,8 @@ def look_at_logs(
     leading = {tp: routes.leaders[tp].epoch for tp in epochs if tp in routes.leaders}
 
     def ask(connection: Connection, led: list[TopicPartition]) -> dict[TopicPartition, LogView]:
-        starts = ask_offsets(connection, led, EARLIEST, read_committed=False, leading=leading)
-        ends = ask_offsets(connection, led, LATEST, read_committed=False, leading=leading)
         asked = {tp: epochs[tp] for tp in led if epochs[tp] >= 0}
-        told = ask_epoch_ends(connection, asked, leading)
+        starts, ends, (told,) = ask_logs(connection, led, leading, asked)
         return {
             tp: LogView(starts[tp], ends[tp], *told.get(tp, (-1, -1)), leading[tp])
             for tp in led
@@ -82,13 +80,10 @@ def look_at_ends(
     leading = {tp: routes.leaders[tp].epoch for tp in epochs if tp in routes.leaders}
 
     def ask(connection: Connection, led: list[TopicPartition]) -> dict[TopicPartition, EndView]:
-        starts = ask_offsets(connection, led, EARLIEST, read_committed=False, leading=leading)
-        marks = ask_offsets(connection, led, LATEST, read_committed=False, leading=leading)
-        own = {tp: leading[tp] for tp in led if leading[tp] >= 0}
         # Of its own epoch a leader tells the end of its log, whatever its followers have.
-        ends = ask_epoch_ends(connection, own, leading)
+        own = {tp: leading[tp] for tp in led if leading[tp] >= 0}
         asked = {tp: epochs[tp] for tp in led if epochs[tp] >= 0}
-        told = ask_epoch_ends(connection, asked, leading)
+        starts, marks, (ends, told) = ask_logs(connection, led, leading, own, asked)
         return {
             tp: EndView(
                 starts[tp],

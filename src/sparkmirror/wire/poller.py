@@ -1,4 +1,4 @@
-"""Waiting until one of several descriptors has something to read.
+"""Waiting until one of several descriptors has something to read, or takes more again.
 
 ``select.select`` takes no descriptor from 1,024 on, which a process with many connections has, and
 goes through all of them at every call. A `Poller` keeps what it waits for. It stands on ``poll``
@@ -47,6 +47,14 @@ class Poller(Generic[T]):
         if self._within is not None:
             self._within.add(key, number)
 
+    def also_writable(self, key: T, wanted: bool) -> None:
+        """Whether `wait` tells of ``key`` as well when its descriptor takes something again."""
+        number = self._numbers.get(key, -1)
+        if number >= 0:
+            self._poll.modify(number, select.POLLIN | select.POLLOUT if wanted else select.POLLIN)
+        if self._within is not None:
+            self._within.also_writable(key, wanted)
+
     def remove(self, key: T) -> None:
         """Wait for it no more, before its descriptor is closed; nothing where it is not known."""
         number = self._numbers.pop(key, -1)
@@ -57,7 +65,9 @@ class Poller(Generic[T]):
             self._within.remove(key)
 
     def wait(self, timeout_s: float = 0.0) -> list[T]:
-        """Those that can be read (also: an end or an error); empty when the time is over."""
+        """Those that can be read (also: an end or an error), or written where that is wanted;
+        empty when the time is over.
+        """
         timeout_s = max(0.0, timeout_s)
         whole_ms = int(timeout_s * 1000)
         found = self._poll.poll(whole_ms)

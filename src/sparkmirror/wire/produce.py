@@ -7,6 +7,7 @@
   sequences and are on their way to one broker at a time (`produce_queue` says why);
 * a new producer id is for the partition that needs it alone, so that no batch in doubt elsewhere
   loses its sequence;
+* batches that wait for a slow link are joined before they are sent for the first time (`joining`);
 * with `Transactions`, a partition joins the open transaction before its first batch goes out.
 
 What an answer makes of its batches is up to `produce_backlog`; `produce_frames` knows how requests
@@ -19,7 +20,7 @@ import logging
 import struct
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
 from kafka.protocol.producer.transaction import InitProducerIdRequest
@@ -29,6 +30,7 @@ from sparkmirror.model import ProduceSettings, TopicPartition
 from sparkmirror.wire.connection import Connection, ConnectionLost
 from sparkmirror.wire.doubts import Arrival, arrived
 from sparkmirror.wire.grants import Right, grant
+from sparkmirror.wire.joining import Joining, RoundTrip
 from sparkmirror.wire.kafka_codes import (
     COORDINATOR_LOAD_IN_PROGRESS,
     NETWORK_EXCEPTION,
@@ -68,6 +70,7 @@ def _nothing() -> None:
 
 @dataclass(slots=True, eq=False)
 class _Request:
+    node: int
     correlation: int
     version: int
     sent_at: float
@@ -102,6 +105,8 @@ class Producer(Backlog):
         self._either = Poller[Connection | int]()  # answers, and what `pump` waits for as well
         self._answers = Poller[Connection | int](within=self._either)
         self._not_before: dict[Connection, float] = {}
+        self._round_trips: dict[int, RoundTrip] = {}
+        self.joining = Joining(settings)
         self._throttle_log_at = float("-inf")
         self._identity: Identity | None = None if settings.enable_idempotence else NO_IDENTITY
         self._identify_at = 0.0
@@ -120,6 +125,7 @@ class Producer(Backlog):
         the batches acknowledged since the last call, in order per partition.
         """
         self._expire()
+        self.routes.close_idle()
         self._send()
         self._receive(timeout_s, also)
         self._send()
@@ -174,21 +180,21 @@ class Producer(Backlog):
             log.warning("%s", error)
             return None
         try:
-            response = connection.request(
-                InitProducerIdRequest(
-                    transactional_id=None,
-                    transaction_timeout_ms=60_000,
-                    producer_id=-1,
-                    producer_epoch=-1,
-                ),
-                highest=1,
-            )
+            with self.routes.asking(connection):
+                response = connection.request(
+                    InitProducerIdRequest(
+                        transactional_id=None,
+                        transaction_timeout_ms=60_000,
+                        producer_id=-1,
+                        producer_epoch=-1,
+                    ),
+                    highest=1,
+                )
         except ConnectionLost as error:
             log.warning("producer id from cluster %s: %s", self.routes.client.alias, error)
             return None
-        finally:
-            connection.close()
         if response.error_code:
+            self.routes.close_idle(0.0)  # another broker may know better
             name = error_name(response.error_code)
             # A cluster that has just started has its first ids a moment later: nothing failed.
             if response.error_code != COORDINATOR_LOAD_IN_PROGRESS:
@@ -278,6 +284,10 @@ class Producer(Backlog):
         if requests is None:
             requests = self._requests[connection] = deque()
             connection.watched_by(self._answers)
+        if connection.unsent:
+            self.blocked = True  # `_receive` sends the rest, as soon as the socket takes it
+            return True
+        round_trip = self._round_trips.setdefault(node, RoundTrip())
         while states and len(requests) < self._in_flight_max:
             if self._not_before.get(connection, 0.0) > now:
                 return False
@@ -291,6 +301,7 @@ class Producer(Backlog):
             chosen: list[PartitionQueue] = []
             size = 0
             for state in states:
+                self.bytes_waiting += self.joining.form(state, round_trip, len(states), now)
                 batch_bytes = len(state.pending[0].batch)
                 if chosen and size + batch_bytes > self.settings.request_bytes_max:
                     break
@@ -303,6 +314,8 @@ class Producer(Backlog):
                 return False
             rest = states[len(chosen) :]
             states = rest + [state for state in chosen if state.may_send(node)]
+            if connection.unsent:
+                break
         if states:
             self.blocked = True
         return True
@@ -332,14 +345,15 @@ class Producer(Backlog):
             transactional_id=self._writer,
         )
         request = _Request(
+            node,
             correlation,
             version,
-            now,
+            self._clock(),  # joining took its time
             now + self.routes.client.request_timeout_ms / 1000,
             items,
         )
         requests.append(request)
-        connection.send_frame(parts, sum(map(len, parts)))
+        connection.begin_frame(parts, sum(map(len, parts)))
 
     # -- answers ---------------------------------------------------------------------------
 
@@ -365,7 +379,10 @@ class Producer(Backlog):
             if timeout_s > 0 and self._busy:
                 time.sleep(min(timeout_s, self.routes.client.retry_backoff_ms / 1000))
             return
-        for connection in poller.wait(timeout_s):
+        began = self._clock()
+        ready = poller.wait(timeout_s)
+        self.joining.waited_s += self._clock() - began
+        for connection in ready:
             if isinstance(connection, int):
                 self.woken = True
                 continue
@@ -374,6 +391,10 @@ class Producer(Backlog):
                     self._forget_ended(connection)
                 continue
             try:
+                if connection.unsent:
+                    self._stirred = connection.go_on_sending() or self._stirred
+                    if not connection.readable():
+                        continue
                 while self._requests.get(connection):
                     self._read_answer(connection)
                     if not connection.has_ahead():
@@ -397,6 +418,7 @@ class Producer(Backlog):
         answers, throttle_ms = parse_answer(frame, request.version)
         self._requests[connection].popleft()
         now = self._clock()
+        self._round_trips[request.node].note(now - request.sent_at, now)
         if throttle_ms > 0:
             self._not_before[connection] = now + throttle_ms / 1000
             self._note_throttle(throttle_ms, now)
@@ -434,6 +456,13 @@ class Producer(Backlog):
             if self.gate is not None:
                 self.gate.doubt(state.tp)
             self._retry(state, NETWORK_EXCEPTION, now)
+
+    def copy_waiting(self, nodes: Collection[int]) -> None:
+        """Keep what waits for brokers, by their numbers, in memory of its own."""
+        super().copy_waiting(nodes)
+        for connection, requests in self._requests.items():
+            if requests and requests[-1].node in nodes:
+                connection.copy_unsent()
 
     def await_answers(self, timeout_s: float) -> None:
         """Send nothing more, and wait up to ``timeout_s`` for the answers to what is under way.

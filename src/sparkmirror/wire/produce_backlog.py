@@ -7,6 +7,8 @@ sends them and reads the answers. Rules for an answer:
   for it is in, then all unacknowledged batches go again, oldest first, with the sequences they had;
 * with `Transactions`, a target that no longer knows the writer ends the transaction (`Fenced`,
   `TransactionError`): what was written is aborted then;
+* a batch that was joined for the link (`joining`) is taken apart where it is refused for good, and
+  what was joined goes one by one, with the sequences that the records had;
 * a batch that is too large for the topic is cut in two, as Java's producer does;
 * records that the target refuses are left out where the owner takes them over (`Refusals`); the
   good ones of their batch go on in its place;
@@ -17,7 +19,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -36,9 +38,9 @@ from sparkmirror.wire.kafka_codes import (
     MESSAGE_TOO_LARGE,
     NETWORK_EXCEPTION,
     OUT_OF_ORDER_SEQUENCE_NUMBER,
-    RECORD_LIST_TOO_LARGE,
     REFUSED,
     RETRIABLE,
+    TOO_LARGE,
     TOPIC_AUTHORIZATION_FAILED,
     UNKNOWN_PRODUCER_ID,
     UNKNOWN_TOPIC_OR_PARTITION,
@@ -170,6 +172,25 @@ class Backlog:
         """True while ``tp`` has batches without an acknowledgement."""
         return tp in self._busy
 
+    def leader_of(self, tp: TopicPartition) -> int:
+        """The broker that leads ``tp``, -1 when none is known."""
+        leader = self.routes.leaders.get(tp)
+        return -1 if leader is None else leader.node
+
+    def waiting_by_broker(self) -> dict[int, int]:
+        """Bytes that wait for acknowledgements, by the broker that leads their partitions."""
+        found: dict[int, int] = {}
+        for tp, state in self._busy.items():
+            node = self.leader_of(tp)
+            found[node] = found.get(node, 0) + state.size
+        return found
+
+    def copy_waiting(self, nodes: Collection[int]) -> None:
+        """Keep what waits for ``nodes`` in memory of its own, whosever it was in before."""
+        for tp, state in self._busy.items():
+            if self.leader_of(tp) in nodes:
+                state.copy()
+
     @property
     def idle(self) -> bool:
         """True when nothing waits for an acknowledgement."""
@@ -189,7 +210,8 @@ class Backlog:
             if state.failing_since is not None and state.failing_since < since:
                 code = state.failing_code
                 if tp not in self.routes.leaders:
-                    code = self.routes.leaderless.get(tp, UNKNOWN_TOPIC_OR_PARTITION)
+                    told = self.routes.topic_errors.get(tp.topic, UNKNOWN_TOPIC_OR_PARTITION)
+                    code = self.routes.leaderless.get(tp, told)
                 text = f"the target takes no batches for {tp} at present ({error_name(code)})"
                 found[tp] = Halt(error_name(code), text, retriable=True)
         return found
@@ -248,7 +270,14 @@ class Backlog:
         state.requeue(item)
         if there is Arrived.LATER:
             self._retry(state, code, now)
-        elif code in (MESSAGE_TOO_LARGE, RECORD_LIST_TOO_LARGE) and item.records > 1:
+        elif item.members and not (
+            forgotten or code in RETRIABLE or code == OUT_OF_ORDER_SEQUENCE_NUMBER
+        ):
+            # Which of the batches it is about shows when they go one by one.
+            self.bytes_waiting += state.take_apart(item)
+            if code in TOO_LARGE:
+                state.line.refused(len(item.batch))
+        elif code in TOO_LARGE and item.records > 1:
             self._cut(state, item)
         elif code in REFUSED and self.refusals is not None and self.refusals.wanted(item.whole):
             self._leave_out(state, item, answer)
@@ -276,9 +305,12 @@ class Backlog:
     def _acknowledge(self, state: PartitionQueue, item: QueuedBatch, offset: int) -> None:
         state.acknowledge(item)
         self.bytes_waiting -= len(item.batch)
-        self._acknowledged.append(
-            Acknowledged(state.tp, item.token, -1 if item.thinned else offset, item.records)
-        )
+        if item.thinned:
+            offset = -1
+        for one in item.members or (item,):
+            self._acknowledged.append(Acknowledged(state.tp, one.token, offset, one.records))
+            if offset >= 0:
+                offset += one.records
         if not state.pending and not state.in_flight:
             self._busy.pop(state.tp, None)
 

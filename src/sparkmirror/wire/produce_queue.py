@@ -20,6 +20,7 @@ from sparkmirror.model import Halt, TopicPartition
 from sparkmirror.wire.batch import record_count, stamp
 from sparkmirror.wire.cut import cut_batch
 from sparkmirror.wire.doubts import Doubt
+from sparkmirror.wire.joining import Line
 
 __all__ = ["NO_IDENTITY", "SEQUENCE_MODULO", "Identity", "PartitionQueue", "QueuedBatch"]
 
@@ -39,6 +40,8 @@ class QueuedBatch:
     ``whole``: the token of the batch that it was cut from; its own when it was not cut.
     ``thinned``: records were left out of it, so its offsets say nothing about the whole's.
     ``doubtful``: it was sent, and nobody said whether it arrived.
+    ``fixed``: it stays as it is, because it was on its way at least once, or cannot be joined with
+    others. ``members``: the batches that it was joined from, in order; it has no token then.
     ``start``: number of records before it under its partition's producer id, -1 before it was
     first sent. ``header``: the stamped 61 bytes, from then on.
     """
@@ -51,6 +54,8 @@ class QueuedBatch:
     header: bytes | None = None
     thinned: bool = False
     doubtful: bool = False
+    fixed: bool = False
+    members: tuple[QueuedBatch, ...] = ()
 
 
 @dataclass(slots=True, eq=False)
@@ -62,6 +67,7 @@ class PartitionQueue:
     id then. ``fresh``: nothing was acknowledged under this producer id yet.
     ``transactional``: its batches are parts of transactions. ``restart``: where sequences begin
     anew then, under the same producer id, because records were left out; -1 for nowhere.
+    ``line``: what is known of how long its batches wait (`joining`).
     """
 
     tp: TopicPartition
@@ -80,11 +86,25 @@ class PartitionQueue:
     failing_code: int = 0
     failures: int = 0
     halt: Halt | None = None
+    line: Line = field(default_factory=Line)
 
     @property
     def idle(self) -> bool:
         """True when nothing waits and nothing is on its way."""
         return not self.pending and not self.in_flight
+
+    @property
+    def size(self) -> int:
+        """Bytes of all batches that wait or are on their way."""
+        return sum(len(item.batch) for queue in (self.pending, self.in_flight) for item in queue)
+
+    def copy(self) -> None:
+        """Have all batches in memory of their own, so that what they were read into is free."""
+        for queue in (self.pending, self.in_flight):
+            for item in queue:
+                for one in (item, *item.members):
+                    if not isinstance(one.batch.obj, bytes):
+                        one.batch = memoryview(bytes(one.batch))
 
     def may_send(self, node: int) -> bool:
         """Whether the next batch may go to broker ``node`` now."""
@@ -129,6 +149,7 @@ class PartitionQueue:
         """The oldest waiting batch and its header; it is in flight to ``node`` from now on."""
         item = self.pending.popleft()
         header = item.header or self._stamp(item)
+        item.fixed = True
         self.in_flight.append(item)
         self.node = node
         return item, header
@@ -192,12 +213,43 @@ class PartitionQueue:
             last = number == len(parts) - 1
             token = item.token if last else None
             part = QueuedBatch(batch, record_count(batch), token, item.whole, start)
-            part.thinned, part.doubtful = item.thinned, item.doubtful
+            part.thinned, part.doubtful, part.fixed = item.thinned, item.doubtful, True
             if start >= 0:
                 self._stamp(part)
                 start += part.records
             self.pending.insert(index + number, part)
         return sum(map(len, parts)) - len(item.batch)
+
+    def join(self, count: int, data: bytes) -> int:
+        """Put ``data`` in the place of the first ``count`` waiting batches, whose records it has.
+
+        None of them was ever sent. Returns by how many bytes the queue grew.
+        """
+        members = tuple(self.pending.popleft() for _ in range(count))
+        if any(one.fixed or one.start >= 0 for one in members):
+            raise Defect("a batch that was sent has to stay as it is")
+        records = sum(one.records for one in members)
+        item = QueuedBatch(memoryview(data), records, None, fixed=True, members=members)
+        self.pending.appendleft(item)
+        return len(data) - sum(len(one.batch) for one in members)
+
+    def take_apart(self, item: QueuedBatch) -> int:
+        """Put the batches that ``item``, which waits, was joined from in its place again.
+
+        They have the sequences that their records had in it. Returns by how many bytes the queue
+        grew.
+        """
+        index = self.pending.index(item)
+        del self.pending[index]
+        start = item.start
+        for number, one in enumerate(item.members):
+            one.fixed, one.doubtful = True, item.doubtful
+            one.start, one.header = start, None
+            if start >= 0:
+                self._stamp(one)
+                start += one.records
+            self.pending.insert(index + number, one)
+        return sum(len(one.batch) for one in item.members) - len(item.batch)
 
     def replace(self, item: QueuedBatch, kept: Sequence[bytes]) -> int:
         """Put the batches ``kept`` in the place of a waiting one; by how many bytes the queue grew.
@@ -211,7 +263,7 @@ class PartitionQueue:
             batch = memoryview(data)
             token = item.token if number == len(kept) - 1 else None
             part = QueuedBatch(batch, record_count(batch), token, item.whole, item.start)
-            part.thinned = True
+            part.thinned = part.fixed = True
             self.pending.insert(index + number, part)
         if self.transactional:
             self.restart = item.start if self.restart < 0 else min(self.restart, item.start)

@@ -31,6 +31,8 @@ _UNPACKED_BYTES_MAX = 64 << 20
 class RecordStream:
     """Committed records of ``tp`` with ``start <= offset < end``. One owner; close it when done.
 
+    ``routes``: of the cluster, when its topic was asked about before; closed with the stream.
+
     Iterating gives runs of records as `Carried`, whose rests are the caller's to keep.
     Raises `MirrorError` when a partition cannot be read, or nothing comes for half a minute.
     """
@@ -42,10 +44,11 @@ class RecordStream:
         tp: TopicPartition,
         start: int,
         end: int,
+        routes: Routes | None = None,
     ) -> None:
         self.tp = tp
         self.end = end
-        self._routes = Routes(client, {tp.topic})
+        self._routes = routes or Routes(client, {tp.topic})
         self._fetcher = Fetcher(self._routes, replace(settings, fetch_max_wait_ms=100))
         self._fetcher.assign(tp, start)
         self._rules = SelectRules(

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sparkmirror.model import Halt, PartitionProgress, SlotProgress, Spread
+from sparkmirror.model import Halt, JoinCounts, PartitionProgress, SlotProgress, Spread
 from sparkmirror.wire.packing import MALFORMED, inflated, pack, text, unpack
 
 __all__ = [
@@ -64,6 +64,10 @@ def encode_progress(progress: SlotProgress) -> tuple[bytes, bytes]:
     }
     if progress.paused:
         document["paused"] = True
+    if progress.joined.batches:
+        joined = progress.joined
+        cpu_s = round(joined.cpu_s, 3)
+        document["joined"] = [joined.batches, joined.bytes_in, joined.bytes_out, cpu_s]
     return _progress_key(progress.flow, progress.slot), pack(document)
 
 
@@ -98,6 +102,7 @@ def decode_progress(key: bytes | None, value: bytes | None) -> SlotProgress | No
             paused=bool(document.get("paused", False)),
             run_id=str(document.get("run_id", "")),
             attempt=int(document.get("attempt", -1)),
+            joined=_joined(document.get("joined", ())),
             errors={str(code): int(n) for code, n in document.get("errors", {}).items()},
             partitions=tuple(
                 _partition_progress(topic, row)
@@ -143,6 +148,13 @@ def _partition_progress(topic: str, row: Sequence[Any]) -> PartitionProgress:
     return PartitionProgress(
         topic, partition, position, timestamp_ms, records, size, halt, age_ms, latency_ms
     )
+
+
+def _joined(row: Sequence[Any]) -> JoinCounts:
+    if not row:
+        return JoinCounts()
+    batches, bytes_in, bytes_out, cpu_s = row[:4]
+    return JoinCounts(int(batches), int(bytes_in), int(bytes_out), float(cpu_s))
 
 
 def _spread_row(spread: Spread | None) -> list[float] | None:

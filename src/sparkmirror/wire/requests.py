@@ -210,17 +210,33 @@ def offset_fetch_request(group: str, partitions: Iterable[TopicPartition] | None
     return OffsetFetchRequest(group_id=group, topics=topics, min_version=2, max_version=7)
 
 
-def fetch_request(partition: TopicPartition, offset: int, max_bytes: int) -> Any:
-    """What ``partition`` holds at ``offset``, at once."""
+def fetch_request(
+    positions: Mapping[TopicPartition, int], max_bytes: int, *, read_committed: bool = False
+) -> Any:
+    """What the partitions hold at ``positions``, at once; ``max_bytes`` in all.
+
+    ``read_committed``: up to the stable offset, and with the list of aborted transactions.
+    """
     rows = FetchRequest.FetchTopic
-    part = rows.FetchPartition(
-        partition=partition.partition, fetch_offset=offset, partition_max_bytes=max_bytes
-    )
     return FetchRequest(
         max_wait_ms=0,
         min_bytes=0,
         max_bytes=max_bytes,
-        topics=[rows(topic=partition.topic, partitions=[part])],
+        isolation_level=int(read_committed),
+        topics=[
+            rows(
+                topic=name,
+                partitions=[
+                    rows.FetchPartition(
+                        partition=tp.partition,
+                        fetch_offset=positions[tp],
+                        partition_max_bytes=max_bytes,
+                    )
+                    for tp in part
+                ],
+            )
+            for name, part in by_topic(positions)
+        ],
         max_version=11,  # from version 13 on topics go by id
     )
 

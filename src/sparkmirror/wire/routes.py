@@ -65,15 +65,20 @@ class Routes(Brokers):
         if connection is not None:
             return connection
         asked = self.any_connection()
-        try:
+        with self.asking(asked):
             response = asked.request(FindCoordinatorRequest(key=group, key_type=0), highest=3)
-        finally:
-            asked.close()
-        if response.error_code:
-            raise self._failure(response.error_code, f"group {group}", group)
-        connection = Connection(response.host, response.port, self.client)
+            if response.error_code:
+                raise self._failure(response.error_code, f"group {group}", group)
+        connection = self.connect(response.host, response.port)
         self._coordinators[group] = connection
+        self.close_idle(0.0)  # many have no further question, and nothing that closes it later
         return connection
+
+    def leave_coordinator(self, group: str) -> None:
+        """Ask the group's coordinator no more: its connection idles for other questions."""
+        connection = self._coordinators.pop(group, None)
+        if connection is not None:
+            self._keep(connection)
 
     def _failure(self, code: int, what: str, group: str) -> ClusterError | PartitionError:
         where = f"cluster {self.client.alias}, {what}"

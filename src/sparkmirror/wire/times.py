@@ -61,7 +61,7 @@ def records_at(
                 return found
             try:
                 response = link.request(
-                    partial(fetch_request, tp, positions[tp], _FETCH_BYTES),
+                    partial(fetch_request, {tp: positions[tp]}, _FETCH_BYTES),
                     f"reading {tp}",
                     node=node,
                     timeout_ms=left_ms,

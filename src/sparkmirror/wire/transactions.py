@@ -402,17 +402,15 @@ class Transactions:
 
     def _find(self, kind: int, key: str) -> Connection:
         asked = self.routes.any_connection()
-        try:
+        with self.routes.asking(asked):
             response = asked.request(FindCoordinatorRequest(key=key, key_type=kind), highest=3)
-        finally:
-            asked.close()
-        code = int(response.error_code)
-        if code in RETRIABLE:
-            raise ConnectionLost(f"no coordinator of {key} ({error_name(code)})")
-        if code:
-            group = key if kind == _GROUP else ""
-            raise self._refusal(code, f"the coordinator of {key} is not told", group)
-        return Connection(response.host, response.port, self.routes.client)
+            code = int(response.error_code)
+            if code in RETRIABLE:
+                raise ConnectionLost(f"no coordinator of {key} ({error_name(code)})")
+            if code:
+                group = key if kind == _GROUP else ""
+                raise self._refusal(code, f"the coordinator of {key} is not told", group)
+        return self.routes.connect(response.host, response.port)
 
     def _forget_connections(self) -> None:
         for connection in self._connections.values():
