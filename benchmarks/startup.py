@@ -1,9 +1,9 @@
-"""Start to first mirrored record: ``python -m benchmarks.startup [--runs N] [--show]``.
+"""Start to first record: ``python -m benchmarks.startup [--runs N] [--round-trip-ms MS] [--show]``.
 
 Two one-node clusters, one topic with a record; each run is the real command from the start of its
 process until the target has one record more. Between the runs the mirror is stopped in order and
-another record is written, so the second run on is what a restart costs. Figures mean something on
-a quiet machine only.
+another record is written, so the second run on is what a restart costs. With ``--round-trip-ms``
+both clusters are that far away from the mirror. Figures mean something on a quiet machine only.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import sys
 import tempfile
 import threading
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -24,7 +25,8 @@ from confluent_kafka import Consumer, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from benchmarks.measure import TreeWatch, end_offsets
-from sparkmirror.demo.clusters import KafkaCluster, start_all
+from benchmarks.wan import far_clusters
+from sparkmirror.demo.clusters import KafkaCluster
 
 __all__ = ["Start", "measure_start"]
 
@@ -106,30 +108,30 @@ def main(arguments: list[str] | None = None) -> int:
         default=0.0,
         help="seconds that the first run goes on, for what is made meanwhile",
     )
+    parser.add_argument("--round-trip-ms", type=float, default=0.0, help="to both clusters")
     parser.add_argument("--show", action="store_true", help="print when each run said what")
     options = parser.parse_args(arguments)
-    clusters = KafkaCluster("A"), KafkaCluster("B")
-    with tempfile.TemporaryDirectory(prefix="startup-") as name:
-        start_all(*clusters)
-        try:
-            trees = [Path(__file__).parents[1], *([options.also] if options.also else [])]
-            _runs(options, trees, clusters, Path(name))
-        finally:
-            for cluster in clusters:
-                cluster.stop()
+    with (
+        tempfile.TemporaryDirectory(prefix="startup-") as name,
+        far_clusters("both", options.round_trip_ms) as (clusters, servers),
+    ):
+        trees = [Path(__file__).parents[1], *([options.also] if options.also else [])]
+        _runs(options, trees, clusters, servers, Path(name))
     return 0
 
 
 def _runs(
     options: argparse.Namespace,
     trees: list[Path],
-    clusters: tuple[KafkaCluster, KafkaCluster],
+    clusters: Sequence[KafkaCluster],
+    servers: Sequence[str],
     directory: Path,
 ) -> None:
     source, target = (cluster.bootstrap_servers for cluster in clusters)
     file = directory / "mm2.properties"
     file.write_text(
-        f"clusters = A, B\nA.bootstrap.servers = {source}\nB.bootstrap.servers = {target}\n"
+        f"clusters = A, B\nA.bootstrap.servers = {servers[0]}\n"
+        f"B.bootstrap.servers = {servers[1]}\n"
         f"A->B.enabled = true\nA->B.topics = {_TOPIC}\ntasks.max = 2\nreplication.factor = 1\n"
         "offset.storage.replication.factor = 1\noffset-syncs.topic.replication.factor = 1\n"
         "checkpoints.topic.replication.factor = 1\nheartbeats.topic.replication.factor = 1\n"
