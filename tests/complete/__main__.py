@@ -3,15 +3,18 @@
 usage: python -m tests.complete [--only PART ...] [--continue] [--short] [--dirty] [--list]
 
 Runs all parts, also when one has failed, and writes tests/results/DATE.md, which names the commit.
-What a part came to is kept in artifacts/test-all/COMMIT: ``--only`` runs some parts and takes the
-others from there, ``--continue`` runs those that have not passed yet. ``--short``: every part with
-its shortest setting, report on the screen alone. A tree with changes is refused, unless
-``--dirty``; then the report says so. The exit code is 1 when any part failed or was not run.
+What a part came to is kept in artifacts/test-all/PRODUCT, where PRODUCT names what is installed:
+``src`` and the locked dependencies. A result of another commit counts while the product is the
+same; its row in the report names that commit. ``--only`` runs some parts and takes the others from
+there, ``--continue`` runs those that have not passed yet. ``--short``: every part with its shortest
+setting, report on the screen alone. A tree with changes is refused, unless ``--dirty``; then the
+report says so. The exit code is 1 when any part failed or was not run.
 """
 
 from __future__ import annotations
 
 import argparse
+import hashlib
 import os
 import platform
 import shutil
@@ -30,6 +33,8 @@ from tests.complete.report import Machine, Result, Results, green, render
 ROOT = Path(__file__).parents[2]
 _REPORTS = ROOT / "tests" / "results"
 _KEPT = ROOT / "artifacts" / "test-all"
+# What a result is about: the same of this, the same result.
+_PRODUCT = ("src", "pyproject.toml", "requirements.lock")
 
 
 def main() -> int:
@@ -56,13 +61,13 @@ def main() -> int:
             file=sys.stderr,
         )
         return 2
-    results = Results(_KEPT / (machine.commit + ("-short" if options.short else "")))
+    results = Results(_KEPT / (machine.product + ("-short" if options.short else "")))
     chosen = [one for one in PARTS if not options.only or one.name in options.only]
     if options.go_on:
         chosen = [one for one in chosen if (kept := results.get(one)) is None or kept.wrong]
     for part in chosen:
         print(f"== {part.name}: {part.what}", flush=True)
-        result = run(part, results, short=options.short)
+        result = run(part, results, machine.commit, short=options.short)
         print(f"== {part.name}: {result.wrong or 'passed'}, {result.seconds:.0f} s", flush=True)
     found = {part.name: kept for part in PARTS if (kept := results.get(part)) is not None}
     page = render(PARTS, found, machine, datetime.now(UTC))
@@ -76,8 +81,8 @@ def main() -> int:
     return int(not green(PARTS, found))
 
 
-def run(part: Part, results: Results, *, short: bool) -> Result:
-    """Run a part, whatever comes of it, and keep that."""
+def run(part: Part, results: Results, commit: str, *, short: bool) -> Result:
+    """Run a part of what ``commit`` holds, whatever comes of it, and keep that."""
     out = results.directory(part)
     for old in ("result.json", "page.md", "junit.xml"):
         (out / old).unlink(missing_ok=True)
@@ -100,6 +105,7 @@ def run(part: Part, results: Results, *, short: bool) -> Result:
         short,
         figures,
         page.read_text(encoding="utf-8") if part.page and page.exists() else "",
+        commit,
     )
     results.put(part, result)
     return result
@@ -140,6 +146,7 @@ def _machine() -> Machine:
     return Machine(
         ask("rev-parse", "--short=12", "HEAD"),
         ask("log", "-1", "--format=%s"),
+        hashlib.sha256(ask("ls-tree", "HEAD", *_PRODUCT).encode()).hexdigest()[:12],
         tuple(changed),
         len(os.sched_getaffinity(0)),
         round(psutil.virtual_memory().total / 2**30),

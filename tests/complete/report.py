@@ -15,7 +15,7 @@ __all__ = ["Machine", "Result", "Results", "green", "render"]
 
 @dataclass(frozen=True)
 class Result:
-    """What a part came to. ``wrong``: why it failed, empty when it passed."""
+    """What a part came to. ``wrong``: why it failed, empty when it passed. ``commit``: of what."""
 
     part: str
     began: str
@@ -24,14 +24,19 @@ class Result:
     short: bool = False
     figures: Mapping[str, str] = field(default_factory=dict)
     page: str = ""
+    commit: str = ""
 
 
 @dataclass(frozen=True)
 class Machine:
-    """Where and on what it ran. ``changed``: files that were not as in the commit."""
+    """Where and on what it ran. ``changed``: files that were not as in the commit.
+
+    ``product``: names what is tested, without the tests and the pages.
+    """
 
     commit: str
     subject: str
+    product: str
     changed: tuple[str, ...]
     cpus: int
     memory_gib: int
@@ -39,7 +44,7 @@ class Machine:
 
 
 class Results:
-    """The results of one commit's parts, in a directory, so that a run can be gone on with."""
+    """The results of one product's parts, in a directory, so that a run can be continued."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
@@ -90,6 +95,8 @@ def render(
             lines.append(f"| {part.name} | {part.what} | **not run** | | | |")
             continue
         result = f"**FAILED**: {found.wrong}" if found.wrong else "passed"
+        if found.commit and found.commit != machine.commit:
+            result += f" (at `{found.commit}`, the same product with other tests or pages)"
         if found.short:
             result += " (shortest setting: shows only that the command works)"
         figures = ", ".join(f"{value} {name}" for name, value in found.figures.items())

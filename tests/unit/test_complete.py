@@ -14,8 +14,9 @@ from tests.complete.report import Machine, Result, Results, green, render
 from tests.faults.wholeness import Compared, Outcome, Summary
 from tests.faults.wholeness import render as render_losses
 
+COMMIT = "0123456789ab"
 NOW = datetime(2026, 11, 22, 12, 0, tzinfo=UTC)
-MACHINE = Machine("0123456789ab", "A subject", (), 2, 24, "3.11.7")
+MACHINE = Machine(COMMIT, "A subject", "fedcba987654", (), 2, 24, "3.11.7")
 JUNIT = '<testsuites><testsuite tests="9" failures="1" errors="1" skipped="2"/></testsuites>'
 LOSS = Outcome("made anew", untold=2, compared=Compared(missing=1))
 FAULTS = "## 50 random faults, x\n\nSeed 1; 5,000,000 records written: **0 lost, 3 duplicated**.\n"
@@ -58,8 +59,18 @@ def test_what_was_not_run_or_only_in_short_is_not_green() -> None:
     assert "**not run**" in render(PARTS, results, MACHINE, NOW)
 
 
+def test_a_result_of_another_commit_names_it() -> None:
+    results = _passed()
+    results["fuzz"] = Result("fuzz", "", 60.0, "", commit="00112233aabb")
+    results["audit"] = Result("audit", "", 60.0, "", commit=COMMIT)
+    page = render(PARTS, results, MACHINE, NOW)
+    assert green(PARTS, results)
+    assert page.count("(at `") == 1
+    assert "passed (at `00112233aabb`, the same product with other tests or pages)" in page
+
+
 def test_a_tree_with_changes_is_told() -> None:
-    changed = Machine("0123456789ab", "A subject", ("src/x.py",), 2, 24, "3.11.7")
+    changed = Machine(COMMIT, "A subject", "fedcba987654", ("src/x.py",), 2, 24, "3.11.7")
     assert "Not that commit alone:** src/x.py" in render(PARTS, _passed(), changed, NOW)
 
 
@@ -125,7 +136,7 @@ def test_a_parts_figures_and_its_exit_code_are_kept(
     tmp_path: Path, name: str, file: str, text: str, figures: dict[str, str], code: int
 ) -> None:
     results, part = Results(tmp_path), _part(name, _writes(file, text, code))
-    found = run(part, results, short=False)
+    found = run(part, results, COMMIT, short=False)
     assert found.figures == figures
     assert found.wrong == ("exit code 1" if code else "")
     assert results.get(part) == found
@@ -135,26 +146,27 @@ def test_a_parts_figures_and_its_exit_code_are_kept(
 def test_a_part_that_leaves_no_figures_has_failed(tmp_path: Path, name: str) -> None:
     """A command that does nothing, successfully, must not pass for one that found nothing."""
     results, part = Results(tmp_path), _part(name, "print('well')")
-    found = run(part, results, short=False)
+    found = run(part, results, COMMIT, short=False)
     assert "no figures" in found.wrong
     assert not green([part], {name: found})
 
 
 def test_what_an_earlier_run_left_does_not_count(tmp_path: Path) -> None:
     results = Results(tmp_path)
-    run(_part("partitions", _writes("page.md", "9 partitions", 0)), results, short=False)
-    found = run(_part("partitions", "pass"), results, short=False)
+    run(_part("partitions", _writes("page.md", "9 partitions", 0)), results, COMMIT, short=False)
+    found = run(_part("partitions", "pass"), results, COMMIT, short=False)
     assert found.wrong
 
 
 def test_no_test_at_all_is_a_failure(tmp_path: Path) -> None:
     empty = '<testsuites><testsuite tests="0" failures="0" errors="0" skipped="0"/></testsuites>'
     part = _part("interop", _writes("junit.xml", empty, 0))
-    assert "no test ran" in run(part, Results(tmp_path), short=False).wrong
+    assert "no test ran" in run(part, Results(tmp_path), COMMIT, short=False).wrong
 
 
 def test_a_command_is_run_with_this_python(tmp_path: Path) -> None:
-    assert run(_part("partitions", "import sys; sys.exit(7)"), Results(tmp_path), short=True).wrong
+    part = _part("partitions", "import sys; sys.exit(7)")
+    assert run(part, Results(tmp_path), COMMIT, short=True).wrong
     log = (tmp_path / "partitions" / "output.log").read_text()
     assert log == ""
     assert Path(sys.executable).exists()
