@@ -18,10 +18,10 @@ from confluent_kafka import Consumer, TopicPartition
 from sparkmirror.data.open_ends import close_all
 from sparkmirror.data.takeover import fence_plan
 from sparkmirror.errors import Fenced
-from sparkmirror.wire.claims import fence_slots, transactional_id
+from sparkmirror.wire.claims import transactional_id
 from sparkmirror.wire.routes import Routes
 from sparkmirror.wire.signals import AssignmentDocument
-from sparkmirror.wire.transactions import Transactions
+from sparkmirror.wire.transactions import Transactions, fence_slots
 from tests.kafka.faults import NODES, SlotRun, check_mirrored, leaders, wait_in_sync
 from tests.kafka.support import Sent, create_topic, produce
 from tests.patience import patience

@@ -19,7 +19,6 @@ from sparkmirror.wire.claims import (
     claim_signer,
     decode_claim,
     encode_claim,
-    fence_slots,
     is_believed,
     is_signed,
     transactional_id,
@@ -30,7 +29,7 @@ from sparkmirror.wire.mirror_records import offset_syncs_topic
 from sparkmirror.wire.routes import Routes
 from sparkmirror.wire.runs import runs_topic
 from sparkmirror.wire.signals import COMMAND_PARTITION, control_topic
-from sparkmirror.wire.transactions import Transactions
+from sparkmirror.wire.transactions import Transactions, fence_slots
 
 __all__ = ["claim_flow", "other_secret", "slots_ever"]
 

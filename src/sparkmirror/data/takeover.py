@@ -25,11 +25,11 @@ import time
 from sparkmirror.data.open_ends import close_all
 from sparkmirror.data.watch import ControlWatch
 from sparkmirror.model import FlowSettings, TopicPartition
-from sparkmirror.wire.claims import Claim, fence_slots, taken_over, transactional_id
+from sparkmirror.wire.claims import Claim, taken_over, transactional_id
 from sparkmirror.wire.produce_queue import Identity
 from sparkmirror.wire.routes import Routes
 from sparkmirror.wire.signals import AssignmentDocument, CommandKind
-from sparkmirror.wire.transactions import Transactions
+from sparkmirror.wire.transactions import Transactions, fence_slots
 
 __all__ = [
     "check_claim",

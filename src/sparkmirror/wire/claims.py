@@ -11,7 +11,7 @@ With ``sparkmirror.control.secret`` a claim is signed (`wire.signing`), and who 
 believes no other. Its ``term`` grows from run to run, so that a claim of an earlier run, written
 once more, takes nothing back.
 
-Pure codecs, but for `fence_slots`.
+Pure codecs.
 """
 
 from __future__ import annotations
@@ -23,10 +23,7 @@ from dataclasses import dataclass
 from sparkmirror.errors import Fenced
 from sparkmirror.model import EXACT_SLOTS_MAX, FlowSettings
 from sparkmirror.wire.packing import MALFORMED, pack, text, unpack
-from sparkmirror.wire.produce_queue import Identity
-from sparkmirror.wire.routes import Routes
 from sparkmirror.wire.signing import CODE_FIELD, Signer
-from sparkmirror.wire.transactions import Transactions
 
 __all__ = [
     "Claim",
@@ -36,7 +33,6 @@ __all__ = [
     "decode_standby",
     "encode_claim",
     "encode_standby",
-    "fence_slots",
     "is_believed",
     "is_signed",
     "standby_key",
@@ -205,29 +201,3 @@ def transactional_id(flow: FlowSettings, slot: int) -> str:
 def transactional_id_prefix(flow: FlowSettings) -> str:
     """What all transactional ids of the flow begin with."""
     return f"{flow.position_group}-"
-
-
-def fence_slots(
-    flow: FlowSettings, slots: int, *, patience_s: float = float("inf")
-) -> list[Identity]:
-    """Abort what any earlier writer of the flow's slots has open, and refuse the rest of it.
-
-    Returns the slots' identities from here on. Raises `Denied`, `TransactionError`, `Unreachable`.
-    """
-    routes = Routes(flow.target)
-    identities: list[Identity] = []
-    try:
-        for slot in range(slots):
-            transactions = Transactions(
-                routes,
-                transactional_id(flow, slot),
-                timeout_ms=flow.transaction_timeout_ms,
-                patience_s=patience_s,
-            )
-            try:
-                identities.append(transactions.fence())
-            finally:
-                transactions.close()
-    finally:
-        routes.close()
-    return identities

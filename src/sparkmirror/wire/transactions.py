@@ -42,7 +42,8 @@ from sparkmirror.errors import (
     Unreachable,
     Unsupported,
 )
-from sparkmirror.model import TopicPartition
+from sparkmirror.model import FlowSettings, TopicPartition
+from sparkmirror.wire.claims import transactional_id
 from sparkmirror.wire.connection import Connection, ConnectionLost
 from sparkmirror.wire.grants import Right, grant
 from sparkmirror.wire.kafka_codes import (
@@ -54,7 +55,7 @@ from sparkmirror.wire.kafka_codes import (
 from sparkmirror.wire.produce_queue import NO_IDENTITY, Identity
 from sparkmirror.wire.routes import Routes
 
-__all__ = ["Transactions"]
+__all__ = ["Transactions", "fence_slots"]
 
 log = logging.getLogger(__name__)
 
@@ -427,3 +428,29 @@ def _by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[int]]:
     for tp in sorted(partitions):
         topics[tp.topic].append(tp.partition)
     return topics
+
+
+def fence_slots(
+    flow: FlowSettings, slots: int, *, patience_s: float = float("inf")
+) -> list[Identity]:
+    """Abort what any earlier writer of the flow's slots has open, and refuse the rest of it.
+
+    Returns the slots' identities from here on. Raises `Denied`, `TransactionError`, `Unreachable`.
+    """
+    routes = Routes(flow.target)
+    identities: list[Identity] = []
+    try:
+        for slot in range(slots):
+            transactions = Transactions(
+                routes,
+                transactional_id(flow, slot),
+                timeout_ms=flow.transaction_timeout_ms,
+                patience_s=patience_s,
+            )
+            try:
+                identities.append(transactions.fence())
+            finally:
+                transactions.close()
+    finally:
+        routes.close()
+    return identities
