@@ -18,7 +18,7 @@ from sparkmirror.errors import MirrorError
 from sparkmirror.model import FlowSettings, TopicPartition
 from sparkmirror.policy import TopicFilter, make_policy
 from sparkmirror.wire.client import Cluster
-from sparkmirror.wire.mirror_records import Checkpoint, decode_checkpoint
+from sparkmirror.wire.mirror_records import Checkpoint, checkpoints_topic, decode_checkpoint
 from sparkmirror.wire.views import Committed, GroupView
 
 __all__ = [
@@ -46,7 +46,7 @@ class CheckpointRules:
         self._source, self._target = flow.source.alias, flow.target.alias
         # The lists alone, as in MirrorMaker: internal topics have no translation anyway.
         self._topics = TopicFilter(flow.topics.include, flow.topics.exclude)
-        self.topic = self._policy.checkpoints_topic(flow.source.alias)
+        self.topic = checkpoints_topic(flow)
         # Many groups read the same topics, and each round asks for all of them.
         self.accepts = lru_cache(_TOPICS_REMEMBERED)(self._accepts)
         self._remote = lru_cache(_TOPICS_REMEMBERED)(self._remote_topic)

@@ -11,7 +11,6 @@ import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 
-from sparkmirror.control.checkpoints import CheckpointRules
 from sparkmirror.control.internal import offset_storage_topic
 from sparkmirror.errors import Defect
 from sparkmirror.model import (
@@ -24,7 +23,7 @@ from sparkmirror.model import (
 from sparkmirror.policy import FlowTopics, dead_letter_topic
 from sparkmirror.wire.claims import transactional_id_prefix
 from sparkmirror.wire.gaps import gaps_topic
-from sparkmirror.wire.mirror_records import offset_syncs_topic
+from sparkmirror.wire.mirror_records import checkpoints_topic, offset_syncs_topic
 from sparkmirror.wire.orders import orders_topic
 from sparkmirror.wire.runs import runs_topic
 from sparkmirror.wire.signals import control_topic
@@ -302,7 +301,7 @@ def _checkpoint_needs(flow: FlowSettings) -> Iterator[_Need]:
     why = "emit.checkpoints.enabled"
     reader = flow.checkpoints.client or flow.target
     syncs = flow.source if flow.offset_syncs.location == "source" else reader
-    checkpoints = CheckpointRules(flow).topic
+    checkpoints = checkpoints_topic(flow)
     groups = group_patterns(flow)
     for group in groups:
         yield _Need(flow.source_admin, "GROUP", group, "DESCRIBE", why)

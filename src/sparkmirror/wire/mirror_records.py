@@ -18,6 +18,7 @@ from sparkmirror.policy import make_policy
 __all__ = [
     "Checkpoint",
     "Heartbeat",
+    "checkpoints_topic",
     "decode_checkpoint",
     "decode_heartbeat",
     "decode_offset_sync",
@@ -57,6 +58,11 @@ class Checkpoint:
     upstream: int
     downstream: int
     metadata: str = ""
+
+
+def checkpoints_topic(flow: FlowSettings) -> str:
+    """Name of the checkpoints topic, on the target."""
+    return make_policy(flow.policy, flow.source.alias).checkpoints_topic(flow.source.alias)
 
 
 def offset_syncs_topic(flow: FlowSettings) -> str:
