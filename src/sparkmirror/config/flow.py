@@ -9,11 +9,19 @@ from sparkmirror.config.properties import Entry
 from sparkmirror.config.security import protocol_of, secured
 from sparkmirror.config.settings import Scope, Status, find
 from sparkmirror.config.settings_clients import COMMON_ROWS, FETCH_ROWS, PRODUCE_ROWS
-from sparkmirror.config.settings_group import GROUP_ROWS
-from sparkmirror.config.settings_records import RECORD_ROWS
+from sparkmirror.config.settings_group import GROUP_ROWS, STRATEGIES
+from sparkmirror.config.settings_records import CODECS, PARTITIONERS, RECORD_ROWS
 from sparkmirror.config.values import Reader, shown
 from sparkmirror.errors import ConfigError
-from sparkmirror.model import ClusterClient, FaultSettings, FetchSettings, ProduceSettings
+from sparkmirror.model import (
+    ClusterClient,
+    FaultSettings,
+    FetchSettings,
+    GroupSettings,
+    Partitioner,
+    ProduceSettings,
+    RecordSettings,
+)
 from sparkmirror.offset_reset import duration_ms
 
 __all__ = [
@@ -21,8 +29,10 @@ __all__ = [
     "client",
     "fault_settings",
     "fetch_settings",
+    "group_settings",
     "position_interval_ms",
     "produce_settings",
+    "record_settings",
 ]
 
 _POSITION_KEYS = frozenset({"exclude.internal.topics"})
@@ -234,3 +244,71 @@ def fault_settings(own: Reader, *, by_record: bool = False) -> FaultSettings:
 def position_interval_ms(wanted_ms: int, flush_interval_ms: int) -> int:
     """How often positions are committed: what is wanted, at least as often as Java would."""
     return max(_POSITION_INTERVAL_MS_MIN, min(wanted_ms, flush_interval_ms))
+
+
+def group_settings(
+    conf: Mapping[str, Entry], *, listener: str = "", listener_args: str | None = None
+) -> GroupSettings:
+    """How the mirror takes part in the group. ConfigError where the keys contradict each other."""
+    reader = Reader(conf, Scope.CONSUMER)
+    session_ms = reader.integer("session.timeout.ms")
+    heartbeat_ms = reader.integer("heartbeat.interval.ms")
+    if heartbeat_ms >= session_ms:
+        key = (
+            "heartbeat.interval.ms"
+            if reader.given("heartbeat.interval.ms")
+            else "session.timeout.ms"
+        )
+        raise ConfigError(
+            f"heartbeat.interval.ms ({heartbeat_ms}) must be less than session.timeout.ms "
+            f"({session_ms}).",
+            where=conf[key].where,
+            do="Set the interval to a third of the timeout.",
+        )
+    chosen = [
+        STRATEGIES.get(name, name) for name in reader.elements("partition.assignment.strategy")
+    ]
+    return GroupSettings(
+        strategies=tuple(dict.fromkeys(chosen)),
+        session_timeout_ms=session_ms,
+        heartbeat_interval_ms=heartbeat_ms,
+        rebalance_timeout_ms=reader.integer("max.poll.interval.ms"),
+        instance_id=reader.text("group.instance.id"),
+        listener=listener,
+        listener_args=listener_args,
+    )
+
+
+def _levels(reader: Reader) -> tuple[int, ...]:
+    levels = list(RecordSettings().levels)
+    for name in ("gzip", "lz4", "zstd"):
+        key = f"compression.{name}.level"
+        if reader.given(key):
+            levels[CODECS[name]] = reader.integer(key)
+    return tuple(levels)
+
+
+def record_settings(
+    conf: Mapping[str, Entry],
+    *,
+    keep_partitions: bool,
+    handler: str = "",
+    handler_args: str | None = None,
+    drop_failed: bool = False,
+) -> RecordSettings:
+    """What MirrorMaker 1 does to each record. ``conf``: the producer file."""
+    reader = Reader(conf, Scope.PRODUCER)
+    chosen = reader.text("partitioner.class")
+    partitioner = PARTITIONERS[chosen] if chosen else Partitioner.KEY
+    if reader.boolean("partitioner.ignore.keys") and partitioner is Partitioner.KEY:
+        partitioner = Partitioner.STICKY
+    codec = reader.text("compression.type").lower()
+    return RecordSettings(
+        partitioner=Partitioner.NUMBER if keep_partitions else partitioner,
+        codec=CODECS[codec] if codec else -1,
+        levels=_levels(reader),
+        sticky_bytes=max(1, reader.integer("batch.size")),
+        handler=handler,
+        handler_args=handler_args,
+        drop_failed=drop_failed,
+    )

@@ -12,18 +12,18 @@ from sparkmirror.config.flow import (
     client,
     fault_settings,
     fetch_settings,
+    group_settings,
     position_interval_ms,
     produce_settings,
+    record_settings,
 )
 from sparkmirror.config.keys import KeyUse, unknown_keys_error
 from sparkmirror.config.legacy_mm1 import BrokerLookup, Translation, translate
 from sparkmirror.config.legacy_mode import LegacyMode, legacy_mode
 from sparkmirror.config.properties import Entry, Properties, load_properties
-from sparkmirror.config.security import mark_idle, unsafe
+from sparkmirror.config.security import unsafe
 from sparkmirror.config.settings import Scope, Status, Type, find, names
 from sparkmirror.config.settings_faults import MM1_FAULT_ROWS
-from sparkmirror.config.settings_group import group_settings
-from sparkmirror.config.settings_records import record_settings
 from sparkmirror.config.slips import globs, repeated_keys
 from sparkmirror.config.values import Reader, check, merge_errors
 from sparkmirror.errors import ConfigError
@@ -430,7 +430,7 @@ def _shared(file: Properties) -> Mapping[str, Entry]:
 
 
 def _remarks(file: Properties, uses: Sequence[KeyUse]) -> list[str]:
-    own = mark_idle([use for use in uses if file.get(use.entry.key) is use.entry], [file])
+    own = remarks.mark_idle([use for use in uses if file.get(use.entry.key) is use.entry], [file])
     return [*_weakened(file), *remarks.capped(own), *remarks.ignored_keys(own, str(file.path))]
 
 

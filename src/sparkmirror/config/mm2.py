@@ -49,7 +49,7 @@ from sparkmirror.config.scoping import (
     producer_config,
     worker_config,
 )
-from sparkmirror.config.security import mark_idle, unsafe
+from sparkmirror.config.security import unsafe
 from sparkmirror.config.settings import Scope, Status, Type, names
 from sparkmirror.config.slips import flow_slips, one_address, repeated_keys
 from sparkmirror.config.values import Reader, check, merge_errors, parse_list, shown, split_list
@@ -139,7 +139,7 @@ def read_mm2(
     lists = [(use.entry, split_list(use.entry.value)) for use in uses if _is_list(use)]
     by_line = told + remarks.lost_keys(lost) + remarks.repeated_elements(lists)
     by_line += group_remarks(confs.values()) + without
-    uses = mark_idle(idle(uses, enabled, flows, heartbeats), clients)
+    uses = remarks.mark_idle(idle(uses, enabled, flows, heartbeats), clients)
     by_line += remarks.capped(uses)
     by_line += repeated_keys(file) + flow_slips(confs.values()) + one_address(raw, aliases)
     warnings = [

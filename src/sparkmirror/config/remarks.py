@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 
 from sparkmirror.config.keys import KeyUse, Lost
 from sparkmirror.config.properties import Entry
+from sparkmirror.config.security import idle_reason
 from sparkmirror.config.settings import Status
 from sparkmirror.config.values import shown
 from sparkmirror.model import FETCH_BYTES_MAX
 
-__all__ = ["aliases_with_blanks", "capped", "ignored_keys", "lost_keys", "repeated_elements"]
+__all__ = [
+    "aliases_with_blanks",
+    "capped",
+    "ignored_keys",
+    "lost_keys",
+    "mark_idle",
+    "repeated_elements",
+]
 
 _KEYS_TOLD_MAX = 30
 
@@ -75,3 +84,24 @@ def aliases_with_blanks(clusters: Entry, aliases: Iterable[str]) -> list[str]:
         for alias in aliases
         if any(char.isspace() for char in alias)
     ]
+
+
+def mark_idle(uses: Iterable[KeyUse], confs: Iterable[Mapping[str, Entry]]) -> list[KeyUse]:
+    """``uses``, with those security keys marked ignored that no client has a use for.
+
+    ``confs``: the configuration of every client of every flow.
+    """
+    clients = list(confs)
+    return [_marked(use, clients) for use in uses]
+
+
+def _marked(use: KeyUse, clients: list[Mapping[str, Entry]]) -> KeyUse:
+    name = use.setting.name
+    if use.ignored or use.setting.status is not Status.SUPPORTED:
+        return use
+    if not name.startswith(("ssl.", "sasl.")):
+        return use
+    reasons = {idle_reason(name, conf) for conf in clients if conf.get(name) is use.entry}
+    if not reasons or "" in reasons:
+        return use
+    return replace(use, ignored="; ".join(sorted(reasons)))

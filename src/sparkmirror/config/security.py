@@ -5,17 +5,14 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import replace
 from ipaddress import ip_address
 from urllib.parse import urlsplit
 
 from sparkmirror.config.assertion import PREFIX, RETRIEVER
 from sparkmirror.config.jaas import format_module, java_system_properties, read_file_entry
-from sparkmirror.config.keys import KeyUse
 from sparkmirror.config.properties import Entry
 from sparkmirror.config.redact import ClientProperties
 from sparkmirror.config.sasl import sasl_settings
-from sparkmirror.config.settings import Status
 from sparkmirror.config.tls import TlsSettings, tls_settings
 from sparkmirror.errors import ConfigError
 from sparkmirror.model import ClusterClient, FlowSettings
@@ -23,7 +20,6 @@ from sparkmirror.model import ClusterClient, FlowSettings
 __all__ = [
     "KRB5_CONF",
     "idle_reason",
-    "mark_idle",
     "protocol_of",
     "secured",
     "unsafe",
@@ -134,27 +130,6 @@ def _counts(key: str, protocol: str) -> bool:
     if key.startswith("ssl."):
         return uses_tls(protocol)
     return uses_sasl(protocol) or not key.startswith("sasl.")
-
-
-def mark_idle(uses: Iterable[KeyUse], confs: Iterable[Mapping[str, Entry]]) -> list[KeyUse]:
-    """``uses``, with those security keys marked ignored that no client has a use for.
-
-    ``confs``: the configuration of every client of every flow.
-    """
-    clients = list(confs)
-    return [_marked(use, clients) for use in uses]
-
-
-def _marked(use: KeyUse, clients: list[Mapping[str, Entry]]) -> KeyUse:
-    name = use.setting.name
-    if use.ignored or use.setting.status is not Status.SUPPORTED:
-        return use
-    if not name.startswith(("ssl.", "sasl.")):
-        return use
-    reasons = {idle_reason(name, conf) for conf in clients if conf.get(name) is use.entry}
-    if not reasons or "" in reasons:
-        return use
-    return replace(use, ignored="; ".join(sorted(reasons)))
 
 
 def unsafe(flows: Iterable[FlowSettings], path: str) -> list[str]:
