@@ -33,7 +33,7 @@ from sparkmirror.model import (
     ProduceSettings,
     SlotProgress,
 )
-from sparkmirror.policy import FlowTopics
+from sparkmirror.names.replication_policy import FlowTopics
 from sparkmirror.wire.gaps import GAPS_PARTITIONS, Gap, collect_gaps, gaps_topic
 from sparkmirror.wire.signals import (
     COMMAND_PARTITION,

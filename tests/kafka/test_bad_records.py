@@ -21,7 +21,7 @@ from sparkmirror.control.dead_letters import plan_dead_letter_topics
 from sparkmirror.demo.clusters import KafkaCluster
 from sparkmirror.errors import PartitionError
 from sparkmirror.model import FaultSettings
-from sparkmirror.policy import dead_letter_topic
+from sparkmirror.names.replication_policy import dead_letter_topic
 from sparkmirror.wire import fetch_states
 from tests.kafka.faults import Direct, SlotRun
 from tests.kafka.mirror_process import wait_until

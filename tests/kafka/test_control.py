@@ -32,8 +32,8 @@ from sparkmirror.model import (
     TopicPartition,
     TopicSettings,
 )
+from sparkmirror.names.replication_policy import FlowTopics
 from sparkmirror.observe.notice import Notice
-from sparkmirror.policy import FlowTopics
 from sparkmirror.wire.claims import Claim, encode_claim
 from sparkmirror.wire.client import Cluster
 from sparkmirror.wire.codecs import ZSTD

@@ -19,7 +19,7 @@ from sparkmirror.data.exactly import ExactSink
 from sparkmirror.data.syncs import SyncSender
 from sparkmirror.demo.clusters import KafkaCluster
 from sparkmirror.model import FaultSettings, OffsetSyncSettings, TopicPartition
-from sparkmirror.policy import dead_letter_topic
+from sparkmirror.names.replication_policy import dead_letter_topic
 from sparkmirror.wire.gaps import gaps_topic
 from sparkmirror.wire.mirror_records import decode_offset_sync, offset_syncs_topic
 from sparkmirror.wire.runs import decode_run, runs_topic

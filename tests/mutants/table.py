@@ -1272,7 +1272,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "exclude list ignored",
         "docs/compatibility.md",
-        "policy.py",
+        "names/replication_policy.py",
         "        return self._exclude is None or self._exclude.fullmatch(name) is None\n",
         "        return True\n",
         ("tests/unit/test_policy.py::test_filters_accept_what_java_accepts",),
@@ -1280,7 +1280,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "topics go round in a cycle",
         "docs/compatibility.md",
-        "policy.py",
+        "names/replication_policy.py",
         "            if source == target_alias:\n                return True\n",
         "            if source == target_alias:\n                return False\n",
         ("tests/unit/test_upstream_connectors.py::test_no_cycles",),
@@ -1288,7 +1288,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "internal topics mirrored",
         "docs/compatibility.md",
-        "policy.py",
+        "names/replication_policy.py",
         "    if not wanted or policy.is_internal_topic(topic):\n",
         "    if not wanted:\n",
         ("tests/unit/test_policy.py::test_topics_are_chosen_as_in_java",),

@@ -10,9 +10,9 @@ from sparkmirror.config.mm1 import load_mm1, normalise_include
 from sparkmirror.control.configs import config_to_create_with
 from sparkmirror.data.plan import decode_flow, encode_flow
 from sparkmirror.errors import ConfigError
-from sparkmirror.java_regex import compile_regex
 from sparkmirror.model import FetchSettings, MirrorMode, MirrorSettings, ProduceSettings
-from sparkmirror.policy import FlowTopics
+from sparkmirror.names.java_regex import compile_regex
+from sparkmirror.names.replication_policy import FlowTopics
 from sparkmirror.wire.codecs import LEVELS
 from sparkmirror.wire.gaps import gaps_topic
 from sparkmirror.wire.runs import runs_topic

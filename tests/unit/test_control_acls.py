@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from sparkmirror.control.acls import ObservedAcls, plan_acls, wanted_acls
 from sparkmirror.model import ClusterClient, FlowSettings, PolicySettings, TopicSettings
-from sparkmirror.policy import FlowTopics
+from sparkmirror.names.replication_policy import FlowTopics
 from sparkmirror.wire.views import AclBinding
 
 A = ClusterClient("A", ("a:1",), "c")

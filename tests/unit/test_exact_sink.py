@@ -29,7 +29,7 @@ from sparkmirror.model import (
     OffsetSyncSettings,
     TopicPartition,
 )
-from sparkmirror.policy import dead_letter_topic
+from sparkmirror.names.replication_policy import dead_letter_topic
 from sparkmirror.wire.batch import HEADER_BYTES
 from sparkmirror.wire.connection import ConnectionLost
 from sparkmirror.wire.cut import decode_batches

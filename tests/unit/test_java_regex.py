@@ -3,7 +3,7 @@
 import pytest
 
 from sparkmirror.errors import ConfigError
-from sparkmirror.java_regex import compile_list, compile_regex
+from sparkmirror.names.java_regex import compile_list, compile_regex
 from tests.vectors import load
 
 VECTORS = load("java_regex")

@@ -17,7 +17,7 @@ from sparkmirror.cli.main import main
 from sparkmirror.data.losses import judge
 from sparkmirror.errors import ConfigError
 from sparkmirror.model import ClusterClient, FaultSettings, FlowSettings, MirrorMode, TopicPartition
-from sparkmirror.policy import FaultPolicy
+from sparkmirror.names.replication_policy import FaultPolicy
 from sparkmirror.wire.gaps import (
     Gap,
     GapAction,

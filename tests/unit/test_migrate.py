@@ -16,8 +16,8 @@ from sparkmirror.config.mm2 import load_mm2
 from sparkmirror.config.properties import load_properties
 from sparkmirror.config.settings import Scope
 from sparkmirror.errors import ConfigError
-from sparkmirror.java_regex import compile_regex
 from sparkmirror.model import ClusterClient, FlowSettings
+from sparkmirror.names.java_regex import compile_regex
 from tests.unit.config_files import write
 from tests.unit.test_config_legacy_mm1 import (
     CONSUMER_011,

@@ -12,7 +12,7 @@ from sparkmirror.client import MirrorClient, OffsetAndMetadata, latest_checkpoin
 from sparkmirror.config.mirror_client import mirror_client_settings
 from sparkmirror.errors import ConfigError
 from sparkmirror.model import PolicySettings, TopicPartition
-from sparkmirror.policy import make_policy
+from sparkmirror.names.replication_policy import make_policy
 from sparkmirror.wire.client import Cluster
 from sparkmirror.wire.mirror_records import Checkpoint, encode_checkpoint
 from sparkmirror.wire.views import TopicView

@@ -6,7 +6,7 @@ import pytest
 
 from sparkmirror.errors import ConfigError
 from sparkmirror.model import ClusterClient, FlowSettings, MirrorMode, PolicySettings, TopicSettings
-from sparkmirror.policy import (
+from sparkmirror.names.replication_policy import (
     FlowTopics,
     IdentityReplicationPolicy,
     ReplicationPolicy,

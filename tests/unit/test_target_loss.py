@@ -29,8 +29,8 @@ from sparkmirror.data.target_ends import TargetEnds
 from sparkmirror.data.targets import TargetWatch, Verdict, judge_target
 from sparkmirror.model import ClusterClient, FaultSettings, FetchSettings, FlowSettings
 from sparkmirror.model import TopicPartition as Tp
+from sparkmirror.names.replication_policy import FaultPolicy
 from sparkmirror.offset_map import Run
-from sparkmirror.policy import FaultPolicy
 from sparkmirror.wire.connection import ConnectionLost
 from sparkmirror.wire.logs import EndView, LogView
 from sparkmirror.wire.marks import (

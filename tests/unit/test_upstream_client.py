@@ -17,8 +17,8 @@ from sparkmirror.control.checkpoints import CheckpointStore
 from sparkmirror.control.compacted import TopicFollower
 from sparkmirror.errors import Denied
 from sparkmirror.model import ClusterClient, FlowSettings, PolicySettings, TopicPartition
+from sparkmirror.names.replication_policy import make_policy
 from sparkmirror.offset_syncs import OffsetSync, OffsetSyncStore
-from sparkmirror.policy import make_policy
 from sparkmirror.wire.client import Cluster
 from sparkmirror.wire.mirror_records import Checkpoint, encode_checkpoint
 from sparkmirror.wire.views import TopicView

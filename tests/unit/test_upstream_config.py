@@ -11,7 +11,7 @@ import pytest
 
 from sparkmirror.config.properties import Entry
 from sparkmirror.config.scoping import cluster_pairs, connector_config, worker_config
-from sparkmirror.policy import FlowTopics, TopicFilter
+from sparkmirror.names.replication_policy import FlowTopics, TopicFilter
 from tests.unit.config_files import BASE, LINE, QUIET, load, load_flow, refused
 
 PACKAGE = "org.apache.kafka.common.config.provider."

@@ -25,8 +25,13 @@ from sparkmirror.model import (
     TopicPartition,
     TopicSettings,
 )
+from sparkmirror.names.replication_policy import (
+    DefaultReplicationPolicy,
+    FlowTopics,
+    is_cycle,
+    make_policy,
+)
 from sparkmirror.offset_syncs import PartitionState
-from sparkmirror.policy import DefaultReplicationPolicy, FlowTopics, is_cycle, make_policy
 from sparkmirror.wire.mirror_records import Checkpoint
 from sparkmirror.wire.views import AclBinding, Committed, ConfigEntry, GroupView, TopicView
 from tests.unit.config_files import BASE, load

@@ -81,8 +81,8 @@ def translate(
     """
     from sparkmirror.cli.asking import ask_each, end_with  # noqa: PLC0415
     from sparkmirror.client import MirrorClient  # noqa: PLC0415
-    from sparkmirror.java_regex import compile_regex  # noqa: PLC0415
-    from sparkmirror.policy import make_policy  # noqa: PLC0415
+    from sparkmirror.names.java_regex import compile_regex  # noqa: PLC0415
+    from sparkmirror.names.replication_policy import make_policy  # noqa: PLC0415
 
     flow = one_flow(named, flow)
     if (group is None) == (regex is None):

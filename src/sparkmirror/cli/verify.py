@@ -97,7 +97,7 @@ def verify(
     not mirrored yet, 2 wrong usage or file, 3 a cluster could not be read.
     """
     from sparkmirror.control.scope import Scope  # noqa: PLC0415
-    from sparkmirror.java_regex import compile_list  # noqa: PLC0415
+    from sparkmirror.names.java_regex import compile_list  # noqa: PLC0415
 
     compile_list(topic or (), where="--topic")
     scope = Scope(

@@ -15,7 +15,7 @@ from sparkmirror.config.settings import RENAMED_KEYS, Scope, Status, find
 from sparkmirror.config.values import Reader, check
 from sparkmirror.errors import ConfigError
 from sparkmirror.model import TopicSettings
-from sparkmirror.policy import policy_kind
+from sparkmirror.names.replication_policy import policy_kind
 
 __all__ = ["LegacyMode", "legacy_mode"]
 

@@ -17,7 +17,7 @@ from sparkmirror.config.settings import CLIENT_SET, Scope
 from sparkmirror.config.values import Reader
 from sparkmirror.errors import Defect
 from sparkmirror.model import ClusterClient, PolicySettings
-from sparkmirror.policy import policy_kind
+from sparkmirror.names.replication_policy import policy_kind
 
 __all__ = ["MirrorClientSettings", "mirror_client_settings"]
 

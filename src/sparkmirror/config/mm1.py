@@ -27,7 +27,6 @@ from sparkmirror.config.settings_faults import MM1_FAULT_ROWS
 from sparkmirror.config.slips import globs, repeated_keys
 from sparkmirror.config.values import Reader, check, merge_errors
 from sparkmirror.errors import ConfigError
-from sparkmirror.java_regex import compile_regex
 from sparkmirror.model import (
     FlowSettings,
     GroupSettings,
@@ -38,6 +37,7 @@ from sparkmirror.model import (
     RecordSettings,
     TopicSettings,
 )
+from sparkmirror.names.java_regex import compile_regex
 
 __all__ = ["Extras", "load_mm1", "load_mm1_consumer", "normalise_include"]
 

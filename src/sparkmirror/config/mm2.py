@@ -61,7 +61,7 @@ from sparkmirror.model import (
     PolicySettings,
     TopicSettings,
 )
-from sparkmirror.policy import policy_kind
+from sparkmirror.names.replication_policy import policy_kind
 
 __all__ = ["Mm2File", "client_configs", "load_mm2", "own_settings", "read_mm2"]
 

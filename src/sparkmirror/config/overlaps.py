@@ -1,6 +1,6 @@
 """Flows that meet by topic names: rings without end, two topics under one name.
 
-Both can be told from the lists of topics alone (see ``name_sets``), before anything runs.
+Both can be told from the lists of topics alone (see ``names.regex_overlap``), before anything runs.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from itertools import combinations
 
 from sparkmirror.errors import ConfigError
 from sparkmirror.model import PolicySettings, TopicSettings
-from sparkmirror.name_sets import Names, Undecided, common_name
+from sparkmirror.names.regex_overlap import Names, Undecided, common_name
 
 __all__ = ["Lane", "check_names"]
 

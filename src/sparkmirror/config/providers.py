@@ -15,7 +15,7 @@ from pathlib import Path
 from sparkmirror.config.properties import Entry, load_properties
 from sparkmirror.config.values import parse_list
 from sparkmirror.errors import ConfigError, Defect
-from sparkmirror.java_regex import compile_regex
+from sparkmirror.names.java_regex import compile_regex
 
 __all__ = ["resolve"]
 

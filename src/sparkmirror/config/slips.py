@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from sparkmirror.config.properties import Entry, Properties
 from sparkmirror.config.values import shown, split_list
-from sparkmirror.name_sets import Names, Undecided, common_name
+from sparkmirror.names.regex_overlap import Names, Undecided, common_name
 
 __all__ = ["flow_slips", "globs", "one_address", "repeated_keys"]
 

@@ -13,7 +13,7 @@ from sparkmirror.config.properties import Entry
 from sparkmirror.config.redact import HIDDEN, redact
 from sparkmirror.config.settings import Scope, Setting, Type, find
 from sparkmirror.errors import ConfigError, Defect
-from sparkmirror.java_regex import compile_list
+from sparkmirror.names.java_regex import compile_list
 
 __all__ = [
     "Reader",

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 from sparkmirror.control.notices import Notices, first_few
 from sparkmirror.model import FlowSettings
-from sparkmirror.policy import FlowTopics
+from sparkmirror.names.replication_policy import FlowTopics
 from sparkmirror.wire.client import Cluster
 from sparkmirror.wire.views import AclBinding
 

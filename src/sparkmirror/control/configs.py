@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from sparkmirror.control.notices import Notices, first_few
 from sparkmirror.errors import MirrorError, TopicError
 from sparkmirror.model import FlowSettings
-from sparkmirror.policy import TopicFilter
+from sparkmirror.names.replication_policy import TopicFilter
 from sparkmirror.wire.client import Cluster
 from sparkmirror.wire.views import ConfigEntry
 

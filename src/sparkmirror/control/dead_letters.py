@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from sparkmirror.model import FlowSettings
-from sparkmirror.policy import FaultPolicy, dead_letter_topic
+from sparkmirror.names.replication_policy import FaultPolicy, dead_letter_topic
 from sparkmirror.wire.client import Cluster
 from sparkmirror.wire.views import NewTopic
 

@@ -13,7 +13,7 @@ from sparkmirror.control.topics import (
     plan_topics,
 )
 from sparkmirror.model import FlowSettings, TopicPartition
-from sparkmirror.policy import FlowTopics
+from sparkmirror.names.replication_policy import FlowTopics
 from sparkmirror.wire.client import Cluster
 from sparkmirror.wire.signals import control_topic
 

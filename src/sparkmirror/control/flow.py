@@ -50,9 +50,9 @@ from sparkmirror.model import (
     SlotProgress,
     TopicPartition,
 )
+from sparkmirror.names.replication_policy import FlowTopics, dead_letter_topic
 from sparkmirror.observe.checkpoints import CheckpointTimes
 from sparkmirror.observe.group_rows import GroupRow
-from sparkmirror.policy import FlowTopics, dead_letter_topic
 from sparkmirror.wire.client import Cluster
 from sparkmirror.wire.control_topic import ControlTopicReader, ControlTopicWriter
 from sparkmirror.wire.driver_report import DriverReport

@@ -11,8 +11,8 @@ from dataclasses import dataclass, replace
 
 from sparkmirror.errors import ClusterError, TopicError
 from sparkmirror.model import FlowSettings, MirrorMode, TopicPartition
+from sparkmirror.names.replication_policy import FlowTopics
 from sparkmirror.observe.partitions import worst_s
-from sparkmirror.policy import FlowTopics
 from sparkmirror.wire.client import Cluster
 from sparkmirror.wire.views import BrokerView, GroupOwner
 from sparkmirror.wire.zookeeper import ZookeeperGroup, read_group

@@ -10,7 +10,7 @@ from sparkmirror.control.internal import offset_storage_topic
 from sparkmirror.control.topics import ObservedTopics, observe_topics
 from sparkmirror.errors import MirrorError
 from sparkmirror.model import FlowSettings
-from sparkmirror.policy import FlowTopics
+from sparkmirror.names.replication_policy import FlowTopics
 from sparkmirror.wire.client import Cluster
 from sparkmirror.wire.signals import control_topic
 from sparkmirror.wire.views import NewTopic

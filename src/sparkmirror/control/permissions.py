@@ -20,7 +20,7 @@ from sparkmirror.model import (
     MirrorMode,
     MirrorSettings,
 )
-from sparkmirror.policy import FlowTopics, dead_letter_topic
+from sparkmirror.names.replication_policy import FlowTopics, dead_letter_topic
 from sparkmirror.wire.claims import transactional_id_prefix
 from sparkmirror.wire.gaps import gaps_topic
 from sparkmirror.wire.mirror_records import checkpoints_topic, offset_syncs_topic

@@ -12,9 +12,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from sparkmirror.errors import ConfigError, MirrorError
-from sparkmirror.java_regex import compile_list
 from sparkmirror.model import FlowSettings, MirrorMode, TopicPartition
-from sparkmirror.policy import FlowTopics
+from sparkmirror.names.java_regex import compile_list
+from sparkmirror.names.replication_policy import FlowTopics
 from sparkmirror.wire.client import Cluster
 
 __all__ = ["STRETCH", "Bound", "Offsets", "Progress", "Scope"]

@@ -13,7 +13,7 @@ from sparkmirror.control.status import is_paused
 from sparkmirror.control.topics import Assignment
 from sparkmirror.errors import ConfigError, Denied, TopicError
 from sparkmirror.model import FlowSettings, Halt, MirrorMode, TopicPartition
-from sparkmirror.policy import FlowTopics
+from sparkmirror.names.replication_policy import FlowTopics
 from sparkmirror.wire.client import Cluster
 
 __all__ = [

@@ -17,7 +17,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from sparkmirror.model import FlowSettings, Halt, TopicPartition
-from sparkmirror.policy import FaultPolicy
+from sparkmirror.names.replication_policy import FaultPolicy
 from sparkmirror.wire.gaps import LOSS_CODES, Gap, GapAction, GapKind
 from sparkmirror.wire.logs import LogView, look_at_logs
 from sparkmirror.wire.marks import Mark

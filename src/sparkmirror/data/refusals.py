@@ -15,7 +15,7 @@ from typing import Protocol, runtime_checkable
 
 from sparkmirror.errors import Defect
 from sparkmirror.model import FlowSettings, TopicPartition
-from sparkmirror.policy import FaultPolicy, dead_letter_topic
+from sparkmirror.names.replication_policy import FaultPolicy, dead_letter_topic
 from sparkmirror.wire.gaps import (
     DEAD_LETTERED,
     SKIPPED,

@@ -10,7 +10,7 @@ import logging
 from collections.abc import Sequence
 
 from sparkmirror.model import FlowSettings
-from sparkmirror.policy import FlowTopics
+from sparkmirror.names.replication_policy import FlowTopics
 from sparkmirror.wire.signals import SourcePartition
 
 __all__ = ["Selection"]

@@ -33,8 +33,8 @@ from sparkmirror.data.survivors import (
 )
 from sparkmirror.errors import MirrorError, Unreachable
 from sparkmirror.model import FlowSettings, Halt, TopicPartition
+from sparkmirror.names.replication_policy import FaultPolicy
 from sparkmirror.offset_reset import EARLIEST, reset_time_ms
-from sparkmirror.policy import FaultPolicy
 from sparkmirror.wire.connection import ConnectionLost
 from sparkmirror.wire.gaps import TARGET_LOSS_CODES, Gap, GapAction, GapKind
 from sparkmirror.wire.logs import EndView, look_at_ends, look_at_logs

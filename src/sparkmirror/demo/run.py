@@ -29,8 +29,8 @@ from sparkmirror.demo.traffic import Traffic
 from sparkmirror.demo.verify import read_topics
 from sparkmirror.errors import ClusterError, MachineError
 from sparkmirror.model import ClusterClient, PolicySettings
+from sparkmirror.names.replication_policy import make_policy
 from sparkmirror.observe.compare import PartitionResult, compare
-from sparkmirror.policy import make_policy
 from sparkmirror.wire.client import Cluster
 
 __all__ = ["Demo", "DemoOptions", "Teller"]

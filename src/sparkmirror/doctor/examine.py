@@ -43,7 +43,7 @@ from sparkmirror.model import (
     MirrorMode,
     TopicPartition,
 )
-from sparkmirror.policy import FlowTopics
+from sparkmirror.names.replication_policy import FlowTopics
 from sparkmirror.wire.inspect import Inspector
 from sparkmirror.wire.walk import Resolver, resolve
 

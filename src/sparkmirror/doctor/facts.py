@@ -9,7 +9,7 @@ from itertools import islice
 from sparkmirror.control.configs import config_to_create_with
 from sparkmirror.errors import MirrorError
 from sparkmirror.model import FlowSettings, TopicPartition
-from sparkmirror.policy import FlowTopics
+from sparkmirror.names.replication_policy import FlowTopics
 from sparkmirror.wire.inspect import Inspector, TriedTopic
 from sparkmirror.wire.views import ClusterView, ConfigEntry, NewTopic, TopicView
 

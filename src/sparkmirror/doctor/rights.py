@@ -12,9 +12,9 @@ from sparkmirror.control.internal import offset_storage_topic, plan_internal_top
 from sparkmirror.doctor.facts import SourceFacts, TargetFacts
 from sparkmirror.doctor.finding import Finding, Level, failed, gathered, listed, ok
 from sparkmirror.errors import Denied, MirrorError, TopicError
-from sparkmirror.java_regex import compile_list
 from sparkmirror.model import FlowSettings, MirrorMode
-from sparkmirror.policy import FlowTopics
+from sparkmirror.names.java_regex import compile_list
+from sparkmirror.names.replication_policy import FlowTopics
 from sparkmirror.wire.gaps import gaps_topic
 from sparkmirror.wire.inspect import Inspector
 from sparkmirror.wire.orders import orders_topic

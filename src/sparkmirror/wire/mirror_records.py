@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from sparkmirror.model import FlowSettings, TopicPartition
-from sparkmirror.policy import make_policy
+from sparkmirror.names.replication_policy import make_policy
 
 __all__ = [
     "Checkpoint",

@@ -17,7 +17,7 @@ from re import _parser as parser  # type: ignore[attr-defined]
 from typing import Any
 
 from sparkmirror.errors import Defect
-from sparkmirror.java_regex import FINAL_LINE_END, compile_list, translate
+from sparkmirror.names.java_regex import FINAL_LINE_END, compile_list, translate
 
 __all__ = ["Names", "Undecided", "common_name"]
 

@@ -4,9 +4,10 @@ The translation is exact for what it accepts and refuses the rest by name (``\G`
 ``\b{g}``, scripts and blocks in ``\p{…}``, flags ``x``, ``d``, ``u`` and ``U``), so that a mirror
 never picks other topics than MirrorMaker would. Names are matched whole, with ``fullmatch``.
 
-Character classes are computed as sets of code points (see ``java_charclass``); everything else is
-translated atom by atom, since Python differs in small things: ``.`` and ``$`` know more line ends
-in Java, ``\d\w\s`` are ASCII there, ``{`` must start a valid count, ``(?i)`` may stand anywhere.
+Character classes are computed as sets of code points (see ``names.java_charclass``); everything
+else is translated atom by atom, since Python differs in small things: ``.`` and ``$`` know more
+line ends in Java, ``\d\w\s`` are ASCII there, ``{`` must start a valid count, ``(?i)`` may stand
+anywhere.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from collections.abc import Sequence
 from functools import lru_cache
 
 from sparkmirror.errors import ConfigError
-from sparkmirror.java_charclass import (
+from sparkmirror.names.java_charclass import (
     CharSet,
     RegexSyntaxError,
     Scanner,

@@ -13,8 +13,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from sparkmirror.errors import ConfigError
-from sparkmirror.java_regex import compile_list
 from sparkmirror.model import FaultSettings, FlowSettings, MirrorMode, PolicySettings
+from sparkmirror.names.java_regex import compile_list
 
 __all__ = [
     "DefaultReplicationPolicy",
