@@ -47,14 +47,16 @@ from sparkmirror.model import (
     TopicPartition,
 )
 from sparkmirror.offset_map import Run
+from sparkmirror.records.codecs import DECOMPRESSED_BYTES_MAX, compress, decompress
+from sparkmirror.records.header import split, stamp
+from sparkmirror.records.key_columns import COST_BYTES_MAX, scans
+from sparkmirror.records.partitioner import Dealer, write_dealt
+from sparkmirror.records.selection import AbortedTransaction, SelectRules, select
+from sparkmirror.records.split import cut_batch
 from sparkmirror.wire import fetch as fetching
-from sparkmirror.wire.batch import split, stamp
 from sparkmirror.wire.claims import Claim, decode_claim, encode_claim, is_believed
-from sparkmirror.wire.codecs import DECOMPRESSED_BYTES_MAX, compress, decompress
 from sparkmirror.wire.connect_offsets import decode_source_offset, encode_source_offset
 from sparkmirror.wire.connection import ConnectionLost
-from sparkmirror.wire.cut import cut_batch
-from sparkmirror.wire.deal import Dealer, write_dealt
 from sparkmirror.wire.driver_report import (
     DriverReport,
     decode_driver_report,
@@ -74,8 +76,6 @@ from sparkmirror.wire.mirror_records import (
 from sparkmirror.wire.orders import Order, decode_order, encode_order
 from sparkmirror.wire.produce_frames import parse_answer
 from sparkmirror.wire.runs import decode_run, encode_run
-from sparkmirror.wire.scan import COST_BYTES_MAX, scans
-from sparkmirror.wire.select import AbortedTransaction, SelectRules, select
 from sparkmirror.wire.signals import (
     AssignmentCollector,
     AssignmentDocument,

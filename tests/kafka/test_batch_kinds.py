@@ -20,7 +20,7 @@ from confluent_kafka import Producer
 
 from sparkmirror.demo.clusters import KafkaCluster
 from sparkmirror.model import ProduceSettings
-from sparkmirror.wire.batch import (
+from sparkmirror.records.header import (
     CODEC_MASK,
     CONTROL_BIT,
     DELETE_HORIZON_BIT,

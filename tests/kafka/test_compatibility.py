@@ -36,6 +36,7 @@ from sparkmirror.model import (
     RecordSettings,
     TopicPartition,
 )
+from sparkmirror.records.records import Record, encode_batch
 from sparkmirror.wire.client import Cluster
 from sparkmirror.wire.connect_offsets import encode_source_offset, read_source_positions
 from sparkmirror.wire.connection import ConnectionLost
@@ -47,7 +48,6 @@ from sparkmirror.wire.mirror_records import (
     offset_syncs_topic,
 )
 from sparkmirror.wire.produce import Producer
-from sparkmirror.wire.records import Record, encode_batch
 from sparkmirror.wire.routes import Routes
 from sparkmirror.wire.runs import decode_run, runs_topic
 from tests.kafka.faults import Direct, SlotRun

@@ -34,13 +34,13 @@ from sparkmirror.model import (
 )
 from sparkmirror.names.replication_policy import FlowTopics
 from sparkmirror.observe.notice import Notice
+from sparkmirror.records.codecs import ZSTD
+from sparkmirror.records.records import Record, encode_batch
 from sparkmirror.wire.claims import Claim, encode_claim
 from sparkmirror.wire.client import Cluster
-from sparkmirror.wire.codecs import ZSTD
 from sparkmirror.wire.connect_offsets import encode_source_offset
 from sparkmirror.wire.control_topic import ControlTopicReader, ControlTopicWriter
 from sparkmirror.wire.orders import Order, give_order, orders_topic
-from sparkmirror.wire.records import Record, encode_batch
 from sparkmirror.wire.signals import (
     COMMAND_PARTITION,
     PROGRESS_PARTITION,

@@ -21,11 +21,11 @@ from sparkmirror.data.exactly import ExactSink
 from sparkmirror.data.sink import SlotSink
 from sparkmirror.errors import Fenced, TooSlow
 from sparkmirror.model import ProduceSettings, TopicPartition
-from sparkmirror.wire.batch import TRANSACTIONAL_BIT
+from sparkmirror.records.header import TRANSACTIONAL_BIT
+from sparkmirror.records.records import Record, encode_batch
 from sparkmirror.wire.claims import Claim, encode_claim, transactional_id
 from sparkmirror.wire.client import Cluster
 from sparkmirror.wire.produce import Producer
-from sparkmirror.wire.records import Record, encode_batch
 from sparkmirror.wire.routes import Routes
 from sparkmirror.wire.signals import COMMAND_PARTITION, control_topic
 from sparkmirror.wire.signing import Signer

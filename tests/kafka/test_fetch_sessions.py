@@ -10,10 +10,10 @@ import pytest
 
 from sparkmirror.demo.clusters import KafkaCluster
 from sparkmirror.model import ClusterClient, FetchSettings, Halt, TopicPartition
-from sparkmirror.wire.batch import split
+from sparkmirror.records.header import split
+from sparkmirror.records.records import decode_records
 from sparkmirror.wire.connection import Connection
 from sparkmirror.wire.fetch import Fetcher
-from sparkmirror.wire.records import decode_records
 from sparkmirror.wire.routes import Routes
 from tests.kafka.support import Sent, create_topic, produce
 

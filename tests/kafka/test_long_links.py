@@ -16,7 +16,7 @@ import pytest
 
 from sparkmirror.data import held_back
 from sparkmirror.model import FaultSettings, FetchSettings, ProduceSettings, TopicPartition
-from sparkmirror.wire.batch import CONTROL_BIT
+from sparkmirror.records.header import CONTROL_BIT
 from sparkmirror.wire.fetch import Fetcher
 from sparkmirror.wire.fetch_lanes import Lane
 from sparkmirror.wire.routes import LATEST, Routes

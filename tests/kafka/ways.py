@@ -9,7 +9,7 @@ import time
 
 from sparkmirror.demo.clusters import KafkaCluster
 from sparkmirror.model import ClusterClient, FetchSettings, ProduceSettings, TopicPartition
-from sparkmirror.wire.batch import HEADER_BYTES, LOG_OVERHEAD_BYTES
+from sparkmirror.records.header import HEADER_BYTES, LOG_OVERHEAD_BYTES
 from sparkmirror.wire.client import Cluster
 from sparkmirror.wire.fetch import Fetcher
 from sparkmirror.wire.produce import Producer

@@ -64,7 +64,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "last batch of an answer dropped",
         "No acknowledged record is lost",
-        "wire/choose.py",
+        "records/batch_decisions.py",
         "self._carry_raw(Raw(starts[first], starts[frame], frame - first,",
         "self._carry_raw(Raw(starts[first], starts[max(first + 1, frame - 1)], frame - first,",
         (f"{_SELECT}::test_filled_batches_are_one_view_of_the_buffer",),
@@ -256,7 +256,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "timestamps of a batch written wrong",
         "Records are equal",
-        "wire/batch.py",
+        "records/header.py",
         "        base_timestamp,\n        max_timestamp,\n        producer_id,",
         "        max_timestamp,\n        max_timestamp,\n        producer_id,",
         ("tests/unit/test_batch.py::test_stamp_writes_the_header_of_a_producer",),
@@ -264,7 +264,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "log append time lost",
         "Records are equal",
-        "wire/choose.py",
+        "records/batch_decisions.py",
         "                or bool(bits & LOG_APPEND_TIME_BIT)\n            )",
         "            )",
         (f"{_SELECT}::test_log_append_time_becomes_every_records_timestamp",),
@@ -272,7 +272,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "batches of two codecs joined",
         "Records are equal",
-        "wire/choose.py",
+        "records/batch_decisions.py",
         "            if group is None or group.codec != codec:\n",
         "            if group is None:\n",
         (f"{_SELECT}::test_codecs_are_not_mixed",),
@@ -280,7 +280,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "compaction holes taken for records",
         "Records are equal",
-        "wire/choose.py",
+        "records/batch_decisions.py",
         "                last_delta != count - 1\n                or base < self.fetch_offset",
         "                base < self.fetch_offset",
         (f"{_SELECT}::test_compaction_holes_are_closed_and_remembered",),
@@ -288,7 +288,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "records before the position mirrored again",
         "Records are equal",
-        "wire/choose.py",
+        "records/batch_decisions.py",
         "            | (bases < max(self.fetch_offset, 0))\n",
         "",
         (f"{_BATCHES}::test_exactly_the_records_in_range_are_carried",),
@@ -297,7 +297,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "aborted batch passed",
         "Aborted data is never seen",
-        "wire/choose.py",
+        "records/batch_decisions.py",
         "        return producer_id in self._aborting\n",
         "        return False\n",
         (
@@ -308,7 +308,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a transaction after an aborted one dropped with it",
         "Aborted data is never seen",
-        "wire/choose.py",
+        "records/batch_decisions.py",
         "                self._aborting.discard(producer_id)\n",
         "                pass\n",
         (f"{_BATCHES}::test_exactly_committed_records_are_carried",),
@@ -316,7 +316,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "control batch passed",
         "Aborted data is never seen",
-        "wire/choose.py",
+        "records/batch_decisions.py",
         "            return control\n",
         "            return False\n",
         (f"{_SELECT}::test_control_and_empty_batches_are_passed_over",),
@@ -324,7 +324,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "CRC unchecked",
         "Damage is never produced",
-        "wire/choose.py",
+        "records/batch_decisions.py",
         "        if self.rules.check_crcs and crc32c(",
         "        if not self.rules.check_crcs and crc32c(",
         (f"{_BATCHES}::test_a_damaged_byte_under_a_checksum_is_always_seen",),
@@ -332,7 +332,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "CRC of filled batches unchecked",
         "Damage is never produced",
-        "wire/choose.py",
+        "records/batch_decisions.py",
         "                or (check_crcs and crc32c(buffer[start + ATTRIBUTES_AT : end]) != crc)\n",
         "",
         (f"{_SELECT}::test_damage_in_a_filled_batch_is_refused",),
@@ -340,7 +340,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "CRC of single records unchecked",
         "Damage is never produced",
-        "wire/singles.py",
+        "records/single_record_batches.py",
         "            or (check_crcs and crc32c(buffer[start + ATTRIBUTES_AT : end]) != crc)\n",
         "",
         (f"{_BATCHES}::test_a_damaged_byte_under_a_checksum_is_always_seen",),
@@ -348,7 +348,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "CRC of many small batches unchecked",
         "Damage is never produced",
-        "wire/choose.py",
+        "records/batch_decisions.py",
         "        if self.rules.check_crcs and not chain_holds(",
         "        if not self.rules.check_crcs and not chain_holds(",
         (f"{_SELECT}::test_damage_is_refused_and_what_stands_before_is_not_lost",),
@@ -614,7 +614,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "good records of a refused batch left out, too",
         "## When the target refuses records",
-        "wire/cut.py",
+        "records/split.py",
         "    kept = [encode_batch(run, codec=codec(batch)) for run in runs if run]\n",
         "    kept = [encode_batch(run, codec=codec(batch)) for run in runs[:1] if run]\n",
         ("tests/unit/test_refusals.py::test_bad_records_are_taken_out",),
@@ -650,7 +650,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "records of a partition not in the source's order",
         "MirrorMaker 1: equal keys",
-        "wire/deal.py",
+        "records/partitioner.py",
         '    order = np.argsort(chosen, kind="stable")\n',
         '    order = np.argsort(chosen[::-1], kind="stable")[::-1]\n',
         ("tests/unit/test_deal.py::test_every_record_goes_to_its_keys_partition_in_order",),
@@ -658,7 +658,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "another hash of the key",
         "MirrorMaker 1: equal keys",
-        "wire/murmur.py",
+        "records/murmur2.py",
         "    hashes ^= hashes >> _15\n",
         "",
         ("tests/unit/test_deal.py::test_murmur2_of_kafkas_own_test",),

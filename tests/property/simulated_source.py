@@ -17,8 +17,8 @@ from typing import Any
 from kafka.protocol.consumer import FetchRequest, FetchResponse
 
 from sparkmirror.model import ClusterClient, TopicPartition
+from sparkmirror.records.records import Record, encode_batch
 from sparkmirror.wire.connection import ConnectionLost
-from sparkmirror.wire.records import Record, encode_batch
 from sparkmirror.wire.routes import Leader
 
 VERSION = 11

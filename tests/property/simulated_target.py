@@ -20,9 +20,9 @@ from types import SimpleNamespace
 from typing import Any
 
 from sparkmirror.model import ClusterClient, TopicPartition
-from sparkmirror.wire.batch import HEADER_BYTES
+from sparkmirror.records.header import HEADER_BYTES
+from sparkmirror.records.split import decode_batches
 from sparkmirror.wire.connection import ConnectionLost
-from sparkmirror.wire.cut import decode_batches
 from sparkmirror.wire.doubts import Arrived, Doubt
 from sparkmirror.wire.poller import Poller
 from sparkmirror.wire.routes import Leader

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 
 from sparkmirror.errors import Fenced, TransactionError
 from sparkmirror.model import ProduceSettings, TopicPartition
+from sparkmirror.records.records import Record, encode_batch
 from sparkmirror.wire.produce import Producer
-from sparkmirror.wire.records import Record, encode_batch
 from sparkmirror.wire.routes import Routes
 from sparkmirror.wire.transactions import Transactions
 from tests.property.simulated_target import Brokers, SimTarget

@@ -13,11 +13,11 @@ from kafka.record import MemoryRecords
 from kafka.record.default_records import DefaultRecordBatchBuilder
 
 from sparkmirror.errors import CorruptBatch, UnknownCodec
-from sparkmirror.wire import batch as batches
-from sparkmirror.wire.batch import HEADER, HEADER_BYTES, split, stamp
-from sparkmirror.wire.codecs import GZIP, LZ4, NAMES, NONE, SNAPPY, ZSTD, compress, decompress
-from sparkmirror.wire.records import Record, decode_records, encode_batch
-from sparkmirror.wire.varint import read_varint, varint
+from sparkmirror.records import header as batches
+from sparkmirror.records.codecs import GZIP, LZ4, NAMES, NONE, SNAPPY, ZSTD, compress, decompress
+from sparkmirror.records.header import HEADER, HEADER_BYTES, split, stamp
+from sparkmirror.records.records import Record, decode_records, encode_batch
+from sparkmirror.records.varint import read_varint, varint
 
 CODECS = range(5)
 # kafka-python needs further packages for the others; pyarrow's libraries are the check for those.

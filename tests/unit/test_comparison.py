@@ -13,7 +13,7 @@ from sparkmirror.control.comparison import PartitionComparison
 from sparkmirror.control.scope import STRETCH, Bound, Progress, Scope
 from sparkmirror.model import ClusterClient, FetchSettings, TopicPartition
 from sparkmirror.observe.compare import EMPTY, PartitionResult
-from sparkmirror.wire.records import Carried, encode_rest
+from sparkmirror.records.records import Carried, encode_rest
 
 TP, COPY = TopicPartition("t", 1), TopicPartition("A.t", 1)
 A, B = (ClusterClient(name, ("x:1",), "t") for name in "AB")

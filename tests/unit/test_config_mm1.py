@@ -13,7 +13,7 @@ from sparkmirror.errors import ConfigError
 from sparkmirror.model import FetchSettings, MirrorMode, MirrorSettings, ProduceSettings
 from sparkmirror.names.java_regex import compile_regex
 from sparkmirror.names.replication_policy import FlowTopics
-from sparkmirror.wire.codecs import LEVELS
+from sparkmirror.records.codecs import LEVELS
 from sparkmirror.wire.gaps import gaps_topic
 from sparkmirror.wire.runs import runs_topic
 from sparkmirror.wire.signals import control_topic

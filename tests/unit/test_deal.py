@@ -13,11 +13,11 @@ from kafka.partitioner.default import murmur2 as reference
 
 from sparkmirror.errors import CorruptBatch
 from sparkmirror.model import Partitioner
-from sparkmirror.wire.batch import HEADER_BYTES, split
-from sparkmirror.wire.deal import Dealer, Dealt, write_dealt
-from sparkmirror.wire.murmur import key_partitions, murmur2
-from sparkmirror.wire.records import Record, decode_records, encode_batch
-from sparkmirror.wire.scan import scan
+from sparkmirror.records.header import HEADER_BYTES, split
+from sparkmirror.records.key_columns import scan
+from sparkmirror.records.murmur2 import key_partitions, murmur2
+from sparkmirror.records.partitioner import Dealer, Dealt, write_dealt
+from sparkmirror.records.records import Record, decode_records, encode_batch
 
 KEYS = st.lists(st.binary(max_size=40), min_size=1, max_size=30)
 BODIES = st.none() | st.binary(max_size=300)

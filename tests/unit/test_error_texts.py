@@ -45,19 +45,19 @@ from sparkmirror.errors import (
 )
 from sparkmirror.model import ClusterClient, FlowSettings, GroupSettings, TopicPartition
 from sparkmirror.observe.address import resolve
+from sparkmirror.records.codecs import decompress
+from sparkmirror.records.header import split
+from sparkmirror.records.records import Record, encode_batch
+from sparkmirror.records.split import cut_batch
+from sparkmirror.records.varint import read_varint
 from sparkmirror.wire.ambari import AmbariLogin, _http_error, _Server, parse_hosts
-from sparkmirror.wire.batch import split
 from sparkmirror.wire.client import Cluster
-from sparkmirror.wire.codecs import decompress
-from sparkmirror.wire.cut import cut_batch
 from sparkmirror.wire.faults import translate
 from sparkmirror.wire.grants import Right
 from sparkmirror.wire.groups import _check_commit
 from sparkmirror.wire.kerberos import _check_keytab, kerberos_error
 from sparkmirror.wire.reach import _address
-from sparkmirror.wire.records import Record, encode_batch
 from sparkmirror.wire.tls import handshake_error
-from sparkmirror.wire.varint import read_varint
 from tests.unit.config_files import BASE, LINE, QUIET, refused, write
 
 CLIENT = ClusterClient("A", ("a:1",), "mirror", request_timeout_ms=10)

@@ -30,9 +30,10 @@ from sparkmirror.model import (
     TopicPartition,
 )
 from sparkmirror.names.replication_policy import dead_letter_topic
-from sparkmirror.wire.batch import HEADER_BYTES
+from sparkmirror.records.header import HEADER_BYTES
+from sparkmirror.records.records import Record, encode_batch
+from sparkmirror.records.split import decode_batches
 from sparkmirror.wire.connection import ConnectionLost
-from sparkmirror.wire.cut import decode_batches
 from sparkmirror.wire.gaps import decode_gap, gaps_topic
 from sparkmirror.wire.kafka_codes import (
     INVALID_RECORD,
@@ -43,7 +44,6 @@ from sparkmirror.wire.kafka_codes import (
 )
 from sparkmirror.wire.mirror_records import decode_offset_sync, offset_syncs_topic
 from sparkmirror.wire.open_ends import OpenEnd, Written, decode_written
-from sparkmirror.wire.records import Record, encode_batch
 from sparkmirror.wire.routes import Leader
 from sparkmirror.wire.runs import runs_topic
 from sparkmirror.wire.transactions import Transactions

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from sparkmirror.model import FetchSettings, TopicPartition
-from sparkmirror.wire.batch import split
+from sparkmirror.records.header import split
+from sparkmirror.records.records import decode_records
 from sparkmirror.wire.fetch import Fetcher
-from sparkmirror.wire.records import decode_records
 from tests.property.simulated_source import SimConnection, SimSource, value
 
 FAR_S, NEAR_S = 0.05, 0.001

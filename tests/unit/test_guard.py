@@ -23,10 +23,10 @@ from kafka.record.memory_records import MemoryRecords
 
 from sparkmirror.demo.probe import free_ports
 from sparkmirror.errors import CorruptBatch
+from sparkmirror.records.records import Record, encode_batch
 from sparkmirror.wire import guard
 from sparkmirror.wire.guard import FRAME_BYTES_MAX, passing_over
 from sparkmirror.wire.link import client_options
-from sparkmirror.wire.records import Record, encode_batch
 from tests.fuzz.driver import response_frame, responses
 from tests.unit.test_hostile_answers import CLIENT
 

@@ -22,8 +22,8 @@ from sparkmirror.model import (
     SourceRecord,
     TargetRecord,
 )
-from sparkmirror.wire.batch import split
-from sparkmirror.wire.records import Record, decode_records, encode_batch
+from sparkmirror.records.header import split
+from sparkmirror.records.records import Record, decode_records, encode_batch
 
 SEEN: list[SourceRecord] = []
 

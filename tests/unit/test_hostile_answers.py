@@ -28,25 +28,25 @@ from sparkmirror.model import (
     GroupSettings,
     TopicPartition,
 )
-from sparkmirror.wire import connection as connecting
-from sparkmirror.wire import fetch as fetching
-from sparkmirror.wire import framing
-from sparkmirror.wire.assignors import decode_assignment, decode_subscription
-from sparkmirror.wire.batch import (
+from sparkmirror.records.codecs import ZSTD
+from sparkmirror.records.header import (
     ATTRIBUTES_AT,
     BASE_TIMESTAMP_AT,
     CRC_AT,
     LENGTH_AT,
     LOG_APPEND_TIME_BIT,
 )
-from sparkmirror.wire.codecs import ZSTD
+from sparkmirror.records.records import Limits, Record, decode_records, encode_batch
+from sparkmirror.records.selection import Selection, SelectRules, select
+from sparkmirror.records.split import cut_batch
+from sparkmirror.wire import connection as connecting
+from sparkmirror.wire import fetch as fetching
+from sparkmirror.wire import framing
+from sparkmirror.wire.assignors import decode_assignment, decode_subscription
 from sparkmirror.wire.connection import ConnectionLost, ReceiveBuffer
-from sparkmirror.wire.cut import cut_batch
 from sparkmirror.wire.group import GroupSession
 from sparkmirror.wire.produce_frames import parse_answer
-from sparkmirror.wire.records import Limits, Record, decode_records, encode_batch
 from sparkmirror.wire.sasl import Login
-from sparkmirror.wire.select import Selection, SelectRules, select
 from sparkmirror.wire.signals import Command, CommandKind, encode_command
 from tests.fuzz.exchanges import Answering
 from tests.fuzz.inputs import resealed

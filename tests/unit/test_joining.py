@@ -9,7 +9,8 @@ from random import Random
 import pytest
 
 from sparkmirror.model import ProduceSettings, TopicPartition
-from sparkmirror.wire.batch import (
+from sparkmirror.records.codecs import GZIP, LZ4, NAMES, NONE, SNAPPY, ZSTD
+from sparkmirror.records.header import (
     LOG_APPEND_TIME_BIT,
     RECORD_COUNT_AT,
     codec,
@@ -17,12 +18,11 @@ from sparkmirror.wire.batch import (
     max_timestamp_ms,
     record_count,
 )
-from sparkmirror.wire.codecs import GZIP, LZ4, NAMES, NONE, SNAPPY, ZSTD
-from sparkmirror.wire.cut import decode_batches
-from sparkmirror.wire.join import join_batches
+from sparkmirror.records.rebatch import join_batches
+from sparkmirror.records.records import Limits, Record, encode_batch
+from sparkmirror.records.split import decode_batches
 from sparkmirror.wire.joining import JOINED_BYTES_MAX, Joining, RoundTrip
 from sparkmirror.wire.produce_queue import PartitionQueue, QueuedBatch
-from sparkmirror.wire.records import Limits, Record, encode_batch
 from tests.property.test_producer_properties import PARTITIONS, Run
 from tests.property.test_refusals import Taken
 

@@ -28,13 +28,14 @@ MAY_IMPORT: dict[str, set[str]] = {
     "cache": {"directories", "errors"},
     "java": {"cache", "errors"},
     "names": {"errors", "model"},
+    "records": {"errors", "model"},
     "offset_map": {"model"},
     "offset_syncs": {"model"},
     "config": {"errors", "model", "names", "offset_reset", "text", "ticks"},
     "observe": {"errors", "model", "text", "ticks"},
     "wire": {
         *("config", "errors", "model", "names", "observe", "offset_map", "offset_reset"),
-        *("offset_syncs", "text", "ticks"),
+        *("offset_syncs", "records", "text", "ticks"),
     },
     "client": {
         *("config", "errors", "model", "names", "offset_map", "offset_reset", "offset_syncs"),
@@ -42,11 +43,11 @@ MAY_IMPORT: dict[str, set[str]] = {
     },
     "control": {
         *("config", "errors", "model", "names", "observe", "offset_map", "offset_reset"),
-        *("offset_syncs", "text", "ticks", "wire"),
+        *("offset_syncs", "records", "text", "ticks", "wire"),
     },
     "data": {
         *("cache", "config", "directories", "errors", "java", "model", "names", "observe"),
-        *("offset_map", "offset_reset", "offset_syncs", "text", "ticks", "wire"),
+        *("offset_map", "offset_reset", "offset_syncs", "records", "text", "ticks", "wire"),
     },
     # Looks at both sides of a mirror: the control plane's plans and the executors' network.
     "doctor": {

@@ -17,9 +17,9 @@ from kafka.protocol.metadata import ApiVersionsResponse, MetadataRequest, Metada
 from kafka.protocol.producer.transaction import InitProducerIdResponse
 
 from sparkmirror.model import ClusterClient, FetchSettings, ProduceSettings, TopicPartition
+from sparkmirror.records.records import Record, encode_batch
 from sparkmirror.wire.fetch import Fetcher
 from sparkmirror.wire.produce import Producer
-from sparkmirror.wire.records import Record, encode_batch
 from sparkmirror.wire.routes import Routes
 from tests.property.simulated_target import answer_frame, parse_request
 from tests.unit.test_fetch_brokers import Broker as FetchBroker

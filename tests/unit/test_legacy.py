@@ -10,10 +10,10 @@ import pytest
 from kafka.record.legacy_records import LegacyRecordBatchBuilder
 
 from sparkmirror.errors import BatchError, CorruptBatch
-from sparkmirror.wire.batch import base_offset, codec, split
-from sparkmirror.wire.codecs import GZIP, LZ4, NAMES, NONE, SNAPPY, ZSTD, compress
-from sparkmirror.wire.records import Record, decode_records, encode_batch
-from sparkmirror.wire.select import Selection, SelectRules, select
+from sparkmirror.records.codecs import GZIP, LZ4, NAMES, NONE, SNAPPY, ZSTD, compress
+from sparkmirror.records.header import base_offset, codec, split
+from sparkmirror.records.records import Record, decode_records, encode_batch
+from sparkmirror.records.selection import Selection, SelectRules, select
 
 RULES = SelectRules()
 LOG_APPEND_TIME = 0x08

@@ -12,8 +12,8 @@ import pytest
 
 from sparkmirror.cli.signals import Signals
 from sparkmirror.model import ProduceSettings, TopicPartition
+from sparkmirror.records.records import Record, encode_batch
 from sparkmirror.wire.produce import Producer
-from sparkmirror.wire.records import Record, encode_batch
 from tests.descriptors import BEYOND_SELECT
 from tests.property.simulated_target import SimTarget
 from tests.unit.test_framing import ANSWERS, SENT, Framed

@@ -14,10 +14,10 @@ from typing import Any, cast
 import pytest
 
 from sparkmirror.model import ClusterClient, FetchSettings, ProduceSettings, TopicPartition
+from sparkmirror.records.records import Record, encode_batch
 from sparkmirror.wire.fetch import Fetcher
 from sparkmirror.wire.poller import Poller, readable
 from sparkmirror.wire.produce import Producer
-from sparkmirror.wire.records import Record, encode_batch
 from sparkmirror.wire.routes import Leader, Routes
 from tests.unit.test_framing import Framed
 

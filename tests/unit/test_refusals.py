@@ -16,10 +16,10 @@ from sparkmirror.model import (
     TopicPartition,
     TopicSettings,
 )
-from sparkmirror.wire.batch import base_offset, codec
-from sparkmirror.wire.cut import separate
+from sparkmirror.records.header import base_offset, codec
+from sparkmirror.records.records import Record, decode_records, encode_batch
+from sparkmirror.records.split import separate
 from sparkmirror.wire.gaps import SKIPPED, decode_gap
-from sparkmirror.wire.records import Record, decode_records, encode_batch
 from tests.unit.config_files import load_flow
 
 TP, REMOTE = TopicPartition("t", 3), TopicPartition("A.t", 3)

@@ -17,11 +17,11 @@ from sparkmirror.data.resume import (
 )
 from sparkmirror.data.syncs import Places
 from sparkmirror.model import ClusterClient, FlowSettings, TopicPartition
-from sparkmirror.wire.batch import CONTROL_BIT, HEADER_BYTES, stamp
+from sparkmirror.records.header import CONTROL_BIT, HEADER_BYTES, stamp
+from sparkmirror.records.records import Record, encode_batch
+from sparkmirror.records.selection import AbortedTransaction, SelectRules
 from sparkmirror.wire.fetch import FetchedPartition
-from sparkmirror.wire.records import Record, encode_batch
 from sparkmirror.wire.routes import Routes
-from sparkmirror.wire.select import AbortedTransaction, SelectRules
 from sparkmirror.wire.signals import SourcePartition
 
 TP = TopicPartition("t", 0)

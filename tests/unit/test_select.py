@@ -11,12 +11,12 @@ import pytest
 from crc32c import crc32c
 
 from sparkmirror.errors import BatchError, CorruptBatch, UnknownCodec
-from sparkmirror.wire import join
-from sparkmirror.wire.batch import HEADER, HEADER_BYTES, split, stamp
-from sparkmirror.wire.choose import Chooser
-from sparkmirror.wire.codecs import LZ4, NAMES
-from sparkmirror.wire.records import Record, decode_records, encode_batch
-from sparkmirror.wire.select import AbortedTransaction, Selection, SelectRules, select
+from sparkmirror.records import rebatch
+from sparkmirror.records.batch_decisions import Chooser
+from sparkmirror.records.codecs import LZ4, NAMES
+from sparkmirror.records.header import HEADER, HEADER_BYTES, split, stamp
+from sparkmirror.records.records import Record, decode_records, encode_batch
+from sparkmirror.records.selection import AbortedTransaction, Selection, SelectRules, select
 
 RULES = SelectRules()
 APART = SelectRules(join_below_bytes=0)
@@ -355,7 +355,7 @@ def test_many_tiny_batches_take_the_quick_way(
     def slow_way(*_: object) -> None:
         raise AssertionError("record by record")
 
-    monkeypatch.setattr(join, "_write_group", slow_way)
+    monkeypatch.setattr(rebatch, "_write_group", slow_way)
     monkeypatch.setattr(Chooser, "choose", slow_way)
     assert carried(choose(response)) == records(0, 300)
 

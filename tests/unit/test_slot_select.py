@@ -12,9 +12,9 @@ from sparkmirror.data.rows import read_row
 from sparkmirror.data.slot import SlotReader
 from sparkmirror.data.targets import Verdict
 from sparkmirror.model import TopicPartition
+from sparkmirror.records.records import Record, encode_batch
 from sparkmirror.wire.fetch import FetchedPartition
 from sparkmirror.wire.marks import TargetMark
-from sparkmirror.wire.records import Record, encode_batch
 from sparkmirror.wire.signals import SourcePartition
 from tests.unit.config_files import BASE, load_flow
 

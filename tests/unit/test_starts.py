@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sparkmirror.wire import starts
-from sparkmirror.wire.batch import HEADER_BYTES
-from sparkmirror.wire.records import Record, encode_batch
-from sparkmirror.wire.starts import OddError, record_starts
-from sparkmirror.wire.varint import varint
+from sparkmirror.records import record_offsets
+from sparkmirror.records.header import HEADER_BYTES
+from sparkmirror.records.record_offsets import OddError, record_starts
+from sparkmirror.records.records import Record, encode_batch
+from sparkmirror.records.varint import varint
 
 # Lengths of one, two and three bytes, with and without neighbours of the same size.
 sizes = st.lists(
@@ -51,7 +51,7 @@ def expected(batches: list[list[int]], begins: np.ndarray) -> list[int]:
 def walk(together: bool, *layout: np.ndarray) -> list[int] | None:
     """The starts; None when something is odd."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(starts, "_STEP_RECORDS", 0 if together else 1 << 40)
+        patch.setattr(record_offsets, "_STEP_RECORDS", 0 if together else 1 << 40)
         try:
             return record_starts(*layout).tolist()
         except OddError:

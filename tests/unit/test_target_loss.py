@@ -31,6 +31,7 @@ from sparkmirror.model import ClusterClient, FaultSettings, FetchSettings, FlowS
 from sparkmirror.model import TopicPartition as Tp
 from sparkmirror.names.replication_policy import FaultPolicy
 from sparkmirror.offset_map import Run
+from sparkmirror.records.records import Carried
 from sparkmirror.wire.connection import ConnectionLost
 from sparkmirror.wire.logs import EndView, LogView
 from sparkmirror.wire.marks import (
@@ -42,7 +43,6 @@ from sparkmirror.wire.marks import (
     target_fields,
 )
 from sparkmirror.wire.produce import Producer
-from sparkmirror.wire.records import Carried
 from sparkmirror.wire.routes import Leader, Routes
 from sparkmirror.wire.runs import decode_run, encode_run
 from sparkmirror.wire.signals import SourcePartition

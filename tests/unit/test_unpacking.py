@@ -25,13 +25,13 @@ from sparkmirror.model import (
     TargetRecord,
     TopicPartition,
 )
-from sparkmirror.wire import replay
-from sparkmirror.wire.batch import ATTRIBUTES_AT, HEADER_BYTES, seal, split
-from sparkmirror.wire.batch import COVERED as HEAD
-from sparkmirror.wire.codecs import ZSTD, compress
-from sparkmirror.wire.deal import Dealer, write_dealt
-from sparkmirror.wire.join import Group, GroupError, write_groups
-from sparkmirror.wire.records import (
+from sparkmirror.records.codecs import ZSTD, compress
+from sparkmirror.records.header import ATTRIBUTES_AT, HEADER_BYTES, seal, split
+from sparkmirror.records.header import COVERED as HEAD
+from sparkmirror.records.key_columns import COST_BYTES_MAX, scan, scans
+from sparkmirror.records.partitioner import Dealer, write_dealt
+from sparkmirror.records.rebatch import Group, GroupError, write_groups
+from sparkmirror.records.records import (
     RECORD_COST_BYTES,
     RECORDS_MAX,
     Limits,
@@ -39,10 +39,10 @@ from sparkmirror.wire.records import (
     decode_records,
     encode_batch,
 )
+from sparkmirror.records.selection import SelectRules, select
+from sparkmirror.records.varint import varint
+from sparkmirror.wire import replay
 from sparkmirror.wire.replay import _carried
-from sparkmirror.wire.scan import COST_BYTES_MAX, scan, scans
-from sparkmirror.wire.select import SelectRules, select
-from sparkmirror.wire.varint import varint
 
 MIB = 1 << 20
 TP = TopicPartition("t", 0)

@@ -16,7 +16,7 @@ from sparkmirror.control.lockstep import Side, align, last_values, lockstep, val
 from sparkmirror.control.scope import Bound, Progress
 from sparkmirror.errors import ConfigError
 from sparkmirror.observe.compare import EMPTY, Difference, PartitionResult, Reading
-from sparkmirror.wire.records import Carried, encode_rest
+from sparkmirror.records.records import Carried, encode_rest
 from tests.unit.config_files import BASE, write
 
 Row = tuple[int, int, bytes]

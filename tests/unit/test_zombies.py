@@ -22,10 +22,10 @@ from sparkmirror.data.sink_reports import SinkReports
 from sparkmirror.data.slot import SlotReader
 from sparkmirror.errors import Defect
 from sparkmirror.model import Halt, JoinCounts, PartitionProgress, SlotProgress, TopicPartition
+from sparkmirror.records.records import Record, encode_batch
 from sparkmirror.wire.control_topic import ControlSignals, ControlTopicReader
 from sparkmirror.wire.driver_report import DriverReport
 from sparkmirror.wire.gaps import Gap, GapAction, GapKind, gap_document
-from sparkmirror.wire.records import Record, encode_batch
 from sparkmirror.wire.signals import (
     PROGRESS_PARTITION,
     Command,

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 
 from sparkmirror.errors import CorruptBatch
 from sparkmirror.observe.compare import Difference, Reading
-from sparkmirror.wire.batch import Buffer
-from sparkmirror.wire.records import Carried, Record, decode_rest
+from sparkmirror.records.header import Buffer
+from sparkmirror.records.records import Carried, Record, decode_rest
 
 __all__ = ["Side", "Window", "align", "last_values", "lockstep", "value_digests"]
 

@@ -35,7 +35,7 @@ from sparkmirror.data.takeover import committed_positions, take_over
 from sparkmirror.data.watch import ControlWatch
 from sparkmirror.errors import Defect, Fenced, TransactionError
 from sparkmirror.model import FlowSettings, JoinCounts, TopicPartition
-from sparkmirror.wire.batch import Passing, batches
+from sparkmirror.records.header import Passing, batches
 from sparkmirror.wire.claims import transactional_id
 from sparkmirror.wire.marks import Mark, encode_mark, target_fields
 from sparkmirror.wire.mirror_records import offset_syncs_topic

@@ -14,11 +14,11 @@ from sparkmirror.config.callables import load_callable
 from sparkmirror.data.rows import Chunk
 from sparkmirror.errors import MirrorError
 from sparkmirror.model import FlowSettings, Partitioner, SourceRecord, TargetRecord
-from sparkmirror.wire.batch import codec as batch_codec
-from sparkmirror.wire.batch import split
-from sparkmirror.wire.deal import Dealer, Dealt
-from sparkmirror.wire.records import Record, decode_records, encode_batch
-from sparkmirror.wire.scan import COST_BYTES_MAX, scan
+from sparkmirror.records.header import codec as batch_codec
+from sparkmirror.records.header import split
+from sparkmirror.records.key_columns import COST_BYTES_MAX, scan
+from sparkmirror.records.partitioner import Dealer, Dealt
+from sparkmirror.records.records import Record, decode_records, encode_batch
 
 __all__ = ["Handler"]
 

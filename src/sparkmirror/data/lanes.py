@@ -12,7 +12,7 @@ from sparkmirror.data.syncs import Places
 from sparkmirror.errors import Defect
 from sparkmirror.model import Halt, TopicPartition
 from sparkmirror.observe.samples import Samples
-from sparkmirror.wire.batch import base_offset, record_count, split
+from sparkmirror.records.header import base_offset, record_count, split
 from sparkmirror.wire.gaps import Gap, GapKind
 from sparkmirror.wire.marks import Mark, TargetMark
 from sparkmirror.wire.open_ends import Written

@@ -16,6 +16,7 @@ from typing import Protocol, runtime_checkable
 from sparkmirror.errors import Defect
 from sparkmirror.model import FlowSettings, TopicPartition
 from sparkmirror.names.replication_policy import FaultPolicy, dead_letter_topic
+from sparkmirror.records.records import Record, encode_batch
 from sparkmirror.wire.gaps import (
     DEAD_LETTERED,
     SKIPPED,
@@ -25,7 +26,6 @@ from sparkmirror.wire.gaps import (
     encode_gap,
     gaps_topic,
 )
-from sparkmirror.wire.records import Record, encode_batch
 
 __all__ = ["Carrier", "RefusedRecords", "dead_letter"]
 

@@ -30,13 +30,13 @@ from dataclasses import dataclass, replace
 from sparkmirror.data.survivors import ends_alike
 from sparkmirror.errors import BatchError, MirrorError
 from sparkmirror.model import FetchSettings, FlowSettings, TopicPartition
-from sparkmirror.wire.batch import CONTROL_BIT, HEADER_BYTES, MAGIC_AT
+from sparkmirror.records.header import CONTROL_BIT, HEADER_BYTES, MAGIC_AT
+from sparkmirror.records.selection import SelectRules
+from sparkmirror.records.selection import select as select_records
+from sparkmirror.records.walk import walk_frames
 from sparkmirror.wire.connection import ConnectionLost
 from sparkmirror.wire.fetch import FetchedPartition, Fetcher
-from sparkmirror.wire.frames import walk_frames
 from sparkmirror.wire.routes import LATEST, Routes
-from sparkmirror.wire.select import SelectRules
-from sparkmirror.wire.select import select as select_records
 from sparkmirror.wire.signals import SourcePartition
 
 __all__ = ["Recorded", "Resumed", "encode_recorded", "recorded_fields", "resume"]

@@ -2,8 +2,9 @@
 
 ``rows.mapInArrow(record_path)`` takes the rows of `data.rows`, whole batches as the source's
 broker had them, and gives rows of the same form: records dealt to the target topic's partitions
-(`wire.deal`) and, with a message handler, whatever that made of them. Without a handler no record
-is ever a Python object: keys are hashed and records copied by numpy, for a whole row at once.
+(`records.partitioner`) and, with a message handler, whatever that made of them. Without a handler
+no record is ever a Python object: keys are hashed and records copied by numpy, for a whole row at
+once.
 
 Record bytes travel here as they do from source to sink: this worker maps the source's memory and
 has memory of its own for the sink (`data.shared`).
@@ -25,9 +26,9 @@ from sparkmirror.data.rows import FLUSH, Chunk, build_row, out, read_row
 from sparkmirror.data.shared import FrameReader, Frames, map_frames
 from sparkmirror.errors import BatchError, MirrorError, Unreachable
 from sparkmirror.model import FlowSettings, Partitioner
-from sparkmirror.wire.deal import Dealer, Dealt, write_dealt
+from sparkmirror.records.key_columns import scans
+from sparkmirror.records.partitioner import Dealer, Dealt, write_dealt
 from sparkmirror.wire.routes import Routes
-from sparkmirror.wire.scan import scans
 
 __all__ = ["record_path"]
 

@@ -109,7 +109,10 @@ class Chunk:
 
 
 def chunk_of(plan: SourcePartition, fetch_offset: int, chosen: Any) -> Chunk:
-    """What is to be mirrored of one answer (`wire.select.Selection`); ``start`` comes later."""
+    """What is to be mirrored of one answer (`records.selection.Selection`).
+
+    ``start`` comes later.
+    """
     return Chunk(
         plan.topic,
         plan.partition,

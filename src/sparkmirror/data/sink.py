@@ -28,12 +28,12 @@ from sparkmirror.data.syncs import NO_SYNCS, Places, SlotSyncs, SyncSender, Take
 from sparkmirror.data.target_ends import TargetEnds
 from sparkmirror.errors import Fenced, MirrorError, PartitionError, Unreachable
 from sparkmirror.model import SEND_FAILED, FlowSettings, Halt, MirrorMode, TopicPartition
-from sparkmirror.wire.batch import Passing, batches
+from sparkmirror.records.header import Passing, batches
+from sparkmirror.records.records import Record, encode_batch
 from sparkmirror.wire.connection import ConnectionLost
 from sparkmirror.wire.gaps import Gap, encode_gap, gaps_topic, read_document
 from sparkmirror.wire.marks import Mark, TargetMark, encode_mark, target_fields
 from sparkmirror.wire.produce import Acknowledged, Producer
-from sparkmirror.wire.records import Record, encode_batch
 from sparkmirror.wire.signals import PROGRESS_PARTITION, control_topic, read_member
 
 __all__ = ["SlotSink", "SlotSummary"]

@@ -29,6 +29,8 @@ from sparkmirror.data.targets import TargetWatch, Verdict
 from sparkmirror.data.watch import ControlWatch
 from sparkmirror.errors import BatchError, CorruptBatch, Unreachable
 from sparkmirror.model import FETCH_BYTES_MAX, FlowSettings, Halt, MirrorMode, TopicPartition
+from sparkmirror.records.selection import SelectRules
+from sparkmirror.records.selection import select as select_records
 from sparkmirror.ticks import ticks_s
 from sparkmirror.wire.connection import Connection, ConnectionLost
 from sparkmirror.wire.fetch import FetchedPartition, Fetcher
@@ -39,8 +41,6 @@ from sparkmirror.wire.open_ends import decode_written
 from sparkmirror.wire.poller import Poller
 from sparkmirror.wire.produce_queue import Identity
 from sparkmirror.wire.routes import Routes
-from sparkmirror.wire.select import SelectRules
-from sparkmirror.wire.select import select as select_records
 from sparkmirror.wire.signals import CommandKind, channel, member_row
 
 __all__ = ["SlotReader"]

@@ -25,8 +25,8 @@ from dataclasses import dataclass
 from sparkmirror.errors import MirrorError, Unreachable
 from sparkmirror.model import ClusterClient, FetchSettings, FlowSettings, TopicPartition
 from sparkmirror.offset_map import OffsetMap, Run
+from sparkmirror.records.split import decode_batches
 from sparkmirror.wire.connection import ConnectionLost
-from sparkmirror.wire.cut import decode_batches
 from sparkmirror.wire.replay import RecordStream
 from sparkmirror.wire.routes import EARLIEST, LATEST, Routes
 from sparkmirror.wire.runs import decode_run, runs_topic

@@ -24,10 +24,10 @@ from sparkmirror.errors import MirrorError
 from sparkmirror.model import ClusterClient, FlowSettings, ProduceSettings, TopicPartition
 from sparkmirror.offset_map import Run, extend_run
 from sparkmirror.offset_syncs import PartitionState
+from sparkmirror.records.records import Record, encode_batch
 from sparkmirror.wire.connection import ConnectionLost
 from sparkmirror.wire.mirror_records import encode_offset_sync, offset_syncs_topic
 from sparkmirror.wire.produce import Producer
-from sparkmirror.wire.records import Record, encode_batch
 from sparkmirror.wire.routes import Routes
 from sparkmirror.wire.runs import encode_run, runs_topic
 

@@ -12,9 +12,9 @@ import time
 
 from sparkmirror.errors import MirrorError
 from sparkmirror.model import FlowSettings, ProduceSettings, TopicPartition
+from sparkmirror.records.records import Record, encode_batch
 from sparkmirror.wire.connection import ConnectionLost
 from sparkmirror.wire.produce import Producer
-from sparkmirror.wire.records import Record, encode_batch
 from sparkmirror.wire.routes import Routes
 from sparkmirror.wire.signals import (
     PROGRESS_PARTITION,

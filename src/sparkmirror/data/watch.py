@@ -10,18 +10,18 @@ from sparkmirror.data.seal import run_key
 from sparkmirror.data.selected import Selection
 from sparkmirror.errors import BatchError
 from sparkmirror.model import FetchSettings, FlowSettings, PartitionProgress, TopicPartition
+from sparkmirror.records.header import HEADER_BYTES, base_offset, last_offset_delta, split
+from sparkmirror.records.records import RECORD_COST_BYTES, decode_records
+from sparkmirror.records.selection import Selection as Selected
+from sparkmirror.records.selection import SelectRules
+from sparkmirror.records.selection import select as select_records
+from sparkmirror.records.walk import walk_frames
 from sparkmirror.ticks import ticks_s
-from sparkmirror.wire.batch import HEADER_BYTES, base_offset, last_offset_delta, split
 from sparkmirror.wire.claims import Claim, claim_signer, decode_claim, is_believed
 from sparkmirror.wire.connection import Connection
 from sparkmirror.wire.fetch import FetchedPartition, Fetcher
-from sparkmirror.wire.frames import walk_frames
 from sparkmirror.wire.poller import Poller
-from sparkmirror.wire.records import RECORD_COST_BYTES, decode_records
 from sparkmirror.wire.routes import EARLIEST, LATEST, Routes
-from sparkmirror.wire.select import Selection as Selected
-from sparkmirror.wire.select import SelectRules
-from sparkmirror.wire.select import select as select_records
 from sparkmirror.wire.signals import (
     COMMAND_PARTITION,
     PROGRESS_PARTITION,

@@ -25,6 +25,7 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass, field, replace
 
 from sparkmirror.model import FetchSettings, Halt, TopicPartition
+from sparkmirror.records.selection import AbortedTransaction
 from sparkmirror.wire.connection import (
     Connection,
     ConnectionLost,
@@ -55,7 +56,6 @@ from sparkmirror.wire.kafka_codes import THROTTLED, error_name
 from sparkmirror.wire.pace import Pace
 from sparkmirror.wire.poller import Poller
 from sparkmirror.wire.routes import Routes
-from sparkmirror.wire.select import AbortedTransaction
 
 __all__ = ["FetchedPartition", "Fetcher"]
 

@@ -10,9 +10,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from sparkmirror.model import FetchSettings, TopicPartition
+from sparkmirror.records.selection import AbortedTransaction
 from sparkmirror.wire.fetch_sessions import NO_SESSION
 from sparkmirror.wire.integers import I16, I32
-from sparkmirror.wire.select import AbortedTransaction
 
 __all__ = [
     "FETCH_HIGHEST",

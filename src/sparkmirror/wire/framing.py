@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from typing import Any, Protocol
 
-from sparkmirror.wire.batch import BATCH_BYTES_MAX
+from sparkmirror.records.header import BATCH_BYTES_MAX
 from sparkmirror.wire.guard import FRAME_BYTES_MAX
 from sparkmirror.wire.poller import Poller, readable
 

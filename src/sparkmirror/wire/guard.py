@@ -251,6 +251,6 @@ def _records(batch: Any, read: Callable[[Any], Iterator[Any]]) -> Iterator[Any]:
 
 
 def _unpack(codec: int, payload: Any) -> Any:
-    from sparkmirror.wire.codecs import decompress  # noqa: PLC0415  (numpy: not at every start)
+    from sparkmirror.records.codecs import decompress  # noqa: PLC0415  (numpy: not at every start)
 
     return decompress(codec, memoryview(payload), _UNPACKED_BYTES_MAX)

@@ -21,10 +21,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from sparkmirror.model import JoinCounts, ProduceSettings
-from sparkmirror.wire.batch import codec
-from sparkmirror.wire.codecs import NAMES
-from sparkmirror.wire.join import join_batches
-from sparkmirror.wire.records import Limits
+from sparkmirror.records.codecs import NAMES
+from sparkmirror.records.header import codec
+from sparkmirror.records.rebatch import join_batches
+from sparkmirror.records.records import Limits
 
 if TYPE_CHECKING:
     from sparkmirror.wire.produce_queue import PartitionQueue, QueuedBatch

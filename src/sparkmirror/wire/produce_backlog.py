@@ -25,8 +25,9 @@ from typing import Protocol
 
 from sparkmirror.errors import BatchError, ClusterError, Defect, TransactionError
 from sparkmirror.model import Halt, ProduceSettings, TopicPartition
-from sparkmirror.wire.batch import record_count
-from sparkmirror.wire.cut import separate
+from sparkmirror.records.header import record_count
+from sparkmirror.records.records import Record
+from sparkmirror.records.split import separate
 from sparkmirror.wire.doubts import Arrival, Arrived, arrived
 from sparkmirror.wire.grants import Right, grant
 from sparkmirror.wire.kafka_codes import (
@@ -48,7 +49,6 @@ from sparkmirror.wire.kafka_codes import (
 )
 from sparkmirror.wire.produce_frames import Answer
 from sparkmirror.wire.produce_queue import PartitionQueue, QueuedBatch
-from sparkmirror.wire.records import Record
 from sparkmirror.wire.routes import Routes
 from sparkmirror.wire.transactions import Transactions
 

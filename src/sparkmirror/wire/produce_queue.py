@@ -17,8 +17,8 @@ from dataclasses import dataclass, field
 
 from sparkmirror.errors import Defect
 from sparkmirror.model import Halt, TopicPartition
-from sparkmirror.wire.batch import record_count, stamp
-from sparkmirror.wire.cut import cut_batch
+from sparkmirror.records.header import record_count, stamp
+from sparkmirror.records.split import cut_batch
 from sparkmirror.wire.doubts import Doubt
 from sparkmirror.wire.joining import Line
 

@@ -14,11 +14,11 @@ from itertools import chain, islice
 
 from sparkmirror.errors import CorruptBatch, PartitionError, TopicError
 from sparkmirror.model import ClusterClient, FetchSettings, TopicPartition
-from sparkmirror.wire.batch import split
+from sparkmirror.records.header import split
+from sparkmirror.records.records import Carried, carry
+from sparkmirror.records.selection import Selection, SelectRules, select
 from sparkmirror.wire.fetch import FetchedPartition, Fetcher
-from sparkmirror.wire.records import Carried, carry
 from sparkmirror.wire.routes import Routes
-from sparkmirror.wire.select import Selection, SelectRules, select
 
 __all__ = ["RecordStream"]
 

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from sparkmirror.errors import Denied, Unreachable
 from sparkmirror.model import TopicPartition
-from sparkmirror.wire.batch import (
+from sparkmirror.records.header import (
     ATTRIBUTES_AT,
     CONTROL_BIT,
     HEADER,

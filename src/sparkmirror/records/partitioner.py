@@ -14,12 +14,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from sparkmirror.model import Partitioner
-from sparkmirror.wire.codecs import LEVELS
-from sparkmirror.wire.columns import Columns
-from sparkmirror.wire.heads import Int64s
-from sparkmirror.wire.murmur import key_partitions
-from sparkmirror.wire.rewrite import encode_columns
-from sparkmirror.wire.scan import Scan
+from sparkmirror.records.codecs import LEVELS
+from sparkmirror.records.columns import Columns
+from sparkmirror.records.encode_columns import encode_columns
+from sparkmirror.records.header_columns import Int64s
+from sparkmirror.records.key_columns import Scan
+from sparkmirror.records.murmur2 import key_partitions
 
 __all__ = ["Dealer", "Dealt", "write_dealt"]
 

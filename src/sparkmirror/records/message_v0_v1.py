@@ -17,9 +17,9 @@ import zlib
 from typing import NamedTuple
 
 from sparkmirror.errors import CorruptBatch
-from sparkmirror.wire.batch import CODEC_MASK, LOG_APPEND_TIME_BIT, Buffer
-from sparkmirror.wire.codecs import ZSTD, decompress_batch
-from sparkmirror.wire.records import (
+from sparkmirror.records.codecs import ZSTD, decompress_batch
+from sparkmirror.records.header import CODEC_MASK, LOG_APPEND_TIME_BIT, Buffer
+from sparkmirror.records.records import (
     RECORD_COST_BYTES,
     Carried,
     Limits,

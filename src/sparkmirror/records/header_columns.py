@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 from crc32c import crc32c
 
-from sparkmirror.wire.batch import CRC_AT, HEADER_BYTES
+from sparkmirror.records.header import CRC_AT, HEADER_BYTES
 
 __all__ = [
     "Int64s",

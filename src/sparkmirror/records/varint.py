@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from sparkmirror.errors import CorruptBatch
-from sparkmirror.wire.batch import Buffer
+from sparkmirror.records.header import Buffer
 
 __all__ = ["read_varint", "varint"]
 

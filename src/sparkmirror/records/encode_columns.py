@@ -12,10 +12,17 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from sparkmirror.wire.batch import COVERED, seal
-from sparkmirror.wire.codecs import LEVELS, compress
-from sparkmirror.wire.columns import Columns
-from sparkmirror.wire.heads import Int64s, Uint64s, items_at, merge_runs, scratch, words_at
+from sparkmirror.records.codecs import LEVELS, compress
+from sparkmirror.records.columns import Columns
+from sparkmirror.records.header import COVERED, seal
+from sparkmirror.records.header_columns import (
+    Int64s,
+    Uint64s,
+    items_at,
+    merge_runs,
+    scratch,
+    words_at,
+)
 
 __all__ = ["Written", "encode_columns"]
 

@@ -17,7 +17,7 @@ import cramjam
 import numpy as np
 
 from sparkmirror.errors import CorruptBatch, UnknownCodec
-from sparkmirror.wire.batch import Buffer
+from sparkmirror.records.header import Buffer
 
 __all__ = [
     "DECOMPRESSED_BYTES_MAX",

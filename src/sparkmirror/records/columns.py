@@ -15,22 +15,22 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from sparkmirror.wire.batch import (
+from sparkmirror.records.codecs import decompress_batch
+from sparkmirror.records.header import (
     CODEC_MASK,
     HEADER_BYTES,
     LENGTH_MIN,
     LOG_APPEND_TIME_BIT,
     Buffer,
 )
-from sparkmirror.wire.codecs import decompress_batch
-from sparkmirror.wire.heads import Int64s, Uint64s, words_at
-from sparkmirror.wire.records import (
+from sparkmirror.records.header_columns import Int64s, Uint64s, words_at
+from sparkmirror.records.record_offsets import OddError, read_varints, record_starts
+from sparkmirror.records.records import (
     RECORD_BYTES_MIN,
     RECORD_COST_BYTES,
     Limits,
     check_count,
 )
-from sparkmirror.wire.starts import OddError, read_varints, record_starts
 
 __all__ = ["Columns", "TooMuchError", "read_columns", "read_fields"]
 

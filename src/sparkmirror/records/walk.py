@@ -10,13 +10,13 @@ import numpy as np
 import numpy.typing as npt
 
 from sparkmirror.errors import CorruptBatch
-from sparkmirror.wire.batch import (
+from sparkmirror.records.header import (
     BATCH_BYTES_MAX,
     HEADER_BYTES,
     LENGTH_AT,
     LOG_OVERHEAD_BYTES,
 )
-from sparkmirror.wire.legacy import LEGACY_LENGTH_MIN
+from sparkmirror.records.message_v0_v1 import LEGACY_LENGTH_MIN
 
 __all__ = ["Frames", "fault_at", "walk_frames"]
 

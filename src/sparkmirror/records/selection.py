@@ -13,11 +13,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from sparkmirror.errors import BatchError
-from sparkmirror.wire.choose import AbortedTransaction, Chooser, Raw, SelectRules, extend_runs
-from sparkmirror.wire.frames import walk_frames
-from sparkmirror.wire.join import Group, GroupError, Written, one_batch, write_groups
-from sparkmirror.wire.records import INT64_MAX, Limits
-from sparkmirror.wire.singles import SINGLES_MAX, read_singles
+from sparkmirror.records.batch_decisions import (
+    AbortedTransaction,
+    Chooser,
+    Raw,
+    SelectRules,
+    extend_runs,
+)
+from sparkmirror.records.rebatch import Group, GroupError, Written, one_batch, write_groups
+from sparkmirror.records.records import INT64_MAX, Limits
+from sparkmirror.records.single_record_batches import SINGLES_MAX, read_singles
+from sparkmirror.records.walk import walk_frames
 
 __all__ = ["AbortedTransaction", "SelectRules", "Selection", "select"]
 

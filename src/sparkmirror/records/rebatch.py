@@ -13,13 +13,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from sparkmirror.errors import BatchError, CorruptBatch
-from sparkmirror.wire.batch import HEADER_BYTES, MAGIC_AT, record_count
-from sparkmirror.wire.columns import TooMuchError, read_columns
-from sparkmirror.wire.heads import Int64s, gather_heads
-from sparkmirror.wire.legacy import carry_legacy
-from sparkmirror.wire.records import Carried, Limits, carry, write_carried
-from sparkmirror.wire.rewrite import Written, encode_columns
-from sparkmirror.wire.starts import OddError
+from sparkmirror.records.columns import TooMuchError, read_columns
+from sparkmirror.records.encode_columns import Written, encode_columns
+from sparkmirror.records.header import HEADER_BYTES, MAGIC_AT, record_count
+from sparkmirror.records.header_columns import Int64s, gather_heads
+from sparkmirror.records.message_v0_v1 import carry_legacy
+from sparkmirror.records.record_offsets import OddError
+from sparkmirror.records.records import Carried, Limits, carry, write_carried
 
 __all__ = ["Group", "GroupError", "Written", "join_batches", "one_batch", "write_groups"]
 

@@ -12,8 +12,8 @@ from collections.abc import Sequence
 
 from crc32c import crc32c
 
-from sparkmirror.wire.batch import ATTRIBUTES_AT, HEADER_BYTES
-from sparkmirror.wire.records import RECORD_BYTES_MIN, Carried
+from sparkmirror.records.header import ATTRIBUTES_AT, HEADER_BYTES
+from sparkmirror.records.records import RECORD_BYTES_MIN, Carried
 
 __all__ = ["SINGLES_MAX", "read_singles"]
 

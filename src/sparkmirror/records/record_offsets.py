@@ -14,9 +14,9 @@ import numpy as np
 import numpy.typing as npt
 
 from sparkmirror.errors import CorruptBatch
-from sparkmirror.wire.heads import Int64s
-from sparkmirror.wire.records import RECORD_BYTES_MIN
-from sparkmirror.wire.varint import read_varint
+from sparkmirror.records.header_columns import Int64s
+from sparkmirror.records.records import RECORD_BYTES_MIN
+from sparkmirror.records.varint import read_varint
 
 __all__ = ["OddError", "read_varints", "record_starts"]
 

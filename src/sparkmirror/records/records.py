@@ -12,7 +12,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from sparkmirror.errors import CorruptBatch
-from sparkmirror.wire.batch import (
+from sparkmirror.records.codecs import DECOMPRESSED_BYTES_MAX, LEVELS, compress, decompress_batch
+from sparkmirror.records.header import (
     CODEC_MASK,
     COVERED,
     HEADER,
@@ -21,8 +22,7 @@ from sparkmirror.wire.batch import (
     Buffer,
     seal,
 )
-from sparkmirror.wire.codecs import DECOMPRESSED_BYTES_MAX, LEVELS, compress, decompress_batch
-from sparkmirror.wire.varint import read_varint, varint
+from sparkmirror.records.varint import read_varint, varint
 
 __all__ = [
     "INT64_MAX",

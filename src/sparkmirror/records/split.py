@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 
 from sparkmirror.errors import CorruptBatch
-from sparkmirror.wire.batch import codec, split
-from sparkmirror.wire.codecs import DECOMPRESSED_BYTES_MAX
-from sparkmirror.wire.records import Record, decode_records, encode_batch
+from sparkmirror.records.codecs import DECOMPRESSED_BYTES_MAX
+from sparkmirror.records.header import codec, split
+from sparkmirror.records.records import Record, decode_records, encode_batch
 
 __all__ = ["cut_batch", "decode_batches", "separate"]
 

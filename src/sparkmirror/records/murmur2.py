@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from sparkmirror.wire.heads import Int64s
+from sparkmirror.records.header_columns import Int64s
 
 __all__ = ["key_partitions", "murmur2"]
 

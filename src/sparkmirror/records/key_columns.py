@@ -13,18 +13,18 @@ import numpy as np
 import numpy.typing as npt
 
 from sparkmirror.errors import CorruptBatch
-from sparkmirror.wire.batch import (
+from sparkmirror.records.codecs import DECOMPRESSED_BYTES_MAX, decompress
+from sparkmirror.records.columns import Columns, read_fields
+from sparkmirror.records.header import (
     CODEC_MASK,
     HEADER_BYTES,
     LOG_APPEND_TIME_BIT,
     Buffer,
     split,
 )
-from sparkmirror.wire.codecs import DECOMPRESSED_BYTES_MAX, decompress
-from sparkmirror.wire.columns import Columns, read_fields
-from sparkmirror.wire.heads import Int64s, gather_heads
-from sparkmirror.wire.records import RECORD_BYTES_MIN, RECORD_COST_BYTES, check_count
-from sparkmirror.wire.starts import OddError, read_varints, record_starts
+from sparkmirror.records.header_columns import Int64s, gather_heads
+from sparkmirror.records.record_offsets import OddError, read_varints, record_starts
+from sparkmirror.records.records import RECORD_BYTES_MIN, RECORD_COST_BYTES, check_count
 
 __all__ = ["COST_BYTES_MAX", "Scan", "scan", "scans"]
 

@@ -19,7 +19,8 @@ import numpy.typing as npt
 from crc32c import crc32c
 
 from sparkmirror.errors import BatchError
-from sparkmirror.wire.batch import (
+from sparkmirror.records.codecs import DECOMPRESSED_BYTES_MAX
+from sparkmirror.records.header import (
     ATTRIBUTES_AT,
     CODEC_MASK,
     CONTROL_BIT,
@@ -30,12 +31,11 @@ from sparkmirror.wire.batch import (
     MAGIC_AT,
     TRANSACTIONAL_BIT,
 )
-from sparkmirror.wire.codecs import DECOMPRESSED_BYTES_MAX
-from sparkmirror.wire.frames import fault_at
-from sparkmirror.wire.heads import Int64s, chain_holds, gather_heads, merge_runs
-from sparkmirror.wire.join import Group
-from sparkmirror.wire.legacy import legacy_codec
-from sparkmirror.wire.records import INT64_MAX, RECORD_BYTES_MIN, decode_records
+from sparkmirror.records.header_columns import Int64s, chain_holds, gather_heads, merge_runs
+from sparkmirror.records.message_v0_v1 import legacy_codec
+from sparkmirror.records.rebatch import Group
+from sparkmirror.records.records import INT64_MAX, RECORD_BYTES_MIN, decode_records
+from sparkmirror.records.walk import fault_at
 
 __all__ = ["AbortedTransaction", "Chooser", "Raw", "SelectRules", "extend_runs"]
 
