@@ -23,7 +23,7 @@ from benchmarks.load import Load, create, delete, fill
 from benchmarks.peers import start
 from benchmarks.run import clusters, say
 from sparkmirror.demo.clusters import KafkaCluster
-from sparkmirror.wire.mirror_records import Checkpoint, decode_checkpoint
+from sparkmirror.internal_topics.mm2_records import Checkpoint, decode_checkpoint
 
 LAGS = (0, 10, 100, 1_000, 10_000, 100_000)
 PARTITIONS = 4

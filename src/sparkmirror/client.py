@@ -20,6 +20,7 @@ from types import TracebackType
 from typing import NamedTuple
 
 from sparkmirror.config.mirror_client import mirror_client_settings
+from sparkmirror.internal_topics.mm2_records import Checkpoint, decode_checkpoint
 from sparkmirror.model import TopicPartition
 from sparkmirror.names.java_regex import compile_regex
 from sparkmirror.names.replication_policy import (
@@ -29,7 +30,6 @@ from sparkmirror.names.replication_policy import (
     sources_of,
 )
 from sparkmirror.wire.client import Cluster
-from sparkmirror.wire.mirror_records import Checkpoint, decode_checkpoint
 
 __all__ = [
     "Checkpoint",

@@ -27,7 +27,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from sparkmirror.demo.clusters import KafkaCluster, start_all
-from sparkmirror.wire.gaps import Gap, GapAction, GapKind, decode_gap
+from sparkmirror.internal_topics.gaps import Gap, GapAction, GapKind, decode_gap
 from tests.faults.fragile import LOSSES, PARTITIONS, Election, FragileTopic, Loss, Stroke
 from tests.faults.harness import Mirror, run_directory, write_config
 from tests.faults.kinds import draw

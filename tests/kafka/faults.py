@@ -25,17 +25,7 @@ from sparkmirror.data.slot import SlotReader
 from sparkmirror.demo.clusters import KafkaCluster, start_all
 from sparkmirror.demo.node import HOST, Node
 from sparkmirror.demo.probe import free_ports
-from sparkmirror.model import (
-    ClusterClient,
-    FetchSettings,
-    FlowSettings,
-    Halt,
-    ProduceSettings,
-    SlotProgress,
-)
-from sparkmirror.names.replication_policy import FlowTopics
-from sparkmirror.wire.gaps import GAPS_PARTITIONS, Gap, collect_gaps, gaps_topic
-from sparkmirror.wire.signals import (
+from sparkmirror.internal_topics.commands import (
     COMMAND_PARTITION,
     CONTROL_PARTITIONS,
     PROGRESS_PARTITION,
@@ -47,6 +37,16 @@ from sparkmirror.wire.signals import (
     decode_progress,
     encode_command,
 )
+from sparkmirror.internal_topics.gaps import GAPS_PARTITIONS, Gap, collect_gaps, gaps_topic
+from sparkmirror.model import (
+    ClusterClient,
+    FetchSettings,
+    FlowSettings,
+    Halt,
+    ProduceSettings,
+    SlotProgress,
+)
+from sparkmirror.names.replication_policy import FlowTopics
 from tests.kafka.background import Background
 from tests.kafka.leaks import outlives_tests
 from tests.kafka.mirror_process import wait_until

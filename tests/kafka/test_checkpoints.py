@@ -21,11 +21,7 @@ from sparkmirror.data.syncs import SyncSender
 from sparkmirror.demo.clusters import KafkaCluster
 from sparkmirror.demo.jvm import KafkaRuntime
 from sparkmirror.demo.maven import resolve
-from sparkmirror.model import ClusterClient, FlowSettings, OffsetSyncSettings
-from sparkmirror.model import TopicPartition as Partition
-from sparkmirror.offset_map import OffsetMap
-from sparkmirror.offset_syncs import OffsetSyncStore
-from sparkmirror.wire.mirror_records import (
+from sparkmirror.internal_topics.mm2_records import (
     Checkpoint,
     decode_checkpoint,
     decode_heartbeat,
@@ -33,8 +29,12 @@ from sparkmirror.wire.mirror_records import (
     encode_offset_sync,
     offset_syncs_topic,
 )
+from sparkmirror.internal_topics.offset_syncs import OffsetSyncStore
+from sparkmirror.internal_topics.run_map import OffsetMap
+from sparkmirror.internal_topics.runs import decode_run
+from sparkmirror.model import ClusterClient, FlowSettings, OffsetSyncSettings
+from sparkmirror.model import TopicPartition as Partition
 from sparkmirror.wire.produce_backlog import Acknowledged
-from sparkmirror.wire.runs import decode_run
 from tests.kafka.mirror_process import MirrorProcess, wait_until, write_mm2
 from tests.kafka.support import (
     Received,

@@ -23,6 +23,15 @@ from sparkmirror.data.route import record_path
 from sparkmirror.data.sink import SlotSink, SlotSummary
 from sparkmirror.demo.clusters import KafkaCluster
 from sparkmirror.errors import Unreachable
+from sparkmirror.internal_topics.connect_offsets import encode_source_offset, read_source_positions
+from sparkmirror.internal_topics.mm2_records import (
+    Checkpoint,
+    decode_checkpoint,
+    decode_offset_sync,
+    encode_offset_sync,
+    offset_syncs_topic,
+)
+from sparkmirror.internal_topics.runs import decode_run, runs_topic
 from sparkmirror.model import (
     CheckpointSettings,
     ClusterClient,
@@ -38,18 +47,9 @@ from sparkmirror.model import (
 )
 from sparkmirror.records.records import Record, encode_batch
 from sparkmirror.wire.client import Cluster
-from sparkmirror.wire.connect_offsets import encode_source_offset, read_source_positions
 from sparkmirror.wire.connection import ConnectionLost
-from sparkmirror.wire.mirror_records import (
-    Checkpoint,
-    decode_checkpoint,
-    decode_offset_sync,
-    encode_offset_sync,
-    offset_syncs_topic,
-)
 from sparkmirror.wire.produce import Producer
 from sparkmirror.wire.routes import Routes
-from sparkmirror.wire.runs import decode_run, runs_topic
 from tests.kafka.faults import Direct, SlotRun
 from tests.kafka.mirror_process import wait_until
 from tests.kafka.servers import listener

@@ -20,6 +20,19 @@ from sparkmirror.errors import (
     TopicError,
     Unreachable,
 )
+from sparkmirror.internal_topics.commands import (
+    COMMAND_PARTITION,
+    PROGRESS_PARTITION,
+    AssignmentDocument,
+    Command,
+    CommandKind,
+    control_topic,
+    encode_assignment,
+    encode_command,
+    encode_progress,
+)
+from sparkmirror.internal_topics.connect_offsets import encode_source_offset
+from sparkmirror.internal_topics.flow_claims import Claim, encode_claim
 from sparkmirror.model import (
     ClusterClient,
     FetchSettings,
@@ -36,22 +49,9 @@ from sparkmirror.names.replication_policy import FlowTopics
 from sparkmirror.observe.notice import Notice
 from sparkmirror.records.codecs import ZSTD
 from sparkmirror.records.records import Record, encode_batch
-from sparkmirror.wire.claims import Claim, encode_claim
 from sparkmirror.wire.client import Cluster
-from sparkmirror.wire.connect_offsets import encode_source_offset
 from sparkmirror.wire.control_topic import ControlTopicReader, ControlTopicWriter
 from sparkmirror.wire.orders import Order, give_order, orders_topic
-from sparkmirror.wire.signals import (
-    COMMAND_PARTITION,
-    PROGRESS_PARTITION,
-    AssignmentDocument,
-    Command,
-    CommandKind,
-    control_topic,
-    encode_assignment,
-    encode_command,
-    encode_progress,
-)
 from sparkmirror.wire.views import Committed, NewTopic
 from tests.kafka.support import (
     Sent,

@@ -18,9 +18,9 @@ from confluent_kafka import Consumer, TopicPartition
 from sparkmirror.data.open_ends import close_all
 from sparkmirror.data.takeover import fence_plan
 from sparkmirror.errors import Fenced
-from sparkmirror.wire.claims import transactional_id
+from sparkmirror.internal_topics.commands import AssignmentDocument
+from sparkmirror.internal_topics.flow_claims import transactional_id
 from sparkmirror.wire.routes import Routes
-from sparkmirror.wire.signals import AssignmentDocument
 from sparkmirror.wire.transactions import Transactions, fence_slots
 from tests.kafka.faults import NODES, SlotRun, check_mirrored, leaders, wait_in_sync
 from tests.kafka.support import Sent, create_topic, produce

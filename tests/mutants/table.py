@@ -72,7 +72,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "any attempt's halts are heard",
         "Nothing is written again below a position",
-        "wire/reports.py",
+        "internal_topics/reports.py",
         "if data is None or not data.startswith(_teller(*attempt)):",
         "if data is None:",
         (
@@ -365,7 +365,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "checkpoint one ahead",
         "A consumer group that moves",
-        "offset_map.py",
+        "internal_topics/run_map.py",
         "            place = run.target + source - run.source\n",
         "            place = run.target + source - run.source + 1\n",
         (
@@ -376,7 +376,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "an offset between two syncs guessed",
         "A consumer group that moves",
-        "offset_syncs.py",
+        "internal_topics/offset_syncs.py",
         "return sync.downstream + (upstream > sync.upstream)",
         "return sync.downstream + upstream - sync.upstream",
         ("tests/unit/test_offset_syncs.py::test_the_store_keeps_and_translates_as_java_does",),
@@ -1304,7 +1304,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "MirrorMaker 2's position one record too far",
         "docs/compatibility.md",
-        "wire/connect_offsets.py",
+        "internal_topics/connect_offsets.py",
         "encode_value(position - 1 if position > 0 else None)",
         "encode_value(position if position > 0 else None)",
         (
@@ -1315,7 +1315,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "of two connectors' positions the one further on",
         "docs/compatibility.md",
-        "wire/connect_offsets.py",
+        "internal_topics/connect_offsets.py",
         "min(named.values())",
         "max(named.values())",
         ("tests/unit/test_connect_offsets.py::test_of_several_connectors_none_is_overtaken",),
@@ -1323,7 +1323,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "an offset sync later than MirrorMaker 2's",
         "docs/compatibility.md",
-        "offset_syncs.py",
+        "internal_topics/offset_syncs.py",
         "(self._last_sync_downstream + 1) >= self._lag_max\n",
         "(self._last_sync_downstream + 1) > self._lag_max\n",
         ("tests/unit/test_offset_syncs.py::test_partition_state_emits_as_java_does",),

@@ -19,8 +19,8 @@ from sparkmirror.control.positions import Beginnings
 from sparkmirror.control.share import GroupShare
 from sparkmirror.control.topics import Assignment
 from sparkmirror.errors import Denied, Fenced, MirrorError, Unreachable
+from sparkmirror.internal_topics.commands import CommandKind, SourcePartition
 from sparkmirror.model import FetchSettings, FlowSettings, Member, MirrorSettings, TopicPartition
-from sparkmirror.wire.signals import CommandKind, SourcePartition
 from sparkmirror.wire.views import Committed
 from tests.patience import patience
 from tests.unit.config_files import load_flow

@@ -11,8 +11,13 @@ from sparkmirror.data import source
 from sparkmirror.data.source import _Planner
 from sparkmirror.data.voice import PlannerVoice
 from sparkmirror.data.watch import ControlWatch
+from sparkmirror.internal_topics.commands import (
+    AssignmentDocument,
+    Command,
+    CommandKind,
+    SourcePartition,
+)
 from sparkmirror.model import Member
-from sparkmirror.wire.signals import AssignmentDocument, Command, CommandKind, SourcePartition
 
 RUN = "run"
 ONE = (SourcePartition("t", 0, "t", ""),)

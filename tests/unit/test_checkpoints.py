@@ -33,6 +33,14 @@ from sparkmirror.errors import (
     Unreachable,
     Unsupported,
 )
+from sparkmirror.internal_topics.mm2_records import (
+    Checkpoint,
+    decode_checkpoint,
+    encode_checkpoint,
+    encode_offset_sync,
+)
+from sparkmirror.internal_topics.run_map import Run
+from sparkmirror.internal_topics.runs import encode_run
 from sparkmirror.model import (
     CheckpointSettings,
     ClusterClient,
@@ -42,16 +50,8 @@ from sparkmirror.model import (
     TopicPartition,
     TopicSettings,
 )
-from sparkmirror.offset_map import Run
 from sparkmirror.wire.client import Cluster
 from sparkmirror.wire.link import Link
-from sparkmirror.wire.mirror_records import (
-    Checkpoint,
-    decode_checkpoint,
-    encode_checkpoint,
-    encode_offset_sync,
-)
-from sparkmirror.wire.runs import encode_run
 from sparkmirror.wire.topics import create_topics
 from sparkmirror.wire.views import (
     BrokerView,

@@ -6,8 +6,8 @@ import pytest
 
 from sparkmirror.data.takeover import check_claim
 from sparkmirror.errors import Fenced
-from sparkmirror.model import ClusterClient, FlowSettings
-from sparkmirror.wire.claims import (
+from sparkmirror.internal_topics.commands import decode_command
+from sparkmirror.internal_topics.flow_claims import (
     Claim,
     Standby,
     decode_claim,
@@ -17,7 +17,7 @@ from sparkmirror.wire.claims import (
     standby_key,
     transactional_id,
 )
-from sparkmirror.wire.signals import decode_command
+from sparkmirror.model import ClusterClient, FlowSettings
 
 ENDS = ClusterClient("A", ("a:1",), "c"), ClusterClient("B", ("b:1",), "c")
 FLOW = FlowSettings(*ENDS, *ENDS)

@@ -10,13 +10,13 @@ from sparkmirror.config.mm1 import load_mm1, normalise_include
 from sparkmirror.control.configs import config_to_create_with
 from sparkmirror.data.plan import decode_flow, encode_flow
 from sparkmirror.errors import ConfigError
+from sparkmirror.internal_topics.commands import control_topic
+from sparkmirror.internal_topics.gaps import gaps_topic
+from sparkmirror.internal_topics.runs import runs_topic
 from sparkmirror.model import FetchSettings, MirrorMode, MirrorSettings, ProduceSettings
 from sparkmirror.names.java_regex import compile_regex
 from sparkmirror.names.replication_policy import FlowTopics
 from sparkmirror.records.codecs import LEVELS
-from sparkmirror.wire.gaps import gaps_topic
-from sparkmirror.wire.runs import runs_topic
-from sparkmirror.wire.signals import control_topic
 from sparkmirror.wire.views import ConfigEntry
 from tests.unit.config_files import write
 from tests.vectors import load as vectors

@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sparkmirror.model import TopicPartition
-from sparkmirror.wire.connect_offsets import (
+from sparkmirror.internal_topics.connect_offsets import (
     SOURCE_CONNECTOR,
     decode_source_offset,
     encode_key,
@@ -20,6 +19,7 @@ from sparkmirror.wire.connect_offsets import (
     partition_for_key,
     read_source_positions,
 )
+from sparkmirror.model import TopicPartition
 
 # Keys, values and partitions that a Java MirrorMaker 2 (4.3.0) wrote; 25 partitions.
 JAVA = [

@@ -8,11 +8,11 @@ import pytest
 
 from sparkmirror.control.contest import Contest, Verdict
 from sparkmirror.control.place import is_gone, own_place
+from sparkmirror.internal_topics.commands import Command, CommandKind, encode_command
+from sparkmirror.internal_topics.driver_report import DriverReport, encode_driver_report
+from sparkmirror.internal_topics.flow_claims import Claim, encode_claim
+from sparkmirror.internal_topics.signing import Signer
 from sparkmirror.model import ClusterClient, FlowSettings
-from sparkmirror.wire.claims import Claim, encode_claim
-from sparkmirror.wire.driver_report import DriverReport, encode_driver_report
-from sparkmirror.wire.signals import Command, CommandKind, encode_command
-from sparkmirror.wire.signing import Signer
 
 A, B = (ClusterClient(name, (f"{name}:1",), "c") for name in "AB")
 FLOW = FlowSettings(A, B, A, B)

@@ -15,6 +15,8 @@ from sparkmirror.control.heartbeats import HeartbeatJob
 from sparkmirror.control.loop import ControlLoop
 from sparkmirror.control.topics import Assignment
 from sparkmirror.errors import ClusterError, ConfigError, Unreachable
+from sparkmirror.internal_topics.commands import SourcePartition
+from sparkmirror.internal_topics.driver_report import DriverReport
 from sparkmirror.model import (
     ClusterClient,
     FlowSettings,
@@ -25,8 +27,6 @@ from sparkmirror.model import (
     TopicPartition,
 )
 from sparkmirror.wire.client import Cluster
-from sparkmirror.wire.driver_report import DriverReport
-from sparkmirror.wire.signals import SourcePartition
 from sparkmirror.wire.times import RecordAt
 from tests.unit.config_files import BASE, write
 

@@ -11,24 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sparkmirror.model import (
-    ClusterClient,
-    FlowSettings,
-    Halt,
-    JoinCounts,
-    PartitionProgress,
-    SlotProgress,
-    Spread,
-    TopicPartition,
-    TopicSettings,
-)
-from sparkmirror.wire.assignments import ASSIGNMENT_PIECE_BYTES_MAX
-from sparkmirror.wire.driver_report import (
-    DriverReport,
-    decode_driver_report,
-    encode_driver_report,
-)
-from sparkmirror.wire.signals import (
+from sparkmirror.internal_topics.assignments import ASSIGNMENT_PIECE_BYTES_MAX
+from sparkmirror.internal_topics.commands import (
     AssignmentCollector,
     AssignmentDocument,
     Command,
@@ -41,6 +25,22 @@ from sparkmirror.wire.signals import (
     encode_assignment,
     encode_command,
     encode_progress,
+)
+from sparkmirror.internal_topics.driver_report import (
+    DriverReport,
+    decode_driver_report,
+    encode_driver_report,
+)
+from sparkmirror.model import (
+    ClusterClient,
+    FlowSettings,
+    Halt,
+    JoinCounts,
+    PartitionProgress,
+    SlotProgress,
+    Spread,
+    TopicPartition,
+    TopicSettings,
 )
 
 FLOW = "A->B"

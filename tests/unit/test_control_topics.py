@@ -32,6 +32,7 @@ from sparkmirror.control.topics import (
     plan_topics,
 )
 from sparkmirror.errors import Denied, TopicError
+from sparkmirror.internal_topics.commands import SourcePartition
 from sparkmirror.model import (
     ClusterClient,
     FlowSettings,
@@ -41,7 +42,6 @@ from sparkmirror.model import (
     TopicSettings,
 )
 from sparkmirror.wire.client import Cluster
-from sparkmirror.wire.signals import SourcePartition
 from sparkmirror.wire.views import Committed, ConfigEntry, NewTopic, TopicOutcome, TopicView
 
 A = ClusterClient("A", ("a:1",), "c")

@@ -22,6 +22,9 @@ from sparkmirror.data import exactly, producers, sink
 from sparkmirror.data.exactly import ExactSink, TransactionSize
 from sparkmirror.data.rows import Chunk, build_row
 from sparkmirror.data.syncs import SyncSender
+from sparkmirror.internal_topics.gaps import decode_gap, gaps_topic
+from sparkmirror.internal_topics.mm2_records import decode_offset_sync, offset_syncs_topic
+from sparkmirror.internal_topics.runs import runs_topic
 from sparkmirror.model import (
     ClusterClient,
     FaultSettings,
@@ -34,7 +37,6 @@ from sparkmirror.records.header import HEADER_BYTES
 from sparkmirror.records.records import Record, encode_batch
 from sparkmirror.records.split import decode_batches
 from sparkmirror.wire.connection import ConnectionLost
-from sparkmirror.wire.gaps import decode_gap, gaps_topic
 from sparkmirror.wire.kafka_codes import (
     INVALID_RECORD,
     LEADER_NOT_AVAILABLE,
@@ -42,10 +44,8 @@ from sparkmirror.wire.kafka_codes import (
     OUT_OF_ORDER_SEQUENCE_NUMBER,
     TOPIC_AUTHORIZATION_FAILED,
 )
-from sparkmirror.wire.mirror_records import decode_offset_sync, offset_syncs_topic
 from sparkmirror.wire.open_ends import OpenEnd, Written, decode_written
 from sparkmirror.wire.routes import Leader
-from sparkmirror.wire.runs import runs_topic
 from sparkmirror.wire.transactions import Transactions
 from tests.property.simulated_target import SimConnection, Waiting, answer_frame, parse_request
 

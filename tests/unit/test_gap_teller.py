@@ -10,8 +10,8 @@ import pytest
 
 from sparkmirror.control import gaps as control_gaps
 from sparkmirror.control.gaps import GapTeller
+from sparkmirror.internal_topics.gaps import Gap, GapAction, GapKind
 from sparkmirror.model import TopicPartition
-from sparkmirror.wire.gaps import Gap, GapAction, GapKind
 
 GAP = Gap(
     flow="A->B",

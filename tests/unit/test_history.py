@@ -19,12 +19,15 @@ from sparkmirror.control.flow import FlowControl
 from sparkmirror.control.history import HaltWatch, History, read_history, standing_still
 from sparkmirror.control.loop import ControlLoop
 from sparkmirror.errors import Unreachable
-from sparkmirror.model import FlowSettings, Halt, PartitionProgress, SlotProgress, TopicPartition
-from sparkmirror.wire.client import Cluster
-from sparkmirror.wire.control_topic import ControlSignals, ControlTopicReader
-from sparkmirror.wire.driver_report import DriverReport, encode_driver_report
-from sparkmirror.wire.gaps import Gap, GapAction, GapKind
-from sparkmirror.wire.history import (
+from sparkmirror.internal_topics.commands import (
+    PROGRESS_PARTITION,
+    Command,
+    CommandKind,
+    control_topic,
+)
+from sparkmirror.internal_topics.driver_report import DriverReport, encode_driver_report
+from sparkmirror.internal_topics.gaps import Gap, GapAction, GapKind
+from sparkmirror.internal_topics.history import (
     KEPT_MAX,
     RUN_MAX,
     Event,
@@ -33,8 +36,10 @@ from sparkmirror.wire.history import (
     encode_event,
     is_event_key,
 )
-from sparkmirror.wire.reports import decode_halted, decode_planned, decode_progress
-from sparkmirror.wire.signals import PROGRESS_PARTITION, Command, CommandKind, control_topic
+from sparkmirror.internal_topics.reports import decode_halted, decode_planned, decode_progress
+from sparkmirror.model import FlowSettings, Halt, PartitionProgress, SlotProgress, TopicPartition
+from sparkmirror.wire.client import Cluster
+from sparkmirror.wire.control_topic import ControlSignals, ControlTopicReader
 from tests.unit.config_files import BASE, load_flow, write
 
 FLOW = "A->B"

@@ -21,6 +21,7 @@ from kafka.protocol.metadata import MetadataRequest
 from sparkmirror.data import watch as watching
 from sparkmirror.data.watch import ControlWatch
 from sparkmirror.errors import BatchError, ClusterError, CorruptBatch, Denied, Unreachable
+from sparkmirror.internal_topics.commands import Command, CommandKind, encode_command
 from sparkmirror.model import (
     ClusterClient,
     FetchSettings,
@@ -47,7 +48,6 @@ from sparkmirror.wire.connection import ConnectionLost, ReceiveBuffer
 from sparkmirror.wire.group import GroupSession
 from sparkmirror.wire.produce_frames import parse_answer
 from sparkmirror.wire.sasl import Login
-from sparkmirror.wire.signals import Command, CommandKind, encode_command
 from tests.fuzz.exchanges import Answering
 from tests.fuzz.inputs import resealed
 from tests.fuzz.targets import _Routes

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 from sparkmirror.data.lanes import Lane, Pending, acknowledge, before_refusal, targets
 from sparkmirror.data.syncs import Places
+from sparkmirror.internal_topics.position_metadata import Mark
 from sparkmirror.model import TopicPartition
 from sparkmirror.records.records import Record, encode_batch
-from sparkmirror.wire.marks import Mark
 from sparkmirror.wire.produce import Acknowledged
 
 SOURCE, TARGET, ELSEWHERE = (TopicPartition(name, 3) for name in ("t", "A.t", "gaps"))

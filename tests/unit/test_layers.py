@@ -15,49 +15,36 @@ from sparkmirror.config.docs import settings_page
 ROOT = Path(__file__).parents[2]
 SOURCE = Path(sparkmirror.__file__).parent
 
-# Who may import what, from the ground up: a row names only rows that stand before it. `cli` is on
-# top.
-MAY_IMPORT: dict[str, set[str]] = {
-    "errors": set(),
-    "model": set(),
-    "offset_reset": set(),
-    "text": set(),
-    "ticks": set(),
-    # What the machine has. Only those who start processes need it.
-    "directories": {"errors"},
-    "cache": {"directories", "errors"},
-    "java": {"cache", "errors"},
-    "names": {"errors", "model"},
-    "records": {"errors", "model"},
-    "offset_map": {"model"},
-    "offset_syncs": {"model"},
-    "config": {"errors", "model", "names", "offset_reset", "text", "ticks"},
-    "observe": {"errors", "model", "text", "ticks"},
-    "wire": {
-        *("config", "errors", "model", "names", "observe", "offset_map", "offset_reset"),
-        *("offset_syncs", "records", "text", "ticks"),
-    },
-    "client": {
-        *("config", "errors", "model", "names", "offset_map", "offset_reset", "offset_syncs"),
-        *("text", "ticks", "wire"),
-    },
-    "control": {
-        *("config", "errors", "model", "names", "observe", "offset_map", "offset_reset"),
-        *("offset_syncs", "records", "text", "ticks", "wire"),
-    },
-    "data": {
-        *("cache", "config", "directories", "errors", "java", "model", "names", "observe"),
-        *("offset_map", "offset_reset", "offset_syncs", "records", "text", "ticks", "wire"),
-    },
-    # Looks at both sides of a mirror: the control plane's plans and the executors' network.
-    "doctor": {
-        *("config", "control", "data", "errors", "model", "names", "observe", "offset_reset"),
-        *("text", "ticks", "wire"),
-    },
-    # Of observe, what the results of a comparison are.
-    "demo": {
-        *("cache", "directories", "errors", "java", "model", "names", "observe", "text", "wire"),
-    },
+# Who may import what, from the ground up: a row names only rows before it. `cli` is on top.
+MAY_IMPORT = {
+    layer: set(below.split())
+    for layer, below in {
+        "errors": "",
+        "model": "",
+        "offset_reset": "",
+        "text": "",
+        "ticks": "",
+        # What the machine has. Only those who start processes need it.
+        "directories": "errors",
+        "cache": "errors directories",
+        "java": "errors cache",
+        "names": "errors model",
+        "records": "errors model",
+        "internal_topics": "errors model names",
+        "config": "errors model offset_reset text ticks names",
+        "observe": "errors model text ticks",
+        "wire": "errors model offset_reset text ticks names records internal_topics config observe",
+        "client": "errors model offset_reset text ticks names internal_topics config wire",
+        "control": "errors model offset_reset text ticks names records internal_topics config "
+        "observe wire",
+        "data": "errors model offset_reset text ticks directories cache java names records "
+        "internal_topics config observe wire",
+        # Looks at both sides of a mirror: the control plane's plans and the executors' network.
+        "doctor": "errors model offset_reset text ticks names internal_topics config observe wire "
+        "control data",
+        # Of observe, what the results of a comparison are.
+        "demo": "errors model text directories cache java names observe wire",
+    }.items()
 }
 UNBOUND = {"__init__", "__main__", "cli"}
 

@@ -16,9 +16,7 @@ from sparkmirror.cli.gaps import table
 from sparkmirror.cli.main import main
 from sparkmirror.data.losses import judge
 from sparkmirror.errors import ConfigError
-from sparkmirror.model import ClusterClient, FaultSettings, FlowSettings, MirrorMode, TopicPartition
-from sparkmirror.names.replication_policy import FaultPolicy
-from sparkmirror.wire.gaps import (
+from sparkmirror.internal_topics.gaps import (
     Gap,
     GapAction,
     GapKind,
@@ -27,8 +25,10 @@ from sparkmirror.wire.gaps import (
     encode_gap,
     gaps_topic,
 )
+from sparkmirror.internal_topics.position_metadata import Mark, decode_mark, encode_mark
+from sparkmirror.model import ClusterClient, FaultSettings, FlowSettings, MirrorMode, TopicPartition
+from sparkmirror.names.replication_policy import FaultPolicy
 from sparkmirror.wire.logs import LogView
-from sparkmirror.wire.marks import Mark, decode_mark, encode_mark
 
 TP = TopicPartition("t", 3)
 MARK = Mark("cluster", "topic", 5)

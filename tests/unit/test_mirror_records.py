@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sparkmirror.model import TopicPartition
-from sparkmirror.wire.mirror_records import (
+from sparkmirror.internal_topics.mm2_records import (
     Checkpoint,
     Heartbeat,
     decode_checkpoint,
@@ -19,6 +18,7 @@ from sparkmirror.wire.mirror_records import (
     encode_heartbeat,
     encode_offset_sync,
 )
+from sparkmirror.model import TopicPartition
 from tests.vectors import load
 
 VECTORS: dict[str, list[dict[str, Any]]] = load("formats")

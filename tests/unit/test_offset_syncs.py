@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sparkmirror.internal_topics.offset_syncs import OffsetSyncStore, PartitionState
 from sparkmirror.model import TopicPartition
-from sparkmirror.offset_syncs import OffsetSyncStore, PartitionState
 from tests.vectors import load
 
 T = TopicPartition("t", 0)

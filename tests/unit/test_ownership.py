@@ -11,11 +11,11 @@ import pytest
 from sparkmirror.control import contest, ownership
 from sparkmirror.control.ownership import Ownership, content_of
 from sparkmirror.errors import ClusterError, Denied, Unreachable
+from sparkmirror.internal_topics.commands import control_topic
+from sparkmirror.internal_topics.driver_report import DriverReport, encode_driver_report
+from sparkmirror.internal_topics.flow_claims import Standby, decode_standby
 from sparkmirror.model import ClusterClient, FlowSettings, TopicPartition, TopicSettings
-from sparkmirror.wire.claims import Standby, decode_standby
 from sparkmirror.wire.client import Cluster
-from sparkmirror.wire.driver_report import DriverReport, encode_driver_report
-from sparkmirror.wire.signals import control_topic
 
 A, B = (ClusterClient(name, (f"{name}:1",), "c") for name in "AB")
 FLOW = FlowSettings(A, B, A, B)

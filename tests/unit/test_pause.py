@@ -13,10 +13,10 @@ from sparkmirror.data.rows import read_row
 from sparkmirror.data.slot import SlotReader
 from sparkmirror.data.source import _Planner
 from sparkmirror.errors import Fenced, MirrorError, Unreachable
+from sparkmirror.internal_topics.commands import AssignmentDocument, SourcePartition
+from sparkmirror.internal_topics.flow_claims import Claim
 from sparkmirror.model import ClusterClient, FlowSettings
 from sparkmirror.ticks import ticks_s
-from sparkmirror.wire.claims import Claim
-from sparkmirror.wire.signals import AssignmentDocument, SourcePartition
 
 A, B = (ClusterClient(name, (f"{name}:1",), "c") for name in "AB")
 FLOW = FlowSettings(A, B, A, B, session_ms=10_000)

@@ -19,12 +19,12 @@ from sparkmirror.data.rows import read_row
 from sparkmirror.data.sink import SlotSink
 from sparkmirror.data.syncs import SyncSender
 from sparkmirror.errors import Fenced, Unreachable
+from sparkmirror.internal_topics.flow_claims import Claim
+from sparkmirror.internal_topics.gaps import Gap, GapAction, GapKind, gaps_topic
+from sparkmirror.internal_topics.mm2_records import decode_offset_sync
+from sparkmirror.internal_topics.position_metadata import Mark
 from sparkmirror.model import FlowSettings, Member, OffsetSyncSettings, TopicPartition
-from sparkmirror.wire.claims import Claim
-from sparkmirror.wire.gaps import Gap, GapAction, GapKind, gaps_topic
 from sparkmirror.wire.kafka_codes import INVALID_RECORD
-from sparkmirror.wire.marks import Mark
-from sparkmirror.wire.mirror_records import decode_offset_sync
 from tests.unit.test_exact_sink import (
     BILLS,
     ORDERS,

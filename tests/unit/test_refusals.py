@@ -7,6 +7,7 @@ import pytest
 from sparkmirror.control.dead_letters import plan_dead_letter_topics
 from sparkmirror.data.refusals import RefusedRecords, dead_letter
 from sparkmirror.data.retries import Retries
+from sparkmirror.internal_topics.gaps import SKIPPED, decode_gap
 from sparkmirror.model import (
     ClusterClient,
     FaultSettings,
@@ -19,7 +20,6 @@ from sparkmirror.model import (
 from sparkmirror.records.header import base_offset, codec
 from sparkmirror.records.records import Record, decode_records, encode_batch
 from sparkmirror.records.split import separate
-from sparkmirror.wire.gaps import SKIPPED, decode_gap
 from tests.unit.config_files import load_flow
 
 TP, REMOTE = TopicPartition("t", 3), TopicPartition("A.t", 3)

@@ -12,9 +12,9 @@ from sparkmirror.data.plan import encode_flow
 from sparkmirror.data.route import record_path
 from sparkmirror.data.rows import is_rehearsal
 from sparkmirror.data.source import _Planner, _Writer
+from sparkmirror.internal_topics.commands import AssignmentDocument, SourcePartition
+from sparkmirror.internal_topics.flow_claims import Claim
 from sparkmirror.model import ClusterClient, FlowSettings
-from sparkmirror.wire.claims import Claim
-from sparkmirror.wire.signals import AssignmentDocument, SourcePartition
 
 # Nobody listens there: whatever asked these clusters would wait, and fail.
 A, B = (ClusterClient(name, ("127.0.0.1:1",), "c") for name in "AB")

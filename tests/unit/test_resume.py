@@ -16,13 +16,13 @@ from sparkmirror.data.resume import (
     encode_recorded,
 )
 from sparkmirror.data.syncs import Places
+from sparkmirror.internal_topics.commands import SourcePartition
 from sparkmirror.model import ClusterClient, FlowSettings, TopicPartition
 from sparkmirror.records.header import CONTROL_BIT, HEADER_BYTES, stamp
 from sparkmirror.records.records import Record, encode_batch
 from sparkmirror.records.selection import AbortedTransaction, SelectRules
 from sparkmirror.wire.fetch import FetchedPartition
 from sparkmirror.wire.routes import Routes
-from sparkmirror.wire.signals import SourcePartition
 
 TP = TopicPartition("t", 0)
 

@@ -12,8 +12,12 @@ from sparkmirror.data.selected import Selection
 from sparkmirror.data.slot import SlotReader
 from sparkmirror.data.source import _Planner
 from sparkmirror.data.watch import ControlWatch
+from sparkmirror.internal_topics.commands import (
+    AssignmentDocument,
+    SourcePartition,
+    encode_assignment,
+)
 from sparkmirror.model import ClusterClient, FlowSettings, MirrorMode, TopicSettings
-from sparkmirror.wire.signals import AssignmentDocument, SourcePartition, encode_assignment
 
 A, B = ClusterClient("A", ("a:1",), "c"), ClusterClient("B", ("b:1",), "c")
 ORDERS = FlowSettings(A, B, A, B, topics=TopicSettings(include=("orders.*",)))

@@ -16,15 +16,21 @@ from sparkmirror.data.ports import secrets_of
 from sparkmirror.data.seal import KEY_VARIABLE, new_key
 from sparkmirror.data.watch import ControlWatch
 from sparkmirror.errors import ConfigError, MachineError
-from sparkmirror.model import ClusterClient, FlowSettings, MirrorSettings
-from sparkmirror.wire.claims import Claim, claim_signer, encode_claim, is_believed, is_signed
-from sparkmirror.wire.signals import (
+from sparkmirror.internal_topics.commands import (
     AssignmentCollector,
     AssignmentDocument,
     SourcePartition,
     encode_assignment,
 )
-from sparkmirror.wire.signing import Signer
+from sparkmirror.internal_topics.flow_claims import (
+    Claim,
+    claim_signer,
+    encode_claim,
+    is_believed,
+    is_signed,
+)
+from sparkmirror.internal_topics.signing import Signer
+from sparkmirror.model import ClusterClient, FlowSettings, MirrorSettings
 from tests.unit.config_files import BASE, write
 
 EXACT = f"{BASE}B.exactly.once.source.support = enabled\n"

@@ -12,11 +12,15 @@ from sparkmirror.data.plan import decode_flow, encode_flow
 from sparkmirror.data.seal import KEY_VARIABLE, new_key
 from sparkmirror.data.watch import ControlWatch
 from sparkmirror.errors import MachineError
+from sparkmirror.internal_topics.assignments import AssignmentCollector
+from sparkmirror.internal_topics.codec import pack, unpack
+from sparkmirror.internal_topics.commands import (
+    AssignmentDocument,
+    SourcePartition,
+    encode_assignment,
+)
+from sparkmirror.internal_topics.signing import Signer
 from sparkmirror.model import ClusterClient, FlowSettings, Member
-from sparkmirror.wire.assignments import AssignmentCollector
-from sparkmirror.wire.packing import pack, unpack
-from sparkmirror.wire.signals import AssignmentDocument, SourcePartition, encode_assignment
-from sparkmirror.wire.signing import Signer
 
 A, B = ClusterClient("A", ("a:1",), "c"), ClusterClient("B", ("b:1",), "c")
 FLOW = FlowSettings(A, B, A, B)

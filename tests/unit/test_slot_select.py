@@ -11,11 +11,11 @@ from sparkmirror.data.plan import plan_slots
 from sparkmirror.data.rows import read_row
 from sparkmirror.data.slot import SlotReader
 from sparkmirror.data.targets import Verdict
+from sparkmirror.internal_topics.commands import SourcePartition
+from sparkmirror.internal_topics.position_metadata import TargetMark
 from sparkmirror.model import TopicPartition
 from sparkmirror.records.records import Record, encode_batch
 from sparkmirror.wire.fetch import FetchedPartition
-from sparkmirror.wire.marks import TargetMark
-from sparkmirror.wire.signals import SourcePartition
 from tests.unit.config_files import BASE, load_flow
 
 TP = TopicPartition("t", 0)

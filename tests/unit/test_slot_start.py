@@ -29,11 +29,16 @@ from kafka.protocol.producer import InitProducerIdRequest, InitProducerIdRespons
 from sparkmirror.data.plan import plan_slots
 from sparkmirror.data.resume import Recorded, recorded_fields
 from sparkmirror.data.slot import SlotReader
+from sparkmirror.internal_topics.commands import SourcePartition
+from sparkmirror.internal_topics.position_metadata import (
+    Mark,
+    TargetMark,
+    encode_mark,
+    target_fields,
+)
 from sparkmirror.model import FlowSettings, ProduceSettings, TopicPartition
-from sparkmirror.wire.marks import Mark, TargetMark, encode_mark, target_fields
 from sparkmirror.wire.produce import Producer
 from sparkmirror.wire.routes import Routes
-from sparkmirror.wire.signals import SourcePartition
 from tests.unit.config_files import BASE, load_flow
 
 HOST = "127.0.0.1"

@@ -12,6 +12,9 @@ from sparkmirror.cli.main import main
 from sparkmirror.cli.status import _document, _Row, _text
 from sparkmirror.control.status import FlowState, judge, judge_group
 from sparkmirror.data.watch import ControlWatch
+from sparkmirror.internal_topics.commands import Command, CommandKind, encode_command
+from sparkmirror.internal_topics.driver_report import DriverReport
+from sparkmirror.internal_topics.flow_claims import Standby
 from sparkmirror.model import (
     ClusterClient,
     FlowSettings,
@@ -21,10 +24,7 @@ from sparkmirror.model import (
     SlotProgress,
     TopicPartition,
 )
-from sparkmirror.wire.claims import Standby
 from sparkmirror.wire.control_topic import ControlSignals
-from sparkmirror.wire.driver_report import DriverReport
-from sparkmirror.wire.signals import Command, CommandKind, encode_command
 from tests.unit.config_files import BASE, write
 
 FLOW = "A->B"

@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 
 from sparkmirror.data.producers import drop_producers, producer_of
 from sparkmirror.data.syncs import Places, SlotSyncs, SyncSender
+from sparkmirror.internal_topics.mm2_records import decode_offset_sync
+from sparkmirror.internal_topics.offset_syncs import PartitionState
+from sparkmirror.internal_topics.run_map import OffsetMap, Run
+from sparkmirror.internal_topics.runs import RunRow, decode_run, encode_forgotten_run, encode_run
 from sparkmirror.model import ClusterClient, FlowSettings, TopicPartition
-from sparkmirror.offset_map import OffsetMap, Run
-from sparkmirror.offset_syncs import PartitionState
-from sparkmirror.wire.mirror_records import decode_offset_sync
-from sparkmirror.wire.runs import RunRow, decode_run, encode_forgotten_run, encode_run
 
 T = TopicPartition("t", 0)
 KeyValue = tuple[bytes, bytes | None]

@@ -12,9 +12,14 @@ from sparkmirror.data import takeover
 from sparkmirror.data.takeover import fence_plan, take_over
 from sparkmirror.data.watch import ControlWatch
 from sparkmirror.errors import Fenced
+from sparkmirror.internal_topics.commands import (
+    AssignmentDocument,
+    Command,
+    CommandKind,
+    SourcePartition,
+)
+from sparkmirror.internal_topics.flow_claims import Claim
 from sparkmirror.model import ClusterClient, FlowSettings
-from sparkmirror.wire.claims import Claim
-from sparkmirror.wire.signals import AssignmentDocument, Command, CommandKind, SourcePartition
 
 A, B = (ClusterClient(name, (f"{name}:1",), "c") for name in "AB")
 FLOW = FlowSettings(A, B, A, B, exactly_once=True)

@@ -27,14 +27,8 @@ from sparkmirror.data.survivors import (
 from sparkmirror.data.syncs import Places
 from sparkmirror.data.target_ends import TargetEnds
 from sparkmirror.data.targets import TargetWatch, Verdict, judge_target
-from sparkmirror.model import ClusterClient, FaultSettings, FetchSettings, FlowSettings
-from sparkmirror.model import TopicPartition as Tp
-from sparkmirror.names.replication_policy import FaultPolicy
-from sparkmirror.offset_map import Run
-from sparkmirror.records.records import Carried
-from sparkmirror.wire.connection import ConnectionLost
-from sparkmirror.wire.logs import EndView, LogView
-from sparkmirror.wire.marks import (
+from sparkmirror.internal_topics.commands import SourcePartition
+from sparkmirror.internal_topics.position_metadata import (
     Mark,
     TargetMark,
     decode_mark,
@@ -42,10 +36,16 @@ from sparkmirror.wire.marks import (
     encode_mark,
     target_fields,
 )
+from sparkmirror.internal_topics.run_map import Run
+from sparkmirror.internal_topics.runs import decode_run, encode_run
+from sparkmirror.model import ClusterClient, FaultSettings, FetchSettings, FlowSettings
+from sparkmirror.model import TopicPartition as Tp
+from sparkmirror.names.replication_policy import FaultPolicy
+from sparkmirror.records.records import Carried
+from sparkmirror.wire.connection import ConnectionLost
+from sparkmirror.wire.logs import EndView, LogView
 from sparkmirror.wire.produce import Producer
 from sparkmirror.wire.routes import Leader, Routes
-from sparkmirror.wire.runs import decode_run, encode_run
-from sparkmirror.wire.signals import SourcePartition
 
 A, B = (ClusterClient(name, (f"{name}:1",), "c") for name in "AB")
 FLOW = FlowSettings(A, B, A, B)

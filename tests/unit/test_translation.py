@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 
 from sparkmirror.control.compacted import TopicFollower
 from sparkmirror.control.translation import PartitionRuns, Translation, plan_pruning
+from sparkmirror.internal_topics.mm2_records import encode_offset_sync
+from sparkmirror.internal_topics.run_map import Run
+from sparkmirror.internal_topics.runs import RunRow, decode_run, encode_run
 from sparkmirror.model import TopicPartition
-from sparkmirror.offset_map import Run
-from sparkmirror.wire.mirror_records import encode_offset_sync
-from sparkmirror.wire.runs import RunRow, decode_run, encode_run
 
 T = TopicPartition("t", 0)
 

@@ -17,6 +17,8 @@ from sparkmirror.control.checkpoints import wanted_groups as groups_of
 from sparkmirror.control.flow import FlowControl
 from sparkmirror.control.group_offsets import plan_group_offsets
 from sparkmirror.control.topics import CreateTopic, GrowTopic, ObservedTopics, plan_topics
+from sparkmirror.internal_topics.mm2_records import Checkpoint
+from sparkmirror.internal_topics.offset_syncs import PartitionState
 from sparkmirror.model import (
     CheckpointSettings,
     ClusterClient,
@@ -31,8 +33,6 @@ from sparkmirror.names.replication_policy import (
     is_cycle,
     make_policy,
 )
-from sparkmirror.offset_syncs import PartitionState
-from sparkmirror.wire.mirror_records import Checkpoint
 from sparkmirror.wire.views import AclBinding, Committed, ConfigEntry, GroupView, TopicView
 from tests.unit.config_files import BASE, load
 

@@ -21,12 +21,7 @@ from sparkmirror.data.rows import Chunk, build_row, read_row
 from sparkmirror.data.sink_reports import SinkReports
 from sparkmirror.data.slot import SlotReader
 from sparkmirror.errors import Defect
-from sparkmirror.model import Halt, JoinCounts, PartitionProgress, SlotProgress, TopicPartition
-from sparkmirror.records.records import Record, encode_batch
-from sparkmirror.wire.control_topic import ControlSignals, ControlTopicReader
-from sparkmirror.wire.driver_report import DriverReport
-from sparkmirror.wire.gaps import Gap, GapAction, GapKind, gap_document
-from sparkmirror.wire.signals import (
+from sparkmirror.internal_topics.commands import (
     PROGRESS_PARTITION,
     Command,
     CommandKind,
@@ -35,6 +30,11 @@ from sparkmirror.wire.signals import (
     decode_progress,
     encode_progress,
 )
+from sparkmirror.internal_topics.driver_report import DriverReport
+from sparkmirror.internal_topics.gaps import Gap, GapAction, GapKind, gap_document
+from sparkmirror.model import Halt, JoinCounts, PartitionProgress, SlotProgress, TopicPartition
+from sparkmirror.records.records import Record, encode_batch
+from sparkmirror.wire.control_topic import ControlSignals, ControlTopicReader
 from tests.unit.config_files import BASE, load_flow
 from tests.unit.test_exact_sink import BILLS, ORDERS, REMOTE, Brokers, ExactSink, Source, simulated
 from tests.unit.test_exact_sink import _flow as exact_flow

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from sparkmirror.cli.files import Files, Flows, with_files
 from sparkmirror.cli.orders import Named, Wait, give_orders
-from sparkmirror.wire.signals import CommandKind
+from sparkmirror.internal_topics.commands import CommandKind
 
 __all__ = ["drain"]
 

@@ -17,8 +17,8 @@ from sparkmirror.errors import MirrorError
 from sparkmirror.text import say
 
 if TYPE_CHECKING:
+    from sparkmirror.internal_topics.gaps import Gap
     from sparkmirror.model import MirrorSettings
-    from sparkmirror.wire.gaps import Gap
 
 __all__ = ["gaps", "table"]
 
@@ -50,7 +50,7 @@ def gaps(
     found, failures = _read(settings)
     kept = [gap for gap in found if gap.time_ms >= earliest_ms]
     if output is Format.JSON:
-        from sparkmirror.wire.gaps import gap_document  # noqa: PLC0415
+        from sparkmirror.internal_topics.gaps import gap_document  # noqa: PLC0415
 
         print(json.dumps({"gaps": [gap_document(gap) for gap in kept]}))
     elif kept or not failures:

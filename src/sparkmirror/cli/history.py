@@ -15,8 +15,8 @@ from sparkmirror.cli.tables import Format, Output, print_json, table_lines, utc
 from sparkmirror.text import say
 
 if TYPE_CHECKING:
+    from sparkmirror.internal_topics.history import Event
     from sparkmirror.model import FlowSettings
-    from sparkmirror.wire.history import Event
 
 __all__ = ["history"]
 

@@ -125,7 +125,7 @@ def _theirs(look: Look, found: Found) -> Theirs:
     from sparkmirror.control.checkpoints import CheckpointRules  # noqa: PLC0415
     from sparkmirror.control.coarse import mirrormaker_offsets  # noqa: PLC0415
     from sparkmirror.control.compacted import TopicFollower  # noqa: PLC0415
-    from sparkmirror.wire.mirror_records import offset_syncs_topic  # noqa: PLC0415
+    from sparkmirror.internal_topics.mm2_records import offset_syncs_topic  # noqa: PLC0415
 
     follower = TopicFollower(look.syncs, offset_syncs_topic(look.flow))
     try:

@@ -18,13 +18,13 @@ from sparkmirror.cli.errors import EXIT_START_FAILED, show_error
 from sparkmirror.cli.files import Files, choose_flows, load_settings
 from sparkmirror.control.status import FlowState, FlowStatus, observe_status
 from sparkmirror.errors import Denied, MirrorError, TopicError
+from sparkmirror.internal_topics.commands import Command, CommandKind, channel, control_topic
 from sparkmirror.model import FlowSettings
 from sparkmirror.text import say
 from sparkmirror.wire.client import Cluster
 from sparkmirror.wire.control_topic import ControlTopicWriter
 from sparkmirror.wire.grants import Right, grant
 from sparkmirror.wire.orders import Order, give_order, orders_topic
-from sparkmirror.wire.signals import Command, CommandKind, channel, control_topic
 
 __all__ = ["Named", "Wait", "give_orders"]
 

@@ -15,10 +15,10 @@ from operator import attrgetter
 
 from sparkmirror.control.compacted import TopicFollower
 from sparkmirror.errors import MirrorError
+from sparkmirror.internal_topics.mm2_records import Checkpoint, checkpoints_topic, decode_checkpoint
 from sparkmirror.model import FlowSettings, TopicPartition
 from sparkmirror.names.replication_policy import TopicFilter, make_policy
 from sparkmirror.wire.client import Cluster
-from sparkmirror.wire.mirror_records import Checkpoint, checkpoints_topic, decode_checkpoint
 from sparkmirror.wire.views import Committed, GroupView
 
 __all__ = [

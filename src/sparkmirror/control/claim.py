@@ -13,8 +13,8 @@ from typing import NamedTuple
 from sparkmirror.control.place import own_host, own_place
 from sparkmirror.control.status import observe_status
 from sparkmirror.errors import ClusterError, MirrorError, TopicError
-from sparkmirror.model import FlowSettings
-from sparkmirror.wire.claims import (
+from sparkmirror.internal_topics.commands import COMMAND_PARTITION, control_topic
+from sparkmirror.internal_topics.flow_claims import (
     Claim,
     claim_signer,
     decode_claim,
@@ -23,12 +23,12 @@ from sparkmirror.wire.claims import (
     is_signed,
     transactional_id,
 )
+from sparkmirror.internal_topics.gaps import gaps_topic
+from sparkmirror.internal_topics.mm2_records import offset_syncs_topic
+from sparkmirror.internal_topics.runs import runs_topic
+from sparkmirror.model import FlowSettings
 from sparkmirror.wire.client import Cluster
-from sparkmirror.wire.gaps import gaps_topic
-from sparkmirror.wire.mirror_records import offset_syncs_topic
 from sparkmirror.wire.routes import Routes
-from sparkmirror.wire.runs import runs_topic
-from sparkmirror.wire.signals import COMMAND_PARTITION, control_topic
 from sparkmirror.wire.transactions import Transactions, fence_slots
 
 __all__ = ["claim_flow", "other_secret", "slots_ever"]

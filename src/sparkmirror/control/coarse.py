@@ -1,8 +1,8 @@
 """What MirrorMaker 2 itself would translate, for comparison: by offset syncs alone.
 
 As one that starts now and finds its checkpoints: it reads the offset-syncs topic as it is, and
-keeps 64 syncs per partition (`sparkmirror.offset_syncs`). Compaction leaves only the newest sync of
-a partition in the long run, so one that has been running all along knows more.
+keeps 64 syncs per partition (`sparkmirror.internal_topics.offset_syncs`). Compaction leaves only
+the newest sync of a partition in the long run, so one that has been running all along knows more.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from collections.abc import Iterable
 
 from sparkmirror.control.checkpoints import CheckpointRules
 from sparkmirror.control.compacted import TopicFollower
+from sparkmirror.internal_topics.mm2_records import Checkpoint, decode_offset_sync
+from sparkmirror.internal_topics.offset_syncs import OffsetSyncStore
 from sparkmirror.model import TopicPartition
-from sparkmirror.offset_syncs import OffsetSyncStore
-from sparkmirror.wire.mirror_records import Checkpoint, decode_offset_sync
 
 __all__ = ["mirrormaker_offsets"]
 

@@ -13,21 +13,21 @@ from collections.abc import Callable
 from enum import Enum
 
 from sparkmirror.control.place import is_gone, own_place
-from sparkmirror.model import FlowSettings
-from sparkmirror.wire.claims import (
+from sparkmirror.internal_topics.commands import (
+    COMMAND_PARTITION,
+    PROGRESS_PARTITION,
+    CommandKind,
+    decode_command,
+)
+from sparkmirror.internal_topics.driver_report import DriverReport, decode_driver_report
+from sparkmirror.internal_topics.flow_claims import (
     Claim,
     claim_signer,
     decode_claim,
     is_believed,
     is_signed,
 )
-from sparkmirror.wire.driver_report import DriverReport, decode_driver_report
-from sparkmirror.wire.signals import (
-    COMMAND_PARTITION,
-    PROGRESS_PARTITION,
-    CommandKind,
-    decode_command,
-)
+from sparkmirror.model import FlowSettings
 
 __all__ = ["REPORTS_PER_SESSION", "Contest", "Verdict"]
 

@@ -12,10 +12,10 @@ from sparkmirror.control.topics import (
     observe_topics,
     plan_topics,
 )
+from sparkmirror.internal_topics.commands import control_topic
 from sparkmirror.model import FlowSettings, TopicPartition
 from sparkmirror.names.replication_policy import FlowTopics
 from sparkmirror.wire.client import Cluster
-from sparkmirror.wire.signals import control_topic
 
 __all__ = ["Discovery"]
 

@@ -42,6 +42,17 @@ from sparkmirror.control.topics import (
     describe_changes,
 )
 from sparkmirror.errors import Defect, Denied, MirrorError, TopicError
+from sparkmirror.internal_topics.commands import (
+    AssignmentDocument,
+    Command,
+    CommandKind,
+    SourcePartition,
+    channel,
+    control_topic,
+)
+from sparkmirror.internal_topics.driver_report import DriverReport
+from sparkmirror.internal_topics.history import EventKind
+from sparkmirror.internal_topics.signing import Signer
 from sparkmirror.model import (
     ClusterClient,
     FlowSettings,
@@ -55,17 +66,6 @@ from sparkmirror.observe.checkpoints import CheckpointTimes
 from sparkmirror.observe.group_rows import GroupRow
 from sparkmirror.wire.client import Cluster
 from sparkmirror.wire.control_topic import ControlTopicReader, ControlTopicWriter
-from sparkmirror.wire.driver_report import DriverReport
-from sparkmirror.wire.history import EventKind
-from sparkmirror.wire.signals import (
-    AssignmentDocument,
-    Command,
-    CommandKind,
-    SourcePartition,
-    channel,
-    control_topic,
-)
-from sparkmirror.wire.signing import Signer
 
 __all__ = ["FlowControl", "SyncJob"]
 

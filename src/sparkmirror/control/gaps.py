@@ -6,9 +6,9 @@ import threading
 import time
 from collections.abc import Callable, Iterable
 
+from sparkmirror.internal_topics.gaps import GAP_CODES, Gap, collect_gaps, gaps_topic
 from sparkmirror.model import FlowSettings, SlotProgress
 from sparkmirror.wire.client import Cluster
-from sparkmirror.wire.gaps import GAP_CODES, Gap, collect_gaps, gaps_topic
 
 __all__ = ["GapTeller", "gap_line", "read_gaps"]
 

@@ -26,16 +26,16 @@ from sparkmirror.control.group_offsets import sync_group_offsets
 from sparkmirror.control.lacks import tell_lacks, tell_unseen_groups
 from sparkmirror.control.translation import Translation
 from sparkmirror.errors import Defect, MirrorError
-from sparkmirror.model import FlowSettings
-from sparkmirror.observe.checkpoints import CheckpointKey, CheckpointTimes
-from sparkmirror.wire.client import Cluster
-from sparkmirror.wire.groups import GroupOffsets
-from sparkmirror.wire.mirror_records import (
+from sparkmirror.internal_topics.mm2_records import (
     Checkpoint,
     encode_checkpoint,
     offset_syncs_topic,
 )
-from sparkmirror.wire.runs import runs_topic
+from sparkmirror.internal_topics.runs import runs_topic
+from sparkmirror.model import FlowSettings
+from sparkmirror.observe.checkpoints import CheckpointKey, CheckpointTimes
+from sparkmirror.wire.client import Cluster
+from sparkmirror.wire.groups import GroupOffsets
 
 __all__ = [
     "GroupClusters",

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 
 from sparkmirror.control.positions import check_group_is_free, plan_seeding
 from sparkmirror.control.topics import Assignment
+from sparkmirror.internal_topics.commands import SourcePartition
 from sparkmirror.model import FlowSettings, TopicPartition
 from sparkmirror.names.replication_policy import FlowTopics
 from sparkmirror.wire.client import Cluster
-from sparkmirror.wire.signals import SourcePartition
 
 __all__ = ["Handover", "hand_over"]
 

@@ -13,18 +13,18 @@ from collections.abc import Callable, Iterable, Mapping
 
 from sparkmirror.control.gaps import gap_line
 from sparkmirror.control.place import own_host
-from sparkmirror.model import FlowSettings, Halt, MirrorMode, SlotProgress, TopicPartition
-from sparkmirror.wire.client import Cluster
-from sparkmirror.wire.driver_report import DriverReport, decode_driver_report
-from sparkmirror.wire.gaps import Gap, GapAction
-from sparkmirror.wire.history import (
+from sparkmirror.internal_topics.commands import PROGRESS_PARTITION, channel, control_topic
+from sparkmirror.internal_topics.driver_report import DriverReport, decode_driver_report
+from sparkmirror.internal_topics.gaps import Gap, GapAction
+from sparkmirror.internal_topics.history import (
     KEPT_MAX,
     Event,
     EventKind,
     decode_event,
     encode_event,
 )
-from sparkmirror.wire.signals import PROGRESS_PARTITION, channel, control_topic
+from sparkmirror.model import FlowSettings, Halt, MirrorMode, SlotProgress, TopicPartition
+from sparkmirror.wire.client import Cluster
 
 __all__ = ["HaltWatch", "History", "read_history", "standing_still"]
 

@@ -7,12 +7,12 @@ from collections.abc import Callable, Collection
 
 from sparkmirror.control.compacted import COMPACTED
 from sparkmirror.errors import Denied, MirrorError, TopicError
+from sparkmirror.internal_topics.commands import CONTROL_PARTITIONS, control_topic
+from sparkmirror.internal_topics.connect_offsets import offsets_topic
+from sparkmirror.internal_topics.gaps import GAPS_PARTITIONS, gaps_topic
 from sparkmirror.model import FlowSettings, MirrorMode
 from sparkmirror.wire.client import Cluster
-from sparkmirror.wire.connect_offsets import offsets_topic
-from sparkmirror.wire.gaps import GAPS_PARTITIONS, gaps_topic
 from sparkmirror.wire.orders import ORDERS_PARTITIONS, orders_topic
-from sparkmirror.wire.signals import CONTROL_PARTITIONS, control_topic
 from sparkmirror.wire.views import NewTopic, TopicView
 
 __all__ = [

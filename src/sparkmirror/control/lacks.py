@@ -20,11 +20,11 @@ from sparkmirror.control.permissions import (
     source_patterns,
 )
 from sparkmirror.errors import Denied
+from sparkmirror.internal_topics.mm2_records import offset_syncs_topic
+from sparkmirror.internal_topics.runs import runs_topic
 from sparkmirror.model import ClusterClient, FlowSettings, MirrorSettings
 from sparkmirror.wire.client import Cluster
 from sparkmirror.wire.grants import Right, grant, spelled
-from sparkmirror.wire.mirror_records import offset_syncs_topic
-from sparkmirror.wire.runs import runs_topic
 
 __all__ = ["lacking", "own_topics", "tell_lacks", "tell_unseen", "tell_unseen_groups"]
 

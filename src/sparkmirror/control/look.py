@@ -9,10 +9,10 @@ from functools import cached_property
 from sparkmirror.control.internal import offset_storage_topic
 from sparkmirror.control.topics import ObservedTopics, observe_topics
 from sparkmirror.errors import MirrorError
+from sparkmirror.internal_topics.commands import control_topic
 from sparkmirror.model import FlowSettings
 from sparkmirror.names.replication_policy import FlowTopics
 from sparkmirror.wire.client import Cluster
-from sparkmirror.wire.signals import control_topic
 from sparkmirror.wire.views import NewTopic
 
 __all__ = ["Change", "FlowPlan", "Look", "creation"]

@@ -8,16 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from sparkmirror.model import FlowSettings
-from sparkmirror.wire.client import Cluster
-from sparkmirror.wire.orders import Order, OrdersReader
-from sparkmirror.wire.signals import (
+from sparkmirror.internal_topics.commands import (
     COMMAND_PARTITION,
     Command,
     channel,
     control_topic,
     decode_command,
 )
+from sparkmirror.model import FlowSettings
+from sparkmirror.wire.client import Cluster
+from sparkmirror.wire.orders import Order, OrdersReader
 
 __all__ = ["OrderFollower", "newest_pause", "pending_pause", "standing_pause"]
 

@@ -19,11 +19,15 @@ from sparkmirror.control.claim import claim_flow, other_secret
 from sparkmirror.control.contest import REPORTS_PER_SESSION, Contest, Verdict
 from sparkmirror.control.place import own_host
 from sparkmirror.errors import ClusterError, Fenced, MirrorError, TopicError
+from sparkmirror.internal_topics.commands import (
+    COMMAND_PARTITION,
+    PROGRESS_PARTITION,
+    control_topic,
+)
+from sparkmirror.internal_topics.flow_claims import Standby, encode_standby, standby_key, taken_over
 from sparkmirror.model import FlowSettings, TopicPartition
 from sparkmirror.ticks import ticks_s
-from sparkmirror.wire.claims import Standby, encode_standby, standby_key, taken_over
 from sparkmirror.wire.client import Cluster
-from sparkmirror.wire.signals import COMMAND_PARTITION, PROGRESS_PARTITION, control_topic
 from sparkmirror.wire.tail import TopicTail
 
 __all__ = ["Ownership", "content_of"]

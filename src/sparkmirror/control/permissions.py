@@ -13,6 +13,11 @@ from dataclasses import dataclass, field
 
 from sparkmirror.control.internal import offset_storage_topic
 from sparkmirror.errors import Defect
+from sparkmirror.internal_topics.commands import control_topic
+from sparkmirror.internal_topics.flow_claims import transactional_id_prefix
+from sparkmirror.internal_topics.gaps import gaps_topic
+from sparkmirror.internal_topics.mm2_records import checkpoints_topic, offset_syncs_topic
+from sparkmirror.internal_topics.runs import runs_topic
 from sparkmirror.model import (
     ClusterClient,
     FlowSettings,
@@ -21,12 +26,7 @@ from sparkmirror.model import (
     MirrorSettings,
 )
 from sparkmirror.names.replication_policy import FlowTopics, dead_letter_topic
-from sparkmirror.wire.claims import transactional_id_prefix
-from sparkmirror.wire.gaps import gaps_topic
-from sparkmirror.wire.mirror_records import checkpoints_topic, offset_syncs_topic
 from sparkmirror.wire.orders import orders_topic
-from sparkmirror.wire.runs import runs_topic
-from sparkmirror.wire.signals import control_topic
 from sparkmirror.wire.views import AclBinding
 
 __all__ = [

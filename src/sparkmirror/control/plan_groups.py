@@ -25,10 +25,10 @@ from sparkmirror.control.heartbeats import heartbeats_topic
 from sparkmirror.control.look import Change, FlowPlan, Look, creation
 from sparkmirror.control.translation import Translation
 from sparkmirror.errors import MirrorError, TopicError
+from sparkmirror.internal_topics.mm2_records import Checkpoint, offset_syncs_topic
+from sparkmirror.internal_topics.runs import runs_topic
 from sparkmirror.model import HeartbeatSettings, TopicPartition
 from sparkmirror.wire.client import Cluster
-from sparkmirror.wire.mirror_records import Checkpoint, offset_syncs_topic
-from sparkmirror.wire.runs import runs_topic
 from sparkmirror.wire.views import Committed
 
 __all__ = [

@@ -19,14 +19,19 @@ from dataclasses import dataclass, field, replace
 from sparkmirror.control.internal import offset_storage_topic
 from sparkmirror.control.topics import Assignment
 from sparkmirror.errors import ClusterError, Denied, Unreachable
+from sparkmirror.internal_topics.commands import SourcePartition
+from sparkmirror.internal_topics.connect_offsets import ConnectOffsets, read_source_positions
+from sparkmirror.internal_topics.position_metadata import (
+    Mark,
+    TargetMark,
+    encode_mark,
+    target_fields,
+)
 from sparkmirror.model import FlowSettings, Halt, Member, MirrorMode, TopicPartition
 from sparkmirror.offset_reset import EARLIEST, LATEST, reset_time_ms
 from sparkmirror.wire.client import Cluster
-from sparkmirror.wire.connect_offsets import ConnectOffsets, read_source_positions
 from sparkmirror.wire.kafka_codes import LEADER_NOT_AVAILABLE, error_name
-from sparkmirror.wire.marks import Mark, TargetMark, encode_mark, target_fields
 from sparkmirror.wire.routes import Routes
-from sparkmirror.wire.signals import SourcePartition
 from sparkmirror.wire.views import Committed
 
 __all__ = [

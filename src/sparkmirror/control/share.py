@@ -10,10 +10,10 @@ from sparkmirror.control.membership import Membership
 from sparkmirror.control.positions import Beginnings
 from sparkmirror.control.topics import Assignment
 from sparkmirror.errors import MirrorError, TopicError
+from sparkmirror.internal_topics.commands import Planned, SourcePartition
 from sparkmirror.model import SEND_FAILED, FlowSettings, Member, SlotProgress, TopicPartition
 from sparkmirror.wire.client import Cluster
 from sparkmirror.wire.connection import ConnectionLost
-from sparkmirror.wire.signals import Planned, SourcePartition
 
 __all__ = ["GroupShare"]
 

@@ -9,13 +9,13 @@ from enum import Enum
 
 from sparkmirror.control.orders import newest_pause, pending_pause
 from sparkmirror.errors import Denied
+from sparkmirror.internal_topics.commands import Command, CommandKind, control_topic, run_of
+from sparkmirror.internal_topics.driver_report import DriverReport
+from sparkmirror.internal_topics.flow_claims import Standby
 from sparkmirror.model import FlowSettings, Halt, MirrorMode, SlotProgress, TopicPartition
-from sparkmirror.wire.claims import Standby
 from sparkmirror.wire.client import Cluster
 from sparkmirror.wire.control_topic import ControlSignals, ControlTopicReader, ControlTopicWriter
-from sparkmirror.wire.driver_report import DriverReport
 from sparkmirror.wire.orders import OrdersReader, orders_topic
-from sparkmirror.wire.signals import Command, CommandKind, control_topic, run_of
 
 __all__ = [
     "FlowState",

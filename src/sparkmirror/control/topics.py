@@ -16,10 +16,10 @@ from functools import cached_property
 
 from sparkmirror.control.configs import config_to_create_with, known_configs
 from sparkmirror.errors import Denied, MirrorError, TopicError
+from sparkmirror.internal_topics.commands import SourcePartition
 from sparkmirror.model import FlowSettings, Halt, MirrorMode, Partitioner, TopicPartition
 from sparkmirror.names.replication_policy import FlowTopics
 from sparkmirror.wire.client import Cluster
-from sparkmirror.wire.signals import SourcePartition
 from sparkmirror.wire.views import ConfigEntry, NewTopic, TopicView
 
 __all__ = [

@@ -1,8 +1,8 @@
 """What the driver knows of where source offsets went, read from two topics.
 
-The exact runs (`wire.runs`) come from sparkmirror's own slots; the offset syncs also from a Java
-MirrorMaker 2 that mirrored before. Where the runs know a place it is exact; elsewhere the syncs
-count as far as the runs allow (`offset_map.OffsetMap.bounds`).
+The exact runs (`internal_topics.runs`) come from sparkmirror's own slots; the offset syncs also
+from a Java MirrorMaker 2 that mirrored before. Where the runs know a place it is exact; elsewhere
+the syncs count as far as the runs allow (`run_map.OffsetMap.bounds`).
 
 `plan_pruning` keeps the topic of runs small: every epoch adds rows that only go on where others
 end.
@@ -14,11 +14,11 @@ from collections.abc import Iterable, Mapping
 
 from sparkmirror.control.compacted import TopicFollower
 from sparkmirror.errors import TopicError
+from sparkmirror.internal_topics.mm2_records import decode_offset_sync
+from sparkmirror.internal_topics.offset_syncs import OffsetSyncStore
+from sparkmirror.internal_topics.run_map import OffsetMap, Run
+from sparkmirror.internal_topics.runs import RunRow, decode_run, encode_forgotten_run, encode_run
 from sparkmirror.model import TopicPartition
-from sparkmirror.offset_map import OffsetMap, Run
-from sparkmirror.offset_syncs import OffsetSyncStore
-from sparkmirror.wire.mirror_records import decode_offset_sync
-from sparkmirror.wire.runs import RunRow, decode_run, encode_forgotten_run, encode_run
 
 __all__ = ["PartitionRuns", "Translation", "plan_pruning"]
 

@@ -15,8 +15,12 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from sparkmirror.errors import Fenced
+from sparkmirror.internal_topics.connect_offsets import (
+    encode_source_offset,
+    offsets_topic,
+    partition_for_key,
+)
 from sparkmirror.model import FlowSettings, Halt, Member, MirrorMode, TopicPartition
-from sparkmirror.wire.connect_offsets import encode_source_offset, offsets_topic, partition_for_key
 from sparkmirror.wire.routes import Routes
 
 __all__ = ["Commits", "connect_record"]

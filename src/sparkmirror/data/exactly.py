@@ -34,17 +34,17 @@ from sparkmirror.data.syncs import SlotSyncs, SyncSender, batches_of
 from sparkmirror.data.takeover import committed_positions, take_over
 from sparkmirror.data.watch import ControlWatch
 from sparkmirror.errors import Defect, Fenced, TransactionError
+from sparkmirror.internal_topics.commands import control_topic
+from sparkmirror.internal_topics.flow_claims import transactional_id
+from sparkmirror.internal_topics.mm2_records import offset_syncs_topic
+from sparkmirror.internal_topics.position_metadata import Mark, encode_mark, target_fields
+from sparkmirror.internal_topics.runs import runs_topic
 from sparkmirror.model import FlowSettings, JoinCounts, TopicPartition
 from sparkmirror.records.header import Passing, batches
-from sparkmirror.wire.claims import transactional_id
-from sparkmirror.wire.marks import Mark, encode_mark, target_fields
-from sparkmirror.wire.mirror_records import offset_syncs_topic
 from sparkmirror.wire.open_ends import Written, written_fields
 from sparkmirror.wire.produce import Acknowledged, Producer
 from sparkmirror.wire.produce_queue import Identity
 from sparkmirror.wire.routes import Routes
-from sparkmirror.wire.runs import runs_topic
-from sparkmirror.wire.signals import control_topic
 from sparkmirror.wire.transactions import Transactions
 
 __all__ = ["ExactSink", "TransactionSize"]

@@ -10,11 +10,11 @@ from typing import Any
 from sparkmirror.data.ages import note_ages
 from sparkmirror.data.syncs import Places
 from sparkmirror.errors import Defect
+from sparkmirror.internal_topics.gaps import Gap, GapKind
+from sparkmirror.internal_topics.position_metadata import Mark, TargetMark
 from sparkmirror.model import Halt, TopicPartition
 from sparkmirror.observe.samples import Samples
 from sparkmirror.records.header import base_offset, record_count, split
-from sparkmirror.wire.gaps import Gap, GapKind
-from sparkmirror.wire.marks import Mark, TargetMark
 from sparkmirror.wire.open_ends import Written
 from sparkmirror.wire.produce import Acknowledged
 

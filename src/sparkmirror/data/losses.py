@@ -16,13 +16,13 @@ import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
+from sparkmirror.internal_topics.commands import SourcePartition
+from sparkmirror.internal_topics.gaps import LOSS_CODES, Gap, GapAction, GapKind
+from sparkmirror.internal_topics.position_metadata import Mark
 from sparkmirror.model import FlowSettings, Halt, TopicPartition
 from sparkmirror.names.replication_policy import FaultPolicy
-from sparkmirror.wire.gaps import LOSS_CODES, Gap, GapAction, GapKind
 from sparkmirror.wire.logs import LogView, look_at_logs
-from sparkmirror.wire.marks import Mark
 from sparkmirror.wire.routes import Routes
-from sparkmirror.wire.signals import SourcePartition
 
 __all__ = ["Finding", "Loss", "LossWatch", "judge"]
 

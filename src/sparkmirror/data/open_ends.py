@@ -17,8 +17,8 @@ import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 
 from sparkmirror.errors import ClusterError, Defect
+from sparkmirror.internal_topics.flow_claims import transactional_id
 from sparkmirror.model import FlowSettings, Halt, TopicPartition
-from sparkmirror.wire.claims import transactional_id
 from sparkmirror.wire.connection import ConnectionLost
 from sparkmirror.wire.kafka_codes import (
     CONCURRENT_TRANSACTIONS,

@@ -14,9 +14,9 @@ from collections.abc import Callable
 from sparkmirror.data.takeover import check_claim
 from sparkmirror.data.watch import ControlWatch
 from sparkmirror.errors import MirrorError
+from sparkmirror.internal_topics.flow_claims import Claim
 from sparkmirror.model import FlowSettings
 from sparkmirror.ticks import ticks_s
-from sparkmirror.wire.claims import Claim
 from sparkmirror.wire.connection import ConnectionLost
 
 __all__ = ["PauseWatch"]

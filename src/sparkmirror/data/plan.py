@@ -10,13 +10,13 @@ from enum import Enum
 from typing import Any, get_args, get_type_hints
 
 from sparkmirror.data.seal import seal, unseal
+from sparkmirror.internal_topics.commands import SourcePartition
 from sparkmirror.model import (
     ClusterClient,
     FlowSettings,
     Member,
     TopicPartition,
 )
-from sparkmirror.wire.signals import SourcePartition
 
 __all__ = ["SlotPlan", "deal", "decode_flow", "encode_flow", "plan_slots"]
 

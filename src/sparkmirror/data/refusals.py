@@ -14,10 +14,7 @@ from collections.abc import Callable, Sequence
 from typing import Protocol, runtime_checkable
 
 from sparkmirror.errors import Defect
-from sparkmirror.model import FlowSettings, TopicPartition
-from sparkmirror.names.replication_policy import FaultPolicy, dead_letter_topic
-from sparkmirror.records.records import Record, encode_batch
-from sparkmirror.wire.gaps import (
+from sparkmirror.internal_topics.gaps import (
     DEAD_LETTERED,
     SKIPPED,
     Gap,
@@ -26,6 +23,9 @@ from sparkmirror.wire.gaps import (
     encode_gap,
     gaps_topic,
 )
+from sparkmirror.model import FlowSettings, TopicPartition
+from sparkmirror.names.replication_policy import FaultPolicy, dead_letter_topic
+from sparkmirror.records.records import Record, encode_batch
 
 __all__ = ["Carrier", "RefusedRecords", "dead_letter"]
 

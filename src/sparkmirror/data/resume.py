@@ -29,6 +29,7 @@ from dataclasses import dataclass, replace
 
 from sparkmirror.data.survivors import ends_alike
 from sparkmirror.errors import BatchError, MirrorError
+from sparkmirror.internal_topics.commands import SourcePartition
 from sparkmirror.model import FetchSettings, FlowSettings, TopicPartition
 from sparkmirror.records.header import CONTROL_BIT, HEADER_BYTES, MAGIC_AT
 from sparkmirror.records.selection import SelectRules
@@ -37,7 +38,6 @@ from sparkmirror.records.walk import walk_frames
 from sparkmirror.wire.connection import ConnectionLost
 from sparkmirror.wire.fetch import FetchedPartition, Fetcher
 from sparkmirror.wire.routes import LATEST, Routes
-from sparkmirror.wire.signals import SourcePartition
 
 __all__ = ["Recorded", "Resumed", "encode_recorded", "recorded_fields", "resume"]
 

@@ -35,7 +35,7 @@ import pyarrow as pa
 
 from sparkmirror.data import outlet
 from sparkmirror.data.shared import Frames, Reference
-from sparkmirror.wire.signals import SourcePartition
+from sparkmirror.internal_topics.commands import SourcePartition
 
 __all__ = [
     "ARROW_SCHEMA",

@@ -9,9 +9,9 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 
+from sparkmirror.internal_topics.commands import SourcePartition
 from sparkmirror.model import FlowSettings
 from sparkmirror.names.replication_policy import FlowTopics
-from sparkmirror.wire.signals import SourcePartition
 
 __all__ = ["Selection"]
 

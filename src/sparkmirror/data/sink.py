@@ -27,14 +27,19 @@ from sparkmirror.data.sink_reports import SinkReports
 from sparkmirror.data.syncs import NO_SYNCS, Places, SlotSyncs, SyncSender, TakenSyncs
 from sparkmirror.data.target_ends import TargetEnds
 from sparkmirror.errors import Fenced, MirrorError, PartitionError, Unreachable
+from sparkmirror.internal_topics.commands import PROGRESS_PARTITION, control_topic, read_member
+from sparkmirror.internal_topics.gaps import Gap, encode_gap, gaps_topic, read_document
+from sparkmirror.internal_topics.position_metadata import (
+    Mark,
+    TargetMark,
+    encode_mark,
+    target_fields,
+)
 from sparkmirror.model import SEND_FAILED, FlowSettings, Halt, MirrorMode, TopicPartition
 from sparkmirror.records.header import Passing, batches
 from sparkmirror.records.records import Record, encode_batch
 from sparkmirror.wire.connection import ConnectionLost
-from sparkmirror.wire.gaps import Gap, encode_gap, gaps_topic, read_document
-from sparkmirror.wire.marks import Mark, TargetMark, encode_mark, target_fields
 from sparkmirror.wire.produce import Acknowledged, Producer
-from sparkmirror.wire.signals import PROGRESS_PARTITION, control_topic, read_member
 
 __all__ = ["SlotSink", "SlotSummary"]
 

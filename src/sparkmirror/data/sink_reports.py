@@ -7,10 +7,10 @@ import time
 from collections.abc import Iterable, Mapping
 
 from sparkmirror.data.lanes import Lane
+from sparkmirror.internal_topics.commands import encode_progress
 from sparkmirror.model import Halt, JoinCounts, PartitionProgress, SlotProgress
 from sparkmirror.observe.latency import Histogram
 from sparkmirror.observe.samples import steady_ms
-from sparkmirror.wire.signals import encode_progress
 
 __all__ = ["SinkReports"]
 

@@ -28,6 +28,9 @@ from sparkmirror.data.takeover import check_claim, check_owner, take_over
 from sparkmirror.data.targets import TargetWatch, Verdict
 from sparkmirror.data.watch import ControlWatch
 from sparkmirror.errors import BatchError, CorruptBatch, Unreachable
+from sparkmirror.internal_topics.commands import CommandKind, channel, member_row
+from sparkmirror.internal_topics.gaps import gap_document
+from sparkmirror.internal_topics.position_metadata import Mark, TargetMark, decode_mark
 from sparkmirror.model import FETCH_BYTES_MAX, FlowSettings, Halt, MirrorMode, TopicPartition
 from sparkmirror.records.selection import SelectRules
 from sparkmirror.records.selection import select as select_records
@@ -35,13 +38,10 @@ from sparkmirror.ticks import ticks_s
 from sparkmirror.wire.connection import Connection, ConnectionLost
 from sparkmirror.wire.fetch import FetchedPartition, Fetcher
 from sparkmirror.wire.fetch_lanes import LANES_MAX
-from sparkmirror.wire.gaps import gap_document
-from sparkmirror.wire.marks import Mark, TargetMark, decode_mark
 from sparkmirror.wire.open_ends import decode_written
 from sparkmirror.wire.poller import Poller
 from sparkmirror.wire.produce_queue import Identity
 from sparkmirror.wire.routes import Routes
-from sparkmirror.wire.signals import CommandKind, channel, member_row
 
 __all__ = ["SlotReader"]
 

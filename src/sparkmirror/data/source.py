@@ -34,8 +34,8 @@ if TYPE_CHECKING:
     from sparkmirror.data.sink import SlotSummary
     from sparkmirror.data.voice import PlannerVoice
     from sparkmirror.data.watch import ControlWatch
+    from sparkmirror.internal_topics.commands import AssignmentDocument
     from sparkmirror.model import FlowSettings
-    from sparkmirror.wire.signals import AssignmentDocument
 
 __all__ = ["FORMAT", "MirrorDataSource"]
 
@@ -259,7 +259,7 @@ class _Planner(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 def _drained(watch: ControlWatch, run_id: str) -> bool:
     """Whether the run was told to end. The slots listen only to what comes after their plan."""
-    from sparkmirror.wire.signals import CommandKind  # noqa: PLC0415
+    from sparkmirror.internal_topics.commands import CommandKind  # noqa: PLC0415
 
     command = watch.command
     return command is not None and command.run_id == run_id and command.kind is CommandKind.DRAIN

@@ -4,7 +4,7 @@
 lead there, and each is checked: the last record of the target must equal the source's record
 before the answer, wherever both can still be read.
 
-1. The exact runs (`wire.runs`) name the source offset of the last record that is left.
+1. The exact runs (`internal_topics.runs`) name the source offset of the last record that is left.
 2. They end before it (runs are thinned out, transactions' markers are in none): what the target has
    behind the last run is counted, and as many records are counted at the source.
 3. No run is known: the records that are left at the target's end are looked for at the source, in
@@ -23,13 +23,13 @@ from contextlib import closing
 from dataclasses import dataclass
 
 from sparkmirror.errors import MirrorError, Unreachable
+from sparkmirror.internal_topics.run_map import OffsetMap, Run
+from sparkmirror.internal_topics.runs import decode_run, runs_topic
 from sparkmirror.model import ClusterClient, FetchSettings, FlowSettings, TopicPartition
-from sparkmirror.offset_map import OffsetMap, Run
 from sparkmirror.records.split import decode_batches
 from sparkmirror.wire.connection import ConnectionLost
 from sparkmirror.wire.replay import RecordStream
 from sparkmirror.wire.routes import EARLIEST, LATEST, Routes
-from sparkmirror.wire.runs import decode_run, runs_topic
 
 __all__ = [
     "KnownRuns",

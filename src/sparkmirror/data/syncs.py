@@ -3,8 +3,8 @@
 The sink says where the records of each chunk went (`Places`) once everything before them is
 acknowledged; `SlotSyncs.publish` is called when the positions that cover them are committed. So
 nothing is ever published of a record that the target may not have. What is due follows MirrorMaker
-2's rule (`offset_syncs.PartitionState`); each commit of positions also brings the newest record,
-as each of Connect's offset commits does.
+2's rule (`internal_topics.offset_syncs.PartitionState`); each commit of positions also brings the
+newest record, as each of Connect's offset commits does.
 
 `SyncSender` writes on a thread of its own: offset syncs usually go to the source cluster, and the
 sink must not wait for that one.
@@ -21,15 +21,15 @@ from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from sparkmirror.errors import MirrorError
+from sparkmirror.internal_topics.mm2_records import encode_offset_sync, offset_syncs_topic
+from sparkmirror.internal_topics.offset_syncs import PartitionState
+from sparkmirror.internal_topics.run_map import Run, extend_run
+from sparkmirror.internal_topics.runs import encode_run, runs_topic
 from sparkmirror.model import ClusterClient, FlowSettings, ProduceSettings, TopicPartition
-from sparkmirror.offset_map import Run, extend_run
-from sparkmirror.offset_syncs import PartitionState
 from sparkmirror.records.records import Record, encode_batch
 from sparkmirror.wire.connection import ConnectionLost
-from sparkmirror.wire.mirror_records import encode_offset_sync, offset_syncs_topic
 from sparkmirror.wire.produce import Producer
 from sparkmirror.wire.routes import Routes
-from sparkmirror.wire.runs import encode_run, runs_topic
 
 __all__ = ["NO_SYNCS", "Places", "SlotSyncs", "SyncSender", "TakenSyncs", "batches_of"]
 

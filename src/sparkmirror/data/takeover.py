@@ -24,11 +24,11 @@ import time
 
 from sparkmirror.data.open_ends import close_all
 from sparkmirror.data.watch import ControlWatch
+from sparkmirror.internal_topics.commands import AssignmentDocument, CommandKind
+from sparkmirror.internal_topics.flow_claims import Claim, taken_over, transactional_id
 from sparkmirror.model import FlowSettings, TopicPartition
-from sparkmirror.wire.claims import Claim, taken_over, transactional_id
 from sparkmirror.wire.produce_queue import Identity
 from sparkmirror.wire.routes import Routes
-from sparkmirror.wire.signals import AssignmentDocument, CommandKind
 from sparkmirror.wire.transactions import Transactions, fence_slots
 
 __all__ = [

@@ -28,11 +28,11 @@ from sparkmirror.data.lanes import Lane
 from sparkmirror.data.survivors import filled_by_others
 from sparkmirror.data.targets import SUSPECTED_S, judge_target, may_be_others, truncated
 from sparkmirror.errors import MirrorError
+from sparkmirror.internal_topics.gaps import TARGET_LOSS_CODES, GapKind
+from sparkmirror.internal_topics.position_metadata import TargetMark
 from sparkmirror.model import FlowSettings, Halt, TopicPartition
 from sparkmirror.wire.connection import ConnectionLost
-from sparkmirror.wire.gaps import TARGET_LOSS_CODES, GapKind
 from sparkmirror.wire.logs import EndView, look_at_ends
-from sparkmirror.wire.marks import TargetMark
 from sparkmirror.wire.produce import Producer
 from sparkmirror.wire.routes import Routes
 

@@ -1,10 +1,11 @@
 """Records that the target had acknowledged and has lost: found, told, and mirrored again.
 
-A position says which log of the target it belongs to and where that log ended (`wire.marks`,
-`data.resume.Recorded`). `judge_target` compares that with what the leader says now; pure. Retention
-and DeleteRecords move a log's start and never its end, so they are no loss. A high watermark lags
-behind for a while after an election, so the end of the leader's own log is what counts, and where a
-broker cannot tell it, a high watermark that stays behind.
+A position says which log of the target it belongs to and where that log ended
+(`internal_topics.position_metadata`, `data.resume.Recorded`). `judge_target` compares that with
+what the leader says now; pure. Retention and DeleteRecords move a log's start and never its end, so
+they are no loss. A high watermark lags behind for a while after an election, so the end of the
+leader's own log is what counts, and where a broker cannot tell it, a high watermark that stays
+behind.
 
 What to do is the flow's choice (``on.target.loss``): ``repair`` goes back to the record after the
 last one that the target has (`data.survivors`) and mirrors again what is lost, ``fail`` halts the
@@ -32,21 +33,21 @@ from sparkmirror.data.survivors import (
     survivors,
 )
 from sparkmirror.errors import MirrorError, Unreachable
-from sparkmirror.model import FlowSettings, Halt, TopicPartition
-from sparkmirror.names.replication_policy import FaultPolicy
-from sparkmirror.offset_reset import EARLIEST, reset_time_ms
-from sparkmirror.wire.connection import ConnectionLost
-from sparkmirror.wire.gaps import TARGET_LOSS_CODES, Gap, GapAction, GapKind
-from sparkmirror.wire.logs import EndView, look_at_ends, look_at_logs
-from sparkmirror.wire.marks import (
+from sparkmirror.internal_topics.commands import SourcePartition
+from sparkmirror.internal_topics.gaps import TARGET_LOSS_CODES, Gap, GapAction, GapKind
+from sparkmirror.internal_topics.position_metadata import (
     Mark,
     TargetMark,
     decode_target,
     encode_mark,
     target_fields,
 )
+from sparkmirror.model import FlowSettings, Halt, TopicPartition
+from sparkmirror.names.replication_policy import FaultPolicy
+from sparkmirror.offset_reset import EARLIEST, reset_time_ms
+from sparkmirror.wire.connection import ConnectionLost
+from sparkmirror.wire.logs import EndView, look_at_ends, look_at_logs
 from sparkmirror.wire.routes import Routes
-from sparkmirror.wire.signals import SourcePartition
 
 __all__ = [
     "SUSPECTED_S",

@@ -11,18 +11,18 @@ import logging
 import time
 
 from sparkmirror.errors import MirrorError
-from sparkmirror.model import FlowSettings, ProduceSettings, TopicPartition
-from sparkmirror.records.records import Record, encode_batch
-from sparkmirror.wire.connection import ConnectionLost
-from sparkmirror.wire.produce import Producer
-from sparkmirror.wire.routes import Routes
-from sparkmirror.wire.signals import (
+from sparkmirror.internal_topics.commands import (
     PROGRESS_PARTITION,
     Planned,
     channel,
     control_topic,
     encode_planned,
 )
+from sparkmirror.model import FlowSettings, ProduceSettings, TopicPartition
+from sparkmirror.records.records import Record, encode_batch
+from sparkmirror.wire.connection import ConnectionLost
+from sparkmirror.wire.produce import Producer
+from sparkmirror.wire.routes import Routes
 
 __all__ = ["PlannerVoice"]
 

@@ -9,20 +9,7 @@ from dataclasses import replace
 from sparkmirror.data.seal import run_key
 from sparkmirror.data.selected import Selection
 from sparkmirror.errors import BatchError
-from sparkmirror.model import FetchSettings, FlowSettings, PartitionProgress, TopicPartition
-from sparkmirror.records.header import HEADER_BYTES, base_offset, last_offset_delta, split
-from sparkmirror.records.records import RECORD_COST_BYTES, decode_records
-from sparkmirror.records.selection import Selection as Selected
-from sparkmirror.records.selection import SelectRules
-from sparkmirror.records.selection import select as select_records
-from sparkmirror.records.walk import walk_frames
-from sparkmirror.ticks import ticks_s
-from sparkmirror.wire.claims import Claim, claim_signer, decode_claim, is_believed
-from sparkmirror.wire.connection import Connection
-from sparkmirror.wire.fetch import FetchedPartition, Fetcher
-from sparkmirror.wire.poller import Poller
-from sparkmirror.wire.routes import EARLIEST, LATEST, Routes
-from sparkmirror.wire.signals import (
+from sparkmirror.internal_topics.commands import (
     COMMAND_PARTITION,
     PROGRESS_PARTITION,
     AssignmentCollector,
@@ -34,7 +21,20 @@ from sparkmirror.wire.signals import (
     decode_command,
     decode_halted,
 )
-from sparkmirror.wire.signing import Signer
+from sparkmirror.internal_topics.flow_claims import Claim, claim_signer, decode_claim, is_believed
+from sparkmirror.internal_topics.signing import Signer
+from sparkmirror.model import FetchSettings, FlowSettings, PartitionProgress, TopicPartition
+from sparkmirror.records.header import HEADER_BYTES, base_offset, last_offset_delta, split
+from sparkmirror.records.records import RECORD_COST_BYTES, decode_records
+from sparkmirror.records.selection import Selection as Selected
+from sparkmirror.records.selection import SelectRules
+from sparkmirror.records.selection import select as select_records
+from sparkmirror.records.walk import walk_frames
+from sparkmirror.ticks import ticks_s
+from sparkmirror.wire.connection import Connection
+from sparkmirror.wire.fetch import FetchedPartition, Fetcher
+from sparkmirror.wire.poller import Poller
+from sparkmirror.wire.routes import EARLIEST, LATEST, Routes
 
 __all__ = ["ControlWatch"]
 

@@ -12,13 +12,13 @@ from sparkmirror.control.internal import offset_storage_topic, plan_internal_top
 from sparkmirror.doctor.facts import SourceFacts, TargetFacts
 from sparkmirror.doctor.finding import Finding, Level, failed, gathered, listed, ok
 from sparkmirror.errors import Denied, MirrorError, TopicError
+from sparkmirror.internal_topics.commands import control_topic
+from sparkmirror.internal_topics.gaps import gaps_topic
 from sparkmirror.model import FlowSettings, MirrorMode
 from sparkmirror.names.java_regex import compile_list
 from sparkmirror.names.replication_policy import FlowTopics
-from sparkmirror.wire.gaps import gaps_topic
 from sparkmirror.wire.inspect import Inspector
 from sparkmirror.wire.orders import orders_topic
-from sparkmirror.wire.signals import control_topic
 
 __all__ = [
     "check_create",

@@ -8,31 +8,31 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from sparkmirror.model import SlotProgress
-from sparkmirror.wire.assignments import (
+from sparkmirror.internal_topics.assignments import (
     ASSIGNMENT_KEY,
     AssignmentCollector,
     AssignmentDocument,
     encode_assignment,
 )
-from sparkmirror.wire.claims import Standby, decode_claim, decode_standby
-from sparkmirror.wire.client import Cluster
-from sparkmirror.wire.driver_report import (
-    DriverReport,
-    decode_driver_report,
-    encode_driver_report,
-)
-from sparkmirror.wire.history import is_event_key
-from sparkmirror.wire.packing import text
-from sparkmirror.wire.reports import Planned, decode_planned, decode_progress
-from sparkmirror.wire.signals import (
+from sparkmirror.internal_topics.codec import text
+from sparkmirror.internal_topics.commands import (
     COMMAND_PARTITION,
     PROGRESS_PARTITION,
     Command,
     decode_command,
     encode_command,
 )
-from sparkmirror.wire.signing import Signer
+from sparkmirror.internal_topics.driver_report import (
+    DriverReport,
+    decode_driver_report,
+    encode_driver_report,
+)
+from sparkmirror.internal_topics.flow_claims import Standby, decode_claim, decode_standby
+from sparkmirror.internal_topics.history import is_event_key
+from sparkmirror.internal_topics.reports import Planned, decode_planned, decode_progress
+from sparkmirror.internal_topics.signing import Signer
+from sparkmirror.model import SlotProgress
+from sparkmirror.wire.client import Cluster
 from sparkmirror.wire.tail import TopicTail
 
 __all__ = ["ControlSignals", "ControlTopicReader", "ControlTopicWriter"]

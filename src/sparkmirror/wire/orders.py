@@ -21,10 +21,10 @@ import secrets
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+from sparkmirror.internal_topics.codec import MALFORMED, pack, text, unpack
+from sparkmirror.internal_topics.commands import CommandKind, topic_beside
 from sparkmirror.model import FlowSettings
 from sparkmirror.wire.client import Cluster
-from sparkmirror.wire.packing import MALFORMED, pack, text, unpack
-from sparkmirror.wire.signals import CommandKind, topic_beside
 from sparkmirror.wire.tail import TopicTail
 
 __all__ = [

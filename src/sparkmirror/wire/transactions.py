@@ -42,8 +42,8 @@ from sparkmirror.errors import (
     Unreachable,
     Unsupported,
 )
+from sparkmirror.internal_topics.flow_claims import transactional_id
 from sparkmirror.model import FlowSettings, TopicPartition
-from sparkmirror.wire.claims import transactional_id
 from sparkmirror.wire.connection import Connection, ConnectionLost
 from sparkmirror.wire.grants import Right, grant
 from sparkmirror.wire.kafka_codes import (

@@ -11,11 +11,11 @@ partition  key                      value (JSON; from 16 KiB up zlib-compressed)
 0          ``<flow>/pause``         command: pause, resume; it outlives runs. Operators ask for it
                                     in a topic of its own, the driver says it here (`wire.orders`)
 0          ``<flow>/assignment``    what to mirror; ``<flow>/assignment/<i>`` when in pieces
-0          ``<flow>/claim``         exactly-once: which run writes the flow (`wire.claims`)
+0          ``<flow>/claim``         exactly-once: which run writes the flow (`flow_claims`)
 1          ``<flow>/<slot>``        progress of one slot, about once a second
 1          ``<flow>/planner``       the assignment that all slots of the flow obey by now
 1          ``<flow>/driver``        the driver's report, every ten seconds
-1          ``<flow>/history/…``     what happened, for ``sparkmirror history`` (`wire.history`)
+1          ``<flow>/history/…``     what happened, for ``sparkmirror history`` (`history`)
 =========  =======================  ==========================================================
 
 The codecs are pure (`assignments` and `reports` have those of what a flow mirrors and of what is
@@ -31,8 +31,7 @@ import re
 from dataclasses import dataclass
 from enum import Enum
 
-from sparkmirror.model import FlowSettings, MirrorMode
-from sparkmirror.wire.assignments import (
+from sparkmirror.internal_topics.assignments import (
     ASSIGNMENT_KEY,
     AssignmentCollector,
     AssignmentDocument,
@@ -41,8 +40,8 @@ from sparkmirror.wire.assignments import (
     member_row,
     read_member,
 )
-from sparkmirror.wire.packing import MALFORMED, pack, text, unpack
-from sparkmirror.wire.reports import (
+from sparkmirror.internal_topics.codec import MALFORMED, pack, text, unpack
+from sparkmirror.internal_topics.reports import (
     Planned,
     decode_halted,
     decode_planned,
@@ -50,6 +49,7 @@ from sparkmirror.wire.reports import (
     encode_planned,
     encode_progress,
 )
+from sparkmirror.model import FlowSettings, MirrorMode
 
 __all__ = [
     "COMMAND_PARTITION",

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from sparkmirror.errors import Defect
+from sparkmirror.internal_topics.codec import MALFORMED, pack, text, unpack
+from sparkmirror.internal_topics.signing import Signer
 from sparkmirror.model import Member, TopicPartition
-from sparkmirror.wire.packing import MALFORMED, pack, text, unpack
-from sparkmirror.wire.signing import Signer
 
 __all__ = [
     "ASSIGNMENT_KEY",
@@ -63,7 +63,7 @@ class AssignmentDocument:
     ``version`` grows within a ``run_id``. ``ends``: the frozen source end offsets of a ``--once``
     run (exclusive), None in continuous mode. ``member``: MirrorMaker 1: the group membership with
     which positions are committed from this version on. ``claim_term``: that of the run's claim
-    (`wire.claims`).
+    (`internal_topics.flow_claims`).
     """
 
     flow: str

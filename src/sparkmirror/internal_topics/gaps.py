@@ -20,8 +20,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
+from sparkmirror.internal_topics.commands import topic_beside
 from sparkmirror.model import FlowSettings, TopicPartition
-from sparkmirror.wire.signals import topic_beside
 
 __all__ = [
     "DEAD_LETTERED",

@@ -7,8 +7,8 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from sparkmirror.internal_topics.codec import MALFORMED, pack, text, unpack
 from sparkmirror.model import Halt, TopicPartition
-from sparkmirror.wire.packing import MALFORMED, pack, text, unpack
 
 __all__ = ["DriverReport", "decode_driver_report", "encode_driver_report"]
 

@@ -7,9 +7,9 @@ have been used, so that a run with fewer slots fences those of an earlier one, t
 at most `EXACT_SLOTS_MAX`, which no flow may exceed: a stranger's claim must not hold a start up.
 A process that waits for its turn says so in a record of its own (`Standby`).
 
-With ``sparkmirror.control.secret`` a claim is signed (`wire.signing`), and who has the secret
-believes no other. Its ``term`` grows from run to run, so that a claim of an earlier run, written
-once more, takes nothing back.
+With ``sparkmirror.control.secret`` a claim is signed (`internal_topics.signing`), and who has the
+secret believes no other. Its ``term`` grows from run to run, so that a claim of an earlier run,
+written once more, takes nothing back.
 
 Pure codecs.
 """
@@ -21,9 +21,9 @@ import re
 from dataclasses import dataclass
 
 from sparkmirror.errors import Fenced
+from sparkmirror.internal_topics.codec import MALFORMED, pack, text, unpack
+from sparkmirror.internal_topics.signing import CODE_FIELD, Signer
 from sparkmirror.model import EXACT_SLOTS_MAX, FlowSettings
-from sparkmirror.wire.packing import MALFORMED, pack, text, unpack
-from sparkmirror.wire.signing import CODE_FIELD, Signer
 
 __all__ = [
     "Claim",

@@ -13,7 +13,7 @@ import re
 from dataclasses import dataclass
 from enum import StrEnum
 
-from sparkmirror.wire.packing import MALFORMED, pack, text, unpack
+from sparkmirror.internal_topics.codec import MALFORMED, pack, text, unpack
 
 __all__ = [
     "KEPT_MAX",

@@ -19,9 +19,9 @@ A run that is not merged may tell in which log of the target it is: a third elem
 one, the id of the remote topic.
 
 A run that grows is written again under its key, and a later row takes precedence where two overlap
-(`sparkmirror.offset_map`). The driver writes several old rows anew as one, with a third element 1:
-such a row is *merged* and stands for knowledge older than any other row's, wherever it is in the
-log. Pure: no sockets here.
+(`sparkmirror.internal_topics.run_map`). The driver writes several old rows anew as one, with a
+third element 1: such a row is *merged* and stands for knowledge older than any other row's,
+wherever it is in the log. Pure: no sockets here.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from sparkmirror.internal_topics.run_map import Run
 from sparkmirror.model import FlowSettings, TopicPartition
-from sparkmirror.offset_map import Run
 
 __all__ = ["RunRow", "decode_run", "encode_forgotten_run", "encode_run", "runs_topic"]
 

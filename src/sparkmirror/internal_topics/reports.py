@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from sparkmirror.internal_topics.codec import MALFORMED, inflated, pack, text, unpack
 from sparkmirror.model import Halt, JoinCounts, PartitionProgress, SlotProgress, Spread
-from sparkmirror.wire.packing import MALFORMED, inflated, pack, text, unpack
 
 __all__ = [
     "Planned",
