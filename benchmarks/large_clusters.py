@@ -15,8 +15,8 @@ from sparkmirror.demo.clusters import KafkaCluster, start_all
 from sparkmirror.demo.jvm import SERVER_JVM
 from sparkmirror.errors import MirrorError
 from sparkmirror.model import ClusterClient, TopicPartition
-from sparkmirror.wire.client import Cluster
-from sparkmirror.wire.views import AclBinding, NewTopic
+from sparkmirror.wire.admin.cluster import Cluster
+from sparkmirror.wire.cluster.views import AclBinding, NewTopic
 
 __all__ = [
     "CHECKPOINTS",

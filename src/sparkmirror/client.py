@@ -29,7 +29,7 @@ from sparkmirror.names.replication_policy import (
     make_policy,
     sources_of,
 )
-from sparkmirror.wire.client import Cluster
+from sparkmirror.wire.admin.cluster import Cluster
 
 __all__ = [
     "Checkpoint",

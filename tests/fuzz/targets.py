@@ -87,11 +87,11 @@ from sparkmirror.records.key_columns import COST_BYTES_MAX, scans
 from sparkmirror.records.partitioner import Dealer, write_dealt
 from sparkmirror.records.selection import AbortedTransaction, SelectRules, select
 from sparkmirror.records.split import cut_batch
-from sparkmirror.wire import fetch as fetching
-from sparkmirror.wire.connection import ConnectionLost
-from sparkmirror.wire.fetch_frames import FETCH_HIGHEST, FETCH_LOWEST
+from sparkmirror.wire.fetch import fetcher as fetching
+from sparkmirror.wire.fetch.messages import FETCH_HIGHEST, FETCH_LOWEST
+from sparkmirror.wire.net.connection import ConnectionLost
 from sparkmirror.wire.orders import Order, decode_order, encode_order
-from sparkmirror.wire.produce_frames import parse_answer
+from sparkmirror.wire.produce.messages import parse_answer
 from tests.fuzz.driver import admin, internal, large
 from tests.fuzz.exchanges import CLIENT, Answering, groups, logins, sessions
 from tests.fuzz.inputs import batches, bomb, mutated

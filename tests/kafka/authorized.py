@@ -8,8 +8,8 @@ from contextlib import contextmanager
 from sparkmirror.demo.clusters import KAFKA_VERSION, KafkaCluster, start_all
 from sparkmirror.demo.probe import free_ports
 from sparkmirror.model import ClusterClient
-from sparkmirror.wire.client import Cluster
-from sparkmirror.wire.views import AclBinding
+from sparkmirror.wire.admin.cluster import Cluster
+from sparkmirror.wire.cluster.views import AclBinding
 
 HOST = "127.0.0.1"
 MODULE = "org.apache.kafka.common.security.plain.PlainLoginModule"

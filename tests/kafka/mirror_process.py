@@ -16,7 +16,7 @@ from typing import Any
 
 from sparkmirror.demo.clusters import KafkaCluster
 from sparkmirror.records.header import HEADER, HEADER_BYTES, LOG_OVERHEAD_BYTES
-from sparkmirror.wire.poller import readable
+from sparkmirror.wire.net.poller import readable
 from tests.kafka.warm_spark import take_jvm
 from tests.patience import patience
 

@@ -23,7 +23,7 @@ from sparkmirror.data.sink import SlotSink
 from sparkmirror.data.slot import SlotReader
 from sparkmirror.errors import MirrorError
 from sparkmirror.model import MirrorSettings
-from sparkmirror.wire.views import AclBinding
+from sparkmirror.wire.cluster.views import AclBinding
 from tests.kafka.authorized import ADMIN, Authorized, properties
 from tests.kafka.mirror_process import wait_until, write_mm2
 from tests.kafka.support import (

@@ -26,10 +26,10 @@ from sparkmirror.internal_topics.commands import (
 )
 from sparkmirror.internal_topics.driver_report import DriverReport, encode_driver_report
 from sparkmirror.model import TopicPartition
-from sparkmirror.wire.client import Cluster
+from sparkmirror.wire.admin.cluster import Cluster
+from sparkmirror.wire.cluster.views import AclBinding, GroupMember
 from sparkmirror.wire.control_topic import ControlTopicReader, ControlTopicWriter
 from sparkmirror.wire.orders import orders_topic
-from sparkmirror.wire.views import AclBinding, GroupMember
 from tests.kafka.authorized import ADMIN, HOST, Authorized, topic_acl
 from tests.kafka.mirror_process import MirrorProcess, wait_until
 from tests.kafka.permissions import (

@@ -34,7 +34,7 @@ from sparkmirror.internal_topics.run_map import OffsetMap
 from sparkmirror.internal_topics.runs import decode_run
 from sparkmirror.model import ClusterClient, FlowSettings, OffsetSyncSettings
 from sparkmirror.model import TopicPartition as Partition
-from sparkmirror.wire.produce_backlog import Acknowledged
+from sparkmirror.wire.produce.backlog import Acknowledged
 from tests.kafka.mirror_process import MirrorProcess, wait_until, write_mm2
 from tests.kafka.support import (
     Received,

@@ -21,7 +21,7 @@ from sparkmirror.demo.verify import read_topics
 from sparkmirror.errors import MachineError
 from sparkmirror.model import ClusterClient
 from sparkmirror.observe.compare import compare
-from sparkmirror.wire.client import Cluster
+from sparkmirror.wire.admin.cluster import Cluster
 from tests.kafka.support import (
     Sent,
     admin,

@@ -46,10 +46,10 @@ from sparkmirror.model import (
     TopicPartition,
 )
 from sparkmirror.records.records import Record, encode_batch
-from sparkmirror.wire.client import Cluster
-from sparkmirror.wire.connection import ConnectionLost
-from sparkmirror.wire.produce import Producer
-from sparkmirror.wire.routes import Routes
+from sparkmirror.wire.admin.cluster import Cluster
+from sparkmirror.wire.cluster.coordinator import Routes
+from sparkmirror.wire.net.connection import ConnectionLost
+from sparkmirror.wire.produce.producer import Producer
 from tests.kafka.faults import Direct, SlotRun
 from tests.kafka.mirror_process import wait_until
 from tests.kafka.servers import listener

@@ -49,10 +49,10 @@ from sparkmirror.names.replication_policy import FlowTopics
 from sparkmirror.observe.notice import Notice
 from sparkmirror.records.codecs import ZSTD
 from sparkmirror.records.records import Record, encode_batch
-from sparkmirror.wire.client import Cluster
+from sparkmirror.wire.admin.cluster import Cluster
+from sparkmirror.wire.cluster.views import Committed, NewTopic
 from sparkmirror.wire.control_topic import ControlTopicReader, ControlTopicWriter
 from sparkmirror.wire.orders import Order, give_order, orders_topic
-from sparkmirror.wire.views import Committed, NewTopic
 from tests.kafka.support import (
     Sent,
     admin,

@@ -33,7 +33,7 @@ from sparkmirror.demo.probe import free_ports
 from sparkmirror.doctor.examine import Examination, examine
 from sparkmirror.doctor.finding import Finding
 from sparkmirror.model import ClusterClient, FlowSettings, TopicPartition
-from sparkmirror.wire.client import Cluster
+from sparkmirror.wire.admin.cluster import Cluster
 from tests.certificates import PASSWORD, Authority
 from tests.kafka.mirror_process import write_mm2
 from tests.kafka.servers import listener, refused, web_server

@@ -19,8 +19,8 @@ from sparkmirror.demo.probe import free_ports
 from sparkmirror.errors import ConfigError, MirrorError, NotKafka, Unreachable, Unsupported
 from sparkmirror.java import find_java
 from sparkmirror.model import ClusterClient
-from sparkmirror.wire.client import Cluster
-from sparkmirror.wire.reach import reach
+from sparkmirror.wire.admin.cluster import Cluster
+from sparkmirror.wire.probe.reach import reach
 from tests.kafka.servers import HOST, listener, refused, web_server
 
 

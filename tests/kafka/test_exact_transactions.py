@@ -23,7 +23,7 @@ from sparkmirror.internal_topics.mm2_records import decode_offset_sync, offset_s
 from sparkmirror.internal_topics.runs import decode_run, runs_topic
 from sparkmirror.model import FaultSettings, OffsetSyncSettings, TopicPartition
 from sparkmirror.names.replication_policy import dead_letter_topic
-from sparkmirror.wire.transactions import Transactions
+from sparkmirror.wire.produce.transactions import Transactions
 from tests.kafka.faults import Direct, SlotRun, check_mirrored
 from tests.kafka.support import (
     Received,

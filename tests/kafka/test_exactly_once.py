@@ -26,10 +26,10 @@ from sparkmirror.internal_topics.signing import Signer
 from sparkmirror.model import ProduceSettings, TopicPartition
 from sparkmirror.records.header import TRANSACTIONAL_BIT
 from sparkmirror.records.records import Record, encode_batch
-from sparkmirror.wire.client import Cluster
-from sparkmirror.wire.produce import Producer
-from sparkmirror.wire.routes import Routes
-from sparkmirror.wire.transactions import Transactions
+from sparkmirror.wire.admin.cluster import Cluster
+from sparkmirror.wire.cluster.coordinator import Routes
+from sparkmirror.wire.produce.producer import Producer
+from sparkmirror.wire.produce.transactions import Transactions
 from tests.kafka.faults import (
     NODES,
     FaultyCluster,

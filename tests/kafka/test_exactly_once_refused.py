@@ -27,9 +27,9 @@ from sparkmirror.internal_topics.gaps import gaps_topic
 from sparkmirror.internal_topics.mm2_records import offset_syncs_topic
 from sparkmirror.internal_topics.runs import runs_topic
 from sparkmirror.model import ClusterClient, FlowSettings, OffsetSyncSettings
-from sparkmirror.wire.client import Cluster
-from sparkmirror.wire.routes import Routes
-from sparkmirror.wire.transactions import Transactions
+from sparkmirror.wire.admin.cluster import Cluster
+from sparkmirror.wire.cluster.coordinator import Routes
+from sparkmirror.wire.produce.transactions import Transactions
 from tests.kafka.mirror_process import MirrorProcess, wait_until, write_mm2
 from tests.kafka.support import admin, create_topic, set_topic_config
 from tests.patience import patience

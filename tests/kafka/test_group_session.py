@@ -23,7 +23,7 @@ from sparkmirror.model import (
     MirrorMode,
     TopicPartition,
 )
-from sparkmirror.wire.routes import Routes
+from sparkmirror.wire.cluster.coordinator import Routes
 from tests.kafka.mirror_process import wait_until
 from tests.kafka.support import committed, create_topic
 

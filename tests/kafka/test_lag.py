@@ -20,7 +20,7 @@ from sparkmirror.config.mm2 import load_mm2
 from sparkmirror.control.handover import hand_over
 from sparkmirror.demo.clusters import KafkaCluster
 from sparkmirror.model import ClusterClient, TopicPartition
-from sparkmirror.wire.client import Cluster
+from sparkmirror.wire.admin.cluster import Cluster
 from tests.kafka.mirror_process import wait_until, write_mm2
 from tests.kafka.support import Sent, commit, create_topic, produce, produce_transaction
 

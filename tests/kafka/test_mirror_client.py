@@ -16,7 +16,7 @@ from sparkmirror.client import OffsetAndMetadata
 from sparkmirror.demo.clusters import KafkaCluster, start_all
 from sparkmirror.errors import TopicError
 from sparkmirror.model import ClusterClient, TopicPartition
-from sparkmirror.wire.client import Cluster
+from sparkmirror.wire.admin.cluster import Cluster
 from tests.kafka.java_peer import JavaMirrorClient, java_mirror_client, java_mirror_maker
 from tests.kafka.secure import Secured
 from tests.kafka.support import (

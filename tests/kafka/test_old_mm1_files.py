@@ -22,8 +22,13 @@ from sparkmirror.demo.probe import free_ports
 from sparkmirror.errors import ClusterError, Unreachable
 from sparkmirror.java import find_java
 from sparkmirror.model import ClusterClient, TopicPartition
-from sparkmirror.wire.client import Cluster
-from sparkmirror.wire.zookeeper import ZookeeperGroup, find_brokers, group_offsets, read_group
+from sparkmirror.wire.admin.cluster import Cluster
+from sparkmirror.wire.legacy.zookeeper import (
+    ZookeeperGroup,
+    find_brokers,
+    group_offsets,
+    read_group,
+)
 from tests.kafka.mirror_process import MirrorProcess, wait_until
 from tests.kafka.support import Sent, consume_all, create_topic, produce, topic_names
 

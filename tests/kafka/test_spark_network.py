@@ -25,7 +25,7 @@ from sparkmirror.data.plan import encode_flow
 from sparkmirror.demo.clusters import KafkaCluster
 from sparkmirror.demo.probe import free_ports
 from sparkmirror.doctor import executors
-from sparkmirror.wire.client import Cluster
+from sparkmirror.wire.admin.cluster import Cluster
 from tests.kafka.capture import Capture
 from tests.kafka.mirror_process import MirrorProcess, wait_until, write_mm2
 from tests.kafka.spark_cluster import SparkCluster, closed_network, plain_python

@@ -13,7 +13,7 @@ import pytest
 
 from sparkmirror.demo.clusters import KafkaCluster
 from sparkmirror.model import ClusterClient, TopicPartition
-from sparkmirror.wire.client import Cluster
+from sparkmirror.wire.admin.cluster import Cluster
 from tests.kafka.mirror_process import MirrorProcess, wait_until, write_mm2
 from tests.kafka.support import Sent, consume_all, create_topic, produce
 

@@ -11,8 +11,8 @@ from sparkmirror.demo.clusters import KafkaCluster
 from sparkmirror.errors import ClusterError
 from sparkmirror.internal_topics.mm2_records import Checkpoint, decode_checkpoint
 from sparkmirror.model import CheckpointSettings, ClusterClient, OffsetSyncSettings, TopicPartition
-from sparkmirror.wire.client import Cluster
-from sparkmirror.wire.views import Committed, GroupMember, GroupView
+from sparkmirror.wire.admin.cluster import Cluster
+from sparkmirror.wire.cluster.views import Committed, GroupMember, GroupView
 from tests.kafka.faults import Direct, SlotRun
 from tests.kafka.mirror_process import wait_until
 from tests.kafka.streams_member import StreamsMember

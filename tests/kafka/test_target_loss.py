@@ -15,8 +15,8 @@ from sparkmirror.internal_topics.gaps import Gap
 from sparkmirror.internal_topics.position_metadata import decode_target
 from sparkmirror.internal_topics.runs import runs_topic
 from sparkmirror.model import FaultSettings, OffsetSyncSettings, TopicPartition
-from sparkmirror.wire.client import Cluster
-from sparkmirror.wire.routes import Routes
+from sparkmirror.wire.admin.cluster import Cluster
+from sparkmirror.wire.cluster.coordinator import Routes
 from tests.kafka.faults import (
     UNCLEAN,
     Direct,

@@ -23,8 +23,8 @@ from sparkmirror.model import (
     MirrorSettings,
     TopicSettings,
 )
-from sparkmirror.wire.client import Cluster
-from sparkmirror.wire.views import AclBinding
+from sparkmirror.wire.admin.cluster import Cluster
+from sparkmirror.wire.cluster.views import AclBinding
 from tests.kafka.authorized import Authorized, topic_acl
 from tests.kafka.faults import FaultyCluster
 from tests.kafka.proxy import TO_CLIENT

@@ -142,7 +142,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "sequences not begun anew under a new producer id",
         "Order per partition",
-        "wire/produce_queue.py",
+        "wire/produce/partition_queue.py",
         "        self.identity, self.next_start = identity, 0\n",
         "        self.identity = identity\n",
         (f"{_PRODUCE}::test_under_a_new_producer_id_sequences_begin_at_nought",),
@@ -150,7 +150,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a batch sent twice",
         "Order per partition",
-        "wire/produce_backlog.py",
+        "wire/produce/backlog.py",
         "        state.pending.append(QueuedBatch(batch, records, token, token))\n",
         "        state.pending.append(QueuedBatch(batch, records, token, token))\n"
         "        if token is None or not state.in_flight:\n"
@@ -160,7 +160,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a batch that failed goes behind the later ones",
         "Order per partition",
-        "wire/produce_queue.py",
+        "wire/produce/partition_queue.py",
         "        self.pending.insert(position, item)\n\n    def cut(",
         "        self.pending.append(item)\n\n    def cut(",
         (_ONCE_AND_IN_ORDER,),
@@ -168,7 +168,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "batches of a partition are on their way to two brokers",
         "Order per partition",
-        "wire/produce_queue.py",
+        "wire/produce/partition_queue.py",
         "return not self.recovering and not self.fresh and self.node == node",
         "return not self.recovering",
         (_ONCE_AND_IN_ORDER,),
@@ -176,7 +176,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a second batch under a new producer id before the first is there",
         "Order per partition",
-        "wire/produce_queue.py",
+        "wire/produce/partition_queue.py",
         "return not self.recovering and not self.fresh and self.node == node",
         "return not self.recovering and self.node == node",
         (_ONCE_AND_IN_ORDER,),
@@ -184,7 +184,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "batches that were joined for the link come apart under one sequence",
         "Order per partition",
-        "wire/produce_queue.py",
+        "wire/produce/partition_queue.py",
         "            one.start, one.header = start, None\n",
         "            one.start, one.header = item.start, None\n",
         (f"{_JOINING}::test_a_joined_batch_that_is_too_large_goes_apart",),
@@ -192,7 +192,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "all that were joined for the link are where the first one is",
         "A consumer group that moves to the target loses nothing",
-        "wire/produce_backlog.py",
+        "wire/produce/backlog.py",
         "                offset += one.records\n",
         "                offset += 0\n",
         (f"{_JOINING}::test_what_waits_goes_as_one_batch_and_each_is_acknowledged",),
@@ -200,7 +200,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a batch that was sent is joined with others",
         "Order per partition",
-        "wire/produce_queue.py",
+        "wire/produce/partition_queue.py",
         "        item.fixed = True\n",
         "        item.fixed = False\n",
         (f"{_JOINING}::test_what_was_sent_alone_is_not_joined_later",),
@@ -208,7 +208,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a batch in doubt is taken for one that did not arrive",
         "At-least-once",
-        "wire/produce_backlog.py",
+        "wire/produce/backlog.py",
         "        if code in REFUSED and item.doubtful:\n",
         "        if code in REFUSED and item.doubtful and not item.records:\n",
         (_ONCE_AND_IN_ORDER,),
@@ -417,7 +417,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "offsets of a group with members written",
         "A consumer group that moves",
-        "wire/groups.py",
+        "wire/admin/groups.py",
         'IDLE_STATES = frozenset({"Empty", "Dead"})',
         'IDLE_STATES = frozenset({"Empty", "Dead", "Stable"})',
         (f"{_CHECKPOINTS}::test_only_groups_without_members_are_written",),
@@ -425,7 +425,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "streams groups overlooked",
         "A consumer group that moves",
-        "wire/groups.py",
+        "wire/admin/groups.py",
         "if consumes or kind == _STREAMS:",
         "if consumes:",
         (f"{_MEMBERS}::test_groups_of_consumers_are_listed_whatever_their_protocol",),
@@ -433,7 +433,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a group whose members are hidden taken for one without",
         "A consumer group that moves",
-        "wire/members.py",
+        "wire/admin/members.py",
         'except _TopicsHidden:\n        return (GroupMember("", ""),)',
         "except _TopicsHidden:\n        return ()",
         (f"{_MEMBERS}::test_hidden_topics_hide_the_members_but_not_that_there_are_some",),
@@ -466,7 +466,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a lagging high watermark taken for a loss",
         "Lost target data",
-        "wire/logs.py",
+        "wire/cluster/log_view.py",
         "        return max(self.end, self.high_watermark)\n",
         "        return self.high_watermark\n",
         (f"{_TARGET}::test_nothing_is_lost",),
@@ -573,7 +573,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "an offset out of range is no reason to stop",
         "Lost source data is told",
-        "wire/fetch_states.py",
+        "wire/fetch/partition_state.py",
         "            self.halt = Halt(name, self._out_of_range(",
         "            self.offset = part.log_start_offset\n"
         "            _ = Halt(name, self._out_of_range(",
@@ -667,7 +667,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a source leader that has moved is not looked for",
         "A leader that moves",
-        "wire/fetch_states.py",
+        "wire/fetch/partition_state.py",
         "        if code in LEADERSHIP:\n            routes.mark_stale(self.tp)\n",
         "        if code in LEADERSHIP:\n",
         (f"{_FETCH}::test_a_leader_that_has_moved_is_followed",),
@@ -675,7 +675,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a target leader that has moved is not looked for",
         "A leader that moves",
-        "wire/produce_backlog.py",
+        "wire/produce/backlog.py",
         "            if code in LEADERSHIP:\n                self.routes.mark_stale(state.tp)\n",
         "",
         (_ONCE_AND_IN_ORDER,),
@@ -683,7 +683,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a batch sent again gets another sequence",
         "A broker that is killed and comes back",
-        "wire/produce_queue.py",
+        "wire/produce/partition_queue.py",
         "        self.in_flight.remove(item)\n        position = 0\n",
         "        self.in_flight.remove(item)\n        item.start, item.header = -1, None\n"
         "        position = 0\n",
@@ -692,7 +692,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "batches of a lost connection forgotten",
         "A broker that is killed and comes back",
-        "wire/produce.py",
+        "wire/produce/producer.py",
         "                    state.requeue(item)\n",
         "                    state.acknowledge(item)\n",
         (f"{_PRODUCE}::test_a_connection_without_an_answer_is_given_up_and_its_batches_go_again",),
@@ -700,7 +700,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "no source broker is asked while another one owes an answer",
         "A hanging source broker",
-        "wire/fetch.py",
+        "wire/fetch/fetcher.py",
         "                if lane not in self._requests:\n",
         "                if not self._requests:\n",
         (f"{_FETCH}::test_a_broker_that_hangs_keeps_no_other_from_being_asked",),
@@ -708,7 +708,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "no target broker is written to while another one owes an answer",
         "A hanging target broker",
-        "wire/produce.py",
+        "wire/produce/producer.py",
         "        while states and len(requests) < self._in_flight_max:\n",
         "        while states and not any(self._requests.values()):\n",
         (f"{_PRODUCE}::test_a_broker_that_hangs_delays_its_own_partitions_only",),
@@ -716,7 +716,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a target broker that hangs is waited for a thousand times as long",
         "A broker that leads some partitions and follows in others may hang: all go on without it",
-        "wire/produce.py",
+        "wire/produce/producer.py",
         "            now + self.routes.client.request_timeout_ms / 1000,\n",
         "            now + self.routes.client.request_timeout_ms,\n",
         (f"{_PRODUCE}::test_a_connection_without_an_answer_is_given_up_and_its_batches_go_again",),
@@ -732,7 +732,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a source connection that went silent is kept",
         "A half-open connection",
-        "wire/fetch.py",
+        "wire/fetch/fetcher.py",
         "            if now >= request.deadline and not request.connection.readable():\n",
         "            if now >= 2 * request.deadline and not request.connection.readable():\n",
         (f"{_FETCH}::test_a_connection_without_an_answer_is_given_up_and_made_anew",),
@@ -740,7 +740,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a partition whose connection broke is not asked for again",
         "Connections that break again and again",
-        "wire/fetch.py",
+        "wire/fetch/fetcher.py",
         "                    state.asked = False\n                    if state.replica",
         "                    if state.replica",
         (f"{_FETCH}::test_a_connection_that_breaks_loses_no_place",),
@@ -748,7 +748,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "an answer to another request is taken",
         "Connections that break again and again",
-        "wire/fetch.py",
+        "wire/fetch/fetcher.py",
         "            if _I32.unpack_from(frame)[0] != request.correlation:\n",
         "            if _I32.unpack_from(frame)[0] < 0:\n",
         (f"{_FETCH}::test_an_answer_to_another_request_is_not_taken",),
@@ -765,7 +765,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a batch that the target found damaged is not sent again",
         "A batch damaged on the way to the target",
-        "wire/kafka_codes.py",
+        "wire/cluster/error_codes.py",
         "    2,  # CORRUPT_MESSAGE\n",
         "",
         (f"{_PRODUCE}::test_what_passes_by_itself_is_tried_again_for_as_long_as_it_takes",),
@@ -773,7 +773,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "the follower in our rack is not asked",
         "With `client.rack`",
-        "wire/fetch.py",
+        "wire/fetch/fetcher.py",
         "        if part.replica >= 0 and not part.records and",
         "        if part.replica < -1 and not part.records and",
         (f"{_FETCH}::test_the_follower_in_our_rack_serves_until_it_fails",),
@@ -781,7 +781,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a follower that has died is asked on",
         "With `client.rack`",
-        "wire/fetch.py",
+        "wire/fetch/fetcher.py",
         "                        state.leave_replica(self._clock())\n",
         "                        pass\n",
         (f"{_FETCH}::test_the_follower_in_our_rack_serves_until_it_fails",),
@@ -789,7 +789,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "the source's quota is not kept",
         "A quota's waiting time",
-        "wire/fetch.py",
+        "wire/fetch/fetcher.py",
         "                self._wait(one, now + answer.throttle_ms / 1000)\n",
         "                self._wait(one, now)\n",
         (f"{_FETCH}::test_a_quotas_waiting_time_is_kept",),
@@ -797,7 +797,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "the target's quota is not kept",
         "A quota's waiting time",
-        "wire/produce.py",
+        "wire/produce/producer.py",
         "            self._not_before[connection] = now + throttle_ms / 1000\n",
         "            self._not_before[connection] = now\n",
         (f"{_PRODUCE}::test_a_quotas_waiting_time_is_kept",),
@@ -805,7 +805,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "who no longer leads ends the partition",
         "Brokers that are restarted one after the other",
-        "wire/kafka_codes.py",
+        "wire/cluster/error_codes.py",
         "        6,  # NOT_LEADER_OR_FOLLOWER\n",
         "",
         (_ONCE_AND_IN_ORDER, f"{_FETCH}::test_a_leader_that_has_moved_is_followed"),
@@ -814,7 +814,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "an answer that comes in pieces is taken for a whole one",
         "A slow network costs time only",
-        "wire/framing.py",
+        "wire/net/framing.py",
         "            position += count\n",
         "            position += count\n            break\n",
         (
@@ -825,7 +825,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "an answer that is read late counts as none",
         "A slow network costs time only",
-        "wire/fetch.py",
+        "wire/fetch/fetcher.py",
         "            if now >= request.deadline and not request.connection.readable():\n",
         "            if now >= request.deadline:\n",
         (f"{_FETCH}::test_an_answer_that_came_in_time_and_is_read_late_counts",),
@@ -833,7 +833,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a target connection that went silent is kept",
         "The network to a whole cluster may be cut",
-        "wire/produce.py",
+        "wire/produce/producer.py",
         "            if requests and now >= requests[0].deadline\n",
         "            if requests and now >= 2 * requests[0].deadline\n",
         (f"{_PRODUCE}::test_a_connection_without_an_answer_is_given_up_and_its_batches_go_again",),
@@ -849,7 +849,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a frame is sent into the middle of another one",
         "A slow or far target broker delays its own partitions",
-        "wire/produce.py",
+        "wire/produce/producer.py",
         "        if connection.unsent:\n            self.blocked = True",
         "        if False:\n            self.blocked = True",
         (f"{_PRODUCE}::test_a_broker_that_takes_nothing_keeps_the_others_from_nothing",),
@@ -857,7 +857,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a missing leader is looked for all the time",
         "What has no leader costs the others nothing",
-        "wire/searches.py",
+        "wire/cluster/searches.py",
         "search.due = now + search.pause_s",
         "search.due = now",
         (
@@ -868,7 +868,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a missing leader is looked for among all topics",
         "What has no leader costs the others nothing",
-        "wire/brokers.py",
+        "wire/cluster/metadata.py",
         "wanted = self._searches.topics(now)",
         "self._searches.topics(now)",
         (f"{_LEADERLESS}::test_a_topic_without_a_leader_costs_a_small_request_in_five_seconds",),
@@ -876,7 +876,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a missing leader is looked for over new connections",
         "What has no leader costs the others nothing",
-        "wire/brokers.py",
+        "wire/cluster/metadata.py",
         "            self._kept = connection\n",
         "            connection.close()\n",
         (
@@ -887,7 +887,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a leader that denies it waits for those that are missing",
         "What has no leader costs the others nothing",
-        "wire/searches.py",
+        "wire/cluster/searches.py",
         "self.due = min(self.due, search.due)",
         "self.due = min(self.due, search.due) if len(self._open) < 2 else self.due",
         (
@@ -897,7 +897,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a record is sent on a connection that has ended",
         "On a connection that a broker has closed",
-        "wire/produce.py",
+        "wire/produce/producer.py",
         "if not requests and connection.ended_idle():",
         "if False:",
         (f"{_POLLER}::test_no_record_is_sent_on_a_connection_that_the_broker_has_closed",),
@@ -905,7 +905,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a fetch is sent on a connection that has ended",
         "On a connection that a broker has closed",
-        "wire/fetch.py",
+        "wire/fetch/fetcher.py",
         "if connection is not None and connection.ended_idle():",
         "if False:",
         (f"{_POLLER}::test_no_fetch_is_sent_on_a_connection_that_the_broker_has_closed",),
@@ -929,7 +929,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a partition without a leader is not told by its name",
         "A partition without a leader",
-        "wire/fetch_states.py",
+        "wire/fetch/partition_state.py",
         "            code = routes.leaderless.get(self.tp, UNKNOWN_TOPIC_OR_PARTITION)\n",
         "            code = UNKNOWN_TOPIC_OR_PARTITION\n",
         (f"{_FETCH}::test_a_partition_without_a_leader_waits_alone_and_is_told",),
@@ -937,7 +937,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a partition without a leader is halted for good",
         "A partition without a leader",
-        "wire/fetch_states.py",
+        "wire/fetch/partition_state.py",
         'has had no leader for {self.tp} for {now - self.unknown_since:.0f} s",\n'
         "                retriable=True,\n",
         'has had no leader for {self.tp} for {now - self.unknown_since:.0f} s",\n',
@@ -946,7 +946,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a broker without room on its disk ends the partition",
         "A target broker that ended because its disk was full",
-        "wire/kafka_codes.py",
+        "wire/cluster/error_codes.py",
         "        56,  # KAFKA_STORAGE_ERROR\n",
         "",
         (
@@ -981,7 +981,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "whoever got data is first again",
         "## Under pressure",
-        "wire/fetch.py",
+        "wire/fetch/fetcher.py",
         "            self._states[tp] = self._states.pop(tp)\n",
         "            self._states[tp] = state\n",
         (f"{_FETCH}::test_who_got_data_goes_to_the_back",),
@@ -989,7 +989,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "what waits for acknowledgements is not counted",
         "## Under pressure",
-        "wire/produce_backlog.py",
+        "wire/produce/backlog.py",
         "        self.bytes_waiting += len(batch)\n",
         "        self.bytes_waiting += 0\n",
         (_ONCE_AND_IN_ORDER,),
@@ -1006,7 +1006,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a coordinator that has moved is no reason to look again",
         "Leaders, the transaction's and the group's coordinator",
-        "wire/kafka_codes.py",
+        "wire/cluster/error_codes.py",
         "    16,  # NOT_COORDINATOR\n",
         "",
         (_TRANSACTIONS,),
@@ -1014,7 +1014,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a transaction that the coordinator has aborted is written on",
         "The coordinator may abort a transaction for its age",
-        "wire/produce_backlog.py",
+        "wire/produce/backlog.py",
         "        if self._transactions is not None and (forgotten or code in FENCED):\n",
         "        if self._transactions is not None and code == 45 and forgotten:\n",
         (f"{_PRODUCE}::test_a_transaction_that_the_target_has_ended_is_not_written_on",),
@@ -1080,7 +1080,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a coordinator that is away ends the transaction",
         "A broker of the target may die",
-        "wire/transactions.py",
+        "wire/produce/transactions.py",
         "            except (ConnectionLost, ClusterError) as error:\n",
         "            except ClusterError as error:\n",
         (_TRANSACTIONS,),
@@ -1088,7 +1088,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "an answer that got lost is taken for a good one",
         "Connections may break at any time",
-        "wire/transactions.py",
+        "wire/produce/transactions.py",
         '                code, name, failure = 15, "CONNECTION_LOST", str(error)\n',
         "                return\n",
         (_TRANSACTIONS,),
@@ -1096,7 +1096,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "an abort commits",
         "A writer may die before, in and after the end of a transaction",
-        "wire/transactions.py",
+        "wire/produce/transactions.py",
         "            committed=committed,\n",
         "            committed=True,\n",
         (_TRANSACTIONS,),
@@ -1104,7 +1104,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "batches carry the epoch of an earlier writer",
         "What an old writer still sends is refused",
-        "wire/produce_queue.py",
+        "wire/produce/partition_queue.py",
         "            producer_epoch=epoch,\n",
         "            producer_epoch=0,\n",
         (f"{_EXACT}::test_what_is_written_anew_counts_its_gaps_once",),
@@ -1176,7 +1176,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a sink that was frozen sends what it has",
         "One process mirrors a flow",
-        "wire/produce.py",
+        "wire/produce/producer.py",
         "            self.before_send()\n",
         "            pass\n",
         (f"{_PLAIN}::test_a_sink_that_was_frozen_writes_nothing_once_another_run_has_the_flow",),
@@ -1220,7 +1220,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "the records of a position counted one too many",
         "What is open of a decided transaction",
-        "wire/open_ends.py",
+        "wire/produce/hanging_transactions.py",
         "        return self.last_sequence == (written.records - 1) % SEQUENCE_MODULO\n",
         "        return self.last_sequence <= written.records % SEQUENCE_MODULO\n",
         (f"{_OPEN_ENDS}::test_only_the_very_records_of_the_position_count",),

@@ -24,7 +24,7 @@ from cryptography.hazmat.primitives.serialization import (
 
 from sparkmirror.config.sasl import sasl_settings
 from sparkmirror.errors import ConfigError, Denied
-from sparkmirror.wire.oauth import TokenSource
+from sparkmirror.wire.security.oauth import TokenSource
 from tests.unit.config_files import BASE, load
 
 _PACKAGE = "org.apache.kafka.common.security.oauthbearer"

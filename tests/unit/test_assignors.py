@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sparkmirror.model import TopicPartition
-from sparkmirror.wire.assignors import (
+from sparkmirror.wire.group.assignors import (
     Subscription,
     assign,
     decode_assignment,

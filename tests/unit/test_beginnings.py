@@ -21,7 +21,7 @@ from sparkmirror.control.topics import Assignment
 from sparkmirror.errors import Denied, Fenced, MirrorError, Unreachable
 from sparkmirror.internal_topics.commands import CommandKind, SourcePartition
 from sparkmirror.model import FetchSettings, FlowSettings, Member, MirrorSettings, TopicPartition
-from sparkmirror.wire.views import Committed
+from sparkmirror.wire.cluster.views import Committed
 from tests.patience import patience
 from tests.unit.config_files import load_flow
 from tests.unit.test_membership import FLOW as MM1_FLOW

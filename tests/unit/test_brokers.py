@@ -17,8 +17,8 @@ from kafka.protocol.metadata import ApiVersionsResponse, MetadataRequest, Metada
 
 from sparkmirror.errors import Unreachable
 from sparkmirror.model import ClusterClient, TopicPartition
-from sparkmirror.wire.brokers import Brokers, Leader, split_address
-from sparkmirror.wire.connection import Connection, ConnectionLost
+from sparkmirror.wire.cluster.metadata import Brokers, Leader, split_address
+from sparkmirror.wire.net.connection import Connection, ConnectionLost
 
 HOST = "127.0.0.1"
 TOPIC_ID = "0f4a5a8e-64c7-4d7e-8a15-2f2f0a7ad2a1"

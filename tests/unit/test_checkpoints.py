@@ -50,10 +50,10 @@ from sparkmirror.model import (
     TopicPartition,
     TopicSettings,
 )
-from sparkmirror.wire.client import Cluster
-from sparkmirror.wire.link import Link
-from sparkmirror.wire.topics import create_topics
-from sparkmirror.wire.views import (
+from sparkmirror.wire.admin.cluster import Cluster
+from sparkmirror.wire.admin.requester import Link
+from sparkmirror.wire.admin.topics import create_topics
+from sparkmirror.wire.cluster.views import (
     BrokerView,
     ClusterView,
     Committed,

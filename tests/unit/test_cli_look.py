@@ -15,7 +15,7 @@ from sparkmirror.control.look import Change, FlowPlan
 from sparkmirror.control.status import FlowState, FlowStatus
 from sparkmirror.errors import Unreachable
 from sparkmirror.model import TopicPartition
-from sparkmirror.wire.views import BrokerView, ClusterView
+from sparkmirror.wire.cluster.views import BrokerView, ClusterView
 from tests.unit.config_files import BASE, write
 
 

@@ -18,7 +18,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from sparkmirror.wire.poller import readable
+from sparkmirror.wire.net.poller import readable
 
 SCRIPT = Path(__file__).with_name("cli_fakes.py")
 

@@ -7,7 +7,7 @@ from sparkmirror.control.checkpoints import CheckpointStore
 from sparkmirror.control.compare_groups import FlowGroups, measure_groups
 from sparkmirror.internal_topics.mm2_records import Checkpoint, encode_checkpoint
 from sparkmirror.model import TopicPartition
-from sparkmirror.wire.views import Committed, GroupOwner, GroupView
+from sparkmirror.wire.cluster.views import Committed, GroupOwner, GroupView
 from tests.unit.config_files import load_flow
 
 

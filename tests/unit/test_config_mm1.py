@@ -17,7 +17,7 @@ from sparkmirror.model import FetchSettings, MirrorMode, MirrorSettings, Produce
 from sparkmirror.names.java_regex import compile_regex
 from sparkmirror.names.replication_policy import FlowTopics
 from sparkmirror.records.codecs import LEVELS
-from sparkmirror.wire.views import ConfigEntry
+from sparkmirror.wire.cluster.views import ConfigEntry
 from tests.unit.config_files import write
 from tests.vectors import load as vectors
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from sparkmirror.control.acls import ObservedAcls, plan_acls, wanted_acls
 from sparkmirror.model import ClusterClient, FlowSettings, PolicySettings, TopicSettings
 from sparkmirror.names.replication_policy import FlowTopics
-from sparkmirror.wire.views import AclBinding
+from sparkmirror.wire.cluster.views import AclBinding
 
 A = ClusterClient("A", ("a:1",), "c")
 B = ClusterClient("B", ("b:1",), "c")

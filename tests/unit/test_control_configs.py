@@ -19,7 +19,7 @@ from sparkmirror.control.configs import (
 from sparkmirror.control.notices import Notices, first_few
 from sparkmirror.errors import Denied, TopicError
 from sparkmirror.model import ClusterClient, FlowSettings, TopicSettings
-from sparkmirror.wire.views import ConfigEntry
+from sparkmirror.wire.cluster.views import ConfigEntry
 
 A = ClusterClient("A", ("a:1",), "c")
 B = ClusterClient("B", ("b:1",), "c")

@@ -26,8 +26,8 @@ from sparkmirror.model import (
     SlotProgress,
     TopicPartition,
 )
-from sparkmirror.wire.client import Cluster
-from sparkmirror.wire.times import RecordAt
+from sparkmirror.wire.admin.cluster import Cluster
+from sparkmirror.wire.admin.record_times import RecordAt
 from tests.unit.config_files import BASE, write
 
 

@@ -41,8 +41,8 @@ from sparkmirror.model import (
     TopicPartition,
     TopicSettings,
 )
-from sparkmirror.wire.client import Cluster
-from sparkmirror.wire.views import Committed, ConfigEntry, NewTopic, TopicOutcome, TopicView
+from sparkmirror.wire.admin.cluster import Cluster
+from sparkmirror.wire.cluster.views import Committed, ConfigEntry, NewTopic, TopicOutcome, TopicView
 
 A = ClusterClient("A", ("a:1",), "c")
 B = ClusterClient("B", ("b:1",), "c")

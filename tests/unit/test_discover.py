@@ -15,7 +15,7 @@ import pytest
 from sparkmirror.cli.discover import password_from
 from sparkmirror.cli.main import main
 from sparkmirror.errors import ClusterError, ConfigError
-from sparkmirror.wire.ambari import parse_hosts
+from sparkmirror.wire.legacy.ambari import parse_hosts
 from tests.ambari import (
     BROKERS,
     HOSTS,

@@ -29,11 +29,11 @@ from sparkmirror.doctor.network import check_round_trip, explore
 from sparkmirror.doctor.rights import check_topics
 from sparkmirror.errors import MirrorError, Unreachable
 from sparkmirror.model import ClusterClient, TopicPartition
-from sparkmirror.wire import advertised
-from sparkmirror.wire.advertised import Ways
-from sparkmirror.wire.inspect import Inspector
-from sparkmirror.wire.views import ClusterView, ConfigEntry, TopicView
-from sparkmirror.wire.walk import DNS, LOGIN, TCP, TLS, Step, Way, walk
+from sparkmirror.wire.admin.inspector import Inspector
+from sparkmirror.wire.cluster.views import ClusterView, ConfigEntry, TopicView
+from sparkmirror.wire.probe import advertised
+from sparkmirror.wire.probe.advertised import Ways
+from sparkmirror.wire.probe.broker_path import DNS, LOGIN, TCP, TLS, Step, Way, walk
 from tests.certificates import Authority, Certified
 from tests.unit.config_files import BASE, load, load_flow, write
 

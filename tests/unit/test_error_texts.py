@@ -50,14 +50,14 @@ from sparkmirror.records.header import split
 from sparkmirror.records.records import Record, encode_batch
 from sparkmirror.records.split import cut_batch
 from sparkmirror.records.varint import read_varint
-from sparkmirror.wire.ambari import AmbariLogin, _http_error, _Server, parse_hosts
-from sparkmirror.wire.client import Cluster
-from sparkmirror.wire.faults import translate
-from sparkmirror.wire.grants import Right
-from sparkmirror.wire.groups import _check_commit
-from sparkmirror.wire.kerberos import _check_keytab, kerberos_error
-from sparkmirror.wire.reach import _address
-from sparkmirror.wire.tls import handshake_error
+from sparkmirror.wire.admin.cluster import Cluster
+from sparkmirror.wire.admin.error_translation import translate
+from sparkmirror.wire.admin.groups import _check_commit
+from sparkmirror.wire.cluster.acl_advice import Right
+from sparkmirror.wire.legacy.ambari import AmbariLogin, _http_error, _Server, parse_hosts
+from sparkmirror.wire.probe.reach import _address
+from sparkmirror.wire.security.kerberos import _check_keytab, kerberos_error
+from sparkmirror.wire.security.tls import handshake_error
 from tests.unit.config_files import BASE, LINE, QUIET, refused, write
 
 CLIENT = ClusterClient("A", ("a:1",), "mirror", request_timeout_ms=10)

@@ -36,17 +36,17 @@ from sparkmirror.names.replication_policy import dead_letter_topic
 from sparkmirror.records.header import HEADER_BYTES
 from sparkmirror.records.records import Record, encode_batch
 from sparkmirror.records.split import decode_batches
-from sparkmirror.wire.connection import ConnectionLost
-from sparkmirror.wire.kafka_codes import (
+from sparkmirror.wire.cluster.coordinator import Leader
+from sparkmirror.wire.cluster.error_codes import (
     INVALID_RECORD,
     LEADER_NOT_AVAILABLE,
     MESSAGE_TOO_LARGE,
     OUT_OF_ORDER_SEQUENCE_NUMBER,
     TOPIC_AUTHORIZATION_FAILED,
 )
-from sparkmirror.wire.open_ends import OpenEnd, Written, decode_written
-from sparkmirror.wire.routes import Leader
-from sparkmirror.wire.transactions import Transactions
+from sparkmirror.wire.net.connection import ConnectionLost
+from sparkmirror.wire.produce.hanging_transactions import OpenEnd, Written, decode_written
+from sparkmirror.wire.produce.transactions import Transactions
 from tests.property.simulated_target import SimConnection, Waiting, answer_frame, parse_request
 
 A, B = (ClusterClient(name, (f"{name}:1",), "c", retry_backoff_ms=1) for name in "AB")

@@ -11,9 +11,9 @@ import pytest
 
 from sparkmirror.model import ClusterClient, FetchSettings, TopicPartition
 from sparkmirror.records.records import Record, encode_batch
-from sparkmirror.wire.connection import ConnectionLost
-from sparkmirror.wire.fetch import FetchedPartition, Fetcher
-from sparkmirror.wire.fetch_frames import I32
+from sparkmirror.wire.fetch.fetcher import FetchedPartition, Fetcher
+from sparkmirror.wire.fetch.messages import I32
+from sparkmirror.wire.net.connection import ConnectionLost
 
 A, B = TopicPartition("a", 0), TopicPartition("b", 0)
 NOT_LEADER, OUT_OF_RANGE, STORAGE_ERROR = 6, 1, 56

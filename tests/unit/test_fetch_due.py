@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from sparkmirror.model import ClusterClient, FetchSettings, TopicPartition
-from sparkmirror.wire.fetch import Fetcher
+from sparkmirror.wire.fetch.fetcher import Fetcher
 
 TP = TopicPartition("t", 0)
 NODE = 1

@@ -9,7 +9,7 @@ import pytest
 from sparkmirror.model import FetchSettings, TopicPartition
 from sparkmirror.records.header import split
 from sparkmirror.records.records import decode_records
-from sparkmirror.wire.fetch import Fetcher
+from sparkmirror.wire.fetch.fetcher import Fetcher
 from tests.property.simulated_source import SimConnection, SimSource, value
 
 FAR_S, NEAR_S = 0.05, 0.001

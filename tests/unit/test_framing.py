@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from sparkmirror.wire.framing import ConnectionLost, FramedSocket
-from sparkmirror.wire.poller import Poller
+from sparkmirror.wire.net.framing import ConnectionLost, FramedSocket
+from sparkmirror.wire.net.poller import Poller
 from tests.certificates import Authority
 
 ANSWERS = [struct.pack(">i", number) + b"x" * (3 * number) for number in range(4)]

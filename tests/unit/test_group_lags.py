@@ -12,9 +12,9 @@ from sparkmirror.control.record_times import RecordTimes
 from sparkmirror.errors import Unreachable
 from sparkmirror.model import TopicPartition
 from sparkmirror.observe.group_rows import GroupRow
-from sparkmirror.wire.client import Cluster
-from sparkmirror.wire.times import RecordAt
-from sparkmirror.wire.views import Committed
+from sparkmirror.wire.admin.cluster import Cluster
+from sparkmirror.wire.admin.record_times import RecordAt
+from sparkmirror.wire.cluster.views import Committed
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 

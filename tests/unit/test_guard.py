@@ -1,4 +1,4 @@
-"""What kafka-python makes of hostile answers, with the bounds of `sparkmirror.wire.guard`."""
+"""What kafka-python makes of hostile answers, with the bounds of `kafka_python_limits`."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ from kafka.record.memory_records import MemoryRecords
 from sparkmirror.demo.probe import free_ports
 from sparkmirror.errors import CorruptBatch
 from sparkmirror.records.records import Record, encode_batch
-from sparkmirror.wire import guard
-from sparkmirror.wire.guard import FRAME_BYTES_MAX, passing_over
-from sparkmirror.wire.link import client_options
+from sparkmirror.wire.admin.requester import client_options
+from sparkmirror.wire.net import kafka_python_limits
+from sparkmirror.wire.net.kafka_python_limits import FRAME_BYTES_MAX, passing_over
 from tests.fuzz.driver import response_frame, responses
 from tests.unit.test_hostile_answers import CLIENT
 
@@ -50,7 +50,7 @@ def test_a_number_without_end_is_refused_at_once() -> None:
 def test_tags_cost_what_they_hold() -> None:
     """Not the rest of the answer each, which would be hours for these."""
     tagged = b"\1\1\1" + b"\1\x63\0"
-    assert StructField._emit_tagged_decode is guard._emit_tags
+    assert StructField._emit_tagged_decode is kafka_python_limits._emit_tags
     answer = ListGroupsResponse.decode(HEAD + count(300_000) + tagged * 300_000 + b"\0", version=4)
     assert len(answer.groups) == 300_000
     with pytest.raises(ValueError, match="longer than the answer"):

@@ -12,8 +12,8 @@ from sparkmirror.data import held_back
 from sparkmirror.data.held_back import UNACKNOWLEDGED_BYTES_MAX, HeldBack
 from sparkmirror.data.shared import FRAMES, FrameReader
 from sparkmirror.model import TopicPartition
-from sparkmirror.wire.produce import Producer
-from sparkmirror.wire.produce_queue import PartitionQueue, QueuedBatch
+from sparkmirror.wire.produce.partition_queue import PartitionQueue, QueuedBatch
+from sparkmirror.wire.produce.producer import Producer
 
 MIB = 1 << 20
 TARGETS = [TopicPartition("t", number) for number in range(6)]

@@ -38,7 +38,7 @@ from sparkmirror.internal_topics.history import (
 )
 from sparkmirror.internal_topics.reports import decode_halted, decode_planned, decode_progress
 from sparkmirror.model import FlowSettings, Halt, PartitionProgress, SlotProgress, TopicPartition
-from sparkmirror.wire.client import Cluster
+from sparkmirror.wire.admin.cluster import Cluster
 from sparkmirror.wire.control_topic import ControlSignals, ControlTopicReader
 from tests.unit.config_files import BASE, load_flow, write
 

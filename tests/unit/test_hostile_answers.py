@@ -40,14 +40,14 @@ from sparkmirror.records.header import (
 from sparkmirror.records.records import Limits, Record, decode_records, encode_batch
 from sparkmirror.records.selection import Selection, SelectRules, select
 from sparkmirror.records.split import cut_batch
-from sparkmirror.wire import connection as connecting
-from sparkmirror.wire import fetch as fetching
-from sparkmirror.wire import framing
-from sparkmirror.wire.assignors import decode_assignment, decode_subscription
-from sparkmirror.wire.connection import ConnectionLost, ReceiveBuffer
-from sparkmirror.wire.group import GroupSession
-from sparkmirror.wire.produce_frames import parse_answer
-from sparkmirror.wire.sasl import Login
+from sparkmirror.wire.fetch import fetcher as fetching
+from sparkmirror.wire.group.assignors import decode_assignment, decode_subscription
+from sparkmirror.wire.group.session import GroupSession
+from sparkmirror.wire.net import connection as connecting
+from sparkmirror.wire.net import framing
+from sparkmirror.wire.net.connection import ConnectionLost, ReceiveBuffer
+from sparkmirror.wire.produce.messages import parse_answer
+from sparkmirror.wire.security.sasl import Login
 from tests.fuzz.exchanges import Answering
 from tests.fuzz.inputs import resealed
 from tests.fuzz.targets import _Routes

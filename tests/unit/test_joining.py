@@ -21,8 +21,8 @@ from sparkmirror.records.header import (
 from sparkmirror.records.rebatch import join_batches
 from sparkmirror.records.records import Limits, Record, encode_batch
 from sparkmirror.records.split import decode_batches
-from sparkmirror.wire.joining import JOINED_BYTES_MAX, Joining, RoundTrip
-from sparkmirror.wire.produce_queue import PartitionQueue, QueuedBatch
+from sparkmirror.wire.produce.joining import JOINED_BYTES_MAX, Joining, RoundTrip
+from sparkmirror.wire.produce.partition_queue import PartitionQueue, QueuedBatch
 from tests.property.test_producer_properties import PARTITIONS, Run
 from tests.property.test_refusals import Taken
 

@@ -14,9 +14,9 @@ from sparkmirror.config.mm1 import load_mm1_consumer
 from sparkmirror.control.lag import LagView, Offsets, PartitionLag, measure
 from sparkmirror.errors import ConfigError
 from sparkmirror.model import TopicPartition
-from sparkmirror.wire.requests import record_batch
-from sparkmirror.wire.times import first_record
-from sparkmirror.wire.views import BrokerView, GroupOwner
+from sparkmirror.wire.admin.messages import record_batch
+from sparkmirror.wire.admin.record_times import first_record
+from sparkmirror.wire.cluster.views import BrokerView, GroupOwner
 from tests.unit.config_files import BASE, write
 
 TP = TopicPartition("t", 0)

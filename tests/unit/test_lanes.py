@@ -12,7 +12,7 @@ from sparkmirror.data.syncs import Places
 from sparkmirror.internal_topics.position_metadata import Mark
 from sparkmirror.model import TopicPartition
 from sparkmirror.records.records import Record, encode_batch
-from sparkmirror.wire.produce import Acknowledged
+from sparkmirror.wire.produce.producer import Acknowledged
 
 SOURCE, TARGET, ELSEWHERE = (TopicPartition(name, 3) for name in ("t", "A.t", "gaps"))
 

@@ -177,7 +177,7 @@ def test_every_way_to_select_is_seen(text: str, lines: list[int]) -> None:
 
 
 def test_nothing_waits_with_select() -> None:
-    """It takes no descriptor from 1,024 on; `sparkmirror.wire.poller` takes any."""
+    """It takes no descriptor from 1,024 on; `sparkmirror.wire.net.poller` takes any."""
     files = [
         path for name in ("src", "tests", "benchmarks") for path in (ROOT / name).rglob("*.py")
     ]
@@ -223,7 +223,7 @@ def test_the_file_map_names_every_module_once_and_no_other() -> None:
 
 
 def test_what_the_design_points_to_is_there() -> None:
-    """A function or method named as ``wire/fetch.py:Fetcher.send`` is in that file."""
+    """A function or method named as ``wire/fetch/fetcher.py:Fetcher.send`` is in that file."""
     pointers = re.findall(r"`([a-z_/]+\.py):([\w.]+)`", (ROOT / "DESIGN.md").read_text())
     assert len(pointers) > 20
     stale = []

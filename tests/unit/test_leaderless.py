@@ -18,9 +18,9 @@ from kafka.protocol.producer.transaction import InitProducerIdResponse
 
 from sparkmirror.model import ClusterClient, FetchSettings, ProduceSettings, TopicPartition
 from sparkmirror.records.records import Record, encode_batch
-from sparkmirror.wire.fetch import Fetcher
-from sparkmirror.wire.produce import Producer
-from sparkmirror.wire.routes import Routes
+from sparkmirror.wire.cluster.coordinator import Routes
+from sparkmirror.wire.fetch.fetcher import Fetcher
+from sparkmirror.wire.produce.producer import Producer
 from tests.property.simulated_target import answer_frame, parse_request
 from tests.unit.test_fetch_brokers import Broker as FetchBroker
 

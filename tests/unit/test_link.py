@@ -10,7 +10,7 @@ from kafka.protocol.metadata import MetadataRequest
 
 from sparkmirror.errors import Unreachable
 from sparkmirror.model import ClusterClient
-from sparkmirror.wire.link import Link
+from sparkmirror.wire.admin.requester import Link
 
 
 @pytest.mark.parametrize("for_good", [False, True])

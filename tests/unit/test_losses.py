@@ -28,7 +28,7 @@ from sparkmirror.internal_topics.gaps import (
 from sparkmirror.internal_topics.position_metadata import Mark, decode_mark, encode_mark
 from sparkmirror.model import ClusterClient, FaultSettings, FlowSettings, MirrorMode, TopicPartition
 from sparkmirror.names.replication_policy import FaultPolicy
-from sparkmirror.wire.logs import LogView
+from sparkmirror.wire.cluster.log_view import LogView
 
 TP = TopicPartition("t", 3)
 MARK = Mark("cluster", "topic", 5)

@@ -13,7 +13,7 @@ import pytest
 from sparkmirror.cli.signals import Signals
 from sparkmirror.model import ProduceSettings, TopicPartition
 from sparkmirror.records.records import Record, encode_batch
-from sparkmirror.wire.produce import Producer
+from sparkmirror.wire.produce.producer import Producer
 from tests.descriptors import BEYOND_SELECT
 from tests.property.simulated_target import SimTarget
 from tests.unit.test_framing import ANSWERS, SENT, Framed

@@ -16,17 +16,17 @@ from kafka.protocol.admin import (
 
 from sparkmirror.errors import ClusterError, Denied, Unsupported
 from sparkmirror.model import ClusterClient, TopicPartition
-from sparkmirror.wire.assignors import encode_assignment
-from sparkmirror.wire.group_describe import (
+from sparkmirror.wire.admin.group_describe import (
     ConsumerGroupDescribeRequest,
     ConsumerGroupDescribeResponse,
     StreamsGroupDescribeRequest,
     StreamsGroupDescribeResponse,
 )
-from sparkmirror.wire.groups import list_groups
-from sparkmirror.wire.link import error_for
-from sparkmirror.wire.members import group_members, group_owners
-from sparkmirror.wire.views import GroupMember, GroupOwner, GroupView
+from sparkmirror.wire.admin.groups import list_groups
+from sparkmirror.wire.admin.members import group_members, group_owners
+from sparkmirror.wire.admin.requester import error_for
+from sparkmirror.wire.cluster.views import GroupMember, GroupOwner, GroupView
+from sparkmirror.wire.group.assignors import encode_assignment
 
 A0, A1, B0 = TopicPartition("a", 0), TopicPartition("a", 1), TopicPartition("b", 0)
 NOT_FOUND, TOPIC_DENIED, GROUP_DENIED = 69, 29, 30

@@ -10,7 +10,7 @@ import pytest
 from sparkmirror.control import membership
 from sparkmirror.control.membership import Membership
 from sparkmirror.model import ClusterClient, FlowSettings, Member, MirrorMode, TopicPartition
-from sparkmirror.wire.group import Joined, MemberState
+from sparkmirror.wire.group.session import Joined, MemberState
 
 A, B = (ClusterClient(name, (f"{name}:1",), "c") for name in "AB")
 FLOW = FlowSettings(A, B, A, B, mode=MirrorMode.MM1, group_id="group")

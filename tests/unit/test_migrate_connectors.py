@@ -16,7 +16,7 @@ from sparkmirror.config.mm2 import load_mm2
 from sparkmirror.config.sasl import OAuthLogin, sasl_settings
 from sparkmirror.config.tls import tls_settings
 from sparkmirror.model import FlowSettings, MirrorSettings
-from sparkmirror.wire.oauth import TokenSource
+from sparkmirror.wire.security.oauth import TokenSource
 from tests.certificates import Authority
 from tests.unit.config_files import write
 

@@ -9,7 +9,7 @@ import pytest
 
 from sparkmirror.errors import ClusterError
 from sparkmirror.model import ClusterClient
-from sparkmirror.wire.sasl import Exchange, Login, authenticate
+from sparkmirror.wire.security.sasl import Exchange, Login, authenticate
 
 VECTORS = json.loads((Path(__file__).parents[1] / "vectors" / "msk_iam.json").read_text())
 MODULE = "software.amazon.msk.auth.iam.IAMLoginModule"

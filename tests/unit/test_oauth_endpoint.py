@@ -15,7 +15,7 @@ from sparkmirror.config.mm1 import load_mm1
 from sparkmirror.config.mm2 import load_mm2
 from sparkmirror.config.sasl import OAuthLogin
 from sparkmirror.errors import Denied, Unreachable
-from sparkmirror.wire.oauth import TokenSource
+from sparkmirror.wire.security.oauth import TokenSource
 
 SECRET = "planted-token-secret"
 HANDLER = "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginCallbackHandler"

@@ -12,16 +12,16 @@ import pytest
 from sparkmirror.data import open_ends
 from sparkmirror.data.open_ends import OpenEnds
 from sparkmirror.model import TopicPartition
-from sparkmirror.wire.open_ends import (
+from sparkmirror.wire.cluster.coordinator import Leader, Routes
+from sparkmirror.wire.produce.hanging_transactions import (
     OpenEnd,
     Written,
     decode_written,
     look,
     written_fields,
 )
-from sparkmirror.wire.produce_queue import PartitionQueue, QueuedBatch
-from sparkmirror.wire.routes import Leader, Routes
-from sparkmirror.wire.transactions import Transactions
+from sparkmirror.wire.produce.partition_queue import PartitionQueue, QueuedBatch
+from sparkmirror.wire.produce.transactions import Transactions
 
 P0, P1, P2 = (TopicPartition("t", number) for number in range(3))
 NEWEST = Written(7, 3, 10)

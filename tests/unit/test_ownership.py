@@ -15,7 +15,7 @@ from sparkmirror.internal_topics.commands import control_topic
 from sparkmirror.internal_topics.driver_report import DriverReport, encode_driver_report
 from sparkmirror.internal_topics.flow_claims import Standby, decode_standby
 from sparkmirror.model import ClusterClient, FlowSettings, TopicPartition, TopicSettings
-from sparkmirror.wire.client import Cluster
+from sparkmirror.wire.admin.cluster import Cluster
 
 A, B = (ClusterClient(name, (f"{name}:1",), "c") for name in "AB")
 FLOW = FlowSettings(A, B, A, B)

@@ -30,8 +30,8 @@ from sparkmirror.model import (
     PolicySettings,
     TopicSettings,
 )
-from sparkmirror.wire.grants import Right, grant
-from sparkmirror.wire.views import AclBinding
+from sparkmirror.wire.cluster.acl_advice import Right, grant
+from sparkmirror.wire.cluster.views import AclBinding
 
 A = ClusterClient("A", ("a:1",), "c")
 B = ClusterClient("B", ("b:1", "b:2"), "c", security_protocol="SASL_PLAINTEXT")

@@ -24,7 +24,7 @@ from sparkmirror.internal_topics.gaps import Gap, GapAction, GapKind, gaps_topic
 from sparkmirror.internal_topics.mm2_records import decode_offset_sync
 from sparkmirror.internal_topics.position_metadata import Mark
 from sparkmirror.model import FlowSettings, Member, OffsetSyncSettings, TopicPartition
-from sparkmirror.wire.kafka_codes import INVALID_RECORD
+from sparkmirror.wire.cluster.error_codes import INVALID_RECORD
 from tests.unit.test_exact_sink import (
     BILLS,
     ORDERS,

@@ -15,10 +15,10 @@ import pytest
 
 from sparkmirror.model import ClusterClient, FetchSettings, ProduceSettings, TopicPartition
 from sparkmirror.records.records import Record, encode_batch
-from sparkmirror.wire.fetch import Fetcher
-from sparkmirror.wire.poller import Poller, readable
-from sparkmirror.wire.produce import Producer
-from sparkmirror.wire.routes import Leader, Routes
+from sparkmirror.wire.cluster.coordinator import Leader, Routes
+from sparkmirror.wire.fetch.fetcher import Fetcher
+from sparkmirror.wire.net.poller import Poller, readable
+from sparkmirror.wire.produce.producer import Producer
 from tests.unit.test_framing import Framed
 
 TP = TopicPartition("t", 0)

@@ -13,8 +13,8 @@ import pytest
 
 from sparkmirror.errors import Fenced, TransactionError
 from sparkmirror.model import TopicPartition
-from sparkmirror.wire.kafka_codes import error_name
-from sparkmirror.wire.transactions import Transactions
+from sparkmirror.wire.cluster.error_codes import error_name
+from sparkmirror.wire.produce.transactions import Transactions
 from tests.property import simulated_target
 from tests.property.simulated_target import SimConnection, SimTarget, Waiting
 from tests.property.test_producer_properties import NODES, PARTITIONS, Run

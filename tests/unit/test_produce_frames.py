@@ -8,7 +8,7 @@ import pytest
 from kafka.protocol.producer import ProduceRequest, ProduceResponse
 
 from sparkmirror.model import TopicPartition
-from sparkmirror.wire.produce_frames import (
+from sparkmirror.wire.produce.messages import (
     PRODUCE_HIGHEST,
     PRODUCE_LOWEST,
     Answer,

@@ -10,7 +10,7 @@ import pytest
 
 from sparkmirror.errors import PartitionError
 from sparkmirror.model import ClusterClient, ProduceSettings
-from sparkmirror.wire.produce import Producer
+from sparkmirror.wire.produce.producer import Producer
 
 LOADING, UNAVAILABLE, DENIED = 14, 15, 31
 

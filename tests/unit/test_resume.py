@@ -21,8 +21,8 @@ from sparkmirror.model import ClusterClient, FlowSettings, TopicPartition
 from sparkmirror.records.header import CONTROL_BIT, HEADER_BYTES, stamp
 from sparkmirror.records.records import Record, encode_batch
 from sparkmirror.records.selection import AbortedTransaction, SelectRules
-from sparkmirror.wire.fetch import FetchedPartition
-from sparkmirror.wire.routes import Routes
+from sparkmirror.wire.cluster.coordinator import Routes
+from sparkmirror.wire.fetch.fetcher import FetchedPartition
 
 TP = TopicPartition("t", 0)
 

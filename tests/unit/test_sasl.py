@@ -23,8 +23,8 @@ from sparkmirror.data.plan import decode_flow, encode_flow
 from sparkmirror.data.seal import KEY_VARIABLE, new_key
 from sparkmirror.errors import ClusterError, ConfigError, Denied, MachineError, Unreachable
 from sparkmirror.model import ClusterClient
-from sparkmirror.wire.oauth import Token, TokenSource, unsecured_token
-from sparkmirror.wire.sasl import (
+from sparkmirror.wire.security.oauth import Token, TokenSource, unsecured_token
+from sparkmirror.wire.security.sasl import (
     Exchange,
     KafkaPythonLogin,
     Login,

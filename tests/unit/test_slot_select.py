@@ -15,7 +15,7 @@ from sparkmirror.internal_topics.commands import SourcePartition
 from sparkmirror.internal_topics.position_metadata import TargetMark
 from sparkmirror.model import TopicPartition
 from sparkmirror.records.records import Record, encode_batch
-from sparkmirror.wire.fetch import FetchedPartition
+from sparkmirror.wire.fetch.fetcher import FetchedPartition
 from tests.unit.config_files import BASE, load_flow
 
 TP = TopicPartition("t", 0)

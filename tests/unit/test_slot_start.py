@@ -37,8 +37,8 @@ from sparkmirror.internal_topics.position_metadata import (
     target_fields,
 )
 from sparkmirror.model import FlowSettings, ProduceSettings, TopicPartition
-from sparkmirror.wire.produce import Producer
-from sparkmirror.wire.routes import Routes
+from sparkmirror.wire.cluster.coordinator import Routes
+from sparkmirror.wire.produce.producer import Producer
 from tests.unit.config_files import BASE, load_flow
 
 HOST = "127.0.0.1"

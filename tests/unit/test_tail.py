@@ -24,8 +24,8 @@ from sparkmirror.errors import (
 from sparkmirror.model import ClusterClient, TopicPartition
 from sparkmirror.records.header import ATTRIBUTES_AT, base_offset, last_offset_delta, seal
 from sparkmirror.records.records import Record, decode_records, encode_batch
-from sparkmirror.wire.leaders import EARLIEST, MOVED
-from sparkmirror.wire.tail import TopicTail, TopicWriter
+from sparkmirror.wire.admin.leaders import EARLIEST, MOVED
+from sparkmirror.wire.admin.topic_reader import TopicTail, TopicWriter
 
 CLIENT = ClusterClient("A", ("a:1",), "t", request_timeout_ms=10_000, retry_backoff_ms=0)
 TOPIC = "mm2-control"

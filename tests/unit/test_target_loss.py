@@ -42,10 +42,10 @@ from sparkmirror.model import ClusterClient, FaultSettings, FetchSettings, FlowS
 from sparkmirror.model import TopicPartition as Tp
 from sparkmirror.names.replication_policy import FaultPolicy
 from sparkmirror.records.records import Carried
-from sparkmirror.wire.connection import ConnectionLost
-from sparkmirror.wire.logs import EndView, LogView
-from sparkmirror.wire.produce import Producer
-from sparkmirror.wire.routes import Leader, Routes
+from sparkmirror.wire.cluster.coordinator import Leader, Routes
+from sparkmirror.wire.cluster.log_view import EndView, LogView
+from sparkmirror.wire.net.connection import ConnectionLost
+from sparkmirror.wire.produce.producer import Producer
 
 A, B = (ClusterClient(name, (f"{name}:1",), "c") for name in "AB")
 FLOW = FlowSettings(A, B, A, B)

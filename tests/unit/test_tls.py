@@ -28,9 +28,9 @@ from sparkmirror.config.cipher_names import openssl_name
 from sparkmirror.config.tls import TlsSettings, tls_settings
 from sparkmirror.errors import ClusterError, ConfigError, MirrorError, NotKafka
 from sparkmirror.model import ClusterClient
-from sparkmirror.wire import tls
-from sparkmirror.wire.stores import read_identity, read_trusted
-from sparkmirror.wire.tls import make_context, wrap
+from sparkmirror.wire.security import tls
+from sparkmirror.wire.security.keystores import read_identity, read_trusted
+from sparkmirror.wire.security.tls import make_context, wrap
 from tests.certificates import PASSWORD, Authority, Certified, keytool, to_jks
 
 HOUR = timedelta(hours=1)

@@ -9,8 +9,8 @@ import pytest
 
 from sparkmirror.errors import ClusterError, Fenced, TooSlow
 from sparkmirror.model import ClusterClient, TopicPartition
-from sparkmirror.wire.routes import Routes
-from sparkmirror.wire.transactions import Transactions
+from sparkmirror.wire.cluster.coordinator import Routes
+from sparkmirror.wire.produce.transactions import Transactions
 
 ORDERS = TopicPartition("orders", 0)
 

@@ -41,8 +41,8 @@ from sparkmirror.records.records import (
 )
 from sparkmirror.records.selection import SelectRules, select
 from sparkmirror.records.varint import varint
-from sparkmirror.wire import replay
-from sparkmirror.wire.replay import _carried
+from sparkmirror.wire.fetch import record_stream
+from sparkmirror.wire.fetch.record_stream import _carried
 
 MIB = 1 << 20
 TP = TopicPartition("t", 0)
@@ -222,7 +222,7 @@ def test_batches_written_anew_cost_what_their_records_do() -> None:
 
 
 def test_a_comparison_reads_in_portions(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(replay, "_UNPACKED_BYTES_MAX", 4 * MIB)
+    monkeypatch.setattr(record_stream, "_UNPACKED_BYTES_MAX", 4 * MIB)
     data = answer(zeros(MIB), 60)
     chosen = select(data, 0, (), SelectRules(join_bytes=0, join_below_bytes=0))
     offsets: list[int] = []

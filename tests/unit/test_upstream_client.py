@@ -20,8 +20,8 @@ from sparkmirror.internal_topics.mm2_records import Checkpoint, encode_checkpoin
 from sparkmirror.internal_topics.offset_syncs import OffsetSync, OffsetSyncStore
 from sparkmirror.model import ClusterClient, FlowSettings, PolicySettings, TopicPartition
 from sparkmirror.names.replication_policy import make_policy
-from sparkmirror.wire.client import Cluster
-from sparkmirror.wire.views import TopicView
+from sparkmirror.wire.admin.cluster import Cluster
+from sparkmirror.wire.cluster.views import TopicView
 
 T = TopicPartition("topic1", 2)
 DEFAULT = make_policy(PolicySettings(), None)

@@ -33,7 +33,7 @@ from sparkmirror.names.replication_policy import (
     is_cycle,
     make_policy,
 )
-from sparkmirror.wire.views import AclBinding, Committed, ConfigEntry, GroupView, TopicView
+from sparkmirror.wire.cluster.views import AclBinding, Committed, ConfigEntry, GroupView, TopicView
 from tests.unit.config_files import BASE, load
 
 SOURCE = ClusterClient("source", ("a:1",), "c")

@@ -8,7 +8,7 @@ import pytest
 from kafka.protocol.broker_version_data import BROKER_API_VERSIONS
 
 from sparkmirror.errors import Unreachable
-from sparkmirror.wire.versions import broker_versions
+from sparkmirror.wire.admin.broker_versions import broker_versions
 
 _API_VERSIONS, _UPDATE_TOPOLOGY, _METADATA = 18, 93, 3
 _OF_4_3 = BROKER_API_VERSIONS[(4, 3)]

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from sparkmirror.wire.zookeeper import _offset, parse_registration
+from sparkmirror.wire.legacy.zookeeper import _offset, parse_registration
 
 GOOD: dict[str, Any] = {
     "listener_security_protocol_map": {"IN": "PLAINTEXT", "OUT": "SASL_SSL"},

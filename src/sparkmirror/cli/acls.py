@@ -25,7 +25,7 @@ from sparkmirror.text import printable_json, say
 if TYPE_CHECKING:
     from sparkmirror.control.lock import LockPlan
     from sparkmirror.model import ClusterClient, FlowSettings, MirrorSettings
-    from sparkmirror.wire.client import Cluster
+    from sparkmirror.wire.admin.cluster import Cluster
 
 __all__ = ["acls"]
 

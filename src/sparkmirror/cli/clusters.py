@@ -13,7 +13,7 @@ from sparkmirror.text import say
 
 if TYPE_CHECKING:
     from sparkmirror.model import ClusterClient, FlowSettings
-    from sparkmirror.wire.views import ClusterView
+    from sparkmirror.wire.cluster.views import ClusterView
 
 __all__ = ["Survey", "clusters", "document", "text"]
 

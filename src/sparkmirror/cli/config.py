@@ -98,7 +98,7 @@ def _check_files(settings: MirrorSettings) -> None:
 
     Raises `MirrorError`.
     """
-    from sparkmirror.wire.tls import context_for  # noqa: PLC0415
+    from sparkmirror.wire.security.tls import context_for  # noqa: PLC0415
 
     for flow in settings.flows:
         for client in (flow.source, flow.target, flow.source_admin, flow.target_admin):

@@ -18,7 +18,7 @@ from sparkmirror.text import printable
 
 if TYPE_CHECKING:
     from sparkmirror.model import ClusterClient
-    from sparkmirror.wire.client import Cluster
+    from sparkmirror.wire.admin.cluster import Cluster
 
 __all__ = ["Connections"]
 
@@ -28,7 +28,7 @@ _SILENT_S = 0.5
 
 
 class _Probe:
-    """`wire.reach.reach` in a thread of its own; its error waits here."""
+    """`wire.probe.reach.reach` in a thread of its own; its error waits here."""
 
     def __init__(self, client: ClusterClient) -> None:
         self.client = client
@@ -74,7 +74,7 @@ class Connections:
         Raises `MirrorError` that names each bootstrap server and what is wrong with it, after ten
         seconds at most.
         """
-        from sparkmirror.wire.client import Cluster  # noqa: PLC0415
+        from sparkmirror.wire.admin.cluster import Cluster  # noqa: PLC0415
 
         probe = self._probe(client)
         self._await(probe)
@@ -126,16 +126,16 @@ class Connections:
 
 
 def _loaded(client: ClusterClient) -> Callable[..., object]:
-    """`wire.reach.reach`, and with it all that it imports on its way.
+    """`wire.probe.reach.reach`, and with it all that it imports on its way.
 
     On this thread: two that import modules which import each other end with a deadlock.
     """
-    import sparkmirror.wire.client  # noqa: PLC0415
-    from sparkmirror.wire.reach import reach  # noqa: PLC0415
+    import sparkmirror.wire.admin.cluster  # noqa: PLC0415
+    from sparkmirror.wire.probe.reach import reach  # noqa: PLC0415
 
     if client.security_protocol != "PLAINTEXT":
-        import sparkmirror.wire.sasl  # noqa: PLC0415
-        import sparkmirror.wire.tls  # noqa: F401, PLC0415
+        import sparkmirror.wire.security.sasl  # noqa: PLC0415
+        import sparkmirror.wire.security.tls  # noqa: F401, PLC0415
     return reach
 
 

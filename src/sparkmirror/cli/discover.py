@@ -18,7 +18,7 @@ from sparkmirror.observe.logs import register_secret
 from sparkmirror.text import printable, say
 
 if TYPE_CHECKING:
-    from sparkmirror.wire.ambari import Found
+    from sparkmirror.wire.legacy.ambari import Found
 
 __all__ = ["discover", "lines", "password_from"]
 
@@ -110,7 +110,7 @@ def discover(
 
     Exit codes: 0 printed, 1 Ambari did not answer or refused, 2 wrong usage.
     """
-    from sparkmirror.wire.ambari import AmbariLogin, find_cluster  # noqa: PLC0415
+    from sparkmirror.wire.legacy.ambari import AmbariLogin, find_cluster  # noqa: PLC0415
 
     if source is not Source.AMBARI:
         raise Defect("a source that this command does not know")

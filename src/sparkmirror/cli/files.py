@@ -311,8 +311,11 @@ def _load_mm1(
 
 
 def look_up_brokers(connect: str, protocol: str) -> tuple[str, ...]:
-    """`wire.zookeeper.find_brokers`; most files name their brokers and need no ZooKeeper client."""
-    from sparkmirror.wire.zookeeper import find_brokers  # noqa: PLC0415
+    """`wire.legacy.zookeeper.find_brokers`.
+
+    Most files name their brokers and need no ZooKeeper client.
+    """
+    from sparkmirror.wire.legacy.zookeeper import find_brokers  # noqa: PLC0415
 
     try:
         return find_brokers(connect, protocol)

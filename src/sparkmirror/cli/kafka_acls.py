@@ -7,13 +7,13 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
-from sparkmirror.wire.grants import kafka_acls_command
+from sparkmirror.wire.cluster.acl_advice import kafka_acls_command
 
 if TYPE_CHECKING:
     from sparkmirror.control.lock import LockPlan
     from sparkmirror.control.permissions import Permission
     from sparkmirror.model import ClusterClient, FlowSettings
-    from sparkmirror.wire.views import AclBinding
+    from sparkmirror.wire.cluster.views import AclBinding
 
 __all__ = ["documents", "kafka_acls_commands", "lock_text", "needed_text", "table"]
 

@@ -163,7 +163,7 @@ def migrate_config(
     from sparkmirror.config.mm1 import load_mm1  # noqa: PLC0415
     from sparkmirror.config.properties import load_properties  # noqa: PLC0415
     from sparkmirror.config.settings import Scope  # noqa: PLC0415
-    from sparkmirror.wire.zookeeper import find_brokers  # noqa: PLC0415
+    from sparkmirror.wire.legacy.zookeeper import find_brokers  # noqa: PLC0415
 
     look_up = functools.lru_cache(find_brokers)
     settings = load_mm1(

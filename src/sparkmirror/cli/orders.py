@@ -21,9 +21,9 @@ from sparkmirror.errors import Denied, MirrorError, TopicError
 from sparkmirror.internal_topics.commands import Command, CommandKind, channel, control_topic
 from sparkmirror.model import FlowSettings
 from sparkmirror.text import say
-from sparkmirror.wire.client import Cluster
+from sparkmirror.wire.admin.cluster import Cluster
+from sparkmirror.wire.cluster.acl_advice import Right, grant
 from sparkmirror.wire.control_topic import ControlTopicWriter
-from sparkmirror.wire.grants import Right, grant
 from sparkmirror.wire.orders import Order, give_order, orders_topic
 
 __all__ = ["Named", "Wait", "give_orders"]

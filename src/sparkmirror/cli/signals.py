@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable
 from types import FrameType, TracebackType
 
-from sparkmirror.wire.poller import readable
+from sparkmirror.wire.net.poller import readable
 
 __all__ = ["Signals", "standard_terminals"]
 

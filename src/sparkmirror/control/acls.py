@@ -13,8 +13,8 @@ from dataclasses import dataclass, replace
 from sparkmirror.control.notices import Notices, first_few
 from sparkmirror.model import FlowSettings
 from sparkmirror.names.replication_policy import FlowTopics
-from sparkmirror.wire.client import Cluster
-from sparkmirror.wire.views import AclBinding
+from sparkmirror.wire.admin.cluster import Cluster
+from sparkmirror.wire.cluster.views import AclBinding
 
 __all__ = ["AclSync", "ObservedAcls", "observe_acls", "plan_acls", "wanted_acls"]
 

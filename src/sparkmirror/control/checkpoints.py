@@ -18,8 +18,8 @@ from sparkmirror.errors import MirrorError
 from sparkmirror.internal_topics.mm2_records import Checkpoint, checkpoints_topic, decode_checkpoint
 from sparkmirror.model import FlowSettings, TopicPartition
 from sparkmirror.names.replication_policy import TopicFilter, make_policy
-from sparkmirror.wire.client import Cluster
-from sparkmirror.wire.views import Committed, GroupView
+from sparkmirror.wire.admin.cluster import Cluster
+from sparkmirror.wire.cluster.views import Committed, GroupView
 
 __all__ = [
     "CheckpointRules",

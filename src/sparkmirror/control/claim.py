@@ -27,9 +27,9 @@ from sparkmirror.internal_topics.gaps import gaps_topic
 from sparkmirror.internal_topics.mm2_records import offset_syncs_topic
 from sparkmirror.internal_topics.runs import runs_topic
 from sparkmirror.model import FlowSettings
-from sparkmirror.wire.client import Cluster
-from sparkmirror.wire.routes import Routes
-from sparkmirror.wire.transactions import Transactions, fence_slots
+from sparkmirror.wire.admin.cluster import Cluster
+from sparkmirror.wire.cluster.coordinator import Routes
+from sparkmirror.wire.produce.transactions import Transactions, fence_slots
 
 __all__ = ["claim_flow", "other_secret", "slots_ever"]
 

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 from sparkmirror.errors import TopicError
 from sparkmirror.model import TopicPartition
-from sparkmirror.wire.client import Cluster
-from sparkmirror.wire.tail import TopicTail
-from sparkmirror.wire.views import NewTopic
+from sparkmirror.wire.admin.cluster import Cluster
+from sparkmirror.wire.admin.topic_reader import TopicTail
+from sparkmirror.wire.cluster.views import NewTopic
 
 __all__ = ["COMPACTED", "CompactedTopic", "TopicFollower", "create_compacted", "plan_compacted"]
 

@@ -10,9 +10,9 @@ from sparkmirror.control.compacted import TopicFollower
 from sparkmirror.control.look import Look
 from sparkmirror.errors import Denied, MirrorError
 from sparkmirror.model import FlowSettings, TopicPartition
-from sparkmirror.wire.client import Cluster
-from sparkmirror.wire.groups import IDLE_STATES
-from sparkmirror.wire.views import Committed, GroupOwner, GroupView
+from sparkmirror.wire.admin.cluster import Cluster
+from sparkmirror.wire.admin.groups import IDLE_STATES
+from sparkmirror.wire.cluster.views import Committed, GroupOwner, GroupView
 
 __all__ = ["FlowGroups", "GroupOffset", "compare_groups", "measure_groups"]
 

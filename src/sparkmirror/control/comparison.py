@@ -9,7 +9,7 @@ from sparkmirror.control.lockstep import Side, align, last_values, lockstep, val
 from sparkmirror.control.scope import STRETCH, Offsets, Progress
 from sparkmirror.model import FetchSettings, TopicPartition
 from sparkmirror.observe.compare import EMPTY, Difference, PartitionResult, Reading
-from sparkmirror.wire.replay import RecordStream
+from sparkmirror.wire.fetch.record_stream import RecordStream
 
 __all__ = ["PartitionComparison"]
 

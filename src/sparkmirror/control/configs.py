@@ -15,8 +15,8 @@ from sparkmirror.control.notices import Notices, first_few
 from sparkmirror.errors import MirrorError, TopicError
 from sparkmirror.model import FlowSettings
 from sparkmirror.names.replication_policy import TopicFilter
-from sparkmirror.wire.client import Cluster
-from sparkmirror.wire.views import ConfigEntry
+from sparkmirror.wire.admin.cluster import Cluster
+from sparkmirror.wire.cluster.views import ConfigEntry
 
 __all__ = [
     "AlterConfigs",
@@ -150,8 +150,8 @@ def plan_configs(observed: ObservedConfigs, flow: FlowSettings) -> ConfigPlan:
     actions: list[AlterConfigs] = []
     errors: dict[str, MirrorError] = {}
     unknown: dict[str, list[str]] = {}
-    # Topics with the same configs share a mapping (`wire.config_answers`): one look at a pair of
-    # them is enough for all topics that have it.
+    # Topics with the same configs share a mapping (`wire.admin.config_decoder`): one look at a pair
+    # of them is enough for all topics that have it.
     compared: dict[tuple[int, int], tuple[tuple[ConfigChange, ...], tuple[str, ...]]] = {}
     for topic in sorted(observed.remote):
         source, target = observed.source.get(topic, {}), observed.target.get(topic, {})

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 
 from sparkmirror.model import FlowSettings
 from sparkmirror.names.replication_policy import FaultPolicy, dead_letter_topic
-from sparkmirror.wire.client import Cluster
-from sparkmirror.wire.views import NewTopic
+from sparkmirror.wire.admin.cluster import Cluster
+from sparkmirror.wire.cluster.views import NewTopic
 
 __all__ = ["create_dead_letter_topics", "plan_dead_letter_topics"]
 

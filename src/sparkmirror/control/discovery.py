@@ -15,7 +15,7 @@ from sparkmirror.control.topics import (
 from sparkmirror.internal_topics.commands import control_topic
 from sparkmirror.model import FlowSettings, TopicPartition
 from sparkmirror.names.replication_policy import FlowTopics
-from sparkmirror.wire.client import Cluster
+from sparkmirror.wire.admin.cluster import Cluster
 
 __all__ = ["Discovery"]
 

@@ -64,7 +64,7 @@ from sparkmirror.model import (
 from sparkmirror.names.replication_policy import FlowTopics, dead_letter_topic
 from sparkmirror.observe.checkpoints import CheckpointTimes
 from sparkmirror.observe.group_rows import GroupRow
-from sparkmirror.wire.client import Cluster
+from sparkmirror.wire.admin.cluster import Cluster
 from sparkmirror.wire.control_topic import ControlTopicReader, ControlTopicWriter
 
 __all__ = ["FlowControl", "SyncJob"]

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 
 from sparkmirror.internal_topics.gaps import GAP_CODES, Gap, collect_gaps, gaps_topic
 from sparkmirror.model import FlowSettings, SlotProgress
-from sparkmirror.wire.client import Cluster
+from sparkmirror.wire.admin.cluster import Cluster
 
 __all__ = ["GapTeller", "gap_line", "read_gaps"]
 

@@ -17,8 +17,8 @@ from sparkmirror.control.lag import Offsets, begin_of, measure
 from sparkmirror.control.record_times import RecordTimes
 from sparkmirror.model import TopicPartition
 from sparkmirror.observe.group_rows import GroupRow
-from sparkmirror.wire.client import Cluster
-from sparkmirror.wire.views import Committed
+from sparkmirror.wire.admin.cluster import Cluster
+from sparkmirror.wire.cluster.views import Committed
 
 __all__ = ["GroupLags"]
 

@@ -12,9 +12,9 @@ from collections.abc import Iterable, Mapping
 from sparkmirror.control.checkpoints import CheckpointStore
 from sparkmirror.errors import MirrorError
 from sparkmirror.model import TopicPartition
-from sparkmirror.wire.client import Cluster
-from sparkmirror.wire.groups import IDLE_STATES
-from sparkmirror.wire.views import Committed, GroupView
+from sparkmirror.wire.admin.cluster import Cluster
+from sparkmirror.wire.admin.groups import IDLE_STATES
+from sparkmirror.wire.cluster.views import Committed, GroupView
 
 __all__ = ["idle_groups", "plan_group_offsets", "sync_group_offsets"]
 

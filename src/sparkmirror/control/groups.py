@@ -34,8 +34,8 @@ from sparkmirror.internal_topics.mm2_records import (
 from sparkmirror.internal_topics.runs import runs_topic
 from sparkmirror.model import FlowSettings
 from sparkmirror.observe.checkpoints import CheckpointKey, CheckpointTimes
-from sparkmirror.wire.client import Cluster
-from sparkmirror.wire.groups import GroupOffsets
+from sparkmirror.wire.admin.cluster import Cluster
+from sparkmirror.wire.admin.groups import GroupOffsets
 
 __all__ = [
     "GroupClusters",
@@ -120,7 +120,10 @@ def create_offset_topics(
 
 
 def _same_objects(one: Mapping[str, object], other: Mapping[str, object]) -> bool:
-    """Whether both hold the very same objects: offsets that did not change are (`wire.groups`)."""
+    """Whether both hold the very same objects: offsets that did not change are.
+
+    `wire.admin.groups` gives them so.
+    """
     return one.keys() == other.keys() and all(other[key] is found for key, found in one.items())
 
 

@@ -9,7 +9,7 @@ from sparkmirror.control.topics import Assignment
 from sparkmirror.internal_topics.commands import SourcePartition
 from sparkmirror.model import FlowSettings, TopicPartition
 from sparkmirror.names.replication_policy import FlowTopics
-from sparkmirror.wire.client import Cluster
+from sparkmirror.wire.admin.cluster import Cluster
 
 __all__ = ["Handover", "hand_over"]
 

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from sparkmirror.control.compacted import CompactedTopic, create_compacted
 from sparkmirror.internal_topics.mm2_records import Heartbeat, encode_heartbeat
 from sparkmirror.model import HeartbeatSettings
-from sparkmirror.wire.client import Cluster
+from sparkmirror.wire.admin.cluster import Cluster
 
 __all__ = ["HeartbeatJob", "heartbeats_topic"]
 

@@ -24,7 +24,7 @@ from sparkmirror.internal_topics.history import (
     encode_event,
 )
 from sparkmirror.model import FlowSettings, Halt, MirrorMode, SlotProgress, TopicPartition
-from sparkmirror.wire.client import Cluster
+from sparkmirror.wire.admin.cluster import Cluster
 
 __all__ = ["HaltWatch", "History", "read_history", "standing_still"]
 

@@ -11,9 +11,9 @@ from sparkmirror.internal_topics.commands import CONTROL_PARTITIONS, control_top
 from sparkmirror.internal_topics.connect_offsets import offsets_topic
 from sparkmirror.internal_topics.gaps import GAPS_PARTITIONS, gaps_topic
 from sparkmirror.model import FlowSettings, MirrorMode
-from sparkmirror.wire.client import Cluster
+from sparkmirror.wire.admin.cluster import Cluster
+from sparkmirror.wire.cluster.views import NewTopic, TopicView
 from sparkmirror.wire.orders import ORDERS_PARTITIONS, orders_topic
-from sparkmirror.wire.views import NewTopic, TopicView
 
 __all__ = [
     "create_internal_topics",

@@ -23,8 +23,8 @@ from sparkmirror.errors import Denied
 from sparkmirror.internal_topics.mm2_records import offset_syncs_topic
 from sparkmirror.internal_topics.runs import runs_topic
 from sparkmirror.model import ClusterClient, FlowSettings, MirrorSettings
-from sparkmirror.wire.client import Cluster
-from sparkmirror.wire.grants import Right, grant, spelled
+from sparkmirror.wire.admin.cluster import Cluster
+from sparkmirror.wire.cluster.acl_advice import Right, grant, spelled
 
 __all__ = ["lacking", "own_topics", "tell_lacks", "tell_unseen", "tell_unseen_groups"]
 

@@ -13,9 +13,9 @@ from sparkmirror.errors import ClusterError, TopicError
 from sparkmirror.model import FlowSettings, MirrorMode, TopicPartition
 from sparkmirror.names.replication_policy import FlowTopics
 from sparkmirror.observe.partitions import worst_s
-from sparkmirror.wire.client import Cluster
-from sparkmirror.wire.views import BrokerView, GroupOwner
-from sparkmirror.wire.zookeeper import ZookeeperGroup, read_group
+from sparkmirror.wire.admin.cluster import Cluster
+from sparkmirror.wire.cluster.views import BrokerView, GroupOwner
+from sparkmirror.wire.legacy.zookeeper import ZookeeperGroup, read_group
 
 __all__ = [
     "LagView",

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from sparkmirror.control.permissions import Pattern
-from sparkmirror.wire.views import AclBinding
+from sparkmirror.wire.cluster.views import AclBinding
 
 __all__ = ["LockPlan", "plan_lock"]
 

@@ -12,8 +12,8 @@ from sparkmirror.errors import MirrorError
 from sparkmirror.internal_topics.commands import control_topic
 from sparkmirror.model import FlowSettings
 from sparkmirror.names.replication_policy import FlowTopics
-from sparkmirror.wire.client import Cluster
-from sparkmirror.wire.views import NewTopic
+from sparkmirror.wire.admin.cluster import Cluster
+from sparkmirror.wire.cluster.views import NewTopic
 
 __all__ = ["Change", "FlowPlan", "Look", "creation"]
 

@@ -21,7 +21,7 @@ from sparkmirror.model import ClusterClient, MirrorSettings, SlotProgress, Topic
 from sparkmirror.observe.checkpoints import CheckpointTimes
 from sparkmirror.observe.group_rows import GroupRow
 from sparkmirror.observe.notice import Notice, named_places
-from sparkmirror.wire.reach import reach
+from sparkmirror.wire.probe.reach import reach
 
 __all__ = ["ControlLoop"]
 

@@ -26,7 +26,7 @@ from typing import Protocol
 from sparkmirror.control.listener import Listener
 from sparkmirror.errors import Defect, Denied, GroupRefused, MirrorError
 from sparkmirror.model import FlowSettings, Member, TopicPartition
-from sparkmirror.wire.group import GroupSession, Joined, MemberState
+from sparkmirror.wire.group.session import GroupSession, Joined, MemberState
 
 __all__ = ["GroupFlow", "Membership"]
 

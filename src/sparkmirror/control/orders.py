@@ -16,7 +16,7 @@ from sparkmirror.internal_topics.commands import (
     decode_command,
 )
 from sparkmirror.model import FlowSettings
-from sparkmirror.wire.client import Cluster
+from sparkmirror.wire.admin.cluster import Cluster
 from sparkmirror.wire.orders import Order, OrdersReader
 
 __all__ = ["OrderFollower", "newest_pause", "pending_pause", "standing_pause"]

@@ -27,8 +27,8 @@ from sparkmirror.internal_topics.commands import (
 from sparkmirror.internal_topics.flow_claims import Standby, encode_standby, standby_key, taken_over
 from sparkmirror.model import FlowSettings, TopicPartition
 from sparkmirror.ticks import ticks_s
-from sparkmirror.wire.client import Cluster
-from sparkmirror.wire.tail import TopicTail
+from sparkmirror.wire.admin.cluster import Cluster
+from sparkmirror.wire.admin.topic_reader import TopicTail
 
 __all__ = ["Ownership", "content_of"]
 

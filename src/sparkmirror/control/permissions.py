@@ -26,8 +26,8 @@ from sparkmirror.model import (
     MirrorSettings,
 )
 from sparkmirror.names.replication_policy import FlowTopics, dead_letter_topic
+from sparkmirror.wire.cluster.views import AclBinding
 from sparkmirror.wire.orders import orders_topic
-from sparkmirror.wire.views import AclBinding
 
 __all__ = [
     "EVERY",

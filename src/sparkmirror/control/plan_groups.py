@@ -28,8 +28,8 @@ from sparkmirror.errors import MirrorError, TopicError
 from sparkmirror.internal_topics.mm2_records import Checkpoint, offset_syncs_topic
 from sparkmirror.internal_topics.runs import runs_topic
 from sparkmirror.model import HeartbeatSettings, TopicPartition
-from sparkmirror.wire.client import Cluster
-from sparkmirror.wire.views import Committed
+from sparkmirror.wire.admin.cluster import Cluster
+from sparkmirror.wire.cluster.views import Committed
 
 __all__ = [
     "GroupsFound",

@@ -29,10 +29,10 @@ from sparkmirror.internal_topics.position_metadata import (
 )
 from sparkmirror.model import FlowSettings, Halt, Member, MirrorMode, TopicPartition
 from sparkmirror.offset_reset import EARLIEST, LATEST, reset_time_ms
-from sparkmirror.wire.client import Cluster
-from sparkmirror.wire.kafka_codes import LEADER_NOT_AVAILABLE, error_name
-from sparkmirror.wire.routes import Routes
-from sparkmirror.wire.views import Committed
+from sparkmirror.wire.admin.cluster import Cluster
+from sparkmirror.wire.cluster.coordinator import Routes
+from sparkmirror.wire.cluster.error_codes import LEADER_NOT_AVAILABLE, error_name
+from sparkmirror.wire.cluster.views import Committed
 
 __all__ = [
     "Beginnings",
@@ -106,7 +106,7 @@ def seed_positions(cluster: Cluster, flow: FlowSettings, assignment: Assignment)
     of_connect = flow.mode is not MirrorMode.MM1
     if not of_connect:
         # Few mirrors need a ZooKeeper client.
-        from sparkmirror.wire.zookeeper import group_offsets  # noqa: PLC0415
+        from sparkmirror.wire.legacy.zookeeper import group_offsets  # noqa: PLC0415
 
         missing = [p.source for p in assignment.partitions if p.target not in committed]
         stored = ConnectOffsets(group_offsets(flow.zookeeper, flow.group_id, missing))

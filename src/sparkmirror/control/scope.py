@@ -15,7 +15,7 @@ from sparkmirror.errors import ConfigError, MirrorError
 from sparkmirror.model import FlowSettings, MirrorMode, TopicPartition
 from sparkmirror.names.java_regex import compile_list
 from sparkmirror.names.replication_policy import FlowTopics
-from sparkmirror.wire.client import Cluster
+from sparkmirror.wire.admin.cluster import Cluster
 
 __all__ = ["STRETCH", "Bound", "Offsets", "Progress", "Scope"]
 

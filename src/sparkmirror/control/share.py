@@ -12,8 +12,8 @@ from sparkmirror.control.topics import Assignment
 from sparkmirror.errors import MirrorError, TopicError
 from sparkmirror.internal_topics.commands import Planned, SourcePartition
 from sparkmirror.model import SEND_FAILED, FlowSettings, Member, SlotProgress, TopicPartition
-from sparkmirror.wire.client import Cluster
-from sparkmirror.wire.connection import ConnectionLost
+from sparkmirror.wire.admin.cluster import Cluster
+from sparkmirror.wire.net.connection import ConnectionLost
 
 __all__ = ["GroupShare"]
 

@@ -14,7 +14,7 @@ from sparkmirror.control.topics import Assignment
 from sparkmirror.errors import ConfigError, Denied, TopicError
 from sparkmirror.model import FlowSettings, Halt, MirrorMode, TopicPartition
 from sparkmirror.names.replication_policy import FlowTopics
-from sparkmirror.wire.client import Cluster
+from sparkmirror.wire.admin.cluster import Cluster
 
 __all__ = [
     "PAUSED",

@@ -13,7 +13,7 @@ from sparkmirror.internal_topics.commands import Command, CommandKind, control_t
 from sparkmirror.internal_topics.driver_report import DriverReport
 from sparkmirror.internal_topics.flow_claims import Standby
 from sparkmirror.model import FlowSettings, Halt, MirrorMode, SlotProgress, TopicPartition
-from sparkmirror.wire.client import Cluster
+from sparkmirror.wire.admin.cluster import Cluster
 from sparkmirror.wire.control_topic import ControlSignals, ControlTopicReader, ControlTopicWriter
 from sparkmirror.wire.orders import OrdersReader, orders_topic
 

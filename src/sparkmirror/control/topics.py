@@ -19,8 +19,8 @@ from sparkmirror.errors import Denied, MirrorError, TopicError
 from sparkmirror.internal_topics.commands import SourcePartition
 from sparkmirror.model import FlowSettings, Halt, MirrorMode, Partitioner, TopicPartition
 from sparkmirror.names.replication_policy import FlowTopics
-from sparkmirror.wire.client import Cluster
-from sparkmirror.wire.views import ConfigEntry, NewTopic, TopicView
+from sparkmirror.wire.admin.cluster import Cluster
+from sparkmirror.wire.cluster.views import ConfigEntry, NewTopic, TopicView
 
 __all__ = [
     "Action",

@@ -11,7 +11,7 @@ from sparkmirror.control.comparison import PartitionComparison
 from sparkmirror.control.scope import Offsets, Progress, Scope
 from sparkmirror.model import FlowSettings, TopicPartition
 from sparkmirror.observe.compare import PartitionResult
-from sparkmirror.wire.client import Cluster
+from sparkmirror.wire.admin.cluster import Cluster
 
 __all__ = ["verify_flow"]
 

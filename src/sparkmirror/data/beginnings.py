@@ -7,9 +7,9 @@ import time
 
 from sparkmirror.model import FlowSettings, Halt, TopicPartition
 from sparkmirror.offset_reset import LATEST, reset_time_ms
-from sparkmirror.wire.fetch import Fetcher
-from sparkmirror.wire.kafka_codes import LEADER_NOT_AVAILABLE, error_name
-from sparkmirror.wire.routes import Routes
+from sparkmirror.wire.cluster.coordinator import Routes
+from sparkmirror.wire.cluster.error_codes import LEADER_NOT_AVAILABLE, error_name
+from sparkmirror.wire.fetch.fetcher import Fetcher
 
 __all__ = ["NO_POSITION", "first_positions"]
 

@@ -21,7 +21,7 @@ from sparkmirror.internal_topics.connect_offsets import (
     partition_for_key,
 )
 from sparkmirror.model import FlowSettings, Halt, Member, MirrorMode, TopicPartition
-from sparkmirror.wire.routes import Routes
+from sparkmirror.wire.cluster.coordinator import Routes
 
 __all__ = ["Commits", "connect_record"]
 

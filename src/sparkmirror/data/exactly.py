@@ -41,11 +41,11 @@ from sparkmirror.internal_topics.position_metadata import Mark, encode_mark, tar
 from sparkmirror.internal_topics.runs import runs_topic
 from sparkmirror.model import FlowSettings, JoinCounts, TopicPartition
 from sparkmirror.records.header import Passing, batches
-from sparkmirror.wire.open_ends import Written, written_fields
-from sparkmirror.wire.produce import Acknowledged, Producer
-from sparkmirror.wire.produce_queue import Identity
-from sparkmirror.wire.routes import Routes
-from sparkmirror.wire.transactions import Transactions
+from sparkmirror.wire.cluster.coordinator import Routes
+from sparkmirror.wire.produce.hanging_transactions import Written, written_fields
+from sparkmirror.wire.produce.partition_queue import Identity
+from sparkmirror.wire.produce.producer import Acknowledged, Producer
+from sparkmirror.wire.produce.transactions import Transactions
 
 __all__ = ["ExactSink", "TransactionSize"]
 

@@ -19,7 +19,7 @@ from collections.abc import Iterable, Mapping
 
 from sparkmirror.data.shared import FRAMES, FrameReader
 from sparkmirror.model import TopicPartition
-from sparkmirror.wire.produce import Producer
+from sparkmirror.wire.produce.producer import Producer
 
 __all__ = ["UNACKNOWLEDGED_BYTES_MAX", "HeldBack"]
 

@@ -15,8 +15,8 @@ from sparkmirror.internal_topics.position_metadata import Mark, TargetMark
 from sparkmirror.model import Halt, TopicPartition
 from sparkmirror.observe.samples import Samples
 from sparkmirror.records.header import base_offset, record_count, split
-from sparkmirror.wire.open_ends import Written
-from sparkmirror.wire.produce import Acknowledged
+from sparkmirror.wire.produce.hanging_transactions import Written
+from sparkmirror.wire.produce.producer import Acknowledged
 
 __all__ = [
     "Lane",

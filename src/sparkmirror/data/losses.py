@@ -21,8 +21,8 @@ from sparkmirror.internal_topics.gaps import LOSS_CODES, Gap, GapAction, GapKind
 from sparkmirror.internal_topics.position_metadata import Mark
 from sparkmirror.model import FlowSettings, Halt, TopicPartition
 from sparkmirror.names.replication_policy import FaultPolicy
-from sparkmirror.wire.logs import LogView, look_at_logs
-from sparkmirror.wire.routes import Routes
+from sparkmirror.wire.cluster.coordinator import Routes
+from sparkmirror.wire.cluster.log_view import LogView, look_at_logs
 
 __all__ = ["Finding", "Loss", "LossWatch", "judge"]
 

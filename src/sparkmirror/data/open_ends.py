@@ -1,9 +1,9 @@
 """Before an exactly-once slot writes a partition: is all closed that it has written there before?
 
-`wire.open_ends` says how records can stay open there after their transaction has ended. Whoever
-writes on top of them makes them a part of its own transaction: what was aborted would count and
-arrive twice, or what was committed would be lost with the next abort. So they are closed first, by
-a transaction that has nothing else in it and ends as theirs did.
+`wire.produce.hanging_transactions` says how records can stay open there after their transaction has
+ended. Whoever writes on top of them makes them a part of its own transaction: what was aborted
+would count and arrive twice, or what was committed would be lost with the next abort. So they are
+closed first, by a transaction that has nothing else in it and ends as theirs did.
 
 Only their own producer id can do that. A partition that changed its slot may have records of the
 slot before, which the planner closes while it has the ids of all slots (`close_all`), if the
@@ -19,17 +19,17 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from sparkmirror.errors import ClusterError, Defect
 from sparkmirror.internal_topics.flow_claims import transactional_id
 from sparkmirror.model import FlowSettings, Halt, TopicPartition
-from sparkmirror.wire.connection import ConnectionLost
-from sparkmirror.wire.kafka_codes import (
+from sparkmirror.wire.cluster.coordinator import Routes
+from sparkmirror.wire.cluster.error_codes import (
     CONCURRENT_TRANSACTIONS,
     LEADER_NOT_AVAILABLE,
     UNKNOWN_TOPIC_OR_PARTITION,
     error_name,
 )
-from sparkmirror.wire.open_ends import OpenEnd, Written, decode_written, look
-from sparkmirror.wire.produce_queue import Identity
-from sparkmirror.wire.routes import Routes
-from sparkmirror.wire.transactions import Transactions
+from sparkmirror.wire.net.connection import ConnectionLost
+from sparkmirror.wire.produce.hanging_transactions import OpenEnd, Written, decode_written, look
+from sparkmirror.wire.produce.partition_queue import Identity
+from sparkmirror.wire.produce.transactions import Transactions
 
 __all__ = ["OpenEnds", "close_all"]
 

@@ -17,7 +17,7 @@ from sparkmirror.errors import MirrorError
 from sparkmirror.internal_topics.flow_claims import Claim
 from sparkmirror.model import FlowSettings
 from sparkmirror.ticks import ticks_s
-from sparkmirror.wire.connection import ConnectionLost
+from sparkmirror.wire.net.connection import ConnectionLost
 
 __all__ = ["PauseWatch"]
 

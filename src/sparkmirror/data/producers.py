@@ -9,9 +9,9 @@ from contextlib import suppress
 
 from sparkmirror.errors import MirrorError
 from sparkmirror.model import FlowSettings
-from sparkmirror.wire.connection import ConnectionLost
-from sparkmirror.wire.produce import Producer
-from sparkmirror.wire.routes import Routes
+from sparkmirror.wire.cluster.coordinator import Routes
+from sparkmirror.wire.net.connection import ConnectionLost
+from sparkmirror.wire.produce.producer import Producer
 
 __all__ = ["drop_producer", "drop_producers", "producer_of"]
 

@@ -35,9 +35,9 @@ from sparkmirror.records.header import CONTROL_BIT, HEADER_BYTES, MAGIC_AT
 from sparkmirror.records.selection import SelectRules
 from sparkmirror.records.selection import select as select_records
 from sparkmirror.records.walk import walk_frames
-from sparkmirror.wire.connection import ConnectionLost
-from sparkmirror.wire.fetch import FetchedPartition, Fetcher
-from sparkmirror.wire.routes import LATEST, Routes
+from sparkmirror.wire.cluster.coordinator import LATEST, Routes
+from sparkmirror.wire.fetch.fetcher import FetchedPartition, Fetcher
+from sparkmirror.wire.net.connection import ConnectionLost
 
 __all__ = ["Recorded", "Resumed", "encode_recorded", "recorded_fields", "resume"]
 

@@ -28,7 +28,7 @@ from sparkmirror.errors import BatchError, MirrorError, Unreachable
 from sparkmirror.model import FlowSettings, Partitioner
 from sparkmirror.records.key_columns import scans
 from sparkmirror.records.partitioner import Dealer, Dealt, write_dealt
-from sparkmirror.wire.routes import Routes
+from sparkmirror.wire.cluster.coordinator import Routes
 
 __all__ = ["record_path"]
 

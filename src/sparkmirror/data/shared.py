@@ -61,7 +61,7 @@ def _first_frame_at(partitions: int) -> int:
 
 
 class Frames:
-    """The source's side: receive buffers for `wire.fetch.Fetcher`, shared when possible.
+    """The source's side: receive buffers for `wire.fetch.fetcher.Fetcher`, shared when possible.
 
     Has the ``view`` of a `ReceiveBuffer`. At most one frame is in the caller's hands; `hand_over`
     passes it to the sink, `view` takes it for the next answer otherwise. ``partitions``: how many

@@ -38,8 +38,8 @@ from sparkmirror.internal_topics.position_metadata import (
 from sparkmirror.model import SEND_FAILED, FlowSettings, Halt, MirrorMode, TopicPartition
 from sparkmirror.records.header import Passing, batches
 from sparkmirror.records.records import Record, encode_batch
-from sparkmirror.wire.connection import ConnectionLost
-from sparkmirror.wire.produce import Acknowledged, Producer
+from sparkmirror.wire.net.connection import ConnectionLost
+from sparkmirror.wire.produce.producer import Acknowledged, Producer
 
 __all__ = ["SlotSink", "SlotSummary"]
 

@@ -35,13 +35,13 @@ from sparkmirror.model import FETCH_BYTES_MAX, FlowSettings, Halt, MirrorMode, T
 from sparkmirror.records.selection import SelectRules
 from sparkmirror.records.selection import select as select_records
 from sparkmirror.ticks import ticks_s
-from sparkmirror.wire.connection import Connection, ConnectionLost
-from sparkmirror.wire.fetch import FetchedPartition, Fetcher
-from sparkmirror.wire.fetch_lanes import LANES_MAX
-from sparkmirror.wire.open_ends import decode_written
-from sparkmirror.wire.poller import Poller
-from sparkmirror.wire.produce_queue import Identity
-from sparkmirror.wire.routes import Routes
+from sparkmirror.wire.cluster.coordinator import Routes
+from sparkmirror.wire.fetch.fetcher import FetchedPartition, Fetcher
+from sparkmirror.wire.fetch.lanes import LANES_MAX
+from sparkmirror.wire.net.connection import Connection, ConnectionLost
+from sparkmirror.wire.net.poller import Poller
+from sparkmirror.wire.produce.hanging_transactions import decode_written
+from sparkmirror.wire.produce.partition_queue import Identity
 
 __all__ = ["SlotReader"]
 

@@ -27,9 +27,9 @@ from sparkmirror.internal_topics.run_map import Run, extend_run
 from sparkmirror.internal_topics.runs import encode_run, runs_topic
 from sparkmirror.model import ClusterClient, FlowSettings, ProduceSettings, TopicPartition
 from sparkmirror.records.records import Record, encode_batch
-from sparkmirror.wire.connection import ConnectionLost
-from sparkmirror.wire.produce import Producer
-from sparkmirror.wire.routes import Routes
+from sparkmirror.wire.cluster.coordinator import Routes
+from sparkmirror.wire.net.connection import ConnectionLost
+from sparkmirror.wire.produce.producer import Producer
 
 __all__ = ["NO_SYNCS", "Places", "SlotSyncs", "SyncSender", "TakenSyncs", "batches_of"]
 

@@ -27,9 +27,9 @@ from sparkmirror.data.watch import ControlWatch
 from sparkmirror.internal_topics.commands import AssignmentDocument, CommandKind
 from sparkmirror.internal_topics.flow_claims import Claim, taken_over, transactional_id
 from sparkmirror.model import FlowSettings, TopicPartition
-from sparkmirror.wire.produce_queue import Identity
-from sparkmirror.wire.routes import Routes
-from sparkmirror.wire.transactions import Transactions, fence_slots
+from sparkmirror.wire.cluster.coordinator import Routes
+from sparkmirror.wire.produce.partition_queue import Identity
+from sparkmirror.wire.produce.transactions import Transactions, fence_slots
 
 __all__ = [
     "check_claim",

@@ -31,10 +31,10 @@ from sparkmirror.errors import MirrorError
 from sparkmirror.internal_topics.gaps import TARGET_LOSS_CODES, GapKind
 from sparkmirror.internal_topics.position_metadata import TargetMark
 from sparkmirror.model import FlowSettings, Halt, TopicPartition
-from sparkmirror.wire.connection import ConnectionLost
-from sparkmirror.wire.logs import EndView, look_at_ends
-from sparkmirror.wire.produce import Producer
-from sparkmirror.wire.routes import Routes
+from sparkmirror.wire.cluster.coordinator import Routes
+from sparkmirror.wire.cluster.log_view import EndView, look_at_ends
+from sparkmirror.wire.net.connection import ConnectionLost
+from sparkmirror.wire.produce.producer import Producer
 
 __all__ = ["TargetEnds"]
 

@@ -45,9 +45,9 @@ from sparkmirror.internal_topics.position_metadata import (
 from sparkmirror.model import FlowSettings, Halt, TopicPartition
 from sparkmirror.names.replication_policy import FaultPolicy
 from sparkmirror.offset_reset import EARLIEST, reset_time_ms
-from sparkmirror.wire.connection import ConnectionLost
-from sparkmirror.wire.logs import EndView, look_at_ends, look_at_logs
-from sparkmirror.wire.routes import Routes
+from sparkmirror.wire.cluster.coordinator import Routes
+from sparkmirror.wire.cluster.log_view import EndView, look_at_ends, look_at_logs
+from sparkmirror.wire.net.connection import ConnectionLost
 
 __all__ = [
     "SUSPECTED_S",

@@ -20,9 +20,9 @@ from sparkmirror.internal_topics.commands import (
 )
 from sparkmirror.model import FlowSettings, ProduceSettings, TopicPartition
 from sparkmirror.records.records import Record, encode_batch
-from sparkmirror.wire.connection import ConnectionLost
-from sparkmirror.wire.produce import Producer
-from sparkmirror.wire.routes import Routes
+from sparkmirror.wire.cluster.coordinator import Routes
+from sparkmirror.wire.net.connection import ConnectionLost
+from sparkmirror.wire.produce.producer import Producer
 
 __all__ = ["PlannerVoice"]
 

@@ -31,10 +31,10 @@ from sparkmirror.records.selection import SelectRules
 from sparkmirror.records.selection import select as select_records
 from sparkmirror.records.walk import walk_frames
 from sparkmirror.ticks import ticks_s
-from sparkmirror.wire.connection import Connection
-from sparkmirror.wire.fetch import FetchedPartition, Fetcher
-from sparkmirror.wire.poller import Poller
-from sparkmirror.wire.routes import EARLIEST, LATEST, Routes
+from sparkmirror.wire.cluster.coordinator import EARLIEST, LATEST, Routes
+from sparkmirror.wire.fetch.fetcher import FetchedPartition, Fetcher
+from sparkmirror.wire.net.connection import Connection
+from sparkmirror.wire.net.poller import Poller
 
 __all__ = ["ControlWatch"]
 

@@ -31,7 +31,7 @@ from sparkmirror.errors import ClusterError, MachineError
 from sparkmirror.model import ClusterClient, PolicySettings
 from sparkmirror.names.replication_policy import make_policy
 from sparkmirror.observe.compare import PartitionResult, compare
-from sparkmirror.wire.client import Cluster
+from sparkmirror.wire.admin.cluster import Cluster
 
 __all__ = ["Demo", "DemoOptions", "Teller"]
 

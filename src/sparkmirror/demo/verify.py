@@ -22,7 +22,7 @@ from sparkmirror.demo.jvm import KafkaRuntime
 from sparkmirror.errors import ClusterError, Defect
 from sparkmirror.model import TopicPartition
 from sparkmirror.observe.compare import EMPTY, Reading
-from sparkmirror.wire.client import Cluster
+from sparkmirror.wire.admin.cluster import Cluster
 
 __all__ = ["digests", "read_topics"]
 

@@ -44,8 +44,8 @@ from sparkmirror.model import (
     TopicPartition,
 )
 from sparkmirror.names.replication_policy import FlowTopics
-from sparkmirror.wire.inspect import Inspector
-from sparkmirror.wire.walk import Resolver, resolve
+from sparkmirror.wire.admin.inspector import Inspector
+from sparkmirror.wire.probe.broker_path import Resolver, resolve
 
 __all__ = ["LIMIT_S", "Examination", "check_heartbeats", "examine"]
 

@@ -17,7 +17,7 @@ from sparkmirror.internal_topics.gaps import gaps_topic
 from sparkmirror.model import FlowSettings, MirrorMode
 from sparkmirror.names.java_regex import compile_list
 from sparkmirror.names.replication_policy import FlowTopics
-from sparkmirror.wire.inspect import Inspector
+from sparkmirror.wire.admin.inspector import Inspector
 from sparkmirror.wire.orders import orders_topic
 
 __all__ = [

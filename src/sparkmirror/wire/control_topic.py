@@ -32,8 +32,8 @@ from sparkmirror.internal_topics.history import is_event_key
 from sparkmirror.internal_topics.reports import Planned, decode_planned, decode_progress
 from sparkmirror.internal_topics.signing import Signer
 from sparkmirror.model import SlotProgress
-from sparkmirror.wire.client import Cluster
-from sparkmirror.wire.tail import TopicTail
+from sparkmirror.wire.admin.cluster import Cluster
+from sparkmirror.wire.admin.topic_reader import TopicTail
 
 __all__ = ["ControlSignals", "ControlTopicReader", "ControlTopicWriter"]
 

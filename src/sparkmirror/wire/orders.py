@@ -24,8 +24,8 @@ from dataclasses import dataclass, field
 from sparkmirror.internal_topics.codec import MALFORMED, pack, text, unpack
 from sparkmirror.internal_topics.commands import CommandKind, topic_beside
 from sparkmirror.model import FlowSettings
-from sparkmirror.wire.client import Cluster
-from sparkmirror.wire.tail import TopicTail
+from sparkmirror.wire.admin.cluster import Cluster
+from sparkmirror.wire.admin.topic_reader import TopicTail
 
 __all__ = [
     "ORDERS_PARTITIONS",
