@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from sparkmirror.cli.main import main
-from sparkmirror.config.mm1 import Extras, load_mm1
+from sparkmirror.config.mm1.load import Extras, load_mm1
 from sparkmirror.control.flow import FlowControl
 from sparkmirror.control.loop import ControlLoop
 from sparkmirror.data.exactly import ExactSink

@@ -14,7 +14,7 @@ import pytest
 from confluent_kafka import Consumer
 
 from sparkmirror.cli.main import main
-from sparkmirror.config.mm2 import load_mm2
+from sparkmirror.config.mm2.load import load_mm2
 from sparkmirror.control.loop import ControlLoop
 from sparkmirror.errors import Denied
 from sparkmirror.internal_topics.commands import (

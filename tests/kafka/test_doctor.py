@@ -26,8 +26,8 @@ from confluent_kafka.admin import (
 
 import sparkmirror
 from sparkmirror.cli.main import main
-from sparkmirror.config.mm1 import load_mm1
-from sparkmirror.config.mm2 import load_mm2
+from sparkmirror.config.mm1.load import load_mm1
+from sparkmirror.config.mm2.load import load_mm2
 from sparkmirror.demo.clusters import KafkaCluster
 from sparkmirror.demo.probe import free_ports
 from sparkmirror.doctor.examine import Examination, examine

@@ -13,7 +13,7 @@ from confluent_kafka import Consumer
 from confluent_kafka import TopicPartition as ConfluentPartition
 
 from sparkmirror.cli.main import main
-from sparkmirror.config.mm2 import load_mm2
+from sparkmirror.config.mm2.load import load_mm2
 from sparkmirror.control.flow import FlowControl
 from sparkmirror.demo.clusters import KafkaCluster
 from sparkmirror.internal_topics.mm2_records import encode_offset_sync

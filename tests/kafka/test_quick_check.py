@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from sparkmirror.config.mm2 import load_mm2
+from sparkmirror.config.mm2.load import load_mm2
 from sparkmirror.demo.clusters import KafkaCluster
 from sparkmirror.demo.node import Node
 from sparkmirror.demo.probe import free_ports

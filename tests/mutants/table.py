@@ -1072,7 +1072,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "read_uncommitted is no contradiction",
         "What contradicts it is refused at the start",
-        "config/exactly.py",
+        "config/mm2/exactly_once.py",
         'if isolation is not None and isolation.value.strip().lower() == "read_uncommitted":',
         'if isolation is not None and isolation.value == "":',
         ("tests/unit/test_config_exactly.py::test_what_contradicts_it_is_refused_by_name",),

@@ -22,7 +22,7 @@ from cryptography.hazmat.primitives.serialization import (
     PrivateFormat,
 )
 
-from sparkmirror.config.sasl import sasl_settings
+from sparkmirror.config.clients.sasl import sasl_settings
 from sparkmirror.errors import ConfigError, Denied
 from sparkmirror.wire.security.oauth import TokenSource
 from tests.unit.config_files import BASE, load

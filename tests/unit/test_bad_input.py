@@ -11,8 +11,8 @@ import pytest
 
 # Commands import it late, when a test may have no right any more to read it.
 import sparkmirror.cli.run
-import sparkmirror.config.mm1
-import sparkmirror.config.mm2  # noqa: F401
+import sparkmirror.config.mm1.load
+import sparkmirror.config.mm2.load  # noqa: F401
 from sparkmirror.cli import connect_mirror_maker, kafka_mirror_maker
 from sparkmirror.cli.main import main
 from tests.unit.config_files import BASE, LINE, without_root, write

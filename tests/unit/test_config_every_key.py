@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from sparkmirror.config.explain import explain
-from sparkmirror.config.setting import Scope, Setting, Status, Type
-from sparkmirror.config.settings import CLIENT_SET, find
+from sparkmirror.config.table.setting import Scope, Setting, Status, Type
+from sparkmirror.config.table.settings import CLIENT_SET, find
 from sparkmirror.errors import ConfigError
 from tests.unit.config_files import write
 from tests.vectors import table

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from sparkmirror.config.keys import KeyUse, classify
-from sparkmirror.config.mm1 import load_mm1
-from sparkmirror.config.properties import Entry
-from sparkmirror.config.setting import Scope, Setting, Status, Type
-from sparkmirror.config.settings import CLIENT_SET, SETTINGS
+from sparkmirror.config.files.properties import Entry
+from sparkmirror.config.mm1.load import load_mm1
+from sparkmirror.config.mm2.keys import KeyUse, classify
+from sparkmirror.config.table.setting import Scope, Setting, Status, Type
+from sparkmirror.config.table.settings import CLIENT_SET, SETTINGS
 from sparkmirror.errors import ConfigError
 from sparkmirror.model import MirrorSettings
 from tests.unit.config_files import BASE, load, write

@@ -11,13 +11,13 @@ from sparkmirror.cli.main import main
 from sparkmirror.config.docs import settings_page
 from sparkmirror.config.explain import Effective, Place, explain
 from sparkmirror.config.explain_mm1 import explain_mm1
-from sparkmirror.config.mm2 import client_configs, own_settings
-from sparkmirror.config.precedence import Part, scope_of, spellings
-from sparkmirror.config.precedence import given as entries_for
-from sparkmirror.config.properties import Entry
-from sparkmirror.config.redact import HIDDEN
-from sparkmirror.config.scoping import connector_config, worker_config
-from sparkmirror.config.settings import CLIENT_SET, names
+from sparkmirror.config.files.properties import Entry
+from sparkmirror.config.mm2.load import client_configs, own_settings
+from sparkmirror.config.mm2.precedence import Part, scope_of, spellings
+from sparkmirror.config.mm2.precedence import given as entries_for
+from sparkmirror.config.mm2.scoping import connector_config, worker_config
+from sparkmirror.config.table.redact import HIDDEN
+from sparkmirror.config.table.settings import CLIENT_SET, names
 from tests.unit.config_files import BASE, LINE, QUIET, write
 
 _ENV = (

@@ -6,11 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sparkmirror.config.legacy_keys import CONSUMER_KEYS, PRODUCER_KEYS, VALUES, Fate, OldKey
-from sparkmirror.config.legacy_mm1 import Translation, translate
-from sparkmirror.config.mm1 import load_mm1
-from sparkmirror.config.properties import parse_properties
-from sparkmirror.config.settings import Scope, Status, find
+from sparkmirror.config.files.properties import parse_properties
+from sparkmirror.config.mm1.legacy import Translation, translate
+from sparkmirror.config.mm1.load import load_mm1
+from sparkmirror.config.table.legacy_keys import CONSUMER_KEYS, PRODUCER_KEYS, VALUES, Fate, OldKey
+from sparkmirror.config.table.settings import Scope, Status, find
 from sparkmirror.errors import ConfigError, Unreachable
 from sparkmirror.model import MirrorSettings
 from tests import vectors

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from sparkmirror.config.mm1 import load_mm1, normalise_include
+from sparkmirror.config.mm1.load import load_mm1, normalise_include
 from sparkmirror.control.configs import config_to_create_with
 from sparkmirror.data.plan import decode_flow, encode_flow
 from sparkmirror.errors import ConfigError

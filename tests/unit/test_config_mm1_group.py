@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from sparkmirror.config.mm1 import Extras, load_mm1
+from sparkmirror.config.mm1.load import Extras, load_mm1
 from sparkmirror.errors import ConfigError
 from sparkmirror.model import FlowSettings, GroupSettings, Partitioner, RecordSettings
 from tests.unit.config_files import write

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from sparkmirror.config.properties import parse_properties
-from sparkmirror.config.providers import resolve
+from sparkmirror.config.files.properties import parse_properties
+from sparkmirror.config.files.providers import resolve
 from sparkmirror.errors import ConfigError
 from tests.unit.config_files import BASE, LINE, QUIET, load, refused
 

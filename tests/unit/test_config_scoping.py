@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from sparkmirror.config.properties import Entry
-from sparkmirror.config.scoping import (
+from sparkmirror.config.files.properties import Entry
+from sparkmirror.config.mm2.scoping import (
     admin_config,
     cluster_pairs,
     connector_config,

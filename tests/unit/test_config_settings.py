@@ -2,9 +2,10 @@
 
 import pytest
 
-from sparkmirror.config.properties import Entry
-from sparkmirror.config.redact import ClientProperties, redact, redact_all
-from sparkmirror.config.settings import (
+from sparkmirror.config.files.properties import Entry
+from sparkmirror.config.files.values import check, split_list
+from sparkmirror.config.table.redact import ClientProperties, redact, redact_all
+from sparkmirror.config.table.settings import (
     CLIENT_SET,
     SETTINGS,
     Scope,
@@ -15,7 +16,6 @@ from sparkmirror.config.settings import (
     is_secret,
     names,
 )
-from sparkmirror.config.values import check, split_list
 from sparkmirror.model import FetchSettings, FlowSettings, ProduceSettings, TopicSettings
 from tests.vectors import load, table
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from sparkmirror.config.mm1 import load_mm1
-from sparkmirror.config.mm2 import load_mm2
+from sparkmirror.config.mm1.load import load_mm1
+from sparkmirror.config.mm2.load import load_mm2
 from sparkmirror.errors import ConfigError
 from tests.unit.config_files import BASE, LINE, load, refused, write
 

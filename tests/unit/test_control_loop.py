@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from sparkmirror.config.mm2 import load_mm2
+from sparkmirror.config.mm2.load import load_mm2
 from sparkmirror.control import start
 from sparkmirror.control.contest import Verdict
 from sparkmirror.control.flow import FlowControl

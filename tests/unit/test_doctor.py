@@ -19,7 +19,7 @@ import pytest
 
 from sparkmirror.cli.doctor import document, table
 from sparkmirror.cli.main import main
-from sparkmirror.config.mm1 import Extras, load_mm1
+from sparkmirror.config.mm1.load import Extras, load_mm1
 from sparkmirror.doctor.compare import CopyTimes, compare_topics, judge_retention, judge_timestamps
 from sparkmirror.doctor.examine import check_heartbeats
 from sparkmirror.doctor.facts import Pair, SourceFacts

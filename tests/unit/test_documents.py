@@ -12,7 +12,7 @@ import yaml
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from sparkmirror.config.documents import Node, load_json, load_yaml
+from sparkmirror.config.files.documents import Node, load_json, load_yaml
 from sparkmirror.errors import ConfigError
 from tests.unit.config_files import write
 

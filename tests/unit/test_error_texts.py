@@ -22,9 +22,9 @@ from sparkmirror.cli.acls import _principals
 from sparkmirror.cli.main import main
 from sparkmirror.cli.migrate_config import _aliases, _same_flow, _write
 from sparkmirror.config.callables import load_callable
-from sparkmirror.config.jaas import parse_property, read_file_entry
-from sparkmirror.config.properties import read_file
-from sparkmirror.config.sasl import KerberosLogin
+from sparkmirror.config.clients.jaas import parse_property, read_file_entry
+from sparkmirror.config.clients.sasl import KerberosLogin
+from sparkmirror.config.files.properties import read_file
 from sparkmirror.control import start
 from sparkmirror.control.listener import Listener
 from sparkmirror.data.scratch import Scratch

@@ -9,7 +9,7 @@ import pytest
 
 from sparkmirror.cli import figures as figures_module
 from sparkmirror.cli.figures import PHASE_DRAINING, PHASE_RUNNING, Figures
-from sparkmirror.config.mm2 import load_mm2
+from sparkmirror.config.mm2.load import load_mm2
 from sparkmirror.model import TopicPartition
 from sparkmirror.observe.meter import wall_ms
 from tests.unit.cli_fakes import FakeControl, Scenario, World

@@ -307,7 +307,7 @@ def test_events_are_no_strangers_records(target: Target, flow: FlowSettings) -> 
 
 
 def test_a_loop_tells_all_flows_why_it_ends(tmp_path: Path) -> None:
-    from sparkmirror.config.mm2 import load_mm2
+    from sparkmirror.config.mm2.load import load_mm2
 
     loop = ControlLoop(load_mm2(write(tmp_path, BASE)), once=False, run_id="r")
     loop.because("stopped by SIGTERM")

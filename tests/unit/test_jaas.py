@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sparkmirror.config.jaas import (
+from sparkmirror.config.clients.jaas import (
     LoginModule,
     format_module,
     java_system_properties,
@@ -17,7 +17,7 @@ from sparkmirror.config.jaas import (
     parse_property,
     read_file_entry,
 )
-from sparkmirror.config.java_tokens import tokens
+from sparkmirror.config.clients.stream_tokenizer import tokens
 from sparkmirror.errors import ConfigError
 from tests.vectors import load
 

@@ -9,12 +9,12 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from sparkmirror.cli.main import main
-from sparkmirror.config.legacy_mm1 import translate
-from sparkmirror.config.migrate import Migrated, migrate
-from sparkmirror.config.mm1 import load_mm1, normalise_include
-from sparkmirror.config.mm2 import load_mm2
-from sparkmirror.config.properties import load_properties
-from sparkmirror.config.settings import Scope
+from sparkmirror.config.files.properties import load_properties
+from sparkmirror.config.mm1.legacy import translate
+from sparkmirror.config.mm1.load import load_mm1, normalise_include
+from sparkmirror.config.mm1.migrate import Migrated, migrate
+from sparkmirror.config.mm2.load import load_mm2
+from sparkmirror.config.table.settings import Scope
 from sparkmirror.errors import ConfigError
 from sparkmirror.model import ClusterClient, FlowSettings
 from sparkmirror.names.java_regex import compile_regex

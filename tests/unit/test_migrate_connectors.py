@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from sparkmirror.cli.main import main
-from sparkmirror.config.mm2 import load_mm2
-from sparkmirror.config.sasl import OAuthLogin, sasl_settings
-from sparkmirror.config.tls import tls_settings
+from sparkmirror.config.clients.sasl import OAuthLogin, sasl_settings
+from sparkmirror.config.clients.tls import tls_settings
+from sparkmirror.config.mm2.load import load_mm2
 from sparkmirror.model import FlowSettings, MirrorSettings
 from sparkmirror.wire.security.oauth import TokenSource
 from tests.certificates import Authority

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from sparkmirror.config.mm1 import load_mm1
-from sparkmirror.config.mm2 import load_mm2
-from sparkmirror.config.sasl import OAuthLogin
+from sparkmirror.config.clients.sasl import OAuthLogin
+from sparkmirror.config.mm1.load import load_mm1
+from sparkmirror.config.mm2.load import load_mm2
 from sparkmirror.errors import Denied, Unreachable
 from sparkmirror.wire.security.oauth import TokenSource
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from sparkmirror.config.properties import Entry, load_properties, parse_properties
+from sparkmirror.config.files.properties import Entry, load_properties, parse_properties
 from sparkmirror.errors import ConfigError
 from tests.unit.config_files import without_root
 from tests.vectors import load

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from cryptography.hazmat.primitives.serialization import Encoding
 
-from sparkmirror.config.security import secured
+from sparkmirror.config.clients.security import secured
 from sparkmirror.errors import ClusterError, ConfigError
 from tests.certificates import Authority, Certified, pem
 from tests.unit.test_tls import connect, server, trusting

@@ -16,9 +16,9 @@ from pathlib import Path
 import kafka.errors as kafka_errors
 import pytest
 
-from sparkmirror.config.mm2 import load_mm2
-from sparkmirror.config.sasl import OAuthLogin, sasl_settings
-from sparkmirror.config.security import secured
+from sparkmirror.config.clients.sasl import OAuthLogin, sasl_settings
+from sparkmirror.config.clients.security import secured
+from sparkmirror.config.mm2.load import load_mm2
 from sparkmirror.data.plan import decode_flow, encode_flow
 from sparkmirror.data.seal import KEY_VARIABLE, new_key
 from sparkmirror.errors import ClusterError, ConfigError, Denied, MachineError, Unreachable

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from sparkmirror.config.mm2 import load_mm2
+from sparkmirror.config.mm2.load import load_mm2
 from sparkmirror.data.plan import decode_flow, encode_flow, plan_slots
 from sparkmirror.data.ports import secrets_of
 from sparkmirror.data.seal import KEY_VARIABLE, new_key

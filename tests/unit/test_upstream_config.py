@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from sparkmirror.config.properties import Entry
-from sparkmirror.config.scoping import cluster_pairs, connector_config, worker_config
+from sparkmirror.config.files.properties import Entry
+from sparkmirror.config.mm2.scoping import cluster_pairs, connector_config, worker_config
 from sparkmirror.names.replication_policy import FlowTopics, TopicFilter
 from tests.unit.config_files import BASE, LINE, QUIET, load, load_flow, refused
 

@@ -176,7 +176,7 @@ def settled(files: Files) -> TopicFiles:
 
     Raises ConfigError for a file that cannot be read.
     """
-    from sparkmirror.config.properties import load_properties  # noqa: PLC0415
+    from sparkmirror.config.files.properties import load_properties  # noqa: PLC0415
 
     chosen = (
         files
@@ -249,7 +249,7 @@ def load_settings(
     }
     _check_files(chosen.file, [option for option, is_given in given.items() if is_given])
     if chosen.file is not None:
-        from sparkmirror.config.mm2 import load_mm2  # noqa: PLC0415
+        from sparkmirror.config.mm2.load import load_mm2  # noqa: PLC0415
 
         settings = load_mm2(
             chosen.file, clusters=split_clusters(clusters), exactly_once=exactly_once
@@ -290,7 +290,7 @@ def _check_files(file: Path | None, given: Sequence[str]) -> None:
 def _load_mm1(
     files: TopicFiles, *, num_streams: int | None, keep_partitions: bool, listed: bool
 ) -> MirrorSettings:
-    from sparkmirror.config.mm1 import Extras, load_mm1  # noqa: PLC0415
+    from sparkmirror.config.mm1.load import Extras, load_mm1  # noqa: PLC0415
 
     if not files.consumer_config:
         raise Defect("MirrorMaker 1 has a consumer file")

@@ -226,7 +226,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _run_mm2(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int:
     """A MirrorMaker 2 file, which says everything itself; with this command's exit codes."""
     from sparkmirror.cli.run import RunOptions, run_mirror  # noqa: PLC0415
-    from sparkmirror.config.mm2 import load_mm2  # noqa: PLC0415
+    from sparkmirror.config.mm2.load import load_mm2  # noqa: PLC0415
 
     own = {"file", "master", "metrics", "once"}
     defaults = vars(parser.parse_args([]))
@@ -302,7 +302,7 @@ def _run(options: argparse.Namespace, include: str | None) -> int:
     try:
         from sparkmirror.cli.files import look_up_brokers  # noqa: PLC0415
         from sparkmirror.cli.run import RunOptions, run_mirror  # noqa: PLC0415
-        from sparkmirror.config.mm1 import Extras, load_mm1  # noqa: PLC0415
+        from sparkmirror.config.mm1.load import Extras, load_mm1  # noqa: PLC0415
 
         settings = load_mm1(
             given["consumer.config"],

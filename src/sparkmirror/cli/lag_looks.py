@@ -75,9 +75,9 @@ def flow_looks(
     from sparkmirror.cli.files import choose_flows, look_up_brokers  # noqa: PLC0415
     from sparkmirror.cli.main import split_clusters  # noqa: PLC0415
     from sparkmirror.cli.run import hide_secrets  # noqa: PLC0415
-    from sparkmirror.config.mm1 import load_mm1_consumer  # noqa: PLC0415
-    from sparkmirror.config.mm2 import load_mm2  # noqa: PLC0415
-    from sparkmirror.config.properties import load_properties  # noqa: PLC0415
+    from sparkmirror.config.files.properties import load_properties  # noqa: PLC0415
+    from sparkmirror.config.mm1.load import load_mm1_consumer  # noqa: PLC0415
+    from sparkmirror.config.mm2.load import load_mm2  # noqa: PLC0415
     from sparkmirror.model import MirrorMode  # noqa: PLC0415
 
     if "clusters" in load_properties(path):
@@ -127,8 +127,8 @@ def group_looks(
     """The look at one group, by ``connections``."""
     from sparkmirror.cli.files import look_up_brokers  # noqa: PLC0415
     from sparkmirror.cli.run import hide_secrets  # noqa: PLC0415
-    from sparkmirror.config.mm1 import load_mm1_consumer  # noqa: PLC0415
-    from sparkmirror.config.properties import load_properties  # noqa: PLC0415
+    from sparkmirror.config.files.properties import load_properties  # noqa: PLC0415
+    from sparkmirror.config.mm1.load import load_mm1_consumer  # noqa: PLC0415
 
     for option, given in (
         ("--include", include is not None),

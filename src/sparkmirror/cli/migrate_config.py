@@ -18,7 +18,7 @@ from sparkmirror.errors import ConfigError, MachineError
 from sparkmirror.text import say
 
 if TYPE_CHECKING:
-    from sparkmirror.config.page import Migrated
+    from sparkmirror.config.files.page import Migrated
     from sparkmirror.model import FlowSettings, MirrorSettings
 
 __all__ = ["migrate_config"]
@@ -157,12 +157,12 @@ def migrate_config(
             do="Name both of MirrorMaker 1's files, or --connect FILE.json, or "
             "--strimzi FILE.yaml.",
         )
-    from sparkmirror.config.legacy_mm1 import translate  # noqa: PLC0415
-    from sparkmirror.config.legacy_mode import legacy_mode  # noqa: PLC0415
-    from sparkmirror.config.migrate import migrate  # noqa: PLC0415
-    from sparkmirror.config.mm1 import load_mm1  # noqa: PLC0415
-    from sparkmirror.config.properties import load_properties  # noqa: PLC0415
-    from sparkmirror.config.settings import Scope  # noqa: PLC0415
+    from sparkmirror.config.files.properties import load_properties  # noqa: PLC0415
+    from sparkmirror.config.mm1.legacy import translate  # noqa: PLC0415
+    from sparkmirror.config.mm1.legacy_mode import legacy_mode  # noqa: PLC0415
+    from sparkmirror.config.mm1.load import load_mm1  # noqa: PLC0415
+    from sparkmirror.config.mm1.migrate import migrate  # noqa: PLC0415
+    from sparkmirror.config.table.settings import Scope  # noqa: PLC0415
     from sparkmirror.wire.legacy.zookeeper import find_brokers  # noqa: PLC0415
 
     look_up = functools.lru_cache(find_brokers)
@@ -289,7 +289,7 @@ def _hand_out(
 
 
 def _load(path: Path) -> tuple[FlowSettings, ...]:
-    from sparkmirror.config.mm2 import load_mm2  # noqa: PLC0415
+    from sparkmirror.config.mm2.load import load_mm2  # noqa: PLC0415
 
     return load_mm2(path).flows
 

@@ -26,8 +26,8 @@ from sparkmirror.cli.master import check_master
 from sparkmirror.cli.parts import ControlPart, FlowPart, NoFlows, Parts, RunOptions
 from sparkmirror.cli.signals import Signals
 from sparkmirror.cli.workdir import new_run_id, open_work_dir
-from sparkmirror.config.jaas import parse_property
-from sparkmirror.config.settings import is_secret
+from sparkmirror.config.clients.jaas import parse_property
+from sparkmirror.config.table.settings import is_secret
 from sparkmirror.errors import ConfigError, MachineError, MirrorError
 from sparkmirror.model import MirrorSettings
 from sparkmirror.observe.keys import Keys

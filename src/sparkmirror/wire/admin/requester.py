@@ -58,7 +58,7 @@ def client_options(client: ClusterClient) -> dict[str, Any]:
     if client.security_protocol == "PLAINTEXT":
         return options
     # Imported where they are used: plaintext workers start without them.
-    from sparkmirror.config.security import uses_tls  # noqa: PLC0415
+    from sparkmirror.config.clients.security import uses_tls  # noqa: PLC0415
     from sparkmirror.wire.security.sasl import KafkaPythonLogin, login_for  # noqa: PLC0415
 
     if uses_tls(client.security_protocol):

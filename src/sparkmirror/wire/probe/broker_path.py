@@ -18,7 +18,7 @@ from datetime import UTC, datetime
 
 from kafka.protocol.metadata import MetadataRequest
 
-from sparkmirror.config.security import uses_sasl, uses_tls
+from sparkmirror.config.clients.security import uses_sasl, uses_tls
 from sparkmirror.errors import Defect, MirrorError, NotKafka, Unreachable
 from sparkmirror.model import ClusterClient
 from sparkmirror.wire.cluster.views import BrokerView, ClusterView

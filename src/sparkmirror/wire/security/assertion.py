@@ -14,7 +14,7 @@ from cryptography.hazmat.primitives.asymmetric.utils import decode_dss_signature
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
-from sparkmirror.config.assertion import PREFIX, Assertion
+from sparkmirror.config.clients.assertion import PREFIX, Assertion
 from sparkmirror.errors import Denied
 
 __all__ = ["assertion_text"]

@@ -14,7 +14,7 @@ from typing import Any
 
 from kafka.net.sasl.gssapi import SaslMechanismGSSAPI
 
-from sparkmirror.config.sasl import KerberosLogin
+from sparkmirror.config.clients.sasl import KerberosLogin
 from sparkmirror.errors import ClusterError, ConfigError, Denied, MachineError, Unreachable
 
 __all__ = ["gssapi_mechanism", "kerberos_error", "use_kerberos_configuration"]

@@ -22,7 +22,7 @@ from cryptography.hazmat.primitives.serialization import (
 )
 from cryptography.hazmat.primitives.serialization.pkcs12 import load_pkcs12
 
-from sparkmirror.config.tls import Store
+from sparkmirror.config.clients.tls import Store
 from sparkmirror.errors import ConfigError
 from sparkmirror.wire.security.jks import StoreError, WrongPassword, is_jks, read_jks
 

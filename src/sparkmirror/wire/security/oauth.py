@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from sparkmirror.config.sasl import OAuthLogin
+from sparkmirror.config.clients.sasl import OAuthLogin
 from sparkmirror.errors import ClusterError, Denied, Unreachable
 from sparkmirror.text import printable
 from sparkmirror.wire.security.assertion import assertion_text

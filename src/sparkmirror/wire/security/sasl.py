@@ -23,9 +23,9 @@ from kafka.net.sasl.oauth import AbstractTokenProvider, SaslMechanismOAuth
 from kafka.net.sasl.plain import SaslMechanismPlain
 from kafka.net.sasl.scram import SaslMechanismScram, ScramClient
 
-from sparkmirror.config.sasl import MECHANISMS, OAuthLogin, SaslSettings, sasl_settings
-from sparkmirror.config.security import KRB5_CONF, uses_sasl
-from sparkmirror.config.tls import tls_settings
+from sparkmirror.config.clients.sasl import MECHANISMS, OAuthLogin, SaslSettings, sasl_settings
+from sparkmirror.config.clients.security import KRB5_CONF, uses_sasl
+from sparkmirror.config.clients.tls import tls_settings
 from sparkmirror.errors import ClusterError, ConfigError, Denied, MirrorError
 from sparkmirror.model import ClusterClient
 from sparkmirror.wire.security.kerberos import (

@@ -17,8 +17,8 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 
-from sparkmirror.config.security import uses_tls
-from sparkmirror.config.tls import TlsSettings, tls_settings
+from sparkmirror.config.clients.security import uses_tls
+from sparkmirror.config.clients.tls import TlsSettings, tls_settings
 from sparkmirror.errors import ClusterError, ConfigError, Denied, NotKafka, Unreachable
 from sparkmirror.model import ClusterClient
 from sparkmirror.wire.security.keystores import read_identity, read_trusted
