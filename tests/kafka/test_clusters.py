@@ -20,7 +20,7 @@ from sparkmirror.demo.transactions import send_payments
 from sparkmirror.demo.verify import read_topics
 from sparkmirror.errors import MachineError
 from sparkmirror.model import ClusterClient
-from sparkmirror.observe.compare import compare
+from sparkmirror.observe.figures.comparison_result import compare
 from sparkmirror.wire.admin.cluster import Cluster
 from tests.kafka.support import (
     Sent,

@@ -12,7 +12,7 @@ from sparkmirror.control import comparison
 from sparkmirror.control.comparison import PartitionComparison
 from sparkmirror.control.scope import STRETCH, Bound, Progress, Scope
 from sparkmirror.model import ClusterClient, FetchSettings, TopicPartition
-from sparkmirror.observe.compare import EMPTY, PartitionResult
+from sparkmirror.observe.figures.comparison_result import EMPTY, PartitionResult
 from sparkmirror.records.records import Carried, encode_rest
 
 TP, COPY = TopicPartition("t", 1), TopicPartition("A.t", 1)

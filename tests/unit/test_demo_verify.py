@@ -7,7 +7,7 @@ import pytest
 from sparkmirror.demo.scenario import TOPICS, console_lines, metric_lines, payments
 from sparkmirror.demo.verify import digests
 from sparkmirror.model import TopicPartition
-from sparkmirror.observe.compare import Reading, compare
+from sparkmirror.observe.figures.comparison_result import Reading, compare
 
 LINES = [
     b"CreateTime:5\tPartition:0\tNO_HEADERS\tkey\tvalue\n",

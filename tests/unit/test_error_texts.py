@@ -44,7 +44,7 @@ from sparkmirror.errors import (
     Unsupported,
 )
 from sparkmirror.model import ClusterClient, FlowSettings, GroupSettings, TopicPartition
-from sparkmirror.observe.address import resolve
+from sparkmirror.observe.metrics.address import resolve
 from sparkmirror.records.codecs import decompress
 from sparkmirror.records.header import split
 from sparkmirror.records.records import Record, encode_batch

@@ -11,7 +11,7 @@ from sparkmirror.cli import figures as figures_module
 from sparkmirror.cli.figures import PHASE_DRAINING, PHASE_RUNNING, Figures
 from sparkmirror.config.mm2.load import load_mm2
 from sparkmirror.model import TopicPartition
-from sparkmirror.observe.meter import wall_ms
+from sparkmirror.observe.figures.meter import wall_ms
 from tests.unit.cli_fakes import FakeControl, Scenario, World
 from tests.unit.config_files import BASE, write
 

@@ -19,14 +19,19 @@ from prometheus_client.openmetrics.parser import (
 from prometheus_client.parser import text_string_to_metric_families
 
 from sparkmirror.model import Halt, PartitionProgress, SlotProgress, Spread, TopicPartition
-from sparkmirror.observe.catalog import CATALOG, MIRROR_CHECKPOINT, MIRROR_SOURCE, metrics_page
-from sparkmirror.observe.checkpoints import CheckpointKey, CheckpointTimes
-from sparkmirror.observe.exposition import FlowFacts, MirrorCollector
-from sparkmirror.observe.group_rows import GroupRow
-from sparkmirror.observe.health import FlowHealth, judge
-from sparkmirror.observe.latency import BOUNDS_MS, Histogram
-from sparkmirror.observe.meter import FlowMeter
-from sparkmirror.observe.samples import Rate, Samples
+from sparkmirror.observe.figures.checkpoints import CheckpointKey, CheckpointTimes
+from sparkmirror.observe.figures.group_rows import GroupRow
+from sparkmirror.observe.figures.latency import BOUNDS_MS, Histogram
+from sparkmirror.observe.figures.meter import FlowMeter
+from sparkmirror.observe.figures.samples import Rate, Samples
+from sparkmirror.observe.metrics.catalog import (
+    CATALOG,
+    MIRROR_CHECKPOINT,
+    MIRROR_SOURCE,
+    metrics_page,
+)
+from sparkmirror.observe.metrics.exposition import FlowFacts, MirrorCollector
+from sparkmirror.observe.metrics.health import FlowHealth, judge
 
 ROOT = Path(__file__).parents[2]
 WALL_MS = 1_700_000_000_000

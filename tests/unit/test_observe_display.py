@@ -11,11 +11,10 @@ import pytest
 from rich.console import Console, Group
 
 from sparkmirror.model import Halt, TopicPartition
-from sparkmirror.observe.lines import LineDisplay, flow_document, flow_line
-from sparkmirror.observe.meter import FlowView, TopicRow
-from sparkmirror.observe.notice import Notice, named_places
-from sparkmirror.observe.summary import halt_lines, summary_table
-from sparkmirror.observe.units import (
+from sparkmirror.observe.display.line_view import LineDisplay, flow_document, flow_line
+from sparkmirror.observe.display.live_view import Frame, LiveDisplay, draw, frame_svg
+from sparkmirror.observe.display.summary import halt_lines, summary_table
+from sparkmirror.observe.display.units import (
     clock_text,
     count_text,
     latency_text,
@@ -23,7 +22,8 @@ from sparkmirror.observe.units import (
     seconds_text,
     size_text,
 )
-from sparkmirror.observe.view import Frame, LiveDisplay, draw, frame_svg
+from sparkmirror.observe.figures.meter import FlowView, TopicRow
+from sparkmirror.observe.notice import Notice, named_places
 
 BUSY = FlowView(
     flow="A->B",
@@ -380,7 +380,7 @@ def test_json_lines_golden() -> None:
 
 
 def test_every_json_field_is_documented() -> None:
-    from sparkmirror.observe import lines
+    from sparkmirror.observe.display import line_view as lines
 
     assert lines.__doc__ is not None
     document = flow_document(HALTED, topics=True)

@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sparkmirror.model import Halt, JoinCounts, PartitionProgress, SlotProgress, TopicPartition
-from sparkmirror.observe.latency import BOUNDS_MS, Histogram
-from sparkmirror.observe.meter import FlowMeter
+from sparkmirror.observe.figures.latency import BOUNDS_MS, Histogram
+from sparkmirror.observe.figures.meter import FlowMeter
 
 WALL_MS = 1_700_000_000_000
 

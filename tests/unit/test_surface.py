@@ -22,10 +22,10 @@ from prometheus_client import CollectorRegistry, Gauge
 
 from sparkmirror.errors import ConfigError, MachineError
 from sparkmirror.model import MetricsSettings
-from sparkmirror.observe import server
-from sparkmirror.observe.address import resolve
-from sparkmirror.observe.health import Health
-from sparkmirror.observe.server import Surface, _Handler, open_surface
+from sparkmirror.observe.metrics import server
+from sparkmirror.observe.metrics.address import resolve
+from sparkmirror.observe.metrics.health import Health
+from sparkmirror.observe.metrics.server import Surface, _Handler, open_surface
 from tests.certificates import Authority, Certified
 from tests.unit.config_files import BASE, load, refused
 

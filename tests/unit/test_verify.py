@@ -15,7 +15,12 @@ from sparkmirror.cli.verify import bound, document, progress_line, table
 from sparkmirror.control.lockstep import Side, align, last_values, lockstep, value_digests
 from sparkmirror.control.scope import Bound, Progress
 from sparkmirror.errors import ConfigError
-from sparkmirror.observe.compare import EMPTY, Difference, PartitionResult, Reading
+from sparkmirror.observe.figures.comparison_result import (
+    EMPTY,
+    Difference,
+    PartitionResult,
+    Reading,
+)
 from sparkmirror.records.records import Carried, encode_rest
 from tests.unit.config_files import BASE, write
 

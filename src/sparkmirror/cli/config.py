@@ -104,7 +104,7 @@ def _check_files(settings: MirrorSettings) -> None:
         for client in (flow.source, flow.target, flow.source_admin, flow.target_admin):
             context_for(client)
     if settings.metrics.listen:
-        from sparkmirror.observe.server import check_surface  # noqa: PLC0415
+        from sparkmirror.observe.metrics.server import check_surface  # noqa: PLC0415
 
         check_surface(settings.metrics)
 

@@ -24,8 +24,8 @@ from sparkmirror.demo.jvm import KAFKA_VERSION, KAFKA_VERSIONS
 from sparkmirror.demo.maven import Fetching
 from sparkmirror.demo.run import Demo, DemoOptions
 from sparkmirror.demo.scenario import TOPICS
-from sparkmirror.observe.compare import PartitionResult
 from sparkmirror.observe.console import PrintableConsole
+from sparkmirror.observe.figures.comparison_result import PartitionResult
 
 __all__ = ["demo", "own_command"]
 

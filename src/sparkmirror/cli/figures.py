@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING
 
 from sparkmirror.cli.parts import ControlPart
 from sparkmirror.model import FlowSettings, MirrorSettings
-from sparkmirror.observe.health import FlowHealth, Health, judge
-from sparkmirror.observe.meter import FlowMeter, FlowView, wall_ms
+from sparkmirror.observe.figures.meter import FlowMeter, FlowView, wall_ms
+from sparkmirror.observe.metrics.health import FlowHealth, Health, judge
 
 if TYPE_CHECKING:  # prometheus_client is loaded only when somebody may scrape
-    from sparkmirror.observe.exposition import FlowFacts
+    from sparkmirror.observe.metrics.exposition import FlowFacts
 
 __all__ = ["PHASE_DRAINING", "PHASE_RUNNING", "Figures"]
 
@@ -93,7 +93,7 @@ class Figures:
 
     def facts(self) -> list[FlowFacts]:
         """All that a scrape tells."""
-        from sparkmirror.observe.exposition import FlowFacts  # noqa: PLC0415
+        from sparkmirror.observe.metrics.exposition import FlowFacts  # noqa: PLC0415
 
         with self._lock:
             return [

@@ -20,8 +20,8 @@ from sparkmirror.cli.files import Clusters, Flows
 from sparkmirror.cli.lag_looks import GroupLook, Look, flow_looks, group_looks, named
 from sparkmirror.cli.lag_tables import broker_lines, classic_table, groups_table
 from sparkmirror.errors import ConfigError, MirrorError
-from sparkmirror.observe.catch_up import CATCHING_UP_S, CatchUp
-from sparkmirror.observe.units import seconds_text
+from sparkmirror.observe.display.units import seconds_text
+from sparkmirror.observe.figures.catch_up import CATCHING_UP_S, CatchUp
 from sparkmirror.text import say
 
 if TYPE_CHECKING:

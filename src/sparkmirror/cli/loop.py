@@ -21,13 +21,13 @@ from sparkmirror.cli.processes import child_processes, end_processes
 from sparkmirror.cli.signals import Signals, standard_terminals
 from sparkmirror.errors import ConfigError, Defect, MirrorError
 from sparkmirror.model import MirrorSettings
-from sparkmirror.observe.keys import Keys
-from sparkmirror.observe.lines import Display
+from sparkmirror.observe.display.keys import Keys
+from sparkmirror.observe.display.line_view import Display
+from sparkmirror.observe.display.live_view import LiveDisplay
+from sparkmirror.observe.display.summary import halt_lines
+from sparkmirror.observe.figures.meter import FlowView
 from sparkmirror.observe.logs import SHOWN
-from sparkmirror.observe.meter import FlowView
 from sparkmirror.observe.notice import Notice, named_places
-from sparkmirror.observe.summary import halt_lines
-from sparkmirror.observe.view import LiveDisplay
 
 __all__ = ["DRAINING", "RunLoop"]
 

@@ -11,8 +11,8 @@ from sparkmirror.cli.errors import EXIT_START_FAILED
 from sparkmirror.cli.look import LookPart, QuickLook
 from sparkmirror.errors import MirrorError
 from sparkmirror.model import Halt, SlotProgress, TopicPartition
-from sparkmirror.observe.checkpoints import CheckpointTimes
-from sparkmirror.observe.group_rows import GroupRow
+from sparkmirror.observe.figures.checkpoints import CheckpointTimes
+from sparkmirror.observe.figures.group_rows import GroupRow
 
 __all__ = ["END_S", "AssignmentPart", "ControlPart", "FlowPart", "Parts", "RunOptions"]
 

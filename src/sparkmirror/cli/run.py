@@ -30,11 +30,11 @@ from sparkmirror.config.clients.jaas import parse_property
 from sparkmirror.config.table.settings import is_secret
 from sparkmirror.errors import ConfigError, MachineError, MirrorError
 from sparkmirror.model import MirrorSettings
-from sparkmirror.observe.keys import Keys
-from sparkmirror.observe.lines import Display, LineDisplay
+from sparkmirror.observe.display.keys import Keys
+from sparkmirror.observe.display.line_view import Display, LineDisplay
+from sparkmirror.observe.display.live_view import LiveDisplay
+from sparkmirror.observe.display.streams import flush_or_discard
 from sparkmirror.observe.logs import LOG_FILE_NAME, close_logs, open_logs, register_secret
-from sparkmirror.observe.streams import flush_or_discard
-from sparkmirror.observe.view import LiveDisplay
 
 __all__ = ["Parts", "RunOptions", "hide_secrets", "run_mirror", "tool_version"]
 

@@ -17,7 +17,7 @@ from sparkmirror.cli.files import Clusters, Files, Flows, load_settings, with_fi
 from sparkmirror.cli.tables import Format, Output, print_json, table_lines
 from sparkmirror.errors import MirrorError
 from sparkmirror.model import FlowSettings, MirrorMode
-from sparkmirror.observe.units import seconds_text
+from sparkmirror.observe.display.units import seconds_text
 from sparkmirror.text import say
 
 if TYPE_CHECKING:

@@ -10,8 +10,8 @@ from prometheus_client import CollectorRegistry, ProcessCollector
 
 from sparkmirror.cli.figures import Figures
 from sparkmirror.model import MetricsSettings
-from sparkmirror.observe.exposition import MirrorCollector
-from sparkmirror.observe.server import Surface, open_surface
+from sparkmirror.observe.metrics.exposition import MirrorCollector
+from sparkmirror.observe.metrics.server import Surface, open_surface
 
 __all__ = ["serve_metrics"]
 

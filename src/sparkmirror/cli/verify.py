@@ -22,7 +22,7 @@ from sparkmirror.text import printable, say
 if TYPE_CHECKING:
     from sparkmirror.control.scope import Bound, Progress, Scope
     from sparkmirror.model import MirrorSettings
-    from sparkmirror.observe.compare import PartitionResult
+    from sparkmirror.observe.figures.comparison_result import PartitionResult
 
 __all__ = ["bound", "document", "table", "verify"]
 
@@ -193,7 +193,7 @@ def _shown(progress: Progress) -> Iterator[None]:
 
 def progress_line(progress: Progress) -> str:
     """``1.20 M of about 4.80 M records, 3 of 12 partitions``."""
-    from sparkmirror.observe.units import count_text  # noqa: PLC0415
+    from sparkmirror.observe.display.units import count_text  # noqa: PLC0415
 
     return (
         f"{count_text(progress.taken)} of about {count_text(progress.total)} records, "

@@ -8,7 +8,12 @@ from collections.abc import Callable, Mapping, Sequence
 from sparkmirror.control.lockstep import Side, align, last_values, lockstep, value_digests
 from sparkmirror.control.scope import STRETCH, Offsets, Progress
 from sparkmirror.model import FetchSettings, TopicPartition
-from sparkmirror.observe.compare import EMPTY, Difference, PartitionResult, Reading
+from sparkmirror.observe.figures.comparison_result import (
+    EMPTY,
+    Difference,
+    PartitionResult,
+    Reading,
+)
 from sparkmirror.wire.fetch.record_stream import RecordStream
 
 __all__ = ["PartitionComparison"]

@@ -62,8 +62,8 @@ from sparkmirror.model import (
     TopicPartition,
 )
 from sparkmirror.names.replication_policy import FlowTopics, dead_letter_topic
-from sparkmirror.observe.checkpoints import CheckpointTimes
-from sparkmirror.observe.group_rows import GroupRow
+from sparkmirror.observe.figures.checkpoints import CheckpointTimes
+from sparkmirror.observe.figures.group_rows import GroupRow
 from sparkmirror.wire.admin.cluster import Cluster
 from sparkmirror.wire.control_topic import ControlTopicReader, ControlTopicWriter
 

@@ -33,7 +33,7 @@ from sparkmirror.internal_topics.mm2_records import (
 )
 from sparkmirror.internal_topics.runs import runs_topic
 from sparkmirror.model import FlowSettings
-from sparkmirror.observe.checkpoints import CheckpointKey, CheckpointTimes
+from sparkmirror.observe.figures.checkpoints import CheckpointKey, CheckpointTimes
 from sparkmirror.wire.admin.cluster import Cluster
 from sparkmirror.wire.admin.groups import GroupOffsets
 

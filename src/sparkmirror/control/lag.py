@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from sparkmirror.errors import ClusterError, TopicError
 from sparkmirror.model import FlowSettings, MirrorMode, TopicPartition
 from sparkmirror.names.replication_policy import FlowTopics
-from sparkmirror.observe.partitions import worst_s
+from sparkmirror.observe.figures.partitions import worst_s
 from sparkmirror.wire.admin.cluster import Cluster
 from sparkmirror.wire.cluster.views import BrokerView, GroupOwner
 from sparkmirror.wire.legacy.zookeeper import ZookeeperGroup, read_group

@@ -13,7 +13,7 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 
 from sparkmirror.errors import CorruptBatch
-from sparkmirror.observe.compare import Difference, Reading
+from sparkmirror.observe.figures.comparison_result import Difference, Reading
 from sparkmirror.records.header import Buffer
 from sparkmirror.records.records import Carried, Record, decode_rest
 

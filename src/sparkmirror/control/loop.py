@@ -18,8 +18,8 @@ from sparkmirror.control.ownership import Ownership
 from sparkmirror.control.topics import Assignment
 from sparkmirror.errors import MirrorError, Unreachable
 from sparkmirror.model import ClusterClient, MirrorSettings, SlotProgress, TopicPartition
-from sparkmirror.observe.checkpoints import CheckpointTimes
-from sparkmirror.observe.group_rows import GroupRow
+from sparkmirror.observe.figures.checkpoints import CheckpointTimes
+from sparkmirror.observe.figures.group_rows import GroupRow
 from sparkmirror.observe.notice import Notice, named_places
 from sparkmirror.wire.probe.reach import reach
 

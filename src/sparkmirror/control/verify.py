@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from sparkmirror.control.comparison import PartitionComparison
 from sparkmirror.control.scope import Offsets, Progress, Scope
 from sparkmirror.model import FlowSettings, TopicPartition
-from sparkmirror.observe.compare import PartitionResult
+from sparkmirror.observe.figures.comparison_result import PartitionResult
 from sparkmirror.wire.admin.cluster import Cluster
 
 __all__ = ["verify_flow"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from sparkmirror.observe.samples import Samples, steady_ms
+from sparkmirror.observe.figures.samples import Samples, steady_ms
 from sparkmirror.records.header import Passing
 
 __all__ = ["note_ages", "oldest_ms"]

@@ -13,7 +13,7 @@ from sparkmirror.errors import Defect
 from sparkmirror.internal_topics.gaps import Gap, GapKind
 from sparkmirror.internal_topics.position_metadata import Mark, TargetMark
 from sparkmirror.model import Halt, TopicPartition
-from sparkmirror.observe.samples import Samples
+from sparkmirror.observe.figures.samples import Samples
 from sparkmirror.records.header import base_offset, record_count, split
 from sparkmirror.wire.produce.hanging_transactions import Written
 from sparkmirror.wire.produce.producer import Acknowledged

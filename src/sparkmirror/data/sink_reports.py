@@ -9,8 +9,8 @@ from collections.abc import Iterable, Mapping
 from sparkmirror.data.lanes import Lane
 from sparkmirror.internal_topics.commands import encode_progress
 from sparkmirror.model import Halt, JoinCounts, PartitionProgress, SlotProgress
-from sparkmirror.observe.latency import Histogram
-from sparkmirror.observe.samples import steady_ms
+from sparkmirror.observe.figures.latency import Histogram
+from sparkmirror.observe.figures.samples import steady_ms
 
 __all__ = ["SinkReports"]
 

@@ -30,7 +30,7 @@ from sparkmirror.demo.verify import read_topics
 from sparkmirror.errors import ClusterError, MachineError
 from sparkmirror.model import ClusterClient, PolicySettings
 from sparkmirror.names.replication_policy import make_policy
-from sparkmirror.observe.compare import PartitionResult, compare
+from sparkmirror.observe.figures.comparison_result import PartitionResult, compare
 from sparkmirror.wire.admin.cluster import Cluster
 
 __all__ = ["Demo", "DemoOptions", "Teller"]

@@ -21,7 +21,7 @@ from sparkmirror.demo.guard import forget, spawn
 from sparkmirror.demo.jvm import KafkaRuntime
 from sparkmirror.errors import ClusterError, Defect
 from sparkmirror.model import TopicPartition
-from sparkmirror.observe.compare import EMPTY, Reading
+from sparkmirror.observe.figures.comparison_result import EMPTY, Reading
 from sparkmirror.wire.admin.cluster import Cluster
 
 __all__ = ["digests", "read_topics"]

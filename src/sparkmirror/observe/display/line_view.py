@@ -38,11 +38,9 @@ from typing import Protocol, TextIO
 
 from sparkmirror.model import Halt, TopicPartition
 from sparkmirror.observe.console import PrintableConsole
-from sparkmirror.observe.meter import FlowView
-from sparkmirror.observe.notice import Notice
-from sparkmirror.observe.streams import discard
-from sparkmirror.observe.summary import summary_table
-from sparkmirror.observe.units import (
+from sparkmirror.observe.display.streams import discard
+from sparkmirror.observe.display.summary import summary_table
+from sparkmirror.observe.display.units import (
     clock_text,
     count_text,
     latency_text,
@@ -51,6 +49,8 @@ from sparkmirror.observe.units import (
     seconds_text,
     size_text,
 )
+from sparkmirror.observe.figures.meter import FlowView
+from sparkmirror.observe.notice import Notice
 from sparkmirror.text import printable, printable_json
 
 __all__ = ["Display", "LineDisplay", "flow_document", "flow_line"]

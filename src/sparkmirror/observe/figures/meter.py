@@ -21,10 +21,10 @@ from sparkmirror.model import (
     Spread,
     TopicPartition,
 )
-from sparkmirror.observe.catch_up import CATCHING_UP_S, CatchUp
-from sparkmirror.observe.latency import BOUNDS_MS, Histogram
-from sparkmirror.observe.partitions import PartitionRow, PartitionTotal, lag_of, worst_s
-from sparkmirror.observe.samples import steady_ms
+from sparkmirror.observe.figures.catch_up import CATCHING_UP_S, CatchUp
+from sparkmirror.observe.figures.latency import BOUNDS_MS, Histogram
+from sparkmirror.observe.figures.partitions import PartitionRow, PartitionTotal, lag_of, worst_s
+from sparkmirror.observe.figures.samples import steady_ms
 
 __all__ = ["FlowMeter", "FlowTotals", "FlowView", "TopicRow", "steady_ms", "wall_ms"]
 

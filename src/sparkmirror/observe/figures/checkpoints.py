@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from sparkmirror.model import Spread
-from sparkmirror.observe.samples import Samples, steady_ms
+from sparkmirror.observe.figures.samples import Samples, steady_ms
 
 __all__ = ["CheckpointKey", "CheckpointTimes"]
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from sparkmirror.model import Halt, PartitionProgress, Spread
-from sparkmirror.observe.samples import Rate
+from sparkmirror.observe.figures.samples import Rate
 
 __all__ = ["PartitionRow", "PartitionTotal", "lag_of", "worst_s"]
 

@@ -18,12 +18,12 @@ from prometheus_client.core import (
 from prometheus_client.registry import Collector
 
 from sparkmirror.model import Spread
-from sparkmirror.observe.catalog import CATALOG, MIRROR_CHECKPOINT, MIRROR_SOURCE, Metric
-from sparkmirror.observe.checkpoints import CheckpointKey
-from sparkmirror.observe.group_rows import GroupRow
-from sparkmirror.observe.latency import BOUNDS_MS
-from sparkmirror.observe.meter import FlowTotals, FlowView
-from sparkmirror.observe.partitions import PartitionRow, worst_s
+from sparkmirror.observe.figures.checkpoints import CheckpointKey
+from sparkmirror.observe.figures.group_rows import GroupRow
+from sparkmirror.observe.figures.latency import BOUNDS_MS
+from sparkmirror.observe.figures.meter import FlowTotals, FlowView
+from sparkmirror.observe.figures.partitions import PartitionRow, worst_s
+from sparkmirror.observe.metrics.catalog import CATALOG, MIRROR_CHECKPOINT, MIRROR_SOURCE, Metric
 
 __all__ = ["LABELS", "FlowFacts", "MirrorCollector"]
 

@@ -2,7 +2,7 @@
 
 ``exposition`` looks names up here, and docs/metrics.md is made from it::
 
-    python -m sparkmirror.observe.catalog docs/metrics.md
+    python -m sparkmirror.observe.metrics.catalog docs/metrics.md
 """
 
 from __future__ import annotations

@@ -16,10 +16,9 @@ from rich.live import Live
 from rich.text import Text
 
 from sparkmirror.observe.console import PrintableConsole
-from sparkmirror.observe.meter import FlowView, TopicRow
-from sparkmirror.observe.streams import discard
-from sparkmirror.observe.summary import halt_lines, summary_table
-from sparkmirror.observe.units import (
+from sparkmirror.observe.display.streams import discard
+from sparkmirror.observe.display.summary import halt_lines, summary_table
+from sparkmirror.observe.display.units import (
     clock_text,
     count_text,
     latency_text,
@@ -28,6 +27,7 @@ from sparkmirror.observe.units import (
     seconds_text,
     size_text,
 )
+from sparkmirror.observe.figures.meter import FlowView, TopicRow
 
 __all__ = ["Frame", "LiveDisplay", "draw", "frame_svg"]
 

@@ -36,8 +36,8 @@ from prometheus_client.exposition import choose_encoder
 
 from sparkmirror.errors import ConfigError, MachineError
 from sparkmirror.model import MetricsSettings
-from sparkmirror.observe.address import Address, resolve
-from sparkmirror.observe.health import Health
+from sparkmirror.observe.metrics.address import Address, resolve
+from sparkmirror.observe.metrics.health import Health
 
 __all__ = ["Surface", "check_surface", "open_surface"]
 

@@ -8,8 +8,8 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
-from sparkmirror.observe.meter import FlowView
-from sparkmirror.observe.units import clock_text, count_text, plural, size_text
+from sparkmirror.observe.display.units import clock_text, count_text, plural, size_text
+from sparkmirror.observe.figures.meter import FlowView
 
 __all__ = ["halt_lines", "summary_table"]
 
