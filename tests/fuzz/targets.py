@@ -36,6 +36,7 @@ from kafka.protocol.producer import (
     ProduceResponse,
 )
 
+from sparkmirror.control.coordination.orders_topic import Order, decode_order, encode_order
 from sparkmirror.errors import BatchError
 from sparkmirror.internal_topics.commands import (
     AssignmentCollector,
@@ -90,7 +91,6 @@ from sparkmirror.records.split import cut_batch
 from sparkmirror.wire.fetch import fetcher as fetching
 from sparkmirror.wire.fetch.messages import FETCH_HIGHEST, FETCH_LOWEST
 from sparkmirror.wire.net.connection import ConnectionLost
-from sparkmirror.wire.orders import Order, decode_order, encode_order
 from sparkmirror.wire.produce.messages import parse_answer
 from tests.fuzz.driver import admin, internal, large
 from tests.fuzz.exchanges import CLIENT, Answering, groups, logins, sessions

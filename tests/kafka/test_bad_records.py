@@ -17,7 +17,7 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 
-from sparkmirror.control.dead_letters import plan_dead_letter_topics
+from sparkmirror.control.topics.dead_letters import plan_dead_letter_topics
 from sparkmirror.demo.clusters import KafkaCluster
 from sparkmirror.errors import PartitionError
 from sparkmirror.model import FaultSettings

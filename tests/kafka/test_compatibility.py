@@ -14,9 +14,9 @@ import pyarrow as pa
 import pytest
 
 from kafka import KafkaConsumer
-from sparkmirror.control.groups import GroupClusters, GroupsJob, create_offset_topics
-from sparkmirror.control.positions import position_group, seed_positions
-from sparkmirror.control.topics import Assignment
+from sparkmirror.control.groups.job import GroupClusters, GroupsJob, create_offset_topics
+from sparkmirror.control.positions.seeding import position_group, seed_positions
+from sparkmirror.control.topics.sync import Assignment
 from sparkmirror.data.commits import Commits
 from sparkmirror.data.plan import encode_flow
 from sparkmirror.data.route import record_path

@@ -9,9 +9,11 @@ from dataclasses import replace
 import pytest
 from confluent_kafka.admin import ConfigResource, ResourceType
 
-from sparkmirror.control.claim import slots_ever
+from sparkmirror.control.coordination.claim import slots_ever
+from sparkmirror.control.coordination.control_topic import ControlTopicReader, ControlTopicWriter
+from sparkmirror.control.coordination.orders_topic import Order, give_order, orders_topic
+from sparkmirror.control.coordination.status import observe_status
 from sparkmirror.control.loop import ControlLoop
-from sparkmirror.control.status import observe_status
 from sparkmirror.demo.clusters import KafkaCluster
 from sparkmirror.errors import (
     ConfigError,
@@ -51,8 +53,6 @@ from sparkmirror.records.codecs import ZSTD
 from sparkmirror.records.records import Record, encode_batch
 from sparkmirror.wire.admin.cluster import Cluster
 from sparkmirror.wire.cluster.views import Committed, NewTopic
-from sparkmirror.wire.control_topic import ControlTopicReader, ControlTopicWriter
-from sparkmirror.wire.orders import Order, give_order, orders_topic
 from tests.kafka.support import (
     Sent,
     admin,

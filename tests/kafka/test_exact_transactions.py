@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from sparkmirror.control.dead_letters import plan_dead_letter_topics
+from sparkmirror.control.topics.dead_letters import plan_dead_letter_topics
 from sparkmirror.data.exactly import ExactSink
 from sparkmirror.data.syncs import SyncSender
 from sparkmirror.demo.clusters import KafkaCluster

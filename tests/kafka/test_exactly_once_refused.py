@@ -17,8 +17,8 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 
-from sparkmirror.control import claim
-from sparkmirror.control.claim import claim_flow, slots_ever
+from sparkmirror.control.coordination import claim
+from sparkmirror.control.coordination.claim import claim_flow, slots_ever
 from sparkmirror.demo.clusters import KafkaCluster
 from sparkmirror.errors import ClusterError, Denied, TopicError, Unsupported
 from sparkmirror.internal_topics.commands import Command, CommandKind, control_topic, encode_command

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 import pytest
 from confluent_kafka import Consumer
 
-from sparkmirror.control.membership import Membership
+from sparkmirror.control.mm1.membership import Membership
 from sparkmirror.data.commits import Commits
 from sparkmirror.demo.clusters import KafkaCluster
 from sparkmirror.errors import Fenced, MirrorError

@@ -17,7 +17,7 @@ from confluent_kafka import TopicPartition as ConfluentPartition
 from sparkmirror.cli.main import main
 from sparkmirror.config.mm1.load import load_mm1
 from sparkmirror.config.mm2.load import load_mm2
-from sparkmirror.control.handover import hand_over
+from sparkmirror.control.positions.handover import hand_over
 from sparkmirror.demo.clusters import KafkaCluster
 from sparkmirror.model import ClusterClient, TopicPartition
 from sparkmirror.wire.admin.cluster import Cluster

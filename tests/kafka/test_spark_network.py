@@ -18,7 +18,7 @@ from py4j.java_gateway import GatewayParameters, JavaGateway
 
 import sparkmirror
 from sparkmirror.config.mm2.load import load_mm2
-from sparkmirror.control.status import read_signals
+from sparkmirror.control.coordination.status import read_signals
 from sparkmirror.data import spark as spark_settings
 from sparkmirror.data.flow import FlowRunner
 from sparkmirror.data.plan import encode_flow

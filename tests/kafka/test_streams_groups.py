@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from sparkmirror.control.groups import GroupClusters, GroupsJob, create_offset_topics
+from sparkmirror.control.groups.job import GroupClusters, GroupsJob, create_offset_topics
 from sparkmirror.demo.clusters import KafkaCluster
 from sparkmirror.errors import ClusterError
 from sparkmirror.internal_topics.mm2_records import Checkpoint, decode_checkpoint

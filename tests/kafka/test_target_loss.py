@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from sparkmirror.control.positions import seed_positions
-from sparkmirror.control.topics import Assignment
+from sparkmirror.control.positions.seeding import seed_positions
+from sparkmirror.control.topics.sync import Assignment
 from sparkmirror.demo.clusters import KafkaCluster
 from sparkmirror.internal_topics.gaps import Gap
 from sparkmirror.internal_topics.position_metadata import decode_target

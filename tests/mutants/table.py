@@ -114,7 +114,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a slot chooses the beginning of a partition that has no leader yet",
         "No acknowledged record is lost",
-        "control/positions.py",
+        "control/positions/seeding.py",
         "            self.waiting |= missing.keys() - begins.keys()\n",
         "            self.waiting |= set()\n",
         (
@@ -409,7 +409,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a group's offset goes back on the target",
         "A consumer group that moves",
-        "control/group_offsets.py",
+        "control/groups/group_offsets.py",
         "present[remote].offset < checkpoint.downstream",
         "present[remote].offset != checkpoint.downstream",
         (f"{_CHECKPOINTS}::test_group_offsets_never_go_back",),
@@ -441,7 +441,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a checkpoint for a target offset that only went back",
         "A consumer group that moves",
-        "control/checkpoints.py",
+        "control/groups/checkpoints.py",
         "    advanced_downstream = new.downstream > last.downstream\n",
         "    advanced_downstream = new.downstream != last.downstream\n",
         (f"{_CHECKPOINTS}::test_checkpoints_go_forward_unless_the_group_went_back",),
@@ -631,7 +631,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "partitions given up before they are drained",
         "MirrorMaker 1: one member",
-        "control/membership.py",
+        "control/mm1/membership.py",
         "        return self._planned(version)\n",
         "        return True\n",
         (f"{_MEMBER}::test_an_eager_member_drains_all_before_it_joins_again",),
@@ -639,7 +639,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a cooperative member does not wait for what others get",
         "MirrorMaker 1: one member",
-        "control/membership.py",
+        "control/mm1/membership.py",
         "        if lost and self._session.cooperative and self._planned(version):\n",
         "        if lost and self._session.cooperative:\n",
         (
@@ -957,7 +957,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "the mirror's own topics keep the mirror's time",
         "## When clocks differ",
-        "control/compacted.py",
+        "control/topics/compacted.py",
         '"message.timestamp.type": "LogAppendTime"',
         '"message.timestamp.type": "CreateTime"',
         ("tests/unit/test_control_topics.py::test_internal_topics",),
@@ -1120,7 +1120,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "clocks of two machines are compared",
         "One process mirrors a flow",
-        "control/contest.py",
+        "control/coordination/contest.py",
         "            self._heard_s[report.run_id] = now_s\n",
         "            self._heard_s[report.run_id] = report.time_ms / 1000\n",
         (f"{_CONTEST}::test_silence_counts_from_what_arrives_whatever_clocks_say",),
@@ -1128,7 +1128,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "time in which the target did not answer counts as silence",
         "One process mirrors a flow",
-        "control/contest.py",
+        "control/coordination/contest.py",
         "        self._since_s = self._looked_s = None\n",
         "        self._looked_s = None\n",
         (f"{_CONTEST}::test_a_target_that_does_not_answer_takes_nothing_from_the_owner",),
@@ -1136,7 +1136,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "no look after a claim of one's own",
         "One process mirrors a flow",
-        "control/ownership.py",
+        "control/coordination/ownership.py",
         "        if self.look() is not Verdict.OURS:\n",
         "        if self.look() is not self.look():\n",
         (f"{_OWNERSHIP}::test_of_two_that_claim_at_once_one_begins",),
@@ -1144,7 +1144,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a second process begins beside the first",
         "One process mirrors a flow",
-        "control/ownership.py",
+        "control/coordination/ownership.py",
         "            if (take_over or verdict is not Verdict.HELD) and self._claim():\n",
         "            if self._claim():\n",
         (f"{_OWNERSHIP}::test_the_second_process_stands_by_until_the_first_is_silent",),
@@ -1168,7 +1168,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a driver that was frozen goes on with its work",
         "One process mirrors a flow",
-        "control/ownership.py",
+        "control/coordination/ownership.py",
         "        return self.contest.fresh(now_s) and self",
         "        return self",
         (f"{_OWNERSHIP}::test_who_was_frozen_does_nothing_before_it_has_looked",),
@@ -1261,7 +1261,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "ACL rule inverted",
         "docs/compatibility.md",
-        "control/acls.py",
+        "control/topics/acl_sync.py",
         '            or (allowed and binding.operation == "WRITE")\n',
         '            or (allowed and binding.operation != "WRITE")\n',
         (
@@ -1296,7 +1296,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "the mirror's own positions become checkpoints",
         "docs/compatibility.md",
-        "control/checkpoints.py",
+        "control/groups/checkpoints.py",
         "name for name in present if names.accepts(name) and not name.startswith(_POSITION_GROUPS)",
         "name for name in present if names.accepts(name)",
         (f"{_CHECKPOINTS}::test_wanted_groups",),

@@ -12,12 +12,13 @@ from typing import Any
 import pytest
 
 from sparkmirror.control import loop as loop_module
-from sparkmirror.control import positions, share
 from sparkmirror.control.flow import FlowControl
 from sparkmirror.control.loop import ControlLoop
-from sparkmirror.control.positions import Beginnings
-from sparkmirror.control.share import GroupShare
-from sparkmirror.control.topics import Assignment
+from sparkmirror.control.mm1 import group_share
+from sparkmirror.control.mm1.group_share import GroupShare
+from sparkmirror.control.positions import seeding
+from sparkmirror.control.positions.seeding import Beginnings
+from sparkmirror.control.topics.sync import Assignment
 from sparkmirror.errors import Denied, Fenced, MirrorError, Unreachable
 from sparkmirror.internal_topics.commands import CommandKind, SourcePartition
 from sparkmirror.model import FetchSettings, FlowSettings, Member, MirrorSettings, TopicPartition
@@ -183,8 +184,8 @@ class Group:
         own = [replace(p, remote_topic=p.topic) for p in (LED, LOST, NEW)]
         self.led, self.lost, self.new = own
         self.published: list[tuple[SourcePartition, ...]] = []
-        monkeypatch.setattr(share, "Membership", lambda *_, **__: None)
-        monkeypatch.setattr(positions, "Routes", lambda *_: clusters)
+        monkeypatch.setattr(group_share, "Membership", lambda *_, **__: None)
+        monkeypatch.setattr(seeding, "Routes", lambda *_: clusters)
         self.share = GroupShare(
             MM1_FLOW,
             clusters,  # type: ignore[arg-type]

@@ -8,23 +8,23 @@ from typing import Any, cast
 
 import pytest
 
-from sparkmirror.control.checkpoints import (
+from sparkmirror.control.groups.checkpoints import (
     CheckpointRules,
     CheckpointStore,
     plan_checkpoints,
     wanted_groups,
 )
-from sparkmirror.control.coarse import mirrormaker_offsets
-from sparkmirror.control.compacted import (
+from sparkmirror.control.groups.group_offsets import plan_group_offsets, sync_group_offsets
+from sparkmirror.control.groups.job import GroupClusters, GroupsJob, create_offset_topics
+from sparkmirror.control.report.coarse import mirrormaker_offsets
+from sparkmirror.control.report.plan_groups import offset_topics
+from sparkmirror.control.topics.compacted import (
     COMPACTED,
     CompactedTopic,
     TopicFollower,
     create_compacted,
 )
-from sparkmirror.control.group_offsets import plan_group_offsets, sync_group_offsets
-from sparkmirror.control.groups import GroupClusters, GroupsJob, create_offset_topics
-from sparkmirror.control.look import Look
-from sparkmirror.control.plan_groups import offset_topics
+from sparkmirror.control.topics.observation import Look
 from sparkmirror.errors import (
     ClusterError,
     Denied,
@@ -369,7 +369,7 @@ def test_a_round_in_which_nothing_has_changed_plans_nothing(
         planned.append(args)
         return plan_checkpoints(*args)
 
-    monkeypatch.setattr("sparkmirror.control.groups.plan_checkpoints", count)
+    monkeypatch.setattr("sparkmirror.control.groups.job.plan_checkpoints", count)
     world = World()
     job = world.job()
     world.mirror(Run(0, 50, 1_000))

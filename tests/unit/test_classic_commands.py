@@ -160,7 +160,8 @@ def test_lag_asks_the_classic_zookeeper(
     monkeypatch.setattr("sparkmirror.cli.files.look_up_brokers", find)
     found: list[FlowSettings] = []
     monkeypatch.setattr(
-        "sparkmirror.control.lag.check_group", lambda _source, flow, _topics: found.append(flow)
+        "sparkmirror.control.positions.lag.check_group",
+        lambda _source, flow, _topics: found.append(flow),
     )
     monkeypatch.setattr(lag_verb, "_show", lambda *_, **__: None)
     monkeypatch.setattr(

@@ -9,10 +9,10 @@ from sparkmirror.cli.main import main
 from sparkmirror.cli.status import _document, _Row, _text
 from sparkmirror.cli.tables import cell, table_lines
 from sparkmirror.client import Checkpoint
-from sparkmirror.control.compare import TopicPair
-from sparkmirror.control.configs import ConfigChange
-from sparkmirror.control.look import Change, FlowPlan
-from sparkmirror.control.status import FlowState, FlowStatus
+from sparkmirror.control.coordination.status import FlowState, FlowStatus
+from sparkmirror.control.report.compare import TopicPair
+from sparkmirror.control.topics.config_sync import ConfigChange
+from sparkmirror.control.topics.observation import Change, FlowPlan
 from sparkmirror.errors import Unreachable
 from sparkmirror.model import TopicPartition
 from sparkmirror.wire.cluster.views import BrokerView, ClusterView

@@ -3,8 +3,8 @@
 from pathlib import Path
 
 from sparkmirror.cli.groups import document, text
-from sparkmirror.control.checkpoints import CheckpointStore
-from sparkmirror.control.compare_groups import FlowGroups, measure_groups
+from sparkmirror.control.groups.checkpoints import CheckpointStore
+from sparkmirror.control.report.compare_groups import FlowGroups, measure_groups
 from sparkmirror.internal_topics.mm2_records import Checkpoint, encode_checkpoint
 from sparkmirror.model import TopicPartition
 from sparkmirror.wire.cluster.views import Committed, GroupOwner, GroupView

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from sparkmirror.control import comparison
-from sparkmirror.control.comparison import PartitionComparison
-from sparkmirror.control.scope import STRETCH, Bound, Progress, Scope
+from sparkmirror.control.verify import comparison
+from sparkmirror.control.verify.comparison import PartitionComparison
+from sparkmirror.control.verify.scope import STRETCH, Bound, Progress, Scope
 from sparkmirror.model import ClusterClient, FetchSettings, TopicPartition
 from sparkmirror.observe.figures.comparison_result import EMPTY, PartitionResult
 from sparkmirror.records.records import Carried, encode_rest

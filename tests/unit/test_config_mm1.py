@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from sparkmirror.config.mm1.load import load_mm1, normalise_include
-from sparkmirror.control.configs import config_to_create_with
+from sparkmirror.control.topics.config_sync import config_to_create_with
 from sparkmirror.data.plan import decode_flow, encode_flow
 from sparkmirror.errors import ConfigError
 from sparkmirror.internal_topics.commands import control_topic

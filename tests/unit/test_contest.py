@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from sparkmirror.control.contest import Contest, Verdict
-from sparkmirror.control.place import is_gone, own_place
+from sparkmirror.control.coordination.contest import Contest, Verdict
+from sparkmirror.control.coordination.place import is_gone, own_place
 from sparkmirror.internal_topics.commands import Command, CommandKind, encode_command
 from sparkmirror.internal_topics.driver_report import DriverReport, encode_driver_report
 from sparkmirror.internal_topics.flow_claims import Claim, encode_claim

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sparkmirror.control.acls import ObservedAcls, plan_acls, wanted_acls
+from sparkmirror.control.topics.acl_sync import ObservedAcls, plan_acls, wanted_acls
 from sparkmirror.model import ClusterClient, FlowSettings, PolicySettings, TopicSettings
 from sparkmirror.names.replication_policy import FlowTopics
 from sparkmirror.wire.cluster.views import AclBinding

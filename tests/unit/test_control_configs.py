@@ -7,7 +7,7 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sparkmirror.control.configs import (
+from sparkmirror.control.topics.config_sync import (
     AlterConfigs,
     ConfigChange,
     ConfigPlan,
@@ -16,7 +16,7 @@ from sparkmirror.control.configs import (
     plan_configs,
     wanted_changes,
 )
-from sparkmirror.control.notices import Notices, first_few
+from sparkmirror.control.topics.notices import Notices, first_few
 from sparkmirror.errors import Denied, TopicError
 from sparkmirror.model import ClusterClient, FlowSettings, TopicSettings
 from sparkmirror.wire.cluster.views import ConfigEntry

@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 
 from sparkmirror.config.mm2.load import load_mm2
-from sparkmirror.control import start
-from sparkmirror.control.contest import Verdict
+from sparkmirror.control.coordination.contest import Verdict
 from sparkmirror.control.flow import FlowControl
-from sparkmirror.control.heartbeats import HeartbeatJob
 from sparkmirror.control.loop import ControlLoop
-from sparkmirror.control.topics import Assignment
+from sparkmirror.control.positions import preflight
+from sparkmirror.control.topics.heartbeats import HeartbeatJob
+from sparkmirror.control.topics.sync import Assignment
 from sparkmirror.errors import ClusterError, ConfigError, Unreachable
 from sparkmirror.internal_topics.commands import SourcePartition
 from sparkmirror.internal_topics.driver_report import DriverReport
@@ -153,11 +153,11 @@ def test_once_is_refused_for_a_paused_group(monkeypatch: pytest.MonkeyPatch) -> 
     flow = FlowSettings(client, client, client, client, mode=MirrorMode.MM1, group_id="g")
     nothing = Assignment(flow.name)
     target = Cluster(client)
-    monkeypatch.setattr(start, "is_paused", lambda *_: False)
-    assert start.leave_out_paused(flow, target, nothing) is nothing
-    monkeypatch.setattr(start, "is_paused", lambda *_: True)
+    monkeypatch.setattr(preflight, "is_paused", lambda *_: False)
+    assert preflight.leave_out_paused(flow, target, nothing) is nothing
+    monkeypatch.setattr(preflight, "is_paused", lambda *_: True)
     with pytest.raises(ConfigError, match="sparkmirror resume"):
-        start.leave_out_paused(flow, target, nothing)
+        preflight.leave_out_paused(flow, target, nothing)
 
 
 def test_the_drivers_report_tells_how_long_a_flow_needs_to_catch_up(tmp_path: Path) -> None:

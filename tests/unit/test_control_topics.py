@@ -12,15 +12,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sparkmirror.control.compacted import COMPACTED
-from sparkmirror.control.internal import (
+from sparkmirror.control.positions.seeding import plan_seeding, position_group
+from sparkmirror.control.topics.compacted import COMPACTED
+from sparkmirror.control.topics.internal_topics import (
     create_internal_topics,
     internal_names,
     offset_storage_topic,
     plan_internal_topics,
 )
-from sparkmirror.control.positions import plan_seeding, position_group
-from sparkmirror.control.topics import (
+from sparkmirror.control.topics.sync import (
     Assignment,
     CreateTopic,
     GrowTopic,

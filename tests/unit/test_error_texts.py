@@ -25,8 +25,8 @@ from sparkmirror.config.callables import load_callable
 from sparkmirror.config.clients.jaas import parse_property, read_file_entry
 from sparkmirror.config.clients.sasl import KerberosLogin
 from sparkmirror.config.files.properties import read_file
-from sparkmirror.control import start
-from sparkmirror.control.listener import Listener
+from sparkmirror.control.mm1.rebalance_listener import Listener
+from sparkmirror.control.positions import preflight
 from sparkmirror.data.scratch import Scratch
 from sparkmirror.data.seal import KEY_VARIABLE, new_key, seal, unseal
 from sparkmirror.demo import guard, maven
@@ -455,17 +455,17 @@ def test_a_topic_that_does_not_exist_cannot_be_followed() -> None:
 
 
 def test_ends_without_a_leader_are_named_up_to_five(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(start, "_FREEZE_TIMEOUT_S", -1.0)
+    monkeypatch.setattr(preflight, "_FREEZE_TIMEOUT_S", -1.0)
     wanted = [SimpleNamespace(source=TopicPartition("t", n)) for n in range(7)]
     source: Any = SimpleNamespace(alias="A", end_offsets=lambda tps, _: dict.fromkeys(tps[:1], 5))
     assignment: Any = SimpleNamespace(partitions=wanted)
     check(
-        lambda: start.freeze_ends(FLOW, source, assignment), TopicError,
+        lambda: preflight.freeze_ends(FLOW, source, assignment), TopicError,
         "no end offset for 6 partitions (t-1, t-2, t-3, t-4, t-5 …): they have no leader.",
         "cluster A", "Bring their brokers back",
     )  # fmt: skip
     assignment.partitions = wanted[:1]
-    assert start.freeze_ends(FLOW, source, assignment) == {TopicPartition("t", 0): 5}
+    assert preflight.freeze_ends(FLOW, source, assignment) == {TopicPartition("t", 0): 5}
 
 
 @pytest.mark.parametrize("server", ["a", "a:", ":1", "a:0", "a:65536", "a:x"])

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from sparkmirror.control import gaps as control_gaps
-from sparkmirror.control.gaps import GapTeller
+from sparkmirror.control.report import gaps as control_gaps
+from sparkmirror.control.report.gaps import GapTeller
 from sparkmirror.internal_topics.gaps import Gap, GapAction, GapKind
 from sparkmirror.model import TopicPartition
 

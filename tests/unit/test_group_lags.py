@@ -7,8 +7,8 @@ from typing import cast
 
 import pytest
 
-from sparkmirror.control.group_lags import GroupLags
-from sparkmirror.control.record_times import RecordTimes
+from sparkmirror.control.groups.group_lags import GroupLags
+from sparkmirror.control.positions.record_times import RecordTimes
 from sparkmirror.errors import Unreachable
 from sparkmirror.model import TopicPartition
 from sparkmirror.observe.figures.group_rows import GroupRow

@@ -15,9 +15,10 @@ from hypothesis import strategies as st
 
 from sparkmirror.cli import history as verb
 from sparkmirror.cli.main import main
+from sparkmirror.control.coordination.control_topic import ControlSignals, ControlTopicReader
 from sparkmirror.control.flow import FlowControl
-from sparkmirror.control.history import HaltWatch, History, read_history, standing_still
 from sparkmirror.control.loop import ControlLoop
+from sparkmirror.control.report.history import HaltWatch, History, read_history, standing_still
 from sparkmirror.errors import Unreachable
 from sparkmirror.internal_topics.commands import (
     PROGRESS_PARTITION,
@@ -39,7 +40,6 @@ from sparkmirror.internal_topics.history import (
 from sparkmirror.internal_topics.reports import decode_halted, decode_planned, decode_progress
 from sparkmirror.model import FlowSettings, Halt, PartitionProgress, SlotProgress, TopicPartition
 from sparkmirror.wire.admin.cluster import Cluster
-from sparkmirror.wire.control_topic import ControlSignals, ControlTopicReader
 from tests.unit.config_files import BASE, load_flow, write
 
 FLOW = "A->B"

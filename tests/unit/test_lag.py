@@ -11,7 +11,7 @@ from sparkmirror.cli.lag import Pace, document, over_limit, table
 from sparkmirror.cli.lag_tables import broker_lines, classic_table, groups_table
 from sparkmirror.cli.main import main
 from sparkmirror.config.mm1.load import load_mm1_consumer
-from sparkmirror.control.lag import LagView, Offsets, PartitionLag, measure
+from sparkmirror.control.positions.lag import LagView, Offsets, PartitionLag, measure
 from sparkmirror.errors import ConfigError
 from sparkmirror.model import TopicPartition
 from sparkmirror.wire.admin.messages import record_batch

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Mapping
 
 import pytest
 
-from sparkmirror.control import membership
-from sparkmirror.control.membership import Membership
+from sparkmirror.control.mm1 import membership
+from sparkmirror.control.mm1.membership import Membership
 from sparkmirror.model import ClusterClient, FlowSettings, Member, MirrorMode, TopicPartition
 from sparkmirror.wire.group.session import Joined, MemberState
 

@@ -7,10 +7,15 @@ import re
 
 import pytest
 
-from sparkmirror.control.orders import newest_pause, pending_pause
+from sparkmirror.control.coordination.orders import newest_pause, pending_pause
+from sparkmirror.control.coordination.orders_topic import (
+    Order,
+    decode_order,
+    encode_order,
+    orders_topic,
+)
 from sparkmirror.internal_topics.commands import Command, CommandKind
 from sparkmirror.model import ClusterClient, FlowSettings, MirrorMode, TopicSettings
-from sparkmirror.wire.orders import Order, decode_order, encode_order, orders_topic
 
 A, B = ClusterClient("A", ("a:1",), "c"), ClusterClient("B", ("b:1",), "c")
 FLOW = FlowSettings(A, B, A, B)

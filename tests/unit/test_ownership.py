@@ -8,8 +8,8 @@ from typing import Any, cast
 
 import pytest
 
-from sparkmirror.control import contest, ownership
-from sparkmirror.control.ownership import Ownership, content_of
+from sparkmirror.control.coordination import contest, ownership
+from sparkmirror.control.coordination.ownership import Ownership, content_of
 from sparkmirror.errors import ClusterError, Denied, Unreachable
 from sparkmirror.internal_topics.commands import control_topic
 from sparkmirror.internal_topics.driver_report import DriverReport, encode_driver_report
@@ -107,7 +107,7 @@ def target(monkeypatch: pytest.MonkeyPatch) -> Target:
 
     monkeypatch.setattr(ownership.time, "sleep", sleep)
     # All processes of a test are this one: each claims as if it ran elsewhere.
-    monkeypatch.setattr("sparkmirror.control.claim.own_place", lambda: "")
+    monkeypatch.setattr("sparkmirror.control.coordination.claim.own_place", lambda: "")
     monkeypatch.setattr(contest, "is_gone", lambda _: False)
     return made
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from sparkmirror.control.dead_letters import plan_dead_letter_topics
+from sparkmirror.control.topics.dead_letters import plan_dead_letter_topics
 from sparkmirror.data.refusals import RefusedRecords, dead_letter
 from sparkmirror.data.retries import Retries
 from sparkmirror.internal_topics.gaps import SKIPPED, decode_gap

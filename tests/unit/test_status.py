@@ -10,7 +10,8 @@ import pytest
 
 from sparkmirror.cli.main import main
 from sparkmirror.cli.status import _document, _Row, _text
-from sparkmirror.control.status import FlowState, judge, judge_group
+from sparkmirror.control.coordination.control_topic import ControlSignals
+from sparkmirror.control.coordination.status import FlowState, judge, judge_group
 from sparkmirror.data.watch import ControlWatch
 from sparkmirror.internal_topics.commands import Command, CommandKind, encode_command
 from sparkmirror.internal_topics.driver_report import DriverReport
@@ -24,7 +25,6 @@ from sparkmirror.model import (
     SlotProgress,
     TopicPartition,
 )
-from sparkmirror.wire.control_topic import ControlSignals
 from tests.unit.config_files import BASE, write
 
 FLOW = "A->B"

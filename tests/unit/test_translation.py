@@ -7,8 +7,8 @@ from typing import Any, cast
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sparkmirror.control.compacted import TopicFollower
-from sparkmirror.control.translation import PartitionRuns, Translation, plan_pruning
+from sparkmirror.control.groups.translation import PartitionRuns, Translation, plan_pruning
+from sparkmirror.control.topics.compacted import TopicFollower
 from sparkmirror.internal_topics.mm2_records import encode_offset_sync
 from sparkmirror.internal_topics.run_map import Run
 from sparkmirror.internal_topics.runs import RunRow, decode_run, encode_run

@@ -13,8 +13,8 @@ from typing import cast
 import pytest
 
 from sparkmirror.client import MirrorClient
-from sparkmirror.control.checkpoints import CheckpointStore
-from sparkmirror.control.compacted import TopicFollower
+from sparkmirror.control.groups.checkpoints import CheckpointStore
+from sparkmirror.control.topics.compacted import TopicFollower
 from sparkmirror.errors import Denied
 from sparkmirror.internal_topics.mm2_records import Checkpoint, encode_checkpoint
 from sparkmirror.internal_topics.offset_syncs import OffsetSync, OffsetSyncStore

@@ -11,12 +11,16 @@ from pathlib import Path
 
 import pytest
 
-from sparkmirror.control.acls import wanted_acls
-from sparkmirror.control.checkpoints import CheckpointRules, CheckpointStore, plan_checkpoints
-from sparkmirror.control.checkpoints import wanted_groups as groups_of
 from sparkmirror.control.flow import FlowControl
-from sparkmirror.control.group_offsets import plan_group_offsets
-from sparkmirror.control.topics import CreateTopic, GrowTopic, ObservedTopics, plan_topics
+from sparkmirror.control.groups.checkpoints import (
+    CheckpointRules,
+    CheckpointStore,
+    plan_checkpoints,
+)
+from sparkmirror.control.groups.checkpoints import wanted_groups as groups_of
+from sparkmirror.control.groups.group_offsets import plan_group_offsets
+from sparkmirror.control.topics.acl_sync import wanted_acls
+from sparkmirror.control.topics.sync import CreateTopic, GrowTopic, ObservedTopics, plan_topics
 from sparkmirror.internal_topics.mm2_records import Checkpoint
 from sparkmirror.internal_topics.offset_syncs import PartitionState
 from sparkmirror.model import (

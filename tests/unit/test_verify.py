@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from sparkmirror.cli.main import main
 from sparkmirror.cli.verify import bound, document, progress_line, table
-from sparkmirror.control.lockstep import Side, align, last_values, lockstep, value_digests
-from sparkmirror.control.scope import Bound, Progress
+from sparkmirror.control.verify.lockstep import Side, align, last_values, lockstep, value_digests
+from sparkmirror.control.verify.scope import Bound, Progress
 from sparkmirror.errors import ConfigError
 from sparkmirror.observe.figures.comparison_result import (
     EMPTY,

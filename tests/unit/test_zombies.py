@@ -14,8 +14,9 @@ from typing import Any, cast
 
 import pytest
 
+from sparkmirror.control.coordination.control_topic import ControlSignals, ControlTopicReader
+from sparkmirror.control.coordination.status import FlowState, judge
 from sparkmirror.control.flow import FlowControl
-from sparkmirror.control.status import FlowState, judge
 from sparkmirror.data.plan import plan_slots
 from sparkmirror.data.rows import Chunk, build_row, read_row
 from sparkmirror.data.sink_reports import SinkReports
@@ -34,7 +35,6 @@ from sparkmirror.internal_topics.driver_report import DriverReport
 from sparkmirror.internal_topics.gaps import Gap, GapAction, GapKind, gap_document
 from sparkmirror.model import Halt, JoinCounts, PartitionProgress, SlotProgress, TopicPartition
 from sparkmirror.records.records import Record, encode_batch
-from sparkmirror.wire.control_topic import ControlSignals, ControlTopicReader
 from tests.unit.config_files import BASE, load_flow
 from tests.unit.test_exact_sink import BILLS, ORDERS, REMOTE, Brokers, ExactSink, Source, simulated
 from tests.unit.test_exact_sink import _flow as exact_flow

@@ -23,7 +23,7 @@ from sparkmirror.errors import ClusterError, ConfigError
 from sparkmirror.text import printable_json, say
 
 if TYPE_CHECKING:
-    from sparkmirror.control.lock import LockPlan
+    from sparkmirror.control.permissions.acl_lock import LockPlan
     from sparkmirror.model import ClusterClient, FlowSettings, MirrorSettings
     from sparkmirror.wire.admin.cluster import Cluster
 
@@ -75,7 +75,7 @@ def needed(
 
     Exit codes: 0 printed, 2 wrong usage or file.
     """
-    from sparkmirror.control.permissions import needed_permissions  # noqa: PLC0415
+    from sparkmirror.control.permissions.needed import needed_permissions  # noqa: PLC0415
 
     settings = load_settings(files, clusters or ())
     who = _principals(settings, principal or ())
@@ -187,8 +187,8 @@ def _lock_plan(
     *,
     apply: bool,
 ) -> LockPlan:
-    from sparkmirror.control.lock import plan_lock  # noqa: PLC0415
-    from sparkmirror.control.permissions import (  # noqa: PLC0415
+    from sparkmirror.control.permissions.acl_lock import plan_lock  # noqa: PLC0415
+    from sparkmirror.control.permissions.needed import (  # noqa: PLC0415
         EVERY,
         needed_permissions,
         remote_patterns,

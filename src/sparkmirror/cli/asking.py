@@ -13,7 +13,7 @@ from sparkmirror.errors import ConfigError, MirrorError
 
 if TYPE_CHECKING:
     from sparkmirror.cli.files import Files
-    from sparkmirror.control.look import Look
+    from sparkmirror.control.topics.observation import Look
     from sparkmirror.model import FlowSettings, MirrorSettings
 
 __all__ = ["Asking", "ask_each", "end_with", "open_flows", "refuse_mm1"]
@@ -37,7 +37,7 @@ class Asking(Connections):
 
     def look(self, flow: FlowSettings) -> Look:
         """Both clusters of ``flow``, each topic read as a run reads it."""
-        from sparkmirror.control.look import Look  # noqa: PLC0415
+        from sparkmirror.control.topics.observation import Look  # noqa: PLC0415
 
         checkpoints = self.cluster(flow.checkpoints.client or flow.target)
         on_source = flow.offset_syncs.location == "source"

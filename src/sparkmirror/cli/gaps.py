@@ -62,7 +62,7 @@ def gaps(
 
 
 def _read(settings: MirrorSettings) -> tuple[list[Gap], list[MirrorError]]:
-    from sparkmirror.control.gaps import read_gaps  # noqa: PLC0415
+    from sparkmirror.control.report.gaps import read_gaps  # noqa: PLC0415
 
     with Connections() as connections:
         connections.expect(flow.target_admin for flow in settings.flows)

@@ -13,7 +13,7 @@ from sparkmirror.errors import Defect
 from sparkmirror.text import say
 
 if TYPE_CHECKING:
-    from sparkmirror.control.compare_groups import FlowGroups
+    from sparkmirror.control.report.compare_groups import FlowGroups
 
 __all__ = ["document", "groups", "text"]
 
@@ -36,7 +36,7 @@ def groups(
 
     Exit codes: 0 looked, 2 wrong usage or file, 3 a cluster or group could not be asked.
     """
-    from sparkmirror.control.compare_groups import compare_groups  # noqa: PLC0415
+    from sparkmirror.control.report.compare_groups import compare_groups  # noqa: PLC0415
 
     refuse_mm1("groups", files)
     with open_flows(files, clusters=clusters, flows=flows) as asking:

@@ -46,7 +46,7 @@ def history(
         connections.expect(flow.target_admin for flow in settings.flows)
 
         def look(flow: FlowSettings) -> tuple[str, list[Event] | None]:
-            from sparkmirror.control.history import read_history  # noqa: PLC0415
+            from sparkmirror.control.report.history import read_history  # noqa: PLC0415
 
             return flow.name, read_history(connections.cluster(flow.target_admin), flow)
 

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 from sparkmirror.wire.cluster.acl_advice import kafka_acls_command
 
 if TYPE_CHECKING:
-    from sparkmirror.control.lock import LockPlan
-    from sparkmirror.control.permissions import Permission
+    from sparkmirror.control.permissions.acl_lock import LockPlan
+    from sparkmirror.control.permissions.needed import Permission
     from sparkmirror.model import ClusterClient, FlowSettings
     from sparkmirror.wire.cluster.views import AclBinding
 

@@ -25,7 +25,7 @@ from sparkmirror.observe.figures.catch_up import CATCHING_UP_S, CatchUp
 from sparkmirror.text import say
 
 if TYPE_CHECKING:
-    from sparkmirror.control.lag import LagView, PartitionLag
+    from sparkmirror.control.positions.lag import LagView, PartitionLag
 
 __all__ = ["Pace", "lag", "over_limit", "table"]
 

@@ -13,7 +13,7 @@ from sparkmirror.errors import ConfigError
 
 if TYPE_CHECKING:
     from sparkmirror.cli.connections import Connections
-    from sparkmirror.control.lag import LagView
+    from sparkmirror.control.positions.lag import LagView
     from sparkmirror.model import FlowSettings
 
 __all__ = ["GroupLook", "Look", "flow_looks", "group_looks", "named"]
@@ -102,7 +102,7 @@ def flow_looks(
 
 
 def _look_at_flow(connections: Connections, flow: FlowSettings) -> LagView:
-    from sparkmirror.control.lag import observe_flow  # noqa: PLC0415
+    from sparkmirror.control.positions.lag import observe_flow  # noqa: PLC0415
     from sparkmirror.model import MirrorMode  # noqa: PLC0415
 
     source = connections.cluster(flow.source)
@@ -112,7 +112,7 @@ def _look_at_flow(connections: Connections, flow: FlowSettings) -> LagView:
 
 
 def _look_at_group(connections: Connections, flow: FlowSettings) -> LagView:
-    from sparkmirror.control.lag import observe_group  # noqa: PLC0415
+    from sparkmirror.control.positions.lag import observe_group  # noqa: PLC0415
 
     return observe_group(connections.cluster(flow.source), flow)
 
@@ -172,6 +172,6 @@ def group_looks(
 
 
 def _check(connections: Connections, flow: FlowSettings, topics: Sequence[str]) -> LagView:
-    from sparkmirror.control.lag import check_group  # noqa: PLC0415
+    from sparkmirror.control.positions.lag import check_group  # noqa: PLC0415
 
     return check_group(connections.cluster(flow.source), flow, topics)

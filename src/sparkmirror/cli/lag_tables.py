@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from sparkmirror.control.lag import LagView, PartitionLag
+    from sparkmirror.control.positions.lag import LagView, PartitionLag
 
 __all__ = ["broker_lines", "classic_table", "groups_table"]
 

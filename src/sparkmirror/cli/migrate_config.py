@@ -355,7 +355,7 @@ def _write(path: Path, text: str, *, force: bool) -> None:
 
 
 def _take_positions(old: FlowSettings, new: FlowSettings) -> None:
-    from sparkmirror.control.handover import hand_over  # noqa: PLC0415
+    from sparkmirror.control.positions.handover import hand_over  # noqa: PLC0415
 
     with Connections() as connections:
         connections.expect((old.source, old.target_admin))

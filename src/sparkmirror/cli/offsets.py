@@ -15,7 +15,7 @@ from sparkmirror.text import say
 
 if TYPE_CHECKING:
     from sparkmirror.client import Checkpoint
-    from sparkmirror.control.look import Look
+    from sparkmirror.control.topics.observation import Look
     from sparkmirror.model import TopicPartition
 
 __all__ = ["document", "offsets", "text", "translate"]
@@ -122,9 +122,9 @@ def translate(
 
 
 def _theirs(look: Look, found: Found) -> Theirs:
-    from sparkmirror.control.checkpoints import CheckpointRules  # noqa: PLC0415
-    from sparkmirror.control.coarse import mirrormaker_offsets  # noqa: PLC0415
-    from sparkmirror.control.compacted import TopicFollower  # noqa: PLC0415
+    from sparkmirror.control.groups.checkpoints import CheckpointRules  # noqa: PLC0415
+    from sparkmirror.control.report.coarse import mirrormaker_offsets  # noqa: PLC0415
+    from sparkmirror.control.topics.compacted import TopicFollower  # noqa: PLC0415
     from sparkmirror.internal_topics.mm2_records import offset_syncs_topic  # noqa: PLC0415
 
     follower = TopicFollower(look.syncs, offset_syncs_topic(look.flow))

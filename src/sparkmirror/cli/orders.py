@@ -1,7 +1,8 @@
 """What ``pause``, ``resume`` and ``drain`` share: an order per flow, and its effect awaited.
 
-Orders have a topic of their own (`wire.orders`). A mirror of an older version does not hear it:
-then they go where that one looks, into the control topic, which takes more rights.
+Orders have a topic of their own (`control.coordination.orders_topic`). A mirror of an older version
+does not hear it: then they go where that one looks, into the control topic, which takes more
+rights.
 """
 
 from __future__ import annotations
@@ -16,15 +17,15 @@ import typer
 from sparkmirror.cli.connections import Connections
 from sparkmirror.cli.errors import EXIT_START_FAILED, show_error
 from sparkmirror.cli.files import Files, choose_flows, load_settings
-from sparkmirror.control.status import FlowState, FlowStatus, observe_status
+from sparkmirror.control.coordination.control_topic import ControlTopicWriter
+from sparkmirror.control.coordination.orders_topic import Order, give_order, orders_topic
+from sparkmirror.control.coordination.status import FlowState, FlowStatus, observe_status
 from sparkmirror.errors import Denied, MirrorError, TopicError
 from sparkmirror.internal_topics.commands import Command, CommandKind, channel, control_topic
 from sparkmirror.model import FlowSettings
 from sparkmirror.text import say
 from sparkmirror.wire.admin.cluster import Cluster
 from sparkmirror.wire.cluster.acl_advice import Right, grant
-from sparkmirror.wire.control_topic import ControlTopicWriter
-from sparkmirror.wire.orders import Order, give_order, orders_topic
 
 __all__ = ["Named", "Wait", "give_orders"]
 

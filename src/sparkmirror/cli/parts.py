@@ -120,7 +120,7 @@ class NoFlows:
 
 
 class AssignmentPart(Protocol):
-    """What a flow mirrors, as ``control.topics.Assignment`` tells it."""
+    """What a flow mirrors, as ``control.topics.sync.Assignment`` tells it."""
 
     @property
     def halted(self) -> Mapping[TopicPartition, Halt]:

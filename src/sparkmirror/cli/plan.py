@@ -11,7 +11,7 @@ from sparkmirror.cli.tables import Format, Output, print_json, table_lines
 from sparkmirror.text import say
 
 if TYPE_CHECKING:
-    from sparkmirror.control.look import FlowPlan
+    from sparkmirror.control.topics.observation import FlowPlan
 
 __all__ = ["document", "plan", "text"]
 
@@ -32,8 +32,8 @@ def plan(
 
     Exit codes: 0 looked, whatever was found; 2 wrong usage or file; 3 a cluster could not be asked.
     """
-    from sparkmirror.control.plan import plan_flow  # noqa: PLC0415
-    from sparkmirror.control.plan_groups import plan_heartbeats  # noqa: PLC0415
+    from sparkmirror.control.report.plan import plan_flow  # noqa: PLC0415
+    from sparkmirror.control.report.plan_groups import plan_heartbeats  # noqa: PLC0415
 
     with open_flows(
         files, keep_partitions=keep_partitions, clusters=clusters, flows=flows

@@ -21,8 +21,8 @@ from sparkmirror.observe.display.units import seconds_text
 from sparkmirror.text import say
 
 if TYPE_CHECKING:
-    from sparkmirror.control.lag import LagView
-    from sparkmirror.control.status import FlowStatus
+    from sparkmirror.control.coordination.status import FlowStatus
+    from sparkmirror.control.positions.lag import LagView
 
 __all__ = ["status"]
 
@@ -76,8 +76,8 @@ def status(
 
 def _look(connections: Connections, flow: FlowSettings) -> _Row:
     """What the target says; the lag only if the source answers, too. Raises `MirrorError`."""
-    from sparkmirror.control.lag import observe_flow, observe_group  # noqa: PLC0415
-    from sparkmirror.control.status import observe_status  # noqa: PLC0415
+    from sparkmirror.control.coordination.status import observe_status  # noqa: PLC0415
+    from sparkmirror.control.positions.lag import observe_flow, observe_group  # noqa: PLC0415
 
     target = connections.cluster(flow.target_admin)
     now_ms = int(time.time() * 1_000)

@@ -12,7 +12,7 @@ from sparkmirror.cli.tables import Format, Output, print_json, table_lines
 from sparkmirror.text import say
 
 if TYPE_CHECKING:
-    from sparkmirror.control.compare import TopicPair
+    from sparkmirror.control.report.compare import TopicPair
 
 __all__ = ["document", "text", "topics"]
 
@@ -34,7 +34,7 @@ def topics(
 
     Exit codes: 0 looked, 2 wrong usage or file, 3 a cluster could not be asked.
     """
-    from sparkmirror.control.compare import compare_topics  # noqa: PLC0415
+    from sparkmirror.control.report.compare import compare_topics  # noqa: PLC0415
 
     with open_flows(files, clusters=clusters, flows=flows) as asking:
         found, failures = ask_each(

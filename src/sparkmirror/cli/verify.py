@@ -20,7 +20,7 @@ from sparkmirror.errors import ConfigError, MirrorError
 from sparkmirror.text import printable, say
 
 if TYPE_CHECKING:
-    from sparkmirror.control.scope import Bound, Progress, Scope
+    from sparkmirror.control.verify.scope import Bound, Progress, Scope
     from sparkmirror.model import MirrorSettings
     from sparkmirror.observe.figures.comparison_result import PartitionResult
 
@@ -96,7 +96,7 @@ def verify(
     Exit codes: 0 all is equal, 1 a difference (the first differing offset is named) or something
     not mirrored yet, 2 wrong usage or file, 3 a cluster could not be read.
     """
-    from sparkmirror.control.scope import Scope  # noqa: PLC0415
+    from sparkmirror.control.verify.scope import Scope  # noqa: PLC0415
     from sparkmirror.names.java_regex import compile_list  # noqa: PLC0415
 
     compile_list(topic or (), where="--topic")
@@ -125,7 +125,7 @@ def verify(
 
 def bound(text: str, where: str) -> Bound:
     """``--from`` and ``--to``: digits are an offset, the rest a time. Raises ConfigError."""
-    from sparkmirror.control.scope import Bound  # noqa: PLC0415
+    from sparkmirror.control.verify.scope import Bound  # noqa: PLC0415
 
     if text.isascii() and text.isdigit():
         return Bound(offset=int(text))
@@ -144,8 +144,8 @@ def bound(text: str, where: str) -> Bound:
 def _compare(
     settings: MirrorSettings, scope: Scope
 ) -> tuple[dict[str, list[PartitionResult]], list[MirrorError]]:
-    from sparkmirror.control.scope import Progress  # noqa: PLC0415
-    from sparkmirror.control.verify import verify_flow  # noqa: PLC0415
+    from sparkmirror.control.verify.scope import Progress  # noqa: PLC0415
+    from sparkmirror.control.verify.verify import verify_flow  # noqa: PLC0415
 
     results: dict[str, list[PartitionResult]] = {}
     failures: list[MirrorError] = []

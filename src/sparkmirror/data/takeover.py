@@ -9,7 +9,7 @@ fences the first; the other two are told apart by the order of the control topic
 
 1. whoever changes which slot has which partition (a new run, a new assignment) first writes that
    to the control topic and then fences all ids of the flow, before any slot of the new plan
-   begins (`fence_plan`, `control.claim`);
+   begins (`fence_plan`, `control.coordination.claim`);
 2. a slot fences its own id and *then* reads the control topic to its end (`take_over`).
 
 So an old slot that fenced before step 1 is fenced by it, and one that fences after it finds the

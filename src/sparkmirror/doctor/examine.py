@@ -15,8 +15,8 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TypeVar
 
-from sparkmirror.control.lag import observe_flow
-from sparkmirror.control.status import observe_status
+from sparkmirror.control.coordination.status import observe_status
+from sparkmirror.control.positions.lag import observe_flow
 from sparkmirror.doctor import rights
 from sparkmirror.doctor.clocks import check_clock
 from sparkmirror.doctor.compare import (

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import islice
 
-from sparkmirror.control.configs import config_to_create_with
+from sparkmirror.control.topics.config_sync import config_to_create_with
 from sparkmirror.errors import MirrorError
 from sparkmirror.model import FlowSettings, TopicPartition
 from sparkmirror.names.replication_policy import FlowTopics

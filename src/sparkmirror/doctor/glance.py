@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from functools import partial
 
-from sparkmirror.control.configs import wanted_changes
+from sparkmirror.control.topics.config_sync import wanted_changes
 from sparkmirror.doctor import rights
 from sparkmirror.doctor.clocks import check_clock
 from sparkmirror.doctor.compare import ONE_REPLICA, compare_topics

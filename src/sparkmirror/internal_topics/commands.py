@@ -9,7 +9,8 @@ partition  key                      value (JSON; from 16 KiB up zlib-compressed)
 =========  =======================  ==========================================================
 0          ``<flow>``               command: run, drain, replan
 0          ``<flow>/pause``         command: pause, resume; it outlives runs. Operators ask for it
-                                    in a topic of its own, the driver says it here (`wire.orders`)
+                                    in a topic of its own, the driver says it here
+                                    (`control.coordination.orders_topic`)
 0          ``<flow>/assignment``    what to mirror; ``<flow>/assignment/<i>`` when in pieces
 0          ``<flow>/claim``         exactly-once: which run writes the flow (`flow_claims`)
 1          ``<flow>/<slot>``        progress of one slot, about once a second
@@ -110,7 +111,8 @@ class CommandKind(Enum):
 class Command:
     """The newest order to one flow; ``version`` names the assignment it goes with (0 = none).
 
-    ``order_id``: the order of the orders topic that the driver passes on with it (`wire.orders`).
+    ``order_id``: the order of the orders topic that the driver passes on with it
+    (`control.coordination.orders_topic`).
     """
 
     flow: str

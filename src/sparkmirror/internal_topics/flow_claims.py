@@ -49,12 +49,12 @@ _SESSION_MS_MAX = 3_600_000
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """``run_id`` writes ``flow`` from here on; ``host``: `control.place.own_host` of its driver.
+    """``run_id`` writes ``flow`` from here on; ``host``: that of its driver (`own_host`).
 
     ``term``: greater than those of all earlier claims; 0 without a secret. ``place``: the driver's
-    process (`control.place`), ``file``: its configuration file, ``content``: what the file says of
-    the flow, as a digest. ``session_ms``: after how long without a report it counts as gone.
-    ``time_ms``: when it was made, by its own clock. Earlier releases give none of these.
+    process (`control.coordination.place`), ``file``: its configuration file, ``content``: what the
+    file says of the flow, as a digest. ``session_ms``: after how long without a report it counts as
+    gone. ``time_ms``: when it was made, by its own clock. Earlier releases give none of these.
     """
 
     flow: str
