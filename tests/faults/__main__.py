@@ -127,7 +127,7 @@ def _run(
             mirror.kill()
             for process in psutil.Process().children(recursive=True):
                 with contextlib.suppress(psutil.Error):
-                    if "sparkmirror.data.daemon" in " ".join(process.cmdline()):
+                    if "sparkmirror.data.workers.daemon" in " ".join(process.cmdline()):
                         process.kill()
     head = (
         f"Seed {options.seed}, {PARTITIONS} partitions, 2 slots, epochs of 20 s; "

@@ -42,7 +42,7 @@ __all__ = [
 
 FRAMES = "memfd:sparkmirror-frames"
 _TASKS, _PLANNING = (
-    "sparkmirror.data.daemon",
+    "sparkmirror.data.workers.daemon",
     "pyspark.sql.streaming.python_streaming_source_runner",
 )
 

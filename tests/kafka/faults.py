@@ -18,10 +18,10 @@ from confluent_kafka.admin import OffsetSpec
 
 from kafka import KafkaAdminClient
 from kafka import TopicPartition as ClientPartition
-from sparkmirror.data.exactly import ExactSink
-from sparkmirror.data.plan import SlotPlan
-from sparkmirror.data.sink import SlotSink
-from sparkmirror.data.slot import SlotReader
+from sparkmirror.data.coordination.slot_plan import SlotPlan
+from sparkmirror.data.read.slot_reader import SlotReader
+from sparkmirror.data.write.slot_sink import SlotSink
+from sparkmirror.data.write.transactional_sink import ExactSink
 from sparkmirror.demo.clusters import KafkaCluster, start_all
 from sparkmirror.demo.node import HOST, Node
 from sparkmirror.demo.probe import free_ports

@@ -19,7 +19,7 @@ from typing import Self
 import psutil
 import pyspark
 
-from sparkmirror.data.ship import SHIPPED
+from sparkmirror.data.spark.dependencies import SHIPPED
 from sparkmirror.demo.probe import free_ports
 from sparkmirror.java import find_java, java_environment
 from tests.patience import patience

@@ -26,7 +26,7 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 
-from sparkmirror.data.commits import Commits
+from sparkmirror.data.write.position_commits import Commits
 from sparkmirror.demo.clusters import KafkaCluster
 from sparkmirror.model import TopicPartition as Partition
 from tests.patience import patience

@@ -17,7 +17,7 @@ from unittest.mock import patch
 import pytest
 from confluent_kafka import OFFSET_INVALID, Consumer, TopicPartition
 
-from sparkmirror.data.syncs import SyncSender
+from sparkmirror.data.write.offset_sync_writer import SyncSender
 from sparkmirror.demo.clusters import KafkaCluster
 from sparkmirror.demo.jvm import KafkaRuntime
 from sparkmirror.demo.maven import resolve

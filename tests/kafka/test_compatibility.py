@@ -17,10 +17,10 @@ from kafka import KafkaConsumer
 from sparkmirror.control.groups.job import GroupClusters, GroupsJob, create_offset_topics
 from sparkmirror.control.positions.seeding import position_group, seed_positions
 from sparkmirror.control.topics.sync import Assignment
-from sparkmirror.data.commits import Commits
-from sparkmirror.data.plan import encode_flow
-from sparkmirror.data.route import record_path
-from sparkmirror.data.sink import SlotSink, SlotSummary
+from sparkmirror.data.coordination.slot_plan import encode_flow
+from sparkmirror.data.transform.record_path import record_path
+from sparkmirror.data.write.position_commits import Commits
+from sparkmirror.data.write.slot_sink import SlotSink, SlotSummary
 from sparkmirror.demo.clusters import KafkaCluster
 from sparkmirror.errors import Unreachable
 from sparkmirror.internal_topics.connect_offsets import encode_source_offset, read_source_positions

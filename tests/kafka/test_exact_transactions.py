@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 
 from sparkmirror.control.topics.dead_letters import plan_dead_letter_topics
-from sparkmirror.data.exactly import ExactSink
-from sparkmirror.data.syncs import SyncSender
+from sparkmirror.data.write.offset_sync_writer import SyncSender
+from sparkmirror.data.write.transactional_sink import ExactSink
 from sparkmirror.demo.clusters import KafkaCluster
 from sparkmirror.internal_topics.gaps import gaps_topic
 from sparkmirror.internal_topics.mm2_records import decode_offset_sync, offset_syncs_topic

@@ -17,8 +17,8 @@ from typing import Any
 
 import pytest
 
-from sparkmirror.data.exactly import ExactSink
-from sparkmirror.data.sink import SlotSink
+from sparkmirror.data.write.slot_sink import SlotSink
+from sparkmirror.data.write.transactional_sink import ExactSink
 from sparkmirror.errors import Fenced, TooSlow
 from sparkmirror.internal_topics.commands import COMMAND_PARTITION, control_topic
 from sparkmirror.internal_topics.flow_claims import Claim, encode_claim, transactional_id

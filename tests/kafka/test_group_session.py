@@ -12,7 +12,7 @@ import pytest
 from confluent_kafka import Consumer
 
 from sparkmirror.control.mm1.membership import Membership
-from sparkmirror.data.commits import Commits
+from sparkmirror.data.write.position_commits import Commits
 from sparkmirror.demo.clusters import KafkaCluster
 from sparkmirror.errors import Fenced, MirrorError
 from sparkmirror.model import (

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from sparkmirror.data import held_back
+from sparkmirror.data.write import held_back
 from sparkmirror.model import FaultSettings, FetchSettings, ProduceSettings, TopicPartition
 from sparkmirror.records.header import CONTROL_BIT
 from sparkmirror.wire.cluster.coordinator import LATEST, Routes

@@ -9,9 +9,9 @@ from contextlib import contextmanager
 
 import pytest
 
-from sparkmirror.data import resume as resuming
-from sparkmirror.data.resume import Recorded, Resumed, encode_recorded, resume
-from sparkmirror.data.watch import ControlWatch
+from sparkmirror.data.coordination.control_reader import ControlWatch
+from sparkmirror.data.read import resume as resuming
+from sparkmirror.data.read.resume import Recorded, Resumed, encode_recorded, resume
 from sparkmirror.demo.clusters import KafkaCluster
 from sparkmirror.model import ClusterClient, FetchSettings, GroupSettings, TopicPartition
 from sparkmirror.wire.cluster.coordinator import LATEST, Routes
@@ -39,7 +39,7 @@ def _routes(client: ClusterClient, topic: str) -> Iterator[Routes]:
 def test_a_slot_reads_writes_listens_and_resumes(
     cluster_a: KafkaCluster, cluster_b: KafkaCluster
 ) -> None:
-    """Fetch, Produce and the control topic; then `data.resume` and `record_stream` on what came."""
+    """Fetch, Produce and the control topic; then `resume` and `record_stream` on what came."""
     topic = f"{TOPIC}-{uuid.uuid4().hex[:8]}"
     create_topic(cluster_a, topic)
     produce(cluster_a, topic, [Sent(b"%d" % n) for n in range(RECORDS)])

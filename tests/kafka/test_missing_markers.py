@@ -15,8 +15,8 @@ from collections.abc import Callable, Iterator
 import pytest
 from confluent_kafka import Consumer, TopicPartition
 
-from sparkmirror.data.open_ends import close_all
-from sparkmirror.data.takeover import fence_plan
+from sparkmirror.data.coordination.fencing import fence_plan
+from sparkmirror.data.coordination.hanging_transactions import close_all
 from sparkmirror.errors import Fenced
 from sparkmirror.internal_topics.commands import AssignmentDocument
 from sparkmirror.internal_topics.flow_claims import transactional_id

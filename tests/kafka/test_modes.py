@@ -119,7 +119,7 @@ def _pipeline_workers(pid: int) -> list[psutil.Process]:
     found = {}
     for process in psutil.Process(pid).children(recursive=True):
         with contextlib.suppress(psutil.Error):  # it ended while we looked
-            if process.cmdline()[1:3] == ["-m", "sparkmirror.data.daemon"]:
+            if process.cmdline()[1:3] == ["-m", "sparkmirror.data.workers.daemon"]:
                 found[process.pid] = process
     return [process for process in found.values() if process.ppid() in found]
 

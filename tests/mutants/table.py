@@ -48,7 +48,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "position committed before the acknowledgement",
         "No acknowledged record is lost",
-        "data/lanes.py",
+        "data/write/partition_state.py",
         "while self.queue and not self.queue[0].batches_left:",
         "while self.queue:",
         (f"{_PLAIN}::test_a_position_waits_for_the_acknowledgement_of_all_before_it",),
@@ -56,7 +56,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "last batch of a chunk dropped",
         "No acknowledged record is lost",
-        "data/sink.py",
+        "data/write/slot_sink.py",
         "        cuts = batches(part)\n",
         "        cuts = batches(part)\n        cuts = cuts[:-1] if len(cuts) > 1 else cuts\n",
         (f"{_PLAIN}::test_a_partition_that_is_refused_stops_alone_and_may_be_tried_again",),
@@ -83,7 +83,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "records below the position are written",
         "Nothing is written again below a position",
-        "data/lanes.py",
+        "data/write/partition_state.py",
         "if offset < behind:",
         "if False:",
         (
@@ -95,7 +95,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "records below what is on its way are written",
         "Nothing is written again below a position",
-        "data/lanes.py",
+        "data/write/partition_state.py",
         "behind = self.queue[-1].next_offset if self.queue else self.position",
         "behind = self.position",
         (f"{_ZOMBIES}::test_what_lies_below_what_is_on_its_way_is_not_written",),
@@ -134,7 +134,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "the end of a task does not wait for the positions",
         "A target that goes away altogether",
-        "data/sink.py",
+        "data/write/slot_sink.py",
         "            except (Unreachable, ConnectionLost) as error:\n                now =",
         "            except ConnectionLost as error:\n                now =",
         (f"{_PLAIN}::test_a_task_ends_when_positions_are_committed_however_long_that_takes",),
@@ -216,7 +216,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "records of another writer taken for our own",
         "At-least-once",
-        "data/resume.py",
+        "data/read/resume.py",
         "attributes & CONTROL_BIT or producer_id != wanted or wanted < 0",
         "attributes & CONTROL_BIT or wanted < 0",
         ("tests/unit/test_resume.py::test_only_batches_of_one_producer_without_a_gap_count",),
@@ -224,7 +224,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "offsets without a record skipped as if they had one",
         "At-least-once",
-        "data/resume.py",
+        "data/read/resume.py",
         "                found[part.tp] = first + left[part.tp]\n",
         "                found[part.tp] = part.fetch_offset + left[part.tp]\n",
         ("tests/unit/test_resume.py::test_visible_records_are_counted_at_the_source",),
@@ -232,7 +232,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a count at a source that was compacted since",
         "At-least-once",
-        "data/resume.py",
+        "data/read/resume.py",
         "            whole\n            or ends_alike(",
         "            whole\n            or at\n            or ends_alike(",
         ("tests/unit/test_resume.py::test_behind_holes_both_logs_must_end_alike",),
@@ -240,7 +240,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "the target's end told before the last batch is there",
         "At-least-once",
-        "data/syncs.py",
+        "data/write/offset_sync_writer.py",
         "return at + count if start + count == self.records else -1",
         "return at + count",
         ("tests/unit/test_resume.py::test_the_end_of_a_chunk_is_known_only_with_its_last_batch",),
@@ -248,7 +248,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a restarted slot goes on one record too far",
         "At-least-once",
-        "data/resume.py",
+        "data/read/resume.py",
         "found[p.source] = Resumed(at, end)",
         "found[p.source] = Resumed(at + 1, end)",
         ("tests/kafka/test_exactly_once.py::test_at_least_once_goes_on_at_the_exact_record",),
@@ -356,7 +356,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a partition with damage at rest never tried again",
         "Damage is never produced",
-        "data/slot.py",
+        "data/read/slot_reader.py",
         "Halt(error.code, reason, retriable=True))\n            pause_s",
         "Halt(error.code, reason))\n            pause_s",
         (f"{_SLOT}::test_damage_is_never_passed_and_fetched_again_at_its_place",),
@@ -384,7 +384,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "offset sync published before the commit",
         "A consumer group that moves",
-        "data/sink.py",
+        "data/write/slot_sink.py",
         "        self._commits.begin(offsets, epochs)\n",
         "        self._commits.begin(offsets, epochs)\n"
         "        if self._syncs is not None:\n            self._syncs.publish(self._covered)\n",
@@ -393,7 +393,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "offset syncs published that came after the commit had begun",
         "A consumer group that moves",
-        "data/sink.py",
+        "data/write/slot_sink.py",
         "                self._syncs.publish(self._covered)\n",
         "                self._syncs.publish()\n",
         (f"{_PLAIN}::test_a_coordinator_that_hangs_keeps_no_record_waiting",),
@@ -401,7 +401,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "runs of a topic made anew go on from the old one's",
         "A consumer group that moves",
-        "data/syncs.py",
+        "data/write/offset_sync_writer.py",
         "(part.topic_id, part.target_id) != (topic_id, target_id):\n",
         "part.target_id != target_id:\n",
         (f"{_SYNCS}::test_a_topic_made_anew_begins_runs_of_its_own",),
@@ -450,7 +450,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a shortened target taken for a whole one",
         "Lost target data",
-        "data/targets.py",
+        "data/read/target_loss.py",
         "    return None if cut >= end else truncated(tp, cut, end)\n",
         "    return None\n",
         (f"{_TARGET}::test_losses",),
@@ -458,7 +458,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a remote topic made anew taken for the old one",
         "Lost target data",
-        "data/targets.py",
+        "data/read/target_loss.py",
         "    if mark.topic_id and now.topic_id and mark.topic_id != now.topic_id:\n",
         "    if mark.topic_id and not now.topic_id:\n",
         (f"{_TARGET}::test_losses",),
@@ -474,7 +474,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a repair that leaves the last lost record out",
         "Lost target data",
-        "data/survivors.py",
+        "data/read/survivors.py",
         "    return run, min(run.length, cut - run.target)\n",
         "    return run, min(run.length, cut - run.target + 1)\n",
         (f"{_TARGET}::test_exact_runs_name_the_record_behind_the_last_one_that_is_left",),
@@ -482,7 +482,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "an acknowledgement that goes back moves the position",
         "Lost target data",
-        "data/lanes.py",
+        "data/write/partition_state.py",
         "            if self.watched and self.queue[0].goes_back(self.reached) >= 0:\n",
         "            if self.watched and self.queue[0].goes_back(self.reached) > 1000:\n",
         (f"{_TARGET}::test_an_acknowledgement_that_goes_back_moves_no_position",),
@@ -490,7 +490,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "sent to a log that nobody looked at",
         "Lost target data",
-        "data/target_ends.py",
+        "data/write/target_ends.py",
         "        self._held.add(tp)\n        return False\n",
         "        self._held.add(tp)\n        return True\n",
         (
@@ -500,7 +500,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "others' records in the place of lost ones taken for the mirror's",
         "Lost target data",
-        "data/survivors.py",
+        "data/read/survivors.py",
         "left[-1][1] not in {content for _, content in wanted}",
         "left[-1][1] in ()",
         (f"{_TARGET}::test_what_others_wrote_in_the_place_of_ours_is_told",),
@@ -508,7 +508,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a new leader's log is not compared while the mirror runs",
         "Lost target data",
-        "data/target_ends.py",
+        "data/write/target_ends.py",
         "        return whole and may_be_others(one.end, one.mark, view)\n",
         "        return False\n",
         (f"{_TARGET}::test_a_new_leader_whose_log_others_have_filled",),
@@ -516,7 +516,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "at a start, a later epoch's records are taken for the mirror's",
         "Lost target data",
-        "data/targets.py",
+        "data/read/target_loss.py",
         "    return 0 <= view.epoch_end < end and mark.leader_epoch >= 0\n",
         "    return view.epoch_end == end and mark.leader_epoch >= 0\n",
         (f"{_TARGET}::test_a_log_that_others_filled_after_the_last_look",),
@@ -524,7 +524,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "positions that went with their topic are forgotten",
         "Lost target data",
-        "data/targets.py",
+        "data/read/target_loss.py",
         "one.target_id != now:\n",
         "one.target_id == now:\n",
         (f"{_TARGET}::test_positions_that_went_with_their_topic",),
@@ -532,7 +532,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "the loss is forgotten before it is written down",
         "Lost target data",
-        "data/targets.py",
+        "data/read/target_loss.py",
         "        return Verdict(resumed, mark, end, lost=True)\n",
         "        return Verdict(resumed, now, end, lost=True)\n",
         (f"{_TARGET}::test_a_repair_goes_back_and_the_sink_learns_it_with_the_gap",),
@@ -541,7 +541,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "deleted offsets jumped over",
         "Lost source data is told",
-        "data/losses.py",
+        "data/read/loss_detection.py",
         "    if position < view.start:\n",
         "    if position < view.start - 1:\n",
         (f"{_LOSSES}::test_no_offset_is_jumped_over_in_silence",),
@@ -549,7 +549,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a truncated log taken for a whole one",
         "Lost source data is told",
-        "data/losses.py",
+        "data/read/loss_detection.py",
         "    return end if end < position else None\n",
         "    return None\n",
         (f"{_LOSSES}::test_losses",),
@@ -557,7 +557,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a topic made anew taken for the old one",
         "Lost source data is told",
-        "data/losses.py",
+        "data/read/loss_detection.py",
         "    if mark.topic_id and now.topic_id and mark.topic_id != now.topic_id:\n",
         "    if mark.topic_id and not now.topic_id:\n",
         (f"{_LOSSES}::test_losses",),
@@ -565,7 +565,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "another cluster taken for the old one",
         "Lost source data is told",
-        "data/losses.py",
+        "data/read/loss_detection.py",
         "    if mark.cluster_id and now.cluster_id and mark.cluster_id != now.cluster_id:\n",
         "    if mark.cluster_id and not now.cluster_id:\n",
         (f"{_LOSSES}::test_losses",),
@@ -582,7 +582,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a refused partition stops all others",
         "One bad partition does not stop the rest",
-        "data/sink.py",
+        "data/write/slot_sink.py",
         "        return [tp for tp in lane.waits_for() if tp in halts]\n",
         "        return list(halts)\n",
         (f"{_PLAIN}::test_a_partition_that_is_refused_stops_alone_and_may_be_tried_again",),
@@ -590,7 +590,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a paused partition is tried again far too late",
         "One bad partition does not stop the rest",
-        "data/retries.py",
+        "data/read/retry_schedule.py",
         "        state.due = now + state.pause_s if halt.retriable else math.inf\n",
         "        state.due = now + 10 * state.pause_s if halt.retriable else math.inf\n",
         ("tests/unit/test_refusals.py::test_pauses_grow_and_old_reports_end_no_attempt",),
@@ -598,7 +598,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "the position passes a record that is not written down yet",
         "## When the target refuses records",
-        "data/refusals.py",
+        "data/write/bad_records.py",
         "        carrier.wait_for(tp)\n",
         "",
         ("tests/unit/test_refusals.py::test_the_position_waits_for_what_is_written_down",),
@@ -606,7 +606,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a letter without the record's headers",
         "## When the target refuses records",
-        "data/refusals.py",
+        "data/write/bad_records.py",
         "record.key, record.value, (*record.headers, *added))",
         "record.key, record.value, added)",
         ("tests/unit/test_refusals.py::test_a_letter_keeps_the_record_and_says_where_it_is_from",),
@@ -623,7 +623,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a member writes on after the group has given it up",
         "MirrorMaker 1: one member",
-        "data/commits.py",
+        "data/write/position_commits.py",
         "        self.fenced = Halt(error.code, str(error), retriable=True)\n",
         "        self._refused_at = now\n",
         (f"{_PLAIN}::test_who_the_group_has_given_up_commits_and_writes_no_more",),
@@ -756,7 +756,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a damaged batch is passed over",
         "A batch damaged on the way from the source",
-        "data/slot.py",
+        "data/read/slot_reader.py",
         "            self._note_corrupt(part.tp, error)\n",
         "            self._note_corrupt(part.tp, error)\n"
         "            self._fetcher.advance(part.tp, part.high_watermark)\n",
@@ -841,7 +841,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a slow target broker takes all the room",
         "A slow or far target broker delays its own partitions",
-        "data/held_back.py",
+        "data/write/held_back.py",
         "            self._hold_slow(now)\n",
         "            pass\n",
         (f"{_HELD_BACK}::test_a_slow_broker_holds_up_its_own_partitions_only",),
@@ -913,7 +913,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "each answer goes through all partitions when one has stopped",
         "One bad partition does not stop the rest",
-        "data/lanes.py",
+        "data/write/partition_state.py",
         "return halts > 0 and (halts != seen or again or bool(self._beside))",
         "return halts > 0",
         (f"{_PLAIN}::test_a_halt_is_looked_at_once_and_not_at_each_answer",),
@@ -921,7 +921,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a gap record that is refused is not noticed later",
         "Lost source data is told",
-        "data/lanes.py",
+        "data/write/partition_state.py",
         "return halts > 0 and (halts != seen or again or bool(self._beside))",
         "return halts > 0 and (halts != seen or again)",
         (f"{_PLAIN}::test_a_gap_that_cannot_be_written_down_stops_its_partition",),
@@ -965,7 +965,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a process that failed is told to have ended well",
         "## When processes die",
-        "data/nursery.py",
+        "data/workers/prefork_server.py",
         "os.waitstatus_to_exitcode(status)",
         "0",
         ("tests/unit/test_nursery.py::test_streams_environment_directory_arguments_and_exit_code",),
@@ -973,7 +973,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a later attempt of a task keeps the epoch's other slots waiting",
         "## When processes die",
-        "data/plan.py",
+        "data/coordination/slot_plan.py",
         "        return max(0.0, epoch_s - spent_s)\n",
         "        return epoch_s\n",
         ("tests/unit/test_plan_time.py::test_a_later_attempt_ends_with_the_other_slots",),
@@ -998,7 +998,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "the position one transaction late",
         "## Exactly-once",
-        "data/exactly.py",
+        "data/write/transactional_sink.py",
         "            position = lane.queue[-1].next_offset if lane.queue else lane.position\n",
         "            position = lane.position\n",
         (f"{_EXACT}::test_everything_is_one_transaction",),
@@ -1022,7 +1022,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "gap records and letters written outside of the transaction",
         "Gap records and letters count with the records around them",
-        "data/exactly.py",
+        "data/write/transactional_sink.py",
         "return self._plain if tp.topic == control_topic(self.flow) else self._producer",
         "return self._plain",
         (f"{_EXACT}::test_records_are_left_out_without_an_abort",),
@@ -1030,7 +1030,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "offset syncs written outside of the transaction",
         "Offset syncs on the target count with their records",
-        "data/exactly.py",
+        "data/write/transactional_sink.py",
         'self._syncs is not None and flow.offset_syncs.location == "target"',
         'self._syncs is not None and flow.offset_syncs.location == "nowhere"',
         (f"{_EXACT}::test_offset_syncs_are_in_the_transaction",),
@@ -1038,7 +1038,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "offset syncs that are refused take the records with them",
         "Offset syncs on the target count with their records",
-        "data/exactly.py",
+        "data/write/transactional_sink.py",
         "        self._syncs_inside = False\n        self._replay([])\n",
         "        self._replay([])\n",
         (f"{_EXACT}::test_offset_syncs_that_are_refused_hold_no_record_up",),
@@ -1046,7 +1046,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a transaction grows without end",
         "A transaction ends by its size, too",
-        "data/exactly.py",
+        "data/write/transactional_sink.py",
         "                if self._kept_bytes and self._kept_bytes + part.size > self._size.bytes:",
         "                if False:",
         (f"{_EXACT}::test_a_transaction_ends_by_size",),
@@ -1054,7 +1054,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a transaction is as large as the setting allows on a slow way, too",
         "On a slow way to the target transactions are small enough",
-        "data/exactly.py",
+        "data/write/transactional_sink.py",
         "        if took_s > self._share_s:",
         "        if took_s < 0:",
         (f"{_EXACT}::test_a_target_that_gets_slower_is_followed_and_one_that_recovers_too",),
@@ -1062,7 +1062,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "nothing looks for a missing marker between two transactions of one row",
         "What is open of a decided transaction",
-        "data/exactly.py",
+        "data/write/transactional_sink.py",
         "                    self._prepare([part])  # a marker may be missing since\n",
         "",
         (
@@ -1112,7 +1112,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "another run's claim is not heeded",
         "Another run takes over",
-        "data/takeover.py",
+        "data/coordination/fencing.py",
         "    if claim is not None and claim.run_id != run_id:\n",
         "    if claim is not None and not claim.run_id:\n",
         ("tests/unit/test_claims.py::test_only_another_run_takes_a_flow_over",),
@@ -1152,7 +1152,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a standby's first epoch is one as any other",
         "One process mirrors a flow",
-        "data/source.py",
+        "data/spark_source.py",
         "        if partition.value.rehearsal:\n",
         "        if not partition.value:\n",
         (f"{_REHEARSAL}::test_a_rehearsal_runs_through_both_ends_and_touches_nothing",),
@@ -1184,7 +1184,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a sink that was frozen commits positions",
         "One process mirrors a flow",
-        "data/sink.py",
+        "data/write/slot_sink.py",
         "        if self._pause is not None:\n            self._pause.before_write()\n",
         "",
         (f"{_PLAIN}::test_a_sink_that_was_frozen_writes_nothing_once_another_run_has_the_flow",),
@@ -1192,7 +1192,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "the planner does not heed claims",
         "One process mirrors a flow",
-        "data/source.py",
+        "data/spark_source.py",
         "        if flow.mode is MirrorMode.MM2:\n            check_claim(",
         "        if flow.exactly_once:\n            check_claim(",
         ("tests/unit/test_pause.py::test_no_epoch_is_planned_of_a_flow_that_another_run_has",),
@@ -1200,7 +1200,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "no second look after the fence",
         "Processes may be killed at random",
-        "data/takeover.py",
+        "data/coordination/fencing.py",
         "    check_owner(flow, run_id, watch)\n    return None if replanned(watch, run_id) else",
         "    return None if replanned(watch, run_id) else",
         (f"{_TAKEOVER}::test_a_claim_that_came_before_the_fence_wins",),
@@ -1208,7 +1208,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "what was committed without a marker is aborted",
         "What is open of a decided transaction",
-        "data/open_ends.py",
+        "data/coordination/hanging_transactions.py",
         "if end.counts(written[tp]) == counts}",
         "if end.counts(written[tp]) != counts}",
         (
@@ -1228,7 +1228,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a slot of an older deal writes on",
         "A new deal fences the slots of the old one",
-        "data/takeover.py",
+        "data/coordination/fencing.py",
         "    return command is not None and command.run_id == run_id and command.kind in ends\n",
         "    return False\n",
         (f"{_TAKEOVER}::test_a_slot_of_an_older_deal_writes_nothing",),
@@ -1236,7 +1236,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "slots that only an earlier run had are not fenced",
         "A new deal fences the slots of the old one",
-        "data/takeover.py",
+        "data/coordination/fencing.py",
         "    slots = max(flow.tasks_max, claim.slots if claim is not None else 0)\n",
         "    slots = flow.tasks_max\n",
         (f"{_TAKEOVER}::test_a_new_deal_fences_every_slot_that_any_run_had",),
@@ -1244,15 +1244,15 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a task that Spark has given up commits",
         "Nothing is committed for an attempt that Spark has given up",
-        "data/sink.py",
-        "        if outlet.abandoned():\n",
-        "        if outlet.abandoned() and not self._lanes:\n",
+        "data/write/slot_sink.py",
+        "        if worker_pipes.abandoned():\n",
+        "        if worker_pipes.abandoned() and not self._lanes:\n",
         (f"{_EXACT}::test_nothing_is_committed_for_a_spark_that_has_hung_up",),
     ),
     Mutant(
         "what a partition had taken goes with the refused batch",
         "A refused record takes nothing else with it",
-        "data/exactly.py",
+        "data/write/transactional_sink.py",
         "                lane.queue = before_refusal(lane.queue)\n",
         "                lane.queue.clear()\n",
         (f"{_EXACT}::test_what_is_written_anew_counts_its_gaps_once",),

@@ -7,10 +7,10 @@ from typing import cast
 
 import pytest
 
-from sparkmirror.data import source
-from sparkmirror.data.source import _Planner
-from sparkmirror.data.voice import PlannerVoice
-from sparkmirror.data.watch import ControlWatch
+from sparkmirror.data import spark_source
+from sparkmirror.data.coordination.control_reader import ControlWatch
+from sparkmirror.data.coordination.planner_report import PlannerVoice
+from sparkmirror.data.spark_source import _Planner
 from sparkmirror.internal_topics.commands import (
     AssignmentDocument,
     Command,
@@ -73,7 +73,7 @@ class Query:
 
 @pytest.fixture
 def query(monkeypatch: pytest.MonkeyPatch) -> Query:
-    monkeypatch.setattr(source, "_SHARE_POLL_S", 0.0)
+    monkeypatch.setattr(spark_source, "_SHARE_POLL_S", 0.0)
     return Query()
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from sparkmirror.data.takeover import check_claim
+from sparkmirror.data.coordination.fencing import check_claim
 from sparkmirror.errors import Fenced
 from sparkmirror.internal_topics.commands import decode_command
 from sparkmirror.internal_topics.flow_claims import (

@@ -8,7 +8,7 @@ import pytest
 
 from sparkmirror.config.mm1.load import load_mm1, normalise_include
 from sparkmirror.control.topics.config_sync import config_to_create_with
-from sparkmirror.data.plan import decode_flow, encode_flow
+from sparkmirror.data.coordination.slot_plan import decode_flow, encode_flow
 from sparkmirror.errors import ConfigError
 from sparkmirror.internal_topics.commands import control_topic
 from sparkmirror.internal_topics.gaps import gaps_topic

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from sparkmirror.data.daemon import _with_umask
+from sparkmirror.data.workers.daemon import _with_umask
 
 
 @pytest.fixture
@@ -29,7 +29,12 @@ def open_to_all() -> Iterator[Path]:
 
 def test_only_its_user_may_write_to_its_socket(open_to_all: Path) -> None:
     daemon = subprocess.Popen(
-        [sys.executable, "-m", "sparkmirror.data.daemon", "pyspark.sql.worker.create_data_source"],
+        [
+            sys.executable,
+            "-m",
+            "sparkmirror.data.workers.daemon",
+            "pyspark.sql.worker.create_data_source",
+        ],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         env={

@@ -27,8 +27,8 @@ from sparkmirror.config.clients.sasl import KerberosLogin
 from sparkmirror.config.files.properties import read_file
 from sparkmirror.control.mm1.rebalance_listener import Listener
 from sparkmirror.control.positions import preflight
-from sparkmirror.data.scratch import Scratch
-from sparkmirror.data.seal import KEY_VARIABLE, new_key, seal, unseal
+from sparkmirror.data.coordination.sealed_options import KEY_VARIABLE, new_key, seal, unseal
+from sparkmirror.data.spark.temp_dir import Scratch
 from sparkmirror.demo import guard, maven
 from sparkmirror.errors import (
     ClusterError,

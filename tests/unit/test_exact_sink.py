@@ -18,10 +18,10 @@ from typing import Any, cast
 
 import pytest
 
-from sparkmirror.data import exactly, producers, sink
-from sparkmirror.data.exactly import ExactSink, TransactionSize
-from sparkmirror.data.rows import Chunk, build_row
-from sparkmirror.data.syncs import SyncSender
+from sparkmirror.data.rows.rows import Chunk, build_row
+from sparkmirror.data.write import producers, slot_sink, transactional_sink
+from sparkmirror.data.write.offset_sync_writer import SyncSender
+from sparkmirror.data.write.transactional_sink import ExactSink, TransactionSize
 from sparkmirror.internal_topics.gaps import decode_gap, gaps_topic
 from sparkmirror.internal_topics.mm2_records import decode_offset_sync, offset_syncs_topic
 from sparkmirror.internal_topics.runs import runs_topic
@@ -282,12 +282,14 @@ def simulated() -> Iterator[Brokers]:
 
     watch = SimpleNamespace(start=lambda: None, close=lambda: None)
     with pytest.MonkeyPatch.context() as monkeypatch:
-        monkeypatch.setattr(exactly, "Routes", routes)
+        monkeypatch.setattr(transactional_sink, "Routes", routes)
         monkeypatch.setattr(producers, "Routes", routes)
-        monkeypatch.setattr(exactly, "Transactions", transactions)
-        monkeypatch.setattr(exactly, "take_over", found.fence)
-        monkeypatch.setattr(exactly, "committed_positions", lambda *_: dict(found.positions))
-        monkeypatch.setattr(exactly, "ControlWatch", lambda *_, **__: watch)
+        monkeypatch.setattr(transactional_sink, "Transactions", transactions)
+        monkeypatch.setattr(transactional_sink, "take_over", found.fence)
+        monkeypatch.setattr(
+            transactional_sink, "committed_positions", lambda *_: dict(found.positions)
+        )
+        monkeypatch.setattr(transactional_sink, "ControlWatch", lambda *_, **__: watch)
         yield found
     producers._kept.clear()
 
@@ -481,7 +483,7 @@ def test_nothing_is_committed_for_a_spark_that_has_hung_up(
     source = Source(brokers)
     source.chunk(ORDERS, [b"1", b"2"])
     gone = hung_up == "at the first row"
-    monkeypatch.setattr(sink.outlet, "abandoned", lambda: gone)
+    monkeypatch.setattr(slot_sink.worker_pipes, "abandoned", lambda: gone)
 
     def rows() -> Iterator[Any]:
         nonlocal gone
@@ -504,12 +506,12 @@ def test_a_coordinator_is_not_asked_for_ever_when_spark_has_hung_up(
 ) -> None:
     source = Source(brokers)
     source.chunk(ORDERS, [b"1"])
-    monkeypatch.setattr(sink.outlet, "abandoned", lambda: False)
-    monkeypatch.setattr(exactly, "Transactions", Transactions)
+    monkeypatch.setattr(slot_sink.worker_pipes, "abandoned", lambda: False)
+    monkeypatch.setattr(transactional_sink, "Transactions", Transactions)
     monkeypatch.setattr(Transactions, "_find", _nobody_answers)
     asked = iter(range(5))
-    monkeypatch.setattr(exactly.time, "sleep", lambda _: next(asked, None))
-    monkeypatch.setattr(sink.outlet, "abandoned", lambda: next(asked, None) is None)
+    monkeypatch.setattr(transactional_sink.time, "sleep", lambda _: next(asked, None))
+    monkeypatch.setattr(slot_sink.worker_pipes, "abandoned", lambda: next(asked, None) is None)
     with pytest.raises(ConnectionLost, match="Spark has given up"):
         ExactSink(_flow()).run(iter(source.rows))
 

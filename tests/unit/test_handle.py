@@ -9,9 +9,9 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from sparkmirror.data.plan import encode_flow
-from sparkmirror.data.route import record_path
-from sparkmirror.data.rows import FLUSH, Chunk, build_row, read_row
+from sparkmirror.data.coordination.slot_plan import encode_flow
+from sparkmirror.data.rows.rows import FLUSH, Chunk, build_row, read_row
+from sparkmirror.data.transform.record_path import record_path
 from sparkmirror.errors import MirrorError
 from sparkmirror.model import (
     ClusterClient,

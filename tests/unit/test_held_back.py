@@ -8,9 +8,9 @@ from typing import Any, cast
 
 import pytest
 
-from sparkmirror.data import held_back
-from sparkmirror.data.held_back import UNACKNOWLEDGED_BYTES_MAX, HeldBack
-from sparkmirror.data.shared import FRAMES, FrameReader
+from sparkmirror.data.rows.shared_frames import FRAMES, FrameReader
+from sparkmirror.data.write import held_back
+from sparkmirror.data.write.held_back import UNACKNOWLEDGED_BYTES_MAX, HeldBack
 from sparkmirror.model import TopicPartition
 from sparkmirror.wire.produce.partition_queue import PartitionQueue, QueuedBatch
 from sparkmirror.wire.produce.producer import Producer

@@ -18,8 +18,8 @@ from kafka.protocol.consumer import JoinGroupResponse, SyncGroupResponse
 from kafka.protocol.consumer.metadata import ConsumerProtocolSubscription
 from kafka.protocol.metadata import MetadataRequest
 
-from sparkmirror.data import watch as watching
-from sparkmirror.data.watch import ControlWatch
+from sparkmirror.data.coordination import control_reader as watching
+from sparkmirror.data.coordination.control_reader import ControlWatch
 from sparkmirror.errors import BatchError, ClusterError, CorruptBatch, Denied, Unreachable
 from sparkmirror.internal_topics.commands import Command, CommandKind, encode_command
 from sparkmirror.model import (

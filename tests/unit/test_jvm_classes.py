@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from sparkmirror.data import jvm_classes
-from sparkmirror.data.jvm_classes import ClassArchive, Recorder
+from sparkmirror.data.spark import class_archive
+from sparkmirror.data.spark.class_archive import ClassArchive, Recorder
 from sparkmirror.java import JavaHome, find_java
 
 _SOURCE = """public class Hello {
@@ -105,7 +105,7 @@ def test_a_run_that_ends_sooner_makes_none(tmp_path: Path) -> None:
 def test_a_busy_machine_makes_it_later(
     tmp_path: Path, jar: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(jvm_classes, "_BUSY_POLL_S", 0.01)
+    monkeypatch.setattr(class_archive, "_BUSY_POLL_S", 0.01)
     archive, class_list = _archive(tmp_path), tmp_path / "classes.list"
     assert _run(archive, class_list, jar) == "hello\n"
     looks = iter([True, True, False])

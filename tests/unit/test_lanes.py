@@ -7,8 +7,14 @@ from collections.abc import Sequence
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sparkmirror.data.lanes import Lane, Pending, acknowledge, before_refusal, targets
-from sparkmirror.data.syncs import Places
+from sparkmirror.data.write.offset_sync_writer import Places
+from sparkmirror.data.write.partition_state import (
+    Lane,
+    Pending,
+    acknowledge,
+    before_refusal,
+    targets,
+)
 from sparkmirror.internal_topics.position_metadata import Mark
 from sparkmirror.model import TopicPartition
 from sparkmirror.records.records import Record, encode_batch

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from sparkmirror.cli.files import since_ms
 from sparkmirror.cli.gaps import table
 from sparkmirror.cli.main import main
-from sparkmirror.data.losses import judge
+from sparkmirror.data.read.loss_detection import judge
 from sparkmirror.errors import ConfigError
 from sparkmirror.internal_topics.gaps import (
     Gap,

@@ -15,9 +15,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from sparkmirror.data import knock
-from sparkmirror.data.nursery import end_nursery, start_nursery
-from sparkmirror.data.spark import _python_launcher
+from sparkmirror.data.spark.session import _python_launcher
+from sparkmirror.data.workers import prefork_client
+from sparkmirror.data.workers.prefork_server import end_nursery, start_nursery
 from tests.unit.config_files import without_root
 
 _TALK = """
@@ -37,10 +37,10 @@ sys.stdin.readline()
 _CHILDLESS = """
 import ctypes, os, resource, socket, sys
 from pathlib import Path
-from sparkmirror.data import knock
-from sparkmirror.data.nursery import Nursery
+from sparkmirror.data.workers import prefork_client
+from sparkmirror.data.workers.prefork_server import Nursery
 door = socket.socket(socket.AF_UNIX)
-door.bind(str(Path(sys.argv[1]) / knock.DOOR))
+door.bind(str(Path(sys.argv[1]) / prefork_client.DOOR))
 door.listen(8)
 nursery = Nursery(door, sys.stdin.fileno())
 if os.getuid() == 0:  # no limit holds root: a namespace whose first process has ended does
@@ -80,7 +80,7 @@ def _knock(
     nursery: Path, modules: Path, *arguments: str, cwd: Path, told: str = ""
 ) -> subprocess.Popen[str]:
     return subprocess.Popen(
-        [sys.executable, "-I", "-S", knock.__file__, str(nursery), *arguments],
+        [sys.executable, "-I", "-S", prefork_client.__file__, str(nursery), *arguments],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -147,7 +147,7 @@ def test_where_nobody_opens_it_is_the_python_that_was_asked_for(
 def test_nonsense_at_the_door_ends_nothing(nursery: Path, modules: Path, tmp_path: Path) -> None:
     for data in (b"", b"\0", b"\xff\xff\xff\xff", b"\0\0\0\2{}"):
         with socket.socket(socket.AF_UNIX) as peer:
-            peer.connect(str(nursery / knock.DOOR))
+            peer.connect(str(nursery / prefork_client.DOOR))
             peer.sendall(data)
             peer.shutdown(socket.SHUT_WR)
             with contextlib.suppress(ConnectionResetError):
@@ -209,7 +209,7 @@ def test_another_users_door_is_told_nothing(modules: Path, tmp_path: Path) -> No
     if os.geteuid() != 0:
         pytest.skip("only root can listen as somebody else")
     with socket.socket(socket.AF_UNIX) as door:
-        door.bind(str(tmp_path / knock.DOOR))
+        door.bind(str(tmp_path / prefork_client.DOOR))
         with without_root():
             door.listen(1)
         asked = _knock(tmp_path, modules, "-m", "talking_fork", cwd=tmp_path, told="a secret")

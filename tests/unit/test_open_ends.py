@@ -9,8 +9,8 @@ from typing import Any, cast
 
 import pytest
 
-from sparkmirror.data import open_ends
-from sparkmirror.data.open_ends import OpenEnds
+from sparkmirror.data.coordination import hanging_transactions
+from sparkmirror.data.coordination.hanging_transactions import OpenEnds
 from sparkmirror.model import TopicPartition
 from sparkmirror.wire.cluster.coordinator import Leader, Routes
 from sparkmirror.wire.produce.hanging_transactions import (
@@ -87,7 +87,7 @@ class Target:
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     now = iter(range(100_000))
     clock = SimpleNamespace(monotonic=lambda: next(now) / 10, sleep=lambda _: None)
-    monkeypatch.setattr(open_ends, "time", clock)
+    monkeypatch.setattr(hanging_transactions, "time", clock)
 
 
 def test_nothing_open_costs_no_transaction() -> None:

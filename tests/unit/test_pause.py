@@ -6,12 +6,12 @@ from dataclasses import replace
 
 import pytest
 
-from sparkmirror.data import pause
-from sparkmirror.data.pause import PauseWatch
-from sparkmirror.data.plan import encode_flow, plan_slots
-from sparkmirror.data.rows import read_row
-from sparkmirror.data.slot import SlotReader
-from sparkmirror.data.source import _Planner
+from sparkmirror.data.coordination import pause
+from sparkmirror.data.coordination.pause import PauseWatch
+from sparkmirror.data.coordination.slot_plan import encode_flow, plan_slots
+from sparkmirror.data.read.slot_reader import SlotReader
+from sparkmirror.data.rows.rows import read_row
+from sparkmirror.data.spark_source import _Planner
 from sparkmirror.errors import Fenced, MirrorError, Unreachable
 from sparkmirror.internal_topics.commands import AssignmentDocument, SourcePartition
 from sparkmirror.internal_topics.flow_claims import Claim

@@ -13,11 +13,11 @@ from typing import Any
 
 import pytest
 
-from sparkmirror.data import sink
-from sparkmirror.data.lanes import Lane, LaneIndex
-from sparkmirror.data.rows import read_row
-from sparkmirror.data.sink import SlotSink
-from sparkmirror.data.syncs import SyncSender
+from sparkmirror.data.rows.rows import read_row
+from sparkmirror.data.write import slot_sink
+from sparkmirror.data.write.offset_sync_writer import SyncSender
+from sparkmirror.data.write.partition_state import Lane, LaneIndex
+from sparkmirror.data.write.slot_sink import SlotSink
 from sparkmirror.errors import Fenced, Unreachable
 from sparkmirror.internal_topics.flow_claims import Claim
 from sparkmirror.internal_topics.gaps import Gap, GapAction, GapKind, gaps_topic
@@ -246,7 +246,7 @@ def test_offset_syncs_follow_the_commit_of_what_they_tell_of(
 def test_a_task_ends_when_positions_are_committed_however_long_that_takes(
     brokers: Brokers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sink.time, "sleep", lambda _: None)
+    monkeypatch.setattr(slot_sink.time, "sleep", lambda _: None)
     mirrored = Mirrored(_flow(offset_storage_partitions=1))
     source = Source(brokers)
     source.chunk(ORDERS, [b"1"])

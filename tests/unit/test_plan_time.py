@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from sparkmirror.data.plan import plan_slots
+from sparkmirror.data.coordination.slot_plan import plan_slots
 from sparkmirror.internal_topics.commands import SourcePartition
 
 EPOCH_S, PLANNED_S = 300, 1_000_000.0

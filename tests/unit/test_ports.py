@@ -6,7 +6,7 @@ import logging
 
 import pytest
 
-from sparkmirror.data.ports import (
+from sparkmirror.data.spark.ports import (
     check_local,
     cluster_settings,
     is_local,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from sparkmirror.data.failures import failure
+from sparkmirror.data.spark.failures import failure
 
 LOG = Path("/run/spark.log")
 SPARKS_WORDS = """[STREAM_FAILED] Query [id = 1, runId = 2] terminated with exception: broken pipe

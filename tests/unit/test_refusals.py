@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from sparkmirror.control.topics.dead_letters import plan_dead_letter_topics
-from sparkmirror.data.refusals import RefusedRecords, dead_letter
-from sparkmirror.data.retries import Retries
+from sparkmirror.data.read.retry_schedule import Retries
+from sparkmirror.data.write.bad_records import RefusedRecords, dead_letter
 from sparkmirror.internal_topics.gaps import SKIPPED, decode_gap
 from sparkmirror.model import (
     ClusterClient,

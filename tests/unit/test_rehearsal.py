@@ -7,11 +7,11 @@ from collections.abc import Iterator
 import pyarrow as pa
 import pytest
 
-from sparkmirror.data import source
-from sparkmirror.data.plan import encode_flow
-from sparkmirror.data.route import record_path
-from sparkmirror.data.rows import is_rehearsal
-from sparkmirror.data.source import _Planner, _Writer
+from sparkmirror.data import spark_source
+from sparkmirror.data.coordination.slot_plan import encode_flow
+from sparkmirror.data.rows.rows import is_rehearsal
+from sparkmirror.data.spark_source import _Planner, _Writer
+from sparkmirror.data.transform.record_path import record_path
 from sparkmirror.internal_topics.commands import AssignmentDocument, SourcePartition
 from sparkmirror.internal_topics.flow_claims import Claim
 from sparkmirror.model import ClusterClient, FlowSettings
@@ -90,5 +90,5 @@ def test_a_rehearsal_runs_through_both_ends_and_touches_nothing(
     batches = list(rows)
     assert is_rehearsal(batches[0])
     written = _Writer(TEXT).write(iter(batches))
-    assert isinstance(written, source._Committed)
+    assert isinstance(written, spark_source._Committed)
     assert (written.summary.records, written.summary.bytes) == (0, 0)

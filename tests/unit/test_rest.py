@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from sparkmirror.data.rest import Rest
+from sparkmirror.data.spark.rest import Rest
 
 RUN = "3f1c"
 

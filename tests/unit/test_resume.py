@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sparkmirror.data import resume as resuming
-from sparkmirror.data.resume import (
+from sparkmirror.data.read import resume as resuming
+from sparkmirror.data.read.resume import (
     Recorded,
     Resumed,
     _by_producer,
@@ -15,7 +15,7 @@ from sparkmirror.data.resume import (
     decode_recorded,
     encode_recorded,
 )
-from sparkmirror.data.syncs import Places
+from sparkmirror.data.write.offset_sync_writer import Places
 from sparkmirror.internal_topics.commands import SourcePartition
 from sparkmirror.model import ClusterClient, FlowSettings, TopicPartition
 from sparkmirror.records.header import CONTROL_BIT, HEADER_BYTES, stamp

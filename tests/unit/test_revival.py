@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sparkmirror.data.revival import REVIVALS_MAX, REVIVALS_WITHIN_S, Revivals
+from sparkmirror.data.spark.restarts import REVIVALS_MAX, REVIVALS_WITHIN_S, Revivals
 
 
 def test_only_so_often_within_a_time():

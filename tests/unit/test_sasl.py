@@ -19,8 +19,8 @@ import pytest
 from sparkmirror.config.clients.sasl import OAuthLogin, sasl_settings
 from sparkmirror.config.clients.security import secured
 from sparkmirror.config.mm2.load import load_mm2
-from sparkmirror.data.plan import decode_flow, encode_flow
-from sparkmirror.data.seal import KEY_VARIABLE, new_key
+from sparkmirror.data.coordination.sealed_options import KEY_VARIABLE, new_key
+from sparkmirror.data.coordination.slot_plan import decode_flow, encode_flow
 from sparkmirror.errors import ClusterError, ConfigError, Denied, MachineError, Unreachable
 from sparkmirror.model import ClusterClient
 from sparkmirror.wire.security.oauth import Token, TokenSource, unsecured_token

@@ -12,13 +12,13 @@ from pathlib import Path
 
 import pytest
 
-from sparkmirror.data.scratch import Scratch
+from sparkmirror.data.spark.temp_dir import Scratch
 from sparkmirror.errors import MachineError
 
 _OWNER = """
 import sys, time
 from pathlib import Path
-from sparkmirror.data.scratch import Scratch
+from sparkmirror.data.spark.temp_dir import Scratch
 scratch = Scratch.make((Path(sys.argv[1]),))
 (scratch.path / "spark-left").mkdir()
 print(scratch.path, flush=True)

@@ -7,11 +7,11 @@ from collections.abc import Iterator
 
 import pytest
 
-from sparkmirror.data.plan import encode_flow, plan_slots
-from sparkmirror.data.selected import Selection
-from sparkmirror.data.slot import SlotReader
-from sparkmirror.data.source import _Planner
-from sparkmirror.data.watch import ControlWatch
+from sparkmirror.data.coordination.control_reader import ControlWatch
+from sparkmirror.data.coordination.selected import Selection
+from sparkmirror.data.coordination.slot_plan import encode_flow, plan_slots
+from sparkmirror.data.read.slot_reader import SlotReader
+from sparkmirror.data.spark_source import _Planner
 from sparkmirror.internal_topics.commands import (
     AssignmentDocument,
     SourcePartition,

@@ -17,9 +17,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sparkmirror.data import outlet
-from sparkmirror.data.rows import FLUSH, Chunk, build_row, divided, read_row
-from sparkmirror.data.shared import FRAMES, FrameReader, Frames
+from sparkmirror.data.rows import worker_pipes
+from sparkmirror.data.rows.rows import FLUSH, Chunk, build_row, divided, read_row
+from sparkmirror.data.rows.shared_frames import FRAMES, FrameReader, Frames
 
 LARGE = 100_000
 
@@ -149,7 +149,7 @@ def test_the_source_sees_which_partitions_are_held_back(partitions: int) -> None
 def test_another_process_reads_the_frames_and_hands_them_back(frames: Frames) -> None:
     script = """
         import json, sys
-        from sparkmirror.data.shared import FrameReader
+        from sparkmirror.data.rows.shared_frames import FrameReader
         reader = FrameReader(json.loads(sys.stdin.readline()))
         print("mapped", flush=True)
         for line in sys.stdin:
@@ -251,17 +251,17 @@ def test_rows_leave_when_flushed_and_not_before() -> None:
         outfile.write(b"row")
         with pytest.raises(BlockingIOError):
             os.read(out_of_worker[0], 10)
-        assert outlet.flush()
+        assert worker_pipes.flush()
         assert os.read(out_of_worker[0], 10) == b"row"
-        assert outlet.input_fd() == into_worker[0]
+        assert worker_pipes.input_fd() == into_worker[0]
         outfile.write(b"end")
         return "done"
 
     with open(into_worker[0], "rb") as infile, open(out_of_worker[1], "wb") as outfile:
-        assert outlet.watched(worker_main)(infile, outfile) == "done"
+        assert worker_pipes.watched(worker_main)(infile, outfile) == "done"
         assert os.read(out_of_worker[0], 10) == b"end"
-        assert not outlet.flush(), "no worker runs"
-        assert outlet.input_fd() == -1
+        assert not worker_pipes.flush(), "no worker runs"
+        assert worker_pipes.input_fd() == -1
     os.close(into_worker[1])
     os.close(out_of_worker[0])
 

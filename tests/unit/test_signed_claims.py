@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from sparkmirror.config.mm2.load import load_mm2
-from sparkmirror.data.plan import decode_flow, encode_flow, plan_slots
-from sparkmirror.data.ports import secrets_of
-from sparkmirror.data.seal import KEY_VARIABLE, new_key
-from sparkmirror.data.watch import ControlWatch
+from sparkmirror.data.coordination.control_reader import ControlWatch
+from sparkmirror.data.coordination.sealed_options import KEY_VARIABLE, new_key
+from sparkmirror.data.coordination.slot_plan import decode_flow, encode_flow, plan_slots
+from sparkmirror.data.spark.ports import secrets_of
 from sparkmirror.errors import ConfigError, MachineError
 from sparkmirror.internal_topics.commands import (
     AssignmentCollector,

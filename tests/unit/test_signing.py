@@ -8,9 +8,9 @@ from dataclasses import replace
 
 import pytest
 
-from sparkmirror.data.plan import decode_flow, encode_flow
-from sparkmirror.data.seal import KEY_VARIABLE, new_key
-from sparkmirror.data.watch import ControlWatch
+from sparkmirror.data.coordination.control_reader import ControlWatch
+from sparkmirror.data.coordination.sealed_options import KEY_VARIABLE, new_key
+from sparkmirror.data.coordination.slot_plan import decode_flow, encode_flow
 from sparkmirror.errors import MachineError
 from sparkmirror.internal_topics.assignments import AssignmentCollector
 from sparkmirror.internal_topics.codec import pack, unpack

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from sparkmirror.data.plan import plan_slots
-from sparkmirror.data.rows import read_row
-from sparkmirror.data.slot import SlotReader
-from sparkmirror.data.targets import Verdict
+from sparkmirror.data.coordination.slot_plan import plan_slots
+from sparkmirror.data.read.slot_reader import SlotReader
+from sparkmirror.data.read.target_loss import Verdict
+from sparkmirror.data.rows.rows import read_row
 from sparkmirror.internal_topics.commands import SourcePartition
 from sparkmirror.internal_topics.position_metadata import TargetMark
 from sparkmirror.model import TopicPartition

@@ -26,9 +26,9 @@ from kafka.protocol.metadata.find_coordinator import (
 )
 from kafka.protocol.producer import InitProducerIdRequest, InitProducerIdResponse
 
-from sparkmirror.data.plan import plan_slots
-from sparkmirror.data.resume import Recorded, recorded_fields
-from sparkmirror.data.slot import SlotReader
+from sparkmirror.data.coordination.slot_plan import plan_slots
+from sparkmirror.data.read.resume import Recorded, recorded_fields
+from sparkmirror.data.read.slot_reader import SlotReader
 from sparkmirror.internal_topics.commands import SourcePartition
 from sparkmirror.internal_topics.position_metadata import (
     Mark,

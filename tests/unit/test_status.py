@@ -12,7 +12,7 @@ from sparkmirror.cli.main import main
 from sparkmirror.cli.status import _document, _Row, _text
 from sparkmirror.control.coordination.control_topic import ControlSignals
 from sparkmirror.control.coordination.status import FlowState, judge, judge_group
-from sparkmirror.data.watch import ControlWatch
+from sparkmirror.data.coordination.control_reader import ControlWatch
 from sparkmirror.internal_topics.commands import Command, CommandKind, encode_command
 from sparkmirror.internal_topics.driver_report import DriverReport
 from sparkmirror.internal_topics.flow_claims import Standby

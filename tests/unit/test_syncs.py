@@ -8,8 +8,8 @@ from collections.abc import Iterable
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sparkmirror.data.producers import drop_producers, producer_of
-from sparkmirror.data.syncs import Places, SlotSyncs, SyncSender
+from sparkmirror.data.write.offset_sync_writer import Places, SlotSyncs, SyncSender
+from sparkmirror.data.write.producers import drop_producers, producer_of
 from sparkmirror.internal_topics.mm2_records import decode_offset_sync
 from sparkmirror.internal_topics.offset_syncs import PartitionState
 from sparkmirror.internal_topics.run_map import OffsetMap, Run

@@ -8,9 +8,9 @@ from typing import cast
 
 import pytest
 
-from sparkmirror.data import takeover
-from sparkmirror.data.takeover import fence_plan, take_over
-from sparkmirror.data.watch import ControlWatch
+from sparkmirror.data.coordination import fencing
+from sparkmirror.data.coordination.control_reader import ControlWatch
+from sparkmirror.data.coordination.fencing import fence_plan, take_over
 from sparkmirror.errors import Fenced
 from sparkmirror.internal_topics.commands import (
     AssignmentDocument,
@@ -51,7 +51,7 @@ def _taken_over(monkeypatch: pytest.MonkeyPatch, fenced: Callable[[Watch], None]
         return 7, 1
 
     open_ = SimpleNamespace(fence=fence, close=lambda: None)
-    monkeypatch.setattr(takeover, "Transactions", lambda *_, **__: open_)
+    monkeypatch.setattr(fencing, "Transactions", lambda *_, **__: open_)
     found = take_over(FLOW, 0, "mine", cast(ControlWatch, watch))
     assert watch.happened == ["look", "fence", "look"]
     return found
@@ -89,8 +89,8 @@ def test_a_new_deal_fences_every_slot_that_any_run_had(monkeypatch: pytest.Monke
         closed.append((found, targets))
         return True
 
-    monkeypatch.setattr(takeover, "fence_slots", fence)
-    monkeypatch.setattr(takeover, "close_all", close)
+    monkeypatch.setattr(fencing, "fence_slots", fence)
+    monkeypatch.setattr(fencing, "close_all", close)
     partition = SourcePartition("t", 0, "A.t")
     assignment = AssignmentDocument(FLOW.name, "mine", 1, (partition,))
     assert fence_plan(FLOW, "mine", Claim(FLOW.name, "mine", 9), assignment)

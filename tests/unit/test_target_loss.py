@@ -12,21 +12,22 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sparkmirror.data import survivors as meeting
-from sparkmirror.data import target_ends, targets
-from sparkmirror.data.lanes import Lane, Pending
-from sparkmirror.data.losses import LossWatch
-from sparkmirror.data.resume import Recorded, decode_recorded, recorded_fields
-from sparkmirror.data.survivors import (
+from sparkmirror.data.read import survivors as meeting
+from sparkmirror.data.read import target_loss
+from sparkmirror.data.read.loss_detection import LossWatch
+from sparkmirror.data.read.resume import Recorded, decode_recorded, recorded_fields
+from sparkmirror.data.read.survivors import (
     KnownRuns,
     Survivors,
     filled_by_others,
     last_run,
     survivors,
 )
-from sparkmirror.data.syncs import Places
-from sparkmirror.data.target_ends import TargetEnds
-from sparkmirror.data.targets import TargetWatch, Verdict, judge_target
+from sparkmirror.data.read.target_loss import TargetWatch, Verdict, judge_target
+from sparkmirror.data.write import target_ends
+from sparkmirror.data.write.offset_sync_writer import Places
+from sparkmirror.data.write.partition_state import Lane, Pending
+from sparkmirror.data.write.target_ends import TargetEnds
 from sparkmirror.internal_topics.commands import SourcePartition
 from sparkmirror.internal_topics.position_metadata import (
     Mark,
@@ -324,13 +325,13 @@ class Watched:
         self._target = SimpleNamespace(
             cluster_id="cluster", topic_ids={"A.t": "topic"}, refresh_if_due=lambda: True
         )
-        monkeypatch.setattr(targets, "look_at_ends", lambda *_: {REMOTE: view})
+        monkeypatch.setattr(target_loss, "look_at_ends", lambda *_: {REMOTE: view})
         monkeypatch.setattr(
-            targets, "look_at_logs", lambda *_: {SOURCE: LogView(self.source_start, 999)}
+            target_loss, "look_at_logs", lambda *_: {SOURCE: LogView(self.source_start, 999)}
         )
-        monkeypatch.setattr(targets, "read_runs", lambda *_: self.runs)
-        monkeypatch.setattr(targets, "survivors", lambda *_, **__: self.found)
-        monkeypatch.setattr(targets, "filled_by_others", self._filled)
+        monkeypatch.setattr(target_loss, "read_runs", lambda *_: self.runs)
+        monkeypatch.setattr(target_loss, "survivors", lambda *_, **__: self.found)
+        monkeypatch.setattr(target_loss, "filled_by_others", self._filled)
 
     def _filled(self, _: FlowSettings, *where: object) -> bool:
         assert where == (SOURCE, REMOTE, 50, 100)

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from sparkmirror.data import handle, route
-from sparkmirror.data.plan import encode_flow
-from sparkmirror.data.rows import FLUSH, Chunk, build_row, read_row
-from sparkmirror.data.watch import ControlWatch
+from sparkmirror.data.coordination.control_reader import ControlWatch
+from sparkmirror.data.coordination.slot_plan import encode_flow
+from sparkmirror.data.rows.rows import FLUSH, Chunk, build_row, read_row
+from sparkmirror.data.transform import message_handler, record_path
 from sparkmirror.errors import CorruptBatch
 from sparkmirror.model import (
     ClusterClient,
@@ -154,7 +154,7 @@ def through(chunk: Chunk, data: memoryview, **records: Any) -> Iterator[tuple[Ch
     )  # fmt: skip
     hello = build_row([], memoryview(b""), [], {"slot": 0, "frames": None, "partitions": []})
     row = build_row([chunk], memoryview(b""), [[data]])
-    for out in route.record_path(encode_flow(flow), iter([hello.slice(0, 1), FLUSH, row])):
+    for out in record_path.record_path(encode_flow(flow), iter([hello.slice(0, 1), FLUSH, row])):
         for number in range(out.num_rows):
             chunks, content, _ = read_row(out, number)
             for one in chunks:
@@ -172,9 +172,9 @@ def through(chunk: Chunk, data: memoryview, **records: Any) -> Iterator[tuple[Ch
 def test_rows_follow_one_another_and_say_how_far_they_go(
     monkeypatch: pytest.MonkeyPatch, records: dict[str, Any]
 ) -> None:
-    monkeypatch.setattr(route._PartitionCounts, "of", lambda *_: 3)  # asks brokers
-    monkeypatch.setattr(route, "scans", partial(scans, cost_bytes_max=4 * MIB))
-    monkeypatch.setattr(handle, "COST_BYTES_MAX", 4 * MIB)
+    monkeypatch.setattr(record_path._PartitionCounts, "of", lambda *_: 3)  # asks brokers
+    monkeypatch.setattr(record_path, "scans", partial(scans, cost_bytes_max=4 * MIB))
+    monkeypatch.setattr(message_handler, "COST_BYTES_MAX", 4 * MIB)
     data = answer(zeros(MIB), 40)
     # As the log has them: compaction took offsets 1, 3, 5 … away.
     runs = tuple((2 * number, 1) for number in range(40))
@@ -195,8 +195,8 @@ def test_rows_follow_one_another_and_say_how_far_they_go(
 
 
 def test_damage_behind_the_first_portion_keeps_the_first(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(route._PartitionCounts, "of", lambda *_: 3)
-    monkeypatch.setattr(route, "scans", partial(scans, cost_bytes_max=4 * MIB))
+    monkeypatch.setattr(record_path._PartitionCounts, "of", lambda *_: 3)
+    monkeypatch.setattr(record_path, "scans", partial(scans, cost_bytes_max=4 * MIB))
     good = answer(zeros(MIB), 20)
     bad = encode_batch([Record(20, 1, None, b"x" * 100)], codec=ZSTD)[:-9] + bytes(9)
     data = memoryview(bytes(good) + bad)

@@ -17,10 +17,10 @@ import pytest
 from sparkmirror.control.coordination.control_topic import ControlSignals, ControlTopicReader
 from sparkmirror.control.coordination.status import FlowState, judge
 from sparkmirror.control.flow import FlowControl
-from sparkmirror.data.plan import plan_slots
-from sparkmirror.data.rows import Chunk, build_row, read_row
-from sparkmirror.data.sink_reports import SinkReports
-from sparkmirror.data.slot import SlotReader
+from sparkmirror.data.coordination.slot_plan import plan_slots
+from sparkmirror.data.read.slot_reader import SlotReader
+from sparkmirror.data.rows.rows import Chunk, build_row, read_row
+from sparkmirror.data.write.progress import SinkReports
 from sparkmirror.errors import Defect
 from sparkmirror.internal_topics.commands import (
     PROGRESS_PARTITION,

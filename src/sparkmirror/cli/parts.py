@@ -55,7 +55,7 @@ class RunOptions:
 
 
 class FlowPart(Protocol):
-    """The pipeline, as ``data.flow.FlowRunner`` offers it."""
+    """The pipeline, as ``data.query.FlowRunner`` offers it."""
 
     def open(self) -> object:
         """Start Spark."""
@@ -221,6 +221,6 @@ class Parts:
     def real(cls) -> Parts:
         """Kafka and Spark; imported only here, since it takes a second."""
         from sparkmirror.control.loop import ControlLoop  # noqa: PLC0415
-        from sparkmirror.data.flow import FlowRunner  # noqa: PLC0415
+        from sparkmirror.data.query import FlowRunner  # noqa: PLC0415
 
         return cls(control=ControlLoop, flow=FlowRunner, look=QuickLook)

@@ -1,8 +1,8 @@
 """The start of a flow: nobody else writes it from here on.
 
 The claim is written before anything is fenced, and everything is fenced before positions are
-seeded: a writer that comes back later finds the claim and ends (`data.takeover`). Only an
-exactly-once flow has something to fence.
+seeded: a writer that comes back later finds the claim and ends (`data.coordination.fencing`). Only
+an exactly-once flow has something to fence.
 """
 
 from __future__ import annotations

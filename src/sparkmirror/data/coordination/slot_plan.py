@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any, get_args, get_type_hints
 
-from sparkmirror.data.seal import seal, unseal
+from sparkmirror.data.coordination.sealed_options import seal, unseal
 from sparkmirror.internal_topics.commands import SourcePartition
 from sparkmirror.model import (
     ClusterClient,

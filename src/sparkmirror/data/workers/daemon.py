@@ -1,13 +1,13 @@
 """Spark's Python daemon, with the pipeline's modules loaded before it forks workers.
 
-``python -m sparkmirror.data.daemon WORKER_MODULE`` is how Spark starts it
+``python -m sparkmirror.data.workers.daemon WORKER_MODULE`` is how Spark starts it
 (``spark.python.daemon.module``). Without it each of a flow's workers, two per slot, would spend a
 CPU second on the same imports and keep a copy of them in memory of its own.
 
 Spark also puts ``pyspark.zip`` in front of the installed package. Modules from a zip are compiled
-anew in each process, a second of CPU every time. (On ``local[*]`` the launcher that `data.spark`
-writes drops it for Spark's planning processes, which have a daemon of their own; there this module
-is not even loaded, but forked by `nursery`.)
+anew in each process, a second of CPU every time. (On ``local[*]`` the launcher that
+`data.spark.session` writes drops it for Spark's planning processes, which have a daemon of their
+own; there this module is not even loaded, but forked by `prefork_server`.)
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import sys
 from collections.abc import Callable
 from typing import Any, BinaryIO
 
-from sparkmirror.data import outlet
+from sparkmirror.data.rows import worker_pipes
 
 __all__ = ["PRELOADED", "main", "prefer_installed_pyspark", "preload"]
 
@@ -32,10 +32,10 @@ PRELOADED = (
     "pyspark.worker",
     "pyspark.sql.conversion",
     "pyspark.sql.datasource",
-    "sparkmirror.data.source",
-    "sparkmirror.data.route",
-    "sparkmirror.data.slot",
-    "sparkmirror.data.sink",
+    "sparkmirror.data.spark_source",
+    "sparkmirror.data.transform.record_path",
+    "sparkmirror.data.read.slot_reader",
+    "sparkmirror.data.write.slot_sink",
 )
 
 
@@ -64,9 +64,9 @@ def preload() -> None:
     for name in PRELOADED:
         importlib.import_module(name)
     worker = importlib.import_module(_PIPELINE_WORKER)
-    worker.main = outlet.watched(_with_umask(worker.main))  # type: ignore[attr-defined]
+    worker.main = worker_pipes.watched(_with_umask(worker.main))  # type: ignore[attr-defined]
     # Spark's side of a pipelined worker has a thread that writes while another one reads. Ours
-    # needs none: it would take rows in behind the back of `data.outlet`.
+    # needs none: it would take rows in behind the back of `data.rows.worker_pipes`.
     os.environ.pop("SPARK_PIPELINED_UDF", None)
     gc.collect()
     gc.freeze()

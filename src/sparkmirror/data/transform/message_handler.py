@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from sparkmirror.config.callables import load_callable
-from sparkmirror.data.rows import Chunk
+from sparkmirror.data.rows.rows import Chunk
 from sparkmirror.errors import MirrorError
 from sparkmirror.model import FlowSettings, Partitioner, SourceRecord, TargetRecord
 from sparkmirror.records.header import codec as batch_codec

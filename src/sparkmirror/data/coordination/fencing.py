@@ -1,7 +1,7 @@
 """How a slot of an exactly-once flow becomes the only writer of its partitions.
 
 (At-least-once nothing shuts another writer out; there a slot looks for claims when it begins and
-while it runs, and its sink after every pause: `data.pause`.)
+while it runs, and its sink after every pause: `data.coordination.pause`.)
 
 Three writers could stand in its way: an earlier attempt of the same task, a slot of an earlier
 plan that had one of its partitions, another driver. Each slot has one transactional id, which
@@ -22,8 +22,8 @@ from __future__ import annotations
 import logging
 import time
 
-from sparkmirror.data.open_ends import close_all
-from sparkmirror.data.watch import ControlWatch
+from sparkmirror.data.coordination.control_reader import ControlWatch
+from sparkmirror.data.coordination.hanging_transactions import close_all
 from sparkmirror.internal_topics.commands import AssignmentDocument, CommandKind
 from sparkmirror.internal_topics.flow_claims import Claim, taken_over, transactional_id
 from sparkmirror.model import FlowSettings, TopicPartition

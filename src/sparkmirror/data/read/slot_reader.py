@@ -16,17 +16,17 @@ from contextlib import closing
 from dataclasses import astuple, replace
 from typing import Any
 
-from sparkmirror.data.beginnings import first_positions
-from sparkmirror.data.losses import LossWatch
-from sparkmirror.data.plan import SlotPlan
-from sparkmirror.data.resume import resume
-from sparkmirror.data.retries import Retries
-from sparkmirror.data.rows import FLUSH, Chunk, build_row, chunk_of, out
-from sparkmirror.data.selected import Selection
-from sparkmirror.data.shared import Frames
-from sparkmirror.data.takeover import check_claim, check_owner, take_over
-from sparkmirror.data.targets import TargetWatch, Verdict
-from sparkmirror.data.watch import ControlWatch
+from sparkmirror.data.coordination.control_reader import ControlWatch
+from sparkmirror.data.coordination.fencing import check_claim, check_owner, take_over
+from sparkmirror.data.coordination.selected import Selection
+from sparkmirror.data.coordination.slot_plan import SlotPlan
+from sparkmirror.data.read.beginnings import first_positions
+from sparkmirror.data.read.loss_detection import LossWatch
+from sparkmirror.data.read.resume import resume
+from sparkmirror.data.read.retry_schedule import Retries
+from sparkmirror.data.read.target_loss import TargetWatch, Verdict
+from sparkmirror.data.rows.rows import FLUSH, Chunk, build_row, chunk_of, out
+from sparkmirror.data.rows.shared_frames import Frames
 from sparkmirror.errors import BatchError, CorruptBatch, Unreachable
 from sparkmirror.internal_topics.commands import CommandKind, channel, member_row
 from sparkmirror.internal_topics.gaps import gap_document

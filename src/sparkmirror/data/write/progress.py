@@ -6,7 +6,7 @@ import os
 import time
 from collections.abc import Iterable, Mapping
 
-from sparkmirror.data.lanes import Lane
+from sparkmirror.data.write.partition_state import Lane
 from sparkmirror.internal_topics.commands import encode_progress
 from sparkmirror.model import Halt, JoinCounts, PartitionProgress, SlotProgress
 from sparkmirror.observe.figures.latency import Histogram

@@ -2,10 +2,10 @@
 
 PySpark writes a worker's rows into a buffered file that it flushes when the task is over: the end
 of each message would stay behind until the next one. And it waits for rows without looking at
-anything else. `data.daemon` shows every worker's files to this module: `data.slot` flushes after
-each row, and `data.sink` takes in acknowledgements until the next row is there. A worker that
-another daemon started (a cluster whose workers cannot import ours) has no such files: there rows
-are pushed out by more rows.
+anything else. `data.workers.daemon` shows every worker's files to this module:
+`data.read.slot_reader` flushes after each row, and `data.write.slot_sink` takes in acknowledgements
+until the next row is there. A worker that another daemon started (a cluster whose workers cannot
+import ours) has no such files: there rows are pushed out by more rows.
 """
 
 from __future__ import annotations

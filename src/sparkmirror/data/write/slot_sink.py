@@ -1,6 +1,6 @@
 """The sink end of a slot: raw batches out of Spark's rows, into the target, positions after them.
 
-One `SlotSink` serves one task. The producer behind it outlives it (`data.producers`).
+One `SlotSink` serves one task. The producer behind it outlives it (`data.write.producers`).
 """
 
 from __future__ import annotations
@@ -12,20 +12,33 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
-from sparkmirror.data import outlet
-from sparkmirror.data.ages import oldest_ms
-from sparkmirror.data.commits import Commits, connect_record
-from sparkmirror.data.held_back import HeldBack
-from sparkmirror.data.lanes import Lane, LaneIndex, Pending, acknowledge, gap_pending, targets
-from sparkmirror.data.pause import PauseWatch
-from sparkmirror.data.producers import drop_producer, producer_of
-from sparkmirror.data.refusals import RefusedRecords
-from sparkmirror.data.resume import Recorded, recorded_fields
-from sparkmirror.data.rows import Chunk, read_row
-from sparkmirror.data.shared import FrameReader, map_frames
-from sparkmirror.data.sink_reports import SinkReports
-from sparkmirror.data.syncs import NO_SYNCS, Places, SlotSyncs, SyncSender, TakenSyncs
-from sparkmirror.data.target_ends import TargetEnds
+from sparkmirror.data.coordination.pause import PauseWatch
+from sparkmirror.data.read.resume import Recorded, recorded_fields
+from sparkmirror.data.rows import worker_pipes
+from sparkmirror.data.rows.rows import Chunk, read_row
+from sparkmirror.data.rows.shared_frames import FrameReader, map_frames
+from sparkmirror.data.write.ages import oldest_ms
+from sparkmirror.data.write.bad_records import RefusedRecords
+from sparkmirror.data.write.held_back import HeldBack
+from sparkmirror.data.write.offset_sync_writer import (
+    NO_SYNCS,
+    Places,
+    SlotSyncs,
+    SyncSender,
+    TakenSyncs,
+)
+from sparkmirror.data.write.partition_state import (
+    Lane,
+    LaneIndex,
+    Pending,
+    acknowledge,
+    gap_pending,
+    targets,
+)
+from sparkmirror.data.write.position_commits import Commits, connect_record
+from sparkmirror.data.write.producers import drop_producer, producer_of
+from sparkmirror.data.write.progress import SinkReports
+from sparkmirror.data.write.target_ends import TargetEnds
 from sparkmirror.errors import Fenced, MirrorError, PartitionError, Unreachable
 from sparkmirror.internal_topics.commands import PROGRESS_PARTITION, control_topic, read_member
 from sparkmirror.internal_topics.gaps import Gap, encode_gap, gaps_topic, read_document
@@ -258,7 +271,7 @@ class SlotSink:
         """Before anything is written: where the target's logs end, and who goes on there.
 
         What is written until the first commit can then be told from what others write, should
-        this process die (`data.resume`).
+        this process die (`data.read.resume`).
         """
         known = [lane for lane in self._lanes.values() if lane.target_end >= 0]
         if not known or self._producer.identify(_IDENTITY_S) is None:
@@ -289,7 +302,9 @@ class SlotSink:
         self._settle(self._producer.pump(0.0))
         patient_until = time.monotonic() + _BLOCKED_S
         while self._full() or (
-            self._producer.blocked and outlet.input_fd() < 0 and time.monotonic() < patient_until
+            self._producer.blocked
+            and worker_pipes.input_fd() < 0
+            and time.monotonic() < patient_until
         ):
             self._settle(self._producer.pump(_BLOCKED_S))
             self._housekeep()
@@ -298,10 +313,10 @@ class SlotSink:
         """Send and take in acknowledgements until the next row is there.
 
         PySpark waits for rows alone: the rest of a row's batches would be sent, and
-        acknowledgements seen, only with the next row. Where its input is unknown (`data.outlet`),
-        `_pump` waits a moment to send the rest.
+        acknowledgements seen, only with the next row. Where its input is unknown
+        (`data.rows.worker_pipes`), `_pump` waits a moment to send the rest.
         """
-        fd = outlet.input_fd()
+        fd = worker_pipes.input_fd()
         while fd >= 0 and not self._producer.idle:
             self._settle(self._producer.pump(_LINGER_S, fd))
             if self._producer.woken:
@@ -408,7 +423,7 @@ class SlotSink:
         """Write nothing more once Spark has given the task up: the next attempt, which looks at
         where the target's logs end, would write the same again. Raises `ConnectionLost`.
         """
-        if outlet.abandoned():
+        if worker_pipes.abandoned():
             raise ConnectionLost("Spark has given up this attempt of the task")
 
     def _commit(self) -> None:

@@ -20,8 +20,8 @@ Rules that make this safe without a lock:
 * a state byte has one writer at a time: the source takes a free frame (0 to 1), the sink frees a
   used one (1 to 0) when nothing refers to its bytes any more, that is after all
   acknowledgements;
-* only the sink writes which partitions it holds back (`data.held_back`); the source asks for none
-  of these.
+* only the sink writes which partitions it holds back (`data.write.held_back`); the source asks for
+  none of these.
 """
 
 from __future__ import annotations

@@ -1,13 +1,13 @@
 """The record path: a Spark transform between source and sink that looks at every record.
 
-``rows.mapInArrow(record_path)`` takes the rows of `data.rows`, whole batches as the source's
+``rows.mapInArrow(record_path)`` takes the rows of `data.rows.rows`, whole batches as the source's
 broker had them, and gives rows of the same form: records dealt to the target topic's partitions
 (`records.partitioner`) and, with a message handler, whatever that made of them. Without a handler
 no record is ever a Python object: keys are hashed and records copied by numpy, for a whole row at
 once.
 
 Record bytes travel here as they do from source to sink: this worker maps the source's memory and
-has memory of its own for the sink (`data.shared`).
+has memory of its own for the sink (`data.rows.shared_frames`).
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from typing import Any
 
 import pyarrow as pa
 
-from sparkmirror.data.handle import Handler
-from sparkmirror.data.plan import decode_flow
-from sparkmirror.data.rows import FLUSH, Chunk, build_row, out, read_row
-from sparkmirror.data.shared import FrameReader, Frames, map_frames
+from sparkmirror.data.coordination.slot_plan import decode_flow
+from sparkmirror.data.rows.rows import FLUSH, Chunk, build_row, out, read_row
+from sparkmirror.data.rows.shared_frames import FrameReader, Frames, map_frames
+from sparkmirror.data.transform.message_handler import Handler
 from sparkmirror.errors import BatchError, MirrorError, Unreachable
 from sparkmirror.model import FlowSettings, Partitioner
 from sparkmirror.records.key_columns import scans
@@ -61,7 +61,7 @@ class _RecordPath:
             self._handler = Handler(flow, self._dealer, self._counts.of)
 
     def rows(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """One row for each, in the messages that `data.rows` describes."""
+        """One row for each, in the messages that `data.rows.rows` describes."""
         try:
             for batch in batches:
                 quiet = True

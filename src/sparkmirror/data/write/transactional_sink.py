@@ -7,10 +7,10 @@ others are then written anew, without that one, or, when records of it are the t
 stands before them. Whatever else goes wrong (another writer, a time limit) fails the task: Spark
 starts it again, and it goes on from the committed positions. A position moves with the commit only.
 
-Records that the flow leaves out (`data.refusals`) end no transaction: their gap records and letters
-are a part of it. So are offset syncs and runs, when their topic is on the target; one that takes no
-records must not hold the data up: then they follow the commits, as those of a topic on the source
-do, for the rest of the epoch.
+Records that the flow leaves out (`data.write.bad_records`) end no transaction: their gap records
+and letters are a part of it. So are offset syncs and runs, when their topic is on the target; one
+that takes no records must not hold the data up: then they follow the commits, as those of a topic
+on the source do, for the rest of the epoch.
 
 Progress reports are no part of any transaction and have a producer of their own.
 """
@@ -22,17 +22,17 @@ import time
 from collections.abc import Iterable
 from typing import Any
 
-from sparkmirror.data import outlet
-from sparkmirror.data.lanes import Lane, Pending, acknowledge, before_refusal
-from sparkmirror.data.open_ends import OpenEnds
-from sparkmirror.data.refusals import RefusedRecords
-from sparkmirror.data.resume import Recorded, recorded_fields
-from sparkmirror.data.rows import Chunk, divided
-from sparkmirror.data.shared import FRAMES
-from sparkmirror.data.sink import SlotSink
-from sparkmirror.data.syncs import SlotSyncs, SyncSender, batches_of
-from sparkmirror.data.takeover import committed_positions, take_over
-from sparkmirror.data.watch import ControlWatch
+from sparkmirror.data.coordination.control_reader import ControlWatch
+from sparkmirror.data.coordination.fencing import committed_positions, take_over
+from sparkmirror.data.coordination.hanging_transactions import OpenEnds
+from sparkmirror.data.read.resume import Recorded, recorded_fields
+from sparkmirror.data.rows import worker_pipes
+from sparkmirror.data.rows.rows import Chunk, divided
+from sparkmirror.data.rows.shared_frames import FRAMES
+from sparkmirror.data.write.bad_records import RefusedRecords
+from sparkmirror.data.write.offset_sync_writer import SlotSyncs, SyncSender, batches_of
+from sparkmirror.data.write.partition_state import Lane, Pending, acknowledge, before_refusal
+from sparkmirror.data.write.slot_sink import SlotSink
 from sparkmirror.errors import Defect, Fenced, TransactionError
 from sparkmirror.internal_topics.commands import control_topic
 from sparkmirror.internal_topics.flow_claims import transactional_id
@@ -213,7 +213,7 @@ class ExactSink(SlotSink):
 
     def _linger(self) -> None:
         """Send, take in acknowledgements and end the transaction until the next row is there."""
-        fd = outlet.input_fd()
+        fd = worker_pipes.input_fd()
         while self._kept_bytes or not self._producer.idle:
             wait_s = 0.0
             if fd >= 0:

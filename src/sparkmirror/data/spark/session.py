@@ -15,10 +15,10 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sparkmirror.data import knock
-from sparkmirror.data.jvm_classes import ClassArchive, Recorder, class_path
-from sparkmirror.data.nursery import end_nursery, start_nursery
-from sparkmirror.data.ports import (
+from sparkmirror.data.coordination.sealed_options import KEY_VARIABLE
+from sparkmirror.data.spark.class_archive import ClassArchive, Recorder, class_path
+from sparkmirror.data.spark.dependencies import python_archive
+from sparkmirror.data.spark.ports import (
     check_local,
     cluster_settings,
     is_local,
@@ -26,9 +26,9 @@ from sparkmirror.data.ports import (
     secrets_of,
     withheld,
 )
-from sparkmirror.data.scratch import Scratch
-from sparkmirror.data.seal import KEY_VARIABLE
-from sparkmirror.data.ship import python_archive
+from sparkmirror.data.spark.temp_dir import Scratch
+from sparkmirror.data.workers import prefork_client
+from sparkmirror.data.workers.prefork_server import end_nursery, start_nursery
 from sparkmirror.directories import private_directory
 from sparkmirror.errors import ConfigError, MachineError, MirrorError
 from sparkmirror.java import find_java, java_environment
@@ -76,7 +76,7 @@ def _spark_settings(
         "spark.buffer.size": "256",
         "spark.sql.execution.arrow.maxRecordsPerBatch": "2",
         "spark.python.worker.reuse": "true",
-        "spark.python.daemon.module": "sparkmirror.data.daemon",
+        "spark.python.daemon.module": "sparkmirror.data.workers.daemon",
         "spark.python.unix.domain.socket.enabled": "true",
         "spark.task.maxFailures": str(_TASK_ATTEMPTS),
         # A slot that waits for data is idle, not stuck.
@@ -328,10 +328,12 @@ def _python_launcher(directory: Path, nursery: Path) -> str:
 
     Modules from a zip are compiled anew by each of the dozen processes that Spark starts before
     the first record; the installed package has its bytecode. Modules that Spark runs are forked
-    by the `nursery`. Nothing is imported from a current directory (-P). It is not in the temporary
-    directory, where some machines run no programs.
+    by the `prefork_server`. Nothing is imported from a current directory (-P). It is not in the
+    temporary directory, where some machines run no programs.
     """
-    python, knocking = (shlex.quote(str(each)) for each in (sys.executable, knock.__file__))
+    python, knocking = (
+        shlex.quote(str(each)) for each in (sys.executable, prefork_client.__file__)
+    )
     path = directory / "python"
     path.write_text(
         "#!/bin/sh\n"

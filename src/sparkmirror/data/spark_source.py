@@ -1,9 +1,9 @@
 """The flow as a PySpark data source: planner, reader and writer under the format ``sparkmirror``.
 
 Spark's offset is the number of the epoch, nothing else; positions live in Kafka. Each class here
-is what Spark's Python Data Source API asks for and hands over to `data.slot` and `data.sink`.
-Those are imported where they are used: Spark starts five short-lived processes per query that
-load this module only to pickle it.
+is what Spark's Python Data Source API asks for and hands over to `data.read.slot_reader` and
+`data.write.slot_sink`. Those are imported where they are used: Spark starts five short-lived
+processes per query that load this module only to pickle it.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from pyspark.sql.datasource import (
 from pyspark.sql.streaming.datasource import ReadLimit, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
-from sparkmirror.data.schema import SCHEMA
+from sparkmirror.data.rows.schema import SCHEMA
 
 if TYPE_CHECKING:
-    from sparkmirror.data.plan import SlotPlan
-    from sparkmirror.data.sink import SlotSummary
-    from sparkmirror.data.voice import PlannerVoice
-    from sparkmirror.data.watch import ControlWatch
+    from sparkmirror.data.coordination.control_reader import ControlWatch
+    from sparkmirror.data.coordination.planner_report import PlannerVoice
+    from sparkmirror.data.coordination.slot_plan import SlotPlan
+    from sparkmirror.data.write.slot_sink import SlotSummary
     from sparkmirror.internal_topics.commands import AssignmentDocument
     from sparkmirror.model import FlowSettings
 
@@ -48,7 +48,8 @@ _SHARE_POLL_S = 0.1
 class MirrorDataSource(DataSource):
     """Both ends of one flow.
 
-    Options: ``flow`` (see `data.plan.encode_flow`), ``run_id``, ``once`` (true/false).
+    Options: ``flow`` (see `data.coordination.slot_plan.encode_flow`), ``run_id``, ``once``
+    (true/false).
     """
 
     @classmethod
@@ -57,7 +58,7 @@ class MirrorDataSource(DataSource):
         return FORMAT
 
     def schema(self) -> str:
-        """The rows of `data.rows`."""
+        """The rows of `data.rows.rows`."""
         return SCHEMA
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
@@ -162,8 +163,8 @@ class _Planner(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """The slots of the epoch, from the newest assignment of this run."""
         if start == end:
             return []
-        from sparkmirror.data.plan import SlotPlan, decode_flow, plan_slots  # noqa: PLC0415
-        from sparkmirror.data.takeover import check_claim  # noqa: PLC0415
+        from sparkmirror.data.coordination.fencing import check_claim  # noqa: PLC0415
+        from sparkmirror.data.coordination.slot_plan import SlotPlan, decode_flow, plan_slots  # noqa: PLC0415
         from sparkmirror.model import MirrorMode  # noqa: PLC0415
 
         watch = self._control()
@@ -216,7 +217,7 @@ class _Planner(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self, flow: FlowSettings, watch: ControlWatch, assignment: AssignmentDocument
     ) -> None:
         """Before the first epoch of an assignment: nobody else writes the flow any more."""
-        from sparkmirror.data.takeover import fence_plan  # noqa: PLC0415
+        from sparkmirror.data.coordination.fencing import fence_plan  # noqa: PLC0415
 
         run_id = self._options["run_id"]
         if assignment.version != self._fenced_version:
@@ -226,9 +227,9 @@ class _Planner(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         """Executor side: the rows of one slot."""
-        from sparkmirror.data.plan import decode_flow  # noqa: PLC0415
-        from sparkmirror.data.rows import rehearsal  # noqa: PLC0415
-        from sparkmirror.data.slot import SlotReader  # noqa: PLC0415
+        from sparkmirror.data.coordination.slot_plan import decode_flow  # noqa: PLC0415
+        from sparkmirror.data.read.slot_reader import SlotReader  # noqa: PLC0415
+        from sparkmirror.data.rows.rows import rehearsal  # noqa: PLC0415
 
         if partition.value.rehearsal:
             return rehearsal()
@@ -244,9 +245,9 @@ class _Planner(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _control(self) -> ControlWatch:
         if self._watch is None:
-            from sparkmirror.data.plan import decode_flow  # noqa: PLC0415
-            from sparkmirror.data.voice import PlannerVoice  # noqa: PLC0415
-            from sparkmirror.data.watch import ControlWatch  # noqa: PLC0415
+            from sparkmirror.data.coordination.control_reader import ControlWatch  # noqa: PLC0415
+            from sparkmirror.data.coordination.planner_report import PlannerVoice  # noqa: PLC0415
+            from sparkmirror.data.coordination.slot_plan import decode_flow  # noqa: PLC0415
             from sparkmirror.model import MirrorMode  # noqa: PLC0415
 
             flow = decode_flow(self._flow_text)
@@ -287,9 +288,9 @@ class _Writer(DataSourceStreamArrowWriter):
         self._flow_text = flow_text
 
     def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
-        from sparkmirror.data.plan import decode_flow  # noqa: PLC0415
-        from sparkmirror.data.rows import is_rehearsal  # noqa: PLC0415
-        from sparkmirror.data.sink import SlotSink, SlotSummary  # noqa: PLC0415
+        from sparkmirror.data.coordination.slot_plan import decode_flow  # noqa: PLC0415
+        from sparkmirror.data.rows.rows import is_rehearsal  # noqa: PLC0415
+        from sparkmirror.data.write.slot_sink import SlotSink, SlotSummary  # noqa: PLC0415
 
         first = next(iterator, None)
         if first is not None and is_rehearsal(first):
@@ -299,7 +300,7 @@ class _Writer(DataSourceStreamArrowWriter):
         iterator = chain(() if first is None else (first,), iterator)
         flow = decode_flow(self._flow_text)
         if flow.exactly_once:
-            from sparkmirror.data.exactly import ExactSink  # noqa: PLC0415
+            from sparkmirror.data.write.transactional_sink import ExactSink  # noqa: PLC0415
 
             return _Committed(ExactSink(flow).run(iterator))
         return _Committed(SlotSink(flow).run(iterator))

@@ -2,11 +2,11 @@
 
 ::
 
-    readStream.format("sparkmirror")        data/source.py  plans epochs, deals slots
-      └─ slot (a task)                      data/slot.py    Fetch → rows of raw batches
-    [.mapInArrow, on the record path]       data/route.py   records → partitions, handler
+    readStream.format("sparkmirror")    data/spark_source.py          plans epochs, deals slots
+      └─ slot (a task)                  data/read/slot_reader.py      Fetch → rows of raw batches
+    [.mapInArrow, on the record path]   data/transform/record_path.py records → partitions, handler
     writeStream.format("sparkmirror")
-      └─ the same task's sink               data/sink.py    rows → Produce, then positions
+      └─ the same task's sink           data/write/slot_sink.py       rows → Produce, positions
 
 `FlowRunner` starts Spark, one query per flow, and ends them. It holds no data and no positions.
 """
@@ -25,13 +25,13 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sparkmirror.data.failures import failure, own_words
-from sparkmirror.data.plan import encode_flow
-from sparkmirror.data.rest import Rest
-from sparkmirror.data.revival import Revival, Revivals
-from sparkmirror.data.schema import SCHEMA
-from sparkmirror.data.seal import new_key
-from sparkmirror.data.spark import Spark
+from sparkmirror.data.coordination.sealed_options import new_key
+from sparkmirror.data.coordination.slot_plan import encode_flow
+from sparkmirror.data.rows.schema import SCHEMA
+from sparkmirror.data.spark.failures import failure, own_words
+from sparkmirror.data.spark.rest import Rest
+from sparkmirror.data.spark.restarts import Revival, Revivals
+from sparkmirror.data.spark.session import Spark
 from sparkmirror.errors import MirrorError
 from sparkmirror.model import FlowSettings, MirrorSettings
 
@@ -145,7 +145,7 @@ class FlowRunner:
     def _start_query(
         self, spark: SparkSession, flow: FlowSettings, *, again: bool = False
     ) -> StreamingQuery:
-        from sparkmirror.data.source import FORMAT, MirrorDataSource  # noqa: PLC0415
+        from sparkmirror.data.spark_source import FORMAT, MirrorDataSource  # noqa: PLC0415
 
         # For a sink, Spark looks for Python's data sources in the session of the calling thread.
         spark._get_j_spark_session_class(spark._jvm).setActiveSession(spark._jsparkSession)
@@ -157,7 +157,7 @@ class FlowRunner:
         }
         rows = spark.readStream.format(FORMAT).options(**options).load()
         if flow.records.used:
-            from sparkmirror.data.route import record_path  # noqa: PLC0415
+            from sparkmirror.data.transform.record_path import record_path  # noqa: PLC0415
 
             rows = rows.mapInArrow(partial(record_path, options["flow"]), SCHEMA)
         checkpoint = self._work_dir / "checkpoints" / _directory_name(flow.name)

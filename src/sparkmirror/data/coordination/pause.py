@@ -11,8 +11,8 @@ import logging
 import time
 from collections.abc import Callable
 
-from sparkmirror.data.takeover import check_claim
-from sparkmirror.data.watch import ControlWatch
+from sparkmirror.data.coordination.control_reader import ControlWatch
+from sparkmirror.data.coordination.fencing import check_claim
 from sparkmirror.errors import MirrorError
 from sparkmirror.internal_topics.flow_claims import Claim
 from sparkmirror.model import FlowSettings

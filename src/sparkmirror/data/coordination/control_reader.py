@@ -6,8 +6,8 @@ import logging
 import time
 from dataclasses import replace
 
-from sparkmirror.data.seal import run_key
-from sparkmirror.data.selected import Selection
+from sparkmirror.data.coordination.sealed_options import run_key
+from sparkmirror.data.coordination.selected import Selection
 from sparkmirror.errors import BatchError
 from sparkmirror.internal_topics.commands import (
     COMMAND_PARTITION,

@@ -3,12 +3,13 @@
 Spark starts half a dozen of them one after another before the first record: a planner, a daemon
 for the slots, and short-lived ones that only load the data source. Each would import PySpark and
 Arrow anew, a CPU second or two every time. The driver starts this process first, so that it loads
-them while the JVM does the same with its classes; what Spark then starts is `knock`, which hands
-over its standard streams, its environment and its arguments and waits for the fork in its place.
+them while the JVM does the same with its classes; what Spark then starts is `prefork_client`, which
+hands over its standard streams, its environment and its arguments and waits for the fork in its
+place.
 
-``python -P -u -m sparkmirror.data.nursery DESCRIPTOR ROOM``: listens on the socket that it is
-given; ends when its standard input does, which the driver holds. Forks live on: what ends them is
-Spark, as ever.
+``python -P -u -m sparkmirror.data.workers.prefork_server DESCRIPTOR ROOM``: listens on the socket
+that it is given; ends when its standard input does, which the driver holds. Forks live on: what
+ends them is Spark, as ever.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import BinaryIO, NoReturn
 
-from sparkmirror.data import daemon, knock
+from sparkmirror.data.workers import daemon, prefork_client
 from sparkmirror.errors import Defect
 
 __all__ = ["Nursery", "end_nursery", "start_nursery"]
@@ -43,10 +44,10 @@ _PLANNING = (
     "pyspark.sql.worker.plan_data_source_read",
     "pyspark.sql.worker.write_into_data_source",
     "pyspark.sql.worker.commit_data_source_write",
-    "sparkmirror.data.voice",
-    "sparkmirror.data.watch",
+    "sparkmirror.data.coordination.planner_report",
+    "sparkmirror.data.coordination.control_reader",
 )
-_DAEMON = "sparkmirror.data.daemon"
+_DAEMON = "sparkmirror.data.workers.daemon"
 _REQUEST_BYTES_MAX = 16 << 20
 _REQUEST_S_MAX = 10.0
 _END_S = 1.0
@@ -68,11 +69,19 @@ def start_nursery(directory: Path, log: BinaryIO) -> subprocess.Popen[bytes]:
         **os.environ,
     }
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as door:
-        door.bind(str(directory / knock.DOOR))
+        door.bind(str(directory / prefork_client.DOOR))
         door.listen(_WAITING_MAX)
         number = door.fileno()
         return subprocess.Popen(  # noqa: S603  (an argument list, no shell)
-            [sys.executable, "-P", "-u", "-m", "sparkmirror.data.nursery", str(number), _ROOM],
+            [
+                sys.executable,
+                "-P",
+                "-u",
+                "-m",
+                "sparkmirror.data.workers.prefork_server",
+                str(number),
+                _ROOM,
+            ],
             stdin=subprocess.PIPE,
             stdout=log,
             stderr=log,
@@ -131,7 +140,7 @@ class Nursery:
         peer, _ = self._door.accept()
         try:
             peer.settimeout(_REQUEST_S_MAX)
-            if knock.owner(peer) != os.geteuid():
+            if prefork_client.owner(peer) != os.geteuid():
                 raise PermissionError("another user knocks")
             streams, request = _receive(peer)
             try:

@@ -1,16 +1,16 @@
 """Records that the target had acknowledged and has lost: found, told, and mirrored again.
 
 A position says which log of the target it belongs to and where that log ended
-(`internal_topics.position_metadata`, `data.resume.Recorded`). `judge_target` compares that with
-what the leader says now; pure. Retention and DeleteRecords move a log's start and never its end, so
-they are no loss. A high watermark lags behind for a while after an election, so the end of the
-leader's own log is what counts, and where a broker cannot tell it, a high watermark that stays
+(`internal_topics.position_metadata`, `data.read.resume.Recorded`). `judge_target` compares that
+with what the leader says now; pure. Retention and DeleteRecords move a log's start and never its
+end, so they are no loss. A high watermark lags behind for a while after an election, so the end of
+the leader's own log is what counts, and where a broker cannot tell it, a high watermark that stays
 behind.
 
 What to do is the flow's choice (``on.target.loss``): ``repair`` goes back to the record after the
-last one that the target has (`data.survivors`) and mirrors again what is lost, ``fail`` halts the
-partition, ``record-and-continue`` goes on at the position. All of them make a `Gap`. Records that
-the source no longer has either get a second one, and are passed.
+last one that the target has (`data.read.survivors`) and mirrors again what is lost, ``fail`` halts
+the partition, ``record-and-continue`` goes on at the position. All of them make a `Gap`. Records
+that the source no longer has either get a second one, and are passed.
 
 A topic that is deleted takes its positions with it: then they come from Connect's offset storage
 (``seeded``), and the exact runs, or a log that never held a record, show the loss.
@@ -23,9 +23,9 @@ import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
-from sparkmirror.data.losses import LossWatch
-from sparkmirror.data.resume import Recorded, decode_recorded, recorded_fields
-from sparkmirror.data.survivors import (
+from sparkmirror.data.read.loss_detection import LossWatch
+from sparkmirror.data.read.resume import Recorded, decode_recorded, recorded_fields
+from sparkmirror.data.read.survivors import (
     KnownRuns,
     Survivors,
     filled_by_others,

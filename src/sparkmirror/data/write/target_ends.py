@@ -13,7 +13,7 @@ record there with the source's (`survivors.filled_by_others`).
 
 What is lost is not mended here: the position says that its log goes only up to there, the rest of
 the slot is acknowledged and committed, and the task ends (`PartitionError`). Its next attempt
-mends it before it begins (`data.targets`).
+mends it before it begins (`data.read.target_loss`).
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 
-from sparkmirror.data.lanes import Lane
-from sparkmirror.data.survivors import filled_by_others
-from sparkmirror.data.targets import SUSPECTED_S, judge_target, may_be_others, truncated
+from sparkmirror.data.read.survivors import filled_by_others
+from sparkmirror.data.read.target_loss import SUSPECTED_S, judge_target, may_be_others, truncated
+from sparkmirror.data.write.partition_state import Lane
 from sparkmirror.errors import MirrorError
 from sparkmirror.internal_topics.gaps import TARGET_LOSS_CODES, GapKind
 from sparkmirror.internal_topics.position_metadata import TargetMark

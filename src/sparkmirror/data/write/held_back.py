@@ -17,7 +17,7 @@ import logging
 import time
 from collections.abc import Iterable, Mapping
 
-from sparkmirror.data.shared import FRAMES, FrameReader
+from sparkmirror.data.rows.shared_frames import FRAMES, FrameReader
 from sparkmirror.model import TopicPartition
 from sparkmirror.wire.produce.producer import Producer
 

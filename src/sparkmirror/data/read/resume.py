@@ -12,7 +12,8 @@ follow the position at the source, and as many source offsets can be skipped. Th
   the last one of them must equal the target's last record: had the source been compacted since, the
   count would lead too far;
 * the source's log is the one that the position is of: the slot asks only about partitions of
-  which `data.losses` has found nothing lost, and whose refused records are not left out.
+  which `data.read.loss_detection` has found nothing lost, and whose refused records are not left
+  out.
 
 Otherwise the slot goes on at the position, and what was written since arrives again. A writer that
 still lives is not fenced by any of this: that takes exactly-once.
@@ -27,7 +28,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
-from sparkmirror.data.survivors import ends_alike
+from sparkmirror.data.read.survivors import ends_alike
 from sparkmirror.errors import BatchError, MirrorError
 from sparkmirror.internal_topics.commands import SourcePartition
 from sparkmirror.model import FetchSettings, FlowSettings, TopicPartition

@@ -1,7 +1,7 @@
-"""What Spark starts in place of Python: asks `nursery` for a fork and stands for it until its end.
+"""What Spark starts in place of Python: asks `prefork_server` for a fork, stands for it to its end.
 
-``python -I -S knock.py DIRECTORY -m MODULE ARGUMENTS``. It imports next to nothing, since all that
-it is for is to be quick. Where nobody opens, it becomes the Python that was asked for.
+``python -I -S prefork_client.py DIRECTORY -m MODULE ARGUMENTS``. It imports next to nothing, since
+all that it is for is to be quick. Where nobody opens, it becomes the Python that was asked for.
 """
 
 from __future__ import annotations

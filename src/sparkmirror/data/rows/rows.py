@@ -5,8 +5,8 @@ column     type     what
 =========  =======  =============================================================================
 head       string   JSON object: ``chunks``, the index of the records, one array per source
                     partition (fields of `Chunk`, in order); ``at``, the frame that holds the
-                    records when source and sink share memory (`data.shared`); and notes from slot
-                    to sink: who the slot is, halts, error counts
+                    records when source and sink share memory (`data.rows.shared_frames`); and notes
+                    from slot to sink: who the slot is, halts, error counts
 records    binary   raw record batches, unless ``at`` says where they are; each chunk says where its
                     bytes start
 =========  =======  =============================================================================
@@ -33,8 +33,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from sparkmirror.data import outlet
-from sparkmirror.data.shared import Frames, Reference
+from sparkmirror.data.rows import worker_pipes
+from sparkmirror.data.rows.shared_frames import Frames, Reference
 from sparkmirror.internal_topics.commands import SourcePartition
 
 __all__ = [
@@ -274,7 +274,7 @@ def _spans(
 def out(row: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
     """``row``, and whatever it takes for it to leave the worker at once."""
     yield row
-    if not outlet.flush():
+    if not worker_pipes.flush():
         yield FLUSH
         yield FLUSH
 

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Iterator, Sequence, Sized
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from sparkmirror.data.ages import note_ages
-from sparkmirror.data.syncs import Places
+from sparkmirror.data.write.ages import note_ages
+from sparkmirror.data.write.offset_sync_writer import Places
 from sparkmirror.errors import Defect
 from sparkmirror.internal_topics.gaps import Gap, GapKind
 from sparkmirror.internal_topics.position_metadata import Mark, TargetMark
