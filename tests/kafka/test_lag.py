@@ -176,7 +176,7 @@ def test_watching_a_group(
     clock = SimpleNamespace(
         sleep=pause, time=time.time, strftime=time.strftime, monotonic=time.monotonic
     )
-    monkeypatch.setattr("sparkmirror.cli.lag.time", clock)
+    monkeypatch.setattr("sparkmirror.cli.verbs.lag.time", clock)
     server = ["--bootstrap-server", cluster_a.bootstrap_servers]
     assert main(["lag", "--group", topic, *server, "--watch", "--interval", "7"]) == 130
     lines = [line.split() for line in capsys.readouterr().out.splitlines()]

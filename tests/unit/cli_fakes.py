@@ -16,8 +16,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from sparkmirror.cli.parts import Parts, RunOptions
-from sparkmirror.cli.run import run_mirror
+from sparkmirror.cli.run.parts import Parts, RunOptions
+from sparkmirror.cli.run.run import run_mirror
 from sparkmirror.errors import ConfigError, MirrorError, Unreachable
 from sparkmirror.model import (
     ClusterClient,

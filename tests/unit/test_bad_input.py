@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 # Commands import it late, when a test may have no right any more to read it.
-import sparkmirror.cli.run
+import sparkmirror.cli.run.run
 import sparkmirror.config.mm1.load
 import sparkmirror.config.mm2.load  # noqa: F401
 from sparkmirror.cli import connect_mirror_maker, kafka_mirror_maker

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-import sparkmirror.cli.lag as lag_verb
-import sparkmirror.cli.run
+import sparkmirror.cli.run.run
+import sparkmirror.cli.verbs.lag as lag_verb
 from sparkmirror.cli import kafka_mirror_maker, kafka_run_class
-from sparkmirror.cli.lag_looks import GroupLook
 from sparkmirror.cli.main import main
-from sparkmirror.cli.run import RunOptions
+from sparkmirror.cli.run.run import RunOptions
+from sparkmirror.cli.verbs.lag_looks import GroupLook
 from sparkmirror.model import FlowSettings, MirrorMode, MirrorSettings
 from tests.unit.config_files import BASE, write
 
@@ -40,7 +40,7 @@ class Started:
 @pytest.fixture
 def started(monkeypatch: pytest.MonkeyPatch) -> Started:
     stand_in = Started()
-    monkeypatch.setattr(sparkmirror.cli.run, "run_mirror", stand_in)
+    monkeypatch.setattr(sparkmirror.cli.run.run, "run_mirror", stand_in)
     return stand_in
 
 
@@ -157,7 +157,7 @@ def test_lag_asks_the_classic_zookeeper(
         asked.append(connect)
         return ("a:1",)
 
-    monkeypatch.setattr("sparkmirror.cli.files.look_up_brokers", find)
+    monkeypatch.setattr("sparkmirror.cli.shared.settings_options.look_up_brokers", find)
     found: list[FlowSettings] = []
     monkeypatch.setattr(
         "sparkmirror.control.positions.lag.check_group",
@@ -165,9 +165,11 @@ def test_lag_asks_the_classic_zookeeper(
     )
     monkeypatch.setattr(lag_verb, "_show", lambda *_, **__: None)
     monkeypatch.setattr(
-        "sparkmirror.cli.connections._loaded", lambda _client: lambda *_, **__: None
+        "sparkmirror.cli.shared.connections._loaded", lambda _client: lambda *_, **__: None
     )
-    monkeypatch.setattr("sparkmirror.cli.lag.ask_each", lambda ones, ask: ([ask(*ones)][:0], []))
+    monkeypatch.setattr(
+        "sparkmirror.cli.verbs.lag.ask_each", lambda ones, ask: ([ask(*ones)][:0], [])
+    )
     times = ["--socket.timeout.ms", "6000", "--retry.backoff.ms", "3000"]
     assert main(["lag", "--group", "g", *times]) == 0
     assert asked == ["localhost:2181"]

@@ -14,7 +14,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from sparkmirror.cli.demo import next_steps, own_command
+from sparkmirror.cli.verbs.demo import next_steps, own_command
 
 
 def _environment(directory: Path, *, script: bool) -> tuple[Path, Path]:
@@ -65,7 +65,7 @@ def test_the_module_where_no_script_is_installed(
 WAITING = """
 import sys, time
 from pathlib import Path
-from sparkmirror.cli import demo
+from sparkmirror.cli.verbs import demo
 from sparkmirror.cli.main import main
 
 class Waiting(demo.Demo):

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from sparkmirror.cli import run as run_module
-from sparkmirror.cli.files import Files, TopicFiles, load_settings
 from sparkmirror.cli.main import main
-from sparkmirror.cli.parts import RunOptions
+from sparkmirror.cli.run import run as run_module
+from sparkmirror.cli.run.parts import RunOptions
+from sparkmirror.cli.shared.settings_options import Files, TopicFiles, load_settings
 from sparkmirror.errors import ConfigError
 from sparkmirror.model import MirrorMode, MirrorSettings, Partitioner
 from tests.unit.config_files import BASE, write

@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from sparkmirror.cli import clusters, offsets, plan, topics
 from sparkmirror.cli.main import main
-from sparkmirror.cli.status import _document, _Row, _text
-from sparkmirror.cli.tables import cell, table_lines
+from sparkmirror.cli.shared.tables import cell, table_lines
+from sparkmirror.cli.verbs import clusters, offsets, plan, topics
+from sparkmirror.cli.verbs.status import _document, _Row, _text
 from sparkmirror.client import Checkpoint
 from sparkmirror.control.coordination.status import FlowState, FlowStatus
 from sparkmirror.control.report.compare import TopicPair

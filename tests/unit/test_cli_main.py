@@ -17,12 +17,12 @@ import pytest
 import typer
 
 from sparkmirror.cli import main as main_module
-from sparkmirror.cli import run as run_module
-from sparkmirror.cli import workdir
-from sparkmirror.cli.errors import as_mirror_error, error_text, show_error
 from sparkmirror.cli.main import main
-from sparkmirror.cli.parts import RunOptions
-from sparkmirror.cli.workdir import new_run_id, open_work_dir
+from sparkmirror.cli.run import run as run_module
+from sparkmirror.cli.run import workdir
+from sparkmirror.cli.run.parts import RunOptions
+from sparkmirror.cli.run.workdir import new_run_id, open_work_dir
+from sparkmirror.cli.shared.errors import as_mirror_error, error_text, show_error
 from sparkmirror.errors import ConfigError, MachineError, MirrorError, Unreachable
 from sparkmirror.model import MirrorSettings
 
@@ -332,8 +332,8 @@ def test_secrets_of_the_settings_are_masked_in_errors(tmp_path: Path) -> None:
     """The masking itself is tested with the logs; here, that every client's secrets reach it."""
     program = """
 import sys
-from sparkmirror.cli.errors import error_text
-from sparkmirror.cli.run import hide_secrets
+from sparkmirror.cli.shared.errors import error_text
+from sparkmirror.cli.run.run import hide_secrets
 from sparkmirror.errors import MirrorError
 from sparkmirror.model import *
 jaas = 'x.PlainLoginModule required username="u" password="s3cret-in-jaas";'

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from sparkmirror.cli.groups import document, text
+from sparkmirror.cli.verbs.groups import document, text
 from sparkmirror.control.groups.checkpoints import CheckpointStore
 from sparkmirror.control.report.compare_groups import FlowGroups, measure_groups
 from sparkmirror.internal_topics.mm2_records import Checkpoint, encode_checkpoint

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from sparkmirror.cli import connections
-from sparkmirror.cli.connections import Connections
 from sparkmirror.cli.main import main
+from sparkmirror.cli.shared import connections
+from sparkmirror.cli.shared.connections import Connections
 from sparkmirror.errors import Unreachable
 from sparkmirror.model import ClusterClient
 

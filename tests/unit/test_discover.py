@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from sparkmirror.cli.discover import password_from
 from sparkmirror.cli.main import main
+from sparkmirror.cli.verbs.discover import password_from
 from sparkmirror.errors import ClusterError, ConfigError
 from sparkmirror.wire.legacy.ambari import parse_hosts
 from tests.ambari import (

@@ -17,8 +17,8 @@ from typing import cast
 
 import pytest
 
-from sparkmirror.cli.doctor import document, table
 from sparkmirror.cli.main import main
+from sparkmirror.cli.verbs.doctor import document, table
 from sparkmirror.config.mm1.load import Extras, load_mm1
 from sparkmirror.doctor.compare import CopyTimes, compare_topics, judge_retention, judge_timestamps
 from sparkmirror.doctor.examine import check_heartbeats

@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
-import sparkmirror.cli.run
+import sparkmirror.cli.run.run
 from sparkmirror.cli import connect_mirror_maker, kafka_mirror_maker
-from sparkmirror.cli.run import RunOptions
+from sparkmirror.cli.run.run import RunOptions
 from sparkmirror.model import MirrorMode, MirrorSettings
 from tests.unit.config_files import BASE, LINE, write
 
@@ -36,7 +36,7 @@ class Handed:
 @pytest.fixture
 def handed(monkeypatch: pytest.MonkeyPatch) -> Handed:
     stand_in = Handed()
-    monkeypatch.setattr(sparkmirror.cli.run, "run_mirror", stand_in)
+    monkeypatch.setattr(sparkmirror.cli.run.run, "run_mirror", stand_in)
     return stand_in
 
 
@@ -312,7 +312,7 @@ def test_version_is_on_stdout(module: str) -> None:
         check=False,
     )
     assert done.returncode == 0
-    assert done.stdout.strip() == sparkmirror.cli.run.tool_version()
+    assert done.stdout.strip() == sparkmirror.cli.run.run.tool_version()
 
 
 @pytest.mark.parametrize(

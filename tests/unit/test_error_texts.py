@@ -18,9 +18,9 @@ import kafka.errors as kafka_errors
 import pytest
 
 from sparkmirror.cache import locked
-from sparkmirror.cli.acls import _principals
 from sparkmirror.cli.main import main
-from sparkmirror.cli.migrate_config import _aliases, _same_flow, _write
+from sparkmirror.cli.verbs.acls import _principals
+from sparkmirror.cli.verbs.migrate_config import _aliases, _same_flow, _write
 from sparkmirror.config.callables import load_callable
 from sparkmirror.config.clients.jaas import parse_property, read_file_entry
 from sparkmirror.config.clients.sasl import KerberosLogin

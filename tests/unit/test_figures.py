@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from sparkmirror.cli import figures as figures_module
-from sparkmirror.cli.figures import PHASE_DRAINING, PHASE_RUNNING, Figures
+from sparkmirror.cli.run import figures as figures_module
+from sparkmirror.cli.run.figures import PHASE_DRAINING, PHASE_RUNNING, Figures
 from sparkmirror.config.mm2.load import load_mm2
 from sparkmirror.model import TopicPartition
 from sparkmirror.observe.figures.meter import wall_ms

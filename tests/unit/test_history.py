@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sparkmirror.cli import history as verb
 from sparkmirror.cli.main import main
+from sparkmirror.cli.verbs import history as verb
 from sparkmirror.control.coordination.control_topic import ControlSignals, ControlTopicReader
 from sparkmirror.control.flow import FlowControl
 from sparkmirror.control.loop import ControlLoop

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sparkmirror.cli.lag import Pace, document, over_limit, table
-from sparkmirror.cli.lag_tables import broker_lines, classic_table, groups_table
 from sparkmirror.cli.main import main
+from sparkmirror.cli.verbs.lag import Pace, document, over_limit, table
+from sparkmirror.cli.verbs.lag_tables import broker_lines, classic_table, groups_table
 from sparkmirror.config.mm1.load import load_mm1_consumer
 from sparkmirror.control.positions.lag import LagView, Offsets, PartitionLag, measure
 from sparkmirror.errors import ConfigError

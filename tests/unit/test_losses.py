@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sparkmirror.cli.files import since_ms
-from sparkmirror.cli.gaps import table
 from sparkmirror.cli.main import main
+from sparkmirror.cli.shared.settings_options import since_ms
+from sparkmirror.cli.verbs.gaps import table
 from sparkmirror.data.read.loss_detection import judge
 from sparkmirror.errors import ConfigError
 from sparkmirror.internal_topics.gaps import (

@@ -10,7 +10,7 @@ import time
 
 import pytest
 
-from sparkmirror.cli.signals import Signals
+from sparkmirror.cli.run.os_signals import Signals
 from sparkmirror.model import ProduceSettings, TopicPartition
 from sparkmirror.records.records import Record, encode_batch
 from sparkmirror.wire.produce.producer import Producer

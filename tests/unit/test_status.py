@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from sparkmirror.cli.main import main
-from sparkmirror.cli.status import _document, _Row, _text
+from sparkmirror.cli.verbs.status import _document, _Row, _text
 from sparkmirror.control.coordination.control_topic import ControlSignals
 from sparkmirror.control.coordination.status import FlowState, judge, judge_group
 from sparkmirror.data.coordination.control_reader import ControlWatch

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sparkmirror.cli.main import main
-from sparkmirror.cli.verify import bound, document, progress_line, table
+from sparkmirror.cli.verbs.verify import bound, document, progress_line, table
 from sparkmirror.control.verify.lockstep import Side, align, last_values, lockstep, value_digests
 from sparkmirror.control.verify.scope import Bound, Progress
 from sparkmirror.errors import ConfigError

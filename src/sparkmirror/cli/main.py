@@ -12,8 +12,14 @@ from typing import Annotated, Any
 
 import typer
 
-from sparkmirror.cli.errors import EXIT_INTERRUPTED, show_error
-from sparkmirror.cli.files import KeepPartitions, NumStreams, TopicFiles, load_settings, with_files
+from sparkmirror.cli.shared.errors import EXIT_INTERRUPTED, show_error
+from sparkmirror.cli.shared.settings_options import (
+    KeepPartitions,
+    NumStreams,
+    TopicFiles,
+    load_settings,
+    with_files,
+)
 from sparkmirror.errors import ConfigError
 
 __all__ = ["app", "main", "spark_conf", "split_clusters"]
@@ -210,7 +216,7 @@ def run(
     json_lines = log_format is LogFormat.JSON
     try:
         # Imported late: help and version need neither the settings table nor the views.
-        from sparkmirror.cli.run import RunOptions, run_mirror  # noqa: PLC0415
+        from sparkmirror.cli.run.run import RunOptions, run_mirror  # noqa: PLC0415
 
         options = RunOptions(
             master=master,
@@ -264,7 +270,7 @@ def version() -> None:
     import platform  # noqa: PLC0415
     from importlib.metadata import version as installed  # noqa: PLC0415
 
-    from sparkmirror.cli.run import tool_version  # noqa: PLC0415
+    from sparkmirror.cli.run.run import tool_version  # noqa: PLC0415
 
     print(f"sparkmirror {tool_version()}")
     print(
@@ -333,7 +339,7 @@ def _add_verbs(arguments: Sequence[str]) -> None:
         if name not in registered:
             function = name.replace("-", "_")
             verb: typer.Typer | Callable[..., object] = getattr(
-                importlib.import_module(f"sparkmirror.cli.{function}"), function
+                importlib.import_module(f"sparkmirror.cli.verbs.{function}"), function
             )
             epilog = f"Example: {about.example}"
             if isinstance(verb, typer.Typer):

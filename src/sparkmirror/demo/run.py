@@ -1,7 +1,7 @@
 """The demo from start to end: two clusters, traffic, the mirror, the proof.
 
-``Demo`` does one step after the other and tells a ``Teller`` what it does; ``cli.demo`` is the
-teller that draws in the terminal.
+``Demo`` does one step after the other and tells a ``Teller`` what it does; ``cli.verbs.demo`` is
+the teller that draws in the terminal.
 """
 
 from __future__ import annotations

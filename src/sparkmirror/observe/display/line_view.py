@@ -24,7 +24,7 @@ is ``null``, times are ISO 8601 in UTC:
 ``topics``
     of ``summary``: a list of ``topic``, ``partitions``, ``records``, ``bytes``, ``halted``
 ``what``, ``where``, ``do``
-    of ``error`` (written to stderr, see ``cli.errors``)
+    of ``error`` (written to stderr, see ``cli.shared.errors``)
 """
 
 from __future__ import annotations

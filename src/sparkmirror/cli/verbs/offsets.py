@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from sparkmirror.cli.asking import open_flows
-from sparkmirror.cli.files import Files, Mm2File, one_flow
-from sparkmirror.cli.tables import Format, Output, print_json, table_lines
+from sparkmirror.cli.shared.cluster_session import open_flows
+from sparkmirror.cli.shared.settings_options import Files, Mm2File, one_flow
+from sparkmirror.cli.shared.tables import Format, Output, print_json, table_lines
 from sparkmirror.errors import ConfigError
 from sparkmirror.text import say
 
@@ -79,7 +79,7 @@ def translate(
     Exit codes: 0 there are checkpoints, 1 there are none of these groups, 2 wrong usage or file,
     3 the cluster could not be asked.
     """
-    from sparkmirror.cli.asking import ask_each, end_with  # noqa: PLC0415
+    from sparkmirror.cli.shared.cluster_session import ask_each, end_with  # noqa: PLC0415
     from sparkmirror.client import MirrorClient  # noqa: PLC0415
     from sparkmirror.names.java_regex import compile_regex  # noqa: PLC0415
     from sparkmirror.names.replication_policy import make_policy  # noqa: PLC0415

@@ -5,9 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from sparkmirror.cli.asking import ask_each, end_with, open_flows
-from sparkmirror.cli.files import Clusters, Flows, KeepPartitions, TopicFiles, with_files
-from sparkmirror.cli.tables import Format, Output, print_json, table_lines
+from sparkmirror.cli.shared.cluster_session import ask_each, end_with, open_flows
+from sparkmirror.cli.shared.settings_options import (
+    Clusters,
+    Flows,
+    KeepPartitions,
+    TopicFiles,
+    with_files,
+)
+from sparkmirror.cli.shared.tables import Format, Output, print_json, table_lines
 from sparkmirror.text import say
 
 if TYPE_CHECKING:

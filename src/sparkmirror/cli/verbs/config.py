@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from sparkmirror.cli.files import Clusters, Files, Flows, with_files
-from sparkmirror.cli.tables import Format, Output, print_json, table_lines
+from sparkmirror.cli.shared.settings_options import Clusters, Files, Flows, with_files
+from sparkmirror.cli.shared.tables import Format, Output, print_json, table_lines
 from sparkmirror.errors import ConfigError, Defect
 from sparkmirror.text import say
 
@@ -65,14 +65,14 @@ def config(
 
 
 def _setup(files: Files, clusters: Sequence[str], flows: Sequence[str]) -> Setup:
-    from sparkmirror.cli.files import (  # noqa: PLC0415
+    from sparkmirror.cli.main import split_clusters  # noqa: PLC0415
+    from sparkmirror.cli.run.run import hide_secrets  # noqa: PLC0415
+    from sparkmirror.cli.shared.settings_options import (  # noqa: PLC0415
         choose_flows,
         load_settings,
         look_up_brokers,
         settled,
     )
-    from sparkmirror.cli.main import split_clusters  # noqa: PLC0415
-    from sparkmirror.cli.run import hide_secrets  # noqa: PLC0415
 
     files = settled(files)
     consumers, producer = files.consumer_config or [], files.producer_config

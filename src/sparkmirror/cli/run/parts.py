@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
-from sparkmirror.cli.errors import EXIT_START_FAILED
-from sparkmirror.cli.look import LookPart, QuickLook
+from sparkmirror.cli.run.quick_check import LookPart, QuickLook
+from sparkmirror.cli.shared.errors import EXIT_START_FAILED
 from sparkmirror.errors import MirrorError
 from sparkmirror.model import Halt, SlotProgress, TopicPartition
 from sparkmirror.observe.figures.checkpoints import CheckpointTimes

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Self, TypeVar
 
 import typer
 
-from sparkmirror.cli.connections import Connections
-from sparkmirror.cli.errors import EXIT_START_FAILED, show_error
+from sparkmirror.cli.shared.connections import Connections
+from sparkmirror.cli.shared.errors import EXIT_START_FAILED, show_error
 from sparkmirror.errors import ConfigError, MirrorError
 
 if TYPE_CHECKING:
-    from sparkmirror.cli.files import Files
+    from sparkmirror.cli.shared.settings_options import Files
     from sparkmirror.control.topics.observation import Look
     from sparkmirror.model import FlowSettings, MirrorSettings
 
@@ -63,7 +63,7 @@ def open_flows(
     ``clusters``: only flows to these targets. ``flows``: only these (``A->B``). The rest as for
     `load_settings`. Raises `MirrorError`.
     """
-    from sparkmirror.cli.files import choose_flows, load_settings  # noqa: PLC0415
+    from sparkmirror.cli.shared.settings_options import choose_flows, load_settings  # noqa: PLC0415
 
     settings = load_settings(files, clusters or (), keep_partitions=keep_partitions, listed=listed)
     return Asking(settings, choose_flows(settings, flows or ()))

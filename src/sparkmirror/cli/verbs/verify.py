@@ -12,10 +12,16 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from sparkmirror.cli.connections import Connections
-from sparkmirror.cli.errors import EXIT_START_FAILED, show_error
-from sparkmirror.cli.files import Clusters, Flows, TopicFiles, load_settings, with_files
-from sparkmirror.cli.tables import Format, Output
+from sparkmirror.cli.shared.connections import Connections
+from sparkmirror.cli.shared.errors import EXIT_START_FAILED, show_error
+from sparkmirror.cli.shared.settings_options import (
+    Clusters,
+    Flows,
+    TopicFiles,
+    load_settings,
+    with_files,
+)
+from sparkmirror.cli.shared.tables import Format, Output
 from sparkmirror.errors import ConfigError, MirrorError
 from sparkmirror.text import printable, say
 

@@ -14,9 +14,9 @@ from typing import Annotated
 
 import typer
 
-from sparkmirror.cli.connections import Connections
-from sparkmirror.cli.errors import EXIT_START_FAILED, show_error
-from sparkmirror.cli.files import Files, choose_flows, load_settings
+from sparkmirror.cli.shared.connections import Connections
+from sparkmirror.cli.shared.errors import EXIT_START_FAILED, show_error
+from sparkmirror.cli.shared.settings_options import Files, choose_flows, load_settings
 from sparkmirror.control.coordination.control_topic import ControlTopicWriter
 from sparkmirror.control.coordination.orders_topic import Order, give_order, orders_topic
 from sparkmirror.control.coordination.status import FlowState, FlowStatus, observe_status

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from sparkmirror.cli.connections import Connections
-from sparkmirror.cli.files import (
+from sparkmirror.cli.shared.connections import Connections
+from sparkmirror.cli.shared.settings_options import (
     Clusters,
     Files,
     Mm2File,
@@ -18,7 +18,7 @@ from sparkmirror.cli.files import (
     one_flow,
     with_files,
 )
-from sparkmirror.cli.kafka_acls import documents, lock_text, needed_text, table
+from sparkmirror.cli.verbs.kafka_acls import documents, lock_text, needed_text, table
 from sparkmirror.errors import ClusterError, ConfigError
 from sparkmirror.text import printable_json, say
 

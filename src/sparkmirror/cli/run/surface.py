@@ -8,7 +8,7 @@ from importlib.metadata import version
 
 from prometheus_client import CollectorRegistry, ProcessCollector
 
-from sparkmirror.cli.figures import Figures
+from sparkmirror.cli.run.figures import Figures
 from sparkmirror.model import MetricsSettings
 from sparkmirror.observe.metrics.exposition import MirrorCollector
 from sparkmirror.observe.metrics.server import Surface, open_surface

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from sparkmirror.cli.files import (
+from sparkmirror.cli.shared.settings_options import (
     Clusters,
     Flows,
     KeepPartitions,
@@ -18,7 +18,7 @@ from sparkmirror.cli.files import (
     load_settings,
     with_files,
 )
-from sparkmirror.cli.tables import Format, Output
+from sparkmirror.cli.shared.tables import Format, Output
 from sparkmirror.errors import ConfigError
 from sparkmirror.text import printable_json, say
 
@@ -136,7 +136,7 @@ def _add_executors(
     master: str,
     conf: Mapping[str, str],
 ) -> None:
-    from sparkmirror.cli.workdir import new_run_id, open_work_dir  # noqa: PLC0415
+    from sparkmirror.cli.run.workdir import new_run_id, open_work_dir  # noqa: PLC0415
     from sparkmirror.doctor.executors import explore_from_executors  # noqa: PLC0415
 
     run_id = new_run_id()

@@ -12,13 +12,13 @@ import time
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from sparkmirror.cli.background import Background
-from sparkmirror.cli.errors import EXIT_INTERRUPTED, show_error
-from sparkmirror.cli.figures import PHASE_DRAINING, PHASE_RUNNING, Figures
-from sparkmirror.cli.look import LookPart
-from sparkmirror.cli.parts import END_S, ControlPart, FlowPart, RunOptions
-from sparkmirror.cli.processes import child_processes, end_processes
-from sparkmirror.cli.signals import Signals, standard_terminals
+from sparkmirror.cli.run.background import Background
+from sparkmirror.cli.run.figures import PHASE_DRAINING, PHASE_RUNNING, Figures
+from sparkmirror.cli.run.os_signals import Signals, standard_terminals
+from sparkmirror.cli.run.parts import END_S, ControlPart, FlowPart, RunOptions
+from sparkmirror.cli.run.processes import child_processes, end_processes
+from sparkmirror.cli.run.quick_check import LookPart
+from sparkmirror.cli.shared.errors import EXIT_INTERRUPTED, show_error
 from sparkmirror.errors import ConfigError, Defect, MirrorError
 from sparkmirror.model import MirrorSettings
 from sparkmirror.observe.display.keys import Keys

@@ -10,11 +10,17 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from sparkmirror.cli.asking import ask_each
-from sparkmirror.cli.connections import Connections
-from sparkmirror.cli.errors import EXIT_START_FAILED, show_error
-from sparkmirror.cli.files import Clusters, Files, Flows, load_settings, with_files
-from sparkmirror.cli.tables import Format, Output, print_json, table_lines
+from sparkmirror.cli.shared.cluster_session import ask_each
+from sparkmirror.cli.shared.connections import Connections
+from sparkmirror.cli.shared.errors import EXIT_START_FAILED, show_error
+from sparkmirror.cli.shared.settings_options import (
+    Clusters,
+    Files,
+    Flows,
+    load_settings,
+    with_files,
+)
+from sparkmirror.cli.shared.tables import Format, Output, print_json, table_lines
 from sparkmirror.errors import MirrorError
 from sparkmirror.model import FlowSettings, MirrorMode
 from sparkmirror.observe.display.units import seconds_text

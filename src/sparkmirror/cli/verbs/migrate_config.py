@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from sparkmirror.cli.connections import Connections
+from sparkmirror.cli.shared.connections import Connections
 from sparkmirror.errors import ConfigError, MachineError
 from sparkmirror.text import say
 

@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
-from sparkmirror.cli.asking import ask_each
-from sparkmirror.cli.connections import Connections
-from sparkmirror.cli.errors import EXIT_INTERRUPTED, EXIT_START_FAILED, show_error
-from sparkmirror.cli.files import Clusters, Flows
-from sparkmirror.cli.lag_looks import GroupLook, Look, flow_looks, group_looks, named
-from sparkmirror.cli.lag_tables import broker_lines, classic_table, groups_table
+from sparkmirror.cli.shared.cluster_session import ask_each
+from sparkmirror.cli.shared.connections import Connections
+from sparkmirror.cli.shared.errors import EXIT_INTERRUPTED, EXIT_START_FAILED, show_error
+from sparkmirror.cli.shared.settings_options import Clusters, Flows
+from sparkmirror.cli.verbs.lag_looks import GroupLook, Look, flow_looks, group_looks, named
+from sparkmirror.cli.verbs.lag_tables import broker_lines, classic_table, groups_table
 from sparkmirror.errors import ConfigError, MirrorError
 from sparkmirror.observe.display.units import seconds_text
 from sparkmirror.observe.figures.catch_up import CATCHING_UP_S, CatchUp

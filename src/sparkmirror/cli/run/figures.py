@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from sparkmirror.cli.parts import ControlPart
+from sparkmirror.cli.run.parts import ControlPart
 from sparkmirror.model import FlowSettings, MirrorSettings
 from sparkmirror.observe.figures.meter import FlowMeter, FlowView, wall_ms
 from sparkmirror.observe.metrics.health import FlowHealth, Health, judge

@@ -8,11 +8,19 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from sparkmirror.cli.asking import ask_each
-from sparkmirror.cli.connections import Connections
-from sparkmirror.cli.errors import EXIT_START_FAILED, show_error
-from sparkmirror.cli.files import Clusters, Files, Flows, Since, load_settings, since_ms, with_files
-from sparkmirror.cli.tables import Format, Output, table_lines, utc
+from sparkmirror.cli.shared.cluster_session import ask_each
+from sparkmirror.cli.shared.connections import Connections
+from sparkmirror.cli.shared.errors import EXIT_START_FAILED, show_error
+from sparkmirror.cli.shared.settings_options import (
+    Clusters,
+    Files,
+    Flows,
+    Since,
+    load_settings,
+    since_ms,
+    with_files,
+)
+from sparkmirror.cli.shared.tables import Format, Output, table_lines, utc
 from sparkmirror.errors import MirrorError
 from sparkmirror.text import say
 

@@ -6,9 +6,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
-from sparkmirror.cli.asking import Asking, ask_each, end_with, open_flows
-from sparkmirror.cli.files import Files, with_files
-from sparkmirror.cli.tables import Format, Output, print_json, table_lines
+from sparkmirror.cli.shared.cluster_session import Asking, ask_each, end_with, open_flows
+from sparkmirror.cli.shared.settings_options import Files, with_files
+from sparkmirror.cli.shared.tables import Format, Output, print_json, table_lines
 from sparkmirror.text import say
 
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ from typing import Annotated, Any, get_type_hints
 
 import typer
 
-from sparkmirror.cli.errors import EXIT_START_FAILED
+from sparkmirror.cli.shared.errors import EXIT_START_FAILED
 from sparkmirror.errors import ClusterError, ConfigError, Defect
 from sparkmirror.model import FlowSettings, MirrorSettings
 
@@ -236,7 +236,7 @@ def load_settings(
     MirrorMaker 1 needs no list of them. Secrets are masked from here on. Raises `MirrorError`.
     """
     from sparkmirror.cli.main import split_clusters  # noqa: PLC0415
-    from sparkmirror.cli.run import hide_secrets  # noqa: PLC0415
+    from sparkmirror.cli.run.run import hide_secrets  # noqa: PLC0415
 
     chosen = settled(files)
     given = {

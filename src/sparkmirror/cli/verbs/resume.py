@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from sparkmirror.cli.files import Files, Flows, with_files
-from sparkmirror.cli.orders import Named, Wait, give_orders
+from sparkmirror.cli.shared.settings_options import Files, Flows, with_files
+from sparkmirror.cli.verbs.control_commands import Named, Wait, give_orders
 from sparkmirror.internal_topics.commands import CommandKind
 
 __all__ = ["resume"]

@@ -18,14 +18,14 @@ from contextlib import contextmanager
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-from sparkmirror.cli.errors import show_error
-from sparkmirror.cli.figures import Figures
-from sparkmirror.cli.look import LookPart
-from sparkmirror.cli.loop import RunLoop
-from sparkmirror.cli.master import check_master
-from sparkmirror.cli.parts import ControlPart, FlowPart, NoFlows, Parts, RunOptions
-from sparkmirror.cli.signals import Signals
-from sparkmirror.cli.workdir import new_run_id, open_work_dir
+from sparkmirror.cli.run.figures import Figures
+from sparkmirror.cli.run.loop import RunLoop
+from sparkmirror.cli.run.master import check_master
+from sparkmirror.cli.run.os_signals import Signals
+from sparkmirror.cli.run.parts import ControlPart, FlowPart, NoFlows, Parts, RunOptions
+from sparkmirror.cli.run.quick_check import LookPart
+from sparkmirror.cli.run.workdir import new_run_id, open_work_dir
+from sparkmirror.cli.shared.errors import show_error
 from sparkmirror.config.clients.jaas import parse_property
 from sparkmirror.config.table.settings import is_secret
 from sparkmirror.errors import ConfigError, MachineError, MirrorError
@@ -84,7 +84,7 @@ def _metrics(
     if not (options.metrics or settings.metrics.listen):
         yield
         return
-    from sparkmirror.cli.surface import serve_metrics  # noqa: PLC0415
+    from sparkmirror.cli.run.surface import serve_metrics  # noqa: PLC0415
 
     surface = serve_metrics(
         settings.metrics, figures, listen=options.metrics, release=tool_version()
