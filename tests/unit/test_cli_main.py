@@ -333,7 +333,7 @@ def test_secrets_of_the_settings_are_masked_in_errors(tmp_path: Path) -> None:
     program = """
 import sys
 from sparkmirror.cli.shared.errors import error_text
-from sparkmirror.cli.run.run import hide_secrets
+from sparkmirror.cli.shared.secrets import hide_secrets
 from sparkmirror.errors import MirrorError
 from sparkmirror.model import *
 jaas = 'x.PlainLoginModule required username="u" password="s3cret-in-jaas";'

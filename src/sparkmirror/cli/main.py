@@ -18,11 +18,11 @@ from sparkmirror.cli.shared.settings_options import (
     NumStreams,
     TopicFiles,
     load_settings,
+    spark_conf,
     with_files,
 )
-from sparkmirror.errors import ConfigError
 
-__all__ = ["app", "main", "spark_conf", "split_clusters"]
+__all__ = ["app", "main"]
 
 app = typer.Typer(
     name="sparkmirror",
@@ -42,33 +42,6 @@ class LogFormat(StrEnum):
 
     TEXT = "text"
     JSON = "json"
-
-
-def split_clusters(values: Sequence[str]) -> tuple[str, ...]:
-    """``A,B`` and repeated options as one list, in order and without repeats."""
-    names = [name.strip() for value in values for name in value.split(",")]
-    if any(not name for name in names):
-        raise ConfigError(
-            "An alias in the list is empty.",
-            where="--clusters",
-            do="Give aliases like this: --clusters A,B (or --clusters A --clusters B).",
-        )
-    return tuple(dict.fromkeys(names))
-
-
-def spark_conf(values: Sequence[str]) -> dict[str, str]:
-    """``k=v`` pairs; the last one of a key counts, as in spark-submit."""
-    conf: dict[str, str] = {}
-    for value in values:
-        key, equals, text = value.partition("=")
-        if not equals or not key.strip():
-            raise ConfigError(
-                f"{value!r} is no key=value pair.",
-                where="--conf",
-                do="Write it like this: --conf spark.driver.memory=2g.",
-            )
-        conf[key.strip()] = text.strip()
-    return conf
 
 
 Once = Annotated[

@@ -26,17 +26,16 @@ from sparkmirror.cli.run.parts import ControlPart, FlowPart, NoFlows, Parts, Run
 from sparkmirror.cli.run.quick_check import LookPart
 from sparkmirror.cli.run.workdir import new_run_id, open_work_dir
 from sparkmirror.cli.shared.errors import show_error
-from sparkmirror.config.clients.jaas import parse_property
-from sparkmirror.config.table.settings import is_secret
+from sparkmirror.cli.shared.secrets import hide_secrets
 from sparkmirror.errors import ConfigError, MachineError, MirrorError
 from sparkmirror.model import MirrorSettings
 from sparkmirror.observe.display.keys import Keys
 from sparkmirror.observe.display.line_view import Display, LineDisplay
 from sparkmirror.observe.display.live_view import LiveDisplay
 from sparkmirror.observe.display.streams import flush_or_discard
-from sparkmirror.observe.logs import LOG_FILE_NAME, close_logs, open_logs, register_secret
+from sparkmirror.observe.logs import LOG_FILE_NAME, close_logs, open_logs
 
-__all__ = ["Parts", "RunOptions", "hide_secrets", "run_mirror", "tool_version"]
+__all__ = ["Parts", "RunOptions", "run_mirror", "tool_version"]
 
 _log = logging.getLogger(__name__)
 
@@ -47,22 +46,6 @@ def tool_version() -> str:
         return version("sparkmirror")
     except PackageNotFoundError:
         return "0.0.0"
-
-
-def hide_secrets(settings: MirrorSettings) -> None:
-    """Mask every secret of the configuration in logs and errors from here on."""
-    register_secret(settings.metrics.token)
-    for flow in settings.flows:
-        for client in (flow.source, flow.target, flow.source_admin, flow.target_admin):
-            for key, value in client.properties.items():
-                if is_secret(key):
-                    register_secret(value)
-                if key == "sasl.jaas.config":
-                    # The entry is quoted in parts too: each secret in it counts alone.
-                    options = parse_property(value, where=client.alias).options
-                    for name, secret in options.items():
-                        if is_secret(name) and name != "tokenauth":
-                            register_secret(secret)
 
 
 def _open_display(options: RunOptions, live: bool, work_dir: Path, keys: Keys) -> Display:

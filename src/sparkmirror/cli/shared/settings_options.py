@@ -38,6 +38,8 @@ __all__ = [
     "one_flow",
     "settled",
     "since_ms",
+    "spark_conf",
+    "split_clusters",
     "with_files",
 ]
 
@@ -235,8 +237,7 @@ def load_settings(
     ``flows``: only these (``A->B``). ``listed`` False: the verb looks at no topics, so
     MirrorMaker 1 needs no list of them. Secrets are masked from here on. Raises `MirrorError`.
     """
-    from sparkmirror.cli.main import split_clusters  # noqa: PLC0415
-    from sparkmirror.cli.run.run import hide_secrets  # noqa: PLC0415
+    from sparkmirror.cli.shared.secrets import hide_secrets  # noqa: PLC0415
 
     chosen = settled(files)
     given = {
@@ -340,3 +341,30 @@ def since_ms(text: str, now_s: float | None = None) -> int:
             where="--since",
             do="Write 15m, 2h or 7d, or a date like 2026-01-31 or 2026-01-31T12:00:00Z.",
         ) from None
+
+
+def split_clusters(values: Sequence[str]) -> tuple[str, ...]:
+    """``A,B`` and repeated options as one list, in order and without repeats."""
+    names = [name.strip() for value in values for name in value.split(",")]
+    if any(not name for name in names):
+        raise ConfigError(
+            "An alias in the list is empty.",
+            where="--clusters",
+            do="Give aliases like this: --clusters A,B (or --clusters A --clusters B).",
+        )
+    return tuple(dict.fromkeys(names))
+
+
+def spark_conf(values: Sequence[str]) -> dict[str, str]:
+    """``k=v`` pairs; the last one of a key counts, as in spark-submit."""
+    conf: dict[str, str] = {}
+    for value in values:
+        key, equals, text = value.partition("=")
+        if not equals or not key.strip():
+            raise ConfigError(
+                f"{value!r} is no key=value pair.",
+                where="--conf",
+                do="Write it like this: --conf spark.driver.memory=2g.",
+            )
+        conf[key.strip()] = text.strip()
+    return conf

@@ -65,13 +65,13 @@ def config(
 
 
 def _setup(files: Files, clusters: Sequence[str], flows: Sequence[str]) -> Setup:
-    from sparkmirror.cli.main import split_clusters  # noqa: PLC0415
-    from sparkmirror.cli.run.run import hide_secrets  # noqa: PLC0415
+    from sparkmirror.cli.shared.secrets import hide_secrets  # noqa: PLC0415
     from sparkmirror.cli.shared.settings_options import (  # noqa: PLC0415
         choose_flows,
         load_settings,
         look_up_brokers,
         settled,
+        split_clusters,
     )
 
     files = settled(files)

@@ -16,6 +16,7 @@ from sparkmirror.cli.shared.settings_options import (
     KeepPartitions,
     TopicFiles,
     load_settings,
+    spark_conf,
     with_files,
 )
 from sparkmirror.cli.shared.tables import Format, Output
@@ -85,8 +86,6 @@ def doctor(
     Exit codes: 0 nothing failed (there may be warnings), 1 a check failed, 2 wrong usage or file,
     3 the brokers are to be found in a ZooKeeper that does not know them.
     """
-    from sparkmirror.cli.main import spark_conf  # noqa: PLC0415
-
     if executors != (master is not None):
         raise ConfigError(
             "the two options belong together: one says what to do, the other where.",

@@ -72,9 +72,12 @@ def flow_looks(
     connections: Connections,
 ) -> list[Look]:
     """One function per flow that asks the clusters, by ``connections``."""
-    from sparkmirror.cli.main import split_clusters  # noqa: PLC0415
-    from sparkmirror.cli.run.run import hide_secrets  # noqa: PLC0415
-    from sparkmirror.cli.shared.settings_options import choose_flows, look_up_brokers  # noqa: PLC0415
+    from sparkmirror.cli.shared.secrets import hide_secrets  # noqa: PLC0415
+    from sparkmirror.cli.shared.settings_options import (  # noqa: PLC0415
+        choose_flows,
+        look_up_brokers,
+        split_clusters,
+    )
     from sparkmirror.config.files.properties import load_properties  # noqa: PLC0415
     from sparkmirror.config.mm1.load import load_mm1_consumer  # noqa: PLC0415
     from sparkmirror.config.mm2.load import load_mm2  # noqa: PLC0415
@@ -125,7 +128,7 @@ def group_looks(
     connections: Connections,
 ) -> list[Look]:
     """The look at one group, by ``connections``."""
-    from sparkmirror.cli.run.run import hide_secrets  # noqa: PLC0415
+    from sparkmirror.cli.shared.secrets import hide_secrets  # noqa: PLC0415
     from sparkmirror.cli.shared.settings_options import look_up_brokers  # noqa: PLC0415
     from sparkmirror.config.files.properties import load_properties  # noqa: PLC0415
     from sparkmirror.config.mm1.load import load_mm1_consumer  # noqa: PLC0415
