@@ -11,10 +11,10 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient
 
 from benchmarks.run import say
-from sparkmirror.demo.clusters import KafkaCluster, start_all
-from sparkmirror.demo.jvm import SERVER_JVM
 from sparkmirror.errors import MirrorError
 from sparkmirror.model import ClusterClient, TopicPartition
+from sparkmirror.testing.clusters import KafkaCluster, start_all
+from sparkmirror.testing.jvm import SERVER_JVM
 from sparkmirror.wire.admin.cluster import Cluster
 from sparkmirror.wire.cluster.views import AclBinding, NewTopic
 

@@ -16,7 +16,7 @@ import psutil
 import pytest
 from hypothesis import settings
 
-from sparkmirror.demo.clusters import KafkaCluster, start_all
+from sparkmirror.testing.clusters import KafkaCluster, start_all
 from tests.descriptors import many_descriptors as holding_many
 
 # On a busy machine a single example may take any time.

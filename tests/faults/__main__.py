@@ -25,7 +25,7 @@ from pathlib import Path
 
 import psutil
 
-from sparkmirror.demo.clusters import KafkaCluster, start_all
+from sparkmirror.testing.clusters import KafkaCluster, start_all
 from tests.faults.harness import Counter, Mirror, run_directory, write_config
 from tests.faults.kinds import FAULTS, Scene, draw
 from tests.faults.numbered import InTransactions, Numbered

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 
-from sparkmirror.demo.clusters import KAFKA_VERSION, KafkaCluster, start_all
-from sparkmirror.demo.probe import free_ports
 from sparkmirror.model import ClusterClient
+from sparkmirror.testing.clusters import KAFKA_VERSION, KafkaCluster, start_all
+from sparkmirror.testing.probe import free_ports
 from sparkmirror.wire.admin.cluster import Cluster
 from sparkmirror.wire.cluster.views import AclBinding
 

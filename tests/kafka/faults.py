@@ -22,9 +22,6 @@ from sparkmirror.data.coordination.slot_plan import SlotPlan
 from sparkmirror.data.read.slot_reader import SlotReader
 from sparkmirror.data.write.slot_sink import SlotSink
 from sparkmirror.data.write.transactional_sink import ExactSink
-from sparkmirror.demo.clusters import KafkaCluster, start_all
-from sparkmirror.demo.node import HOST, Node
-from sparkmirror.demo.probe import free_ports
 from sparkmirror.internal_topics.commands import (
     COMMAND_PARTITION,
     CONTROL_PARTITIONS,
@@ -47,6 +44,9 @@ from sparkmirror.model import (
     SlotProgress,
 )
 from sparkmirror.names.replication_policy import FlowTopics
+from sparkmirror.testing.clusters import KafkaCluster, start_all
+from sparkmirror.testing.node import HOST, Node
+from sparkmirror.testing.probe import free_ports
 from tests.kafka.background import Background
 from tests.kafka.leaks import outlives_tests
 from tests.kafka.mirror_process import wait_until

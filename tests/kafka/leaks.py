@@ -26,7 +26,7 @@ import pytest
 
 from sparkmirror.data.write.offset_sync_writer import SyncSender
 from sparkmirror.data.write.producers import drop_producers
-from sparkmirror.demo.guard import forget
+from sparkmirror.testing.guard import forget
 
 __all__ = ["no_leaks", "outlives_tests", "pytest_fixture_setup", "pytest_runtest_call"]
 

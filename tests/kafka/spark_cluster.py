@@ -20,8 +20,8 @@ import psutil
 import pyspark
 
 from sparkmirror.data.spark.dependencies import SHIPPED
-from sparkmirror.demo.probe import free_ports
 from sparkmirror.java import find_java, java_environment
+from sparkmirror.testing.probe import free_ports
 from tests.patience import patience
 
 _WORKER_CORES = 2

@@ -18,10 +18,10 @@ from confluent_kafka.admin import (
 )
 
 from sparkmirror.control.topics.dead_letters import plan_dead_letter_topics
-from sparkmirror.demo.clusters import KafkaCluster
 from sparkmirror.errors import PartitionError
 from sparkmirror.model import FaultSettings
 from sparkmirror.names.replication_policy import dead_letter_topic
+from sparkmirror.testing.clusters import KafkaCluster
 from sparkmirror.wire.fetch import partition_state
 from tests.kafka.faults import Direct, SlotRun
 from tests.kafka.mirror_process import wait_until

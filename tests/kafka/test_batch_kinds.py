@@ -18,7 +18,6 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Producer
 
-from sparkmirror.demo.clusters import KafkaCluster
 from sparkmirror.model import ProduceSettings
 from sparkmirror.records.header import (
     CODEC_MASK,
@@ -27,6 +26,7 @@ from sparkmirror.records.header import (
     LOG_APPEND_TIME_BIT,
     TRANSACTIONAL_BIT,
 )
+from sparkmirror.testing.clusters import KafkaCluster
 from tests.kafka.faults import Direct, SlotRun
 from tests.kafka.mirror_process import MirrorProcess, stored, wait_until, write_mm2
 from tests.kafka.support import (

@@ -18,9 +18,6 @@ import pytest
 from confluent_kafka import OFFSET_INVALID, Consumer, TopicPartition
 
 from sparkmirror.data.write.offset_sync_writer import SyncSender
-from sparkmirror.demo.clusters import KafkaCluster
-from sparkmirror.demo.jvm import KafkaRuntime
-from sparkmirror.demo.maven import resolve
 from sparkmirror.internal_topics.mm2_records import (
     Checkpoint,
     decode_checkpoint,
@@ -34,6 +31,9 @@ from sparkmirror.internal_topics.run_map import OffsetMap
 from sparkmirror.internal_topics.runs import decode_run
 from sparkmirror.model import ClusterClient, FlowSettings, OffsetSyncSettings
 from sparkmirror.model import TopicPartition as Partition
+from sparkmirror.testing.clusters import KafkaCluster
+from sparkmirror.testing.jvm import KafkaRuntime
+from sparkmirror.testing.maven import resolve
 from sparkmirror.wire.produce.backlog import Acknowledged
 from tests.kafka.mirror_process import MirrorProcess, wait_until, write_mm2
 from tests.kafka.support import (

@@ -21,7 +21,6 @@ from sparkmirror.data.coordination.slot_plan import encode_flow
 from sparkmirror.data.transform.record_path import record_path
 from sparkmirror.data.write.position_commits import Commits
 from sparkmirror.data.write.slot_sink import SlotSink, SlotSummary
-from sparkmirror.demo.clusters import KafkaCluster
 from sparkmirror.errors import Unreachable
 from sparkmirror.internal_topics.connect_offsets import encode_source_offset, read_source_positions
 from sparkmirror.internal_topics.mm2_records import (
@@ -46,6 +45,7 @@ from sparkmirror.model import (
     TopicPartition,
 )
 from sparkmirror.records.records import Record, encode_batch
+from sparkmirror.testing.clusters import KafkaCluster
 from sparkmirror.wire.admin.cluster import Cluster
 from sparkmirror.wire.cluster.coordinator import Routes
 from sparkmirror.wire.net.connection import ConnectionLost

@@ -14,7 +14,6 @@ from sparkmirror.control.coordination.control_topic import ControlTopicReader, C
 from sparkmirror.control.coordination.orders_topic import Order, give_order, orders_topic
 from sparkmirror.control.coordination.status import observe_status
 from sparkmirror.control.loop import ControlLoop
-from sparkmirror.demo.clusters import KafkaCluster
 from sparkmirror.errors import (
     ConfigError,
     Denied,
@@ -51,6 +50,7 @@ from sparkmirror.names.replication_policy import FlowTopics
 from sparkmirror.observe.notice import Notice
 from sparkmirror.records.codecs import ZSTD
 from sparkmirror.records.records import Record, encode_batch
+from sparkmirror.testing.clusters import KafkaCluster
 from sparkmirror.wire.admin.cluster import Cluster
 from sparkmirror.wire.cluster.views import Committed, NewTopic
 from tests.kafka.support import (

@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 from confluent_kafka import OFFSET_INVALID, Consumer, TopicPartition
 
-from sparkmirror.demo.clusters import KafkaCluster
 from sparkmirror.internal_topics.mm2_records import (
     Checkpoint,
     decode_checkpoint,
@@ -17,6 +16,7 @@ from sparkmirror.internal_topics.mm2_records import (
 )
 from sparkmirror.internal_topics.offset_syncs import OffsetSyncStore
 from sparkmirror.model import TopicPartition as Partition
+from sparkmirror.testing.clusters import KafkaCluster
 from tests.kafka.mirror_process import MirrorProcess, wait_until, write_mm2
 from tests.kafka.support import (
     Sent,

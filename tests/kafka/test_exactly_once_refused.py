@@ -19,7 +19,6 @@ from confluent_kafka.admin import (
 
 from sparkmirror.control.coordination import claim
 from sparkmirror.control.coordination.claim import claim_flow, slots_ever
-from sparkmirror.demo.clusters import KafkaCluster
 from sparkmirror.errors import ClusterError, Denied, TopicError, Unsupported
 from sparkmirror.internal_topics.commands import Command, CommandKind, control_topic, encode_command
 from sparkmirror.internal_topics.driver_report import DriverReport, encode_driver_report
@@ -27,6 +26,7 @@ from sparkmirror.internal_topics.gaps import gaps_topic
 from sparkmirror.internal_topics.mm2_records import offset_syncs_topic
 from sparkmirror.internal_topics.runs import runs_topic
 from sparkmirror.model import ClusterClient, FlowSettings, OffsetSyncSettings
+from sparkmirror.testing.clusters import KafkaCluster
 from sparkmirror.wire.admin.cluster import Cluster
 from sparkmirror.wire.cluster.coordinator import Routes
 from sparkmirror.wire.produce.transactions import Transactions

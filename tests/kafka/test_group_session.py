@@ -13,7 +13,6 @@ from confluent_kafka import Consumer
 
 from sparkmirror.control.mm1.membership import Membership
 from sparkmirror.data.write.position_commits import Commits
-from sparkmirror.demo.clusters import KafkaCluster
 from sparkmirror.errors import Fenced, MirrorError
 from sparkmirror.model import (
     ClusterClient,
@@ -23,6 +22,7 @@ from sparkmirror.model import (
     MirrorMode,
     TopicPartition,
 )
+from sparkmirror.testing.clusters import KafkaCluster
 from sparkmirror.wire.cluster.coordinator import Routes
 from tests.kafka.mirror_process import wait_until
 from tests.kafka.support import committed, create_topic

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from sparkmirror.demo.probe import free_ports
 from sparkmirror.errors import ConfigError, Denied, MirrorError, Unreachable
+from sparkmirror.testing.probe import free_ports
 from sparkmirror.wire.net.connection import Connection
 from sparkmirror.wire.probe.reach import reach
 from tests.kafka.kerberized import CLIENT, MODULE, Kerberized

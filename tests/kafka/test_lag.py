@@ -18,8 +18,8 @@ from sparkmirror.cli.main import main
 from sparkmirror.config.mm1.load import load_mm1
 from sparkmirror.config.mm2.load import load_mm2
 from sparkmirror.control.positions.handover import hand_over
-from sparkmirror.demo.clusters import KafkaCluster
 from sparkmirror.model import ClusterClient, TopicPartition
+from sparkmirror.testing.clusters import KafkaCluster
 from sparkmirror.wire.admin.cluster import Cluster
 from tests.kafka.mirror_process import wait_until, write_mm2
 from tests.kafka.support import Sent, commit, create_topic, produce, produce_transaction

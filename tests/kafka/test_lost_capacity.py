@@ -18,7 +18,6 @@ import pytest
 from confluent_kafka import Consumer, TopicPartition
 
 from sparkmirror.control.loop import ControlLoop
-from sparkmirror.demo.clusters import KafkaCluster
 from sparkmirror.model import (
     ClusterClient,
     FetchSettings,
@@ -27,6 +26,7 @@ from sparkmirror.model import (
     MirrorSettings,
     TopicSettings,
 )
+from sparkmirror.testing.clusters import KafkaCluster
 from sparkmirror.wire.admin.cluster import Cluster
 from sparkmirror.wire.fetch import partition_state
 from sparkmirror.wire.produce import backlog

@@ -12,8 +12,8 @@ import pytest
 from sparkmirror.data.coordination.control_reader import ControlWatch
 from sparkmirror.data.read import resume as resuming
 from sparkmirror.data.read.resume import Recorded, Resumed, encode_recorded, resume
-from sparkmirror.demo.clusters import KafkaCluster
 from sparkmirror.model import ClusterClient, FetchSettings, GroupSettings, TopicPartition
+from sparkmirror.testing.clusters import KafkaCluster
 from sparkmirror.wire.cluster.coordinator import LATEST, Routes
 from sparkmirror.wire.fetch.record_stream import RecordStream
 from sparkmirror.wire.group.session import GroupSession, MemberState

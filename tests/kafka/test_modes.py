@@ -17,7 +17,7 @@ import psutil
 import pytest
 from confluent_kafka import OFFSET_INVALID, Consumer, TopicPartition
 
-from sparkmirror.demo.clusters import KafkaCluster
+from sparkmirror.testing.clusters import KafkaCluster
 from tests.kafka.mirror_process import (
     MirrorProcess,
     TerminalProcess,

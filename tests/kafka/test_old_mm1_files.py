@@ -16,12 +16,12 @@ import pytest
 from kazoo.client import KazooClient
 
 from sparkmirror.cli.main import main
-from sparkmirror.demo.clusters import KafkaCluster
-from sparkmirror.demo.maven import resolve
-from sparkmirror.demo.probe import free_ports
 from sparkmirror.errors import ClusterError, Unreachable
 from sparkmirror.java import find_java
 from sparkmirror.model import ClusterClient, TopicPartition
+from sparkmirror.testing.clusters import KafkaCluster
+from sparkmirror.testing.maven import resolve
+from sparkmirror.testing.probe import free_ports
 from sparkmirror.wire.admin.cluster import Cluster
 from sparkmirror.wire.legacy.zookeeper import (
     ZookeeperGroup,

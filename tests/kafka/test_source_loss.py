@@ -7,10 +7,10 @@ from contextlib import closing
 
 import pytest
 
-from sparkmirror.demo.clusters import KafkaCluster
 from sparkmirror.internal_topics.gaps import Gap
 from sparkmirror.internal_topics.position_metadata import decode_mark
 from sparkmirror.model import FaultSettings, FetchSettings, MirrorMode, TopicPartition
+from sparkmirror.testing.clusters import KafkaCluster
 from sparkmirror.wire.cluster.coordinator import Routes
 from tests.kafka.faults import UNCLEAN, Direct, FaultyCluster, SlotRun, leaders, wait_in_sync
 from tests.kafka.support import (

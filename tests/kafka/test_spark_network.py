@@ -22,9 +22,9 @@ from sparkmirror.control.coordination.status import read_signals
 from sparkmirror.data.coordination.slot_plan import encode_flow
 from sparkmirror.data.query import FlowRunner
 from sparkmirror.data.spark import session as spark_settings
-from sparkmirror.demo.clusters import KafkaCluster
-from sparkmirror.demo.probe import free_ports
 from sparkmirror.doctor import executors
+from sparkmirror.testing.clusters import KafkaCluster
+from sparkmirror.testing.probe import free_ports
 from sparkmirror.wire.admin.cluster import Cluster
 from tests.kafka.capture import Capture
 from tests.kafka.mirror_process import MirrorProcess, wait_until, write_mm2

@@ -10,11 +10,11 @@ import pytest
 
 from sparkmirror.control.positions.seeding import seed_positions
 from sparkmirror.control.topics.sync import Assignment
-from sparkmirror.demo.clusters import KafkaCluster
 from sparkmirror.internal_topics.gaps import Gap
 from sparkmirror.internal_topics.position_metadata import decode_target
 from sparkmirror.internal_topics.runs import runs_topic
 from sparkmirror.model import FaultSettings, OffsetSyncSettings, TopicPartition
+from sparkmirror.testing.clusters import KafkaCluster
 from sparkmirror.wire.admin.cluster import Cluster
 from sparkmirror.wire.cluster.coordinator import Routes
 from tests.kafka.faults import (

@@ -14,8 +14,6 @@ from pathlib import Path
 import pytest
 
 from sparkmirror.control.loop import ControlLoop
-from sparkmirror.demo.clusters import KafkaCluster, start_all
-from sparkmirror.demo.maven import resolve
 from sparkmirror.errors import MirrorError
 from sparkmirror.model import (
     ClusterClient,
@@ -23,6 +21,8 @@ from sparkmirror.model import (
     MirrorSettings,
     TopicSettings,
 )
+from sparkmirror.testing.clusters import KafkaCluster, start_all
+from sparkmirror.testing.maven import resolve
 from sparkmirror.wire.admin.cluster import Cluster
 from sparkmirror.wire.cluster.views import AclBinding
 from tests.kafka.authorized import Authorized, topic_acl

@@ -12,7 +12,7 @@ import pytest
 from confluent_kafka import TopicPartition as Partition
 
 from sparkmirror.cli.main import main
-from sparkmirror.demo.clusters import KafkaCluster
+from sparkmirror.testing.clusters import KafkaCluster
 from tests.kafka.mirror_process import write_mm2
 from tests.kafka.support import (
     Sent,

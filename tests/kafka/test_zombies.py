@@ -9,10 +9,10 @@ from dataclasses import replace
 
 import pytest
 
-from sparkmirror.demo.clusters import KafkaCluster
 from sparkmirror.internal_topics.commands import PROGRESS_PARTITION, control_topic
 from sparkmirror.internal_topics.reports import encode_progress
 from sparkmirror.model import Halt, PartitionProgress, SlotProgress, TopicPartition
+from sparkmirror.testing.clusters import KafkaCluster
 from sparkmirror.wire.cluster.coordinator import Routes
 from tests.kafka.faults import Direct, SlotRun
 from tests.kafka.support import Sent, consume_all, create_topic, produce

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import time
 
-from sparkmirror.demo.clusters import KafkaCluster
 from sparkmirror.model import ClusterClient, FetchSettings, ProduceSettings, TopicPartition
 from sparkmirror.records.header import HEADER_BYTES, LOG_OVERHEAD_BYTES
+from sparkmirror.testing.clusters import KafkaCluster
 from sparkmirror.wire.admin.cluster import Cluster
 from sparkmirror.wire.admin.messages import record_batch
 from sparkmirror.wire.cluster.coordinator import Routes

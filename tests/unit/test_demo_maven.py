@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 
 from sparkmirror.cache import cache_directory, locked
-from sparkmirror.demo import maven, pins
-from sparkmirror.demo.jvm import KAFKA_VERSION
-from sparkmirror.demo.maven import Fetching, _proxy_options, _Reader, resolve
-from sparkmirror.demo.probe import free_ports, port_is_free
 from sparkmirror.errors import MachineError
+from sparkmirror.testing import maven, pins
+from sparkmirror.testing.jvm import KAFKA_VERSION
+from sparkmirror.testing.maven import Fetching, _proxy_options, _Reader, resolve
+from sparkmirror.testing.probe import free_ports, port_is_free
 
 
 @pytest.fixture(autouse=True)

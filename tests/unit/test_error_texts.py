@@ -29,7 +29,6 @@ from sparkmirror.control.mm1.rebalance_listener import Listener
 from sparkmirror.control.positions import preflight
 from sparkmirror.data.coordination.sealed_options import KEY_VARIABLE, new_key, seal, unseal
 from sparkmirror.data.spark.temp_dir import Scratch
-from sparkmirror.demo import guard, maven
 from sparkmirror.errors import (
     ClusterError,
     ConfigError,
@@ -50,6 +49,7 @@ from sparkmirror.records.header import split
 from sparkmirror.records.records import Record, encode_batch
 from sparkmirror.records.split import cut_batch
 from sparkmirror.records.varint import read_varint
+from sparkmirror.testing import guard, maven
 from sparkmirror.wire.admin.cluster import Cluster
 from sparkmirror.wire.admin.error_translation import translate
 from sparkmirror.wire.admin.groups import _check_commit

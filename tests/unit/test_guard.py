@@ -21,9 +21,9 @@ from kafka.protocol.metadata import ApiVersionsResponse
 from kafka.protocol.schemas.fields.struct import StructField
 from kafka.record.memory_records import MemoryRecords
 
-from sparkmirror.demo.probe import free_ports
 from sparkmirror.errors import CorruptBatch
 from sparkmirror.records.records import Record, encode_batch
+from sparkmirror.testing.probe import free_ports
 from sparkmirror.wire.admin.requester import client_options
 from sparkmirror.wire.net import kafka_python_limits
 from sparkmirror.wire.net.kafka_python_limits import FRAME_BYTES_MAX, passing_over

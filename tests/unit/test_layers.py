@@ -42,8 +42,9 @@ MAY_IMPORT = {
         # Looks at both sides of a mirror: the control plane's plans and the executors' network.
         "doctor": "errors model offset_reset text ticks names internal_topics config observe wire "
         "control data",
+        "testing": "errors cache java",
         # Of observe, what the results of a comparison are.
-        "demo": "errors model text directories cache java names observe wire",
+        "demo": "errors model java names observe wire testing",
     }.items()
 }
 UNBOUND = {"__init__", "__main__", "cli"}

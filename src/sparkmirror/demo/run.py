@@ -18,10 +18,6 @@ from pathlib import Path
 from types import TracebackType
 from typing import Protocol, Self
 
-from sparkmirror.demo.clusters import KAFKA_VERSION, KafkaCluster, start_all
-from sparkmirror.demo.guard import forget, guard_directory
-from sparkmirror.demo.jvm import KafkaRuntime, tools_version
-from sparkmirror.demo.maven import Fetching
 from sparkmirror.demo.mirror import MirrorProcess, lag, mm2_properties, partitions_of
 from sparkmirror.demo.scenario import TOPICS, new_topics
 from sparkmirror.demo.tools import write_tools
@@ -31,6 +27,10 @@ from sparkmirror.errors import ClusterError, MachineError
 from sparkmirror.model import ClusterClient, PolicySettings
 from sparkmirror.names.replication_policy import make_policy
 from sparkmirror.observe.figures.comparison_result import PartitionResult, compare
+from sparkmirror.testing.clusters import KAFKA_VERSION, KafkaCluster, start_all
+from sparkmirror.testing.guard import forget, guard_directory
+from sparkmirror.testing.jvm import KafkaRuntime, tools_version
+from sparkmirror.testing.maven import Fetching
 from sparkmirror.wire.admin.cluster import Cluster
 
 __all__ = ["Demo", "DemoOptions", "Teller"]

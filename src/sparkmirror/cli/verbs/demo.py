@@ -20,12 +20,12 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn
 from rich.table import Table
 
-from sparkmirror.demo.jvm import KAFKA_VERSION, KAFKA_VERSIONS
-from sparkmirror.demo.maven import Fetching
 from sparkmirror.demo.run import Demo, DemoOptions
 from sparkmirror.demo.scenario import TOPICS
 from sparkmirror.observe.console import PrintableConsole
 from sparkmirror.observe.figures.comparison_result import PartitionResult
+from sparkmirror.testing.jvm import KAFKA_VERSION, KAFKA_VERSIONS
+from sparkmirror.testing.maven import Fetching
 
 __all__ = ["demo", "own_command"]
 

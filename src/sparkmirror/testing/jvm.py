@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Self
 
 from sparkmirror.cache import cache_directory, claim_part
-from sparkmirror.demo.maven import Fetching, resolve
 from sparkmirror.errors import MachineError
 from sparkmirror.java import QUIET_ARCHIVES, JavaHome, find_java
+from sparkmirror.testing.maven import Fetching, resolve
 
 __all__ = [
     "KAFKA_VERSION",

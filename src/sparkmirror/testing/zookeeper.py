@@ -13,9 +13,10 @@ from pathlib import Path
 
 from kazoo.client import KazooClient
 
-from sparkmirror.demo.guard import spawn
-from sparkmirror.demo.jvm import KafkaRuntime
-from sparkmirror.demo.node import (
+from sparkmirror.errors import MachineError
+from sparkmirror.testing.guard import spawn
+from sparkmirror.testing.jvm import KafkaRuntime
+from sparkmirror.testing.node import (
     HOST,
     START_TIMEOUT_S,
     STOP_TIMEOUT_S,
@@ -24,7 +25,6 @@ from sparkmirror.demo.node import (
     end,
     tail,
 )
-from sparkmirror.errors import MachineError
 
 __all__ = ["ZooKeeper", "needs_zookeeper", "zookeeper_properties"]
 

@@ -10,10 +10,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from sparkmirror.demo.guard import forget, spawn
-from sparkmirror.demo.jvm import KafkaRuntime
-from sparkmirror.demo.probe import broker_ids
 from sparkmirror.errors import Defect, MachineError
+from sparkmirror.testing.guard import forget, spawn
+from sparkmirror.testing.jvm import KafkaRuntime
+from sparkmirror.testing.probe import broker_ids
 
 __all__ = [
     "HOST",

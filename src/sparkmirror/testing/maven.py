@@ -22,9 +22,9 @@ from urllib.parse import urlsplit
 from xml.sax.saxutils import quoteattr
 
 from sparkmirror.cache import cache_directory, locked
-from sparkmirror.demo.pins import pins_digest, verify_jars
 from sparkmirror.errors import Defect, MachineError
 from sparkmirror.java import JavaHome, find_java
+from sparkmirror.testing.pins import pins_digest, verify_jars
 
 __all__ = ["Fetching", "resolve"]
 

@@ -25,8 +25,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from sparkmirror.demo.guard import forget, guard_directory
-from sparkmirror.demo.jvm import (
+from sparkmirror.errors import Defect, MachineError
+from sparkmirror.testing.guard import forget, guard_directory
+from sparkmirror.testing.jvm import (
     KAFKA_VERSION,
     QUICK_JVM,
     SERVER_JVM,
@@ -34,8 +35,8 @@ from sparkmirror.demo.jvm import (
     kafka_jars,
     tools_version,
 )
-from sparkmirror.demo.maven import Fetching
-from sparkmirror.demo.node import (
+from sparkmirror.testing.maven import Fetching
+from sparkmirror.testing.node import (
     HOST,
     START_TIMEOUT_S,
     STOP_TIMEOUT_S,
@@ -44,9 +45,8 @@ from sparkmirror.demo.node import (
     kraft_properties,
     tail,
 )
-from sparkmirror.demo.probe import free_ports, port_is_free
-from sparkmirror.demo.zookeeper import ZooKeeper, needs_zookeeper, zookeeper_properties
-from sparkmirror.errors import Defect, MachineError
+from sparkmirror.testing.probe import free_ports, port_is_free
+from sparkmirror.testing.zookeeper import ZooKeeper, needs_zookeeper, zookeeper_properties
 
 __all__ = ["KAFKA_VERSION", "QUICK_JVM", "SERVER_JVM", "KafkaCluster", "kafka_jars", "start_all"]
 
