@@ -262,11 +262,12 @@ START, CHECK, LOOK, CONTROL, PROVE, MIGRATE = (
 class _Verb:
     """A command with a module of its own, where the function is called like the module.
 
-    A Typer of that name is a group of commands.
+    A Typer of that name is a group of commands. ``module``: where it has none of its own.
     """
 
     group: str
     example: str
+    module: str = ""
 
 
 _VERBS = {
@@ -283,9 +284,9 @@ _VERBS = {
     "clusters": _Verb(LOOK, "sparkmirror clusters mm2.properties"),
     "gaps": _Verb(LOOK, "sparkmirror gaps mm2.properties --since 7d"),
     "history": _Verb(LOOK, "sparkmirror history mm2.properties --since 12h"),
-    "pause": _Verb(CONTROL, "sparkmirror pause mm2.properties 'A->B'"),
-    "resume": _Verb(CONTROL, "sparkmirror resume mm2.properties 'A->B'"),
-    "drain": _Verb(CONTROL, "sparkmirror drain mm2.properties"),
+    "pause": _Verb(CONTROL, "sparkmirror pause mm2.properties 'A->B'", "control_commands"),
+    "resume": _Verb(CONTROL, "sparkmirror resume mm2.properties 'A->B'", "control_commands"),
+    "drain": _Verb(CONTROL, "sparkmirror drain mm2.properties", "control_commands"),
     "verify": _Verb(PROVE, "sparkmirror verify mm2.properties --topic 'orders.*'"),
     "migrate-config": _Verb(
         MIGRATE,
@@ -312,7 +313,8 @@ def _add_verbs(arguments: Sequence[str]) -> None:
         if name not in registered:
             function = name.replace("-", "_")
             verb: typer.Typer | Callable[..., object] = getattr(
-                importlib.import_module(f"sparkmirror.cli.verbs.{function}"), function
+                importlib.import_module(f"sparkmirror.cli.verbs.{about.module or function}"),
+                function,
             )
             epilog = f"Example: {about.example}"
             if isinstance(verb, typer.Typer):

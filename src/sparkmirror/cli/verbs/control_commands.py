@@ -1,4 +1,4 @@
-"""What ``pause``, ``resume`` and ``drain`` share: an order per flow, and its effect awaited.
+"""``sparkmirror pause``, ``resume``, ``drain``: an order per flow, and its effect awaited.
 
 Orders have a topic of their own (`control.coordination.orders_topic`). A mirror of an older version
 does not hear it: then they go where that one looks, into the control topic, which takes more
@@ -16,7 +16,13 @@ import typer
 
 from sparkmirror.cli.shared.connections import Connections
 from sparkmirror.cli.shared.errors import EXIT_START_FAILED, show_error
-from sparkmirror.cli.shared.settings_options import Files, choose_flows, load_settings
+from sparkmirror.cli.shared.settings_options import (
+    Files,
+    Flows,
+    choose_flows,
+    load_settings,
+    with_files,
+)
 from sparkmirror.control.coordination.control_topic import ControlTopicWriter
 from sparkmirror.control.coordination.orders_topic import Order, give_order, orders_topic
 from sparkmirror.control.coordination.status import FlowState, FlowStatus, observe_status
@@ -27,7 +33,7 @@ from sparkmirror.text import say
 from sparkmirror.wire.admin.cluster import Cluster
 from sparkmirror.wire.cluster.acl_advice import Right, grant
 
-__all__ = ["Named", "Wait", "give_orders"]
+__all__ = ["drain", "give_orders", "pause", "resume"]
 
 _LOOK_S = 0.5
 
@@ -182,3 +188,38 @@ def _and_then(status: FlowStatus) -> str:
 
 def _now_ms() -> int:
     return int(time.time() * 1_000)
+
+
+@with_files
+def pause(files: Files, named: Named = None, flows: Flows = None, wait_s: Wait = 15.0) -> None:
+    """Stop mirroring the flows of FILE for a while: nothing is fetched, positions stay.
+
+    What was fetched already is still written. A pause outlives the run: a mirror that is started
+    later stands still as well, until `sparkmirror resume`. It works from any machine that reaches
+    the target clusters.
+
+    Exit codes: 0 done, 1 not done in time, 2 wrong usage or file, 3 a cluster does not answer.
+    """
+    give_orders(CommandKind.PAUSE, files, [*(named or ()), *(flows or ())], wait_s=wait_s)
+
+
+@with_files
+def resume(files: Files, named: Named = None, flows: Flows = None, wait_s: Wait = 15.0) -> None:
+    """Go on with paused flows of FILE, from where they stand.
+
+    Exit codes: 0 done, 1 not done in time, 2 wrong usage or file, 3 a cluster does not answer.
+    """
+    give_orders(CommandKind.RESUME, files, [*(named or ()), *(flows or ())], wait_s=wait_s)
+
+
+@with_files
+def drain(files: Files, named: Named = None, flows: Flows = None, wait_s: Wait = 30.0) -> None:
+    """End the flows of FILE in order: what was read is written, positions are committed.
+
+    A mirror whose flows have all been drained ends with exit code 0; others go on with the rest.
+    A drained flow is mirrored again by the next run, or by a process of the file that stands by.
+
+    Exit codes: 0 done, 1 not done in time or nothing ran, 2 wrong usage or file, 3 a cluster does
+    not answer.
+    """
+    give_orders(CommandKind.DRAIN, files, [*(named or ()), *(flows or ())], wait_s=wait_s)
