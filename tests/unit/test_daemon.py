@@ -11,11 +11,13 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 
-from sparkmirror.data.workers.daemon import _with_umask
+from sparkmirror.data.workers.daemon import PRELOADED, _with_umask
+from sparkmirror.data.workers.prefork_server import _PLANNING
 
 
 @pytest.fixture
@@ -86,3 +88,8 @@ def test_what_a_worker_makes_has_the_modes_of_the_process_that_was_started() -> 
         assert main() == 0o027
     finally:
         os.umask(before)
+
+
+@pytest.mark.parametrize("name", [*PRELOADED, *_PLANNING])
+def test_what_is_loaded_ahead_is_there(name: str) -> None:
+    assert find_spec(name) is not None

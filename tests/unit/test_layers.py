@@ -72,7 +72,7 @@ _LOADERS = {"importlib.import_module", "import_module", "__import__", "find_spec
 
 
 def layer_of(name: str) -> str:
-    """``wire`` for ``sparkmirror.wire.batch``, an empty text for a module that is not ours."""
+    """``wire`` for ``sparkmirror.wire.net.poller``, an empty text for a module that is not ours."""
     parts = name.split(".")
     return parts[1] if parts[0] == "sparkmirror" and len(parts) > 1 else ""
 
@@ -131,6 +131,79 @@ def test_imports_go_one_way(layer: str) -> None:
         if layer_of(name) not in MAY_IMPORT[layer] | {layer, ""}
     ]
     assert wrong == []
+
+
+FILES_MAX = 20
+"""Of a folder; whoever looks for something reads the names of all of them."""
+
+
+def test_no_folder_is_crowded() -> None:
+    folders = {path.parent for path in SOURCE.rglob("*.py")}
+    assert len(folders) > 30
+    crowded = {
+        str(folder.relative_to(SOURCE)): len(names)
+        for folder in folders
+        if len(names := [path for path in folder.glob("*.py") if path.name != "__init__.py"])
+        > FILES_MAX
+    }
+    assert crowded == {}
+
+
+def folders_of(source: Path) -> dict[str, set[str]]:
+    """The folders below ``source``, each with the others that its modules import from.
+
+    A module in no folder stands for itself; imports within functions count like all others.
+    """
+    modules = {
+        ".".join(["sparkmirror", *path.relative_to(source).with_suffix("").parts]): path
+        for path in source.rglob("*.py")
+        if path.name != "__init__.py"
+    }
+
+    def folder(module: str) -> str:
+        parts = module.split(".")[1:]
+        return "/".join(parts[:-1]) or parts[0]
+
+    found: dict[str, set[str]] = {folder(module): set() for module in modules}
+    for module, path in modules.items():
+        for name in imported(path.read_text(), module.rpartition(".")[0]):
+            target = name if name in modules else name.rpartition(".")[0]
+            if target in modules and folder(target) != folder(module):
+                found[folder(module)].add(folder(target))
+    return found
+
+
+def circle(imports: dict[str, set[str]]) -> list[str]:
+    """Those of which each imports the next, and the last the first; empty where there are none."""
+    done: set[str] = set()
+
+    def walk(one: str, way: list[str]) -> list[str]:
+        if one in way:
+            return way[way.index(one) :]
+        if one in done:
+            return []
+        for other in sorted(imports[one]):
+            if found := walk(other, [*way, one]):
+                return found
+        done.add(one)
+        return []
+
+    for one in sorted(imports):
+        if found := walk(one, []):
+            return found
+    return []
+
+
+def test_folders_do_not_import_each_other_in_a_circle() -> None:
+    folders = folders_of(SOURCE)
+    assert "wire/net" in folders["wire/fetch"]
+    assert "cli/run" in folders["cli"]
+    assert circle(folders) == []
+
+
+def test_a_circle_is_found() -> None:
+    assert circle({"a": {"b"}, "b": {"c"}, "c": {"b"}}) == ["b", "c"]
+    assert circle({"a": {"b", "c"}, "b": {"c"}, "c": set()}) == []
 
 
 def test_only_wire_imports_kafka_python() -> None:
