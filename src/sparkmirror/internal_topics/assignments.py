@@ -1,6 +1,6 @@
 """What a flow mirrors, as the control topic carries it: in one record, or in pieces.
 
-The codecs are pure, and safe against whatever else stands in the topic (see `signals`).
+The codecs are pure, and safe against whatever else stands in the topic (see `commands`).
 """
 
 from __future__ import annotations

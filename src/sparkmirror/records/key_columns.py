@@ -36,9 +36,9 @@ COST_BYTES_MAX = 64 << 20
 class Scan:
     """The records of some batches, in order.
 
-    ``columns``: as written by `rewrite.encode_columns`; ``key_at``, ``key_bytes``: where each key
-    stands in ``columns.flat``, -1 bytes for none; ``codec``: the first batch's; ``last``: no
-    portion follows.
+    ``columns``: as written by `encode_columns.encode_columns`; ``key_at``, ``key_bytes``: where
+    each key stands in ``columns.flat``, -1 bytes for none; ``codec``: the first batch's; ``last``:
+    no portion follows.
     """
 
     columns: Columns

@@ -1,8 +1,9 @@
 """A few batches of one record each, as a producer without linger writes them, joined at once.
 
-At thousands of small answers a second, deciding about each batch (`choose`) and then reading it
-(`join`) is most of what a slot computes. Here one loop does both for the plainest batches there
-are, and leaves an answer with any other batch to the general way, whose result is the same.
+At thousands of small answers a second, deciding about each batch (`batch_decisions`) and then
+reading it (`rebatch`) is most of what a slot computes. Here one loop does both for the plainest
+batches there are, and leaves an answer with any other batch to the general way, whose result is the
+same.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from sparkmirror.records.records import RECORD_BYTES_MIN, Carried
 __all__ = ["SINGLES_MAX", "read_singles"]
 
 SINGLES_MAX = 200
-"""Twice as many batches are quicker as columns (`choose`)."""
+"""Twice as many batches are quicker as columns (`batch_decisions`)."""
 
 # Base offset, magic, CRC, attributes, last offset delta, base timestamp, record count.
 _HEADER = struct.Struct(">q8xbIhiq22xi")

@@ -1,4 +1,4 @@
-"""What properties of Kafka 0.7 to 0.11 mean today: the table behind ``legacy_mm1``.
+"""What properties of Kafka 0.7 to 0.11 mean today: the table behind `config.mm1.legacy`.
 
 Sources: the configuration pages of Kafka 0.7.2, 0.8.0, 0.8.2, 0.9.0, 0.10.2 and 0.11.0 (consumer
 and producer), and MirrorMaker's own page of 0.7. Keys that today's clients still have are not

@@ -1,6 +1,6 @@
 """The control topic in the driver: one reader, one writer.
 
-`signals` says what stands in it.
+`commands` says what stands in it.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ The loop of `SlotReader.rows`: wait for any answer (source brokers and the contr
 `Poller`), turn it into one row, ask for more, and only then hand the row to Spark, so that the
 next answer is on its way while this one travels. While Spark is busy the generator stands still
 and the kernel's socket buffers fill: that is all the read-ahead there is, and its bound; a broker
-that is far may have several connections (`fetch_lanes`), and so many buffers.
+that is far may have several connections (`wire.fetch.lanes`), and so many buffers.
 """
 
 from __future__ import annotations

@@ -50,7 +50,7 @@ def all_topic_acls() -> DescribeAclsRequest:
 
 
 def read_acls(answer: Answer) -> AclRows:
-    """What ``answer`` says. Raises an error of `guard.UNREADABLE`."""
+    """What ``answer`` says. Raises an error of `kafka_python_limits.UNREADABLE`."""
     reader = Reader(answer.data, _THROTTLE_BYTES, flexible=answer.version >= _FLEXIBLE_FROM)
     code, message = reader.int16(), reader.text()
     bindings: list[AclBinding] = []

@@ -92,7 +92,7 @@ class ConfigReader:
         self._size = 0
 
     def read(self, answer: Answer) -> list[TopicConfigs]:
-        """The rows of ``answer``. Raises an error of `guard.UNREADABLE`."""
+        """The rows of ``answer``. Raises an error of `kafka_python_limits.UNREADABLE`."""
         reader = Reader(answer.data, _THROTTLE_BYTES, flexible=answer.version >= _FLEXIBLE_FROM)
         found: list[TopicConfigs] = []
         block = b""

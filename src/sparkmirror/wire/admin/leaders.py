@@ -42,7 +42,7 @@ class Described(NamedTuple):
 
 
 def read_metadata(answer: Answer) -> Described:
-    """What a Metadata answer says. Raises an error of `guard.UNREADABLE`."""
+    """What a Metadata answer says. Raises an error of `kafka_python_limits.UNREADABLE`."""
     response = MetadataResponse[answer.version].decode(answer.data)
     views = {
         topic.name: topic_view(topic)

@@ -3,8 +3,8 @@
 kafka-python makes an object of every element, which takes most of the time of a round over
 thousands of topics. A request that is made `undecoded` is answered with the bytes; `Reader` walks
 through them. Every step moves on and none beyond the end, so a hostile answer costs no more than
-its size; what makes no sense raises an error of `guard.UNREADABLE`. `Remembered` does not read an
-answer again that is like the last one.
+its size; what makes no sense raises an error of `kafka_python_limits.UNREADABLE`. `Remembered` does
+not read an answer again that is like the last one.
 """
 
 from __future__ import annotations

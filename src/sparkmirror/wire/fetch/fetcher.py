@@ -1,7 +1,7 @@
 """The Fetch path: long polls on every broker that leads one of a slot's partitions.
 
 `Fetcher` is a small state machine without threads. Each broker has at most one Fetch request
-under way, or one in each lane (`fetch_lanes`); connections are watched by the caller's poller, so
+under way, or one in each lane (`lanes`); connections are watched by the caller's poller, so
 that several brokers and several fetchers share one wait. A partition is in exactly one of these
 states:
 
@@ -12,7 +12,7 @@ states:
   offset out of range): the caller looks at it and lets it go on or halts it;
 * halted: the answer says that trying again does not help; the caller reports it.
 
-`fetch_states` has the states, `fetch_sessions` what brokers know of them, `fetch_frames` knows how
+`partition_state` has the states, `sessions` what brokers know of them, `messages` knows how
 requests and answers are laid out.
 """
 

@@ -1,4 +1,4 @@
-"""One partition of a `fetch.Fetcher`: what is next, what it waits for, what errors mean to it."""
+"""One partition of a `fetcher.Fetcher`: what is next, what it waits for, what errors mean to it."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _LEADER_ONLY_S = 5.0
 class FetchState:
     """Where one partition stands; times are the fetcher's monotonic seconds.
 
-    ``node``, ``lane``: where it is asked for (`fetch_lanes`). ``end``: of what could be read when
+    ``node``, ``lane``: where it is asked for (`lanes`). ``end``: of what could be read when
     it was answered last; ``cut_short``: how many answers on end have not come to that.
     """
 

@@ -1,6 +1,6 @@
 """The batches that the target does not have yet, and what its answers make of them.
 
-`Backlog` keeps the batches of all partitions from `append` to acknowledgement; `produce.Producer`
+`Backlog` keeps the batches of all partitions from `append` to acknowledgement; `producer.Producer`
 sends them and reads the answers. Rules for an answer:
 
 * what a retry mends makes the partition *recovering*: nothing new is sent for it until every answer

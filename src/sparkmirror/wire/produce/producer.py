@@ -4,13 +4,13 @@
 
 * one batch per partition per request, as brokers insist; several partitions share a request;
 * at most ``in_flight_requests_max`` requests per broker; a partition's batches carry consecutive
-  sequences and are on their way to one broker at a time (`produce_queue` says why);
+  sequences and are on their way to one broker at a time (`partition_queue` says why);
 * a new producer id is for the partition that needs it alone, so that no batch in doubt elsewhere
   loses its sequence;
 * batches that wait for a slow link are joined before they are sent for the first time (`joining`);
 * with `Transactions`, a partition joins the open transaction before its first batch goes out.
 
-What an answer makes of its batches is up to `produce_backlog`; `produce_frames` knows how requests
+What an answer makes of its batches is up to `backlog`; `messages` knows how requests
 and answers are laid out.
 """
 
