@@ -10,34 +10,34 @@ from tests.mutants.mutant import Mutant
 
 __all__ = ["MUTANTS"]
 
-_BROKERS = "tests/unit/test_brokers.py"
-_ACLS = "tests/unit/test_control_acls.py"
+_BROKERS = "tests/unit/wire/cluster/test_metadata.py"
+_ACLS = "tests/unit/control/topics/test_acl_sync.py"
 _BATCHES = "tests/property/test_batch_properties.py"
-_CHECKPOINTS = "tests/unit/test_checkpoints.py"
-_CONTEST = "tests/unit/test_contest.py"
-_EXACT = "tests/unit/test_exact_sink.py"
-_FETCH = "tests/unit/test_fetch_brokers.py"
-_JOINING = "tests/unit/test_joining.py"
-_HELD_BACK = "tests/unit/test_held_back.py"
-_LEADERLESS = "tests/unit/test_leaderless.py"
-_LOSSES = "tests/unit/test_losses.py"
-_MEMBER = "tests/unit/test_membership.py"
-_MEMBERS = "tests/unit/test_members.py"
-_OPEN_ENDS = "tests/unit/test_open_ends.py"
-_OWNERSHIP = "tests/unit/test_ownership.py"
-_REHEARSAL = "tests/unit/test_rehearsal.py"
-_CONTROL_LOOP = "tests/unit/test_control_loop.py"
-_PLAIN = "tests/unit/test_plain_sink.py"
-_POLLER = "tests/unit/test_poller.py"
-_BEGINNINGS = "tests/unit/test_beginnings.py"
-_PRODUCE = "tests/unit/test_produce_brokers.py"
+_CHECKPOINTS = "tests/unit/control/groups/test_checkpoints.py"
+_CONTEST = "tests/unit/control/coordination/test_contest.py"
+_EXACT = "tests/unit/data/write/test_transactional_sink.py"
+_FETCH = "tests/unit/wire/fetch/test_fetcher.py"
+_JOINING = "tests/unit/wire/produce/test_joining.py"
+_HELD_BACK = "tests/unit/data/write/test_held_back.py"
+_LEADERLESS = "tests/unit/wire/cluster/test_leaderless.py"
+_LOSSES = "tests/unit/data/read/test_loss_detection.py"
+_MEMBER = "tests/unit/control/mm1/test_membership.py"
+_MEMBERS = "tests/unit/wire/admin/test_members.py"
+_OPEN_ENDS = "tests/unit/data/coordination/test_hanging_transactions.py"
+_OWNERSHIP = "tests/unit/control/coordination/test_ownership.py"
+_REHEARSAL = "tests/unit/data/test_spark_source.py"
+_CONTROL_LOOP = "tests/unit/control/test_loop.py"
+_PLAIN = "tests/unit/data/write/test_slot_sink.py"
+_POLLER = "tests/unit/wire/net/test_poller.py"
+_BEGINNINGS = "tests/unit/control/positions/test_beginnings.py"
+_PRODUCE = "tests/unit/wire/produce/test_producer.py"
 _PRODUCER = "tests/property/test_producer_properties.py"
-_SELECT = "tests/unit/test_select.py"
-_SLOT = "tests/unit/test_slot_select.py"
-_SYNCS = "tests/unit/test_syncs.py"
-_TARGET = "tests/unit/test_target_loss.py"
-_TAKEOVER = "tests/unit/test_takeover.py"
-_ZOMBIES = "tests/unit/test_zombies.py"
+_SELECT = "tests/unit/records/test_selection.py"
+_SLOT = "tests/unit/data/read/test_slot_selection.py"
+_SYNCS = "tests/unit/data/write/test_offset_sync_writer.py"
+_TARGET = "tests/unit/data/read/test_target_loss.py"
+_TAKEOVER = "tests/unit/data/coordination/test_fencing.py"
+_ZOMBIES = "tests/unit/control/coordination/test_zombies.py"
 _ONCE_AND_IN_ORDER = f"{_PRODUCER}::test_every_batch_arrives_once_and_in_order"
 _TRANSACTIONS = (
     "tests/property/test_transaction_properties.py::test_each_transaction_ends_once_as_a_whole"
@@ -219,7 +219,9 @@ MUTANTS: tuple[Mutant, ...] = (
         "data/read/resume.py",
         "attributes & CONTROL_BIT or producer_id != wanted or wanted < 0",
         "attributes & CONTROL_BIT or wanted < 0",
-        ("tests/unit/test_resume.py::test_only_batches_of_one_producer_without_a_gap_count",),
+        (
+            "tests/unit/data/read/test_resume.py::test_only_batches_of_one_producer_without_a_gap_count",
+        ),
     ),
     Mutant(
         "offsets without a record skipped as if they had one",
@@ -227,7 +229,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "data/read/resume.py",
         "                found[part.tp] = first + left[part.tp]\n",
         "                found[part.tp] = part.fetch_offset + left[part.tp]\n",
-        ("tests/unit/test_resume.py::test_visible_records_are_counted_at_the_source",),
+        ("tests/unit/data/read/test_resume.py::test_visible_records_are_counted_at_the_source",),
     ),
     Mutant(
         "a count at a source that was compacted since",
@@ -235,7 +237,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "data/read/resume.py",
         "            whole\n            or ends_alike(",
         "            whole\n            or at\n            or ends_alike(",
-        ("tests/unit/test_resume.py::test_behind_holes_both_logs_must_end_alike",),
+        ("tests/unit/data/read/test_resume.py::test_behind_holes_both_logs_must_end_alike",),
     ),
     Mutant(
         "the target's end told before the last batch is there",
@@ -243,7 +245,9 @@ MUTANTS: tuple[Mutant, ...] = (
         "data/write/offset_sync_writer.py",
         "return at + count if start + count == self.records else -1",
         "return at + count",
-        ("tests/unit/test_resume.py::test_the_end_of_a_chunk_is_known_only_with_its_last_batch",),
+        (
+            "tests/unit/data/read/test_resume.py::test_the_end_of_a_chunk_is_known_only_with_its_last_batch",
+        ),
     ),
     Mutant(
         "a restarted slot goes on one record too far",
@@ -259,7 +263,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "records/header.py",
         "        base_timestamp,\n        max_timestamp,\n        producer_id,",
         "        max_timestamp,\n        max_timestamp,\n        producer_id,",
-        ("tests/unit/test_batch.py::test_stamp_writes_the_header_of_a_producer",),
+        ("tests/unit/records/test_header.py::test_stamp_writes_the_header_of_a_producer",),
     ),
     Mutant(
         "log append time lost",
@@ -379,7 +383,9 @@ MUTANTS: tuple[Mutant, ...] = (
         "internal_topics/offset_syncs.py",
         "return sync.downstream + (upstream > sync.upstream)",
         "return sync.downstream + upstream - sync.upstream",
-        ("tests/unit/test_offset_syncs.py::test_the_store_keeps_and_translates_as_java_does",),
+        (
+            "tests/unit/internal_topics/test_offset_syncs.py::test_the_store_keeps_and_translates_as_java_does",
+        ),
     ),
     Mutant(
         "offset sync published before the commit",
@@ -593,7 +599,9 @@ MUTANTS: tuple[Mutant, ...] = (
         "data/read/retry_schedule.py",
         "        state.due = now + state.pause_s if halt.retriable else math.inf\n",
         "        state.due = now + 10 * state.pause_s if halt.retriable else math.inf\n",
-        ("tests/unit/test_refusals.py::test_pauses_grow_and_old_reports_end_no_attempt",),
+        (
+            "tests/unit/data/write/test_bad_records.py::test_pauses_grow_and_old_reports_end_no_attempt",
+        ),
     ),
     Mutant(
         "the position passes a record that is not written down yet",
@@ -601,7 +609,9 @@ MUTANTS: tuple[Mutant, ...] = (
         "data/write/bad_records.py",
         "        carrier.wait_for(tp)\n",
         "",
-        ("tests/unit/test_refusals.py::test_the_position_waits_for_what_is_written_down",),
+        (
+            "tests/unit/data/write/test_bad_records.py::test_the_position_waits_for_what_is_written_down",
+        ),
     ),
     Mutant(
         "a letter without the record's headers",
@@ -609,7 +619,9 @@ MUTANTS: tuple[Mutant, ...] = (
         "data/write/bad_records.py",
         "record.key, record.value, (*record.headers, *added))",
         "record.key, record.value, added)",
-        ("tests/unit/test_refusals.py::test_a_letter_keeps_the_record_and_says_where_it_is_from",),
+        (
+            "tests/unit/data/write/test_bad_records.py::test_a_letter_keeps_the_record_and_says_where_it_is_from",
+        ),
     ),
     Mutant(
         "good records of a refused batch left out, too",
@@ -617,7 +629,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "records/split.py",
         "    kept = [encode_batch(run, codec=codec(batch)) for run in runs if run]\n",
         "    kept = [encode_batch(run, codec=codec(batch)) for run in runs[:1] if run]\n",
-        ("tests/unit/test_refusals.py::test_bad_records_are_taken_out",),
+        ("tests/unit/data/write/test_bad_records.py::test_bad_records_are_taken_out",),
     ),
     # -- MirrorMaker 1 -----------------------------------------------------------------------------
     Mutant(
@@ -653,7 +665,9 @@ MUTANTS: tuple[Mutant, ...] = (
         "records/partitioner.py",
         '    order = np.argsort(chosen, kind="stable")\n',
         '    order = np.argsort(chosen[::-1], kind="stable")[::-1]\n',
-        ("tests/unit/test_deal.py::test_every_record_goes_to_its_keys_partition_in_order",),
+        (
+            "tests/unit/records/test_partitioner.py::test_every_record_goes_to_its_keys_partition_in_order",
+        ),
     ),
     Mutant(
         "another hash of the key",
@@ -661,7 +675,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "records/murmur2.py",
         "    hashes ^= hashes >> _15\n",
         "",
-        ("tests/unit/test_deal.py::test_murmur2_of_kafkas_own_test",),
+        ("tests/unit/records/test_partitioner.py::test_murmur2_of_kafkas_own_test",),
     ),
     # -- brokers that misbehave --------------------------------------------------------------------
     Mutant(
@@ -727,7 +741,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "model.py",
         'return self.group_id or f"__mirror.{self.name}"',
         'return self.group_id or f"__mirror.{self.name}" + "-exact" * self.exactly_once',
-        ("tests/unit/test_control_topics.py::test_positions_are_in_one_group_in_both_modes",),
+        ("tests/unit/control/topics/test_sync.py::test_positions_are_in_one_group_in_both_modes",),
     ),
     Mutant(
         "a source connection that went silent is kept",
@@ -818,7 +832,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "            position += count\n",
         "            position += count\n            break\n",
         (
-            "tests/unit/test_framing.py"
+            "tests/unit/wire/net/test_framing.py"
             "::test_an_answer_larger_than_the_sockets_buffers_is_read_to_its_end",
         ),
     ),
@@ -960,7 +974,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "control/topics/compacted.py",
         '"message.timestamp.type": "LogAppendTime"',
         '"message.timestamp.type": "CreateTime"',
-        ("tests/unit/test_control_topics.py::test_internal_topics",),
+        ("tests/unit/control/topics/test_sync.py::test_internal_topics",),
     ),
     Mutant(
         "a process that failed is told to have ended well",
@@ -968,7 +982,9 @@ MUTANTS: tuple[Mutant, ...] = (
         "data/workers/prefork_server.py",
         "os.waitstatus_to_exitcode(status)",
         "0",
-        ("tests/unit/test_nursery.py::test_streams_environment_directory_arguments_and_exit_code",),
+        (
+            "tests/unit/data/workers/test_prefork_server.py::test_streams_environment_directory_arguments_and_exit_code",
+        ),
     ),
     Mutant(
         "a later attempt of a task keeps the epoch's other slots waiting",
@@ -976,7 +992,9 @@ MUTANTS: tuple[Mutant, ...] = (
         "data/coordination/slot_plan.py",
         "        return max(0.0, epoch_s - spent_s)\n",
         "        return epoch_s\n",
-        ("tests/unit/test_plan_time.py::test_a_later_attempt_ends_with_the_other_slots",),
+        (
+            "tests/unit/data/coordination/test_slot_plan.py::test_a_later_attempt_ends_with_the_other_slots",
+        ),
     ),
     Mutant(
         "whoever got data is first again",
@@ -1075,7 +1093,9 @@ MUTANTS: tuple[Mutant, ...] = (
         "config/mm2/exactly_once.py",
         'if isolation is not None and isolation.value.strip().lower() == "read_uncommitted":',
         'if isolation is not None and isolation.value == "":',
-        ("tests/unit/test_config_exactly.py::test_what_contradicts_it_is_refused_by_name",),
+        (
+            "tests/unit/config/mm2/test_exactly_once.py::test_what_contradicts_it_is_refused_by_name",
+        ),
     ),
     Mutant(
         "a coordinator that is away ends the transaction",
@@ -1115,7 +1135,9 @@ MUTANTS: tuple[Mutant, ...] = (
         "data/coordination/fencing.py",
         "    if claim is not None and claim.run_id != run_id:\n",
         "    if claim is not None and not claim.run_id:\n",
-        ("tests/unit/test_claims.py::test_only_another_run_takes_a_flow_over",),
+        (
+            "tests/unit/internal_topics/test_flow_claims.py::test_only_another_run_takes_a_flow_over",
+        ),
     ),
     Mutant(
         "clocks of two machines are compared",
@@ -1195,7 +1217,9 @@ MUTANTS: tuple[Mutant, ...] = (
         "data/spark_source.py",
         "        if flow.mode is MirrorMode.MM2:\n            check_claim(",
         "        if flow.exactly_once:\n            check_claim(",
-        ("tests/unit/test_pause.py::test_no_epoch_is_planned_of_a_flow_that_another_run_has",),
+        (
+            "tests/unit/data/coordination/test_pause.py::test_no_epoch_is_planned_of_a_flow_that_another_run_has",
+        ),
     ),
     Mutant(
         "no second look after the fence",
@@ -1266,7 +1290,7 @@ MUTANTS: tuple[Mutant, ...] = (
         '            or (allowed and binding.operation != "WRITE")\n',
         (
             f"{_ACLS}::test_what_becomes_of_a_binding",
-            "tests/unit/test_upstream_connectors.py::test_acl_filtering",
+            "tests/unit/control/groups/test_upstream_connectors.py::test_acl_filtering",
         ),
     ),
     Mutant(
@@ -1275,7 +1299,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "names/replication_policy.py",
         "        return self._exclude is None or self._exclude.fullmatch(name) is None\n",
         "        return True\n",
-        ("tests/unit/test_policy.py::test_filters_accept_what_java_accepts",),
+        ("tests/unit/names/test_replication_policy.py::test_filters_accept_what_java_accepts",),
     ),
     Mutant(
         "topics go round in a cycle",
@@ -1283,7 +1307,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "names/replication_policy.py",
         "            if source == target_alias:\n                return True\n",
         "            if source == target_alias:\n                return False\n",
-        ("tests/unit/test_upstream_connectors.py::test_no_cycles",),
+        ("tests/unit/control/groups/test_upstream_connectors.py::test_no_cycles",),
     ),
     Mutant(
         "internal topics mirrored",
@@ -1291,7 +1315,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "names/replication_policy.py",
         "    if not wanted or policy.is_internal_topic(topic):\n",
         "    if not wanted:\n",
-        ("tests/unit/test_policy.py::test_topics_are_chosen_as_in_java",),
+        ("tests/unit/names/test_replication_policy.py::test_topics_are_chosen_as_in_java",),
     ),
     Mutant(
         "the mirror's own positions become checkpoints",
@@ -1308,7 +1332,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "encode_value(position - 1 if position > 0 else None)",
         "encode_value(position if position > 0 else None)",
         (
-            "tests/unit/test_connect_offsets.py"
+            "tests/unit/internal_topics/test_connect_offsets.py"
             "::test_position_is_one_past_the_last_replicated_offset",
         ),
     ),
@@ -1318,7 +1342,9 @@ MUTANTS: tuple[Mutant, ...] = (
         "internal_topics/connect_offsets.py",
         "min(named.values())",
         "max(named.values())",
-        ("tests/unit/test_connect_offsets.py::test_of_several_connectors_none_is_overtaken",),
+        (
+            "tests/unit/internal_topics/test_connect_offsets.py::test_of_several_connectors_none_is_overtaken",
+        ),
     ),
     Mutant(
         "an offset sync later than MirrorMaker 2's",
@@ -1326,6 +1352,8 @@ MUTANTS: tuple[Mutant, ...] = (
         "internal_topics/offset_syncs.py",
         "(self._last_sync_downstream + 1) >= self._lag_max\n",
         "(self._last_sync_downstream + 1) > self._lag_max\n",
-        ("tests/unit/test_offset_syncs.py::test_partition_state_emits_as_java_does",),
+        (
+            "tests/unit/internal_topics/test_offset_syncs.py::test_partition_state_emits_as_java_does",
+        ),
     ),
 )

@@ -13,8 +13,8 @@ leaves something behind:
 
 `guard_decoding` and `guard_receiving` put other pieces in their place. What remains is bounded by
 the size of an answer: each element takes a byte at least, and becomes an object of some hundred.
-Only kafka-python's private parts can be replaced so; `tests/unit/test_guard.py` fails when a
-release of it has others.
+Only kafka-python's private parts can be replaced so;
+`tests/unit/wire/net/test_kafka_python_limits.py` fails when a release of it has others.
 """
 
 from __future__ import annotations
