@@ -63,8 +63,7 @@ from sparkmirror.model import (
     TopicPartition,
 )
 from sparkmirror.names.replication_policy import FlowTopics, dead_letter_topic
-from sparkmirror.observe.figures.checkpoints import CheckpointTimes
-from sparkmirror.observe.figures.group_rows import GroupRow
+from sparkmirror.observe.figures.checkpoints import CheckpointTimes, GroupRow
 from sparkmirror.wire.admin.cluster import Cluster
 
 __all__ = ["FlowControl", "SyncJob"]

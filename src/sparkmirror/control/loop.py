@@ -18,8 +18,7 @@ from sparkmirror.control.topics.heartbeats import HeartbeatJob
 from sparkmirror.control.topics.sync import Assignment
 from sparkmirror.errors import MirrorError, Unreachable
 from sparkmirror.model import ClusterClient, MirrorSettings, SlotProgress, TopicPartition
-from sparkmirror.observe.figures.checkpoints import CheckpointTimes
-from sparkmirror.observe.figures.group_rows import GroupRow
+from sparkmirror.observe.figures.checkpoints import CheckpointTimes, GroupRow
 from sparkmirror.observe.notice import Notice, named_places
 from sparkmirror.wire.probe.reach import reach
 

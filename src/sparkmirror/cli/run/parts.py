@@ -11,8 +11,7 @@ from sparkmirror.cli.run.quick_check import LookPart, QuickLook
 from sparkmirror.cli.shared.errors import EXIT_START_FAILED
 from sparkmirror.errors import MirrorError
 from sparkmirror.model import Halt, SlotProgress, TopicPartition
-from sparkmirror.observe.figures.checkpoints import CheckpointTimes
-from sparkmirror.observe.figures.group_rows import GroupRow
+from sparkmirror.observe.figures.checkpoints import CheckpointTimes, GroupRow
 
 __all__ = ["END_S", "AssignmentPart", "ControlPart", "FlowPart", "Parts", "RunOptions"]
 

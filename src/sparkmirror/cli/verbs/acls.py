@@ -151,7 +151,7 @@ def lock(
 
 def _principals(settings: MirrorSettings, given: Sequence[str]) -> Callable[[ClusterClient], str]:
     """The principal of each client: as given for its cluster, for all, or as its login says."""
-    from sparkmirror.config.clients.principal import principal_of  # noqa: PLC0415
+    from sparkmirror.config.clients.sasl import principal_of  # noqa: PLC0415
 
     by_alias: dict[str, str] = {}
     for text in given:

@@ -9,8 +9,16 @@ from dataclasses import dataclass, field
 from sparkmirror.config.clients.assertion import RETRIEVER, Assertion, assertion_of
 from sparkmirror.config.clients.jaas import QUOTES, LoginModule, named_options, parse_property
 from sparkmirror.errors import ConfigError
+from sparkmirror.model import ClusterClient
 
-__all__ = ["KerberosLogin", "OAuthLogin", "SaslSettings", "sasl_settings"]
+__all__ = [
+    "ANONYMOUS",
+    "KerberosLogin",
+    "OAuthLogin",
+    "SaslSettings",
+    "principal_of",
+    "sasl_settings",
+]
 
 MECHANISMS = ("GSSAPI", "PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER", "AWS_MSK_IAM")
 # Callback handlers whose work is done here; any other is code that cannot run.
@@ -387,3 +395,23 @@ _BUILDERS: Mapping[str, tuple[str, _Builder]] = {
     "GSSAPI": ("Krb5LoginModule", _kerberos),
     "AWS_MSK_IAM": ("IAMLoginModule", _aws),
 }
+
+
+ANONYMOUS = "User:ANONYMOUS"
+_NAMED_LOGINS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
+
+
+def principal_of(client: ClusterClient) -> str | None:
+    """``User:NAME``; None where the broker decides: certificates, tickets and tokens.
+
+    Raises ConfigError for a login that cannot work.
+    """
+    if client.security_protocol == "PLAINTEXT":
+        return ANONYMOUS
+    if client.security_protocol == "SSL":
+        certified = any(key.startswith("ssl.keystore.") for key in client.properties)
+        return None if certified else ANONYMOUS
+    login = sasl_settings(client.properties, where=f"cluster {client.alias}")
+    if login.mechanism not in _NAMED_LOGINS or login.token_auth:
+        return None
+    return f"User:{login.username}"

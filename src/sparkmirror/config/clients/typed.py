@@ -8,8 +8,13 @@ from collections.abc import Mapping
 from sparkmirror.config.clients.security import protocol_of, secured
 from sparkmirror.config.files.properties import Entry
 from sparkmirror.config.files.values import Reader, shown
-from sparkmirror.config.table.mirrormaker1 import GROUP_ROWS, STRATEGIES
-from sparkmirror.config.table.mirrormaker1_records import CODECS, PARTITIONERS, RECORD_ROWS
+from sparkmirror.config.table.mirrormaker1 import (
+    CODECS,
+    GROUP_ROWS,
+    PARTITIONERS,
+    RECORD_ROWS,
+    STRATEGIES,
+)
 from sparkmirror.config.table.settings import Scope, Status, find
 from sparkmirror.config.table.settings_clients import COMMON_ROWS, FETCH_ROWS, PRODUCE_ROWS
 from sparkmirror.errors import ConfigError

@@ -12,8 +12,7 @@ from dataclasses import dataclass, replace
 
 from sparkmirror.config.files.properties import Entry
 from sparkmirror.config.mm2.scoping import FLOW_ONLY
-from sparkmirror.config.table.mirrormaker1 import GROUP_ROWS
-from sparkmirror.config.table.mirrormaker1_records import RECORD_ROWS
+from sparkmirror.config.table.mirrormaker1 import GROUP_ROWS, RECORD_ROWS
 from sparkmirror.config.table.settings import (
     CLIENT_SET,
     DROPPED_KEYS,

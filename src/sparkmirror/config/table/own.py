@@ -1,4 +1,4 @@
-"""Settings rows: what becomes of a partition whose data is lost on either side, or refused."""
+"""Settings rows of our own: lost and refused records; where metrics are served."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from sparkmirror.model import FaultSettings
 __all__ = [
     "FAULT_ROWS",
     "LOSS_CHOICES",
+    "METRICS_ROWS",
     "MM1_FAULT_ROWS",
     "REFUSAL_CHOICES",
     "TARGET_LOSS_CHOICES",
@@ -78,3 +79,37 @@ FAULT_ROWS = (
 
 # MirrorMaker 1's positions are Java's, which say nothing about the target.
 MM1_FAULT_ROWS = tuple(row for row in FAULT_ROWS if not row.name.startswith(_TARGET_LOSS))
+
+
+_D = (Scope.DRIVER,)
+
+METRICS_ROWS = (
+    Setting(
+        "sparkmirror.metrics.listen", Type.STRING, "",
+        "`HOST:PORT` for `/metrics` and `/health`; `PORT` alone is on 127.0.0.1, port 0 any free"
+        " one, empty none. `--metrics` beats it. An address that others can reach needs a"
+        " certificate and a token.", _D,
+    ),
+    Setting(
+        "sparkmirror.metrics.labels", Type.STRING, "partition",
+        "How fine the series are: with `topic` the label `partition` is left out, with `flow` also"
+        " `topic`.", _D, choices=("partition", "topic", "flow"),
+    ),
+    Setting(
+        "sparkmirror.metrics.tls.cert", Type.STRING, "",
+        "PEM file with the certificate chain to serve with; renewed files are taken up.", _D,
+    ),
+    Setting(
+        "sparkmirror.metrics.tls.key", Type.STRING, "",
+        "PEM file with the certificate's private key, without a password.", _D,
+    ),
+    Setting(
+        "sparkmirror.metrics.token", Type.PASSWORD, "",
+        "What scrapers have to present as `Authorization: Bearer …`; better from a config provider"
+        " or a file of its own than here.", _D,
+    ),
+    Setting(
+        "sparkmirror.metrics.token.file", Type.STRING, "",
+        "File that holds the token alone; read anew for each request, so it can be replaced.", _D,
+    ),
+)  # fmt: skip

@@ -10,8 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from sparkmirror.config.table.legacy_keys import OLD_CLIENT_KEYS
-from sparkmirror.config.table.own import FAULT_ROWS
-from sparkmirror.config.table.own_metrics import METRICS_ROWS
+from sparkmirror.config.table.own import FAULT_ROWS, METRICS_ROWS
 from sparkmirror.config.table.setting import Scope, Setting, Status, Type
 from sparkmirror.config.table.settings_clients import CLIENT_ROWS
 from sparkmirror.config.table.settings_mirror import (

@@ -6,8 +6,7 @@ MirrorMaker 1's consumer and producer files the key stands alone.
 
 from __future__ import annotations
 
-from sparkmirror.config.table.mirrormaker1 import GROUP_ROWS
-from sparkmirror.config.table.mirrormaker1_records import RECORD_ROWS
+from sparkmirror.config.table.mirrormaker1 import GROUP_ROWS, RECORD_ROWS
 from sparkmirror.config.table.setting import Scope, Setting, Status, Type
 from sparkmirror.model import ClusterClient, FetchSettings, ProduceSettings
 

@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping
 from sparkmirror.control.positions.lag import Offsets, begin_of, measure
 from sparkmirror.control.positions.record_times import RecordTimes
 from sparkmirror.model import TopicPartition
-from sparkmirror.observe.figures.group_rows import GroupRow
+from sparkmirror.observe.figures.checkpoints import GroupRow
 from sparkmirror.wire.admin.cluster import Cluster
 from sparkmirror.wire.cluster.views import Committed
 

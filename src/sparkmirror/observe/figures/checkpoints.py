@@ -1,15 +1,16 @@
-"""How long checkpoints take, per consumer group and partition."""
+"""How long checkpoints take, per consumer group and partition; and how far a group is behind."""
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from sparkmirror.model import Spread
 from sparkmirror.observe.figures.samples import Samples, steady_ms
 
-__all__ = ["CheckpointKey", "CheckpointTimes"]
+__all__ = ["CheckpointKey", "CheckpointTimes", "GroupRow"]
 
 
 class CheckpointKey(NamedTuple):
@@ -44,3 +45,19 @@ class CheckpointTimes:
             now_ms = self._ticks_ms()
             found = {key: samples.spread(now_ms) for key, samples in self._samples.items()}
         return {key: spread for key, spread in sorted(found.items()) if spread is not None}
+
+
+@dataclass(frozen=True, slots=True)
+class GroupRow:
+    """One group and source partition, as of the last look.
+
+    ``records``: source end offset minus committed offset, never less than 0. ``seconds``: age of
+    the first record that the group has not read, 0 when it has read all, None when that record
+    has no timestamp or was not looked at yet.
+    """
+
+    group: str
+    topic: str
+    partition: int
+    records: int
+    seconds: float | None

@@ -18,8 +18,7 @@ from prometheus_client.core import (
 from prometheus_client.registry import Collector
 
 from sparkmirror.model import Spread
-from sparkmirror.observe.figures.checkpoints import CheckpointKey
-from sparkmirror.observe.figures.group_rows import GroupRow
+from sparkmirror.observe.figures.checkpoints import CheckpointKey, GroupRow
 from sparkmirror.observe.figures.latency import BOUNDS_MS
 from sparkmirror.observe.figures.meter import FlowTotals, FlowView
 from sparkmirror.observe.figures.partitions import PartitionRow, worst_s

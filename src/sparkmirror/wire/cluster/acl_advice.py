@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from sparkmirror.config.clients.principal import principal_of
+from sparkmirror.config.clients.sasl import principal_of
 from sparkmirror.errors import ConfigError
 from sparkmirror.model import ClusterClient
 from sparkmirror.wire.cluster.views import AclBinding

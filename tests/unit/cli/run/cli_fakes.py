@@ -28,8 +28,7 @@ from sparkmirror.model import (
     SlotProgress,
     TopicPartition,
 )
-from sparkmirror.observe.figures.checkpoints import CheckpointKey, CheckpointTimes
-from sparkmirror.observe.figures.group_rows import GroupRow
+from sparkmirror.observe.figures.checkpoints import CheckpointKey, CheckpointTimes, GroupRow
 
 
 @dataclass

@@ -11,7 +11,7 @@ from sparkmirror.control.groups.group_lags import GroupLags
 from sparkmirror.control.positions.record_times import RecordTimes
 from sparkmirror.errors import Unreachable
 from sparkmirror.model import TopicPartition
-from sparkmirror.observe.figures.group_rows import GroupRow
+from sparkmirror.observe.figures.checkpoints import GroupRow
 from sparkmirror.wire.admin.cluster import Cluster
 from sparkmirror.wire.admin.record_times import RecordAt
 from sparkmirror.wire.cluster.views import Committed

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sparkmirror.cli.verbs.kafka_acls import kafka_acls_commands, lock_text, needed_text, table
-from sparkmirror.config.clients.principal import principal_of
+from sparkmirror.config.clients.sasl import principal_of
 from sparkmirror.control.permissions.acl_lock import LockPlan, plan_lock
 from sparkmirror.control.permissions.needed import (
     EVERY,

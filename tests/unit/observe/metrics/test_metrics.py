@@ -19,8 +19,7 @@ from prometheus_client.openmetrics.parser import (
 from prometheus_client.parser import text_string_to_metric_families
 
 from sparkmirror.model import Halt, PartitionProgress, SlotProgress, Spread, TopicPartition
-from sparkmirror.observe.figures.checkpoints import CheckpointKey, CheckpointTimes
-from sparkmirror.observe.figures.group_rows import GroupRow
+from sparkmirror.observe.figures.checkpoints import CheckpointKey, CheckpointTimes, GroupRow
 from sparkmirror.observe.figures.latency import BOUNDS_MS, Histogram
 from sparkmirror.observe.figures.meter import FlowMeter
 from sparkmirror.observe.figures.samples import Rate, Samples
