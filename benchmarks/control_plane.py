@@ -55,9 +55,9 @@ from benchmarks.large_clusters import (
 from benchmarks.measure import TreeWatch, latencies, quantiles
 from benchmarks.peers import MM2_JARS, Running
 from benchmarks.run import say
-from sparkmirror.demo.maven import resolve
 from sparkmirror.java import find_java
-from sparkmirror.wire.views import NewTopic
+from sparkmirror.testing.maven import resolve
+from sparkmirror.wire.cluster.views import NewTopic
 
 # The controller's words for more than 10,000 records in one request.
 TOO_LARGE = b"excessively large batch operation"

@@ -22,8 +22,8 @@ from confluent_kafka import Consumer, TopicPartition
 from benchmarks.load import Load, create, delete, fill
 from benchmarks.peers import start
 from benchmarks.run import clusters, say
-from sparkmirror.demo.clusters import KafkaCluster
-from sparkmirror.wire.mirror_records import Checkpoint, decode_checkpoint
+from sparkmirror.internal_topics.mm2_records import Checkpoint, decode_checkpoint
+from sparkmirror.testing.clusters import KafkaCluster
 
 LAGS = (0, 10, 100, 1_000, 10_000, 100_000)
 PARTITIONS = 4

@@ -11,12 +11,12 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient
 
 from benchmarks.run import say
-from sparkmirror.demo.clusters import KafkaCluster, start_all
-from sparkmirror.demo.jvm import SERVER_JVM
 from sparkmirror.errors import MirrorError
 from sparkmirror.model import ClusterClient, TopicPartition
-from sparkmirror.wire.client import Cluster
-from sparkmirror.wire.views import AclBinding, NewTopic
+from sparkmirror.testing.clusters import KafkaCluster, start_all
+from sparkmirror.testing.jvm import SERVER_JVM
+from sparkmirror.wire.admin.cluster import Cluster
+from sparkmirror.wire.cluster.views import AclBinding, NewTopic
 
 __all__ = [
     "CHECKPOINTS",

@@ -36,8 +36,8 @@ from benchmarks.control_plane import PROBE, PROBE_PARTITIONS
 from benchmarks.large_clusters import wait_until
 from benchmarks.measure import end_offsets, latencies, quantiles
 from benchmarks.run import say
-from sparkmirror.demo.clusters import KafkaCluster, start_all
-from sparkmirror.demo.jvm import SERVER_JVM
+from sparkmirror.testing.clusters import KafkaCluster, start_all
+from sparkmirror.testing.jvm import SERVER_JVM
 
 LOST = "lost"
 # As many as there are slots, or more: then each slot has some of them.

@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING
 from confluent_kafka import Consumer, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from sparkmirror.demo.jvm import SERVER_JVM
+from sparkmirror.testing.jvm import SERVER_JVM
 
 if TYPE_CHECKING:
-    from sparkmirror.demo.clusters import KafkaCluster
+    from sparkmirror.testing.clusters import KafkaCluster
 
 __all__ = ["LOADS", "Load", "create", "delete", "fill", "warm"]
 

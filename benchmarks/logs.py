@@ -9,7 +9,7 @@ import struct
 from collections import Counter
 from pathlib import Path
 
-from sparkmirror.wire.cut import decode_batches
+from sparkmirror.records.split import decode_batches
 
 __all__ = ["committed_records"]
 

@@ -13,8 +13,8 @@ from typing import Any
 import psutil
 
 from benchmarks.peers import MM1_JARS, MM2_JARS
-from sparkmirror.demo.jvm import KAFKA_VERSION
 from sparkmirror.java import find_java
+from sparkmirror.testing.jvm import KAFKA_VERSION
 
 __all__ = ["code", "head", "machine"]
 

@@ -13,10 +13,10 @@ import time
 import zlib
 from collections.abc import Callable
 
-from sparkmirror.wire.batch import split, stamp
-from sparkmirror.wire.codecs import LZ4, NAMES, NONE, compress
-from sparkmirror.wire.records import Record, encode_batch
-from sparkmirror.wire.select import SelectRules, select
+from sparkmirror.records.codecs import LZ4, NAMES, NONE, compress
+from sparkmirror.records.header import split, stamp
+from sparkmirror.records.records import Record, encode_batch
+from sparkmirror.records.selection import SelectRules, select
 
 RESPONSE_BYTES = 1 << 20
 START_MS = 1_700_000_000_000

@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from sparkmirror.demo.maven import resolve
 from sparkmirror.java import find_java
+from sparkmirror.testing.maven import resolve
 
 __all__ = ["PEERS", "Peer", "Running", "start"]
 

@@ -53,7 +53,7 @@ from benchmarks.measure import (
 from benchmarks.peers import PEERS, Running, start
 from benchmarks.steps import FORMAT, MAIN, ROUNDS, STEPS, TASKS, WINDOW_S, Step
 from benchmarks.tls import TLS_LOADS, tls_clusters
-from sparkmirror.demo.clusters import KafkaCluster, start_all
+from sparkmirror.testing.clusters import KafkaCluster, start_all
 
 ALL_LOADS = {**LOADS, **TLS_LOADS}
 IDLE_AFTER_S, IDLE_S = 2.0, 6.0

@@ -26,7 +26,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from benchmarks.measure import TreeWatch, end_offsets
 from benchmarks.wan import far_clusters
-from sparkmirror.demo.clusters import KafkaCluster
+from sparkmirror.testing.clusters import KafkaCluster
 
 __all__ = ["Start", "measure_start"]
 

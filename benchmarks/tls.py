@@ -15,8 +15,8 @@ from pathlib import Path
 from tests.certificates import PASSWORD, Authority
 
 from benchmarks.load import LOADS, Load
-from sparkmirror.demo.clusters import KafkaCluster, start_all
-from sparkmirror.demo.probe import free_ports
+from sparkmirror.testing.clusters import KafkaCluster, start_all
+from sparkmirror.testing.probe import free_ports
 
 __all__ = ["TLS_LOADS", "TlsPair", "tls_clusters"]
 

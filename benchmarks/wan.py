@@ -34,8 +34,8 @@ from benchmarks.machine import code, head, machine
 from benchmarks.measure import Processors, TreeWatch, end_offsets
 from benchmarks.peers import start
 from benchmarks.run import BROKER, JVM, say
-from sparkmirror.demo.clusters import KafkaCluster, start_all
-from sparkmirror.demo.probe import free_ports
+from sparkmirror.testing.clusters import KafkaCluster, start_all
+from sparkmirror.testing.probe import free_ports
 
 PARTITIONS = TASKS = 4
 LOAD = Load(

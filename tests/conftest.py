@@ -16,7 +16,7 @@ import psutil
 import pytest
 from hypothesis import settings
 
-from sparkmirror.demo.clusters import KafkaCluster, start_all
+from sparkmirror.testing.clusters import KafkaCluster, start_all
 from tests.descriptors import many_descriptors as holding_many
 
 # On a busy machine a single example may take any time.
@@ -59,6 +59,7 @@ _LONGEST = (
     "test_topologies.py",
 )
 _SHORTEST = ("property", "unit")
+_TESTS = Path(__file__).parent
 # Files that share six brokers, which one worker runs one behind the other: a file with brokers of
 # its own would start six more, and six take a sixth of a core even when nobody uses them.
 _ON_SIX_BROKERS = (
@@ -133,7 +134,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     rank = {name: number for number, name in enumerate(_LONGEST)}
 
     def place(item: pytest.Item) -> int:
-        if item.path.parent.name in _SHORTEST:
+        if item.path.relative_to(_TESTS).parts[0] in _SHORTEST:
             return len(rank) + 1
         if item.path in six:
             return together.index(item.path.name) - len(together)

@@ -20,11 +20,16 @@ from types import TracebackType
 from typing import NamedTuple
 
 from sparkmirror.config.mirror_client import mirror_client_settings
-from sparkmirror.java_regex import compile_regex
+from sparkmirror.internal_topics.mm2_records import Checkpoint, decode_checkpoint
 from sparkmirror.model import TopicPartition
-from sparkmirror.policy import ReplicationPolicy, is_remote_topic, make_policy, sources_of
-from sparkmirror.wire.client import Cluster
-from sparkmirror.wire.mirror_records import Checkpoint, decode_checkpoint
+from sparkmirror.names.java_regex import compile_regex
+from sparkmirror.names.replication_policy import (
+    ReplicationPolicy,
+    is_remote_topic,
+    make_policy,
+    sources_of,
+)
+from sparkmirror.wire.admin.cluster import Cluster
 
 __all__ = [
     "Checkpoint",

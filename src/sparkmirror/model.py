@@ -539,11 +539,12 @@ class SlotProgress:
 
     Counters grow from the start of the worker process. ``latency_counts[i]`` counts batches whose
     latency (target acknowledgement minus largest record timestamp) fell into bucket ``i`` of
-    ``observe.latency.BOUNDS_MS``, ``latency_ms_sum`` is their sum. ``errors`` counts retried
-    failures by code, and as ``THROTTLED`` answers after which a broker's quota made us wait.
-    ``paused``: it fetches nothing, because somebody asked so. ``run_id`` and ``attempt`` name the
-    attempt of the slot's task that reports: Spark's number of it, which grows within a run; empty
-    and -1 in reports of releases that did not say. ``joined``: batches that waited for the link.
+    ``observe.figures.latency.BOUNDS_MS``, ``latency_ms_sum`` is their sum. ``errors`` counts
+    retried failures by code, and as ``THROTTLED`` answers after which a broker's quota made us
+    wait. ``paused``: it fetches nothing, because somebody asked so. ``run_id`` and ``attempt`` name
+    the attempt of the slot's task that reports: Spark's number of it, which grows within a run;
+    empty and -1 in reports of releases that did not say. ``joined``: batches that waited for the
+    link.
     """
 
     flow: str

@@ -203,7 +203,7 @@ PARTS = (
         (
             *("{make}", "coverage"),
             "ARGS=--report {out}/page.md --junitxml={out}/junit.xml --fail-under 1"
-            " tests/unit/test_plain_sink.py",
+            " tests/unit/data/write/test_slot_sink.py",
         ),
         _coverage,
         page=True,

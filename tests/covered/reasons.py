@@ -9,5 +9,7 @@ from __future__ import annotations
 __all__ = ["REASONS"]
 
 REASONS: dict[str, str] = {
-    "data/knock.py:owner": "systems that do not tell who is at the other end of a local socket",
+    "data/workers/prefork_client.py:owner": (
+        "systems that do not tell who is at the other end of a local socket"
+    ),
 }

@@ -25,7 +25,7 @@ from pathlib import Path
 
 import psutil
 
-from sparkmirror.demo.clusters import KafkaCluster, start_all
+from sparkmirror.testing.clusters import KafkaCluster, start_all
 from tests.faults.harness import Counter, Mirror, run_directory, write_config
 from tests.faults.kinds import FAULTS, Scene, draw
 from tests.faults.numbered import InTransactions, Numbered
@@ -127,7 +127,7 @@ def _run(
             mirror.kill()
             for process in psutil.Process().children(recursive=True):
                 with contextlib.suppress(psutil.Error):
-                    if "sparkmirror.data.daemon" in " ".join(process.cmdline()):
+                    if "sparkmirror.data.workers.daemon" in " ".join(process.cmdline()):
                         process.kill()
     head = (
         f"Seed {options.seed}, {PARTITIONS} partitions, 2 slots, epochs of 20 s; "

@@ -26,8 +26,8 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-from sparkmirror.demo.clusters import KafkaCluster, start_all
-from sparkmirror.wire.gaps import Gap, GapAction, GapKind, decode_gap
+from sparkmirror.internal_topics.gaps import Gap, GapAction, GapKind, decode_gap
+from sparkmirror.testing.clusters import KafkaCluster, start_all
 from tests.faults.fragile import LOSSES, PARTITIONS, Election, FragileTopic, Loss, Stroke
 from tests.faults.harness import Mirror, run_directory, write_config
 from tests.faults.kinds import draw

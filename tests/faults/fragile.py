@@ -12,8 +12,8 @@ from typing import Any, Self
 from confluent_kafka import IsolationLevel, KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec
 
-from sparkmirror.demo.clusters import KafkaCluster
-from sparkmirror.wire.gaps import GapKind
+from sparkmirror.internal_topics.gaps import GapKind
+from sparkmirror.testing.clusters import KafkaCluster
 from tests.kafka.faults import UNCLEAN, wait_in_sync
 from tests.kafka.mirror_process import wait_until
 from tests.kafka.support import (

@@ -24,7 +24,7 @@ import psutil
 from confluent_kafka import Consumer, KafkaException, TopicPartition
 from confluent_kafka.admin import OffsetSpec
 
-from sparkmirror.demo.clusters import KafkaCluster
+from sparkmirror.testing.clusters import KafkaCluster
 from tests.faults.numbered import ABORTED, NUMBER
 from tests.kafka.background import Background
 from tests.kafka.support import admin
@@ -42,7 +42,7 @@ __all__ = [
 
 FRAMES = "memfd:sparkmirror-frames"
 _TASKS, _PLANNING = (
-    "sparkmirror.data.daemon",
+    "sparkmirror.data.workers.daemon",
     "pyspark.sql.streaming.python_streaming_source_runner",
 )
 

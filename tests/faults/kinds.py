@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 import psutil
 
-from sparkmirror.demo.clusters import KafkaCluster
+from sparkmirror.testing.clusters import KafkaCluster
 from tests.faults.harness import PLANNER, SINK, SOURCE, Mirror
 
 __all__ = ["FAULTS", "Fault", "Kind", "Scene", "draw", "kill_driver", "kill_worker"]

@@ -18,7 +18,7 @@ from pathlib import Path
 from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import OffsetSpec
 
-from sparkmirror.demo.clusters import KafkaCluster, start_all
+from sparkmirror.testing.clusters import KafkaCluster, start_all
 from tests.faults.harness import Mirror, write_config
 from tests.faults.partitions import CONFIG, PER_TOPIC, make_partitions
 from tests.faults.pressure import SLOTS, Footprint, memory_bound_mib

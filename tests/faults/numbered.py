@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from confluent_kafka import KafkaError, KafkaException, Producer
 
-from sparkmirror.demo.clusters import KafkaCluster
+from sparkmirror.testing.clusters import KafkaCluster
 from tests.kafka.background import Background
 from tests.kafka.support import TIMEOUT_S, transactional_producer
 

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from confluent_kafka.admin import NewTopic
 
-from sparkmirror.demo.clusters import KafkaCluster, start_all
+from sparkmirror.testing.clusters import KafkaCluster, start_all
 from tests.faults.pressure import Pressure, limit_target
 from tests.kafka.support import TIMEOUT_S, admin
 

@@ -18,7 +18,7 @@ from pathlib import Path
 import psutil
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 
-from sparkmirror.demo.clusters import KafkaCluster
+from sparkmirror.testing.clusters import KafkaCluster
 from tests.faults.harness import FRAMES, Mirror, write_config
 from tests.kafka.background import Background
 from tests.kafka.support import TIMEOUT_S, consume_all, create_topic, topic_names

@@ -12,7 +12,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from sparkmirror.demo.clusters import KafkaCluster, start_all
+from sparkmirror.testing.clusters import KafkaCluster, start_all
 from tests.kafka.group_sharing import ASSIGNORS, Sharing, share_and_take_over
 
 LIMIT_S = 15.0

@@ -23,7 +23,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from sparkmirror.demo.clusters import KafkaCluster, start_all
+from sparkmirror.testing.clusters import KafkaCluster, start_all
 from tests.faults.harness import Counter, run_directory, write_config
 from tests.faults.kinds import draw
 from tests.faults.numbered import Numbered

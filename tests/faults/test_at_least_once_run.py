@@ -14,7 +14,7 @@ import psutil
 import pytest
 from confluent_kafka import Consumer, TopicPartition
 
-from sparkmirror.demo.clusters import KafkaCluster
+from sparkmirror.testing.clusters import KafkaCluster
 from tests.faults.harness import SINK, SOURCE, Counter, Mirror, write_config
 from tests.faults.kinds import Scene, kill_driver, kill_jvm, kill_worker
 from tests.faults.numbered import Numbered

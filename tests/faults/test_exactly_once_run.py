@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from sparkmirror.demo.clusters import KafkaCluster
+from sparkmirror.testing.clusters import KafkaCluster
 from tests.faults.harness import PLANNER, SINK, Counter, Mirror, write_config
 from tests.faults.kinds import Scene, kill_driver, kill_worker
 from tests.faults.numbered import Numbered

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from sparkmirror.data.held_back import UNACKNOWLEDGED_BYTES_MAX
-from sparkmirror.data.shared import FRAMES, Frames
-from sparkmirror.demo.clusters import KafkaCluster
+from sparkmirror.data.rows.shared_frames import FRAMES, Frames
+from sparkmirror.data.write.held_back import UNACKNOWLEDGED_BYTES_MAX
 from sparkmirror.model import FETCH_BYTES_MAX
+from sparkmirror.testing.clusters import KafkaCluster
 from tests.faults.pressure import (
     MIB,
     SLOTS,

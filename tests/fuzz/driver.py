@@ -1,8 +1,8 @@
 """What the driver's client reads: answers of every API that it uses, and internal topics' records.
 
-kafka-python decodes most of it; `sparkmirror.wire.guard` bounds it. Large answers are read by ours
-(`sparkmirror.wire.answers`). Answers are made from the schemas
-of its own messages, so every field of every version is met.
+kafka-python decodes most of it; `sparkmirror.wire.net.kafka_python_limits` bounds it. Large answers
+are read by ours (`sparkmirror.wire.admin.raw_responses`). Answers are made from the schemas of its
+own messages, so every field of every version is met.
 """
 
 from __future__ import annotations
@@ -21,13 +21,18 @@ from kafka.protocol.metadata import MetadataResponse
 from kafka.record.memory_records import MemoryRecords
 
 from sparkmirror.errors import BatchError
-from sparkmirror.wire import client, group, inspect, transactions  # noqa: F401  (they register APIs)
-from sparkmirror.wire.acl_answers import read_acls
-from sparkmirror.wire.answers import Answer, Remembered
-from sparkmirror.wire.config_answers import ConfigReader
-from sparkmirror.wire.groups import read_offsets
-from sparkmirror.wire.guard import UNREADABLE
-from sparkmirror.wire.leaders import read_metadata
+from sparkmirror.wire.admin import (
+    cluster,  # noqa: F401  (they register APIs)
+    inspector,  # noqa: F401  (they register APIs)
+)
+from sparkmirror.wire.admin.acl_answers import read_acls
+from sparkmirror.wire.admin.config_decoder import ConfigReader
+from sparkmirror.wire.admin.groups import read_offsets
+from sparkmirror.wire.admin.leaders import read_metadata
+from sparkmirror.wire.admin.raw_responses import Answer, Remembered
+from sparkmirror.wire.group import session  # noqa: F401  (they register APIs)
+from sparkmirror.wire.net.kafka_python_limits import UNREADABLE
+from sparkmirror.wire.produce import transactions  # noqa: F401  (they register APIs)
 from tests.fuzz.inputs import batches, bomb, mutated
 
 __all__ = ["admin", "internal", "large", "response_frame", "responses"]

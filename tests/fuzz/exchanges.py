@@ -32,18 +32,18 @@ from kafka.protocol.sasl import SaslAuthenticateResponse, SaslHandshakeResponse
 
 from sparkmirror.errors import MirrorError
 from sparkmirror.model import ClusterClient, FetchSettings, GroupSettings, TopicPartition
-from sparkmirror.wire.assignors import (
+from sparkmirror.wire.cluster.metadata import Leader
+from sparkmirror.wire.fetch.fetcher import Fetcher
+from sparkmirror.wire.fetch.messages import FETCH_HIGHEST, FETCH_LOWEST, FETCH_SESSIONS_FROM
+from sparkmirror.wire.fetch.sessions import SESSION_LOST
+from sparkmirror.wire.group.assignors import (
     Subscription,
     encode_assignment,
     encode_subscription,
 )
-from sparkmirror.wire.brokers import Leader
-from sparkmirror.wire.connection import Connection, ConnectionLost
-from sparkmirror.wire.fetch import Fetcher
-from sparkmirror.wire.fetch_frames import FETCH_HIGHEST, FETCH_LOWEST, FETCH_SESSIONS_FROM
-from sparkmirror.wire.fetch_sessions import SESSION_LOST
-from sparkmirror.wire.group import GroupSession, Joined
-from sparkmirror.wire.sasl import Login
+from sparkmirror.wire.group.session import GroupSession, Joined
+from sparkmirror.wire.net.connection import Connection, ConnectionLost
+from sparkmirror.wire.security.sasl import Login
 from tests.fuzz.inputs import mutated
 
 __all__ = ["CLIENT", "Answering", "groups", "logins", "sessions"]

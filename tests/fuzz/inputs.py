@@ -9,16 +9,16 @@ from random import Random
 
 from crc32c import crc32c
 
-from sparkmirror.wire.batch import (
+from sparkmirror.records.codecs import compress
+from sparkmirror.records.header import (
     ATTRIBUTES_AT,
     CRC_AT,
     HEADER_BYTES,
     LENGTH_AT,
     LOG_OVERHEAD_BYTES,
 )
-from sparkmirror.wire.codecs import compress
-from sparkmirror.wire.records import Record, encode_batch
-from sparkmirror.wire.varint import varint
+from sparkmirror.records.records import Record, encode_batch
+from sparkmirror.records.varint import varint
 
 __all__ = ["batch", "batches", "bomb", "legacy", "mutated", "resealed"]
 

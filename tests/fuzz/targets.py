@@ -36,47 +36,9 @@ from kafka.protocol.producer import (
     ProduceResponse,
 )
 
+from sparkmirror.control.coordination.orders_topic import Order, decode_order, encode_order
 from sparkmirror.errors import BatchError
-from sparkmirror.model import (
-    FetchSettings,
-    Halt,
-    Partitioner,
-    PartitionProgress,
-    SlotProgress,
-    Spread,
-    TopicPartition,
-)
-from sparkmirror.offset_map import Run
-from sparkmirror.wire import fetch as fetching
-from sparkmirror.wire.batch import split, stamp
-from sparkmirror.wire.claims import Claim, decode_claim, encode_claim, is_believed
-from sparkmirror.wire.codecs import DECOMPRESSED_BYTES_MAX, compress, decompress
-from sparkmirror.wire.connect_offsets import decode_source_offset, encode_source_offset
-from sparkmirror.wire.connection import ConnectionLost
-from sparkmirror.wire.cut import cut_batch
-from sparkmirror.wire.deal import Dealer, write_dealt
-from sparkmirror.wire.driver_report import (
-    DriverReport,
-    decode_driver_report,
-    encode_driver_report,
-)
-from sparkmirror.wire.fetch_frames import FETCH_HIGHEST, FETCH_LOWEST
-from sparkmirror.wire.mirror_records import (
-    Checkpoint,
-    Heartbeat,
-    decode_checkpoint,
-    decode_heartbeat,
-    decode_offset_sync,
-    encode_checkpoint,
-    encode_heartbeat,
-    encode_offset_sync,
-)
-from sparkmirror.wire.orders import Order, decode_order, encode_order
-from sparkmirror.wire.produce_frames import parse_answer
-from sparkmirror.wire.runs import decode_run, encode_run
-from sparkmirror.wire.scan import COST_BYTES_MAX, scans
-from sparkmirror.wire.select import AbortedTransaction, SelectRules, select
-from sparkmirror.wire.signals import (
+from sparkmirror.internal_topics.commands import (
     AssignmentCollector,
     AssignmentDocument,
     Command,
@@ -91,7 +53,45 @@ from sparkmirror.wire.signals import (
     encode_planned,
     encode_progress,
 )
-from sparkmirror.wire.signing import Signer
+from sparkmirror.internal_topics.connect_offsets import decode_source_offset, encode_source_offset
+from sparkmirror.internal_topics.driver_report import (
+    DriverReport,
+    decode_driver_report,
+    encode_driver_report,
+)
+from sparkmirror.internal_topics.flow_claims import Claim, decode_claim, encode_claim, is_believed
+from sparkmirror.internal_topics.mm2_records import (
+    Checkpoint,
+    Heartbeat,
+    decode_checkpoint,
+    decode_heartbeat,
+    decode_offset_sync,
+    encode_checkpoint,
+    encode_heartbeat,
+    encode_offset_sync,
+)
+from sparkmirror.internal_topics.run_map import Run
+from sparkmirror.internal_topics.runs import decode_run, encode_run
+from sparkmirror.internal_topics.signing import Signer
+from sparkmirror.model import (
+    FetchSettings,
+    Halt,
+    Partitioner,
+    PartitionProgress,
+    SlotProgress,
+    Spread,
+    TopicPartition,
+)
+from sparkmirror.records.codecs import DECOMPRESSED_BYTES_MAX, compress, decompress
+from sparkmirror.records.header import split, stamp
+from sparkmirror.records.key_columns import COST_BYTES_MAX, scans
+from sparkmirror.records.partitioner import Dealer, write_dealt
+from sparkmirror.records.selection import AbortedTransaction, SelectRules, select
+from sparkmirror.records.split import cut_batch
+from sparkmirror.wire.fetch import fetcher as fetching
+from sparkmirror.wire.fetch.messages import FETCH_HIGHEST, FETCH_LOWEST
+from sparkmirror.wire.net.connection import ConnectionLost
+from sparkmirror.wire.produce.messages import parse_answer
 from tests.fuzz.driver import admin, internal, large
 from tests.fuzz.exchanges import CLIENT, Answering, groups, logins, sessions
 from tests.fuzz.inputs import batches, bomb, mutated

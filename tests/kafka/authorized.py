@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 
-from sparkmirror.demo.clusters import KAFKA_VERSION, KafkaCluster, start_all
-from sparkmirror.demo.probe import free_ports
 from sparkmirror.model import ClusterClient
-from sparkmirror.wire.client import Cluster
-from sparkmirror.wire.views import AclBinding
+from sparkmirror.testing.clusters import KAFKA_VERSION, KafkaCluster, start_all
+from sparkmirror.testing.probe import free_ports
+from sparkmirror.wire.admin.cluster import Cluster
+from sparkmirror.wire.cluster.views import AclBinding
 
 HOST = "127.0.0.1"
 MODULE = "org.apache.kafka.common.security.plain.PlainLoginModule"

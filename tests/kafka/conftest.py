@@ -13,7 +13,7 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 
-from sparkmirror.demo.clusters import KafkaCluster
+from sparkmirror.testing.clusters import KafkaCluster
 from tests.conftest import OF_SIX_BROKERS, SHARED
 from tests.kafka.authorized import Authorized, authorized_pair
 from tests.kafka.faults import FaultyCluster, SixBrokers

@@ -18,24 +18,11 @@ from confluent_kafka.admin import OffsetSpec
 
 from kafka import KafkaAdminClient
 from kafka import TopicPartition as ClientPartition
-from sparkmirror.data.exactly import ExactSink
-from sparkmirror.data.plan import SlotPlan
-from sparkmirror.data.sink import SlotSink
-from sparkmirror.data.slot import SlotReader
-from sparkmirror.demo.clusters import KafkaCluster, start_all
-from sparkmirror.demo.node import HOST, Node
-from sparkmirror.demo.probe import free_ports
-from sparkmirror.model import (
-    ClusterClient,
-    FetchSettings,
-    FlowSettings,
-    Halt,
-    ProduceSettings,
-    SlotProgress,
-)
-from sparkmirror.policy import FlowTopics
-from sparkmirror.wire.gaps import GAPS_PARTITIONS, Gap, collect_gaps, gaps_topic
-from sparkmirror.wire.signals import (
+from sparkmirror.data.coordination.slot_plan import SlotPlan
+from sparkmirror.data.read.slot_reader import SlotReader
+from sparkmirror.data.write.slot_sink import SlotSink
+from sparkmirror.data.write.transactional_sink import ExactSink
+from sparkmirror.internal_topics.commands import (
     COMMAND_PARTITION,
     CONTROL_PARTITIONS,
     PROGRESS_PARTITION,
@@ -47,6 +34,19 @@ from sparkmirror.wire.signals import (
     decode_progress,
     encode_command,
 )
+from sparkmirror.internal_topics.gaps import GAPS_PARTITIONS, Gap, collect_gaps, gaps_topic
+from sparkmirror.model import (
+    ClusterClient,
+    FetchSettings,
+    FlowSettings,
+    Halt,
+    ProduceSettings,
+    SlotProgress,
+)
+from sparkmirror.names.replication_policy import FlowTopics
+from sparkmirror.testing.clusters import KafkaCluster, start_all
+from sparkmirror.testing.node import HOST, Node
+from sparkmirror.testing.probe import free_ports
 from tests.kafka.background import Background
 from tests.kafka.leaks import outlives_tests
 from tests.kafka.mirror_process import wait_until

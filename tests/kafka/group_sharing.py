@@ -22,9 +22,9 @@ from benchmarks.peers import MM1_JARS
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import ConsumerGroupDescription
 
-from sparkmirror.demo.clusters import KafkaCluster
-from sparkmirror.demo.maven import resolve
 from sparkmirror.java import find_java
+from sparkmirror.testing.clusters import KafkaCluster
+from sparkmirror.testing.maven import resolve
 from tests.kafka.mirror_process import MirrorProcess, wait_until, write_mm1
 from tests.kafka.support import Sent, admin, consume_all, create_topic, produce, topic_names
 

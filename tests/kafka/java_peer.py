@@ -14,9 +14,9 @@ from typing import Any
 
 from py4j.java_gateway import GatewayParameters, JavaGateway, launch_gateway
 
-from sparkmirror.demo.jvm import QUICK_JVM
-from sparkmirror.demo.maven import resolve
 from sparkmirror.java import find_java
+from sparkmirror.testing.jvm import QUICK_JVM
+from sparkmirror.testing.maven import resolve
 from tests.patience import patience
 
 _MIRROR = ("org.apache.kafka:connect-mirror:4.3.0", "org.apache.kafka:connect-runtime:4.3.0")

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from sparkmirror.demo.clusters import KafkaCluster
-from sparkmirror.demo.probe import free_ports
 from sparkmirror.model import ClusterClient
+from sparkmirror.testing.clusters import KafkaCluster
+from sparkmirror.testing.probe import free_ports
 from tests.certificates import PASSWORD, Authority
 from tests.kafka.realm import HOST, OTHER_REALM, REALM, Realm
 from tests.kafka.secure import LISTENERS

@@ -24,9 +24,9 @@ from typing import Any
 import psutil
 import pytest
 
-from sparkmirror.data.producers import drop_producers
-from sparkmirror.data.syncs import SyncSender
-from sparkmirror.demo.guard import forget
+from sparkmirror.data.write.offset_sync_writer import SyncSender
+from sparkmirror.data.write.producers import drop_producers
+from sparkmirror.testing.guard import forget
 
 __all__ = ["no_leaks", "outlives_tests", "pytest_fixture_setup", "pytest_runtest_call"]
 

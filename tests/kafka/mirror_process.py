@@ -14,9 +14,9 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from sparkmirror.demo.clusters import KafkaCluster
-from sparkmirror.wire.batch import HEADER, HEADER_BYTES, LOG_OVERHEAD_BYTES
-from sparkmirror.wire.poller import readable
+from sparkmirror.records.header import HEADER, HEADER_BYTES, LOG_OVERHEAD_BYTES
+from sparkmirror.testing.clusters import KafkaCluster
+from sparkmirror.wire.net.poller import readable
 from tests.kafka.warm_spark import take_jvm
 from tests.patience import patience
 

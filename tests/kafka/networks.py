@@ -25,7 +25,7 @@ from typing import Any
 import pytest
 
 from sparkmirror.cli.main import main
-from sparkmirror.demo.clusters import KafkaCluster
+from sparkmirror.testing.clusters import KafkaCluster
 from tests.kafka.support import Sent, create_topic, produce
 
 __all__ = ["Broker", "Ended", "Network", "connected", "needs_namespaces"]

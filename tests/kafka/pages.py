@@ -11,8 +11,8 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-from sparkmirror.demo.clusters import KafkaCluster
 from sparkmirror.demo.tools import write_tools
+from sparkmirror.testing.clusters import KafkaCluster
 
 __all__ = ["DOCS", "NEW", "OLD", "Reader", "blocks", "mirror_ended"]
 

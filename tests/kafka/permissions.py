@@ -14,16 +14,16 @@ from pathlib import Path
 import pytest
 
 from sparkmirror.cli.main import main
-from sparkmirror.config.mm1 import Extras, load_mm1
+from sparkmirror.config.mm1.load import Extras, load_mm1
 from sparkmirror.control.flow import FlowControl
 from sparkmirror.control.loop import ControlLoop
-from sparkmirror.data.exactly import ExactSink
-from sparkmirror.data.plan import plan_slots
-from sparkmirror.data.sink import SlotSink
-from sparkmirror.data.slot import SlotReader
+from sparkmirror.data.coordination.slot_plan import plan_slots
+from sparkmirror.data.read.slot_reader import SlotReader
+from sparkmirror.data.write.slot_sink import SlotSink
+from sparkmirror.data.write.transactional_sink import ExactSink
 from sparkmirror.errors import MirrorError
 from sparkmirror.model import MirrorSettings
-from sparkmirror.wire.views import AclBinding
+from sparkmirror.wire.cluster.views import AclBinding
 from tests.kafka.authorized import ADMIN, Authorized, properties
 from tests.kafka.mirror_process import wait_until, write_mm2
 from tests.kafka.support import (

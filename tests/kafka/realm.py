@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from sparkmirror.demo.guard import forget, spawn
-from sparkmirror.demo.probe import free_ports
+from sparkmirror.testing.guard import forget, spawn
+from sparkmirror.testing.probe import free_ports
 
 REALM = "MIRROR.TEST"
 OTHER_REALM = "OTHER.TEST"

@@ -16,9 +16,9 @@ from confluent_kafka.admin import (
 )
 from cryptography import x509
 
-from sparkmirror.demo.clusters import QUICK_JVM, KafkaCluster, start_all
-from sparkmirror.demo.probe import free_ports
 from sparkmirror.model import ClusterClient
+from sparkmirror.testing.clusters import QUICK_JVM, KafkaCluster, start_all
+from sparkmirror.testing.probe import free_ports
 from tests.certificates import PASSWORD, Authority
 from tests.kafka.token_endpoint import IdentityProvider, identity_provider
 

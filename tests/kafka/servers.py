@@ -8,7 +8,7 @@ import socket
 import threading
 from collections.abc import Callable, Iterator
 
-from sparkmirror.demo.probe import free_ports
+from sparkmirror.testing.probe import free_ports
 
 HOST = "127.0.0.1"
 

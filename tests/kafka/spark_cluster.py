@@ -19,9 +19,9 @@ from typing import Self
 import psutil
 import pyspark
 
-from sparkmirror.data.ship import SHIPPED
-from sparkmirror.demo.probe import free_ports
+from sparkmirror.data.spark.dependencies import SHIPPED
 from sparkmirror.java import find_java, java_environment
+from sparkmirror.testing.probe import free_ports
 from tests.patience import patience
 
 _WORKER_CORES = 2

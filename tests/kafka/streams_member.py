@@ -10,10 +10,10 @@ from typing import Any, Self
 from kafka.protocol.api_message import ApiMessage
 from kafka.protocol.consumer import OffsetCommitRequest
 
-from sparkmirror.demo.clusters import KafkaCluster
 from sparkmirror.model import ClusterClient
-from sparkmirror.wire.link import Link
-from sparkmirror.wire.requests import commit_error, error_code
+from sparkmirror.testing.clusters import KafkaCluster
+from sparkmirror.wire.admin.messages import commit_error, error_code
+from sparkmirror.wire.admin.requester import Link
 from tests.kafka.mirror_process import wait_until
 
 _SCHEMAS = "tests.kafka.schemas"

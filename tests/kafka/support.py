@@ -26,9 +26,9 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 
-from sparkmirror.data.commits import Commits
-from sparkmirror.demo.clusters import KafkaCluster
+from sparkmirror.data.write.position_commits import Commits
 from sparkmirror.model import TopicPartition as Partition
+from sparkmirror.testing.clusters import KafkaCluster
 from tests.patience import patience
 
 Headers = tuple[tuple[str, bytes | None], ...]

@@ -9,7 +9,7 @@ import pytest
 from confluent_kafka import Producer
 
 from sparkmirror.cli.main import main
-from sparkmirror.demo.clusters import KafkaCluster
+from sparkmirror.testing.clusters import KafkaCluster
 from tests.kafka.authorized import ADMIN, Authorized, password, properties, topic_acl
 from tests.kafka.mirror_process import write_mm2
 from tests.kafka.permissions import Pair, mm2, run_commands

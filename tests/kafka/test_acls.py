@@ -14,22 +14,22 @@ import pytest
 from confluent_kafka import Consumer
 
 from sparkmirror.cli.main import main
-from sparkmirror.config.mm2 import load_mm2
+from sparkmirror.config.mm2.load import load_mm2
+from sparkmirror.control.coordination.control_topic import ControlTopicReader, ControlTopicWriter
+from sparkmirror.control.coordination.orders_topic import orders_topic
 from sparkmirror.control.loop import ControlLoop
 from sparkmirror.errors import Denied
-from sparkmirror.model import TopicPartition
-from sparkmirror.wire.client import Cluster
-from sparkmirror.wire.control_topic import ControlTopicReader, ControlTopicWriter
-from sparkmirror.wire.driver_report import DriverReport, encode_driver_report
-from sparkmirror.wire.orders import orders_topic
-from sparkmirror.wire.signals import (
+from sparkmirror.internal_topics.commands import (
     CONTROL_PARTITIONS,
     Command,
     CommandKind,
     control_topic,
     encode_command,
 )
-from sparkmirror.wire.views import AclBinding, GroupMember
+from sparkmirror.internal_topics.driver_report import DriverReport, encode_driver_report
+from sparkmirror.model import TopicPartition
+from sparkmirror.wire.admin.cluster import Cluster
+from sparkmirror.wire.cluster.views import AclBinding, GroupMember
 from tests.kafka.authorized import ADMIN, HOST, Authorized, topic_acl
 from tests.kafka.mirror_process import MirrorProcess, wait_until
 from tests.kafka.permissions import (

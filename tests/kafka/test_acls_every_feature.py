@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from sparkmirror.config.mm2 import load_mm2
+from sparkmirror.config.mm2.load import load_mm2
 from sparkmirror.model import TopicPartition
 from tests.kafka.permissions import (
     MODES,

@@ -17,12 +17,12 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 
-from sparkmirror.control.dead_letters import plan_dead_letter_topics
-from sparkmirror.demo.clusters import KafkaCluster
+from sparkmirror.control.topics.dead_letters import plan_dead_letter_topics
 from sparkmirror.errors import PartitionError
 from sparkmirror.model import FaultSettings
-from sparkmirror.policy import dead_letter_topic
-from sparkmirror.wire import fetch_states
+from sparkmirror.names.replication_policy import dead_letter_topic
+from sparkmirror.testing.clusters import KafkaCluster
+from sparkmirror.wire.fetch import partition_state
 from tests.kafka.faults import Direct, SlotRun
 from tests.kafka.mirror_process import wait_until
 from tests.kafka.support import (
@@ -148,7 +148,7 @@ def test_a_target_that_forbids_one_topic(source, guarded, topic_name):
 
 
 def test_a_source_that_forbids_one_topic(guarded, target, topic_name, monkeypatch):
-    monkeypatch.setattr(fetch_states, "_DENIED_RETRY_S", 3.0)  # half a minute otherwise
+    monkeypatch.setattr(partition_state, "_DENIED_RETRY_S", 3.0)  # half a minute otherwise
     create_topic(guarded, topic_name, 1)
     with SlotRun(Direct(guarded), target, topic_name) as slot:
         produce(guarded, topic_name, _good(0, 3))

@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from sparkmirror.demo.clusters import KafkaCluster
-from sparkmirror.demo.probe import free_ports
+from sparkmirror.testing.clusters import KafkaCluster
+from sparkmirror.testing.probe import free_ports
 from tests.certificates import PASSWORD, Authority, pem
 from tests.kafka.mirror_process import write_mm2
 from tests.kafka.secure import HOST, USER_SECRET, Secured, jaas

@@ -18,15 +18,15 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Producer
 
-from sparkmirror.demo.clusters import KafkaCluster
 from sparkmirror.model import ProduceSettings
-from sparkmirror.wire.batch import (
+from sparkmirror.records.header import (
     CODEC_MASK,
     CONTROL_BIT,
     DELETE_HORIZON_BIT,
     LOG_APPEND_TIME_BIT,
     TRANSACTIONAL_BIT,
 )
+from sparkmirror.testing.clusters import KafkaCluster
 from tests.kafka.faults import Direct, SlotRun
 from tests.kafka.mirror_process import MirrorProcess, stored, wait_until, write_mm2
 from tests.kafka.support import (

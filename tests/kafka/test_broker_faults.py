@@ -15,12 +15,12 @@ from dataclasses import replace
 import pytest
 from confluent_kafka import KafkaException
 
+from sparkmirror.internal_topics.commands import COMMAND_PARTITION, control_topic
 from sparkmirror.model import ClusterClient, FetchSettings, ProduceSettings, TopicPartition
-from sparkmirror.wire.fetch import Fetcher
-from sparkmirror.wire.produce import Producer
-from sparkmirror.wire.records import Record, encode_batch
-from sparkmirror.wire.routes import Routes
-from sparkmirror.wire.signals import COMMAND_PARTITION, control_topic
+from sparkmirror.records.records import Record, encode_batch
+from sparkmirror.wire.cluster.coordinator import Routes
+from sparkmirror.wire.fetch.fetcher import Fetcher
+from sparkmirror.wire.produce.producer import Producer
 from tests.kafka.faults import (
     FETCH,
     NODES,

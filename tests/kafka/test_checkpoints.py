@@ -17,15 +17,8 @@ from unittest.mock import patch
 import pytest
 from confluent_kafka import OFFSET_INVALID, Consumer, TopicPartition
 
-from sparkmirror.data.syncs import SyncSender
-from sparkmirror.demo.clusters import KafkaCluster
-from sparkmirror.demo.jvm import KafkaRuntime
-from sparkmirror.demo.maven import resolve
-from sparkmirror.model import ClusterClient, FlowSettings, OffsetSyncSettings
-from sparkmirror.model import TopicPartition as Partition
-from sparkmirror.offset_map import OffsetMap
-from sparkmirror.offset_syncs import OffsetSyncStore
-from sparkmirror.wire.mirror_records import (
+from sparkmirror.data.write.offset_sync_writer import SyncSender
+from sparkmirror.internal_topics.mm2_records import (
     Checkpoint,
     decode_checkpoint,
     decode_heartbeat,
@@ -33,8 +26,15 @@ from sparkmirror.wire.mirror_records import (
     encode_offset_sync,
     offset_syncs_topic,
 )
-from sparkmirror.wire.produce_backlog import Acknowledged
-from sparkmirror.wire.runs import decode_run
+from sparkmirror.internal_topics.offset_syncs import OffsetSyncStore
+from sparkmirror.internal_topics.run_map import OffsetMap
+from sparkmirror.internal_topics.runs import decode_run
+from sparkmirror.model import ClusterClient, FlowSettings, OffsetSyncSettings
+from sparkmirror.model import TopicPartition as Partition
+from sparkmirror.testing.clusters import KafkaCluster
+from sparkmirror.testing.jvm import KafkaRuntime
+from sparkmirror.testing.maven import resolve
+from sparkmirror.wire.produce.backlog import Acknowledged
 from tests.kafka.mirror_process import MirrorProcess, wait_until, write_mm2
 from tests.kafka.support import (
     Received,

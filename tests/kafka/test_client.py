@@ -10,13 +10,13 @@ import pytest
 from confluent_kafka import Consumer, Producer
 from confluent_kafka.admin import ConfigResource, ResourceType
 
-from sparkmirror.demo.clusters import KafkaCluster
 from sparkmirror.errors import ClusterError, MirrorError, TopicError
 from sparkmirror.model import ClusterClient, TopicPartition
-from sparkmirror.wire.client import Cluster
-from sparkmirror.wire.faults import translated
-from sparkmirror.wire.grants import Right
-from sparkmirror.wire.views import Committed, GroupMember, GroupView, NewTopic
+from sparkmirror.testing.clusters import KafkaCluster
+from sparkmirror.wire.admin.cluster import Cluster
+from sparkmirror.wire.admin.error_translation import translated
+from sparkmirror.wire.cluster.acl_advice import Right
+from sparkmirror.wire.cluster.views import Committed, GroupMember, GroupView, NewTopic
 from tests.kafka.mirror_process import wait_until
 from tests.kafka.support import (
     Sent,
@@ -167,7 +167,7 @@ def test_committed_offsets(cluster, cluster_a, topic_name):
 
 
 def test_offsets_of_many_groups_go_in_few_requests(cluster, cluster_a, topic_name, monkeypatch):
-    monkeypatch.setattr("sparkmirror.wire.groups._GROUPS_PER_REQUEST", 4)
+    monkeypatch.setattr("sparkmirror.wire.admin.groups._GROUPS_PER_REQUEST", 4)
     create_topic(cluster_a, topic_name, 2)
     tps = [TopicPartition(topic_name, n) for n in range(2)]
     groups = [f"{topic_name}-{n}" for n in range(10)]
@@ -182,7 +182,7 @@ def test_offsets_of_many_groups_go_in_few_requests(cluster, cluster_a, topic_nam
 
 
 def test_many_commits_go_in_several_requests(cluster, cluster_a, topic_name, monkeypatch):
-    monkeypatch.setattr("sparkmirror.wire.groups._COMMITS_PER_REQUEST", 20)
+    monkeypatch.setattr("sparkmirror.wire.admin.groups._COMMITS_PER_REQUEST", 20)
     create_topic(cluster_a, topic_name, 50)
     offsets = {TopicPartition(topic_name, n): (n, "m" * 60) for n in range(50)}
     cluster.commit_offsets(topic_name, offsets)

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Consumer, TopicPartition
 
-from sparkmirror.wire.mirror_records import decode_heartbeat
+from sparkmirror.internal_topics.mm2_records import decode_heartbeat
 from tests.kafka.mirror_process import MirrorProcess, wait_until, write_mm2
 from tests.kafka.support import (
     TIMEOUT_S,

@@ -13,15 +13,15 @@ from pathlib import Path
 
 import pytest
 
-from sparkmirror.demo.clusters import KafkaCluster
-from sparkmirror.demo.probe import broker_ids, free_ports
 from sparkmirror.demo.scenario import payments
 from sparkmirror.demo.transactions import send_payments
 from sparkmirror.demo.verify import read_topics
 from sparkmirror.errors import MachineError
 from sparkmirror.model import ClusterClient
-from sparkmirror.observe.compare import compare
-from sparkmirror.wire.client import Cluster
+from sparkmirror.observe.figures.comparison_result import compare
+from sparkmirror.testing.clusters import KafkaCluster
+from sparkmirror.testing.probe import broker_ids, free_ports
+from sparkmirror.wire.admin.cluster import Cluster
 from tests.kafka.support import (
     Sent,
     admin,
@@ -138,7 +138,7 @@ def test_bad_broker_property_is_quoted_from_the_log() -> None:
 
 _OWNER = """
 import sys, time
-from sparkmirror.demo.clusters import KafkaCluster
+from sparkmirror.testing.clusters import KafkaCluster
 from tests.patience import patience
 cluster = KafkaCluster("orphan")
 cluster.start()

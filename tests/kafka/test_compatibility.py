@@ -14,15 +14,23 @@ import pyarrow as pa
 import pytest
 
 from kafka import KafkaConsumer
-from sparkmirror.control.groups import GroupClusters, GroupsJob, create_offset_topics
-from sparkmirror.control.positions import position_group, seed_positions
-from sparkmirror.control.topics import Assignment
-from sparkmirror.data.commits import Commits
-from sparkmirror.data.plan import encode_flow
-from sparkmirror.data.route import record_path
-from sparkmirror.data.sink import SlotSink, SlotSummary
-from sparkmirror.demo.clusters import KafkaCluster
+from sparkmirror.control.groups.job import GroupClusters, GroupsJob, create_offset_topics
+from sparkmirror.control.positions.seeding import position_group, seed_positions
+from sparkmirror.control.topics.sync import Assignment
+from sparkmirror.data.coordination.slot_plan import encode_flow
+from sparkmirror.data.transform.record_path import record_path
+from sparkmirror.data.write.position_commits import Commits
+from sparkmirror.data.write.slot_sink import SlotSink, SlotSummary
 from sparkmirror.errors import Unreachable
+from sparkmirror.internal_topics.connect_offsets import encode_source_offset, read_source_positions
+from sparkmirror.internal_topics.mm2_records import (
+    Checkpoint,
+    decode_checkpoint,
+    decode_offset_sync,
+    encode_offset_sync,
+    offset_syncs_topic,
+)
+from sparkmirror.internal_topics.runs import decode_run, runs_topic
 from sparkmirror.model import (
     CheckpointSettings,
     ClusterClient,
@@ -36,20 +44,12 @@ from sparkmirror.model import (
     RecordSettings,
     TopicPartition,
 )
-from sparkmirror.wire.client import Cluster
-from sparkmirror.wire.connect_offsets import encode_source_offset, read_source_positions
-from sparkmirror.wire.connection import ConnectionLost
-from sparkmirror.wire.mirror_records import (
-    Checkpoint,
-    decode_checkpoint,
-    decode_offset_sync,
-    encode_offset_sync,
-    offset_syncs_topic,
-)
-from sparkmirror.wire.produce import Producer
-from sparkmirror.wire.records import Record, encode_batch
-from sparkmirror.wire.routes import Routes
-from sparkmirror.wire.runs import decode_run, runs_topic
+from sparkmirror.records.records import Record, encode_batch
+from sparkmirror.testing.clusters import KafkaCluster
+from sparkmirror.wire.admin.cluster import Cluster
+from sparkmirror.wire.cluster.coordinator import Routes
+from sparkmirror.wire.net.connection import ConnectionLost
+from sparkmirror.wire.produce.producer import Producer
 from tests.kafka.faults import Direct, SlotRun
 from tests.kafka.mirror_process import wait_until
 from tests.kafka.servers import listener

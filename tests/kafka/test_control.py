@@ -9,10 +9,11 @@ from dataclasses import replace
 import pytest
 from confluent_kafka.admin import ConfigResource, ResourceType
 
-from sparkmirror.control.claim import slots_ever
+from sparkmirror.control.coordination.claim import slots_ever
+from sparkmirror.control.coordination.control_topic import ControlTopicReader, ControlTopicWriter
+from sparkmirror.control.coordination.orders_topic import Order, give_order, orders_topic
+from sparkmirror.control.coordination.status import observe_status
 from sparkmirror.control.loop import ControlLoop
-from sparkmirror.control.status import observe_status
-from sparkmirror.demo.clusters import KafkaCluster
 from sparkmirror.errors import (
     ConfigError,
     Denied,
@@ -20,6 +21,19 @@ from sparkmirror.errors import (
     TopicError,
     Unreachable,
 )
+from sparkmirror.internal_topics.commands import (
+    COMMAND_PARTITION,
+    PROGRESS_PARTITION,
+    AssignmentDocument,
+    Command,
+    CommandKind,
+    control_topic,
+    encode_assignment,
+    encode_command,
+    encode_progress,
+)
+from sparkmirror.internal_topics.connect_offsets import encode_source_offset
+from sparkmirror.internal_topics.flow_claims import Claim, encode_claim
 from sparkmirror.model import (
     ClusterClient,
     FetchSettings,
@@ -32,27 +46,13 @@ from sparkmirror.model import (
     TopicPartition,
     TopicSettings,
 )
+from sparkmirror.names.replication_policy import FlowTopics
 from sparkmirror.observe.notice import Notice
-from sparkmirror.policy import FlowTopics
-from sparkmirror.wire.claims import Claim, encode_claim
-from sparkmirror.wire.client import Cluster
-from sparkmirror.wire.codecs import ZSTD
-from sparkmirror.wire.connect_offsets import encode_source_offset
-from sparkmirror.wire.control_topic import ControlTopicReader, ControlTopicWriter
-from sparkmirror.wire.orders import Order, give_order, orders_topic
-from sparkmirror.wire.records import Record, encode_batch
-from sparkmirror.wire.signals import (
-    COMMAND_PARTITION,
-    PROGRESS_PARTITION,
-    AssignmentDocument,
-    Command,
-    CommandKind,
-    control_topic,
-    encode_assignment,
-    encode_command,
-    encode_progress,
-)
-from sparkmirror.wire.views import Committed, NewTopic
+from sparkmirror.records.codecs import ZSTD
+from sparkmirror.records.records import Record, encode_batch
+from sparkmirror.testing.clusters import KafkaCluster
+from sparkmirror.wire.admin.cluster import Cluster
+from sparkmirror.wire.cluster.views import Committed, NewTopic
 from tests.kafka.support import (
     Sent,
     admin,

@@ -19,8 +19,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from sparkmirror.cli import demo as demo_command
 from sparkmirror.cli.main import main
+from sparkmirror.cli.verbs import demo as demo_command
 from sparkmirror.demo.run import Demo
 from sparkmirror.demo.scenario import TOPICS
 from tests.kafka.mirror_process import TerminalProcess, installed, wait_until

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from sparkmirror.demo.clusters import KafkaCluster
+from sparkmirror.testing.clusters import KafkaCluster
 from tests.kafka.pages import DOCS, Reader, blocks, mirror_ended
 from tests.kafka.support import Sent, consume_all, contents, create_topic, produce
 

@@ -26,14 +26,14 @@ from confluent_kafka.admin import (
 
 import sparkmirror
 from sparkmirror.cli.main import main
-from sparkmirror.config.mm1 import load_mm1
-from sparkmirror.config.mm2 import load_mm2
-from sparkmirror.demo.clusters import KafkaCluster
-from sparkmirror.demo.probe import free_ports
+from sparkmirror.config.mm1.load import load_mm1
+from sparkmirror.config.mm2.load import load_mm2
 from sparkmirror.doctor.examine import Examination, examine
 from sparkmirror.doctor.finding import Finding
 from sparkmirror.model import ClusterClient, FlowSettings, TopicPartition
-from sparkmirror.wire.client import Cluster
+from sparkmirror.testing.clusters import KafkaCluster
+from sparkmirror.testing.probe import free_ports
+from sparkmirror.wire.admin.cluster import Cluster
 from tests.certificates import PASSWORD, Authority
 from tests.kafka.mirror_process import write_mm2
 from tests.kafka.servers import listener, refused, web_server

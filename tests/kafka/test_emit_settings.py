@@ -8,15 +8,15 @@ from pathlib import Path
 import pytest
 from confluent_kafka import OFFSET_INVALID, Consumer, TopicPartition
 
-from sparkmirror.demo.clusters import KafkaCluster
-from sparkmirror.model import TopicPartition as Partition
-from sparkmirror.offset_syncs import OffsetSyncStore
-from sparkmirror.wire.mirror_records import (
+from sparkmirror.internal_topics.mm2_records import (
     Checkpoint,
     decode_checkpoint,
     decode_heartbeat,
     decode_offset_sync,
 )
+from sparkmirror.internal_topics.offset_syncs import OffsetSyncStore
+from sparkmirror.model import TopicPartition as Partition
+from sparkmirror.testing.clusters import KafkaCluster
 from tests.kafka.mirror_process import MirrorProcess, wait_until, write_mm2
 from tests.kafka.support import (
     Sent,

@@ -14,13 +14,13 @@ from pathlib import Path
 
 import pytest
 
-from sparkmirror.demo.clusters import KafkaCluster
-from sparkmirror.demo.probe import free_ports
 from sparkmirror.errors import ConfigError, MirrorError, NotKafka, Unreachable, Unsupported
 from sparkmirror.java import find_java
 from sparkmirror.model import ClusterClient
-from sparkmirror.wire.client import Cluster
-from sparkmirror.wire.reach import reach
+from sparkmirror.testing.clusters import KafkaCluster
+from sparkmirror.testing.probe import free_ports
+from sparkmirror.wire.admin.cluster import Cluster
+from sparkmirror.wire.probe.reach import reach
 from tests.kafka.servers import HOST, listener, refused, web_server
 
 

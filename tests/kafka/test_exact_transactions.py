@@ -14,16 +14,16 @@ from typing import Any
 
 import pytest
 
-from sparkmirror.control.dead_letters import plan_dead_letter_topics
-from sparkmirror.data.exactly import ExactSink
-from sparkmirror.data.syncs import SyncSender
-from sparkmirror.demo.clusters import KafkaCluster
+from sparkmirror.control.topics.dead_letters import plan_dead_letter_topics
+from sparkmirror.data.write.offset_sync_writer import SyncSender
+from sparkmirror.data.write.transactional_sink import ExactSink
+from sparkmirror.internal_topics.gaps import gaps_topic
+from sparkmirror.internal_topics.mm2_records import decode_offset_sync, offset_syncs_topic
+from sparkmirror.internal_topics.runs import decode_run, runs_topic
 from sparkmirror.model import FaultSettings, OffsetSyncSettings, TopicPartition
-from sparkmirror.policy import dead_letter_topic
-from sparkmirror.wire.gaps import gaps_topic
-from sparkmirror.wire.mirror_records import decode_offset_sync, offset_syncs_topic
-from sparkmirror.wire.runs import decode_run, runs_topic
-from sparkmirror.wire.transactions import Transactions
+from sparkmirror.names.replication_policy import dead_letter_topic
+from sparkmirror.testing.clusters import KafkaCluster
+from sparkmirror.wire.produce.transactions import Transactions
 from tests.kafka.faults import Direct, SlotRun, check_mirrored
 from tests.kafka.support import (
     Received,

@@ -17,19 +17,19 @@ from typing import Any
 
 import pytest
 
-from sparkmirror.data.exactly import ExactSink
-from sparkmirror.data.sink import SlotSink
+from sparkmirror.data.write.slot_sink import SlotSink
+from sparkmirror.data.write.transactional_sink import ExactSink
 from sparkmirror.errors import Fenced, TooSlow
+from sparkmirror.internal_topics.commands import COMMAND_PARTITION, control_topic
+from sparkmirror.internal_topics.flow_claims import Claim, encode_claim, transactional_id
+from sparkmirror.internal_topics.signing import Signer
 from sparkmirror.model import ProduceSettings, TopicPartition
-from sparkmirror.wire.batch import TRANSACTIONAL_BIT
-from sparkmirror.wire.claims import Claim, encode_claim, transactional_id
-from sparkmirror.wire.client import Cluster
-from sparkmirror.wire.produce import Producer
-from sparkmirror.wire.records import Record, encode_batch
-from sparkmirror.wire.routes import Routes
-from sparkmirror.wire.signals import COMMAND_PARTITION, control_topic
-from sparkmirror.wire.signing import Signer
-from sparkmirror.wire.transactions import Transactions
+from sparkmirror.records.header import TRANSACTIONAL_BIT
+from sparkmirror.records.records import Record, encode_batch
+from sparkmirror.wire.admin.cluster import Cluster
+from sparkmirror.wire.cluster.coordinator import Routes
+from sparkmirror.wire.produce.producer import Producer
+from sparkmirror.wire.produce.transactions import Transactions
 from tests.kafka.faults import (
     NODES,
     FaultyCluster,

@@ -17,19 +17,19 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 
-from sparkmirror.control import claim
-from sparkmirror.control.claim import claim_flow, slots_ever
-from sparkmirror.demo.clusters import KafkaCluster
+from sparkmirror.control.coordination import claim
+from sparkmirror.control.coordination.claim import claim_flow, slots_ever
 from sparkmirror.errors import ClusterError, Denied, TopicError, Unsupported
+from sparkmirror.internal_topics.commands import Command, CommandKind, control_topic, encode_command
+from sparkmirror.internal_topics.driver_report import DriverReport, encode_driver_report
+from sparkmirror.internal_topics.gaps import gaps_topic
+from sparkmirror.internal_topics.mm2_records import offset_syncs_topic
+from sparkmirror.internal_topics.runs import runs_topic
 from sparkmirror.model import ClusterClient, FlowSettings, OffsetSyncSettings
-from sparkmirror.wire.client import Cluster
-from sparkmirror.wire.driver_report import DriverReport, encode_driver_report
-from sparkmirror.wire.gaps import gaps_topic
-from sparkmirror.wire.mirror_records import offset_syncs_topic
-from sparkmirror.wire.routes import Routes
-from sparkmirror.wire.runs import runs_topic
-from sparkmirror.wire.signals import Command, CommandKind, control_topic, encode_command
-from sparkmirror.wire.transactions import Transactions
+from sparkmirror.testing.clusters import KafkaCluster
+from sparkmirror.wire.admin.cluster import Cluster
+from sparkmirror.wire.cluster.coordinator import Routes
+from sparkmirror.wire.produce.transactions import Transactions
 from tests.kafka.mirror_process import MirrorProcess, wait_until, write_mm2
 from tests.kafka.support import admin, create_topic, set_topic_config
 from tests.patience import patience

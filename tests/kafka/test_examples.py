@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from sparkmirror.cli.main import main
-from sparkmirror.demo.clusters import KafkaCluster, start_all
+from sparkmirror.testing.clusters import KafkaCluster, start_all
 from tests.certificates import PASSWORD
 from tests.examples import EXAMPLES, adapted, adapted_mm1
 from tests.kafka.kerberized import CLIENT, Kerberized, kerberized

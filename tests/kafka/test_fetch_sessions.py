@@ -8,13 +8,13 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from sparkmirror.demo.clusters import KafkaCluster
 from sparkmirror.model import ClusterClient, FetchSettings, Halt, TopicPartition
-from sparkmirror.wire.batch import split
-from sparkmirror.wire.connection import Connection
-from sparkmirror.wire.fetch import Fetcher
-from sparkmirror.wire.records import decode_records
-from sparkmirror.wire.routes import Routes
+from sparkmirror.records.header import split
+from sparkmirror.records.records import decode_records
+from sparkmirror.testing.clusters import KafkaCluster
+from sparkmirror.wire.cluster.coordinator import Routes
+from sparkmirror.wire.fetch.fetcher import Fetcher
+from sparkmirror.wire.net.connection import Connection
 from tests.kafka.support import Sent, create_topic, produce
 
 PARTITIONS = 300

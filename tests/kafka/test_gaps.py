@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 
 from sparkmirror.cli.main import main
-from sparkmirror.demo.clusters import KafkaCluster
+from sparkmirror.internal_topics.gaps import GAP_CODES
+from sparkmirror.internal_topics.position_metadata import Mark, encode_mark
 from sparkmirror.model import ClusterClient, TopicPartition
-from sparkmirror.wire.client import Cluster
-from sparkmirror.wire.gaps import GAP_CODES
-from sparkmirror.wire.marks import Mark, encode_mark
+from sparkmirror.testing.clusters import KafkaCluster
+from sparkmirror.wire.admin.cluster import Cluster
 from tests.kafka.mirror_process import MirrorProcess, wait_until, write_mm2
 from tests.kafka.support import Sent, consume_all, create_topic, delete_records, produce
 from tests.kafka.test_metrics import Scrape

@@ -11,9 +11,8 @@ from contextlib import contextmanager
 import pytest
 from confluent_kafka import Consumer
 
-from sparkmirror.control.membership import Membership
-from sparkmirror.data.commits import Commits
-from sparkmirror.demo.clusters import KafkaCluster
+from sparkmirror.control.mm1.membership import Membership
+from sparkmirror.data.write.position_commits import Commits
 from sparkmirror.errors import Fenced, MirrorError
 from sparkmirror.model import (
     ClusterClient,
@@ -23,7 +22,8 @@ from sparkmirror.model import (
     MirrorMode,
     TopicPartition,
 )
-from sparkmirror.wire.routes import Routes
+from sparkmirror.testing.clusters import KafkaCluster
+from sparkmirror.wire.cluster.coordinator import Routes
 from tests.kafka.mirror_process import wait_until
 from tests.kafka.support import committed, create_topic
 

@@ -7,9 +7,9 @@ from collections.abc import Callable
 import pytest
 from kafka.protocol.admin import DescribeProducersRequest
 
-from sparkmirror.demo.clusters import KafkaCluster
 from sparkmirror.model import ClusterClient
-from sparkmirror.wire.connection import Connection
+from sparkmirror.testing.clusters import KafkaCluster
+from sparkmirror.wire.net.connection import Connection
 from tests.kafka.faults import Direct, SlotRun, check_mirrored
 from tests.kafka.mirror_process import wait_until
 from tests.kafka.support import Sent, create_topic, produce

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from sparkmirror.demo.clusters import KafkaCluster
+from sparkmirror.testing.clusters import KafkaCluster
 from tests.kafka.java_peer import JavaMember, JavaMirrorClient, java_mirror_client
 from tests.kafka.mirror_process import MirrorProcess, wait_until
 from tests.kafka.support import (

@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from sparkmirror.demo.probe import free_ports
 from sparkmirror.errors import ConfigError, Denied, MirrorError, Unreachable
-from sparkmirror.wire.connection import Connection
-from sparkmirror.wire.reach import reach
+from sparkmirror.testing.probe import free_ports
+from sparkmirror.wire.net.connection import Connection
+from sparkmirror.wire.probe.reach import reach
 from tests.kafka.kerberized import CLIENT, MODULE, Kerberized
 from tests.kafka.kerberized import kerberized as new_kerberized
 from tests.kafka.mirror_process import MirrorProcess, write_mm2

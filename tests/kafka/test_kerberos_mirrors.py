@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from sparkmirror.demo.clusters import KafkaCluster, start_all
+from sparkmirror.testing.clusters import KafkaCluster, start_all
 from tests.kafka.kerberized import CLIENT, Kerberized, kerberized
 from tests.kafka.mirror_process import MirrorProcess
 from tests.kafka.realm import (

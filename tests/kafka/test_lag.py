@@ -15,12 +15,12 @@ from confluent_kafka import Consumer
 from confluent_kafka import TopicPartition as ConfluentPartition
 
 from sparkmirror.cli.main import main
-from sparkmirror.config.mm1 import load_mm1
-from sparkmirror.config.mm2 import load_mm2
-from sparkmirror.control.handover import hand_over
-from sparkmirror.demo.clusters import KafkaCluster
+from sparkmirror.config.mm1.load import load_mm1
+from sparkmirror.config.mm2.load import load_mm2
+from sparkmirror.control.positions.handover import hand_over
 from sparkmirror.model import ClusterClient, TopicPartition
-from sparkmirror.wire.client import Cluster
+from sparkmirror.testing.clusters import KafkaCluster
+from sparkmirror.wire.admin.cluster import Cluster
 from tests.kafka.mirror_process import wait_until, write_mm2
 from tests.kafka.support import Sent, commit, create_topic, produce, produce_transaction
 
@@ -176,7 +176,7 @@ def test_watching_a_group(
     clock = SimpleNamespace(
         sleep=pause, time=time.time, strftime=time.strftime, monotonic=time.monotonic
     )
-    monkeypatch.setattr("sparkmirror.cli.lag.time", clock)
+    monkeypatch.setattr("sparkmirror.cli.verbs.lag.time", clock)
     server = ["--bootstrap-server", cluster_a.bootstrap_servers]
     assert main(["lag", "--group", topic, *server, "--watch", "--interval", "7"]) == 130
     lines = [line.split() for line in capsys.readouterr().out.splitlines()]

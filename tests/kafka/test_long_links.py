@@ -14,12 +14,12 @@ from typing import Any
 
 import pytest
 
-from sparkmirror.data import held_back
+from sparkmirror.data.write import held_back
 from sparkmirror.model import FaultSettings, FetchSettings, ProduceSettings, TopicPartition
-from sparkmirror.wire.batch import CONTROL_BIT
-from sparkmirror.wire.fetch import Fetcher
-from sparkmirror.wire.fetch_lanes import Lane
-from sparkmirror.wire.routes import LATEST, Routes
+from sparkmirror.records.header import CONTROL_BIT
+from sparkmirror.wire.cluster.coordinator import LATEST, Routes
+from sparkmirror.wire.fetch.fetcher import Fetcher
+from sparkmirror.wire.fetch.lanes import Lane
 from tests.kafka.faults import NODES, FaultyCluster, SlotRun
 from tests.kafka.mirror_process import stored, wait_until
 from tests.kafka.support import (

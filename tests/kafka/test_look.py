@@ -13,11 +13,11 @@ from confluent_kafka import Consumer
 from confluent_kafka import TopicPartition as ConfluentPartition
 
 from sparkmirror.cli.main import main
-from sparkmirror.config.mm2 import load_mm2
+from sparkmirror.config.mm2.load import load_mm2
 from sparkmirror.control.flow import FlowControl
-from sparkmirror.demo.clusters import KafkaCluster
+from sparkmirror.internal_topics.mm2_records import encode_offset_sync
 from sparkmirror.model import TopicPartition
-from sparkmirror.wire.mirror_records import encode_offset_sync
+from sparkmirror.testing.clusters import KafkaCluster
 from tests.kafka.mirror_process import wait_until
 from tests.kafka.streams_member import StreamsMember
 from tests.kafka.support import (

@@ -18,7 +18,6 @@ import pytest
 from confluent_kafka import Consumer, TopicPartition
 
 from sparkmirror.control.loop import ControlLoop
-from sparkmirror.demo.clusters import KafkaCluster
 from sparkmirror.model import (
     ClusterClient,
     FetchSettings,
@@ -27,8 +26,10 @@ from sparkmirror.model import (
     MirrorSettings,
     TopicSettings,
 )
-from sparkmirror.wire import fetch_states, produce_backlog
-from sparkmirror.wire.client import Cluster
+from sparkmirror.testing.clusters import KafkaCluster
+from sparkmirror.wire.admin.cluster import Cluster
+from sparkmirror.wire.fetch import partition_state
+from sparkmirror.wire.produce import backlog
 from tests.kafka.faults import (
     NODES,
     Direct,
@@ -159,10 +160,10 @@ def test_a_partition_without_a_leader_waits_alone(
     source, target, topic_name, side, exact, monkeypatch
 ):
     # What takes half a minute otherwise.
-    monkeypatch.setattr(fetch_states, "_UNKNOWN_S_MAX", 3.0)
-    monkeypatch.setattr(produce_backlog, "_FAILING_TOLD_S", 3.0)
-    monkeypatch.setattr(produce_backlog, "_STUCK_S_MAX", 5.0)
-    monkeypatch.setattr(produce_backlog, "_TRANSACTION_STUCK_S_MAX", 5.0)
+    monkeypatch.setattr(partition_state, "_UNKNOWN_S_MAX", 3.0)
+    monkeypatch.setattr(backlog, "_FAILING_TOLD_S", 3.0)
+    monkeypatch.setattr(backlog, "_STUCK_S_MAX", 5.0)
+    monkeypatch.setattr(backlog, "_TRANSACTION_STUCK_S_MAX", 5.0)
     create_topic(source.kafka, topic_name, replicas=ALONE, config={"min.insync.replicas": "1"})
     hit = source if side == "source" else target
     once = {"replicas": ALONE, "client": IMPATIENT, "exactly_once": exact}

@@ -9,14 +9,14 @@ from contextlib import contextmanager
 
 import pytest
 
-from sparkmirror.data import resume as resuming
-from sparkmirror.data.resume import Recorded, Resumed, encode_recorded, resume
-from sparkmirror.data.watch import ControlWatch
-from sparkmirror.demo.clusters import KafkaCluster
+from sparkmirror.data.coordination.control_reader import ControlWatch
+from sparkmirror.data.read import resume as resuming
+from sparkmirror.data.read.resume import Recorded, Resumed, encode_recorded, resume
 from sparkmirror.model import ClusterClient, FetchSettings, GroupSettings, TopicPartition
-from sparkmirror.wire.group import GroupSession, MemberState
-from sparkmirror.wire.replay import RecordStream
-from sparkmirror.wire.routes import LATEST, Routes
+from sparkmirror.testing.clusters import KafkaCluster
+from sparkmirror.wire.cluster.coordinator import LATEST, Routes
+from sparkmirror.wire.fetch.record_stream import RecordStream
+from sparkmirror.wire.group.session import GroupSession, MemberState
 from tests.descriptors import BEYOND_SELECT
 from tests.kafka.faults import Direct, SlotRun
 from tests.kafka.support import Sent, create_topic, produce, wait_until_equal
@@ -39,7 +39,7 @@ def _routes(client: ClusterClient, topic: str) -> Iterator[Routes]:
 def test_a_slot_reads_writes_listens_and_resumes(
     cluster_a: KafkaCluster, cluster_b: KafkaCluster
 ) -> None:
-    """Fetch, Produce and the control topic; then `data.resume` and `wire.replay` on what came."""
+    """Fetch, Produce and the control topic; then `resume` and `record_stream` on what came."""
     topic = f"{TOPIC}-{uuid.uuid4().hex[:8]}"
     create_topic(cluster_a, topic)
     produce(cluster_a, topic, [Sent(b"%d" % n) for n in range(RECORDS)])

@@ -17,7 +17,7 @@ import pytest
 from confluent_kafka import Consumer, TopicPartition
 from prometheus_client.parser import text_string_to_metric_families
 
-from sparkmirror.demo.clusters import KafkaCluster
+from sparkmirror.testing.clusters import KafkaCluster
 from tests.kafka.mirror_process import MirrorProcess, installed, wait_until, write_mm2
 from tests.kafka.support import (
     Sent,

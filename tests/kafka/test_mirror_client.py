@@ -13,10 +13,10 @@ import pytest
 from sparkmirror import MirrorClient, RemoteClusterUtils
 from sparkmirror.cli.main import main
 from sparkmirror.client import OffsetAndMetadata
-from sparkmirror.demo.clusters import KafkaCluster, start_all
 from sparkmirror.errors import TopicError
 from sparkmirror.model import ClusterClient, TopicPartition
-from sparkmirror.wire.client import Cluster
+from sparkmirror.testing.clusters import KafkaCluster, start_all
+from sparkmirror.wire.admin.cluster import Cluster
 from tests.kafka.java_peer import JavaMirrorClient, java_mirror_client, java_mirror_maker
 from tests.kafka.secure import Secured
 from tests.kafka.support import (

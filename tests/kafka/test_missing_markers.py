@@ -15,13 +15,13 @@ from collections.abc import Callable, Iterator
 import pytest
 from confluent_kafka import Consumer, TopicPartition
 
-from sparkmirror.data.open_ends import close_all
-from sparkmirror.data.takeover import fence_plan
+from sparkmirror.data.coordination.fencing import fence_plan
+from sparkmirror.data.coordination.hanging_transactions import close_all
 from sparkmirror.errors import Fenced
-from sparkmirror.wire.claims import fence_slots, transactional_id
-from sparkmirror.wire.routes import Routes
-from sparkmirror.wire.signals import AssignmentDocument
-from sparkmirror.wire.transactions import Transactions
+from sparkmirror.internal_topics.commands import AssignmentDocument
+from sparkmirror.internal_topics.flow_claims import transactional_id
+from sparkmirror.wire.cluster.coordinator import Routes
+from sparkmirror.wire.produce.transactions import Transactions, fence_slots
 from tests.kafka.faults import NODES, SlotRun, check_mirrored, leaders, wait_in_sync
 from tests.kafka.support import Sent, create_topic, produce
 from tests.patience import patience

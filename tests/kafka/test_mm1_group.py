@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from sparkmirror.demo.clusters import KafkaCluster
+from sparkmirror.testing.clusters import KafkaCluster
 from tests.kafka.group_sharing import share_and_take_over
 
 pytestmark = pytest.mark.interop

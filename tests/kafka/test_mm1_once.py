@@ -14,9 +14,9 @@ from confluent_kafka import Consumer
 from confluent_kafka import TopicPartition as ConfluentPartition
 
 from sparkmirror.cli.main import main
-from sparkmirror.demo.clusters import KafkaCluster
 from sparkmirror.model import ClusterClient, TopicPartition
-from sparkmirror.wire.client import Cluster
+from sparkmirror.testing.clusters import KafkaCluster
+from sparkmirror.wire.admin.cluster import Cluster
 from tests.kafka.mirror_process import MirrorProcess, wait_until, write_mm1
 from tests.kafka.support import Sent, consume_all, create_topic, produce, topic_names
 

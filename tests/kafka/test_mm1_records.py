@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from sparkmirror.cli.main import main
-from sparkmirror.demo.clusters import KafkaCluster
+from sparkmirror.testing.clusters import KafkaCluster
 from tests.kafka.mirror_process import MirrorProcess, stored, wait_until, write_mm1
 from tests.kafka.support import Content, Sent, consume_all, contents, create_topic, produce
 

@@ -17,7 +17,7 @@ import psutil
 import pytest
 from confluent_kafka import OFFSET_INVALID, Consumer, TopicPartition
 
-from sparkmirror.demo.clusters import KafkaCluster
+from sparkmirror.testing.clusters import KafkaCluster
 from tests.kafka.mirror_process import (
     MirrorProcess,
     TerminalProcess,
@@ -119,7 +119,7 @@ def _pipeline_workers(pid: int) -> list[psutil.Process]:
     found = {}
     for process in psutil.Process(pid).children(recursive=True):
         with contextlib.suppress(psutil.Error):  # it ended while we looked
-            if process.cmdline()[1:3] == ["-m", "sparkmirror.data.daemon"]:
+            if process.cmdline()[1:3] == ["-m", "sparkmirror.data.workers.daemon"]:
                 found[process.pid] = process
     return [process for process in found.values() if process.ppid() in found]
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Producer
 
-from sparkmirror.demo.clusters import KafkaCluster, start_all
 from sparkmirror.demo.tools import TOOLS
+from sparkmirror.testing.clusters import KafkaCluster, start_all
 from tests.ambari import BROKERS, SECRET, SETTINGS, Ambari, component, serve, settings
 from tests.kafka.pages import DOCS, NEW, OLD, Reader, blocks, mirror_ended
 from tests.kafka.support import (

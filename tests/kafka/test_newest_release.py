@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from sparkmirror.cli.main import main
-from sparkmirror.demo.clusters import KafkaCluster, start_all
-from sparkmirror.demo.jvm import KAFKA_VERSION, KAFKA_VERSIONS
 from sparkmirror.demo.tools import TOOLS
+from sparkmirror.testing.clusters import KafkaCluster, start_all
+from sparkmirror.testing.jvm import KAFKA_VERSION, KAFKA_VERSIONS
 from tests.kafka.mirror_process import write_mm2
 from tests.kafka.test_client import (
     cluster,

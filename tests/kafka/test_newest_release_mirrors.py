@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from sparkmirror.cli.main import main
-from sparkmirror.demo.clusters import KafkaCluster, start_all
-from sparkmirror.demo.jvm import KAFKA_VERSIONS
+from sparkmirror.testing.clusters import KafkaCluster, start_all
+from sparkmirror.testing.jvm import KAFKA_VERSIONS
 from tests.kafka.authorized import Authorized, authorized_pair
 from tests.kafka.mirror_process import MirrorProcess, write_mm2
 from tests.kafka.support import (

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Consumer, TopicPartition
 
-from sparkmirror.demo.clusters import KafkaCluster
-from sparkmirror.wire.zookeeper import find_brokers
+from sparkmirror.testing.clusters import KafkaCluster
+from sparkmirror.wire.legacy.zookeeper import find_brokers
 from tests.kafka.mirror_process import MirrorProcess, write_mm2
 from tests.kafka.support import Sent, commit, consume_all, contents, create_topic, produce
 

@@ -16,14 +16,19 @@ import pytest
 from kazoo.client import KazooClient
 
 from sparkmirror.cli.main import main
-from sparkmirror.demo.clusters import KafkaCluster
-from sparkmirror.demo.maven import resolve
-from sparkmirror.demo.probe import free_ports
 from sparkmirror.errors import ClusterError, Unreachable
 from sparkmirror.java import find_java
 from sparkmirror.model import ClusterClient, TopicPartition
-from sparkmirror.wire.client import Cluster
-from sparkmirror.wire.zookeeper import ZookeeperGroup, find_brokers, group_offsets, read_group
+from sparkmirror.testing.clusters import KafkaCluster
+from sparkmirror.testing.maven import resolve
+from sparkmirror.testing.probe import free_ports
+from sparkmirror.wire.admin.cluster import Cluster
+from sparkmirror.wire.legacy.zookeeper import (
+    ZookeeperGroup,
+    find_brokers,
+    group_offsets,
+    read_group,
+)
 from tests.kafka.mirror_process import MirrorProcess, wait_until
 from tests.kafka.support import Sent, consume_all, create_topic, produce, topic_names
 

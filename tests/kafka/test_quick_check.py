@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 
-from sparkmirror.config.mm2 import load_mm2
-from sparkmirror.demo.clusters import KafkaCluster
-from sparkmirror.demo.node import Node
-from sparkmirror.demo.probe import free_ports
+from sparkmirror.config.mm2.load import load_mm2
 from sparkmirror.doctor.glance import LIMIT_S, Glance
 from sparkmirror.model import MirrorSettings
+from sparkmirror.testing.clusters import KafkaCluster
+from sparkmirror.testing.node import Node
+from sparkmirror.testing.probe import free_ports
 from tests.kafka.authorized import HOST, Authorized, properties, topic_acl
 from tests.kafka.faults import leaders
 from tests.kafka.mirror_process import MirrorProcess, wait_until, write_mm1, write_mm2

@@ -18,9 +18,9 @@ import pytest
 from confluent_kafka import Consumer, TopicPartition
 from prometheus_client.parser import text_string_to_metric_families
 
-from sparkmirror.demo.probe import free_ports
+from sparkmirror.internal_topics.mm2_records import Checkpoint, decode_checkpoint
 from sparkmirror.model import TopicPartition as Partition
-from sparkmirror.wire.mirror_records import Checkpoint, decode_checkpoint
+from sparkmirror.testing.probe import free_ports
 from tests.certificates import PASSWORD, Authority
 from tests.kafka.mirror_process import MirrorProcess, wait_until, write_mm2
 from tests.kafka.secure import SESSION_MS, USER_SECRET, Secured

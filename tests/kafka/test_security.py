@@ -13,13 +13,13 @@ from kafka.protocol.metadata import MetadataRequest
 
 from sparkmirror.errors import ClusterError, ConfigError, Denied, MirrorError, NotKafka
 from sparkmirror.model import ClusterClient, FetchSettings, ProduceSettings, TopicPartition
-from sparkmirror.wire.client import Cluster
-from sparkmirror.wire.connection import Connection
-from sparkmirror.wire.fetch import Fetcher
-from sparkmirror.wire.produce import Producer
-from sparkmirror.wire.reach import reach
-from sparkmirror.wire.requests import record_batch
-from sparkmirror.wire.routes import Routes
+from sparkmirror.wire.admin.cluster import Cluster
+from sparkmirror.wire.admin.messages import record_batch
+from sparkmirror.wire.cluster.coordinator import Routes
+from sparkmirror.wire.fetch.fetcher import Fetcher
+from sparkmirror.wire.net.connection import Connection
+from sparkmirror.wire.probe.reach import reach
+from sparkmirror.wire.produce.producer import Producer
 from tests.certificates import Authority, pem, to_jks
 from tests.kafka.secure import SESSION_MS, SIGNED, USER, USER_SECRET, Secured, jaas
 from tests.kafka.support import create_topic

@@ -7,11 +7,11 @@ from contextlib import closing
 
 import pytest
 
-from sparkmirror.demo.clusters import KafkaCluster
+from sparkmirror.internal_topics.gaps import Gap
+from sparkmirror.internal_topics.position_metadata import decode_mark
 from sparkmirror.model import FaultSettings, FetchSettings, MirrorMode, TopicPartition
-from sparkmirror.wire.gaps import Gap
-from sparkmirror.wire.marks import decode_mark
-from sparkmirror.wire.routes import Routes
+from sparkmirror.testing.clusters import KafkaCluster
+from sparkmirror.wire.cluster.coordinator import Routes
 from tests.kafka.faults import UNCLEAN, Direct, FaultyCluster, SlotRun, leaders, wait_in_sync
 from tests.kafka.support import (
     TIMEOUT_S,

@@ -17,15 +17,15 @@ import pytest
 from py4j.java_gateway import GatewayParameters, JavaGateway
 
 import sparkmirror
-from sparkmirror.config import load_mm2
-from sparkmirror.control.status import read_signals
-from sparkmirror.data import spark as spark_settings
-from sparkmirror.data.flow import FlowRunner
-from sparkmirror.data.plan import encode_flow
-from sparkmirror.demo.clusters import KafkaCluster
-from sparkmirror.demo.probe import free_ports
+from sparkmirror.config.mm2.load import load_mm2
+from sparkmirror.control.coordination.status import read_signals
+from sparkmirror.data.coordination.slot_plan import encode_flow
+from sparkmirror.data.query import FlowRunner
+from sparkmirror.data.spark import session as spark_settings
 from sparkmirror.doctor import executors
-from sparkmirror.wire.client import Cluster
+from sparkmirror.testing.clusters import KafkaCluster
+from sparkmirror.testing.probe import free_ports
+from sparkmirror.wire.admin.cluster import Cluster
 from tests.kafka.capture import Capture
 from tests.kafka.mirror_process import MirrorProcess, wait_until, write_mm2
 from tests.kafka.spark_cluster import SparkCluster, closed_network, plain_python
@@ -83,7 +83,7 @@ def _jvm(warm: WarmJvm) -> Iterator[Any]:
 _WITHOUT_LOGIN = """#!{python}
 import sys
 from sparkmirror.cli.main import main
-from sparkmirror.data import ports
+from sparkmirror.data.spark import ports
 ports._LOCAL_ONLY["spark.authenticate"] = "false"
 sys.exit(main())
 """

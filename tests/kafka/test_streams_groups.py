@@ -6,13 +6,13 @@ from collections.abc import Iterator
 
 import pytest
 
-from sparkmirror.control.groups import GroupClusters, GroupsJob, create_offset_topics
-from sparkmirror.demo.clusters import KafkaCluster
+from sparkmirror.control.groups.job import GroupClusters, GroupsJob, create_offset_topics
 from sparkmirror.errors import ClusterError
+from sparkmirror.internal_topics.mm2_records import Checkpoint, decode_checkpoint
 from sparkmirror.model import CheckpointSettings, ClusterClient, OffsetSyncSettings, TopicPartition
-from sparkmirror.wire.client import Cluster
-from sparkmirror.wire.mirror_records import Checkpoint, decode_checkpoint
-from sparkmirror.wire.views import Committed, GroupMember, GroupView
+from sparkmirror.testing.clusters import KafkaCluster
+from sparkmirror.wire.admin.cluster import Cluster
+from sparkmirror.wire.cluster.views import Committed, GroupMember, GroupView
 from tests.kafka.faults import Direct, SlotRun
 from tests.kafka.mirror_process import wait_until
 from tests.kafka.streams_member import StreamsMember

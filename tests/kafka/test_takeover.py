@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from sparkmirror.demo.clusters import KafkaCluster, start_all
+from sparkmirror.testing.clusters import KafkaCluster, start_all
 from tests.kafka.java_peer import java_mirror_maker
 from tests.kafka.mirror_process import MirrorProcess, wait_until
 from tests.kafka.support import Sent, consume_all, create_topic, produce, topic_names

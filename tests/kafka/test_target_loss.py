@@ -8,15 +8,15 @@ from typing import Any
 
 import pytest
 
-from sparkmirror.control.positions import seed_positions
-from sparkmirror.control.topics import Assignment
-from sparkmirror.demo.clusters import KafkaCluster
+from sparkmirror.control.positions.seeding import seed_positions
+from sparkmirror.control.topics.sync import Assignment
+from sparkmirror.internal_topics.gaps import Gap
+from sparkmirror.internal_topics.position_metadata import decode_target
+from sparkmirror.internal_topics.runs import runs_topic
 from sparkmirror.model import FaultSettings, OffsetSyncSettings, TopicPartition
-from sparkmirror.wire.client import Cluster
-from sparkmirror.wire.gaps import Gap
-from sparkmirror.wire.marks import decode_target
-from sparkmirror.wire.routes import Routes
-from sparkmirror.wire.runs import runs_topic
+from sparkmirror.testing.clusters import KafkaCluster
+from sparkmirror.wire.admin.cluster import Cluster
+from sparkmirror.wire.cluster.coordinator import Routes
 from tests.kafka.faults import (
     UNCLEAN,
     Direct,

@@ -14,8 +14,6 @@ from pathlib import Path
 import pytest
 
 from sparkmirror.control.loop import ControlLoop
-from sparkmirror.demo.clusters import KafkaCluster, start_all
-from sparkmirror.demo.maven import resolve
 from sparkmirror.errors import MirrorError
 from sparkmirror.model import (
     ClusterClient,
@@ -23,8 +21,10 @@ from sparkmirror.model import (
     MirrorSettings,
     TopicSettings,
 )
-from sparkmirror.wire.client import Cluster
-from sparkmirror.wire.views import AclBinding
+from sparkmirror.testing.clusters import KafkaCluster, start_all
+from sparkmirror.testing.maven import resolve
+from sparkmirror.wire.admin.cluster import Cluster
+from sparkmirror.wire.cluster.views import AclBinding
 from tests.kafka.authorized import Authorized, topic_acl
 from tests.kafka.faults import FaultyCluster
 from tests.kafka.proxy import TO_CLIENT

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from sparkmirror.demo.clusters import KafkaCluster
+from sparkmirror.testing.clusters import KafkaCluster
 from tests.kafka.mirror_process import MirrorProcess, write_mm2
 from tests.kafka.support import (
     Sent,

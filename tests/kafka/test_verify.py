@@ -12,7 +12,7 @@ import pytest
 from confluent_kafka import TopicPartition as Partition
 
 from sparkmirror.cli.main import main
-from sparkmirror.demo.clusters import KafkaCluster
+from sparkmirror.testing.clusters import KafkaCluster
 from tests.kafka.mirror_process import write_mm2
 from tests.kafka.support import (
     Sent,
@@ -219,7 +219,7 @@ def test_heartbeats_are_compared_only_when_they_are_asked_for(pair: Pair) -> Non
 
 def test_what_is_not_mirrored_yet_is_behind(pair: Pair) -> None:
     from sparkmirror.model import ClusterClient, TopicPartition
-    from sparkmirror.wire.client import Cluster
+    from sparkmirror.wire.admin.cluster import Cluster
 
     pair.create()
     pair.fill(records(100), records(70))

@@ -9,11 +9,11 @@ from dataclasses import replace
 
 import pytest
 
-from sparkmirror.demo.clusters import KafkaCluster
+from sparkmirror.internal_topics.commands import PROGRESS_PARTITION, control_topic
+from sparkmirror.internal_topics.reports import encode_progress
 from sparkmirror.model import Halt, PartitionProgress, SlotProgress, TopicPartition
-from sparkmirror.wire.reports import encode_progress
-from sparkmirror.wire.routes import Routes
-from sparkmirror.wire.signals import PROGRESS_PARTITION, control_topic
+from sparkmirror.testing.clusters import KafkaCluster
+from sparkmirror.wire.cluster.coordinator import Routes
 from tests.kafka.faults import Direct, SlotRun
 from tests.kafka.support import Sent, consume_all, create_topic, produce
 from tests.patience import patience

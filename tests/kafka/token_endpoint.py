@@ -24,8 +24,8 @@ from cryptography.hazmat.primitives.asymmetric import padding, rsa
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
-from sparkmirror.config.sasl import OAuthLogin
-from sparkmirror.wire.oauth import unsecured_token
+from sparkmirror.config.clients.sasl import OAuthLogin
+from sparkmirror.wire.security.oauth import unsecured_token
 from tests.certificates import Certified
 
 CLIENT_ID, CLIENT_SECRET = "mirror", "planted-token-secret-4242"

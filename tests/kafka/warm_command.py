@@ -23,8 +23,8 @@ def _main(directory: Path, command: str, arguments: list[str]) -> int:
     # PySpark's own way to use a JVM that is there; ``spark-submit program.py`` sets both.
     os.environ["PYSPARK_GATEWAY_PORT"] = port
     os.environ["PYSPARK_GATEWAY_SECRET"] = secret
-    flow = importlib.import_module("sparkmirror.data.flow")
-    spark = importlib.import_module("sparkmirror.data.spark")
+    flow = importlib.import_module("sparkmirror.data.query")
+    spark = importlib.import_module("sparkmirror.data.spark.session")
     # The Python processes that the JVM starts have its environment, in which the key is.
     flow.new_key = lambda: key
     make_launcher = spark._python_launcher

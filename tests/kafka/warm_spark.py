@@ -18,8 +18,8 @@ import time
 from importlib.util import find_spec
 from pathlib import Path
 
-from sparkmirror.data.jvm_classes import ClassArchive
-from sparkmirror.data.seal import KEY_VARIABLE, new_key
+from sparkmirror.data.coordination.sealed_options import KEY_VARIABLE, new_key
+from sparkmirror.data.spark.class_archive import ClassArchive
 from sparkmirror.java import find_java, java_environment
 from sparkmirror.observe.logs import spark_log4j2_properties
 from tests.kafka.leaks import outlives_tests

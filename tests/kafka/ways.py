@@ -7,15 +7,15 @@ from __future__ import annotations
 
 import time
 
-from sparkmirror.demo.clusters import KafkaCluster
 from sparkmirror.model import ClusterClient, FetchSettings, ProduceSettings, TopicPartition
-from sparkmirror.wire.batch import HEADER_BYTES, LOG_OVERHEAD_BYTES
-from sparkmirror.wire.client import Cluster
-from sparkmirror.wire.fetch import Fetcher
-from sparkmirror.wire.produce import Producer
-from sparkmirror.wire.reach import reach
-from sparkmirror.wire.requests import record_batch
-from sparkmirror.wire.routes import Routes
+from sparkmirror.records.header import HEADER_BYTES, LOG_OVERHEAD_BYTES
+from sparkmirror.testing.clusters import KafkaCluster
+from sparkmirror.wire.admin.cluster import Cluster
+from sparkmirror.wire.admin.messages import record_batch
+from sparkmirror.wire.cluster.coordinator import Routes
+from sparkmirror.wire.fetch.fetcher import Fetcher
+from sparkmirror.wire.probe.reach import reach
+from sparkmirror.wire.produce.producer import Producer
 from tests.kafka.secure import LISTENERS, MECHANISMS
 from tests.kafka.support import Sent, create_topic, produce
 from tests.patience import patience

@@ -10,34 +10,34 @@ from tests.mutants.mutant import Mutant
 
 __all__ = ["MUTANTS"]
 
-_BROKERS = "tests/unit/test_brokers.py"
-_ACLS = "tests/unit/test_control_acls.py"
+_BROKERS = "tests/unit/wire/cluster/test_metadata.py"
+_ACLS = "tests/unit/control/topics/test_acl_sync.py"
 _BATCHES = "tests/property/test_batch_properties.py"
-_CHECKPOINTS = "tests/unit/test_checkpoints.py"
-_CONTEST = "tests/unit/test_contest.py"
-_EXACT = "tests/unit/test_exact_sink.py"
-_FETCH = "tests/unit/test_fetch_brokers.py"
-_JOINING = "tests/unit/test_joining.py"
-_HELD_BACK = "tests/unit/test_held_back.py"
-_LEADERLESS = "tests/unit/test_leaderless.py"
-_LOSSES = "tests/unit/test_losses.py"
-_MEMBER = "tests/unit/test_membership.py"
-_MEMBERS = "tests/unit/test_members.py"
-_OPEN_ENDS = "tests/unit/test_open_ends.py"
-_OWNERSHIP = "tests/unit/test_ownership.py"
-_REHEARSAL = "tests/unit/test_rehearsal.py"
-_CONTROL_LOOP = "tests/unit/test_control_loop.py"
-_PLAIN = "tests/unit/test_plain_sink.py"
-_POLLER = "tests/unit/test_poller.py"
-_BEGINNINGS = "tests/unit/test_beginnings.py"
-_PRODUCE = "tests/unit/test_produce_brokers.py"
+_CHECKPOINTS = "tests/unit/control/groups/test_checkpoints.py"
+_CONTEST = "tests/unit/control/coordination/test_contest.py"
+_EXACT = "tests/unit/data/write/test_transactional_sink.py"
+_FETCH = "tests/unit/wire/fetch/test_fetcher.py"
+_JOINING = "tests/unit/wire/produce/test_joining.py"
+_HELD_BACK = "tests/unit/data/write/test_held_back.py"
+_LEADERLESS = "tests/unit/wire/cluster/test_leaderless.py"
+_LOSSES = "tests/unit/data/read/test_loss_detection.py"
+_MEMBER = "tests/unit/control/mm1/test_membership.py"
+_MEMBERS = "tests/unit/wire/admin/test_members.py"
+_OPEN_ENDS = "tests/unit/data/coordination/test_hanging_transactions.py"
+_OWNERSHIP = "tests/unit/control/coordination/test_ownership.py"
+_REHEARSAL = "tests/unit/data/test_spark_source.py"
+_CONTROL_LOOP = "tests/unit/control/test_loop.py"
+_PLAIN = "tests/unit/data/write/test_slot_sink.py"
+_POLLER = "tests/unit/wire/net/test_poller.py"
+_BEGINNINGS = "tests/unit/control/positions/test_beginnings.py"
+_PRODUCE = "tests/unit/wire/produce/test_producer.py"
 _PRODUCER = "tests/property/test_producer_properties.py"
-_SELECT = "tests/unit/test_select.py"
-_SLOT = "tests/unit/test_slot_select.py"
-_SYNCS = "tests/unit/test_syncs.py"
-_TARGET = "tests/unit/test_target_loss.py"
-_TAKEOVER = "tests/unit/test_takeover.py"
-_ZOMBIES = "tests/unit/test_zombies.py"
+_SELECT = "tests/unit/records/test_selection.py"
+_SLOT = "tests/unit/data/read/test_slot_selection.py"
+_SYNCS = "tests/unit/data/write/test_offset_sync_writer.py"
+_TARGET = "tests/unit/data/read/test_target_loss.py"
+_TAKEOVER = "tests/unit/data/coordination/test_fencing.py"
+_ZOMBIES = "tests/unit/control/coordination/test_zombies.py"
 _ONCE_AND_IN_ORDER = f"{_PRODUCER}::test_every_batch_arrives_once_and_in_order"
 _TRANSACTIONS = (
     "tests/property/test_transaction_properties.py::test_each_transaction_ends_once_as_a_whole"
@@ -48,7 +48,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "position committed before the acknowledgement",
         "No acknowledged record is lost",
-        "data/lanes.py",
+        "data/write/partition_state.py",
         "while self.queue and not self.queue[0].batches_left:",
         "while self.queue:",
         (f"{_PLAIN}::test_a_position_waits_for_the_acknowledgement_of_all_before_it",),
@@ -56,7 +56,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "last batch of a chunk dropped",
         "No acknowledged record is lost",
-        "data/sink.py",
+        "data/write/slot_sink.py",
         "        cuts = batches(part)\n",
         "        cuts = batches(part)\n        cuts = cuts[:-1] if len(cuts) > 1 else cuts\n",
         (f"{_PLAIN}::test_a_partition_that_is_refused_stops_alone_and_may_be_tried_again",),
@@ -64,7 +64,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "last batch of an answer dropped",
         "No acknowledged record is lost",
-        "wire/choose.py",
+        "records/batch_decisions.py",
         "self._carry_raw(Raw(starts[first], starts[frame], frame - first,",
         "self._carry_raw(Raw(starts[first], starts[max(first + 1, frame - 1)], frame - first,",
         (f"{_SELECT}::test_filled_batches_are_one_view_of_the_buffer",),
@@ -72,7 +72,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "any attempt's halts are heard",
         "Nothing is written again below a position",
-        "wire/reports.py",
+        "internal_topics/reports.py",
         "if data is None or not data.startswith(_teller(*attempt)):",
         "if data is None:",
         (
@@ -83,7 +83,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "records below the position are written",
         "Nothing is written again below a position",
-        "data/lanes.py",
+        "data/write/partition_state.py",
         "if offset < behind:",
         "if False:",
         (
@@ -95,7 +95,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "records below what is on its way are written",
         "Nothing is written again below a position",
-        "data/lanes.py",
+        "data/write/partition_state.py",
         "behind = self.queue[-1].next_offset if self.queue else self.position",
         "behind = self.position",
         (f"{_ZOMBIES}::test_what_lies_below_what_is_on_its_way_is_not_written",),
@@ -114,7 +114,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a slot chooses the beginning of a partition that has no leader yet",
         "No acknowledged record is lost",
-        "control/positions.py",
+        "control/positions/seeding.py",
         "            self.waiting |= missing.keys() - begins.keys()\n",
         "            self.waiting |= set()\n",
         (
@@ -134,7 +134,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "the end of a task does not wait for the positions",
         "A target that goes away altogether",
-        "data/sink.py",
+        "data/write/slot_sink.py",
         "            except (Unreachable, ConnectionLost) as error:\n                now =",
         "            except ConnectionLost as error:\n                now =",
         (f"{_PLAIN}::test_a_task_ends_when_positions_are_committed_however_long_that_takes",),
@@ -142,7 +142,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "sequences not begun anew under a new producer id",
         "Order per partition",
-        "wire/produce_queue.py",
+        "wire/produce/partition_queue.py",
         "        self.identity, self.next_start = identity, 0\n",
         "        self.identity = identity\n",
         (f"{_PRODUCE}::test_under_a_new_producer_id_sequences_begin_at_nought",),
@@ -150,7 +150,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a batch sent twice",
         "Order per partition",
-        "wire/produce_backlog.py",
+        "wire/produce/backlog.py",
         "        state.pending.append(QueuedBatch(batch, records, token, token))\n",
         "        state.pending.append(QueuedBatch(batch, records, token, token))\n"
         "        if token is None or not state.in_flight:\n"
@@ -160,7 +160,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a batch that failed goes behind the later ones",
         "Order per partition",
-        "wire/produce_queue.py",
+        "wire/produce/partition_queue.py",
         "        self.pending.insert(position, item)\n\n    def cut(",
         "        self.pending.append(item)\n\n    def cut(",
         (_ONCE_AND_IN_ORDER,),
@@ -168,7 +168,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "batches of a partition are on their way to two brokers",
         "Order per partition",
-        "wire/produce_queue.py",
+        "wire/produce/partition_queue.py",
         "return not self.recovering and not self.fresh and self.node == node",
         "return not self.recovering",
         (_ONCE_AND_IN_ORDER,),
@@ -176,7 +176,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a second batch under a new producer id before the first is there",
         "Order per partition",
-        "wire/produce_queue.py",
+        "wire/produce/partition_queue.py",
         "return not self.recovering and not self.fresh and self.node == node",
         "return not self.recovering and self.node == node",
         (_ONCE_AND_IN_ORDER,),
@@ -184,7 +184,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "batches that were joined for the link come apart under one sequence",
         "Order per partition",
-        "wire/produce_queue.py",
+        "wire/produce/partition_queue.py",
         "            one.start, one.header = start, None\n",
         "            one.start, one.header = item.start, None\n",
         (f"{_JOINING}::test_a_joined_batch_that_is_too_large_goes_apart",),
@@ -192,7 +192,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "all that were joined for the link are where the first one is",
         "A consumer group that moves to the target loses nothing",
-        "wire/produce_backlog.py",
+        "wire/produce/backlog.py",
         "                offset += one.records\n",
         "                offset += 0\n",
         (f"{_JOINING}::test_what_waits_goes_as_one_batch_and_each_is_acknowledged",),
@@ -200,7 +200,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a batch that was sent is joined with others",
         "Order per partition",
-        "wire/produce_queue.py",
+        "wire/produce/partition_queue.py",
         "        item.fixed = True\n",
         "        item.fixed = False\n",
         (f"{_JOINING}::test_what_was_sent_alone_is_not_joined_later",),
@@ -208,7 +208,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a batch in doubt is taken for one that did not arrive",
         "At-least-once",
-        "wire/produce_backlog.py",
+        "wire/produce/backlog.py",
         "        if code in REFUSED and item.doubtful:\n",
         "        if code in REFUSED and item.doubtful and not item.records:\n",
         (_ONCE_AND_IN_ORDER,),
@@ -216,39 +216,43 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "records of another writer taken for our own",
         "At-least-once",
-        "data/resume.py",
+        "data/read/resume.py",
         "attributes & CONTROL_BIT or producer_id != wanted or wanted < 0",
         "attributes & CONTROL_BIT or wanted < 0",
-        ("tests/unit/test_resume.py::test_only_batches_of_one_producer_without_a_gap_count",),
+        (
+            "tests/unit/data/read/test_resume.py::test_only_batches_of_one_producer_without_a_gap_count",
+        ),
     ),
     Mutant(
         "offsets without a record skipped as if they had one",
         "At-least-once",
-        "data/resume.py",
+        "data/read/resume.py",
         "                found[part.tp] = first + left[part.tp]\n",
         "                found[part.tp] = part.fetch_offset + left[part.tp]\n",
-        ("tests/unit/test_resume.py::test_visible_records_are_counted_at_the_source",),
+        ("tests/unit/data/read/test_resume.py::test_visible_records_are_counted_at_the_source",),
     ),
     Mutant(
         "a count at a source that was compacted since",
         "At-least-once",
-        "data/resume.py",
+        "data/read/resume.py",
         "            whole\n            or ends_alike(",
         "            whole\n            or at\n            or ends_alike(",
-        ("tests/unit/test_resume.py::test_behind_holes_both_logs_must_end_alike",),
+        ("tests/unit/data/read/test_resume.py::test_behind_holes_both_logs_must_end_alike",),
     ),
     Mutant(
         "the target's end told before the last batch is there",
         "At-least-once",
-        "data/syncs.py",
+        "data/write/offset_sync_writer.py",
         "return at + count if start + count == self.records else -1",
         "return at + count",
-        ("tests/unit/test_resume.py::test_the_end_of_a_chunk_is_known_only_with_its_last_batch",),
+        (
+            "tests/unit/data/read/test_resume.py::test_the_end_of_a_chunk_is_known_only_with_its_last_batch",
+        ),
     ),
     Mutant(
         "a restarted slot goes on one record too far",
         "At-least-once",
-        "data/resume.py",
+        "data/read/resume.py",
         "found[p.source] = Resumed(at, end)",
         "found[p.source] = Resumed(at + 1, end)",
         ("tests/kafka/test_exactly_once.py::test_at_least_once_goes_on_at_the_exact_record",),
@@ -256,15 +260,15 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "timestamps of a batch written wrong",
         "Records are equal",
-        "wire/batch.py",
+        "records/header.py",
         "        base_timestamp,\n        max_timestamp,\n        producer_id,",
         "        max_timestamp,\n        max_timestamp,\n        producer_id,",
-        ("tests/unit/test_batch.py::test_stamp_writes_the_header_of_a_producer",),
+        ("tests/unit/records/test_header.py::test_stamp_writes_the_header_of_a_producer",),
     ),
     Mutant(
         "log append time lost",
         "Records are equal",
-        "wire/choose.py",
+        "records/batch_decisions.py",
         "                or bool(bits & LOG_APPEND_TIME_BIT)\n            )",
         "            )",
         (f"{_SELECT}::test_log_append_time_becomes_every_records_timestamp",),
@@ -272,7 +276,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "batches of two codecs joined",
         "Records are equal",
-        "wire/choose.py",
+        "records/batch_decisions.py",
         "            if group is None or group.codec != codec:\n",
         "            if group is None:\n",
         (f"{_SELECT}::test_codecs_are_not_mixed",),
@@ -280,7 +284,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "compaction holes taken for records",
         "Records are equal",
-        "wire/choose.py",
+        "records/batch_decisions.py",
         "                last_delta != count - 1\n                or base < self.fetch_offset",
         "                base < self.fetch_offset",
         (f"{_SELECT}::test_compaction_holes_are_closed_and_remembered",),
@@ -288,7 +292,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "records before the position mirrored again",
         "Records are equal",
-        "wire/choose.py",
+        "records/batch_decisions.py",
         "            | (bases < max(self.fetch_offset, 0))\n",
         "",
         (f"{_BATCHES}::test_exactly_the_records_in_range_are_carried",),
@@ -297,7 +301,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "aborted batch passed",
         "Aborted data is never seen",
-        "wire/choose.py",
+        "records/batch_decisions.py",
         "        return producer_id in self._aborting\n",
         "        return False\n",
         (
@@ -308,7 +312,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a transaction after an aborted one dropped with it",
         "Aborted data is never seen",
-        "wire/choose.py",
+        "records/batch_decisions.py",
         "                self._aborting.discard(producer_id)\n",
         "                pass\n",
         (f"{_BATCHES}::test_exactly_committed_records_are_carried",),
@@ -316,7 +320,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "control batch passed",
         "Aborted data is never seen",
-        "wire/choose.py",
+        "records/batch_decisions.py",
         "            return control\n",
         "            return False\n",
         (f"{_SELECT}::test_control_and_empty_batches_are_passed_over",),
@@ -324,7 +328,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "CRC unchecked",
         "Damage is never produced",
-        "wire/choose.py",
+        "records/batch_decisions.py",
         "        if self.rules.check_crcs and crc32c(",
         "        if not self.rules.check_crcs and crc32c(",
         (f"{_BATCHES}::test_a_damaged_byte_under_a_checksum_is_always_seen",),
@@ -332,7 +336,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "CRC of filled batches unchecked",
         "Damage is never produced",
-        "wire/choose.py",
+        "records/batch_decisions.py",
         "                or (check_crcs and crc32c(buffer[start + ATTRIBUTES_AT : end]) != crc)\n",
         "",
         (f"{_SELECT}::test_damage_in_a_filled_batch_is_refused",),
@@ -340,7 +344,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "CRC of single records unchecked",
         "Damage is never produced",
-        "wire/singles.py",
+        "records/single_record_batches.py",
         "            or (check_crcs and crc32c(buffer[start + ATTRIBUTES_AT : end]) != crc)\n",
         "",
         (f"{_BATCHES}::test_a_damaged_byte_under_a_checksum_is_always_seen",),
@@ -348,7 +352,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "CRC of many small batches unchecked",
         "Damage is never produced",
-        "wire/choose.py",
+        "records/batch_decisions.py",
         "        if self.rules.check_crcs and not chain_holds(",
         "        if not self.rules.check_crcs and not chain_holds(",
         (f"{_SELECT}::test_damage_is_refused_and_what_stands_before_is_not_lost",),
@@ -356,7 +360,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a partition with damage at rest never tried again",
         "Damage is never produced",
-        "data/slot.py",
+        "data/read/slot_reader.py",
         "Halt(error.code, reason, retriable=True))\n            pause_s",
         "Halt(error.code, reason))\n            pause_s",
         (f"{_SLOT}::test_damage_is_never_passed_and_fetched_again_at_its_place",),
@@ -365,7 +369,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "checkpoint one ahead",
         "A consumer group that moves",
-        "offset_map.py",
+        "internal_topics/run_map.py",
         "            place = run.target + source - run.source\n",
         "            place = run.target + source - run.source + 1\n",
         (
@@ -376,15 +380,17 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "an offset between two syncs guessed",
         "A consumer group that moves",
-        "offset_syncs.py",
+        "internal_topics/offset_syncs.py",
         "return sync.downstream + (upstream > sync.upstream)",
         "return sync.downstream + upstream - sync.upstream",
-        ("tests/unit/test_offset_syncs.py::test_the_store_keeps_and_translates_as_java_does",),
+        (
+            "tests/unit/internal_topics/test_offset_syncs.py::test_the_store_keeps_and_translates_as_java_does",
+        ),
     ),
     Mutant(
         "offset sync published before the commit",
         "A consumer group that moves",
-        "data/sink.py",
+        "data/write/slot_sink.py",
         "        self._commits.begin(offsets, epochs)\n",
         "        self._commits.begin(offsets, epochs)\n"
         "        if self._syncs is not None:\n            self._syncs.publish(self._covered)\n",
@@ -393,7 +399,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "offset syncs published that came after the commit had begun",
         "A consumer group that moves",
-        "data/sink.py",
+        "data/write/slot_sink.py",
         "                self._syncs.publish(self._covered)\n",
         "                self._syncs.publish()\n",
         (f"{_PLAIN}::test_a_coordinator_that_hangs_keeps_no_record_waiting",),
@@ -401,7 +407,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "runs of a topic made anew go on from the old one's",
         "A consumer group that moves",
-        "data/syncs.py",
+        "data/write/offset_sync_writer.py",
         "(part.topic_id, part.target_id) != (topic_id, target_id):\n",
         "part.target_id != target_id:\n",
         (f"{_SYNCS}::test_a_topic_made_anew_begins_runs_of_its_own",),
@@ -409,7 +415,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a group's offset goes back on the target",
         "A consumer group that moves",
-        "control/group_offsets.py",
+        "control/groups/group_offsets.py",
         "present[remote].offset < checkpoint.downstream",
         "present[remote].offset != checkpoint.downstream",
         (f"{_CHECKPOINTS}::test_group_offsets_never_go_back",),
@@ -417,7 +423,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "offsets of a group with members written",
         "A consumer group that moves",
-        "wire/groups.py",
+        "wire/admin/groups.py",
         'IDLE_STATES = frozenset({"Empty", "Dead"})',
         'IDLE_STATES = frozenset({"Empty", "Dead", "Stable"})',
         (f"{_CHECKPOINTS}::test_only_groups_without_members_are_written",),
@@ -425,7 +431,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "streams groups overlooked",
         "A consumer group that moves",
-        "wire/groups.py",
+        "wire/admin/groups.py",
         "if consumes or kind == _STREAMS:",
         "if consumes:",
         (f"{_MEMBERS}::test_groups_of_consumers_are_listed_whatever_their_protocol",),
@@ -433,7 +439,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a group whose members are hidden taken for one without",
         "A consumer group that moves",
-        "wire/members.py",
+        "wire/admin/members.py",
         'except _TopicsHidden:\n        return (GroupMember("", ""),)',
         "except _TopicsHidden:\n        return ()",
         (f"{_MEMBERS}::test_hidden_topics_hide_the_members_but_not_that_there_are_some",),
@@ -441,7 +447,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a checkpoint for a target offset that only went back",
         "A consumer group that moves",
-        "control/checkpoints.py",
+        "control/groups/checkpoints.py",
         "    advanced_downstream = new.downstream > last.downstream\n",
         "    advanced_downstream = new.downstream != last.downstream\n",
         (f"{_CHECKPOINTS}::test_checkpoints_go_forward_unless_the_group_went_back",),
@@ -450,7 +456,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a shortened target taken for a whole one",
         "Lost target data",
-        "data/targets.py",
+        "data/read/target_loss.py",
         "    return None if cut >= end else truncated(tp, cut, end)\n",
         "    return None\n",
         (f"{_TARGET}::test_losses",),
@@ -458,7 +464,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a remote topic made anew taken for the old one",
         "Lost target data",
-        "data/targets.py",
+        "data/read/target_loss.py",
         "    if mark.topic_id and now.topic_id and mark.topic_id != now.topic_id:\n",
         "    if mark.topic_id and not now.topic_id:\n",
         (f"{_TARGET}::test_losses",),
@@ -466,7 +472,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a lagging high watermark taken for a loss",
         "Lost target data",
-        "wire/logs.py",
+        "wire/cluster/log_view.py",
         "        return max(self.end, self.high_watermark)\n",
         "        return self.high_watermark\n",
         (f"{_TARGET}::test_nothing_is_lost",),
@@ -474,7 +480,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a repair that leaves the last lost record out",
         "Lost target data",
-        "data/survivors.py",
+        "data/read/survivors.py",
         "    return run, min(run.length, cut - run.target)\n",
         "    return run, min(run.length, cut - run.target + 1)\n",
         (f"{_TARGET}::test_exact_runs_name_the_record_behind_the_last_one_that_is_left",),
@@ -482,7 +488,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "an acknowledgement that goes back moves the position",
         "Lost target data",
-        "data/lanes.py",
+        "data/write/partition_state.py",
         "            if self.watched and self.queue[0].goes_back(self.reached) >= 0:\n",
         "            if self.watched and self.queue[0].goes_back(self.reached) > 1000:\n",
         (f"{_TARGET}::test_an_acknowledgement_that_goes_back_moves_no_position",),
@@ -490,7 +496,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "sent to a log that nobody looked at",
         "Lost target data",
-        "data/target_ends.py",
+        "data/write/target_ends.py",
         "        self._held.add(tp)\n        return False\n",
         "        self._held.add(tp)\n        return True\n",
         (
@@ -500,7 +506,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "others' records in the place of lost ones taken for the mirror's",
         "Lost target data",
-        "data/survivors.py",
+        "data/read/survivors.py",
         "left[-1][1] not in {content for _, content in wanted}",
         "left[-1][1] in ()",
         (f"{_TARGET}::test_what_others_wrote_in_the_place_of_ours_is_told",),
@@ -508,7 +514,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a new leader's log is not compared while the mirror runs",
         "Lost target data",
-        "data/target_ends.py",
+        "data/write/target_ends.py",
         "        return whole and may_be_others(one.end, one.mark, view)\n",
         "        return False\n",
         (f"{_TARGET}::test_a_new_leader_whose_log_others_have_filled",),
@@ -516,7 +522,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "at a start, a later epoch's records are taken for the mirror's",
         "Lost target data",
-        "data/targets.py",
+        "data/read/target_loss.py",
         "    return 0 <= view.epoch_end < end and mark.leader_epoch >= 0\n",
         "    return view.epoch_end == end and mark.leader_epoch >= 0\n",
         (f"{_TARGET}::test_a_log_that_others_filled_after_the_last_look",),
@@ -524,7 +530,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "positions that went with their topic are forgotten",
         "Lost target data",
-        "data/targets.py",
+        "data/read/target_loss.py",
         "one.target_id != now:\n",
         "one.target_id == now:\n",
         (f"{_TARGET}::test_positions_that_went_with_their_topic",),
@@ -532,7 +538,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "the loss is forgotten before it is written down",
         "Lost target data",
-        "data/targets.py",
+        "data/read/target_loss.py",
         "        return Verdict(resumed, mark, end, lost=True)\n",
         "        return Verdict(resumed, now, end, lost=True)\n",
         (f"{_TARGET}::test_a_repair_goes_back_and_the_sink_learns_it_with_the_gap",),
@@ -541,7 +547,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "deleted offsets jumped over",
         "Lost source data is told",
-        "data/losses.py",
+        "data/read/loss_detection.py",
         "    if position < view.start:\n",
         "    if position < view.start - 1:\n",
         (f"{_LOSSES}::test_no_offset_is_jumped_over_in_silence",),
@@ -549,7 +555,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a truncated log taken for a whole one",
         "Lost source data is told",
-        "data/losses.py",
+        "data/read/loss_detection.py",
         "    return end if end < position else None\n",
         "    return None\n",
         (f"{_LOSSES}::test_losses",),
@@ -557,7 +563,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a topic made anew taken for the old one",
         "Lost source data is told",
-        "data/losses.py",
+        "data/read/loss_detection.py",
         "    if mark.topic_id and now.topic_id and mark.topic_id != now.topic_id:\n",
         "    if mark.topic_id and not now.topic_id:\n",
         (f"{_LOSSES}::test_losses",),
@@ -565,7 +571,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "another cluster taken for the old one",
         "Lost source data is told",
-        "data/losses.py",
+        "data/read/loss_detection.py",
         "    if mark.cluster_id and now.cluster_id and mark.cluster_id != now.cluster_id:\n",
         "    if mark.cluster_id and not now.cluster_id:\n",
         (f"{_LOSSES}::test_losses",),
@@ -573,7 +579,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "an offset out of range is no reason to stop",
         "Lost source data is told",
-        "wire/fetch_states.py",
+        "wire/fetch/partition_state.py",
         "            self.halt = Halt(name, self._out_of_range(",
         "            self.offset = part.log_start_offset\n"
         "            _ = Halt(name, self._out_of_range(",
@@ -582,7 +588,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a refused partition stops all others",
         "One bad partition does not stop the rest",
-        "data/sink.py",
+        "data/write/slot_sink.py",
         "        return [tp for tp in lane.waits_for() if tp in halts]\n",
         "        return list(halts)\n",
         (f"{_PLAIN}::test_a_partition_that_is_refused_stops_alone_and_may_be_tried_again",),
@@ -590,40 +596,46 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a paused partition is tried again far too late",
         "One bad partition does not stop the rest",
-        "data/retries.py",
+        "data/read/retry_schedule.py",
         "        state.due = now + state.pause_s if halt.retriable else math.inf\n",
         "        state.due = now + 10 * state.pause_s if halt.retriable else math.inf\n",
-        ("tests/unit/test_refusals.py::test_pauses_grow_and_old_reports_end_no_attempt",),
+        (
+            "tests/unit/data/write/test_bad_records.py::test_pauses_grow_and_old_reports_end_no_attempt",
+        ),
     ),
     Mutant(
         "the position passes a record that is not written down yet",
         "## When the target refuses records",
-        "data/refusals.py",
+        "data/write/bad_records.py",
         "        carrier.wait_for(tp)\n",
         "",
-        ("tests/unit/test_refusals.py::test_the_position_waits_for_what_is_written_down",),
+        (
+            "tests/unit/data/write/test_bad_records.py::test_the_position_waits_for_what_is_written_down",
+        ),
     ),
     Mutant(
         "a letter without the record's headers",
         "## When the target refuses records",
-        "data/refusals.py",
+        "data/write/bad_records.py",
         "record.key, record.value, (*record.headers, *added))",
         "record.key, record.value, added)",
-        ("tests/unit/test_refusals.py::test_a_letter_keeps_the_record_and_says_where_it_is_from",),
+        (
+            "tests/unit/data/write/test_bad_records.py::test_a_letter_keeps_the_record_and_says_where_it_is_from",
+        ),
     ),
     Mutant(
         "good records of a refused batch left out, too",
         "## When the target refuses records",
-        "wire/cut.py",
+        "records/split.py",
         "    kept = [encode_batch(run, codec=codec(batch)) for run in runs if run]\n",
         "    kept = [encode_batch(run, codec=codec(batch)) for run in runs[:1] if run]\n",
-        ("tests/unit/test_refusals.py::test_bad_records_are_taken_out",),
+        ("tests/unit/data/write/test_bad_records.py::test_bad_records_are_taken_out",),
     ),
     # -- MirrorMaker 1 -----------------------------------------------------------------------------
     Mutant(
         "a member writes on after the group has given it up",
         "MirrorMaker 1: one member",
-        "data/commits.py",
+        "data/write/position_commits.py",
         "        self.fenced = Halt(error.code, str(error), retriable=True)\n",
         "        self._refused_at = now\n",
         (f"{_PLAIN}::test_who_the_group_has_given_up_commits_and_writes_no_more",),
@@ -631,7 +643,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "partitions given up before they are drained",
         "MirrorMaker 1: one member",
-        "control/membership.py",
+        "control/mm1/membership.py",
         "        return self._planned(version)\n",
         "        return True\n",
         (f"{_MEMBER}::test_an_eager_member_drains_all_before_it_joins_again",),
@@ -639,7 +651,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a cooperative member does not wait for what others get",
         "MirrorMaker 1: one member",
-        "control/membership.py",
+        "control/mm1/membership.py",
         "        if lost and self._session.cooperative and self._planned(version):\n",
         "        if lost and self._session.cooperative:\n",
         (
@@ -650,24 +662,26 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "records of a partition not in the source's order",
         "MirrorMaker 1: equal keys",
-        "wire/deal.py",
+        "records/partitioner.py",
         '    order = np.argsort(chosen, kind="stable")\n',
         '    order = np.argsort(chosen[::-1], kind="stable")[::-1]\n',
-        ("tests/unit/test_deal.py::test_every_record_goes_to_its_keys_partition_in_order",),
+        (
+            "tests/unit/records/test_partitioner.py::test_every_record_goes_to_its_keys_partition_in_order",
+        ),
     ),
     Mutant(
         "another hash of the key",
         "MirrorMaker 1: equal keys",
-        "wire/murmur.py",
+        "records/murmur2.py",
         "    hashes ^= hashes >> _15\n",
         "",
-        ("tests/unit/test_deal.py::test_murmur2_of_kafkas_own_test",),
+        ("tests/unit/records/test_partitioner.py::test_murmur2_of_kafkas_own_test",),
     ),
     # -- brokers that misbehave --------------------------------------------------------------------
     Mutant(
         "a source leader that has moved is not looked for",
         "A leader that moves",
-        "wire/fetch_states.py",
+        "wire/fetch/partition_state.py",
         "        if code in LEADERSHIP:\n            routes.mark_stale(self.tp)\n",
         "        if code in LEADERSHIP:\n",
         (f"{_FETCH}::test_a_leader_that_has_moved_is_followed",),
@@ -675,7 +689,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a target leader that has moved is not looked for",
         "A leader that moves",
-        "wire/produce_backlog.py",
+        "wire/produce/backlog.py",
         "            if code in LEADERSHIP:\n                self.routes.mark_stale(state.tp)\n",
         "",
         (_ONCE_AND_IN_ORDER,),
@@ -683,7 +697,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a batch sent again gets another sequence",
         "A broker that is killed and comes back",
-        "wire/produce_queue.py",
+        "wire/produce/partition_queue.py",
         "        self.in_flight.remove(item)\n        position = 0\n",
         "        self.in_flight.remove(item)\n        item.start, item.header = -1, None\n"
         "        position = 0\n",
@@ -692,7 +706,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "batches of a lost connection forgotten",
         "A broker that is killed and comes back",
-        "wire/produce.py",
+        "wire/produce/producer.py",
         "                    state.requeue(item)\n",
         "                    state.acknowledge(item)\n",
         (f"{_PRODUCE}::test_a_connection_without_an_answer_is_given_up_and_its_batches_go_again",),
@@ -700,7 +714,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "no source broker is asked while another one owes an answer",
         "A hanging source broker",
-        "wire/fetch.py",
+        "wire/fetch/fetcher.py",
         "                if lane not in self._requests:\n",
         "                if not self._requests:\n",
         (f"{_FETCH}::test_a_broker_that_hangs_keeps_no_other_from_being_asked",),
@@ -708,7 +722,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "no target broker is written to while another one owes an answer",
         "A hanging target broker",
-        "wire/produce.py",
+        "wire/produce/producer.py",
         "        while states and len(requests) < self._in_flight_max:\n",
         "        while states and not any(self._requests.values()):\n",
         (f"{_PRODUCE}::test_a_broker_that_hangs_delays_its_own_partitions_only",),
@@ -716,7 +730,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a target broker that hangs is waited for a thousand times as long",
         "A broker that leads some partitions and follows in others may hang: all go on without it",
-        "wire/produce.py",
+        "wire/produce/producer.py",
         "            now + self.routes.client.request_timeout_ms / 1000,\n",
         "            now + self.routes.client.request_timeout_ms,\n",
         (f"{_PRODUCE}::test_a_connection_without_an_answer_is_given_up_and_its_batches_go_again",),
@@ -727,12 +741,12 @@ MUTANTS: tuple[Mutant, ...] = (
         "model.py",
         'return self.group_id or f"__mirror.{self.name}"',
         'return self.group_id or f"__mirror.{self.name}" + "-exact" * self.exactly_once',
-        ("tests/unit/test_control_topics.py::test_positions_are_in_one_group_in_both_modes",),
+        ("tests/unit/control/topics/test_sync.py::test_positions_are_in_one_group_in_both_modes",),
     ),
     Mutant(
         "a source connection that went silent is kept",
         "A half-open connection",
-        "wire/fetch.py",
+        "wire/fetch/fetcher.py",
         "            if now >= request.deadline and not request.connection.readable():\n",
         "            if now >= 2 * request.deadline and not request.connection.readable():\n",
         (f"{_FETCH}::test_a_connection_without_an_answer_is_given_up_and_made_anew",),
@@ -740,7 +754,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a partition whose connection broke is not asked for again",
         "Connections that break again and again",
-        "wire/fetch.py",
+        "wire/fetch/fetcher.py",
         "                    state.asked = False\n                    if state.replica",
         "                    if state.replica",
         (f"{_FETCH}::test_a_connection_that_breaks_loses_no_place",),
@@ -748,7 +762,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "an answer to another request is taken",
         "Connections that break again and again",
-        "wire/fetch.py",
+        "wire/fetch/fetcher.py",
         "            if _I32.unpack_from(frame)[0] != request.correlation:\n",
         "            if _I32.unpack_from(frame)[0] < 0:\n",
         (f"{_FETCH}::test_an_answer_to_another_request_is_not_taken",),
@@ -756,7 +770,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a damaged batch is passed over",
         "A batch damaged on the way from the source",
-        "data/slot.py",
+        "data/read/slot_reader.py",
         "            self._note_corrupt(part.tp, error)\n",
         "            self._note_corrupt(part.tp, error)\n"
         "            self._fetcher.advance(part.tp, part.high_watermark)\n",
@@ -765,7 +779,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a batch that the target found damaged is not sent again",
         "A batch damaged on the way to the target",
-        "wire/kafka_codes.py",
+        "wire/cluster/error_codes.py",
         "    2,  # CORRUPT_MESSAGE\n",
         "",
         (f"{_PRODUCE}::test_what_passes_by_itself_is_tried_again_for_as_long_as_it_takes",),
@@ -773,7 +787,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "the follower in our rack is not asked",
         "With `client.rack`",
-        "wire/fetch.py",
+        "wire/fetch/fetcher.py",
         "        if part.replica >= 0 and not part.records and",
         "        if part.replica < -1 and not part.records and",
         (f"{_FETCH}::test_the_follower_in_our_rack_serves_until_it_fails",),
@@ -781,7 +795,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a follower that has died is asked on",
         "With `client.rack`",
-        "wire/fetch.py",
+        "wire/fetch/fetcher.py",
         "                        state.leave_replica(self._clock())\n",
         "                        pass\n",
         (f"{_FETCH}::test_the_follower_in_our_rack_serves_until_it_fails",),
@@ -789,7 +803,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "the source's quota is not kept",
         "A quota's waiting time",
-        "wire/fetch.py",
+        "wire/fetch/fetcher.py",
         "                self._wait(one, now + answer.throttle_ms / 1000)\n",
         "                self._wait(one, now)\n",
         (f"{_FETCH}::test_a_quotas_waiting_time_is_kept",),
@@ -797,7 +811,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "the target's quota is not kept",
         "A quota's waiting time",
-        "wire/produce.py",
+        "wire/produce/producer.py",
         "            self._not_before[connection] = now + throttle_ms / 1000\n",
         "            self._not_before[connection] = now\n",
         (f"{_PRODUCE}::test_a_quotas_waiting_time_is_kept",),
@@ -805,7 +819,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "who no longer leads ends the partition",
         "Brokers that are restarted one after the other",
-        "wire/kafka_codes.py",
+        "wire/cluster/error_codes.py",
         "        6,  # NOT_LEADER_OR_FOLLOWER\n",
         "",
         (_ONCE_AND_IN_ORDER, f"{_FETCH}::test_a_leader_that_has_moved_is_followed"),
@@ -814,18 +828,18 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "an answer that comes in pieces is taken for a whole one",
         "A slow network costs time only",
-        "wire/framing.py",
+        "wire/net/framing.py",
         "            position += count\n",
         "            position += count\n            break\n",
         (
-            "tests/unit/test_framing.py"
+            "tests/unit/wire/net/test_framing.py"
             "::test_an_answer_larger_than_the_sockets_buffers_is_read_to_its_end",
         ),
     ),
     Mutant(
         "an answer that is read late counts as none",
         "A slow network costs time only",
-        "wire/fetch.py",
+        "wire/fetch/fetcher.py",
         "            if now >= request.deadline and not request.connection.readable():\n",
         "            if now >= request.deadline:\n",
         (f"{_FETCH}::test_an_answer_that_came_in_time_and_is_read_late_counts",),
@@ -833,7 +847,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a target connection that went silent is kept",
         "The network to a whole cluster may be cut",
-        "wire/produce.py",
+        "wire/produce/producer.py",
         "            if requests and now >= requests[0].deadline\n",
         "            if requests and now >= 2 * requests[0].deadline\n",
         (f"{_PRODUCE}::test_a_connection_without_an_answer_is_given_up_and_its_batches_go_again",),
@@ -841,7 +855,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a slow target broker takes all the room",
         "A slow or far target broker delays its own partitions",
-        "data/held_back.py",
+        "data/write/held_back.py",
         "            self._hold_slow(now)\n",
         "            pass\n",
         (f"{_HELD_BACK}::test_a_slow_broker_holds_up_its_own_partitions_only",),
@@ -849,7 +863,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a frame is sent into the middle of another one",
         "A slow or far target broker delays its own partitions",
-        "wire/produce.py",
+        "wire/produce/producer.py",
         "        if connection.unsent:\n            self.blocked = True",
         "        if False:\n            self.blocked = True",
         (f"{_PRODUCE}::test_a_broker_that_takes_nothing_keeps_the_others_from_nothing",),
@@ -857,7 +871,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a missing leader is looked for all the time",
         "What has no leader costs the others nothing",
-        "wire/searches.py",
+        "wire/cluster/searches.py",
         "search.due = now + search.pause_s",
         "search.due = now",
         (
@@ -868,7 +882,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a missing leader is looked for among all topics",
         "What has no leader costs the others nothing",
-        "wire/brokers.py",
+        "wire/cluster/metadata.py",
         "wanted = self._searches.topics(now)",
         "self._searches.topics(now)",
         (f"{_LEADERLESS}::test_a_topic_without_a_leader_costs_a_small_request_in_five_seconds",),
@@ -876,7 +890,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a missing leader is looked for over new connections",
         "What has no leader costs the others nothing",
-        "wire/brokers.py",
+        "wire/cluster/metadata.py",
         "            self._kept = connection\n",
         "            connection.close()\n",
         (
@@ -887,7 +901,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a leader that denies it waits for those that are missing",
         "What has no leader costs the others nothing",
-        "wire/searches.py",
+        "wire/cluster/searches.py",
         "self.due = min(self.due, search.due)",
         "self.due = min(self.due, search.due) if len(self._open) < 2 else self.due",
         (
@@ -897,7 +911,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a record is sent on a connection that has ended",
         "On a connection that a broker has closed",
-        "wire/produce.py",
+        "wire/produce/producer.py",
         "if not requests and connection.ended_idle():",
         "if False:",
         (f"{_POLLER}::test_no_record_is_sent_on_a_connection_that_the_broker_has_closed",),
@@ -905,7 +919,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a fetch is sent on a connection that has ended",
         "On a connection that a broker has closed",
-        "wire/fetch.py",
+        "wire/fetch/fetcher.py",
         "if connection is not None and connection.ended_idle():",
         "if False:",
         (f"{_POLLER}::test_no_fetch_is_sent_on_a_connection_that_the_broker_has_closed",),
@@ -913,7 +927,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "each answer goes through all partitions when one has stopped",
         "One bad partition does not stop the rest",
-        "data/lanes.py",
+        "data/write/partition_state.py",
         "return halts > 0 and (halts != seen or again or bool(self._beside))",
         "return halts > 0",
         (f"{_PLAIN}::test_a_halt_is_looked_at_once_and_not_at_each_answer",),
@@ -921,7 +935,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a gap record that is refused is not noticed later",
         "Lost source data is told",
-        "data/lanes.py",
+        "data/write/partition_state.py",
         "return halts > 0 and (halts != seen or again or bool(self._beside))",
         "return halts > 0 and (halts != seen or again)",
         (f"{_PLAIN}::test_a_gap_that_cannot_be_written_down_stops_its_partition",),
@@ -929,7 +943,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a partition without a leader is not told by its name",
         "A partition without a leader",
-        "wire/fetch_states.py",
+        "wire/fetch/partition_state.py",
         "            code = routes.leaderless.get(self.tp, UNKNOWN_TOPIC_OR_PARTITION)\n",
         "            code = UNKNOWN_TOPIC_OR_PARTITION\n",
         (f"{_FETCH}::test_a_partition_without_a_leader_waits_alone_and_is_told",),
@@ -937,7 +951,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a partition without a leader is halted for good",
         "A partition without a leader",
-        "wire/fetch_states.py",
+        "wire/fetch/partition_state.py",
         'has had no leader for {self.tp} for {now - self.unknown_since:.0f} s",\n'
         "                retriable=True,\n",
         'has had no leader for {self.tp} for {now - self.unknown_since:.0f} s",\n',
@@ -946,7 +960,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a broker without room on its disk ends the partition",
         "A target broker that ended because its disk was full",
-        "wire/kafka_codes.py",
+        "wire/cluster/error_codes.py",
         "        56,  # KAFKA_STORAGE_ERROR\n",
         "",
         (
@@ -957,31 +971,35 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "the mirror's own topics keep the mirror's time",
         "## When clocks differ",
-        "control/compacted.py",
+        "control/topics/compacted.py",
         '"message.timestamp.type": "LogAppendTime"',
         '"message.timestamp.type": "CreateTime"',
-        ("tests/unit/test_control_topics.py::test_internal_topics",),
+        ("tests/unit/control/topics/test_sync.py::test_internal_topics",),
     ),
     Mutant(
         "a process that failed is told to have ended well",
         "## When processes die",
-        "data/nursery.py",
+        "data/workers/prefork_server.py",
         "os.waitstatus_to_exitcode(status)",
         "0",
-        ("tests/unit/test_nursery.py::test_streams_environment_directory_arguments_and_exit_code",),
+        (
+            "tests/unit/data/workers/test_prefork_server.py::test_streams_environment_directory_arguments_and_exit_code",
+        ),
     ),
     Mutant(
         "a later attempt of a task keeps the epoch's other slots waiting",
         "## When processes die",
-        "data/plan.py",
+        "data/coordination/slot_plan.py",
         "        return max(0.0, epoch_s - spent_s)\n",
         "        return epoch_s\n",
-        ("tests/unit/test_plan_time.py::test_a_later_attempt_ends_with_the_other_slots",),
+        (
+            "tests/unit/data/coordination/test_slot_plan.py::test_a_later_attempt_ends_with_the_other_slots",
+        ),
     ),
     Mutant(
         "whoever got data is first again",
         "## Under pressure",
-        "wire/fetch.py",
+        "wire/fetch/fetcher.py",
         "            self._states[tp] = self._states.pop(tp)\n",
         "            self._states[tp] = state\n",
         (f"{_FETCH}::test_who_got_data_goes_to_the_back",),
@@ -989,7 +1007,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "what waits for acknowledgements is not counted",
         "## Under pressure",
-        "wire/produce_backlog.py",
+        "wire/produce/backlog.py",
         "        self.bytes_waiting += len(batch)\n",
         "        self.bytes_waiting += 0\n",
         (_ONCE_AND_IN_ORDER,),
@@ -998,7 +1016,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "the position one transaction late",
         "## Exactly-once",
-        "data/exactly.py",
+        "data/write/transactional_sink.py",
         "            position = lane.queue[-1].next_offset if lane.queue else lane.position\n",
         "            position = lane.position\n",
         (f"{_EXACT}::test_everything_is_one_transaction",),
@@ -1006,7 +1024,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a coordinator that has moved is no reason to look again",
         "Leaders, the transaction's and the group's coordinator",
-        "wire/kafka_codes.py",
+        "wire/cluster/error_codes.py",
         "    16,  # NOT_COORDINATOR\n",
         "",
         (_TRANSACTIONS,),
@@ -1014,7 +1032,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a transaction that the coordinator has aborted is written on",
         "The coordinator may abort a transaction for its age",
-        "wire/produce_backlog.py",
+        "wire/produce/backlog.py",
         "        if self._transactions is not None and (forgotten or code in FENCED):\n",
         "        if self._transactions is not None and code == 45 and forgotten:\n",
         (f"{_PRODUCE}::test_a_transaction_that_the_target_has_ended_is_not_written_on",),
@@ -1022,7 +1040,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "gap records and letters written outside of the transaction",
         "Gap records and letters count with the records around them",
-        "data/exactly.py",
+        "data/write/transactional_sink.py",
         "return self._plain if tp.topic == control_topic(self.flow) else self._producer",
         "return self._plain",
         (f"{_EXACT}::test_records_are_left_out_without_an_abort",),
@@ -1030,7 +1048,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "offset syncs written outside of the transaction",
         "Offset syncs on the target count with their records",
-        "data/exactly.py",
+        "data/write/transactional_sink.py",
         'self._syncs is not None and flow.offset_syncs.location == "target"',
         'self._syncs is not None and flow.offset_syncs.location == "nowhere"',
         (f"{_EXACT}::test_offset_syncs_are_in_the_transaction",),
@@ -1038,7 +1056,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "offset syncs that are refused take the records with them",
         "Offset syncs on the target count with their records",
-        "data/exactly.py",
+        "data/write/transactional_sink.py",
         "        self._syncs_inside = False\n        self._replay([])\n",
         "        self._replay([])\n",
         (f"{_EXACT}::test_offset_syncs_that_are_refused_hold_no_record_up",),
@@ -1046,7 +1064,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a transaction grows without end",
         "A transaction ends by its size, too",
-        "data/exactly.py",
+        "data/write/transactional_sink.py",
         "                if self._kept_bytes and self._kept_bytes + part.size > self._size.bytes:",
         "                if False:",
         (f"{_EXACT}::test_a_transaction_ends_by_size",),
@@ -1054,7 +1072,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a transaction is as large as the setting allows on a slow way, too",
         "On a slow way to the target transactions are small enough",
-        "data/exactly.py",
+        "data/write/transactional_sink.py",
         "        if took_s > self._share_s:",
         "        if took_s < 0:",
         (f"{_EXACT}::test_a_target_that_gets_slower_is_followed_and_one_that_recovers_too",),
@@ -1062,7 +1080,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "nothing looks for a missing marker between two transactions of one row",
         "What is open of a decided transaction",
-        "data/exactly.py",
+        "data/write/transactional_sink.py",
         "                    self._prepare([part])  # a marker may be missing since\n",
         "",
         (
@@ -1072,15 +1090,17 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "read_uncommitted is no contradiction",
         "What contradicts it is refused at the start",
-        "config/exactly.py",
+        "config/mm2/exactly_once.py",
         'if isolation is not None and isolation.value.strip().lower() == "read_uncommitted":',
         'if isolation is not None and isolation.value == "":',
-        ("tests/unit/test_config_exactly.py::test_what_contradicts_it_is_refused_by_name",),
+        (
+            "tests/unit/config/mm2/test_exactly_once.py::test_what_contradicts_it_is_refused_by_name",
+        ),
     ),
     Mutant(
         "a coordinator that is away ends the transaction",
         "A broker of the target may die",
-        "wire/transactions.py",
+        "wire/produce/transactions.py",
         "            except (ConnectionLost, ClusterError) as error:\n",
         "            except ClusterError as error:\n",
         (_TRANSACTIONS,),
@@ -1088,7 +1108,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "an answer that got lost is taken for a good one",
         "Connections may break at any time",
-        "wire/transactions.py",
+        "wire/produce/transactions.py",
         '                code, name, failure = 15, "CONNECTION_LOST", str(error)\n',
         "                return\n",
         (_TRANSACTIONS,),
@@ -1096,7 +1116,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "an abort commits",
         "A writer may die before, in and after the end of a transaction",
-        "wire/transactions.py",
+        "wire/produce/transactions.py",
         "            committed=committed,\n",
         "            committed=True,\n",
         (_TRANSACTIONS,),
@@ -1104,7 +1124,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "batches carry the epoch of an earlier writer",
         "What an old writer still sends is refused",
-        "wire/produce_queue.py",
+        "wire/produce/partition_queue.py",
         "            producer_epoch=epoch,\n",
         "            producer_epoch=0,\n",
         (f"{_EXACT}::test_what_is_written_anew_counts_its_gaps_once",),
@@ -1112,15 +1132,17 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "another run's claim is not heeded",
         "Another run takes over",
-        "data/takeover.py",
+        "data/coordination/fencing.py",
         "    if claim is not None and claim.run_id != run_id:\n",
         "    if claim is not None and not claim.run_id:\n",
-        ("tests/unit/test_claims.py::test_only_another_run_takes_a_flow_over",),
+        (
+            "tests/unit/internal_topics/test_flow_claims.py::test_only_another_run_takes_a_flow_over",
+        ),
     ),
     Mutant(
         "clocks of two machines are compared",
         "One process mirrors a flow",
-        "control/contest.py",
+        "control/coordination/contest.py",
         "            self._heard_s[report.run_id] = now_s\n",
         "            self._heard_s[report.run_id] = report.time_ms / 1000\n",
         (f"{_CONTEST}::test_silence_counts_from_what_arrives_whatever_clocks_say",),
@@ -1128,7 +1150,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "time in which the target did not answer counts as silence",
         "One process mirrors a flow",
-        "control/contest.py",
+        "control/coordination/contest.py",
         "        self._since_s = self._looked_s = None\n",
         "        self._looked_s = None\n",
         (f"{_CONTEST}::test_a_target_that_does_not_answer_takes_nothing_from_the_owner",),
@@ -1136,7 +1158,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "no look after a claim of one's own",
         "One process mirrors a flow",
-        "control/ownership.py",
+        "control/coordination/ownership.py",
         "        if self.look() is not Verdict.OURS:\n",
         "        if self.look() is not self.look():\n",
         (f"{_OWNERSHIP}::test_of_two_that_claim_at_once_one_begins",),
@@ -1144,7 +1166,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a second process begins beside the first",
         "One process mirrors a flow",
-        "control/ownership.py",
+        "control/coordination/ownership.py",
         "            if (take_over or verdict is not Verdict.HELD) and self._claim():\n",
         "            if self._claim():\n",
         (f"{_OWNERSHIP}::test_the_second_process_stands_by_until_the_first_is_silent",),
@@ -1152,7 +1174,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a standby's first epoch is one as any other",
         "One process mirrors a flow",
-        "data/source.py",
+        "data/spark_source.py",
         "        if partition.value.rehearsal:\n",
         "        if not partition.value:\n",
         (f"{_REHEARSAL}::test_a_rehearsal_runs_through_both_ends_and_touches_nothing",),
@@ -1168,7 +1190,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a driver that was frozen goes on with its work",
         "One process mirrors a flow",
-        "control/ownership.py",
+        "control/coordination/ownership.py",
         "        return self.contest.fresh(now_s) and self",
         "        return self",
         (f"{_OWNERSHIP}::test_who_was_frozen_does_nothing_before_it_has_looked",),
@@ -1176,7 +1198,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a sink that was frozen sends what it has",
         "One process mirrors a flow",
-        "wire/produce.py",
+        "wire/produce/producer.py",
         "            self.before_send()\n",
         "            pass\n",
         (f"{_PLAIN}::test_a_sink_that_was_frozen_writes_nothing_once_another_run_has_the_flow",),
@@ -1184,7 +1206,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a sink that was frozen commits positions",
         "One process mirrors a flow",
-        "data/sink.py",
+        "data/write/slot_sink.py",
         "        if self._pause is not None:\n            self._pause.before_write()\n",
         "",
         (f"{_PLAIN}::test_a_sink_that_was_frozen_writes_nothing_once_another_run_has_the_flow",),
@@ -1192,15 +1214,17 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "the planner does not heed claims",
         "One process mirrors a flow",
-        "data/source.py",
+        "data/spark_source.py",
         "        if flow.mode is MirrorMode.MM2:\n            check_claim(",
         "        if flow.exactly_once:\n            check_claim(",
-        ("tests/unit/test_pause.py::test_no_epoch_is_planned_of_a_flow_that_another_run_has",),
+        (
+            "tests/unit/data/coordination/test_pause.py::test_no_epoch_is_planned_of_a_flow_that_another_run_has",
+        ),
     ),
     Mutant(
         "no second look after the fence",
         "Processes may be killed at random",
-        "data/takeover.py",
+        "data/coordination/fencing.py",
         "    check_owner(flow, run_id, watch)\n    return None if replanned(watch, run_id) else",
         "    return None if replanned(watch, run_id) else",
         (f"{_TAKEOVER}::test_a_claim_that_came_before_the_fence_wins",),
@@ -1208,7 +1232,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "what was committed without a marker is aborted",
         "What is open of a decided transaction",
-        "data/open_ends.py",
+        "data/coordination/hanging_transactions.py",
         "if end.counts(written[tp]) == counts}",
         "if end.counts(written[tp]) != counts}",
         (
@@ -1220,7 +1244,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "the records of a position counted one too many",
         "What is open of a decided transaction",
-        "wire/open_ends.py",
+        "wire/produce/hanging_transactions.py",
         "        return self.last_sequence == (written.records - 1) % SEQUENCE_MODULO\n",
         "        return self.last_sequence <= written.records % SEQUENCE_MODULO\n",
         (f"{_OPEN_ENDS}::test_only_the_very_records_of_the_position_count",),
@@ -1228,7 +1252,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a slot of an older deal writes on",
         "A new deal fences the slots of the old one",
-        "data/takeover.py",
+        "data/coordination/fencing.py",
         "    return command is not None and command.run_id == run_id and command.kind in ends\n",
         "    return False\n",
         (f"{_TAKEOVER}::test_a_slot_of_an_older_deal_writes_nothing",),
@@ -1236,7 +1260,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "slots that only an earlier run had are not fenced",
         "A new deal fences the slots of the old one",
-        "data/takeover.py",
+        "data/coordination/fencing.py",
         "    slots = max(flow.tasks_max, claim.slots if claim is not None else 0)\n",
         "    slots = flow.tasks_max\n",
         (f"{_TAKEOVER}::test_a_new_deal_fences_every_slot_that_any_run_had",),
@@ -1244,15 +1268,15 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a task that Spark has given up commits",
         "Nothing is committed for an attempt that Spark has given up",
-        "data/sink.py",
-        "        if outlet.abandoned():\n",
-        "        if outlet.abandoned() and not self._lanes:\n",
+        "data/write/slot_sink.py",
+        "        if worker_pipes.abandoned():\n",
+        "        if worker_pipes.abandoned() and not self._lanes:\n",
         (f"{_EXACT}::test_nothing_is_committed_for_a_spark_that_has_hung_up",),
     ),
     Mutant(
         "what a partition had taken goes with the refused batch",
         "A refused record takes nothing else with it",
-        "data/exactly.py",
+        "data/write/transactional_sink.py",
         "                lane.queue = before_refusal(lane.queue)\n",
         "                lane.queue.clear()\n",
         (f"{_EXACT}::test_what_is_written_anew_counts_its_gaps_once",),
@@ -1261,42 +1285,42 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "ACL rule inverted",
         "docs/compatibility.md",
-        "control/acls.py",
+        "control/topics/acl_sync.py",
         '            or (allowed and binding.operation == "WRITE")\n',
         '            or (allowed and binding.operation != "WRITE")\n',
         (
             f"{_ACLS}::test_what_becomes_of_a_binding",
-            "tests/unit/test_upstream_connectors.py::test_acl_filtering",
+            "tests/unit/control/groups/test_upstream_connectors.py::test_acl_filtering",
         ),
     ),
     Mutant(
         "exclude list ignored",
         "docs/compatibility.md",
-        "policy.py",
+        "names/replication_policy.py",
         "        return self._exclude is None or self._exclude.fullmatch(name) is None\n",
         "        return True\n",
-        ("tests/unit/test_policy.py::test_filters_accept_what_java_accepts",),
+        ("tests/unit/names/test_replication_policy.py::test_filters_accept_what_java_accepts",),
     ),
     Mutant(
         "topics go round in a cycle",
         "docs/compatibility.md",
-        "policy.py",
+        "names/replication_policy.py",
         "            if source == target_alias:\n                return True\n",
         "            if source == target_alias:\n                return False\n",
-        ("tests/unit/test_upstream_connectors.py::test_no_cycles",),
+        ("tests/unit/control/groups/test_upstream_connectors.py::test_no_cycles",),
     ),
     Mutant(
         "internal topics mirrored",
         "docs/compatibility.md",
-        "policy.py",
+        "names/replication_policy.py",
         "    if not wanted or policy.is_internal_topic(topic):\n",
         "    if not wanted:\n",
-        ("tests/unit/test_policy.py::test_topics_are_chosen_as_in_java",),
+        ("tests/unit/names/test_replication_policy.py::test_topics_are_chosen_as_in_java",),
     ),
     Mutant(
         "the mirror's own positions become checkpoints",
         "docs/compatibility.md",
-        "control/checkpoints.py",
+        "control/groups/checkpoints.py",
         "name for name in present if names.accepts(name) and not name.startswith(_POSITION_GROUPS)",
         "name for name in present if names.accepts(name)",
         (f"{_CHECKPOINTS}::test_wanted_groups",),
@@ -1304,28 +1328,32 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "MirrorMaker 2's position one record too far",
         "docs/compatibility.md",
-        "wire/connect_offsets.py",
+        "internal_topics/connect_offsets.py",
         "encode_value(position - 1 if position > 0 else None)",
         "encode_value(position if position > 0 else None)",
         (
-            "tests/unit/test_connect_offsets.py"
+            "tests/unit/internal_topics/test_connect_offsets.py"
             "::test_position_is_one_past_the_last_replicated_offset",
         ),
     ),
     Mutant(
         "of two connectors' positions the one further on",
         "docs/compatibility.md",
-        "wire/connect_offsets.py",
+        "internal_topics/connect_offsets.py",
         "min(named.values())",
         "max(named.values())",
-        ("tests/unit/test_connect_offsets.py::test_of_several_connectors_none_is_overtaken",),
+        (
+            "tests/unit/internal_topics/test_connect_offsets.py::test_of_several_connectors_none_is_overtaken",
+        ),
     ),
     Mutant(
         "an offset sync later than MirrorMaker 2's",
         "docs/compatibility.md",
-        "offset_syncs.py",
+        "internal_topics/offset_syncs.py",
         "(self._last_sync_downstream + 1) >= self._lag_max\n",
         "(self._last_sync_downstream + 1) > self._lag_max\n",
-        ("tests/unit/test_offset_syncs.py::test_partition_state_emits_as_java_does",),
+        (
+            "tests/unit/internal_topics/test_offset_syncs.py::test_partition_state_emits_as_java_does",
+        ),
     ),
 )

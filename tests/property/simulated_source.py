@@ -17,9 +17,9 @@ from typing import Any
 from kafka.protocol.consumer import FetchRequest, FetchResponse
 
 from sparkmirror.model import ClusterClient, TopicPartition
-from sparkmirror.wire.connection import ConnectionLost
-from sparkmirror.wire.records import Record, encode_batch
-from sparkmirror.wire.routes import Leader
+from sparkmirror.records.records import Record, encode_batch
+from sparkmirror.wire.cluster.coordinator import Leader
+from sparkmirror.wire.net.connection import ConnectionLost
 
 VERSION = 11
 NOT_LEADER, NO_SESSION_ID, WRONG_EPOCH = 6, 70, 71

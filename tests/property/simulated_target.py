@@ -20,12 +20,12 @@ from types import SimpleNamespace
 from typing import Any
 
 from sparkmirror.model import ClusterClient, TopicPartition
-from sparkmirror.wire.batch import HEADER_BYTES
-from sparkmirror.wire.connection import ConnectionLost
-from sparkmirror.wire.cut import decode_batches
-from sparkmirror.wire.doubts import Arrived, Doubt
-from sparkmirror.wire.poller import Poller
-from sparkmirror.wire.routes import Leader
+from sparkmirror.records.header import HEADER_BYTES
+from sparkmirror.records.split import decode_batches
+from sparkmirror.wire.cluster.coordinator import Leader
+from sparkmirror.wire.net.connection import ConnectionLost
+from sparkmirror.wire.net.poller import Poller
+from sparkmirror.wire.produce.in_doubt import Arrived, Doubt
 
 VERSION = 8
 OK, TOO_LARGE, NOT_LEADER, OUT_OF_ORDER, INVALID_RECORD = 0, 10, 6, 45, 87

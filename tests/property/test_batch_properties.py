@@ -9,13 +9,13 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from sparkmirror.errors import BatchError
-from sparkmirror.wire import choose as choosing
-from sparkmirror.wire import join as joining
-from sparkmirror.wire import starts as starting
-from sparkmirror.wire.batch import HEADER_BYTES, split, stamp
-from sparkmirror.wire.codecs import decompress
-from sparkmirror.wire.records import Limits, Record, decode_records, encode_batch
-from sparkmirror.wire.select import AbortedTransaction, Selection, SelectRules, select
+from sparkmirror.records import batch_decisions as choosing
+from sparkmirror.records import rebatch as joining
+from sparkmirror.records import record_offsets as starting
+from sparkmirror.records.codecs import decompress
+from sparkmirror.records.header import HEADER_BYTES, split, stamp
+from sparkmirror.records.records import Limits, Record, decode_records, encode_batch
+from sparkmirror.records.selection import AbortedTransaction, Selection, SelectRules, select
 
 LOG_APPEND_TIME, TRANSACTIONAL, CONTROL, DELETE_HORIZON = 0x08, 0x10, 0x20, 0x40
 INT64 = st.integers(-(2**63), 2**63 - 1)

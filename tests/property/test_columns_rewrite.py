@@ -13,12 +13,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sparkmirror.errors import BatchError
-from sparkmirror.wire.batch import HEADER, HEADER_BYTES
-from sparkmirror.wire.columns import Columns, TooMuchError, read_columns, read_fields
-from sparkmirror.wire.heads import gather_heads
-from sparkmirror.wire.records import Limits, Record, decode_records, encode_batch
-from sparkmirror.wire.rewrite import encode_columns
-from sparkmirror.wire.starts import OddError
+from sparkmirror.records.columns import Columns, TooMuchError, read_columns, read_fields
+from sparkmirror.records.encode_columns import encode_columns
+from sparkmirror.records.header import HEADER, HEADER_BYTES
+from sparkmirror.records.header_columns import gather_heads
+from sparkmirror.records.record_offsets import OddError
+from sparkmirror.records.records import Limits, Record, decode_records, encode_batch
 from tests.fuzz.inputs import resealed
 
 TIMES = st.sampled_from((-1, 0, 1, 63, 64, 8_191, 8_192, 1 << 20, 1 << 40, 1_700_000_000_000))

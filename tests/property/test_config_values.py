@@ -5,8 +5,8 @@ from pathlib import Path
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sparkmirror.config.properties import parse_properties
-from sparkmirror.config.values import split_list
+from sparkmirror.config.files.properties import parse_properties
+from sparkmirror.config.files.values import split_list
 
 FILE = Path("generated.properties")
 _ENDS = st.sampled_from(["\n", "\r", "\r\n"])

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from sparkmirror.model import TopicPartition
 from tests.property.simulated_source import SimSource
-from tests.unit.test_fetch_lanes import Reader
+from tests.unit.wire.fetch.test_lanes import Reader
 
 FEW = [TopicPartition(topic, number) for topic in ("t", "u") for number in range(3)]
 MANY = [TopicPartition(topic, number) for topic in ("t", "u") for number in range(20)]

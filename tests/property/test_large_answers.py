@@ -13,11 +13,11 @@ from kafka.protocol.admin import (
 )
 from kafka.protocol.metadata import MetadataRequest
 
-from sparkmirror.wire.acl_answers import AclRows, all_topic_acls, read_acls
-from sparkmirror.wire.answers import Answer, Remembered, undecoded
-from sparkmirror.wire.config_answers import ConfigReader, TopicConfigs, ask_for_configs
-from sparkmirror.wire.guard import UNREADABLE
-from sparkmirror.wire.views import AclBinding
+from sparkmirror.wire.admin.acl_answers import AclRows, all_topic_acls, read_acls
+from sparkmirror.wire.admin.config_decoder import ConfigReader, TopicConfigs, ask_for_configs
+from sparkmirror.wire.admin.raw_responses import Answer, Remembered, undecoded
+from sparkmirror.wire.cluster.views import AclBinding
+from sparkmirror.wire.net.kafka_python_limits import UNREADABLE
 
 TEXTS = st.text(max_size=12) | st.sampled_from(["", "käse", "retention.ms", "x" * 200])
 SOURCES = {

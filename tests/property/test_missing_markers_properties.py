@@ -8,9 +8,17 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sparkmirror.data.exactly import ExactSink
+from sparkmirror.data.write.transactional_sink import ExactSink
 from sparkmirror.model import TopicPartition
-from tests.unit.test_exact_sink import BILLS, ORDERS, REMOTE, Brokers, Source, _flow, simulated
+from tests.unit.data.write.test_transactional_sink import (
+    BILLS,
+    ORDERS,
+    REMOTE,
+    Brokers,
+    Source,
+    _flow,
+    simulated,
+)
 
 _PARTITIONS = (ORDERS, BILLS)
 # Of a row: which partition gets how many records; of which partitions the leader is away then.

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sparkmirror.name_sets import Names, Undecided, common_name
-from sparkmirror.policy import TopicFilter
+from sparkmirror.names.regex_overlap import Names, Undecided, common_name
+from sparkmirror.names.replication_policy import TopicFilter
 
 _ALPHABET = "ab.-"
 _ATOMS = st.sampled_from(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sparkmirror.offset_map import OffsetMap, Run, extend_run
+from sparkmirror.internal_topics.run_map import OffsetMap, Run, extend_run
 
 # Records skipped on the source, foreign records or markers on the target, records in the run.
 STEPS = st.lists(st.tuples(st.integers(0, 5), st.integers(0, 3), st.integers(1, 9)), max_size=60)

@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 
 from sparkmirror.errors import Fenced, TransactionError
 from sparkmirror.model import ProduceSettings, TopicPartition
-from sparkmirror.wire.produce import Producer
-from sparkmirror.wire.records import Record, encode_batch
-from sparkmirror.wire.routes import Routes
-from sparkmirror.wire.transactions import Transactions
+from sparkmirror.records.records import Record, encode_batch
+from sparkmirror.wire.cluster.coordinator import Routes
+from sparkmirror.wire.produce.producer import Producer
+from sparkmirror.wire.produce.transactions import Transactions
 from tests.property.simulated_target import Brokers, SimTarget
 
 NODES = 3

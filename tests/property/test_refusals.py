@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sparkmirror.errors import TransactionError
-from sparkmirror.wire.records import Record
-from sparkmirror.wire.transactions import Transactions
+from sparkmirror.records.records import Record
+from sparkmirror.wire.produce.transactions import Transactions
 from tests.property.test_producer_properties import JOININGS, PARTITIONS, Open, Run, Step, steps
 
 _MODULUS = 4

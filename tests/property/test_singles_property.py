@@ -8,11 +8,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sparkmirror.errors import BatchError
-from sparkmirror.wire import select as selecting
-from sparkmirror.wire.batch import HEADER_BYTES
-from sparkmirror.wire.records import Record, encode_batch
-from sparkmirror.wire.select import AbortedTransaction, Selection, SelectRules, select
-from sparkmirror.wire.singles import SINGLES_MAX, read_singles
+from sparkmirror.records import selection as selecting
+from sparkmirror.records.header import HEADER_BYTES
+from sparkmirror.records.records import Record, encode_batch
+from sparkmirror.records.selection import AbortedTransaction, Selection, SelectRules, select
+from sparkmirror.records.single_record_batches import SINGLES_MAX, read_singles
 
 LOG_APPEND_TIME, TRANSACTIONAL, CONTROL, DELETE_HORIZON = 0x08, 0x10, 0x20, 0x40
 

@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 
 from sparkmirror.errors import Fenced
 from sparkmirror.model import ClusterClient, TopicPartition
-from sparkmirror.wire.connection import ConnectionLost
-from sparkmirror.wire.routes import Routes
-from sparkmirror.wire.transactions import Transactions
+from sparkmirror.wire.cluster.coordinator import Routes
+from sparkmirror.wire.net.connection import ConnectionLost
+from sparkmirror.wire.produce.transactions import Transactions
 
 PARTITIONS = [TopicPartition("t", 0), TopicPartition("t", 1), TopicPartition("u", 0)]
 CONCURRENT, LOADING, UNAVAILABLE, NOT_COORDINATOR = 51, 14, 15, 16

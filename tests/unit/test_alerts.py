@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 import yaml
 
-from sparkmirror.observe.catalog import CATALOG
+from sparkmirror.observe.metrics.catalog import CATALOG
 from tests.promql import Database, Rule, firing, seconds
 
 DIRECTORY = Path(__file__).parents[2] / "docs" / "prometheus"

@@ -32,7 +32,7 @@ from benchmarks.quote import BLOCK, BLOCKS, PAGES, RESULTS, quoted
 from benchmarks.run import Bench, Results
 from benchmarks.steps import FORMAT, MAIN, ROUNDS, STEPS, WINDOW_S
 
-from sparkmirror.demo.clusters import KafkaCluster
+from sparkmirror.testing.clusters import KafkaCluster
 
 ROOT = Path(__file__).parents[2]
 # The middle one is neither the first, the last, the best nor the mean of the three.

@@ -8,10 +8,10 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "compatibility.md").read_text(encoding="utf-8")
-NAMED = sorted(set(re.findall(r"`((?:unit|property|kafka)/\w+\.py)::(\w+)`", PAGE)))
+NAMED = sorted(set(re.findall(r"`((?:unit|property|kafka)/[\w/]+\.py)::(\w+)`", PAGE)))
 
 
-NAME = re.compile(r"(?:unit|property|kafka)/\w+\.py::test_\w+")
+NAME = re.compile(r"(?:unit|property|kafka)/[\w/]+\.py::test_\w+")
 
 
 def _tests(file: str) -> set[str]:
@@ -62,7 +62,8 @@ def test_every_row_names_a_test_or_a_reason() -> None:
         assert re.fullmatch(r"\| [^|]+ \| [^|]{3,} \|", row), row
 
 
-@pytest.mark.parametrize("file", sorted((ROOT / "tests" / "unit").glob("test_upstream_*.py")))
+@pytest.mark.parametrize("file", sorted((ROOT / "tests" / "unit").rglob("test_upstream_*.py")))
 def test_every_test_with_an_upstream_name_is_on_the_page(file: Path) -> None:
-    named = {name for one, name in NAMED if one == f"unit/{file.name}"}
-    assert {name for name in _tests(f"unit/{file.name}") if name.startswith("test_")} == named
+    short = str(file.relative_to(ROOT / "tests"))
+    named = {name for one, name in NAMED if one == short}
+    assert {name for name in _tests(short) if name.startswith("test_")} == named

@@ -58,7 +58,7 @@ def test_reasons_are_about_what_exists() -> None:
 FORKS = """
 import os, signal, time
 import tests.covered.endings
-from sparkmirror.data import plan
+from sparkmirror.data.coordination import slot_plan
 
 def fork(work):
     ours, theirs = os.pipe()
@@ -72,10 +72,10 @@ def fork(work):
     while True:  # a signal just before one long wait would be heard after it
         time.sleep(0.05)
 
-hung_up = fork(lambda: plan.deal([], 1))
+hung_up = fork(lambda: slot_plan.deal([], 1))
 os.kill(hung_up, signal.SIGHUP)
 assert os.waitstatus_to_exitcode(os.waitpid(hung_up, 0)[1]) == -signal.SIGHUP
-left = fork(lambda: (plan.SlotPlan(0, 0, "r", (), None, 0).end_offsets(), os._exit(7)))
+left = fork(lambda: (slot_plan.SlotPlan(0, 0, "r", (), None, 0).end_offsets(), os._exit(7)))
 assert os.waitstatus_to_exitcode(os.waitpid(left, 0)[1]) == 7
 """
 
@@ -99,9 +99,12 @@ def test_what_forks_ran_is_known_however_they_end(tmp_path: Path) -> None:
     assert (done.returncode, done.stderr) == (0, "")
     measured = coverage.Coverage(config_file=str(config))
     measured.combine([str(tmp_path)], strict=True)
-    file = ROOT / "src" / "sparkmirror" / "data" / "plan.py"
+    file = ROOT / "src" / "sparkmirror" / "data" / "coordination" / "slot_plan.py"
     _, _, _, missing, _ = measured.analysis2(str(file))
-    names = {gap.function for gap in gaps("data/plan.py", set(missing), file.read_text("utf-8"))}
+    names = {
+        gap.function
+        for gap in gaps("data/coordination/slot_plan.py", set(missing), file.read_text("utf-8"))
+    }
     assert "plan_slots" in names, "nobody called it"
     assert "deal" not in names, "the fork that was ended by a signal"
     after = [line for line in missing if line in _lines_of(file, "if self.ends is None:")]

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from sparkmirror.cache import cache_directory
-from sparkmirror.cli import workdir
-from sparkmirror.cli.workdir import open_work_dir
+from sparkmirror.cli.run import workdir
+from sparkmirror.cli.run.workdir import open_work_dir
 from sparkmirror.directories import private_directory
 from sparkmirror.errors import MachineError
 

@@ -18,18 +18,17 @@ import kafka.errors as kafka_errors
 import pytest
 
 from sparkmirror.cache import locked
-from sparkmirror.cli.acls import _principals
 from sparkmirror.cli.main import main
-from sparkmirror.cli.migrate_config import _aliases, _same_flow, _write
+from sparkmirror.cli.verbs.acls import _principals
+from sparkmirror.cli.verbs.migrate_config import _aliases, _same_flow, _write
 from sparkmirror.config.callables import load_callable
-from sparkmirror.config.jaas import parse_property, read_file_entry
-from sparkmirror.config.properties import read_file
-from sparkmirror.config.sasl import KerberosLogin
-from sparkmirror.control import start
-from sparkmirror.control.listener import Listener
-from sparkmirror.data.scratch import Scratch
-from sparkmirror.data.seal import KEY_VARIABLE, new_key, seal, unseal
-from sparkmirror.demo import guard, maven
+from sparkmirror.config.clients.jaas import parse_property, read_file_entry
+from sparkmirror.config.clients.sasl import KerberosLogin
+from sparkmirror.config.files.properties import read_file
+from sparkmirror.control.mm1.rebalance_listener import Listener
+from sparkmirror.control.positions import preflight
+from sparkmirror.data.coordination.sealed_options import KEY_VARIABLE, new_key, seal, unseal
+from sparkmirror.data.spark.temp_dir import Scratch
 from sparkmirror.errors import (
     ClusterError,
     ConfigError,
@@ -44,20 +43,21 @@ from sparkmirror.errors import (
     Unsupported,
 )
 from sparkmirror.model import ClusterClient, FlowSettings, GroupSettings, TopicPartition
-from sparkmirror.observe.address import resolve
-from sparkmirror.wire.ambari import AmbariLogin, _http_error, _Server, parse_hosts
-from sparkmirror.wire.batch import split
-from sparkmirror.wire.client import Cluster
-from sparkmirror.wire.codecs import decompress
-from sparkmirror.wire.cut import cut_batch
-from sparkmirror.wire.faults import translate
-from sparkmirror.wire.grants import Right
-from sparkmirror.wire.groups import _check_commit
-from sparkmirror.wire.kerberos import _check_keytab, kerberos_error
-from sparkmirror.wire.reach import _address
-from sparkmirror.wire.records import Record, encode_batch
-from sparkmirror.wire.tls import handshake_error
-from sparkmirror.wire.varint import read_varint
+from sparkmirror.observe.metrics.address import resolve
+from sparkmirror.records.codecs import decompress
+from sparkmirror.records.header import split
+from sparkmirror.records.records import Record, encode_batch
+from sparkmirror.records.split import cut_batch
+from sparkmirror.records.varint import read_varint
+from sparkmirror.testing import guard, maven
+from sparkmirror.wire.admin.cluster import Cluster
+from sparkmirror.wire.admin.error_translation import translate
+from sparkmirror.wire.admin.groups import _check_commit
+from sparkmirror.wire.cluster.acl_advice import Right
+from sparkmirror.wire.legacy.ambari import AmbariLogin, _http_error, _Server, parse_hosts
+from sparkmirror.wire.probe.reach import _address
+from sparkmirror.wire.security.kerberos import _check_keytab, kerberos_error
+from sparkmirror.wire.security.tls import handshake_error
 from tests.unit.config_files import BASE, LINE, QUIET, refused, write
 
 CLIENT = ClusterClient("A", ("a:1",), "mirror", request_timeout_ms=10)
@@ -455,17 +455,17 @@ def test_a_topic_that_does_not_exist_cannot_be_followed() -> None:
 
 
 def test_ends_without_a_leader_are_named_up_to_five(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(start, "_FREEZE_TIMEOUT_S", -1.0)
+    monkeypatch.setattr(preflight, "_FREEZE_TIMEOUT_S", -1.0)
     wanted = [SimpleNamespace(source=TopicPartition("t", n)) for n in range(7)]
     source: Any = SimpleNamespace(alias="A", end_offsets=lambda tps, _: dict.fromkeys(tps[:1], 5))
     assignment: Any = SimpleNamespace(partitions=wanted)
     check(
-        lambda: start.freeze_ends(FLOW, source, assignment), TopicError,
+        lambda: preflight.freeze_ends(FLOW, source, assignment), TopicError,
         "no end offset for 6 partitions (t-1, t-2, t-3, t-4, t-5 …): they have no leader.",
         "cluster A", "Bring their brokers back",
     )  # fmt: skip
     assignment.partitions = wanted[:1]
-    assert start.freeze_ends(FLOW, source, assignment) == {TopicPartition("t", 0): 5}
+    assert preflight.freeze_ends(FLOW, source, assignment) == {TopicPartition("t", 0): 5}
 
 
 @pytest.mark.parametrize("server", ["a", "a:", ":1", "a:0", "a:65536", "a:x"])

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from sparkmirror.cli.main import main
-from sparkmirror.config.mm2 import load_mm2
+from sparkmirror.config.mm2.load import load_mm2
 from tests.certificates import PASSWORD, Authority
 from tests.examples import DIRECTORY, EXAMPLES, MM1_EXAMPLES, adapted_mm1
 

@@ -9,8 +9,8 @@ from typing import Any, Self
 
 import pytest
 
+from sparkmirror.internal_topics.gaps import TARGET_LOSS_CODES, Gap, GapAction, GapKind, encode_gap
 from sparkmirror.model import TopicPartition
-from sparkmirror.wire.gaps import TARGET_LOSS_CODES, Gap, GapAction, GapKind, encode_gap
 from tests.faults import elections
 from tests.faults.fragile import LOSSES, PARTITIONS
 from tests.faults.wholeness import Outcome

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 
-from sparkmirror.demo.clusters import KafkaCluster
+from sparkmirror.testing.clusters import KafkaCluster
 from tests.faults import harness, numbered
 from tests.faults.numbered import ABORTED, NUMBER, InTransactions
 from tests.faults.report import Outcome, complaints

@@ -15,58 +15,37 @@ from sparkmirror.config.docs import settings_page
 ROOT = Path(__file__).parents[2]
 SOURCE = Path(sparkmirror.__file__).parent
 
-ABOVE_POLICY = {
-    "name_sets",
-    "config",
-    "wire",
-    "client",
-    "data",
-    "control",
-    "doctor",
-    "cli",
-    "observe",
-    "demo",
-}
-# Beside the layers: what the machine has. Only those who start processes need it.
-MACHINE = {"cache", "directories", "java"}
-OFFSETS = {"offset_map", "offset_syncs"}
-FORBIDDEN = {
-    "model": {"errors", "policy", "java_regex", "java_charclass"} | MACHINE | ABOVE_POLICY,
-    "errors": {"policy", "java_regex", "java_charclass"} | MACHINE | ABOVE_POLICY,
-    "text": {"model", "errors", "policy", "java_regex", "java_charclass"}
-    | MACHINE
-    | OFFSETS
-    | ABOVE_POLICY,
-    "java_charclass": {"model", "policy", "java_regex"} | MACHINE | ABOVE_POLICY,
-    "java_regex": {"model", "policy"} | MACHINE | ABOVE_POLICY,
-    "name_sets": {"model", "policy"} | MACHINE | OFFSETS | (ABOVE_POLICY - {"name_sets"}),
-    "policy": MACHINE | OFFSETS | ABOVE_POLICY,
-    "offset_map": {"errors", "policy", "java_regex", "java_charclass"} | MACHINE | ABOVE_POLICY,
-    "offset_syncs": {"errors", "policy", "java_regex", "java_charclass"} | MACHINE | ABOVE_POLICY,
-    "offset_reset": {"model", "errors", "policy", "java_regex", "java_charclass"}
-    | MACHINE
-    | OFFSETS
-    | ABOVE_POLICY,
-    "directories": {"model", "policy", "cache", "java", "java_regex", "java_charclass"}
-    | ABOVE_POLICY,
-    "ticks": {"model", "errors", "policy", "java_regex", "java_charclass"}
-    | MACHINE
-    | OFFSETS
-    | ABOVE_POLICY,
-    "cache": {"model", "policy", "java", "java_regex", "java_charclass"} | ABOVE_POLICY,
-    "java": {"model", "policy", "java_regex", "java_charclass"} | ABOVE_POLICY,
-    "config": {"wire", "client", "data", "control", "doctor", "cli", "observe", "demo"}
-    | MACHINE
-    | OFFSETS,
-    "wire": {"client", "data", "control", "doctor", "cli", "demo"} | MACHINE,
-    "client": {"data", "control", "doctor", "cli", "observe", "demo"} | MACHINE,
-    "data": {"client", "control", "doctor", "cli", "demo"},
-    "control": {"data", "doctor", "cli", "demo"} | MACHINE,
-    # Looks at both sides of a mirror: the control plane's plans and the executors' network.
-    "doctor": {"cli", "demo"} | MACHINE,
-    "observe": {"config", "wire", "client", "data", "control", "doctor", "cli", "demo"} | MACHINE,
-    # Of observe, what the results of a comparison are.
-    "demo": {"config", "client", "data", "control", "doctor"},
+# Who may import what, from the ground up: a row names only rows before it. `cli` is on top.
+MAY_IMPORT = {
+    layer: set(below.split())
+    for layer, below in {
+        "errors": "",
+        "model": "",
+        "offset_reset": "",
+        "text": "",
+        "ticks": "",
+        # What the machine has. Only those who start processes need it.
+        "directories": "errors",
+        "cache": "errors directories",
+        "java": "errors cache",
+        "names": "errors model",
+        "records": "errors model",
+        "internal_topics": "errors model names",
+        "config": "errors model offset_reset text ticks names",
+        "observe": "errors model text ticks",
+        "wire": "errors model offset_reset text ticks names records internal_topics config observe",
+        "client": "errors model offset_reset text ticks names internal_topics config wire",
+        "control": "errors model offset_reset text ticks names records internal_topics config "
+        "observe wire",
+        "data": "errors model offset_reset text ticks directories cache java names records "
+        "internal_topics config observe wire",
+        # Looks at both sides of a mirror: the control plane's plans and the executors' network.
+        "doctor": "errors model offset_reset text ticks names internal_topics config observe wire "
+        "control data",
+        "testing": "errors cache java",
+        # Of observe, what the results of a comparison are.
+        "demo": "errors model java names observe wire testing",
+    }.items()
 }
 UNBOUND = {"__init__", "__main__", "cli"}
 
@@ -93,7 +72,7 @@ _LOADERS = {"importlib.import_module", "import_module", "__import__", "find_spec
 
 
 def layer_of(name: str) -> str:
-    """``wire`` for ``sparkmirror.wire.batch``, an empty text for a module that is not ours."""
+    """``wire`` for ``sparkmirror.wire.net.poller``, an empty text for a module that is not ours."""
     parts = name.split(".")
     return parts[1] if parts[0] == "sparkmirror" and len(parts) > 1 else ""
 
@@ -132,10 +111,16 @@ def test_imports_within_a_package_stay_in_it() -> None:
 
 
 def test_every_layer_has_its_rule() -> None:
-    assert {_layer(path) for path in SOURCE.rglob("*.py")} == set(FORBIDDEN) | UNBOUND
+    assert {_layer(path) for path in SOURCE.rglob("*.py")} == set(MAY_IMPORT) | UNBOUND
 
 
-@pytest.mark.parametrize("layer", sorted(FORBIDDEN))
+def test_the_table_goes_from_the_ground_up() -> None:
+    order = list(MAY_IMPORT)
+    for layer, below in MAY_IMPORT.items():
+        assert below <= set(order[: order.index(layer)]), layer
+
+
+@pytest.mark.parametrize("layer", sorted(MAY_IMPORT))
 def test_imports_go_one_way(layer: str) -> None:
     files = [path for path in SOURCE.rglob("*.py") if _layer(path) == layer]
     assert files
@@ -143,9 +128,82 @@ def test_imports_go_one_way(layer: str) -> None:
         f"{path.relative_to(SOURCE)} imports {name}"
         for path in files
         for name in sorted(_imports(path))
-        if layer_of(name) in FORBIDDEN[layer]
+        if layer_of(name) not in MAY_IMPORT[layer] | {layer, ""}
     ]
     assert wrong == []
+
+
+FILES_MAX = 20
+"""Of a folder; whoever looks for something reads the names of all of them."""
+
+
+def test_no_folder_is_crowded() -> None:
+    folders = {path.parent for path in SOURCE.rglob("*.py")}
+    assert len(folders) > 30
+    crowded = {
+        str(folder.relative_to(SOURCE)): len(names)
+        for folder in folders
+        if len(names := [path for path in folder.glob("*.py") if path.name != "__init__.py"])
+        > FILES_MAX
+    }
+    assert crowded == {}
+
+
+def folders_of(source: Path) -> dict[str, set[str]]:
+    """The folders below ``source``, each with the others that its modules import from.
+
+    A module in no folder stands for itself; imports within functions count like all others.
+    """
+    modules = {
+        ".".join(["sparkmirror", *path.relative_to(source).with_suffix("").parts]): path
+        for path in source.rglob("*.py")
+        if path.name != "__init__.py"
+    }
+
+    def folder(module: str) -> str:
+        parts = module.split(".")[1:]
+        return "/".join(parts[:-1]) or parts[0]
+
+    found: dict[str, set[str]] = {folder(module): set() for module in modules}
+    for module, path in modules.items():
+        for name in imported(path.read_text(), module.rpartition(".")[0]):
+            target = name if name in modules else name.rpartition(".")[0]
+            if target in modules and folder(target) != folder(module):
+                found[folder(module)].add(folder(target))
+    return found
+
+
+def circle(imports: dict[str, set[str]]) -> list[str]:
+    """Those of which each imports the next, and the last the first; empty where there are none."""
+    done: set[str] = set()
+
+    def walk(one: str, way: list[str]) -> list[str]:
+        if one in way:
+            return way[way.index(one) :]
+        if one in done:
+            return []
+        for other in sorted(imports[one]):
+            if found := walk(other, [*way, one]):
+                return found
+        done.add(one)
+        return []
+
+    for one in sorted(imports):
+        if found := walk(one, []):
+            return found
+    return []
+
+
+def test_folders_do_not_import_each_other_in_a_circle() -> None:
+    folders = folders_of(SOURCE)
+    assert "wire/net" in folders["wire/fetch"]
+    assert "cli/run" in folders["cli"]
+    assert circle(folders) == []
+
+
+def test_a_circle_is_found() -> None:
+    assert circle({"a": {"b"}, "b": {"c"}, "c": {"b"}}) == ["b", "c"]
+    assert circle({"a": {"b", "c"}, "b": {"c"}, "c": set()}) == []
 
 
 def test_only_wire_imports_kafka_python() -> None:
@@ -193,7 +251,7 @@ def test_every_way_to_select_is_seen(text: str, lines: list[int]) -> None:
 
 
 def test_nothing_waits_with_select() -> None:
-    """It takes no descriptor from 1,024 on; `sparkmirror.wire.poller` takes any."""
+    """It takes no descriptor from 1,024 on; `sparkmirror.wire.net.poller` takes any."""
     files = [
         path for name in ("src", "tests", "benchmarks") for path in (ROOT / name).rglob("*.py")
     ]
@@ -239,7 +297,7 @@ def test_the_file_map_names_every_module_once_and_no_other() -> None:
 
 
 def test_what_the_design_points_to_is_there() -> None:
-    """A function or method named as ``wire/fetch.py:Fetcher.send`` is in that file."""
+    """A function or method named as ``wire/fetch/fetcher.py:Fetcher.send`` is in that file."""
     pointers = re.findall(r"`([a-z_/]+\.py):([\w.]+)`", (ROOT / "DESIGN.md").read_text())
     assert len(pointers) > 20
     stale = []

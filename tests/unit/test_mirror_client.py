@@ -11,11 +11,11 @@ import sparkmirror
 from sparkmirror.client import MirrorClient, OffsetAndMetadata, latest_checkpoints
 from sparkmirror.config.mirror_client import mirror_client_settings
 from sparkmirror.errors import ConfigError
+from sparkmirror.internal_topics.mm2_records import Checkpoint, encode_checkpoint
 from sparkmirror.model import PolicySettings, TopicPartition
-from sparkmirror.policy import make_policy
-from sparkmirror.wire.client import Cluster
-from sparkmirror.wire.mirror_records import Checkpoint, encode_checkpoint
-from sparkmirror.wire.views import TopicView
+from sparkmirror.names.replication_policy import make_policy
+from sparkmirror.wire.admin.cluster import Cluster
+from sparkmirror.wire.cluster.views import TopicView
 
 SERVERS = {"bootstrap.servers": "b:9092"}
 

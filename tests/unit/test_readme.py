@@ -6,7 +6,7 @@ import re
 import tomllib
 from pathlib import Path
 
-from sparkmirror.demo.jvm import KAFKA_VERSIONS
+from sparkmirror.testing.jvm import KAFKA_VERSIONS
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")

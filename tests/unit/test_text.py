@@ -17,8 +17,8 @@ from rich.text import Text
 
 import sparkmirror
 from sparkmirror.cli import connect_mirror_maker, kafka_mirror_maker
-from sparkmirror.cli.errors import show_error
-from sparkmirror.cli.tables import table_lines
+from sparkmirror.cli.shared.errors import show_error
+from sparkmirror.cli.shared.tables import table_lines
 from sparkmirror.errors import ClusterError
 from sparkmirror.observe.console import PrintableConsole
 from sparkmirror.observe.logs import close_logs, open_logs

@@ -13,15 +13,15 @@ from typing import cast
 import pytest
 
 from sparkmirror.client import MirrorClient
-from sparkmirror.control.checkpoints import CheckpointStore
-from sparkmirror.control.compacted import TopicFollower
+from sparkmirror.control.groups.checkpoints import CheckpointStore
+from sparkmirror.control.topics.compacted import TopicFollower
 from sparkmirror.errors import Denied
+from sparkmirror.internal_topics.mm2_records import Checkpoint, encode_checkpoint
+from sparkmirror.internal_topics.offset_syncs import OffsetSync, OffsetSyncStore
 from sparkmirror.model import ClusterClient, FlowSettings, PolicySettings, TopicPartition
-from sparkmirror.offset_syncs import OffsetSync, OffsetSyncStore
-from sparkmirror.policy import make_policy
-from sparkmirror.wire.client import Cluster
-from sparkmirror.wire.mirror_records import Checkpoint, encode_checkpoint
-from sparkmirror.wire.views import TopicView
+from sparkmirror.names.replication_policy import make_policy
+from sparkmirror.wire.admin.cluster import Cluster
+from sparkmirror.wire.cluster.views import TopicView
 
 T = TopicPartition("topic1", 2)
 DEFAULT = make_policy(PolicySettings(), None)

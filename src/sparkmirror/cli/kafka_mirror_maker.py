@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NoReturn
 
-from sparkmirror.cli.errors import show_error
+from sparkmirror.cli.shared.errors import show_error
 from sparkmirror.errors import ConfigError, MirrorError
 
 __all__ = ["main"]
@@ -225,8 +225,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _run_mm2(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int:
     """A MirrorMaker 2 file, which says everything itself; with this command's exit codes."""
-    from sparkmirror.cli.run import RunOptions, run_mirror  # noqa: PLC0415
-    from sparkmirror.config.mm2 import load_mm2  # noqa: PLC0415
+    from sparkmirror.cli.run.run import RunOptions, run_mirror  # noqa: PLC0415
+    from sparkmirror.config.mm2.load import load_mm2  # noqa: PLC0415
 
     own = {"file", "master", "metrics", "once"}
     defaults = vars(parser.parse_args([]))
@@ -300,9 +300,9 @@ def _check_callable(option: str, name: str, args: str | None) -> None:
 def _run(options: argparse.Namespace, include: str | None) -> int:
     given = vars(options)
     try:
-        from sparkmirror.cli.files import look_up_brokers  # noqa: PLC0415
-        from sparkmirror.cli.run import RunOptions, run_mirror  # noqa: PLC0415
-        from sparkmirror.config.mm1 import Extras, load_mm1  # noqa: PLC0415
+        from sparkmirror.cli.run.run import RunOptions, run_mirror  # noqa: PLC0415
+        from sparkmirror.cli.shared.settings_options import look_up_brokers  # noqa: PLC0415
+        from sparkmirror.config.mm1.load import Extras, load_mm1  # noqa: PLC0415
 
         settings = load_mm1(
             given["consumer.config"],
@@ -336,7 +336,7 @@ def _run(options: argparse.Namespace, include: str | None) -> int:
 
 
 def _print_version() -> int:
-    from sparkmirror.cli.run import tool_version  # noqa: PLC0415
+    from sparkmirror.cli.run.run import tool_version  # noqa: PLC0415
 
     print(tool_version())
     return 0

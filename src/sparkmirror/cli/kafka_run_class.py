@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import NoReturn
 
 from sparkmirror.cli import connect_mirror_maker, kafka_mirror_maker
-from sparkmirror.cli.errors import show_error
+from sparkmirror.cli.shared.errors import show_error
 from sparkmirror.errors import ConfigError, MirrorError
 
 __all__ = ["main"]

@@ -12,11 +12,17 @@ from typing import Annotated, Any
 
 import typer
 
-from sparkmirror.cli.errors import EXIT_INTERRUPTED, show_error
-from sparkmirror.cli.files import KeepPartitions, NumStreams, TopicFiles, load_settings, with_files
-from sparkmirror.errors import ConfigError
+from sparkmirror.cli.shared.errors import EXIT_INTERRUPTED, show_error
+from sparkmirror.cli.shared.settings_options import (
+    KeepPartitions,
+    NumStreams,
+    TopicFiles,
+    load_settings,
+    spark_conf,
+    with_files,
+)
 
-__all__ = ["app", "main", "spark_conf", "split_clusters"]
+__all__ = ["app", "main"]
 
 app = typer.Typer(
     name="sparkmirror",
@@ -36,33 +42,6 @@ class LogFormat(StrEnum):
 
     TEXT = "text"
     JSON = "json"
-
-
-def split_clusters(values: Sequence[str]) -> tuple[str, ...]:
-    """``A,B`` and repeated options as one list, in order and without repeats."""
-    names = [name.strip() for value in values for name in value.split(",")]
-    if any(not name for name in names):
-        raise ConfigError(
-            "An alias in the list is empty.",
-            where="--clusters",
-            do="Give aliases like this: --clusters A,B (or --clusters A --clusters B).",
-        )
-    return tuple(dict.fromkeys(names))
-
-
-def spark_conf(values: Sequence[str]) -> dict[str, str]:
-    """``k=v`` pairs; the last one of a key counts, as in spark-submit."""
-    conf: dict[str, str] = {}
-    for value in values:
-        key, equals, text = value.partition("=")
-        if not equals or not key.strip():
-            raise ConfigError(
-                f"{value!r} is no key=value pair.",
-                where="--conf",
-                do="Write it like this: --conf spark.driver.memory=2g.",
-            )
-        conf[key.strip()] = text.strip()
-    return conf
 
 
 Once = Annotated[
@@ -210,7 +189,7 @@ def run(
     json_lines = log_format is LogFormat.JSON
     try:
         # Imported late: help and version need neither the settings table nor the views.
-        from sparkmirror.cli.run import RunOptions, run_mirror  # noqa: PLC0415
+        from sparkmirror.cli.run.run import RunOptions, run_mirror  # noqa: PLC0415
 
         options = RunOptions(
             master=master,
@@ -264,7 +243,7 @@ def version() -> None:
     import platform  # noqa: PLC0415
     from importlib.metadata import version as installed  # noqa: PLC0415
 
-    from sparkmirror.cli.run import tool_version  # noqa: PLC0415
+    from sparkmirror.cli.run.run import tool_version  # noqa: PLC0415
 
     print(f"sparkmirror {tool_version()}")
     print(
@@ -283,11 +262,12 @@ START, CHECK, LOOK, CONTROL, PROVE, MIGRATE = (
 class _Verb:
     """A command with a module of its own, where the function is called like the module.
 
-    A Typer of that name is a group of commands.
+    A Typer of that name is a group of commands. ``module``: where it has none of its own.
     """
 
     group: str
     example: str
+    module: str = ""
 
 
 _VERBS = {
@@ -304,9 +284,9 @@ _VERBS = {
     "clusters": _Verb(LOOK, "sparkmirror clusters mm2.properties"),
     "gaps": _Verb(LOOK, "sparkmirror gaps mm2.properties --since 7d"),
     "history": _Verb(LOOK, "sparkmirror history mm2.properties --since 12h"),
-    "pause": _Verb(CONTROL, "sparkmirror pause mm2.properties 'A->B'"),
-    "resume": _Verb(CONTROL, "sparkmirror resume mm2.properties 'A->B'"),
-    "drain": _Verb(CONTROL, "sparkmirror drain mm2.properties"),
+    "pause": _Verb(CONTROL, "sparkmirror pause mm2.properties 'A->B'", "control_commands"),
+    "resume": _Verb(CONTROL, "sparkmirror resume mm2.properties 'A->B'", "control_commands"),
+    "drain": _Verb(CONTROL, "sparkmirror drain mm2.properties", "control_commands"),
     "verify": _Verb(PROVE, "sparkmirror verify mm2.properties --topic 'orders.*'"),
     "migrate-config": _Verb(
         MIGRATE,
@@ -333,7 +313,8 @@ def _add_verbs(arguments: Sequence[str]) -> None:
         if name not in registered:
             function = name.replace("-", "_")
             verb: typer.Typer | Callable[..., object] = getattr(
-                importlib.import_module(f"sparkmirror.cli.{function}"), function
+                importlib.import_module(f"sparkmirror.cli.verbs.{about.module or function}"),
+                function,
             )
             epilog = f"Example: {about.example}"
             if isinstance(verb, typer.Typer):

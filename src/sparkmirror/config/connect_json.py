@@ -10,8 +10,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from sparkmirror.config.connectors import Connector, Setup, connector_kind
-from sparkmirror.config.documents import Node, load_json
-from sparkmirror.config.properties import Entry
+from sparkmirror.config.files.documents import Node, load_json
+from sparkmirror.config.files.properties import Entry
 from sparkmirror.errors import ConfigError
 
 __all__ = ["read_connect"]

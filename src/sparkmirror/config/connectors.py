@@ -11,10 +11,11 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from sparkmirror.config.keys import KeyUse, Lost, classify, nearest
-from sparkmirror.config.page import Migrated, Page
-from sparkmirror.config.properties import Entry
-from sparkmirror.config.settings import (
+from sparkmirror.config.files.page import Migrated, Page
+from sparkmirror.config.files.properties import Entry
+from sparkmirror.config.files.values import check
+from sparkmirror.config.mm2.keys import KeyUse, Lost, classify, nearest
+from sparkmirror.config.table.settings import (
     CLIENT_SET,
     DROPPED_KEYS,
     REMOVED_KEYS,
@@ -24,7 +25,6 @@ from sparkmirror.config.settings import (
     find,
     is_secret,
 )
-from sparkmirror.config.values import check
 from sparkmirror.errors import ConfigError
 
 __all__ = ["KINDS", "ClusterLines", "Connector", "Setup", "Taken", "connector_kind", "mm2_file"]

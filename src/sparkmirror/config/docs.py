@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from sparkmirror.config.settings import SETTINGS, Scope, Setting, Status
+from sparkmirror.config.table.settings import SETTINGS, Scope, Setting, Status
 
 __all__ = ["settings_page"]
 

@@ -9,14 +9,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from sparkmirror.config.keys import mm1_only
-from sparkmirror.config.mm2 import Mm2File, client_configs, own_settings, read_mm2
-from sparkmirror.config.precedence import Part, given, scope_of
-from sparkmirror.config.properties import Entry, load_properties
-from sparkmirror.config.redact import HIDDEN, redact
-from sparkmirror.config.scoping import connector_config, worker_config
-from sparkmirror.config.security import idle_reason
-from sparkmirror.config.settings import CLIENT_SET, SETTINGS, Setting, Status
+from sparkmirror.config.clients.security import idle_reason
+from sparkmirror.config.files.properties import Entry, load_properties
+from sparkmirror.config.mm2.keys import mm1_only
+from sparkmirror.config.mm2.load import Mm2File, client_configs, own_settings, read_mm2
+from sparkmirror.config.mm2.precedence import Part, given, scope_of
+from sparkmirror.config.mm2.scoping import connector_config, worker_config
+from sparkmirror.config.table.redact import HIDDEN, redact
+from sparkmirror.config.table.settings import CLIENT_SET, SETTINGS, Setting, Status
 from sparkmirror.errors import ConfigError
 from sparkmirror.model import ClusterClient, FlowSettings, MirrorSettings
 

@@ -11,16 +11,16 @@ from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 
+from sparkmirror.config.clients.security import idle_reason
 from sparkmirror.config.explain import Effective, FlowSetup, Place, Setup
-from sparkmirror.config.legacy_mm1 import BrokerLookup, translate
-from sparkmirror.config.mm1 import load_mm1
-from sparkmirror.config.precedence import Part
-from sparkmirror.config.properties import Entry, load_properties
-from sparkmirror.config.redact import HIDDEN, redact
-from sparkmirror.config.security import idle_reason
-from sparkmirror.config.setting import Scope, Setting, Status
-from sparkmirror.config.settings import SETTINGS
-from sparkmirror.config.settings_faults import MM1_FAULT_ROWS
+from sparkmirror.config.files.properties import Entry, load_properties
+from sparkmirror.config.mm1.legacy import BrokerLookup, translate
+from sparkmirror.config.mm1.load import load_mm1
+from sparkmirror.config.mm2.precedence import Part
+from sparkmirror.config.table.own import MM1_FAULT_ROWS
+from sparkmirror.config.table.redact import HIDDEN, redact
+from sparkmirror.config.table.setting import Scope, Setting, Status
+from sparkmirror.config.table.settings import SETTINGS
 from sparkmirror.model import FlowSettings
 
 __all__ = ["explain_mm1"]

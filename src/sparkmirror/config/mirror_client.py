@@ -10,14 +10,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from sparkmirror.config.flow import client
-from sparkmirror.config.properties import Entry, load_properties
-from sparkmirror.config.providers import resolve
-from sparkmirror.config.settings import CLIENT_SET, Scope
-from sparkmirror.config.values import Reader
+from sparkmirror.config.clients.typed import client
+from sparkmirror.config.files.properties import Entry, load_properties
+from sparkmirror.config.files.providers import resolve
+from sparkmirror.config.files.values import Reader
+from sparkmirror.config.table.settings import CLIENT_SET, Scope
 from sparkmirror.errors import Defect
 from sparkmirror.model import ClusterClient, PolicySettings
-from sparkmirror.policy import policy_kind
+from sparkmirror.names.replication_policy import policy_kind
 
 __all__ = ["MirrorClientSettings", "mirror_client_settings"]
 

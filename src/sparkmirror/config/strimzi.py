@@ -10,11 +10,11 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from sparkmirror.config.connectors import CHECKPOINT, HEARTBEAT, SOURCE, Connector, Setup
-from sparkmirror.config.documents import Node, load_yaml
-from sparkmirror.config.keys import KeyUse, classify
-from sparkmirror.config.properties import Entry
-from sparkmirror.config.settings import Status
+from sparkmirror.config.files.documents import Node, load_yaml
+from sparkmirror.config.files.properties import Entry
+from sparkmirror.config.mm2.keys import KeyUse, classify
 from sparkmirror.config.strimzi_oauth import OAUTH, oauth_lines
+from sparkmirror.config.table.settings import Status
 from sparkmirror.errors import ConfigError
 
 __all__ = ["read_strimzi"]

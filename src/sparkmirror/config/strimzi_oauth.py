@@ -10,8 +10,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from sparkmirror.config.documents import Node
-from sparkmirror.config.jaas import LoginModule, format_module
+from sparkmirror.config.clients.jaas import LoginModule, format_module
+from sparkmirror.config.files.documents import Node
 
 __all__ = ["OAUTH", "OAuthLines", "oauth_lines"]
 

@@ -15,33 +15,45 @@ from dataclasses import replace
 from functools import partial
 from typing import NamedTuple
 
-from sparkmirror.control.acls import AclSync
-from sparkmirror.control.configs import ConfigSync
-from sparkmirror.control.discovery import Discovery
-from sparkmirror.control.gaps import GapTeller
-from sparkmirror.control.groups import GroupClusters, GroupsJob, create_offset_topics
-from sparkmirror.control.history import HaltWatch, History, standing_still
-from sparkmirror.control.internal import create_internal_topics
-from sparkmirror.control.lacks import own_topics, tell_lacks, tell_unseen
-from sparkmirror.control.orders import OrderFollower
-from sparkmirror.control.ownership import Ownership
-from sparkmirror.control.place import own_host
-from sparkmirror.control.positions import Beginnings, seed_positions
-from sparkmirror.control.record_times import RecordTimes
-from sparkmirror.control.share import GroupShare
-from sparkmirror.control.start import (
+from sparkmirror.control.coordination.control_topic import ControlTopicReader, ControlTopicWriter
+from sparkmirror.control.coordination.orders import OrderFollower
+from sparkmirror.control.coordination.ownership import Ownership
+from sparkmirror.control.coordination.place import own_host
+from sparkmirror.control.coordination.status import forget_ended_runs
+from sparkmirror.control.groups.job import GroupClusters, GroupsJob, create_offset_topics
+from sparkmirror.control.mm1.group_share import GroupShare
+from sparkmirror.control.permissions.missing import own_topics, tell_lacks, tell_unseen
+from sparkmirror.control.positions.preflight import (
     freeze_ends,
     leave_out_paused,
     refuse_mirroring_onto_itself,
     take_over_positions,
     warn_of_java,
 )
-from sparkmirror.control.status import forget_ended_runs
-from sparkmirror.control.topics import (
+from sparkmirror.control.positions.record_times import RecordTimes
+from sparkmirror.control.positions.seeding import Beginnings, seed_positions
+from sparkmirror.control.report.gaps import GapTeller
+from sparkmirror.control.report.history import HaltWatch, History, standing_still
+from sparkmirror.control.topics.acl_sync import AclSync
+from sparkmirror.control.topics.config_sync import ConfigSync
+from sparkmirror.control.topics.discovery import Discovery
+from sparkmirror.control.topics.internal_topics import create_internal_topics
+from sparkmirror.control.topics.sync import (
     Assignment,
     describe_changes,
 )
 from sparkmirror.errors import Defect, Denied, MirrorError, TopicError
+from sparkmirror.internal_topics.commands import (
+    AssignmentDocument,
+    Command,
+    CommandKind,
+    SourcePartition,
+    channel,
+    control_topic,
+)
+from sparkmirror.internal_topics.driver_report import DriverReport
+from sparkmirror.internal_topics.history import EventKind
+from sparkmirror.internal_topics.signing import Signer
 from sparkmirror.model import (
     ClusterClient,
     FlowSettings,
@@ -50,22 +62,9 @@ from sparkmirror.model import (
     SlotProgress,
     TopicPartition,
 )
-from sparkmirror.observe.checkpoints import CheckpointTimes
-from sparkmirror.observe.group_rows import GroupRow
-from sparkmirror.policy import FlowTopics, dead_letter_topic
-from sparkmirror.wire.client import Cluster
-from sparkmirror.wire.control_topic import ControlTopicReader, ControlTopicWriter
-from sparkmirror.wire.driver_report import DriverReport
-from sparkmirror.wire.history import EventKind
-from sparkmirror.wire.signals import (
-    AssignmentDocument,
-    Command,
-    CommandKind,
-    SourcePartition,
-    channel,
-    control_topic,
-)
-from sparkmirror.wire.signing import Signer
+from sparkmirror.names.replication_policy import FlowTopics, dead_letter_topic
+from sparkmirror.observe.figures.checkpoints import CheckpointTimes, GroupRow
+from sparkmirror.wire.admin.cluster import Cluster
 
 __all__ = ["FlowControl", "SyncJob"]
 

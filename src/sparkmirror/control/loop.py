@@ -11,17 +11,16 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import TypeVar
 
+from sparkmirror.control.coordination.ownership import Ownership
 from sparkmirror.control.flow import FlowControl, SyncJob
-from sparkmirror.control.groups import GroupsJob
-from sparkmirror.control.heartbeats import HeartbeatJob
-from sparkmirror.control.ownership import Ownership
-from sparkmirror.control.topics import Assignment
+from sparkmirror.control.groups.job import GroupsJob
+from sparkmirror.control.topics.heartbeats import HeartbeatJob
+from sparkmirror.control.topics.sync import Assignment
 from sparkmirror.errors import MirrorError, Unreachable
 from sparkmirror.model import ClusterClient, MirrorSettings, SlotProgress, TopicPartition
-from sparkmirror.observe.checkpoints import CheckpointTimes
-from sparkmirror.observe.group_rows import GroupRow
+from sparkmirror.observe.figures.checkpoints import CheckpointTimes, GroupRow
 from sparkmirror.observe.notice import Notice, named_places
-from sparkmirror.wire.reach import reach
+from sparkmirror.wire.probe.reach import reach
 
 __all__ = ["ControlLoop"]
 

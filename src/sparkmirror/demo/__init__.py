@@ -1,1 +1,1 @@
-"""Real Kafka clusters on this machine, and the demo that mirrors between two of them."""
+"""The demo: two real Kafka clusters on this machine, and a mirror between them."""

@@ -10,11 +10,11 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from sparkmirror.demo.guard import forget, guard_process
 from sparkmirror.errors import MirrorError
 from sparkmirror.java import JavaHome, java_environment
 from sparkmirror.model import TopicPartition
-from sparkmirror.wire.client import Cluster
+from sparkmirror.testing.guard import forget, guard_process
+from sparkmirror.wire.admin.cluster import Cluster
 
 __all__ = ["MirrorProcess", "lag", "mm2_properties", "partitions_of"]
 

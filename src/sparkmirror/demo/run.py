@@ -1,7 +1,7 @@
 """The demo from start to end: two clusters, traffic, the mirror, the proof.
 
-``Demo`` does one step after the other and tells a ``Teller`` what it does; ``cli.demo`` is the
-teller that draws in the terminal.
+``Demo`` does one step after the other and tells a ``Teller`` what it does; ``cli.verbs.demo`` is
+the teller that draws in the terminal.
 """
 
 from __future__ import annotations
@@ -18,10 +18,6 @@ from pathlib import Path
 from types import TracebackType
 from typing import Protocol, Self
 
-from sparkmirror.demo.clusters import KAFKA_VERSION, KafkaCluster, start_all
-from sparkmirror.demo.guard import forget, guard_directory
-from sparkmirror.demo.jvm import KafkaRuntime, tools_version
-from sparkmirror.demo.maven import Fetching
 from sparkmirror.demo.mirror import MirrorProcess, lag, mm2_properties, partitions_of
 from sparkmirror.demo.scenario import TOPICS, new_topics
 from sparkmirror.demo.tools import write_tools
@@ -29,9 +25,13 @@ from sparkmirror.demo.traffic import Traffic
 from sparkmirror.demo.verify import read_topics
 from sparkmirror.errors import ClusterError, MachineError
 from sparkmirror.model import ClusterClient, PolicySettings
-from sparkmirror.observe.compare import PartitionResult, compare
-from sparkmirror.policy import make_policy
-from sparkmirror.wire.client import Cluster
+from sparkmirror.names.replication_policy import make_policy
+from sparkmirror.observe.figures.comparison_result import PartitionResult, compare
+from sparkmirror.testing.clusters import KAFKA_VERSION, KafkaCluster, start_all
+from sparkmirror.testing.guard import forget, guard_directory
+from sparkmirror.testing.jvm import KafkaRuntime, tools_version
+from sparkmirror.testing.maven import Fetching
+from sparkmirror.wire.admin.cluster import Cluster
 
 __all__ = ["Demo", "DemoOptions", "Teller"]
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from sparkmirror.wire.views import NewTopic
+from sparkmirror.wire.cluster.views import NewTopic
 
 __all__ = [
     "NULL_MARKER",

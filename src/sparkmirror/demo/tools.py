@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from pathlib import Path
 
-from sparkmirror.demo.jvm import KafkaRuntime
+from sparkmirror.testing.jvm import KafkaRuntime
 
 __all__ = ["TOOLS", "write_tools"]
 

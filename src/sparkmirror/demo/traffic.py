@@ -9,8 +9,6 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from sparkmirror.demo.clusters import KafkaCluster
-from sparkmirror.demo.guard import forget, spawn
 from sparkmirror.demo.scenario import (
     NULL_MARKER,
     TOPICS,
@@ -21,6 +19,8 @@ from sparkmirror.demo.scenario import (
 )
 from sparkmirror.demo.transactions import send_payments
 from sparkmirror.errors import ClusterError, Defect, MirrorError
+from sparkmirror.testing.clusters import KafkaCluster
+from sparkmirror.testing.guard import forget, spawn
 
 __all__ = ["Traffic"]
 

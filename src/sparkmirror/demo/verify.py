@@ -17,12 +17,12 @@ import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from typing import IO
 
-from sparkmirror.demo.guard import forget, spawn
-from sparkmirror.demo.jvm import KafkaRuntime
 from sparkmirror.errors import ClusterError, Defect
 from sparkmirror.model import TopicPartition
-from sparkmirror.observe.compare import EMPTY, Reading
-from sparkmirror.wire.client import Cluster
+from sparkmirror.observe.figures.comparison_result import EMPTY, Reading
+from sparkmirror.testing.guard import forget, spawn
+from sparkmirror.testing.jvm import KafkaRuntime
+from sparkmirror.wire.admin.cluster import Cluster
 
 __all__ = ["digests", "read_topics"]
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from sparkmirror.doctor.finding import Finding, Level, at_work, ok
 from sparkmirror.errors import MirrorError
-from sparkmirror.wire.inspect import Inspector
+from sparkmirror.wire.admin.inspector import Inspector
 
 __all__ = ["check_clock"]
 

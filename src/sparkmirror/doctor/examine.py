@@ -15,8 +15,8 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TypeVar
 
-from sparkmirror.control.lag import observe_flow
-from sparkmirror.control.status import observe_status
+from sparkmirror.control.coordination.status import observe_status
+from sparkmirror.control.positions.lag import observe_flow
 from sparkmirror.doctor import rights
 from sparkmirror.doctor.clocks import check_clock
 from sparkmirror.doctor.compare import (
@@ -43,9 +43,9 @@ from sparkmirror.model import (
     MirrorMode,
     TopicPartition,
 )
-from sparkmirror.policy import FlowTopics
-from sparkmirror.wire.inspect import Inspector
-from sparkmirror.wire.walk import Resolver, resolve
+from sparkmirror.names.replication_policy import FlowTopics
+from sparkmirror.wire.admin.inspector import Inspector
+from sparkmirror.wire.probe.broker_path import Resolver, resolve
 
 __all__ = ["LIMIT_S", "Examination", "check_heartbeats", "examine"]
 

@@ -14,8 +14,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from sparkmirror.data.flow import FlowRunner
-from sparkmirror.data.plan import decode_flow, encode_flow
+from sparkmirror.data.coordination.slot_plan import decode_flow, encode_flow
+from sparkmirror.data.query import FlowRunner
 from sparkmirror.doctor.finding import Finding, Level, gathered
 from sparkmirror.doctor.network import explore
 from sparkmirror.errors import MachineError, MirrorError

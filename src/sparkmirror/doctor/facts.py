@@ -6,12 +6,12 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import islice
 
-from sparkmirror.control.configs import config_to_create_with
+from sparkmirror.control.topics.config_sync import config_to_create_with
 from sparkmirror.errors import MirrorError
 from sparkmirror.model import FlowSettings, TopicPartition
-from sparkmirror.policy import FlowTopics
-from sparkmirror.wire.inspect import Inspector, TriedTopic
-from sparkmirror.wire.views import ClusterView, ConfigEntry, NewTopic, TopicView
+from sparkmirror.names.replication_policy import FlowTopics
+from sparkmirror.wire.admin.inspector import Inspector, TriedTopic
+from sparkmirror.wire.cluster.views import ClusterView, ConfigEntry, NewTopic, TopicView
 
 __all__ = [
     "Configs",

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from functools import partial
 
-from sparkmirror.control.configs import wanted_changes
+from sparkmirror.control.topics.config_sync import wanted_changes
 from sparkmirror.doctor import rights
 from sparkmirror.doctor.clocks import check_clock
 from sparkmirror.doctor.compare import ONE_REPLICA, compare_topics
@@ -24,9 +24,9 @@ from sparkmirror.doctor.jobs import at_once
 from sparkmirror.doctor.network import Network, explore, way_of
 from sparkmirror.errors import MirrorError
 from sparkmirror.model import ClusterClient, FlowSettings, MirrorMode, MirrorSettings
-from sparkmirror.wire.inspect import Inspector
-from sparkmirror.wire.views import ConfigEntry
-from sparkmirror.wire.walk import Resolver, resolve
+from sparkmirror.wire.admin.inspector import Inspector
+from sparkmirror.wire.cluster.views import ConfigEntry
+from sparkmirror.wire.probe.broker_path import Resolver, resolve
 
 __all__ = ["LIMIT_S", "Glance", "in_step"]
 

@@ -10,12 +10,22 @@ from dataclasses import dataclass
 from sparkmirror.doctor.finding import Finding, Level, at_work, ok
 from sparkmirror.errors import MirrorError
 from sparkmirror.model import FETCH_BYTES_MAX, ClusterClient, FlowSettings
-from sparkmirror.wire.advertised import advertised_failure, walk_all
-from sparkmirror.wire.fetch_lanes import LANES_MAX
-from sparkmirror.wire.inspect import Inspector
-from sparkmirror.wire.joining import JOINED_BYTES_MAX, ROUND_TRIP_S_MIN
-from sparkmirror.wire.views import ClusterView
-from sparkmirror.wire.walk import DNS, KAFKA, LOGIN, TCP, TLS, Resolver, Step, Way, resolve
+from sparkmirror.wire.admin.inspector import Inspector
+from sparkmirror.wire.cluster.views import ClusterView
+from sparkmirror.wire.fetch.lanes import LANES_MAX
+from sparkmirror.wire.probe.advertised import advertised_failure, walk_all
+from sparkmirror.wire.probe.broker_path import (
+    DNS,
+    KAFKA,
+    LOGIN,
+    TCP,
+    TLS,
+    Resolver,
+    Step,
+    Way,
+    resolve,
+)
+from sparkmirror.wire.produce.joining import JOINED_BYTES_MAX, ROUND_TRIP_S_MIN
 
 __all__ = ["Network", "check_round_trip", "explore", "findings_of", "way_of"]
 

@@ -6,19 +6,19 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
-from sparkmirror.control.compacted import plan_compacted
-from sparkmirror.control.groups import checkpoints_topic, offset_topics
-from sparkmirror.control.internal import offset_storage_topic, plan_internal_topics
+from sparkmirror.control.coordination.orders_topic import orders_topic
+from sparkmirror.control.groups.job import checkpoints_topic, offset_topics
+from sparkmirror.control.topics.compacted import plan_compacted
+from sparkmirror.control.topics.internal_topics import offset_storage_topic, plan_internal_topics
 from sparkmirror.doctor.facts import SourceFacts, TargetFacts
 from sparkmirror.doctor.finding import Finding, Level, failed, gathered, listed, ok
 from sparkmirror.errors import Denied, MirrorError, TopicError
-from sparkmirror.java_regex import compile_list
+from sparkmirror.internal_topics.commands import control_topic
+from sparkmirror.internal_topics.gaps import gaps_topic
 from sparkmirror.model import FlowSettings, MirrorMode
-from sparkmirror.policy import FlowTopics
-from sparkmirror.wire.gaps import gaps_topic
-from sparkmirror.wire.inspect import Inspector
-from sparkmirror.wire.orders import orders_topic
-from sparkmirror.wire.signals import control_topic
+from sparkmirror.names.java_regex import compile_list
+from sparkmirror.names.replication_policy import FlowTopics
+from sparkmirror.wire.admin.inspector import Inspector
 
 __all__ = [
     "check_create",

@@ -1,0 +1,1 @@
+"""One run of the mirror, from checked settings to an exit code."""

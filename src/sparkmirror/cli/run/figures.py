@@ -1,0 +1,169 @@
+"""The figures of one run: fed by the run loop, read by the display and by scrapes.
+
+The run loop's thread feeds them, the threads of the metrics server read them: one lock for both.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from sparkmirror.cli.run.parts import ControlPart
+from sparkmirror.model import FlowSettings, MirrorSettings
+from sparkmirror.observe.figures.meter import FlowMeter, FlowView, wall_ms
+from sparkmirror.observe.metrics.health import FlowHealth, Health, judge
+
+if TYPE_CHECKING:  # prometheus_client is loaded only when somebody may scrape
+    from sparkmirror.observe.metrics.exposition import FlowFacts
+
+__all__ = ["PHASE_DRAINING", "PHASE_RUNNING", "Figures"]
+
+PHASE_STARTING, PHASE_RUNNING, PHASE_DRAINING = "starting", "running", "draining"
+_DRAINED = "drained"
+_PAUSED = "paused"
+STANDING_BY = "standby"
+REPORT_AGE_MS_MAX = 30_000
+
+
+class Figures:
+    """Meters of all enabled flows, and the state that the run is in."""
+
+    def __init__(
+        self, settings: MirrorSettings, *, ticks_s: Callable[[], float] = time.monotonic
+    ) -> None:
+        self.phase = PHASE_STARTING
+        self.drained = False
+        """Whether every flow was told to finish, from here or elsewhere."""
+        self._ticks_s = ticks_s
+        self._began_s = self._beat_s = ticks_s()
+        self._lock = threading.Lock()
+        self._flows = {flow.name: flow for flow in settings.flows if flow.enabled}
+        self._meters = {name: FlowMeter(name) for name in self._flows}
+        self._states: dict[str, str] = {}
+        self._away: dict[str, str] = {}
+        self._standing_by: dict[str, str] = {}
+        self._control: ControlPart | None = None
+
+    def beat(self) -> None:
+        """The run loop is alive."""
+        self._beat_s = self._ticks_s()
+
+    def take(self, control: ControlPart, *, with_ends: bool) -> None:
+        """The newest reports, and now and then what goes with them."""
+        with self._lock:
+            self._control = control
+            for progress in control.progress():
+                meter = self._meters.get(progress.flow)
+                if meter is not None:
+                    meter.report(progress)
+            for name, meter in self._meters.items() if with_ends else ():
+                meter.ends(control.end_offsets(name), control.oldest_ms(name))
+                meter.halts(control.assignment(name).halted)
+                control.to_go(name, meter.view().to_go_s)
+            self._away = {name: control.away(name) for name in self._flows}
+            draining = {name: control.draining(name) for name in self._flows}
+            self._states = {
+                name: PHASE_DRAINING if draining[name] else _PAUSED
+                for name in self._flows
+                if draining[name] or control.paused(name)
+            }
+            waiting = {name: control.standing_by(name) for name in self._flows}
+            self._standing_by = {name: told for name, told in waiting.items() if told}
+            standing = dict.fromkeys(self._standing_by, STANDING_BY)
+            drained = {name: _DRAINED for name in self._flows if control.drained(name)}
+            self._states = {**standing, **self._states, **drained}
+        self.drained = bool(draining) and all(draining.values())
+
+    def views(self) -> list[FlowView]:
+        """All flows as they stand now."""
+        with self._lock:
+            views = {name: meter.view() for name, meter in self._meters.items()}
+            return [
+                replace(
+                    view,
+                    state=self._told(name, view),
+                    source=flow.source.alias,
+                    target=flow.target.alias,
+                )
+                for (name, view), flow in zip(views.items(), self._flows.values(), strict=True)
+            ]
+
+    def facts(self) -> list[FlowFacts]:
+        """All that a scrape tells."""
+        from sparkmirror.observe.metrics.exposition import FlowFacts  # noqa: PLC0415
+
+        with self._lock:
+            return [
+                FlowFacts(
+                    source=flow.source.alias,
+                    target=flow.target.alias,
+                    group=flow.position_group,
+                    mode=flow.mode.value,
+                    state=self._state(name),
+                    view=self._meters[name].view(),
+                    totals=self._meters[name].totals(),
+                    remote=self._remote(name),
+                    checkpoints={}
+                    if self._control is None
+                    else self._control.checkpoint_times(name).spreads(),
+                    groups=() if self._control is None else self._control.group_rows(name),
+                )
+                for name, flow in self._flows.items()
+            ]
+
+    def health(self) -> Health:
+        """Whether the run works, and whether its flows mirror."""
+        with self._lock:
+            flows = [self._flow_health(name, flow) for name, flow in self._flows.items()]
+        now_s = self._ticks_s()
+        return judge(
+            flows,
+            phase=self.phase,
+            silent_s=now_s - self._beat_s,
+            run_s=now_s - self._began_s,
+        )
+
+    def _state(self, name: str) -> str:
+        if self.phase == PHASE_RUNNING:
+            return self._states.get(name, PHASE_RUNNING)
+        return self.phase
+
+    def _told(self, name: str, view: FlowView) -> str:
+        """What the flow does, for people; what keeps it from mirroring comes first."""
+        state = self._state(name)
+        if state == STANDING_BY:
+            return self._standing_by[name]
+        if state != PHASE_RUNNING:
+            return state
+        away = self._away.get(name, "")
+        silent_ms = wall_ms() - self._meters[name].reported_ms
+        if not away and view.partitions_reported and silent_ms > REPORT_AGE_MS_MAX:
+            # Reports come by way of the target, every ten seconds at least.
+            away = f"target {self._flows[name].target.alias}"
+        if away:
+            return f"waiting for the {away}"
+        if not view.partitions:
+            return "waiting for a topic"
+        if len(view.halted) >= view.partitions:
+            return "halted"
+        if not view.partitions_reported:
+            return PHASE_STARTING
+        return "catching up" if view.catching_up else "mirroring"
+
+    def _remote(self, name: str) -> Mapping[str, str]:
+        return {} if self._control is None else self._control.assignment(name).remote_topics
+
+    def _flow_health(self, name: str, flow: FlowSettings) -> FlowHealth:
+        meter = self._meters[name]
+        reported_ms = meter.reported_ms
+        return FlowHealth(
+            flow=flow.name,
+            state=self._state(name),
+            # What others may mirror does not make this process unready.
+            partitions=0 if self._state(name) == _DRAINED else meter.assigned,
+            halted=meter.halted,
+            report_age_s=(wall_ms() - reported_ms) / 1_000 if reported_ms else None,
+        )

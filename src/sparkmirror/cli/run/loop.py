@@ -1,0 +1,513 @@
+"""The loop of one run: start, mirror, drain, stop.
+
+Everything that may block (reaching clusters, starting Spark, draining, stopping) runs in a thread
+of its own, so that this loop always sees signals and keys and keeps the view alive.
+"""
+
+from __future__ import annotations
+
+import logging
+import signal
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+
+from sparkmirror.cli.run.background import Background
+from sparkmirror.cli.run.figures import PHASE_DRAINING, PHASE_RUNNING, Figures
+from sparkmirror.cli.run.os_signals import Signals, standard_terminals
+from sparkmirror.cli.run.parts import END_S, ControlPart, FlowPart, RunOptions
+from sparkmirror.cli.run.processes import child_processes, end_processes
+from sparkmirror.cli.run.quick_check import LookPart
+from sparkmirror.cli.shared.errors import EXIT_INTERRUPTED, show_error
+from sparkmirror.errors import ConfigError, Defect, MirrorError
+from sparkmirror.model import MirrorSettings
+from sparkmirror.observe.display.keys import Keys
+from sparkmirror.observe.display.line_view import Display
+from sparkmirror.observe.display.live_view import LiveDisplay
+from sparkmirror.observe.display.summary import halt_lines
+from sparkmirror.observe.figures.meter import FlowView
+from sparkmirror.observe.logs import SHOWN
+from sparkmirror.observe.notice import Notice, named_places
+
+__all__ = ["DRAINING", "RunLoop"]
+
+_log = logging.getLogger(__name__)
+
+REFRESH_S = 0.25
+# While something starts, its end is seen this soon.
+AWAIT_STEP_S = 0.1
+ENDS_INTERVAL_S = 1.0
+DRAIN_ELSEWHERE_S = 30.0
+FLOW_STOP_S = 2.0
+CONTROL_STOP_S = 1.0
+# Once its processes have gone, a start of Spark that was stopped removes what it had made.
+OPENING_STOP_S = 1.0
+# Of a drain's time, for what comes last: the control plane, and processes that were left.
+LAST_S = 2.5
+# A signal that repeats this soon is an echo: a terminal and a parent process both sent it.
+ECHO_S = 0.3
+# The slots' last reports come through Kafka, a moment after the queries have ended.
+SETTLE_ONCE_S = 3.0
+FINISH_ONCE_S = 30.0
+FINISH_DRAIN_S = 3.0
+SETTLE_DRAIN_S = 0.8
+SETTLE_QUIET_S = 0.4
+
+TERMINAL_GONE = "\x04"  # what a terminal itself sends for the end of input
+
+DRAINING = "draining: everything read is being written … (Ctrl+C again stops at once)"
+
+
+class _StoppedError(Exception):
+    """The user stopped the run before it had begun, or for the second time."""
+
+    def __init__(self, exit_code: int) -> None:
+        super().__init__(exit_code)
+        self.exit_code = exit_code
+
+
+class RunLoop:
+    """The state of one run; all methods are called from the main thread."""
+
+    def __init__(
+        self,
+        settings: MirrorSettings,
+        options: RunOptions,
+        display: Display,
+        signals: Signals,
+        keys: Keys,
+        figures: Figures | None = None,
+    ) -> None:
+        self._figures = figures or Figures(settings)
+        self._mirrors = bool(settings.flows)
+        self._options = options
+        self._display = display
+        self._signals = signals
+        self._keys = keys
+        self._children_before = child_processes()
+        self._terminals = standard_terminals()
+        self._control: ControlPart | None = None
+        self._flow: FlowPart | None = None
+        self._look: LookPart | None = None
+        self._collecting = False
+        self._running = False
+        self._stop_signal: int | None = None
+        self._stop_signal_s = 0.0
+        self._opening: Background | None = None
+        self._readying: Background | None = None
+        self._taking: Background | None = None
+        self._begun: frozenset[str] = frozenset()
+        self._given: frozenset[str] = frozenset()
+        self._drain: Background | None = None
+        self._drained_elsewhere = False
+        self._refresh: Background | None = None
+        self._ends_s = 0.0
+
+    def run(self, make: Callable[[], tuple[ControlPart, FlowPart, LookPart]]) -> int:
+        """Start, mirror until the end or a signal, stop; returns the exit code."""
+        try:
+            try:
+                self._start(make)
+            except MirrorError as error:
+                return self._failed([error], self._start_exit_code(error))
+            return self._mirror()
+        except _StoppedError as stopped:
+            return stopped.exit_code
+        except Exception as error:  # a failure while mirroring, or a defect: both end the run
+            return self._failed([error], 1)
+        finally:
+            self._stop_parts(at_once=True)
+
+    def _start_exit_code(self, error: MirrorError) -> int:
+        if isinstance(error, ConfigError):
+            return error.exit_code
+        return self._options.start_failure_exit_code
+
+    def _start(self, make: Callable[[], tuple[ControlPart, FlowPart, LookPart]]) -> None:
+        def assemble() -> None:
+            self._control, self._flow, self._look = make()
+
+        self._display.phase("loading")
+        self._await(Background(assemble, "sparkmirror-load"))
+        if self._control is None:
+            raise Defect("the run has no control plane yet")
+        if self._flow is None:
+            raise Defect("the run has no pipeline yet")
+        if self._look is None:
+            raise Defect("the run has no quick look yet")
+        self._display.phase("reaching the clusters, creating topics")
+        # Spark takes the longest and needs nothing of the clusters.
+        self._opening = Background(self._flow.open, "sparkmirror-open")
+        self._look.begin()
+        self._await(Background(self._control.prepare, "sparkmirror-prepare"))
+        self._look.topics_made()
+        self._await(Background(self._control.start, "sparkmirror-control"))
+        self._collecting = True
+        if self._mirrors:
+            self._display.phase("starting Spark")
+        self._await(self._opening)
+        self._begun = self._control.owned
+        self._await(Background(partial(self._flow.start, self._begun), "sparkmirror-spark"))
+        waiting = frozenset(view.flow for view in self.views()) - self._begun
+        if waiting:
+            stand_by = partial(self._flow.stand_by, waiting)
+            self._readying = Background(stand_by, "sparkmirror-stand-by")
+
+    def _await(self, task: Background) -> None:
+        """Keep the loop going until ``task`` is done; raises its error."""
+        while not task.done:
+            self._step(AWAIT_STEP_S)
+        if task.error is not None:
+            raise task.error
+
+    def _mirror(self) -> int:
+        self._running = True
+        self._figures.phase = PHASE_RUNNING
+        self._display.phase(self._doing())
+        while True:
+            self._step(REFRESH_S)
+            if self._drain is None:
+                self._take_turns()
+            errors, active = self._flow_state()
+            if self._drain is None and not active:
+                return self._ended(errors)
+            if self._drain is None and errors:
+                self._begin_drain("a flow failed: what the others have read is being written …")
+            if self._drain is None and self._figures.drained:
+                self._drained_elsewhere = True
+                self._begin_drain("asked to drain: everything read is being written …")
+            if self._drain is not None:
+                return self._drained(errors)
+            self._hand_over()
+
+    def _doing(self) -> str:
+        if not self._mirrors:
+            return "emitting heartbeats: no flow is enabled for this node"
+        if not self._begun:
+            ready = self._readying is None
+            return "standing by" if ready else "standing by, the query is getting ready"
+        return "copying up to now" if self._options.once else "mirroring"
+
+    def _take_turns(self) -> None:
+        """Start the queries of flows that this process stood by for and now has."""
+        if self._flow is None or self._control is None:
+            raise Defect("the run has no parts yet")
+        if self._taking is not None and not self._taking.done:
+            return
+        if self._taking is not None and self._taking.error is not None:
+            raise self._taking.error
+        if self._readying is not None and self._readying.done:
+            self._readying = None
+            if not self._begun:
+                self._display.phase(self._doing())
+        taken, self._taking = self._control.owned - self._begun, None
+        if taken:
+            self._begun |= taken
+            self._display.phase(self._doing())
+            start = partial(self._flow.start, taken)
+            self._taking = Background(start, "sparkmirror-take-over")
+
+    def _hand_over(self) -> None:
+        """Leave flows that were told to finish, while others of this process go on, to others."""
+        if self._flow is None or self._control is None:
+            raise Defect("the run has no parts yet")
+        flow, control = self._flow, self._control
+
+        def give(name: str) -> None:
+            if flow.end(name, grace_s=DRAIN_ELSEWHERE_S):
+                control.hand_over(name)
+
+        for name in (control.leaving & self._begun) - self._given:
+            self._given |= {name}
+            Background(partial(give, name), "sparkmirror-hand-over")
+
+    def _waits(self) -> bool:
+        """Whether a flow may still begin: this process stands by for it, or has just got it."""
+        starting = self._taking is not None and not self._taking.done
+        waiting = any(view.flow not in self._begun for view in self.views())
+        return self._drain is None and (starting or waiting)
+
+    def _flow_state(self) -> tuple[list[MirrorError], bool]:
+        """The errors of failed queries, and whether any still runs."""
+        if self._flow is None:
+            raise Defect("the run has no pipeline yet")
+        if self._control is None:
+            raise Defect("the run has no control plane yet")
+        try:
+            lost = list(self._control.failures())
+            # A claim ends the flow's query and the flow itself: that is one failure.
+            known = {one.where for one in lost}
+            errors = [*(one for one in self._flow.errors() if one.where not in known), *lost]
+            return errors, self._flow.active() or self._waits()
+        except MirrorError:
+            raise
+        except Exception as error:  # whatever py4j raises when the JVM is gone
+            raise MirrorError(
+                f"Spark does not answer any more ({type(error).__name__}).",
+                do="Look into spark.log in the work directory for the reason, and at the memory of"
+                " this machine. The next run goes on from the committed positions.",
+            ) from error
+
+    def _step(self, timeout_s: float) -> None:
+        """Wait a little; then signals, keys, figures."""
+        received, pressed = self._signals.wait(timeout_s, self._keys.fileno)
+        for number in received:
+            self._on_signal(number)
+        if pressed:
+            self._on_keys(self._keys.read() or TERMINAL_GONE)
+        self._collect()
+
+    def _on_signal(self, number: int) -> None:
+        if number == signal.SIGHUP:
+            # The kernel sends it when the terminal closes, and users send it to a running mirror.
+            if standard_terminals() != self._terminals:
+                self._on_terminal_gone()
+            else:
+                self._begin_refresh()
+            return
+        now_s = time.monotonic()
+        if self._stop_signal is not None:
+            if now_s - self._stop_signal_s < ECHO_S:
+                return
+            _log.warning("second stop signal: stopping at once")
+            self._display.phase("stopping at once: what was not acknowledged is read again later")
+            raise _StoppedError(EXIT_INTERRUPTED)
+        self._stop_signal = number
+        self._stop_signal_s = now_s
+        self._because(f"stopped by {signal.Signals(number).name}")
+        if not self._running:
+            self._display.phase("stopping")
+            interrupted = number == signal.SIGINT
+            raise _StoppedError(
+                EXIT_INTERRUPTED if interrupted else self._options.sigterm_exit_code
+            )
+        self._begin_drain(DRAINING)
+
+    def _on_keys(self, pressed: str) -> None:
+        for key in pressed.lower():
+            if key == "t" and isinstance(self._display, LiveDisplay):
+                self._display.toggle_topics()
+            elif key == "q":
+                self._on_signal(signal.SIGINT)
+            elif key == TERMINAL_GONE:
+                self._on_terminal_gone()
+
+    def _on_terminal_gone(self) -> None:
+        """Nobody watches any more, and nobody could press Ctrl+C: end in order.
+
+        It is told in several ways at once (SIGHUP, sometimes twice, and the end of the keys), so
+        only the first one counts, and none of them is a second stop signal.
+        """
+        if self._stop_signal is None:
+            _log.info("the terminal is gone: ending in order")
+            self._on_signal(signal.SIGTERM)
+
+    def _begin_drain(self, text: str) -> None:
+        if self._control is None:
+            raise Defect("the run has no control plane yet")
+        _log.info("%s", text)
+        self._stop_signal_s = self._stop_signal_s or time.monotonic()
+        self._figures.phase = PHASE_DRAINING
+        self._display.phase(text)
+        if self._stop_signal is None:
+            self._because(text.partition(":")[0])
+        if self._drain is None:
+            self._drain = Background(self._control.drain, "sparkmirror-drain")
+
+    def _begin_refresh(self) -> None:
+        if self._control is None or not self._running or self._drain is not None:
+            return
+        if self._refresh is None or self._refresh.done:
+            self._display.notice("looking for new topics and partitions")
+            self._refresh = Background(self._control.refresh, "sparkmirror-refresh")
+
+    def _collect(self) -> None:
+        """Feed the meters and the display."""
+        self._figures.beat()
+        for text in self._look.lines() if self._look is not None else ():
+            flow, cluster = named_places(text)
+            self._display.warning(Notice(text, level="warning", flow=flow, cluster=cluster))
+        if not self._collecting:
+            self._display.update(self.views())
+            return
+        if self._control is None:
+            raise Defect("the run has no control plane yet")
+        with_ends = time.monotonic() - self._ends_s >= ENDS_INTERVAL_S
+        if with_ends:
+            self._ends_s = time.monotonic()
+        self._figures.take(self._control, with_ends=with_ends)
+        for text in self._control.events():
+            self._display.notice(text)
+        if self._refresh is not None and self._refresh.failed():
+            self._display.notice(Notice(f"refresh failed: {self._refresh.error}", level="warning"))
+            self._refresh = None
+        self._display.update(self.views())
+
+    def views(self) -> list[FlowView]:
+        """All flows as they stand now."""
+        return self._figures.views()
+
+    def _settle(self, timeout_s: float) -> None:
+        """Wait for the slots' last reports: until nothing is behind or nothing comes any more."""
+        deadline_s = time.monotonic() + timeout_s
+        changed_s = time.monotonic()
+        before = -1
+        while time.monotonic() < deadline_s:
+            self._ends_s = 0.0
+            self._step(0.1)
+            views = self.views()
+            if all(view.lag_records == 0 for view in views):
+                return
+            records = sum(view.records for view in views)
+            if records != before:
+                before, changed_s = records, time.monotonic()
+            elif time.monotonic() - changed_s > SETTLE_QUIET_S:
+                return
+
+    def _ended(self, errors: Sequence[MirrorError]) -> int:
+        """All queries have ended by themselves: ``--once`` is done, or they failed."""
+        if errors:
+            return self._failed(errors, 1)
+        if not self._options.once:
+            error = MirrorError(
+                "The queries ended although nothing asked them to.",
+                do="Look into spark.log in the work directory for the reason.",
+            )
+            return self._failed([error], 1)
+        self._settle(SETTLE_ONCE_S)
+        self._finish_groups(FINISH_ONCE_S)
+        views = self._finish("done")
+        halted = [f"{view.flow} {line}" for view in views for line in halt_lines(view)]
+        if not halted:
+            return 0
+        error = MirrorError(
+            "Not everything was copied, these partitions stood still: " + "; ".join(halted) + ".",
+            do="Remove the causes and run the command again: it goes on where each one stopped.",
+        )
+        return self._failed([error], 1)
+
+    def _drained(self, errors: Sequence[MirrorError]) -> int:
+        """Wait until the queries have written what they had read, then stop Spark."""
+        if self._drain is None:
+            raise Defect("no drain has begun")
+        if self._flow is None:
+            raise Defect("the run has no pipeline yet")
+        while not self._drain.done and self._drain_left_s() > 0:
+            self._step(AWAIT_STEP_S)
+        flow, grace_s = self._flow, max(0.0, self._drain_left_s())
+        if self._drain.failed():
+            grace_s = 0.0  # nothing has told the queries to end: waiting would not help
+        stop = Background(lambda: flow.stop(grace_s=grace_s), "sparkmirror-stop")
+        while not (stop.done or flow.at_rest) and self._end_left_s() > 0:
+            self._step(AWAIT_STEP_S)
+        failures = list(errors)
+        if stop.done or flow.at_rest:
+            known = {str(error) for error in errors} | {error.where for error in errors}
+            failures += [
+                error
+                for error in flow.errors()
+                if str(error) not in known and (not error.where or error.where not in known)
+            ]
+        if self._drain.error is not None or not flow.at_rest:
+            failures.append(self._drain_failure())
+        if not failures:  # while Spark stops
+            self._settle(min(SETTLE_DRAIN_S, self._end_left_s() / 2))
+            self._finish_groups(min(FINISH_DRAIN_S, self._end_left_s()))
+        # Nothing of what is left in Spark counts any more.
+        deadline_s = time.monotonic() + min(FLOW_STOP_S, self._end_left_s())
+        while not stop.done and time.monotonic() < deadline_s:
+            self._step(AWAIT_STEP_S)
+        self._flow = None
+        self._finish("ended" if failures else "drained: all that was read is written")
+        asked = self._stop_signal is not None or self._drained_elsewhere
+        code = self._stop_exit_code() if asked else 1
+        return self._failed(failures, code or 1) if failures else code
+
+    def _drain_left_s(self) -> float:
+        return self._stop_signal_s + self._drain_s() - time.monotonic()
+
+    def _end_left_s(self) -> float:
+        """What is left of the time for a drain and the end of Spark."""
+        return max(0.0, self._drain_left_s() + END_S - LAST_S)
+
+    def _drain_s(self) -> float:
+        """How long a drain may take: nobody holds Ctrl+C who has asked from elsewhere."""
+        from_elsewhere = self._drained_elsewhere and self._stop_signal is None
+        return max(self._options.drain_s, DRAIN_ELSEWHERE_S if from_elsewhere else 0.0)
+
+    def _drain_failure(self) -> MirrorError:
+        cause = self._drain.error if self._drain is not None else None
+        return MirrorError(
+            f"The drain failed: {cause}"
+            if cause is not None
+            else f"The drain took longer than {self._drain_s():g} s and was cut short.",
+            do="Nothing is lost: what the target had not acknowledged is read again by the next"
+            " run.",
+        )
+
+    def _finish_groups(self, timeout_s: float) -> None:
+        """Where consumer groups stand, now that all is written."""
+        if self._control is None:
+            raise Defect("the run has no control plane yet")
+        finish = partial(self._control.finish, timeout_s=timeout_s)
+        finishing = Background(finish, "sparkmirror-finish")
+        while not finishing.done:
+            self._step(AWAIT_STEP_S)
+        self._collect()  # what was said in the last moment
+        if finishing.error is not None:
+            _log.warning("the last checkpoints: %s", finishing.error)
+
+    def _finish(self, phase: str) -> list[FlowView]:
+        """Stop everything and show the summary."""
+        views = self.views()
+        self._stop_parts()
+        self._display.update(views)
+        _log.info("%s", phase)
+        self._display.phase(phase)
+        self._display.summary(views)
+        return views
+
+    def _stop_exit_code(self) -> int:
+        if self._options.once:
+            return 128 + (self._stop_signal or signal.SIGTERM)
+        by_signal = self._stop_signal == signal.SIGTERM
+        return self._options.sigterm_exit_code if by_signal else 0
+
+    def _because(self, reason: str) -> None:
+        if self._control is not None:
+            self._control.because(reason)
+
+    def _failed(self, errors: Sequence[Exception], code: int) -> int:
+        for error in errors:
+            self._because(str(error))
+        self._stop_parts(at_once=True)
+        self._display.close()
+        for error in errors:
+            _log.error("%s", error, exc_info=error, extra=SHOWN)
+            show_error(error, debug=self._options.debug, json_lines=self._options.json_lines)
+        return code
+
+    def _stop_parts(self, *, at_once: bool = False) -> None:
+        """Stop Spark, the control plane and whatever process they left; bounded, idempotent."""
+        self._collecting = self._running = False
+        flow, self._flow = self._flow, None
+        control, self._control = self._control, None
+        if self._look is not None:
+            self._look.end()
+        tasks = []
+        if flow is not None:
+            grace_s = 0.0 if at_once else FLOW_STOP_S
+            tasks.append(Background(lambda: flow.stop(grace_s=grace_s), "sparkmirror-stop"))
+        if control is not None:
+            tasks.append(Background(control.stop, "sparkmirror-control-stop"))
+        deadline_s = time.monotonic() + (FLOW_STOP_S if flow is not None else CONTROL_STOP_S)
+        for task in tasks:
+            while not task.done and time.monotonic() < deadline_s:
+                time.sleep(0.01)
+            if task.failed():
+                _log.warning("while stopping: %s", task.error, exc_info=task.error)
+        end_processes(self._children_before)
+        opening, self._opening = self._opening, None
+        deadline_s = time.monotonic() + OPENING_STOP_S
+        while opening and not opening.wait(AWAIT_STEP_S) and time.monotonic() < deadline_s:
+            end_processes(self._children_before)  # it may have been about to start one

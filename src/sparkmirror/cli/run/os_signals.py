@@ -1,0 +1,69 @@
+"""Signals and keys as values that the run loop reads, instead of exceptions in odd places."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections.abc import Callable
+from types import FrameType, TracebackType
+
+from sparkmirror.wire.net.poller import readable
+
+__all__ = ["Signals", "standard_terminals"]
+
+_STANDARD_STREAMS = (0, 1, 2)
+_WATCHED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+def standard_terminals() -> tuple[int, ...]:
+    """Those of the standard streams that are an open terminal at this moment."""
+    return tuple(number for number in _STANDARD_STREAMS if os.isatty(number))
+
+
+class Signals:
+    """Collects SIGINT, SIGTERM and SIGHUP while the block runs; ``wait`` gives them out in order.
+
+    The handler only writes the number to a pipe, which is safe at any moment and wakes ``wait`` at
+    once. Outside the main thread, where Python installs no handlers, nothing is collected.
+    """
+
+    def __init__(self) -> None:
+        self._reader, self._writer = os.pipe()
+        os.set_blocking(self._reader, False)
+        os.set_blocking(self._writer, False)
+        self._former: dict[int, Callable[[int, FrameType | None], object] | int | None] = {}
+
+    def __enter__(self) -> Signals:
+        if threading.current_thread() is threading.main_thread():
+            for number in _WATCHED:
+                self._former[number] = signal.signal(number, self._received)
+        return self
+
+    def _received(self, number: int, _frame: FrameType | None) -> None:
+        try:
+            os.write(self._writer, bytes([number]))
+        except BlockingIOError:
+            return  # thousands of signals wait already: one more adds nothing
+
+    def wait(self, timeout_s: float, also: int | None = None) -> tuple[list[int], bool]:
+        """Sleep until a signal comes, ``also`` (a file number) is readable or the time is over.
+
+        Returns the signals received and whether ``also`` is readable.
+        """
+        watched = [self._reader] if also is None else [self._reader, also]
+        found = readable(watched, timeout_s)
+        received = list(os.read(self._reader, 4_096)) if self._reader in found else []
+        return received, also is not None and also in found
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        for number, handler in self._former.items():
+            # A handler that was not installed from Python cannot be given back: the default then.
+            signal.signal(number, signal.SIG_DFL if handler is None else handler)
+        os.close(self._reader)
+        os.close(self._writer)

@@ -1,0 +1,164 @@
+"""``run_mirror``: one run of the mirror, from checked settings to an exit code.
+
+Exit codes: 0 ended as asked; 1 a query failed, a partition stood still at the end of ``--once``,
+or a drain did not come to its end; 2 the configuration is wrong; 3 the start failed; 130 stopped
+at once by a second signal (or by Ctrl+C while starting). An interrupted ``--once`` has not copied
+everything, so it ends with 130 or 143.
+"""
+
+from __future__ import annotations
+
+import atexit
+import gc
+import logging
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+from sparkmirror.cli.run.figures import Figures
+from sparkmirror.cli.run.loop import RunLoop
+from sparkmirror.cli.run.master import check_master
+from sparkmirror.cli.run.os_signals import Signals
+from sparkmirror.cli.run.parts import ControlPart, FlowPart, NoFlows, Parts, RunOptions
+from sparkmirror.cli.run.quick_check import LookPart
+from sparkmirror.cli.run.workdir import new_run_id, open_work_dir
+from sparkmirror.cli.shared.errors import show_error
+from sparkmirror.cli.shared.secrets import hide_secrets
+from sparkmirror.errors import ConfigError, MachineError, MirrorError
+from sparkmirror.model import MirrorSettings
+from sparkmirror.observe.display.keys import Keys
+from sparkmirror.observe.display.line_view import Display, LineDisplay
+from sparkmirror.observe.display.live_view import LiveDisplay
+from sparkmirror.observe.display.streams import flush_or_discard
+from sparkmirror.observe.logs import LOG_FILE_NAME, close_logs, open_logs
+
+__all__ = ["Parts", "RunOptions", "run_mirror", "tool_version"]
+
+_log = logging.getLogger(__name__)
+
+
+def tool_version() -> str:
+    """The installed release, ``0.0.0`` when run from a tree that was not installed."""
+    try:
+        return version("sparkmirror")
+    except PackageNotFoundError:
+        return "0.0.0"
+
+
+def _open_display(options: RunOptions, live: bool, work_dir: Path, keys: Keys) -> Display:
+    if live:
+        return LiveDisplay(
+            version=tool_version(),
+            master=options.master,
+            log_dir=work_dir,
+            keys=keys.fileno is not None,
+        )
+    return LineDisplay(sys.stdout, json_lines=options.json_lines, interval_s=options.interval_s)
+
+
+@contextmanager
+def _metrics(
+    settings: MirrorSettings, options: RunOptions, figures: Figures, display: Display
+) -> Iterator[None]:
+    """Serve metrics while the block runs, if that is asked for. Raises `MirrorError`."""
+    if not (options.metrics or settings.metrics.listen):
+        yield
+        return
+    from sparkmirror.cli.run.surface import serve_metrics  # noqa: PLC0415
+
+    surface = serve_metrics(
+        settings.metrics, figures, listen=options.metrics, release=tool_version()
+    )
+    try:
+        _log.info("metrics on %s/metrics", surface.url)
+        display.notice(f"metrics on {surface.url}/metrics")
+        yield
+    finally:
+        surface.close()
+
+
+def run_mirror(
+    settings: MirrorSettings, options: RunOptions | None = None, *, parts: Parts | None = None
+) -> int:
+    """Mirror as ``settings`` say until told to stop; returns the exit code (see the module).
+
+    Errors are shown on stderr, not raised. Call it from the main thread, where signals arrive.
+    """
+    options = options or RunOptions()
+    # At its end the interpreter would look through all modules for garbage, half a second long.
+    atexit.register(gc.freeze)
+    try:
+        return _run_shown(settings, options, parts)
+    except Exception as error:
+        # Logs and display could not be opened; whatever fails later is shown by the loop.
+        shown = show_error(error, debug=options.debug, json_lines=options.json_lines)
+        expected = isinstance(error, MirrorError) and not isinstance(error, ConfigError)
+        return options.start_failure_exit_code if expected else shown.exit_code
+    finally:
+        flush_or_discard((sys.stdout, sys.stderr))
+
+
+def _run_shown(settings: MirrorSettings, options: RunOptions, parts: Parts | None) -> int:
+    hide_secrets(settings)
+    check_master(options.spark_conf.get("spark.master", options.master))
+    run_id = new_run_id()
+    work_dir = open_work_dir(options.work_dir, run_id)
+    live = options.live
+    if live is None:
+        dumb = os.environ.get("TERM", "dumb") == "dumb"
+        live = sys.stdout.isatty() and not options.json_lines and not dumb
+    log_file = options.log_file or work_dir / LOG_FILE_NAME
+    try:
+        handlers = open_logs(
+            log_file,
+            json_lines=options.json_lines,
+            debug=options.debug,
+            terminal=None if live else sys.stderr,
+        )
+    except OSError as error:
+        raise MachineError(
+            f"The log file {log_file} cannot be written: {error.strerror}.",
+            where="--log-file",
+            do="Give a file in a directory that exists and that this user may write.",
+        ) from error
+
+    def make() -> tuple[ControlPart, FlowPart, LookPart]:
+        chosen = parts or Parts.real()
+        flow: FlowPart = NoFlows()
+        if settings.flows:
+            flow = chosen.flow(
+                settings,
+                master=options.master,
+                once=options.once,
+                spark_conf=options.spark_conf,
+                work_dir=work_dir,
+                run_id=run_id,
+            )
+        control = chosen.control(
+            settings,
+            once=options.once,
+            run_id=run_id,
+            take_over=options.take_over,
+            release=tool_version(),
+            key=flow.key,
+        )
+        return control, flow, chosen.look(settings)
+
+    try:
+        with Signals() as signals, Keys() as keys:
+            display = _open_display(options, live, work_dir, keys)
+            try:
+                for warning in settings.warnings:
+                    _log.info("configuration: %s", warning)
+                    display.warning(warning)
+                figures = Figures(settings)
+                with _metrics(settings, options, figures, display):
+                    loop = RunLoop(settings, options, display, signals, keys, figures)
+                    return loop.run(make)
+            finally:
+                display.close()
+    finally:
+        close_logs(handlers)

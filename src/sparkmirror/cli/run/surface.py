@@ -1,0 +1,34 @@
+"""Opens the metrics server of a run: what it serves comes from the run's figures."""
+
+from __future__ import annotations
+
+import platform
+from dataclasses import replace
+from importlib.metadata import version
+
+from prometheus_client import CollectorRegistry, ProcessCollector
+
+from sparkmirror.cli.run.figures import Figures
+from sparkmirror.model import MetricsSettings
+from sparkmirror.observe.metrics.exposition import MirrorCollector
+from sparkmirror.observe.metrics.server import Surface, open_surface
+
+__all__ = ["serve_metrics"]
+
+
+def serve_metrics(
+    settings: MetricsSettings, figures: Figures, *, listen: str, release: str
+) -> Surface:
+    """Listen as the file says, or on ``listen`` if that is given. Raises `MirrorError`."""
+    if listen:
+        settings = replace(settings, listen=listen, where="--metrics")
+    registry = CollectorRegistry(auto_describe=False)
+    build = {
+        "version": release,
+        "python": platform.python_version(),
+        "pyspark": version("pyspark"),
+        "kafka_python": version("kafka-python"),
+    }
+    registry.register(MirrorCollector(figures.facts, labels=settings.labels, build=build))
+    ProcessCollector(registry=registry)
+    return open_surface(settings, registry, figures.health)

@@ -1,0 +1,103 @@
+"""What commands share that ask the clusters of a file: flows, connections, failures."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Self, TypeVar
+
+import typer
+
+from sparkmirror.cli.shared.connections import Connections
+from sparkmirror.cli.shared.errors import EXIT_START_FAILED, show_error
+from sparkmirror.errors import ConfigError, MirrorError
+
+if TYPE_CHECKING:
+    from sparkmirror.cli.shared.settings_options import Files
+    from sparkmirror.control.topics.observation import Look
+    from sparkmirror.model import FlowSettings, MirrorSettings
+
+__all__ = ["Asking", "ask_each", "end_with", "open_flows", "refuse_mm1"]
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+
+class Asking(Connections):
+    """The flows of a file, and the connections to their clusters."""
+
+    def __init__(self, settings: MirrorSettings, flows: Sequence[FlowSettings]) -> None:
+        super().__init__()
+        self.settings = settings
+        self.flows = tuple(flows)
+
+    def __enter__(self) -> Self:
+        for flow in self.flows:
+            self.expect((flow.source_admin, flow.target_admin))
+        return super().__enter__()
+
+    def look(self, flow: FlowSettings) -> Look:
+        """Both clusters of ``flow``, each topic read as a run reads it."""
+        from sparkmirror.control.topics.observation import Look  # noqa: PLC0415
+
+        checkpoints = self.cluster(flow.checkpoints.client or flow.target)
+        on_source = flow.offset_syncs.location == "source"
+        return Look(
+            flow,
+            self.cluster(flow.source_admin),
+            self.cluster(flow.target_admin),
+            syncs=self.cluster(flow.source) if on_source else checkpoints,
+            checkpoints=checkpoints,
+        )
+
+
+def open_flows(
+    files: Files,
+    *,
+    keep_partitions: bool = False,
+    listed: bool = True,
+    clusters: Sequence[str] | None = None,
+    flows: Sequence[str] | None = None,
+) -> Asking:
+    """Read a MirrorMaker 2 file, or MirrorMaker 1's; nothing is connected yet.
+
+    ``clusters``: only flows to these targets. ``flows``: only these (``A->B``). The rest as for
+    `load_settings`. Raises `MirrorError`.
+    """
+    from sparkmirror.cli.shared.settings_options import choose_flows, load_settings  # noqa: PLC0415
+
+    settings = load_settings(files, clusters or (), keep_partitions=keep_partitions, listed=listed)
+    return Asking(settings, choose_flows(settings, flows or ()))
+
+
+def refuse_mm1(verb: str, files: Files) -> None:
+    """ConfigError where MirrorMaker 1's files are given: they have nothing that ``verb`` shows."""
+    if files.consumer_config or files.producer_config is not None:
+        raise ConfigError(
+            "MirrorMaker 1 carries no consumer groups over: there are no checkpoints to look at.",
+            where=f"sparkmirror {verb} --consumer.config",
+            do="'sparkmirror lag CONSUMER-FILE' shows the mirror's own group. For other groups' "
+            "offsets make a MirrorMaker 2 file: sparkmirror migrate-config.",
+        )
+
+
+def ask_each(items: Iterable[T], ask: Callable[[T], R]) -> tuple[list[R], list[MirrorError]]:
+    """``ask`` of each item; the failure of one does not keep the others from an answer."""
+    answers: list[R] = []
+    failures: list[MirrorError] = []
+    for item in items:
+        try:
+            answers.append(ask(item))
+        except MirrorError as error:
+            failures.append(error)
+    return answers, failures
+
+
+def end_with(failures: Sequence[MirrorError], *, json_lines: bool) -> None:
+    """Show ``failures``, each once, and end the command with 3 if there are any."""
+    shown: set[str] = set()
+    for failure in failures:
+        if str(failure) not in shown:
+            shown.add(str(failure))
+            show_error(failure, json_lines=json_lines)
+    if failures:
+        raise typer.Exit(EXIT_START_FAILED)

@@ -1,0 +1,26 @@
+"""Secrets of a configuration, hidden from all that is printed."""
+
+from __future__ import annotations
+
+from sparkmirror.config.clients.jaas import parse_property
+from sparkmirror.config.table.settings import is_secret
+from sparkmirror.model import MirrorSettings
+from sparkmirror.observe.logs import register_secret
+
+__all__ = ["hide_secrets"]
+
+
+def hide_secrets(settings: MirrorSettings) -> None:
+    """Mask every secret of the configuration in logs and errors from here on."""
+    register_secret(settings.metrics.token)
+    for flow in settings.flows:
+        for client in (flow.source, flow.target, flow.source_admin, flow.target_admin):
+            for key, value in client.properties.items():
+                if is_secret(key):
+                    register_secret(value)
+                if key == "sasl.jaas.config":
+                    # The entry is quoted in parts too: each secret in it counts alone.
+                    options = parse_property(value, where=client.alias).options
+                    for name, secret in options.items():
+                        if is_secret(name) and name != "tokenauth":
+                            register_secret(secret)

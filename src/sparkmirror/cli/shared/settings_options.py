@@ -1,0 +1,370 @@
+"""The files that a verb is given, and what of them it looks at: the options that verbs share.
+
+Verbs take MirrorMaker 2's file, or MirrorMaker 1's files by the Java tool's options or with the
+consumer file as the argument (`with_files`, `Files`, `TopicFiles`: `load_settings`); `Mm2File`
+where MirrorMaker 1 has nothing of the kind. Flows are named by ``--flow`` (`Flows`).
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import re
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields, replace
+from datetime import datetime
+from pathlib import Path
+from typing import Annotated, Any, get_type_hints
+
+import typer
+
+from sparkmirror.cli.shared.errors import EXIT_START_FAILED
+from sparkmirror.errors import ClusterError, ConfigError, Defect
+from sparkmirror.model import FlowSettings, MirrorSettings
+
+__all__ = [
+    "Clusters",
+    "Files",
+    "Flows",
+    "KeepPartitions",
+    "Mm2File",
+    "NumStreams",
+    "Since",
+    "TopicFiles",
+    "choose_flows",
+    "load_settings",
+    "look_up_brokers",
+    "one_flow",
+    "settled",
+    "since_ms",
+    "spark_conf",
+    "split_clusters",
+    "with_files",
+]
+
+Mm2File = Annotated[
+    Path,
+    typer.Argument(metavar="FILE", help="MirrorMaker 2 properties file.", show_default=False),
+]
+NumStreams = Annotated[
+    int | None,
+    typer.Option(
+        "--num.streams",
+        metavar="N",
+        help="MirrorMaker 1: Spark tasks of each source cluster. Default: 1.",
+        show_default=False,
+    ),
+]
+KeepPartitions = Annotated[
+    bool,
+    typer.Option(
+        "--keep.partitions",
+        help="MirrorMaker 1: keep partition numbers and carry whole batches, instead of by key.",
+    ),
+]
+Flows = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--flow",
+        metavar="A->B",
+        help="Only this flow; may be repeated. Default: all that are enabled.",
+        show_default=False,
+    ),
+]
+Clusters = Annotated[
+    list[str] | None,
+    typer.Option(metavar="A,B", help="Only flows into these clusters.", show_default=False),
+]
+
+Since = Annotated[
+    str,
+    typer.Option(
+        metavar="TIME",
+        help="Only what happened since then: a duration before now (90s, 15m, 2h, 7d), or a"
+        " date with or without time in ISO 8601 (of this machine's zone where it names none).",
+        show_default=False,
+    ),
+]
+_DURATION = re.compile(r"(\d{1,9})\s*([smhd])")
+_SECONDS = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}
+
+
+@dataclass(frozen=True, slots=True)
+class Files:
+    """What a verb is to read: a MirrorMaker 2 file, or both of MirrorMaker 1's."""
+
+    file: Annotated[
+        Path | None,
+        typer.Argument(
+            metavar="[FILE]",
+            help="MirrorMaker 2 properties file; or, with --producer.config, MirrorMaker 1's"
+            " consumer file.",
+            show_default=False,
+        ),
+    ] = None
+    consumer_config: Annotated[
+        list[Path] | None,
+        typer.Option(
+            "--consumer.config",
+            metavar="FILE",
+            help="MirrorMaker 1: consumer properties; repeat it for several sources.",
+            show_default=False,
+        ),
+    ] = None
+    producer_config: Annotated[
+        Path | None,
+        typer.Option(
+            "--producer.config",
+            metavar="FILE",
+            help="MirrorMaker 1: producer properties.",
+            show_default=False,
+        ),
+    ] = None
+
+
+@dataclass(frozen=True, slots=True)
+class TopicFiles(Files):
+    """`Files`, and which topics those of MirrorMaker 1 are about."""
+
+    include: Annotated[
+        str | None,
+        typer.Option(
+            "--include",
+            "--whitelist",
+            metavar="REGEX",
+            help="MirrorMaker 1: topics to mirror.",
+            show_default=False,
+        ),
+    ] = None
+    blacklist: Annotated[
+        str | None,
+        typer.Option(
+            "--blacklist",
+            metavar="REGEX",
+            help="MirrorMaker 1: all but these topics.",
+            show_default=False,
+        ),
+    ] = None
+
+
+def with_files(verb: Callable[..., None]) -> Callable[..., None]:
+    """``verb`` with the options that its first parameter, `Files` or `TopicFiles`, stands for."""
+    first, *own = inspect.signature(verb, eval_str=True).parameters.values()
+    kind = first.annotation
+    hints = get_type_hints(kind, include_extras=True)
+    shared = [
+        inspect.Parameter(
+            one.name,
+            inspect.Parameter.POSITIONAL_OR_KEYWORD,
+            default=one.default,
+            annotation=hints[one.name],
+        )
+        for one in fields(kind)
+    ]
+
+    @functools.wraps(verb)
+    def called(**given: Any) -> None:
+        verb(kind(**{one.name: given.pop(one.name) for one in shared}), **given)
+
+    options = [*shared, *own]
+    called.__signature__ = inspect.Signature(options)  # type: ignore[attr-defined]
+    called.__annotations__ = {one.name: one.annotation for one in options}
+    return called
+
+
+def settled(files: Files) -> TopicFiles:
+    """``files``, with MirrorMaker 1's consumer file where it belongs if it came as the argument.
+
+    Raises ConfigError for a file that cannot be read.
+    """
+    from sparkmirror.config.files.properties import load_properties  # noqa: PLC0415
+
+    chosen = (
+        files
+        if isinstance(files, TopicFiles)
+        else TopicFiles(files.file, files.consumer_config, files.producer_config)
+    )
+    alone = chosen.file is not None and not chosen.consumer_config
+    if not alone or chosen.producer_config is None:
+        return chosen
+    if chosen.file is None:
+        return chosen
+    if not chosen.file.exists() or "clusters" in load_properties(chosen.file):
+        return chosen
+    return replace(chosen, file=None, consumer_config=[chosen.file])
+
+
+def one_flow(argument: str | None, option: str | None) -> str:
+    """The flow that a verb is about, by its argument or ``--flow``. Raises ConfigError."""
+    if argument is not None and option is not None and argument != option:
+        raise ConfigError(
+            f"two flows are named, {argument} and {option}.", where="--flow", do="Name one."
+        )
+    chosen = argument or option
+    if not chosen:
+        raise ConfigError(
+            "no flow is named.", where="FLOW", do="Name one in quotes: 'A->B', or --flow 'A->B'."
+        )
+    return chosen
+
+
+def choose_flows(settings: MirrorSettings, wanted: Sequence[str]) -> tuple[FlowSettings, ...]:
+    """The flows named like ``A->B``, all when none is named. Raises ConfigError."""
+    known = {flow.name: flow for flow in settings.flows}
+    for name in wanted:
+        if name not in known:
+            raise ConfigError(
+                f"{name!r} is no enabled flow of this file.",
+                where="FLOW",
+                do=f"Choose from: {', '.join(known)} (in quotes, because of the >).",
+            )
+    return tuple(known[name] for name in dict.fromkeys(wanted)) or settings.flows
+
+
+def load_settings(
+    files: Files,
+    clusters: Sequence[str] = (),
+    *,
+    num_streams: int | None = None,
+    keep_partitions: bool = False,
+    listed: bool = True,
+    exactly_once: bool = False,
+    flows: Sequence[str] = (),
+) -> MirrorSettings:
+    """A MirrorMaker 2 file, or MirrorMaker 1's files and options, read and checked.
+
+    ``flows``: only these (``A->B``). ``listed`` False: the verb looks at no topics, so
+    MirrorMaker 1 needs no list of them. Secrets are masked from here on. Raises `MirrorError`.
+    """
+    from sparkmirror.cli.shared.secrets import hide_secrets  # noqa: PLC0415
+
+    chosen = settled(files)
+    given = {
+        "--consumer.config": bool(chosen.consumer_config),
+        "--producer.config": chosen.producer_config is not None,
+        "--include": chosen.include is not None,
+        "--blacklist": chosen.blacklist is not None,
+        "--num.streams": num_streams is not None,
+        "--keep.partitions": keep_partitions,
+    }
+    _check_files(chosen.file, [option for option, is_given in given.items() if is_given])
+    if chosen.file is not None:
+        from sparkmirror.config.mm2.load import load_mm2  # noqa: PLC0415
+
+        settings = load_mm2(
+            chosen.file, clusters=split_clusters(clusters), exactly_once=exactly_once
+        )
+    else:
+        for option, is_given in (("--clusters", clusters), ("--exactly-once", exactly_once)):
+            if is_given:
+                raise ConfigError(
+                    "this option goes with a MirrorMaker 2 file.",
+                    where=option,
+                    do="Leave it out, or make such a file: sparkmirror migrate-config.",
+                )
+        settings = _load_mm1(
+            chosen, num_streams=num_streams, keep_partitions=keep_partitions, listed=listed
+        )
+    hide_secrets(settings)
+    return replace(settings, flows=choose_flows(settings, flows)) if flows else settings
+
+
+def _check_files(file: Path | None, given: Sequence[str]) -> None:
+    """ConfigError unless it is one MirrorMaker 2 file, or both of MirrorMaker 1's."""
+    needed = ("--consumer.config", "--producer.config")
+    if file is not None and given:
+        raise ConfigError(
+            "a MirrorMaker 2 file says everything itself; this option goes with MirrorMaker 1's.",
+            where=given[0],
+            do=f"Leave out {given[0]}, or leave out {file} and name both files of MirrorMaker 1.",
+        )
+    missing = [] if file is not None else [option for option in needed if option not in given]
+    if missing:
+        raise ConfigError(
+            "a MirrorMaker 2 file is needed, or both of MirrorMaker 1's.",
+            where=" and ".join(missing) if given else "FILE",
+            do="Name one FILE, or --consumer.config FILE and --producer.config FILE.",
+        )
+
+
+def _load_mm1(
+    files: TopicFiles, *, num_streams: int | None, keep_partitions: bool, listed: bool
+) -> MirrorSettings:
+    from sparkmirror.config.mm1.load import Extras, load_mm1  # noqa: PLC0415
+
+    if not files.consumer_config:
+        raise Defect("MirrorMaker 1 has a consumer file")
+    if files.producer_config is None:
+        raise Defect("MirrorMaker 1 has a producer file")
+    include = files.include
+    if not listed and include is None and files.blacklist is None:
+        include = ".*"
+    return load_mm1(
+        files.consumer_config,
+        files.producer_config,
+        include=include,
+        exclude=files.blacklist,
+        num_streams=num_streams,
+        find_brokers=look_up_brokers,
+        extras=Extras(keep_partitions=keep_partitions),
+    )
+
+
+def look_up_brokers(connect: str, protocol: str) -> tuple[str, ...]:
+    """`wire.legacy.zookeeper.find_brokers`.
+
+    Most files name their brokers and need no ZooKeeper client.
+    """
+    from sparkmirror.wire.legacy.zookeeper import find_brokers  # noqa: PLC0415
+
+    try:
+        return find_brokers(connect, protocol)
+    except ClusterError as error:
+        error.exit_code = EXIT_START_FAILED  # as for brokers that do not answer
+        raise
+
+
+def since_ms(text: str, now_s: float | None = None) -> int:
+    """Epoch milliseconds that `Since` means; 0 when it is empty. Raises `ConfigError`."""
+    if not text:
+        return 0
+    match = _DURATION.fullmatch(text.strip())
+    if match is not None:
+        now_s = time.time() if now_s is None else now_s
+        return int((now_s - int(match[1]) * _SECONDS[match[2]]) * 1000)
+    try:
+        return int(datetime.fromisoformat(text.strip()).timestamp() * 1000)
+    except (ValueError, OverflowError):
+        raise ConfigError(
+            f"'{text}' is neither a duration nor a date.",
+            where="--since",
+            do="Write 15m, 2h or 7d, or a date like 2026-01-31 or 2026-01-31T12:00:00Z.",
+        ) from None
+
+
+def split_clusters(values: Sequence[str]) -> tuple[str, ...]:
+    """``A,B`` and repeated options as one list, in order and without repeats."""
+    names = [name.strip() for value in values for name in value.split(",")]
+    if any(not name for name in names):
+        raise ConfigError(
+            "An alias in the list is empty.",
+            where="--clusters",
+            do="Give aliases like this: --clusters A,B (or --clusters A --clusters B).",
+        )
+    return tuple(dict.fromkeys(names))
+
+
+def spark_conf(values: Sequence[str]) -> dict[str, str]:
+    """``k=v`` pairs; the last one of a key counts, as in spark-submit."""
+    conf: dict[str, str] = {}
+    for value in values:
+        key, equals, text = value.partition("=")
+        if not equals or not key.strip():
+            raise ConfigError(
+                f"{value!r} is no key=value pair.",
+                where="--conf",
+                do="Write it like this: --conf spark.driver.memory=2g.",
+            )
+        conf[key.strip()] = text.strip()
+    return conf

@@ -1,0 +1,229 @@
+"""``sparkmirror acls``: what a mirror must be allowed to do, and who may write to its topics."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from enum import StrEnum
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from sparkmirror.cli.shared.connections import Connections
+from sparkmirror.cli.shared.settings_options import (
+    Clusters,
+    Files,
+    Mm2File,
+    TopicFiles,
+    load_settings,
+    one_flow,
+    with_files,
+)
+from sparkmirror.cli.verbs.kafka_acls import documents, lock_text, needed_text, table
+from sparkmirror.errors import ClusterError, ConfigError
+from sparkmirror.text import printable_json, say
+
+if TYPE_CHECKING:
+    from sparkmirror.control.permissions.acl_lock import LockPlan
+    from sparkmirror.model import ClusterClient, FlowSettings, MirrorSettings
+    from sparkmirror.wire.admin.cluster import Cluster
+
+__all__ = ["acls"]
+
+acls = typer.Typer(
+    help="What a mirror's principals must be allowed to do, and who may write to remote topics.",
+    no_args_is_help=True,
+)
+
+
+class Format(StrEnum):
+    """How permissions are printed."""
+
+    COMMANDS = "commands"
+    TABLE = "table"
+    JSON = "json"
+
+
+Principals = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--principal",
+        metavar="[ALIAS=]User:NAME",
+        help="Who the mirror is, on one cluster or on all. Default: the user name of PLAIN and"
+        " SCRAM logins, User:ANONYMOUS without a login.",
+        show_default=False,
+    ),
+]
+CommandConfig = Annotated[
+    str,
+    typer.Option(metavar="FILE", help="--command-config of the printed commands, if they need it."),
+]
+
+
+@acls.command()
+@with_files
+def needed(
+    files: TopicFiles,
+    clusters: Clusters = None,
+    principal: Principals = None,
+    command_config: CommandConfig = "admin.properties",
+    output: Annotated[Format, typer.Option("--format", help="What to print.")] = Format.COMMANDS,
+) -> None:
+    """Print the least permissions that the flows of a file need, as kafka-acls commands.
+
+    Give a MirrorMaker 2 file, or MirrorMaker 1's two files and --include as for kafka-mirror-maker.
+    A feature that is switched off in the file needs nothing. Nothing is changed anywhere.
+
+    Exit codes: 0 printed, 2 wrong usage or file.
+    """
+    from sparkmirror.control.permissions.needed import needed_permissions  # noqa: PLC0415
+
+    settings = load_settings(files, clusters or ())
+    who = _principals(settings, principal or ())
+    permissions = needed_permissions(settings, who)
+    if output is Format.JSON:
+        print(printable_json(documents(permissions)))
+    elif output is Format.TABLE:
+        say(*table(permissions).split("\n"))
+    else:
+        for line in needed_text(permissions, command_config):
+            say(line)
+
+
+@acls.command()
+def lock(
+    file: Mm2File,
+    named: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="FLOW", help="The flow whose topics to lock: 'A->B'.", show_default=False
+        ),
+    ] = None,
+    flow: Annotated[
+        str | None,
+        typer.Option("--flow", metavar="A->B", help="The same.", show_default=False),
+    ] = None,
+    apply: Annotated[
+        bool, typer.Option("--apply", help="Set the ACLs with the target's admin client.")
+    ] = False,
+    readers: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--reader",
+            metavar="User:NAME",
+            help="Who may read the remote topics; may be repeated, User:* stands for everybody.",
+            show_default=False,
+        ),
+    ] = None,
+    principal: Principals = None,
+    command_config: CommandConfig = "admin.properties",
+) -> None:
+    """Let only the mirror write to the remote topics of a flow.
+
+    Prints the kafka-acls commands that are missing for that; --apply carries them out. The mirror
+    gets what it needs on these topics, others who may write there are denied it. Super users can
+    always write.
+
+    Exit codes: 0 printed or done (also when nothing is missing), 1 an ACL stands in the way or
+    the cluster failed, 2 wrong usage or file.
+    """
+    flow = one_flow(named, flow)
+    settings = load_settings(Files(file))
+    wanted = next((one for one in settings.flows if one.name == flow), None)
+    if wanted is None:
+        named = ", ".join(one.name for one in settings.flows)
+        raise ConfigError(
+            f"{flow} is no enabled flow of this file.", where=str(file), do=f"Choose from: {named}."
+        )
+    with Connections() as connections:
+        target = connections.cluster(wanted.target_admin)
+        who = _principals(settings, principal or ())
+        plan = _lock_plan(wanted, target, who, readers or (), apply=apply)
+        for line in lock_text(plan, wanted, command_config):
+            say(line)
+        if plan.blocking:
+            raise typer.Exit(1)
+        if apply:
+            _apply(plan, target)
+
+
+# --- what is asked for --------------------------------------------------------------------------
+
+
+def _principals(settings: MirrorSettings, given: Sequence[str]) -> Callable[[ClusterClient], str]:
+    """The principal of each client: as given for its cluster, for all, or as its login says."""
+    from sparkmirror.config.clients.sasl import principal_of  # noqa: PLC0415
+
+    by_alias: dict[str, str] = {}
+    for text in given:
+        alias, equals, rest = text.partition("=")
+        # A certificate's principal has equals signs of its own: User:CN=mirror.
+        name, who = (alias, rest) if equals and alias in settings.clusters else ("", text)
+        if ":" not in who or not all(who.partition(":")[::2]):
+            raise ConfigError(
+                f"{text!r} names no principal.",
+                where="--principal",
+                do="Write User:NAME, or ALIAS=User:NAME for one cluster of the file.",
+            )
+        by_alias[name] = who
+
+    def principal(client: ClusterClient) -> str:
+        found = by_alias.get(client.alias) or by_alias.get("") or principal_of(client)
+        if found is None:
+            raise ConfigError(
+                f"the settings do not tell as whom {client.client_id} is authorized there.",
+                where=f"cluster {client.alias}",
+                do=f"Add --principal '{client.alias}=User:NAME'.",
+            )
+        return found
+
+    return principal
+
+
+def _lock_plan(
+    flow: FlowSettings,
+    target: Cluster,
+    who: Callable[[ClusterClient], str],
+    readers: Sequence[str],
+    *,
+    apply: bool,
+) -> LockPlan:
+    from sparkmirror.control.permissions.acl_lock import plan_lock  # noqa: PLC0415
+    from sparkmirror.control.permissions.needed import (  # noqa: PLC0415
+        EVERY,
+        needed_permissions,
+        remote_patterns,
+    )
+    from sparkmirror.model import MirrorSettings  # noqa: PLC0415
+
+    remote = remote_patterns(flow)
+    if EVERY in remote:
+        raise ConfigError(
+            "the remote topics keep their names and may be any topic of the target: a lock would "
+            "cover topics that are not mirrored.",
+            where=f"flow {flow.name}",
+            do=f"Name topics or prefixes (name.*) in {flow.name}.topics.",
+        )
+    present = target.topic_acls(operation="Alter" if apply else "Describe")
+    if present is None:
+        raise ClusterError(
+            "the cluster has no authorizer: everybody may do everything.",
+            where=f"cluster {target.alias}",
+            do="Set authorizer.class.name on its brokers.",
+        )
+    names = {(one.name, one.kind) for one in remote}
+    mirror = [
+        one.binding
+        for one in needed_permissions(MirrorSettings((flow,), ()), who)
+        if one.client.alias == flow.target.alias
+        and one.binding.resource_type == "TOPIC"
+        and (one.binding.name, one.binding.pattern) in names
+    ]
+    return plan_lock(present, remote, mirror, readers)
+
+
+def _apply(plan: LockPlan, target: Cluster) -> None:
+    # First who may, then who may not: the mirror is never without its permissions.
+    for error in [*target.create_acls(plan.create), *target.delete_acls(plan.remove)]:
+        if error is not None:
+            raise error
+    print(f"# done: {len(plan.create)} ACLs added, {len(plan.remove)} removed")

@@ -1,0 +1,133 @@
+"""``sparkmirror clusters``: the clusters of a file, their brokers, and what is upstream of each."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING
+
+from sparkmirror.cli.shared.cluster_session import Asking, ask_each, end_with, open_flows
+from sparkmirror.cli.shared.settings_options import Files, with_files
+from sparkmirror.cli.shared.tables import Format, Output, print_json, table_lines
+from sparkmirror.text import say
+
+if TYPE_CHECKING:
+    from sparkmirror.model import ClusterClient, FlowSettings
+    from sparkmirror.wire.cluster.views import ClusterView
+
+__all__ = ["Survey", "clusters", "document", "text"]
+
+
+@dataclass(frozen=True, slots=True)
+class Survey:
+    """One cluster. ``versions``: release per broker that tells. ``hops``: per upstream cluster,
+    how many flows its heartbeats came through. ``silent``: sources of flows into this cluster whose
+    heartbeats do not arrive.
+    """
+
+    alias: str
+    view: ClusterView
+    versions: dict[int, str]
+    hops: dict[str, int]
+    silent: tuple[str, ...]
+
+
+@with_files
+def clusters(
+    files: Files,
+    output: Output = Format.TABLE,
+) -> None:
+    """Show the clusters of the enabled flows: id, brokers, Kafka release, upstream clusters.
+
+    Upstream clusters and hops are those that heartbeats name: a cluster is upstream once its
+    heartbeats arrive, directly (1 hop) or through others.
+
+    Exit codes: 0 looked, 2 wrong usage or file, 3 a cluster could not be asked.
+    """
+    with open_flows(files, listed=False) as asking:
+        found, failures = ask_each(
+            _roles(asking.flows), lambda role: _survey(asking, role[0], role[1])
+        )
+    if output is Format.JSON:
+        print_json(document(found))
+    else:
+        say(*text(found))
+    end_with(failures, json_lines=output is Format.JSON)
+
+
+def _roles(flows: Sequence[FlowSettings]) -> list[tuple[ClusterClient, FlowSettings]]:
+    """One client per cluster, and a flow whose names it knows: one into it where there is one."""
+    roles = {flow.target.alias: (flow.target_admin, flow) for flow in reversed(flows)}
+    for flow in flows:
+        roles.setdefault(flow.source.alias, (flow.source_admin, flow))
+    return [roles[alias] for alias in sorted(roles)]
+
+
+def _survey(asking: Asking, client: ClusterClient, flow: FlowSettings) -> Survey:
+    from sparkmirror.client import MirrorClient  # noqa: PLC0415
+    from sparkmirror.model import MirrorMode  # noqa: PLC0415
+    from sparkmirror.names.replication_policy import make_policy  # noqa: PLC0415
+
+    cluster = asking.cluster(client)
+    view = cluster.describe()
+    mirror = MirrorClient.of(cluster, make_policy(flow.policy, flow.source.alias))
+    hops = mirror.hops()
+    # MirrorMaker 1 sends no heartbeats, so none are missed.
+    sources = (
+        one.source.alias
+        for one in asking.flows
+        if one.target.alias == client.alias and one.mode is MirrorMode.MM2
+    )
+    return Survey(
+        client.alias,
+        view,
+        cluster.broker_versions(broker.node for broker in view.brokers),
+        hops,
+        tuple(sorted(alias for alias in sources if alias not in hops)),
+    )
+
+
+def text(found: Sequence[Survey]) -> Iterator[str]:
+    """The lines for people."""
+    for one in found:
+        releases = sorted(set(one.versions.values()))
+        count = len(one.view.brokers)
+        yield (
+            f"{one.alias}: id {one.view.cluster_id or '-'}, {count} broker(s), "
+            f"Kafka {', '.join(releases) or '-'}, controller {one.view.controller}"
+        )
+        yield from table_lines(
+            ("BROKER", "ADDRESS", "RACK", "VERSION"),
+            [
+                (each.node, f"{each.host}:{each.port}", each.rack, one.versions.get(each.node))
+                for each in one.view.brokers
+            ],
+        )
+        chain = ", ".join(
+            f"{alias} ({hops} hop{'s' if hops != 1 else ''})"
+            for alias, hops in sorted(one.hops.items(), key=lambda item: (item[1], item[0]))
+        )
+        yield f"upstream: {chain or '-'}"
+        if one.silent:
+            yield f"no heartbeats from: {', '.join(one.silent)}"
+        yield ""
+
+
+def document(found: Sequence[Survey]) -> dict[str, object]:
+    """What ``--format json`` prints."""
+    return {
+        "clusters": [
+            {
+                "cluster": one.alias,
+                "id": one.view.cluster_id,
+                "controller": one.view.controller,
+                "brokers": [
+                    {**asdict(each), "version": one.versions.get(each.node)}
+                    for each in one.view.brokers
+                ],
+                "upstream": one.hops,
+                "no_heartbeats_from": list(one.silent),
+            }
+            for one in found
+        ]
+    }

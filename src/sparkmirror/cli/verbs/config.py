@@ -1,0 +1,178 @@
+"""``sparkmirror config``: what each flow of a file is set to, and where each value comes from."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from sparkmirror.cli.shared.settings_options import Clusters, Files, Flows, with_files
+from sparkmirror.cli.shared.tables import Format, Output, print_json, table_lines
+from sparkmirror.errors import ConfigError, Defect
+from sparkmirror.text import say
+
+if TYPE_CHECKING:
+    from sparkmirror.config.explain import Effective, Place, Setup
+    from sparkmirror.model import MirrorSettings
+
+__all__ = ["config", "document", "text"]
+
+
+@with_files
+def config(
+    files: Files,
+    flows: Flows = None,
+    clusters: Clusters = None,
+    given: Annotated[
+        bool, typer.Option("--given", help="Leave out what nobody set: the defaults.")
+    ] = False,
+    output: Output = Format.TABLE,
+    docs: Annotated[
+        bool, typer.Option("--docs", help="Print the page of all settings there are; no FILE.")
+    ] = False,
+) -> None:
+    """Show the effective settings of each flow, and the line of the file that each comes from.
+
+    Of a MirrorMaker 2 file, or of MirrorMaker 1's: --consumer.config and --producer.config.
+
+    The file is read and checked as a run does it: what a run refuses is refused here with the same
+    words, truststores that are not there and metrics that everybody could read included, and its
+    warnings are shown. No cluster is asked. Secrets, and what config providers
+    return, are never shown.
+
+    Exit codes: 0 the file can be run, 2 wrong usage or file, 3 the brokers are to be found in a
+    ZooKeeper that does not know them.
+    """
+    if docs:
+        from sparkmirror.config.docs import settings_page  # noqa: PLC0415
+
+        if files.file is not None or files.consumer_config or files.producer_config is not None:
+            raise ConfigError(
+                "the page is about all settings, not about a file.",
+                where="--docs",
+                do="Leave out FILE or --docs.",
+            )
+        print(settings_page(), end="")
+        return
+    setup = _setup(files, clusters or (), flows or ())
+    _check_files(setup.settings)
+    if output is Format.JSON:
+        print_json(document(setup, given=given))
+    else:
+        say(*text(setup, given=given))
+
+
+def _setup(files: Files, clusters: Sequence[str], flows: Sequence[str]) -> Setup:
+    from sparkmirror.cli.shared.secrets import hide_secrets  # noqa: PLC0415
+    from sparkmirror.cli.shared.settings_options import (  # noqa: PLC0415
+        choose_flows,
+        load_settings,
+        look_up_brokers,
+        settled,
+        split_clusters,
+    )
+
+    files = settled(files)
+    consumers, producer = files.consumer_config or [], files.producer_config
+    if files.file is not None and not consumers and producer is None:
+        from sparkmirror.config.explain import explain  # noqa: PLC0415
+
+        setup = explain(files.file, clusters=split_clusters(clusters), flows=flows)
+        hide_secrets(setup.settings)
+        return setup
+    # Says what is wrong with the options, and masks what is secret.
+    settings = load_settings(files, clusters, listed=False)
+    from sparkmirror.config.explain_mm1 import explain_mm1  # noqa: PLC0415
+
+    if producer is None:
+        raise Defect("MirrorMaker 1 has a producer file")
+    setup = explain_mm1(consumers, producer, find_brokers=look_up_brokers)
+    names = {flow.name for flow in choose_flows(settings, flows)}
+    return replace(setup, flows=tuple(one for one in setup.flows if one.flow in names))
+
+
+def _check_files(settings: MirrorSettings) -> None:
+    """What a run does with the files that the settings name, before it asks a cluster.
+
+    Raises `MirrorError`.
+    """
+    from sparkmirror.wire.security.tls import context_for  # noqa: PLC0415
+
+    for flow in settings.flows:
+        for client in (flow.source, flow.target, flow.source_admin, flow.target_admin):
+            context_for(client)
+    if settings.metrics.listen:
+        from sparkmirror.observe.metrics.server import check_surface  # noqa: PLC0415
+
+        check_surface(settings.metrics)
+
+
+def _chosen(settings: Iterable[Effective], *, given: bool) -> list[Effective]:
+    return [one for one in settings if one.place is not None or not given]
+
+
+def text(setup: Setup, *, given: bool = False) -> Iterator[str]:
+    """The lines for people: per flow, a table of all its parts; then the warnings."""
+    for flow in setup.flows:
+        yield flow.flow
+        rows = [
+            (one.part.value, one.key, "(none)" if one.value is None else one.value, _origin(one))
+            for one in _chosen(flow.settings, given=given)
+        ]
+        yield from table_lines(("PART", "KEY", "VALUE", "FROM"), rows)
+        yield ""
+    warnings = setup.settings.warnings
+    yield from (f"warning: {warning}" for warning in warnings)
+    yield f"{setup.path}: {len(setup.flows)} flow(s), {len(warnings)} warning(s)"
+
+
+def _origin(one: Effective) -> str:
+    told = one.origin
+    if one.place is not None:
+        told = _told(one.place)
+        if one.overrides:
+            told += f"; overrides {', '.join(map(_told, one.overrides))}"
+    for remark in (one.remark, f"IGNORED: {one.ignored}" if one.ignored else ""):
+        if remark:
+            told += f"; {remark}"
+    return told
+
+
+def _told(place: Place) -> str:
+    line = place.where.rpartition(":")[2]
+    return f"line {line} {place.spelling} ({place.scope})"
+
+
+def document(setup: Setup, *, given: bool = False) -> dict[str, object]:
+    """What ``--format json`` prints."""
+    return {
+        "file": str(setup.path),
+        "clusters": list(setup.settings.clusters),
+        "flows": [
+            {
+                "flow": flow.flow,
+                "settings": [_row(one) for one in _chosen(flow.settings, given=given)],
+            }
+            for flow in setup.flows
+        ],
+        "warnings": list(setup.settings.warnings),
+    }
+
+
+def _row(one: Effective) -> dict[str, object]:
+    return {
+        "part": one.part.value,
+        "key": one.key,
+        "value": one.value,
+        "origin": one.origin,
+        "where": one.place.where if one.place else None,
+        "spelling": one.place.spelling if one.place else None,
+        "scope": one.place.scope if one.place else None,
+        "overrides": [
+            {"where": place.where, "spelling": place.spelling} for place in one.overrides
+        ],
+        "ignored": one.ignored or None,
+        "remark": one.remark or None,
+    }

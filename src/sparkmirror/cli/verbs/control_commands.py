@@ -1,0 +1,225 @@
+"""``sparkmirror pause``, ``resume``, ``drain``: an order per flow, and its effect awaited.
+
+Orders have a topic of their own (`control.coordination.orders_topic`). A mirror of an older version
+does not hear it: then they go where that one looks, into the control topic, which takes more
+rights.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Annotated
+
+import typer
+
+from sparkmirror.cli.shared.connections import Connections
+from sparkmirror.cli.shared.errors import EXIT_START_FAILED, show_error
+from sparkmirror.cli.shared.settings_options import (
+    Files,
+    Flows,
+    choose_flows,
+    load_settings,
+    with_files,
+)
+from sparkmirror.control.coordination.control_topic import ControlTopicWriter
+from sparkmirror.control.coordination.orders_topic import Order, give_order, orders_topic
+from sparkmirror.control.coordination.status import FlowState, FlowStatus, observe_status
+from sparkmirror.errors import Denied, MirrorError, TopicError
+from sparkmirror.internal_topics.commands import Command, CommandKind, channel, control_topic
+from sparkmirror.model import FlowSettings
+from sparkmirror.text import say
+from sparkmirror.wire.admin.cluster import Cluster
+from sparkmirror.wire.cluster.acl_advice import Right, grant
+
+__all__ = ["drain", "give_orders", "pause", "resume"]
+
+_LOOK_S = 0.5
+
+Named = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="[FLOW]...",
+        help='Flows such as "A->B"; all of the file when none is named.',
+        show_default=False,
+    ),
+]
+Wait = Annotated[
+    float,
+    typer.Option(
+        "--wait",
+        metavar="SECONDS",
+        min=0,
+        help="Wait until it is done, at most so long; 0 does not wait.",
+    ),
+]
+
+
+@dataclass(frozen=True, slots=True)
+class _Order:
+    flow: FlowSettings
+    target: Cluster
+
+
+def give_orders(kind: CommandKind, files: Files, flows: Sequence[str], *, wait_s: float) -> None:
+    """Write the command for each flow and say what came of it; ends with `typer.Exit`."""
+    if files.consumer_config and files.file is not None and "->" in files.file.name:
+        # Where options name the files, the first argument is a flow.
+        flows = [str(files.file), *flows]
+        files = replace(files, file=None)
+    settings = load_settings(files, listed=False)
+    failed = False
+    chosen = choose_flows(settings, flows)
+    with Connections() as connections:
+        connections.expect(flow.target_admin for flow in chosen)
+        for flow in chosen:
+            try:
+                order = _Order(flow, connections.cluster(flow.target_admin))
+                said, good = _give(kind, order, wait_s)
+            except MirrorError as error:
+                show_error(error)
+                raise typer.Exit(EXIT_START_FAILED) from error
+            failed |= not good
+            say(f"{flow.name}: {said}")
+    raise typer.Exit(1 if failed else 0)
+
+
+def _give(kind: CommandKind, order: _Order, wait_s: float) -> tuple[str, bool]:
+    """(what to say, whether all is well). Raises `MirrorError`."""
+    flow, target = order.flow, order.target
+    topic = control_topic(flow)
+    present = target.topics([topic, orders_topic(flow)])
+    if topic not in present:
+        raise TopicError(
+            f"there is no {topic}: this flow never ran here.",
+            where=f"cluster {target.alias}",
+            do="Check the file, or start the mirror first.",
+        )
+    status = observe_status(target, flow, _now_ms())
+    if kind is CommandKind.DRAIN and not status.state.alive:
+        return "nothing to drain: it is not running", False
+    _write(kind, order, status, has_topic=orders_topic(flow) in present)
+    return _await(kind, order, wait_s, status)
+
+
+def _write(kind: CommandKind, order: _Order, status: FlowStatus, *, has_topic: bool) -> None:
+    """Where the flow's mirrors hear it. Raises `MirrorError`."""
+    flow, target = order.flow, order.target
+    denied: Denied | None = None
+    if has_topic:
+        runs = tuple(sorted(status.runs))
+        try:
+            give_order(target, flow, Order(flow.name, kind, _now_ms(), runs))
+        except Denied as error:
+            denied = error
+    if not has_topic or denied is not None or not status.orders:
+        # A right on the control topic is more than this takes, and goes on to be enough.
+        try:
+            _write_as_before(kind, order, status)
+        except Denied as error:
+            raise denied or _denied(order, status, error) from error
+
+
+def _write_as_before(kind: CommandKind, order: _Order, status: FlowStatus) -> None:
+    """Into the control topic, which every version of a mirror hears. Raises `MirrorError`."""
+    flow = order.flow
+    commands = (
+        # A pause is for every process of a MirrorMaker 1 group and outlives runs.
+        [Command(flow.name, kind, status.run_id, _now_ms())]
+        if kind.pauses
+        else [Command(channel(flow, run), kind, run, _now_ms()) for run in sorted(status.runs)]
+    )
+    ControlTopicWriter(order.target, control_topic(flow)).command(*commands)
+
+
+def _denied(order: _Order, status: FlowStatus, error: Denied) -> Denied:
+    topic = orders_topic(order.flow)
+    if status.orders:
+        return Denied(
+            f"this principal sees no topic {topic} (a start of the mirror makes it), and "
+            f"{error.what}",
+            where=error.where,
+            do=grant(order.target.client, Right("Write", "Topic", topic)),
+        )
+    version = f" (version {status.version})" if status.version else ""
+    return Denied(
+        f"the mirror{version} does not hear {topic}, and {error.what}",
+        where=error.where,
+        do=f"Start it with this version, and with Create and Read on that topic. {error.do}",
+    )
+
+
+def _await(kind: CommandKind, order: _Order, wait_s: float, before: FlowStatus) -> tuple[str, bool]:
+    deadline_s = time.monotonic() + wait_s
+    heard = before.orders
+    runs = frozenset(before.runs)
+    while True:
+        status = observe_status(order.target, order.flow, _now_ms())
+        if heard and status.state.alive and not status.orders:
+            _write_as_before(kind, order, status)  # it was starting, and has reported since
+            heard = False
+        done = _done(kind, status, runs)
+        if done:
+            return done, True
+        if time.monotonic() >= deadline_s:
+            return f"asked to {kind.value}, now {status.state.value}", wait_s == 0
+        time.sleep(_LOOK_S)
+
+
+def _done(kind: CommandKind, status: FlowStatus, runs: frozenset[str]) -> str:
+    if kind is CommandKind.DRAIN:
+        return "" if runs & set(status.runs) else f"drained{_and_then(status)}"
+    state = status.state
+    if not state.alive:
+        return f"{kind.value}d for the next run; nothing runs at present"
+    if kind is CommandKind.PAUSE:
+        return "paused" if state is FlowState.PAUSED else ""
+    return "resumed" if state is not FlowState.PAUSED else ""
+
+
+def _and_then(status: FlowStatus) -> str:
+    """Who goes on with a flow that was drained."""
+    if status.state.alive:
+        return f"; {f'host {status.host}' if status.host else 'another process'} mirrors it now"
+    hosts = ", ".join(one.host for one in status.standbys)
+    return f"; host {hosts} stands by and takes it over" if hosts else ""
+
+
+def _now_ms() -> int:
+    return int(time.time() * 1_000)
+
+
+@with_files
+def pause(files: Files, named: Named = None, flows: Flows = None, wait_s: Wait = 15.0) -> None:
+    """Stop mirroring the flows of FILE for a while: nothing is fetched, positions stay.
+
+    What was fetched already is still written. A pause outlives the run: a mirror that is started
+    later stands still as well, until `sparkmirror resume`. It works from any machine that reaches
+    the target clusters.
+
+    Exit codes: 0 done, 1 not done in time, 2 wrong usage or file, 3 a cluster does not answer.
+    """
+    give_orders(CommandKind.PAUSE, files, [*(named or ()), *(flows or ())], wait_s=wait_s)
+
+
+@with_files
+def resume(files: Files, named: Named = None, flows: Flows = None, wait_s: Wait = 15.0) -> None:
+    """Go on with paused flows of FILE, from where they stand.
+
+    Exit codes: 0 done, 1 not done in time, 2 wrong usage or file, 3 a cluster does not answer.
+    """
+    give_orders(CommandKind.RESUME, files, [*(named or ()), *(flows or ())], wait_s=wait_s)
+
+
+@with_files
+def drain(files: Files, named: Named = None, flows: Flows = None, wait_s: Wait = 30.0) -> None:
+    """End the flows of FILE in order: what was read is written, positions are committed.
+
+    A mirror whose flows have all been drained ends with exit code 0; others go on with the rest.
+    A drained flow is mirrored again by the next run, or by a process of the file that stands by.
+
+    Exit codes: 0 done, 1 not done in time or nothing ran, 2 wrong usage or file, 3 a cluster does
+    not answer.
+    """
+    give_orders(CommandKind.DRAIN, files, [*(named or ()), *(flows or ())], wait_s=wait_s)

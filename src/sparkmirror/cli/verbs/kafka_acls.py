@@ -1,0 +1,117 @@
+"""Permissions in words: ``kafka-acls.sh`` command lines, a table, JSON."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict
+from typing import TYPE_CHECKING
+
+from sparkmirror.wire.cluster.acl_advice import kafka_acls_command
+
+if TYPE_CHECKING:
+    from sparkmirror.control.permissions.acl_lock import LockPlan
+    from sparkmirror.control.permissions.needed import Permission
+    from sparkmirror.model import ClusterClient, FlowSettings
+    from sparkmirror.wire.cluster.views import AclBinding
+
+__all__ = ["documents", "kafka_acls_commands", "lock_text", "needed_text", "table"]
+
+_HEADINGS = ("CLUSTER", "PRINCIPAL", "RESOURCE", "NAME", "PATTERN", "OPERATION", "WHY")
+_OLD_BROKERS = "Brokers before 2.8 also want --operation IdempotentWrite --cluster for who writes."
+
+# --- what is printed ----------------------------------------------------------------------------
+
+
+def needed_text(permissions: Sequence[Permission], command_config: str) -> Iterable[str]:
+    """The commands that grant ``permissions``, with the reason of each, cluster by cluster."""
+    clients = {one.client.alias: one.client for one in reversed(permissions)}
+    for alias in dict.fromkeys(one.client.alias for one in permissions):
+        mine = [one for one in permissions if one.client.alias == alias]
+        yield f"# cluster {alias}"
+        told = ""
+        for why, bindings in _by_reason(mine):
+            if why != told:
+                yield f"# {why}"
+            told = why
+            yield from kafka_acls_commands(bindings, clients[alias], command_config)
+        if any(one.why == "write the records" for one in mine):
+            yield f"# {_OLD_BROKERS}"
+        yield ""
+
+
+def _by_reason(permissions: Sequence[Permission]) -> Iterable[tuple[str, list[AclBinding]]]:
+    """Bindings grouped by resource and principal, with all their reasons."""
+    groups: dict[tuple[str, ...], list[Permission]] = {}
+    for one in permissions:
+        groups.setdefault(_resource(one.binding), []).append(one)
+    for group in groups.values():
+        yield "; ".join(dict.fromkeys(one.why for one in group)), [one.binding for one in group]
+
+
+def _resource(binding: AclBinding) -> tuple[str, ...]:
+    return (
+        binding.resource_type, binding.name, binding.pattern, binding.principal, binding.host,
+        binding.permission,
+    )  # fmt: skip
+
+
+def kafka_acls_commands(
+    bindings: Iterable[AclBinding], client: ClusterClient, command_config: str, verb: str = "--add"
+) -> list[str]:
+    """``kafka-acls.sh`` command lines, one per resource and principal, quoted for a shell."""
+    groups: dict[tuple[str, ...], list[AclBinding]] = {}
+    for binding in bindings:
+        groups.setdefault(_resource(binding), []).append(binding)
+    return [kafka_acls_command(group, client, command_config, verb) for group in groups.values()]
+
+
+def lock_text(plan: LockPlan, flow: FlowSettings, command_config: str) -> Iterable[str]:
+    """The commands of a lock, or those that have to come before it."""
+
+    def commands(bindings: Iterable[AclBinding], verb: str = "--add") -> list[str]:
+        return kafka_acls_commands(bindings, flow.target_admin, command_config, verb)
+
+    if plan.blocking:
+        yield "# These let everybody write to remote topics, and cover other topics too. Remove"
+        yield "# them first, after giving those who need it permissions of their own:"
+        yield from commands(plan.blocking, "--remove")
+        return
+    if not (plan.create or plan.remove):
+        yield f"# nothing to do: only the mirror writes to the remote topics of {flow.name}"
+    allowed = [one for one in plan.create if one.permission == "ALLOW"]
+    denied = [one for one in plan.create if one.permission == "DENY"]
+    for title, lines in (
+        ("what the mirror needs, and who may read", commands(allowed)),
+        ("nobody else writes", commands(denied)),
+        ("permissions to write for everybody", commands(plan.remove, "--remove")),
+    ):
+        if lines:
+            yield f"# {title}"
+            yield from lines
+    if not plan.readable:
+        yield "# Only the mirror and super users may read these topics then: see --reader."
+
+
+def documents(permissions: Iterable[Permission]) -> str:
+    """The permissions as a JSON list."""
+    rows = [
+        {"cluster": one.client.alias, **asdict(one.binding), "why": one.why} for one in permissions
+    ]
+    return json.dumps(rows, indent=2)
+
+
+def table(permissions: Sequence[Permission]) -> str:
+    """One line per permission, in columns."""
+    rows = [
+        (
+            one.client.alias, one.binding.principal, one.binding.resource_type, one.binding.name,
+            one.binding.pattern, one.binding.operation, one.why,
+        )
+        for one in permissions
+    ]  # fmt: skip
+    widths = [max(map(len, column)) for column in zip(_HEADINGS, *rows, strict=True)]
+    return "\n".join(
+        " ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip()
+        for row in (_HEADINGS, *rows)
+    )

@@ -1,0 +1,406 @@
+"""``sparkmirror lag``: how far each partition is behind, once or again and again."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, NoReturn
+
+import typer
+
+from sparkmirror.cli.shared.cluster_session import ask_each
+from sparkmirror.cli.shared.connections import Connections
+from sparkmirror.cli.shared.errors import EXIT_INTERRUPTED, EXIT_START_FAILED, show_error
+from sparkmirror.cli.shared.settings_options import Clusters, Flows
+from sparkmirror.cli.verbs.lag_looks import GroupLook, Look, flow_looks, group_looks, named
+from sparkmirror.cli.verbs.lag_tables import broker_lines, classic_table, groups_table
+from sparkmirror.errors import ConfigError, MirrorError
+from sparkmirror.observe.display.units import seconds_text
+from sparkmirror.observe.figures.catch_up import CATCHING_UP_S, CatchUp
+from sparkmirror.text import say
+
+if TYPE_CHECKING:
+    from sparkmirror.control.positions.lag import LagView, PartitionLag
+
+__all__ = ["Pace", "lag", "over_limit", "table"]
+
+_HEADINGS = (
+    "GROUP",
+    "TOPIC",
+    "PARTITION",
+    "CURRENT-OFFSET",
+    "LOG-END-OFFSET",
+    "LAG",
+    "SECONDS",
+    "BYTES",
+)
+# As in kafka-consumer-groups: at least this wide, numbers included.
+_WIDTHS = (15, 15, 10, 15, 15, 15, 10, 10)
+_CLEAR = "\x1b[H\x1b[2J"
+
+
+class Format(StrEnum):
+    """How lag is printed."""
+
+    TABLE = "table"
+    CLASSIC = "classic"
+    GROUPS = "groups"
+    JSON = "json"
+
+
+File = Annotated[
+    Path | None,
+    typer.Argument(
+        metavar="[FILE]",
+        help="MirrorMaker 2 file, or MirrorMaker 1's consumer file.",
+        show_default=False,
+    ),
+]
+ConsumerFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--consumer.config",
+        metavar="FILE",
+        help="MirrorMaker 1's consumer file; the same as the argument.",
+        show_default=False,
+    ),
+]
+Include = Annotated[
+    str | None,
+    typer.Option(
+        "--include",
+        "--whitelist",
+        metavar="REGEX",
+        help="MirrorMaker 1: the topics of these names, committed or not. Default: what the"
+        " group has offsets of.",
+        show_default=False,
+    ),
+]
+Group = Annotated[
+    str | None,
+    typer.Option(
+        "--group",
+        metavar="G",
+        help="Any consumer group, instead of a file's.",
+        show_default=False,
+        rich_help_panel="Any group",
+    ),
+]
+ZkConnect = Annotated[
+    str | None,
+    typer.Option(
+        "--zkconnect",
+        "--zookeeper",
+        metavar="HOST:PORT/CHROOT",
+        help="ZooKeeper with the offsets and owners of old consumers; brokers are found there."
+        " Default, where nothing says where the group is: localhost:2181.",
+        show_default=False,
+        rich_help_panel="Any group",
+    ),
+]
+BootstrapServer = Annotated[
+    str | None,
+    typer.Option(
+        "--bootstrap-server",
+        metavar="HOST:PORT",
+        help="Brokers of the group's cluster.",
+        show_default=False,
+        rich_help_panel="Any group",
+    ),
+]
+CommandConfig = Annotated[
+    Path | None,
+    typer.Option(
+        "--command-config",
+        metavar="FILE",
+        help="Client properties for --bootstrap-server, such as security.protocol.",
+        show_default=False,
+        rich_help_panel="Any group",
+    ),
+]
+Topics = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--topic",
+        metavar="T,U",
+        help="Only these topics of the group, all their partitions.",
+        show_default=False,
+        rich_help_panel="Any group",
+    ),
+]
+BrokerInfo = Annotated[
+    bool,
+    typer.Option("--broker-info", help="Print the brokers as well.", rich_help_panel="Any group"),
+]
+SocketTimeout = Annotated[
+    int | None,
+    typer.Option(
+        "--socket.timeout.ms",
+        metavar="MS",
+        min=1,
+        help="Time limit of one request. Default: 30000.",
+        show_default=False,
+        rich_help_panel="Any group",
+    ),
+]
+RetryBackoff = Annotated[
+    int | None,
+    typer.Option(
+        "--retry.backoff.ms",
+        metavar="MS",
+        min=0,
+        help="Pause before a request is repeated. Default: 100.",
+        show_default=False,
+        rich_help_panel="Any group",
+    ),
+]
+Output = Annotated[
+    Format | None,
+    typer.Option(
+        "--format",
+        help="table: with seconds. classic: as ConsumerOffsetChecker prints a group. groups:"
+        " as kafka-consumer-groups --describe does. json: one object per round, in one line.",
+        show_default="table; classic with --group",
+    ),
+]
+Interval = Annotated[
+    float,
+    typer.Option(metavar="SECONDS", min=0.2, max=86_400, help="Time between two looks."),
+]
+MaxLag = Annotated[
+    int | None,
+    typer.Option(
+        metavar="N",
+        min=0,
+        help="End with 1 if a partition is more than N records behind, or if nobody knows.",
+        show_default=False,
+    ),
+]
+MaxLagSeconds = Annotated[
+    float | None,
+    typer.Option(
+        metavar="S",
+        min=0,
+        help="End with 1 if a record older than S seconds is not mirrored, or if nobody knows.",
+        show_default=False,
+    ),
+]
+
+
+def lag(
+    file: File = None,
+    consumer_config: ConsumerFile = None,
+    flows: Flows = None,
+    clusters: Clusters = None,
+    include: Include = None,
+    group: Group = None,
+    zkconnect: ZkConnect = None,
+    bootstrap_server: BootstrapServer = None,
+    command_config: CommandConfig = None,
+    topic: Topics = None,
+    broker_info: BrokerInfo = False,
+    socket_timeout_ms: SocketTimeout = None,
+    retry_backoff_ms: RetryBackoff = None,
+    output: Output = None,
+    json_output: Annotated[bool, typer.Option("--json", help="--format json.")] = False,
+    watch: Annotated[bool, typer.Option("--watch", help="Look again until Ctrl+C.")] = False,
+    interval: Interval = 5.0,
+    max_lag: MaxLag = None,
+    max_lag_seconds: MaxLagSeconds = None,
+) -> None:
+    """Show the position of each source partition and how far it is behind.
+
+    For a MirrorMaker 2 file the positions are those of the group __mirror.A->B on the target; for a
+    MirrorMaker 1 consumer file those of its group.id on the source. Or any group, as Kafka's
+    ConsumerOffsetChecker showed it: --group G with --zkconnect or --bootstrap-server. Offsets are
+    looked for in Kafka, and in ZooKeeper where one is named. Nothing is changed anywhere.
+
+    SECONDS is the age of the oldest record that is not mirrored yet, BYTES an estimate. With
+    --watch also how long it takes until nothing is behind, while the lag gets less.
+
+    Exit codes: 0 fine, 1 a limit is passed, 2 wrong usage or file, 3 a cluster could not be asked
+    or knows no such group.
+    """
+    if watch and (max_lag is not None or max_lag_seconds is not None):
+        raise ConfigError(
+            "a limit is checked once, --watch goes on for ever.",
+            where="--watch",
+            do="Leave one of the two out.",
+        )
+    if file is not None and consumer_config is not None:
+        raise ConfigError(
+            "two files say where to look.", where="--consumer.config", do="Name one of them."
+        )
+    file = file or consumer_config
+    if json_output:
+        output = Format.JSON
+    topics = tuple(name.strip() for text in topic or () for name in text.split(",") if name.strip())
+    wanted = GroupLook(
+        *(group, zkconnect, bootstrap_server, command_config, topics),
+        socket_timeout_ms,
+        retry_backoff_ms,
+    )
+    about_group = wanted.given or broker_info or output in (Format.CLASSIC, Format.GROUPS)
+    if output is None:
+        output = Format.CLASSIC if about_group else Format.TABLE
+    with Connections() as connections:
+        if about_group:
+            looks = group_looks(file, wanted, include, clusters or flows or (), connections)
+        else:
+            looks = flow_looks(named(file), clusters or (), flows or (), include, connections)
+        if watch:
+            _watch(looks, connections, output, interval, brokers=broker_info)
+        views, failures = _round(looks, output, brokers=broker_info)
+    if failures:
+        raise typer.Exit(EXIT_START_FAILED)
+    rows = [row for view in views for row in view.partitions]
+    if any(over_limit(row, max_lag, max_lag_seconds) for row in rows):
+        raise typer.Exit(1)
+
+
+def over_limit(row: PartitionLag, records: int | None, seconds: float | None) -> bool:
+    """Whether ``row`` is behind by more than a limit allows; what is not known is."""
+    if records is not None and (row.records is None or row.records > records):
+        return True
+    return seconds is not None and (row.seconds is None or row.seconds > seconds)
+
+
+def _watch(
+    looks: Sequence[Look],
+    connections: Connections,
+    output: Format,
+    interval_s: float,
+    *,
+    brokers: bool,
+) -> NoReturn:
+    """One round after another; ends the command after Ctrl+C."""
+    head = _CLEAR if sys.stdout.isatty() else ""
+    pace = Pace()
+    while True:
+        _round(looks, output, brokers=brokers, head=head + "%Y-%m-%d %H:%M:%S", pace=pace)
+        try:
+            time.sleep(interval_s)
+        except KeyboardInterrupt:
+            raise typer.Exit(EXIT_INTERRUPTED) from None
+        connections.again()
+
+
+def _round(
+    looks: Iterable[Look],
+    output: Format,
+    *,
+    brokers: bool,
+    head: str = "",
+    pace: Pace | None = None,
+) -> tuple[list[LagView], list[MirrorError]]:
+    """Look once, and show what is found; ``head``: a time format for the line above a table."""
+    views, failures = ask_each(looks, lambda look: look())
+    to_go_s = {} if pace is None else pace.note(views, int(time.monotonic() * 1000))
+    _show(views, output, brokers=brokers, head=head, to_go_s=to_go_s)
+    for failure in {str(one): one for one in failures}.values():
+        show_error(failure, json_lines=output is Format.JSON)
+    return views, failures
+
+
+class Pace:
+    """How fast the lags of several looks get less."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, CatchUp] = {}
+
+    def note(self, views: Iterable[LagView], now_ms: int) -> dict[str, float]:
+        """Add a look; seconds until nothing is behind, by the group of those that catch up."""
+        to_go_s: dict[str, float] = {}
+        for view in views:
+            if view.records is None:
+                continue
+            pace = self._known.setdefault(view.group, CatchUp())
+            pace.note(now_ms, view.records)
+            left_s = pace.to_go_s()
+            if left_s is not None and (view.seconds or 0.0) >= CATCHING_UP_S:
+                to_go_s[view.group] = left_s
+        return to_go_s
+
+
+def _show(
+    views: Sequence[LagView],
+    output: Format,
+    *,
+    brokers: bool,
+    head: str,
+    to_go_s: Mapping[str, float],
+) -> None:
+    if output is Format.JSON:
+        print(json.dumps(document(views, int(time.time() * 1000), to_go_s)), flush=True)
+        return
+    if head:
+        print(time.strftime(head))
+    if not views:
+        return
+    drawn = {Format.TABLE: table, Format.CLASSIC: classic_table, Format.GROUPS: groups_table}
+    say(*drawn[output](views).split("\n"))
+    for group, left_s in to_go_s.items():
+        say(f"group {group}: caught up in {seconds_text(left_s)}")
+    if brokers:
+        say(*broker_lines(views).split("\n"))
+
+
+def document(
+    views: Sequence[LagView], time_ms: int, to_go_s: Mapping[str, float] | None = None
+) -> dict[str, object]:
+    """What ``--json`` prints: the flows with their partitions and totals."""
+    flows = []
+    for view in views:
+        flows.append(
+            {
+                "flow": view.flow,
+                "group": view.group,
+                "cluster": view.cluster,
+                "lag_records": view.records,
+                "lag_bytes": view.bytes,
+                "lag_seconds_max": view.seconds,
+                "to_go_seconds": (to_go_s or {}).get(view.group),
+                "partitions": [asdict(row) for row in view.partitions],
+                "brokers": [asdict(broker) for broker in view.brokers],
+            }
+        )
+    return {"time_ms": time_ms, "flows": flows}
+
+
+def table(views: Sequence[LagView]) -> str:
+    """The lines for people, in ``kafka-consumer-groups``'s columns; ``-`` for what is unknown."""
+    lines = []
+    for view in views:
+        rows = [
+            (
+                view.group, row.topic, str(row.partition), _text(row.position), _text(row.end),
+                _text(row.records), "-" if row.seconds is None else f"{row.seconds:.1f}",
+                _text(row.bytes),
+            )
+            for row in view.partitions
+        ]  # fmt: skip
+        widths = [
+            max(least, *(len(row[column]) for row in [_HEADINGS, *rows]))
+            for column, least in enumerate(_WIDTHS)
+        ]
+        flow = f"{view.flow}: " if view.flow else ""
+        lines.append(f"{flow}group {view.group} on {view.cluster}")
+        if rows:
+            for row, remark in zip(
+                [_HEADINGS, *rows], ["", *(one.remark for one in view.partitions)], strict=True
+            ):
+                cells = [text.ljust(width) for text, width in zip(row, widths, strict=True)]
+                lines.append(" ".join([*cells, remark]).rstrip())
+        else:
+            lines.append("no partitions")
+        lines.append("")
+    return "\n".join(lines[:-1])
+
+
+def _text(number: int | None) -> str:
+    return "-" if number is None else str(number)

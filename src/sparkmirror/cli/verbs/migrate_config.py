@@ -1,0 +1,375 @@
+"""``sparkmirror migrate-config``: what others are set up with, as one MirrorMaker 2 file."""
+
+from __future__ import annotations
+
+import functools
+import os
+import re
+import sys
+import tempfile
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from sparkmirror.cli.shared.connections import Connections
+from sparkmirror.errors import ConfigError, MachineError
+from sparkmirror.text import say
+
+if TYPE_CHECKING:
+    from sparkmirror.config.files.page import Migrated
+    from sparkmirror.model import FlowSettings, MirrorSettings
+
+__all__ = ["migrate_config"]
+
+
+def migrate_config(
+    consumer_config: Annotated[
+        list[Path] | None,
+        typer.Option(
+            "--consumer.config",
+            metavar="FILE",
+            help="MirrorMaker 1: consumer properties (0.7 to 3.9); repeat it for several sources.",
+            show_default=False,
+        ),
+    ] = None,
+    producer_config: Annotated[
+        Path | None,
+        typer.Option(
+            "--producer.config",
+            metavar="FILE",
+            help="MirrorMaker 1: producer properties.",
+            show_default=False,
+        ),
+    ] = None,
+    connect: Annotated[
+        list[Path] | None,
+        typer.Option(
+            metavar="FILE.json",
+            help="Kafka Connect: MirrorMaker 2's connectors, as its REST interface takes or gives"
+            " them; repeat it for several files.",
+            show_default=False,
+        ),
+    ] = None,
+    strimzi: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE.yaml", help="Strimzi: a KafkaMirrorMaker2 resource.", show_default=False
+        ),
+    ] = None,
+    offset_topic: Annotated[
+        str,
+        typer.Option(
+            metavar="TOPIC",
+            help="Kafka Connect: offset.storage.topic of its workers, where the positions are.",
+        ),
+    ] = "connect-offsets",
+    secrets: Annotated[
+        Path,
+        typer.Option(
+            metavar="DIRECTORY",
+            help="Strimzi: where the Secrets that it names are mounted, each in a directory of"
+            " its name.",
+        ),
+    ] = Path("/etc/sparkmirror/secrets"),
+    include: Annotated[
+        str | None,
+        typer.Option("--include", "--whitelist", metavar="REGEX", help="Topics to mirror."),
+    ] = None,
+    blacklist: Annotated[
+        str | None,
+        typer.Option("--blacklist", metavar="REGEX", help="Topics to leave out of all, instead."),
+    ] = None,
+    num_streams: Annotated[
+        int | None, typer.Option("--num.streams", metavar="N", help="Parallel streams.")
+    ] = None,
+    offset_commit_interval_ms: Annotated[
+        int | None,
+        typer.Option("--offset.commit.interval.ms", metavar="MS", help="As in MirrorMaker 1."),
+    ] = None,
+    source: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="ALIAS",
+            help="Name of the source cluster, one for each consumer file."
+            " Default: source (source-1, source-2 …).",
+            show_default=False,
+        ),
+    ] = None,
+    target: Annotated[
+        str, typer.Option(metavar="ALIAS", help="Name of the target cluster.")
+    ] = "target",
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            "--output",
+            "-o",
+            metavar="FILE",
+            help="Where to write, readable for this user alone. Default: the terminal, unless"
+            " the files hold secrets.",
+            show_default=False,
+        ),
+    ] = None,
+    force: Annotated[
+        bool, typer.Option("--force", help="Replace the output file if it exists.")
+    ] = False,
+    take_positions: Annotated[
+        bool,
+        typer.Option(
+            "--take-positions",
+            help="Also commit the old group's positions as the new flow's, so that it goes on"
+            " where MirrorMaker 1 stopped. Stop MirrorMaker 1 first.",
+        ),
+    ] = False,
+) -> None:
+    """Write the MirrorMaker 2 file that does what MirrorMaker 1's files and options do, or
+    MirrorMaker 2's connectors in Kafka Connect, or a KafkaMirrorMaker2 of Strimzi.
+
+    What has no effect or no counterpart stands there as a comment with the reason. From
+    MirrorMaker 1 topic names stay (IdentityReplicationPolicy). The clusters are not touched,
+    except by --take-positions; a ZooKeeper is asked for brokers when MirrorMaker 1's files name
+    nothing else.
+
+    Exit codes: 0 done, 1 a cluster or the disk failed, 2 wrong usage or files.
+    """
+    of_mm1 = {
+        "--consumer.config": consumer_config,
+        "--producer.config": producer_config,
+        "--include": include,
+        "--blacklist": blacklist,
+        "--num.streams": num_streams,
+        "--offset.commit.interval.ms": offset_commit_interval_ms,
+        "--source": source,
+        "--take-positions": take_positions,
+    }
+    if connect or strimzi:
+        _check_alone(connect, strimzi, [option for option, given in of_mm1.items() if given])
+        made = _from_connectors(connect, strimzi, offset_topic, secrets)
+        _refuse_to_show(made, output)
+        _hand_out(made, output, force=force, keep=False)
+        return
+    missing = [one for one in ("--consumer.config", "--producer.config") if not of_mm1[one]]
+    if missing or not consumer_config or not producer_config:
+        raise ConfigError(
+            "nothing to migrate is named.",
+            where=" and ".join(missing),
+            do="Name both of MirrorMaker 1's files, or --connect FILE.json, or "
+            "--strimzi FILE.yaml.",
+        )
+    from sparkmirror.config.files.properties import load_properties  # noqa: PLC0415
+    from sparkmirror.config.mm1.legacy import translate  # noqa: PLC0415
+    from sparkmirror.config.mm1.legacy_mode import legacy_mode  # noqa: PLC0415
+    from sparkmirror.config.mm1.load import load_mm1  # noqa: PLC0415
+    from sparkmirror.config.mm1.migrate import migrate  # noqa: PLC0415
+    from sparkmirror.config.table.settings import Scope  # noqa: PLC0415
+    from sparkmirror.wire.legacy.zookeeper import find_brokers  # noqa: PLC0415
+
+    look_up = functools.lru_cache(find_brokers)
+    settings = load_mm1(
+        consumer_config,
+        producer_config,
+        include=include,
+        exclude=blacklist,
+        num_streams=num_streams,
+        offset_commit_interval_ms=offset_commit_interval_ms or 60_000,
+        find_brokers=look_up,
+    )
+    settings = _renamed(settings, source, target)
+    migrated = migrate(
+        settings,
+        [
+            translate(legacy_mode(load_properties(path))[0], Scope.CONSUMER, look_up)
+            for path in consumer_config
+        ],
+        translate(legacy_mode(load_properties(producer_config))[0], Scope.PRODUCER, look_up),
+        offset_commit_interval_ms=offset_commit_interval_ms,
+    )
+    _refuse_to_show(migrated, output)
+    new_flows = _hand_out(migrated, output, force=force, keep=take_positions)
+    if take_positions:
+        for old in settings.flows:
+            _take_positions(old, _same_flow(old, new_flows, output))
+
+
+def _check_alone(connect: list[Path] | None, strimzi: Path | None, others: list[str]) -> None:
+    """ConfigError unless one kind of file is given, without MirrorMaker 1's options."""
+    if connect and strimzi:
+        others = ["--strimzi"]
+    if others:
+        raise ConfigError(
+            f"this option does not go with {'--connect' if connect else '--strimzi'}.",
+            where=others[0],
+            do="Give one or the other.",
+        )
+
+
+def _from_connectors(
+    connect: list[Path] | None, strimzi: Path | None, offset_topic: str, secrets: Path
+) -> Migrated:
+    from sparkmirror.config.connect_json import read_connect  # noqa: PLC0415
+    from sparkmirror.config.connectors import mm2_file  # noqa: PLC0415
+    from sparkmirror.config.strimzi import read_strimzi  # noqa: PLC0415
+
+    if strimzi is not None:
+        made = mm2_file(read_strimzi(strimzi, secrets))
+    else:
+        made = mm2_file(read_connect(connect or [], offset_topic))
+    for note in made.notes:
+        say(f"left out: {note}", error=True)
+    return made
+
+
+def _refuse_to_show(made: Migrated, output: Path | None) -> None:
+    if output is None and made.secrets:
+        raise ConfigError(
+            f"The file holds secrets ({', '.join(made.secrets)}), which are not shown.",
+            where="--output",
+            do="Name a file to write to.",
+        )
+
+
+def _renamed(settings: MirrorSettings, sources: list[str] | None, target: str) -> MirrorSettings:
+    """``settings`` with these aliases of the clusters; None: the sources keep theirs."""
+    aliases = _aliases(sources or [flow.source.alias for flow in settings.flows], target)
+    if len(aliases) != len(settings.flows) + 1:
+        raise ConfigError(
+            f"{len(aliases) - 1} names are given for {len(settings.flows)} consumer files.",
+            where="--source",
+            do="Give one name for each --consumer.config, in the same order.",
+        )
+    flows = tuple(
+        _renamed_flow(flow, alias, target)
+        for flow, alias in zip(settings.flows, aliases, strict=False)
+    )
+    return replace(settings, flows=flows, clusters=aliases)
+
+
+def _aliases(sources: list[str], target: str) -> tuple[str, ...]:
+    aliases = (*sources, target)
+    for alias in aliases:
+        if not alias.strip() or "->" in alias or any(c.isspace() or c == "," for c in alias):
+            raise ConfigError(
+                f"{alias!r} is no alias.",
+                where="--source, --target",
+                do="Use letters, digits and dashes.",
+            )
+    if len(set(aliases)) < len(aliases):
+        raise ConfigError(
+            "two clusters have one name.", where="--source, --target", do="Name each differently."
+        )
+    return aliases
+
+
+def _renamed_flow(flow: FlowSettings, source: str, target: str) -> FlowSettings:
+    return replace(
+        flow,
+        source=replace(flow.source, alias=source),
+        source_admin=replace(flow.source_admin, alias=source),
+        target=replace(flow.target, alias=target),
+        target_admin=replace(flow.target_admin, alias=target),
+    )
+
+
+def _hand_out(
+    made: Migrated, output: Path | None, *, force: bool, keep: bool
+) -> tuple[FlowSettings, ...]:
+    """Print or write the new file; the flows that it means. ``keep``: an old one may stay."""
+    flows = _flows_of(made)
+    if output is None:
+        print(made.text, end="")
+    elif keep and output.exists() and not force:
+        # It was made before, and may have been edited since.
+        flows = _load(output)
+        print(f"{output}: left as it is", file=sys.stderr)
+    else:
+        _write(output, made.text, force=force)
+        print(f"{output}: written; start it with: sparkmirror run {output}", file=sys.stderr)
+    return flows
+
+
+def _load(path: Path) -> tuple[FlowSettings, ...]:
+    from sparkmirror.config.mm2.load import load_mm2  # noqa: PLC0415
+
+    return load_mm2(path).flows
+
+
+def _flows_of(made: Migrated) -> tuple[FlowSettings, ...]:
+    """The flows that the new file means: it must load before anybody gets it.
+
+    Placeholders stay as they are: the files that they refer to need not be on this machine.
+    """
+    with tempfile.TemporaryDirectory(prefix="sparkmirror-") as directory:
+        path = Path(directory) / "mm2.properties"
+        path.touch(mode=0o600)
+        path.write_text(
+            re.sub(r"(?m)^config\.providers\b", "# \\g<0>", made.text), encoding="ascii"
+        )
+        try:
+            return _load(path)
+        except ConfigError as error:
+            raise _at_its_origin(error, path, made) from None
+
+
+def _at_its_origin(error: ConfigError, path: Path, made: Migrated) -> ConfigError:
+    """``error`` with the places that the new file's lines come from."""
+
+    def origin(match: re.Match[str]) -> str:
+        return made.origins.get(int(match[1] or 0), "the new file")
+
+    place = re.compile(re.escape(str(path)) + r"(?::(\d+))?")
+    what, where, do = (place.sub(origin, text) for text in (error.what, error.where, error.do))
+    return ConfigError(what, where=where, do=do)
+
+
+def _same_flow(
+    old: FlowSettings, flows: tuple[FlowSettings, ...], path: Path | None
+) -> FlowSettings:
+    for flow in flows:
+        if flow.name == old.name:
+            return flow
+    raise ConfigError(
+        f"The file has no flow {old.name}.",
+        where=str(path),
+        do="Give --source and --target the names that the clusters have in the file.",
+    )
+
+
+def _write(path: Path, text: str, *, force: bool) -> None:
+    """A new file for this user alone; an old one is replaced whole or not at all."""
+    if path.exists() and not force:
+        raise ConfigError(
+            "The file exists.", where=str(path), do="Name another one, or give --force."
+        )
+    try:
+        number, name = tempfile.mkstemp(prefix=f".{path.name}-", dir=path.parent)
+        with os.fdopen(number, "w", encoding="ascii") as file:
+            file.write(text)
+        Path(name).replace(path)
+    except OSError as error:
+        raise MachineError(
+            f"The file cannot be written: {error.strerror}.",
+            where=str(path),
+            do="Name a file in a directory that exists and that this user may write.",
+        ) from error
+
+
+def _take_positions(old: FlowSettings, new: FlowSettings) -> None:
+    from sparkmirror.control.positions.handover import hand_over  # noqa: PLC0415
+
+    with Connections() as connections:
+        connections.expect((old.source, old.target_admin))
+        source, target = connections.cluster(old.source), connections.cluster(old.target_admin)
+        done = hand_over(source, target, old, new)
+    print(
+        f"{new.name}: {len(done.taken)} positions taken over from group {old.group_id},"
+        f" {len(done.kept)} were there already",
+        file=sys.stderr,
+    )
+    if done.absent:
+        shown = ", ".join(map(str, done.absent[:5])) + (" …" if len(done.absent) > 5 else "")
+        print(
+            f"{new.name}: no position could be kept for {len(done.absent)} partitions that the"
+            f" target does not have yet ({shown}): they begin at {new.fetch.auto_offset_reset}",
+            file=sys.stderr,
+        )

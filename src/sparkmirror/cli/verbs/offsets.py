@@ -1,0 +1,167 @@
+"""``sparkmirror offsets``: where consumer groups stand on the other cluster."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from sparkmirror.cli.shared.cluster_session import open_flows
+from sparkmirror.cli.shared.settings_options import Files, Mm2File, one_flow
+from sparkmirror.cli.shared.tables import Format, Output, print_json, table_lines
+from sparkmirror.errors import ConfigError
+from sparkmirror.text import say
+
+if TYPE_CHECKING:
+    from sparkmirror.client import Checkpoint
+    from sparkmirror.control.topics.observation import Look
+    from sparkmirror.model import TopicPartition
+
+__all__ = ["document", "offsets", "text", "translate"]
+
+offsets = typer.Typer(
+    help="Where consumer groups stand on the other cluster.", no_args_is_help=True
+)
+
+Found = Mapping[tuple[str, "TopicPartition"], "Checkpoint"]
+Theirs = Mapping[tuple[str, "TopicPartition"], int | None]
+
+
+@offsets.callback()
+def _offsets() -> None:
+    """Where consumer groups stand on the other cluster."""
+
+
+@offsets.command()
+def translate(
+    file: Mm2File,
+    named: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="FLOW", help="The flow that the groups move along: 'A->B'.", show_default=False
+        ),
+    ] = None,
+    flow: Annotated[
+        str | None,
+        typer.Option("--flow", metavar="A->B", help="The same.", show_default=False),
+    ] = None,
+    group: Annotated[
+        str | None, typer.Option(metavar="G", help="This group.", show_default=False)
+    ] = None,
+    regex: Annotated[
+        str | None,
+        typer.Option(
+            metavar="REGEX",
+            help="Every group whose whole name matches this Java regex.",
+            show_default=False,
+        ),
+    ] = None,
+    timeout: Annotated[
+        float,
+        typer.Option(metavar="SECONDS", min=0.1, max=3_600, help="Read checkpoints this long."),
+    ] = 60.0,
+    mirrormaker: Annotated[
+        bool,
+        typer.Option(
+            "--mirrormaker",
+            help="Show beside it what a MirrorMaker 2 that starts now would say (needs Read on the "
+            "offset-syncs topic).",
+        ),
+    ] = False,
+    output: Output = Format.TABLE,
+) -> None:
+    """Show where groups of A go on when their consumers move to B, as the checkpoints on B say.
+
+    UPSTREAM is the offset committed on A, OFFSET the same place on B. Nothing is committed
+    anywhere.
+
+    Exit codes: 0 there are checkpoints, 1 there are none of these groups, 2 wrong usage or file,
+    3 the cluster could not be asked.
+    """
+    from sparkmirror.cli.shared.cluster_session import ask_each, end_with  # noqa: PLC0415
+    from sparkmirror.client import MirrorClient  # noqa: PLC0415
+    from sparkmirror.names.java_regex import compile_regex  # noqa: PLC0415
+    from sparkmirror.names.replication_policy import make_policy  # noqa: PLC0415
+
+    flow = one_flow(named, flow)
+    if (group is None) == (regex is None):
+        raise ConfigError(
+            "which groups is not said." if group is None else "both name groups.",
+            where="--group, --regex",
+            do="Give one of the two.",
+        )
+    pattern = compile_regex(regex, where="--regex") if regex is not None else None
+    with open_flows(Files(file), flows=[flow]) as asking:
+        answers, failures = ask_each(
+            asking.flows,
+            lambda one: MirrorClient.of(
+                asking.cluster(one.target_admin), make_policy(one.policy, one.source.alias)
+            ).checkpoints(one.source.alias, timeout),
+        )
+        found = {
+            key: checkpoint
+            for answer in answers
+            for key, checkpoint in sorted(answer.items(), key=lambda item: item[0])
+            if (pattern.fullmatch(key[0]) if pattern is not None else key[0] == group)
+        }
+        theirs: Theirs | None = None
+        if mirrormaker and found:
+            told, not_told = ask_each(
+                [asking.look(one) for one in asking.flows], lambda look: _theirs(look, found)
+            )
+            failures += not_told
+            theirs = {key: offset for answer in told for key, offset in answer.items()}
+    if output is Format.JSON:
+        print_json(document(flow, found, theirs))
+    else:
+        say(*text(flow, found, theirs))
+    end_with(failures, json_lines=output is Format.JSON)
+    if not found:
+        raise typer.Exit(1)
+
+
+def _theirs(look: Look, found: Found) -> Theirs:
+    from sparkmirror.control.groups.checkpoints import CheckpointRules  # noqa: PLC0415
+    from sparkmirror.control.report.coarse import mirrormaker_offsets  # noqa: PLC0415
+    from sparkmirror.control.topics.compacted import TopicFollower  # noqa: PLC0415
+    from sparkmirror.internal_topics.mm2_records import offset_syncs_topic  # noqa: PLC0415
+
+    follower = TopicFollower(look.syncs, offset_syncs_topic(look.flow))
+    try:
+        return mirrormaker_offsets(CheckpointRules(look.flow), follower, found.values())
+    finally:
+        follower.close()
+
+
+def text(flow: str, found: Found, theirs: Theirs | None = None) -> Iterator[str]:
+    """The lines for people. ``theirs``: what MirrorMaker 2 would say, when that was asked for."""
+    if not found:
+        yield f"{flow}: no checkpoints of these groups"
+        return
+    head: tuple[str, ...] = ("GROUP", "REMOTE-TOPIC", "PARTITION", "UPSTREAM", "OFFSET", "METADATA")
+    rows: list[tuple[object, ...]] = [
+        (group, tp.topic, tp.partition, one.upstream, one.downstream, one.metadata)
+        for (group, tp), one in found.items()
+    ]
+    if theirs is not None:
+        head = (*head, "MIRRORMAKER")
+        rows = [(*row, theirs.get(key)) for row, key in zip(rows, found, strict=True)]
+    yield from table_lines(head, rows)
+
+
+def document(flow: str, found: Found, theirs: Theirs | None = None) -> dict[str, object]:
+    """What ``--format json`` prints."""
+    groups: dict[str, list[dict[str, object]]] = {}
+    for (group, tp), one in found.items():
+        row: dict[str, object] = {
+            "topic": tp.topic,
+            "partition": tp.partition,
+            "upstream_offset": one.upstream,
+            "offset": one.downstream,
+            "metadata": one.metadata,
+        }
+        if theirs is not None:
+            row["mirrormaker_offset"] = theirs.get((group, tp))
+        groups.setdefault(group, []).append(row)
+    return {"flow": flow, "groups": groups}

@@ -1,0 +1,121 @@
+"""``sparkmirror plan``: what a run would change, and where; changes nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from sparkmirror.cli.shared.cluster_session import ask_each, end_with, open_flows
+from sparkmirror.cli.shared.settings_options import (
+    Clusters,
+    Flows,
+    KeepPartitions,
+    TopicFiles,
+    with_files,
+)
+from sparkmirror.cli.shared.tables import Format, Output, print_json, table_lines
+from sparkmirror.text import say
+
+if TYPE_CHECKING:
+    from sparkmirror.control.topics.observation import FlowPlan
+
+__all__ = ["document", "plan", "text"]
+
+
+@with_files
+def plan(
+    files: TopicFiles,
+    keep_partitions: KeepPartitions = False,
+    flows: Flows = None,
+    clusters: Clusters = None,
+    output: Output = Format.TABLE,
+) -> None:
+    """Show what a run of FILE, or of MirrorMaker 1's files, would change on which cluster.
+
+    Topics that would be created or grow, configs and ACLs that would be brought in step,
+    checkpoints and group offsets that would be written, and what would fail ("refuse"): found by
+    the code of a run, with what the clusters hold now. Nothing is changed.
+
+    Exit codes: 0 looked, whatever was found; 2 wrong usage or file; 3 a cluster could not be asked.
+    """
+    from sparkmirror.control.report.plan import plan_flow  # noqa: PLC0415
+    from sparkmirror.control.report.plan_groups import plan_heartbeats  # noqa: PLC0415
+
+    with open_flows(
+        files, keep_partitions=keep_partitions, clusters=clusters, flows=flows
+    ) as asking:
+        plans, failures = ask_each(asking.flows, lambda flow: plan_flow(asking.look(flow)))
+        if not flows:
+            beats, silent = ask_each(
+                asking.settings.heartbeats,
+                lambda one: plan_heartbeats(one, asking.cluster(one.target_admin)),
+            )
+            plans += [one for one in beats if one.changes or one.failures]
+            failures += silent
+    if output is Format.JSON:
+        print_json(document(plans))
+    else:
+        say(*text(plans))
+    failures += [failure for one in plans for failure in one.failures]
+    end_with(failures, json_lines=output is Format.JSON)
+
+
+def text(plans: Sequence[FlowPlan]) -> Iterator[str]:
+    """The lines for people."""
+    for one in plans:
+        if not one.changes:
+            yield f"{one.flow}: nothing would be changed" if not one.failures else one.flow
+            continue
+        yield f"{one.flow}: {len(one.changes)} change(s)"
+        yield from table_lines(
+            ("CLUSTER", "ACTION", "SUBJECT", "DETAILS"),
+            [
+                (change.cluster, change.action, change.subject, _told(change.details))
+                for change in one.changes
+            ],
+        )
+
+
+def _told(details: Mapping[str, object]) -> str:
+    if "reason" in details:
+        return str(details["reason"])
+    if "acl" in details:
+        return str(details["acl"])
+    if "topic_partition" in details:
+        was = "no offset" if details["was"] is None else details["was"]
+        return f"{details['topic_partition']} at {details['offset']} (was {was})"
+    if "config" in details:
+        then = f"={details['value']}" if "value" in details else " back to the default"
+        return f"{details['config']}{then} (was {details['was']})"
+    told = []
+    for name, value in details.items():
+        if isinstance(value, Mapping):
+            told += [f"{key}={one}" for key, one in value.items()]
+        elif isinstance(value, list):
+            told.append(f"{name.replace('_', ' ')}: {', '.join(value)}")
+        else:
+            told.append(f"{name.replace('_', '.')}={value}")
+    return " ".join(told)
+
+
+def document(plans: Sequence[FlowPlan]) -> dict[str, object]:
+    """What ``--format json`` prints."""
+    return {
+        "flows": [
+            {
+                "flow": one.flow,
+                "changes": [
+                    {
+                        "cluster": change.cluster,
+                        "action": change.action,
+                        "subject": change.subject,
+                        "topic": change.topic or None,
+                        **change.details,
+                    }
+                    for change in one.changes
+                ],
+                "complete": not one.failures,
+            }
+            for one in plans
+        ]
+    }

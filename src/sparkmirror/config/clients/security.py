@@ -1,0 +1,198 @@
+"""Security of one client: which properties count, and which of a file's keys have no effect."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from ipaddress import ip_address
+from urllib.parse import urlsplit
+
+from sparkmirror.config.clients.assertion import PREFIX, RETRIEVER
+from sparkmirror.config.clients.jaas import format_module, java_system_properties, read_file_entry
+from sparkmirror.config.clients.sasl import sasl_settings
+from sparkmirror.config.clients.tls import TlsSettings, tls_settings
+from sparkmirror.config.files.properties import Entry
+from sparkmirror.config.table.redact import ClientProperties
+from sparkmirror.errors import ConfigError
+from sparkmirror.model import ClusterClient, FlowSettings
+
+__all__ = [
+    "KRB5_CONF",
+    "idle_reason",
+    "protocol_of",
+    "secured",
+    "unsafe",
+    "uses_sasl",
+    "uses_tls",
+]
+
+KRB5_CONF = "java.security.krb5.conf"
+"""Property with the path of the Kerberos configuration, named as Java's system property."""
+# Java's switch, a JVM property; its others (enableCRLDP, OCSP) say only where answers come from.
+_CHECK_REVOCATION = "com.sun.net.ssl.checkRevocation"
+_HOST_CHECK = "ssl.endpoint.identification.algorithm"
+_OLD_SPELLINGS = {"PLAINTEXTSASL": "SASL_PLAINTEXT"}
+_KEY = re.compile(r"\b(?:ssl|sasl)\.[a-z.]*[a-z]")
+_MECHANISM_KEYS = (
+    ("sasl.oauthbearer.", "OAUTHBEARER"),
+    ("sasl.login.refresh.", "OAUTHBEARER"),
+    ("sasl.login.retry.", "OAUTHBEARER"),
+    ("sasl.login.connect.", "OAUTHBEARER"),
+    ("sasl.login.read.", "OAUTHBEARER"),
+    ("sasl.kerberos.", "GSSAPI"),
+)
+
+
+def protocol_of(text: str) -> str:
+    """``security.protocol`` in capitals; the spelling of old distributions becomes today's."""
+    return _OLD_SPELLINGS.get(text.strip().upper(), text.strip().upper())
+
+
+def uses_tls(protocol: str) -> bool:
+    """Whether connections of this protocol are encrypted."""
+    return protocol in ("SSL", "SASL_SSL")
+
+
+def uses_sasl(protocol: str) -> bool:
+    """Whether connections of this protocol begin with a login."""
+    return protocol in ("SASL_PLAINTEXT", "SASL_SSL")
+
+
+def secured(
+    alias: str,
+    properties: Mapping[str, str],
+    protocol: str,
+    *,
+    path: str,
+    conf: Mapping[str, Entry],
+    environment: Mapping[str, str] | None = None,
+) -> ClientProperties:
+    """``properties`` as the client gets them: checked, with the JAAS file's entry filled in.
+
+    What ``protocol`` has no use for is left out. ``conf``: where in the file ``path`` each of them
+    stands. Raises ConfigError for settings that cannot work.
+    """
+    kept = {key: value for key, value in properties.items() if _counts(key, protocol)}
+    try:
+        system = java_system_properties(os.environ if environment is None else environment)
+        if uses_tls(protocol):
+            _check_revocation(tls_settings(kept, where=path), alias, system)
+        if uses_sasl(protocol):
+            _fill_login(kept, system, path)
+            sasl_settings(
+                {**kept, "security.protocol": protocol},
+                where=path,
+                jaas_where=_place(conf, "sasl.jaas.config", path),
+            )
+    except ConfigError as error:
+        raise _placed(error, alias, conf, path) from error
+    return ClientProperties(kept)
+
+
+def _check_revocation(tls: TlsSettings, alias: str, system: Mapping[str, str]) -> None:
+    """ConfigError when Java was told to refuse revoked certificates and nothing here would."""
+    if system.get(_CHECK_REVOCATION, "").lower() == "true" and not tls.crl:
+        raise ConfigError(
+            f"{_CHECK_REVOCATION}=true asks for checks whether certificates are revoked; here they "
+            "need the lists in a file.",
+            where="KAFKA_OPTS",
+            do=f"Set {alias}.ssl.crl.location (in MirrorMaker 1's files: ssl.crl.location) to a "
+            "file with the authority's revocation lists, or take the property out of KAFKA_OPTS.",
+        )
+
+
+def _fill_login(kept: dict[str, str], system: Mapping[str, str], where: str) -> None:
+    """Add what Java would find by itself: the JAAS file's entry, the Kerberos configuration."""
+    if not kept.get("sasl.jaas.config", "").strip():
+        module = read_file_entry(system, where=where)
+        if module is not None:
+            kept["sasl.jaas.config"] = format_module(module)
+    if system.get(KRB5_CONF):
+        kept[KRB5_CONF] = system[KRB5_CONF]
+
+
+def _place(conf: Mapping[str, Entry], key: str, path: str) -> str:
+    entry = conf.get(key)
+    return entry.where if entry is not None and entry.line else path
+
+
+def _placed(error: ConfigError, alias: str, conf: Mapping[str, Entry], path: str) -> ConfigError:
+    """``error`` with the cluster, and the line of the first key that it names."""
+    where = error.where
+    if where == path:
+        named = [key for key in _KEY.findall(error.what) if key in conf]
+        where = _place(conf, [*named, "security.protocol"][0], path)
+    return ConfigError(f"Cluster '{alias}': {error.what}", where=where, do=error.do)
+
+
+def _counts(key: str, protocol: str) -> bool:
+    if key.startswith("ssl."):
+        return uses_tls(protocol)
+    return uses_sasl(protocol) or not key.startswith("sasl.")
+
+
+def unsafe(flows: Iterable[FlowSettings], path: str) -> list[str]:
+    """One line for each setting that works but leaves a connection open to others."""
+    told: dict[str, None] = {}
+    for flow in flows:
+        for client in (flow.source, flow.source_admin, flow.target, flow.target_admin):
+            for line in _unsafe(client):
+                told[f"{path}: cluster {client.alias}: {line}"] = None
+    return list(told)
+
+
+def _unsafe(client: ClusterClient) -> Iterator[str]:
+    properties = client.properties
+    if uses_tls(client.security_protocol) and not _checks_host(properties):
+        yield (
+            f"{_HOST_CHECK} is empty, so whoever has a certificate of a trusted authority can "
+            f"pass for its brokers; give these certificates with their names and write "
+            f"{_HOST_CHECK}=https."
+        )
+    if not uses_sasl(client.security_protocol):
+        return
+    oauth = sasl_settings(
+        {**properties, "security.protocol": client.security_protocol}, where=client.alias
+    ).oauth
+    if oauth is None or not oauth.url.startswith("http"):
+        return
+    if oauth.url.startswith("http:") and not _is_local(urlsplit(oauth.url).hostname or ""):
+        yield (
+            "sasl.oauthbearer.token.endpoint.url has no TLS, so the client secret and the tokens "
+            "can be read on the way; write an https: address."
+        )
+    if oauth.url.startswith("https:") and not _checks_host(oauth.tls):
+        yield (
+            f"{_HOST_CHECK} is empty in the JAAS entry, so whoever has a certificate of a trusted "
+            "authority can pass for the token endpoint and gets the client secret; take it out."
+        )
+
+
+def _checks_host(properties: Mapping[str, str]) -> bool:
+    return bool(properties.get(_HOST_CHECK, "https").strip())
+
+
+def _is_local(host: str) -> bool:
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host.rstrip(".").lower() == "localhost"
+
+
+def idle_reason(name: str, conf: Mapping[str, Entry]) -> str:
+    """Why security key ``name`` has no effect in a client with ``conf``; ``""`` if it has one."""
+    entry = conf.get("security.protocol")
+    protocol = protocol_of(entry.value) if entry else "PLAINTEXT"
+    if not _counts(name, protocol):
+        return f"it has no effect with security.protocol={protocol}"
+    chosen = conf.get("sasl.mechanism")
+    mechanism = chosen.value.strip() if chosen else "GSSAPI"
+    for prefix, wanted in _MECHANISM_KEYS:
+        if name.startswith(prefix) and mechanism != wanted:
+            return f"it has no effect with sasl.mechanism={mechanism}"
+    retriever = conf.get("sasl.oauthbearer.jwt.retriever.class")
+    shown = retriever.value.strip().rpartition(".")[2] if retriever else ""
+    if name.startswith(PREFIX) and shown != RETRIEVER:
+        return f"it has no effect without sasl.oauthbearer.jwt.retriever.class={RETRIEVER}"
+    return ""

@@ -1,0 +1,1 @@
+"""Property files as Java reads them, and typed values out of their text."""

@@ -1,0 +1,191 @@
+"""Config providers: ``${name:key}`` and ``${name:path:key}`` in values, as Kafka resolves them.
+
+The three stock providers are built in (EnvVar, File, Directory); other Java classes are refused.
+What a provider returns is never shown in any message.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from sparkmirror.config.files.properties import Entry, load_properties
+from sparkmirror.config.files.values import parse_list
+from sparkmirror.errors import ConfigError, Defect
+from sparkmirror.names.java_regex import compile_regex
+
+__all__ = ["resolve"]
+
+_PLACEHOLDER = re.compile(r"\$\{([^}:]*):(?:([^}]*?):)?([^}]*)\}")
+_PACKAGE = "org.apache.kafka.common.config.provider."
+_PARAMETERS = {
+    "EnvVarConfigProvider": ("allowlist.pattern",),
+    "FileConfigProvider": ("allowed.paths",),
+    "DirectoryConfigProvider": ("allowed.paths",),
+}
+_SECRET_FILE_BYTES_MAX = 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class _Provider:
+    """One declared provider; ``fetch(path, key)`` gives a value or raises ConfigError."""
+
+    name: str
+    fetch: Callable[[str, str], str]
+
+
+def resolve(
+    raw: Mapping[str, Entry], environment: Mapping[str, str] | None = None
+) -> tuple[dict[str, Entry], list[str]]:
+    """The file with every placeholder replaced, and remarks.
+
+    ``environment`` is ``os.environ`` by default. A placeholder of an undeclared provider stays as
+    it is, as in Java, and is remarked. Raises ConfigError for a provider that is no stock class
+    and for a placeholder that its provider cannot resolve.
+    """
+    providers = _declared(raw, os.environ if environment is None else environment)
+    resolved: dict[str, Entry] = {}
+    remarks: list[str] = []
+    for key, entry in raw.items():
+        undeclared: list[str] = []
+
+        def fill(match: re.Match[str], entry: Entry = entry, left: list[str] = undeclared) -> str:
+            provider = providers.get(match.group(1))
+            if provider is None:
+                left.append(match.group(1))
+                return match.group()
+            return _fetch(provider, match, entry)
+
+        if key.startswith("config.providers"):
+            resolved[key] = entry
+            continue
+        value = _PLACEHOLDER.sub(fill, entry.value)
+        changed = value != entry.value
+        resolved[key] = replace(entry, value=value, secret=True) if changed else entry
+        remarks += [
+            f"{entry.where}: {entry.key} holds a placeholder of '{name}', which config.providers "
+            "does not name; it is taken literally."
+            for name in undeclared
+        ]
+    return resolved, remarks
+
+
+def _fetch(provider: _Provider, match: re.Match[str], entry: Entry) -> str:
+    path, key = (match.group(2) or "").strip(), match.group(3).strip()
+    try:
+        return provider.fetch(path, key)
+    except ConfigError as error:
+        raise ConfigError(
+            f"{entry.key}: the placeholder {match.group()} cannot be resolved: {error.what}",
+            where=entry.where,
+            do=error.do,
+        ) from None
+
+
+def _declared(raw: Mapping[str, Entry], environment: Mapping[str, str]) -> dict[str, _Provider]:
+    listed = raw.get("config.providers")
+    providers: dict[str, _Provider] = {}
+    for name in parse_list(listed) if listed else ():
+        if listed is None:
+            raise Defect("a provider that no key names")
+        class_entry = raw.get(f"config.providers.{name}.class")
+        if class_entry is None:
+            raise ConfigError(
+                f"config.providers names '{name}', but config.providers.{name}.class is missing.",
+                where=listed.where,
+                do=f"Add it, for example {_PACKAGE}EnvVarConfigProvider.",
+            )
+        kind = class_entry.value.strip().removeprefix(_PACKAGE)
+        if kind not in _PARAMETERS:
+            raise ConfigError(
+                f"{class_entry.key}={class_entry.value.strip()} cannot be used: custom Java "
+                "classes cannot be loaded.",
+                where=class_entry.where,
+                do=f"Built in: {', '.join(_PARAMETERS)} (package {_PACKAGE[:-1]}).",
+            )
+        providers[name] = _Provider(name, _fetcher(name, kind, raw, environment))
+    _check_keys(raw, providers)
+    return providers
+
+
+def _check_keys(raw: Mapping[str, Entry], providers: Mapping[str, _Provider]) -> None:
+    for key, entry in raw.items():
+        if not key.startswith("config.providers."):
+            continue
+        name, _, rest = key.removeprefix("config.providers.").partition(".")
+        if name not in providers:
+            what = f"{key}: config.providers does not name '{name}'."
+            do = f"Add '{name}' to config.providers, or remove the key."
+        elif rest != "class" and rest.removeprefix("param.") not in _parameters(raw, name):
+            what = f"{key} is no parameter of this provider."
+            do = "Known: " + ", ".join(
+                f"config.providers.{name}.param.{parameter}" for parameter in _parameters(raw, name)
+            )
+            do += "."
+        else:
+            continue
+        raise ConfigError(what, where=entry.where, do=do)
+
+
+def _parameters(raw: Mapping[str, Entry], name: str) -> tuple[str, ...]:
+    kind = raw[f"config.providers.{name}.class"].value.strip().removeprefix(_PACKAGE)
+    return _PARAMETERS[kind]
+
+
+def _fetcher(
+    name: str, kind: str, raw: Mapping[str, Entry], environment: Mapping[str, str]
+) -> Callable[[str, str], str]:
+    entry = raw.get(f"config.providers.{name}.param.{_PARAMETERS[kind][0]}")
+    if kind == "EnvVarConfigProvider":
+        allowed = compile_regex(entry.value.strip(), where=entry.where) if entry else None
+
+        def from_environment(path: str, key: str) -> str:
+            if path:
+                raise ConfigError(f"'{name}' takes no path.", do=f"Write ${{{name}:NAME}}.")
+            if allowed is not None and allowed.fullmatch(key) is None:
+                raise ConfigError(
+                    "allowlist.pattern does not allow this variable.", do="Widen the pattern."
+                )
+            if key not in environment:
+                raise ConfigError("there is no such environment variable.", do="Set it.")
+            return environment[key]
+
+        return from_environment
+    directories = [Path(text.strip()) for text in entry.value.split(",")] if entry else None
+    from_path = _from_file if kind == "FileConfigProvider" else _from_directory
+
+    def from_allowed_path(path: str, key: str) -> str:
+        if not path:
+            raise ConfigError("the path is missing.", do=f"Write ${{{name}:/path:key}}.")
+        real = Path(path).resolve()
+        if directories is not None and not any(
+            real.is_relative_to(directory.resolve()) for directory in directories
+        ):
+            raise ConfigError("allowed.paths does not allow this path.", do="Widen allowed.paths.")
+        return from_path(real, key)
+
+    return from_allowed_path
+
+
+def _from_file(path: Path, key: str) -> str:
+    properties = load_properties(path)
+    if key not in properties:
+        raise ConfigError("the file has no such key.", do=f"Add the key to {path}.")
+    return properties[key].value
+
+
+def _from_directory(path: Path, key: str) -> str:
+    file = path / key
+    try:
+        if file.resolve().parent != path or not file.is_file():
+            raise ConfigError("the directory has no such file.", do=f"Create {file}.")
+        data = file.read_bytes()[:_SECRET_FILE_BYTES_MAX]
+        return data.decode("utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(
+            f"the file cannot be read ({type(error).__name__}).",
+            do=f"Make {file} a UTF-8 text that the mirror's user may read.",
+        ) from None

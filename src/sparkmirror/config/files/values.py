@@ -1,0 +1,211 @@
+"""Typed values out of the text of a file, with errors that name the line and the key.
+
+The rules are Java's: numbers and booleans are trimmed, a boolean is ``true`` or ``false`` in any
+case, a list is split on commas with blanks around them and has no empty elements.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+
+from sparkmirror.config.files.properties import Entry
+from sparkmirror.config.table.redact import HIDDEN, redact
+from sparkmirror.config.table.settings import Scope, Setting, Type, find
+from sparkmirror.errors import ConfigError, Defect
+from sparkmirror.names.java_regex import compile_list
+
+__all__ = [
+    "Reader",
+    "check",
+    "merge_errors",
+    "parse_boolean",
+    "parse_list",
+    "shown",
+    "split_list",
+]
+
+_TOLD_MAX = 20
+_COMMA = re.compile(r"\s*,\s*")
+_WHOLE = re.compile(r"[+-]?[0-9]+")
+_BITS = {Type.SHORT: 16, Type.INT: 32, Type.LONG: 64}
+
+
+def split_list(text: str) -> list[str]:
+    """Split as Java does a LIST value; blank text is the empty list, empty elements stay."""
+    text = text.strip()
+    return _COMMA.split(text) if text else []
+
+
+def parse_list(entry: Entry) -> tuple[str, ...]:
+    """The elements without duplicates. ConfigError for an empty element."""
+    elements = split_list(entry.value)
+    if "" in elements:
+        raise ConfigError(
+            f"{entry.key} has an empty element (a comma too many).",
+            where=entry.where,
+            do="Remove the comma; the empty value alone stands for an empty list.",
+        )
+    return tuple(dict.fromkeys(elements))
+
+
+def parse_boolean(entry: Entry) -> bool:
+    """``true`` or ``false`` in any case. ConfigError for anything else."""
+    text = entry.value.strip().lower()
+    if text not in ("true", "false"):
+        raise _bad(entry, "is neither true nor false", "Write true or false.")
+    return text == "true"
+
+
+def _parse_number(entry: Entry, setting: Setting) -> int | float:
+    text = entry.value.strip()
+    number: int | float
+    if setting.type is Type.DOUBLE:
+        try:
+            number = float(text)
+        except ValueError:
+            raise _bad(entry, "is not a number", "Write a number such as 0.8.") from None
+    else:
+        if not _WHOLE.fullmatch(text):
+            hint = ""
+            if re.match(r"[+-]?[0-9]+\s+[#!]", text):
+                hint = " A comment after a value is part of it: put it on a line of its own."
+            raise _bad(entry, "is not a whole number", f"Write digits only, without units.{hint}")
+        number = int(text)
+        if not -(1 << _BITS[setting.type] - 1) <= number < 1 << _BITS[setting.type] - 1:
+            raise _bad(
+                entry,
+                f"does not fit in {_BITS[setting.type]} bits",
+                "Write a number nearer to zero.",
+            )
+    low, high = setting.low, setting.high
+    if (low is not None and number < low) or (high is not None and number > high):
+        bounds = f"at least {low:g}" if high is None else f"from {low or 0:g} to {high:g}"
+        raise _bad(entry, "is out of range", f"Write a number {bounds}.")
+    return number
+
+
+def _choose(entry: Entry, setting: Setting, value: str) -> str:
+    """The choice that ``value`` means, spelled as in the table."""
+    wanted = value
+    if setting.type is Type.CLASS and value.startswith("org.apache.kafka."):
+        wanted = value.rpartition(".")[2]
+    for choice in setting.choices:
+        if wanted == choice or (setting.fold_case and wanted.lower() == choice.lower()):
+            return choice
+    if setting.type is Type.CLASS and setting.reason:
+        raise ConfigError(
+            f"{entry.key}={shown(entry, value)} cannot be used: {setting.reason}.",
+            where=entry.where,
+            do=f"Remove the key, or name what is built in: {', '.join(setting.choices)}.",
+        )
+    choices = ", ".join(setting.choices)
+    raise _bad(entry, "is not one of the values it can have", f"Choose from: {choices}.")
+
+
+def _bad(entry: Entry, problem: str, do: str) -> ConfigError:
+    value = shown(entry, entry.value.strip())
+    return ConfigError(f"{entry.key}={value} {problem}.", where=entry.where, do=do)
+
+
+def shown(entry: Entry, value: str) -> str:
+    """``value``, which is part of ``entry``, as it may stand in a message."""
+    return HIDDEN if entry.secret else redact(entry.key, value)
+
+
+def check_regexes(entry: Entry) -> None:
+    """ConfigError unless the elements of a list are Java regexes."""
+    where = f"{entry.where}: {entry.key}"
+    try:
+        compile_list(parse_list(entry), where=where)
+    except ConfigError as error:
+        if not entry.secret:
+            raise
+        raise ConfigError("The value is an invalid regex.", where=where, do=error.do) from None
+
+
+def check(entry: Entry, setting: Setting) -> None:
+    """Raise ConfigError unless the value is one that ``setting`` can have."""
+    if setting.type is Type.BOOLEAN:
+        parse_boolean(entry)
+    elif setting.type in _BITS or setting.type is Type.DOUBLE:
+        _parse_number(entry, setting)
+    elif setting.type is Type.LIST:
+        elements = parse_list(entry)
+        if not elements and not setting.empty_allowed:
+            raise _bad(entry, "is empty", "Name at least one.")
+        for element in elements if setting.choices else ():
+            _choose(entry, setting, element)
+        if setting.regexes:
+            check_regexes(entry)
+    elif setting.choices:
+        _choose(entry, setting, entry.value.strip())
+
+
+class Reader:
+    """Typed reads from one derived configuration, with the table's types and defaults.
+
+    ``conf``: key (without its scope) -> entry; ``scopes`` say which rows of the table apply.
+    """
+
+    def __init__(self, conf: Mapping[str, Entry], *scopes: Scope) -> None:
+        self.conf = conf
+        self._scopes = scopes
+
+    def _row(self, name: str) -> Setting:
+        row = find(name, *self._scopes)
+        if row is None:
+            raise Defect(f"{name} is not in the settings table")
+        return row
+
+    def entry(self, name: str) -> Entry | None:
+        """The entry of ``name``; the table's default if the file has none; ``None`` if neither."""
+        found = self.conf.get(name)
+        if found is not None:
+            return found
+        default = self._row(name).default
+        return None if default is None else Entry(name, default, "default")
+
+    def given(self, name: str) -> bool:
+        """Whether the file sets ``name``."""
+        return name in self.conf
+
+    def text(self, name: str) -> str:
+        """A string, trimmed; one of the choices if the table lists any; ``""`` if unset."""
+        entry = self.entry(name)
+        if entry is None:
+            return ""
+        row = self._row(name)
+        value = entry.value.strip()
+        return _choose(entry, row, value) if row.choices else value
+
+    def integer(self, name: str) -> int:
+        """A whole number within the table's range."""
+        entry = self.entry(name)
+        if entry is None:
+            raise Defect(f"{name} has no default")
+        return int(_parse_number(entry, self._row(name)))
+
+    def boolean(self, name: str) -> bool:
+        """A boolean."""
+        entry = self.entry(name)
+        if entry is None:
+            raise Defect(f"{name} has no default")
+        return parse_boolean(entry)
+
+    def elements(self, name: str) -> tuple[str, ...]:
+        """A list's elements."""
+        entry = self.entry(name)
+        return () if entry is None else parse_list(entry)
+
+
+def merge_errors(errors: Sequence[ConfigError], path: str) -> ConfigError:
+    """One error that tells ``errors`` (at least one), twenty at most, each with its own place."""
+    if not errors:
+        raise Defect("no errors to merge")
+    told = list(dict.fromkeys(str(error) for error in errors))
+    if len(told) == 1:
+        return errors[0]
+    listed = " ".join(f"({number}) {text}" for number, text in enumerate(told[:_TOLD_MAX], 1))
+    more = f" And {len(told) - _TOLD_MAX:,} more." if len(told) > _TOLD_MAX else ""
+    return ConfigError(f"{len(told):,} settings are wrong. {listed}{more}", where=path)

@@ -1,0 +1,201 @@
+"""Consumer and producer files of Kafka 0.7 to 0.11, turned into what they mean today.
+
+Pure: a file in, a file with today's keys out, and a line for each key that was renamed, dropped or
+moved. Brokers that only a ZooKeeper knows are looked up by a function that the caller gives.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from sparkmirror.config.files.properties import Entry, Properties
+from sparkmirror.config.table.legacy_keys import CONSUMER_KEYS, PRODUCER_KEYS, VALUES, Fate, OldKey
+from sparkmirror.config.table.redact import redact
+from sparkmirror.config.table.settings import Scope
+from sparkmirror.errors import ConfigError
+
+__all__ = ["BrokerLookup", "Translation", "translate"]
+
+# (zookeeper.connect, security.protocol) -> host:port texts; raises MirrorError.
+BrokerLookup = Callable[[str, str], tuple[str, ...]]
+
+_TABLES = {Scope.CONSUMER: CONSUMER_KEYS, Scope.PRODUCER: PRODUCER_KEYS}
+_BOOTSTRAP = "bootstrap.servers"
+
+
+@dataclass(frozen=True, slots=True)
+class Translation:
+    """One file in today's terms.
+
+    ``file`` has today's keys only, each with the line of the old one. ``told``: a line per old
+    key. ``errors``: what cannot be done. ``zookeeper``: the ensemble that an old consumer kept
+    its group's offsets in, empty if none. ``include``, ``exclude`` and ``streams``: what 0.7's
+    mirroring inside the broker had in its files and is an option today.
+    """
+
+    file: Properties
+    told: tuple[str, ...] = ()
+    errors: tuple[ConfigError, ...] = ()
+    zookeeper: str = ""
+    include: Entry | None = None
+    exclude: Entry | None = None
+    streams: Entry | None = None
+
+
+@dataclass
+class _Work:
+    """A translation while it is made."""
+
+    entries: dict[str, Entry]
+    told: list[str] = field(default_factory=list)
+    errors: list[ConfigError] = field(default_factory=list)
+    zookeeper: Entry | None = None
+    options: dict[Fate, Entry] = field(default_factory=dict)
+    eras: set[str] = field(default_factory=set)
+
+
+def translate(file: Properties, scope: Scope, find_brokers: BrokerLookup | None) -> Translation:
+    """``file`` in today's terms; ``scope`` says whether a consumer or a producer reads it.
+
+    Keys that are not old stay as they are. ``find_brokers`` is called only when nothing but a
+    ZooKeeper says where the brokers are; its `MirrorError` passes through.
+    """
+    table = _TABLES[scope]
+    work = _Work({key: entry for key, entry in file.items() if key not in table})
+    for key, entry in file.items():
+        row = table.get(key)
+        if row is not None:
+            _apply(work, entry, row)
+    if scope is Scope.CONSUMER:
+        _old_defaults(work)
+    elif "0.7" in work.eras and "batch.size" in work.entries:
+        entry = work.entries.pop("batch.size")
+        _tell(work, entry, "has no effect: it counted messages in Kafka 0.7, today it counts bytes")
+    zookeeper = work.zookeeper
+    if zookeeper is not None:
+        _find_brokers(work, zookeeper, find_brokers)
+    return Translation(
+        file=Properties(file.path, work.entries),
+        told=tuple(work.told),
+        errors=tuple(work.errors),
+        zookeeper=_offset_keeper(file, zookeeper),
+        include=work.options.get(Fate.INCLUDE),
+        exclude=work.options.get(Fate.EXCLUDE),
+        streams=work.options.get(Fate.STREAMS),
+    )
+
+
+def _offset_keeper(file: Properties, zookeeper: Entry | None) -> str:
+    """The ZooKeeper that may hold offsets of the group: old consumers' default."""
+    if zookeeper is None or _BOOTSTRAP in file:  # with brokers named, it was a new consumer
+        return ""
+    storage, dual = file.get("offsets.storage"), file.get("dual.commit.enabled")
+    in_kafka = storage is not None and storage.value.strip().lower() == "kafka"
+    alone = dual is not None and dual.value.strip().lower() == "false"
+    return "" if in_kafka and alone else zookeeper.value.strip()
+
+
+def _apply(work: _Work, entry: Entry, row: OldKey) -> None:
+    value = entry.value.strip()
+    if entry.key == row.now and row.convert is not None and row.convert(value) == value:
+        work.entries[entry.key] = entry  # an old key that still exists, with a value of today's
+        return
+    work.eras.add(row.era)
+    if row.fate is Fate.REFUSED:
+        work.errors.append(_wrong(entry, f"cannot be used: {row.why}", "Remove it."))
+    elif row.fate is Fate.DROPPED:
+        allowed = VALUES.get(entry.key)
+        if allowed is not None and value.lower() not in allowed:
+            work.errors.append(
+                _wrong(
+                    entry,
+                    "has a value that it never could have",
+                    f"Remove the key: it has no effect any more (it took {', '.join(allowed)}).",
+                )
+            )
+        else:
+            _tell(work, entry, f"has no effect: {row.why}")
+    elif row.fate is Fate.RENAMED:
+        _rename(work, entry, row, value)
+    elif row.fate is Fate.ZOOKEEPER:
+        # 0.8's spelling wins over 0.7's, as the later one.
+        if work.zookeeper is None or entry.key == "zookeeper.connect":
+            work.zookeeper = entry
+    else:
+        _option(work, entry, row, value)
+
+
+def _rename(work: _Work, entry: Entry, row: OldKey, value: str) -> None:
+    try:
+        now = row.convert(value) if row.convert is not None else value
+    except ValueError as error:
+        work.errors.append(
+            _wrong(entry, f"{error} ({entry.key} is {row.now} today)", "Correct or remove it.")
+        )
+        return
+    if not now:
+        _tell(work, entry, f"has no effect: {row.why}")
+        return
+    present = work.entries.get(row.now)
+    if present is not None:
+        _tell(work, entry, f"is ignored, since {present.key} says the same (line {present.line})")
+        return
+    work.entries[row.now] = Entry(row.now, now, entry.where, entry.secret)
+    shown = redact(row.now, now) if not entry.secret else "[hidden]"
+    remark = f" ({row.why})" if row.why else ""
+    _tell(work, entry, f"is {row.now}={shown} today{remark}")
+
+
+def _option(work: _Work, entry: Entry, row: OldKey, value: str) -> None:
+    option = {
+        Fate.INCLUDE: "--include", Fate.EXCLUDE: "--blacklist", Fate.STREAMS: "--num.streams",
+    }[row.fate]  # fmt: skip
+    if row.convert is not None:
+        try:
+            row.convert(value)
+        except ValueError as error:
+            work.errors.append(_wrong(entry, str(error), f"Remove it and give {option}."))
+            return
+    work.options[row.fate] = entry
+    _tell(work, entry, f"is the option {option} today, which counts if both are given")
+
+
+def _old_defaults(work: _Work) -> None:
+    """0.7 began at the smallest offset where nothing was committed; later consumers at the end."""
+    if "0.7" in work.eras and "auto.offset.reset" not in work.entries:
+        where = "Kafka 0.7's default"
+        work.entries["auto.offset.reset"] = Entry("auto.offset.reset", "earliest", where)
+        work.told.append(
+            "auto.offset.reset=earliest: the consumer file is one of Kafka 0.7, which began at the "
+            "smallest offset; write auto.offset.reset=latest to begin at the end."
+        )
+
+
+def _find_brokers(work: _Work, entry: Entry, find_brokers: BrokerLookup | None) -> None:
+    present = work.entries.get(_BOOTSTRAP)
+    if present is not None:
+        _tell(work, entry, f"names no brokers here, since {_BOOTSTRAP} does (line {present.line})")
+        return
+    if find_brokers is None:
+        work.errors.append(
+            _wrong(
+                entry,
+                "names a ZooKeeper, and brokers are needed",
+                f"Write {_BOOTSTRAP}=host:port[,host:port…].",
+            )
+        )
+        return
+    protocol = work.entries.get("security.protocol")
+    name = protocol.value.strip() if protocol is not None else "PLAINTEXT"
+    servers = ",".join(find_brokers(entry.value.strip(), name or "PLAINTEXT"))
+    work.entries[_BOOTSTRAP] = Entry(_BOOTSTRAP, servers, entry.where)
+    _tell(work, entry, f"is {_BOOTSTRAP}={servers} today (found in ZooKeeper)")
+
+
+def _tell(work: _Work, entry: Entry, what: str) -> None:
+    work.told.append(f"{entry.where}: {entry.key} {what}.")
+
+
+def _wrong(entry: Entry, what: str, do: str) -> ConfigError:
+    return ConfigError(f"{entry.key} {what}.", where=entry.where, do=do)

@@ -1,0 +1,127 @@
+"""MirrorMaker 2's keys inside MirrorMaker 1's files: the legacy mode of its proposal (KIP-382).
+
+Such files are started with MirrorMaker 1's command. What the keys say of topics counts; what only
+MirrorMaker 2's records on the clusters could do (checkpoints, heartbeats) is named.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+from sparkmirror.config.files.properties import Entry, Properties
+from sparkmirror.config.files.values import Reader, check
+from sparkmirror.config.mm2.keys import KeyUse
+from sparkmirror.config.table.settings import RENAMED_KEYS, Scope, Status, find
+from sparkmirror.errors import ConfigError
+from sparkmirror.model import TopicSettings
+from sparkmirror.names.replication_policy import policy_kind
+
+__all__ = ["LegacyMode", "legacy_mode"]
+
+_MIGRATE = "sparkmirror migrate-config makes a MirrorMaker 2 file of these"
+_NOT_HERE = f"MirrorMaker 1's files do without it ({_MIGRATE})"
+_ALREADY = "it is so with MirrorMaker 1's files"
+_COUNTS = frozenset(
+    {
+        "config.properties.exclude",
+        "refresh.topics.enabled",
+        "refresh.topics.interval.seconds",
+        "replication.factor",
+        "replication.policy.class",
+        "tasks.max",
+        "topics",
+        "topics.exclude",
+        "use.defaults.from",
+    }
+)
+
+
+@dataclass(frozen=True, slots=True)
+class LegacyMode:
+    """The keys of MirrorMaker 2 in one of MirrorMaker 1's files, or in both.
+
+    ``uses``: each of them, for the remarks.
+    """
+
+    entries: Mapping[str, Entry] = field(default_factory=dict)
+    uses: tuple[KeyUse, ...] = ()
+
+    def over(self, other: LegacyMode) -> LegacyMode:
+        """Both; where both have a key, this one's counts."""
+        return LegacyMode({**other.entries, **self.entries}, (*self.uses, *other.uses))
+
+    @property
+    def include(self) -> Entry | None:
+        """The list of topics; all, where the files have other keys of MirrorMaker 2."""
+        default = Entry("topics", ".*", "MirrorMaker 2's default") if self.entries else None
+        return self.entries.get("topics", default)
+
+    @property
+    def tasks_max(self) -> int | None:
+        """``tasks.max``, None where nothing says it."""
+        return self._reader.integer("tasks.max") if "tasks.max" in self.entries else None
+
+    def topics(self, settings: TopicSettings) -> TopicSettings:
+        """``settings`` with what the keys say instead."""
+        given, reader = self.entries.keys(), self._reader
+        if "topics.exclude" in given:
+            exclude = (*settings.exclude, *reader.elements("topics.exclude"))
+            settings = replace(settings, exclude=exclude)
+        if "config.properties.exclude" in given:
+            kept_out = reader.elements("config.properties.exclude")
+            settings = replace(settings, config_properties_exclude=kept_out)
+        if "use.defaults.from" in given and reader.text("use.defaults.from") == "source":
+            settings = replace(settings, use_defaults_from="source")
+        if "replication.factor" in given:
+            settings = replace(settings, replication_factor=reader.integer("replication.factor"))
+        if "refresh.topics.enabled" in given:
+            settings = replace(settings, refresh_enabled=reader.boolean("refresh.topics.enabled"))
+        if "refresh.topics.interval.seconds" in given:
+            seconds = reader.integer("refresh.topics.interval.seconds")
+            settings = replace(
+                settings,
+                refresh_enabled=settings.refresh_enabled and seconds >= 0,
+                refresh_interval_s=max(1, seconds),
+            )
+        return settings
+
+    @property
+    def _reader(self) -> Reader:
+        return Reader(self.entries, Scope.CONNECTOR)
+
+
+def legacy_mode(file: Properties) -> tuple[Properties, LegacyMode, list[ConfigError]]:
+    """``file`` without MirrorMaker 2's keys, these keys, and what is wrong with them. Pure."""
+    rest: dict[str, Entry] = {}
+    entries: dict[str, Entry] = {}
+    uses: list[KeyUse] = []
+    errors: list[ConfigError] = []
+    for key, entry in file.items():
+        name = RENAMED_KEYS.get(key, key)
+        row = find(name, Scope.CONNECTOR)
+        if row is None or find(name, Scope.CONSUMER, Scope.PRODUCER) is not None:
+            rest[key] = entry
+            continue
+        try:
+            check(entry, row)
+            if row.status is Status.REFUSED and entry.value.strip():
+                raise ConfigError(
+                    f"{key} cannot be used: {row.reason}.", where=entry.where, do="Remove it."
+                )
+            if name == "replication.policy.class" and policy_kind(entry.value) != "identity":
+                raise ConfigError(
+                    f"{entry.key}={entry.value.strip()} renames topics, which MirrorMaker 1's "
+                    "files cannot.",
+                    where=entry.where,
+                    do=f"Remove the key, or run a MirrorMaker 2 file: {_MIGRATE}.",
+                )
+        except ConfigError as error:
+            errors.append(error)
+            continue
+        entries[name] = entry
+        reason = row.reason if row.status is not Status.SUPPORTED else ""
+        if not reason and name not in _COUNTS:
+            reason = _ALREADY if entry.value.strip().lower() == "false" else _NOT_HERE
+        uses.append(KeyUse(entry, row, ignored=reason))
+    return Properties(file.path, rest), LegacyMode(entries, tuple(uses)), errors

@@ -1,0 +1,452 @@
+"""Read MirrorMaker 1's consumer and producer files (0.7 to 3.9), and normalise its lists."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from sparkmirror.config.clients.security import unsafe
+from sparkmirror.config.clients.typed import (
+    client,
+    fault_settings,
+    fetch_settings,
+    group_settings,
+    position_interval_ms,
+    produce_settings,
+    record_settings,
+)
+from sparkmirror.config.files.properties import Entry, Properties, load_properties
+from sparkmirror.config.files.values import Reader, check, merge_errors
+from sparkmirror.config.mm1.legacy import BrokerLookup, Translation, translate
+from sparkmirror.config.mm1.legacy_mode import LegacyMode, legacy_mode
+from sparkmirror.config.mm2 import warnings as remarks
+from sparkmirror.config.mm2.keys import KeyUse, unknown_keys_error
+from sparkmirror.config.mm2.slips import globs, repeated_keys
+from sparkmirror.config.table.own import MM1_FAULT_ROWS
+from sparkmirror.config.table.settings import Scope, Status, Type, find, names
+from sparkmirror.errors import ConfigError
+from sparkmirror.model import (
+    FlowSettings,
+    GroupSettings,
+    MirrorMode,
+    MirrorSettings,
+    PolicySettings,
+    ProduceSettings,
+    RecordSettings,
+    TopicSettings,
+)
+from sparkmirror.names.java_regex import compile_regex
+
+__all__ = ["Extras", "load_mm1", "load_mm1_consumer", "normalise_include"]
+
+# What Kafka itself marks as internal, and MirrorMaker 1 leaves out by default.
+_KAFKA_INTERNAL = ("__consumer_offsets", "__transaction_state", "__share_group_state")
+# What other mirrors of this kind keep on the source: no program reads a copy, and a mirror of the
+# target would take it for its own.
+_MIRRORS_OWN = (r"mm2-sparkmirror.*\.internal",)
+_DELIVERY_TIMEOUT_MS_DEFAULT = ProduceSettings().delivery_timeout_ms
+_QUOTES = "\"'"
+# Java's consumer passes over keys that it does not know, so the file still serves both.
+_OWN_KEYS = frozenset(row.name for row in MM1_FAULT_ROWS)
+_NUMBER = RecordSettings()
+_UNUSED = {
+    (Scope.CONSUMER, "client.id"): "the consumer is named after its group, as in MirrorMaker",
+    (Scope.PRODUCER, "transaction.timeout.ms"): "MirrorMaker 1 writes no transactions",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Extras:
+    """Options of MirrorMaker 1 that concern records and rebalances.
+
+    ``keep_partitions``: records keep their partition number instead of going by key. ``handler``,
+    ``listener``: ``module:name``, empty for none.
+    """
+
+    keep_partitions: bool = False
+    handler: str = ""
+    handler_args: str | None = None
+    listener: str = ""
+    listener_args: str | None = None
+    abort_on_send_failure: bool = True
+
+
+def normalise_include(raw: str) -> str:
+    """The Java regex that MirrorMaker 1 makes of an include list.
+
+    In its order: trim, commas to ``|``, no blanks anywhere, no quotes at either end.
+    """
+    return raw.strip().replace(",", "|").replace(" ", "").strip(_QUOTES)
+
+
+def load_mm1(
+    consumer_configs: Path | Sequence[Path],
+    producer_config: Path,
+    *,
+    include: str | None = None,
+    exclude: str | None = None,
+    num_streams: int | None = None,
+    offset_commit_interval_ms: int = 60_000,
+    find_brokers: BrokerLookup | None = None,
+    extras: Extras | None = None,
+) -> MirrorSettings:
+    """Read, check and join MirrorMaker 1's files into one flow per consumer file.
+
+    The flow is ``source->target``; of several consumer files ``source-1->target`` and so on.
+    ``include``: the raw ``--include`` or ``--whitelist`` text; ``exclude``: ``--blacklist``'s;
+    ``extras``: what else the options say.
+    ``num_streams`` None: 1, or what a file of 0.7 says. ``find_brokers`` looks brokers up in a
+    ZooKeeper where a file names nothing else. Raises ConfigError with the file, line and key of
+    everything that is wrong, and what ``find_brokers`` raises.
+    """
+    paths = [consumer_configs] if isinstance(consumer_configs, Path) else list(consumer_configs)
+    _check_numbers(num_streams, offset_commit_interval_ms)
+    more = extras or Extras()
+    topics = _Topics(include, exclude)
+    topics.check()
+    files = [load_properties(path) for path in (*paths, producer_config)]
+    read = [_read(file, Scope.CONSUMER, find_brokers) for file in files[:-1]]
+    producer, shared = _read(files[-1], Scope.PRODUCER, find_brokers)
+    consumers = [consumer for consumer, _ in read]
+    modes = [mode.over(shared) for _, mode in read]
+    uses = [
+        *(use for consumer in consumers for use in _checked(consumer, Scope.CONSUMER)),
+        *_checked(producer, Scope.PRODUCER),
+    ]
+    chosen = [topics.of(one, mode) for one, mode in zip(consumers, modes, strict=True)]
+    flows = tuple(
+        _flow(
+            consumer,
+            producer.file,
+            wanted,
+            alias="source" if len(consumers) == 1 else f"source-{number}",
+            tasks_max=_streams(num_streams, consumer, mode),
+            position_ms=position_interval_ms(1_000, offset_commit_interval_ms),
+            records=record_settings(
+                producer.file,
+                keep_partitions=more.keep_partitions,
+                handler=more.handler,
+                handler_args=more.handler_args,
+                drop_failed=not more.abort_on_send_failure,
+            ),
+            group=group_settings(
+                consumer.file, listener=more.listener, listener_args=more.listener_args
+            ),
+            mode=mode,
+        )
+        for number, (consumer, wanted, mode) in enumerate(
+            zip(consumers, chosen, modes, strict=True), 1
+        )
+    )
+    _refuse_shared_groups(flows, paths)
+    told = [line for wanted in dict.fromkeys(chosen) for line in wanted.remarks()]
+    for file in files:
+        told += repeated_keys(file)
+    for translation in (*consumers, producer):
+        told += translation.told
+    for translation in (*consumers, producer):
+        told += _remarks(translation.file, uses)
+    for path, mode in zip(
+        (*paths, producer_config), (*(one for _, one in read), shared), strict=True
+    ):
+        told += remarks.ignored_keys(mode.uses, str(path))
+    told += unsafe(flows, ", ".join(str(path) for path in (*paths, producer_config)))
+    return MirrorSettings(
+        flows=flows,
+        clusters=(*(flow.source.alias for flow in flows), "target"),
+        mode=MirrorMode.MM1,
+        warnings=tuple(told),
+    )
+
+
+def load_mm1_consumer(
+    consumer_config: Path | None,
+    *,
+    include: str | None = None,
+    find_brokers: BrokerLookup | None = None,
+    options: Mapping[str, tuple[str, str]] | None = None,
+) -> MirrorSettings:
+    """A consumer file alone, for a look at its group: the target is the source itself.
+
+    ``include`` None: no topic list, as nothing is to be mirrored. ``options``: properties that
+    the command line gives instead of the file's, each with the option's name; they will do without
+    any file. Raises ConfigError.
+    """
+    topics = _Topics(include or "", None)
+    topics.check()
+    given = {key: Entry(key, text, option) for key, (text, option) in (options or {}).items()}
+    file = (
+        load_properties(consumer_config)
+        if consumer_config is not None
+        else Properties(Path("the command line"), {})
+    )
+    brokers = {"bootstrap.servers", "zookeeper.connect", "zk.connect"}
+    # Whoever says where the brokers are says it instead of the file.
+    replaced = brokers if brokers & given.keys() else frozenset[str]()
+    kept = {key: entry for key, entry in file.items() if key not in replaced}
+    file = Properties(file.path, kept | given)
+    consumer = translate(file, Scope.CONSUMER, find_brokers)
+    _checked(consumer, Scope.CONSUMER)
+    known = names(Scope.PRODUCER) & names(Scope.ADMIN)
+    same = {key: entry for key, entry in consumer.file.items() if key in known}
+    target = Properties(consumer.file.path, same)
+    flow = _flow(consumer, target, topics, alias="source", tasks_max=1, position_ms=1_000)
+    return MirrorSettings((flow,), ("source",), mode=MirrorMode.MM1, warnings=consumer.told)
+
+
+def _read(
+    given: Properties, scope: Scope, find_brokers: BrokerLookup | None
+) -> tuple[Translation, LegacyMode]:
+    """A file in today's terms, and MirrorMaker 2's keys in it."""
+    file, mode, errors = legacy_mode(given)
+    translation = translate(file, scope, find_brokers)
+    return replace(
+        translation,
+        told=(*given.told, *translation.told),
+        errors=(*translation.errors, *errors),
+    ), mode
+
+
+def _check_numbers(num_streams: int | None, offset_commit_interval_ms: int) -> None:
+    for option, value in (
+        ("--num.streams", 1 if num_streams is None else num_streams),
+        ("--offset.commit.interval.ms", offset_commit_interval_ms),
+    ):
+        if value < 1:
+            raise ConfigError(f"{value} is too small.", where=option, do="Write at least 1.")
+
+
+def _streams(option: int | None, consumer: Translation, mode: LegacyMode) -> int:
+    if option is not None:
+        return option
+    if consumer.streams is not None:
+        return int(consumer.streams.value)
+    return mode.tasks_max or 1
+
+
+@dataclass(frozen=True, slots=True)
+class _Topics:
+    """The two lists as the user gave them; one of them, or none yet."""
+
+    include: str | None
+    exclude: str | None
+    include_where: str = "--include"
+    exclude_where: str = "--blacklist"
+
+    def check(self) -> None:
+        """ConfigError for both lists at once, and for what is no regex."""
+        if self.include is not None and self.exclude is not None:
+            raise ConfigError(
+                "Exactly one of whitelist or blacklist is required.",
+                where=f"{self.include_where}, {self.exclude_where}",
+                do="Name the topics to mirror, or those to leave out.",
+            )
+        for text, where in (
+            (self.include, self.include_where), (self.exclude, self.exclude_where)
+        ):  # fmt: skip
+            if text is not None:
+                compile_regex(normalise_include(text), where=where)
+
+    def of(self, consumer: Translation, mode: LegacyMode) -> _Topics:
+        """These, or what a file of 0.7 or MirrorMaker 2's keys say. ConfigError if nothing does."""
+        if self.include is not None or self.exclude is not None:
+            return self
+        include, exclude = consumer.include, consumer.exclude
+        if include is None and exclude is None:
+            include = mode.include
+        if include is None and exclude is None:
+            raise ConfigError(
+                "include list must be specified.",
+                where="--include",
+                do="Name the topics to mirror, for example --include 'orders.*,payments', or all "
+                "with --include '.*'.",
+            )
+        found = _Topics(
+            include.value if include is not None else None,
+            exclude.value if exclude is not None else None,
+            f"{include.where}: {include.key}" if include is not None else "",
+            f"{exclude.where}: {exclude.key}" if exclude is not None else "",
+        )
+        found.check()
+        return found
+
+    @property
+    def regexes(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """What to include and what to exclude."""
+        if self.exclude is not None:
+            regex = normalise_include(self.exclude)
+            return (".*",), ((regex,) if regex else ())
+        regex = normalise_include(self.include or "")
+        return ((regex,) if regex else ()), ()
+
+    def remarks(self) -> list[str]:
+        """Lines on lists that mean something else than they seem to."""
+        excluded = self.exclude is not None
+        raw = (self.exclude if excluded else self.include) or ""
+        where = self.exclude_where if excluded else self.include_where
+        regex = normalise_include(raw)
+        told = []
+        if set(regex) & set(_QUOTES):
+            told.append(
+                f"{where}: quotes inside the list are part of the names, as in MirrorMaker: {raw}"
+                f" means the regex {regex}. Write the list without quotes."
+            )
+        told += globs(where, "the list", regex.split("|"))
+        if not regex:
+            told.append(
+                f"{where}: the list is empty, so "
+                + ("every topic is mirrored." if excluded else "no topic is mirrored.")
+            )
+        return told
+
+
+def _refuse_shared_groups(flows: Sequence[FlowSettings], paths: Sequence[Path]) -> None:
+    """Two flows that read one cluster in one group would both copy everything."""
+    for index, flow in enumerate(flows):
+        for other, path in zip(flows[:index], paths, strict=False):
+            same = set(flow.source.bootstrap_servers) & set(other.source.bootstrap_servers)
+            if same and flow.group_id == other.group_id:
+                raise ConfigError(
+                    f"the group {flow.group_id} on {sorted(same)[0]} is that of {path} already: "
+                    "each record would be mirrored twice.",
+                    where=str(paths[index]),
+                    do="Give one consumer file per source cluster; --num.streams adds streams.",
+                )
+
+
+def _checked(translation: Translation, scope: Scope) -> list[KeyUse]:
+    file = translation.file
+    uses: list[KeyUse] = []
+    unknown: list[Entry] = []
+    errors: list[ConfigError] = list(translation.errors)
+    for entry in file.values():
+        row = find(entry.key, scope)
+        if row is None and scope is Scope.CONSUMER and entry.key in _OWN_KEYS:
+            row = find(entry.key, Scope.SPARKMIRROR)
+        if row is None:
+            unknown.append(entry)
+            continue
+        try:
+            check(entry, row)
+        except ConfigError as error:
+            errors.append(error)
+            continue
+        if row.status is Status.REFUSED and (entry.value.strip() or row.type is not Type.LIST):
+            errors.append(
+                ConfigError(
+                    f"{entry.key} cannot be used: {row.reason}.",
+                    where=entry.where,
+                    do="Remove it.",
+                )
+            )
+        uses.append(KeyUse(entry, row, ignored=_UNUSED.get((scope, row.name), "")))
+    if unknown:
+
+        def suggest(key: str, _clusters: Sequence[str]) -> str:
+            known = names(scope) | (_OWN_KEYS if scope is Scope.CONSUMER else frozenset())
+            close = difflib.get_close_matches(key, sorted(known), 1, 0.7)
+            return close[0] if close else ""
+
+        errors.append(unknown_keys_error(unknown, str(file.path), (), suggest=suggest))
+    if errors:
+        raise merge_errors(errors, str(file.path))
+    return uses
+
+
+def _flow(
+    translation: Translation,
+    producer: Properties,
+    wanted: _Topics,
+    *,
+    alias: str,
+    tasks_max: int,
+    position_ms: int,
+    records: RecordSettings = _NUMBER,
+    group: GroupSettings | None = None,
+    mode: LegacyMode | None = None,
+) -> FlowSettings:
+    consumer = translation.file
+    include, exclude = wanted.regexes
+    named = consumer.get("group.id")
+    if named is None or not named.value.strip():
+        raise ConfigError(
+            "group.id is missing: the group's offsets on the source are the mirror's positions.",
+            where=consumer.where("group.id"),
+            do="Add group.id=NAME; take the old MirrorMaker's to go on where it stopped.",
+        )
+    group_id = named.value.strip()
+    settings = Reader(consumer, Scope.CONSUMER)
+    internal = _KAFKA_INTERNAL if settings.boolean("exclude.internal.topics") else ()
+    client_id = Reader(producer, Scope.PRODUCER).text("client.id") or f"{group_id}-producer"
+    consumer_path, producer_path = str(consumer.path), str(producer.path)
+    key = "bootstrap.servers"
+    return FlowSettings(
+        source=client(
+            alias, consumer, Scope.CONSUMER, group_id, path=consumer_path, key=key
+        ),
+        target=client(
+            "target", producer, Scope.PRODUCER, client_id, path=producer_path, key=key
+        ),
+        # The files describe no admin clients: they connect as the consumer and producer do.
+        source_admin=client(
+            alias, _shared(consumer), Scope.ADMIN, f"{group_id}-source-admin",
+            path=consumer_path, key=key,
+        ),
+        target_admin=client(
+            "target", _shared(producer), Scope.ADMIN, f"{group_id}-target-admin",
+            path=producer_path, key=key,
+        ),
+        mode=MirrorMode.MM1,
+        tasks_max=tasks_max,
+        group_id=group_id,
+        policy=PolicySettings(kind="identity"),
+        topics=(mode or LegacyMode()).topics(
+            TopicSettings(
+                include=include,
+                exclude=_MIRRORS_OWN + internal + exclude,
+                replication_factor=-1,
+                refresh_interval_s=max(1, settings.integer("metadata.max.age.ms") // 1_000),
+                heartbeats_replication_enabled=False,
+            )
+        ),
+        fetch=fetch_settings(consumer, offset_reset="latest"),
+        group=group or GroupSettings(),
+        produce=produce_settings(
+            producer, join_bytes=Reader({}, Scope.SPARKMIRROR).integer("sparkmirror.join.bytes")
+        ),
+        faults=fault_settings(Reader(consumer, Scope.SPARKMIRROR), by_record=records.used),
+        position_interval_ms=position_ms,
+        records=records,
+        zookeeper=translation.zookeeper,
+    )  # fmt: skip
+
+
+def _shared(file: Properties) -> Mapping[str, Entry]:
+    """Those properties of a client file that admin clients know too."""
+    known = names(Scope.ADMIN) - {"client.id"}
+    return {key: entry for key, entry in file.items() if key in known}
+
+
+def _remarks(file: Properties, uses: Sequence[KeyUse]) -> list[str]:
+    own = remarks.mark_idle([use for use in uses if file.get(use.entry.key) is use.entry], [file])
+    return [*_weakened(file), *remarks.capped(own), *remarks.ignored_keys(own, str(file.path))]
+
+
+def _weakened(file: Properties) -> list[str]:
+    """One line per key that gives up safety which MirrorMaker 1 has by default."""
+    unsafe: dict[str, Callable[[str], bool]] = {
+        "acks": lambda value: value not in ("all", "-1"),
+        "enable.idempotence": lambda value: value.lower() == "false",
+        "delivery.timeout.ms": lambda value: int(value) < _DELIVERY_TIMEOUT_MS_DEFAULT,
+    }
+    lines = []
+    for key, is_unsafe in unsafe.items():
+        entry = file.get(key)
+        if entry is not None and is_unsafe(entry.value.strip()):
+            lines.append(
+                f"{entry.where}: {key} is overridden to {entry.value.strip()} - data loss or "
+                "message reordering is possible."
+            )
+    return lines

@@ -1,0 +1,145 @@
+"""A commented MirrorMaker 2 file that says what MirrorMaker 1's files and options say. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from sparkmirror.config.files.page import Migrated, Page
+from sparkmirror.config.files.properties import Entry, Properties
+from sparkmirror.config.mm1.legacy import Translation
+from sparkmirror.config.mm2.keys import MM1_ONLY
+from sparkmirror.config.table.settings import CLIENT_SET, Scope, Status, find, is_secret
+from sparkmirror.model import FlowSettings, MirrorSettings
+
+__all__ = ["Migrated", "migrate"]
+
+# What has a place of its own in the new file, or a meaning that only MirrorMaker 1 gives it.
+_PLACED = frozenset({"bootstrap.servers", "client.id", "auto.offset.reset"} | MM1_ONLY.keys())
+_TOLD_ELSEWHERE = frozenset({"group.id", "exclude.internal.topics"})
+_ABSENT_IN_MM1 = (
+    "emit.heartbeats.enabled",
+    "emit.checkpoints.enabled",
+    "emit.offset-syncs.enabled",
+    "sync.topic.configs.enabled",
+    "sync.topic.acls.enabled",
+    "heartbeats.replication.enabled",
+)
+_SHARED = Scope.ADMIN
+
+
+def migrate(
+    settings: MirrorSettings,
+    consumers: Sequence[Translation],
+    producer: Translation,
+    *,
+    offset_commit_interval_ms: int | None = None,
+) -> Migrated:
+    """The file for ``settings``, which were loaded from these translated files.
+
+    One ``source->target`` flow per consumer file, in the same order. The aliases are those of
+    ``settings``; topic names are kept (IdentityReplicationPolicy).
+    """
+    page = Page()
+    names = ", ".join(one.file.path.name for one in (*consumers, producer))
+    page.comment(f"MirrorMaker 2 file, made from MirrorMaker 1's {names}.")
+    _say_positions(page, settings.flows)
+    page.gap()
+    page.put("clusters", ", ".join(settings.clusters))
+    target = settings.flows[0].target.alias
+    for flow, consumer in zip(settings.flows, consumers, strict=True):
+        page.gap()
+        page.comment(f"Cluster '{flow.source.alias}', from {consumer.file.path.name}.")
+        page.put(f"{flow.source.alias}.bootstrap.servers", ",".join(flow.source.bootstrap_servers))
+        reset = flow.fetch.auto_offset_reset
+        if "auto.offset.reset" not in consumer.file:
+            page.comment("MirrorMaker 1's default; MirrorMaker 2's is earliest.")
+        page.put(f"{flow.source.alias}.consumer.auto.offset.reset", reset)
+        _client_keys(page, consumer.file, Scope.CONSUMER, flow.source.alias)
+        _left_out(page, consumer)
+    page.gap()
+    page.comment(f"Cluster '{target}', from {producer.file.path.name}.")
+    page.put(f"{target}.bootstrap.servers", ",".join(settings.flows[0].target.bootstrap_servers))
+    _client_keys(page, producer.file, Scope.PRODUCER, target)
+    page.comment("For the mirror's own topics; -1 is the brokers' default.")
+    page.put(f"{target}.offset.storage.replication.factor", "-1")
+    if offset_commit_interval_ms is not None:
+        page.comment("--offset.commit.interval.ms")
+        page.put(f"{target}.offset.flush.interval.ms", str(offset_commit_interval_ms))
+    _left_out(page, producer)
+    for flow, consumer in zip(settings.flows, consumers, strict=True):
+        own = {key: one for key, one in consumer.file.items() if find(key, Scope.SPARKMIRROR)}
+        _flow(page, flow, own)
+    page.gap()
+    page.comment("What MirrorMaker 1 does not do. Set a line to true to have it done.")
+    for key in _ABSENT_IN_MM1:
+        page.put(key, "false")
+    return page.migrated()
+
+
+def _say_positions(page: Page, flows: Iterable[FlowSettings]) -> None:
+    for flow in flows:
+        page.comment(
+            f"Positions: MirrorMaker 1 keeps them in the group {flow.group_id} on the source, "
+            f"MirrorMaker 2 in the group __mirror.{flow.name} on the target. Without positions a "
+            f"flow begins at {flow.fetch.auto_offset_reset}: stop MirrorMaker 1, then run the "
+            "command that made this file once more with --take-positions to go on where it stopped."
+        )
+
+
+def _client_keys(page: Page, file: Properties, scope: Scope, alias: str) -> None:
+    """Keys that still do something, at the place where MirrorMaker 2 reads them."""
+    for key, entry in file.items():
+        row = find(key, scope)
+        if key in _PLACED or row is None or row.status is not Status.SUPPORTED:
+            continue
+        value = entry.value.strip() if not is_secret(key) else entry.value
+        if key in CLIENT_SET:
+            page.put(f"{alias}.{key}", value)
+            continue
+        page.put(f"{alias}.{scope.value}.{key}", value)
+        shared = find(key, _SHARED)
+        if shared is not None and shared.status is Status.SUPPORTED:
+            page.put(f"{alias}.{_SHARED.value}.{key}", value)
+
+
+def _left_out(page: Page, translation: Translation) -> None:
+    scope = Scope.CONSUMER if "group.id" in translation.file else Scope.PRODUCER
+    for line in translation.told:
+        page.comment(f"From {_short(line)}")
+    for key, entry in translation.file.items():
+        row = find(key, scope)
+        if row is not None and row.status is Status.IGNORED:
+            page.comment(f"Left out: {key} (line {entry.line}): {row.reason}.")
+        elif key in MM1_ONLY and key not in _TOLD_ELSEWHERE:
+            page.comment(f"Left out: {key} (line {entry.line}): {MM1_ONLY[key]}.")
+        elif key == "client.id":
+            page.comment(f"Left out: {key} (line {entry.line}): MirrorMaker 2 names its clients.")
+
+
+def _short(line: str) -> str:
+    place, mark, rest = line.partition(": ")
+    return f"{place.rpartition('/')[2]}{mark}{rest}"
+
+
+def _flow(page: Page, flow: FlowSettings, own: Mapping[str, Entry]) -> None:
+    name = flow.name
+    page.gap()
+    page.comment(f"Flow {name}.")
+    page.put(f"{name}.enabled", "true")
+    page.comment("--include or --whitelist: Java regexes, matched against whole names.")
+    page.put(f"{name}.topics", ",".join(flow.topics.include))
+    page.comment(
+        "Kafka's own topics, the mirror's own, and --blacklist. MirrorMaker 2 leaves out every "
+        "topic that begins with __ or a dot in any case."
+    )
+    page.put(f"{name}.topics.exclude", ",".join((r"mm2.*\.internal", *flow.topics.exclude)))
+    page.comment("Topics keep their names, as with MirrorMaker 1.")
+    page.put(f"{name}.replication.policy.class", "IdentityReplicationPolicy")
+    page.comment("--num.streams")
+    page.put(f"{name}.tasks.max", str(flow.tasks_max))
+    page.comment("Topics that the target lacks are made with the brokers' default.")
+    page.put(f"{name}.replication.factor", str(flow.topics.replication_factor))
+    page.comment("metadata.max.age.ms of the consumer file")
+    page.put(f"{name}.refresh.topics.interval.seconds", str(flow.topics.refresh_interval_s))
+    for key, entry in own.items():
+        page.put(f"{name}.{key}", entry.value.strip())

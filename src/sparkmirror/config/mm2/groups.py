@@ -1,0 +1,161 @@
+"""Offset syncs, checkpoints, group offsets and heartbeats of a MirrorMaker 2 file, as settings."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from sparkmirror.config.clients.typed import client, produce_settings
+from sparkmirror.config.files.properties import Entry
+from sparkmirror.config.files.values import Reader
+from sparkmirror.config.mm2.scoping import (
+    admin_config,
+    connector_config,
+    consumer_config,
+    data_producer_config,
+    producer_config,
+    worker_config,
+)
+from sparkmirror.config.table.settings import Scope
+from sparkmirror.errors import ConfigError
+from sparkmirror.model import CheckpointSettings, HeartbeatSettings, OffsetSyncSettings
+
+__all__ = [
+    "checkpoint_settings",
+    "group_remarks",
+    "heartbeat_settings",
+    "offset_sync_settings",
+]
+
+Conf = Mapping[str, Entry]
+
+
+def offset_sync_settings(conf: Conf, source: str, target: str, path: str) -> OffsetSyncSettings:
+    """Offset syncs of one flow, ``conf`` its connector configuration.
+
+    Raises ConfigError when they are switched off and configured all the same, as Java does.
+    """
+    flow = Reader(conf, Scope.CONNECTOR)
+    enabled = flow.boolean("emit.offset-syncs.enabled")
+    given = next((entry for key, entry in conf.items() if key.startswith("offset-syncs")), None)
+    if not enabled and given is not None:
+        raise ConfigError(
+            f"{given.key} cannot go with emit.offset-syncs.enabled=false.",
+            where=given.where,
+            do="Remove one of the two.",
+        )
+    location = flow.text("offset-syncs.topic.location")
+    alias = source if location == "source" else target
+    producer = producer_config(conf, location, f"offset-syncs-{location}-producer")
+    return OffsetSyncSettings(
+        enabled=enabled,
+        location=location,
+        lag_max=flow.integer("offset.lag.max"),
+        replication_factor=flow.integer("offset-syncs.topic.replication.factor"),
+        client=client(
+            alias,
+            producer,
+            Scope.PRODUCER,
+            producer["client.id"].value,
+            path=path,
+            key=f"{alias}.bootstrap.servers",
+        ),
+        produce=produce_settings(producer, join_bytes=0),
+    )
+
+
+def checkpoint_settings(conf: Conf, target: str, path: str) -> CheckpointSettings:
+    """Checkpoints and group offsets of one flow; without offset syncs there are none."""
+    flow = Reader(conf, Scope.CONNECTOR)
+    interval_s = flow.integer("emit.checkpoints.interval.seconds")
+    sync_interval_s = flow.integer("sync.group.offsets.interval.seconds")
+    refresh_interval_s = flow.integer("refresh.groups.interval.seconds")
+    possible = flow.boolean("emit.offset-syncs.enabled")
+    enabled = possible and flow.boolean("emit.checkpoints.enabled") and interval_s >= 0
+    consumer = consumer_config(conf, "target", "checkpoints-target-consumer")
+    return CheckpointSettings(
+        enabled=enabled,
+        interval_s=max(1, interval_s),
+        replication_factor=flow.integer("checkpoints.topic.replication.factor"),
+        include=flow.elements("groups"),
+        exclude=flow.elements("groups.exclude"),
+        refresh_enabled=flow.boolean("refresh.groups.enabled") and refresh_interval_s >= 0,
+        refresh_interval_s=max(1, refresh_interval_s),
+        sync_enabled=(
+            enabled and flow.boolean("sync.group.offsets.enabled") and sync_interval_s >= 0
+        ),
+        sync_interval_s=max(1, sync_interval_s),
+        client=client(
+            target,
+            consumer,
+            Scope.CONSUMER,
+            consumer["client.id"].value,
+            path=path,
+            key=f"{target}.bootstrap.servers",
+        ),
+    )
+
+
+def heartbeat_settings(
+    raw: Conf, pairs: Iterable[tuple[str, str]], enabled: Sequence[tuple[str, str]], path: str
+) -> tuple[tuple[HeartbeatSettings, ...], list[str]]:
+    """Heartbeats of ``pairs`` that want them; and remarks on those that cannot have any.
+
+    A pair that is no enabled flow is not worth stopping for: its cluster may be named in the file
+    for other nodes only.
+    """
+    found: list[HeartbeatSettings] = []
+    remarks: list[str] = []
+    for source, target in pairs:
+        conf = connector_config(raw, source, target)
+        reader = Reader(conf, Scope.CONNECTOR)
+        interval_s = reader.integer("emit.heartbeats.interval.seconds")
+        if not reader.boolean("emit.heartbeats.enabled") or interval_s < 0:
+            continue
+        try:
+            found.append(_heartbeats(raw, conf, source, target, path))
+        except ConfigError as error:
+            if (source, target) in enabled:
+                raise
+            remarks.append(
+                f"{path}: no heartbeats for {source}->{target}: {error.what} "
+                f"{source}->{target}.emit.heartbeats.enabled=false leaves out this remark."
+            )
+    return tuple(found), remarks
+
+
+def _heartbeats(raw: Conf, conf: Conf, source: str, target: str, path: str) -> HeartbeatSettings:
+    flow = Reader(conf, Scope.CONNECTOR)
+    producer = data_producer_config(worker_config(raw, source, target), conf)
+    admin = admin_config(conf, "target", "heartbeats-target-admin")
+    key = f"{target}.bootstrap.servers"
+    client_id = producer["client.id"].value.strip()
+    return HeartbeatSettings(
+        source=source,
+        target=client(target, producer, Scope.PRODUCER, client_id, path=path, key=key),
+        target_admin=client(
+            target, admin, Scope.ADMIN, admin["client.id"].value, path=path, key=key
+        ),
+        interval_s=max(1, flow.integer("emit.heartbeats.interval.seconds")),
+        replication_factor=flow.integer("heartbeats.topic.replication.factor"),
+    )
+
+
+def group_remarks(confs: Iterable[Conf]) -> list[str]:
+    """What a file asks for and does not get because it switches off what that is made from.
+
+    ``confs``: connector configurations of the flows. MirrorMaker says so in its log.
+    """
+    lines: dict[str, None] = {}
+    for conf in confs:
+        flow = Reader(conf, Scope.CONNECTOR)
+        for wanted, needed in (
+            ("emit.checkpoints.enabled", "emit.offset-syncs.enabled"),
+            ("sync.group.offsets.enabled", "emit.checkpoints.enabled"),
+        ):
+            entry = conf.get(needed)
+            if entry is not None and flow.boolean(wanted) and not flow.boolean(needed):
+                lines[
+                    f"{entry.where}: with {entry.key}=false, {wanted}=true has no effect, as in "
+                    f"MirrorMaker; set {wanted}=false to leave out this remark."
+                ] = None
+    return list(lines)

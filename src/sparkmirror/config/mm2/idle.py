@@ -1,0 +1,124 @@
+"""Which keys of a MirrorMaker 2 file are right and yet have no effect in any of its flows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+
+from sparkmirror.config.mm2.keys import KeyUse
+from sparkmirror.config.table.settings import Scope, Status
+from sparkmirror.config.table.settings_clients import FETCH_ROWS
+from sparkmirror.model import FlowSettings, HeartbeatSettings
+
+__all__ = ["idle"]
+
+_NO_SYNCS_THERE = "no offset syncs are written to that cluster"
+_NOT_EXACT = "only exactly-once writes in transactions (B.exactly.once.source.support=enabled)"
+_FETCH = frozenset(row.name for row in FETCH_ROWS)
+_TRANSACTIONS = frozenset(
+    {
+        "transaction.timeout.ms",
+        "sparkmirror.transaction.interval.ms",
+        "sparkmirror.transaction.bytes",
+    }
+)
+
+Reason = Callable[[KeyUse], str]
+
+
+def idle(
+    uses: Iterable[KeyUse],
+    enabled: Sequence[tuple[str, str]],
+    flows: Sequence[FlowSettings],
+    heartbeats: Iterable[HeartbeatSettings],
+) -> list[KeyUse]:
+    """``uses``, with those marked ignored that no flow has a use for.
+
+    ``enabled``: all pairs (source, target) that the file enables; ``flows``, ``heartbeats``: what
+    this run has of them. Pure.
+    """
+    reasons = (
+        _syncs(flows),
+        _role(enabled, flows, heartbeats),
+        _transactions(flows),
+    )
+    return [_marked(use, reasons) for use in uses]
+
+
+def _marked(use: KeyUse, reasons: Iterable[Reason]) -> KeyUse:
+    if use.ignored or use.setting.status is not Status.SUPPORTED:
+        return use
+    return replace(use, ignored=next(filter(None, (reason(use) for reason in reasons)), ""))
+
+
+def _syncs(flows: Iterable[FlowSettings]) -> Reason:
+    """Keys of the producer of offset syncs, on the side where none are written."""
+    written = {
+        (flow.name, f"{flow.offset_syncs.location}.producer.")
+        for flow in flows
+        if flow.offset_syncs.enabled
+    }
+
+    def reason(use: KeyUse) -> str:
+        side = _syncs_side(use)
+        return _NO_SYNCS_THERE if side and (use.flow, side) not in written else ""
+
+    return reason
+
+
+def _syncs_side(use: KeyUse) -> str:
+    """The prefix of a flow's key that only the offset-syncs producer reads, ``""`` for others."""
+    name = use.entry.key.removeprefix(use.flow + ".") if use.flow else ""
+    return next((p for p in ("source.producer.", "target.producer.") if name.startswith(p)), "")
+
+
+def _role(
+    enabled: Sequence[tuple[str, str]],
+    flows: Iterable[FlowSettings],
+    heartbeats: Iterable[HeartbeatSettings],
+) -> Reason:
+    """Keys of a role that the cluster has in no flow."""
+    sources = {source for source, _ in enabled}
+    targets = {target for _, target in enabled}
+    # Checkpoints are read back by the control plane, which has its own way to fetch.
+    consumers = sources | {flow.target.alias for flow in flows if flow.checkpoints.enabled}
+    producers = targets | {beat.target.alias for beat in heartbeats}
+    producers |= {
+        flow.source.alias
+        for flow in flows
+        if flow.offset_syncs.enabled and flow.offset_syncs.location == "source"
+    }
+
+    def reason(use: KeyUse) -> str:
+        if not use.alias:
+            return ""
+        name = use.entry.key.removeprefix(use.alias + ".")
+        role, busy = "target", targets
+        if name.startswith("consumer."):
+            role, busy = "source", sources if use.setting.name in _FETCH else consumers
+        elif name.startswith("producer."):
+            busy = targets if use.setting.name in _TRANSACTIONS else producers
+        elif use.setting.scopes != (Scope.WORKER,):
+            return ""
+        if use.alias in busy:
+            return ""
+        return f"cluster '{use.alias}' is the {role} of no enabled flow"
+
+    return reason
+
+
+def _transactions(flows: Iterable[FlowSettings]) -> Reason:
+    """Keys about transactions, where none are written."""
+    exact = [flow for flow in flows if flow.exactly_once]
+
+    def reason(use: KeyUse) -> str:
+        if use.setting.name not in _TRANSACTIONS:
+            return ""
+        mine = (
+            flow
+            for flow in exact
+            if use.flow in ("", flow.name) and use.alias in ("", flow.target.alias)
+        )
+        return "" if any(mine) else _NOT_EXACT
+
+    return reason

@@ -1,0 +1,431 @@
+"""What each key of a MirrorMaker 2 file means: its scope, its row in the table, or why it has none.
+
+Four outcomes: a key is *used*; it is known but *lost* where it stands (Java drops it silently, we
+say which spelling works); it is *refused*; or it is *unknown*.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from sparkmirror.config.files.properties import Entry
+from sparkmirror.config.mm2.scoping import FLOW_ONLY
+from sparkmirror.config.table.mirrormaker1 import GROUP_ROWS, RECORD_ROWS
+from sparkmirror.config.table.settings import (
+    CLIENT_SET,
+    DROPPED_KEYS,
+    OLD_CLIENT_KEYS,
+    REMOVED_KEYS,
+    RENAMED_KEYS,
+    Scope,
+    Setting,
+    Status,
+    find,
+    names,
+)
+from sparkmirror.config.table.settings_clients import FETCH_ROWS
+from sparkmirror.errors import ConfigError
+
+__all__ = [
+    "MM1_ONLY",
+    "KeyUse",
+    "Lost",
+    "classify",
+    "mm1_only",
+    "modern",
+    "nearest",
+    "unknown_keys_error",
+]
+
+_ROLES = {"consumer": Scope.CONSUMER, "producer": Scope.PRODUCER, "admin": Scope.ADMIN}
+_TOP = (Scope.DRIVER, Scope.CONNECTOR, Scope.SPARKMIRROR)
+_TOLD_MAX = 10
+_WORKER_TOP_PREFIXES = ("offset.storage", "config.storage", "status.storage", "worker", "task.")
+# Families of keys whose last parts are the user's own names: prefix -> (row, scopes).
+_FAMILIES = {
+    "transforms.": "transforms",
+    "predicates.": "predicates",
+    "topic.creation.": "topic.creation.groups",
+    "key.converter.": "key.converter",
+    "value.converter.": "value.converter",
+    "header.converter.": "header.converter",
+}
+
+
+_SYNCS_AS_THEY_ARE = (
+    "offset syncs are written one by one, as they are, to the one partition of their topic"
+)
+_OWN_WAY_TO_READ = "checkpoints are read back by the control plane, which has its own way to fetch"
+# What only MirrorMaker 1 asks of its clients, and why MirrorMaker 2 does not.
+_NO_GROUP = "partitions are dealt to slots by the mirror, not by a consumer group"
+MM1_ONLY = {row.name: _NO_GROUP for row in GROUP_ROWS if row.status is Status.SUPPORTED} | {
+    "partitioner.class": "records keep their partition number",
+    "partitioner.ignore.keys": "records keep their partition number",
+    "batch.size": "raw batches keep the source's batches (sparkmirror.join.bytes joins small ones)",
+    **dict.fromkeys(
+        ("compression.type", *(f"compression.{name}.level" for name in ("gzip", "lz4", "zstd"))),
+        "raw batches keep the source's compression",
+    ),
+    "group.id": "positions are kept in the group __mirror.A->B on the target",
+    "exclude.internal.topics": "internal topics are never mirrored",
+}
+
+
+_FETCH = frozenset(row.name for row in FETCH_ROWS)
+_UNUSED_BY_SYNCS = frozenset(row.name for row in RECORD_ROWS) | {
+    "linger.ms",
+    "transaction.timeout.ms",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class KeyUse:
+    """A key that means something where it stands.
+
+    ``alias``: the cluster it is written for, ``flow``: the flow; both empty at the top level.
+    ``ignored``: why it is ignored at this place though its row is supported.
+    """
+
+    entry: Entry
+    setting: Setting
+    alias: str = ""
+    flow: str = ""
+    ignored: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Lost:
+    """A known key at a place where Java drops it; ``instead`` is the spelling that works.
+
+    ``effect``: what it does there all the same.
+    """
+
+    entry: Entry
+    instead: str
+    effect: str = "has no effect here"
+
+
+Outcome = KeyUse | Lost | ConfigError | None
+
+
+def modern(raw: Mapping[str, Entry]) -> tuple[dict[str, Entry], list[str]]:
+    """``raw`` with today's names for keys of 2.4 to 3.x, and a remark on each of these. Pure."""
+    found: dict[str, Entry] = {}
+    told: list[str] = []
+    for key, entry in raw.items():
+        flow, _, rest = key.rpartition("->")
+        name = rest.partition(".")[2] if flow else rest
+        while name and name not in RENAMED_KEYS and name not in DROPPED_KEYS and flow:
+            name = name.partition(".")[2]  # the target's alias may hold dots
+        prefix = key[: len(key) - len(name)]
+        if name in DROPPED_KEYS:
+            told.append(f"{entry.where}: {key} has no effect: {DROPPED_KEYS[name]}.")
+        elif name not in RENAMED_KEYS:
+            found[key] = entry
+        elif (now := prefix + RENAMED_KEYS[name]) in raw:
+            told.append(f"{entry.where}: {key} is ignored, since {now} says the same.")
+        else:
+            found[now] = replace(entry, key=now)
+            told.append(f"{entry.where}: {key} is {now} today.")
+    return found, told
+
+
+def classify(entry: Entry, clusters: Sequence[str]) -> Outcome:
+    """The meaning of one key; a ConfigError if it is refused, ``None`` if it is unknown.
+
+    ``clusters``: all aliases of the file.
+    """
+    if "->" in entry.key:
+        return _flow_key(entry, clusters)
+    top = _top_key(entry)
+    if top is not None:
+        return top
+    # The longest alias first: one alias may be the beginning of another.
+    for alias in sorted(clusters, key=len, reverse=True):
+        if entry.key.startswith(alias + "."):
+            return _cluster_key(entry, alias, entry.key[len(alias) + 1 :])
+    return None
+
+
+def _removed(entry: Entry, name: str) -> ConfigError | None:
+    if name not in REMOVED_KEYS:
+        return None
+    instead = REMOVED_KEYS[name]
+    prefix = entry.key[: len(entry.key) - len(name)]
+    return ConfigError(
+        f"{entry.key} is no key of MirrorMaker 4.3.",
+        where=entry.where,
+        do=f"Write {prefix}{instead}." if instead else "Remove it; nothing has taken its place.",
+    )
+
+
+def _top_key(entry: Entry) -> Outcome:
+    name = entry.key
+    removed = _removed(entry, name)
+    if removed is not None:
+        return removed
+    if name in FLOW_ONLY:
+        return Lost(entry, f"A->B.{name}")
+    row = find(name, *_TOP)
+    if row is not None:
+        return KeyUse(entry, row)
+    family = _family(entry, name)
+    if family is not None:
+        return Lost(entry, f"A->B.{name}") if name.startswith("topic.creation.") else family
+    worker = find(name, Scope.WORKER)
+    if worker is not None:
+        if name.startswith(_WORKER_TOP_PREFIXES):
+            return KeyUse(entry, worker)
+        return Lost(entry, f"B.{name}")
+    for prefix, spelling in (
+        ("producer.override.", "A->B.producer.override.{}"),
+        ("source.", "A.{role}.{}"),
+        ("target.", "B.{role}.{}"),
+        ("", "A.{role}.{}"),
+    ):
+        role, _, rest = name.removeprefix(prefix).partition(".")
+        if prefix == "producer.override.":
+            role, rest = "producer", name.removeprefix(prefix)
+        if name.startswith(prefix) and role in _ROLES and find(rest, _ROLES[role]):
+            target = prefix == "" and role == "producer"
+            instead = "B.{role}.{}" if target else spelling
+            return Lost(entry, instead.format(rest, role=role))
+    return _bare_client_key(entry, name, "A.consumer.{}", "B.producer.{}", "A.admin.{}")
+
+
+def _bare_client_key(entry: Entry, name: str, *spellings: str) -> Lost | None:
+    for scope, spelling in zip(_ROLES.values(), spellings, strict=True):
+        if find(name, scope):
+            return Lost(entry, spelling.format(name))
+    return None
+
+
+def _family(entry: Entry, name: str, flow: str = "") -> KeyUse | None:
+    """Keys with the user's own names in them."""
+    if name.startswith("config.providers."):
+        row = find("config.providers", Scope.DRIVER)
+        return KeyUse(entry, row, flow=flow) if row else None
+    for prefix, row_name in _FAMILIES.items():
+        if name.startswith(prefix):
+            row = find(row_name, Scope.CONNECTOR)
+            reason = "records are carried as raw batches and never decoded"
+            ignored = (row.reason or reason) if row else reason
+            return KeyUse(entry, row, flow=flow, ignored=ignored) if row else None
+    return None
+
+
+def _cluster_key(entry: Entry, alias: str, name: str) -> Outcome:
+    removed = _removed(entry, name)
+    if removed is not None:
+        return removed
+    role, _, rest = name.partition(".")
+    if role in _ROLES:
+        row = find(rest, _ROLES[role])
+        if row is not None:
+            return KeyUse(entry, row, alias=alias, ignored=mm1_only(role, rest))
+    row = find(name, Scope.WORKER)
+    if row is not None and not name.startswith(("replication.policy.", "config.providers")):
+        return KeyUse(entry, row, alias=alias)
+    if name in FLOW_ONLY:
+        return Lost(entry, f"A->B.{name}")
+    if find(name, *_TOP) is not None:
+        where = name if find(name, Scope.DRIVER) else f"{name} or A->B.{name}"
+        return Lost(entry, where)
+    if name.startswith("config.providers."):
+        return Lost(entry, name)
+    return _bare_client_key(
+        entry, name, f"{alias}.consumer.{{}}", f"{alias}.producer.{{}}", f"{alias}.admin.{{}}"
+    )
+
+
+def mm1_only(role: str, name: str) -> str:
+    """Why a client key that MirrorMaker 1 needs has no effect here; ``""`` for all others."""
+    return MM1_ONLY.get(name, "") if role in ("consumer", "producer") else ""
+
+
+def _unused(prefix: str, name: str) -> str:
+    """Why a client key of a flow has no effect behind ``prefix``; ``""`` where it has."""
+    if prefix in ("source.producer.", "target.producer.") and name in _UNUSED_BY_SYNCS:
+        return _SYNCS_AS_THEY_ARE
+    if prefix == "target.consumer." and name in _FETCH:
+        return _OWN_WAY_TO_READ
+    return mm1_only("producer" if "producer." in prefix else prefix.split(".")[-2], name)
+
+
+def _flow_key(entry: Entry, clusters: Sequence[str]) -> Outcome:
+    source, _, rest = entry.key.partition("->")
+    if "->" in rest:
+        return _no_flow(entry, source, rest, clusters)
+    target = next(
+        (
+            alias
+            for alias in sorted(clusters, key=len, reverse=True)
+            if rest.startswith(alias + ".")
+        ),
+        rest.partition(".")[0],
+    )
+    flow = f"{source}->{target}"
+    for alias in (source, target):
+        if alias not in clusters:
+            return _unknown_cluster(entry, alias, clusters)
+    if source == target:
+        return ConfigError(
+            f"{entry.key}: a flow cannot lead from a cluster to itself.",
+            where=entry.where,
+            do="Name two different clusters.",
+        )
+    name = rest[len(target) + 1 :]
+    if not name:
+        return None
+    return _flow_setting(entry, flow, target, name)
+
+
+def _no_flow(entry: Entry, source: str, rest: str, clusters: Sequence[str]) -> Lost:
+    """A key with more than one ``->``: no alias holds one, so it speaks of no flow at all."""
+    near = [alias for alias in clusters if rest.startswith(alias) and alias != source]
+    flow = f"{source}->{max(near, key=len)}" if source in clusters and near else "A->B"
+    name = rest.rpartition("->")[2].partition(".")[2]
+    return Lost(entry, f"{flow}.{name or 'enabled'}", "names no flow and is passed over")
+
+
+def _unknown_cluster(entry: Entry, alias: str, clusters: Sequence[str]) -> ConfigError:
+    if not alias or alias != alias.strip():
+        what = f"{entry.key} is no flow: an alias must stand on each side of '->'."
+    else:
+        what = f"{entry.key} names the cluster '{alias}', which is not in clusters="
+        what += ",".join(clusters) + "."
+    close = difflib.get_close_matches(alias, clusters, 1, 0.5)
+    do = f"Did you mean '{close[0]}'? Otherwise add" if close else "Add"
+    return ConfigError(
+        what, where=entry.where, do=f"{do} the alias to clusters, with its bootstrap.servers."
+    )
+
+
+def _flow_setting(entry: Entry, flow: str, target: str, name: str) -> Outcome:
+    removed = _removed(entry, name)
+    if removed is not None:
+        return removed
+    if name.startswith("config.providers"):
+        return Lost(entry, name)
+    row = find(name, Scope.CONNECTOR, Scope.SPARKMIRROR)
+    if row is not None and name not in CLIENT_SET:
+        return KeyUse(entry, row, flow=flow)
+    family = _family(entry, name, flow)
+    if family is not None:
+        return family
+    for prefix, scope in (
+        ("source.consumer.", Scope.CONSUMER),
+        ("source.admin.", Scope.ADMIN),
+        ("target.admin.", Scope.ADMIN),
+        ("producer.override.", Scope.PRODUCER),
+        ("source.producer.", Scope.PRODUCER),
+        ("target.producer.", Scope.PRODUCER),
+        ("target.consumer.", Scope.CONSUMER),
+        ("consumer.", Scope.CONSUMER),
+        ("admin.", Scope.ADMIN),
+    ):
+        bare = name.removeprefix(prefix)
+        row = find(bare, scope) if name.startswith(prefix) else None
+        if row is None:
+            continue
+        if bare == "bootstrap.servers" and prefix in ("consumer.", "admin."):
+            return Lost(entry, f"{flow}.source.{name}", "loses against the cluster's own address")
+        return KeyUse(entry, row, flow=flow, ignored=_unused(prefix, bare))
+    if name.startswith("producer.") and find(name[len("producer.") :], Scope.PRODUCER):
+        instead = f"{flow}.producer.override.{name[len('producer.') :]}"
+        return Lost(entry, instead, "reaches only the producer of offset syncs")
+    source = flow.partition("->")[0]
+    for side, alias in (("source.cluster.", source), ("target.cluster.", target)):
+        if name.startswith(side) and name[len(side) :] in CLIENT_SET:
+            # Java's data producer is the worker's, which knows only the cluster's own settings.
+            return Lost(
+                entry,
+                f"{alias}.{name[len(side) :]}",
+                "does not reach all clients of the cluster, and none that has a setting of its own",
+            )
+    if name in CLIENT_SET:
+        return Lost(entry, f"{source}.{name} and {target}.{name}")
+    if find(name, Scope.DRIVER):
+        return Lost(entry, name)
+    if find(name, Scope.WORKER):
+        return Lost(entry, f"{target}.{name}")
+    return _bare_client_key(
+        entry,
+        name,
+        f"{flow}.source.consumer.{{}}",
+        f"{flow}.producer.override.{{}}",
+        f"{flow}.source.admin.{{}}",
+    )
+
+
+def nearest(key: str, clusters: Sequence[str]) -> str:
+    """The known key that ``key`` is most likely meant to be, ``""`` if none is near."""
+    prefix, candidates, name = _neighbourhood(key, clusters)
+    close = difflib.get_close_matches(name, sorted(candidates), 1, 0.7)
+    return prefix + close[0] if close else ""
+
+
+def _neighbourhood(key: str, clusters: Sequence[str]) -> tuple[str, frozenset[str], str]:
+    """(prefix that is right, keys that may follow it, what follows it now)."""
+    clients = frozenset(f"{role}.{name}" for role, scope in _ROLES.items() for name in names(scope))
+    if "->" in key:
+        source, _, rest = key.partition("->")
+        target = next((alias for alias in clusters if rest.startswith(alias + ".")), "")
+        known = names(Scope.CONNECTOR, Scope.SPARKMIRROR) - CLIENT_SET
+        known |= {f"source.{name}" for name in clients if name.startswith(("consumer", "admin"))}
+        known |= {f"target.{name}" for name in clients if name.startswith("admin")}
+        known |= {f"producer.override.{name}" for name in names(Scope.PRODUCER)}
+        return f"{source}->{target}.", known, rest[len(target) + 1 :]
+    for alias in sorted(clusters, key=len, reverse=True):
+        if key.startswith(alias + "."):
+            return f"{alias}.", names(Scope.WORKER) | clients, key[len(alias) + 1 :]
+    return "", names(*_TOP) - FLOW_ONLY, key
+
+
+def unknown_keys_error(
+    unknown: Sequence[Entry],
+    path: str,
+    clusters: Sequence[str],
+    *,
+    suggest: Callable[[str, Sequence[str]], str] = nearest,
+) -> ConfigError:
+    """One error that names unknown keys, each with its line and its nearest known name.
+
+    Ten of them and a number: most of a file that is unknown is another kind of file.
+    """
+    told = "; ".join(_tell_unknown(entry, clusters, suggest) for entry in unknown[:_TOLD_MAX])
+    number = len(unknown)
+    if number > _TOLD_MAX:
+        told += f"; and {number - _TOLD_MAX:,} more"
+    return ConfigError(
+        f"{told}." if number == 1 else f"{number:,} keys are unknown: {told}.",
+        where=unknown[0].where if number == 1 else path,
+        do="Correct or remove "
+        + ("it: " if number == 1 else "them: ")
+        + "a key that nothing reads is most likely a slip.",
+    )
+
+
+def _tell_unknown(
+    entry: Entry, clusters: Sequence[str], suggest: Callable[[str, Sequence[str]], str]
+) -> str:
+    line = entry.where.rpartition(":")[2]
+    told = f"line {line}: {entry.key} is unknown"
+    if entry.value.lstrip().startswith("->"):
+        return f"{told} (a flow is written without blanks, as in A->B.enabled=true)"
+    if entry.key in OLD_CLIENT_KEYS:
+        instead = OLD_CLIENT_KEYS[entry.key]
+        return f"{told} (a key of clients before Kafka 0.9; " + (
+            f"now {instead})" if instead else "nothing has taken its place)"
+        )
+    head, _, rest = entry.key.partition(".")
+    known = rest and (find(rest, Scope.WORKER) or find(rest.partition(".")[2], *_ROLES.values()))
+    if clusters and head not in clusters and known:
+        return f"{told} ('{head}' is not in clusters={','.join(clusters)})"
+    close = suggest(entry.key, clusters)
+    if close:
+        return f"{told} (did you mean {close}?)"
+    hint = " (and has no value: write key=value, or # in front of a comment)"
+    return told if entry.value else told + hint

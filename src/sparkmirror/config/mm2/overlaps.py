@@ -1,0 +1,172 @@
+"""Flows that meet by topic names: rings without end, two topics under one name.
+
+Both can be told from the lists of topics alone (see ``names.regex_overlap``), before anything runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+
+from sparkmirror.errors import ConfigError
+from sparkmirror.model import PolicySettings, TopicSettings
+from sparkmirror.names.regex_overlap import Names, Undecided, common_name
+
+__all__ = ["Lane", "check_names"]
+
+# A file with more rings than this has told its point long before.
+_RINGS_MAX = 200
+_PAIRS_TOLD_MAX = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Lane:
+    """What of an enabled flow counts here; also of one that other nodes run."""
+
+    source: str
+    target: str
+    policy: PolicySettings
+    topics: TopicSettings
+
+    @property
+    def name(self) -> str:
+        """``A->B``."""
+        return f"{self.source}->{self.target}"
+
+
+def check_names(flows: Sequence[Lane], path: str) -> list[str]:
+    """Remarks on names that meet. Pure.
+
+    Raises ConfigError for flows that keep names (IdentityReplicationPolicy) and lead in a circle,
+    when some topic is in the lists of all of them: each record would go round without end.
+    """
+    return [
+        *_loops(flows, path),
+        *_collisions(flows, path),
+        *_aliases_with_separators(flows, path),
+    ]
+
+
+# --- rings --------------------------------------------------------------------------------------
+
+
+def _loops(flows: Sequence[Lane], path: str) -> Iterator[str]:
+    for ring in _rings([flow for flow in flows if flow.policy.kind == "identity"]):
+        way = "->".join([*(flow.source for flow in ring), ring[0].source])
+        what = f"IdentityReplicationPolicy keeps topic names, and the flows {way} lead in a circle"
+        topics = ", ".join(f"{flow.name}.topics" for flow in ring)
+        try:
+            name = common_name([_unrenamed(flow) for flow in ring])
+        except Undecided:
+            yield (
+                f"{path}: {what}: a topic that all of them mirror goes round without end. Their "
+                f"lists are too complex to compare; make sure that {topics} have nothing in common."
+            )
+            continue
+        if name is not None:
+            raise ConfigError(
+                f"{what}: each record of topic {name}, for one, would go round without end.",
+                where=path,
+                do=f"Give {topics} lists that have nothing in common (or exclude topics), or use "
+                "DefaultReplicationPolicy.",
+            )
+
+
+def _rings(flows: Sequence[Lane]) -> Iterator[list[Lane]]:
+    """Every way along ``flows`` that leads back to its first cluster, each once."""
+    told = 0
+    for first in sorted({flow.source for flow in flows}):
+        # Only by clusters after the first one: a ring is told where its first name begins.
+        ways = [[flow] for flow in flows if flow.source == first]
+        while ways and told < _RINGS_MAX:
+            way = ways.pop()
+            here = way[-1].target
+            if here == first:
+                told += 1
+                yield way
+            elif here > first:
+                passed = {flow.source for flow in way} - {first}
+                ways += [
+                    [*way, flow]
+                    for flow in flows
+                    if flow.source == here and flow.target not in passed
+                ]
+
+
+def _unrenamed(flow: Lane) -> Names:
+    """What a flow with the identity policy mirrors under its own name."""
+    mark = _mark(flow)
+    never = (
+        "__.*",
+        "[.].*",
+        f"mm2.*{mark}internal",
+        f".*{mark}checkpoints{mark}internal",
+        ".*heartbeats",  # these are renamed by every policy
+    )
+    return Names(flow.topics.include, never + flow.topics.exclude)
+
+
+def _mark(flow: Lane) -> str:
+    return rf"\Q{flow.policy.separator if flow.policy.internal_separator_enabled else '.'}\E"
+
+
+# --- two topics under one name ------------------------------------------------------------------
+
+
+def _collisions(flows: Sequence[Lane], path: str) -> Iterator[str]:
+    for target in dict.fromkeys(flow.target for flow in flows):
+        into = [flow for flow in flows if flow.target == target]
+        met = []
+        for one, other in combinations(into, 2):
+            try:
+                name = common_name([_remote(one), _remote(other)])
+            except Undecided:
+                continue
+            if name is not None:
+                met.append(f"{_topic(one, name)} and {_topic(other, name)} as {name}")
+        if met:
+            more = f" (and {len(met) - _PAIRS_TOLD_MAX} more)" if len(met) > _PAIRS_TOLD_MAX else ""
+            yield (
+                f"{path}: topics of different clusters become one topic on {target}, where their "
+                f"records mix: for example {'; '.join(met[:_PAIRS_TOLD_MAX])}{more}. If that is "
+                "not meant, give the flows topics that do not overlap, or use "
+                "DefaultReplicationPolicy and aliases that are not the beginning of each other."
+            )
+
+
+def _remote(flow: Lane) -> Names:
+    """The names on the target of what a flow mirrors."""
+    if flow.policy.kind == "identity":
+        return _unrenamed(flow)
+    mark = _mark(flow)
+    never = ("__.*", "[.].*", f"mm2.*{mark}internal", f".*{mark}checkpoints{mark}internal")
+    prefix = flow.source + flow.policy.separator
+    back = rf"\Q{flow.target}{flow.policy.separator}\E.*"
+    return Names(flow.topics.include, (*never, back, *flow.topics.exclude), prefix)
+
+
+def _topic(flow: Lane, remote: str) -> str:
+    """The source topic behind ``remote``, with its cluster."""
+    prefix = "" if flow.policy.kind == "identity" else flow.source + flow.policy.separator
+    return f"{remote.removeprefix(prefix)} of {flow.source}"
+
+
+# --- aliases ------------------------------------------------------------------------------------
+
+
+def _aliases_with_separators(flows: Iterable[Lane], path: str) -> Iterator[str]:
+    told: set[str] = set()
+    for flow in flows:
+        separator, alias = flow.policy.separator, flow.source
+        if flow.policy.kind == "identity" or not separator or separator not in alias:
+            continue
+        if alias not in told:
+            told.add(alias)
+            first = alias.partition(separator)[0]
+            yield (
+                f"{path}: the alias '{alias}' holds the separator '{separator}'. This mirror knows "
+                f"its aliases and finds loops; Java's MirrorMaker and MirrorClient take topics of "
+                f"'{alias}' for topics of '{first}'. For them, use another alias or set "
+                "replication.policy.separator."
+            )

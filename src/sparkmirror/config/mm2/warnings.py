@@ -1,0 +1,107 @@
+"""One-line remarks on a file that is right but does not do all it seems to."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+
+from sparkmirror.config.clients.security import idle_reason
+from sparkmirror.config.files.properties import Entry
+from sparkmirror.config.files.values import shown
+from sparkmirror.config.mm2.keys import KeyUse, Lost
+from sparkmirror.config.table.settings import Status
+from sparkmirror.model import FETCH_BYTES_MAX
+
+__all__ = [
+    "aliases_with_blanks",
+    "capped",
+    "ignored_keys",
+    "lost_keys",
+    "mark_idle",
+    "repeated_elements",
+]
+
+_KEYS_TOLD_MAX = 30
+
+
+def ignored_keys(uses: Iterable[KeyUse], path: str) -> list[str]:
+    """At most one line: every ignored key with its line, grouped by reason."""
+    by_reason: dict[str, list[str]] = {}
+    for use in uses:
+        known = use.setting.status is Status.IGNORED
+        ignored = use.ignored or (use.setting.reason if known else "")
+        if ignored:
+            place = f"{use.entry.key} (line {use.entry.line})"
+            by_reason.setdefault(ignored, []).append(place)
+    if not by_reason:
+        return []
+    told = "; ".join(f"{_listed(keys)}: {reason}" for reason, keys in by_reason.items())
+    return [f"{path}: ignored: {told}."]
+
+
+def _listed(keys: Sequence[str]) -> str:
+    more = f" and {len(keys) - _KEYS_TOLD_MAX:,} more" if len(keys) > _KEYS_TOLD_MAX else ""
+    return ", ".join(keys[:_KEYS_TOLD_MAX]) + more
+
+
+def lost_keys(lost: Iterable[Lost]) -> list[str]:
+    """One line per key that has no effect where it stands."""
+    return [
+        f"{each.entry.where}: {each.entry.key} {each.effect}, as in MirrorMaker; "
+        f"write {each.instead}."
+        for each in lost
+    ]
+
+
+def capped(uses: Iterable[KeyUse]) -> list[str]:
+    """One line per ``fetch.max.bytes`` that is larger than what is used."""
+    return [
+        f"{use.entry.where}: {use.entry.key}={shown(use.entry, use.entry.value.strip())} is taken "
+        f"as {FETCH_BYTES_MAX}: larger answers bring nothing."
+        for use in uses
+        if use.setting.name == "fetch.max.bytes"
+        and not use.ignored
+        and int(use.entry.value) > FETCH_BYTES_MAX
+    ]
+
+
+def repeated_elements(entries: Iterable[tuple[Entry, Sequence[str]]]) -> list[str]:
+    """One line per list (entry, its elements) that names an element twice."""
+    lines = []
+    for entry, elements in entries:
+        repeated = sorted({each for each in elements if elements.count(each) > 1})
+        if repeated:
+            named = "[hidden]" if entry.secret else ", ".join(repeated)
+            lines.append(f"{entry.where}: {entry.key} names more than once: {named}.")
+    return lines
+
+
+def aliases_with_blanks(clusters: Entry, aliases: Iterable[str]) -> list[str]:
+    """One line per alias that no topic can be named after."""
+    return [
+        f"{clusters.where}: the alias '{'[hidden]' if clusters.secret else alias}' holds a blank, "
+        "which no topic name may have: topics that are named after it cannot be created."
+        for alias in aliases
+        if any(char.isspace() for char in alias)
+    ]
+
+
+def mark_idle(uses: Iterable[KeyUse], confs: Iterable[Mapping[str, Entry]]) -> list[KeyUse]:
+    """``uses``, with those security keys marked ignored that no client has a use for.
+
+    ``confs``: the configuration of every client of every flow.
+    """
+    clients = list(confs)
+    return [_marked(use, clients) for use in uses]
+
+
+def _marked(use: KeyUse, clients: list[Mapping[str, Entry]]) -> KeyUse:
+    name = use.setting.name
+    if use.ignored or use.setting.status is not Status.SUPPORTED:
+        return use
+    if not name.startswith(("ssl.", "sasl.")):
+        return use
+    reasons = {idle_reason(name, conf) for conf in clients if conf.get(name) is use.entry}
+    if not reasons or "" in reasons:
+        return use
+    return replace(use, ignored="; ".join(sorted(reasons)))

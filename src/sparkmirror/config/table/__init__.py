@@ -1,0 +1,1 @@
+"""The settings table: every key that sparkmirror knows."""

@@ -1,0 +1,272 @@
+"""What properties of Kafka 0.7 to 0.11 mean today: the table behind `config.mm1.legacy`.
+
+Sources: the configuration pages of Kafka 0.7.2, 0.8.0, 0.8.2, 0.9.0, 0.10.2 and 0.11.0 (consumer
+and producer), and MirrorMaker's own page of 0.7. Keys that today's clients still have are not
+here: the settings table knows them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from enum import Enum
+
+__all__ = ["CONSUMER_KEYS", "OLD_CLIENT_KEYS", "PRODUCER_KEYS", "VALUES", "Fate", "OldKey"]
+
+
+class Fate(Enum):
+    """What becomes of an old key.
+
+    ``RENAMED``: it has another name now, and perhaps another spelling of its values. ``DROPPED``:
+    what it tuned no longer exists; ``why`` says what happens instead. ``REFUSED``: it asks for
+    something that cannot be done. ``ZOOKEEPER``: brokers are looked up there. ``INCLUDE``,
+    ``EXCLUDE``, ``STREAMS``: it is a command line option now.
+    """
+
+    RENAMED = "renamed"
+    DROPPED = "dropped"
+    REFUSED = "refused"
+    ZOOKEEPER = "zookeeper"
+    INCLUDE = "include"
+    EXCLUDE = "exclude"
+    STREAMS = "streams"
+
+
+@dataclass(frozen=True, slots=True)
+class OldKey:
+    """One row. ``now``: today's key (``RENAMED``). ``convert``: old value to today's spelling;
+    raises ValueError with what is wrong, and gives "" for a value without an effect. ``why``: the
+    reason, for all other fates; for a renamed key a remark, if there is one. ``era``: "0.7" for a
+    key that only 0.7 has.
+    """
+
+    fate: Fate
+    now: str = ""
+    why: str = ""
+    convert: Callable[[str], str] | None = None
+    era: str = ""
+
+
+def _number(low: int) -> Callable[[str], str]:
+    def convert(value: str) -> str:
+        try:
+            number = int(value)
+        except ValueError:
+            raise ValueError("is not a whole number") from None
+        if number < low:
+            raise ValueError(f"is less than {low}")
+        return str(number)
+
+    return convert
+
+
+def _offset_reset(value: str) -> str:
+    # Both old consumers threw an exception for anything that is not one of the two.
+    return {"smallest": "earliest", "largest": "latest"}.get(value.lower(), value)
+
+
+def _acks(value: str) -> str:
+    """0 (the old default) and 2 or more mean "all": what is written is never less safe."""
+    try:
+        number = int(value)
+    except ValueError:
+        raise ValueError("is not a whole number") from None
+    if number < -1:
+        raise ValueError("is less than -1")
+    return "1" if number == 1 else "all"
+
+
+_CODECS = {
+    "gzip": "gzip", "snappy": "snappy", "lz4": "lz4", "1": "gzip", "2": "snappy", "3": "lz4",
+    "none": "none", "uncompressed": "none", "0": "none",
+}  # fmt: skip
+
+
+def _codec(value: str) -> str:
+    """By name or number."""
+    if value.lower() not in _CODECS:
+        raise ValueError("has a value that it never could have")
+    return _CODECS[value.lower()]
+
+
+def _brokers_07(value: str) -> str:
+    """``id:host:port`` (0.7) and ``host:port`` (0.8) alike."""
+    servers = []
+    for part in value.split(","):
+        pieces = part.strip().split(":")
+        if len(pieces) == 3 and pieces[0].strip().isdigit():
+            pieces = pieces[1:]
+        servers.append(":".join(pieces))
+    return ",".join(servers)
+
+
+def _renamed(
+    now: str, convert: Callable[[str], str] | None = None, why: str = "", era: str = ""
+) -> OldKey:
+    return OldKey(Fate.RENAMED, now=now, convert=convert, why=why, era=era)
+
+
+def _dropped(why: str, era: str = "") -> OldKey:
+    return OldKey(Fate.DROPPED, why=why, era=era)
+
+
+_NO_QUEUE = "there is no queue between consumer and producer; memory is bounded by fetch.max.bytes"
+_NO_BALANCE = "partitions are dealt to slots by the mirror, not by rebalancing in ZooKeeper"
+_ACKNOWLEDGED = "positions are committed after the target has acknowledged"
+_SHALLOW = "--keep.partitions lets batches pass as they are, compressed and never opened"
+_SOURCE_CODEC = "without the key, and by --keep.partitions, the source's compression is kept"
+_ALIKE = "all topics are compressed alike: as compression.type says, else as at the source"
+_BYTES = "records are carried as bytes"
+_TIME_BOUND = "time limits bound retrying, not counts (delivery.timeout.ms)"
+_NO_ZK = "nothing is kept in ZooKeeper"
+_JAVA = "it names a Java class, which cannot be loaded"
+_POSITIVE, _ANY = _number(1), _number(0)
+
+# Of 0.9 to 0.11, whose clients shared classes of settings with the brokers.
+_BROKERS_KEYS: Mapping[str, OldKey] = {
+    name: _dropped("it is a setting of brokers, which clients never read")
+    for name in (
+        "principal.builder.class",
+        "sasl.enabled.mechanisms",
+        "sasl.kerberos.principal.to.local.rules",
+        "ssl.client.auth",
+    )
+}
+
+CONSUMER_KEYS: Mapping[str, OldKey] = {
+    # Where the source is.
+    "zk.connect": OldKey(Fate.ZOOKEEPER, era="0.7"),
+    "zookeeper.connect": OldKey(Fate.ZOOKEEPER),
+    "zk.sessiontimeout.ms": _dropped(_NO_ZK, "0.7"),
+    "zk.connectiontimeout.ms": _dropped("ZooKeeper is only asked for the brokers", "0.7"),
+    "zk.synctime.ms": _dropped(_NO_ZK, "0.7"),
+    "zookeeper.session.timeout.ms": _dropped(_NO_ZK),
+    "zookeeper.connection.timeout.ms": _dropped("ZooKeeper is only asked for the brokers"),
+    "zookeeper.sync.time.ms": _dropped(_NO_ZK),
+    "broker.list": _renamed("bootstrap.servers", _brokers_07),
+    "metadata.broker.list": _renamed("bootstrap.servers", _brokers_07),
+    # Group and positions.
+    "groupid": _renamed("group.id", era="0.7"),
+    "consumerid": _dropped("the client id is made from the group id", "0.7"),
+    "consumer.id": _dropped("the client id is made from the group id"),
+    "autocommit.enable": _dropped(_ACKNOWLEDGED, "0.7"),
+    "autocommit.interval.ms": _dropped("--offset.commit.interval.ms says how often", "0.7"),
+    "auto.commit.enable": _dropped(_ACKNOWLEDGED),
+    # No version had this one, but many guides do.
+    "auto.commit.enabled": _dropped(_ACKNOWLEDGED),
+    "autooffset.reset": _renamed("auto.offset.reset", _offset_reset, era="0.7"),
+    "auto.offset.reset": _renamed("auto.offset.reset", _offset_reset),
+    "offsets.storage": _dropped(
+        "positions are kept in Kafka; those in ZooKeeper are taken over at the first start"
+    ),
+    "dual.commit.enabled": _dropped("positions are kept in Kafka alone"),
+    "offsets.channel.backoff.ms": _dropped("retry.backoff.ms holds for all requests"),
+    "offsets.channel.socket.timeout.ms": _dropped("request.timeout.ms holds for all requests"),
+    "offsets.commit.max.retries": _dropped("a commit is repeated until it succeeds"),
+    # Fetching.
+    "fetch.size": _renamed("max.partition.fetch.bytes", _POSITIVE, era="0.7"),
+    "fetch.message.max.bytes": _renamed("max.partition.fetch.bytes", _POSITIVE),
+    "max.fetch.size": _renamed("max.partition.fetch.bytes", _POSITIVE, era="0.7"),
+    "fetch.wait.max.ms": _renamed("fetch.max.wait.ms", _ANY),
+    "socket.timeout.ms": _renamed("request.timeout.ms", _POSITIVE),
+    "socket.buffersize": _renamed("receive.buffer.bytes", _POSITIVE, era="0.7"),
+    "socket.buffer.size": _renamed("receive.buffer.bytes", _POSITIVE, era="0.7"),
+    "socket.receive.buffer.bytes": _renamed("receive.buffer.bytes", _POSITIVE),
+    "backoff.increment.ms": _dropped("the source holds a Fetch until there is data", "0.7"),
+    "fetcher.backoff.ms": _dropped("the source holds a Fetch until there is data", "0.7"),
+    "refresh.leader.backoff.ms": _renamed("retry.backoff.ms", _ANY),
+    "num.consumer.fetchers": _dropped("each slot has a connection to each broker it reads from"),
+    "queuedchunks.max": _dropped(_NO_QUEUE, "0.7"),
+    "queued.max.message.chunks": _dropped(_NO_QUEUE),
+    "consumer.timeout.ms": _dropped("the mirror waits for records as long as it takes"),
+    "shallow.iterator.enable": _dropped(_SHALLOW),
+    "shallowiterator.enable": _dropped(_SHALLOW),
+    # What 0.8.2 had of the consumer that came with 0.9.
+    "fetch.buffer.bytes": _renamed("max.partition.fetch.bytes", _POSITIVE),
+    "heartbeat.frequency": _dropped("heartbeat.interval.ms says how often"),
+    "metadata.fetch.timeout.ms": _dropped("the flow waits as long as it takes"),
+    "total.memory.bytes": _dropped(_NO_QUEUE),
+    # Rebalancing.
+    "internal.leave.group.on.close": _dropped("who ends in order leaves the group"),
+    "rebalance.retries.max": _dropped(_NO_BALANCE, "0.7"),
+    "rebalance.max.retries": _dropped(_NO_BALANCE),
+    "rebalance.backoff.ms": _dropped(_NO_BALANCE),
+    # Mirroring inside the broker (up to 0.7.0).
+    "mirror.topics.whitelist": OldKey(Fate.INCLUDE, era="0.7"),
+    "mirror.topics.blacklist": OldKey(Fate.EXCLUDE, era="0.7"),
+    "mirror.consumer.numthreads": OldKey(Fate.STREAMS, convert=_POSITIVE, era="0.7"),
+    **_BROKERS_KEYS,
+}
+
+PRODUCER_KEYS: Mapping[str, OldKey] = {
+    # Where the target is.
+    "zk.connect": OldKey(Fate.ZOOKEEPER, era="0.7"),
+    "zookeeper.connect": OldKey(Fate.ZOOKEEPER),
+    "zk.read.num.retries": _dropped("ZooKeeper is only asked for the brokers", "0.7"),
+    "zk.sessiontimeout.ms": _dropped(_NO_ZK, "0.7"),
+    "zk.connectiontimeout.ms": _dropped("ZooKeeper is only asked for the brokers", "0.7"),
+    "zk.synctime.ms": _dropped(_NO_ZK, "0.7"),
+    "broker.list": _renamed("bootstrap.servers", _brokers_07),
+    "metadata.broker.list": _renamed("bootstrap.servers", _brokers_07),
+    # Acknowledgements and time limits.
+    "request.required.acks": _renamed(
+        "acks", _acks, "positions follow acknowledgements, so 0 and 2 or more mean all"
+    ),
+    "timeout.ms": _renamed("request.timeout.ms", _POSITIVE),
+    "socket.timeout.ms": _renamed("request.timeout.ms", _POSITIVE, era="0.7"),
+    "connect.timeout.ms": _renamed("socket.connection.setup.timeout.ms", _POSITIVE, era="0.7"),
+    "message.send.max.retries": _dropped(_TIME_BOUND),
+    "num.retries": _dropped(_TIME_BOUND),
+    "block.on.buffer.full": _dropped("the mirror always waits for room and drops nothing"),
+    "metadata.fetch.timeout.ms": _dropped("the flow waits as long as it takes"),
+    "metadata.fetch.backoff.ms": _renamed("retry.backoff.ms", _ANY),
+    "topic.metadata.refresh.interval.ms": _dropped(
+        "metadata is renewed when a leader moves, and each metadata.max.age.ms"
+    ),
+    # Sockets.
+    "buffer.size": _renamed("send.buffer.bytes", _POSITIVE, era="0.7"),
+    "reconnect.interval": _dropped("connections are kept", "0.7"),
+    "reconnect.time.interval.ms": _dropped("connections are kept", "0.7"),
+    # Queues and batches.
+    "queue.time": _dropped(_NO_QUEUE, "0.7"),
+    "queue.size": _dropped(_NO_QUEUE, "0.7"),
+    "queue.enqueueTimeout.ms": _dropped(_NO_QUEUE, "0.7"),
+    "queue.enqueue.timeout.ms": _dropped(_NO_QUEUE),
+    "queue.buffering.max.ms": _dropped(_NO_QUEUE),
+    "queue.buffering.max.messages": _dropped(_NO_QUEUE),
+    "batch.num.messages": _dropped("raw batches keep the source's size"),
+    "max.message.size": _dropped("the target topic's max.message.bytes decides what it takes"),
+    "compression.codec": _renamed("compression.type", _codec, _SOURCE_CODEC),
+    "compressed.topics": _dropped(_ALIKE),
+    "compression.topics": _dropped(_ALIKE),
+    "serializer.class": _dropped(_BYTES),
+    "key.serializer.class": _dropped(_BYTES),
+    "send.buffer.size": _renamed("send.buffer.bytes", _POSITIVE),
+    # Java classes.
+    "event.handler": OldKey(Fate.REFUSED, why=_JAVA, era="0.7"),
+    "event.handler.props": OldKey(Fate.REFUSED, why="there is no event handler", era="0.7"),
+    "callback.handler": OldKey(Fate.REFUSED, why=_JAVA, era="0.7"),
+    "callback.handler.props": OldKey(Fate.REFUSED, why="there is no callback handler", era="0.7"),
+    **_BROKERS_KEYS,
+}
+
+# What to write today for an old key ("" = nothing), for files that are not translated.
+OLD_CLIENT_KEYS: Mapping[str, str] = {
+    name: "bootstrap.servers" if row.fate is Fate.ZOOKEEPER else row.now
+    for table in (CONSUMER_KEYS, PRODUCER_KEYS)
+    for name, row in table.items()
+    if name != row.now
+}
+
+# Values that old versions allowed: checked before a key is dropped, so that a slip is seen.
+_BOOLEAN = ("true", "false")
+VALUES: Mapping[str, tuple[str, ...]] = {
+    "auto.commit.enable": _BOOLEAN,
+    "auto.commit.enabled": _BOOLEAN,
+    "autocommit.enable": _BOOLEAN,
+    "block.on.buffer.full": _BOOLEAN,
+    "dual.commit.enabled": _BOOLEAN,
+    "offsets.storage": ("zookeeper", "kafka"),
+    "shallow.iterator.enable": _BOOLEAN,
+    "shallowiterator.enable": _BOOLEAN,
+}

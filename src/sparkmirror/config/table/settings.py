@@ -1,0 +1,94 @@
+"""THE settings table: every key that sparkmirror knows, each once per scope.
+
+Parsing, validation, the single warning about ignored keys, the refusal of unknown ones and the
+generated settings page all read this table; nothing else knows a key's type or default. The rows
+stand in ``settings_mirror``, ``settings_worker``, ``settings_clients`` and ``settings_security``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from sparkmirror.config.table.legacy_keys import OLD_CLIENT_KEYS
+from sparkmirror.config.table.own import FAULT_ROWS, METRICS_ROWS
+from sparkmirror.config.table.setting import Scope, Setting, Status, Type
+from sparkmirror.config.table.settings_clients import CLIENT_ROWS
+from sparkmirror.config.table.settings_mirror import (
+    CONNECTOR_ROWS,
+    DRIVER_ROWS,
+    DROPPED_KEYS,
+    OWN_ROWS,
+    REMOVED_KEYS,
+    RENAMED_KEYS,
+)
+from sparkmirror.config.table.settings_security import SECURITY_ROWS
+from sparkmirror.config.table.settings_worker import WORKER_ROWS
+from sparkmirror.errors import Defect
+
+__all__ = [
+    "CLIENT_SET",
+    "DROPPED_KEYS",
+    "OLD_CLIENT_KEYS",
+    "REMOVED_KEYS",
+    "RENAMED_KEYS",
+    "SETTINGS",
+    "Scope",
+    "Setting",
+    "Status",
+    "Type",
+    "find",
+    "is_secret",
+    "names",
+]
+
+SETTINGS: tuple[Setting, ...] = (
+    DRIVER_ROWS
+    + CONNECTOR_ROWS
+    + WORKER_ROWS
+    + CLIENT_ROWS
+    + SECURITY_ROWS
+    + OWN_ROWS
+    + FAULT_ROWS
+    + METRICS_ROWS
+)
+
+# What MirrorMaker 2 copies from a cluster to each of its clients.
+CLIENT_SET: frozenset[str] = frozenset(row.name for row in SECURITY_ROWS)
+
+# Parts of a key's name that make its value a secret even where no table row says so.
+_SECRET_PARTS = ("password", "secret", "passphrase", "jaas.config", "keystore.key", "token")
+
+
+def _index(rows: Iterable[Setting]) -> dict[tuple[Scope, str], Setting]:
+    index: dict[tuple[Scope, str], Setting] = {}
+    for row in rows:
+        for scope in row.scopes:
+            if (scope, row.name) in index:
+                raise Defect(f"two rows for {scope.value} {row.name}")
+            index[scope, row.name] = row
+    return index
+
+
+_BY_SCOPE = _index(SETTINGS)
+_SECRET_NAMES = frozenset(row.name for row in SETTINGS if row.type is Type.PASSWORD)
+
+
+def find(name: str, *scopes: Scope) -> Setting | None:
+    """The row for ``name`` in the first of ``scopes`` that has one; in any scope if none given."""
+    for scope in scopes or tuple(Scope):
+        row = _BY_SCOPE.get((scope, name))
+        if row is not None:
+            return row
+    return None
+
+
+def names(*scopes: Scope) -> frozenset[str]:
+    """Every key known in any of ``scopes``; in all scopes if none is given."""
+    return frozenset(name for scope, name in _BY_SCOPE if not scopes or scope in scopes)
+
+
+def is_secret(key: str) -> bool:
+    """Whether the value of ``key`` (scoped or bare) must never be shown."""
+    if any(key == name or key.endswith("." + name) for name in _SECRET_NAMES):
+        return True
+    return any(part in key.lower() for part in _SECRET_PARTS)

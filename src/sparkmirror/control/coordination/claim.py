@@ -1,0 +1,189 @@
+"""The start of a flow: nobody else writes it from here on.
+
+The claim is written before anything is fenced, and everything is fenced before positions are
+seeded: a writer that comes back later finds the claim and ends (`data.coordination.fencing`). Only
+an exactly-once flow has something to fence.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from sparkmirror.control.coordination.place import own_host, own_place
+from sparkmirror.control.coordination.status import observe_status
+from sparkmirror.errors import ClusterError, MirrorError, TopicError
+from sparkmirror.internal_topics.commands import COMMAND_PARTITION, control_topic
+from sparkmirror.internal_topics.flow_claims import (
+    Claim,
+    claim_signer,
+    decode_claim,
+    encode_claim,
+    is_believed,
+    is_signed,
+    transactional_id,
+)
+from sparkmirror.internal_topics.gaps import gaps_topic
+from sparkmirror.internal_topics.mm2_records import offset_syncs_topic
+from sparkmirror.internal_topics.runs import runs_topic
+from sparkmirror.model import FlowSettings
+from sparkmirror.wire.admin.cluster import Cluster
+from sparkmirror.wire.cluster.coordinator import Routes
+from sparkmirror.wire.produce.transactions import Transactions, fence_slots
+
+__all__ = ["claim_flow", "other_secret", "slots_ever"]
+
+# The marker that ends a transaction in a partition is a batch of its own.
+_MARKER_BYTES = 78
+_SIZE_KEY = "max.message.bytes"
+_SECRET_KEY = "sparkmirror.control.secret"  # noqa: S105 (a name)
+
+
+def claim_flow(
+    target: Cluster,
+    flow: FlowSettings,
+    run_id: str,
+    now_ms: int,
+    *,
+    file: str = "",
+    content: str = "",
+) -> int:
+    """Claim the flow for ``run_id``; exactly-once, where ``target`` allows it, fence all others.
+
+    Returns the term of the claim, 0 without a secret. It is the time ``now_ms`` where clocks go
+    right, so that it grows even if the last claim was taken out of the topic. ``file`` and
+    ``content``: see `Claim`.
+
+    The control topic must exist. Raises `Unsupported` (brokers without the APIs), `Denied` (a
+    permission is missing), `TopicError` (a topic of our own takes no markers), `ClusterError` (a
+    mirror with another secret runs the flow) and other `MirrorError`.
+    """
+    if flow.exactly_once:
+        _check_room(target, flow)
+        _check(flow)
+    signer, term = claim_signer(flow), 0
+    records = _claims(target, flow)
+    # At-least-once uses no ids; those of earlier runs stay known.
+    slots = flow.tasks_max if flow.exactly_once else _most_slots(records)
+    if records:
+        _refuse_other_secret(target, flow, records[-1], now_ms)
+    if signer is not None:
+        believed = [one.claim.term for one in records if is_believed(one.key, one.value, signer)]
+        term = max([now_ms, 1, *(known + 1 for known in believed)])
+    while True:
+        claim = Claim(
+            flow.name, run_id, slots, own_host(), term,
+            place=own_place(), file=file, content=content,
+            session_ms=flow.session_ms, time_ms=now_ms,
+        )  # fmt: skip
+        record = (COMMAND_PARTITION, *encode_claim(claim, signer))
+        target.produce_many(control_topic(flow), [record])
+        known = slots_ever(target, flow)
+        if known <= slots:
+            break
+        slots = known  # an earlier run had more: its ids stay known until they expire
+    if flow.exactly_once:
+        fence_slots(flow, slots, patience_s=_patience_s(flow))
+    return term
+
+
+def slots_ever(target: Cluster, flow: FlowSettings) -> int:
+    """The largest number of slots that any claim in the control topic tells of.
+
+    Also of claims that are not believed: runs before the secret was set signed none.
+    """
+    return _most_slots(_claims(target, flow))
+
+
+class _Record(NamedTuple):
+    claim: Claim
+    key: bytes | None
+    value: bytes | None
+
+
+def _most_slots(records: Iterable[_Record]) -> int:
+    return max((one.claim.slots for one in records), default=0)
+
+
+def _claims(target: Cluster, flow: FlowSettings) -> list[_Record]:
+    """The claims of ``flow`` that the control topic holds, in its order."""
+    records = target.read_compacted(
+        control_topic(flow), partitions=[COMMAND_PARTITION], passes=True
+    )
+    found = []
+    for _, key, value in records:
+        claim = decode_claim(key, value)
+        if claim is not None and claim.flow == flow.name:
+            found.append(_Record(claim, key, value))
+    return found
+
+
+def _refuse_other_secret(target: Cluster, flow: FlowSettings, newest: _Record, now_ms: int) -> None:
+    """A mirror that runs with another secret would not give way: both would write the flow."""
+    signer, claim = claim_signer(flow), newest.claim
+    if not is_signed(newest.value) or (
+        signer is not None and is_believed(newest.key, newest.value, signer)
+    ):
+        return
+    if claim.run_id in observe_status(target, flow, now_ms).runs:
+        raise other_secret(flow, claim)
+
+
+def other_secret(flow: FlowSettings, claim: Claim) -> ClusterError:
+    """Why this mirror does not start beside the one that has made ``claim``."""
+    ours = "has another one" if flow.control_secret else "has none"
+    return ClusterError(
+        f"a sparkmirror (run {claim.run_id}, host {claim.host or 'unknown'}) runs this flow "
+        f"and has signed its claim with a {_SECRET_KEY}; this one {ours}: neither would give "
+        "way.",
+        where=f"flow {flow.name}",
+        do=f"Stop the other mirror, or give both the same {_SECRET_KEY}.",
+    )
+
+
+def _check_room(target: Cluster, flow: FlowSettings) -> None:
+    """The mirror's own topics that join transactions must take the markers that end them.
+
+    Otherwise the first transaction with one of them could never end.
+    """
+    names = [gaps_topic(flow)]
+    if flow.offset_syncs.enabled and flow.offset_syncs.location == "target":
+        names += [offset_syncs_topic(flow), runs_topic(flow)]
+    for name, configs in target.topic_configs(names).items():
+        if isinstance(configs, MirrorError):
+            continue  # not made yet, or nobody may look
+        limit = configs[_SIZE_KEY].value if _SIZE_KEY in configs else None
+        if limit is not None and int(limit) < _MARKER_BYTES:
+            raise TopicError(
+                f"the topic takes no batches of more than {limit} bytes ({_SIZE_KEY}): the marker "
+                f"that ends a transaction has {_MARKER_BYTES}, so that none with offset syncs or "
+                "gap records in it would ever end.",
+                where=f"cluster {target.alias}, topic {name}",
+                do=f"Remove {_SIZE_KEY} from the topic's configs, or leave exactly-once out.",
+            )
+
+
+def _check(flow: FlowSettings) -> None:
+    """A transaction with nothing in it needs all permissions but those on the topics.
+
+    It is one of a slot that this flow does not have, so it disturbs nobody.
+    """
+    routes = Routes(flow.target)
+    transactions = Transactions(
+        routes,
+        f"{transactional_id(flow, 0)}-check",
+        timeout_ms=flow.transaction_timeout_ms,
+        patience_s=_patience_s(flow),
+    )
+    try:
+        transactions.check_brokers()
+        transactions.fence()
+        transactions.join_group(flow.position_group)
+        transactions.abort()
+    finally:
+        transactions.close()
+        routes.close()
+
+
+def _patience_s(flow: FlowSettings) -> float:
+    return flow.target.request_timeout_ms / 1000

@@ -1,0 +1,184 @@
+"""Who may mirror a flow: decided from its control topic and this process's own clock. Pure.
+
+The owner is the run of the newest claim. It counts as gone when it says that it has ended, when
+its process has ended on this very machine, and when none of its reports has come for a session.
+A report counts when it arrives here, and only time counts in which the target answered: clocks of
+machines are never compared, and a target that was away, or a process that was frozen, takes nothing
+from the owner.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from enum import Enum
+
+from sparkmirror.control.coordination.place import is_gone, own_place
+from sparkmirror.internal_topics.commands import (
+    COMMAND_PARTITION,
+    PROGRESS_PARTITION,
+    CommandKind,
+    decode_command,
+)
+from sparkmirror.internal_topics.driver_report import DriverReport, decode_driver_report
+from sparkmirror.internal_topics.flow_claims import (
+    Claim,
+    claim_signer,
+    decode_claim,
+    is_believed,
+    is_signed,
+)
+from sparkmirror.model import FlowSettings
+
+__all__ = ["REPORTS_PER_SESSION", "Contest", "Verdict"]
+
+REPORTS_PER_SESSION = 4
+"""How often the owner reports in one session, and whoever stands by."""
+# Releases that give no session report every ten seconds.
+_OLD_SESSION_S = 30.0
+
+
+class Verdict(Enum):
+    """``OURS``: this run has the newest claim. ``FREE``: nobody mirrors. ``HELD``: another does."""
+
+    OURS = "ours"
+    FREE = "free"
+    HELD = "held"
+
+
+class Contest:
+    """What one process has heard of a flow's owner; fed with records and looks.
+
+    ``run_id`` is our own. Times are seconds of `ticks.ticks_s`, given by the caller.
+    """
+
+    def __init__(
+        self, flow: FlowSettings, run_id: str, *, gone: Callable[[str], bool] = is_gone
+    ) -> None:
+        self._flow = flow
+        self._run_id = run_id
+        self._signer = claim_signer(flow)
+        self._gone = gone
+        self._place = own_place()
+        self.claim: Claim | None = None
+        """The newest claim that counts."""
+        self.stranger = ""
+        """A run that began after the newest claim and made none: a release that knows no claims.
+
+        With a secret there is none: anybody could write that.
+        """
+        self.sealed = False
+        """Whether the newest claim is signed and we have no secret to believe it by."""
+        self._drivers: dict[str, DriverReport] = {}
+        self._heard_s: dict[str, float] = {}
+        self._since_s: float | None = None
+        self._looked_s: float | None = None
+
+    # -- what was read ---------------------------------------------------------------------
+
+    def hear(self, partition: int, key: bytes | None, value: bytes | None, now_s: float) -> None:
+        """Take one record of the control topic."""
+        if partition == COMMAND_PARTITION:
+            self._hear_command(key, value)
+        elif partition == PROGRESS_PARTITION:
+            self._hear_report(key, value, now_s)
+
+    def _hear_command(self, key: bytes | None, value: bytes | None) -> None:
+        claim = decode_claim(key, value)
+        if claim is not None:
+            if claim.flow == self._flow.name and is_believed(key, value, self._signer):
+                older = self.claim is not None and claim.term < self.claim.term
+                if self._signer is None or not older:
+                    self.claim, self.stranger = claim, ""
+                    self.sealed = self._signer is None and is_signed(value)
+            return
+        command = decode_command(key, value) if self._signer is None else None
+        if command is None or (command.flow, command.kind) != (self._flow.name, CommandKind.RUN):
+            return
+        claimed = self.claim is not None and self.claim.run_id == command.run_id
+        self.stranger = "" if claimed else command.run_id
+
+    def _hear_report(self, key: bytes | None, value: bytes | None, now_s: float) -> None:
+        report = decode_driver_report(key, value)
+        if report is not None and report.flow == self._flow.name:
+            self._drivers[report.run_id] = report
+            self._heard_s[report.run_id] = now_s
+
+    def looked(self, now_s: float) -> None:
+        """All that the topic held at ``now_s`` has been heard."""
+        before = self._looked_s
+        if self._since_s is None or (before is not None and now_s - before > self.session_s / 2):
+            self._since_s = now_s  # nobody listened meanwhile
+        self._looked_s = now_s
+
+    def missed(self) -> None:
+        """The target did not answer: the owner could not report either."""
+        self._since_s = self._looked_s = None
+
+    # -- what follows ----------------------------------------------------------------------
+
+    @property
+    def owner(self) -> str:
+        """The run that mirrors, or did so last; empty when none ever has."""
+        return self.stranger or ("" if self.claim is None else self.claim.run_id)
+
+    @property
+    def driver(self) -> DriverReport | None:
+        """The owner's newest report."""
+        return self._drivers.get(self.owner)
+
+    @property
+    def session_s(self) -> float:
+        """After how long without a report the owner counts as gone."""
+        ours = self._flow.session_ms / 1000
+        theirs = 0 if self.claim is None or self.stranger else self.claim.session_ms
+        return max(ours, theirs / 1000 if theirs else _OLD_SESSION_S)
+
+    def silent_s(self, now_s: float) -> float:
+        """For how long nothing has come from the owner while we listened."""
+        if self._since_s is None:
+            return 0.0
+        return now_s - max(self._since_s, self._heard_s.get(self.owner, self._since_s))
+
+    def fresh(self, now_s: float) -> bool:
+        """Whether the last look is recent enough to act on."""
+        return self._looked_s is not None and now_s - self._looked_s < self.session_s / 2
+
+    def reports(self, now_s: float) -> bool:
+        """Whether a report of the owner has come since the first look: it certainly lives."""
+        return self._since_s is not None and self._heard_s.get(self.owner, 0.0) > self._since_s
+
+    def verdict(self, now_s: float) -> Verdict:
+        """Who may mirror the flow now."""
+        claim, owner = self.claim, self.owner
+        if claim is not None and claim.run_id == self._run_id:
+            return Verdict.OURS
+        if not owner:
+            return Verdict.FREE
+        driver = self.driver
+        ended = driver is not None and driver.ended
+        if claim is not None and not self.stranger and claim.place:
+            ended = ended or claim.place == self._place or self._gone(claim.place)
+        return Verdict.FREE if ended or self.silent_s(now_s) >= self.session_s else Verdict.HELD
+
+    def told_owner(self) -> str:
+        """The owner for people: run, host, file."""
+        driver, claim = self.driver, self.claim
+        host = driver.host if driver is not None else ""
+        file = ""
+        if claim is not None and not self.stranger:
+            host = host or claim.host
+            file = f", file {claim.file}" if claim.file else ""
+        return f"run {self.owner}, host {host or 'unknown'}{file}"
+
+    def since_ms(self) -> int:
+        """When the owner began, by its own clock; 0 when it does not say."""
+        if self.claim is not None and not self.stranger and self.claim.time_ms:
+            return self.claim.time_ms
+        return self.driver.started_ms if self.driver is not None else 0
+
+    def other_content(self, content: str) -> bool:
+        """Whether the owner's file certainly says something else of the flow than ``content``."""
+        theirs = "" if self.claim is None or self.stranger else self.claim.content
+        release, _, digest = content.partition(":")
+        other_release, _, other = theirs.partition(":")
+        return bool(other) and release == other_release and digest != other

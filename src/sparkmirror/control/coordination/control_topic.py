@@ -1,0 +1,170 @@
+"""The control topic in the driver: one reader, one writer.
+
+`commands` says what stands in it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from sparkmirror.internal_topics.assignments import (
+    ASSIGNMENT_KEY,
+    AssignmentCollector,
+    AssignmentDocument,
+    encode_assignment,
+)
+from sparkmirror.internal_topics.codec import text
+from sparkmirror.internal_topics.commands import (
+    COMMAND_PARTITION,
+    PROGRESS_PARTITION,
+    Command,
+    decode_command,
+    encode_command,
+)
+from sparkmirror.internal_topics.driver_report import (
+    DriverReport,
+    decode_driver_report,
+    encode_driver_report,
+)
+from sparkmirror.internal_topics.flow_claims import Standby, decode_claim, decode_standby
+from sparkmirror.internal_topics.history import is_event_key
+from sparkmirror.internal_topics.reports import Planned, decode_planned, decode_progress
+from sparkmirror.internal_topics.signing import Signer
+from sparkmirror.model import SlotProgress
+from sparkmirror.wire.admin.cluster import Cluster
+from sparkmirror.wire.admin.topic_reader import TopicTail
+
+__all__ = ["ControlSignals", "ControlTopicReader", "ControlTopicWriter"]
+
+
+@dataclass(frozen=True, slots=True)
+class ControlSignals:
+    """What one poll of the control topic brought. ``skipped``: records that are no signal.
+
+    ``standbys``: the newest word of each process that stands by and has not said that it ended.
+    """
+
+    commands: tuple[Command, ...] = ()
+    assignments: tuple[AssignmentDocument, ...] = ()
+    progress: tuple[SlotProgress, ...] = ()
+    drivers: tuple[DriverReport, ...] = ()
+    skipped: int = 0
+    planned: tuple[Planned, ...] = ()
+    standbys: tuple[Standby, ...] = ()
+
+
+class ControlTopicReader:
+    """Follows one control topic in the driver, without a group; one owner thread.
+
+    Reads from the beginning of what compaction has left; with ``only_new``, of the reports only
+    what is written from now on. ``topic`` must exist.
+    """
+
+    def __init__(self, cluster: Cluster, topic: str, *, only_new: bool = False) -> None:
+        only_from_now = (PROGRESS_PARTITION,) if only_new else ()
+        self._tail: TopicTail = cluster.tail(topic, only_new=only_from_now, passes=True)
+        self._collectors: dict[str, AssignmentCollector] = {}
+
+    def poll(self, timeout_ms: int = 500) -> ControlSignals:
+        """What has come since the last call. Raises `MirrorError` when the cluster is away."""
+        return self._read(self._tail.poll(timeout_ms))
+
+    def read_to_end(self) -> ControlSignals:
+        """All up to the end that was seen when this reader was made. Raises `MirrorError`."""
+        return self._read(self._tail.read_to_end())
+
+    def _read(self, records: Iterable[tuple[int, bytes | None, bytes | None]]) -> ControlSignals:
+        commands: list[Command] = []
+        assignments: list[AssignmentDocument] = []
+        progress: list[SlotProgress] = []
+        planned: list[Planned] = []
+        drivers: list[DriverReport] = []
+        standbys: dict[bytes | None, Standby | None] = {}
+        skipped = 0
+        for partition, key, value in records:
+            if partition == PROGRESS_PARTITION:
+                report = decode_progress(key, value)
+                driver = decode_driver_report(key, value) if report is None else None
+                word = decode_planned(key, value) if report is None and driver is None else None
+                if report is not None:
+                    progress.append(report)
+                elif driver is not None:
+                    drivers.append(driver)
+                elif word is not None:
+                    planned.append(word)
+                else:
+                    standbys[key] = standby = decode_standby(key, value)
+                    known = standby is not None or is_event_key(key)
+                    skipped += value is not None and not known
+                continue
+            match = ASSIGNMENT_KEY.fullmatch(text(key))
+            if match is not None:
+                collector = self._collectors.setdefault(match[1], AssignmentCollector(match[1]))
+                document = collector.feed(key, value)
+                if document is not None:
+                    assignments.append(document)
+                continue
+            command = decode_command(key, value)
+            if command is not None:
+                commands.append(command)
+            skipped += command is None and value is not None and decode_claim(key, value) is None
+        return ControlSignals(
+            tuple(commands),
+            tuple(assignments),
+            tuple(progress),
+            tuple(drivers),
+            skipped,
+            tuple(planned),
+            tuple(one for one in standbys.values() if one is not None),
+        )
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._tail.close()
+
+
+class ControlTopicWriter:
+    """Writes commands and assignments to one control topic; thread-safe as `Cluster` is.
+
+    ``signer``: with the key of the run, for its assignments.
+    """
+
+    def __init__(self, cluster: Cluster, topic: str, signer: Signer | None = None) -> None:
+        self._cluster = cluster
+        self._signer = signer
+        self._topic = topic
+
+    def command(self, *commands: Command) -> None:
+        """Write ``commands``, acknowledged when this returns. Raises `MirrorError`."""
+        records = [(COMMAND_PARTITION, *encode_command(command)) for command in commands]
+        self._cluster.produce_many(self._topic, records)
+
+    def forget(self, flow: str, slots: Iterable[int]) -> None:
+        """Delete all signals of ``flow`` (a `channel` that no run will use again)."""
+        reports = (f"{flow}/{name}" for name in ("planner", "driver", *slots))
+        commands = (flow, f"{flow}/assignment", f"{flow}/pause")
+        keys = [*commands, *reports]
+        self._cluster.produce_many(
+            self._topic,
+            [
+                (
+                    PROGRESS_PARTITION if index >= len(commands) else COMMAND_PARTITION,
+                    key.encode(),
+                    None,
+                )
+                for index, key in enumerate(keys)
+            ],
+        )
+
+    def report(self, report: DriverReport) -> None:
+        """Write the driver's report. Raises `MirrorError`."""
+        key, value = encode_driver_report(report)
+        self._cluster.produce_many(self._topic, [(PROGRESS_PARTITION, key, value)])
+
+    def assign(self, document: AssignmentDocument, command: Command) -> None:
+        """Write ``document`` and then ``command``, so that whoever obeys finds the assignment."""
+        pieces = encode_assignment(document, signer=self._signer)
+        records = [(COMMAND_PARTITION, *piece) for piece in pieces]
+        records.append((COMMAND_PARTITION, *encode_command(command)))
+        self._cluster.produce_many(self._topic, records)

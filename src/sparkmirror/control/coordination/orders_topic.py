@@ -1,0 +1,134 @@
+"""What operators ask of a flow: pause, resume, drain; in a topic of their own.
+
+One compacted topic with one partition per source on the target,
+``mm2-sparkmirror-orders.<source>.internal``. Kafka's ACLs are per topic: who may write to this one
+can give these three orders and nothing else. Only the driver reads it, and says what it obeys in
+the control topic, where planner and slots hear it (`control.coordination.orders`).
+
+==================  ===============================================================
+key                 value (JSON)
+==================  ===============================================================
+``<flow>/pause``    the newest of pause and resume; it outlives runs
+``<flow>/drain``    the newest drain, with the runs that it is for
+==================  ===============================================================
+
+The codecs are pure, and give None for whatever else stands there.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from sparkmirror.internal_topics.codec import MALFORMED, pack, text, unpack
+from sparkmirror.internal_topics.commands import CommandKind, topic_beside
+from sparkmirror.model import FlowSettings
+from sparkmirror.wire.admin.cluster import Cluster
+from sparkmirror.wire.admin.topic_reader import TopicTail
+
+__all__ = [
+    "ORDERS_PARTITIONS",
+    "Order",
+    "OrdersReader",
+    "decode_order",
+    "encode_order",
+    "give_order",
+    "orders_topic",
+]
+
+ORDERS_PARTITIONS = 1
+
+# By kind: the end of the key.
+_SUFFIXES = {
+    CommandKind.PAUSE: "/pause",
+    CommandKind.RESUME: "/pause",
+    CommandKind.DRAIN: "/drain",
+}
+_RUNS_MAX = 1_000
+_ID_CHARS_MAX = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """One order to ``flow``. ``runs``: whom a drain is for. ``order_id`` tells it from others."""
+
+    flow: str
+    kind: CommandKind
+    time_ms: int
+    runs: tuple[str, ...] = ()
+    order_id: str = field(default_factory=lambda: secrets.token_hex(8))
+
+
+def orders_topic(flow: FlowSettings) -> str:
+    """Name of the topic, on the target of ``flow``; beside the control topic."""
+    return topic_beside(flow, "orders")
+
+
+def encode_order(order: Order) -> tuple[bytes, bytes]:
+    """Key and value of ``order``, for partition 0. Its kind is pause, resume or drain."""
+    document: dict[str, object] = {
+        "order": order.kind.value,
+        "id": order.order_id,
+        "time_ms": order.time_ms,
+    }
+    if order.kind is CommandKind.DRAIN:
+        document["runs"] = list(order.runs)
+    return f"{order.flow}{_SUFFIXES[order.kind]}".encode(), pack(document)
+
+
+def decode_order(key: bytes | None, value: bytes | None) -> Order | None:
+    """The order in a record, None when it holds none: no other command is one."""
+    name, document = text(key), unpack(value)
+    if document is None:
+        return None
+    try:
+        kind = CommandKind(document["order"])
+        suffix = _SUFFIXES.get(kind)
+        if suffix is None or not name.endswith(suffix) or name == suffix:
+            return None
+        order_id = str(document["id"])
+        if not 0 < len(order_id) <= _ID_CHARS_MAX:
+            return None
+        runs = document.get("runs", []) if kind is CommandKind.DRAIN else []
+        return Order(
+            flow=name.removesuffix(suffix),
+            kind=kind,
+            time_ms=int(document["time_ms"]),
+            runs=tuple(map(str, runs[:_RUNS_MAX])),
+            order_id=order_id,
+        )
+    except MALFORMED:
+        return None
+
+
+def give_order(target: Cluster, flow: FlowSettings, order: Order) -> None:
+    """Write ``order``, acknowledged when this returns. Raises `MirrorError`."""
+    target.produce_many(orders_topic(flow), [(0, *encode_order(order))])
+
+
+class OrdersReader:
+    """Follows the orders of one flow, from the oldest that compaction has left; one owner thread.
+
+    Raises `MirrorError`: the topic must exist.
+    """
+
+    def __init__(self, target: Cluster, flow: FlowSettings) -> None:
+        self._flow = flow.name
+        self._tail: TopicTail = target.tail(orders_topic(flow), partitions=[0], passes=True)
+
+    def read_to_end(self) -> list[Order]:
+        """All up to the end that was seen when this reader was made. Raises `MirrorError`."""
+        return self._read(self._tail.read_to_end())
+
+    def poll(self, timeout_ms: int = 500) -> list[Order]:
+        """What has come since the last call. Raises `MirrorError` when the cluster is away."""
+        return self._read(self._tail.poll(timeout_ms))
+
+    def _read(self, records: Iterable[tuple[int, bytes | None, bytes | None]]) -> list[Order]:
+        found = (decode_order(key, value) for _, key, value in records)
+        return [order for order in found if order is not None and order.flow == self._flow]
+
+    def close(self) -> None:
+        """Close the connection. Raises `MirrorError` when it does not close in peace."""
+        self._tail.close()

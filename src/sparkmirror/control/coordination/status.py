@@ -1,0 +1,305 @@
+"""How each flow stands, as anybody sees it who may read the target's control topic."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from enum import Enum
+
+from sparkmirror.control.coordination.control_topic import (
+    ControlSignals,
+    ControlTopicReader,
+    ControlTopicWriter,
+)
+from sparkmirror.control.coordination.orders import newest_pause, pending_pause
+from sparkmirror.control.coordination.orders_topic import OrdersReader, orders_topic
+from sparkmirror.errors import Denied
+from sparkmirror.internal_topics.commands import Command, CommandKind, control_topic, run_of
+from sparkmirror.internal_topics.driver_report import DriverReport
+from sparkmirror.internal_topics.flow_claims import Standby
+from sparkmirror.model import FlowSettings, Halt, MirrorMode, SlotProgress, TopicPartition
+from sparkmirror.wire.admin.cluster import Cluster
+
+__all__ = [
+    "FlowState",
+    "FlowStatus",
+    "forget_ended_runs",
+    "is_paused",
+    "judge",
+    "judge_group",
+    "observe_status",
+    "read_signals",
+]
+
+REPORT_AGE_MS_MAX = 30_000
+"""Driver and slots report every ten seconds at least."""
+STARTING_MS_MAX = 60_000
+
+
+class FlowState(Enum):
+    """What a flow is doing. ``STOPPED``: it ended in order; ``DEAD``: it fell silent."""
+
+    NEVER_RAN = "never ran"
+    STARTING = "starting"
+    WAITING = "waiting for a topic"
+    RUNNING = "running"
+    PAUSED = "paused"
+    DRAINING = "draining"
+    STOPPED = "stopped"
+    DEAD = "not running"
+
+    @property
+    def alive(self) -> bool:
+        """Whether a process serves the flow."""
+        return self not in (FlowState.NEVER_RAN, FlowState.STOPPED, FlowState.DEAD)
+
+
+# Of several processes, what the first of these says is what the user should hear.
+_URGENT = (
+    FlowState.RUNNING,
+    FlowState.PAUSED,
+    FlowState.DRAINING,
+    FlowState.STARTING,
+    FlowState.WAITING,
+    FlowState.DEAD,
+    FlowState.STOPPED,
+    FlowState.NEVER_RAN,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class FlowStatus:
+    """One flow. ``slots``: newest reports of this run's slots; ``report_age_s``: of anybody's.
+
+    ``runs``: the ids of the runs that serve it now; several processes of a MirrorMaker 1 group may.
+    ``paused``: whether it was asked to; that outlives runs, so a flow that is not running may be
+    paused as well. ``orders``: whether all of its drivers hear the orders topic; of one that has
+    not reported yet that is assumed. ``to_go_s``: seconds until a flow that catches up is not
+    behind any more, as its drivers reported it; None while it does not, or gets no nearer.
+    """
+
+    flow: str
+    state: FlowState
+    paused: bool = False
+    orders: bool = True
+    run_id: str = ""
+    runs: tuple[str, ...] = ()
+    host: str = ""
+    version: str = ""
+    started_ms: int = 0
+    report_age_s: float | None = None
+    partitions: int = 0
+    slots: tuple[SlotProgress, ...] = ()
+    halts: Mapping[TopicPartition, Halt] = field(default_factory=dict)
+    to_go_s: float | None = None
+    standbys: tuple[Standby, ...] = ()
+
+    @property
+    def told(self) -> str:
+        """The state for people: who is not running may be paused as well."""
+        kept = self.paused and not self.state.alive
+        return f"{self.state.value}, paused" if kept else self.state.value
+
+
+def observe_status(target: Cluster, flow: FlowSettings, now_ms: int) -> FlowStatus:
+    """Read the control topic of ``flow`` to its end. Raises `MirrorError`."""
+    signals = read_signals(target, flow)
+    look = judge_group if flow.mode is MirrorMode.MM1 else judge
+    found = look(signals, flow.name, now_ms)
+    return (
+        found if found.state.alive else replace(found, paused=_next_paused(target, flow, signals))
+    )
+
+
+def _next_paused(target: Cluster, flow: FlowSettings, signals: ControlSignals) -> bool:
+    """Whether the next run begins paused: by an order that no driver has passed on yet, too."""
+    standing = _newest_pause(signals, flow.name)
+    paused = standing is not None and standing.kind is CommandKind.PAUSE
+    if orders_topic(flow) not in target.topics([orders_topic(flow)]):
+        return paused
+    try:
+        with contextlib.closing(OrdersReader(target, flow)) as reader:
+            order = newest_pause(reader.read_to_end())
+    except Denied:
+        return paused  # who may only read the control topic sees what is there
+    if order is None or not pending_pause(order, standing):
+        return paused
+    return order.kind is CommandKind.PAUSE
+
+
+def is_paused(target: Cluster, flow: FlowSettings) -> bool:
+    """Whether somebody paused the flow, whoever runs it now. Raises `MirrorError`."""
+    return _next_paused(target, flow, read_signals(target, flow))
+
+
+def read_signals(target: Cluster, flow: FlowSettings) -> ControlSignals:
+    """All that stands in the control topic; nothing when there is none. Raises `MirrorError`."""
+    topic = control_topic(flow)
+    if topic not in target.topics([topic]):
+        return ControlSignals()
+    reader = ControlTopicReader(target, topic)
+    try:
+        return reader.read_to_end()
+    finally:
+        reader.close()
+
+
+def forget_ended_runs(
+    target: Cluster, writer: ControlTopicWriter, flow: FlowSettings, now_ms: int
+) -> None:
+    """Delete what ended runs of a MirrorMaker 1 flow left: each had keys of its own.
+
+    Raises `MirrorError`.
+    """
+    signals = read_signals(target, flow)
+    for each in dict.fromkeys(one.flow for one in signals.commands if run_of(one.flow, flow.name)):
+        if not judge(signals, each, now_ms).state.alive:
+            slots = {report.slot for report in signals.progress if report.flow == each}
+            writer.forget(each, sorted(slots))
+
+
+def judge_group(signals: ControlSignals, flow: str, now_ms: int) -> FlowStatus:
+    """What the processes of one MirrorMaker 1 group say, each of its own run, as one flow."""
+    channels = dict.fromkeys(one.flow for one in signals.commands if run_of(one.flow, flow))
+    standing = _newest_pause(signals, flow)
+    paused = standing is not None and standing.kind is CommandKind.PAUSE
+    found = [judge(signals, each, now_ms, group=flow) for each in channels]
+    alive = [one for one in found if one.state.alive]
+    if not found:
+        return FlowStatus(flow, FlowState.NEVER_RAN, paused)
+    shown = alive or [max(found, key=lambda one: one.started_ms)]
+    ages = [one.report_age_s for one in shown if one.report_age_s is not None]
+    first = min(shown, key=lambda one: _URGENT.index(one.state))
+    return replace(
+        first,
+        flow=flow,
+        paused=all(one.paused for one in alive) if alive else paused,
+        orders=all(one.orders for one in shown),
+        runs=tuple(run for one in alive for run in one.runs),
+        host=", ".join(one.host for one in shown if one.host),
+        started_ms=min(one.started_ms for one in shown),
+        report_age_s=max(ages) if ages else None,
+        partitions=sum(one.partitions for one in shown),
+        slots=tuple(replace(slot, flow=flow) for one in shown for slot in one.slots),
+        halts={tp: halt for one in shown for tp, halt in one.halts.items()},
+        to_go_s=max((one.to_go_s for one in shown if one.to_go_s is not None), default=None),
+    )
+
+
+def judge(signals: ControlSignals, flow: str, now_ms: int, *, group: str = "") -> FlowStatus:
+    """What the records of one control topic say about ``flow`` at ``now_ms``.
+
+    ``group``: the flow whose pauses are for this run, too.
+    """
+    command = _newest_command(signals, flow)
+    standing = _newest_pause(signals, flow, group)
+    paused = standing is not None and standing.kind is CommandKind.PAUSE
+    driver = _newest_driver(signals, flow)
+    if command is None:
+        return FlowStatus(flow, FlowState.NEVER_RAN, paused)
+    if driver is not None and driver.run_id != command.run_id:
+        driver = None  # of an earlier run: this one has not reported yet
+    started_ms = driver.started_ms if driver is not None else 0
+    slots = _slots(signals, flow, command.run_id, started_ms)
+    fresh = [slot for slot in slots if now_ms - slot.time_ms <= REPORT_AGE_MS_MAX]
+    state = _state(command, driver, fresh, paused=paused, now_ms=now_ms)
+    reports = [slot.time_ms for slot in slots]
+    halts: dict[TopicPartition, Halt] = {}
+    if driver is not None:
+        reports.append(driver.time_ms)
+        halts.update(driver.halts)
+    for slot in fresh:
+        for p in slot.partitions:
+            if p.halt is not None:
+                halts[TopicPartition(p.topic, p.partition)] = p.halt
+    return FlowStatus(
+        flow=flow,
+        state=state,
+        paused=paused,
+        orders=driver is None or driver.orders or not state.alive,
+        run_id=command.run_id,
+        runs=(command.run_id,) if state.alive else (),
+        host=driver.host if driver is not None else "",
+        version=driver.version if driver is not None else "",
+        started_ms=started_ms,
+        report_age_s=max(0.0, (now_ms - max(reports)) / 1_000) if reports else None,
+        partitions=driver.partitions if driver is not None else 0,
+        slots=tuple(fresh if state.alive else slots),
+        halts=dict(sorted(halts.items())),
+        to_go_s=_to_go_s(driver, state, now_ms),
+        standbys=_standbys(signals, flow, now_ms),
+    )
+
+
+def _newest_command(signals: ControlSignals, flow: str) -> Command | None:
+    """The last command of a run, in the topic's order."""
+    ours = [one for one in signals.commands if one.flow == flow and not one.kind.pauses]
+    return ours[-1] if ours else None
+
+
+def _newest_pause(signals: ControlSignals, *flows: str) -> Command | None:
+    """The last pause or resume of one of ``flows``, in the topic's order."""
+    ours = [one for one in signals.commands if one.flow in flows and one.kind.pauses]
+    return ours[-1] if ours else None
+
+
+def _newest_driver(signals: ControlSignals, flow: str) -> DriverReport | None:
+    ours = [driver for driver in signals.drivers if driver.flow == flow]
+    return ours[-1] if ours else None
+
+
+def _to_go_s(driver: DriverReport | None, state: FlowState, now_ms: int) -> float | None:
+    """What a driver said that still reports; a flow that stands still gets no nearer."""
+    if driver is None or state not in (FlowState.RUNNING, FlowState.DRAINING):
+        return None
+    return driver.to_go_s if now_ms - driver.time_ms <= REPORT_AGE_MS_MAX else None
+
+
+def _standbys(signals: ControlSignals, flow: str, now_ms: int) -> tuple[Standby, ...]:
+    """Who stands by and has said so of late, by host."""
+    found = [
+        one
+        for one in signals.standbys
+        if one.flow == flow and now_ms - one.time_ms <= REPORT_AGE_MS_MAX
+    ]
+    return tuple(sorted(found, key=lambda one: (one.host, one.run_id)))
+
+
+def _slots(signals: ControlSignals, flow: str, run_id: str, since_ms: int) -> list[SlotProgress]:
+    """The newest report of each slot of the run.
+
+    Releases that did not say whose a report is are believed, as long as no other report of the
+    slot says that it is the run's.
+    """
+    newest: dict[int, SlotProgress] = {}
+    for report in signals.progress:
+        ours = report.flow == flow and report.run_id in ("", run_id)
+        if ours and report.time_ms >= since_ms and report.replaces(newest.get(report.slot)):
+            newest[report.slot] = report
+    return [newest[slot] for slot in sorted(newest)]
+
+
+def _state(
+    command: Command,
+    driver: DriverReport | None,
+    fresh: Sequence[SlotProgress],
+    *,
+    paused: bool,
+    now_ms: int,
+) -> FlowState:
+    if driver is not None and driver.ended:
+        return FlowState.STOPPED
+    heard = driver is not None and now_ms - driver.time_ms <= REPORT_AGE_MS_MAX
+    if command.kind is CommandKind.DRAIN:
+        return FlowState.DRAINING if heard else FlowState.STOPPED
+    if not heard and not fresh:
+        begun = driver is None and now_ms - command.time_ms <= STARTING_MS_MAX
+        return FlowState.STARTING if begun else FlowState.DEAD
+    if fresh:
+        # What the slots do counts, not what they were told.
+        return FlowState.PAUSED if all(slot.paused for slot in fresh) else FlowState.RUNNING
+    if paused:
+        return FlowState.PAUSED
+    empty = driver is not None and not driver.partitions
+    return FlowState.WAITING if empty else FlowState.STARTING

@@ -1,0 +1,1 @@
+"""Consumer groups of the source, and where they stand on the target."""

@@ -1,0 +1,193 @@
+"""Checkpoints of one flow: where the source's consumer groups stand on the target.
+
+Decisions are pure (`plan_checkpoints`): committed source offsets in, checkpoints to emit out, by
+MirrorMaker 2's rules. A checkpoint is emitted when there was none, when the group went back on the
+source, and when it got further on the target; never for a target offset that only went back, unless
+the target has lost the records that the last checkpoint was behind.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Mapping
+from functools import lru_cache
+from operator import attrgetter
+
+from sparkmirror.control.topics.compacted import TopicFollower
+from sparkmirror.errors import MirrorError
+from sparkmirror.internal_topics.mm2_records import Checkpoint, checkpoints_topic, decode_checkpoint
+from sparkmirror.model import FlowSettings, TopicPartition
+from sparkmirror.names.replication_policy import TopicFilter, make_policy
+from sparkmirror.wire.admin.cluster import Cluster
+from sparkmirror.wire.cluster.views import Committed, GroupView
+
+__all__ = [
+    "CheckpointRules",
+    "CheckpointStore",
+    "accepted_offsets",
+    "mirrored_topic_ids",
+    "plan_checkpoints",
+    "wanted_groups",
+]
+
+log = logging.getLogger(__name__)
+
+_POSITION_GROUPS = "__mirror."
+_TOPICS_REMEMBERED = 65_536
+
+Translate = Callable[[TopicPartition, int], int | None]
+
+
+class CheckpointRules:
+    """Which topics have checkpoints, and what their remote partitions are called."""
+
+    def __init__(self, flow: FlowSettings) -> None:
+        self._policy = make_policy(flow.policy, flow.source.alias)
+        self._source, self._target = flow.source.alias, flow.target.alias
+        # The lists alone, as in MirrorMaker: internal topics have no translation anyway.
+        self._topics = TopicFilter(flow.topics.include, flow.topics.exclude)
+        self.topic = checkpoints_topic(flow)
+        # Many groups read the same topics, and each round asks for all of them.
+        self.accepts = lru_cache(_TOPICS_REMEMBERED)(self._accepts)
+        self._remote = lru_cache(_TOPICS_REMEMBERED)(self._remote_topic)
+
+    def _accepts(self, topic: str) -> bool:
+        """Whether offsets of source topic ``topic`` become checkpoints."""
+        return self._topics.accepts(topic)
+
+    def remote(self, source: TopicPartition) -> TopicPartition:
+        """The partition on the target; a topic that came from there has its own name there."""
+        return TopicPartition(self._remote(source.topic), source.partition)
+
+    def _remote_topic(self, topic: str) -> str:
+        if self._policy.topic_source(topic) == self._target:
+            return self._policy.original_topic(topic)
+        return self._policy.format_remote_topic(self._source, topic)
+
+
+def wanted_groups(flow: FlowSettings, present: Mapping[str, GroupView]) -> set[str]:
+    """The groups of the source that ``groups`` and ``groups.exclude`` leave. Pure.
+
+    Groups that hold a mirror's positions are nobody's to move.
+    """
+    names = TopicFilter(flow.checkpoints.include, flow.checkpoints.exclude)
+    return {
+        name for name in present if names.accepts(name) and not name.startswith(_POSITION_GROUPS)
+    }
+
+
+def accepted_offsets(
+    committed: Mapping[str, Mapping[TopicPartition, Committed]], rules: CheckpointRules
+) -> dict[str, dict[TopicPartition, Committed]]:
+    """The part of ``committed`` that has checkpoints. Pure."""
+    names = {tp.topic for offsets in committed.values() for tp in offsets}
+    wanted = {name for name in names if rules.accepts(name)}
+    return {
+        group: {tp: one for tp, one in offsets.items() if tp.topic in wanted}
+        for group, offsets in committed.items()
+    }
+
+
+def mirrored_topic_ids(
+    source: Cluster, accepted: Mapping[str, Mapping[TopicPartition, Committed]]
+) -> dict[str, str]:
+    """Ids of the topics in ``accepted`` (see `accepted_offsets`). Raises `MirrorError`.
+
+    To be asked for after the offsets: those of a topic that is deleted go with it.
+    """
+    views = source.topics({tp.topic for offsets in accepted.values() for tp in offsets})
+    return {name: view.topic_id for name, view in views.items()}
+
+
+class CheckpointStore:
+    """The newest checkpoint per group and remote partition."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, dict[TopicPartition, Checkpoint]] = {}
+        self.withdrawn: dict[tuple[str, TopicPartition], int] = {}
+        """Target offsets of checkpoints that went back, by group and remote partition."""
+        self.skipped = 0
+
+    def load(self, topic: TopicFollower) -> bool:
+        """Take in what was emitted before this run; whether the topic could be read.
+
+        Without it nothing is known of what was translated before, which makes the offset syncs
+        of that time useless (`OffsetSyncStore`).
+        """
+        try:
+            for key, value in topic.read():
+                self.take(key, value)
+        except MirrorError as error:
+            log.warning("checkpoints of earlier runs cannot be read: %s", error)
+            return False
+        return True
+
+    def take(self, key: bytes | None, value: bytes | None) -> None:
+        """One record of the checkpoints topic; what is no checkpoint is counted in ``skipped``."""
+        checkpoint = decode_checkpoint(key, value)
+        if checkpoint is None:
+            self.skipped += 1
+        else:
+            self.put(checkpoint)
+
+    def put(self, checkpoint: Checkpoint) -> None:
+        """Keep ``checkpoint`` as the newest one of its group and partition."""
+        last = self.of(checkpoint.group).get(checkpoint.remote)
+        same = last is not None and last.upstream <= checkpoint.upstream
+        if last is not None and same and last.downstream > checkpoint.downstream:
+            self.withdrawn[checkpoint.group, checkpoint.remote] = last.downstream
+        self._known.setdefault(checkpoint.group, {})[checkpoint.remote] = checkpoint
+
+    def of(self, group: str) -> Mapping[TopicPartition, Checkpoint]:
+        """Checkpoints of ``group`` by remote partition."""
+        return self._known.get(group, {})
+
+    def groups(self) -> set[str]:
+        """The groups that have checkpoints."""
+        return set(self._known)
+
+
+def plan_checkpoints(
+    committed: Mapping[str, Mapping[TopicPartition, Committed]],
+    rules: CheckpointRules,
+    translate: Translate,
+    store: CheckpointStore,
+    cut: Callable[[TopicPartition], int] = lambda _: -1,
+) -> list[Checkpoint]:
+    """The checkpoints to emit. ``committed``: source offsets by group and partition. Pure.
+
+    ``cut``: from which target offset on the target has lost what it had, by source partition.
+    """
+    return [
+        checkpoint
+        for group in sorted(committed)
+        for source, checkpoint in _candidates(group, committed[group], rules, translate)
+        if _is_news(checkpoint, store.of(group).get(checkpoint.remote), cut(source))
+    ]
+
+
+def _candidates(
+    group: str,
+    offsets: Mapping[TopicPartition, Committed],
+    rules: CheckpointRules,
+    translate: Translate,
+) -> Iterable[tuple[TopicPartition, Checkpoint]]:
+    for source in sorted(offsets, key=attrgetter("topic", "partition")):
+        if not rules.accepts(source.topic):
+            continue
+        offset = offsets[source]
+        downstream = translate(source, offset.offset)
+        if downstream is not None and downstream >= 0:
+            yield (
+                source,
+                Checkpoint(group, rules.remote(source), offset.offset, downstream, offset.metadata),
+            )
+
+
+def _is_news(new: Checkpoint, last: Checkpoint | None, cut: int) -> bool:
+    if last is None:
+        return True
+    rewound_upstream = new.upstream < last.upstream
+    advanced_downstream = new.downstream > last.downstream
+    lost_downstream = 0 <= cut < last.downstream and new.downstream < last.downstream
+    return rewound_upstream or advanced_downstream or lost_downstream

@@ -1,0 +1,89 @@
+"""Committed offsets for groups of the target that nobody uses at present.
+
+`plan_group_offsets` is pure. A group that has members on the target is left alone, a group that
+the target does not know gets all its checkpoints, and an offset never goes back: consumers may
+have been on the target and gone further. Only one that is that of a withdrawn checkpoint does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from sparkmirror.control.groups.checkpoints import CheckpointStore
+from sparkmirror.errors import MirrorError
+from sparkmirror.model import TopicPartition
+from sparkmirror.wire.admin.cluster import Cluster
+from sparkmirror.wire.admin.groups import IDLE_STATES
+from sparkmirror.wire.cluster.views import Committed, GroupView
+
+__all__ = ["idle_groups", "plan_group_offsets", "sync_group_offsets"]
+
+Commits = dict[TopicPartition, tuple[int, str]]
+
+
+def plan_group_offsets(
+    store: CheckpointStore,
+    groups: Iterable[str],
+    committed: Mapping[str, Mapping[TopicPartition, Committed] | MirrorError],
+) -> dict[str, Commits]:
+    """What to commit on the target per group. Pure.
+
+    ``groups``: those without active members. ``committed``: their offsets on the target; a group
+    whose offsets could not be read is left out.
+    """
+    plan: dict[str, Commits] = {}
+    for group in sorted(groups):
+        present = committed.get(group, {})
+        if isinstance(present, MirrorError):
+            continue
+        commits = {
+            remote: (checkpoint.downstream, checkpoint.metadata)
+            for remote, checkpoint in store.of(group).items()
+            if remote not in present
+            or present[remote].offset < checkpoint.downstream
+            or present[remote].offset == store.withdrawn.get((group, remote))
+        }
+        if commits:
+            plan[group] = commits
+    return plan
+
+
+def sync_group_offsets(
+    target: Cluster, store: CheckpointStore, wanted: Iterable[str]
+) -> tuple[int, dict[str, MirrorError]]:
+    """Commit what `plan_group_offsets` says for the ``wanted`` groups; (groups done, errors).
+
+    Raises `MirrorError` when the target does not answer. A group that a consumer joins meanwhile
+    is refused by the broker: an error of that group, and the next round leaves it alone.
+    """
+    known = store.groups()
+    idle = idle_groups(target, [group for group in wanted if group in known])
+    if not idle:
+        return 0, {}
+    committed = target.committed_by_group(idle, operation="Read")
+    errors = {group: found for group, found in committed.items() if isinstance(found, MirrorError)}
+    done = 0
+    for group, commits in plan_group_offsets(store, idle, committed).items():
+        try:
+            target.commit_offsets(group, commits)
+        except MirrorError as error:
+            errors[group] = error
+        else:
+            done += 1
+    return done, errors
+
+
+def idle_groups(target: Cluster, groups: Iterable[str]) -> list[str]:
+    """Those of ``groups`` without active members on the target, or that it does not know."""
+    candidates = list(groups)
+    present = target.groups() if candidates else {}
+    return [group for group in candidates if _is_idle(target, present.get(group))]
+
+
+def _is_idle(target: Cluster, group: GroupView | None) -> bool:
+    """Whether ``group``, None if the target does not know it, has no active members."""
+    if group is None:
+        return True
+    if not group.state:  # a broker that lists groups without their states
+        return not target.group_members(group.name)
+    return group.state in IDLE_STATES

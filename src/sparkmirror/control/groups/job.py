@@ -1,0 +1,325 @@
+"""The consumer groups of one flow: checkpoints and group offsets, each at its interval.
+
+One round is: look (groups, committed offsets, where source offsets went), plan, write. `tick` does
+what is due; `finish` is the last round of a mirror that ends, when the slots have written all they
+had, so that a planned failover finds the groups where the mirror stopped.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Mapping
+
+from sparkmirror.control.groups.checkpoints import (
+    CheckpointRules,
+    CheckpointStore,
+    accepted_offsets,
+    mirrored_topic_ids,
+    plan_checkpoints,
+    wanted_groups,
+)
+from sparkmirror.control.groups.group_lags import GroupLags
+from sparkmirror.control.groups.group_offsets import sync_group_offsets
+from sparkmirror.control.groups.translation import Translation
+from sparkmirror.control.permissions.missing import tell_lacks, tell_unseen_groups
+from sparkmirror.control.topics.compacted import CompactedTopic, TopicFollower, create_compacted
+from sparkmirror.errors import Defect, MirrorError
+from sparkmirror.internal_topics.mm2_records import (
+    Checkpoint,
+    encode_checkpoint,
+    offset_syncs_topic,
+)
+from sparkmirror.internal_topics.runs import runs_topic
+from sparkmirror.model import FlowSettings
+from sparkmirror.observe.figures.checkpoints import CheckpointKey, CheckpointTimes
+from sparkmirror.wire.admin.cluster import Cluster
+from sparkmirror.wire.admin.groups import GroupOffsets
+
+__all__ = [
+    "GroupClusters",
+    "GroupsJob",
+    "checkpoints_topic",
+    "create_offset_topics",
+    "offset_topics",
+]
+
+log = logging.getLogger(__name__)
+
+_TICK_S_MAX = 1.0
+_ERRORS_TOLD_MAX = 3
+_CLOSE_S = 0.5
+_SYNCS_FACTOR = "offset-syncs.topic.replication.factor"
+
+
+class GroupClusters:
+    """The clients of one flow's groups. ``syncs``: reads the offset-syncs topic where it is.
+
+    ``source``: reads the source's topics, by default as its admin does.
+    """
+
+    def __init__(
+        self,
+        *,
+        source_admin: Cluster,
+        target_admin: Cluster,
+        target: Cluster,
+        syncs: Cluster,
+        checkpoints: Cluster,
+        source: Cluster | None = None,
+    ) -> None:
+        self.source = source or source_admin
+        self.source_admin = source_admin
+        self.target_admin = target_admin
+        self.target = target
+        self.syncs = syncs
+        self.checkpoints = checkpoints
+
+
+def offset_topics(flow: FlowSettings) -> list[tuple[str, CompactedTopic]]:
+    """The topics that say where source offsets went, each with its cluster: source or target. Pure.
+
+    Losing the runs makes translation less exact, no more: they make do with the brokers there are.
+    """
+    syncs = flow.offset_syncs
+    if not syncs.enabled:
+        return []
+    factor = syncs.replication_factor
+    runs = CompactedTopic(runs_topic(flow), factor, _SYNCS_FACTOR, at_most_brokers=True)
+    return [
+        ("target", runs),
+        (syncs.location, CompactedTopic(offset_syncs_topic(flow), factor, _SYNCS_FACTOR)),
+    ]
+
+
+def checkpoints_topic(flow: FlowSettings) -> CompactedTopic:
+    """The topic of checkpoints, on the target. Pure."""
+    key = "checkpoints.topic.replication.factor"
+    return CompactedTopic(CheckpointRules(flow).topic, flow.checkpoints.replication_factor, key)
+
+
+def create_offset_topics(
+    flow: FlowSettings, source_admin: Cluster, target_admin: Cluster
+) -> list[str]:
+    """Create those of `offset_topics` that are missing; returns notices.
+
+    A topic that cannot be made is a notice too: records are mirrored without, and groups are
+    translated as well as the other topic allows.
+    """
+    told = []
+    for side, topic in offset_topics(flow):
+        try:
+            told.append(create_compacted(source_admin if side == "source" else target_admin, topic))
+        except MirrorError as error:
+            without = "no offset syncs are written" if topic.name != runs_topic(flow) else (
+                "translation is less exact"
+            )  # fmt: skip
+            told.append(f"{flow.name}: {without}: {error}")
+    return [line for line in told if line]
+
+
+def _same_objects(one: Mapping[str, object], other: Mapping[str, object]) -> bool:
+    """Whether both hold the very same objects: offsets that did not change are.
+
+    `wire.admin.groups` gives them so.
+    """
+    return one.keys() == other.keys() and all(other[key] is found for key, found in one.items())
+
+
+class GroupsJob:
+    """Checkpoints and group offsets of one flow. ``tick`` and ``finish`` may not overlap, and see
+    to that themselves. ``say`` takes one-line notices for the user.
+    """
+
+    def __init__(
+        self,
+        flow: FlowSettings,
+        clusters: GroupClusters,
+        say: Callable[[str], None],
+        *,
+        now_s: Callable[[], float] = time.monotonic,
+        now_ms: Callable[[], int] = lambda: int(time.time() * 1000),
+    ) -> None:
+        self.flow = flow
+        self.times = CheckpointTimes()
+        self.lags = GroupLags(clusters.source, flow.fetch.isolation_level)
+        self._clusters = clusters
+        self._say = say
+        self._now_s, self._now_ms = now_s, now_ms
+        self._rules = CheckpointRules(flow)
+        self._store = CheckpointStore()
+        self._earlier = TopicFollower(clusters.checkpoints, self._rules.topic)
+        self._translation: Translation | None = None
+        self._groups: set[str] | None = None
+        self._busy = threading.Lock()
+        self._told: dict[str, str] = {}
+        self._settled: dict[str, GroupOffsets] | None = None
+        self._skipped = 0
+        began = now_s()
+        settings = flow.checkpoints
+        self._refresh_at = began
+        self._checkpoint_at = began + settings.interval_s
+        self._sync_at = began + settings.sync_interval_s
+
+    @property
+    def pause_s(self) -> float:
+        """How long to wait until the next `tick`."""
+        return min(_TICK_S_MAX, max(0.05, self._next_at() - self._now_s()))
+
+    def _next_at(self) -> float:
+        settings = self.flow.checkpoints
+        return min(self._checkpoint_at, self._sync_at) if settings.sync_enabled else (
+            self._checkpoint_at
+        )  # fmt: skip
+
+    def tick(self) -> None:
+        """Do what is due. Raises `MirrorError`; what failed is done at its next time."""
+        settings, now = self.flow.checkpoints, self._now_s()
+        with self._busy:
+            if self._translation is None:
+                self._start()
+            if self._groups is None or (settings.refresh_enabled and now >= self._refresh_at):
+                self._refresh_at = now + settings.refresh_interval_s
+                self._look_for_groups()
+            if now >= self._checkpoint_at:
+                self._checkpoint_at = now + settings.interval_s
+                self._emit()
+            if settings.sync_enabled and now >= self._sync_at:
+                self._sync_at = now + settings.sync_interval_s
+                self._sync()
+
+    def finish(self) -> None:
+        """The last round: whatever the intervals, with the groups there are now."""
+        with self._busy:
+            if self._translation is None:
+                self._start()
+            self._look_for_groups()
+            self._emit()
+            if self.flow.checkpoints.sync_enabled:
+                self._sync()
+
+    def _start(self) -> None:
+        """Make the topics that are missing, learn what earlier runs have emitted."""
+        flow, clusters = self.flow, self._clusters
+        told = create_compacted(clusters.target_admin, checkpoints_topic(flow))
+        if told:
+            self._say(told)
+        tell_lacks(
+            flow,
+            [self._rules.topic],
+            lambda each: clusters.target if each == flow.target else clusters.checkpoints,
+            self._say,
+        )
+        loaded = self._store.load(self._earlier)
+        self._earlier.close()
+        self._translation = Translation(
+            TopicFollower(clusters.syncs, offset_syncs_topic(flow)),
+            TopicFollower(clusters.target, runs_topic(flow)),
+            must_read_to_end=not loaded,
+        )
+
+    def _look_for_groups(self) -> None:
+        before = self._groups
+        present = self._clusters.source_admin.groups()
+        self._groups = wanted_groups(self.flow, present)
+        if before is None:
+            tell_unseen_groups(self.flow, self._clusters.source_admin, present, self._say)
+        if before is not None and self._groups != before:
+            log.info(
+                "%s: %d consumer groups (%d new, %d gone)",
+                *(self.flow.name, len(self._groups)),
+                *(len(self._groups - before), len(before - self._groups)),
+            )
+
+    def _emit(self) -> None:
+        """One round of checkpoints."""
+        if self._translation is None:
+            raise Defect("no translation has been read")
+        began = self._now_s()
+        translation = self._translation
+        # The groups first: what they have read by now is surely in the topics read after.
+        found = self._clusters.source_admin.committed_by_group(self._groups or ())
+        listed_ms = self._now_ms()
+        committed = {group: o for group, o in found.items() if not isinstance(o, MirrorError)}
+        accepted = accepted_offsets(committed, self._rules)
+        self.lags.offer(accepted)
+        topic_ids = mirrored_topic_ids(self._clusters.source_admin, accepted)
+        news = translation.catch_up() or topic_ids != translation.topic_ids
+        translation.topic_ids = topic_ids
+        self._tell_skipped(self._store.skipped + translation.skipped)
+        self._tell({g: o for g, o in found.items() if isinstance(o, MirrorError)}, "checkpoints")
+        # A round that begins where the last one ended has nothing to emit.
+        settled, self._settled = self._settled, None
+        same = settled is not None and not news and _same_objects(settled, committed)
+        checkpoints = [] if same else plan_checkpoints(
+            accepted, self._rules, translation.translate, self._store, translation.cut
+        )  # fmt: skip
+        self._write(checkpoints, listed_ms)
+        self._settled = committed
+        pruned = translation.pruning()
+        if pruned:
+            self._clusters.target.produce_many(runs_topic(self.flow), pruned)
+        log.log(
+            logging.INFO if checkpoints else logging.DEBUG,
+            "%s: %d checkpoints emitted for %d groups; the round took %.0f ms",
+            *(self.flow.name, len(checkpoints), len(found), (self._now_s() - began) * 1000),
+        )
+
+    def _tell_skipped(self, count: int) -> None:
+        if count > self._skipped:
+            topics = f"{offset_syncs_topic(self.flow)} or {runs_topic(self.flow)}"
+            self._say(
+                f"{self.flow.name}: {count} records of {self._rules.topic}, {topics} make no sense "
+                "and are skipped"
+            )
+        self._skipped = count
+
+    def _write(self, checkpoints: list[Checkpoint], listed_ms: int) -> None:
+        rows = []
+        for checkpoint in checkpoints:
+            try:
+                rows.append((0, *encode_checkpoint(checkpoint)))
+            except ValueError as error:
+                log.warning("%s: no checkpoint for %s: %s", self.flow.name, checkpoint, error)
+        if rows:
+            self._clusters.target.produce_many(self._rules.topic, rows, timestamp_ms=listed_ms)
+        latency_ms = max(0, self._now_ms() - listed_ms)
+        for checkpoint in checkpoints:
+            self._store.put(checkpoint)
+            remote = checkpoint.remote
+            key = CheckpointKey(checkpoint.group, remote.topic, remote.partition)
+            self.times.record(key, latency_ms)
+
+    def _sync(self) -> None:
+        """One round of group offsets."""
+        done, errors = sync_group_offsets(
+            self._clusters.target_admin, self._store, self._groups or ()
+        )
+        self._tell(errors, "group offsets")
+        log.debug("%s: offsets of %d groups committed", self.flow.name, done)
+
+    def _tell(self, errors: dict[str, MirrorError], what: str) -> None:
+        """A notice per group whose trouble is new; a few of them, the rest by number."""
+        before, self._told = self._told, {**self._told}
+        news = []
+        for group, error in sorted(errors.items()):
+            if before.get(f"{what} {group}") != str(error):
+                self._told[f"{what} {group}"] = str(error)
+                news.append((group, error))
+        for group, error in news[:_ERRORS_TOLD_MAX]:
+            self._say(f"{self.flow.name}: {what} of {group}: {error}")
+        if len(news) > _ERRORS_TOLD_MAX:
+            more = len(news) - _ERRORS_TOLD_MAX
+            self._say(f"{self.flow.name}: {what} of {more} more groups: as above")
+
+    def close(self) -> None:
+        """Close the readers' connections. Raises `MirrorError` when one does not in peace."""
+        if not self._busy.acquire(timeout=_CLOSE_S):
+            return  # a round hangs on a cluster that is away; its connections end with the process
+        try:
+            self._earlier.close()
+            if self._translation is not None:
+                self._translation.close()
+        finally:
+            self._busy.release()

@@ -1,0 +1,1 @@
+"""A MirrorMaker 1 flow as a member of its consumer group."""

@@ -1,0 +1,122 @@
+"""The share of a MirrorMaker 1 flow's partitions that its consumer group gives this process."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+
+from sparkmirror.control.mm1.membership import Membership
+from sparkmirror.control.positions.seeding import Beginnings
+from sparkmirror.control.topics.sync import Assignment
+from sparkmirror.errors import MirrorError, TopicError
+from sparkmirror.internal_topics.commands import Planned, SourcePartition
+from sparkmirror.model import SEND_FAILED, FlowSettings, Member, SlotProgress, TopicPartition
+from sparkmirror.wire.admin.cluster import Cluster
+from sparkmirror.wire.net.connection import ConnectionLost
+
+__all__ = ["GroupShare"]
+
+log = logging.getLogger(__name__)
+
+Publish = Callable[[Assignment, Member | None], int]
+
+
+class GroupShare:
+    """What `control.mm1.membership.Membership` asks of its flow, and what the flow asks of it.
+
+    ``candidates``: all that the flow could mirror, newest look. ``publish`` makes an assignment the
+    flow's and returns its version. ``beginnings``: of partitions that the group has no offset of.
+    """
+
+    def __init__(
+        self,
+        settings: FlowSettings,
+        source: Cluster,
+        candidates: Assignment,
+        beginnings: Beginnings,
+        *,
+        alone: bool,
+        publish: Publish,
+        say: Callable[[str], None],
+    ) -> None:
+        self.name = settings.name
+        self.candidates = candidates
+        self.say = say
+        self._source = source
+        self._publish = publish
+        self._planned = -1
+        self._beginnings = beginnings
+        self._begun: frozenset[TopicPartition] = frozenset()
+        self._membership = Membership(self, settings, alone=alone)
+
+    # --- for the membership -----------------------------------------------------------------
+
+    def topic_counts(self) -> Mapping[str, int]:
+        """Partitions of each source topic that this flow mirrors or would mirror."""
+        counts: dict[str, int] = {}
+        for p in self.candidates.partitions:
+            counts[p.topic] = max(counts.get(p.topic, 0), p.partition + 1)
+        return counts
+
+    def partition_counts(self, topics: Iterable[str]) -> Mapping[str, int]:
+        """Partitions of any topics of the source. Raises `MirrorError`."""
+        return {name: view.partitions for name, view in self._source.topics(topics).items()}
+
+    def publish(self, owned: Iterable[TopicPartition], member: Member | None) -> int:
+        """Make ``owned`` the flow's assignment, as far as it can be mirrored; its version.
+
+        Raises `MirrorError`.
+        """
+        candidates, mine = self.candidates, set(owned)
+        partitions = tuple(p for p in candidates.partitions if p.source in mine)
+        self._begun &= mine
+        if member is not None:
+            self._begin([p for p in partitions if p.source not in self._begun], member)
+        wanted = self._beginnings.hold(replace(candidates, partitions=partitions))
+        return self._publish(wanted, member)
+
+    def _begin(self, new: list[SourcePartition], member: Member) -> None:
+        """Commit where ``new`` begin. What fails is left to the slots: the group goes on."""
+        if not new:
+            return
+        try:
+            self._beginnings.settle(new, member)
+        except (MirrorError, ConnectionLost) as error:
+            log.warning("%s: no beginnings are committed: %s", self.name, error)
+        self._begun |= {p.source for p in new} - self._beginnings.waiting
+
+    def planned_version(self) -> int:
+        """The newest assignment that all slots obey, -1 before Spark runs."""
+        return self._planned
+
+    # --- for the flow -----------------------------------------------------------------------
+
+    def hear(self, planned: Planned) -> None:
+        """Take the planner's word."""
+        self._planned = max(self._planned, planned.version)
+
+    def step(self) -> None:
+        """One step of the membership. Raises `MirrorError`."""
+        self._membership.step()
+
+    def failure(self, progress: Iterable[SlotProgress]) -> MirrorError | None:
+        """Why this flow can never go on, None while it can."""
+        for report in progress:
+            for p in report.partitions:
+                if p.halt is not None and p.halt.code == SEND_FAILED:
+                    return TopicError(
+                        f"records of {p.topic}-{p.partition} cannot be written: {p.halt.reason}",
+                        where=f"flow {self.name}",
+                        do="Make the target take them and start again: nothing is lost. "
+                        "--abort.on.send.failure=false would drop them and go on.",
+                    )
+        return self._membership.failure
+
+    def end(self) -> None:
+        """Join no more; the heartbeats go on until `close`."""
+        self._membership.end()
+
+    def close(self, *, leave: bool) -> None:
+        """End the membership; ``leave``: others take over at once."""
+        self._membership.close(leave=leave)

@@ -1,0 +1,1 @@
+"""What a mirror must be allowed to do."""

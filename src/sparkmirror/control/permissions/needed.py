@@ -1,0 +1,324 @@
+"""What a flow's principals must be allowed to do, and nothing beyond. Pure.
+
+`needed_permissions` goes through the requests of a flow in the mode and with the features that its
+file asks for. Where one operation implies another (READ, WRITE, DELETE and ALTER imply DESCRIBE;
+ALTER_CONFIGS implies DESCRIBE_CONFIGS) only the stronger one is listed.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+
+from sparkmirror.control.coordination.orders_topic import orders_topic
+from sparkmirror.control.topics.internal_topics import offset_storage_topic
+from sparkmirror.errors import Defect
+from sparkmirror.internal_topics.commands import control_topic
+from sparkmirror.internal_topics.flow_claims import transactional_id_prefix
+from sparkmirror.internal_topics.gaps import gaps_topic
+from sparkmirror.internal_topics.mm2_records import checkpoints_topic, offset_syncs_topic
+from sparkmirror.internal_topics.runs import runs_topic
+from sparkmirror.model import (
+    ClusterClient,
+    FlowSettings,
+    HeartbeatSettings,
+    MirrorMode,
+    MirrorSettings,
+)
+from sparkmirror.names.replication_policy import FlowTopics, dead_letter_topic
+from sparkmirror.wire.cluster.views import AclBinding
+
+__all__ = [
+    "EVERY",
+    "Pattern",
+    "Permission",
+    "group_patterns",
+    "needed_permissions",
+    "remote_patterns",
+    "source_patterns",
+]
+
+_IMPLIES = {
+    ("READ", "DESCRIBE"), ("WRITE", "DESCRIBE"), ("DELETE", "DESCRIBE"), ("ALTER", "DESCRIBE"),
+    ("ALTER_CONFIGS", "DESCRIBE_CONFIGS"),
+}  # fmt: skip
+# A whole name: letters as they are, dots escaped or not (who writes a.b means that topic).
+_NAME = re.compile(r"(?:[A-Za-z0-9_-]|\\[._-]|\.(?![*+?{]))*")
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Pattern:
+    """Names that an ACL covers. ``kind``: ``LITERAL`` (``*`` stands for all) or ``PREFIXED``."""
+
+    name: str
+    kind: str = "LITERAL"
+
+    def covers(self, other: Pattern) -> bool:
+        """Whether every name of ``other`` is one of these."""
+        if self.kind == "LITERAL":
+            return self == other or self.name == "*"
+        return other != EVERY and other.name.startswith(self.name)
+
+    def meets(self, other: Pattern) -> bool:
+        """Whether any name is in both."""
+        return self.covers(other) or other.covers(self)
+
+
+EVERY = Pattern("*")
+CLUSTER = Pattern("kafka-cluster")
+
+
+@dataclass(frozen=True, slots=True)
+class Permission:
+    """One thing that ``principal`` must be allowed to do on cluster ``client.alias``, and why."""
+
+    client: ClusterClient = field(repr=False)
+    binding: AclBinding
+    why: str
+
+
+# --- names --------------------------------------------------------------------------------------
+
+
+def source_patterns(flow: FlowSettings) -> tuple[Pattern, ...]:
+    """The topics that the include list asks for, as narrow as ACLs can say it.
+
+    ``name`` and ``prefix.*`` translate; for any other regex it is all topics.
+    """
+    more = (
+        [Pattern("heartbeats")]
+        if flow.mode is MirrorMode.MM2 and flow.topics.heartbeats_replication_enabled
+        else []
+    )
+    return _patterns(flow.topics.include, more)
+
+
+def group_patterns(flow: FlowSettings) -> tuple[Pattern, ...]:
+    """The groups that have checkpoints, in the same way."""
+    return _patterns(flow.checkpoints.include)
+
+
+def _patterns(include: Iterable[str], more: Iterable[Pattern] = ()) -> tuple[Pattern, ...]:
+    """A list of regexes as ACL patterns, without those that another one covers."""
+    found = {
+        _pattern(part)
+        for regex in include
+        for part in ([regex] if set(regex) & set("([") else regex.split("|"))
+        if part
+    }
+    found |= set(more)
+    return tuple(
+        each for each in sorted(found) if not any(one != each and one.covers(each) for one in found)
+    )
+
+
+def _pattern(regex: str) -> Pattern:
+    name = _NAME.match(regex)
+    if name is None:
+        raise Defect("a pattern that matches nothing, too")
+    plain = name.group().replace("\\", "")
+    rest = regex[name.end() :]
+    if not rest:
+        return Pattern(plain)
+    return Pattern(plain, "PREFIXED") if rest in (".*", ".+") and plain else EVERY
+
+
+def remote_patterns(flow: FlowSettings) -> tuple[Pattern, ...]:
+    """The remote topics of `source_patterns`."""
+    topics = FlowTopics(flow)
+    renamed = topics.remote("") != ""
+    found = []
+    for pattern in source_patterns(flow):
+        if pattern == EVERY:
+            found.append(Pattern(topics.remote(""), "PREFIXED") if renamed else EVERY)
+        elif pattern.kind == "PREFIXED":
+            found.append(Pattern(topics.remote(pattern.name), "PREFIXED"))
+        else:
+            found.append(Pattern(topics.remote(pattern.name)))
+    return tuple(found)
+
+
+# --- needs --------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _Need:
+    """``client``: the one that sends the requests."""
+
+    client: ClusterClient
+    resource_type: str
+    pattern: Pattern
+    operation: str
+    why: str
+
+
+def needed_permissions(
+    settings: MirrorSettings, principal: Callable[[ClusterClient], str]
+) -> list[Permission]:
+    """The least permissions of all flows, each once.
+
+    ``principal`` gives ``User:NAME`` of a client.
+    """
+    needs = [need for flow in settings.flows for need in _flow_needs(flow)]
+    needs += [need for beats in settings.heartbeats for need in _heartbeat_needs(beats)]
+    found: dict[tuple[str, AclBinding], Permission] = {}
+    for need in needs:
+        binding = AclBinding(
+            need.resource_type,
+            need.pattern.name,
+            need.pattern.kind,
+            principal(need.client),
+            "*",
+            need.operation,
+            "ALLOW",
+        )
+        alias = need.client.alias
+        found.setdefault((alias, binding), Permission(need.client, binding, need.why))
+    return [one for one in found.values() if not _implied(one, found.values())]
+
+
+def _implied(permission: Permission, others: Iterable[Permission]) -> bool:
+    """Whether another permission of the same principal already includes this one."""
+    mine = permission.binding
+    wanted = Pattern(mine.name, mine.pattern)
+    for other in others:
+        theirs = other.binding
+        same = (
+            other.client.alias == permission.client.alias
+            and theirs.principal == mine.principal
+            and theirs.resource_type == mine.resource_type
+        )
+        covering = Pattern(theirs.name, theirs.pattern)
+        stronger = (theirs.operation, mine.operation) in _IMPLIES
+        wider = theirs.operation == mine.operation and covering != wanted
+        if same and covering.covers(wanted) and (stronger or wider):
+            return True
+    return False
+
+
+def _flow_needs(flow: FlowSettings) -> Iterator[_Need]:
+    yield from _source_needs(flow)
+    yield from _target_needs(flow)
+    if flow.mode is MirrorMode.MM2:
+        yield from _sync_needs(flow)
+        if flow.offset_syncs.enabled:
+            yield from _offset_sync_needs(flow)
+        if flow.checkpoints.enabled:
+            yield from _checkpoint_needs(flow)
+
+
+def _topic(client: ClusterClient, name: str, operation: str, why: str) -> _Need:
+    return _Need(client, "TOPIC", Pattern(name), operation, why)
+
+
+def _source_needs(flow: FlowSettings) -> Iterator[_Need]:
+    for pattern in source_patterns(flow):
+        yield _Need(flow.source, "TOPIC", pattern, "READ", "read the records")
+        why = "find topics and partitions"
+        yield _Need(flow.source_admin, "TOPIC", pattern, "DESCRIBE", why)
+        why = "create remote topics with the same configs"
+        yield _Need(flow.source_admin, "TOPIC", pattern, "DESCRIBE_CONFIGS", why)
+    if flow.mode is MirrorMode.MM1:
+        group = Pattern(flow.position_group)
+        yield _Need(flow.source, "GROUP", group, "READ", "keep the positions in the group")
+
+
+def _target_needs(flow: FlowSettings) -> Iterator[_Need]:
+    mm2 = flow.mode is MirrorMode.MM2
+    target, admin = flow.target, flow.target_admin
+    for pattern in remote_patterns(flow):
+        yield _Need(target, "TOPIC", pattern, "WRITE", "write the records")
+        if mm2:
+            why = "commit positions under the remote topics' names"
+            yield _Need(target, "TOPIC", pattern, "READ", why)
+        yield _Need(admin, "TOPIC", pattern, "CREATE", "create remote topics")
+        yield _Need(admin, "TOPIC", pattern, "DESCRIBE", "find remote topics")
+        if mm2:
+            why = "add partitions when the source topic has more"
+            yield _Need(admin, "TOPIC", pattern, "ALTER", why)
+        if _may_dead_letter(flow) and pattern.kind == "LITERAL" and pattern != EVERY:
+            why = "sparkmirror.on.bad.record"
+            letters = Pattern(dead_letter_topic(pattern.name))
+            yield _Need(admin, "TOPIC", letters, "CREATE", why)
+            yield _Need(target, "TOPIC", letters, "WRITE", why)
+    control, why = control_topic(flow), "driver and tasks talk through the control topic"
+    yield _topic(admin, control, "CREATE", "create the control topic")
+    yield _topic(admin, control, "DESCRIBE_CONFIGS", "know which topic configs the cluster has")
+    yield _topic(target, control, "READ", why)
+    yield _topic(target, control, "WRITE", why)
+    why = "hear who may pause, resume and drain and nothing else"
+    yield _topic(admin, orders_topic(flow), "CREATE", "create the topic of orders")
+    yield _topic(target, orders_topic(flow), "READ", why)
+    yield _topic(admin, gaps_topic(flow), "CREATE", "create the topic of gap records")
+    yield _topic(target, gaps_topic(flow), "READ", "tell of gaps")
+    yield _topic(target, gaps_topic(flow), "WRITE", "write down what is lost")
+    if mm2:
+        storage = offset_storage_topic(flow)
+        yield _topic(admin, storage, "CREATE", "create the offset storage topic")
+        yield _topic(target, storage, "READ", "take over a Java MirrorMaker's positions")
+        yield _topic(target, storage, "WRITE", "keep the positions for a Java MirrorMaker")
+        group = Pattern(flow.position_group)
+        yield _Need(target, "GROUP", group, "READ", "keep the positions in the group")
+        if flow.exactly_once:
+            ids = Pattern(transactional_id_prefix(flow), "PREFIXED")
+            yield _Need(target, "TRANSACTIONAL_ID", ids, "WRITE", "exactly-once")
+        java = Pattern(f"{flow.source.alias}-mm2")
+        why = "see whether a Java MirrorMaker still runs"
+        yield _Need(target, "GROUP", java, "DESCRIBE", why)
+
+
+def _may_dead_letter(flow: FlowSettings) -> bool:
+    return flow.faults.bad_record == "dead-letter" or bool(flow.faults.bad_record_dead_letter)
+
+
+def _sync_needs(flow: FlowSettings) -> Iterator[_Need]:
+    """What is kept in step on topics that exist."""
+    if flow.topics.sync_configs_enabled:
+        why = "sync.topic.configs.enabled"
+        for pattern in remote_patterns(flow):
+            yield _Need(flow.target_admin, "TOPIC", pattern, "ALTER_CONFIGS", why)
+    if flow.topics.sync_acls_enabled:
+        why = "sync.topic.acls.enabled"
+        yield _Need(flow.source_admin, "CLUSTER", CLUSTER, "DESCRIBE", why)
+        yield _Need(flow.target_admin, "CLUSTER", CLUSTER, "ALTER", why)
+
+
+def _offset_sync_needs(flow: FlowSettings) -> Iterator[_Need]:
+    why = "emit.offset-syncs.enabled"
+    on_source = flow.offset_syncs.location == "source"
+    admin = flow.source_admin if on_source else flow.target_admin
+    writer = flow.offset_syncs.client or (flow.source if on_source else flow.target)
+    if flow.exactly_once and not on_source:
+        writer = flow.target  # they are parts of the transactions of the records
+    yield _topic(admin, offset_syncs_topic(flow), "CREATE", why)
+    yield _topic(writer, offset_syncs_topic(flow), "WRITE", why)
+    yield _topic(flow.target_admin, runs_topic(flow), "CREATE", why)
+    yield _topic(flow.target, runs_topic(flow), "WRITE", why)
+
+
+def _checkpoint_needs(flow: FlowSettings) -> Iterator[_Need]:
+    why = "emit.checkpoints.enabled"
+    reader = flow.checkpoints.client or flow.target
+    syncs = flow.source if flow.offset_syncs.location == "source" else reader
+    checkpoints = checkpoints_topic(flow)
+    groups = group_patterns(flow)
+    for group in groups:
+        yield _Need(flow.source_admin, "GROUP", group, "DESCRIBE", why)
+    yield _topic(syncs, offset_syncs_topic(flow), "READ", why)
+    yield _topic(flow.target, runs_topic(flow), "READ", why)
+    yield _topic(flow.target_admin, checkpoints, "CREATE", why)
+    yield _topic(flow.target, checkpoints, "WRITE", why)
+    yield _topic(reader, checkpoints, "READ", why)
+    if flow.checkpoints.sync_enabled:
+        why = "sync.group.offsets.enabled"
+        for group in groups:
+            yield _Need(flow.target_admin, "GROUP", group, "READ", why)
+        for pattern in remote_patterns(flow):
+            yield _Need(flow.target_admin, "TOPIC", pattern, "READ", why)
+
+
+def _heartbeat_needs(beats: HeartbeatSettings) -> Iterator[_Need]:
+    why = "emit.heartbeats.enabled"
+    yield _topic(beats.target_admin, beats.topic, "CREATE", why)
+    yield _topic(beats.target, beats.topic, "WRITE", why)

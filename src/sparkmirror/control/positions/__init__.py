@@ -1,0 +1,1 @@
+"""Where a flow begins, and how far it is behind."""

@@ -1,0 +1,273 @@
+"""How far a flow is behind: positions against the source's end offsets, in records and seconds.
+
+`measure` is pure; `observe_flow`, `observe_group` and `check_group` look at the clusters.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+
+from sparkmirror.errors import ClusterError, TopicError
+from sparkmirror.model import FlowSettings, MirrorMode, TopicPartition
+from sparkmirror.names.replication_policy import FlowTopics
+from sparkmirror.observe.figures.partitions import worst_s
+from sparkmirror.wire.admin.cluster import Cluster
+from sparkmirror.wire.cluster.views import BrokerView, GroupOwner
+from sparkmirror.wire.legacy.zookeeper import ZookeeperGroup, read_group
+
+__all__ = [
+    "LagView",
+    "Offsets",
+    "PartitionLag",
+    "check_group",
+    "measure",
+    "observe_flow",
+    "observe_group",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionLag:
+    """One source partition.
+
+    ``position``: next offset to mirror, None before the first commit. ``end``: the source's end
+    offset, None without a leader. ``records``: what is still to be mirrored, None when that cannot
+    be known. ``seconds``: age of the oldest record still to be mirrored, 0 when there is none,
+    None when it has no timestamp or could not be read. ``bytes``: about as many bytes are still to
+    be mirrored, by the mean size of the records there. ``remark``: what is out of the ordinary.
+    ``owner``: the member of the group that reads it, where members were asked for.
+    """
+
+    topic: str
+    partition: int
+    position: int | None
+    end: int | None
+    records: int | None
+    seconds: float | None
+    remark: str = ""
+    owner: GroupOwner | None = None
+    bytes: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class LagView:
+    """All partitions of one flow or group. ``cluster``: where the group's offsets are kept.
+
+    ``brokers``: those of that cluster, where members were asked for.
+    """
+
+    flow: str
+    group: str
+    cluster: str
+    partitions: tuple[PartitionLag, ...]
+    brokers: tuple[BrokerView, ...] = ()
+
+    @property
+    def records(self) -> int | None:
+        """What is still to be mirrored in all; None when it is not known of each partition."""
+        known = [row.records for row in self.partitions if row.records is not None]
+        return sum(known) if len(known) == len(self.partitions) else None
+
+    @property
+    def bytes(self) -> int | None:
+        """The same in bytes, about."""
+        known = [row.bytes for row in self.partitions if row.bytes is not None]
+        return sum(known) if len(known) == len(self.partitions) else None
+
+    @property
+    def seconds(self) -> float | None:
+        """Age of the oldest record still to be mirrored; None when no age is known."""
+        return worst_s((row.records, row.seconds) for row in self.partitions)
+
+
+@dataclass(frozen=True, slots=True)
+class Offsets:
+    """What the clusters say, by source partition."""
+
+    positions: Mapping[TopicPartition, int]
+    starts: Mapping[TopicPartition, int]
+    ends: Mapping[TopicPartition, int]
+
+
+def begin_of(tp: TopicPartition, offsets: Offsets, reset: str) -> int | None:
+    """The first offset that a mirror reads next, None when it cannot be known. Pure."""
+    position, start = offsets.positions.get(tp), offsets.starts.get(tp)
+    end = offsets.ends.get(tp)
+    if position is not None:
+        return max(position, start or 0)
+    if start is not None and start == end:
+        return start  # nothing is there, wherever it begins
+    return start if reset == "earliest" else None
+
+
+def measure(
+    partitions: Iterable[TopicPartition],
+    offsets: Offsets,
+    times_ms: Mapping[TopicPartition, int],
+    sizes: Mapping[TopicPartition, float] | None = None,
+    *,
+    reset: str,
+    now_ms: int,
+) -> tuple[PartitionLag, ...]:
+    """One row per partition, in their order. Pure.
+
+    ``times_ms``: timestamp of the record at each first offset to read, where it is known;
+    ``sizes``: bytes of a record there.
+    ``reset``: ``auto.offset.reset``, which decides where a partition without a position begins.
+    """
+    rows = []
+    for tp in sorted(partitions):
+        position, start = offsets.positions.get(tp), offsets.starts.get(tp)
+        end = offsets.ends.get(tp)
+        begin = begin_of(tp, offsets, reset)
+        records = None if begin is None or end is None else max(0, end - begin)
+        remark = ""
+        if end is None:
+            remark = "no leader answers"
+        elif position is None:
+            remark = f"no position yet, begins at {reset}"
+        elif position > end:
+            remark = "the position lies beyond the end: the topic was made anew or truncated"
+            records = None
+        elif start is not None and position < start:
+            remark = f"retention deleted {start - position} offsets before they were mirrored"
+        seconds: float | None = None
+        if records == 0:
+            seconds = 0.0
+        elif records and tp in times_ms:
+            seconds = max(0.0, (now_ms - times_ms[tp]) / 1000)
+        size = (sizes or {}).get(tp)
+        n_bytes = 0 if records == 0 else round(records * size) if records and size else None
+        rows.append(
+            PartitionLag(
+                tp.topic, tp.partition, position, end, records, seconds, remark, bytes=n_bytes
+            )
+        )
+    return tuple(rows)
+
+
+def observe_flow(
+    source: Cluster, target: Cluster, flow: FlowSettings, *, started: bool = True
+) -> LagView:
+    """Ask both clusters about ``flow``. Raises `MirrorError`.
+
+    ``started`` False: it is known that no position has been committed, so nobody is asked.
+    """
+    wanted = FlowTopics(flow)
+    views = {
+        name: view
+        for name, view in source.topics().items()
+        if not view.internal and wanted.accepts(name)
+    }
+    partitions = [
+        TopicPartition(name, number) for name, v in views.items() for number in range(v.partitions)
+    ]
+    group, keeper = flow.position_group, target
+    named = {TopicPartition(wanted.remote(tp.topic), tp.partition): tp for tp in partitions}
+    if flow.mode is MirrorMode.MM1:
+        keeper = source
+        named = {tp: tp for tp in partitions}
+    committed = keeper.committed_offsets(group, named) if started else {}
+    positions = {named[tp]: one.offset for tp, one in committed.items()}
+    rows = _measured(source, partitions, positions, flow)
+    return LagView(flow.name, group, keeper.alias, rows)
+
+
+def observe_group(source: Cluster, flow: FlowSettings) -> LagView:
+    """Every partition that MirrorMaker 1's group has an offset of. Raises `MirrorError`."""
+    positions = _group_positions(source, flow, _in_zookeeper(flow))
+    rows = _measured(source, list(positions), positions, flow)
+    return LagView("", flow.group_id, source.alias, rows)
+
+
+def check_group(source: Cluster, flow: FlowSettings, topics: Iterable[str] = ()) -> LagView:
+    """Every partition of the topics of MirrorMaker 1's group, its owner, and the brokers.
+
+    As Kafka's ConsumerOffsetChecker does, and with log ends as its tools count them: whatever
+    transactions are open. ``topics``: only these; empty: all that the group has offsets or
+    partitions of. Raises `MirrorError`, also for a group that nobody knows and a topic that does
+    not exist.
+    """
+    group, wanted = flow.group_id, set(topics)
+    old = _in_zookeeper(flow)
+    positions = _group_positions(source, flow, old)
+    owners = {tp: GroupOwner(member) for tp, member in old.owners.items()}
+    owners |= source.group_owners(group)
+    known = {tp.topic for tp in (*positions, *owners)}
+    if not known:
+        places = "in Kafka or in ZooKeeper" if flow.zookeeper else "in Kafka"
+        raise ClusterError(
+            f"nobody knows a group {group}: it has no members, and no offsets {places}.",
+            where=f"cluster {source.alias}",
+            do="Check the name, and the chroot at the end of the ZooKeeper address."
+            if flow.zookeeper
+            else "Check the name. If its offsets are in ZooKeeper, say where: --zkconnect.",
+        )
+    views = source.topics(wanted or known)
+    missing = sorted(wanted - views.keys())
+    if missing:
+        raise TopicError(
+            f"there is no topic {', '.join(missing)}, or this principal may not describe it.",
+            where=f"cluster {source.alias}",
+            do=f"The group has offsets or members in {', '.join(sorted(known))}.",
+        )
+    partitions = [
+        TopicPartition(name, number)
+        for name, view in views.items()
+        for number in range(view.partitions)
+    ]
+    uncommitted = replace(flow, fetch=replace(flow.fetch, isolation_level="read_uncommitted"))
+    rows = _measured(source, partitions, positions, uncommitted)
+    return LagView(
+        "",
+        group,
+        source.alias,
+        tuple(replace(r, owner=owners.get(TopicPartition(r.topic, r.partition))) for r in rows),
+        source.describe().brokers,
+    )
+
+
+def _in_zookeeper(flow: FlowSettings) -> ZookeeperGroup:
+    return read_group(flow.zookeeper, flow.group_id) if flow.zookeeper else ZookeeperGroup({}, {})
+
+
+def _group_positions(
+    source: Cluster, flow: FlowSettings, old: ZookeeperGroup
+) -> dict[TopicPartition, int]:
+    """The group's offsets. Kafka's count more than ZooKeeper's: a group moves only from there to
+    Kafka, and what it leaves behind grows old.
+    """
+    committed = source.committed_offsets(flow.group_id, None)
+    return {**old.offsets, **{tp: one.offset for tp, one in committed.items()}}
+
+
+def _measured(
+    source: Cluster,
+    partitions: list[TopicPartition],
+    positions: Mapping[TopicPartition, int],
+    flow: FlowSettings,
+) -> tuple[PartitionLag, ...]:
+    # Positions were taken first: taken later, they could lie beyond ends that had moved on since.
+    offsets = Offsets(
+        positions,
+        source.earliest_offsets(partitions),
+        source.end_offsets(partitions, flow.fetch.isolation_level),
+    )
+    reset = flow.fetch.auto_offset_reset
+    begins = {tp: begin_of(tp, offsets, reset) for tp in partitions}
+    behind = {
+        tp: begin
+        for tp, begin in begins.items()
+        if begin is not None and begin < offsets.ends.get(tp, 0)
+    }
+    found = source.records_at(behind) if behind else {}
+    return measure(
+        partitions,
+        offsets,
+        {tp: record.time_ms for tp, record in found.items()},
+        {tp: record.mean_bytes for tp, record in found.items() if record.mean_bytes},
+        reset=reset,
+        now_ms=int(time.time() * 1000),
+    )

@@ -1,0 +1,139 @@
+"""What a flow sees to before it starts: one cluster twice, Java mirrors, positions, frozen ends."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+
+from sparkmirror.control.coordination.status import is_paused
+from sparkmirror.control.positions.seeding import Beginnings, seed_positions
+from sparkmirror.control.topics.internal_topics import offset_storage_topic
+from sparkmirror.control.topics.sync import Assignment
+from sparkmirror.errors import ConfigError, Denied, TopicError
+from sparkmirror.model import FlowSettings, Halt, MirrorMode, TopicPartition
+from sparkmirror.names.replication_policy import FlowTopics
+from sparkmirror.wire.admin.cluster import Cluster
+
+__all__ = [
+    "PAUSED",
+    "freeze_ends",
+    "leave_out_paused",
+    "refuse_mirroring_onto_itself",
+    "take_over_positions",
+    "warn_of_java",
+]
+
+PAUSED = "PAUSED"
+"""Code of the halts of a paused flow that a ``--once`` run leaves out."""
+
+
+_FREEZE_TIMEOUT_S = 30.0
+_FREEZE_POLL_S = 1.0
+
+
+def refuse_mirroring_onto_itself(
+    settings: FlowSettings, wanted: FlowTopics, source_admin: Cluster, target_admin: Cluster
+) -> None:
+    """Raise `ConfigError` when every record would be copied onto itself."""
+    with ThreadPoolExecutor(1, "describe") as pool:  # both may be far away
+        asked = pool.submit(target_admin.describe)
+        source, target = source_admin.describe(), asked.result()
+    if not source.cluster_id or source.cluster_id != target.cluster_id:
+        return
+    if settings.mode is MirrorMode.MM1 or wanted.remote("topic") == "topic":
+        raise ConfigError(
+            f"source and target are the same cluster (id {source.cluster_id}) and topics keep "
+            "their names: every record would be copied onto itself for ever.",
+            where=f"flow {settings.name}",
+            do="Check the bootstrap.servers of both clusters.",
+        )
+
+
+def warn_of_java(settings: FlowSettings, target: Cluster) -> list[str]:
+    """What to say of a running Java MirrorMaker 2, whose Connect group on the target has members.
+
+    Raises `MirrorError`.
+    """
+    if settings.mode is MirrorMode.MM1:
+        return []
+    group = f"{settings.source.alias}-mm2"
+    try:
+        members = target.group_members(group)
+    except Denied as error:
+        return [f"{settings.name}: nobody can tell whether a Java MirrorMaker 2 runs: {error}"]
+    if not members:
+        return []
+    return [
+        f"{settings.name}: the group {group} on {target.alias} has active members: if a "
+        "Java MirrorMaker 2 still runs this flow, stop it, or records arrive twice"
+    ]
+
+
+def take_over_positions(
+    keeper: Cluster,
+    beginnings: Beginnings,
+    settings: FlowSettings,
+    assignment: Assignment,
+    say: Callable[[str], None],
+) -> None:
+    """Seed positions on ``keeper`` from where a Java mirror left them.
+
+    What begins at its end, or at a time, begins where that is now. Raises `MirrorError`.
+    """
+    seeding = seed_positions(keeper, settings, assignment)
+    if seeding.seeded:
+        place = (
+            "the group's offsets in ZooKeeper"
+            if settings.zookeeper
+            else offset_storage_topic(settings)
+        )
+        say(f"{settings.name}: {len(seeding.seeded)} positions taken over from {place}")
+    if seeding.skipped:
+        say(f"{settings.name}: {seeding.skipped} stored offsets could not be read")
+    begun = beginnings.settle(assignment.partitions)
+    if begun:
+        say(
+            f"{settings.name}: {begun} partitions had no position: they begin where "
+            f"auto.offset.reset={settings.fetch.auto_offset_reset} is now"
+        )
+
+
+def leave_out_paused(settings: FlowSettings, target: Cluster, assignment: Assignment) -> Assignment:
+    """For a ``--once`` run: of a paused flow nothing is copied, and nothing is waited for.
+
+    Raises `ConfigError` for one of MirrorMaker 1's files: the group would wait for its share.
+    """
+    if not is_paused(target, settings):
+        return assignment
+    if settings.mode is MirrorMode.MM1:
+        raise ConfigError(
+            "the flow is paused: a run with --once would copy nothing and never end.",
+            where=f"flow {settings.name}",
+            do="Let it go on first: sparkmirror resume.",
+        )
+    halt = Halt(PAUSED, "the flow is paused; sparkmirror resume lets it go on")
+    halted = {p.source: halt for p in assignment.partitions}
+    return replace(assignment, partitions=(), halted={**assignment.halted, **halted})
+
+
+def freeze_ends(
+    settings: FlowSettings, source: Cluster, assignment: Assignment
+) -> dict[TopicPartition, int]:
+    """End offsets that a ``--once`` run copies up to. Raises `TopicError` without a leader."""
+    wanted = [p.source for p in assignment.partitions]
+    deadline = time.monotonic() + _FREEZE_TIMEOUT_S
+    while True:
+        ends = source.end_offsets(wanted, settings.fetch.isolation_level)
+        missing = [tp for tp in wanted if tp not in ends]
+        if not missing:
+            return ends
+        if time.monotonic() > deadline:
+            shown = ", ".join(map(str, missing[:5])) + (" …" if len(missing) > 5 else "")
+            raise TopicError(
+                f"no end offset for {len(missing)} partitions ({shown}): they have no leader.",
+                where=f"cluster {source.alias}",
+                do="Bring their brokers back, or leave these topics out.",
+            )
+        time.sleep(_FREEZE_POLL_S)

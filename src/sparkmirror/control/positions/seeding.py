@@ -1,0 +1,265 @@
+"""Where a flow begins: its position group, and positions taken over from Java's MirrorMaker.
+
+The position group's committed offsets are the truth. Only partitions without one are looked up
+elsewhere: in MirrorMaker 2's offset storage topic, so that this mirror goes on where a Java
+MirrorMaker 2 stopped (and where its own committed offsets expired); or, for a MirrorMaker 1 with
+an old consumer, in the source's ZooKeeper.
+
+What is still without a position and begins at the end of the log (``auto.offset.reset=latest``)
+or at a time gets its position here, before the run says that it mirrors: slots would look it up
+only when Spark is up, and whatever was written until then would be lost.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+
+from sparkmirror.control.topics.internal_topics import offset_storage_topic
+from sparkmirror.control.topics.sync import Assignment
+from sparkmirror.errors import ClusterError, Denied, Unreachable
+from sparkmirror.internal_topics.commands import SourcePartition
+from sparkmirror.internal_topics.connect_offsets import ConnectOffsets, read_source_positions
+from sparkmirror.internal_topics.position_metadata import (
+    Mark,
+    TargetMark,
+    encode_mark,
+    target_fields,
+)
+from sparkmirror.model import FlowSettings, Halt, Member, MirrorMode, TopicPartition
+from sparkmirror.offset_reset import EARLIEST, LATEST, reset_time_ms
+from sparkmirror.wire.admin.cluster import Cluster
+from sparkmirror.wire.cluster.coordinator import Routes
+from sparkmirror.wire.cluster.error_codes import LEADER_NOT_AVAILABLE, error_name
+from sparkmirror.wire.cluster.views import Committed
+
+__all__ = [
+    "Beginnings",
+    "Seeding",
+    "check_group_is_free",
+    "plan_seeding",
+    "position_group",
+    "seed_positions",
+]
+
+# Brokers hear of new topics one after the other; until the coordinator has, it takes no offsets.
+_COMMIT_WITHIN_S = 10.0
+_COMMIT_PAUSE_S = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class Seeding:
+    """What was taken over: next source offset per source partition.
+
+    ``skipped``: records of the offset storage topic that make no sense.
+    """
+
+    seeded: Mapping[TopicPartition, int] = field(default_factory=dict)
+    skipped: int = 0
+
+
+def position_group(flow: FlowSettings) -> str:
+    """The consumer group whose committed offsets are the flow's positions.
+
+    On the target and under remote topic names (MirrorMaker 2), or on the source (MirrorMaker 1).
+    """
+    return flow.position_group
+
+
+def plan_seeding(
+    assignment: Assignment,
+    committed: Mapping[TopicPartition, Committed],
+    stored: Mapping[TopicPartition, int],
+    *,
+    of_connect: bool = False,
+) -> dict[TopicPartition, tuple[int, str]]:
+    """Offset and metadata to commit, per remote partition. Pure.
+
+    Only partitions without a committed offset (by remote name) that ``stored`` (by source name)
+    knows. ``of_connect``: they are from Connect's offset storage, which outlives remote topics.
+    """
+    more = target_fields(TargetMark(seeded=of_connect))
+    return {
+        p.target: (stored[p.source], encode_mark(Mark(topic_id=p.topic_id), more))
+        for p in assignment.partitions
+        if p.target not in committed and p.source in stored
+    }
+
+
+def seed_positions(cluster: Cluster, flow: FlowSettings, assignment: Assignment) -> Seeding:
+    """Take over the offsets of a Java MirrorMaker where the position group has none.
+
+    ``cluster`` keeps the position group: the target, where MirrorMaker 2 has its offset storage
+    topic; in MirrorMaker 1 mode the source, whose ZooKeeper may hold what old consumers of the
+    same group committed. Raises `MirrorError`.
+    """
+    in_kafka_only = flow.mode is MirrorMode.MM1 and not flow.zookeeper
+    if in_kafka_only or not assignment.partitions:
+        return Seeding()
+    group = position_group(flow)
+    committed = cluster.committed_offsets(
+        group, [p.target for p in assignment.partitions], operation="Read"
+    )
+    if len(committed) == len(assignment.partitions):
+        return Seeding()
+    of_connect = flow.mode is not MirrorMode.MM1
+    if not of_connect:
+        # Few mirrors need a ZooKeeper client.
+        from sparkmirror.wire.legacy.zookeeper import group_offsets  # noqa: PLC0415
+
+        missing = [p.source for p in assignment.partitions if p.target not in committed]
+        stored = ConnectOffsets(group_offsets(flow.zookeeper, flow.group_id, missing))
+    else:
+        stored = _stored_offsets(cluster, flow)
+    commits = plan_seeding(assignment, committed, stored.positions, of_connect=of_connect)
+    if commits:
+        cluster.commit_offsets(group, commits)
+    source_of = {p.target: p.source for p in assignment.partitions}
+    seeded = {source_of[tp]: offset for tp, (offset, _) in commits.items()}
+    return Seeding(seeded, stored.skipped)
+
+
+class Beginnings:
+    """Where partitions without a position begin, unless that is their start.
+
+    At their ends (``latest``), or at the first record of a time (``by_duration``), as these are
+    when the partitions are found. ``keeper`` keeps the position group. ``waiting``: partitions
+    without a leader to ask. They are held out of the assignment until they have one: a slot that
+    chose later would skip what was written until then.
+    """
+
+    def __init__(self, keeper: Cluster, source: Cluster, flow: FlowSettings) -> None:
+        self.waiting: frozenset[TopicPartition] = frozenset()
+        self._keeper, self._source, self._flow = keeper, source, flow
+
+    def settle(self, partitions: Iterable[SourcePartition], member: Member | None = None) -> int:
+        """Commit where ``partitions`` begin; how many these are.
+
+        Only partitions without a position are looked at. Those whose positions the group's other
+        members keep, or this client may not commit, are left to the slots. ``member``: of the
+        group, which then takes commits from its members alone. Raises `MirrorError`.
+        """
+        now_ms = int(time.time() * 1000)
+        time_ms = reset_time_ms(self._flow.fetch.auto_offset_reset, now_ms)
+        wanted, group = list(partitions), position_group(self._flow)
+        # EARLIEST also stands for "none": the slot says what is missing.
+        if time_ms == EARLIEST or not wanted:
+            return 0
+        self.waiting -= {p.source for p in wanted}
+        committed = self._keeper.committed_offsets(
+            group, [p.target for p in wanted], operation="Read"
+        )
+        missing = {p.source: p for p in wanted if p.target not in committed}
+        if not missing:
+            return 0
+        begins = self._source.end_offsets(missing, self._flow.fetch.isolation_level)
+        if time_ms != LATEST:
+            begins |= self._source.offsets_at(begins, time_ms)
+        commits = _commits(self._flow, missing, begins)
+        taken = self._commit(commits, member) if commits else True
+        if taken:
+            self.waiting |= missing.keys() - begins.keys()
+        return len(commits) if taken else 0
+
+    def hold(self, assignment: Assignment) -> Assignment:
+        """``assignment`` with the partitions that wait among those that are halted."""
+        held = {p.source for p in assignment.partitions} & self.waiting
+        if not held:
+            return assignment
+        halts = {
+            tp: Halt(
+                error_name(LEADER_NOT_AVAILABLE),
+                f"the source has no leader for {tp}: it begins as soon as there is one",
+                retriable=True,
+            )
+            for tp in held
+        }
+        return replace(
+            assignment,
+            partitions=tuple(p for p in assignment.partitions if p.source not in held),
+            halted={**assignment.halted, **halts},
+        )
+
+    def _commit(
+        self, commits: Mapping[TopicPartition, tuple[int, str]], member: Member | None
+    ) -> bool:
+        """Whether ``commits`` are positions now; False: they are left to the slots."""
+        if member is not None:
+            return self._commit_as(member, commits)
+        group = position_group(self._flow)
+        deadline = time.monotonic() + _COMMIT_WITHIN_S
+        while True:
+            try:
+                self._keeper.commit_offsets(group, commits)
+            except Denied:
+                return False  # the slot halts what it may not read, and says so
+            except Unreachable:
+                raise
+            except ClusterError:
+                if self._keeper.group_members(group, operation="Read"):
+                    return False  # another mirror has joined since
+                if time.monotonic() > deadline:
+                    raise
+                time.sleep(_COMMIT_PAUSE_S)
+            else:
+                return True
+
+    def _commit_as(self, member: Member, commits: Mapping[TopicPartition, tuple[int, str]]) -> bool:
+        routes = Routes(self._flow.source)
+        try:
+            routes.commit(position_group(self._flow), commits, member)
+        except Denied:
+            return False
+        finally:
+            routes.close()
+        return True
+
+
+def _commits(
+    flow: FlowSettings,
+    missing: Mapping[TopicPartition, SourcePartition],
+    begins: Mapping[TopicPartition, int],
+) -> dict[TopicPartition, tuple[int, str]]:
+    """Offset and metadata to commit, per partition as the position group names it."""
+    # MirrorMaker 1's group is also Java's, which writes no metadata.
+    marked = flow.mode is not MirrorMode.MM1
+    return {
+        missing[tp].target: (
+            begin,
+            encode_mark(
+                Mark(topic_id=missing[tp].topic_id), target_fields(TargetMark(begin=begin))
+            ) if marked else "",
+        )
+        for tp, begin in begins.items()
+    }  # fmt: skip
+
+
+def _stored_offsets(target: Cluster, flow: FlowSettings) -> ConnectOffsets:
+    topic = offset_storage_topic(flow)
+    view = target.topics([topic]).get(topic)
+    if view is None:
+        return ConnectOffsets({})
+    records = target.read_compacted(topic, partitions=range(view.partitions))
+    return read_source_positions(records, flow.source.alias)
+
+
+def check_group_is_free(source: Cluster, flow: FlowSettings) -> None:
+    """Make sure that no consumer is active in the group of a MirrorMaker 1 flow.
+
+    Raises `ClusterError` naming the members: two mirrors in one group would both copy.
+    """
+    if flow.mode is not MirrorMode.MM1:
+        return
+    members = source.group_members(flow.group_id)
+    if not members:
+        return
+    names = sorted(
+        {f"{m.client_id or 'a consumer'} at {m.host or 'an unknown host'}" for m in members}
+    )
+    shown = ", ".join(names[:5]) + (" and others" if len(names) > 5 else "")
+    raise ClusterError(
+        f"the group {flow.group_id} has active members ({shown}): a Java MirrorMaker still runs.",
+        where=f"cluster {flow.source.alias}",
+        do="Stop it first, this mirror then goes on where it stopped.",
+    )

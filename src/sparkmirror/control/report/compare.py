@@ -1,0 +1,69 @@
+"""Source topics beside their remote topics, for a look from outside: nothing is planned or done."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from sparkmirror.control.topics.config_sync import ConfigChange, observe_configs, plan_configs
+from sparkmirror.control.topics.observation import Look
+from sparkmirror.errors import MirrorError
+
+__all__ = ["TopicPair", "compare_topics"]
+
+
+@dataclass(frozen=True, slots=True)
+class TopicPair:
+    """One source topic and its remote topic.
+
+    ``remote_partitions`` None: there is no remote topic yet. ``differences``: what a config sync
+    would change there. ``trouble``: why the configs could not be compared.
+    """
+
+    topic: str
+    remote: str
+    partitions: int
+    remote_partitions: int | None
+    replication: int
+    remote_replication: int | None
+    differences: tuple[ConfigChange, ...] = ()
+    trouble: str = ""
+
+    @property
+    def state(self) -> str:
+        """``missing``, ``fewer partitions``, ``more partitions``, ``configs differ``, ``same``."""
+        if self.remote_partitions is None:
+            return "missing"
+        if self.remote_partitions < self.partitions:
+            return "fewer partitions"
+        if self.differences:
+            return "configs differ"
+        if self.trouble:
+            return "configs unknown"
+        return "more partitions" if self.remote_partitions > self.partitions else "same"
+
+
+def compare_topics(look: Look) -> tuple[TopicPair, ...]:
+    """All topics of one flow, by source name. Raises `MirrorError` when a cluster is away.
+
+    Configs are compared as a sync would, also where it is switched off.
+    """
+    found = plan_configs(observe_configs(look.source, look.target, look.remote), look.flow)
+    changes = {action.topic: action.changes for action in found.actions}
+    pairs = []
+    for name, view in sorted(look.topics.source.items()):
+        remote = look.wanted.remote(name)
+        there = look.topics.target.get(remote)
+        error = found.errors.get(name)
+        pairs.append(
+            TopicPair(
+                topic=name,
+                remote=remote,
+                partitions=view.partitions,
+                remote_partitions=there.partitions if there else None,
+                replication=view.replication,
+                remote_replication=there.replication if there else None,
+                differences=changes.get(name, ()),
+                trouble=str(error) if isinstance(error, MirrorError) else "",
+            )
+        )
+    return tuple(pairs)

@@ -1,0 +1,155 @@
+"""The consumer groups of one flow on both clusters, for a look from outside: nothing is written."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from sparkmirror.control.groups.checkpoints import CheckpointRules, CheckpointStore, wanted_groups
+from sparkmirror.control.topics.compacted import TopicFollower
+from sparkmirror.control.topics.observation import Look
+from sparkmirror.errors import Denied, MirrorError
+from sparkmirror.model import FlowSettings, TopicPartition
+from sparkmirror.wire.admin.cluster import Cluster
+from sparkmirror.wire.admin.groups import IDLE_STATES
+from sparkmirror.wire.cluster.views import Committed, GroupOwner, GroupView
+
+__all__ = ["FlowGroups", "GroupOffset", "compare_groups", "measure_groups"]
+
+Offsets = Mapping[TopicPartition, Committed]
+Owners = Mapping[TopicPartition, GroupOwner]
+
+
+@dataclass(frozen=True, slots=True)
+class GroupOffset:
+    """One partition of one group.
+
+    ``offset``: committed on the source; ``end``: the source's end offset, None without a leader.
+    ``translated``: the place on the target that the newest checkpoint gives, made when the group
+    stood at ``checkpoint_of``; None: there is no checkpoint. ``target_offset``: what the group has
+    committed on the target, None: nothing. ``owner``: the member of the group that reads the
+    partition on the source, None: nobody does.
+    """
+
+    group: str
+    state: str
+    topic: str
+    partition: int
+    offset: int
+    end: int | None
+    remote_topic: str
+    translated: int | None
+    checkpoint_of: int | None
+    target_offset: int | None
+    owner: GroupOwner | None = None
+
+    @property
+    def lag(self) -> int | None:
+        """Records that the group has not read on the source; None when that cannot be known."""
+        return None if self.end is None or self.end < self.offset else self.end - self.offset
+
+    @property
+    def remark(self) -> str:
+        """What is out of the ordinary."""
+        if self.end is not None and self.offset > self.end:
+            return "the offset lies beyond the end: the topic was made anew or truncated"
+        if self.translated is None:
+            return "no checkpoint yet"
+        if self.checkpoint_of is not None and self.checkpoint_of != self.offset:
+            return f"the checkpoint is of offset {self.checkpoint_of}"
+        return ""
+
+
+@dataclass(frozen=True, slots=True)
+class FlowGroups:
+    """All groups of one flow. ``failures``: groups whose offsets or members could not be read.
+
+    ``checkpoints``: whether the flow makes any.
+    """
+
+    flow: str
+    rows: tuple[GroupOffset, ...]
+    failures: tuple[MirrorError, ...] = ()
+    checkpoints: bool = True
+
+
+def measure_groups(
+    flow: FlowSettings,
+    states: Mapping[str, GroupView],
+    committed: Mapping[str, Offsets],
+    ends: Mapping[TopicPartition, int],
+    stored: CheckpointStore,
+    on_target: Mapping[str, Offsets],
+    owners: Mapping[str, Owners] | None = None,
+) -> tuple[GroupOffset, ...]:
+    """One row per group and partition of the flow's topics. Pure.
+
+    ``committed``: offsets on the source. ``ends``: end offsets there. ``stored``: checkpoints.
+    ``owners``: who reads which partition there.
+    """
+    rules = CheckpointRules(flow)
+    rows = []
+    for group, offsets in sorted(committed.items()):
+        for tp, one in sorted(offsets.items()):
+            if not rules.accepts(tp.topic):
+                continue
+            remote = rules.remote(tp)
+            checkpoint = stored.of(group).get(remote)
+            there = on_target.get(group, {}).get(remote)
+            rows.append(
+                GroupOffset(
+                    group=group,
+                    state=states[group].state if group in states else "",
+                    topic=tp.topic,
+                    partition=tp.partition,
+                    offset=one.offset,
+                    end=ends.get(tp),
+                    remote_topic=remote.topic,
+                    translated=checkpoint.downstream if checkpoint else None,
+                    checkpoint_of=checkpoint.upstream if checkpoint else None,
+                    target_offset=there.offset if there else None,
+                    owner=(owners or {}).get(group, {}).get(tp),
+                )
+            )
+    return tuple(rows)
+
+
+def compare_groups(look: Look) -> FlowGroups:
+    """The groups of one flow as they are now. Raises `MirrorError` when a cluster is away."""
+    flow, rules = look.flow, CheckpointRules(look.flow)
+    states = look.source.groups()
+    names = wanted_groups(flow, states)
+    found = look.source.committed_by_group(names)
+    failures = tuple(one for one in found.values() if isinstance(one, MirrorError))
+    committed = {group: o for group, o in found.items() if not isinstance(o, MirrorError)}
+    wanted = {tp for offsets in committed.values() for tp in offsets if rules.accepts(tp.topic)}
+    # After the offsets: an end taken before could lie short of what a group has read since.
+    ends = look.source.end_offsets(wanted, flow.fetch.isolation_level)
+    stored = CheckpointStore()
+    if look.target.topics([rules.topic]):
+        follower = TopicFollower(look.checkpoints, rules.topic)
+        for key, value in follower.read():
+            stored.take(key, value)
+        follower.close()
+    there = look.target.committed_by_group(committed)
+    on_target = {group: o for group, o in there.items() if not isinstance(o, MirrorError)}
+    failures += tuple(one for one in there.values() if isinstance(one, MirrorError))
+    owners, hidden = _owners(look.source, [states[group] for group in committed if group in states])
+    rows = measure_groups(flow, states, committed, ends, stored, on_target, owners)
+    return FlowGroups(flow.name, rows, failures + hidden, flow.checkpoints.enabled)
+
+
+def _owners(
+    source: Cluster, groups: Iterable[GroupView]
+) -> tuple[dict[str, Owners], tuple[MirrorError, ...]]:
+    """The owners of partitions by group, and the groups whose members nobody may show us."""
+    owners: dict[str, Owners] = {}
+    hidden: list[MirrorError] = []
+    for group in groups:
+        if group.state in IDLE_STATES:
+            continue  # without members; of a large cluster's groups that is most
+        try:
+            owners[group.name] = source.group_owners(group.name)
+        except Denied as error:
+            hidden.append(error)
+    return owners, tuple(hidden)

@@ -1,0 +1,104 @@
+"""Gap records from the driver: read for the user, and told while a mirror runs."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterable
+
+from sparkmirror.internal_topics.gaps import GAP_CODES, Gap, collect_gaps, gaps_topic
+from sparkmirror.model import FlowSettings, SlotProgress
+from sparkmirror.wire.admin.cluster import Cluster
+
+__all__ = ["GapTeller", "gap_line", "read_gaps"]
+
+# Slots count a gap before its record is acknowledged: several looks, not too close.
+_LOOKS = 3
+_LOOK_PAUSE_S = 1.0
+_TOLD_MAX = 10
+
+
+def read_gaps(target: Cluster, flow: FlowSettings) -> list[Gap]:
+    """All gap records of ``flow``, oldest first; none where the mirror never ran.
+
+    Raises `MirrorError` when the target does not answer.
+    """
+    topic = gaps_topic(flow)
+    if topic not in target.topics([topic]):
+        return []
+    records = ((key, value) for _, key, value in target.read_compacted(topic))
+    return [gap for gap in collect_gaps(records) if gap.flow == flow.name]
+
+
+def gap_line(gap: Gap) -> str:
+    """One line for people: what, where, how many, what was done."""
+    done = f"{gap.action}" + ("" if gap.resumed_at is None else f" at offset {gap.resumed_at}")
+    return f"{gap.flow}: {gap.code}: {gap.reason} ({done})"
+
+
+class GapTeller:
+    """Tells each gap record once that is written while a mirror runs.
+
+    ``say`` takes the line of each, ``note`` the gap itself.
+    """
+
+    def __init__(
+        self,
+        target: Cluster,
+        flow: FlowSettings,
+        say: Callable[[str], None],
+        *,
+        since_ms: int,
+        note: Callable[[Gap], None] = lambda _: None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._target = target
+        self._flow = flow
+        self._say = say
+        self._note = note
+        self._since_ms = since_ms
+        self._clock = clock
+        self._counted: dict[tuple[int, str], int] = {}
+        self._looks = 0
+        self._looked_at = float("-inf")
+        self._told: set[str] = set()
+        self._lock = threading.Lock()
+
+    def look(self, reports: Iterable[SlotProgress]) -> None:
+        """Read the topic when slots have counted something since the last call.
+
+        Raises `MirrorError`.
+        """
+        for report in reports:
+            count = sum(report.errors.get(code, 0) for code in GAP_CODES)
+            key = (report.slot, report.worker)
+            if count != self._counted.get(key, 0):
+                self._counted[key] = count
+                self._looks = _LOOKS
+        if not self._looks or self._clock() - self._looked_at < _LOOK_PAUSE_S:
+            return
+        self._looked_at = self._clock()
+        self._looks -= 1
+        self._tell(read_gaps(self._target, self._flow))
+
+    def last_look(self) -> None:
+        """Once all is written: read the topic if something was counted a moment ago.
+
+        Any thread may call it. Raises `MirrorError`.
+        """
+        if self._looks:
+            self._tell(read_gaps(self._target, self._flow))
+
+    def _tell(self, gaps: Iterable[Gap]) -> None:
+        new = []
+        with self._lock:
+            for gap in gaps:
+                line = gap_line(gap)
+                if gap.time_ms >= self._since_ms and line not in self._told:
+                    self._told.add(line)
+                    new.append((line, gap))
+        for line, gap in new[:_TOLD_MAX]:
+            self._say(line)
+            self._note(gap)
+        if len(new) > _TOLD_MAX:
+            self._say(f"{self._flow.name}: {len(new) - _TOLD_MAX} more gap records")

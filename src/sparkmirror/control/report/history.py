@@ -1,0 +1,224 @@
+"""The history of a flow: written while it runs, read by whoever wants to know what happened.
+
+`History.note` is for everybody in the driver; it costs nothing but memory. What was noted is
+written by `History.flush`, a job of the control loop.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
+
+from sparkmirror.control.coordination.place import own_host
+from sparkmirror.control.report.gaps import gap_line
+from sparkmirror.internal_topics.commands import PROGRESS_PARTITION, channel, control_topic
+from sparkmirror.internal_topics.driver_report import DriverReport, decode_driver_report
+from sparkmirror.internal_topics.gaps import Gap, GapAction
+from sparkmirror.internal_topics.history import (
+    KEPT_MAX,
+    Event,
+    EventKind,
+    decode_event,
+    encode_event,
+)
+from sparkmirror.model import FlowSettings, Halt, MirrorMode, SlotProgress, TopicPartition
+from sparkmirror.wire.admin.cluster import Cluster
+
+__all__ = ["HaltWatch", "History", "read_history", "standing_still"]
+
+_WAITING_MAX = 300
+# What is halted is tried again after a minute at most, and is not well before it stayed so.
+_WELL_MS = 120_000
+_TOLD_MAX = 20
+# Drivers report every ten seconds.
+_SILENT_MS = 30_000
+
+
+def read_history(target: Cluster, flow: FlowSettings) -> list[Event] | None:
+    """All events of ``flow``, oldest first; None when there is no control topic.
+
+    Raises `MirrorError` when the target does not answer.
+    """
+    topic = control_topic(flow)
+    if topic not in target.topics([topic]):
+        return None
+    found: dict[bytes | None, Event] = {}
+    for _, key, value in _records(target, flow):
+        event = decode_event(key, value)
+        if event is not None and event.flow == flow.name:
+            found.pop(key, None)  # the newest of a key stands where it was written
+            found[key] = event
+        elif value is None:
+            found.pop(key, None)
+    return sorted(found.values(), key=lambda event: event.time_ms)
+
+
+def _records(target: Cluster, flow: FlowSettings) -> list[tuple[int, bytes | None, bytes | None]]:
+    topic = control_topic(flow)
+    return list(target.read_compacted(topic, partitions=[PROGRESS_PARTITION], passes=True))
+
+
+class History:
+    """What one run notes about its flow. Thread-safe."""
+
+    def __init__(
+        self,
+        target: Cluster,
+        flow: FlowSettings,
+        run_id: str,
+        *,
+        now_ms: Callable[[], int] = lambda: int(time.time() * 1000),
+    ) -> None:
+        self._target = target
+        self._flow = flow
+        self._run_id = run_id
+        self._now_ms = now_ms
+        self._host = own_host()
+        self._lock = threading.Lock()
+        self._flushing = threading.Lock()
+        self._reasons: list[str] = []
+        self._waiting: deque[Event] = deque(maxlen=_WAITING_MAX)
+        self._number = 0
+        self._tidied = False
+
+    def note(self, kind: EventKind, text: str, *, code: str = "") -> None:
+        """Have ``text``, one line, written as an event of this moment."""
+        self._note(kind, text, code, self._now_ms())
+
+    def note_gap(self, gap: Gap) -> None:
+        """Note what was lost, and whether it is mirrored again."""
+        kind = EventKind.REPAIR if gap.action is GapAction.REPAIRED else EventKind.GAP
+        line = gap_line(gap).removeprefix(f"{gap.flow}: {gap.code}: ")
+        self.note(kind, line, code=gap.code)
+
+    def begin(self, release: str, partitions: int, *, once: bool) -> None:
+        """Note that the run has begun."""
+        until = ", up to now (--once)" if once else ""
+        self.note(EventKind.START, f"sparkmirror {release} with {partitions} partitions{until}")
+
+    def because(self, reason: str) -> None:
+        """Why the run is about to end, in a few words."""
+        with self._lock:
+            if reason not in self._reasons:
+                self._reasons.append(reason)
+
+    def end(self, *, drained: bool) -> None:
+        """Write that the run has ended, and why. Raises `MirrorError`."""
+        how = "everything read was written" if drained else "not drained"
+        self.note(EventKind.STOP, "; ".join([*self._reasons, how]))
+        self.flush()
+
+    def _note(self, kind: EventKind, text: str, code: str, time_ms: int) -> None:
+        event = Event(self._flow.name, time_ms, kind, text, code, self._run_id, self._host)
+        with self._lock:
+            self._waiting.append(event)
+
+    def flush(self) -> None:
+        """Write what was noted since the last call; at the first one, look at what is there.
+
+        Raises `MirrorError`: what was not written waits for the next call.
+        """
+        with self._flushing:
+            self._flush()
+
+    def _flush(self) -> None:
+        if not self._tidied:
+            self._tidy()
+            self._tidied = True
+        with self._lock:
+            events = list(self._waiting)
+        if not events:
+            return
+        rows = [encode_event(event, self._number + n) for n, event in enumerate(events)]
+        self._write([(key, value) for key, value in rows])
+        self._number += len(events)
+        with self._lock:
+            for event in events:
+                if self._waiting and self._waiting[0] is event:
+                    self._waiting.popleft()
+
+    def _tidy(self) -> None:
+        """Take out what is too old; note what became of the run before, if it did not say so."""
+        keys: dict[bytes, Event] = {}
+        driver: DriverReport | None = None
+        mm1 = self._flow.mode is MirrorMode.MM1
+        ours = channel(self._flow, self._run_id)
+        for _, key, value in _records(self._target, self._flow):
+            event, report = decode_event(key, value), decode_driver_report(key, value)
+            if report is not None and report.flow == ours and report.run_id != self._run_id:
+                driver = report
+            if key is not None and event is not None and event.flow == self._flow.name:
+                keys[key] = event
+            elif key is not None and value is None:
+                keys.pop(key, None)
+        if driver is not None and not driver.ended and not mm1:
+            self._note_before(driver)
+        newest = sorted(keys, key=lambda key: keys[key].time_ms)
+        self._write([(key, None) for key in newest[:-KEPT_MAX]])
+
+    def _note_before(self, driver: DriverReport) -> None:
+        """The newest report of another run, which is not its last one."""
+        silent_ms = self._now_ms() - driver.time_ms
+        who = f"run {driver.run_id} on {driver.host}"
+        if silent_ms > _SILENT_MS:
+            text = f"{who} ended without a word: this is its last report"
+            self._note(EventKind.LOST, text, "", driver.time_ms)
+        else:
+            ago_s = max(0, silent_ms // 1000)
+            text = f"{who} had the flow, and reported {ago_s} s before this run looked"
+            self.note(EventKind.TAKEOVER, text)
+
+    def _write(self, rows: list[tuple[bytes, bytes | None]]) -> None:
+        if rows:
+            records = [(PROGRESS_PARTITION, key, value) for key, value in rows]
+            self._target.produce_many(control_topic(self._flow), records)
+
+
+def standing_still(
+    assigned: Mapping[TopicPartition, Halt], reports: Iterable[SlotProgress]
+) -> dict[TopicPartition, Halt]:
+    """What stands still, by the newest report of each partition; ``assigned``: given to no slot."""
+    found: dict[TopicPartition, Halt] = {}
+    for report in sorted(reports, key=lambda report: report.time_ms):
+        for p in report.partitions:
+            tp = TopicPartition(p.topic, p.partition)
+            found.pop(tp, None)
+            if p.halt is not None:
+                found[tp] = p.halt
+    return found | dict(assigned)
+
+
+class HaltWatch:
+    """Makes events of halts: one when a partition stops, one when it has been well for a while.
+
+    A partition that is tried again and stops again makes no new one.
+    """
+
+    def __init__(self, history: History) -> None:
+        self._history = history
+        self._open: dict[TopicPartition, str] = {}
+        self._well_since: dict[TopicPartition, int] = {}
+
+    def look(self, halts: Mapping[TopicPartition, Halt], now_ms: int) -> None:
+        """Note what has changed; ``halts``: what stands still at ``now_ms``."""
+        new = [tp for tp, halt in sorted(halts.items()) if self._open.get(tp) != halt.code]
+        for tp in new[:_TOLD_MAX]:
+            halt = halts[tp]
+            self._history.note(EventKind.HALT, f"{tp} stopped: {halt.reason}", code=halt.code)
+        if len(new) > _TOLD_MAX:
+            self._history.note(EventKind.HALT, f"{len(new) - _TOLD_MAX} more partitions stopped")
+        self._open |= {tp: halts[tp].code for tp in new}
+        for tp in halts:
+            self._well_since.pop(tp, None)
+        for tp in self._open.keys() - halts.keys():
+            self._well_since.setdefault(tp, now_ms)
+        well = sorted(tp for tp, at in self._well_since.items() if now_ms - at >= _WELL_MS)
+        for tp in well:
+            del self._open[tp], self._well_since[tp]
+        for tp in well[:_TOLD_MAX]:
+            self._history.note(EventKind.GOES_ON, f"{tp} is mirrored again")
+        if len(well) > _TOLD_MAX:
+            text = f"{len(well) - _TOLD_MAX} more partitions are mirrored again"
+            self._history.note(EventKind.GOES_ON, text)

@@ -1,0 +1,114 @@
+"""What a run of a flow would change on the clusters, found out without changing anything.
+
+Each planner looks at both clusters with the functions of a running mirror, and tells the actions
+that these plan as `Change`. `PLANNERS` is the list; they come in the order of a start.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from sparkmirror.control.report.plan_groups import groups, offset_topics
+from sparkmirror.control.topics.acl_sync import observe_acls, plan_acls
+from sparkmirror.control.topics.config_sync import observe_configs, plan_configs
+from sparkmirror.control.topics.dead_letters import plan_dead_letter_topics
+from sparkmirror.control.topics.internal_topics import internal_names, plan_internal_topics
+from sparkmirror.control.topics.observation import Change, FlowPlan, Look, creation
+from sparkmirror.control.topics.sync import CreateTopic, GrowTopic, plan_topics
+from sparkmirror.errors import MirrorError
+from sparkmirror.model import MirrorMode
+
+__all__ = ["PLANNERS", "Planner", "plan_flow"]
+
+Planner = Callable[[Look], Iterator[Change]]
+
+
+def plan_flow(look: Look) -> FlowPlan:
+    """All changes of one flow. What one planner cannot find out does not hold up the others."""
+    changes: list[Change] = []
+    failures: list[MirrorError] = []
+    for planner in PLANNERS:
+        try:
+            changes += planner(look)
+        except MirrorError as error:
+            if str(error) not in map(str, failures):
+                failures.append(error)
+    return FlowPlan(look.flow.name, tuple(changes), tuple(failures))
+
+
+def internal_topics(look: Look) -> Iterator[Change]:
+    """The mirror's own topics on the target, as `control.topics.internal_topics` makes them."""
+    present = look.target.topics(internal_names(look.flow))
+    brokers = len(look.target.describe().brokers)
+    try:
+        missing = plan_internal_topics(look.flow, present, brokers)
+    except MirrorError as error:
+        yield Change(look.target.alias, "refuse", error.where, details={"reason": str(error)})
+        return
+    yield from (creation(look.target.alias, new) for new in missing)
+
+
+def dead_letters(look: Look) -> Iterator[Change]:
+    """Dead-letter topics that are made, as `control.topics.dead_letters` does it."""
+    remote = {topic: look.wanted.remote(topic) for topic in sorted(look.topics.source)}
+    wanted = plan_dead_letter_topics(remote, look.flow)
+    present = look.target.topics([new.name for new in wanted])
+    yield from (creation(look.target.alias, new) for new in wanted if new.name not in present)
+
+
+def topics(look: Look) -> Iterator[Change]:
+    """Remote topics that are made or grow, as `control.topics.sync` does it."""
+    alias = look.target.alias
+    for action in plan_topics(look.topics, look.flow, look.wanted):
+        if isinstance(action, CreateTopic):
+            left_out = {"left_out": list(action.left_out)} if action.left_out else {}
+            yield creation(alias, action.new, action.topic, left_out)
+        elif isinstance(action, GrowTopic):
+            yield Change(
+                alias,
+                "grow-topic",
+                action.remote_topic,
+                action.topic,
+                {"partitions": action.partitions, "was": action.present},
+            )
+        else:
+            remote = look.wanted.remote(action.topic)
+            yield Change(alias, "refuse", remote, action.topic, {"reason": str(action.error)})
+
+
+def configs(look: Look) -> Iterator[Change]:
+    """Configs of remote topics that exist, as `control.topics.config_sync` brings them in step."""
+    if look.flow.mode is not MirrorMode.MM2 or not look.flow.topics.sync_configs_enabled:
+        return
+    if not look.remote:
+        return
+    alias = look.target.alias
+    found = plan_configs(observe_configs(look.source, look.target, look.remote), look.flow)
+    for action in found.actions:
+        for change in action.changes:
+            verb = "reset-config" if change.value is None else "set-config"
+            details: dict[str, object] = {"config": change.name, "was": change.present}
+            if change.value is not None:
+                details["value"] = change.value
+            yield Change(alias, verb, action.remote_topic, action.topic, details)
+    for topic, error in sorted(found.errors.items()):
+        yield Change(alias, "refuse", look.remote[topic], topic, {"reason": str(error)})
+
+
+def acls(look: Look) -> Iterator[Change]:
+    """ACLs that remote topics lack, as `control.topics.acl_sync` adds them."""
+    if look.flow.mode is not MirrorMode.MM2 or not look.flow.topics.sync_acls_enabled:
+        return
+    for binding in plan_acls(observe_acls(look.source, look.target), look.wanted):
+        yield Change(look.target.alias, "add-acl", binding.name, details={"acl": str(binding)})
+
+
+PLANNERS: tuple[Planner, ...] = (
+    internal_topics,
+    offset_topics,
+    topics,
+    dead_letters,
+    configs,
+    acls,
+    groups,
+)

@@ -1,0 +1,148 @@
+"""The planners of what consumer groups need: internal topics, checkpoints, group offsets.
+
+Offsets are translated with what both clusters hold now, by the code of a running mirror; nothing
+is written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from sparkmirror.control.groups.checkpoints import (
+    CheckpointRules,
+    CheckpointStore,
+    accepted_offsets,
+    mirrored_topic_ids,
+    plan_checkpoints,
+    wanted_groups,
+)
+from sparkmirror.control.groups.group_offsets import idle_groups, plan_group_offsets
+from sparkmirror.control.groups.job import checkpoints_topic
+from sparkmirror.control.groups.job import offset_topics as offset_topics_of
+from sparkmirror.control.groups.translation import Translation
+from sparkmirror.control.topics.compacted import CompactedTopic, TopicFollower, plan_compacted
+from sparkmirror.control.topics.heartbeats import heartbeats_topic
+from sparkmirror.control.topics.observation import Change, FlowPlan, Look, creation
+from sparkmirror.errors import MirrorError, TopicError
+from sparkmirror.internal_topics.mm2_records import Checkpoint, offset_syncs_topic
+from sparkmirror.internal_topics.runs import runs_topic
+from sparkmirror.model import HeartbeatSettings, TopicPartition
+from sparkmirror.wire.admin.cluster import Cluster
+from sparkmirror.wire.cluster.views import Committed
+
+__all__ = [
+    "GroupsFound",
+    "find_groups",
+    "groups",
+    "offset_topics",
+    "plan_heartbeats",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class GroupsFound:
+    """The groups of a flow as its next round would find them.
+
+    ``committed``: offsets on the source by group, or why they cannot be read. ``stored``: the
+    checkpoints there are, ``new``: those that would be emitted.
+    """
+
+    committed: Mapping[str, Mapping[TopicPartition, Committed] | MirrorError]
+    stored: CheckpointStore
+    new: tuple[Checkpoint, ...]
+
+
+def offset_topics(look: Look) -> Iterator[Change]:
+    """The topics of offset syncs, runs and checkpoints that would be made."""
+    wanted = offset_topics_of(look.flow)
+    if look.flow.checkpoints.enabled:
+        wanted.append(("target", checkpoints_topic(look.flow)))
+    for side, topic in wanted:
+        yield from _missing(look.source if side == "source" else look.target, topic)
+
+
+def _missing(cluster: Cluster, topic: CompactedTopic) -> Iterator[Change]:
+    try:
+        new = plan_compacted(cluster, topic)
+    except TopicError as error:
+        yield Change(cluster.alias, "refuse", topic.name, details={"reason": str(error)})
+    else:
+        if new is not None:
+            yield creation(cluster.alias, new)
+
+
+def plan_heartbeats(settings: HeartbeatSettings, target: Cluster) -> FlowPlan:
+    """The heartbeats topic of one pair of clusters, whether or not a flow goes there."""
+    try:
+        changes = tuple(_missing(target, heartbeats_topic(settings)))
+    except MirrorError as error:
+        return FlowPlan(f"heartbeats {settings.name}", (), (error,))
+    return FlowPlan(f"heartbeats {settings.name}", changes)
+
+
+def find_groups(look: Look) -> GroupsFound:
+    """Groups, their offsets and checkpoints. Raises `MirrorError` when a cluster is away."""
+    flow, rules = look.flow, CheckpointRules(look.flow)
+    names = wanted_groups(flow, look.source.groups())
+    committed = look.source.committed_by_group(names)
+    stored = CheckpointStore()
+    loaded = bool(look.target.topics([rules.topic]))
+    if loaded:
+        follower = TopicFollower(look.checkpoints, rules.topic)
+        loaded = stored.load(follower)
+        follower.close()
+    syncs, runs = offset_syncs_topic(flow), runs_topic(flow)
+    if not (look.syncs_admin.topics([syncs]) and look.target.topics([runs])):
+        return GroupsFound(committed, stored, ())  # nothing has been mirrored yet
+    translation = Translation(
+        TopicFollower(look.syncs, syncs),
+        TopicFollower(look.checkpoints, runs),
+        must_read_to_end=not loaded,
+    )
+    try:
+        known = accepted_offsets(
+            {group: o for group, o in committed.items() if not isinstance(o, MirrorError)}, rules
+        )
+        translation.topic_ids = mirrored_topic_ids(look.source, known)
+        translation.catch_up()
+        new = plan_checkpoints(known, rules, translation.translate, stored)
+    finally:
+        translation.close()
+    return GroupsFound(committed, stored, tuple(new))
+
+
+def groups(look: Look) -> Iterator[Change]:
+    """The next checkpoints, one change per group, and the offsets committed after them."""
+    if not look.flow.checkpoints.enabled:
+        return
+    found = find_groups(look)
+    by_group: dict[str, int] = {}
+    for checkpoint in found.new:
+        by_group[checkpoint.group] = by_group.get(checkpoint.group, 0) + 1
+    for group, count in sorted(by_group.items()):
+        yield Change(look.target.alias, "emit-checkpoints", group, details={"partitions": count})
+    for group, offsets in sorted(found.committed.items()):
+        if isinstance(offsets, MirrorError):
+            yield Change(look.source.alias, "refuse", group, details={"reason": str(offsets)})
+    if look.flow.checkpoints.sync_enabled:
+        yield from _group_offsets(look, found)
+
+
+def _group_offsets(look: Look, found: GroupsFound) -> Iterator[Change]:
+    store = CheckpointStore()
+    for group in found.stored.groups() & found.committed.keys():
+        for checkpoint in found.stored.of(group).values():
+            store.put(checkpoint)
+    for checkpoint in found.new:
+        store.put(checkpoint)
+    idle = idle_groups(look.target, store.groups())
+    present = look.target.committed_by_group(idle)
+    for group, commits in plan_group_offsets(store, idle, present).items():
+        known = present[group]
+        if isinstance(known, MirrorError):
+            raise known
+        for tp, (offset, _) in sorted(commits.items()):
+            was = known[tp].offset if tp in known else None
+            details = {"topic_partition": str(tp), "offset": offset, "was": was}
+            yield Change(look.target.alias, "set-offset", group, details=details)

@@ -1,0 +1,125 @@
+"""ACLs of remote topics, copied from those of their source topics: observe, plan, apply.
+
+The rules are MirrorMaker 2's (4.3): bindings are added, never removed, and nobody gets the right to
+write to a remote topic.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from sparkmirror.control.topics.notices import Notices, first_few
+from sparkmirror.model import FlowSettings
+from sparkmirror.names.replication_policy import FlowTopics
+from sparkmirror.wire.admin.cluster import Cluster
+from sparkmirror.wire.cluster.views import AclBinding
+
+__all__ = ["AclSync", "ObservedAcls", "observe_acls", "plan_acls", "wanted_acls"]
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class ObservedAcls:
+    """All ACLs on topics of both clusters; None for a cluster without an authorizer."""
+
+    source: tuple[AclBinding, ...] | None
+    target: tuple[AclBinding, ...] | None
+
+
+def observe_acls(source: Cluster, target: Cluster) -> ObservedAcls:
+    """Ask both clusters; the target only if there is anything to compare. Raises `MirrorError`.
+
+    While nothing has changed on a cluster its bindings are the very same tuple.
+    """
+    found = source.topic_acls()
+    return ObservedAcls(found, target.topic_acls(operation="Alter") if found else ())
+
+
+def wanted_acls(source: Iterable[AclBinding], topics: FlowTopics) -> Iterator[AclBinding]:
+    """What MirrorMaker 2 creates on the target for these ACLs of the source. Pure.
+
+    Of literal bindings on topics that the flow mirrors, all but permissions to write. A permission
+    for all operations becomes one to read; denials are copied as they are.
+    """
+    for binding in source:
+        allowed = binding.permission == "ALLOW"
+        if (
+            binding.resource_type != "TOPIC"
+            or binding.pattern != "LITERAL"
+            or (allowed and binding.operation == "WRITE")
+            or not topics.accepts(binding.name)
+        ):
+            continue
+        operation = "READ" if allowed and binding.operation == "ALL" else binding.operation
+        yield replace(binding, name=topics.remote(binding.name), operation=operation)
+
+
+def plan_acls(observed: ObservedAcls, topics: FlowTopics) -> tuple[AclBinding, ...]:
+    """The bindings that the target lacks, in the source's order. Pure."""
+    if observed.source is None or observed.target is None:
+        return ()
+    present = set(observed.target)
+    wanted = dict.fromkeys(wanted_acls(observed.source, topics))
+    return tuple(binding for binding in wanted if binding not in present)
+
+
+def _same(one: ObservedAcls, other: ObservedAcls) -> bool:
+    return one.source is other.source and one.target is other.target
+
+
+class AclSync:
+    """The job of one flow: each `round` brings the ACLs of its remote topics in step."""
+
+    def __init__(
+        self,
+        flow: FlowSettings,
+        source: Cluster,
+        target: Cluster,
+        topics: FlowTopics,
+        say: Callable[[str], None],
+    ) -> None:
+        self._flow = flow
+        self._source = source
+        self._target = target
+        self._topics = topics
+        self._say = say
+        self._notices = Notices(say)
+        self._in_step: ObservedAcls | None = None
+
+    def round(self) -> None:
+        """One comparison. Raises `MirrorError` when a cluster does not answer or allow it."""
+        observed = observe_acls(self._source, self._target)
+        known = self._in_step
+        if known is not None and _same(known, observed):
+            return
+        missing = plan_acls(observed, self._topics)
+        outcomes = self._target.create_acls(missing)
+        self._tell([one for one, error in zip(missing, outcomes, strict=True) if error is None])
+        failed = [
+            (str(one), f"{self._flow.name}: {error}")
+            for one, error in zip(missing, outcomes, strict=True)
+            if error is not None
+        ]
+        self._notices.replace([*self._without_authorizer(observed), *failed])
+        # Thousands of bindings that were in step need no look while they are what they were.
+        self._in_step = None if missing else observed
+
+    def _tell(self, added: Sequence[AclBinding]) -> None:
+        alias = self._target.alias
+        for binding in added:
+            log.info("%s: added the ACL: %s", alias, binding)
+        if added:
+            names = first_few(list(dict.fromkeys(binding.name for binding in added)))
+            self._say(f"{alias}: ACLs added to {names}")
+
+    def _without_authorizer(self, observed: ObservedAcls) -> Iterator[tuple[str, str]]:
+        for acls, cluster in ((observed.source, self._source), (observed.target, self._target)):
+            if acls is None:
+                yield (
+                    cluster.alias,
+                    f"{self._flow.name}: topic ACLs are not synchronised: {cluster.alias} has no "
+                    "authorizer. sync.topic.acls.enabled=false leaves out this remark",
+                )

@@ -1,0 +1,96 @@
+"""The small compacted topics that MirrorMaker 2 keeps its state in: made when missing, followed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from sparkmirror.errors import TopicError
+from sparkmirror.model import TopicPartition
+from sparkmirror.wire.admin.cluster import Cluster
+from sparkmirror.wire.admin.topic_reader import TopicTail
+from sparkmirror.wire.cluster.views import NewTopic
+
+__all__ = ["COMPACTED", "CompactedTopic", "TopicFollower", "create_compacted", "plan_compacted"]
+
+COMPACTED = {"cleanup.policy": "compact", "message.timestamp.type": "LogAppendTime"}
+"""Configs of a compacted topic of the mirror's own.
+
+Brokers refuse records from more than an hour ahead of their clocks (Kafka 4's default). What time
+it is on the mirror's machine must not matter to what it needs itself: the brokers stamp that.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class CompactedTopic:
+    """A topic with one partition that is made when it is missing.
+
+    ``factor``: replication factor, from the setting ``key``; -1 leaves it to the broker.
+    ``at_most_brokers``: make do with as many replicas as there are brokers. ``own_times``: records
+    keep the times that they are written with.
+    """
+
+    name: str
+    factor: int
+    key: str
+    at_most_brokers: bool = False
+    own_times: bool = False
+
+
+def plan_compacted(cluster: Cluster, wanted: CompactedTopic) -> NewTopic | None:
+    """What is to be created, None when the topic is there. Raises `MirrorError`, when it cannot."""
+    if wanted.name in cluster.topics([wanted.name]):
+        return None
+    brokers = len(cluster.describe().brokers)
+    factor = min(wanted.factor, brokers) if wanted.at_most_brokers else wanted.factor
+    if factor > brokers:
+        raise TopicError(
+            f"the topic cannot be created: {wanted.key} is {factor}, but the cluster has {brokers} "
+            f"broker{'s' if brokers != 1 else ''}.",
+            where=f"cluster {cluster.alias}, topic {wanted.name}",
+            do=f"Set {wanted.key} to {brokers} or less (-1 takes the broker's default), or create "
+            "the topic yourself.",
+        )
+    configs = {"cleanup.policy": "compact"} if wanted.own_times else COMPACTED
+    return NewTopic(wanted.name, 1, factor, configs)
+
+
+def create_compacted(cluster: Cluster, wanted: CompactedTopic) -> str:
+    """Create the topic when it is missing; the notice, "" when it was there.
+
+    Raises `MirrorError`. An existing topic is left as it is.
+    """
+    new = plan_compacted(cluster, wanted)
+    if new is None:
+        return ""
+    outcome = cluster.create_topics([new])[new.name]
+    if outcome.error is not None:
+        raise outcome.error
+    return "" if outcome.existed else f"{cluster.alias}: created internal topic {new.name}"
+
+
+class TopicFollower:
+    """Reads partition 0 of one topic, from its beginning and then what is new; one owner thread."""
+
+    def __init__(self, cluster: Cluster, topic: str) -> None:
+        self.topic = topic
+        self._cluster = cluster
+        self._partition = TopicPartition(topic, 0)
+        self._tail: TopicTail | None = None
+
+    def read(self) -> Iterator[tuple[bytes | None, bytes | None]]:
+        """Keys and values up to the present end, from where the last call stopped.
+
+        Raises `MirrorError`, also when the topic does not exist; the next call goes on.
+        """
+        if self._tail is None:
+            self._tail = self._cluster.tail(self.topic, partitions=[0])
+        ends = self._cluster.end_offsets([self._partition], "read_committed")
+        for _, key, value in self._tail.read_to(ends):
+            yield key, value
+
+    def close(self) -> None:
+        """Close the connection. Raises `MirrorError` when it does not close in peace."""
+        tail, self._tail = self._tail, None
+        if tail is not None:
+            tail.close()

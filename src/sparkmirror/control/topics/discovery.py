@@ -1,0 +1,77 @@
+"""Which topics a flow mirrors at this moment: found, created, grown, and told of."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from sparkmirror.control.topics.dead_letters import create_dead_letter_topics
+from sparkmirror.control.topics.sync import (
+    Assignment,
+    apply_topics,
+    assign,
+    observe_topics,
+    plan_topics,
+)
+from sparkmirror.internal_topics.commands import control_topic
+from sparkmirror.model import FlowSettings, TopicPartition
+from sparkmirror.names.replication_policy import FlowTopics
+from sparkmirror.wire.admin.cluster import Cluster
+
+__all__ = ["Discovery"]
+
+_TOPICS_TOLD_MAX = 10
+
+
+class Discovery:
+    """Looks at the topics of one flow; ``say`` takes one-line notices for the user."""
+
+    def __init__(
+        self,
+        settings: FlowSettings,
+        source_admin: Cluster,
+        target_admin: Cluster,
+        wanted: FlowTopics,
+        say: Callable[[str], None],
+    ) -> None:
+        self._settings = settings
+        self._source = source_admin
+        self._target = target_admin
+        self._wanted = wanted
+        self._say = say
+        self._halts_told: dict[TopicPartition, str] = {}
+        self._said: set[str] = set()
+
+    def look(self, *, first: bool) -> Assignment:
+        """Discover, create and grow; what the flow mirrors now. Raises `MirrorError`.
+
+        ``first``: nothing is mirrored yet, so topics that all fail are the run's failure.
+        """
+        observed = observe_topics(
+            self._source, self._target, self._wanted, [control_topic(self._settings)]
+        )
+        actions = plan_topics(observed, self._settings, self._wanted)
+        errors, done = apply_topics(self._target, actions)
+        for line in done[:_TOPICS_TOLD_MAX]:
+            self._say(line)
+        if len(done) > _TOPICS_TOLD_MAX:
+            more = len(done) - _TOPICS_TOLD_MAX
+            self._say(f"{self._target.alias}: {more} more topics created or grown")
+        assignment = assign(observed, self._settings, errors, self._wanted)
+        if errors and not assignment.partitions and first:
+            raise next(iter(errors.values()))  # nothing at all can start: say why and stop
+        self._tell_halts(assignment)
+        remote = {p.topic: p.remote_topic for p in assignment.partitions}
+        for line in create_dead_letter_topics(self._target, remote, self._settings):
+            if line not in self._said:
+                self._said.add(line)
+                self._say(line)
+        return assignment
+
+    def _tell_halts(self, assignment: Assignment) -> None:
+        """One notice per topic and reason, not one per partition and round."""
+        told = set()
+        for tp, halt in assignment.halted.items():
+            if self._halts_told.get(tp) != halt.reason and (tp.topic, halt.reason) not in told:
+                told.add((tp.topic, halt.reason))
+                self._say(f"{self._settings.name}: topic {tp.topic} is not mirrored: {halt.reason}")
+        self._halts_told = {tp: halt.reason for tp, halt in assignment.halted.items()}

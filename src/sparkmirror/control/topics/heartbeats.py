@@ -1,0 +1,65 @@
+"""Heartbeats of ``source->target``: a record a second that says the mirror is alive.
+
+They are written to the target, whether or not a flow goes there: the heartbeats that a flow A->B
+mirrors to ``A.heartbeats`` are those of B->A on A, which is how MirrorMaker 2's clients find
+upstream clusters and count hops.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from sparkmirror.control.topics.compacted import CompactedTopic, create_compacted
+from sparkmirror.internal_topics.mm2_records import Heartbeat, encode_heartbeat
+from sparkmirror.model import HeartbeatSettings
+from sparkmirror.wire.admin.cluster import Cluster
+
+__all__ = ["HeartbeatJob", "heartbeats_topic"]
+
+
+def heartbeats_topic(settings: HeartbeatSettings) -> CompactedTopic:
+    """The topic of heartbeats, on the target. Pure."""
+    key = "heartbeats.topic.replication.factor"
+    return CompactedTopic(settings.topic, settings.replication_factor, key, own_times=True)
+
+
+class HeartbeatJob:
+    """Writes heartbeats; one owner thread. ``say`` takes one-line notices for the user."""
+
+    def __init__(
+        self,
+        settings: HeartbeatSettings,
+        say: Callable[[str], None],
+        *,
+        now_ms: Callable[[], int] = lambda: int(time.time() * 1000),
+    ) -> None:
+        self.settings = settings
+        self._say = say
+        self._now_ms = now_ms
+        self._target = Cluster(settings.target)
+        self._topic_is_there = False
+
+    def beat(self) -> None:
+        """One heartbeat; makes the topic before the first one. Raises `MirrorError`."""
+        settings = self.settings
+        if not self._topic_is_there:
+            self._make_topic()
+            self._topic_is_there = True
+        now_ms = self._now_ms()
+        key, value = encode_heartbeat(Heartbeat(settings.source, settings.target.alias, now_ms))
+        self._target.produce_many(settings.topic, [(0, key, value)], timestamp_ms=now_ms)
+
+    def _make_topic(self) -> None:
+        settings = self.settings
+        admin = Cluster(settings.target_admin)
+        try:
+            told = create_compacted(admin, heartbeats_topic(settings))
+        finally:
+            admin.close()
+        if told:
+            self._say(told)
+
+    def close(self) -> None:
+        """Close the connection for good."""
+        self._target.close(for_good=True)

@@ -1,0 +1,139 @@
+"""The mirror's own topics on the target: control, orders, gap records, Connect's offsets."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection
+
+from sparkmirror.control.coordination.orders_topic import ORDERS_PARTITIONS, orders_topic
+from sparkmirror.control.topics.compacted import COMPACTED
+from sparkmirror.errors import Denied, MirrorError, TopicError
+from sparkmirror.internal_topics.commands import CONTROL_PARTITIONS, control_topic
+from sparkmirror.internal_topics.connect_offsets import offsets_topic
+from sparkmirror.internal_topics.gaps import GAPS_PARTITIONS, gaps_topic
+from sparkmirror.model import FlowSettings, MirrorMode
+from sparkmirror.wire.admin.cluster import Cluster
+from sparkmirror.wire.cluster.views import NewTopic, TopicView
+
+__all__ = [
+    "create_internal_topics",
+    "internal_names",
+    "offset_storage_topic",
+    "plan_internal_topics",
+]
+
+_FACTOR_KEY = "offset.storage.replication.factor"
+# The controller answers that a topic is made before the brokers have heard of it.
+_KNOWN_S_MAX = 5.0
+_ASK_AGAIN_S = 0.05
+
+
+def offset_storage_topic(flow: FlowSettings) -> str:
+    """MirrorMaker 2's offset storage topic of ``flow``, on its target."""
+    return flow.offset_storage_topic or offsets_topic(flow.source.alias)
+
+
+def plan_internal_topics(
+    flow: FlowSettings, present: dict[str, TopicView], brokers: int
+) -> list[NewTopic]:
+    """The internal topics of ``flow`` that are missing on its target. Pure.
+
+    The control topic and orders hold little that outlives a run, and gap records stop no mirror:
+    they make do with the brokers there are. The offset storage topic gets exactly the replication
+    factor asked for.
+    """
+    factor = flow.offset_storage_replication_factor
+    missing = []
+    if control_topic(flow) not in present:
+        configs = {
+            **COMPACTED,
+            # Progress comes every second: without small segments nothing would be compacted soon.
+            "segment.bytes": str(16 * 1024 * 1024),
+            "segment.ms": str(10 * 60 * 1000),
+            "min.cleanable.dirty.ratio": "0.1",
+            "delete.retention.ms": str(60 * 60 * 1000),
+        }
+        replicas = min(factor, brokers)
+        missing.append(NewTopic(control_topic(flow), CONTROL_PARTITIONS, replicas, configs))
+    if orders_topic(flow) not in present:
+        replicas = min(factor, brokers)
+        missing.append(NewTopic(orders_topic(flow), ORDERS_PARTITIONS, replicas, COMPACTED))
+    if gaps_topic(flow) not in present:
+        replicas = min(factor, brokers)
+        missing.append(NewTopic(gaps_topic(flow), GAPS_PARTITIONS, replicas, COMPACTED))
+    storage = offset_storage_topic(flow)
+    if flow.mode is MirrorMode.MM2 and storage not in present:
+        if factor > brokers:
+            raise TopicError(
+                f"the topic cannot be created: {_FACTOR_KEY} is {factor}, but the cluster has "
+                f"{brokers} broker{'s' if brokers != 1 else ''}.",
+                where=f"cluster {flow.target.alias}, topic {storage}",
+                do=f"Set {flow.target.alias}.{_FACTOR_KEY} to {brokers} or less.",
+            )
+        missing.append(NewTopic(storage, flow.offset_storage_partitions, factor, COMPACTED))
+    return missing
+
+
+def internal_names(flow: FlowSettings) -> list[str]:
+    """The names of all that `plan_internal_topics` knows."""
+    return [
+        *(control_topic(flow), orders_topic(flow)),
+        *(gaps_topic(flow), offset_storage_topic(flow)),
+    ]
+
+
+def create_internal_topics(
+    target: Cluster, flow: FlowSettings, *, wait: Callable[[float], None] = time.sleep
+) -> list[str]:
+    """Create what is missing; one line per topic made. Existing topics are left as they are.
+
+    They can be read when this returns, unless nobody may describe them: ``wait`` (seconds) comes
+    between two looks. Raises `MirrorError`: nothing works without these topics, but that of orders:
+    where it may not be made, a line says so. A control topic with too few partitions (made by the
+    broker's auto-creation) is grown.
+    """
+    names = internal_names(flow)
+    present = target.topics(names)
+    brokers = len(target.describe().brokers)
+    done, made = [], []
+    for topic, outcome in target.create_topics(
+        plan_internal_topics(flow, present, brokers)
+    ).items():
+        if isinstance(outcome.error, Denied) and topic == orders_topic(flow):
+            done.append(
+                f"{flow.name}: pause, resume and drain need Write on {control_topic(flow)} as long "
+                f"as they have no topic of their own: {outcome.error}"
+            )
+            continue
+        if outcome.error is not None:
+            raise outcome.error
+        made.append(topic)
+        done.append(f"{target.alias}: created internal topic {topic}")
+    _wait_until_known(target, made, wait)
+    control = present.get(control_topic(flow))
+    if control is not None and control.partitions < CONTROL_PARTITIONS:
+        error = target.grow_topics({control.name: CONTROL_PARTITIONS})[control.name].error
+        if error is not None:
+            raise _too_few(control, error) from error
+    return done
+
+
+def _wait_until_known(
+    target: Cluster, made: Collection[str], wait: Callable[[float], None]
+) -> None:
+    waited_s = 0.0
+    while waited_s < _KNOWN_S_MAX:
+        known = {name for name, view in target.topics(made).items() if not view.leaderless}
+        if known >= set(made):
+            return
+        wait(_ASK_AGAIN_S)
+        waited_s += _ASK_AGAIN_S
+
+
+def _too_few(control: TopicView, error: MirrorError) -> TopicError:
+    return TopicError(
+        f"the control topic has {control.partitions} of {CONTROL_PARTITIONS} partitions and cannot "
+        f"grow: {error.what}",
+        where=f"{error.where}, topic {control.name}",
+        do=error.do,
+    )

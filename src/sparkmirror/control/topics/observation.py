@@ -1,0 +1,96 @@
+"""What planners and comparisons share: one look at both clusters of a flow, and what they say."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+
+from sparkmirror.control.topics.internal_topics import offset_storage_topic
+from sparkmirror.control.topics.sync import ObservedTopics, observe_topics
+from sparkmirror.errors import MirrorError
+from sparkmirror.internal_topics.commands import control_topic
+from sparkmirror.model import FlowSettings
+from sparkmirror.names.replication_policy import FlowTopics
+from sparkmirror.wire.admin.cluster import Cluster
+from sparkmirror.wire.cluster.views import NewTopic
+
+__all__ = ["Change", "FlowPlan", "Look", "creation"]
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One thing that would be done.
+
+    ``cluster``: where. ``action``: ``create-topic``, ``grow-topic``, ``set-config``,
+    ``reset-config``, ``add-acl``, ``emit-checkpoints`` or ``set-offset``; ``refuse`` for what would
+    fail, with the reason in ``details``. ``subject``: the topic that changes, or the group.
+    ``topic``: the source topic, empty where there is none.
+    """
+
+    cluster: str
+    action: str
+    subject: str
+    topic: str = ""
+    details: Mapping[str, object] = field(default_factory=dict)
+
+
+def creation(
+    alias: str, new: NewTopic, topic: str = "", more: Mapping[str, object] | None = None
+) -> Change:
+    """The change that makes ``new``."""
+    details: dict[str, object] = {
+        "partitions": new.partitions,
+        "replication_factor": new.replication_factor,
+    }
+    if new.configs:
+        details["configs"] = dict(new.configs)
+    return Change(alias, "create-topic", new.name, topic, {**details, **(more or {})})
+
+
+@dataclass(frozen=True, slots=True)
+class FlowPlan:
+    """The changes of one flow, and why some planner could not look."""
+
+    flow: str
+    changes: tuple[Change, ...]
+    failures: tuple[MirrorError, ...] = ()
+
+
+class Look:
+    """Both clusters of one flow, looked at once for all planners.
+
+    ``source`` and ``target``: by the admin settings, as a run lists, describes and creates with.
+    ``syncs`` and ``checkpoints``: where and how the topics of these names are read; default: by the
+    admin settings too.
+    """
+
+    def __init__(
+        self,
+        flow: FlowSettings,
+        source: Cluster,
+        target: Cluster,
+        *,
+        syncs: Cluster | None = None,
+        checkpoints: Cluster | None = None,
+    ) -> None:
+        self.flow = flow
+        self.source = source
+        self.target = target
+        self.wanted = FlowTopics(flow)
+        self.syncs_admin = source if flow.offset_syncs.location == "source" else target
+        self.syncs = syncs or self.syncs_admin
+        self.checkpoints = checkpoints or target
+
+    @cached_property
+    def topics(self) -> ObservedTopics:
+        """The topics that the flow mirrors and their remote topics. Raises `MirrorError`."""
+        own = [control_topic(self.flow), offset_storage_topic(self.flow)]
+        there = sorted(self.target.topics(own))
+        return observe_topics(self.source, self.target, self.wanted, there)
+
+    @cached_property
+    def remote(self) -> dict[str, str]:
+        """Remote topic by source topic, of those that exist on both sides."""
+        named = {name: self.wanted.remote(name) for name in sorted(self.topics.source)}
+        return {name: remote for name, remote in named.items() if remote in self.topics.target}

@@ -1,0 +1,352 @@
+"""Which source topics a flow mirrors, and their remote topics: observe, plan, apply.
+
+`plan_topics` is pure: it compares what both clusters show and gives actions. One topic that cannot
+be mirrored as asked never holds up the others: it becomes a `Refuse`, or an outcome of
+`apply_topics`, and its partitions are halted in the `Assignment` with the reason.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from functools import cached_property
+
+from sparkmirror.control.topics.config_sync import config_to_create_with, known_configs
+from sparkmirror.errors import Denied, MirrorError, TopicError
+from sparkmirror.internal_topics.commands import SourcePartition
+from sparkmirror.model import FlowSettings, Halt, MirrorMode, Partitioner, TopicPartition
+from sparkmirror.names.replication_policy import FlowTopics
+from sparkmirror.wire.admin.cluster import Cluster
+from sparkmirror.wire.cluster.views import ConfigEntry, NewTopic, TopicView
+
+__all__ = [
+    "Action",
+    "Assignment",
+    "CreateTopic",
+    "GrowTopic",
+    "ObservedTopics",
+    "Refuse",
+    "apply_topics",
+    "assign",
+    "describe_changes",
+    "observe_topics",
+    "plan_topics",
+]
+
+log = logging.getLogger(__name__)
+
+_VISIBLE_TIMEOUT_S = 10.0
+_NAMES_TOLD_MAX = 8
+_VISIBLE_POLL_S = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class ObservedTopics:
+    """What both clusters show for one flow.
+
+    ``source``: the topics that the flow mirrors. ``target``: the remote topics of those that
+    exist. ``configs``: settings of source topics that have no remote topic yet, or why they could
+    not be read. ``target_brokers``: how many brokers the target has. ``known_configs``: the topic
+    configs that they know, None if they do not tell.
+    """
+
+    source: Mapping[str, TopicView]
+    target: Mapping[str, TopicView]
+    configs: Mapping[str, Mapping[str, ConfigEntry] | MirrorError] = field(default_factory=dict)
+    target_brokers: int = 1
+    known_configs: frozenset[str] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class CreateTopic:
+    """Create the remote topic of ``topic``; ``left_out``: its configs that the target lacks."""
+
+    topic: str
+    new: NewTopic
+    left_out: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class GrowTopic:
+    """Raise the remote topic of ``topic`` from ``present`` to ``partitions`` partitions."""
+
+    topic: str
+    remote_topic: str
+    present: int
+    partitions: int
+
+
+@dataclass(frozen=True, slots=True)
+class Refuse:
+    """``topic`` cannot be mirrored as asked."""
+
+    topic: str
+    error: MirrorError
+
+
+Action = CreateTopic | GrowTopic | Refuse
+
+
+@dataclass(frozen=True)
+class Assignment:
+    """The source partitions of one flow, in topic order, and those that are halted and why.
+
+    A partition is in exactly one of the two.
+    """
+
+    flow: str
+    partitions: tuple[SourcePartition, ...] = ()
+    halted: Mapping[TopicPartition, Halt] = field(default_factory=dict)
+
+    @cached_property
+    def topics(self) -> tuple[str, ...]:
+        """The source topics that are mirrored, wholly or in part."""
+        return tuple(dict.fromkeys(p.topic for p in self.partitions))
+
+    @cached_property
+    def sources(self) -> frozenset[TopicPartition]:
+        """The source partitions that are mirrored."""
+        return frozenset(p.source for p in self.partitions)
+
+    @property
+    def remote_topics(self) -> Mapping[str, str]:
+        """Remote topic by source topic."""
+        return {p.topic: p.remote_topic for p in self.partitions}
+
+
+# --- observe ------------------------------------------------------------------------------------
+
+
+def observe_topics(
+    source: Cluster, target: Cluster, wanted: FlowTopics, own_topics: Sequence[str] = ()
+) -> ObservedTopics:
+    """Look at both clusters. Raises `MirrorError` when one of them does not answer.
+
+    ``own_topics``: topics of the mirror itself on the target; where no remote topic exists yet,
+    their description tells which configs the target knows.
+    """
+    with ThreadPoolExecutor(1, "topics") as pool:
+        there = pool.submit(target.topics)
+        found = {
+            name: view
+            for name, view in source.topics().items()
+            if not view.internal and wanted.accepts(name)
+        }
+        remote = {wanted.remote(name): name for name in found}
+        present = {name: view for name, view in there.result().items() if name in remote}
+    missing = [topic for name, topic in remote.items() if name not in present]
+    if not missing:
+        return ObservedTopics(found, present)
+    return ObservedTopics(
+        found,
+        present,
+        source.topic_configs(missing),
+        len(target.describe().brokers),
+        known_configs(target, [*sorted(present), *own_topics]),
+    )
+
+
+# --- plan ---------------------------------------------------------------------------------------
+
+
+def plan_topics(
+    observed: ObservedTopics, flow: FlowSettings, wanted: FlowTopics | None = None
+) -> list[Action]:
+    """What has to be done on the target before the flow can mirror, in topic order. Pure.
+
+    Missing remote topics are created with the source's partition count and settings; those with
+    fewer partitions than the source grow (MirrorMaker 2) or are refused (MirrorMaker 1 with kept
+    partitions: a topic may have other producers that hash keys by its partition count), unless
+    records go by key. Never shrinks anything.
+    """
+    wanted = wanted or FlowTopics(flow)
+    actions: list[Action] = []
+    by_key = flow.records.partitioner is not Partitioner.NUMBER
+    for name in sorted(observed.source):
+        view = observed.source[name]
+        remote = wanted.remote(name)
+        present = observed.target.get(remote)
+        if present is None:
+            actions.append(_plan_creation(view, remote, observed, flow))
+        elif present.partitions < view.partitions and not by_key:
+            if flow.mode is MirrorMode.MM1:
+                actions.append(Refuse(name, _too_few(view, present, flow)))
+            else:
+                actions.append(GrowTopic(name, remote, present.partitions, view.partitions))
+    return actions
+
+
+def _plan_creation(
+    view: TopicView, remote: str, observed: ObservedTopics, flow: FlowSettings
+) -> Action:
+    where = f"cluster {flow.target.alias}, topic {remote}"
+    factor = flow.topics.replication_factor
+    if factor > observed.target_brokers:
+        error = TopicError(
+            f"the topic cannot be created: replication.factor is {factor}, but the cluster has "
+            f"{_count(observed.target_brokers, 'broker')}.",
+            where=where,
+            do=f"Set replication.factor to {observed.target_brokers} or less (-1 takes the "
+            "broker's default), or create the topic yourself.",
+        )
+        return Refuse(view.name, error)
+    configs = observed.configs.get(view.name, {})
+    if isinstance(configs, MirrorError):
+        return Refuse(view.name, configs)
+    keep, left_out = config_to_create_with(configs, flow, observed.known_configs)
+    return CreateTopic(view.name, NewTopic(remote, view.partitions, factor, keep), left_out)
+
+
+def _too_few(view: TopicView, present: TopicView, flow: FlowSettings) -> TopicError:
+    return TopicError(
+        f"the target topic has {_count(present.partitions, 'partition')}, the source topic "
+        f"{view.name} on {flow.source.alias} has {view.partitions}.",
+        where=f"cluster {flow.target.alias}, topic {present.name}",
+        do=f"Raise the target topic to {view.partitions} partitions (kafka-topics.sh --alter), "
+        "leave out --keep.partitions, or leave the topic out of the include list.",
+    )
+
+
+# --- apply --------------------------------------------------------------------------------------
+
+
+def apply_topics(
+    target: Cluster, actions: Sequence[Action]
+) -> tuple[dict[str, MirrorError], list[str]]:
+    """Carry out ``actions``; errors by source topic, and one line per thing done.
+
+    Waits until the brokers show the new partitions with leaders, at most ten seconds: what is
+    still not there then shows up as retried errors of the pipeline.
+    """
+    errors = {action.topic: action.error for action in actions if isinstance(action, Refuse)}
+    done: list[str] = []
+    expected: dict[str, int] = {}
+    creations = [action for action in actions if isinstance(action, CreateTopic)]
+    outcomes = target.create_topics([action.new for action in creations])
+    for creation in creations:
+        outcome = outcomes[creation.new.name]
+        if outcome.error is not None:
+            errors[creation.topic] = outcome.error
+            continue
+        expected[creation.new.name] = creation.new.partitions
+        if not outcome.existed:
+            count = _count(creation.new.partitions, "partition")
+            copied = _names(sorted(creation.new.configs))
+            done.append(
+                f"{target.alias}: created topic {creation.new.name} with {count}"
+                + (f" and the source's {copied}" if copied else "")
+            )
+        if creation.left_out and not outcome.existed:
+            names = ", ".join(creation.left_out)
+            log.info(
+                "%s: topic %s has no %s: the cluster does not know it",
+                target.alias, creation.new.name, names,
+            )  # fmt: skip
+    growths = [action for action in actions if isinstance(action, GrowTopic)]
+    outcomes = target.grow_topics({action.remote_topic: action.partitions for action in growths})
+    for growth in growths:
+        error = outcomes[growth.remote_topic].error
+        if error is not None:
+            # Another mirror, or an administrator, may have done it since we looked.
+            present = target.topics([growth.remote_topic]).get(growth.remote_topic)
+            if present is None or present.partitions < growth.partitions:
+                errors[growth.topic] = error
+            continue
+        expected[growth.remote_topic] = growth.partitions
+        done.append(
+            f"{target.alias}: topic {growth.remote_topic} grew from {growth.present} to "
+            f"{growth.partitions} partitions"
+        )
+    hidden = _await_visible(target, expected)
+    errors |= {one.topic: hidden[one.new.name] for one in creations if one.new.name in hidden}
+    return errors, done
+
+
+def _await_visible(target: Cluster, expected: Mapping[str, int]) -> dict[str, MirrorError]:
+    """Wait for ``expected`` partitions by topic; why topics may not be seen at all, by topic."""
+    hidden: dict[str, MirrorError] = {}
+    deadline = time.monotonic() + _VISIBLE_TIMEOUT_S
+    waiting = dict(expected)
+    while waiting:
+        views = target.topics(waiting)
+        for name, view in views.items():
+            if view.partitions >= waiting[name] and not view.leaderless:
+                del waiting[name]
+        unseen = [name for name in waiting if name not in views]
+        if unseen:  # who may create a topic need not be allowed to see it
+            for name, error in target.literal_errors(unseen, operation="Write").items():
+                if isinstance(error, Denied):
+                    hidden[name] = error
+                    del waiting[name]
+        if not waiting or time.monotonic() > deadline:
+            break
+        time.sleep(_VISIBLE_POLL_S)
+    return hidden
+
+
+# --- result -------------------------------------------------------------------------------------
+
+
+def assign(
+    observed: ObservedTopics,
+    flow: FlowSettings,
+    errors: Mapping[str, MirrorError],
+    wanted: FlowTopics | None = None,
+) -> Assignment:
+    """The assignment after `apply_topics`; ``errors`` by source topic. Pure.
+
+    A topic that could not be created is halted; one that could not grow is halted only in the
+    partitions that the target lacks (MirrorMaker 2), or wholly (MirrorMaker 1).
+    """
+    wanted = wanted or FlowTopics(flow)
+    partitions: list[SourcePartition] = []
+    halted: dict[TopicPartition, Halt] = {}
+    for name in sorted(observed.source):
+        view = observed.source[name]
+        remote = wanted.remote(name)
+        usable = view.partitions
+        if name in errors:
+            present = observed.target.get(remote)
+            grown = flow.mode is MirrorMode.MM2 and present is not None
+            usable = present.partitions if grown and present is not None else 0
+        for number in range(view.partitions):
+            if number < usable:
+                partitions.append(SourcePartition(name, number, remote, view.topic_id))
+            else:
+                error = errors[name]
+                halted[TopicPartition(name, number)] = Halt(error.code, str(error), retriable=True)
+    return Assignment(flow.name, tuple(partitions), halted)
+
+
+def describe_changes(before: Assignment, after: Assignment) -> Iterable[str]:
+    """One line per topic that came, went, grew or was made anew between two assignments."""
+    old, new = _by_topic(before), _by_topic(after)
+    flow = after.flow
+    for name in sorted(old.keys() - new.keys()):
+        yield f"{flow}: topic {name} is gone from the source, it is no longer mirrored"
+    for name in sorted(new.keys() - old.keys()):
+        yield f"{flow}: mirroring topic {name} ({_count(len(new[name]), 'partition')})"
+    for name in sorted(old.keys() & new.keys()):
+        if len(new[name]) != len(old[name]):
+            yield f"{flow}: topic {name} has {len(new[name])} partitions now (was {len(old[name])})"
+        if new[name][0].topic_id != old[name][0].topic_id:
+            yield f"{flow}: topic {name} was deleted and made anew on the source"
+
+
+def _by_topic(assignment: Assignment) -> dict[str, list[SourcePartition]]:
+    topics: dict[str, list[SourcePartition]] = {}
+    for partition in assignment.partitions:
+        topics.setdefault(partition.topic, []).append(partition)
+    return topics
+
+
+def _names(names: Sequence[str]) -> str:
+    more = len(names) - _NAMES_TOLD_MAX
+    return ", ".join(names[:_NAMES_TOLD_MAX]) + (f" and {more} more settings" if more > 0 else "")
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

@@ -1,0 +1,1 @@
+"""Whether the target holds what the source holds, record by record."""

@@ -1,0 +1,248 @@
+"""A partition beside its copy, record by record in the same step. Pure: runs of records in.
+
+Offsets differ between clusters, so records are told apart by what they hold. Where the logs do not
+begin with the same record, `align` looks for the place from which on they agree.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import struct
+from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
+
+from sparkmirror.errors import CorruptBatch
+from sparkmirror.observe.figures.comparison_result import Difference, Reading
+from sparkmirror.records.header import Buffer
+from sparkmirror.records.records import Carried, Record, decode_rest
+
+__all__ = ["Side", "Window", "align", "last_values", "lockstep", "value_digests"]
+
+_SIZES = struct.Struct(">qI")
+_WINDOW = 64
+_REMEMBERED = 5_000
+_AHEAD = 5_000
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """A few records in a row: what `align` looks for."""
+
+    times: tuple[int, ...]
+    rests: tuple[Buffer, ...]
+
+
+class Side:
+    """One of the two logs: its next records, and count and digest of those that were taken.
+
+    ``times`` False: timestamps are not looked at. ``on_take`` hears how many were taken.
+    """
+
+    def __init__(
+        self,
+        runs: Iterable[Carried],
+        *,
+        times: bool = True,
+        on_take: Callable[[int], None] = lambda _: None,
+    ) -> None:
+        self._runs: Iterator[Carried] = iter(runs)
+        self._times_count = times
+        self._on_take = on_take
+        self.offsets: list[int] = []
+        self.times: list[int] = []
+        self.rests: list[Buffer] = []
+        self.taken = 0
+        self._hash = hashlib.sha256()
+
+    def fill(self, count: int = 1) -> int:
+        """Read until ``count`` records are there or the log ends; how many there are."""
+        while len(self.offsets) < count:
+            run = next(self._runs, None)
+            if run is None:
+                break
+            self.offsets += run.offsets
+            self.times += run.timestamps if self._times_count else [0] * len(run.offsets)
+            self.rests += run.rests
+        return len(self.offsets)
+
+    def take(self, count: int) -> None:
+        """Count and digest the next ``count`` records, and drop them."""
+        parts: list[Buffer] = []
+        for time_ms, rest in zip(self.times[:count], self.rests[:count], strict=True):
+            parts.append(_SIZES.pack(time_ms, len(rest)))
+            parts.append(rest)
+        self._hash.update(b"".join(parts))
+        self.taken += count
+        self._on_take(count)
+        self.drop(count)
+
+    def drop(self, count: int) -> None:
+        """Leave the next ``count`` records out."""
+        del self.offsets[:count], self.times[:count], self.rests[:count]
+
+    def take_before(self, end: int) -> int:
+        """Take all that is left below offset ``end``; how many that were."""
+        before = self.taken
+        while self.fill():
+            count = sum(offset < end for offset in self.offsets)
+            self.take(count)
+            if self.offsets:
+                break
+        return self.taken - before
+
+    def window(self, size: int = _WINDOW) -> Window:
+        """The next records, ``size`` of them at most."""
+        count = min(size, self.fill(size))
+        return Window(tuple(self.times[:count]), tuple(self.rests[:count]))
+
+    def matches(self, window: Window) -> bool:
+        """Whether the next records are those of ``window``, as far as both go."""
+        count = min(len(window.times), self.fill(len(window.times)))
+        return (
+            count > 0
+            and tuple(self.times[:count]) == window.times[:count]
+            and all(_same(a, b) for a, b in zip(self.rests[:count], window.rests, strict=False))
+        )
+
+    @property
+    def reading(self) -> Reading:
+        """Count and digest of what was taken."""
+        return Reading(self.taken, self._hash.hexdigest())
+
+
+def align(side: Side, window: Window) -> int | None:
+    """Drop records of ``side`` until the next are those of ``window``; how many were dropped.
+
+    None when they are nowhere; then nothing is left of ``side``.
+    """
+    dropped = 0
+    while side.fill():
+        for place, (time_ms, rest) in enumerate(zip(side.times, side.rests, strict=True)):
+            if time_ms == window.times[0] and _same(rest, window.rests[0]):
+                side.drop(place)
+                dropped += place
+                break
+        else:
+            dropped += len(side.offsets)
+            side.drop(len(side.offsets))
+            continue
+        if side.matches(window):
+            return dropped
+        side.drop(1)
+        dropped += 1
+    return None
+
+
+def lockstep(source: Side, target: Side) -> tuple[Difference | None, bool]:
+    """Take records from both as long as they are equal.
+
+    The difference that ended it, None when one of the two has ended; and whether some records are
+    equal in content only (written anew with other lengths of numbers): digests then say nothing.
+    """
+    rewritten = False
+    recent = Carried()
+    while source.fill() and target.fill():
+        count = min(len(source.offsets), len(target.offsets))
+        equal, anew = _equal_count(source, target, count)
+        rewritten |= anew
+        recent.offsets = (recent.offsets + source.offsets[:equal])[-_REMEMBERED:]
+        recent.timestamps = (recent.timestamps + source.times[:equal])[-_REMEMBERED:]
+        recent.rests = (recent.rests + source.rests[:equal])[-_REMEMBERED:]
+        source.take(equal)
+        target.take(equal)
+        if equal < count:
+            return _difference(source, target, recent), rewritten
+    return None, rewritten
+
+
+def _equal_count(source: Side, target: Side, count: int) -> tuple[int, bool]:
+    """How many of the next ``count`` records are equal; whether some are in content only."""
+    same_times = source.times[:count] == target.times[:count]
+    if same_times and source.rests[:count] == target.rests[:count]:
+        return count, False
+    anew = False
+    for place in range(count):
+        one, other = source.rests[place], target.rests[place]
+        if source.times[place] != target.times[place] or not _same(one, other):
+            return place, anew
+        anew |= one != other
+    return count, anew
+
+
+def _difference(source: Side, target: Side, recent: Carried) -> Difference:
+    at, there = source.offsets[0], target.offsets[0]
+    key = target.times[0], target.rests[0]
+    known = zip(recent.offsets, recent.timestamps, recent.rests, strict=True)
+    again = [offset for offset, time_ms, rest in known if (time_ms, rest) == key]
+    if again:
+        what = f"the target repeats source offset {again[-1]} at its offset {there}"
+        return Difference("extra", at, there, what)
+    ahead = min(_AHEAD, source.fill(_AHEAD))
+    for place in range(1, ahead):
+        if (source.times[place], source.rests[place]) == key:
+            noun = "record" if place == 1 else "records"
+            what = f"the target lacks {place} {noun} from source offset {at} on"
+            return Difference("missing", at, there, what)
+    fields = _fields(source, target)
+    what = f"source offset {at} and target offset {there} differ in {', '.join(fields)}"
+    return Difference("differs", at, there, what)
+
+
+def _fields(source: Side, target: Side) -> list[str]:
+    one = decode_rest(source.offsets[0], source.times[0], memoryview(source.rests[0]))
+    other = decode_rest(target.offsets[0], target.times[0], memoryview(target.rests[0]))
+    pairs = (
+        ("timestamp", one.timestamp, other.timestamp), ("key", one.key, other.key),
+        ("value", one.value, other.value), ("headers", one.headers, other.headers),
+    )  # fmt: skip
+    return [name for name, a, b in pairs if a != b]
+
+
+def _same(one: Buffer, other: Buffer) -> bool:
+    """Whether key, value and headers are equal, however their lengths are written."""
+    if one == other:
+        return True
+    if abs(len(one) - len(other)) > 64:
+        return False
+    try:
+        a, b = decode_rest(0, 0, memoryview(one)), decode_rest(0, 0, memoryview(other))
+    except CorruptBatch:
+        return False
+    return a == b
+
+
+# -- compacted topics ------------------------------------------------------------------------------
+
+
+def last_values(side: Side) -> dict[bytes | None, tuple[int, bytes]]:
+    """Offset and digest of each key's last record; keys whose last record is a tombstone are out.
+
+    Everything is taken.
+    """
+    found: dict[bytes | None, tuple[int, bytes]] = {}
+    for record, digest in _records(side):
+        if record.value is None:
+            found.pop(record.key, None)
+        else:
+            found[record.key] = (record.offset, digest)
+    return found
+
+
+def value_digests(side: Side, keys: AbstractSet[bytes | None]) -> dict[bytes | None, set[bytes]]:
+    """Digests of all records with one of ``keys``; of a tombstone it is empty. All is taken."""
+    found: dict[bytes | None, set[bytes]] = {}
+    for record, digest in _records(side):
+        if record.key in keys:
+            found.setdefault(record.key, set()).add(b"" if record.value is None else digest)
+    return found
+
+
+def _records(side: Side) -> Iterator[tuple[Record, bytes]]:
+    """Every record decoded, and 16 bytes that stand for it."""
+    while count := side.fill():
+        for offset, time_ms, rest in zip(side.offsets, side.times, side.rests, strict=True):
+            whole = _SIZES.pack(time_ms, len(rest)) + rest
+            digest = hashlib.blake2b(whole, digest_size=16).digest()
+            yield decode_rest(offset, time_ms, memoryview(rest)), digest
+        side.take(count)

@@ -1,0 +1,181 @@
+"""What a comparison covers: topics, and the offsets that are frozen for it.
+
+The source's ends are frozen first; what comes later is only read where the target has it already.
+Then the target gets some time to catch up, and its ends are frozen.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from sparkmirror.errors import ConfigError, MirrorError
+from sparkmirror.model import FlowSettings, MirrorMode, TopicPartition
+from sparkmirror.names.java_regex import compile_list
+from sparkmirror.names.replication_policy import FlowTopics
+from sparkmirror.wire.admin.cluster import Cluster
+
+__all__ = ["STRETCH", "Bound", "Offsets", "Progress", "Scope"]
+
+_POLL_S = 0.5
+STRETCH = 1_000
+"""Records in a stretch of a sample."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """Where a comparison begins or ends: a source offset, or a record time (epoch ms)."""
+
+    offset: int | None = None
+    time_ms: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Scope:
+    """What to compare.
+
+    ``topics``: Java regexes on source topics, empty = all of the flow but heartbeats.
+    ``sample``: stretches of 1,000 records per partition, 0 = everything. ``wait_s``: how long the
+    target may take to reach the ends that the source had at the start.
+    """
+
+    topics: tuple[str, ...] = ()
+    partitions: tuple[int, ...] = ()
+    start: Bound | None = None
+    end: Bound | None = None
+    sample: int = 0
+    wait_s: float = 10.0
+
+
+@dataclass
+class Progress:
+    """How far it is: source records taken, of about ``total`` offsets. Thread-safe."""
+
+    total: int = 0
+    taken: int = 0
+    partitions: int = 0
+    done: int = 0
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def take(self, count: int) -> None:
+        """``count`` more records."""
+        with self._lock:
+            self.taken += count
+
+    def finish(self) -> None:
+        """One more partition."""
+        with self._lock:
+            self.done += 1
+
+
+class Offsets:
+    """Both clusters' offsets for the partitions of a scope.
+
+    ``ends``: of the source, as frozen at the start; ``later_ends``: taken after the target's.
+    """
+
+    def __init__(self, source: Cluster, target: Cluster, flow: FlowSettings, scope: Scope) -> None:
+        self.source, self.target, self.flow, self.scope = source, target, flow, scope
+        wanted = FlowTopics(flow)
+        listed = compile_list(scope.topics)
+
+        def chosen(name: str) -> bool:
+            if listed is not None:
+                return listed.fullmatch(name) is not None
+            # They come all the time, from the mirror itself: some are always behind.
+            mm1 = flow.mode is MirrorMode.MM1
+            return mm1 or not wanted.policy.is_heartbeats_topic(name)
+
+        topics = {
+            name: view
+            for name, view in source.topics().items()
+            if not view.internal and wanted.accepts(name) and chosen(name)
+        }
+        if not topics:
+            raise ConfigError(
+                "no topic of the flow has such a name.",
+                where=f"flow {flow.name}",
+                do="Check --topic and the topics of the file.",
+            )
+        self.pairs = {
+            TopicPartition(name, number): TopicPartition(wanted.remote(name), number)
+            for name, view in topics.items()
+            for number in range(view.partitions)
+            if not scope.partitions or number in scope.partitions
+        }
+        partitions = list(self.pairs)
+        self.earliest = source.earliest_offsets(partitions)
+        isolation = flow.fetch.isolation_level
+        self.ends = source.end_offsets(partitions, isolation)
+        self.starts = dict(self.earliest)
+        self._apply_bounds()
+        remote = {name: view.partitions for name, view in target.topics(
+            {tp.topic for tp in self.pairs.values()}
+        ).items()}  # fmt: skip
+        self.there = {tp for tp in self.pairs.values() if tp.partition < remote.get(tp.topic, 0)}
+        self.positions = self._wait()
+        self.remote_starts = target.earliest_offsets(self.there)
+        self.remote_ends = target.end_offsets(self.there, "read_committed")
+        self.later_ends = self.ends
+        if scope.end is None:
+            self.later_ends = source.end_offsets(partitions, isolation)
+        self.compacted, self.stamped = self._policies(topics, remote)
+
+    def expected(self) -> int:
+        """About how many source records will be read."""
+        most = self.scope.sample * STRETCH or 1 << 62
+        return sum(
+            min(most, max(0, end - self.starts.get(tp, end))) for tp, end in self.ends.items()
+        )
+
+    def _apply_bounds(self) -> None:
+        for bound, offsets, lowest in (
+            (self.scope.start, self.starts, True), (self.scope.end, self.ends, False)
+        ):  # fmt: skip
+            if bound is None:
+                continue
+            at: Mapping[TopicPartition, int] = {}
+            if bound.time_ms is not None:
+                at = self.source.offsets_at(self.pairs, bound.time_ms)
+            for tp in offsets:
+                end = self.ends[tp] if tp in self.ends else offsets[tp]
+                given = at.get(tp, end) if bound.time_ms is not None else bound.offset or 0
+                offsets[tp] = max(offsets[tp], given) if lowest else min(offsets[tp], given)
+
+    def _wait(self) -> dict[TopicPartition, int]:
+        """The flow's positions, once they have passed the frozen ends or the time is over."""
+        deadline = time.monotonic() + self.scope.wait_s
+        mm1 = self.flow.mode is MirrorMode.MM1
+        keeper = self.source if mm1 else self.target
+        named = {tp if mm1 else remote: tp for tp, remote in self.pairs.items()}
+        while True:
+            committed = keeper.committed_offsets(self.flow.position_group, named)
+            found = {named[tp]: one.offset for tp, one in committed.items()}
+            late = [tp for tp, position in found.items() if position < self.ends.get(tp, 0)]
+            if not late or time.monotonic() > deadline:
+                return found
+            time.sleep(_POLL_S)
+
+    def _policies(
+        self, topics: Mapping[str, object], remote: Mapping[str, object]
+    ) -> tuple[set[str], set[str]]:
+        """Topics that are compacted on either side, and those whose copies stamp their own time."""
+        names = {tp.topic: there.topic for tp, there in self.pairs.items()}
+        compacted, stamped = set(), set()
+        here = self.source.topic_configs(topics)
+        there = self.target.topic_configs(remote) if remote else {}
+        for name, remote_name in names.items():
+            for configs in (here.get(name), there.get(remote_name)):
+                if configs is None or isinstance(configs, MirrorError):
+                    continue  # not told: taken for a plain topic
+                policy = configs.get("cleanup.policy")
+                if policy is not None and "compact" in (policy.value or ""):
+                    compacted.add(name)
+            configs = there.get(remote_name)
+            if configs is not None and not isinstance(configs, MirrorError):
+                kind = configs.get("message.timestamp.type")
+                if kind is not None and kind.value == "LogAppendTime":
+                    stamped.add(name)
+        return compacted, stamped

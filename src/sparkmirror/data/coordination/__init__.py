@@ -1,0 +1,1 @@
+"""What the tasks of a flow agree on: who writes, what is assigned, when to end."""

@@ -1,0 +1,314 @@
+"""Listening to the control topic from Spark's workers, without threads."""
+
+from __future__ import annotations
+
+import logging
+import time
+from dataclasses import replace
+
+from sparkmirror.data.coordination.sealed_options import run_key
+from sparkmirror.data.coordination.selected import Selection
+from sparkmirror.errors import BatchError
+from sparkmirror.internal_topics.commands import (
+    COMMAND_PARTITION,
+    PROGRESS_PARTITION,
+    AssignmentCollector,
+    AssignmentDocument,
+    Command,
+    CommandKind,
+    channel,
+    control_topic,
+    decode_command,
+    decode_halted,
+)
+from sparkmirror.internal_topics.flow_claims import Claim, claim_signer, decode_claim, is_believed
+from sparkmirror.internal_topics.signing import Signer
+from sparkmirror.model import FetchSettings, FlowSettings, PartitionProgress, TopicPartition
+from sparkmirror.records.header import HEADER_BYTES, base_offset, last_offset_delta, split
+from sparkmirror.records.records import RECORD_COST_BYTES, decode_records
+from sparkmirror.records.selection import Selection as Selected
+from sparkmirror.records.selection import SelectRules
+from sparkmirror.records.selection import select as select_records
+from sparkmirror.records.walk import walk_frames
+from sparkmirror.ticks import ticks_s
+from sparkmirror.wire.cluster.coordinator import EARLIEST, LATEST, Routes
+from sparkmirror.wire.fetch.fetcher import FetchedPartition, Fetcher
+from sparkmirror.wire.net.connection import Connection
+from sparkmirror.wire.net.poller import Poller
+
+__all__ = ["ControlWatch"]
+
+log = logging.getLogger(__name__)
+
+# Signals are small: what unpacks to more is none.
+_UNPACKED_BYTES_MAX = 64 << 20
+_ANSWER_MS_MIN = 1_000
+_WAIT_MS = 500
+_RULES = SelectRules(
+    read_committed=False, join_below_bytes=0, decompressed_bytes_max=_UNPACKED_BYTES_MAX
+)
+
+
+class ControlWatch:
+    """Follows one flow's commands, assignment and (for a slot) what its sink has to say.
+
+    ``slot`` is None in the planner, which reads commands from the beginning; a slot starts at
+    ``offset``, where the flow was ``paused`` or not, and also hears which of its partitions the
+    sink of its own attempt (``attempt_id``) has given up. With ``run_id``, assignments of other
+    runs are not taken. ``poller`` waits for its connections. ``claim_term``: that of the run's own
+    claim, where it is known.
+    """
+
+    def __init__(
+        self,
+        flow: FlowSettings,
+        run_id: str = "",
+        *,
+        slot: int | None = None,
+        attempt_id: int = 0,
+        offset: int | None = None,
+        paused: bool = False,
+        poller: Poller[Connection] | None = None,
+        claim_term: int = 0,
+    ) -> None:
+        self.flow = flow
+        self._channel = channel(flow, run_id)
+        self.slot = slot
+        self._attempt = (run_id, attempt_id)
+        self.paused = paused
+        self.run_id = run_id
+        self.claim: Claim | None = None
+        self.command: Command | None = None
+        self.assignment: AssignmentDocument | None = None
+        self.heard_s = ticks_s()
+        """When the leader of the commands' partition answered last, by `ticks_s`."""
+        self.stopped: dict[TopicPartition, PartitionProgress] = {}
+        topic = control_topic(flow)
+        self._commands = TopicPartition(topic, COMMAND_PARTITION)
+        self._progress = TopicPartition(topic, PROGRESS_PARTITION)
+        self._collector = AssignmentCollector(
+            self._channel, Signer(run_key()) if flow.signed else None
+        )
+        self._claim_signer = claim_signer(flow)
+        self._claim_term = claim_term
+        self._told_refused = self._told_claim = False
+        self._selection = Selection(flow)
+        client = flow.target
+        if slot is not None:
+            # A leader that hangs is left in good time: without its word the slot stands still.
+            patience_ms = max(_ANSWER_MS_MIN, flow.session_ms // 4)
+            client = replace(client, request_timeout_ms=min(client.request_timeout_ms, patience_ms))
+        self.routes = Routes(client, [topic])
+        self.fetcher = Fetcher(self.routes, FetchSettings(), poller=poller)
+        self.waits_for_more = slot is not None
+        self._start_offset = offset
+        self._started = False
+
+    @property
+    def waits_for_more(self) -> bool:
+        """Whether a target that has nothing new answers when it has, or after half a second."""
+        return self.fetcher.settings.fetch_max_wait_ms > 0
+
+    @waits_for_more.setter
+    def waits_for_more(self, waits: bool) -> None:
+        self.fetcher.settings = FetchSettings(fetch_max_wait_ms=_WAIT_MS if waits else 0)
+
+    @property
+    def offset(self) -> int:
+        """Next offset of the command partition that has not been seen."""
+        return self.fetcher.position(self._commands)
+
+    def start(self, timeout_s: float = 30.0) -> None:
+        """Find the offsets to start at. Raises TimeoutError when the target gives none."""
+        deadline = time.monotonic() + timeout_s
+        while not self._started:
+            self.routes.refresh_if_due()
+            if self._try_start():
+                self._started = True
+            elif time.monotonic() > deadline:
+                raise TimeoutError(
+                    f"cluster {self.flow.target.alias}: the control topic {self._commands.topic} "
+                    "cannot be read"
+                )
+            else:
+                self.routes.mark_stale()
+                time.sleep(0.1)
+
+    def _try_start(self) -> bool:
+        if self._start_offset is None:
+            found = self.routes.list_offsets([self._commands], EARLIEST, read_committed=False)
+            if self._commands not in found:
+                return False
+            self._start_offset = found[self._commands]
+        if self.slot is not None:
+            found = self.routes.list_offsets([self._progress], LATEST, read_committed=False)
+            if self._progress not in found:
+                return False
+            self.fetcher.assign(self._progress, found[self._progress])
+        self.fetcher.assign(self._commands, self._start_offset)
+        return True
+
+    def catch_up(self, timeout_s: float = 30.0) -> None:
+        """Read commands up to their present end. Raises TimeoutError, at once when denied."""
+        self.start(timeout_s)
+        deadline = time.monotonic() + timeout_s
+        caught_up = False
+        while not caught_up:
+            if time.monotonic() > deadline:
+                raise TimeoutError(
+                    f"cluster {self.flow.target.alias}: the control topic {self._commands.topic} "
+                    "cannot be read"
+                )
+            self.fetcher.send()
+            halt = self.fetcher.halts.get(self._commands)
+            if halt is not None:
+                raise TimeoutError(f"cluster {self.flow.target.alias}: {halt.reason}")
+            if not self.fetcher.waiting:
+                time.sleep(0.05)
+                continue
+            for connection in self.fetcher.ready(1.0):
+                for part in self.fetcher.receive(connection):
+                    self._take(part)
+                    caught_up = part.high_watermark <= self.offset
+
+    def look(self) -> bool:
+        """Take the commands that are there now; False when the target does not say them all."""
+        ends = self.routes.list_offsets([self._commands], LATEST, read_committed=False)
+        end = ends.get(self._commands)
+        if end is None:
+            self.routes.mark_stale()
+            self.routes.refresh_if_due()
+            return False
+        deadline = time.monotonic() + self.flow.target.request_timeout_ms / 1000
+        while self.offset < end and time.monotonic() < deadline:
+            self.fetcher.send()
+            if not self.fetcher.waiting:
+                time.sleep(0.05)
+                continue
+            for connection in self.fetcher.ready(1.0):
+                self.receive(connection)
+        return self.offset >= end
+
+    def receive(self, connection: Connection) -> None:
+        """Take what waits on one of the fetcher's connections."""
+        for part in self.fetcher.receive(connection):
+            self._take(part)
+
+    def _take(self, part: FetchedPartition) -> None:
+        if part.tp == self._commands:
+            self.heard_s = ticks_s()
+        try:
+            chosen = select_records(part.records, part.fetch_offset, (), _RULES)
+        except BatchError as error:
+            # As in `_hear_all`; what stands behind it is asked for next.
+            log.warning("%s: records that cannot be read are skipped: %s", part.tp, error)
+            self.fetcher.advance(part.tp, _behind_first(part))
+            return
+        if chosen.cut_bytes_needed:
+            self.fetcher.need_bytes(part.tp, chosen.cut_bytes_needed)
+            return
+        self.fetcher.advance(part.tp, self._hear_all(part.tp, chosen))
+
+    def _hear_all(self, tp: TopicPartition, chosen: Selected) -> int:
+        """Take the records of ``chosen``, as many as unpack to the limit; where to go on from."""
+        taken = 0
+        for content in chosen.pieces:
+            piece = memoryview(content)
+            for start, end in split(piece):
+                batch = piece[start:end]
+                if taken > _UNPACKED_BYTES_MAX:
+                    return base_offset(batch)  # the rest with the next answer
+                try:
+                    for record in decode_records(batch, _UNPACKED_BYTES_MAX):
+                        taken += RECORD_COST_BYTES + len(record.key or b"")
+                        taken += len(record.value or b"")
+                        self._hear(tp, record.key, record.value)
+                except BatchError as error:
+                    # Whoever may write to the topic must not be able to stop the mirror by it.
+                    log.warning("%s: records that cannot be read are skipped: %s", tp, error)
+                    taken += len(batch) * 16
+        return chosen.next_offset
+
+    def _hear(self, tp: TopicPartition, key: bytes | None, value: bytes | None) -> None:
+        if tp == self._progress:
+            halted = None
+            if self.slot is not None:
+                halted = decode_halted(self._channel, self.slot, self._attempt, key, value)
+            if halted is not None:
+                self.stopped = {TopicPartition(p.topic, p.partition): p for p in halted}
+            return
+        document = self._collector.feed(key, value)
+        self._tell_refused()
+        if document is not None:
+            known = self.assignment
+            again = known is not None and known.run_id == document.run_id
+            if again and known is not None and document.version < known.version:
+                return  # an old one, written once more: the driver only counts up
+            if self.run_id in ("", document.run_id):
+                kept = self._selection.keep(document.partitions)
+                self.assignment = replace(document, partitions=kept)
+                if document.run_id == self.run_id:
+                    self._claim_term = max(self._claim_term, document.claim_term)
+                    self._hold(self.claim)
+            return
+        claim = decode_claim(key, value)
+        if claim is not None:
+            if claim.flow == self.flow.name:
+                self._hear_claim(claim, key, value)
+            return
+        command = decode_command(key, value)
+        # A pause is for every process of a MirrorMaker 1 group, all else for one run.
+        if command is None or command.flow not in (self._channel, self.flow.name):
+            return
+        if command.kind.pauses:
+            self.paused = command.kind is CommandKind.PAUSE
+        elif command.flow == self._channel:
+            self.command = command
+
+    def _hear_claim(self, claim: Claim, key: bytes | None, value: bytes | None) -> None:
+        if self._claim_signer is None:
+            self.claim = claim
+        elif is_believed(key, value, self._claim_signer):
+            if self.claim is None or claim.term >= self.claim.term:
+                self._hold(claim)
+        elif not self._told_claim:
+            self._told_claim = True
+            log.warning(
+                "flow %s: a claim in the control topic (run %r, host %r) is not signed with"
+                " sparkmirror.control.secret: it is not believed. If that is a mirror of yours,"
+                " stop it and give it the secret; else see who may write to %s",
+                *(self.flow.name, claim.run_id, claim.host, self._commands.topic),
+            )
+
+    def _hold(self, claim: Claim | None) -> None:
+        """``claim`` is the newest, unless it is an earlier run's that was written once more."""
+        again = claim is not None and claim.run_id != self.run_id and claim.term < self._claim_term
+        self.claim = None if again else claim
+
+    def _tell_refused(self) -> None:
+        """What other runs wrote is signed with their keys; in our name only our driver signs."""
+        if self._told_refused or not self.run_id or self._collector.refused != self.run_id:
+            return
+        self._told_refused = True
+        log.warning(
+            "flow %s: an assignment in the control topic names this run (%s) and is not signed by"
+            " it: it is not obeyed. See who may write to %s",
+            *(self.flow.name, self.run_id, self._commands.topic),
+        )
+
+    def close(self) -> None:
+        """Close the connections."""
+        self.routes.close()
+
+
+def _behind_first(part: FetchedPartition) -> int:
+    """Where to go on behind the first batch of ``part``, which is damaged; always further on."""
+    starts = walk_frames(part.records).starts
+    if len(starts) > 2:
+        found = base_offset(part.records[starts[1] :])
+    elif len(starts) == 2 and starts[1] - starts[0] >= HEADER_BYTES:
+        found = base_offset(part.records) + last_offset_delta(part.records) + 1
+    else:
+        found = part.high_watermark  # not even its length makes sense
+    end = max(part.high_watermark, part.fetch_offset + 1)
+    return min(max(found, part.fetch_offset + 1), end)

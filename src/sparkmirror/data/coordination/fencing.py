@@ -1,0 +1,122 @@
+"""How a slot of an exactly-once flow becomes the only writer of its partitions.
+
+(At-least-once nothing shuts another writer out; there a slot looks for claims when it begins and
+while it runs, and its sink after every pause: `data.coordination.pause`.)
+
+Three writers could stand in its way: an earlier attempt of the same task, a slot of an earlier
+plan that had one of its partitions, another driver. Each slot has one transactional id, which
+fences the first; the other two are told apart by the order of the control topic:
+
+1. whoever changes which slot has which partition (a new run, a new assignment) first writes that
+   to the control topic and then fences all ids of the flow, before any slot of the new plan
+   begins (`fence_plan`, `control.coordination.claim`);
+2. a slot fences its own id and *then* reads the control topic to its end (`take_over`).
+
+So an old slot that fenced before step 1 is fenced by it, and one that fences after it finds the
+record and ends. Only a slot that has passed reads positions, and by then every earlier
+transaction is decided.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+
+from sparkmirror.data.coordination.control_reader import ControlWatch
+from sparkmirror.data.coordination.hanging_transactions import close_all
+from sparkmirror.internal_topics.commands import AssignmentDocument, CommandKind
+from sparkmirror.internal_topics.flow_claims import Claim, taken_over, transactional_id
+from sparkmirror.model import FlowSettings, TopicPartition
+from sparkmirror.wire.cluster.coordinator import Routes
+from sparkmirror.wire.produce.partition_queue import Identity
+from sparkmirror.wire.produce.transactions import Transactions, fence_slots
+
+__all__ = [
+    "check_claim",
+    "check_owner",
+    "committed_positions",
+    "fence_plan",
+    "replanned",
+    "take_over",
+]
+
+log = logging.getLogger(__name__)
+
+_LOOK_AGAIN_S = 0.2
+
+
+def check_claim(flow: FlowSettings, claim: Claim | None, run_id: str) -> None:
+    """Raise `Fenced` when another run has claimed the flow."""
+    if claim is not None and claim.run_id != run_id:
+        raise taken_over(flow, claim, run_id)
+
+
+def check_owner(flow: FlowSettings, run_id: str, watch: ControlWatch) -> None:
+    """Read the claims that there are now; raise `Fenced` when another run has the flow.
+
+    A target that does not answer is waited for.
+    """
+    _look(flow, watch)
+    check_claim(flow, watch.claim, run_id)
+
+
+def replanned(watch: ControlWatch, run_id: str) -> bool:
+    """Whether the plan that the slot has is an old one, or the run is to end."""
+    command = watch.command
+    ends = (CommandKind.REPLAN, CommandKind.DRAIN)
+    return command is not None and command.run_id == run_id and command.kind in ends
+
+
+def take_over(flow: FlowSettings, slot: int, run_id: str, watch: ControlWatch) -> Identity | None:
+    """Become the only writer of the slot; None when the slot's plan is no longer the newest.
+
+    ``watch`` has started at the offset up to which the planner has seen the control topic. Raises
+    `Fenced` when another run has the flow.
+    """
+    check_owner(flow, run_id, watch)
+    if replanned(watch, run_id):
+        return None
+    routes = Routes(flow.target)
+    transactions = Transactions(
+        routes, transactional_id(flow, slot), timeout_ms=flow.transaction_timeout_ms
+    )
+    try:
+        identity = transactions.fence()
+    finally:
+        transactions.close()
+        routes.close()
+    check_owner(flow, run_id, watch)
+    return None if replanned(watch, run_id) else identity
+
+
+def _look(flow: FlowSettings, watch: ControlWatch) -> None:
+    while not watch.look():
+        log.warning("flow %s waits for its control topic", flow.name)
+        time.sleep(_LOOK_AGAIN_S)
+
+
+def committed_positions(
+    flow: FlowSettings, targets: list[TopicPartition]
+) -> dict[TopicPartition, int]:
+    """Positions by remote partition, once no transaction is left that could change them."""
+    routes = Routes(flow.target)
+    try:
+        found = routes.committed(flow.position_group, targets, stable=True)
+    finally:
+        routes.close()
+    return {tp: offset for tp, (offset, _) in found.items()}
+
+
+def fence_plan(
+    flow: FlowSettings, run_id: str, claim: Claim | None, assignment: AssignmentDocument
+) -> bool:
+    """Planner: before the first epoch of an assignment, no slot of an older one can write.
+
+    Nor is anything open of them where another slot may write now; False where that is not known of
+    all partitions yet.
+    """
+    check_claim(flow, claim, run_id)
+    slots = max(flow.tasks_max, claim.slots if claim is not None else 0)
+    log.info("flow %s: assignment %d: fencing %d writers", flow.name, assignment.version, slots)
+    identities = fence_slots(flow, slots)
+    return close_all(flow, identities, [one.target for one in assignment.partitions])

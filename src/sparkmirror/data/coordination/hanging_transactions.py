@@ -1,0 +1,225 @@
+"""Before an exactly-once slot writes a partition: is all closed that it has written there before?
+
+`wire.produce.hanging_transactions` says how records can stay open there after their transaction has
+ended. Whoever writes on top of them makes them a part of its own transaction: what was aborted
+would count and arrive twice, or what was committed would be lost with the next abort. So they are
+closed first, by a transaction that has nothing else in it and ends as theirs did.
+
+Only their own producer id can do that. A partition that changed its slot may have records of the
+slot before, which the planner closes while it has the ids of all slots (`close_all`), if the
+partition has a leader then; until that is done the new slot leaves it alone.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
+
+from sparkmirror.errors import ClusterError, Defect
+from sparkmirror.internal_topics.flow_claims import transactional_id
+from sparkmirror.model import FlowSettings, Halt, TopicPartition
+from sparkmirror.wire.cluster.coordinator import Routes
+from sparkmirror.wire.cluster.error_codes import (
+    CONCURRENT_TRANSACTIONS,
+    LEADER_NOT_AVAILABLE,
+    UNKNOWN_TOPIC_OR_PARTITION,
+    error_name,
+)
+from sparkmirror.wire.net.connection import ConnectionLost
+from sparkmirror.wire.produce.hanging_transactions import OpenEnd, Written, decode_written, look
+from sparkmirror.wire.produce.partition_queue import Identity
+from sparkmirror.wire.produce.transactions import Transactions
+
+__all__ = ["OpenEnds", "close_all"]
+
+log = logging.getLogger(__name__)
+
+# How long the metadata of partitions that nobody has asked about yet is waited for, and then their
+# leaders. A marker is there a few milliseconds after the coordinator has answered.
+_METADATA_S = 2.0
+_LEADERS_S = 2.0
+_PAUSE_S = 0.05
+
+Found = Mapping[TopicPartition, Sequence[OpenEnd]]
+Look = Callable[[Routes, Collection[TopicPartition]], Found]
+
+
+class OpenEnds:
+    """Which partitions one identity may write. ``transactions`` is that identity's."""
+
+    def __init__(self, routes: Routes, transactions: Transactions, ask: Look = look) -> None:
+        self._routes = routes
+        self._transactions = transactions
+        self._ask = ask
+        self._closed: dict[TopicPartition, int] = {}
+        """Leader epoch at which nothing was open; a later one may have missed a marker."""
+        self.foreign: dict[TopicPartition, OpenEnd] = {}
+        """What was open of the slot that had the partition before, when it was last looked at."""
+
+    def unsure(self, tp: TopicPartition) -> bool:
+        """Whether `close` is due before ``tp`` is written."""
+        epoch = self._closed.get(tp)
+        leader = self._routes.leaders.get(tp)
+        return epoch is None or (leader is not None and leader.epoch != epoch)
+
+    def unknown(self, tp: TopicPartition) -> Halt:
+        """Why a partition that `close` has returned cannot be written yet."""
+        foreign = self.foreign.get(tp)
+        if foreign is not None:
+            code = CONCURRENT_TRANSACTIONS
+            reason = (
+                f"what another slot wrote to {tp} from target offset {foreign.offset} on is still "
+                f"open (producer id {foreign.producer_id}): the next epoch or start closes it"
+            )
+        else:
+            code = LEADER_NOT_AVAILABLE
+            if self._routes.reachable and self._routes.leaders.get(tp) is None:
+                code = self._routes.leaderless.get(tp, UNKNOWN_TOPIC_OR_PARTITION)
+            reason = f"no leader of {tp} says whether all is closed that was written there"
+        return Halt(error_name(code), f"{reason} ({error_name(code)})", retriable=True)
+
+    def close(self, written: Mapping[TopicPartition, Written | None]) -> set[TopicPartition]:
+        """Close what is open in the partitions ``written``; those of which that is not known now.
+
+        ``written``: the newest records of each that count. No transaction may be open.
+        """
+        if self._transactions.began:
+            raise Defect("the transaction before has not ended")
+        left = set(written)
+        self._routes.add_topics({tp.topic for tp in left})
+        _find_leaders(self._routes, left)
+        deadline = time.monotonic() + _LEADERS_S
+        while any(self._routes.leaders.get(tp) is not None for tp in left):
+            left -= self._look(left, written)
+            if time.monotonic() > deadline:
+                break
+            if left:
+                time.sleep(_PAUSE_S)
+                self._routes.refresh_if_due()
+        return left
+
+    def _look(
+        self,
+        partitions: Collection[TopicPartition],
+        written: Mapping[TopicPartition, Written | None],
+    ) -> set[TopicPartition]:
+        """The ones where nothing is open; what is, is being closed when this returns."""
+        leaders = {tp: self._routes.leaders.get(tp) for tp in partitions}
+        found = self._ask(self._routes, [tp for tp in partitions if leaders[tp] is not None])
+        own: dict[TopicPartition, OpenEnd] = {}
+        for tp, ends in found.items():
+            self.foreign.pop(tp, None)
+            before = written[tp]
+            for end in ends:
+                if end.producer_id == self._transactions.identity[0]:
+                    own[tp] = end
+                elif before is not None and end.producer_id == before.producer_id:
+                    self.foreign[tp] = end
+        for counts in (True, False):
+            mine = {tp: end for tp, end in own.items() if end.counts(written[tp]) == counts}
+            if mine:
+                self._end(mine, committed=counts)
+        closed = set(found) - set(own) - set(self.foreign)
+        for tp in closed:
+            leader = leaders[tp]
+            if leader is None:
+                raise Defect("a partition without a leader was closed")
+            self._closed[tp] = leader.epoch
+        for tp in set(partitions) - closed:
+            self._routes.mark_stale(tp)
+        return closed
+
+    def _end(self, ends: Mapping[TopicPartition, OpenEnd], *, committed: bool) -> None:
+        # They join only when the transaction before is over: then its markers are there, if any.
+        refused = self._transactions.add(list(ends))
+        again = self._ask(self._routes, list(ends))
+        told = sorted(
+            f"{tp} from offset {end.offset} on" for tp, end in ends.items() if again.get(tp)
+        )
+        if told:
+            log.warning(
+                "cluster %s never told %s that a transaction was %s: that is done now%s",
+                self._routes.client.alias,
+                ", ".join(told),
+                "committed" if committed else "aborted",
+                f", but not for {sorted(refused)}" if refused else "",
+            )
+        if self._transactions.began:
+            if committed:
+                self._transactions.commit()
+            else:
+                self._transactions.abort()
+
+
+def close_all(
+    flow: FlowSettings, identities: Sequence[Identity], partitions: Collection[TopicPartition]
+) -> bool:
+    """Planner: close what any slot of the flow has open in the remote ``partitions``.
+
+    ``identities``: those of all slots, in their order, which nobody else writes under. Returns
+    whether nothing is open in any of them: False also where nobody could be asked.
+    """
+    routes = Routes(flow.target, {tp.topic for tp in partitions})
+    try:
+        _find_leaders(routes, partitions)
+        ours = {producer_id for producer_id, _ in identities}
+        answers = look(routes, partitions)
+        found = {
+            tp: mine
+            for tp, ends in answers.items()
+            if (mine := ours & {end.producer_id for end in ends})
+        }
+        complete = len(answers) == len(set(partitions))
+        if not found:
+            return complete
+        positions = routes.positions(flow.position_group, found, stable=True)
+        for slot, identity in enumerate(identities):
+            written = {
+                tp: decode_written(positions[tp].metadata) if tp in positions else None
+                for tp, producers in found.items()
+                if identity[0] in producers
+            }
+            if written:
+                _close_slot(flow, routes, slot, identity, written)
+        return complete and not any(
+            ours & {end.producer_id for end in ends} for ends in look(routes, found).values()
+        )
+    except (ClusterError, ConnectionLost) as error:
+        log.warning("flow %s: what slots left open is not closed now: %s", flow.name, error)
+        return False
+    finally:
+        routes.close()
+
+
+def _close_slot(
+    flow: FlowSettings,
+    routes: Routes,
+    slot: int,
+    identity: Identity,
+    written: Mapping[TopicPartition, Written | None],
+) -> None:
+    transactions = Transactions(
+        routes,
+        transactional_id(flow, slot),
+        timeout_ms=flow.transaction_timeout_ms,
+        identity=identity,
+    )
+    try:
+        OpenEnds(routes, transactions).close(written)
+    finally:
+        transactions.close()
+
+
+def _find_leaders(routes: Routes, partitions: Collection[TopicPartition]) -> None:
+    """Wait, for a moment, until it is known of each partition who leads it, or that nobody does."""
+    deadline = time.monotonic() + _METADATA_S
+    while True:
+        routes.refresh_if_due()
+        leaders, leaderless = routes.leaders, routes.leaderless
+        if all(leaders.get(tp) is not None or tp in leaderless for tp in partitions):
+            return
+        if time.monotonic() > deadline:
+            return
+        routes.mark_stale()
+        time.sleep(_PAUSE_S)

@@ -1,0 +1,89 @@
+"""A sink that was frozen looks who has the flow before it writes again.
+
+Whoever stands by takes a flow over when its owner has not reported for a session. A process that
+was stopped for that long (a signal, a suspended machine, no processor) does not know; its sink
+finds that it has not come round for half a session, and reads the claims before the next request.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+
+from sparkmirror.data.coordination.control_reader import ControlWatch
+from sparkmirror.data.coordination.fencing import check_claim
+from sparkmirror.errors import MirrorError
+from sparkmirror.internal_topics.flow_claims import Claim
+from sparkmirror.model import FlowSettings
+from sparkmirror.ticks import ticks_s
+from sparkmirror.wire.net.connection import ConnectionLost
+
+__all__ = ["PauseWatch"]
+
+log = logging.getLogger(__name__)
+
+_LOOK_AGAIN_S = 0.2
+
+
+class PauseWatch:
+    """Notes when its owner comes round; one owner thread.
+
+    ``start``: where in the control topic the slot began to listen, ``term``: that of the run's
+    claim. ``rest`` is called with the seconds between two tries to read the claims; what it raises
+    ends them.
+    """
+
+    def __init__(
+        self,
+        flow: FlowSettings,
+        run_id: str,
+        start: int,
+        term: int,
+        *,
+        rest: Callable[[float], None] = time.sleep,
+        now_s: Callable[[], float] = ticks_s,
+    ) -> None:
+        self._flow = flow
+        self._run_id = run_id
+        self._start = start
+        self._term = term
+        self._rest = rest
+        self._now_s = now_s
+        self._pause_s = flow.session_ms / 2_000
+        self._round_s = now_s()
+        self._paused = False
+
+    def tick(self) -> None:
+        """The sink has come round."""
+        now_s = self._now_s()
+        self._paused = self._paused or now_s - self._round_s > self._pause_s
+        self._round_s = now_s
+
+    def before_write(self) -> None:
+        """Nothing is sent before this returns. Raises `Fenced` when another run has the flow."""
+        self.tick()
+        while self._paused:
+            check_claim(self._flow, self._newest(), self._run_id)
+            self._paused = False
+            self.tick()  # a look that took as long as a pause says nothing
+
+    def _newest(self) -> Claim | None:
+        """The newest claim; waits for the target."""
+        log.warning(
+            "flow %s: this process stood still for more than %g s; it looks who mirrors the flow",
+            *(self._flow.name, self._pause_s),
+        )
+        while True:
+            watch = ControlWatch(
+                self._flow, self._run_id, offset=self._start, claim_term=self._term
+            )
+            try:
+                watch.start()
+                if watch.look():
+                    return watch.claim
+            except (MirrorError, ConnectionLost, TimeoutError) as error:
+                log.warning("flow %s: the claims cannot be read: %s", self._flow.name, error)
+            finally:
+                watch.close()
+            self._rest(_LOOK_AGAIN_S)

@@ -1,0 +1,76 @@
+"""What the planner tells the driver: which assignment all slots obey by now.
+
+The driver joins its consumer group anew only when it has heard this of the assignment without the
+partitions that it gives up: then nothing of them is under way any more, and all that was copied is
+committed.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+
+from sparkmirror.errors import MirrorError
+from sparkmirror.internal_topics.commands import (
+    PROGRESS_PARTITION,
+    Planned,
+    channel,
+    control_topic,
+    encode_planned,
+)
+from sparkmirror.model import FlowSettings, ProduceSettings, TopicPartition
+from sparkmirror.records.records import Record, encode_batch
+from sparkmirror.wire.cluster.coordinator import Routes
+from sparkmirror.wire.net.connection import ConnectionLost
+from sparkmirror.wire.produce.producer import Producer
+
+__all__ = ["PlannerVoice"]
+
+log = logging.getLogger(__name__)
+
+_TIMEOUT_S = 2.0
+# Said again now and then: the driver may have lost its connection when it was said first.
+_AGAIN_S = 5.0
+
+
+class PlannerVoice:
+    """Writes `Planned` records; owned by the planner of one query."""
+
+    def __init__(self, flow: FlowSettings, run_id: str) -> None:
+        self._flow = flow
+        self._run_id = run_id
+        self._channel = channel(flow, run_id)
+        self._producer: Producer | None = None
+        self._told = (-1, float("-inf"))
+
+    def tell(self, version: int) -> None:
+        """Say that every slot of an older assignment than ``version`` has ended.
+
+        A target that does not take it is asked again at the next call.
+        """
+        now = time.monotonic()
+        if self._told[0] == version and now - self._told[1] < _AGAIN_S:
+            return
+        tp = TopicPartition(control_topic(self._flow), PROGRESS_PARTITION)
+        key, value = encode_planned(Planned(self._channel, self._run_id, version))
+        record = Record(0, int(time.time() * 1000), key, value)
+        try:
+            if self._producer is None:
+                routes = Routes(self._flow.target, [tp.topic])
+                self._producer = Producer(routes, ProduceSettings(enable_idempotence=False))
+            self._producer.append(tp, memoryview(encode_batch([record])))
+            while not self._producer.idle:
+                if time.monotonic() - now > _TIMEOUT_S:
+                    raise ConnectionLost("no answer in time")
+                self._producer.pump(0.05)
+        except (MirrorError, ConnectionLost) as error:
+            log.warning("flow %s: the planner is not heard: %s", self._flow.name, error)
+            self.close()
+            return
+        self._told = (version, time.monotonic())
+
+    def close(self) -> None:
+        """Close the connections."""
+        if self._producer is not None:
+            self._producer.close()
+            self._producer = None

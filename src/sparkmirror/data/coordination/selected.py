@@ -1,0 +1,67 @@
+"""What an assignment may ask for: partitions that the flow selects, under the policy's names.
+
+The assignment comes from the control topic, and others may be able to write there. The settings
+do not, so they decide: nobody makes a mirror copy what its file leaves out, or to another topic.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+
+from sparkmirror.internal_topics.commands import SourcePartition
+from sparkmirror.model import FlowSettings
+from sparkmirror.names.replication_policy import FlowTopics
+
+__all__ = ["Selection"]
+
+log = logging.getLogger(__name__)
+
+# Brokers flag these as internal, and no flow mirrors them; a regex such as .* may match them.
+_BROKERS_OWN = {
+    "__cluster_metadata",
+    "__consumer_offsets",
+    "__share_group_state",
+    "__transaction_state",
+}
+_NAMED_MAX = 5
+
+
+class Selection:
+    """The topics of one flow as its settings have them, for whoever obeys an assignment."""
+
+    def __init__(self, flow: FlowSettings) -> None:
+        self._flow = flow
+        self._topics: FlowTopics | None = None
+        self._seen: dict[tuple[str, str], bool] = {}
+
+    def keep(self, partitions: Sequence[SourcePartition]) -> tuple[SourcePartition, ...]:
+        """``partitions`` without those that the flow does not mirror so; a log line names them."""
+        kept = tuple(one for one in partitions if self._carries(one))
+        if len(kept) < len(partitions):
+            dropped = [one for one in partitions if not self._carries(one)]
+            # The names are a stranger's: nothing of them may look like a line of its own.
+            named = ", ".join(
+                f"{one.topic!a}-{one.partition} to {one.remote_topic!a}"
+                for one in dropped[:_NAMED_MAX]
+            )
+            more = f" and {len(dropped) - _NAMED_MAX} more" if len(dropped) > _NAMED_MAX else ""
+            log.warning(
+                "flow %s: an assignment in the control topic asks for partitions that the settings"
+                " of the flow do not select or would call otherwise; they are not mirrored: %s%s."
+                " See who may write to the control topic",
+                *(self._flow.name, named, more),
+            )
+        return kept
+
+    def _carries(self, one: SourcePartition) -> bool:
+        pair = (one.topic, one.remote_topic)
+        known = self._seen.get(pair)
+        if known is None:
+            topics = self._topics = self._topics or FlowTopics(self._flow)
+            known = self._seen[pair] = (
+                one.topic not in _BROKERS_OWN
+                and topics.accepts(one.topic)
+                and topics.remote(one.topic) == one.remote_topic
+            )
+        return known and one.partition >= 0

@@ -1,0 +1,176 @@
+"""Which slot mirrors which partitions: pure functions, and the plan that travels to a task."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any, get_args, get_type_hints
+
+from sparkmirror.data.coordination.sealed_options import seal, unseal
+from sparkmirror.internal_topics.commands import SourcePartition
+from sparkmirror.model import (
+    ClusterClient,
+    FlowSettings,
+    Member,
+    TopicPartition,
+)
+
+__all__ = ["SlotPlan", "deal", "decode_flow", "encode_flow", "plan_slots"]
+
+_SECRET = "control.secret"  # noqa: S105 (a name)
+
+
+@dataclass(frozen=True, slots=True)
+class SlotPlan:
+    """One slot of one epoch: what the task's ``read`` is given.
+
+    ``ends``: exclusive source end offsets of a bounded run, None in continuous mode.
+    ``control_offset``: where in the control topic's commands the slot starts to listen; the
+    planner has seen everything before it. ``version`` is that of the assignment, ``member`` the
+    group membership that goes with it. ``paused``: whether the flow was paused there.
+    ``planned_at_s``: when that was, in seconds since 1970 by the planner's clock. ``claim_term``:
+    that of the run's claim. ``rehearsal``: the slot of a process that stands by, without any work.
+    """
+
+    slot: int
+    epoch: int
+    run_id: str
+    partitions: tuple[SourcePartition, ...]
+    ends: tuple[tuple[str, int, int], ...] | None
+    control_offset: int
+    version: int = 0
+    member: Member | None = None
+    paused: bool = False
+    planned_at_s: float = 0.0
+    claim_term: int = 0
+    rehearsal: bool = False
+
+    def end_offsets(self) -> dict[TopicPartition, int] | None:
+        """``ends`` by partition; a partition that has none is not bounded."""
+        if self.ends is None:
+            return None
+        return {TopicPartition(topic, index): end for topic, index, end in self.ends}
+
+    def time_left_s(self, epoch_s: float, attempt: int, now_s: float) -> float:
+        """How long the task's ``attempt``-th attempt (0: the first) may stream.
+
+        The epoch's other slots wait for the one that is begun again, so that one ends when they
+        do. The first attempt has all of the time whatever clocks say, and so has a later one on a
+        host whose clock cannot be right.
+        """
+        spent_s = now_s - self.planned_at_s
+        if attempt == 0 or not 0 <= spent_s <= 2 * epoch_s:
+            return epoch_s
+        return max(0.0, epoch_s - spent_s)
+
+
+def deal(
+    partitions: Sequence[SourcePartition], slots_max: int
+) -> list[tuple[SourcePartition, ...]]:
+    """Deal partitions round-robin in order, as MirrorMaker 2 deals them to tasks.
+
+    Returns min(``slots_max``, number of partitions) non-empty hands.
+    """
+    ordered = sorted(partitions)
+    count = min(max(1, slots_max), len(ordered))
+    return [tuple(ordered[index::count]) for index in range(count)]
+
+
+def plan_slots(
+    partitions: Sequence[SourcePartition],
+    *,
+    slots_max: int,
+    epoch: int,
+    run_id: str,
+    ends: Mapping[TopicPartition, int] | None,
+    control_offset: int,
+    version: int = 0,
+    member: Member | None = None,
+    paused: bool = False,
+    planned_at_s: float = 0.0,
+    claim_term: int = 0,
+) -> list[SlotPlan]:
+    """The slots of one epoch. In a bounded run, partitions without an end are left out."""
+    wanted = [p for p in partitions if ends is None or p.source in ends]
+    return [
+        SlotPlan(
+            slot=index,
+            epoch=epoch,
+            run_id=run_id,
+            partitions=hand,
+            ends=None
+            if ends is None
+            else tuple((p.topic, p.partition, ends[p.source]) for p in hand),
+            control_offset=control_offset,
+            version=version,
+            member=member,
+            paused=paused,
+            planned_at_s=planned_at_s,
+            claim_term=claim_term,
+        )
+        for index, hand in enumerate(deal(wanted, slots_max))
+    ]
+
+
+# -- settings as a Spark option ------------------------------------------------------------------
+
+
+def encode_flow(flow: FlowSettings, key: str = "") -> str:
+    """``flow`` as JSON for a Spark option, its secrets and clients' properties sealed with ``key``.
+
+    Spark shows options in plans, logs and its UI, so what may hold secrets is not readable there.
+    Without a key these stay out.
+    """
+
+    def plain(value: Any) -> Any:
+        if isinstance(value, ClusterClient):
+            sealed = seal(value.properties, key) if key else ""
+            rest = plain_fields(dataclasses.replace(value, properties={}))
+            return {**rest, "properties": sealed}
+        if isinstance(value, FlowSettings):
+            secret = {_SECRET: value.control_secret} if value.control_secret else {}
+            sealed = seal(secret, key) if key else ""
+            rest = plain_fields(dataclasses.replace(value, control_secret=""))
+            return {**rest, "control_secret": sealed}
+        return plain_fields(value)
+
+    def plain_fields(value: Any) -> Any:
+        if dataclasses.is_dataclass(value):
+            return {
+                field.name: plain(getattr(value, field.name)) for field in dataclasses.fields(value)
+            }
+        if isinstance(value, Enum):
+            return value.value
+        if isinstance(value, tuple):
+            return [plain(item) for item in value]
+        return value
+
+    return json.dumps(plain(flow), separators=(",", ":"))
+
+
+def decode_flow(text: str) -> FlowSettings:
+    """The flow in an option written by `encode_flow`."""
+    flow: FlowSettings = _rebuild(FlowSettings, json.loads(text))
+    return flow
+
+
+def _rebuild(kind: Any, value: Any) -> Any:
+    if value is None:
+        return None
+    kind = next((part for part in get_args(kind) if dataclasses.is_dataclass(part)), kind)
+    if dataclasses.is_dataclass(kind):
+        hints = get_type_hints(kind)
+        if kind is ClusterClient:
+            value = {**value, "properties": unseal(value["properties"])}
+        if kind is FlowSettings:
+            secret = unseal(value["control_secret"]).get(_SECRET, "")
+            value = {**value, "control_secret": secret}
+        return kind(**{name: _rebuild(hints[name], item) for name, item in value.items()})  # type: ignore[operator]
+    if isinstance(kind, type) and issubclass(kind, Enum):
+        return kind(value)
+    if isinstance(value, list):
+        return tuple(value)
+    return value

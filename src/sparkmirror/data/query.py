@@ -1,0 +1,266 @@
+"""One flow is one streaming query: read this first.
+
+::
+
+    readStream.format("sparkmirror")    data/spark_source.py          plans epochs, deals slots
+      └─ slot (a task)                  data/read/slot_reader.py      Fetch → rows of raw batches
+    [.mapInArrow, on the record path]   data/transform/record_path.py records → partitions, handler
+    writeStream.format("sparkmirror")
+      └─ the same task's sink           data/write/slot_sink.py       rows → Produce, positions
+
+`FlowRunner` starts Spark, one query per flow, and ends them. It holds no data and no positions.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import re
+import shutil
+import threading
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from sparkmirror.data.coordination.sealed_options import new_key
+from sparkmirror.data.coordination.slot_plan import encode_flow
+from sparkmirror.data.rows.schema import SCHEMA
+from sparkmirror.data.spark.failures import failure, own_words
+from sparkmirror.data.spark.rest import Rest
+from sparkmirror.data.spark.restarts import Revival, Revivals
+from sparkmirror.data.spark.session import Spark
+from sparkmirror.errors import MirrorError
+from sparkmirror.model import FlowSettings, MirrorSettings
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+__all__ = ["FlowRunner"]
+
+log = logging.getLogger(__name__)
+
+_POLL_S = 0.05
+_READY_POLL_S = 0.25
+
+
+class FlowRunner:
+    """Spark and one streaming query per flow.
+
+    ``run_id`` names this run in the control topic; ``work_dir`` takes logs and the disposable
+    checkpoints. Raises `MirrorError` from `start`.
+    """
+
+    def __init__(
+        self,
+        settings: MirrorSettings,
+        *,
+        master: str,
+        once: bool,
+        spark_conf: Mapping[str, str],
+        work_dir: Path,
+        run_id: str,
+    ) -> None:
+        self._settings = settings
+        self._once = once
+        self._work_dir = work_dir
+        self._run_id = run_id
+        self._key = new_key()
+        self._spark = Spark(
+            settings, master=master, spark_conf=spark_conf, work_dir=work_dir, key=self._key
+        )
+        self._session: SparkSession | None = None
+        self._queries: dict[str, StreamingQuery] = {}
+        self._wanted: frozenset[str] = frozenset()
+        self._starting = threading.Lock()
+        self._revivals = Revivals()
+        self._reviving: dict[str, Revival] = {}
+        self._stopping = False
+        self._rests: dict[StreamingQuery, Rest] = {}
+        self._failures: tuple[MirrorError, ...] = ()
+        self.at_rest = False
+
+    # -- start -----------------------------------------------------------------------------
+
+    def start(self, flows: Iterable[str]) -> None:
+        """Start Spark if `open` has not, then the queries of ``flows`` that were not yet.
+
+        Raises `MirrorError`.
+        """
+        spark, wanted = self._session or self.open(), frozenset(flows)
+        for flow in self._settings.flows:
+            if flow.name not in wanted or flow.name in self._wanted:
+                continue
+            with self._starting:
+                query = self._queries.get(flow.name)
+                try:
+                    if query is None or not query.isActive:
+                        query = self._start_query(spark, flow)
+                except Exception as error:
+                    raise failure(error, flow.name, self._spark.log_path) from error
+                # Another thread may be looking at them.
+                self._queries = {**self._queries, flow.name: query}
+                self._wanted |= {flow.name}
+
+    def stand_by(self, flows: Iterable[str]) -> None:
+        """Have the queries of ``flows``, which others mirror, ready: when they are started nothing
+        has to be loaded any more. Until this process has a flow, its query mirrors nothing.
+        Returns when they are, or will not be.
+
+        What goes wrong here is told in the log alone: the query is started when it is its turn.
+        """
+        spark, waiting = self._session, frozenset(flows)
+        for flow in self._settings.flows:
+            with self._starting:
+                if spark is None or self._stopping:
+                    return
+                if flow.name not in waiting or flow.name in self._queries:
+                    continue
+                try:
+                    query = self._start_query(spark, flow)
+                except Exception as error:
+                    log.warning("flow %s: its query is not ready: %s", flow.name, error)
+                    continue
+                self._queries = {**self._queries, flow.name: query}
+            self._await_rehearsal(query)
+
+    def _await_rehearsal(self, query: StreamingQuery) -> None:
+        with contextlib.suppress(Exception):  # the JVM ends
+            while query.isActive and not self._stopping and query.lastProgress is None:
+                time.sleep(_READY_POLL_S)
+
+    def open(self) -> SparkSession:
+        """Start Spark alone: ahead of the queries, or for a job without. Raises `MirrorError`."""
+        self._session = self._spark.open()
+        return self._session
+
+    @property
+    def key(self) -> str:
+        """What client properties are sealed and assignments signed with, in this run alone."""
+        return self._key
+
+    def _start_query(
+        self, spark: SparkSession, flow: FlowSettings, *, again: bool = False
+    ) -> StreamingQuery:
+        from sparkmirror.data.spark_source import FORMAT, MirrorDataSource  # noqa: PLC0415
+
+        # For a sink, Spark looks for Python's data sources in the session of the calling thread.
+        spark._get_j_spark_session_class(spark._jvm).setActiveSession(spark._jsparkSession)
+        spark.dataSource.register(MirrorDataSource)
+        options = {
+            "flow": encode_flow(replace(flow, signed=True), self._key),
+            "run_id": self._run_id,
+            "once": "true" if self._once else "false",
+        }
+        rows = spark.readStream.format(FORMAT).options(**options).load()
+        if flow.records.used:
+            from sparkmirror.data.transform.record_path import record_path  # noqa: PLC0415
+
+            rows = rows.mapInArrow(partial(record_path, options["flow"]), SCHEMA)
+        checkpoint = self._work_dir / "checkpoints" / _directory_name(flow.name)
+        if not again:
+            # Positions live in Kafka; what an earlier run left here would only be replayed.
+            shutil.rmtree(checkpoint, ignore_errors=True)
+        writer = (
+            rows.writeStream.format(FORMAT)
+            .queryName(flow.name)
+            .options(**options)
+            .option("checkpointLocation", str(checkpoint))
+        )
+        if self._once:
+            writer = writer.trigger(availableNow=True)
+        return writer.start()
+
+    # -- while it runs ---------------------------------------------------------------------
+
+    def active(self) -> bool:
+        """Whether any query still runs (one that waits after a drain does not)."""
+        for name in self._wanted:
+            self._ended(name)  # a query may have ended since `errors` looked
+        reviving = any(not revival.done for revival in self._reviving.values())
+        if reviving and not self._stopping:
+            return True
+        return any(self._busy(self._queries[name]) for name in self._wanted)
+
+    def _busy(self, query: StreamingQuery) -> bool:
+        if not self._stopping or self._session is None:
+            return bool(query.isActive)
+        if query not in self._rests:
+            self._rests[query] = Rest(self._session, query)
+        return self._rests[query].busy()
+
+    def errors(self) -> tuple[MirrorError, ...]:
+        """Why queries failed; empty while all is well."""
+        if self._session is None or self.at_rest:
+            return self._failures
+        found = []
+        for name in self._wanted:
+            error = self._ended(name)
+            if error is not None:
+                found.append(failure(error, name, self._spark.log_path))
+        return tuple(found)
+
+    def _ended(self, name: str) -> Exception | None:
+        """Why a query has ended for good; one that only lost a process is started again."""
+        revival = self._reviving.get(name)
+        if revival is not None:
+            if not revival.done or revival.query is None:
+                return revival.error
+            self._queries[name] = revival.query
+            del self._reviving[name]
+        query, spark = self._queries[name], self._session
+        if query.isActive:
+            return None
+        error = query.exception()
+        if error is None or spark is None or self._stopping or own_words(error):
+            return error
+        if not self._revivals.allow(name, failure(error, name, self._spark.log_path)):
+            return error
+        flow = next(flow for flow in self._settings.flows if flow.name == name)
+        self._reviving[name] = Revival(partial(self._start_query, spark, flow, again=True))
+        return None
+
+    def end(self, flow: str, *, grace_s: float) -> bool:
+        """Let one query, which was told to drain, come to rest for ``grace_s``, then end it.
+
+        False: `stop` has come meanwhile, and sees to it. A query that failed stays, for `errors`.
+        """
+        query, session = self._queries[flow], self._session
+        if session is None:
+            return False
+        rest, deadline = Rest(session, query), time.monotonic() + grace_s
+        while rest.busy():
+            if self._stopping:
+                return False
+            if time.monotonic() > deadline:
+                log.warning("flow %s: its drain took longer than %g s, cut short", flow, grace_s)
+                break
+            time.sleep(_POLL_S)
+        if self._stopping or (not query.isActive and query.exception() is not None):
+            return False
+        self._wanted -= {flow}
+        query.stop()
+        return True
+
+    def stop(self, *, grace_s: float) -> None:
+        """Wait up to ``grace_s`` for drained queries to come to rest, then stop Spark."""
+        self._stopping = True
+        deadline = time.monotonic() + grace_s
+        with contextlib.suppress(Exception):  # a JVM that was killed cannot say why queries ended
+            while (busy := self.active()) and time.monotonic() < deadline:
+                time.sleep(_POLL_S)
+            self._failures = self.errors()
+            self.at_rest = not busy
+        self._spark.settle()
+        for query in self._queries.values():
+            with contextlib.suppress(Exception):  # a query that is gone is stopped
+                query.stop()
+        self._spark.close()
+        self._session = None
+
+
+def _directory_name(flow: str) -> str:
+    return re.sub(r"[^\w.-]", "_", flow)

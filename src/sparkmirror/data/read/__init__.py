@@ -1,0 +1,1 @@
+"""The source end of a slot."""

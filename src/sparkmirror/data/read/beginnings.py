@@ -1,0 +1,81 @@
+"""Where partitions without a position begin: ``auto.offset.reset``, asked of their leaders."""
+
+from __future__ import annotations
+
+import logging
+import time
+
+from sparkmirror.model import FlowSettings, Halt, TopicPartition
+from sparkmirror.offset_reset import LATEST, reset_time_ms
+from sparkmirror.wire.cluster.coordinator import Routes
+from sparkmirror.wire.cluster.error_codes import LEADER_NOT_AVAILABLE, error_name
+from sparkmirror.wire.fetch.fetcher import Fetcher
+
+__all__ = ["NO_POSITION", "first_positions"]
+
+log = logging.getLogger(__name__)
+
+NO_POSITION = "NO_POSITION"
+# How long an election may keep the slot's other partitions waiting for a first position.
+_ELECTION_S = 2.0
+
+
+def first_positions(
+    flow: FlowSettings, fetcher: Fetcher, missing: list[TopicPartition], *, stable: bool
+) -> dict[TopicPartition, int]:
+    """The source offsets at which ``missing`` begin; the others are halted in ``fetcher``.
+
+    ``stable``: the end of a log is where its last decided transaction ends.
+    """
+    reset = flow.fetch.auto_offset_reset
+    if reset == "none":
+        for tp in missing:
+            fetcher.assign(tp, -1)
+            fetcher.halt(tp, Halt(NO_POSITION, _no_position(tp)))
+        return {}
+    timestamp = reset_time_ms(reset, int(time.time() * 1000))
+    routes = fetcher.routes
+    found: dict[TopicPartition, int] = {}
+    began, patience_s = time.monotonic(), flow.source.request_timeout_ms / 1000
+    while len(found) < len(missing) and time.monotonic() - began < patience_s:
+        routes.refresh_if_due()
+        rest = [tp for tp in missing if tp not in found]
+        found |= _offsets_at(routes, rest, timestamp, stable=stable)
+        if len(found) < len(missing):
+            if all(tp in found or tp in routes.leaderless for tp in missing):
+                patience_s = min(patience_s, _ELECTION_S)  # the others wait for this
+            for tp in missing:
+                if tp not in found:
+                    routes.mark_stale(tp)
+            time.sleep(flow.source.retry_backoff_ms / 1000)
+    for tp in missing:
+        if tp not in found:
+            _leave_to_next_epoch(flow, fetcher, tp)
+    return found
+
+
+def _offsets_at(
+    routes: Routes, wanted: list[TopicPartition], time_ms: int, *, stable: bool
+) -> dict[TopicPartition, int]:
+    """Offsets at ``time_ms``, ends where no record is so young; missing: no leader answers."""
+    found = routes.list_offsets(wanted, time_ms, read_committed=stable)
+    none = [tp for tp, offset in found.items() if offset < 0]
+    ends = routes.list_offsets(none, LATEST, read_committed=stable) if none else {}
+    return {tp: offset for tp, offset in found.items() if offset >= 0} | ends
+
+
+def _leave_to_next_epoch(flow: FlowSettings, fetcher: Fetcher, tp: TopicPartition) -> None:
+    """A position is chosen before an epoch's first row; nobody leads ``tp`` to ask for it."""
+    log.warning("flow %s: no leader of %s answers yet", flow.name, tp)
+    code = error_name(fetcher.routes.leaderless.get(tp, LEADER_NOT_AVAILABLE))
+    reason = f"the source has no leader for {tp}: it is looked for again in the next epoch"
+    fetcher.assign(tp, -1)
+    fetcher.halt(tp, Halt(code, reason, retriable=True))
+    fetcher.retry_later(tp, 2.0 * flow.epoch_s)
+
+
+def _no_position(tp: TopicPartition) -> str:
+    return (
+        f"no position is known for {tp}, and auto.offset.reset=none forbids to choose one: set it "
+        "to earliest or latest"
+    )

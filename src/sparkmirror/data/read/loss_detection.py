@@ -1,0 +1,214 @@
+"""Data that disappears at the source before it was mirrored: found, told, and never jumped over.
+
+`judge` decides what happened to one partition, from the position with its mark and what the
+leader says about its log; pure. `LossWatch` asks the leaders and keeps, for one slot, which log
+each position is in. What to do about a loss is the flow's choice (``on.source.loss``): ``fail``
+halts the partition, ``record-and-continue`` goes on at the first offset that can be mirrored. Both
+make a `Gap`, which the sink writes down before the position moves past it.
+
+No position at all is no loss: then ``auto.offset.reset`` says where to begin.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+
+from sparkmirror.internal_topics.commands import SourcePartition
+from sparkmirror.internal_topics.gaps import LOSS_CODES, Gap, GapAction, GapKind
+from sparkmirror.internal_topics.position_metadata import Mark
+from sparkmirror.model import FlowSettings, Halt, TopicPartition
+from sparkmirror.names.replication_policy import FaultPolicy
+from sparkmirror.wire.cluster.coordinator import Routes
+from sparkmirror.wire.cluster.log_view import LogView, look_at_logs
+
+__all__ = ["Finding", "Loss", "LossWatch", "judge"]
+
+log = logging.getLogger(__name__)
+
+# A leader elected a moment ago may not know its own high watermark yet.
+_SUSPECTED_S = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Loss:
+    """What happened to one partition; fields as in `Gap`. ``resume_at``: where it could go on."""
+
+    kind: GapKind
+    first: int
+    last: int | None
+    count: int | None
+    resume_at: int
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """What becomes of one partition: on at ``offset`` in ``log`` as `Fetcher.release` takes it,
+    or halted.
+    """
+
+    offset: int
+    log: tuple[str, int]
+    halt: Halt | None = None
+
+
+def judge(tp: TopicPartition, position: int, mark: Mark, now: Mark, view: LogView) -> Loss | None:
+    """What was lost between ``position`` (marked ``mark``) and the log as it is now. Pure.
+
+    ``now`` holds the ids that the cluster and the topic have at present. What is unknown on either
+    side proves nothing.
+    """
+    if mark.cluster_id and now.cluster_id and mark.cluster_id != now.cluster_id:
+        text = (
+            f"another cluster is at the source's addresses (cluster id {now.cluster_id}, it was "
+            f"{mark.cluster_id}): offset {position} of {tp} means nothing there"
+        )
+        return Loss(GapKind.REPLACED, position, None, None, view.start, text)
+    if mark.topic_id and now.topic_id and mark.topic_id != now.topic_id:
+        text = (
+            f"topic {tp.topic} was deleted and made anew on the source (topic id {now.topic_id}, "
+            f"it was {mark.topic_id}): what the old one held from offset {position} of {tp} on "
+            "was not mirrored"
+        )
+        return Loss(GapKind.RECREATED, position, None, None, view.start, text)
+    if position < view.start:
+        count = view.start - position
+        text = (
+            f"source offsets {position} to {view.start - 1} of {tp} ({count} offsets) were "
+            "deleted before they were mirrored"
+        )
+        return Loss(GapKind.DELETED, position, view.start - 1, count, view.start, text)
+    end = _divergence(position, mark, view)
+    if end is None:
+        return None
+    count = position - end
+    text = (
+        f"the source's log of {tp} was truncated to offset {end} (unclean leader election, or a "
+        f"broker that lost its disk): offsets {end} to {position - 1} ({count} offsets), which "
+        "were mirrored, are no longer the source's"
+    )
+    return Loss(GapKind.TRUNCATED, end, position - 1, count, max(end, view.start), text)
+
+
+def _divergence(position: int, mark: Mark, view: LogView) -> int | None:
+    """The first offset that is not what was mirrored; None when the position is in the log."""
+    end = position
+    if mark.leader_epoch >= 0 and view.epoch_end >= 0:
+        # A smaller epoch in the answer: the leader has no record of ours at all.
+        end = view.epoch_end
+    elif position > view.end:
+        end = view.end
+    return end if end < position else None
+
+
+class LossWatch:
+    """Looks after the source partitions of one slot. ``gaps`` and ``errors`` are for the sink."""
+
+    def __init__(
+        self,
+        flow: FlowSettings,
+        partitions: Iterable[SourcePartition],
+        routes: Routes,
+        errors: dict[str, int],
+    ) -> None:
+        self.flow = flow
+        self.marks: dict[TopicPartition, Mark] = {}
+        self.gaps: list[tuple[Gap, Mark]] = []
+        """What was found since the sink was last told, with the mark of the position after it."""
+        self.passed: set[TopicPartition] = set()
+        """Partitions that went past a gap: on which side a position is, only the sink knows."""
+        self._remote = {p.source: p.remote_topic for p in partitions}
+        self._routes = routes
+        self._errors = errors
+        self._policy = FaultPolicy(flow.faults)
+        self._suspected: dict[TopicPartition, float] = {}
+        self._sound: set[TopicPartition] = set()
+        self._left: dict[TopicPartition, set[str]] = {}
+
+    def may_resume(self, tp: TopicPartition) -> bool:
+        """Whether the log is the position's, and the target has a record for each offset of it."""
+        return tp in self._sound and self._policy.bad_record(tp.topic) == "pause"
+
+    def mirrored(self, tp: TopicPartition, leader_epoch: int) -> None:
+        """Note the leader epoch of the last record before the position of ``tp``."""
+        if leader_epoch >= 0 and self.marks[tp].leader_epoch != leader_epoch:
+            self.marks[tp] = replace(self.marks[tp], leader_epoch=leader_epoch)
+
+    def take_gaps(self) -> list[tuple[Gap, Mark]]:
+        """``gaps``, which are then told."""
+        told, self.gaps = self.gaps, []
+        return told
+
+    def examine(self, positions: Mapping[TopicPartition, int]) -> dict[TopicPartition, Finding]:
+        """Look at the logs of partitions; those that cannot be judged now are missing."""
+        views = look_at_logs(
+            self._routes, {tp: self.marks.get(tp, Mark()).leader_epoch for tp in positions}
+        )
+        findings: dict[TopicPartition, Finding] = {}
+        for tp, view in views.items():
+            mark = self.marks.get(tp, Mark())
+            now = Mark(
+                self._routes.cluster_id,
+                self._routes.topic_ids.get(tp.topic, ""),
+                mark.leader_epoch,
+            )
+            if now.topic_id in self._left.get(tp, ()):
+                self._routes.mark_stale()  # a broker that does not know the new topic yet
+                continue
+            loss = judge(tp, positions[tp], mark, now, view)
+            if loss is not None and self._may_pass(tp, loss, mark, view):
+                continue
+            self._suspected.pop(tp, None)
+            if loss is None:
+                self.marks[tp] = now
+                self._sound.add(tp)
+                findings[tp] = Finding(positions[tp], (now.topic_id, view.leader_epoch))
+            else:
+                findings[tp] = self._decide(tp, loss, now, view)
+        return findings
+
+    def _may_pass(self, tp: TopicPartition, loss: Loss, mark: Mark, view: LogView) -> bool:
+        """Whether only a high watermark speaks for a truncation, and not for long yet."""
+        if loss.kind is not GapKind.TRUNCATED or (mark.leader_epoch >= 0 and view.epoch_end >= 0):
+            return False
+        since = self._suspected.setdefault(tp, time.monotonic())
+        return time.monotonic() - since < _SUSPECTED_S
+
+    def _decide(self, tp: TopicPartition, loss: Loss, now: Mark, view: LogView) -> Finding:
+        goes_on = self._policy.source_loss(tp.topic) == "record-and-continue"
+        code = LOSS_CODES[loss.kind]
+        self._errors[code] = self._errors.get(code, 0) + 1
+        then = (
+            f"; the mirror goes on at offset {loss.resume_at}"
+            if goes_on
+            else f"; with on.source.loss=record-and-continue it goes on at offset {loss.resume_at}"
+        )
+        gap = Gap(
+            flow=self.flow.name,
+            source=tp,
+            remote_topic=self._remote[tp],
+            kind=loss.kind,
+            action=GapAction.CONTINUED if goes_on else GapAction.STOPPED,
+            first=loss.first,
+            last=loss.last,
+            count=loss.count,
+            resumed_at=loss.resume_at if goes_on else None,
+            code=code,
+            reason=loss.text,
+            time_ms=int(time.time() * 1000),
+        )
+        log.error("flow %s: %s%s", self.flow.name, loss.text, then)
+        if not goes_on:
+            self.gaps.append((gap, self.marks.get(tp, Mark())))
+            return Finding(-1, ("", -1), Halt(code, loss.text + then))
+        if loss.kind is GapKind.RECREATED:
+            self._left.setdefault(tp, set()).add(self.marks[tp].topic_id)
+            self._left[tp].discard(now.topic_id)
+        self.passed.add(tp)
+        # The records before the new position are not the ones that were mirrored last.
+        self.marks[tp] = replace(now, leader_epoch=-1)
+        self.gaps.append((gap, self.marks[tp]))
+        return Finding(loss.resume_at, (now.topic_id, view.leader_epoch))

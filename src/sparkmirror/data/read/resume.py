@@ -1,0 +1,285 @@
+"""Where an at-least-once slot goes on after a crash: at the exact record, when that can be known.
+
+With each position the group keeps where the target's log ended for it and who wrote there
+(`Recorded`). A crash loses the positions of the last second, not the records: they stand at the
+target after that offset. When all of them are by the recorded producer, they are the ones that
+follow the position at the source, and as many source offsets can be skipped. That holds only if
+
+* every batch after the recorded offset carries the recorded producer id, without a gap: no other
+  writer, no control marker;
+* from the position on the source has as many visible records. Where these have a record at each
+  offset, nothing was left out; where markers, aborted data or compaction holes stand between them,
+  the last one of them must equal the target's last record: had the source been compacted since, the
+  count would lead too far;
+* the source's log is the one that the position is of: the slot asks only about partitions of
+  which `data.read.loss_detection` has found nothing lost, and whose refused records are not left
+  out.
+
+Otherwise the slot goes on at the position, and what was written since arrives again. A writer that
+still lives is not fenced by any of this: that takes exactly-once.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import struct
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+
+from sparkmirror.data.read.survivors import ends_alike
+from sparkmirror.errors import BatchError, MirrorError
+from sparkmirror.internal_topics.commands import SourcePartition
+from sparkmirror.model import FetchSettings, FlowSettings, TopicPartition
+from sparkmirror.records.header import CONTROL_BIT, HEADER_BYTES, MAGIC_AT
+from sparkmirror.records.selection import SelectRules
+from sparkmirror.records.selection import select as select_records
+from sparkmirror.records.walk import walk_frames
+from sparkmirror.wire.cluster.coordinator import LATEST, Routes
+from sparkmirror.wire.fetch.fetcher import FetchedPartition, Fetcher
+from sparkmirror.wire.net.connection import ConnectionLost
+
+__all__ = ["Recorded", "Resumed", "encode_recorded", "recorded_fields", "resume"]
+
+log = logging.getLogger(__name__)
+
+# Longer than reading a second's worth of records takes; then a repeat is the lesser evil.
+_BUDGET_S = 20.0
+_OFFSET_AND_IDS = struct.Struct(">q13xhi16xq")
+_PASSING = SelectRules(check_crcs=False, join_below_bytes=0)
+_NO_END = 2**63 - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Recorded:
+    """What a committed position says about the target.
+
+    ``target_offset``: where the log ended after the last record before the position, -1 unknown.
+    ``producer_id``: whose records would come next, -1 unknown.
+    """
+
+    source_topic_id: str = ""
+    target_offset: int = -1
+    producer_id: int = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Resumed:
+    """Next source offset, and the target's end (-1 unknown), of one partition."""
+
+    position: int
+    target_end: int = -1
+
+
+def encode_recorded(recorded: Recorded) -> str:
+    """The metadata of a committed offset; unknown things are left out."""
+    document = recorded_fields(recorded)
+    return json.dumps(document) if document else ""
+
+
+def recorded_fields(recorded: Recorded) -> dict[str, object]:
+    """What the metadata holds of it; unknown things are left out."""
+    document: dict[str, object] = {}
+    if recorded.source_topic_id:
+        document["source_topic_id"] = recorded.source_topic_id
+    if recorded.target_offset >= 0:
+        document["target_offset"] = recorded.target_offset
+        if recorded.producer_id >= 0:
+            document["producer_id"] = recorded.producer_id
+    return document
+
+
+def decode_recorded(metadata: str) -> Recorded:
+    """What the metadata says; nothing, when it is not ours."""
+    try:
+        document = json.loads(metadata)
+        return Recorded(
+            str(document.get("source_topic_id", "")),
+            int(document.get("target_offset", -1)),
+            int(document.get("producer_id", -1)),
+        )
+    except (ValueError, TypeError, AttributeError):
+        return Recorded()
+
+
+def resume(
+    flow: FlowSettings,
+    source: Routes,
+    target: Routes,
+    positions: Mapping[SourcePartition, tuple[int, str]],
+) -> dict[TopicPartition, Resumed]:
+    """Where to go on, by source partition. ``positions``: committed offsets and their metadata.
+
+    ``source`` must know the leaders, ``target`` the remote topics; nothing may be under way there.
+    Raises nothing that a position could not answer as well.
+    """
+    found = {p.source: Resumed(offset) for p, (offset, _) in positions.items()}
+    deadline = time.monotonic() + _BUDGET_S
+    try:
+        target.refresh_if_due()
+        wanted = [p.target for p in positions]
+        ends = target.list_offsets(wanted, LATEST, read_committed=False)
+        if len(ends) < len(wanted):  # another may lead since the metadata came in
+            target.refresh()
+            ends = target.list_offsets(wanted, LATEST, read_committed=False)
+        behind: dict[SourcePartition, tuple[Recorded, int]] = {}
+        for p, (offset, metadata) in positions.items():
+            end = ends.get(p.target, -1)
+            found[p.source] = Resumed(offset, end)
+            recorded = decode_recorded(metadata)
+            if 0 <= recorded.target_offset < end:
+                behind[p] = (recorded, end)
+        if behind:
+            found |= _skip(flow, source, target, positions, behind, deadline)
+    except (MirrorError, ConnectionLost) as error:
+        log.warning("flow %s: going on at the committed positions (%s)", flow.name, error)
+    return found
+
+
+def _skip(
+    flow: FlowSettings,
+    source: Routes,
+    target: Routes,
+    positions: Mapping[SourcePartition, tuple[int, str]],
+    behind: Mapping[SourcePartition, tuple[Recorded, int]],
+    deadline: float,
+) -> dict[TopicPartition, Resumed]:
+    """The partitions of ``behind`` whose records since the position can be skipped."""
+    same = {
+        p: one
+        for p, one in behind.items()
+        if not (p.topic_id and one[0].source_topic_id not in ("", p.topic_id))
+    }
+    ours = _walked(
+        Fetcher(target, FetchSettings(fetch_max_wait_ms=100, isolation_level="read_uncommitted")),
+        {p.target: (one.target_offset, end) for p, (one, end) in same.items()},
+        _by_producer({p.target: one.producer_id for p, (one, _) in same.items()}),
+        deadline,
+    )
+    counts = {p: end - one.target_offset for p, (one, end) in same.items() if p.target in ours}
+    there = _counted(
+        flow, source, {p.source: (positions[p][0], n) for p, n in counts.items()}, deadline
+    )
+    found = {}
+    for p, (recorded, end) in behind.items():
+        at = there.get(p.source, -1)
+        whole = at == positions[p][0] + counts.get(p, 0)
+        if at >= 0 and (
+            whole
+            or ends_alike(
+                *(flow, p.source, p.target),
+                (positions[p][0], at),
+                (recorded.target_offset, end),
+            )
+        ):
+            found[p.source] = Resumed(at, end)
+            log.info(
+                "%s: the target has %d records after the committed position %d: going on at %d",
+                *(p.source, counts[p], positions[p][0], found[p.source].position),
+            )
+        else:
+            why = "other writers" if p.target not in ours else "the source has other records"
+            log.warning(
+                "%s: up to %d records arrive again: %s since the committed position",
+                *(p.source, end - recorded.target_offset, why),
+            )
+    return found
+
+
+# -- reading both logs -------------------------------------------------------------------------
+
+Step = Callable[[FetchedPartition, int], int]
+"""(answer, end) -> next offset; the offset asked for when more bytes are needed, -1 to give up."""
+
+
+def _walked(
+    fetcher: Fetcher, spans: Mapping[TopicPartition, tuple[int, int]], step: Step, deadline: float
+) -> set[TopicPartition]:
+    """The partitions for which ``step`` leads from the first offset to the last one exactly."""
+    done: set[TopicPartition] = set()
+    left = dict(spans)
+    for tp, (start, _) in spans.items():
+        fetcher.assign(tp, start)
+    while left and time.monotonic() < deadline:
+        fetcher.send()
+        for tp in set(fetcher.halts) & set(left):
+            del left[tp]
+            fetcher.unassign(tp)
+        if not fetcher.waiting:
+            time.sleep(0.02)
+            continue
+        for connection in fetcher.ready(0.2):
+            for part in fetcher.receive(connection):
+                if part.tp not in left or not len(part.records):
+                    continue
+                end = left[part.tp][1]
+                after = step(part, end)
+                if after == part.fetch_offset:
+                    fetcher.need_bytes(part.tp, 2 * len(part.records))
+                elif part.fetch_offset < after < end:
+                    fetcher.advance(part.tp, after)
+                else:
+                    if after == end:
+                        done.add(part.tp)
+                    del left[part.tp]
+                    fetcher.unassign(part.tp)
+    return done
+
+
+def _by_producer(producer_ids: Mapping[TopicPartition, int]) -> Step:
+    """Only data batches of one producer, one after the other."""
+
+    def step(part: FetchedPartition, end: int) -> int:
+        frames = walk_frames(part.records)
+        at, wanted = part.fetch_offset, producer_ids[part.tp]
+        for start in frames.starts[:-1]:
+            if at >= end:
+                break
+            if len(part.records) - start < HEADER_BYTES or part.records[start + MAGIC_AT] != 2:
+                return -1
+            offset, attributes, last_delta, producer_id = _OFFSET_AND_IDS.unpack_from(
+                part.records, start
+            )
+            if offset != at or attributes & CONTROL_BIT or producer_id != wanted or wanted < 0:
+                return -1
+            at += last_delta + 1
+        return at
+
+    return step
+
+
+def _counted(
+    flow: FlowSettings,
+    source: Routes,
+    wanted: Mapping[TopicPartition, tuple[int, int]],
+    deadline: float,
+) -> dict[TopicPartition, int]:
+    """The source offset after so many visible records; ``wanted``: (first offset, records)."""
+    rules = replace(_PASSING, read_committed=flow.fetch.isolation_level == "read_committed")
+    step, found = _counting({tp: records for tp, (_, records) in wanted.items()}, rules)
+    fetcher = Fetcher(source, replace(flow.fetch, fetch_max_wait_ms=100))
+    _walked(fetcher, {tp: (first, _NO_END) for tp, (first, _) in wanted.items()}, step, deadline)
+    return found
+
+
+def _counting(
+    records: Mapping[TopicPartition, int], rules: SelectRules
+) -> tuple[Step, dict[TopicPartition, int]]:
+    """A step that ends behind so many visible records, and where that was."""
+    left = dict(records)
+    found: dict[TopicPartition, int] = {}
+
+    def step(part: FetchedPartition, _: int) -> int:
+        try:
+            chosen = select_records(part.records, part.fetch_offset, part.aborted, rules)
+        except BatchError:
+            return -1
+        for first, count in chosen.runs:
+            if left[part.tp] <= count:
+                found[part.tp] = first + left[part.tp]
+                return -1
+            left[part.tp] -= count
+        return chosen.next_offset
+
+    return step, found

@@ -1,0 +1,557 @@
+"""The source end of a slot: long polls on the source, rows out, for one epoch.
+
+The loop of `SlotReader.rows`: wait for any answer (source brokers and the control topic share one
+`Poller`), turn it into one row, ask for more, and only then hand the row to Spark, so that the
+next answer is on its way while this one travels. While Spark is busy the generator stands still
+and the kernel's socket buffers fill: that is all the read-ahead there is, and its bound; a broker
+that is far may have several connections (`wire.fetch.lanes`), and so many buffers.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import astuple, replace
+from typing import Any
+
+from sparkmirror.data.coordination.control_reader import ControlWatch
+from sparkmirror.data.coordination.fencing import check_claim, check_owner, take_over
+from sparkmirror.data.coordination.selected import Selection
+from sparkmirror.data.coordination.slot_plan import SlotPlan
+from sparkmirror.data.read.beginnings import first_positions
+from sparkmirror.data.read.loss_detection import LossWatch
+from sparkmirror.data.read.resume import resume
+from sparkmirror.data.read.retry_schedule import Retries
+from sparkmirror.data.read.target_loss import TargetWatch, Verdict
+from sparkmirror.data.rows.rows import FLUSH, Chunk, build_row, chunk_of, out
+from sparkmirror.data.rows.shared_frames import Frames
+from sparkmirror.errors import BatchError, CorruptBatch, Unreachable
+from sparkmirror.internal_topics.commands import CommandKind, channel, member_row
+from sparkmirror.internal_topics.gaps import gap_document
+from sparkmirror.internal_topics.position_metadata import Mark, TargetMark, decode_mark
+from sparkmirror.model import FETCH_BYTES_MAX, FlowSettings, Halt, MirrorMode, TopicPartition
+from sparkmirror.records.selection import SelectRules
+from sparkmirror.records.selection import select as select_records
+from sparkmirror.ticks import ticks_s
+from sparkmirror.wire.cluster.coordinator import Routes
+from sparkmirror.wire.fetch.fetcher import FetchedPartition, Fetcher
+from sparkmirror.wire.fetch.lanes import LANES_MAX
+from sparkmirror.wire.net.connection import Connection, ConnectionLost
+from sparkmirror.wire.net.poller import Poller
+from sparkmirror.wire.produce.hanging_transactions import decode_written
+from sparkmirror.wire.produce.partition_queue import Identity
+
+__all__ = ["SlotReader"]
+
+log = logging.getLogger(__name__)
+
+# Without rows the sink would not come round to commit positions and to read acknowledgements.
+_TICK_S = 0.5
+# Drivers report four times in a session: nobody takes a flow over sooner after the last report.
+_SILENT_SHARE = 0.75
+_CORRUPT_RETRY_S = 1.0
+_CORRUPT_TRIES = 3
+# How often in a row an answer may end past the high watermark that came with it.
+_AHEAD_TRIES = 4
+_DAMAGED_RETRY_S, _DAMAGED_RETRY_S_MAX = 5.0, 60.0
+_JOIN_BELOW_BYTES = 4096
+_STARVED_S = 0.005
+# Between two looks at a log whose leader could not tell what becomes of the position.
+_LOOK_AGAIN_S = 0.5
+
+
+class SlotReader:
+    """Reads one slot's partitions for one epoch. Made anew for every attempt of its task.
+
+    ``attempt``: 0 for the first one. ``attempt_id``: Spark's number of it, which grows within the
+    run; the sink reports under it, and only what is reported so is heard.
+    """
+
+    def __init__(
+        self, flow: FlowSettings, plan: SlotPlan, attempt: int = 0, attempt_id: int = 0
+    ) -> None:
+        self.flow = flow
+        plan = replace(plan, partitions=Selection(flow).keep(plan.partitions))
+        self.plan = plan
+        self._attempt, self._attempt_id = attempt, attempt_id
+        self._by_source = {p.source: p for p in plan.partitions}
+        self._ends = plan.end_offsets()
+        self._routes = Routes(
+            flow.source,
+            {p.topic for p in plan.partitions},
+            receive_buffer_bytes=flow.fetch.receive_buffer_bytes,
+        )
+        fetch = replace(
+            flow.fetch, fetch_max_bytes=min(flow.fetch.fetch_max_bytes, FETCH_BYTES_MAX)
+        )
+        self._frames = Frames(fetch.fetch_max_bytes, len(plan.partitions))
+        self._any = Poller[Connection]()
+        self._control = Poller[Connection](within=self._any)
+        self._fetcher = Fetcher(
+            self._routes,
+            fetch,
+            buffer=self._frames,
+            holds=True,
+            poller=self._any,
+            linger_ms=flow.produce.linger_ms,
+            batch_bytes=flow.records.sticky_bytes,
+            lanes_max=LANES_MAX,
+        )
+        self._losses = LossWatch(flow, plan.partitions, self._routes, self._fetcher.errors)
+        self._watch = ControlWatch(
+            flow,
+            plan.run_id,
+            slot=plan.slot,
+            attempt_id=attempt_id,
+            offset=plan.control_offset,
+            paused=plan.paused,
+            poller=self._control,
+            claim_term=plan.claim_term,
+        )
+        self._rules = SelectRules(
+            check_crcs=flow.fetch.check_crcs,
+            read_committed=flow.fetch.isolation_level == "read_committed",
+            join_bytes=flow.produce.join_bytes,
+            # The record path writes batches anew anyway.
+            join_below_bytes=0
+            if flow.records.used
+            else min(_JOIN_BELOW_BYTES, flow.produce.join_bytes),
+        )
+        self._retries = Retries()
+        self._tried: list[list[Any]] = []
+        self._corrupt: dict[TopicPartition, int] = {}
+        self._ahead: dict[TopicPartition, int] = {}
+        self._committed: dict[TopicPartition, int] = {}
+        self._marks_before: dict[TopicPartition, Mark] = {}
+        self._noted: dict[str, Any] = {"errors": {}, "halts": [], "paused": False}
+        self._last_row = 0.0
+        # What exactly-once fences and a consumer group keeps out, others have to look for.
+        self._looks = flow.mode is MirrorMode.MM2 and not flow.exactly_once
+        self._silence_s = flow.session_ms / 1000 * _SILENT_SHARE
+        self._identity: Identity | None = None
+        self._targets = TargetWatch(flow, plan.partitions, self._losses)
+        self._verdicts: dict[TopicPartition, Verdict] = {}
+        self._jumps: dict[TopicPartition, tuple[int, int]] = {}
+        self._metadata: dict[TopicPartition, str] = {}
+
+    # -- positions -------------------------------------------------------------------------
+
+    def _positions(self, routes: Routes) -> dict[TopicPartition, int]:
+        """Where each partition goes on: the committed position, else ``auto.offset.reset``.
+
+        ``routes``: of the cluster that has the positions.
+        """
+        mm1 = self.flow.mode is MirrorMode.MM1
+        by_position = {(p.source if mm1 else p.target): p.source for p in self.plan.partitions}
+        group = self.flow.position_group
+        committed = routes.positions(group, by_position, stable=self.flow.exactly_once)
+        routes.leave_coordinator(group)
+        found: dict[TopicPartition, int] = {}
+        for tp, one in committed.items():
+            found[by_position[tp]] = one.offset
+            mark = Mark(leader_epoch=one.leader_epoch) if mm1 else decode_mark(one.metadata)
+            self._losses.marks[by_position[tp]] = mark
+            self._metadata[by_position[tp]] = one.metadata
+        self._committed = dict(found)
+        missing = [tp for tp in self._by_source if tp not in found]
+        if missing and not mm1:
+            ids = self._routes.topic_ids
+            for tp, (offset, metadata) in self._targets.remembered(missing, ids, routes).items():
+                found[tp], self._metadata[tp] = offset, metadata
+                self._losses.marks[tp] = decode_mark(metadata)
+            missing = [tp for tp in missing if tp not in found]
+        if missing:
+            found |= first_positions(
+                self.flow, self._fetcher, missing, stable=self._rules.read_committed
+            )
+        return found
+
+    # -- the epoch -------------------------------------------------------------------------
+
+    def rows(self) -> Iterator[Any]:
+        """Rows (pyarrow.RecordBatch) until the epoch is over, drained, or at its frozen ends."""
+        try:
+            positions = self._start()
+            yield self._hello(positions)
+            yield from out(FLUSH)
+            left_s = self.plan.time_left_s(self.flow.epoch_s, self._attempt, time.time())
+            yield from self._stream(time.monotonic() + left_s)
+            yield from self._new_member()
+        finally:
+            self._routes.close()
+            self._watch.close()
+            self._frames.close()
+
+    def _start(self) -> dict[TopicPartition, int]:
+        self._routes.refresh_if_due()
+        while True:
+            # One for all questions: over a long link each connection is a wait, and each metadata.
+            with closing(self._asked()) as routes:
+                try:
+                    positions = self._find_out(routes)
+                except (Unreachable, ConnectionLost, TimeoutError) as error:
+                    if self._ends is not None:
+                        raise Unreachable(
+                            f"positions cannot be read ({error}).", where=f"flow {self.flow.name}"
+                        ) from error
+                    # Spark gives up after a few failed tasks, a mirror must not.
+                    log.warning("flow %s waits for positions: %s", self.flow.name, error)
+                else:
+                    return self._begin(positions, routes)
+            time.sleep(_TICK_S)
+
+    def _asked(self) -> Routes:
+        """The cluster that has the positions, for the questions of a start."""
+        mm1 = self.flow.mode is MirrorMode.MM1
+        topics = {p.remote_topic for p in self.plan.partitions}
+        return Routes(self.flow.source if mm1 else self.flow.target, topics)
+
+    def _find_out(self, routes: Routes) -> dict[TopicPartition, int]:
+        """The positions, once nobody else may move them; none when this plan is an old one."""
+        self._watch.start()
+        if self.flow.exactly_once and not self._take_over():
+            return {}
+        if self._looks:
+            check_owner(self.flow, self.plan.run_id, self._watch)
+        positions = self._positions(routes)
+        self._look_at_targets(positions, routes)
+        return positions
+
+    def _begin(
+        self, positions: dict[TopicPartition, int], routes: Routes
+    ) -> dict[TopicPartition, int]:
+        """Have the fetcher begin at ``positions``, or where the logs want it; where that is."""
+        for tp, offset in positions.items():
+            verdict = self._verdicts.get(tp)
+            self._fetcher.assign(tp, offset if verdict is None else self._first(tp, verdict))
+            if verdict is not None and verdict.halt is not None:
+                self._fetcher.halt(tp, verdict.halt)
+        self._marks_before = dict(self._losses.marks)
+        halted = self._fetcher.halts
+        self._examine([tp for tp in positions if tp not in halted])
+        return positions | self._resume(positions, routes)
+
+    def _first(self, tp: TopicPartition, verdict: Verdict) -> int:
+        """Where to begin, and what to leave out on the way: what the target has since a loss."""
+        first, end = verdict.mark.there_first, verdict.mark.there_end
+        if verdict.position == first:
+            return end
+        if verdict.position < first:
+            self._jumps[tp] = first, end
+        return verdict.position
+
+    def _look_at_targets(self, positions: dict[TopicPartition, int], target: Routes) -> None:
+        """See whether the target still has what it acknowledged."""
+        if self.flow.mode is MirrorMode.MM1:
+            return  # its positions say nothing about the target
+        self._verdicts = self._targets.examine(
+            self._routes, target, positions, self._metadata, self._fetcher.errors
+        )
+
+    def _resume(
+        self, positions: dict[TopicPartition, int], target: Routes
+    ) -> dict[TopicPartition, int]:
+        """Where partitions go on that lost nothing; past what the target has already."""
+        if self.flow.exactly_once or self.flow.mode is MirrorMode.MM1:
+            return {}
+        sound = {
+            tp: offset
+            for tp, offset in positions.items()
+            if self._losses.may_resume(tp)
+            and not self._verdicts[tp].lost
+            and self._fetcher.position(tp) == offset
+            and tp not in self._jumps
+        }
+        resumed = resume(
+            self.flow,
+            self._routes,
+            target,
+            {self._by_source[tp]: (at, self._metadata.get(tp, "")) for tp, at in sound.items()},
+        )
+        for tp, one in resumed.items():
+            if one.target_end >= 0:
+                self._verdicts[tp] = replace(self._verdicts[tp], end=one.target_end)
+            if one.position != sound[tp]:
+                self._fetcher.advance(tp, one.position)
+        return {tp: one.position for tp, one in resumed.items()}
+
+    def _take_over(self) -> bool:
+        """Become the only writer of these partitions; False when this plan is an old one."""
+        plan = self.plan
+        self._identity = take_over(self.flow, plan.slot, plan.run_id, self._watch)
+        return self._identity is not None
+
+    def _examine(self, held: list[TopicPartition]) -> None:
+        """See whether the logs of held partitions still are the ones that were mirrored."""
+        findings = self._losses.examine({tp: self._fetcher.position(tp) for tp in held})
+        for tp in held:
+            finding = findings.get(tp)
+            if finding is None:
+                self._routes.mark_stale(tp)  # its leader may be another one by now
+                self._fetcher.retry_later(tp, _LOOK_AGAIN_S)
+            elif finding.halt is not None:
+                self._fetcher.halt(tp, finding.halt)
+            else:
+                self._fetcher.release(tp, finding.offset, finding.log)
+
+    def _stream(self, deadline: float) -> Iterator[Any]:
+        while not self._over(deadline):
+            self._ask()
+            self._watch.fetcher.send()
+            # Without a free frame nothing is received: that is how a slow target holds back.
+            starved, cut_off = self._frames.starved, self._cut_off()
+            listens = self._fetcher.waiting and not starved and not cut_off
+            timeout_s = min(self._watch.fetcher.next_due_s(), _TICK_S)
+            if listens or not (self._watch.paused or cut_off):
+                timeout_s = min(self._fetcher.next_due_s(), timeout_s)
+            if starved and not cut_off:
+                timeout_s = _STARVED_S
+            ready = (self._control if starved or cut_off else self._any).wait(timeout_s)
+            if not ready and not listens and timeout_s <= 0:
+                time.sleep(0.01)  # every broker is backing off
+            for connection in ready:
+                if connection in self._control:
+                    self._watch.receive(connection)
+                    self._obey()
+                    continue
+                if self._frames.starved or self._cut_off():
+                    break
+                row = self._row(self._fetcher.receive(connection))
+                if self._fetcher.busy:
+                    self._ask()
+                if row is not None:
+                    yield from out(row)
+                    self._last_row = time.monotonic()
+            if time.monotonic() - self._last_row >= _TICK_S:
+                yield from out(self._note_row())
+                self._last_row = time.monotonic()
+
+    def _new_member(self) -> Iterator[Any]:
+        """The group may have a new generation by now, and the last positions are for that one."""
+        newest = self._watch.assignment
+        ours = newest is not None and newest.run_id == self.plan.run_id
+        if newest is not None and ours and newest.member not in (None, self.plan.member):
+            notes = {"member": member_row(newest.member)}
+            yield from out(build_row([], memoryview(b""), [], notes))
+
+    def _ask(self) -> None:
+        """Ask for more; while the flow is paused, only what was asked for before still comes."""
+        if self._watch.paused or self._cut_off():
+            self._fetcher.expire()
+            return
+        self._try_again()
+        partitions = self.plan.partitions
+        self._fetcher.left_out = {partitions[number].source for number in self._frames.held_back()}
+        self._fetcher.send()
+        if self._fetcher.held:
+            self._examine(self._fetcher.held)
+            self._fetcher.send()
+
+    def _cut_off(self) -> bool:
+        """Whether somebody may have taken the flow over without our hearing of it."""
+        return self._looks and ticks_s() - self._watch.heard_s > self._silence_s
+
+    def _over(self, deadline: float) -> bool:
+        if self.flow.mode is MirrorMode.MM2:
+            check_claim(self.flow, self._watch.claim, self.plan.run_id)
+        if self.flow.exactly_once and self._identity is None:
+            return True
+        command = self._watch.command
+        if command is not None and command.run_id == self.plan.run_id:
+            if command.kind is CommandKind.DRAIN:
+                return True
+            # What a bounded run copies is fixed, unless a consumer group deals it out.
+            dealt = self._ends is None or self.plan.member is not None
+            replan = command.kind is CommandKind.REPLAN and dealt
+            if replan and not 0 < command.version <= self.plan.version:
+                return True
+        if self._ends is None:
+            return time.monotonic() >= deadline
+        halts = self._fetcher.halts
+        return all(
+            tp in halts or self._fetcher.position(tp) >= end for tp, end in self._ends.items()
+        )
+
+    def _obey(self) -> None:
+        """Stop fetching what the sink cannot write; `_try_again` goes on with it."""
+        for tp, progress in self._watch.stopped.items():
+            if tp in self._by_source and self._retries.stop(tp, progress) and progress.halt:
+                self._fetcher.halt(tp, replace(progress.halt, retriable=False))
+
+    def _try_again(self) -> None:
+        """Go back to the positions of partitions whose pause is over."""
+        if self._ends is not None:
+            return  # a bounded run ends with what stands still
+        for tp, attempt, position in self._retries.take_due():
+            if tp in self._losses.passed:
+                continue  # the next epoch reads the position, with the log that it is in
+            self._fetcher.assign(tp, position)
+            self._tried.append([tp.topic, tp.partition, attempt])
+
+    # -- answers into rows -----------------------------------------------------------------
+
+    def _row(self, parts: list[FetchedPartition]) -> Any | None:
+        chunks: list[Chunk] = []
+        pieces: list[Any] = []
+        for part in parts:
+            plan = self._by_source.get(part.tp)
+            if plan is None or not len(part.records):
+                continue
+            chosen = self._select(part)
+            if chosen is None or chosen.next_offset <= part.fetch_offset:
+                continue
+            self._fetcher.advance(part.tp, chosen.next_offset)
+            self._losses.mirrored(part.tp, chosen.leader_epoch)
+            chunks.append(chunk_of(plan, part.fetch_offset, chosen))
+            pieces.append(chosen.pieces)
+            first, end = self._jumps.get(part.tp, (-1, -1))
+            if 0 <= first <= chosen.next_offset:
+                del self._jumps[part.tp]
+                self._fetcher.advance(part.tp, end)
+                chunks.append(
+                    replace(
+                        chunks[-1],
+                        base_offset=first,
+                        next_offset=end,
+                        record_count=0,
+                        size=0,
+                        runs=(),
+                    )
+                )
+                pieces.append([])
+        if not chunks:
+            return None
+        return build_row(chunks, self._fetcher.frame, pieces, self._notes(), self._frames)
+
+    def _select(self, part: FetchedPartition) -> Any | None:
+        end = None if self._ends is None else self._ends.get(part.tp)
+        if part.tp in self._jumps:
+            first = self._jumps[part.tp][0]
+            end = first if end is None else min(first, end)
+        try:
+            chosen = select_records(
+                part.records, part.fetch_offset, part.aborted, self._rules, end_offset=end
+            )
+            if chosen.next_offset > part.high_watermark >= 0:
+                # A broker looks at its high watermark before it reads: the next answer shows that
+                # it has moved. But no checksum covers a batch's base offset, and a damaged one
+                # would move the position past records that were never mirrored.
+                ahead = self._ahead[part.tp] = self._ahead.get(part.tp, 0) + 1
+                if ahead < _AHEAD_TRIES:
+                    return None
+                raise CorruptBatch(
+                    f"The batches from offset {part.fetch_offset} on end at "
+                    f"{chosen.next_offset - 1}, the log at {part.high_watermark - 1}.",
+                )
+        except BatchError as error:
+            self._note_corrupt(part.tp, error)
+            return None
+        self._corrupt.pop(part.tp, None)
+        self._ahead.pop(part.tp, None)
+        if chosen.cut_bytes_needed:
+            self._fetcher.need_bytes(part.tp, chosen.cut_bytes_needed)
+        return chosen
+
+    def _note_corrupt(self, tp: TopicPartition, error: BatchError) -> None:
+        """Damage on the way heals by fetching again; damage at rest does not."""
+        tries = self._corrupt[tp] = self._corrupt.get(tp, 0) + 1
+        self._fetcher.errors[error.code] = self._fetcher.errors.get(error.code, 0) + 1
+        log.warning("%s: %s (try %d)", tp, error, tries)
+        if tries >= _CORRUPT_TRIES:
+            # Another replica may be sound, or the log is mended.
+            reason = f"{tp} at the source: {error}"
+            self._fetcher.halt(tp, Halt(error.code, reason, retriable=True))
+            pause_s = _DAMAGED_RETRY_S * 2 ** min(tries - _CORRUPT_TRIES, 10)
+            self._fetcher.retry_later(tp, min(_DAMAGED_RETRY_S_MAX, pause_s))
+        else:
+            self._fetcher.retry_later(tp, _CORRUPT_RETRY_S)
+
+    # -- notes to the sink -----------------------------------------------------------------
+
+    def _hello(self, positions: dict[TopicPartition, int]) -> Any:
+        self._last_row = time.monotonic()
+        self._noted["paused"] = self._watch.paused
+        # The sink learns of a gap as one that lies behind the old position.
+        behind = {gap.source for gap, _ in self._losses.gaps}
+        marks = self._losses.marks | {
+            tp: mark for tp, mark in self._marks_before.items() if tp in behind
+        }
+        unseen = Verdict(-1, TargetMark())
+        verdicts = {p.source: self._verdicts.get(p.source, unseen) for p in self.plan.partitions}
+        notes: dict[str, Any] = {
+            "slot": self.plan.slot,
+            "epoch": self.plan.epoch,
+            "channel": channel(self.flow, self.plan.run_id),
+            "attempt": [self.plan.run_id, self._attempt_id],
+            "paused": self._watch.paused,
+            "frames": self._frames.note(),
+            "partitions": [
+                [
+                    *(p.topic, p.partition, p.remote_topic, positions.get(p.source, -1)),
+                    self._committed.get(p.source, -1),
+                    verdicts[p.source].end,
+                    *astuple(marks.get(p.source, Mark())),
+                    *astuple(verdicts[p.source].mark),
+                ]
+                for p in self.plan.partitions
+            ],
+            **(self._notes() or {}),
+        }
+        if self.plan.member is not None:
+            notes["member"] = member_row(self.plan.member)
+        if self._looks:
+            plan = self.plan
+            notes["owner"] = [plan.run_id, plan.control_offset, plan.claim_term]
+        if self.flow.exactly_once:
+            # The sink writes under the identity that was there before the positions were read.
+            notes["writer"] = {
+                "identity": self._identity,
+                "run_id": self.plan.run_id,
+                "control_offset": self.plan.control_offset,
+                "written": [
+                    [p.topic, p.partition, *written]
+                    for p in self.plan.partitions
+                    if (written := decode_written(self._metadata.get(p.source, ""))) is not None
+                ],
+            }
+        row = build_row([], memoryview(b""), [], notes)
+        return row.slice(0, 1)
+
+    def _notes(self) -> dict[str, Any] | None:
+        """Gaps, new attempts; halts, error counts and whether it is paused, when they changed."""
+        halts = self._fetcher.halts
+        rows: list[list[object]] = [
+            [tp.topic, tp.partition, halt.code, halt.reason, halt.retriable]
+            for tp, halt in sorted(halts.items(), key=lambda entry: entry[0])
+        ]
+        gone = set(self._halted_before()) - set(halts)
+        rows += [[tp.topic, tp.partition, "", "", False] for tp in sorted(gone)]
+        now = {
+            "errors": dict(self._fetcher.errors),
+            "halts": rows,
+            "paused": self._watch.paused,
+        }
+        gaps: list[list[object]] = [
+            [gap_document(one.gap), *astuple(one.mark), *astuple(one.target), one.target_end]
+            for one in self._targets.take_gaps()
+        ]
+        gaps += [[gap_document(gap), *astuple(mark)] for gap, mark in self._losses.take_gaps()]
+        tried, self._tried = self._tried, []
+        if gaps or tried:
+            self._noted = now
+            return {**now, "gaps": gaps, "tried": tried}
+        if now == self._noted:
+            return None
+        self._noted = now
+        return now
+
+    def _halted_before(self) -> list[TopicPartition]:
+        return [TopicPartition(row[0], row[1]) for row in self._noted["halts"] if row[2]]
+
+    def _note_row(self) -> Any:
+        notes = self._notes()
+        if notes is None:
+            return FLUSH
+        return build_row([], memoryview(b""), [], notes)

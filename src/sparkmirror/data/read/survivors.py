@@ -1,0 +1,314 @@
+"""Up to which source offset a target still has the records, when its log has lost its end.
+
+`survivors` answers with the source offset that follows the last record that is left. Three ways
+lead there, and each is checked: the last record of the target must equal the source's record
+before the answer, wherever both can still be read.
+
+1. The exact runs (`internal_topics.runs`) name the source offset of the last record that is left.
+2. They end before it (runs are thinned out, transactions' markers are in none): what the target has
+   behind the last run is counted, and as many records are counted at the source.
+3. No run is known: the records that are left at the target's end are looked for at the source, in
+   front of the position.
+
+Where none of them leads to an answer that holds, there is only the last place known to be exact, or
+nothing: the caller says so. Aborted records, markers and compaction holes count nowhere.
+"""
+
+from __future__ import annotations
+
+import bisect
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+
+from sparkmirror.errors import MirrorError, Unreachable
+from sparkmirror.internal_topics.run_map import OffsetMap, Run
+from sparkmirror.internal_topics.runs import decode_run, runs_topic
+from sparkmirror.model import ClusterClient, FetchSettings, FlowSettings, TopicPartition
+from sparkmirror.records.split import decode_batches
+from sparkmirror.wire.cluster.coordinator import EARLIEST, LATEST, Routes
+from sparkmirror.wire.fetch.record_stream import RecordStream
+from sparkmirror.wire.net.connection import ConnectionLost
+
+__all__ = [
+    "KnownRuns",
+    "Survivors",
+    "ends_alike",
+    "filled_by_others",
+    "last_run",
+    "read_runs",
+    "survivors",
+]
+
+log = logging.getLogger(__name__)
+
+_RUNS_MAX = 1 << 20
+# Of the records that are left, how many must be found again at the source, one after the other.
+_TRACE_RECORDS = 16
+# How many records are read where nothing says how many offsets were lost.
+_SLACK_RECORDS = 10_000
+_SEARCH_RECORDS_MAX = 500_000
+
+
+@dataclass(frozen=True, slots=True)
+class KnownRuns:
+    """The runs of one partition, ascending; ``target_id``: of the remote topic of the newest."""
+
+    runs: tuple[Run, ...] = ()
+    target_id: str = ""
+
+    @property
+    def target_end(self) -> int:
+        """Target offset after the last record that is known, -1 for none."""
+        return self.runs[-1].target_end if self.runs else -1
+
+
+@dataclass(frozen=True, slots=True)
+class Survivors:
+    """``position``: the source offset after the last record that the target has.
+
+    ``exact``: no record before it is missing and none behind it is there. Otherwise none is
+    missing, and some that come again may be there already. ``how``: in words.
+    """
+
+    position: int
+    exact: bool
+    how: str
+
+
+def read_runs(
+    flow: FlowSettings, wanted: Mapping[TopicPartition, str]
+) -> dict[TopicPartition, KnownRuns]:
+    """The runs of source partitions; ``wanted``: ids of their topics, empty where not known.
+
+    Partitions without any are missing. Raises `MirrorError` or `ConnectionLost`.
+    """
+    maps: dict[TopicPartition, OffsetMap] = {}
+    ids: dict[TopicPartition, str] = {}
+    for key, value in _compacted(flow.target, runs_topic(flow)):
+        row = decode_run(key, value)
+        if row is None or row.run is None or row.source not in wanted:
+            continue
+        if row.topic_id and wanted[row.source] and row.topic_id != wanted[row.source]:
+            continue
+        known = maps.setdefault(row.source, OffsetMap(runs_max=_RUNS_MAX))
+        if row.merged:
+            known.add_older(row.run)
+        else:
+            known.add(row.run)
+            ids[row.source] = row.target_id
+    return {tp: KnownRuns(known.runs, ids.get(tp, "")) for tp, known in maps.items()}
+
+
+def _compacted(client: ClusterClient, topic: str) -> Iterator[tuple[bytes | None, bytes | None]]:
+    """Keys and values of partition 0, oldest first; none when there is no such topic."""
+    tp = TopicPartition(topic, 0)
+    with closing(Routes(client, {topic})) as routes:
+        routes.refresh()
+        ends = routes.list_offsets([tp], LATEST, read_committed=True)
+        there = tp in routes.leaders or tp in routes.leaderless
+        if there and tp not in ends:
+            raise Unreachable(f"topic {topic} has no leader.", where=f"cluster {client.alias}")
+        stream = RecordStream(client, FetchSettings(), tp, 0, ends.get(tp, 0), routes)
+        for chosen in stream.selections():
+            for piece in chosen.pieces:
+                for record in decode_batches(memoryview(piece)):
+                    yield record.key, record.value
+
+
+def last_run(runs: Sequence[Run], cut: int) -> tuple[Run, int] | None:
+    """The last run that begins before target offset ``cut``, and how much of it is before it."""
+    after = bisect.bisect_left(runs, cut, key=lambda run: run.target)
+    if not after:
+        return None
+    run = runs[after - 1]
+    return run, min(run.length, cut - run.target)
+
+
+@dataclass(frozen=True, slots=True)
+class _Sides:
+    """One partition on both sides: its log at the target from ``start`` to ``cut``."""
+
+    flow: FlowSettings
+    source: TopicPartition
+    target: TopicPartition
+    source_start: int
+    position: int
+    start: int
+    cut: int
+
+    def at_source(self, first: int, end: int) -> RecordStream:
+        """Records of the source."""
+        first = max(first, self.source_start)
+        return RecordStream(self.flow.source, self.flow.fetch, self.source, first, end)
+
+    def at_target(self, first: int) -> RecordStream:
+        """Records that the target has from ``first`` on."""
+        first = max(first, self.start)
+        return RecordStream(self.flow.target, FetchSettings(), self.target, first, self.cut)
+
+
+def survivors(
+    flow: FlowSettings,
+    source: TopicPartition,
+    target: TopicPartition,
+    runs: Sequence[Run],
+    *,
+    source_start: int,
+    position: int,
+    recorded_end: int,
+    start: int,
+    cut: int,
+) -> Survivors | None:
+    """Where to go on so that the target gets what it lost; None when nothing can tell.
+
+    The target's log held the records before source offset ``position`` up to target offset
+    ``recorded_end``, and is theirs from ``start`` to ``cut`` now. ``source_start``: first offset
+    that the source has.
+    """
+    sides = _Sides(flow, source, target, source_start, position, start, cut)
+    known = last_run(runs, cut)
+    try:
+        if known is not None:
+            run, length = known
+            found = _by_runs(sides, run, length)
+            if found is not None:
+                return found
+        found = _by_search(sides, recorded_end - cut)
+        if found is not None:
+            return found
+    except (MirrorError, ConnectionLost) as error:
+        log.warning("%s: what is left at the target cannot be compared: %s", target, error)
+    if known is None:
+        return None
+    run, length = known
+    how = f"target offset {run.target + length - 1} is the last one that is known exactly"
+    return Survivors(min(position, run.source + length), exact=False, how=how)
+
+
+def _by_runs(sides: _Sides, run: Run, length: int) -> Survivors | None:
+    """From the end of the last run that counts, on by what the target has behind it."""
+    at, target_at = run.source + length, run.target + length
+    more = 0
+    if target_at < sides.cut:
+        more = _count(sides.at_target(target_at))
+    if more:
+        after = _after(sides.at_source(at, sides.position), more)
+        if after is None:
+            return None
+        at = after
+    if at > sides.position or _differs(sides, at):
+        return None
+    how = "by the exact runs" if not more else f"by the exact runs and {more} records behind them"
+    return Survivors(at, exact=True, how=how)
+
+
+def _count(stream: RecordStream) -> int:
+    with closing(stream):
+        return sum(chosen.record_count for chosen in stream.selections())
+
+
+def _after(stream: RecordStream, records: int) -> int | None:
+    """The offset after so many visible records; None when there are fewer."""
+    with closing(stream):
+        for chosen in stream.selections():
+            for first, count in chosen.runs:
+                if records <= count:
+                    return first + records
+                records -= count
+    return None
+
+
+def _differs(sides: _Sides, at: int) -> bool:
+    """Whether the target's last record is another one than the source's last before ``at``."""
+    if sides.cut <= sides.start or at <= sides.source_start:
+        return False  # nothing is left to compare
+    return _same_last(sides, at) is False
+
+
+def _same_last(sides: _Sides, at: int) -> bool | None:
+    """Whether the last records of both sides are equal; None where one has none."""
+    left = _trace(sides.at_target(sides.cut - _TRACE_RECORDS))
+    wanted = _trace(sides.at_source(at - _TRACE_RECORDS, at))
+    return left[-1][1] == wanted[-1][1] if left and wanted else None
+
+
+def ends_alike(
+    flow: FlowSettings,
+    source: TopicPartition,
+    target: TopicPartition,
+    source_span: tuple[int, int],
+    target_span: tuple[int, int],
+) -> bool:
+    """Whether both spans of offsets (first, end) have the same last record.
+
+    Raises `MirrorError` or `ConnectionLost`.
+    """
+    first, end = source_span
+    return _same_last(_Sides(flow, source, target, first, end, *target_span), end) is True
+
+
+def filled_by_others(
+    flow: FlowSettings, source: TopicPartition, target: TopicPartition, position: int, end: int
+) -> bool:
+    """Whether the target's last record before offset ``end`` is none of the source's last ones.
+
+    Those before ``position``: `_TRACE_RECORDS`, as the last ones may have been refused. False where
+    either side has none left there. Raises `MirrorError` or `ConnectionLost`.
+    """
+    # A transaction may be open there: ours, or one that a crash has left.
+    settings = FetchSettings(isolation_level="read_uncommitted")
+    left = _last_before(flow.target, settings, target, end)
+    wanted = _last_before(flow.source, flow.fetch, source, position)
+    return bool(left and wanted) and left[-1][1] not in {content for _, content in wanted}
+
+
+def _last_before(
+    client: ClusterClient, settings: FetchSettings, tp: TopicPartition, end: int
+) -> list[tuple[int, bytes]]:
+    """`_trace` of the last offsets before ``end``, as far as they are left."""
+    with closing(Routes(client, {tp.topic})) as routes:
+        first = max(end - _TRACE_RECORDS, _log_start(routes, tp))
+        return _trace(RecordStream(client, settings, tp, first, end, routes))
+
+
+def _log_start(routes: Routes, tp: TopicPartition) -> int:
+    routes.refresh()
+    starts = routes.list_offsets([tp], EARLIEST, read_committed=False)
+    if tp not in starts:
+        where = f"cluster {routes.client.alias}"
+        raise Unreachable(f"{tp} has no leader that answers.", where=where)
+    return starts[tp]
+
+
+def _trace(stream: RecordStream) -> list[tuple[int, bytes]]:
+    """Offset and content (key, value, headers) of each record."""
+    found: list[tuple[int, bytes]] = []
+    with closing(stream):
+        for carried in stream:
+            found += [
+                (offset, bytes(rest))
+                for offset, rest in zip(carried.offsets, carried.rests, strict=True)
+            ]
+    return found
+
+
+def _by_search(sides: _Sides, lost: int) -> Survivors | None:
+    """Find what is left at the target's end again, at the source in front of the position."""
+    left = [content for _, content in _trace(sides.at_target(sides.cut - _TRACE_RECORDS))]
+    reach = 2 * max(0, lost) + _SLACK_RECORDS
+    if not left or reach > _SEARCH_RECORDS_MAX:
+        return None
+    first = sides.position - reach
+    records = _trace(sides.at_source(first, sides.position))
+    contents = [content for _, content in records]
+    ends = [
+        end
+        for end in range(len(left), len(contents) + 1)
+        if contents[end - len(left) : end] == left
+    ]
+    if len(ends) != 1:
+        return None  # not there, or in several places
+    how = f"by the last {len(left)} records that the target has"
+    return Survivors(records[ends[0] - 1][0] + 1, exact=True, how=how)

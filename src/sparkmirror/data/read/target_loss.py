@@ -1,0 +1,459 @@
+"""Records that the target had acknowledged and has lost: found, told, and mirrored again.
+
+A position says which log of the target it belongs to and where that log ended
+(`internal_topics.position_metadata`, `data.read.resume.Recorded`). `judge_target` compares that
+with what the leader says now; pure. Retention and DeleteRecords move a log's start and never its
+end, so they are no loss. A high watermark lags behind for a while after an election, so the end of
+the leader's own log is what counts, and where a broker cannot tell it, a high watermark that stays
+behind.
+
+What to do is the flow's choice (``on.target.loss``): ``repair`` goes back to the record after the
+last one that the target has (`data.read.survivors`) and mirrors again what is lost, ``fail`` halts
+the partition, ``record-and-continue`` goes on at the position. All of them make a `Gap`. Records
+that the source no longer has either get a second one, and are passed.
+
+A topic that is deleted takes its positions with it: then they come from Connect's offset storage
+(``seeded``), and the exact runs, or a log that never held a record, show the loss.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+
+from sparkmirror.data.read.loss_detection import LossWatch
+from sparkmirror.data.read.resume import Recorded, decode_recorded, recorded_fields
+from sparkmirror.data.read.survivors import (
+    KnownRuns,
+    Survivors,
+    filled_by_others,
+    read_runs,
+    survivors,
+)
+from sparkmirror.errors import MirrorError, Unreachable
+from sparkmirror.internal_topics.commands import SourcePartition
+from sparkmirror.internal_topics.gaps import TARGET_LOSS_CODES, Gap, GapAction, GapKind
+from sparkmirror.internal_topics.position_metadata import (
+    Mark,
+    TargetMark,
+    decode_target,
+    encode_mark,
+    target_fields,
+)
+from sparkmirror.model import FlowSettings, Halt, TopicPartition
+from sparkmirror.names.replication_policy import FaultPolicy
+from sparkmirror.offset_reset import EARLIEST, reset_time_ms
+from sparkmirror.wire.cluster.coordinator import Routes
+from sparkmirror.wire.cluster.log_view import EndView, look_at_ends, look_at_logs
+from sparkmirror.wire.net.connection import ConnectionLost
+
+__all__ = [
+    "SUSPECTED_S",
+    "TargetGap",
+    "TargetLoss",
+    "TargetWatch",
+    "Verdict",
+    "judge_target",
+    "may_be_others",
+    "truncated",
+]
+
+log = logging.getLogger(__name__)
+
+SUSPECTED_S = 3.0
+"""How long a high watermark may be behind before it speaks for a loss."""
+_LOOK_AGAIN_S = 0.2
+
+
+@dataclass(frozen=True, slots=True)
+class TargetLoss:
+    """``cut``: the target offset from which on the log no longer holds what was acknowledged."""
+
+    kind: GapKind
+    cut: int
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class TargetGap:
+    """A gap for the sink, with what is true behind it: source mark, target mark, target end."""
+
+    gap: Gap
+    mark: Mark
+    target: TargetMark
+    target_end: int
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What becomes of one source partition. ``position``: where it goes on.
+
+    ``mark`` and ``end``: of the target's log as the sink goes on from; ``end`` -1 unknown.
+    """
+
+    position: int
+    mark: TargetMark
+    end: int = -1
+    lost: bool = False
+    halt: Halt | None = None
+
+
+def judge_target(
+    tp: TopicPartition, end: int, mark: TargetMark, now: TargetMark, view: EndView
+) -> TargetLoss | None:
+    """What the target has lost of what it acknowledged up to ``end`` in the log ``mark``. Pure.
+
+    ``now`` holds the ids that its cluster and topic have at present. Unknown things prove nothing.
+    """
+    if mark.cluster_id and now.cluster_id and mark.cluster_id != now.cluster_id:
+        text = (
+            f"another cluster is at the target's addresses (cluster id {now.cluster_id}, it was "
+            f"{mark.cluster_id}): what was mirrored to {tp} is not there"
+        )
+        return TargetLoss(GapKind.TARGET_REPLACED, 0, text)
+    if mark.topic_id and now.topic_id and mark.topic_id != now.topic_id:
+        text = (
+            f"topic {tp.topic} was deleted and made anew on the target (topic id {now.topic_id}, "
+            f"it was {mark.topic_id}): what was mirrored to {tp} is gone"
+        )
+        return TargetLoss(GapKind.TARGET_RECREATED, 0, text)
+    end = max(end, mark.epoch_offset, mark.cut + 1)
+    cut = min(view.last, end) if mark.cut < 0 else min(view.last, mark.cut)
+    if 0 <= view.epoch_end < mark.epoch_offset:
+        # What was seen up to there in that leader epoch, or an earlier one, is no longer there.
+        cut = min(cut, view.epoch_end)
+    return None if cut >= end else truncated(tp, cut, end)
+
+
+def may_be_others(end: int, mark: TargetMark, view: EndView) -> bool:
+    """Whether what stands before ``end`` was written after the leader epoch of ``mark``. Pure.
+
+    By the mirror, which need not have noticed that the epoch grew; or by others, in the place of
+    what an unclean election took since the last look: `filled_by_others` tells. A log that
+    `judge_target` finds whole.
+    """
+    return 0 <= view.epoch_end < end and mark.leader_epoch >= 0
+
+
+def truncated(tp: TopicPartition, cut: int, end: int) -> TargetLoss:
+    """The loss of what was acknowledged from target offset ``cut`` to before ``end``."""
+    text = (
+        f"the target's log of {tp} was truncated to offset {cut} (unclean leader election, or a "
+        f"broker that lost its disk): {end - cut} offsets that it had acknowledged are gone"
+    )
+    return TargetLoss(GapKind.TARGET_TRUNCATED, cut, text)
+
+
+class TargetWatch:
+    """Looks at the target's logs for one slot before it goes on from its positions."""
+
+    def __init__(
+        self, flow: FlowSettings, partitions: Iterable[SourcePartition], losses: LossWatch
+    ) -> None:
+        self.flow = flow
+        self.gaps: list[TargetGap] = []
+        """What was found, for the sink."""
+        self._by_source = {p.source: p for p in partitions}
+        self._losses = losses
+        self._policy = FaultPolicy(flow.faults)
+        self._runs: dict[TopicPartition, KnownRuns] | None = None
+
+    def take_gaps(self) -> list[TargetGap]:
+        """``gaps``, which are then told."""
+        told, self.gaps = self.gaps, []
+        return told
+
+    def remembered(
+        self, missing: Iterable[TopicPartition], source_ids: Mapping[str, str], target: Routes
+    ) -> dict[TopicPartition, tuple[int, str]]:
+        """Positions, with metadata, of those in ``missing`` that went with their remote topic.
+
+        A topic that is deleted takes them with it, and Connect's offset storage may not have them
+        yet: the exact runs name the log that was written, and how far. Positions that somebody
+        deleted while the topic stayed are not given back. ``source_ids``: of the source's topics
+        now; ``target`` knows the remote ones. Raises as `examine`.
+        """
+        wanted = {tp: source_ids[tp.topic] for tp in missing if source_ids.get(tp.topic)}
+        known = self._read_runs(wanted) if wanted else {}
+        found = {}
+        if known:
+            target.refresh()
+        for tp, one in known.items():
+            now = target.topic_ids.get(self.remote(tp), "")
+            if one.runs and one.target_id and one.target_id != now:
+                run = one.runs[-1]
+                recorded = recorded_fields(Recorded("", one.target_end))
+                fields = recorded | target_fields(TargetMark(topic_id=one.target_id))
+                mark = Mark(topic_id=wanted[tp])
+                found[tp] = run.source + run.length, encode_mark(mark, fields)
+        return found
+
+    def examine(
+        self,
+        source: Routes,
+        target: Routes,
+        positions: Mapping[TopicPartition, int],
+        metadata: Mapping[TopicPartition, str],
+        errors: dict[str, int],
+    ) -> dict[TopicPartition, Verdict]:
+        """What becomes of partitions; ``positions`` and their ``metadata`` by source partition.
+
+        Partitions whose leader at the target does not answer go on as their position says. A
+        partition without metadata begins here. Raises `MirrorError` or `ConnectionLost` when what
+        is lost cannot be found out at present.
+        """
+        self.gaps = []
+        marks = {tp: decode_target(metadata.get(tp, "")) for tp in positions}
+        ends = {tp: decode_recorded(metadata.get(tp, "")).target_offset for tp in positions}
+        losses, views = self._losses_of(target, positions, marks, ends)
+        found = {}
+        for tp, position in positions.items():
+            mark, view = marks[tp], views.get(tp)
+            if tp not in metadata:
+                mark = replace(mark, begin=position)
+            if view is None:
+                found[tp] = Verdict(position, mark, ends[tp])
+            elif tp not in losses:
+                # What only the leader has may go away again without a loss.
+                end = max(ends[tp], view.high_watermark)
+                found[tp] = Verdict(position, self._seen(tp, mark, view, target), end)
+            else:
+                found[tp] = self._decide(
+                    tp, losses[tp], mark, ends[tp], view, position, source, target, errors
+                )
+        return found
+
+    def _now(self, tp: TopicPartition, target: Routes) -> TargetMark:
+        topic = self._by_source[tp].remote_topic
+        return TargetMark(target.cluster_id, target.topic_ids.get(topic, ""))
+
+    def _seen(
+        self, tp: TopicPartition, mark: TargetMark, view: EndView, target: Routes
+    ) -> TargetMark:
+        """The mark of the log as it is now, which is the one that was written."""
+        now = self._now(tp, target)
+        return replace(
+            mark,
+            cluster_id=now.cluster_id,
+            topic_id=now.topic_id,
+            leader_epoch=view.leader_epoch,
+            epoch_offset=view.high_watermark,
+            seeded=False,
+            cut=-1,
+        )
+
+    # -- looking -----------------------------------------------------------------------------
+
+    def _losses_of(
+        self,
+        target: Routes,
+        positions: Mapping[TopicPartition, int],
+        marks: Mapping[TopicPartition, TargetMark],
+        ends: dict[TopicPartition, int],
+    ) -> tuple[dict[TopicPartition, TargetLoss], dict[TopicPartition, EndView]]:
+        """Losses and logs by source partition; fills in ``ends`` and ids that only runs know."""
+        asked = {self._by_source[tp].target: mark.leader_epoch for tp, mark in marks.items()}
+        marks = dict(marks)
+        deadline = time.monotonic() + SUSPECTED_S
+        while True:
+            target.refresh_if_due()
+            by_target = look_at_ends(target, asked)
+            views = {
+                tp: by_target[p.target]
+                for tp, p in self._by_source.items()
+                if tp in marks and p.target in by_target
+            }
+            for tp in [tp for tp, mark in marks.items() if mark.seeded and tp in views]:
+                marks[tp], ends[tp] = self._seeded(tp, marks[tp], views[tp])
+            found = {}
+            for tp, view in views.items():
+                now = self._now(tp, target)
+                loss = judge_target(self._by_source[tp].target, ends[tp], marks[tp], now, view)
+                if loss is None and self._filled(tp, positions[tp], ends[tp], marks[tp], view):
+                    loss = truncated(self._by_source[tp].target, view.epoch_end, ends[tp])
+                if loss is not None:
+                    found[tp] = loss
+            unsure = [
+                tp
+                for tp, loss in found.items()
+                if loss.kind is GapKind.TARGET_TRUNCATED and views[tp].end < 0
+            ]
+            if not unsure or time.monotonic() > deadline:
+                return found, views
+            time.sleep(_LOOK_AGAIN_S)
+
+    def _filled(
+        self, tp: TopicPartition, position: int, end: int, mark: TargetMark, view: EndView
+    ) -> bool:
+        remote = self._by_source[tp].target
+        return may_be_others(end, mark, view) and filled_by_others(
+            self.flow, tp, remote, position, end
+        )
+
+    def _known_runs(self, tp: TopicPartition) -> KnownRuns:
+        if self._runs is None:
+            ids = {one: self._losses.marks.get(one, Mark()).topic_id for one in self._by_source}
+            self._runs = self._read_runs(ids)
+        return self._runs.get(tp, KnownRuns())
+
+    def _read_runs(self, ids: Mapping[TopicPartition, str]) -> dict[TopicPartition, KnownRuns]:
+        try:
+            return read_runs(self.flow, ids)
+        except (Unreachable, ConnectionLost):
+            raise
+        except MirrorError as error:
+            log.warning("flow %s: the exact runs cannot be read: %s", self.flow.name, error)
+            return {}
+
+    def _seeded(
+        self, tp: TopicPartition, mark: TargetMark, view: EndView
+    ) -> tuple[TargetMark, int]:
+        """What a position from Connect's offset storage belongs to: as far as the runs know it."""
+        known = self._known_runs(tp)
+        mark = replace(mark, topic_id=known.target_id, seeded=False)
+        if not known.runs and (view.start, view.last) == (0, 0):
+            # No record was ever here, and the position says that some were mirrored.
+            return mark, 1
+        return mark, known.target_end
+
+    # -- deciding ----------------------------------------------------------------------------
+
+    def _decide(
+        self,
+        tp: TopicPartition,
+        loss: TargetLoss,
+        mark: TargetMark,
+        end: int,
+        view: EndView,
+        position: int,
+        source: Routes,
+        target: Routes,
+        errors: dict[str, int],
+    ) -> Verdict:
+        if mark.cut < 0:  # what was written behind an earlier loss may be gone with this one
+            mark = replace(mark, there_first=-1, there_end=-1)
+        starts = look_at_logs(source, {tp: -1})
+        source_start = starts[tp].start if tp in starts else 0
+        found = self._survivors(tp, loss, mark, end, view, position, source_start)
+        now = self._seen(tp, mark, view, target)
+        base = max(loss.cut, view.high_watermark)
+        if found is not None and found.exact and found.position >= position:
+            return Verdict(position, now, base)  # no record was in what is lost
+        code = TARGET_LOSS_CODES[loss.kind]
+        errors[code] = errors.get(code, 0) + 1
+        first = None if found is None else min(position, found.position)
+        if loss.cut <= 0 and first is not None:
+            now = replace(now, begin=first)
+        told = _Told(self, tp, loss, code, now, base)
+        choice = self._policy.target_loss(tp.topic)
+        if choice == "record-and-continue":
+            told.gap(GapAction.CONTINUED, first, position, position)
+            return Verdict(position, mark, end, lost=True)
+        if first is None or found is None:
+            then = (
+                "; which source offset follows the last record that is left is not known: with "
+                "on.target.loss=record-and-continue it goes on behind the loss"
+            )
+            return told.halt(position, mark, end, None, then)
+        if choice == "fail":
+            then = f"; with on.target.loss=repair it goes back to offset {first}"
+            return told.halt(position, mark, end, first, then)
+        resumed = min(position, max(first, source_start))
+        if first < resumed:
+            told.gap(
+                *(GapAction.CONTINUED, first, resumed, resumed),
+                f"; source offsets {first} to {resumed - 1} are no longer at the source either",
+            )
+        if resumed < position:
+            then = f"; source offsets {resumed} to {position - 1} are mirrored again"
+            if not found.exact:
+                then += f", some of which may be there already ({found.how})"
+            told.gap(GapAction.REPAIRED, resumed, position, resumed, then)
+        return Verdict(resumed, mark, end, lost=True)
+
+    def _survivors(
+        self,
+        tp: TopicPartition,
+        loss: TargetLoss,
+        mark: TargetMark,
+        end: int,
+        view: EndView,
+        position: int,
+        source_start: int,
+    ) -> Survivors | None:
+        runs = self._known_runs(tp).runs
+        if loss.cut > 0:
+            return survivors(
+                self.flow, tp, self._by_source[tp].target, runs,
+                source_start=source_start, position=position, recorded_end=end,
+                start=view.start, cut=loss.cut,
+            )  # fmt: skip
+        if mark.begin >= 0:
+            return Survivors(mark.begin, exact=True, how="from where the mirror had begun")
+        if reset_time_ms(self.flow.fetch.auto_offset_reset, int(time.time() * 1000)) == EARLIEST:
+            return Survivors(0, exact=True, how="from the beginning")
+        if runs:
+            return Survivors(runs[0].source, exact=True, how="from the oldest exact run")
+        return None
+
+    def tell(self, gap: TargetGap, text: str) -> None:
+        """Keep a gap for the sink."""
+        log.error("flow %s: %s", self.flow.name, text)
+        self.gaps.append(gap)
+
+    def mark_of(self, tp: TopicPartition) -> Mark:
+        """The source's log that a position is in."""
+        return self._losses.marks.get(tp, Mark())
+
+    def remote(self, tp: TopicPartition) -> str:
+        """The remote topic of a source partition."""
+        return self._by_source[tp].remote_topic
+
+
+@dataclass(frozen=True, slots=True)
+class _Told:
+    """One loss on its way into gap records; ``now`` and ``end``: the log as it is behind it."""
+
+    watch: TargetWatch
+    tp: TopicPartition
+    loss: TargetLoss
+    code: str
+    now: TargetMark
+    end: int
+
+    def gap(
+        self,
+        action: GapAction,
+        first: int | None,
+        end: int,
+        resumed_at: int | None,
+        then: str = "",
+    ) -> None:
+        """Source offsets ``first`` (None: not known) to before ``end``."""
+        text = self.loss.text + then
+        gap = Gap(
+            flow=self.watch.flow.name,
+            source=self.tp,
+            remote_topic=self.watch.remote(self.tp),
+            kind=self.loss.kind,
+            action=action,
+            first=end if first is None else first,
+            last=None if first is None else end - 1,
+            count=None if first is None else end - first,
+            resumed_at=resumed_at,
+            code=self.code,
+            reason=text,
+            time_ms=int(time.time() * 1000),
+        )
+        mark = self.watch.mark_of(self.tp)
+        self.watch.tell(TargetGap(gap, mark, self.now, self.end), text)
+
+    def halt(
+        self, position: int, mark: TargetMark, end: int, first: int | None, then: str
+    ) -> Verdict:
+        """The partition stands still, as its position says."""
+        self.gap(GapAction.STOPPED, first, position, None, then)
+        halt = Halt(self.code, self.loss.text + then)
+        return Verdict(position, mark, end, lost=True, halt=halt)

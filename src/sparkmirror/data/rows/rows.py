@@ -1,0 +1,307 @@
+"""The rows that travel from the source workers through Spark to the sink workers.
+
+=========  =======  =============================================================================
+column     type     what
+=========  =======  =============================================================================
+head       string   JSON object: ``chunks``, the index of the records, one array per source
+                    partition (fields of `Chunk`, in order); ``at``, the frame that holds the
+                    records when source and sink share memory (`data.rows.shared_frames`); and notes
+                    from slot to sink: who the slot is, halts, error counts
+records    binary   raw record batches, unless ``at`` says where they are; each chunk says where its
+                    bytes start
+=========  =======  =============================================================================
+
+One row is what one Fetch response brought for all its partitions, so the cost per row is shared.
+``records`` usually is the receive buffer itself; the bytes between chunks mean nothing. The index
+is one string and not an array of structs because each column of each message costs Spark's
+Arrow reader and writer more than the few hundred bytes in it.
+
+A row with nothing in it is a **flush row**. Spark's sink end sends rows in pairs
+(``spark.sql.execution.arrow.maxRecordsPerBatch=2``), and only when it has seen the row after the
+pair. So each row travels in one message with a flush row after it, which waits there to be the
+first of the next pair: ``hello | flush flush | row flush | row flush``. One message in, one
+message out. The first row of a task is alone, to begin this.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pyarrow as pa
+
+from sparkmirror.data.rows import worker_pipes
+from sparkmirror.data.rows.shared_frames import Frames, Reference
+from sparkmirror.internal_topics.commands import SourcePartition
+
+__all__ = [
+    "ARROW_SCHEMA",
+    "FLUSH",
+    "Chunk",
+    "build_row",
+    "chunk_of",
+    "divided",
+    "is_rehearsal",
+    "out",
+    "read_row",
+    "rehearsal",
+]
+
+ARROW_SCHEMA = pa.schema([("head", pa.string()), ("records", pa.binary())])
+
+# Of a chunk with more gaps than this, only the last runs of source offsets are told to the sink.
+_RUNS_MAX = 1_000
+_REHEARSAL = "rehearsal"
+_OFFSETS = struct.Struct("<iii")
+_FIRST_VALID = pa.py_buffer(b"\1")
+_EMPTY = pa.py_buffer(b"")
+
+FLUSH: pa.RecordBatch = pa.RecordBatch.from_arrays(
+    [pa.nulls(2, field.type) for field in ARROW_SCHEMA], schema=ARROW_SCHEMA
+)
+"""Two flush rows: what is sent when there is no row, but the sink shall come round."""
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """One source partition's share of a row.
+
+    ``size`` bytes of raw batches from ``start`` in ``records`` hold ``record_count`` records, the
+    first at source offset ``base_offset``. With them the partition is mirrored up to
+    ``next_offset``: dropped control, aborted and empty batches are counted in, so a chunk may
+    have no bytes. ``timestamp_ms`` is the largest record timestamp, -1 when there is none.
+    ``targets``: the target partition of each batch (with its topic, where that is another one), or
+    None: all have the source's number.
+    ``runs``: the source offsets of the last records as (first offset, records); left out when all
+    records are one run from ``base_offset`` on.
+    """
+
+    topic: str
+    partition: int
+    remote_topic: str
+    base_offset: int
+    next_offset: int
+    record_count: int
+    timestamp_ms: int
+    start: int
+    size: int
+    leader_epoch: int = -1
+    runs: Sequence[Sequence[int]] = ()
+    targets: Sequence[Any] | None = None
+
+    @property
+    def source_runs(self) -> Sequence[Sequence[int]]:
+        """``runs``, also when they are left out."""
+        return self.runs or ((self.base_offset, self.record_count),)
+
+    def after(self, records: int) -> int:
+        """The source offset to go on from when the first ``records`` of them are done with."""
+        for first, count in self.source_runs:
+            if records < count:
+                return first + records
+            records -= count
+            if not records:
+                return first + count
+        return self.next_offset
+
+
+def chunk_of(plan: SourcePartition, fetch_offset: int, chosen: Any) -> Chunk:
+    """What is to be mirrored of one answer (`records.selection.Selection`).
+
+    ``start`` comes later.
+    """
+    return Chunk(
+        plan.topic,
+        plan.partition,
+        plan.remote_topic,
+        chosen.runs[0][0] if chosen.runs else fetch_offset,
+        chosen.next_offset,
+        chosen.record_count,
+        chosen.timestamp_ms_max,
+        0,
+        chosen.byte_count,
+        chosen.leader_epoch,
+        chosen.runs[-_RUNS_MAX:] if len(chosen.runs) > 1 else (),
+    )
+
+
+def divided(chunk: Chunk, batches: Sequence[tuple[int, int, int, int]], limit: int) -> list[Chunk]:
+    """``chunk`` in parts of at most ``limit`` bytes each, or of one batch.
+
+    ``batches`` are those of its bytes, as (start, end, first timestamp, records). The last part
+    ends where the chunk does.
+    """
+    ends: list[int] = []  # numbers of batches
+    part_start = 0
+    for number, (start, end, _, _) in enumerate(batches):
+        if start > part_start and end - part_start > limit:
+            ends.append(number)
+            part_start = start
+    parts: list[Chunk] = []
+    first, done, offset = 0, 0, chunk.base_offset
+    for last in (*ends, len(batches)):
+        taken = batches[first:last]
+        records = sum(one[3] for one in taken)
+        runs = _runs(chunk.source_runs, done, records)
+        done += records
+        next_offset = chunk.after(done) if last < len(batches) else chunk.next_offset
+        parts.append(
+            replace(
+                chunk,
+                base_offset=runs[0][0] if runs else offset,
+                next_offset=next_offset,
+                record_count=records,
+                start=chunk.start + taken[0][0],
+                size=taken[-1][1] - taken[0][0],
+                runs=runs,
+                targets=None if chunk.targets is None else chunk.targets[first:last],
+            )
+        )
+        first, offset = last, next_offset
+    return parts
+
+
+def _runs(runs: Sequence[Sequence[int]], skip: int, records: int) -> list[tuple[int, int]]:
+    """The source offsets of ``records`` records after the first ``skip`` ones of ``runs``."""
+    found: list[tuple[int, int]] = []
+    for first, count in runs:
+        taken = min(max(0, count - skip), records)
+        if taken:
+            found.append((first + skip, taken))
+            records -= taken
+        skip = max(0, skip - count)
+    return found
+
+
+def build_row(
+    chunks: Sequence[Chunk],
+    frame: memoryview,
+    pieces: Sequence[Sequence[memoryview | bytes]],
+    notes: Mapping[str, Any] | None = None,
+    frames: Frames | None = None,
+) -> pa.RecordBatch:
+    """One row and its flush row, as one message.
+
+    ``pieces[i]`` are the bytes of ``chunks[i]``; their ``start`` is filled in here. When all
+    pieces are views into ``frame`` (the receive buffer) and leave little of it unused, the row
+    carries the frame itself, not a copy; with ``frames`` it carries a reference where it can.
+    """
+    starts, data, reference = _layout(frame, pieces, frames)
+    index = [_entry(chunk, start) for chunk, start in zip(chunks, starts, strict=True)]
+    fields = {**(notes or {}), "chunks": index}
+    if reference is not None:
+        fields["at"] = reference
+    head = json.dumps(fields, separators=(",", ":")).encode()
+    return pa.RecordBatch.from_arrays(
+        [_column(pa.string(), pa.py_buffer(head)), _column(pa.binary(), data)],
+        schema=ARROW_SCHEMA,
+    )
+
+
+def _entry(chunk: Chunk, start: int) -> list[Any]:
+    entry = [
+        chunk.topic,
+        chunk.partition,
+        chunk.remote_topic,
+        chunk.base_offset,
+        chunk.next_offset,
+        chunk.record_count,
+        chunk.timestamp_ms,
+        start,
+        chunk.size,
+        chunk.leader_epoch,
+    ]
+    if chunk.targets is not None:
+        return [*entry, chunk.runs, list(chunk.targets)]
+    return [*entry, chunk.runs] if chunk.runs else entry
+
+
+def _column(kind: pa.DataType, data: pa.Buffer) -> pa.Array:
+    """A row that holds ``data``, and one that is null."""
+    size = len(data)
+    offsets = pa.py_buffer(_OFFSETS.pack(0, size, size))
+    return pa.Array.from_buffers(kind, 2, [_FIRST_VALID, offsets, data], null_count=1)
+
+
+def _layout(
+    frame: memoryview, pieces: Sequence[Sequence[memoryview | bytes]], frames: Frames | None
+) -> tuple[list[int], pa.Buffer, Reference | None]:
+    """(start of each chunk's bytes, the buffer they start in, or where it is shared)."""
+    spans = _spans(frame, pieces)
+    if spans is not None:
+        used = [span for span in spans if span is not None]
+        if not used:
+            return [0] * len(pieces), _EMPTY, None
+        low, high = min(a for a, _ in used), max(b for _, b in used)
+        starts = [0 if span is None else span[0] - low for span in spans]
+        if frames is not None and frames.holds(frame):
+            return starts, _EMPTY, frames.hand_over(low, high - low)
+        if high - low <= 1.25 * sum(b - a for a, b in used) + 4096:
+            return starts, pa.py_buffer(frame).slice(low, high - low), None
+    starts, position = [], 0
+    for parts in pieces:
+        starts.append(position)
+        position += sum(map(len, parts))
+    flat = [part for parts in pieces for part in parts]
+    reference = None if frames is None else frames.store(flat, position)
+    if reference is not None:
+        return starts, _EMPTY, reference
+    return starts, pa.py_buffer(b"".join(flat)), None
+
+
+def _spans(
+    frame: memoryview, pieces: Sequence[Sequence[memoryview | bytes]]
+) -> list[tuple[int, int] | None] | None:
+    """Each chunk's (start, end) within ``frame``; None when some chunk is not one view of it."""
+    if any(len(parts) > 1 or isinstance(part, bytes) for parts in pieces for part in parts):
+        return None
+    base = pa.py_buffer(frame).address
+    spans: list[tuple[int, int] | None] = []
+    for parts in pieces:
+        if not parts:
+            spans.append(None)
+            continue
+        start = pa.py_buffer(parts[0]).address - base
+        if not 0 <= start <= len(frame) - len(parts[0]):
+            return None
+        spans.append((start, start + len(parts[0])))
+    return spans
+
+
+def out(row: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    """``row``, and whatever it takes for it to leave the worker at once."""
+    yield row
+    if not worker_pipes.flush():
+        yield FLUSH
+        yield FLUSH
+
+
+def rehearsal() -> Iterator[pa.RecordBatch]:
+    """All rows of a slot without any work: they travel as others do, and say so to the sink."""
+    yield build_row([], memoryview(b""), [], {_REHEARSAL: True}).slice(0, 1)
+    yield from out(FLUSH)
+
+
+def is_rehearsal(batch: pa.RecordBatch) -> bool:
+    """Whether ``batch``, the first of a task, is that of `rehearsal`."""
+    return batch.num_rows > 0 and _REHEARSAL in read_row(batch, 0)[2]
+
+
+def read_row(batch: pa.RecordBatch, row: int) -> tuple[list[Chunk], memoryview, dict[str, Any]]:
+    """(chunks, records, notes) of one row; all empty for a flush row.
+
+    The view keeps the Arrow buffer alive for as long as it is referenced.
+    """
+    head = batch.column(0)[row]
+    if not head.is_valid:
+        return [], memoryview(b""), {}
+    notes: dict[str, Any] = json.loads(head.as_py())
+    chunks = [Chunk(*entry) for entry in notes.pop("chunks")]
+    records = batch.column(1)[row].as_buffer()
+    if records is None:
+        return chunks, memoryview(b""), notes
+    # Arrow's views are of signed bytes.
+    return chunks, memoryview(records).cast("B"), notes

@@ -1,0 +1,250 @@
+"""Memory that a slot's two Python workers share, so that record bytes need not cross the JVM.
+
+Source and sink of one Spark task are two processes on one host, and Spark runs them in one stage:
+a row never leaves that host. A row that carries a megabyte of records would be copied by Python,
+Arrow, the JVM (several times), Arrow and Python again, which cost more CPU than all the rest of
+the mirror. So the source receives large answers into **frames** of a memory file, and the row says
+which frame holds its records; the sink sends the records from there and hands the frame back.
+
+::
+
+    0 token 16 bytes | 16 mapped u8 | 64 states u8 x frames | 4096 held back u8 x partitions
+    next multiple of 4096: frame 0 | frame 1 | ...
+
+Rules that make this safe without a lock:
+
+* every task makes a new file: nothing that a killed or replaced task left behind can read what a
+  later one writes; the file has no name, so a killed process leaves nothing at all;
+* the sink says ``mapped`` once it has found the file and its token; until then, and for ever when
+  it cannot (another host, another user), records travel in the rows themselves;
+* a state byte has one writer at a time: the source takes a free frame (0 to 1), the sink frees a
+  used one (1 to 0) when nothing refers to its bytes any more, that is after all
+  acknowledgements;
+* only the sink writes which partitions it holds back (`data.write.held_back`); the source asks for
+  none of these.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import mmap
+import os
+import secrets
+from collections.abc import Iterable
+from typing import Any
+
+import pyarrow as pa
+
+__all__ = ["FrameReader", "Frames", "Reference", "map_frames"]
+
+log = logging.getLogger(__name__)
+
+FRAMES = 16
+_TOKEN_BYTES = 16
+_MAPPED_AT = 16
+_STATES_AT = 64
+_HELD_BACK_AT = 4096
+_PAGE = 4096
+# What a frame may be larger than the records asked for: the answer's own fields.
+_HEADROOM = 64 * 1024
+_FRAME_BYTES_MAX = 8 * 1024 * 1024
+# Smaller answers are cheaper inside the row than a frame's bookkeeping is.
+_SHARED_FROM_BYTES = 32 * 1024
+
+Reference = list[int]
+"""Where a row's records are: [frame number, first byte in it, size]."""
+
+
+def _first_frame_at(partitions: int) -> int:
+    return _HELD_BACK_AT + -(-partitions // _PAGE) * _PAGE
+
+
+class Frames:
+    """The source's side: receive buffers for `wire.fetch.fetcher.Fetcher`, shared when possible.
+
+    Has the ``view`` of a `ReceiveBuffer`. At most one frame is in the caller's hands; `hand_over`
+    passes it to the sink, `view` takes it for the next answer otherwise. ``partitions``: how many
+    the sink may hold back.
+    """
+
+    def __init__(self, fetch_bytes_max: int, partitions: int = 0) -> None:
+        self._partitions = partitions
+        self._first_at = _first_frame_at(partitions)
+        self.frame_bytes = -(-min(fetch_bytes_max + _HEADROOM, _FRAME_BYTES_MAX) // 4096) * 4096
+        self._private = bytearray(1 << 16)
+        self._fd = -1
+        self._map: mmap.mmap | None = None
+        self._view = memoryview(b"")
+        self._current = -1
+        self._token = secrets.token_bytes(_TOKEN_BYTES)
+        self._open()
+
+    def _open(self) -> None:
+        if not hasattr(os, "memfd_create"):
+            return
+        size = self._first_at + FRAMES * self.frame_bytes
+        try:
+            self._fd = os.memfd_create("sparkmirror-frames", os.MFD_CLOEXEC)
+            os.ftruncate(self._fd, size)
+            self._map = mmap.mmap(self._fd, size)
+        except OSError as error:
+            log.warning("no memory to share between source and sink (%s): rows carry it", error)
+            self.close()
+            return
+        self._view = memoryview(self._map)
+        self._view[:_TOKEN_BYTES] = self._token
+
+    def note(self) -> list[Any] | None:
+        """What the sink needs to find the memory: [process, descriptor, token, frame bytes,
+        partitions].
+        """
+        if self._map is None:
+            return None
+        return [os.getpid(), self._fd, self._token.hex(), self.frame_bytes, self._partitions]
+
+    @property
+    def shared(self) -> bool:
+        """Whether the sink has the memory."""
+        return bool(self._view) and self._view[_MAPPED_AT] == 1
+
+    @property
+    def starved(self) -> bool:
+        """Whether every frame is with the sink: whoever receives now must copy."""
+        return self.shared and self._current < 0 and self._free() < 0
+
+    def held_back(self) -> list[int]:
+        """The numbers of partitions of which the sink takes no more at present."""
+        found: list[int] = []
+        if self._map is None:
+            return found
+        at, end = _HELD_BACK_AT, _HELD_BACK_AT + self._partitions
+        while (at := self._map.find(b"\1", at, end)) >= 0:
+            found.append(at - _HELD_BACK_AT)
+            at += 1
+        return found
+
+    def _free(self, first: int = 0) -> int:
+        """The lowest free frame from ``first`` on, -1 when there is none.
+
+        The lowest was used last: it is still in the processor's cache.
+        """
+        if self._map is None:
+            return -1
+        at = self._map.find(b"\0", _STATES_AT + first, _STATES_AT + FRAMES)
+        return at - _STATES_AT if at >= 0 else -1
+
+    def view(self, size: int) -> memoryview:
+        """A writable view of ``size`` bytes: of a frame, or of this process's own memory."""
+        if _SHARED_FROM_BYTES <= size <= self.frame_bytes and self.shared:
+            if self._current < 0:
+                self._current = self._free()
+            if self._current >= 0:
+                start = self._first_at + self._current * self.frame_bytes
+                return self._view[start : start + size]
+        if size > len(self._private):
+            self._private = bytearray(max(size, 2 * len(self._private)))
+        return memoryview(self._private)[:size]
+
+    def holds(self, frame: memoryview) -> bool:
+        """Whether ``frame``, the newest view, is a shared one."""
+        return self._current >= 0 and frame.obj is self._map
+
+    def store(self, pieces: Iterable[memoryview | bytes], size: int) -> Reference | None:
+        """Copy ``pieces`` (``size`` bytes in all) into a frame of their own and hand it over.
+
+        None when no frame is free or fits; the newest view stays as it is.
+        """
+        if not _SHARED_FROM_BYTES <= size <= self.frame_bytes or not self.shared:
+            return None
+        number = self._free(self._current + 1)
+        if number < 0:
+            return None
+        position = self._first_at + number * self.frame_bytes
+        for piece in pieces:
+            self._view[position : position + len(piece)] = piece
+            position += len(piece)
+        self._view[_STATES_AT + number] = 1
+        return [number, 0, size]
+
+    def hand_over(self, start: int, size: int) -> Reference:
+        """Give the newest view's frame to the sink: ``size`` bytes of it, from ``start`` on."""
+        number, self._current = self._current, -1
+        self._view[_STATES_AT + number] = 1
+        return [number, start, size]
+
+    def close(self) -> None:
+        """Let go of the memory; the sink keeps what it still needs."""
+        self._view.release()
+        self._view = memoryview(b"")
+        if self._map is not None:
+            with contextlib.suppress(BufferError):  # a view of the last answer is still around
+                self._map.close()
+            self._map = None
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+
+class _Lease:
+    """One frame in the sink's hands, for as long as any view of its bytes is referenced."""
+
+    __slots__ = ("_number", "_reader")
+
+    def __init__(self, reader: FrameReader, number: int) -> None:
+        self._reader = reader
+        self._number = number
+        reader.leases += 1
+
+    def __del__(self) -> None:
+        self._reader.free(self._number)
+
+
+class FrameReader:
+    """The sink's side. ``leases``: frames not handed back yet."""
+
+    def __init__(self, note: list[Any]) -> None:
+        """Map what `Frames.note` describes. Raises OSError or ValueError when that fails."""
+        process, descriptor, token, self._frame_bytes, partitions = note
+        self.leases = 0
+        self._first_at = _first_frame_at(partitions)
+        size = self._first_at + FRAMES * self._frame_bytes
+        fd = os.open(f"/proc/{process}/fd/{descriptor}", os.O_RDWR | os.O_CLOEXEC)
+        try:
+            if os.fstat(fd).st_size != size:
+                raise ValueError("another file is there")
+            self._map = mmap.mmap(fd, size)
+        finally:
+            os.close(fd)
+        if self._map[:_TOKEN_BYTES].hex() != token:
+            self._map.close()
+            raise ValueError("another memory is there")
+        self._buffer = pa.py_buffer(self._map)
+        self._map[_MAPPED_AT] = 1
+
+    def records(self, reference: Reference) -> memoryview:
+        """The bytes of a row; when the last view of them is gone, the frame is free again."""
+        number, start, size = reference
+        address = self._buffer.address + self._first_at + number * self._frame_bytes + start
+        leased = pa.foreign_buffer(address, size, base=_Lease(self, number))
+        return memoryview(leased).cast("B")  # Arrow's views are of signed bytes
+
+    def hold_back(self, partition: int, held: bool) -> None:
+        """Have the source ask for no more of ``partition``, by its number, or go on with it."""
+        self._map[_HELD_BACK_AT + partition] = held
+
+    def free(self, number: int) -> None:
+        """Hand a frame back to the source."""
+        self.leases -= 1
+        self._map[_STATES_AT + number] = 0
+
+
+def map_frames(note: list[Any] | None) -> FrameReader | None:
+    """The memory shared with the source, when it is within reach."""
+    if note is None:
+        return None
+    try:
+        return FrameReader(note)
+    except (OSError, ValueError) as error:
+        log.info("no memory is shared with the source (%s): rows carry the records", error)
+        return None

@@ -1,0 +1,153 @@
+"""Who may talk to Spark's ports, and who can listen on the way.
+
+Spark's JVM reads Java objects from whoever connects to it, and tells an executor all settings, the
+key of the sealed client properties among them. So its ports are on this machine's loopback address
+and want a login where the master is local. With other masters they want a login and encrypt, as
+far as the master lets us decide that: a standalone master and its workers have to be told the
+same. Without that no secret goes there.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import logging
+import re
+from collections.abc import Iterable, Mapping
+
+from sparkmirror.config.table.redact import is_secret
+from sparkmirror.errors import ConfigError
+from sparkmirror.model import MirrorSettings
+
+__all__ = ["check_local", "cluster_settings", "is_local", "own_settings", "secrets_of", "withheld"]
+
+log = logging.getLogger(__name__)
+
+_LOCAL = re.compile(r"local(?:\[[^\]]*\])?")
+# These make a secret for each application and bring it to its executors by themselves.
+_OWN_SECRETS = ("yarn", "k8s://")
+_AUTHENTICATE = "spark.authenticate"
+_SECRET = "spark.authenticate.secret"  # noqa: S105  (the setting's name)
+_TLS = "spark.ssl.rpc.enabled"
+_CRYPTO = "spark.network.crypto.enabled"
+_UI = "spark.ui.enabled"
+_FALLBACK = "spark.network.crypto.saslFallback"
+_LOCAL_ONLY = {
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.bindAddress": "127.0.0.1",
+    _AUTHENTICATE: "true",
+}
+_ENCRYPTED = {_AUTHENTICATE: "true", _CRYPTO: "true", _FALLBACK: "false"}
+# Spark's own idea of a setting that nobody should see, and its default.
+_WITHHELD = re.compile(r"secret|password|token", re.IGNORECASE)
+
+
+def is_local(master: str) -> bool:
+    """Whether all of Spark is in this machine's one JVM."""
+    return _LOCAL.fullmatch(master.strip()) is not None
+
+
+def own_settings(master: str) -> dict[str, str]:
+    """What we set by ourselves before Spark starts."""
+    if is_local(master):
+        return dict(_LOCAL_ONLY)  # Spark makes the secret
+    return dict(_ENCRYPTED) if master.strip().startswith(_OWN_SECRETS) else {}
+
+
+def check_local(given: Mapping[str, str]) -> None:
+    """Refuse what would open a local Spark to others, and name what shows it to them.
+
+    ``given``: the user's own settings. Raises `ConfigError`.
+    """
+    for key, ours in _LOCAL_ONLY.items():
+        value = given.get(key)
+        if value is None or (_on(given, key) if key == _AUTHENTICATE else _loopback(value)):
+            continue
+        raise ConfigError(
+            f"{key}={value} would open Spark's ports to others, who need no login there."
+            if key == _AUTHENTICATE
+            else f"{key}={value} would let other machines reach Spark's ports.",
+            where="--conf",
+            do=f"Leave it out: with a local master it is {ours}.",
+        )
+    if _on(given, _UI):
+        log.warning(
+            "--conf %s=true: Spark's UI is open, without a login, to whoever reaches this machine",
+            _UI,
+        )
+
+
+def secrets_of(settings: MirrorSettings) -> list[str]:
+    """The clusters whose client properties hold a secret that Spark's executors get, in order.
+
+    Also the targets of flows whose claims are signed.
+    """
+    found = {
+        client.alias: None
+        for flow in settings.flows
+        for client in (flow.source, flow.target, flow.source_admin, flow.target_admin)
+        if any(value and is_secret(key) for key, value in client.properties.items())
+    }
+    found |= {flow.target.alias: None for flow in settings.flows if flow.control_secret}
+    return list(found)
+
+
+def cluster_settings(
+    master: str, effective: Mapping[str, str], secret_of: Iterable[str]
+) -> dict[str, str]:
+    """What to add to ``effective``, all settings that count, for a master that is not local.
+
+    ``secret_of``: the clusters whose secrets the executors get. Raises `ConfigError` when these
+    would not be safe on the way.
+    """
+    added = {}
+    if _SECRET in effective:
+        # Who has agreed on a secret with the cluster wants it used.
+        added = {key: value for key, value in _ENCRYPTED.items() if key not in effective}
+    found = {**effective, **added}
+    lacking = [] if _on(found, _AUTHENTICATE) else [f"{_AUTHENTICATE} true"]
+    if not master.strip().startswith(_OWN_SECRETS) and not found.get(_SECRET):
+        lacking.append(f"{_SECRET} LONG-RANDOM-TEXT")
+    if not _on(found, _TLS):
+        lacking += [] if _on(found, _CRYPTO) else [f"{_CRYPTO} true"]
+        lacking += [f"{_FALLBACK} false"] if _on(found, _FALLBACK, "true") else []
+    if not lacking:
+        return added
+    clusters = list(secret_of)
+    where = f"master {master}"
+    if clusters:
+        raise ConfigError(
+            "Who reaches Spark's ports or listens on its network could read the secrets of "
+            f"{_listed(clusters)}.",
+            where=where,
+            do="Put these lines into conf/spark-defaults.conf of the Spark cluster's master and"
+            f" workers and of this machine, and start them anew: {'; '.join(lacking)}. In place of"
+            f" spark.network.crypto, {_TLS} true with its stores does, too.",
+        )
+    log.warning(
+        "%s: anybody who reaches Spark's ports can read and change what it does, since these"
+        " settings are missing: %s",
+        where,
+        "; ".join(lacking),
+    )
+    return added
+
+
+def withheld(settings: Mapping[str, str]) -> set[str]:
+    """The keys that must not stand on a command line."""
+    return {key for key in settings if _WITHHELD.search(key)}
+
+
+def _on(settings: Mapping[str, str], key: str, default: str = "false") -> bool:
+    return settings.get(key, default).strip().lower() == "true"
+
+
+def _loopback(value: str) -> bool:
+    try:
+        return ipaddress.ip_address(value.strip("[] ")).is_loopback
+    except ValueError:
+        return value.strip().lower() == "localhost"
+
+
+def _listed(clusters: Iterable[str]) -> str:
+    names = list(clusters)
+    return f"cluster{'s' * (len(names) > 1)} {', '.join(names)}"

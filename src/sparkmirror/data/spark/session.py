@@ -1,0 +1,360 @@
+"""Spark itself: its settings, its JVM, the processes beside it, and their end."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import re
+import shlex
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from sparkmirror.data.coordination.sealed_options import KEY_VARIABLE
+from sparkmirror.data.spark.class_archive import ClassArchive, Recorder, class_path
+from sparkmirror.data.spark.dependencies import python_archive
+from sparkmirror.data.spark.ports import (
+    check_local,
+    cluster_settings,
+    is_local,
+    own_settings,
+    secrets_of,
+    withheld,
+)
+from sparkmirror.data.spark.temp_dir import Scratch
+from sparkmirror.data.workers import prefork_client
+from sparkmirror.data.workers.prefork_server import end_nursery, start_nursery
+from sparkmirror.directories import private_directory
+from sparkmirror.errors import ConfigError, MachineError, MirrorError
+from sparkmirror.java import find_java, java_environment
+from sparkmirror.model import MirrorSettings
+from sparkmirror.observe.logs import SPARK_LOG_FILE_NAME, spark_log4j2_properties
+
+if TYPE_CHECKING:
+    from pyspark import SparkConf
+    from pyspark.sql import SparkSession
+
+__all__ = ["Spark"]
+
+log = logging.getLogger(__name__)
+
+_LOCAL = re.compile(r"local(?:\[(?:(\d+)|\*)(?:\s*,\s*(\d+))?\])?")
+_TASK_ATTEMPTS = 8
+
+
+def _local_master(master: str, slots: int, cores: int) -> str:
+    """``local[N,attempts]`` with a thread for every slot; other masters stay as they are.
+
+    A slot holds its thread for the whole epoch, so fewer threads than slots would leave some
+    partitions unmirrored for as long.
+    """
+    match = _LOCAL.fullmatch(master.strip())
+    if match is None:
+        return master
+    asked = int(match[1]) if match[1] else cores
+    attempts = int(match[2]) if match[2] else _TASK_ATTEMPTS
+    return f"local[{max(asked, slots, 1)},{attempts}]"
+
+
+def _spark_settings(
+    settings: MirrorSettings, *, master: str, work_dir: Path, scratch: Path, cores: int
+) -> dict[str, str]:
+    """Spark's configuration for the pipeline; each value was measured or has its reason here."""
+    slots = sum(flow.tasks_max for flow in settings.flows)
+    conf = {
+        "spark.master": _local_master(master, slots, cores),
+        "spark.app.name": "sparkmirror",
+        "spark.ui.enabled": "false",
+        "spark.ui.killEnabled": "false",  # who has it shown lets everybody see, not end, what runs
+        # Rows must not wait in buffers between Python and the JVM: with the defaults (64 KiB)
+        # they did, for seconds.
+        "spark.buffer.size": "256",
+        "spark.sql.execution.arrow.maxRecordsPerBatch": "2",
+        "spark.python.worker.reuse": "true",
+        "spark.python.daemon.module": "sparkmirror.data.workers.daemon",
+        "spark.python.unix.domain.socket.enabled": "true",
+        "spark.task.maxFailures": str(_TASK_ATTEMPTS),
+        # A slot that waits for data is idle, not stuck.
+        "spark.speculation": "false",
+        "spark.sql.streaming.minBatchesToRetain": "2",
+        "spark.sql.streaming.pollingDelay": "100ms",
+        # What a stopped query still does is of no use: all that counts is in Kafka.
+        "spark.sql.streaming.stopTimeout": "1000",
+        "spark.sql.streaming.numRecentProgressUpdates": "2",
+        "spark.sql.adaptive.enabled": "false",
+        # Several flows run side by side; their tasks must not queue behind one another.
+        "spark.scheduler.mode": "FAIR",
+        "spark.driver.memory": "1g",
+        "spark.sql.warehouse.dir": str(work_dir / "warehouse"),
+        "spark.driver.extraJavaOptions": " ".join(
+            [
+                f"-Dlog4j2.configurationFile={(scratch / 'log4j2.properties').as_uri()}",
+                # The JVM only moves bytes: a small young generation and a serial-like pause are
+                # worth more than throughput of the collector.
+                "-XX:+UseParallelGC",
+                # It carries a few hundred rows a second: the second compiler would take minutes
+                # to come to them, and processor time from the start.
+                "-XX:TieredStopAtLevel=1",
+                "-Dio.netty.tryReflectionSetAccessible=true",
+            ]
+        ),
+    }
+    if any(flow.records.used for flow in settings.flows):
+        # Else Spark would write rows to the transform until a pipe is full before it reads what
+        # came of the first: with rows of a few hundred bytes, for minutes.
+        conf["spark.python.udf.pipelined.enabled"] = "true"
+    if not is_local(master):
+        conf["spark.driver.host"] = "127.0.0.1" if "127.0.0.1" in master else _own_host()
+    return conf | own_settings(master)
+
+
+def _own_host() -> str:
+    import socket  # noqa: PLC0415  (only for a remote master)
+
+    return socket.gethostbyname(socket.gethostname())
+
+
+class Spark:
+    """One Spark application and what it needs; `open` starts it, `close` ends all of it.
+
+    ``key``: what client properties are sealed with. ``work_dir`` takes logs and the disposable
+    checkpoints.
+    """
+
+    def __init__(
+        self,
+        settings: MirrorSettings,
+        *,
+        master: str,
+        spark_conf: Mapping[str, str],
+        work_dir: Path,
+        key: str,
+    ) -> None:
+        self._settings = settings
+        self._user_conf = dict(spark_conf)
+        # Who may reach Spark's ports depends on it, so there is one.
+        self._master = self._user_conf.pop("spark.master", master)
+        self._work_dir = work_dir
+        self._key = key
+        self._session: SparkSession | None = None
+        self._scratch: Scratch | None = None
+        self._classes: ClassArchive | None = None
+        self._recorder: Recorder | None = None
+        self._nursery: subprocess.Popen[bytes] | None = None
+
+    @property
+    def log_path(self) -> Path:
+        """Where Spark's own words are."""
+        return self._work_dir / SPARK_LOG_FILE_NAME
+
+    def open(self) -> SparkSession:
+        """Start it. Raises `MirrorError`."""
+        self._session = session = self._start()
+        if self._classes is not None and self._class_list.exists():
+            self._recorder = Recorder(self._classes, self._class_list, partial(class_path, session))
+        return session
+
+    def settle(self) -> None:
+        """Nothing is measured or recorded any more: the end is near."""
+        if self._recorder is not None:
+            self._recorder.close()
+
+    def close(self) -> None:
+        """End the application, the JVM and the processes beside it; what is gone already is."""
+        if self._session is not None:
+            with contextlib.suppress(Exception):  # a JVM that is gone has stopped
+                self._session.stop()
+            _end_gateway(self._session.sparkContext._gateway)
+            self._session = None
+        if self._nursery is not None:
+            end_nursery(self._nursery)
+            self._nursery = None
+        if self._scratch is not None:
+            self._scratch.close()
+            self._scratch = None
+
+    @property
+    def _class_list(self) -> Path:
+        return self._work_dir / "classes.list"
+
+    def _start(self) -> SparkSession:
+        local = is_local(self._master)
+        if local:
+            check_local(self._user_conf)
+        java = find_java()
+        os.environ.update(java_environment(java))
+        os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+        # Slots load our modules at every start; a machine-wide "write no bytecode" would make
+        # each of them compile again.
+        os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+        # What Spark runs lies there, what it believes in the other one: both are ours alone.
+        private_directory(self._work_dir.parent, (self._work_dir.name,))
+        self._scratch = Scratch.make()
+        (self._scratch.path / "log4j2.properties").write_text(
+            spark_log4j2_properties(self.log_path), encoding="utf-8"
+        )
+        conf = _spark_settings(
+            self._settings,
+            master=self._master,
+            work_dir=self._work_dir,
+            scratch=self._scratch.path,
+            cores=os.cpu_count() or 1,
+        )
+        conf["spark.local.dir"] = str(self._scratch.path / "local")
+        self._classes = ClassArchive.find(java)
+        conf["spark.driver.extraJavaOptions"] += f' "-Djava.io.tmpdir={self._scratch.path}"'
+        if self._classes is not None:
+            options = self._classes.options(self._class_list)
+            conf["spark.driver.extraJavaOptions"] += "".join(f' "{each}"' for each in options)
+        if not local:
+            conf |= python_archive(self._scratch.path)
+            # Nothing is imported from a current directory: Python's -P, as a variable.
+            os.environ["PYTHONSAFEPATH"] = conf["spark.executorEnv.PYTHONSAFEPATH"] = "1"
+        os.environ["PYSPARK_PYTHON"] = (
+            _python_launcher(self._work_dir, self._scratch.path)
+            if local
+            else _cluster_python(self._user_conf)
+        )
+        if local:
+            with self.log_path.open("ab") as output:
+                self._nursery = start_nursery(self._scratch.path, output)
+        conf |= self._user_conf
+        os.environ[KEY_VARIABLE] = self._key  # Spark's processes on this machine inherit it
+        return self._launch(conf)
+
+    def _launch(self, conf: Mapping[str, str]) -> SparkSession:
+        from pyspark import SparkConf, SparkContext  # noqa: PLC0415  (takes a second)
+        from pyspark.java_gateway import launch_gateway  # noqa: PLC0415
+        from pyspark.sql import SparkSession  # noqa: PLC0415
+
+        spark_conf = SparkConf(loadDefaults=False)
+        # What the gateway is given stands on its command line.
+        late = withheld(conf)
+        for key, value in conf.items():
+            if key not in late:
+                spark_conf.set(key, value)
+        gateway: Any = None
+        try:
+            with self.log_path.open("ab") as output:
+                # A session of its own: the terminal's Ctrl+C is for us, Spark is told to drain.
+                gateway = launch_gateway(  # type: ignore[no-untyped-call]
+                    conf=spark_conf,
+                    popen_kwargs={
+                        "stdout": output,
+                        "stderr": output,
+                        "start_new_session": True,
+                    },
+                )
+            for key in late:
+                spark_conf.set(key, conf[key])
+            if not is_local(self._master):
+                self._close_ports(spark_conf, gateway)
+            spark = SparkSession(SparkContext(conf=spark_conf, gateway=gateway))
+        except Exception as error:
+            _end_gateway(gateway)
+            if isinstance(error, MirrorError):
+                raise
+            raise MachineError(
+                f"Spark does not start ({error}).",
+                where=f"master {conf['spark.master']}",
+                do=f"Its own words are in {self.log_path}.",
+            ) from error
+        _log_server_errors(spark)
+        self._check_slots(spark)
+        return spark
+
+    def _close_ports(self, spark_conf: SparkConf, gateway: Any) -> None:
+        """The settings that keep others off a cluster's network; then the key. `ConfigError`."""
+        defaults = gateway.jvm.org.apache.spark.SparkConf()  # with those of spark-defaults.conf
+        found = {each._1(): each._2() for each in defaults.getAll()} | dict(spark_conf.getAll())
+        for key, value in cluster_settings(self._master, found, secrets_of(self._settings)).items():
+            spark_conf.set(key, value)
+        spark_conf.set(f"spark.executorEnv.{KEY_VARIABLE}", self._key)
+
+    def _check_slots(self, spark: SparkSession) -> None:
+        """A cluster with fewer cores than slots would leave partitions unmirrored."""
+        if str(spark.sparkContext.master).startswith("local"):
+            return
+        slots = sum(flow.tasks_max for flow in self._settings.flows)
+        deadline = time.monotonic() + 60
+        cores = 0
+        while time.monotonic() < deadline:
+            cores = spark.sparkContext.defaultParallelism
+            if cores >= slots:
+                return
+            time.sleep(0.5)
+        raise ConfigError(
+            f"tasks.max asks for {slots} slots in all flows, the cluster offers {cores} cores.",
+            where=f"master {spark.sparkContext.master}",
+            do="Lower tasks.max, or give the cluster more cores.",
+        )
+
+
+def _end_gateway(gateway: Any) -> None:
+    from pyspark import SparkContext  # noqa: PLC0415
+
+    if gateway is None:
+        return
+    process = getattr(gateway, "proc", None)
+    with contextlib.suppress(Exception):
+        # A JVM that was there before us (PYSPARK_GATEWAY_PORT) goes on after us.
+        gateway.close() if process is None else gateway.shutdown()
+    if process is not None:
+        process.stdin.close()
+        with contextlib.suppress(Exception):
+            process.wait(5)
+        if process.poll() is None:
+            process.kill()
+    SparkContext._gateway = None
+    SparkContext._jvm = None
+
+
+def _log_server_errors(spark: SparkSession) -> None:
+    """One line where PySpark's server for accumulators prints a stack trace when the JVM ends."""
+    server: Any = getattr(spark.sparkContext, "_accumulatorServer", None)
+    if server is not None:
+        server.handle_error = lambda _request, _address: log.debug(
+            "the connection for Spark's accumulators ended: %r", sys.exception()
+        )
+
+
+def _python_launcher(directory: Path, nursery: Path) -> str:
+    """A script that starts this Python without ``pyspark.zip`` on the path.
+
+    Modules from a zip are compiled anew by each of the dozen processes that Spark starts before
+    the first record; the installed package has its bytecode. Modules that Spark runs are forked
+    by the `prefork_server`. Nothing is imported from a current directory (-P). It is not in the
+    temporary directory, where some machines run no programs.
+    """
+    python, knocking = (
+        shlex.quote(str(each)) for each in (sys.executable, prefork_client.__file__)
+    )
+    path = directory / "python"
+    path.write_text(
+        "#!/bin/sh\n"
+        "kept=\n"
+        "IFS=:\n"
+        "for entry in $PYTHONPATH; do\n"
+        '  case "$entry" in\n'
+        "    */pyspark.zip|*/py4j-*-src.zip) ;;\n"
+        '    *) kept="${kept:+$kept:}$entry" ;;\n'
+        "  esac\n"
+        "done\n"
+        'PYTHONPATH="$kept"\n'
+        "export PYTHONPATH\n"
+        f'[ "$1" = -m ] && exec {python} -I -S {knocking} {shlex.quote(str(nursery))} "$@"\n'
+        f'exec {python} -P "$@"\n',
+        encoding="utf-8",
+    )
+    path.chmod(0o700)
+    return str(path)
+
+
+def _cluster_python(conf: Mapping[str, str]) -> str:
+    """The executors' Python: what the user says, else the path of this one."""
+    return conf.get("spark.pyspark.python") or os.environ.get("PYSPARK_PYTHON") or sys.executable

@@ -1,0 +1,312 @@
+"""The flow as a PySpark data source: planner, reader and writer under the format ``sparkmirror``.
+
+Spark's offset is the number of the epoch, nothing else; positions live in Kafka. Each class here
+is what Spark's Python Data Source API asks for and hands over to `data.read.slot_reader` and
+`data.write.slot_sink`. Those are imported where they are used: Spark starts five short-lived
+processes per query that load this module only to pickle it.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import partial
+from itertools import chain
+from typing import TYPE_CHECKING, Any
+
+from pyspark import TaskContext
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceStreamArrowWriter,
+    DataSourceStreamReader,
+    InputPartition,
+    WriterCommitMessage,
+)
+from pyspark.sql.streaming.datasource import ReadLimit, SupportsTriggerAvailableNow
+from pyspark.sql.types import StructType
+
+from sparkmirror.data.rows.schema import SCHEMA
+
+if TYPE_CHECKING:
+    from sparkmirror.data.coordination.control_reader import ControlWatch
+    from sparkmirror.data.coordination.planner_report import PlannerVoice
+    from sparkmirror.data.coordination.slot_plan import SlotPlan
+    from sparkmirror.data.write.slot_sink import SlotSummary
+    from sparkmirror.internal_topics.commands import AssignmentDocument
+    from sparkmirror.model import FlowSettings
+
+__all__ = ["FORMAT", "MirrorDataSource"]
+
+log = logging.getLogger(__name__)
+
+FORMAT = "sparkmirror"
+_SHARE_POLL_S = 0.1
+
+
+class MirrorDataSource(DataSource):
+    """Both ends of one flow.
+
+    Options: ``flow`` (see `data.coordination.slot_plan.encode_flow`), ``run_id``, ``once``
+    (true/false).
+    """
+
+    @classmethod
+    def name(cls) -> str:
+        """The format's name."""
+        return FORMAT
+
+    def schema(self) -> str:
+        """The rows of `data.rows.rows`."""
+        return SCHEMA
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
+        """The planner (driver side) and the slots' reader (executors)."""
+        return _Planner(dict(self.options))
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> _Writer:  # noqa: N802
+        """The slots' writer."""
+        return _Writer(self.options["flow"])
+
+
+class _Slot(InputPartition):
+    def __init__(self, plan: SlotPlan) -> None:
+        super().__init__(plan)
+
+
+class _Planner(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Plans epochs. One long-lived object per query, in a worker of its own on the driver."""
+
+    def __init__(self, options: dict[str, str]) -> None:
+        self._options = options
+        self._flow_text = options["flow"]
+        self._once = options.get("once") == "true"
+        self._watch: ControlWatch | None = None
+        self._planned: PlannerVoice | None = None
+        self._fenced_version = 0
+        self._once_epoch: int | None = None
+        self._bounded = (0, 0)  # epoch planned last, version of the assignment that it carries
+        self._warm = False
+
+    def initialOffset(self) -> dict[str, int]:  # noqa: N802
+        return {"epoch": 0}
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+        """A bounded run is one epoch: its ends are frozen in the assignment already."""
+
+    def latestOffset(self, start: dict[str, int], limit: ReadLimit) -> dict[str, int]:  # noqa: N802
+        """The next epoch, or ``start`` again when there is nothing to mirror (any more)."""
+        watch = self._control()
+        run_id = self._options["run_id"]
+        if self._once:
+            watch.catch_up()
+        elif not self._heard(watch):
+            return start
+        if self._once and self._planned is not None:
+            return self._bounded_share(start, watch, self._planned)
+        assignment = watch.assignment
+        if self._planned is not None and assignment is not None and assignment.run_id == run_id:
+            if not self._warm and not assignment.partitions:
+                # Others mirror everything until our workers are up and have loaded their modules.
+                return {"epoch": int(start["epoch"]) + 1}
+            # Spark asks for an offset only when no epoch is under way.
+            self._planned.tell(assignment.version)
+        if self._once:
+            if self._once_epoch is None:
+                self._once_epoch = int(start["epoch"]) + 1
+            return {"epoch": self._once_epoch}
+        if assignment is None or assignment.run_id != run_id:
+            # Another process has the flow. Ours shall not be slow when it is our turn: Spark goes
+            # through an epoch once, with nothing in it, and all that it needs is loaded.
+            rehearsed = self._warm or self._planned is not None
+            return start if rehearsed else {"epoch": int(start["epoch"]) + 1}
+        if not assignment.partitions or _drained(watch, run_id):
+            return start
+        return {"epoch": int(start["epoch"]) + 1}
+
+    def _heard(self, watch: ControlWatch) -> bool:
+        """Read what the control topic says; a process that stands by waits there for a moment."""
+        known = watch.assignment
+        ours = known is not None and known.run_id == self._options["run_id"]
+        watch.waits_for_more = self._planned is None and self._warm and not ours
+        return _caught_up(watch)
+
+    def _bounded_share(
+        self, start: dict[str, int], watch: ControlWatch, planned: PlannerVoice
+    ) -> dict[str, int]:
+        """``--once`` as a member of a group: an epoch for each share that the group gives us.
+
+        An assignment without a member is none that the group gave: the mirror has not joined yet,
+        or has given up everything to join anew. The share that the slots have carried to its ends
+        is the last one: then ``start`` ends the query.
+        """
+        epoch, version = self._bounded
+        if int(start["epoch"]) < epoch:
+            return {"epoch": epoch}  # planned, and not run yet
+        run_id = self._options["run_id"]
+        while True:
+            assignment = watch.assignment
+            if _drained(watch, run_id):
+                return start
+            if assignment is not None and assignment.run_id == run_id:
+                planned.tell(assignment.version)
+                if assignment.member is not None:
+                    if assignment.version == version or not assignment.partitions:
+                        return start
+                    self._bounded = (int(start["epoch"]) + 1, assignment.version)
+                    return {"epoch": self._bounded[0]}
+            time.sleep(_SHARE_POLL_S)
+            watch.catch_up()
+
+    def partitions(self, start: dict[str, int], end: dict[str, int]) -> list[InputPartition]:
+        """The slots of the epoch, from the newest assignment of this run."""
+        if start == end:
+            return []
+        from sparkmirror.data.coordination.fencing import check_claim  # noqa: PLC0415
+        from sparkmirror.data.coordination.slot_plan import SlotPlan, decode_flow, plan_slots  # noqa: PLC0415
+        from sparkmirror.model import MirrorMode  # noqa: PLC0415
+
+        watch = self._control()
+        if self._once:
+            watch.catch_up()
+        else:
+            # What `latestOffset` has seen will do: the slots hear whatever came after it.
+            _caught_up(watch)
+        flow, assignment = decode_flow(self._flow_text), watch.assignment
+        run_id = self._options["run_id"]
+        cold = not self._warm and not self._once
+        empty = partial(SlotPlan, epoch=int(end["epoch"]), run_id=run_id, partitions=(), ends=())
+        if assignment is None or assignment.run_id != run_id:
+            if not cold or self._planned is not None:
+                return []
+            self._warm = True
+            return [
+                _Slot(empty(slot=slot, control_offset=0, rehearsal=True))
+                for slot in range(flow.tasks_max)
+            ]
+        if _drained(watch, run_id):
+            return []
+        if cold and self._planned is not None and not assignment.partitions:
+            self._warm = True
+            offset = watch.offset
+            return [
+                _Slot(empty(slot=slot, control_offset=offset)) for slot in range(flow.tasks_max)
+            ]
+        self._warm = True
+        if flow.mode is MirrorMode.MM2:
+            check_claim(flow, watch.claim, run_id)
+        if flow.exactly_once:
+            self._fence(flow, watch, assignment)
+        plans = plan_slots(
+            assignment.partitions,
+            slots_max=flow.tasks_max,
+            epoch=int(end["epoch"]),
+            run_id=run_id,
+            ends=assignment.ends if self._once else None,
+            control_offset=watch.offset,
+            version=assignment.version,
+            member=assignment.member,
+            paused=watch.paused,
+            planned_at_s=time.time(),
+            claim_term=assignment.claim_term,
+        )
+        return [_Slot(plan) for plan in plans]
+
+    def _fence(
+        self, flow: FlowSettings, watch: ControlWatch, assignment: AssignmentDocument
+    ) -> None:
+        """Before the first epoch of an assignment: nobody else writes the flow any more."""
+        from sparkmirror.data.coordination.fencing import fence_plan  # noqa: PLC0415
+
+        run_id = self._options["run_id"]
+        if assignment.version != self._fenced_version:
+            complete = fence_plan(flow, run_id, watch.claim, assignment)
+            # Partitions that nobody could be asked about are looked at before the next epoch.
+            self._fenced_version = assignment.version if complete else 0
+
+    def read(self, partition: InputPartition) -> Iterator[Any]:
+        """Executor side: the rows of one slot."""
+        from sparkmirror.data.coordination.slot_plan import decode_flow  # noqa: PLC0415
+        from sparkmirror.data.read.slot_reader import SlotReader  # noqa: PLC0415
+        from sparkmirror.data.rows.rows import rehearsal  # noqa: PLC0415
+
+        if partition.value.rehearsal:
+            return rehearsal()
+        task = TaskContext.get()
+        attempt = (0, 0) if task is None else (task.attemptNumber(), task.taskAttemptId())
+        return SlotReader(decode_flow(self._flow_text), partition.value, *attempt).rows()
+
+    def stop(self) -> None:
+        if self._watch is not None:
+            self._watch.close()
+        if self._planned is not None:
+            self._planned.close()
+
+    def _control(self) -> ControlWatch:
+        if self._watch is None:
+            from sparkmirror.data.coordination.control_reader import ControlWatch  # noqa: PLC0415
+            from sparkmirror.data.coordination.planner_report import PlannerVoice  # noqa: PLC0415
+            from sparkmirror.data.coordination.slot_plan import decode_flow  # noqa: PLC0415
+            from sparkmirror.model import MirrorMode  # noqa: PLC0415
+
+            flow = decode_flow(self._flow_text)
+            run_id = self._options["run_id"]
+            self._watch = ControlWatch(flow, run_id)
+            if flow.mode is MirrorMode.MM1:
+                self._planned = PlannerVoice(flow, run_id)
+        return self._watch
+
+
+def _drained(watch: ControlWatch, run_id: str) -> bool:
+    """Whether the run was told to end. The slots listen only to what comes after their plan."""
+    from sparkmirror.internal_topics.commands import CommandKind  # noqa: PLC0415
+
+    command = watch.command
+    return command is not None and command.run_id == run_id and command.kind is CommandKind.DRAIN
+
+
+def _caught_up(watch: ControlWatch) -> bool:
+    """Whether the control topic could be read to its end; a target that is away is waited for."""
+    try:
+        watch.catch_up()
+    except TimeoutError as error:
+        log.warning("no epoch is planned at present: %s", error)
+        return False
+    return True
+
+
+@dataclass
+class _Committed(WriterCommitMessage):
+    summary: SlotSummary
+
+
+class _Writer(DataSourceStreamArrowWriter):
+    """Executor side of the sink. Positions are committed by the slots, so commit has no work."""
+
+    def __init__(self, flow_text: str) -> None:
+        self._flow_text = flow_text
+
+    def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
+        from sparkmirror.data.coordination.slot_plan import decode_flow  # noqa: PLC0415
+        from sparkmirror.data.rows.rows import is_rehearsal  # noqa: PLC0415
+        from sparkmirror.data.write.slot_sink import SlotSink, SlotSummary  # noqa: PLC0415
+
+        first = next(iterator, None)
+        if first is not None and is_rehearsal(first):
+            for _ in iterator:
+                pass
+            return _Committed(SlotSummary(-1, -1, 0, 0))
+        iterator = chain(() if first is None else (first,), iterator)
+        flow = decode_flow(self._flow_text)
+        if flow.exactly_once:
+            from sparkmirror.data.write.transactional_sink import ExactSink  # noqa: PLC0415
+
+            return _Committed(ExactSink(flow).run(iterator))
+        return _Committed(SlotSink(flow).run(iterator))
+
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
+        """Nothing is left to do: every slot committed what it wrote."""
+
+    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
+        """Nothing to undo: what was acknowledged is at the target, and the positions say so."""

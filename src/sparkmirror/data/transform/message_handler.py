@@ -1,0 +1,172 @@
+"""Message handlers: each record as a Python object, through the user's callable, and back.
+
+MirrorMaker 1's ``--message.handler``. This is the slow way round (some microseconds for each
+record, besides what the handler itself needs), and only taken when a handler is named.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+from sparkmirror.config.callables import load_callable
+from sparkmirror.data.rows.rows import Chunk
+from sparkmirror.errors import MirrorError
+from sparkmirror.model import FlowSettings, Partitioner, SourceRecord, TargetRecord
+from sparkmirror.records.header import codec as batch_codec
+from sparkmirror.records.header import split
+from sparkmirror.records.key_columns import COST_BYTES_MAX, scan
+from sparkmirror.records.partitioner import Dealer, Dealt
+from sparkmirror.records.records import Record, decode_records, encode_batch
+
+__all__ = ["Handler"]
+
+_OBJECTS_BYTES = 512
+
+
+class Handler:
+    """The user's callable, and what it takes to put its records where they belong.
+
+    ``dealer``, ``partitions``: the dealer and the number of partitions of a target topic.
+    """
+
+    def __init__(
+        self,
+        flow: FlowSettings,
+        dealer: Callable[[str], Dealer],
+        partitions: Callable[[str], int],
+    ) -> None:
+        self._flow = flow
+        self._name = flow.records.handler
+        self._args = flow.records.handler_args
+        self._call = load_callable(self._name, self._args, where="--message.handler")
+        self._plain = self._args is None or not _is_function(self._call)
+        self._dealer = dealer
+        self._partitions = partitions
+
+    def deal(self, chunk: Chunk, batches: memoryview) -> Iterator[tuple[int, Dealt, list[str]]]:
+        """Batches of what the handler made of ``batches``, and the topic of each of them.
+
+        In portions that bound what is in memory, each with the source offset behind it.
+        """
+        codec = self._flow.records.codec
+        handled: list[TargetRecord] = []
+        done = cost = 0
+        for start, end in split(batches):
+            batch = batches[start:end]
+            codec = batch_codec(batch) if codec < 0 else codec
+            for record in decode_records(batch):
+                if cost > COST_BYTES_MAX:
+                    yield chunk.after(done), *self._dealt(chunk, handled, codec)
+                    handled, cost = [], 0
+                made = self._handled(chunk, record)
+                handled += made
+                done += 1
+                cost += _cost(record.key, record.value)
+                cost += sum(_cost(one.key, one.value) for one in made)
+        yield chunk.next_offset, *self._dealt(chunk, handled, codec)
+
+    def _dealt(
+        self, chunk: Chunk, handled: list[TargetRecord], codec: int
+    ) -> tuple[Dealt, list[str]]:
+        made: dict[tuple[str, int], list[Record]] = {}
+        for one, partition in zip(handled, self._places(chunk, handled), strict=True):
+            made.setdefault((one.topic, partition), []).append(_encoded(one))
+        levels = self._flow.records.levels
+        dealt, topics = Dealt([], [], 0, -1), []
+        for (topic, partition), records in made.items():
+            for part in _cut(records, self._flow.produce.join_bytes):
+                dealt.batches.append(encode_batch(_numbered(part), codec=codec, levels=levels))
+                dealt.partitions.append(partition)
+                topics.append(topic)
+                dealt.records += len(part)
+                dealt.timestamp_ms = max(dealt.timestamp_ms, *(one.timestamp for one in part))
+        return dealt, topics
+
+    def _handled(self, chunk: Chunk, record: Record) -> tuple[TargetRecord, ...]:
+        source = SourceRecord(
+            chunk.topic,
+            chunk.partition,
+            record.offset,
+            record.timestamp,
+            record.key,
+            record.value,
+            tuple((name.decode("utf-8", "replace"), value) for name, value in record.headers),
+        )
+        try:
+            found: Any = self._call(source) if self._plain else self._call(source, self._args)
+            if found is None:
+                return ()
+            listed = (found,) if isinstance(found, TargetRecord) else tuple(found)
+        except Exception as error:  # whatever the user's code does: nothing may be lost by it
+            raise self._failed(chunk, record, f"{type(error).__name__}: {error}") from error
+        for one in listed:
+            if not isinstance(one, TargetRecord):
+                raise self._failed(chunk, record, f"it returned a {type(one).__name__}")
+        return listed
+
+    def _failed(self, chunk: Chunk, record: Record, why: str) -> MirrorError:
+        place = f"{chunk.topic}-{chunk.partition}"
+        return MirrorError(
+            f"the message handler {self._name} failed at offset {record.offset} of {place}: {why}.",
+            where=f"flow {self._flow.name}",
+            do="It must return TargetRecords, a list of them, or None for none. Correct it and "
+            "start again: nothing is lost.",
+        )
+
+    def _places(self, chunk: Chunk, handled: list[TargetRecord]) -> list[int]:
+        """Target partitions: what the handler says, else the partitioner's choice."""
+        places = [chunk.partition if one.partition is None else one.partition for one in handled]
+        if self._flow.records.partitioner is Partitioner.NUMBER:
+            return places
+        open_in: dict[str, list[int]] = {}
+        for index, one in enumerate(handled):
+            if one.partition is None:
+                open_in.setdefault(one.topic, []).append(index)
+        for topic, indexes in open_in.items():
+            found = scan(memoryview(encode_batch([_encoded(handled[index]) for index in indexes])))
+            chosen = self._dealer(topic).choose(found, self._partitions(topic))
+            for index, partition in zip(indexes, chosen.tolist(), strict=True):
+                places[index] = partition
+        return places
+
+
+def _cost(key: bytes | None, value: bytes | None) -> int:
+    """What a record takes as Python objects, in bytes."""
+    return _OBJECTS_BYTES + len(key or b"") + len(value or b"")
+
+
+def _is_function(call: object) -> bool:
+    return hasattr(call, "__code__")
+
+
+def _encoded(one: TargetRecord) -> Record:
+    now_ms = int(time.time() * 1000)
+    return Record(
+        0,
+        now_ms if one.timestamp_ms is None or one.timestamp_ms < 0 else one.timestamp_ms,
+        one.key,
+        one.value,
+        tuple((name.encode(), value) for name, value in one.headers),
+    )
+
+
+def _numbered(records: list[Record]) -> list[Record]:
+    return [
+        Record(offset, one.timestamp, one.key, one.value, one.headers)
+        for offset, one in enumerate(records)
+    ]
+
+
+def _cut(records: list[Record], batch_bytes: int) -> Iterable[list[Record]]:
+    part: list[Record] = []
+    size = 0
+    for one in records:
+        more = len(one.key or b"") + len(one.value or b"") + 32
+        if part and size + more > batch_bytes:
+            yield part
+            part, size = [], 0
+        part.append(one)
+        size += more
+    yield part

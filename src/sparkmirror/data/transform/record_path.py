@@ -1,0 +1,237 @@
+"""The record path: a Spark transform between source and sink that looks at every record.
+
+``rows.mapInArrow(record_path)`` takes the rows of `data.rows.rows`, whole batches as the source's
+broker had them, and gives rows of the same form: records dealt to the target topic's partitions
+(`records.partitioner`) and, with a message handler, whatever that made of them. Without a handler
+no record is ever a Python object: keys are hashed and records copied by numpy, for a whole row at
+once.
+
+Record bytes travel here as they do from source to sink: this worker maps the source's memory and
+has memory of its own for the sink (`data.rows.shared_frames`).
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import pyarrow as pa
+
+from sparkmirror.data.coordination.slot_plan import decode_flow
+from sparkmirror.data.rows.rows import FLUSH, Chunk, build_row, out, read_row
+from sparkmirror.data.rows.shared_frames import FrameReader, Frames, map_frames
+from sparkmirror.data.transform.message_handler import Handler
+from sparkmirror.errors import BatchError, MirrorError, Unreachable
+from sparkmirror.model import FlowSettings, Partitioner
+from sparkmirror.records.key_columns import scans
+from sparkmirror.records.partitioner import Dealer, Dealt, write_dealt
+from sparkmirror.wire.cluster.coordinator import Routes
+
+__all__ = ["record_path"]
+
+log = logging.getLogger(__name__)
+
+# As much as the sink can have in one piece; a larger row goes through the JVM.
+_FRAME_BYTES = 8 * 1024 * 1024
+_STARVED_S = 0.002
+_STARVED_S_MAX = 5.0
+_NOTHING = memoryview(b"")
+
+
+def record_path(flow_text: str, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """What `mapInArrow` runs in a task: rows in, rows out. ``flow_text``: see `encode_flow`."""
+    return _RecordPath(decode_flow(flow_text)).rows(batches)
+
+
+class _RecordPath:
+    """One task's records."""
+
+    def __init__(self, flow: FlowSettings) -> None:
+        self._flow = flow
+        self._counts = _PartitionCounts(flow)
+        self._dealers: dict[str, Dealer] = {}
+        self._source: FrameReader | None = None
+        self._frames = Frames(_FRAME_BYTES)
+        self._stopped: set[tuple[str, int]] = set()
+        self._handler: Handler | None = None
+        if flow.records.handler:
+            self._handler = Handler(flow, self._dealer, self._counts.of)
+
+    def rows(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """One row for each, in the messages that `data.rows.rows` describes."""
+        try:
+            for batch in batches:
+                quiet = True
+                for number in range(batch.num_rows):
+                    chunks, records, notes = read_row(batch, number)
+                    if not chunks and not notes:
+                        continue
+                    quiet = False
+                    yield from self._row(chunks, records, notes)
+                if quiet:
+                    yield from out(FLUSH)
+        finally:
+            self._counts.close()
+            self._frames.close()
+
+    def _row(
+        self, chunks: list[Chunk], records: memoryview, notes: dict[str, Any]
+    ) -> Iterator[pa.RecordBatch]:
+        if "slot" in notes:
+            self._source = map_frames(notes["frames"])
+            notes["frames"] = self._frames.note()
+            self._counts.follow({row[2] for row in notes["partitions"]})
+            # The first row travels alone, as the source sent it.
+            yield build_row(chunks, _NOTHING, [[] for _ in chunks], notes).slice(0, 1)
+            yield from out(FLUSH)
+            return
+        reference = notes.pop("at", None)
+        if reference is not None:
+            if self._source is None:
+                raise MirrorError(
+                    "a row refers to memory that this process never mapped.",
+                    where=f"flow {self._flow.name}",
+                )
+            records = self._source.records(reference)
+        records = records.cast("B")  # Arrow's own views have signed bytes
+        made: list[Chunk] = []
+        pieces: list[list[bytes]] = []
+        size = 0
+        for chunk in chunks:
+            if (chunk.topic, chunk.partition) in self._stopped:
+                continue
+            batches = records[chunk.start : chunk.start + chunk.size]
+            before = chunk.base_offset
+            try:
+                for end, dealt, topics in self._deal(chunk, batches):
+                    one = _chunk(chunk, before, end, dealt, topics)
+                    before = end
+                    # What fits one frame goes together; what unpacks to more, bit by bit.
+                    if made and size + one.size > _FRAME_BYTES:
+                        yield from self._send(made, pieces, notes)
+                        made, pieces, size, notes = [], [], 0, {}
+                    made.append(one)
+                    pieces.append(dealt.batches)
+                    size += one.size
+            except BatchError as error:
+                self._stop(chunk, error, notes)
+            del batches
+        del records  # the source may use its frame again
+        if made or notes:
+            yield from self._send(made, pieces, notes)
+
+    def _send(
+        self, made: list[Chunk], pieces: list[list[bytes]], notes: dict[str, Any]
+    ) -> Iterator[pa.RecordBatch]:
+        if made:
+            self._await_frame()
+        yield from out(build_row(made, _NOTHING, pieces, notes, self._frames if made else None))
+
+    def _deal(self, chunk: Chunk, batches: memoryview) -> Iterator[tuple[int, Dealt, list[str]]]:
+        """New batches in portions: (source offset behind it, batches, their topics if others)."""
+        if not len(batches):
+            yield chunk.next_offset, Dealt([], [], 0, -1), []
+            return
+        if self._handler is not None:
+            yield from self._handler.deal(chunk, batches)
+            return
+        records = self._flow.records
+        done = 0
+        for found in scans(batches):
+            dealer = self._dealer(chunk.remote_topic)
+            chosen = dealer.choose(found, self._counts.of(chunk.remote_topic))
+            codec = found.codec if records.codec < 0 else records.codec
+            batch_bytes = self._flow.produce.join_bytes
+            dealt = write_dealt(
+                found,
+                chosen,
+                codec=codec,
+                batch_bytes=batch_bytes,
+                levels=records.levels,
+                now_ms=int(time.time() * 1000),
+            )
+            done += dealt.records
+            yield chunk.next_offset if found.last else chunk.after(done), dealt, []
+
+    def _dealer(self, topic: str) -> Dealer:
+        dealer = self._dealers.get(topic)
+        if dealer is None:
+            records = self._flow.records
+            dealer = Dealer(records.partitioner, sticky_bytes=records.sticky_bytes)
+            self._dealers[topic] = dealer
+        return dealer
+
+    def _stop(self, chunk: Chunk, error: BatchError, notes: dict[str, Any]) -> None:
+        """A partition that cannot be read stands still, as on the raw path; the others go on."""
+        log.error("%s-%d: %s", chunk.topic, chunk.partition, error)
+        self._stopped.add((chunk.topic, chunk.partition))
+        halt = [chunk.topic, chunk.partition, error.code, str(error), False]
+        notes["halts"] = [*notes.get("halts", ()), halt]
+
+    def _await_frame(self) -> None:
+        """Let the sink hand a frame back rather than send megabytes through the JVM."""
+        deadline = time.monotonic() + _STARVED_S_MAX
+        while self._frames.starved and time.monotonic() < deadline:
+            time.sleep(_STARVED_S)
+
+
+def _chunk(chunk: Chunk, base: int, end: int, dealt: Dealt, topics: list[str]) -> Chunk:
+    """What became of the source's records from ``base`` on, up to ``end``."""
+    targets: list[Any] = list(dealt.partitions)
+    for index, topic in enumerate(topics):
+        if topic != chunk.remote_topic:
+            targets[index] = [topic, targets[index]]
+    return replace(
+        chunk,
+        base_offset=base,
+        next_offset=end,
+        runs=(),
+        record_count=dealt.records,
+        timestamp_ms=dealt.timestamp_ms if dealt.batches else chunk.timestamp_ms,
+        start=0,
+        size=sum(map(len, dealt.batches)),
+        targets=targets,
+    )
+
+
+class _PartitionCounts:
+    """How many partitions the target's topics have, as Java's producer sees it: from metadata."""
+
+    def __init__(self, flow: FlowSettings) -> None:
+        self._routes = Routes(flow.target)
+        self._needed = flow.records.partitioner is not Partitioner.NUMBER
+        self._counts: dict[str, int] = {}
+        self._flow = flow
+
+    def follow(self, topics: set[str]) -> None:
+        """Topics that will be asked for."""
+        if self._needed:
+            self._routes.add_topics(topics)
+
+    def of(self, topic: str) -> int:
+        """The number of partitions; waits for a target that does not tell."""
+        self._routes.add_topics([topic])
+        told_at = float("-inf")
+        while True:
+            if self._routes.refresh_if_due():
+                self._counts = {}
+                for tp in (*self._routes.leaders, *self._routes.leaderless):
+                    self._counts[tp.topic] = max(self._counts.get(tp.topic, 0), tp.partition + 1)
+            count = self._counts.get(topic, 0)
+            if count:
+                return count
+            if time.monotonic() - told_at > 30.0:
+                told_at = time.monotonic()
+                error = Unreachable(
+                    f"nobody tells how many partitions {topic} has: waiting.",
+                    where=f"cluster {self._flow.target.alias}",
+                )
+                log.warning("%s", error)
+            self._routes.mark_stale()
+            time.sleep(self._flow.target.retry_backoff_ms / 1000)
+
+    def close(self) -> None:
+        self._routes.close()

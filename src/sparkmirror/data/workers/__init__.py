@@ -1,0 +1,1 @@
+"""Where Spark's Python processes come from."""

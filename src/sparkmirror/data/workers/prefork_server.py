@@ -1,0 +1,287 @@
+"""A Python with all modules loaded, from which Spark's Python processes are forked.
+
+Spark starts half a dozen of them one after another before the first record: a planner, a daemon
+for the slots, and short-lived ones that only load the data source. Each would import PySpark and
+Arrow anew, a CPU second or two every time. The driver starts this process first, so that it loads
+them while the JVM does the same with its classes; what Spark then starts is `prefork_client`, which
+hands over its standard streams, its environment and its arguments and waits for the fork in its
+place.
+
+``python -P -u -m sparkmirror.data.workers.prefork_server DESCRIPTOR ROOM``: listens on the socket
+that it is given; ends when its standard input does, which the driver holds. Forks live on: what
+ends them is Spark, as ever.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import gc
+import importlib
+import json
+import os
+import runpy
+import selectors
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import traceback
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import BinaryIO, NoReturn
+
+from sparkmirror.data.workers import daemon, prefork_client
+from sparkmirror.errors import Defect
+
+__all__ = ["Nursery", "end_nursery", "start_nursery"]
+
+# Beside what the slots need: what Spark's processes for planning import. What they run stays out.
+_PLANNING = (
+    "pyspark.sql.worker.create_data_source",
+    "pyspark.sql.worker.lookup_data_sources",
+    "pyspark.sql.worker.plan_data_source_read",
+    "pyspark.sql.worker.write_into_data_source",
+    "pyspark.sql.worker.commit_data_source_write",
+    "sparkmirror.data.coordination.planner_report",
+    "sparkmirror.data.coordination.control_reader",
+)
+_DAEMON = "sparkmirror.data.workers.daemon"
+_REQUEST_BYTES_MAX = 16 << 20
+_REQUEST_S_MAX = 10.0
+_END_S = 1.0
+_WAITING_MAX = 64
+# A fork shows itself by what it runs, in as many bytes as this process has for its arguments.
+_ROOM = "." * 64
+
+
+def start_nursery(directory: Path, log: BinaryIO) -> subprocess.Popen[bytes]:
+    """Start one that is reached in ``directory``, where only this user may look.
+
+    ``log`` takes what it says. Whoever knocks waits until it has loaded everything. `end_nursery`
+    ends it.
+    """
+    environment = {
+        # As Spark sets them for its Python processes; both are read when modules are loaded.
+        "OMP_NUM_THREADS": "1",
+        "PYTHONHASHSEED": "0",
+        **os.environ,
+    }
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as door:
+        door.bind(str(directory / prefork_client.DOOR))
+        door.listen(_WAITING_MAX)
+        number = door.fileno()
+        return subprocess.Popen(  # noqa: S603  (an argument list, no shell)
+            [
+                sys.executable,
+                "-P",
+                "-u",
+                "-m",
+                "sparkmirror.data.workers.prefork_server",
+                str(number),
+                _ROOM,
+            ],
+            stdin=subprocess.PIPE,
+            stdout=log,
+            stderr=log,
+            env=environment,
+            pass_fds=(number,),
+            # The terminal's Ctrl+C is for the driver.
+            start_new_session=True,
+        )
+
+
+def end_nursery(process: subprocess.Popen[bytes]) -> None:
+    """End it, and wait until it has."""
+    if process.stdin is None:
+        raise Defect("the process has no pipe to read from")
+    with contextlib.suppress(OSError):
+        process.stdin.close()
+    try:
+        process.wait(_END_S)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+
+
+class Nursery:
+    """Forks on request and tells how each fork ended. One thread; ``door`` listens already."""
+
+    def __init__(self, door: socket.socket, lifeline: int) -> None:
+        self._door = door
+        self._lifeline = lifeline
+        self._forks: dict[int, socket.socket] = {}
+        self._selector = selectors.DefaultSelector()
+        self._wake, self._woken = socket.socketpair()
+        for end in (self._wake, self._woken):
+            end.setblocking(False)
+
+    def serve(self) -> None:
+        """Until the lifeline ends. Returns in this process only; a fork leaves with its code."""
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        signal.set_wakeup_fd(self._wake.fileno(), warn_on_full_buffer=False)
+        for file in (self._door, self._woken, self._lifeline):
+            self._selector.register(file, selectors.EVENT_READ)
+        while True:
+            for key, _ in self._selector.select():
+                if key.fileobj == self._lifeline:
+                    return
+                if key.fileobj is self._door:
+                    self._accept()
+                elif key.fileobj is self._woken:
+                    with contextlib.suppress(BlockingIOError):
+                        self._woken.recv(4096)
+                    self._reap()
+                elif isinstance(key.fileobj, socket.socket):
+                    self._hung_up(key.fileobj)
+
+    def _accept(self) -> None:
+        peer, _ = self._door.accept()
+        try:
+            peer.settimeout(_REQUEST_S_MAX)
+            if prefork_client.owner(peer) != os.geteuid():
+                raise PermissionError("another user knocks")
+            streams, request = _receive(peer)
+            try:
+                pid = os.fork()
+                if pid == 0:
+                    self._become(peer, streams, request)
+            finally:
+                for stream in streams:
+                    os.close(stream)
+            self._forks[pid] = peer
+            self._selector.register(peer, selectors.EVENT_READ)
+            peer.sendall(struct.pack(">i", pid))
+        except (OSError, ValueError, KeyError, struct.error):
+            traceback.print_exc()
+            if peer not in self._forks.values():
+                peer.close()
+
+    def _become(
+        self, peer: socket.socket, streams: Sequence[int], request: Mapping[str, object]
+    ) -> NoReturn:
+        """In a fork: whatever happens, it never serves in place of this process."""
+        try:
+            self._leave(peer)
+            _live(streams, request)
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            os._exit(1)
+
+    def _leave(self, peer: socket.socket) -> None:
+        """In a fork: nothing of this process is kept but its modules."""
+        signal.set_wakeup_fd(-1)
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        self._selector.close()
+        for each in (self._door, self._wake, self._woken, peer, *self._forks.values()):
+            each.close()
+
+    def _reap(self) -> None:
+        while True:
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                return
+            if pid == 0:
+                return
+            peer = self._forks.pop(pid, None)
+            if peer is not None:
+                self._selector.unregister(peer)
+                with contextlib.suppress(OSError):
+                    peer.sendall(struct.pack(">i", os.waitstatus_to_exitcode(status)))
+                peer.close()
+
+    def _hung_up(self, peer: socket.socket) -> None:
+        """Who stood for a fork in Spark's eyes was killed: the fork goes with it."""
+        self._selector.unregister(peer)
+        pid = next(pid for pid, known in self._forks.items() if known is peer)
+        del self._forks[pid]
+        peer.close()
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGTERM)
+
+
+def _receive(peer: socket.socket) -> tuple[list[int], Mapping[str, object]]:
+    head, streams, _, _ = socket.recv_fds(peer, 4, 3)
+    try:
+        size = struct.unpack(">I", head)[0]
+        if len(streams) != 3 or size > _REQUEST_BYTES_MAX:
+            raise ValueError(f"a request of {size} bytes with {len(streams)} streams")
+        data = bytearray()
+        while len(data) < size:
+            part = peer.recv(size - len(data))
+            if not part:
+                raise ValueError("a request that breaks off")
+            data += part
+        request = json.loads(data)
+        return streams, {name: request[name] for name in ("arguments", "environment", "directory")}
+    except BaseException:
+        for stream in streams:
+            os.close(stream)
+        raise
+
+
+def _live(streams: Sequence[int], request: Mapping[str, object]) -> None:
+    """In a fork: become what was asked for; never returns."""
+    code = 1
+    try:
+        for number, descriptor in enumerate(streams):
+            os.dup2(descriptor, number)
+            os.close(descriptor)
+        os.chdir(str(request["directory"]))
+        arguments, environment = request["arguments"], request["environment"]
+        if not isinstance(arguments, list):
+            raise Defect("arguments that are no list")
+        if not isinstance(environment, dict):
+            raise Defect("an environment that is no dictionary")
+        os.environ.clear()
+        os.environ.update(environment)
+        _show_as([sys.executable, *arguments])
+        paths = environment.get("PYTHONPATH", "").split(os.pathsep)
+        sys.path[:0] = [path for path in paths if path and path not in sys.path]
+        code = _run(arguments)
+    except SystemExit as ended:
+        code = ended.code if isinstance(ended.code, int) else int(ended.code is not None)
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        for stream in (sys.stdout, sys.stderr):
+            with contextlib.suppress(OSError, ValueError):
+                stream.flush()
+        os._exit(code)
+
+
+def _run(arguments: Sequence[str]) -> int:
+    """``-m MODULE ARGUMENTS``, as the interpreter runs it."""
+    _, module, *rest = arguments
+    sys.argv[:] = [module, *rest]
+    if module == _DAEMON:
+        daemon.main()
+    else:
+        runpy.run_module(module, run_name="__main__", alter_sys=True)
+    return 0
+
+
+def _show_as(arguments: Iterable[str]) -> None:
+    """Let ``ps`` show what a fork runs, not that it was forked here; as far as there is room."""
+    with contextlib.suppress(OSError, ValueError, IndexError):
+        fields = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
+        start, end = int(fields[45]), int(fields[46])  # arg_start and arg_end of proc(5)
+        if 0 < start < end:
+            text = b"\0".join(os.fsencode(each) for each in arguments)[: end - start - 1]
+            ctypes.memmove(start, text.ljust(end - start, b"\0"), end - start)
+
+
+def _main(door: socket.socket) -> None:
+    daemon.prefer_installed_pyspark()
+    for name in (*daemon.PRELOADED, *_PLANNING):
+        importlib.import_module(name)
+    gc.collect()
+    gc.freeze()
+    Nursery(door, sys.stdin.fileno()).serve()
+
+
+if __name__ == "__main__":
+    _main(socket.socket(fileno=int(sys.argv[1])))

@@ -1,0 +1,1 @@
+"""The sink end of a slot."""

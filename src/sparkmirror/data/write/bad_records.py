@@ -1,0 +1,207 @@
+"""Records that the target refuses, where the flow's choice is not to wait (``on.bad.record``).
+
+The producer leaves them out of their batch and hands them over; here they are written down as a
+gap, and with ``dead-letter`` also to the dead-letter topic. The chunk that they were in counts the
+batches that do this as its own, so a position never passes a record that is neither at the target
+nor in a gap record.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Sequence
+from typing import Protocol, runtime_checkable
+
+from sparkmirror.errors import Defect
+from sparkmirror.internal_topics.gaps import (
+    DEAD_LETTERED,
+    SKIPPED,
+    Gap,
+    GapAction,
+    GapKind,
+    encode_gap,
+    gaps_topic,
+)
+from sparkmirror.model import FlowSettings, TopicPartition
+from sparkmirror.names.replication_policy import FaultPolicy, dead_letter_topic
+from sparkmirror.records.records import Record, encode_batch
+
+__all__ = ["Carrier", "RefusedRecords", "dead_letter"]
+
+log = logging.getLogger(__name__)
+
+_CODEC_NONE = 0
+_COUNTED = (SKIPPED, DEAD_LETTERED)
+# What brokers leave unsaid.
+_TOO_LARGE = "the record is larger than the topic's max.message.bytes"
+_UNSAID = {"MESSAGE_TOO_LARGE": _TOO_LARGE, "RECORD_LIST_TOO_LARGE": _TOO_LARGE}
+
+
+@runtime_checkable
+class Carrier(Protocol):
+    """The chunk that a refused record came with."""
+
+    batches_left: int
+    first_offset: int
+    next_offset: int
+    dropped: int
+
+    @property
+    def source(self) -> TopicPartition:
+        """Its source partition."""
+
+    @property
+    def target(self) -> TopicPartition:
+        """Its remote partition."""
+
+    def wait_for(self, tp: TopicPartition) -> None:
+        """Wait for one more batch, which goes to ``tp``."""
+
+
+Append = Callable[[TopicPartition, memoryview, object], None]
+
+
+class RefusedRecords:
+    """Takes over what the target refuses (`wire.produce.producer.Refusals`).
+
+    ``append`` queues a batch with the chunk it belongs to; ``errors`` counts.
+    """
+
+    def __init__(self, flow: FlowSettings, append: Append, errors: dict[str, int]) -> None:
+        self._flow = flow
+        self._append = append
+        self._errors = errors
+        self._policy = FaultPolicy(flow.faults)
+        self._gaps = TopicPartition(gaps_topic(flow), 0)
+        self._counted = dict(errors)
+
+    def settled(self) -> None:
+        """What was taken so far is at the target for good."""
+        self._counted = {code: self._errors.get(code, 0) for code in _COUNTED}
+
+    def undone(self) -> None:
+        """What was taken since `settled` went away with a transaction, and comes again."""
+        for code in _COUNTED:
+            if code in self._errors:
+                self._errors[code] = self._counted.get(code, 0)
+
+    def wanted(self, token: object) -> bool:
+        """Whether the flow leaves out what is refused of this chunk."""
+        carrier = _carrier(token)
+        return carrier is not None and self.may_leave_out(carrier.source.topic)
+
+    def may_leave_out(self, topic: str) -> bool:
+        """Whether records of source topic ``topic`` may be missing at the target."""
+        return self._policy.bad_record(topic) != "pause"
+
+    def take(self, token: object, records: Sequence[Record], code: str, reason: str) -> None:
+        """Write ``records`` down, and to the dead-letter topic where that is the choice."""
+        carrier = _carrier(token)
+        if carrier is None:
+            raise Defect("a batch that no lane carries was refused")
+        reason = _said(code, reason)
+        source, target = carrier.source, carrier.target
+        dead = self._policy.bad_record(source.topic) == "dead-letter"
+        now_ms = int(time.time() * 1000)
+        counted = DEAD_LETTERED if dead else SKIPPED
+        self._errors[counted] = self._errors.get(counted, 0) + len(records)
+        if dead:
+            letters = TopicPartition(dead_letter_topic(target.topic), 0)
+            for record in records:
+                letter = dead_letter(record, self._flow.source.alias, source, code, reason)
+                self._write(carrier, letters, letter)
+        action = GapAction.DEAD_LETTER if dead else GapAction.SKIPPED
+        why = f"the target refuses these records ({code}): {reason}"
+        for first, last in _runs(records):
+            count = last - first + 1
+            gap = self._write_gap(carrier, action, (first, last, count), code, why, now_ms)
+            log.error(
+                "flow %s: source offsets %d to %d of %s: %s (%s)",
+                *(gap.flow, first, last, source, gap.reason, gap.action.value),
+            )
+
+    def dropped(self, token: object, count: int, code: str, reason: str) -> None:
+        """Write down how many records of a chunk were given up (``--abort.on.send.failure=false``).
+
+        Records that were dealt by key, or that a handler made, have no offsets of the source any
+        more: the gap names those of the chunk. It is one gap, however many batches of it go.
+        """
+        carrier = _carrier(token)
+        if carrier is None:
+            return  # a record of the mirror itself
+        carrier.dropped += count
+        why = f"records of these offsets were not sent ({code}): {_said(code, reason)}"
+        span = (carrier.first_offset, carrier.next_offset - 1, carrier.dropped)
+        self._write_gap(carrier, GapAction.SKIPPED, span, code, why, int(time.time() * 1000))
+
+    def _write_gap(
+        self,
+        carrier: Carrier,
+        action: GapAction,
+        span: tuple[int, int, int],
+        code: str,
+        reason: str,
+        now_ms: int,
+    ) -> Gap:
+        """Write a gap down; ``span``: first and last source offset, and how many records."""
+        first, last, count = span
+        gap = Gap(
+            flow=self._flow.name,
+            source=carrier.source,
+            remote_topic=carrier.target.topic,
+            kind=GapKind.REFUSED,
+            action=action,
+            first=first,
+            last=last,
+            count=count,
+            resumed_at=last + 1,
+            code=code,
+            reason=reason,
+            time_ms=now_ms,
+        )
+        self._write(carrier, self._gaps, Record(0, now_ms, *encode_gap(gap)))
+        return gap
+
+    def _write(self, carrier: Carrier, tp: TopicPartition, record: Record) -> None:
+        carrier.wait_for(tp)
+        self._append(tp, memoryview(encode_batch([record], codec=_CODEC_NONE)), carrier)
+
+
+def dead_letter(
+    record: Record, cluster: str, source: TopicPartition, code: str, reason: str
+) -> Record:
+    """``record`` with headers that say where it is from and why it is here, after its own."""
+    told = {
+        "sparkmirror.source.cluster": cluster,
+        "sparkmirror.source.topic": source.topic,
+        "sparkmirror.source.partition": str(source.partition),
+        "sparkmirror.source.offset": str(record.offset),
+        "sparkmirror.source.timestamp": str(record.timestamp),
+        "sparkmirror.error.code": code,
+        "sparkmirror.error.reason": reason,
+    }
+    added = tuple((name.encode(), text.encode()) for name, text in told.items())
+    return Record(0, int(time.time() * 1000), record.key, record.value, (*record.headers, *added))
+
+
+def _said(code: str, reason: str) -> str:
+    """Why the broker refuses, in words."""
+    return reason or _UNSAID.get(code, "the broker gives no reason")
+
+
+def _carrier(token: object) -> Carrier | None:
+    """The chunk in a token; None for records of the mirror itself."""
+    chunk = token[0] if isinstance(token, tuple) else None
+    return chunk if isinstance(chunk, Carrier) else None
+
+
+def _runs(records: Sequence[Record]) -> list[tuple[int, int]]:
+    """First and last offset of each run of consecutive records."""
+    runs: list[tuple[int, int]] = []
+    for record in records:
+        if runs and runs[-1][1] == record.offset - 1:
+            runs[-1] = (runs[-1][0], record.offset)
+        else:
+            runs.append((record.offset, record.offset))
+    return runs

@@ -1,0 +1,378 @@
+"""Offset syncs and exact runs of one slot: what the sink learns from acknowledgements.
+
+The sink says where the records of each chunk went (`Places`) once everything before them is
+acknowledged; `SlotSyncs.publish` is called when the positions that cover them are committed. So
+nothing is ever published of a record that the target may not have. What is due follows MirrorMaker
+2's rule (`internal_topics.offset_syncs.PartitionState`); each commit of positions also brings the
+newest record, as each of Connect's offset commits does.
+
+`SyncSender` writes on a thread of its own: offset syncs usually go to the source cluster, and the
+sink must not wait for that one.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Protocol
+
+from sparkmirror.errors import MirrorError
+from sparkmirror.internal_topics.mm2_records import encode_offset_sync, offset_syncs_topic
+from sparkmirror.internal_topics.offset_syncs import PartitionState
+from sparkmirror.internal_topics.run_map import Run, extend_run
+from sparkmirror.internal_topics.runs import encode_run, runs_topic
+from sparkmirror.model import ClusterClient, FlowSettings, ProduceSettings, TopicPartition
+from sparkmirror.records.records import Record, encode_batch
+from sparkmirror.wire.cluster.coordinator import Routes
+from sparkmirror.wire.net.connection import ConnectionLost
+from sparkmirror.wire.produce.producer import Producer
+
+__all__ = ["NO_SYNCS", "Places", "SlotSyncs", "SyncSender", "TakenSyncs", "batches_of"]
+
+log = logging.getLogger(__name__)
+
+# Of one partition between two commits: more due syncs, or more runs, than this are thinned out.
+_SYNCS_MAX = 10
+_RUNS_MAX = 64
+# Of one slot between two commits: what is left over waits for the next one.
+_SYNCS_PER_SLOT_MAX = 2_000
+# What waits while its cluster is away; the oldest goes first, which makes translation coarser.
+_BACKLOG_MAX = 50_000
+_BATCH_RECORDS_MAX = 2_000
+_PUMP_S = 0.05
+_FAILING_S = 2.0
+_PAUSE_S = 1.0
+_FLUSH_S = 2.0
+
+KeyValue = tuple[bytes, bytes | None]
+TakenSyncs = tuple[list[KeyValue], list[KeyValue]]
+"""Offset syncs, and the runs that belong to them."""
+NO_SYNCS: TakenSyncs = ([], [])
+
+
+@dataclass(slots=True, eq=False)
+class Places:
+    """Where the records of one chunk came from and where they went.
+
+    ``sources``: runs of source offsets as (first offset, records) of the chunk's last records.
+    ``targets``: (index in the chunk, records, first target offset) of acknowledged batches.
+    """
+
+    sources: Sequence[Sequence[int]]
+    records: int
+    targets: list[tuple[int, int, int]] = field(default_factory=list)
+
+    def acknowledged(self, end: int, records: int, offset: int) -> None:
+        """The ``records`` records before index ``end`` are at ``offset`` and after (-1 unknown)."""
+        if offset < 0:
+            return
+        start = end - records
+        if self.targets:  # the usual case: right behind the batch before
+            first, count, at = self.targets[-1]
+            if (first + count, at + count) == (start, offset):
+                self.targets[-1] = (first, count + records, at)
+                return
+        self.targets.append((start, records, offset))
+
+    @property
+    def target_end(self) -> int:
+        """Target offset after the chunk's last record, -1 unknown."""
+        start, count, at = max(self.targets, default=(0, 0, 0))
+        return at + count if start + count == self.records else -1
+
+    def runs(self) -> list[Run]:
+        """What is known on both sides, in source order."""
+        found: list[Run] = []
+        targets = deque(sorted(self.targets))
+        index = self.records - sum(count for _, count in self.sources)
+        for first, count in self.sources:
+            end = index + count
+            while targets and targets[0][0] < end:
+                start, size, offset = targets[0]
+                low, high = max(index, start), min(end, start + size)
+                if low < high:
+                    extend_run(found, Run(first + low - index, offset + low - start, high - low))
+                if start + size > end:
+                    break
+                targets.popleft()
+            index = end
+        return found
+
+
+@dataclass(slots=True, eq=False)
+class _Partition:
+    state: PartitionState
+    topic_id: str = ""
+    target_id: str = ""
+    fresh: list[Run] = field(default_factory=list)
+    due: list[tuple[int, int]] = field(default_factory=list)
+    newest: tuple[int, int] | None = None
+
+
+class Outlet(Protocol):
+    """Takes records for the two topics; `SyncSender` in real life."""
+
+    def put(self, syncs: Iterable[KeyValue], runs: Iterable[KeyValue]) -> None:
+        """Take records to write; does not wait."""
+
+    def flush(self, timeout_s: float) -> bool:
+        """Wait until all is written; whether it is."""
+
+
+class SlotSyncs:
+    """Offset syncs and runs of one task."""
+
+    def __init__(self, lag_max: int, outlet: Outlet) -> None:
+        self._lag_max = lag_max
+        self._outlet = outlet
+        self._partitions: dict[TopicPartition, _Partition] = {}
+        self._touched: dict[tuple[TopicPartition, str], _Partition] = {}
+
+    def settled(
+        self, source: TopicPartition, places: Places, topic_id: str = "", target_id: str = ""
+    ) -> None:
+        """Everything of ``source`` up to and with these records is acknowledged.
+
+        ``topic_id``: of the source topic that they are from, ``target_id``: of the one that they
+        are in; empty where that is not known.
+        """
+        runs = places.runs()
+        if not runs:
+            return
+        part = self._partitions.get(source)
+        if part is None or (part.topic_id, part.target_id) != (topic_id, target_id):
+            part = _Partition(PartitionState(self._lag_max), topic_id, target_id)
+            self._partitions[source] = part
+        for run in runs:
+            for due in part.state.advance(run.source, run.target, run.length):
+                # The rest would be thinned out anyway.
+                newest = due[-_newest_first(len(due)) :] if len(due) > _SYNCS_MAX else due
+                part.due += [(run.source + i, run.target + i) for i in newest]
+            extend_run(part.fresh, run)
+        last = part.fresh[-1]
+        part.newest = (last.source_end - 1, last.target_end - 1)
+        part.due = _thinned(part.due)
+        if len(part.fresh) > 2 * _RUNS_MAX:
+            del part.fresh[:-_RUNS_MAX]
+        self._touched[source, topic_id] = part
+
+    def publish(self, taken: TakenSyncs | None = None) -> None:
+        """Hand what was ``taken``, by default what there is, to the sender: the positions that
+        cover it are committed.
+        """
+        syncs, runs = self.take() if taken is None else taken
+        if syncs:
+            self._outlet.put(syncs, runs)
+
+    def take(self) -> TakenSyncs:
+        """Offset syncs and runs of what was settled, for whoever writes them; forgets them."""
+        syncs: list[KeyValue] = []
+        runs: list[KeyValue] = []
+        while self._touched and len(syncs) < _SYNCS_PER_SLOT_MAX:
+            source, topic_id = next(iter(self._touched))
+            part = self._touched.pop((source, topic_id))
+            points = part.due
+            if part.newest is not None and (not points or points[-1] != part.newest):
+                points = [*points, part.newest]
+            syncs += [encode_offset_sync(source, *point) for point in points]
+            fresh = part.fresh[-_RUNS_MAX:]
+            runs += [
+                encode_run(source, run, topic_id=topic_id, target_id=part.target_id)
+                for run in fresh
+            ]
+            part.due, part.newest = [], None
+            # The last run may grow: it is written again, whole, under its key.
+            del part.fresh[:-1]
+        return syncs, runs
+
+    def finish(self) -> None:
+        """`publish` everything and wait a moment for it to be written."""
+        while self._touched:
+            self.publish()
+        if not self._outlet.flush(_FLUSH_S):
+            log.warning("some offset syncs are not written yet")
+
+
+def _newest_first(count: int) -> int:
+    """How many of ``count`` points `_thinned` looks at, counted from the newest."""
+    return min(count, 1 << (_SYNCS_MAX - 1))
+
+
+def _thinned(points: list[tuple[int, int]]) -> list[tuple[int, int]]:
+    """The newest of ``points`` and those 1, 2, 4, … before it, oldest first, at most ten."""
+    if len(points) <= _SYNCS_MAX:
+        return points
+    backward = [0, *(1 << power for power in range(_SYNCS_MAX - 1))]
+    return [points[-1 - back] for back in reversed(backward) if back < len(points)]
+
+
+def batches_of(records: Sequence[KeyValue]) -> Iterator[memoryview]:
+    """Record batches of now with ``records``."""
+    time_ms = int(time.time() * 1000)
+    for start in range(0, len(records), _BATCH_RECORDS_MAX):
+        part = records[start : start + _BATCH_RECORDS_MAX]
+        rows = [Record(index, time_ms, key, value, ()) for index, (key, value) in enumerate(part)]
+        yield memoryview(encode_batch(rows, codec=0))
+
+
+class SyncSender:
+    """Writes both topics of one flow from one process; made on first use, kept between tasks."""
+
+    _kept: dict[str, SyncSender] = {}  # noqa: RUF012 (one per process and flow)
+
+    @classmethod
+    def of(cls, flow: FlowSettings) -> SyncSender:
+        """The sender of this process for ``flow``."""
+        key = f"{flow.name}|{flow.offset_syncs.location}|{','.join(flow.target.bootstrap_servers)}"
+        if key not in cls._kept:
+            cls._kept[key] = cls(flow)
+        return cls._kept[key]
+
+    @classmethod
+    def close_all(cls) -> None:
+        """`close` those of this process, for one that goes on without its slots."""
+        while cls._kept:
+            cls._kept.popitem()[1].close()
+
+    def __init__(self, flow: FlowSettings) -> None:
+        syncs = flow.offset_syncs
+        client = syncs.client or (flow.source if syncs.location == "source" else flow.target)
+        self._syncs = _Topic(offset_syncs_topic(flow), client, syncs.produce)
+        self._runs = _Topic(runs_topic(flow), flow.target, flow.produce)
+        self._changed = threading.Condition()
+        self._thread: threading.Thread | None = None
+        self._closing = False
+
+    def put(self, syncs: Iterable[KeyValue], runs: Iterable[KeyValue]) -> None:
+        """Take records to write; does not wait."""
+        with self._changed:
+            self._syncs.backlog.extend(syncs)
+            self._runs.backlog.extend(runs)
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._run, name="syncs", daemon=True)
+                self._thread.start()
+            self._changed.notify_all()
+
+    def flush(self, timeout_s: float) -> bool:
+        """Wait until all is written, unless its cluster does not take it at present."""
+        with self._changed:
+            self._changed.wait_for(self._settled_or_failing, timeout_s)
+            return self._settled()
+
+    def close(self, timeout_s: float = 10.0) -> None:
+        """End the thread and close the connections; what is not written by then is dropped.
+
+        Takes as long as the cluster that is asked at this moment, ``timeout_s`` at most.
+        """
+        with self._changed:
+            self._closing = True
+            self._changed.notify_all()
+        if self._thread is None:
+            self._close_topics()
+        else:
+            self._thread.join(timeout_s)
+
+    def _close_topics(self) -> None:
+        for topic in (self._syncs, self._runs):
+            topic.close()
+
+    def _settled(self) -> bool:
+        return self._syncs.idle and self._runs.idle
+
+    def _settled_or_failing(self) -> bool:
+        return all(topic.idle or topic.failing for topic in (self._syncs, self._runs))
+
+    def _run(self) -> None:
+        while True:
+            with self._changed:
+                self._changed.notify_all()
+                self._changed.wait_for(lambda: self._closing or not self._settled())
+            if self._closing:
+                self._close_topics()  # they are this thread's
+                return
+            for topic in (self._syncs, self._runs):
+                topic.step(self._changed)
+
+
+class _Topic:
+    """One of the topics, with its producer; `step` is for the sender's thread alone."""
+
+    def __init__(self, name: str, client: ClusterClient, produce: ProduceSettings) -> None:
+        self.backlog: deque[KeyValue] = deque(maxlen=_BACKLOG_MAX)
+        self.failing = False
+        self._tp = TopicPartition(name, 0)
+        # Nothing here minds a repeated record, so no producer id is asked for.
+        settings = replace(produce, enable_idempotence=False)
+        self._client = client
+        self._producer = Producer(Routes(client), settings)
+        self._producer.impatient = True
+        self._under_way = 0
+        self._sent_at = 0.0
+        self._not_before = 0.0
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._producer.close()
+
+    @property
+    def idle(self) -> bool:
+        """Whether nothing waits to be written or acknowledged."""
+        return not self.backlog and not self._under_way
+
+    def step(self, changed: threading.Condition) -> None:
+        """Send a batch, or take in its acknowledgement; waits a moment at most."""
+        now = time.monotonic()
+        if self.idle:
+            return
+        if now < self._not_before:
+            time.sleep(_PUMP_S)
+            return
+        try:
+            if not self._under_way:
+                self._send(changed)
+            self._producer.pump(_PUMP_S)
+            halt = self._producer.halts.get(self._tp)
+        except (MirrorError, ConnectionLost) as error:
+            self._fail(str(error), changed)
+            return
+        if halt is not None:
+            self._producer.forget_halts()
+            self._fail(halt.reason, changed, lost=True)
+        elif self._producer.idle:
+            with changed:
+                self._under_way, self.failing = 0, False
+        elif time.monotonic() - self._sent_at > _FAILING_S:
+            codes = ", ".join(sorted(self._producer.errors)) or "no leader, or no answer"
+            self._fail(codes, changed)
+
+    def _send(self, changed: threading.Condition) -> None:
+        with changed:
+            count = min(len(self.backlog), _BATCH_RECORDS_MAX)
+            taken = [self.backlog.popleft() for _ in range(count)]
+            self._under_way = count
+        self._producer.routes.add_topics([self._tp.topic])
+        for batch in batches_of(taken):
+            self._producer.append(self._tp, batch)
+        self._sent_at = time.monotonic()
+
+    def _fail(self, reason: str, changed: threading.Condition, *, lost: bool = False) -> None:
+        """Note a failure, and try again after a pause; told once until something is written again.
+
+        Without the pause, looking for a topic that is not there takes a quarter of a sink's time.
+        """
+        self._not_before = time.monotonic() + _PAUSE_S
+        if not self.failing:
+            log.warning(
+                "%s on cluster %s takes no records at present (%s): consumer groups are "
+                "translated less exactly until it does",
+                *(self._tp.topic, self._client.alias, reason),
+            )
+        with changed:
+            self.failing = True
+            if lost:
+                self._under_way = 0
+            changed.notify_all()

@@ -1,0 +1,148 @@
+"""Positions as a sink commits them: to which cluster, under which name, as whose member.
+
+MirrorMaker 2's positions belong to a group without members on the target. MirrorMaker 1's belong
+to the consumer group on the source that the driver is a member of: the broker takes a commit only
+with the group's present generation, so that a mirror which the group has given up (it hung, or was
+cut off) can neither set back nor overtake the positions of whoever copies its partitions now.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Mapping
+from dataclasses import replace
+
+from sparkmirror.errors import Fenced
+from sparkmirror.internal_topics.connect_offsets import (
+    encode_source_offset,
+    offsets_topic,
+    partition_for_key,
+)
+from sparkmirror.model import FlowSettings, Halt, Member, MirrorMode, TopicPartition
+from sparkmirror.wire.cluster.coordinator import Routes
+
+__all__ = ["Commits", "connect_record"]
+
+log = logging.getLogger(__name__)
+
+# The time that a broker itself gives a commit (offsets.commit.timeout.ms).
+_COMMIT_TIMEOUT_MS = 5_000
+# While a cooperative group forms a generation, the sink hears of it a moment after the broker.
+_NEXT_GENERATION_S = 5.0
+
+
+class Commits:
+    """Commits for one sink, one at a time. ``fenced`` tells why nothing may be written any more,
+    None if it may.
+
+    A commit is under way on a thread of its own: a coordinator that is far away, or hangs, keeps
+    no records waiting.
+    """
+
+    def __init__(self, flow: FlowSettings) -> None:
+        self.by_source = flow.mode is MirrorMode.MM1
+        """Whether positions stand under the source's topic names (else the target's)."""
+        self.fenced: Halt | None = None
+        client = flow.source if self.by_source else flow.target
+        timeout_ms = min(_COMMIT_TIMEOUT_MS, client.request_timeout_ms)
+        self.routes = Routes(replace(client, request_timeout_ms=timeout_ms))
+        self._flow = flow
+        self._member: Member | None = None
+        self._refused_at: float | None = None
+        self._job: _Commit | None = None
+
+    def member(self, member: Member | None) -> None:
+        """Commit as ``member`` from now on."""
+        self._member, self._refused_at = member, None
+
+    @property
+    def under_way(self) -> bool:
+        """Whether a commit has begun whose `outcome` nobody has taken."""
+        return self._job is not None
+
+    def begin(
+        self,
+        offsets: Mapping[TopicPartition, tuple[int, str]],
+        leader_epochs: Mapping[TopicPartition, int] | None = None,
+    ) -> None:
+        """Have ``offsets`` committed, unless `fenced`; none may be under way."""
+        if self.fenced is not None:
+            return
+        self._job = _Commit(
+            self.routes, self._flow.position_group, offsets, self._member, leader_epochs
+        )
+        self._job.start()
+
+    def outcome(self, *, wait: bool = False) -> bool | None:
+        """Whether the offsets are committed; False when the group wants none from this member.
+
+        None while that is not known, unless it should ``wait``. Raises `MirrorError` or
+        `ConnectionLost` when the cluster does not answer.
+        """
+        job = self._job
+        if job is None or (job.is_alive() and not wait):
+            return None
+        job.join()
+        self._job = None
+        error = job.error
+        if error is None:
+            self._refused_at = None
+            return True
+        if not isinstance(error, Fenced):
+            raise error
+        if job.member != self._member:
+            return False  # the next one goes as the new member
+        now = time.monotonic()
+        if self._refused_at is None:
+            self._refused_at = now
+        patient = self._member is not None and self._member.cooperative
+        if patient and now - self._refused_at < _NEXT_GENERATION_S:
+            return False
+        log.warning("flow %s: %s", self._flow.name, error)
+        self.fenced = Halt(error.code, str(error), retriable=True)
+        return False
+
+    def close(self) -> None:
+        """Close the connections, once nothing is under way."""
+        if self._job is not None:
+            self._job.join()
+        self.routes.close()
+
+
+class _Commit(threading.Thread):
+    """One commit. ``error``: what came of it once the thread has ended, None: committed."""
+
+    def __init__(
+        self,
+        routes: Routes,
+        group: str,
+        offsets: Mapping[TopicPartition, tuple[int, str]],
+        member: Member | None,
+        leader_epochs: Mapping[TopicPartition, int] | None,
+    ) -> None:
+        super().__init__(name="commit", daemon=True)
+        self.member = member
+        self.error: Exception | None = None
+        self._routes = routes
+        self._group = group
+        self._offsets = dict(offsets)
+        self._leader_epochs = leader_epochs
+
+    def run(self) -> None:
+        """Commit, and keep what went wrong for whoever asks."""
+        try:
+            self._routes.commit(self._group, self._offsets, self.member, self._leader_epochs)
+        except Exception as error:
+            self.error = error
+
+
+def connect_record(
+    flow: FlowSettings, source: TopicPartition, position: int
+) -> tuple[TopicPartition, bytes, bytes | None]:
+    """A position in MirrorMaker 2's format: where it is written, key and value."""
+    topic = flow.offset_storage_topic or offsets_topic(flow.source.alias)
+    key, value = encode_source_offset(flow.source.alias, source, position)
+    partition = partition_for_key(key, flow.offset_storage_partitions)
+    return TopicPartition(topic, partition), key, value

@@ -1,0 +1,53 @@
+"""The producers of this process, one for each flow and target cluster.
+
+Spark reuses its Python workers from epoch to epoch, and a producer id is worth keeping.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+
+from sparkmirror.errors import MirrorError
+from sparkmirror.model import FlowSettings
+from sparkmirror.wire.cluster.coordinator import Routes
+from sparkmirror.wire.net.connection import ConnectionLost
+from sparkmirror.wire.produce.producer import Producer
+
+__all__ = ["drop_producer", "drop_producers", "producer_of"]
+
+_ANSWERS_S = 2.0
+
+_kept: dict[str, Producer] = {}
+
+
+def producer_of(flow: FlowSettings) -> Producer:
+    """The flow's producer; made on first use."""
+    key = _key(flow)
+    producer = _kept.get(key)
+    if producer is None:
+        routes = Routes(flow.target, send_buffer_bytes=flow.produce.send_buffer_bytes)
+        producer = _kept[key] = Producer(routes, flow.produce)
+    return producer
+
+
+def drop_producer(flow: FlowSettings) -> None:
+    """Close the flow's producer, if there is one; the next one starts afresh.
+
+    First it waits a moment for what is under way: the next attempt goes on where the target's logs
+    end, and what is appended after it has looked comes twice.
+    """
+    producer = _kept.pop(_key(flow), None)
+    if producer is not None:
+        with suppress(MirrorError, ConnectionLost):
+            producer.await_answers(_ANSWERS_S)
+        producer.close()
+
+
+def drop_producers() -> None:
+    """Close those of all flows, for a process that goes on without their slots."""
+    while _kept:
+        _kept.popitem()[1].close()
+
+
+def _key(flow: FlowSettings) -> str:
+    return f"{flow.name}|{','.join(flow.target.bootstrap_servers)}"

@@ -1,0 +1,115 @@
+"""How far a sink is, as the driver reads it from the control topic once a second."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterable, Mapping
+
+from sparkmirror.data.write.partition_state import Lane
+from sparkmirror.internal_topics.commands import encode_progress
+from sparkmirror.model import Halt, JoinCounts, PartitionProgress, SlotProgress
+from sparkmirror.observe.figures.latency import Histogram
+from sparkmirror.observe.figures.samples import steady_ms
+
+__all__ = ["SinkReports"]
+
+_INTERVAL_S = 1.0
+_IDLE_INTERVAL_S = 10.0
+
+
+class SinkReports:
+    """The reports of one task. ``channel``: whose they are; known from the slot's first row on."""
+
+    def __init__(self, channel: str) -> None:
+        self.channel = channel
+        self.slot = -1
+        self.epoch = -1
+        self.run_id = ""
+        self.attempt = -1
+        self.paused = False
+        self.batches = 0
+        self.source_errors: Mapping[str, int] = {}
+        self.errors_before: Mapping[str, int] = {}
+        """What the producer, which outlives the task, met before: it is in earlier reports."""
+        self.joined_before = JoinCounts()
+        """Likewise of batches that were joined for the link."""
+        self._latency = Histogram()
+        self._latency_ms_sum = 0
+        self._told_at = 0.0
+        self._told: tuple[int, ...] = ()
+
+    def note_latency(self, now_ms: float, timestamp_ms: int) -> None:
+        """Note that a chunk is acknowledged whose newest record has this timestamp."""
+        self._latency.add(max(0.0, now_ms - timestamp_ms))
+        self._latency_ms_sum += max(0, int(now_ms) - timestamp_ms)
+
+    def due(self, now: float) -> bool:
+        """Whether it is time for a report, if there is something to tell. ``now``: monotonic s."""
+        return self.slot >= 0 and now - self._told_at >= _INTERVAL_S
+
+    def tell_anyway(self) -> None:
+        """Let the next report be one also when nothing has changed."""
+        self._told = ()
+
+    def record(
+        self,
+        now: float,
+        halts: Mapping[Lane, Halt | None],
+        producer_errors: Mapping[str, int],
+        joined: JoinCounts,
+    ) -> tuple[bytes, bytes] | None:
+        """The (key, value) of a report on these lanes, None when there is nothing new to tell."""
+        if self.slot < 0:
+            return None
+        records = sum(lane.records for lane in halts)
+        errors = self._errors(producer_errors)
+        halted = sum(1 for halt in halts.values() if halt)
+        told = (records, sum(errors.values()), halted, self.paused)
+        if told == self._told and now - self._told_at < _IDLE_INTERVAL_S:
+            return None
+        self._told_at, self._told = now, told
+        progress = SlotProgress(
+            flow=self.channel,
+            slot=self.slot,
+            worker=f"{os.uname().nodename}:{os.getpid()}:{self.epoch}",
+            epoch=self.epoch,
+            time_ms=int(time.time() * 1000),
+            records=records,
+            bytes=sum(lane.bytes for lane in halts),
+            batches=self.batches,
+            latency_counts=tuple(self._latency.counts),
+            latency_ms_sum=self._latency_ms_sum,
+            paused=self.paused,
+            run_id=self.run_id,
+            attempt=self.attempt,
+            errors=errors,
+            partitions=tuple(_partitions(halts.items(), steady_ms())),
+            joined=joined.since(self.joined_before),
+        )
+        return encode_progress(progress)
+
+    def _errors(self, producer_errors: Mapping[str, int]) -> dict[str, int]:
+        errors = dict(self.source_errors)
+        for code, count in producer_errors.items():
+            new = count - self.errors_before.get(code, 0)
+            if new:
+                errors[code] = errors.get(code, 0) + new
+        return errors
+
+
+def _partitions(
+    halts: Iterable[tuple[Lane, Halt | None]], ticks_ms: int
+) -> Iterable[PartitionProgress]:
+    for lane, halt in halts:
+        yield PartitionProgress(
+            lane.source.topic,
+            lane.source.partition,
+            lane.position,
+            lane.timestamp_ms,
+            lane.records,
+            lane.bytes,
+            halt,
+            lane.age.spread(ticks_ms),
+            lane.latency.spread(ticks_ms),
+        )

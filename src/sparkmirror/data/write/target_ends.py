@@ -1,0 +1,270 @@
+"""Whether the target still has what it acknowledged, seen from one sink while it writes.
+
+The sink's producer asks before it sends (`TargetEnds.may_send`): a partition whose leader, leader
+epoch or topic id changed, or whose answers cast doubt on its log, waits until the leader was asked
+where the log ends (`TargetEnds.look`). So what follows a loss is hardly ever written behind it.
+Acknowledgements that go back are seen as well (`Lane.goes_back`), and every `_LOOK_S` all
+partitions are looked at, the idle ones, too. Looks are threads of their own: a broker that hangs
+must not keep the sink from the others.
+
+A log that is long enough may hold others' records in the place of lost ones. Where the leader epoch
+of the last look ended before what was acknowledged since, the look therefore compares the last
+record there with the source's (`survivors.filled_by_others`).
+
+What is lost is not mended here: the position says that its log goes only up to there, the rest of
+the slot is acknowledged and committed, and the task ends (`PartitionError`). Its next attempt
+mends it before it begins (`data.read.target_loss`).
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+
+from sparkmirror.data.read.survivors import filled_by_others
+from sparkmirror.data.read.target_loss import SUSPECTED_S, judge_target, may_be_others, truncated
+from sparkmirror.data.write.partition_state import Lane
+from sparkmirror.errors import MirrorError
+from sparkmirror.internal_topics.gaps import TARGET_LOSS_CODES, GapKind
+from sparkmirror.internal_topics.position_metadata import TargetMark
+from sparkmirror.model import FlowSettings, Halt, TopicPartition
+from sparkmirror.wire.cluster.coordinator import Routes
+from sparkmirror.wire.cluster.log_view import EndView, look_at_ends
+from sparkmirror.wire.net.connection import ConnectionLost
+from sparkmirror.wire.produce.producer import Producer
+
+__all__ = ["TargetEnds"]
+
+log = logging.getLogger(__name__)
+
+_LOOK_S = 30.0
+_LOOK_AGAIN_S = 0.2
+# What a broker may take to answer a look.
+_ANSWER_MS = 3_000
+
+Log = tuple[str, int]
+"""Topic id and leader epoch."""
+
+
+class TargetEnds:
+    """The gate of one sink's producer. ``clock`` returns monotonic seconds."""
+
+    def __init__(self, flow: FlowSettings, clock: Callable[[], float] = time.monotonic) -> None:
+        self.flow = flow
+        self.lost: dict[Lane, str] = {}
+        """What has lost records, and how: their partitions get nothing more."""
+        self._clock = clock
+        self._lanes: dict[TopicPartition, Lane] = {}
+        self._sure: dict[TopicPartition, Log] = {}
+        self._held: set[TopicPartition] = set()
+        self._losing: dict[Lane, tuple[GapKind, int, str]] = {}
+        self._suspected: dict[TopicPartition, float] = {}
+        self._look_at = clock() + _LOOK_S
+        self._not_before = float("-inf")
+        self._job: _Look | None = None
+
+    def begin(self, lanes: Iterable[Lane]) -> None:
+        """Watch ``lanes`` from now on: those of which a position, or a look, tells a log."""
+        self._lanes = {lane.target: lane for lane in lanes if lane.log != TargetMark()}
+        for lane in self._lanes.values():
+            lane.watched = True
+        self._sure = {
+            tp: (lane.log.topic_id, lane.log.leader_epoch)
+            for tp, lane in self._lanes.items()
+            if lane.log.leader_epoch >= 0
+        }
+
+    # -- for the producer ----------------------------------------------------------------------
+
+    def may_send(self, routes: Routes, tp: TopicPartition) -> bool:
+        """Whether batches may go to ``tp`` now; otherwise it is looked at."""
+        lane = self._lanes.get(tp)
+        if lane is None:
+            return True
+        if lane in self._losing or lane in self.lost:
+            return False
+        if self._sure.get(tp) == _log_of(routes, tp):
+            return True
+        self._held.add(tp)
+        return False
+
+    def doubt(self, tp: TopicPartition) -> None:
+        """Look at ``tp`` before anything more is sent there."""
+        self._sure.pop(tp, None)
+
+    # -- looking -------------------------------------------------------------------------------
+
+    def look(self, routes: Routes) -> None:
+        """Have the leaders asked of what is held, or now and then of all; take in what they said.
+
+        ``routes``: the producer's.
+        """
+        job = self._job
+        if job is not None:
+            if job.is_alive():
+                return
+            self._job = None
+            for tp, view in job.views.items():
+                self._take(job, routes, tp, view)
+        now = self._clock()
+        due = now >= self._look_at
+        if not (due or self._held) or now < self._not_before:
+            return
+        self._not_before = now + _LOOK_AGAIN_S
+        if due:
+            self._look_at = now + _LOOK_S
+        wanted = {
+            tp: _wanted(lane)
+            for tp, lane in self._lanes.items()
+            if (due or tp in self._held) and lane not in self._losing and lane not in self.lost
+        }
+        self._job = _Look(self.flow, wanted)
+        self._job.start()
+
+    def _take(self, job: _Look, routes: Routes, tp: TopicPartition, view: EndView) -> None:
+        mark, reached = job.wanted[tp].mark, job.wanted[tp].reached
+        now = TargetMark(job.cluster_id, job.topic_ids.get(tp.topic, ""))
+        loss = judge_target(tp, reached, mark, now, view)
+        if loss is None and tp in job.filled:
+            loss = truncated(tp, view.epoch_end, reached)
+        if loss is not None and loss.kind is GapKind.TARGET_TRUNCATED and view.end < 0:
+            since = self._suspected.setdefault(tp, self._clock())
+            if self._clock() - since < SUSPECTED_S:
+                return
+        self._suspected.pop(tp, None)
+        self._held.discard(tp)
+        lane = self._lanes[tp]
+        if loss is not None:
+            self.losing(lane, loss.cut, loss.text, loss.kind)
+            return
+        self._sure[tp] = (now.topic_id, view.leader_epoch)
+        if self._sure[tp] != _log_of(routes, tp):
+            routes.mark_stale()
+        if mark is not lane.log:
+            return  # a gap record is on its way, and the mark with it
+        further = reached > mark.epoch_offset or view.leader_epoch != mark.leader_epoch
+        if further and reached >= 0:
+            lane.log = replace(
+                mark,
+                cluster_id=now.cluster_id,
+                topic_id=now.topic_id,
+                leader_epoch=view.leader_epoch,
+                epoch_offset=reached,
+            )
+
+    # -- lost ----------------------------------------------------------------------------------
+
+    def losing(
+        self, lane: Lane, cut: int, text: str, kind: GapKind = GapKind.TARGET_TRUNCATED
+    ) -> None:
+        """``lane`` has lost what stood at the target from offset ``cut`` on: send nothing more."""
+        if lane not in self._losing and lane not in self.lost:
+            log.error("flow %s: %s", self.flow.name, text)
+            self._losing[lane] = (kind, cut, text)
+
+    def note_going_back(self, lane: Lane) -> bool:
+        """Whether the target's acknowledgements for ``lane`` go back: then it has lost records."""
+        if lane.target not in self._lanes:
+            return False
+        cut = lane.goes_back()
+        if cut >= 0:
+            self.losing(lane, cut, (
+                f"the target acknowledged records of {lane.target} at offset {cut}, after it had "
+                f"acknowledged others up to offset {lane.reached - 1}: these are gone"
+            ))  # fmt: skip
+        return cut >= 0
+
+    def settle(self, producer: Producer, *, counts: bool) -> None:
+        """Give up what is lost, once nothing of it is on its way any more.
+
+        ``counts``: what was acknowledged since stays there; otherwise a transaction takes it back.
+        """
+        for lane, (kind, cut, text) in list(self._losing.items()):
+            if producer.under_way(lane.target):
+                continue
+            del self._losing[lane]
+            self.lost[lane] = text
+            first, end = lane.position, lane.there() if counts else lane.position
+            mark, _ = lane.logged_ahead()
+            lane.log = replace(
+                mark,
+                cut=lane.lowest(cut),
+                there_first=first if end > first else -1,
+                there_end=end if end > first else -1,
+            )
+            producer.give_up(lane.target, Halt(TARGET_LOSS_CODES[kind], text, retriable=True))
+
+
+@dataclass(frozen=True, slots=True)
+class _Wanted:
+    """What a look is about: the lane's mark, and up to where its log was acknowledged.
+
+    The records before ``position`` of ``source`` stand before ``end`` in that log, -1 unknown.
+    """
+
+    mark: TargetMark
+    reached: int
+    source: TopicPartition
+    position: int
+    end: int
+
+
+def _wanted(lane: Lane) -> _Wanted:
+    mark, reached = lane.logged_ahead()
+    # Behind a gap on its way it may be another log.
+    end = lane.target_end if mark is lane.log else -1
+    return _Wanted(mark, reached, lane.source, lane.position, end)
+
+
+class _Look(threading.Thread):
+    """One look at the target's logs. ``filled``: where others' records are in the place of ours."""
+
+    def __init__(self, flow: FlowSettings, wanted: Mapping[TopicPartition, _Wanted]) -> None:
+        super().__init__(name="target-ends", daemon=True)
+        self.flow = flow
+        self.wanted = wanted
+        self.filled: set[TopicPartition] = set()
+        self.views: dict[TopicPartition, EndView] = {}
+        self.cluster_id = ""
+        self.topic_ids: dict[str, str] = {}
+        timeout_ms = min(_ANSWER_MS, flow.target.request_timeout_ms)
+        self._client = replace(flow.target, request_timeout_ms=timeout_ms)
+
+    def run(self) -> None:
+        """Fill in the fields; what nobody answers for stays missing."""
+        routes = Routes(self._client, {tp.topic for tp in self.wanted})
+        try:
+            routes.refresh()
+            self.cluster_id, self.topic_ids = routes.cluster_id, routes.topic_ids
+            epochs = {tp: one.mark.leader_epoch for tp, one in self.wanted.items()}
+            views = look_at_ends(routes, epochs)
+            unsure = {tp: view for tp, view in views.items() if self._unsure(tp, view)}
+            self.views = {tp: view for tp, view in views.items() if tp not in unsure}
+            for tp, view in unsure.items():
+                self._compare(tp, view)
+        except (MirrorError, ConnectionLost) as error:
+            log.warning("where the target's logs end is not known this time: %s", error)
+        finally:
+            routes.close()
+
+    def _unsure(self, tp: TopicPartition, view: EndView) -> bool:
+        one = self.wanted[tp]
+        now = TargetMark(self.cluster_id, self.topic_ids.get(tp.topic, ""))
+        whole = judge_target(tp, one.reached, one.mark, now, view) is None
+        return whole and may_be_others(one.end, one.mark, view)
+
+    def _compare(self, tp: TopicPartition, view: EndView) -> None:
+        one = self.wanted[tp]
+        if view.high_watermark < one.end:
+            return  # consumers do not get it yet
+        if filled_by_others(self.flow, one.source, tp, one.position, one.end):
+            self.filled.add(tp)
+        self.views[tp] = view
+
+
+def _log_of(routes: Routes, tp: TopicPartition) -> Log:
+    leader = routes.leaders.get(tp)
+    return routes.topic_ids.get(tp.topic, ""), -1 if leader is None else leader.epoch

@@ -1,0 +1,232 @@
+"""What a flow mirrors, as the control topic carries it: in one record, or in pieces.
+
+The codecs are pure, and safe against whatever else stands in the topic (see `commands`).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sparkmirror.errors import Defect
+from sparkmirror.internal_topics.codec import MALFORMED, pack, text, unpack
+from sparkmirror.internal_topics.signing import Signer
+from sparkmirror.model import Member, TopicPartition
+
+__all__ = [
+    "ASSIGNMENT_KEY",
+    "ASSIGNMENT_PIECE_BYTES_MAX",
+    "AssignmentCollector",
+    "AssignmentDocument",
+    "SourcePartition",
+    "encode_assignment",
+    "member_row",
+    "read_member",
+]
+
+# Below the broker's default max.message.bytes (1,048,588) with room for the batch around it.
+ASSIGNMENT_PIECE_BYTES_MAX = 900_000
+
+ASSIGNMENT_KEY = re.compile(r"(.+)/assignment(?:/(\d{1,6}))?")
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class SourcePartition:
+    """One source partition and where it goes.
+
+    The remote partition has the same number. ``topic_id`` is the source topic's UUID in its
+    36-character form, empty when the source broker gives none.
+    """
+
+    topic: str
+    partition: int
+    remote_topic: str
+    topic_id: str = ""
+
+    @property
+    def source(self) -> TopicPartition:
+        """The partition on the source cluster."""
+        return TopicPartition(self.topic, self.partition)
+
+    @property
+    def target(self) -> TopicPartition:
+        """The partition on the target cluster."""
+        return TopicPartition(self.remote_topic, self.partition)
+
+
+@dataclass(frozen=True, slots=True)
+class AssignmentDocument:
+    """What one flow mirrors, as the planner worker learns it.
+
+    ``version`` grows within a ``run_id``. ``ends``: the frozen source end offsets of a ``--once``
+    run (exclusive), None in continuous mode. ``member``: MirrorMaker 1: the group membership with
+    which positions are committed from this version on. ``claim_term``: that of the run's claim
+    (`internal_topics.flow_claims`).
+    """
+
+    flow: str
+    run_id: str
+    version: int
+    partitions: tuple[SourcePartition, ...]
+    ends: Mapping[TopicPartition, int] | None = None
+    member: Member | None = None
+    claim_term: int = 0
+
+
+def encode_assignment(
+    document: AssignmentDocument,
+    *,
+    piece_bytes_max: int = ASSIGNMENT_PIECE_BYTES_MAX,
+    signer: Signer | None = None,
+) -> list[tuple[bytes, bytes]]:
+    """Keys and values that carry ``document``, for partition ``COMMAND_PARTITION``, in order.
+
+    One record when it fits into ``piece_bytes_max`` bytes, else as many as it takes; every piece
+    names the run, the version and the number of pieces, so old and new ones never mix. With
+    ``signer`` each piece carries its code.
+    """
+    base = f"{document.flow}/assignment"
+    ends = document.ends
+    pieces = 1
+    while True:
+        size = -(-len(document.partitions) // pieces) or 1
+        groups = [document.partitions[i * size : (i + 1) * size] for i in range(pieces)]
+        keys = [base] if pieces == 1 else [f"{base}/{index}" for index in range(pieces)]
+        values = []
+        for index, (key, group) in enumerate(zip(keys, groups, strict=True)):
+            piece = _assignment_piece(document, ends, group, index, pieces)
+            values.append(pack(piece if signer is None else signer.sign(key, piece)))
+        if max(map(len, values)) <= piece_bytes_max or size == 1:
+            break
+        pieces *= 2
+    return [(key.encode(), value) for key, value in zip(keys, values, strict=True)]
+
+
+def _assignment_piece(
+    document: AssignmentDocument,
+    ends: Mapping[TopicPartition, int] | None,
+    group: Sequence[SourcePartition],
+    index: int,
+    pieces: int,
+) -> dict[str, object]:
+    piece_ends: dict[str, dict[str, int]] | None = None
+    if ends is not None:
+        piece_ends = {}
+        for p in group:
+            if p.source in ends:
+                piece_ends.setdefault(p.topic, {})[str(p.partition)] = ends[p.source]
+    piece: dict[str, object] = {
+        "run_id": document.run_id,
+        "version": document.version,
+        "piece": index,
+        "pieces": pieces,
+        "partitions": [[p.topic, p.partition, p.remote_topic, p.topic_id] for p in group],
+        "ends": piece_ends,
+    }
+    if document.claim_term:
+        piece["claim_term"] = document.claim_term
+    if document.member is not None:
+        piece["member"] = member_row(document.member)
+    return piece
+
+
+def member_row(member: Member) -> list[object]:
+    """``member`` as JSON has it."""
+    return [member.member_id, member.generation, member.instance_id, member.cooperative]
+
+
+def read_member(row: Sequence[Any] | None) -> Member | None:
+    """What `member_row` made."""
+    if row is None:
+        return None
+    member_id, generation, instance_id, cooperative = row[:4]
+    return Member(str(member_id), int(generation), str(instance_id), bool(cooperative))
+
+
+class AssignmentCollector:
+    """Puts the pieces of one flow's assignment together as they come from the topic.
+
+    Invariant: a document is returned only when all pieces of one ``(run_id, version)`` are there.
+    With ``signer`` pieces without a valid code are garbage; ``refused`` is the run that the last
+    one named.
+    """
+
+    def __init__(self, flow: str, signer: Signer | None = None) -> None:
+        self._flow = flow
+        self._signer = signer
+        self.refused = ""
+        self._identity: tuple[str, int, int] | None = None
+        self._pieces: dict[int, dict[str, Any]] = {}
+
+    def feed(self, key: bytes | None, value: bytes | None) -> AssignmentDocument | None:
+        """Take one record of the command partition; the document when this completes it.
+
+        Records of other flows, commands and garbage change nothing and give None.
+        """
+        match = ASSIGNMENT_KEY.fullmatch(text(key))
+        if match is None or match[1] != self._flow:
+            return None
+        piece = unpack(value)
+        try:
+            if piece is None:
+                return None
+            identity = (str(piece["run_id"]), int(piece["version"]), int(piece["pieces"]))
+            index = int(piece["piece"])
+            partitions, ends = _read_piece(piece)
+            member = read_member(piece.get("member"))
+            term = int(piece.get("claim_term", 0))
+            if self._signer is not None and not self._signer.verify(text(key), piece):
+                self.refused = identity[0]
+                return None
+        except (*MALFORMED, RecursionError):
+            return None
+        if not 0 <= index < identity[2]:
+            return None
+        if identity != self._identity:
+            self._identity, self._pieces = identity, {}
+        self._pieces[index] = {
+            "partitions": partitions,
+            "ends": ends,
+            "member": member,
+            "claim_term": term,
+        }
+        return self._document() if len(self._pieces) == identity[2] else None
+
+    def _document(self) -> AssignmentDocument:
+        if self._identity is None:
+            raise Defect("no run is named yet")
+        ordered = [self._pieces[index] for index in sorted(self._pieces)]
+        ends: dict[TopicPartition, int] | None = None
+        if any(piece["ends"] is not None for piece in ordered):
+            ends = {}
+            for piece in ordered:
+                ends.update(piece["ends"] or {})
+        return AssignmentDocument(
+            flow=self._flow,
+            run_id=self._identity[0],
+            version=self._identity[1],
+            partitions=tuple(p for piece in ordered for p in piece["partitions"]),
+            ends=ends,
+            member=ordered[0]["member"],
+            claim_term=ordered[0]["claim_term"],
+        )
+
+
+def _read_piece(
+    piece: dict[str, Any],
+) -> tuple[list[SourcePartition], dict[TopicPartition, int] | None]:
+    partitions = [
+        SourcePartition(str(topic), int(partition), str(remote), str(topic_id))
+        for topic, partition, remote, topic_id in piece["partitions"]
+    ]
+    raw = piece.get("ends")
+    if raw is None:
+        return partitions, None
+    ends = {
+        TopicPartition(topic, int(partition)): int(offset)
+        for topic, offsets in raw.items()
+        for partition, offset in offsets.items()
+    }
+    return partitions, ends

@@ -1,0 +1,93 @@
+"""What the driver tells of itself in the control topic, for whoever looks from another machine."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from sparkmirror.internal_topics.codec import MALFORMED, pack, text, unpack
+from sparkmirror.model import Halt, TopicPartition
+
+__all__ = ["DriverReport", "decode_driver_report", "encode_driver_report"]
+
+_KEY = re.compile(r"(.+)/driver")
+
+
+@dataclass(frozen=True, slots=True)
+class DriverReport:
+    """One driver about one flow.
+
+    ``ended``: the run is over, this is its last report. ``partitions``: how many are assigned;
+    ``halts``: those that are given to no slot, and why. ``orders``: it hears the orders topic.
+    ``to_go_s``: seconds until a flow that catches up is not behind any more, None where that is
+    not known; reports of earlier releases have none.
+    """
+
+    flow: str
+    run_id: str
+    host: str
+    version: str
+    started_ms: int
+    time_ms: int
+    ended: bool = False
+    partitions: int = 0
+    halts: Mapping[TopicPartition, Halt] = field(default_factory=dict)
+    orders: bool = False
+    to_go_s: float | None = None
+
+
+def encode_driver_report(report: DriverReport) -> tuple[bytes, bytes]:
+    """Key and value of ``report``."""
+    halts = [
+        [tp.topic, tp.partition, halt.code, halt.reason, halt.retriable]
+        for tp, halt in sorted(report.halts.items())
+    ]
+    document = {
+        "run_id": report.run_id,
+        "host": report.host,
+        "version": report.version,
+        "started_ms": report.started_ms,
+        "time_ms": report.time_ms,
+        "ended": report.ended,
+        "partitions": report.partitions,
+        "halts": halts,
+        "orders": report.orders,
+        "to_go_s": report.to_go_s,
+    }
+    return f"{report.flow}/driver".encode(), pack(document)
+
+
+def decode_driver_report(key: bytes | None, value: bytes | None) -> DriverReport | None:
+    """The report in a record, None when it holds none."""
+    match = _KEY.fullmatch(text(key))
+    document = unpack(value)
+    if match is None or document is None:
+        return None
+    try:
+        return DriverReport(
+            flow=match[1],
+            run_id=str(document["run_id"]),
+            host=str(document["host"]),
+            version=str(document["version"]),
+            started_ms=int(document["started_ms"]),
+            time_ms=int(document["time_ms"]),
+            ended=bool(document["ended"]),
+            partitions=int(document["partitions"]),
+            halts={
+                TopicPartition(str(topic), int(number)): Halt(str(code), str(why), bool(again))
+                for topic, number, code, why, again in document["halts"]
+            },
+            orders=bool(document.get("orders")),
+            to_go_s=_seconds(document.get("to_go_s")),
+        )
+    except MALFORMED:
+        return None
+
+
+def _seconds(value: object) -> float | None:
+    """``value`` if it is a length of time, else None."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    return float(value) if 0 <= value < math.inf else None

@@ -1,0 +1,193 @@
+"""The gap records: source offsets that did not reach the target as they were, kept for good.
+
+One compacted topic per source on the target beside the control topic,
+``mm2-sparkmirror-gaps.<source>.internal``, with one partition. What happened once is one key,
+however often it is found again, so a restart writes no second record.
+
+======  ==============================================================================
+key     JSON: ``[flow, topic, partition, kind, first offset]``
+value   JSON: the fields of `Gap`; ``null`` stands for an offset or a number not known
+======  ==============================================================================
+
+The codecs are pure, and None for what is no gap record.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+from sparkmirror.internal_topics.commands import topic_beside
+from sparkmirror.model import FlowSettings, TopicPartition
+
+__all__ = [
+    "DEAD_LETTERED",
+    "GAPS_PARTITIONS",
+    "GAP_CODES",
+    "LOSS_CODES",
+    "SKIPPED",
+    "TARGET_LOSS_CODES",
+    "Gap",
+    "GapAction",
+    "GapKind",
+    "collect_gaps",
+    "decode_gap",
+    "encode_gap",
+    "gap_document",
+    "gaps_topic",
+    "read_document",
+]
+
+GAPS_PARTITIONS = 1
+
+_MALFORMED = (KeyError, TypeError, ValueError, AttributeError, OverflowError)
+
+
+class GapKind(StrEnum):
+    """What happened.
+
+    ``DELETED``: retention or DeleteRecords overtook the position. ``RECREATED``: the topic was
+    deleted and made anew. ``TRUNCATED``: an unclean election took records back that had been
+    mirrored. ``REPLACED``: another cluster is at the source's addresses. ``REFUSED``: the target
+    does not take the record. ``TARGET_…``: the same at the target, of records that it had
+    acknowledged.
+    """
+
+    DELETED = "deleted"
+    RECREATED = "recreated"
+    TRUNCATED = "truncated"
+    REPLACED = "cluster-replaced"
+    REFUSED = "refused"
+    TARGET_TRUNCATED = "target-truncated"
+    TARGET_RECREATED = "target-recreated"
+    TARGET_REPLACED = "target-replaced"
+
+
+LOSS_CODES = {
+    GapKind.DELETED: "OFFSETS_DELETED",
+    GapKind.RECREATED: "TOPIC_RECREATED",
+    GapKind.TRUNCATED: "LOG_TRUNCATED",
+    GapKind.REPLACED: "CLUSTER_REPLACED",
+}
+"""How losses at the source are counted and named in errors and halts."""
+TARGET_LOSS_CODES = {
+    GapKind.TARGET_TRUNCATED: "TARGET_TRUNCATED",
+    GapKind.TARGET_RECREATED: "TARGET_RECREATED",
+    GapKind.TARGET_REPLACED: "TARGET_REPLACED",
+}
+"""Likewise losses at the target."""
+SKIPPED, DEAD_LETTERED = "RECORD_SKIPPED", "RECORD_DEAD_LETTERED"
+GAP_CODES = frozenset({*LOSS_CODES.values(), *TARGET_LOSS_CODES.values(), SKIPPED, DEAD_LETTERED})
+
+
+class GapAction(StrEnum):
+    """What the mirror did about it. ``REPAIRED``: it mirrors them again from ``resumed_at`` on."""
+
+    STOPPED = "stopped"
+    CONTINUED = "continued"
+    SKIPPED = "skipped"
+    DEAD_LETTER = "dead-letter"
+    REPAIRED = "repaired"
+
+
+@dataclass(frozen=True, slots=True)
+class Gap:
+    """Source offsets ``first`` to ``last`` (inclusive) of one partition, ``count`` of them.
+
+    ``resumed_at``: the source offset at which the mirror went on. ``code``: as in errors and
+    metrics. ``last``, ``count`` and ``resumed_at`` are None when nobody knows, or nothing went on.
+    """
+
+    flow: str
+    source: TopicPartition
+    remote_topic: str
+    kind: GapKind
+    action: GapAction
+    first: int
+    last: int | None
+    count: int | None
+    resumed_at: int | None
+    code: str
+    reason: str
+    time_ms: int
+
+
+def gaps_topic(flow: FlowSettings) -> str:
+    """Name of the topic of gap records of ``flow``, on its target cluster."""
+    return topic_beside(flow, "gaps")
+
+
+def gap_document(gap: Gap) -> dict[str, Any]:
+    """``gap`` as JSON has it."""
+    return {
+        "flow": gap.flow,
+        "topic": gap.source.topic,
+        "partition": gap.source.partition,
+        "remote_topic": gap.remote_topic,
+        "kind": gap.kind.value,
+        "action": gap.action.value,
+        "first_offset": gap.first,
+        "last_offset": gap.last,
+        "count": gap.count,
+        "resumed_at": gap.resumed_at,
+        "code": gap.code,
+        "reason": gap.reason,
+        "time_ms": gap.time_ms,
+    }
+
+
+def read_document(document: Mapping[str, Any]) -> Gap:
+    """The gap that `gap_document` wrote; raises what a dictionary of another shape gives."""
+    return Gap(
+        flow=str(document["flow"]),
+        source=TopicPartition(str(document["topic"]), int(document["partition"])),
+        remote_topic=str(document["remote_topic"]),
+        kind=GapKind(document["kind"]),
+        action=GapAction(document["action"]),
+        first=int(document["first_offset"]),
+        last=_number(document["last_offset"]),
+        count=_number(document["count"]),
+        resumed_at=_number(document["resumed_at"]),
+        code=str(document["code"]),
+        reason=str(document["reason"]),
+        time_ms=int(document["time_ms"]),
+    )
+
+
+def encode_gap(gap: Gap) -> tuple[bytes, bytes]:
+    """Key and value of ``gap``."""
+    key = [gap.flow, gap.source.topic, gap.source.partition, gap.kind.value, gap.first]
+    return _json(key), _json(gap_document(gap))
+
+
+def decode_gap(value: bytes | None) -> Gap | None:
+    """The gap in a record's value, None when it holds none."""
+    try:
+        return read_document(json.loads(value or b""))
+    except (*_MALFORMED, RecursionError):
+        return None
+
+
+def _json(document: object) -> bytes:
+    return json.dumps(document, separators=(",", ":")).encode()
+
+
+def _number(value: Any) -> int | None:
+    return None if value is None else int(value)
+
+
+def collect_gaps(records: Iterable[tuple[bytes | None, bytes | None]]) -> list[Gap]:
+    """The gaps that ``records`` (key and value, oldest first) leave, by time and partition."""
+    newest: dict[bytes | None, Gap] = {}
+    for key, value in records:
+        gap = decode_gap(value)
+        if gap is not None:
+            newest[key] = gap
+        elif value is None:
+            newest.pop(key, None)
+    return sorted(
+        newest.values(), key=lambda gap: (gap.time_ms, gap.flow, gap.source, gap.kind, gap.first)
+    )

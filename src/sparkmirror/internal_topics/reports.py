@@ -1,0 +1,189 @@
+"""What slots and planner report in the control topic, as records; the codecs are pure."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sparkmirror.internal_topics.codec import MALFORMED, inflated, pack, text, unpack
+from sparkmirror.model import Halt, JoinCounts, PartitionProgress, SlotProgress, Spread
+
+__all__ = [
+    "Planned",
+    "decode_halted",
+    "decode_planned",
+    "decode_progress",
+    "encode_planned",
+    "encode_progress",
+]
+
+_PROGRESS_KEY = re.compile(r"(.+)/(\d{1,9})")
+_HALT = b',["'
+_PLANNER_KEY = re.compile(r"(.+)/planner")
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """The planner's word that no slot of an assignment older than ``version`` runs any more."""
+
+    flow: str
+    run_id: str
+    version: int
+
+
+def encode_progress(progress: SlotProgress) -> tuple[bytes, bytes]:
+    """Key and value of ``progress``, for partition ``PROGRESS_PARTITION``."""
+    partitions: dict[str, list[list[object]]] = {}
+    for p in progress.partitions:
+        row: list[object] = [p.partition, p.position, p.timestamp_ms, p.records, p.bytes]
+        halt = None
+        if p.halt is not None:
+            halt = [p.halt.code, p.halt.reason, p.halt.retriable, p.halt.attempt]
+        tail = [halt, _spread_row(p.age_ms), _spread_row(p.latency_ms)]
+        while tail and tail[-1] is None:
+            tail.pop()
+        row += tail
+        partitions.setdefault(p.topic, []).append(row)
+    document: dict[str, object] = {
+        # First, so that a reader finds them without decoding the rest (`decode_halted`).
+        "run_id": progress.run_id,
+        "attempt": progress.attempt,
+        "worker": progress.worker,
+        "epoch": progress.epoch,
+        "time_ms": progress.time_ms,
+        "records": progress.records,
+        "bytes": progress.bytes,
+        "batches": progress.batches,
+        "latency_counts": list(progress.latency_counts),
+        "latency_ms_sum": progress.latency_ms_sum,
+        "errors": dict(progress.errors),
+        "partitions": partitions,
+    }
+    if progress.paused:
+        document["paused"] = True
+    if progress.joined.batches:
+        joined = progress.joined
+        cpu_s = round(joined.cpu_s, 3)
+        document["joined"] = [joined.batches, joined.bytes_in, joined.bytes_out, cpu_s]
+    return _progress_key(progress.flow, progress.slot), pack(document)
+
+
+def _teller(run_id: str, attempt: int) -> bytes:
+    """How the progress of this attempt begins."""
+    said = json.dumps({"run_id": run_id, "attempt": attempt}, separators=(",", ":"))
+    return f"{said[:-1]},".encode()
+
+
+def _progress_key(flow: str, slot: int) -> bytes:
+    return f"{flow}/{slot}".encode()
+
+
+def decode_progress(key: bytes | None, value: bytes | None) -> SlotProgress | None:
+    """The slot progress in a record, None when it holds none."""
+    match = _PROGRESS_KEY.fullmatch(text(key))
+    document = unpack(value)
+    if match is None or document is None:
+        return None
+    try:
+        return SlotProgress(
+            flow=match[1],
+            slot=int(match[2]),
+            worker=str(document["worker"]),
+            epoch=int(document["epoch"]),
+            time_ms=int(document["time_ms"]),
+            records=int(document["records"]),
+            bytes=int(document["bytes"]),
+            batches=int(document["batches"]),
+            latency_counts=tuple(int(n) for n in document.get("latency_counts", ())),
+            latency_ms_sum=int(document.get("latency_ms_sum", 0)),
+            paused=bool(document.get("paused", False)),
+            run_id=str(document.get("run_id", "")),
+            attempt=int(document.get("attempt", -1)),
+            joined=_joined(document.get("joined", ())),
+            errors={str(code): int(n) for code, n in document.get("errors", {}).items()},
+            partitions=tuple(
+                _partition_progress(topic, row)
+                for topic, rows in document.get("partitions", {}).items()
+                for row in rows
+            ),
+        )
+    except MALFORMED:
+        return None
+
+
+def decode_halted(
+    flow: str, slot: int, attempt: tuple[str, int], key: bytes | None, value: bytes | None
+) -> tuple[PartitionProgress, ...] | None:
+    """The partitions that a slot's progress in a record calls halted; None when it holds none.
+
+    ``attempt``: run id and number of the attempt whose progress it has to be. What another one
+    says of the slot is about positions of its own, and so is what does not say whose it is.
+
+    Slots hear all progress of all slots, thousands of partitions each second, so that no more is
+    decoded than that: in a partition's row a list that begins with text is its halt.
+    """
+    if key != _progress_key(flow, slot):
+        return None
+    data = inflated(value)
+    if data is None or not data.startswith(_teller(*attempt)):
+        return None
+    if _HALT not in data:
+        return ()
+    progress = decode_progress(key, data)
+    if progress is None:
+        return None
+    return tuple(one for one in progress.partitions if one.halt is not None)
+
+
+def _partition_progress(topic: str, row: Sequence[Any]) -> PartitionProgress:
+    partition, position, timestamp_ms, records, size = (int(n) for n in row[:5])
+    halt = None
+    if len(row) > 5 and row[5] is not None:
+        code, reason, retriable, *attempt = row[5][:4]
+        halt = Halt(str(code), str(reason), bool(retriable), int(attempt[0]) if attempt else -1)
+    age_ms, latency_ms = (_spread(row[n]) if len(row) > n else None for n in (6, 7))
+    return PartitionProgress(
+        topic, partition, position, timestamp_ms, records, size, halt, age_ms, latency_ms
+    )
+
+
+def _joined(row: Sequence[Any]) -> JoinCounts:
+    if not row:
+        return JoinCounts()
+    batches, bytes_in, bytes_out, cpu_s = row[:4]
+    return JoinCounts(int(batches), int(bytes_in), int(bytes_out), float(cpu_s))
+
+
+def _spread_row(spread: Spread | None) -> list[float] | None:
+    """Last, lowest, mean and highest value in ms; the last alone when there are no others."""
+    if spread is None:
+        return None
+    values = (spread.last, spread.low, spread.mean, spread.high)
+    return [round(value, 1) for value in values if value is not None]
+
+
+def _spread(row: Sequence[Any] | None) -> Spread | None:
+    if row is None:
+        return None
+    return Spread(*(float(value) for value in row[:4]))
+
+
+def encode_planned(planned: Planned) -> tuple[bytes, bytes]:
+    """Key and value of ``planned``, for partition ``PROGRESS_PARTITION``."""
+    document = {"run_id": planned.run_id, "version": planned.version}
+    return f"{planned.flow}/planner".encode(), pack(document)
+
+
+def decode_planned(key: bytes | None, value: bytes | None) -> Planned | None:
+    """What `encode_planned` made; None for any other record."""
+    match = _PLANNER_KEY.fullmatch(text(key))
+    document = unpack(value)
+    if match is None or document is None:
+        return None
+    try:
+        return Planned(match[1], str(document["run_id"]), int(document["version"]))
+    except MALFORMED:
+        return None

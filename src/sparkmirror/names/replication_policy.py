@@ -1,0 +1,410 @@
+"""Replication policies and topic filters: what a topic is called elsewhere, and which are mirrored.
+
+Everything here is pure: names in, names or booleans out. The rules are MirrorMaker 2's (4.3), so
+that a mirror of ours and one of Java's agree on every remote topic name. Reading a name goes one
+step further where the aliases of the file are known: Java takes what stands before the first
+separator for the source's alias, and so never finds an alias that holds the separator itself.
+
+``None`` stands for Java's null ("not a remote topic") throughout.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from sparkmirror.errors import ConfigError
+from sparkmirror.model import FaultSettings, FlowSettings, MirrorMode, PolicySettings
+from sparkmirror.names.java_regex import compile_list
+
+__all__ = [
+    "DefaultReplicationPolicy",
+    "FaultPolicy",
+    "FlowTopics",
+    "IdentityReplicationPolicy",
+    "ReplicationPolicy",
+    "TopicFilter",
+    "dead_letter_topic",
+    "is_cycle",
+    "is_remote_topic",
+    "make_policy",
+    "policy_kind",
+    "should_replicate",
+    "sources_of",
+]
+
+_CLASS_PREFIX = "org.apache.kafka.connect.mirror."
+# LegacyReplicationPolicy was the working name of the identity policy and never shipped under it;
+# articles and files still use it.
+_KINDS = {
+    "DefaultReplicationPolicy": "default",
+    "IdentityReplicationPolicy": "identity",
+    "LegacyReplicationPolicy": "identity",
+}
+_HEARTBEATS = "heartbeats"
+
+
+class ReplicationPolicy:
+    """The names of topics across clusters; base of both policies.
+
+    ``separator`` stands between alias and topic, ``internal_separator`` between the parts of
+    MirrorMaker's own topics. ``aliases``: clusters that are known; without them names are read as
+    Java reads them.
+    """
+
+    def __init__(
+        self,
+        separator: str = ".",
+        *,
+        internal_separator_enabled: bool = True,
+        aliases: Iterable[str] = (),
+    ) -> None:
+        self.separator = separator
+        self.internal_separator = separator if internal_separator_enabled else "."
+        # The longest first: one alias may be the beginning of another.
+        self.aliases = tuple(sorted(set(aliases), key=lambda alias: (-len(alias), alias)))
+
+    def format_remote_topic(self, source_alias: str, topic: str) -> str:
+        """Name on the target of ``topic`` from cluster ``source_alias``."""
+        raise NotImplementedError
+
+    def topic_source(self, topic: str) -> str | None:
+        """Alias of the cluster that a remote topic was mirrored from; ``None`` if it is local."""
+        raise NotImplementedError
+
+    def upstream_topic(self, topic: str) -> str | None:
+        """Name of a remote topic on the cluster it was mirrored from; ``None`` if it is local."""
+        raise NotImplementedError
+
+    def readings(self, topic: str) -> list[tuple[str, str]]:
+        """Every way to read ``topic`` as a remote one: its source and its name there."""
+        source, upstream = self.topic_source(topic), self.upstream_topic(topic)
+        return [] if source is None else [(source, topic if upstream is None else upstream)]
+
+    def original_topic(self, topic: str) -> str:
+        """Name of the topic where it was first produced, however many hops away."""
+        # Each hop shortens the name or stops, so the loop ends.
+        while True:
+            upstream = self.upstream_topic(topic)
+            if upstream is None or upstream == topic:
+                return topic
+            topic = upstream
+
+    def heartbeats_topic(self) -> str:
+        """Name of the heartbeats topic, the same on every cluster."""
+        return _HEARTBEATS
+
+    def offset_syncs_topic(self, alias: str) -> str:
+        """Name of the offset-syncs topic towards cluster ``alias``."""
+        mark = self.internal_separator
+        return f"mm2-offset-syncs{mark}{alias}{mark}internal"
+
+    def checkpoints_topic(self, alias: str) -> str:
+        """Name of the checkpoints topic for groups of cluster ``alias``."""
+        mark = self.internal_separator
+        return f"{alias}{mark}checkpoints{mark}internal"
+
+    def is_heartbeats_topic(self, topic: str) -> bool:
+        """Whether ``topic`` is the heartbeats topic of any cluster."""
+        return self.original_topic(topic) == self.heartbeats_topic()
+
+    def is_checkpoints_topic(self, topic: str) -> bool:
+        """Whether ``topic`` holds checkpoints of any cluster."""
+        mark = self.internal_separator
+        return topic.endswith(f"{mark}checkpoints{mark}internal")
+
+    def is_mm2_internal_topic(self, topic: str) -> bool:
+        """Whether MirrorMaker keeps its own state in ``topic``."""
+        own = topic.startswith("mm2") and topic.endswith(f"{self.internal_separator}internal")
+        return own or self.is_checkpoints_topic(topic)
+
+    def is_internal_topic(self, topic: str) -> bool:
+        """Whether ``topic`` is never mirrored: MirrorMaker's, Kafka's, or hidden by a dot."""
+        return self.is_mm2_internal_topic(topic) or topic.startswith(("__", "."))
+
+
+class DefaultReplicationPolicy(ReplicationPolicy):
+    """Remote topics carry their source: topic ``t`` of cluster ``A`` becomes ``A.t``."""
+
+    def format_remote_topic(self, source_alias: str, topic: str) -> str:
+        """``alias`` + separator + ``topic``."""
+        return f"{source_alias}{self.separator}{topic}"
+
+    def topic_source(self, topic: str) -> str | None:
+        """The longest known alias that it begins with, else everything before the first separator
+        (``""`` for a name that starts with one).
+        """
+        for alias in self.aliases:
+            if topic.startswith(alias + self.separator):
+                return alias
+        parts = _split_like_java(topic, self.separator)
+        return parts[0] if len(parts) > 1 else None
+
+    def upstream_topic(self, topic: str) -> str | None:
+        """Everything after the source's alias and the separator."""
+        source = self.topic_source(topic)
+        if source is None:
+            return None
+        return topic[len(source) + len(self.separator) :]
+
+    def readings(self, topic: str) -> list[tuple[str, str]]:
+        """One per known alias that it begins with; where it begins with none, Java's."""
+        prefixes = ((alias, alias + self.separator) for alias in self.aliases)
+        known = [
+            (alias, topic[len(prefix) :]) for alias, prefix in prefixes if topic.startswith(prefix)
+        ]
+        return known or super().readings(topic)
+
+
+class IdentityReplicationPolicy(DefaultReplicationPolicy):
+    """Topics keep their names; only heartbeats are renamed, since every cluster has them.
+
+    Cycles cannot be seen in the names, so the topology itself must have none.
+    """
+
+    def __init__(
+        self,
+        separator: str = ".",
+        *,
+        internal_separator_enabled: bool = True,
+        aliases: Iterable[str] = (),
+        source_alias: str | None = None,
+    ) -> None:
+        super().__init__(
+            separator, internal_separator_enabled=internal_separator_enabled, aliases=aliases
+        )
+        self.source_alias = source_alias
+
+    def format_remote_topic(self, source_alias: str, topic: str) -> str:
+        """``topic`` itself, except for heartbeats."""
+        if _looks_like_heartbeats(topic):
+            return super().format_remote_topic(source_alias, topic)
+        return topic
+
+    def topic_source(self, topic: str) -> str | None:
+        """The configured source alias (any topic may be remote), ``None`` if there is none."""
+        if _looks_like_heartbeats(topic):
+            return super().topic_source(topic)
+        return self.source_alias
+
+    def upstream_topic(self, topic: str) -> str | None:
+        """``topic`` itself, except for heartbeats."""
+        if _looks_like_heartbeats(topic):
+            return super().upstream_topic(topic)
+        return topic
+
+    def readings(self, topic: str) -> list[tuple[str, str]]:
+        """From the configured alias and under the same name, except for heartbeats."""
+        if _looks_like_heartbeats(topic):
+            return super().readings(topic)
+        return ReplicationPolicy.readings(self, topic)
+
+
+def _looks_like_heartbeats(topic: str) -> bool:
+    return topic.endswith(_HEARTBEATS)
+
+
+def _split_like_java(text: str, separator: str) -> list[str]:
+    """Split as Java's ``String.split``: trailing empty parts go, "" splits into characters."""
+    parts = text.split(separator) if separator else list(text)
+    while parts and parts[-1] == "":
+        parts.pop()
+    return parts
+
+
+def policy_kind(class_name: str, *, where: str = "") -> str:
+    """``default`` or ``identity`` for a ``replication.policy.class``, with or without package.
+
+    Raises ConfigError for any other class: policies are not loaded from Java.
+    """
+    kind = _KINDS.get(class_name.strip().removeprefix(_CLASS_PREFIX))
+    if kind is None:
+        raise ConfigError(
+            f"replication.policy.class={class_name.strip()} is not a policy of sparkmirror; "
+            "custom Java policies cannot be loaded.",
+            where=where,
+            do="Use DefaultReplicationPolicy (remote topics get the source's alias) or "
+            "IdentityReplicationPolicy (topics keep their names).",
+        )
+    return kind
+
+
+def make_policy(settings: PolicySettings, source_alias: str | None) -> ReplicationPolicy:
+    """The policy of a flow from ``source_alias``; ``settings.kind`` may also be a class name.
+
+    Without an alias the identity policy takes no topic but heartbeats for a remote one.
+
+    Raises ConfigError for an unknown kind.
+    """
+    kind = settings.kind
+    if kind not in _KINDS.values():
+        kind = policy_kind(kind)
+    if kind == "identity":
+        return IdentityReplicationPolicy(
+            settings.separator,
+            internal_separator_enabled=settings.internal_separator_enabled,
+            aliases=settings.aliases,
+            source_alias=source_alias,
+        )
+    return DefaultReplicationPolicy(
+        settings.separator,
+        internal_separator_enabled=settings.internal_separator_enabled,
+        aliases=settings.aliases,
+    )
+
+
+class TopicFilter:
+    """Include and exclude lists of Java regexes; whole names match, exclude beats include.
+
+    An empty list matches nothing. The same rule filters groups and config properties.
+    Raises ConfigError for a regex that cannot be compiled.
+    """
+
+    def __init__(self, include: Iterable[str], exclude: Iterable[str] = ()) -> None:
+        self._include = compile_list(tuple(include))
+        self._exclude = compile_list(tuple(exclude))
+
+    def accepts(self, name: str) -> bool:
+        """Whether ``name`` is included and not excluded."""
+        if self._include is None or self._include.fullmatch(name) is None:
+            return False
+        return self._exclude is None or self._exclude.fullmatch(name) is None
+
+
+def is_cycle(policy: ReplicationPolicy, topic: str, target_alias: str) -> bool:
+    """Whether ``topic`` has already been on cluster ``target_alias``, going by its name.
+
+    A name that can be read in several ways has been everywhere that one of them leads.
+    """
+    names, seen = [topic], {topic}
+    while names:
+        for source, upstream in policy.readings(names.pop()):
+            if source == target_alias:
+                return True
+            if upstream not in seen:
+                seen.add(upstream)
+                names.append(upstream)
+    return False
+
+
+def should_replicate(
+    policy: ReplicationPolicy,
+    topic_filter: TopicFilter,
+    topic: str,
+    target_alias: str,
+    *,
+    heartbeats_replication_enabled: bool = True,
+) -> bool:
+    """Whether a MirrorMaker 2 flow to ``target_alias`` mirrors ``topic``.
+
+    Wanted by the filter, or a heartbeats topic where those are mirrored; never an internal topic;
+    never one that would go round in a cycle.
+    """
+    wanted = topic_filter.accepts(topic) or (
+        heartbeats_replication_enabled and policy.is_heartbeats_topic(topic)
+    )
+    if not wanted or policy.is_internal_topic(topic):
+        return False
+    return not is_cycle(policy, topic, target_alias)
+
+
+def sources_of(policy: ReplicationPolicy, topic: str) -> list[str]:
+    """The clusters that ``topic`` came through, the nearest first; stops where one repeats."""
+    sources: list[str] = []
+    name: str | None = topic
+    while name is not None:
+        source = policy.topic_source(name)
+        if source is None or source in sources:
+            break
+        sources.append(source)
+        name = policy.upstream_topic(name)
+    return sources
+
+
+def is_remote_topic(policy: ReplicationPolicy, topic: str) -> bool:
+    """Whether ``topic`` was mirrored from another cluster, going by its name."""
+    return not policy.is_internal_topic(topic) and policy.topic_source(topic) is not None
+
+
+class FlowTopics:
+    """Which topics one flow mirrors and under which names; built once per flow.
+
+    MirrorMaker 1 knows no policies: there the lists alone decide and names never change.
+    """
+
+    def __init__(self, flow: FlowSettings) -> None:
+        self.policy = make_policy(flow.policy, flow.source.alias)
+        self._filter = TopicFilter(flow.topics.include, flow.topics.exclude)
+        self._flow = flow
+
+    def accepts(self, topic: str) -> bool:
+        """Whether the flow mirrors source topic ``topic``."""
+        if self._flow.mode is MirrorMode.MM1:
+            return self._filter.accepts(topic)
+        return should_replicate(
+            self.policy,
+            self._filter,
+            topic,
+            self._flow.target.alias,
+            heartbeats_replication_enabled=self._flow.topics.heartbeats_replication_enabled,
+        )
+
+    def remote(self, topic: str) -> str:
+        """Name of source topic ``topic`` on the target."""
+        if self._flow.mode is MirrorMode.MM1:
+            return topic
+        return self.policy.format_remote_topic(self._flow.source.alias, topic)
+
+
+def dead_letter_topic(remote_topic: str) -> str:
+    """Where records go that the target refuses for ``remote_topic``."""
+    return f"{remote_topic}.dead-letter"
+
+
+class FaultPolicy:
+    """What becomes of a topic's partitions when its data is lost or refused (`FaultSettings`).
+
+    A topic that several lists name gets the most careful of their choices.
+    """
+
+    def __init__(self, faults: FaultSettings) -> None:
+        self._source_loss = _choices(
+            ("fail", faults.source_loss_fail),
+            ("record-and-continue", faults.source_loss_continue),
+            otherwise=faults.source_loss,
+        )
+        self._target_loss = _choices(
+            ("fail", faults.target_loss_fail),
+            ("repair", faults.target_loss_repair),
+            ("record-and-continue", faults.target_loss_continue),
+            otherwise=faults.target_loss,
+        )
+        self._bad_record = _choices(
+            ("pause", faults.bad_record_pause),
+            ("dead-letter", faults.bad_record_dead_letter),
+            ("skip", faults.bad_record_skip),
+            otherwise=faults.bad_record,
+        )
+
+    def source_loss(self, topic: str) -> str:
+        """``fail`` or ``record-and-continue`` for source topic ``topic``."""
+        return _choose(self._source_loss, topic)
+
+    def target_loss(self, topic: str) -> str:
+        """``repair``, ``fail`` or ``record-and-continue`` for source topic ``topic``."""
+        return _choose(self._target_loss, topic)
+
+    def bad_record(self, topic: str) -> str:
+        """``pause``, ``dead-letter`` or ``skip`` for source topic ``topic``."""
+        return _choose(self._bad_record, topic)
+
+
+_Choices = tuple[tuple[str, TopicFilter], ...]
+
+
+def _choices(*named: tuple[str, tuple[str, ...]], otherwise: str) -> _Choices:
+    filters = [(choice, TopicFilter(topics)) for choice, topics in named]
+    return (*filters, (otherwise, TopicFilter((".*",))))
+
+
+def _choose(choices: _Choices, topic: str) -> str:
+    return next(choice for choice, topics in choices if topics.accepts(topic))

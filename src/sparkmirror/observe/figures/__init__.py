@@ -1,0 +1,1 @@
+"""What is measured: reports of slots added up for each flow and partition."""

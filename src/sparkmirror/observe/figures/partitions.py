@@ -1,0 +1,125 @@
+"""One source partition in figures: what a meter adds up for it, and how far it is behind."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from sparkmirror.model import Halt, PartitionProgress, Spread
+from sparkmirror.observe.figures.samples import Rate
+
+__all__ = ["PartitionRow", "PartitionTotal", "lag_of", "worst_s"]
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionRow:
+    """One source partition at one moment; ``None`` is what is not known yet.
+
+    ``position`` is the next source offset to mirror, ``end`` the source's end offset. Records and
+    bytes count what this run has mirrored; rates cover the last 30 to 60 s. ``behind_s`` is the
+    lag in seconds, ``newest_age_s`` how old the newest mirrored record is.
+    """
+
+    topic: str
+    partition: int
+    position: int | None
+    end: int | None
+    lag_records: int | None
+    lag_bytes: int | None
+    behind_s: float | None
+    newest_age_s: float | None
+    records: int
+    bytes: int
+    records_per_s: float
+    bytes_per_s: float
+    age_ms: Spread | None
+    latency_ms: Spread | None
+    halt: Halt | None
+
+
+@dataclass(slots=True)
+class PartitionTotal:
+    """What one partition has seen in this run."""
+
+    records: int = 0
+    bytes: int = 0
+    rate: Rate = field(default_factory=Rate)
+
+    def add(self, ticks_ms: int, records: int, n_bytes: int) -> None:
+        """Count what a report says is new."""
+        self.records += records
+        self.bytes += n_bytes
+        if records or n_bytes:
+            self.rate.add(ticks_ms, records, n_bytes)
+
+    def lag_bytes(self, lag_records: int | None, mean_bytes: float | None) -> int | None:
+        """``lag_records`` in bytes: by the mean size of what this run has mirrored of the
+        partition, else by ``mean_bytes``; None when nobody knows.
+        """
+        if not lag_records:
+            return lag_records
+        mean = self.bytes / self.records if self.records else mean_bytes
+        return None if mean is None else round(lag_records * mean)
+
+    def row(
+        self,
+        progress: PartitionProgress,
+        end: int | None,
+        oldest_ms: int | None,
+        *,
+        mean_bytes: float | None,
+        now_ms: int,
+        ticks_ms: int,
+    ) -> PartitionRow:
+        """The partition as it stands now."""
+        lag_records, behind_s = lag_of(progress, end, oldest_ms, now_ms)
+        records_per_s, bytes_per_s = self.rate.per_second(ticks_ms)
+        return PartitionRow(
+            topic=progress.topic,
+            partition=progress.partition,
+            position=progress.position if progress.position >= 0 else None,
+            end=end,
+            lag_records=lag_records,
+            lag_bytes=self.lag_bytes(lag_records, mean_bytes),
+            behind_s=behind_s,
+            newest_age_s=_age_s(progress, now_ms),
+            records=self.records,
+            bytes=self.bytes,
+            records_per_s=records_per_s,
+            bytes_per_s=bytes_per_s,
+            age_ms=progress.age_ms,
+            latency_ms=progress.latency_ms,
+            halt=progress.halt,
+        )
+
+
+def lag_of(
+    progress: PartitionProgress, end: int | None, oldest_ms: int | None, now_ms: int
+) -> tuple[int | None, float | None]:
+    """Lag in records and in seconds; None for what is not known.
+
+    ``oldest_ms``: timestamp of the oldest record that is not at the target.
+    """
+    if end is None or progress.position < 0:
+        return None, None
+    records = max(0, end - progress.position)
+    if not records:
+        return 0, 0.0
+    return records, None if oldest_ms is None else max(0.0, (now_ms - oldest_ms) / 1_000)
+
+
+def worst_s(lags: Iterable[tuple[int | None, float | None]]) -> float | None:
+    """The lag in seconds of partitions together, from (records, seconds) of each.
+
+    That of the worst one of those behind; 0 when none is behind, None when that is not known. A
+    partition without lag says nothing about one whose age is not known.
+    """
+    behind = [seconds for records, seconds in lags if records != 0]
+    ages = [seconds for seconds in behind if seconds is not None]
+    return max(ages) if ages else None if behind else 0.0
+
+
+def _age_s(progress: PartitionProgress, now_ms: int) -> float | None:
+    if progress.timestamp_ms < 0:
+        return None
+    return max(0.0, (now_ms - progress.timestamp_ms) / 1_000)

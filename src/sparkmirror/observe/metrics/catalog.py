@@ -1,0 +1,218 @@
+"""Every metric that ``/metrics`` offers: name, type, labels, meaning. The one table.
+
+``exposition`` looks names up here, and docs/metrics.md is made from it::
+
+    python -m sparkmirror.observe.metrics.catalog docs/metrics.md
+"""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+__all__ = ["CATALOG", "MIRROR_CHECKPOINT", "MIRROR_SOURCE", "Metric", "metrics_page"]
+
+MIRROR_SOURCE = "kafka_connect_mirror_mirrorsourceconnector"
+MIRROR_CHECKPOINT = "kafka_connect_mirror_mirrorcheckpointconnector"
+
+FLOW = ("source", "target")
+PARTITION = (*FLOW, "group", "topic", "partition")
+REMOTE = (*FLOW, "topic", "partition")
+CHECKPOINT = (*FLOW, "group", "topic", "partition")
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """One family of series. Counters are written with ``_total`` at the end of their name."""
+
+    name: str
+    kind: str
+    labels: tuple[str, ...]
+    help: str
+
+    @property
+    def shown(self) -> str:
+        """The name that queries use."""
+        return f"{self.name}_total" if self.kind == "counter" else self.name
+
+
+def _spread(name: str, labels: tuple[str, ...], what: str) -> tuple[Metric, ...]:
+    return (
+        Metric(name, "gauge", labels, f"{what}: the last value."),
+        Metric(f"{name}_min", "gauge", labels, f"{what}: lowest of the last 30 to 60 s."),
+        Metric(f"{name}_max", "gauge", labels, f"{what}: highest of the last 30 to 60 s."),
+        Metric(f"{name}_avg", "gauge", labels, f"{what}: mean of the last 30 to 60 s."),
+    )
+
+
+_MM2 = (
+    Metric(
+        f"{MIRROR_SOURCE}_record_count", "gauge", REMOTE, "Records that the target acknowledged."
+    ),
+    Metric(f"{MIRROR_SOURCE}_record_rate", "gauge", REMOTE, "The same per second."),
+    Metric(
+        f"{MIRROR_SOURCE}_byte_count", "gauge", REMOTE,
+        "Bytes of the record batches that the target acknowledged, as they travel (compressed,"
+        " with keys and headers; MirrorMaker 2 counts the values unpacked).",
+    ),
+    Metric(f"{MIRROR_SOURCE}_byte_rate", "gauge", REMOTE, "The same per second."),
+    *_spread(f"{MIRROR_SOURCE}_record_age_ms", REMOTE, "Age of records when they were read"),
+    *_spread(
+        f"{MIRROR_SOURCE}_replication_latency_ms", REMOTE,
+        "Age of records when the target had acknowledged them",
+    ),
+    *_spread(
+        f"{MIRROR_CHECKPOINT}_checkpoint_latency_ms", CHECKPOINT,
+        "Time from listing a group to the acknowledgement of its checkpoint",
+    ),
+)  # fmt: skip
+
+_OWN = (
+    Metric(
+        "sparkmirror_build_info", "gauge", ("version", "python", "pyspark", "kafka_python"),
+        "1; what runs here.",
+    ),
+    Metric(
+        "sparkmirror_flow_info", "gauge", (*FLOW, "group", "mode"),
+        "1; the group that keeps the positions, and whose file the flow is from (mm1, mm2).",
+    ),
+    Metric(
+        "sparkmirror_flow_state", "gauge", (*FLOW, "state"),
+        "1 for the state the flow is in: starting, running, standby, paused,"
+        " draining or drained.",
+    ),
+    Metric("sparkmirror_records", "counter", FLOW, "Records mirrored by this run."),
+    Metric("sparkmirror_bytes", "counter", FLOW, "Bytes of record batches mirrored."),
+    Metric(
+        "sparkmirror_batches", "counter", FLOW,
+        "Record batches mirrored, counted before any are joined for the link.",
+    ),
+    Metric(
+        "sparkmirror_link_joined_batches", "counter", FLOW,
+        "Batches that waited for a slow link to the target and were joined to larger ones.",
+    ),
+    Metric("sparkmirror_link_joined_bytes", "counter", FLOW, "Bytes of these batches."),
+    Metric(
+        "sparkmirror_link_written_bytes", "counter", FLOW,
+        "Bytes of the batches that became of them.",
+    ),
+    Metric(
+        "sparkmirror_link_joining_cpu_seconds", "counter", FLOW,
+        "Processor time that joining them took.",
+    ),
+    Metric("sparkmirror_partitions", "gauge", FLOW, "Source partitions assigned."),
+    Metric(
+        "sparkmirror_partitions_reported", "gauge", FLOW,
+        "Source partitions whose position is known.",
+    ),
+    Metric("sparkmirror_halted_partitions", "gauge", FLOW, "Source partitions that stand still."),
+    Metric(
+        "sparkmirror_partition_halted", "gauge",
+        (*FLOW, "topic", "partition", "code", "retriable", "reason"),
+        "1 for each source partition that stands still, and why. Only with partition labels.",
+    ),
+    Metric("sparkmirror_flow_lag_records", "gauge", FLOW, "Records not mirrored yet."),
+    Metric(
+        "sparkmirror_flow_lag_seconds", "gauge", FLOW,
+        "Age of the oldest record that is not at the target; 0 without lag.",
+    ),
+    Metric(
+        "sparkmirror_flow_lag_bytes", "gauge", FLOW,
+        "About as many bytes are not mirrored yet, by the mean size of those that are.",
+    ),
+    Metric(
+        "sparkmirror_flow_catch_up_seconds", "gauge", FLOW,
+        "Time until nothing is behind any more at the pace of the last 30 s. Only while a record"
+        " of 10 s and more is not at the target and the lag gets less.",
+    ),
+    Metric("sparkmirror_lag_records", "gauge", PARTITION, "Source end offset minus position."),
+    Metric(
+        "sparkmirror_lag_seconds", "gauge", PARTITION,
+        "Age of the oldest record that is not at the target; 0 without lag. Times of records are"
+        " read every 2 s of 50 partitions at most, those in turn that were not read for longest.",
+    ),
+    Metric(
+        "sparkmirror_lag_bytes", "gauge", PARTITION,
+        "About as many bytes are not mirrored yet, by the mean size of those that are.",
+    ),
+    Metric(
+        "sparkmirror_position_age_seconds", "gauge", PARTITION,
+        "Age of the newest mirrored record, lag or not.",
+    ),
+    Metric(
+        "sparkmirror_position_offset", "gauge", PARTITION,
+        "Next source offset to mirror. Only with partition labels.",
+    ),
+    Metric(
+        "sparkmirror_end_offset", "gauge", PARTITION,
+        "End offset of the source partition. Only with partition labels.",
+    ),
+    Metric(
+        "sparkmirror_group_lag_records", "gauge", PARTITION,
+        "Source end offset minus the committed offset of a consumer group of the source, for the"
+        " groups and topics that have checkpoints; as of the last round of them.",
+    ),
+    Metric(
+        "sparkmirror_group_lag_seconds", "gauge", PARTITION,
+        "Age of the first record that the group has not read, at that time; 0 without lag.",
+    ),
+    Metric(
+        "sparkmirror_latency_seconds", "histogram", FLOW,
+        "Age of a chunk's newest record when the target had acknowledged it.",
+    ),
+    Metric(
+        "sparkmirror_errors",
+        "counter",
+        (*FLOW, "code"),
+        "Failures that were retried, losses at the source, records that were left out.",
+    ),
+    Metric("sparkmirror_throttled", "counter", FLOW, "Answers after which a quota made us wait."),
+    Metric(
+        "sparkmirror_last_report_timestamp_seconds", "gauge", FLOW,
+        "When a slot of the flow reported last; at least every 10 s while it runs.",
+    ),
+)  # fmt: skip
+
+CATALOG: dict[str, Metric] = {metric.name: metric for metric in _MM2 + _OWN}
+
+_HEAD = """\
+# Metrics
+
+Generated by `make docs` from the one table that `/metrics` is written from; do not edit.
+How to switch it on and who may look is in [monitoring](monitoring.md#metrics).
+
+Counters and sums begin at 0 with each run. With `sparkmirror.metrics.labels=topic` the label
+`partition` is left out, with `flow` also `topic`: counts, rates and lag are then sums, latencies
+and ages the worst of all (`_min` the least, `_avg` the mean of means).
+"""
+
+
+def metrics_page() -> str:
+    """docs/metrics.md."""
+    lines = [_HEAD, "## MirrorMaker 2's", ""]
+    lines += [
+        "Names as the usual JMX exporter rules give them; `topic` is the remote topic. A value",
+        "that the last minute did not bring is `NaN`, as there.",
+        "",
+        *_table(_MM2),
+        "",
+        "## sparkmirror's own",
+        "",
+        "`topic` is the source's topic.",
+        "",
+        *_table(_OWN),
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _table(metrics: tuple[Metric, ...]) -> list[str]:
+    lines = ["| name | type | labels | what |", "|---|---|---|---|"]
+    for metric in metrics:
+        labels = ", ".join(metric.labels)
+        lines.append(f"| `{metric.shown}` | {metric.kind} | {labels} | {metric.help} |")
+    return lines
+
+
+if __name__ == "__main__":
+    Path(sys.argv[1]).write_text(metrics_page(), encoding="utf-8")

@@ -1,0 +1,242 @@
+"""Facts about the flows as Prometheus's metrics, by the table in ``catalog``."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import accumulate
+
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+)
+from prometheus_client.core import (
+    Metric as Family,
+)
+from prometheus_client.registry import Collector
+
+from sparkmirror.model import Spread
+from sparkmirror.observe.figures.checkpoints import CheckpointKey, GroupRow
+from sparkmirror.observe.figures.latency import BOUNDS_MS
+from sparkmirror.observe.figures.meter import FlowTotals, FlowView
+from sparkmirror.observe.figures.partitions import PartitionRow, worst_s
+from sparkmirror.observe.metrics.catalog import CATALOG, MIRROR_CHECKPOINT, MIRROR_SOURCE, Metric
+
+__all__ = ["LABELS", "FlowFacts", "MirrorCollector"]
+
+LABELS = {"partition": ("topic", "partition"), "topic": ("topic",), "flow": ()}
+"""Which labels of a partition are kept, by ``sparkmirror.metrics.labels``."""
+THROTTLED = "THROTTLED"
+_REASON_CHARS_MAX = 300
+
+_Gauges = dict[str, GaugeMetricFamily]
+
+
+@dataclass(frozen=True, slots=True)
+class FlowFacts:
+    """All that is known about one flow at one moment. ``remote``: remote topic by source topic."""
+
+    source: str
+    target: str
+    group: str
+    mode: str
+    state: str
+    view: FlowView
+    totals: FlowTotals = field(default_factory=FlowTotals)
+    remote: Mapping[str, str] = field(default_factory=dict)
+    checkpoints: Mapping[CheckpointKey, Spread] = field(default_factory=dict)
+    groups: Sequence[GroupRow] = ()
+
+
+class MirrorCollector(Collector):
+    """Asks ``facts`` at each scrape. ``labels``: how fine the series are, a key of `LABELS`."""
+
+    def __init__(
+        self,
+        facts: Callable[[], Sequence[FlowFacts]],
+        *,
+        labels: str = "partition",
+        build: Mapping[str, str] | None = None,
+    ) -> None:
+        self._facts = facts
+        self._kept = LABELS[labels]
+        self._build = dict(build or {})
+
+    def describe(self) -> Iterable[Family]:
+        """Nothing: registering must not scrape."""
+        return ()
+
+    def collect(self) -> Iterator[Family]:
+        """All families with what is known now."""
+        facts = self._facts()
+        gauges = {
+            metric.name: GaugeMetricFamily(metric.name, metric.help, labels=self._labels(metric))
+            for metric in CATALOG.values()
+            if metric.kind == "gauge"
+        }
+        counters = {
+            metric.name: CounterMetricFamily(metric.name, metric.help, labels=metric.labels)
+            for metric in CATALOG.values()
+            if metric.kind == "counter"
+        }
+        latency = CATALOG["sparkmirror_latency_seconds"]
+        histogram = HistogramMetricFamily(latency.name, latency.help, labels=latency.labels)
+        info = gauges["sparkmirror_build_info"]
+        info.add_metric([self._build.get(name, "") for name in info._labelnames], 1)
+        for one in facts:
+            _add_flow(gauges, one)
+            _add_counters(counters, one)
+            _add_latency(histogram, one)
+            for keys, rows in _grouped(one.totals.partitions, self._kept):
+                _add_mirror_source(gauges, one, keys, rows)
+                _add_lag(gauges, one, keys, rows)
+            if self._kept == LABELS["partition"]:
+                _add_partitions(gauges, one)
+            _add_checkpoints(gauges, one, self._kept)
+            _add_groups(gauges, one, self._kept)
+        families: list[Family] = [*gauges.values(), *counters.values(), histogram]
+        yield from (family for family in families if family.samples)
+
+    def _labels(self, metric: Metric) -> list[str]:
+        dropped = set(LABELS["partition"]) - set(self._kept)
+        return [name for name in metric.labels if name not in dropped]
+
+
+def _grouped(
+    rows: Sequence[PartitionRow], kept: Sequence[str]
+) -> Iterator[tuple[list[str], list[PartitionRow]]]:
+    """Rows that become one series: (values of the kept labels, the rows)."""
+    groups: dict[tuple[str, ...], list[PartitionRow]] = {}
+    for row in rows:
+        groups.setdefault(tuple(str(getattr(row, name)) for name in kept), []).append(row)
+    yield from ((list(keys), members) for keys, members in groups.items())
+
+
+def _add_flow(gauges: _Gauges, one: FlowFacts) -> None:
+    flow, view = [one.source, one.target], one.view
+    gauges["sparkmirror_flow_info"].add_metric([*flow, one.group, one.mode], 1)
+    gauges["sparkmirror_flow_state"].add_metric([*flow, one.state], 1)
+    gauges["sparkmirror_partitions"].add_metric(flow, view.partitions)
+    gauges["sparkmirror_partitions_reported"].add_metric(flow, view.partitions_reported)
+    gauges["sparkmirror_halted_partitions"].add_metric(flow, len(view.halted))
+    for name, value in (
+        ("sparkmirror_flow_lag_records", view.lag_records),
+        ("sparkmirror_flow_lag_bytes", view.lag_bytes),
+        ("sparkmirror_flow_lag_seconds", view.lag_s),
+        ("sparkmirror_flow_catch_up_seconds", view.to_go_s),
+        ("sparkmirror_last_report_timestamp_seconds", (one.totals.reported_ms or None)),
+    ):
+        if value is not None:
+            seconds = value / 1_000 if name.endswith("timestamp_seconds") else value
+            gauges[name].add_metric(flow, seconds)
+
+
+def _add_counters(counters: dict[str, CounterMetricFamily], one: FlowFacts) -> None:
+    flow, view = [one.source, one.target], one.view
+    counters["sparkmirror_records"].add_metric(flow, view.records)
+    counters["sparkmirror_bytes"].add_metric(flow, view.bytes)
+    counters["sparkmirror_batches"].add_metric(flow, view.batches)
+    joined = one.totals.joined
+    counters["sparkmirror_link_joined_batches"].add_metric(flow, joined.batches)
+    counters["sparkmirror_link_joined_bytes"].add_metric(flow, joined.bytes_in)
+    counters["sparkmirror_link_written_bytes"].add_metric(flow, joined.bytes_out)
+    counters["sparkmirror_link_joining_cpu_seconds"].add_metric(flow, joined.cpu_s)
+    counters["sparkmirror_throttled"].add_metric(flow, view.errors.get(THROTTLED, 0))
+    for code, count in sorted(view.errors.items()):
+        if code != THROTTLED:
+            counters["sparkmirror_errors"].add_metric([*flow, code], count)
+
+
+def _add_latency(histogram: HistogramMetricFamily, one: FlowFacts) -> None:
+    bounds = ["+Inf" if math.isinf(ms) else repr(ms / 1_000) for ms in BOUNDS_MS]
+    counts = list(accumulate(one.totals.latency.counts))
+    histogram.add_metric(
+        [one.source, one.target],
+        list(zip(bounds, map(float, counts), strict=True)),
+        one.totals.latency_ms_sum / 1_000,
+    )
+
+
+def _add_mirror_source(
+    gauges: _Gauges, one: FlowFacts, keys: list[str], rows: list[PartitionRow]
+) -> None:
+    """MirrorMaker 2's own, whose topics go by their remote names."""
+    named = [one.remote.get(keys[0], keys[0]), *keys[1:]] if keys else []
+    labels = [one.source, one.target, *named]
+    for name, value in (
+        ("record_count", sum(row.records for row in rows)),
+        ("record_rate", sum(row.records_per_s for row in rows)),
+        ("byte_count", sum(row.bytes for row in rows)),
+        ("byte_rate", sum(row.bytes_per_s for row in rows)),
+    ):
+        gauges[f"{MIRROR_SOURCE}_{name}"].add_metric(labels, value)
+    ages = [row.age_ms for row in rows if row.age_ms]
+    latencies = [row.latency_ms for row in rows if row.latency_ms]
+    _add_spread(gauges, f"{MIRROR_SOURCE}_record_age_ms", labels, ages)
+    _add_spread(gauges, f"{MIRROR_SOURCE}_replication_latency_ms", labels, latencies)
+
+
+def _add_spread(gauges: _Gauges, name: str, labels: list[str], spreads: Sequence[Spread]) -> None:
+    """0 while nothing was seen, NaN for what the last minute did not bring, as MirrorMaker 2."""
+    lows = [spread.low for spread in spreads if spread.low is not None]
+    means = [spread.mean for spread in spreads if spread.mean is not None]
+    highs = [spread.high for spread in spreads if spread.high is not None]
+    gauges[name].add_metric(labels, max((spread.last for spread in spreads), default=0.0))
+    gauges[f"{name}_min"].add_metric(labels, min(lows, default=math.nan))
+    gauges[f"{name}_max"].add_metric(labels, max(highs, default=math.nan))
+    gauges[f"{name}_avg"].add_metric(labels, sum(means) / len(means) if means else math.nan)
+
+
+def _add_lag(gauges: _Gauges, one: FlowFacts, keys: list[str], rows: list[PartitionRow]) -> None:
+    labels = [one.source, one.target, one.group, *keys]
+    lags = [row.lag_records for row in rows if row.lag_records is not None]
+    sizes = [row.lag_bytes for row in rows if row.lag_bytes is not None]
+    behind = worst_s((row.lag_records, row.behind_s) for row in rows if row.lag_records is not None)
+    ages = [row.newest_age_s for row in rows if row.newest_age_s is not None]
+    if lags:
+        gauges["sparkmirror_lag_records"].add_metric(labels, sum(lags))
+        if behind is not None:
+            gauges["sparkmirror_lag_seconds"].add_metric(labels, behind)
+    if sizes:
+        gauges["sparkmirror_lag_bytes"].add_metric(labels, sum(sizes))
+    if ages:
+        gauges["sparkmirror_position_age_seconds"].add_metric(labels, max(ages))
+
+
+def _add_partitions(gauges: _Gauges, one: FlowFacts) -> None:
+    """What makes no sense as a sum."""
+    for row in one.totals.partitions:
+        labels = [one.source, one.target, one.group, row.topic, str(row.partition)]
+        if row.position is not None:
+            gauges["sparkmirror_position_offset"].add_metric(labels, row.position)
+        if row.end is not None:
+            gauges["sparkmirror_end_offset"].add_metric(labels, row.end)
+    for tp, halt in one.view.halted.items():
+        labels = [one.source, one.target, tp.topic, str(tp.partition), halt.code]
+        labels += ["true" if halt.retriable else "false", halt.reason[:_REASON_CHARS_MAX]]
+        gauges["sparkmirror_partition_halted"].add_metric(labels, 1)
+
+
+def _add_checkpoints(gauges: _Gauges, one: FlowFacts, kept: Sequence[str]) -> None:
+    groups: dict[tuple[str, ...], list[Spread]] = {}
+    for key, spread in one.checkpoints.items():
+        labels = (key.group, *(str(getattr(key, name)) for name in kept))
+        groups.setdefault(labels, []).append(spread)
+    for labels, spreads in groups.items():
+        name = f"{MIRROR_CHECKPOINT}_checkpoint_latency_ms"
+        _add_spread(gauges, name, [one.source, one.target, *labels], spreads)
+
+
+def _add_groups(gauges: _Gauges, one: FlowFacts, kept: Sequence[str]) -> None:
+    groups: dict[tuple[str, ...], list[GroupRow]] = {}
+    for row in one.groups:
+        labels = (row.group, *(str(getattr(row, name)) for name in kept))
+        groups.setdefault(labels, []).append(row)
+    for labels, rows in groups.items():
+        named = [one.source, one.target, *labels]
+        seconds = worst_s((row.records, row.seconds) for row in rows)
+        gauges["sparkmirror_group_lag_records"].add_metric(named, sum(row.records for row in rows))
+        if seconds is not None:
+            gauges["sparkmirror_group_lag_seconds"].add_metric(named, seconds)

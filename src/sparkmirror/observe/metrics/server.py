@@ -1,0 +1,474 @@
+"""The mirror's own surface: ``/metrics`` and ``/health`` over HTTP.
+
+It listens on this machine only, unless TLS and a bearer token guard it. Health probes that say
+one word (``/health/live``, ``/health/ready``) need no token: orchestrators have none to give.
+
+Slow or many clients cost the mirror little and keep nobody else from an answer. Each connection
+has a few seconds for its handshake and the head of its request together. A new one takes the place
+of the one that has waited longest for its head: a client that asks at once gets its answer whoever
+else holds connections open. The pages that cost something have eight threads at most; the probes'
+one word has no such limit.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gzip
+import hmac
+import http.client
+import json
+import logging
+import os
+import socket
+import ssl
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from ipaddress import IPv6Address, ip_address
+from pathlib import Path
+from typing import Any, BinaryIO, ClassVar
+
+from prometheus_client import CollectorRegistry
+from prometheus_client.exposition import choose_encoder
+
+from sparkmirror.errors import ConfigError, MachineError
+from sparkmirror.model import MetricsSettings
+from sparkmirror.observe.metrics.address import Address, resolve
+from sparkmirror.observe.metrics.health import Health
+
+__all__ = ["Surface", "check_surface", "open_surface"]
+
+log = logging.getLogger(__name__)
+
+# Connections, those of one address, and of them all those that a page is made for.
+_CONNECTIONS_MAX = 64
+_ADDRESS_CONNECTIONS_MAX = 32
+_PAGES_MAX = 8
+_HEAD_S_MAX = 5.0
+_HEAD_BYTES_MAX = 32 * 1024
+_CLIENT_TIMEOUT_S = 10.0
+_CONNECTION_S_MAX = 60.0
+_TOKEN_CHARS_MIN = 16
+_GZIP_FROM_BYTES = 1_024
+_POLL_S = 0.1
+_INDEX = b"""\
+/metrics       Prometheus's metrics
+/health        state of the flows, as JSON
+/health/live   whether the process works
+/health/ready  whether it mirrors
+"""
+_PLAIN = "text/plain; charset=utf-8"
+
+
+class Surface:
+    """A running server; ``close`` ends it. ``url`` says where it listens."""
+
+    def __init__(self, server: _Server, address: Address) -> None:
+        self._server = server
+        host, port = server.server_address[:2]
+        shown = f"[{host!s}]" if address.family is socket.AF_INET6 else str(host)
+        self.url = f"{'https' if server.context else 'http'}://{shown}:{port}"
+        self._thread = threading.Thread(
+            target=server.serve_forever, args=(_POLL_S,), name="sparkmirror-metrics", daemon=True
+        )
+        self._thread.start()
+
+    def close(self) -> None:
+        """Stop listening; requests under way end with their threads."""
+        self._server.shutdown()
+        self._server.server_close()
+
+
+def check_surface(settings: MetricsSettings) -> tuple[Address, _Token, _Certificate | None]:
+    """Whether it is safe to listen as ``settings`` say, and whether their files can be used.
+
+    Raises `ConfigError`, also for an address that others could reach without TLS and a token.
+    """
+    address = resolve(settings.listen, settings.where)
+    guarded = bool(settings.tls_cert and (settings.token or settings.token_file))
+    if not address.loopback and not guarded:
+        raise ConfigError(
+            f"metrics on {settings.listen} could be read by everybody who reaches this machine.",
+            where=settings.where,
+            do="Listen on 127.0.0.1, or set sparkmirror.metrics.tls.cert and .key, and"
+            " sparkmirror.metrics.token (or sparkmirror.metrics.token.file).",
+        )
+    token = _Token(settings)
+    token.expected()
+    return address, token, _Certificate(settings) if settings.tls_cert else None
+
+
+def open_surface(
+    settings: MetricsSettings, registry: CollectorRegistry, health: Callable[[], Health]
+) -> Surface:
+    """Listen as ``settings`` say.
+
+    Raises `ConfigError` as `check_surface` does; `MachineError` when the port cannot be had.
+    """
+    address, token, context = check_surface(settings)
+    try:
+        server = _Server(address, registry, health, token, context)
+    except OSError as error:
+        raise MachineError(
+            f"cannot listen on {settings.listen} ({error.strerror}).",
+            where=settings.where,
+            do="Choose a free port; port 0 takes any.",
+        ) from error
+    return Surface(server, address)
+
+
+class _Token:
+    """The bearer token; a token file is read anew for each request, so that it can be replaced."""
+
+    def __init__(self, settings: MetricsSettings) -> None:
+        self._settings = settings
+
+    def expected(self) -> bytes:
+        """The token, empty when none is asked for. Raises `ConfigError`."""
+        settings = self._settings
+        text = settings.token
+        if settings.token_file:
+            try:
+                text = Path(settings.token_file).read_text(encoding="utf-8").strip()
+            except (OSError, UnicodeDecodeError) as error:
+                raise ConfigError(
+                    f"the token file {settings.token_file} cannot be read"
+                    f" ({getattr(error, 'strerror', None) or 'it is no text'}).",
+                    where=settings.where,
+                    do="Name a file that this user may read and that holds the token alone.",
+                ) from error
+        if (settings.token_file or text) and len(text) < _TOKEN_CHARS_MIN:
+            raise ConfigError(
+                f"the metrics token has fewer than {_TOKEN_CHARS_MIN} characters.",
+                where=settings.where,
+                do="Take a longer one, for example from: openssl rand -hex 32.",
+            )
+        return text.encode()
+
+    def accepts(self, header: str) -> bool:
+        """Whether an Authorization header holds the token, or none is asked for."""
+        try:
+            expected = self.expected()
+        except ConfigError as error:
+            log.warning("metrics are refused: %s", error)
+            return False
+        scheme, _, given = header.partition(" ")
+        if not expected:
+            return True
+        same = hmac.compare_digest(given.strip().encode(), expected)
+        return scheme.lower() == "bearer" and same
+
+
+class _Certificate:
+    """The TLS context; renewed certificate files are loaded when they change."""
+
+    def __init__(self, settings: MetricsSettings) -> None:
+        self._settings = settings
+        self._lock = threading.Lock()
+        self._context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+        self._loaded: tuple[int, int] = (0, 0)
+        try:
+            self._load()
+        except (OSError, ssl.SSLError) as error:
+            raise ConfigError(
+                f"the certificate {settings.tls_cert} and key {settings.tls_key} cannot be used"
+                f" ({getattr(error, 'strerror', None) or error}).",
+                where=settings.where,
+                do="Give PEM files: a certificate chain, and its private key without a password.",
+            ) from error
+
+    def _load(self) -> None:
+        stamps = (self._stamp(self._settings.tls_cert), self._stamp(self._settings.tls_key))
+        if stamps != self._loaded:
+            # A password would be asked for on the terminal: an empty one fails instead.
+            self._context.load_cert_chain(
+                self._settings.tls_cert, self._settings.tls_key, password=""
+            )
+            self._loaded = stamps
+
+    @staticmethod
+    def _stamp(path: str) -> int:
+        return os.stat(path).st_mtime_ns
+
+    def context(self) -> ssl.SSLContext:
+        """The context with the newest certificate that could be loaded."""
+        with self._lock:
+            try:
+                self._load()
+            except (OSError, ssl.SSLError) as error:
+                log.warning("metrics go on with the former certificate: %s", error)
+        return self._context
+
+
+@dataclass(slots=True, eq=False)
+class _Connection:
+    """One client. ``socket``: what it is reached by now, TLS or not; ``ends``: monotonic seconds.
+
+    ``waits``: for the handshake or the head of the request.
+    """
+
+    socket: socket.socket
+    address: str
+    ends: float
+    waits: bool = True
+
+    def hang_up(self) -> None:
+        """Its thread finds the connection closed, and ends."""
+        with contextlib.suppress(OSError):
+            # Not SSLSocket's own method, which takes the TLS state from under the other thread.
+            socket.socket.shutdown(self.socket, socket.SHUT_RDWR)
+
+
+class _Connections:
+    """All connections, the oldest first. Safe to share between threads."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._all: dict[_Connection, None] = {}
+        self._leaving: dict[_Connection, None] = {}
+
+    def admit(self, one: _Connection) -> bool:
+        """Take ``one`` in; where there are too many, in the place of one that waits."""
+        with self._lock:
+            same = [other for other in self._all if other.address == one.address]
+            if len(same) >= _ADDRESS_CONNECTIONS_MAX:
+                crowd = same
+            elif len(self._all) >= _CONNECTIONS_MAX:
+                crowd = list(self._all)
+            else:
+                self._all[one] = None
+                return True
+            waiting = next((other for other in crowd if other.waits), None)
+            if waiting is None:
+                return False
+            self._leaving[waiting] = self._all.pop(waiting)
+            self._all[one] = None
+        waiting.hang_up()
+        return True
+
+    def head_read(self, one: _Connection) -> None:
+        """From now on it may take as long as an answer may."""
+        with self._lock:
+            one.waits = False
+            one.ends = time.monotonic() + _CONNECTION_S_MAX
+
+    def leave(self, one: _Connection) -> None:
+        with self._lock:
+            self._all.pop(one, None)
+            self._leaving.pop(one, None)
+
+    def end_late_ones(self) -> None:
+        """Hang up on those whose time is over; a byte now and then stretches it for nobody."""
+        now = time.monotonic()
+        with self._lock:
+            late = [one for one in self._all if one.ends < now]
+            late += self._leaving  # again: a socket that was being wrapped did not hear it
+        for one in late:
+            one.hang_up()
+
+
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+    block_on_close = False
+    request_queue_size = 128
+
+    def __init__(
+        self,
+        address: Address,
+        registry: CollectorRegistry,
+        health: Callable[[], Health],
+        token: _Token,
+        context: _Certificate | None,
+    ) -> None:
+        self.registry = registry
+        self.health = health
+        self.token = token
+        self.context = context
+        self.pages_free = threading.BoundedSemaphore(_PAGES_MAX)
+        self.connections = _Connections()
+        self.address_family = address.family
+        super().__init__((address.host, address.port), _Handler)
+
+    def server_bind(self) -> None:
+        """As the base class, without asking a name server who we are."""
+        self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        self.socket.bind(self.server_address)
+        self.server_address = self.socket.getsockname()
+        self.server_name, self.server_port = "", self.server_address[1]
+
+    def service_actions(self) -> None:
+        """Comes round several times a second, and after each new connection."""
+        self.connections.end_late_ones()
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        """In a thread of its own."""
+        one = _Connection(request, _network(client_address[0]), time.monotonic() + _HEAD_S_MAX)
+        if not self.connections.admit(one):
+            log.debug("too many requests: %s is hung up on", client_address)
+            self.shutdown_request(request)
+            return
+        thread = threading.Thread(
+            target=self._serve, args=(one, client_address), name="sparkmirror-http", daemon=True
+        )
+        try:
+            thread.start()
+        except RuntimeError as error:  # no more threads
+            self.connections.leave(one)
+            self.shutdown_request(request)
+            log.warning("a request is not answered: %s", error)
+
+    def _serve(self, one: _Connection, client_address: Any) -> None:
+        """Answer one connection, which ends after it."""
+        try:
+            one.socket.settimeout(_CLIENT_TIMEOUT_S)
+            if self.context is not None:
+                one.socket = self.context.context().wrap_socket(
+                    one.socket, server_side=True, do_handshake_on_connect=False
+                )
+                one.socket.do_handshake()
+            _Handler(one, client_address, self)
+        except Exception:  # clients that hang up or speak something else
+            self.handle_error(one.socket, client_address)
+        finally:
+            self.connections.leave(one)
+            self.shutdown_request(one.socket)
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Clients that hang up or speak something else are no concern of the mirror's."""
+        log.debug("request from %s failed", client_address, exc_info=True)
+
+
+class _Head:
+    """A connection's input, of which no more than a head's worth is read."""
+
+    def __init__(self, source: BinaryIO) -> None:
+        self._source = source
+        self._room = _HEAD_BYTES_MAX
+
+    def readline(self, limit: int = -1) -> bytes:
+        """As a file's. Raises LineTooLong when the head goes on beyond the limit."""
+        most = self._room if limit < 0 else min(limit, self._room)
+        line = self._source.readline(most)
+        self._room -= len(line)
+        if not self._room:
+            raise http.client.LineTooLong("head")
+        return line
+
+    def close(self) -> None:
+        """As a file's."""
+        self._source.close()
+
+    @property
+    def closed(self) -> bool:
+        """As a file's."""
+        return self._source.closed
+
+
+class _Handler(BaseHTTPRequestHandler):
+    server: _Server
+    timeout = _CLIENT_TIMEOUT_S
+    error_message_format = "%(code)d %(message)s\n"
+    error_content_type = _PLAIN
+    _PAGES: ClassVar[dict[str, str]] = {
+        "": "_index",
+        "/metrics": "_metrics",
+        "/health": "_health",
+        "/health/live": "_live",
+        "/health/ready": "_ready",
+    }
+
+    def __init__(self, one: _Connection, client_address: Any, server: _Server) -> None:
+        self._one = one
+        super().__init__(one.socket, client_address, server)
+
+    def setup(self) -> None:
+        """As the base class, with a limit on the head."""
+        super().setup()
+        self.rfile = _Head(self.rfile)  # type: ignore[assignment, arg-type]
+
+    def handle_one_request(self) -> None:
+        """As the base class; a first line beyond all limits is no request."""
+        try:
+            super().handle_one_request()
+        except http.client.LineTooLong:
+            self.close_connection = True
+
+    def do_GET(self) -> None:
+        """Answer one of the pages."""
+        self.server.connections.head_read(self._one)
+        path = self.path.partition("?")[0].rstrip("/")
+        page = self._PAGES.get(path)
+        if page is None:
+            self.send_error(HTTPStatus.NOT_FOUND)
+        elif page in ("_metrics", "_health") and not self.server.token.accepts(
+            self.headers.get("Authorization", "")
+        ):
+            self._answer(HTTPStatus.UNAUTHORIZED, b"a bearer token is needed\n")
+        elif page in ("_live", "_ready", "_index"):
+            getattr(self, page)()
+        elif not self.server.pages_free.acquire(blocking=False):
+            self._answer(HTTPStatus.SERVICE_UNAVAILABLE, b"busy\n")
+        else:
+            try:
+                getattr(self, page)()
+            finally:
+                self.server.pages_free.release()
+
+    do_HEAD = do_GET  # noqa: N815
+
+    def _index(self) -> None:
+        self._answer(HTTPStatus.OK, _INDEX)
+
+    def _metrics(self) -> None:
+        encode, content_type = choose_encoder(self.headers.get("Accept", ""))
+        self._answer(HTTPStatus.OK, encode(self.server.registry), content_type)
+
+    def _health(self) -> None:
+        health = self.server.health()
+        document = {"live": health.live, "ready": health.ready, **health.details}
+        body = json.dumps(document, ensure_ascii=False).encode() + b"\n"
+        self._answer(_status(health.live and health.ready), body, "application/json")
+
+    def _live(self) -> None:
+        live = self.server.health().live
+        self._answer(_status(live), b"live\n" if live else b"not live\n")
+
+    def _ready(self) -> None:
+        ready = self.server.health().ready
+        self._answer(_status(ready), b"ready\n" if ready else b"not ready\n")
+
+    def _answer(self, status: HTTPStatus, body: bytes, content_type: str = _PLAIN) -> None:
+        self.send_response(status)
+        self.send_header("Content-Type", content_type)
+        if status is HTTPStatus.UNAUTHORIZED:
+            self.send_header("WWW-Authenticate", "Bearer")
+        if len(body) >= _GZIP_FROM_BYTES and "gzip" in self.headers.get("Accept-Encoding", ""):
+            body = gzip.compress(body, 1)
+            self.send_header("Content-Encoding", "gzip")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(body)
+
+    def version_string(self) -> str:
+        """What we call ourselves: not which Python this is."""
+        return "sparkmirror"
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Into the log file, not onto the terminal."""
+        log.debug("%s " + format, self.client_address[0], *args)
+
+
+def _network(host: str) -> str:
+    """What counts as one address: of IPv6 the network, of which one client has all addresses."""
+    address = ip_address(host.partition("%")[0])
+    if isinstance(address, IPv6Address) and address.ipv4_mapped is None:
+        return address.exploded[:19]
+    return host
+
+
+def _status(good: bool) -> HTTPStatus:
+    return HTTPStatus.OK if good else HTTPStatus.SERVICE_UNAVAILABLE

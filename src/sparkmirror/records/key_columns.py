@@ -1,0 +1,176 @@
+"""All records of a run of batches as numpy columns: keys found, values left alone.
+
+Where records start is found by walking (``starts``); all else is computed for all of them at once.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from sparkmirror.errors import CorruptBatch
+from sparkmirror.records.codecs import DECOMPRESSED_BYTES_MAX, decompress
+from sparkmirror.records.columns import Columns, read_fields
+from sparkmirror.records.header import (
+    CODEC_MASK,
+    HEADER_BYTES,
+    LOG_APPEND_TIME_BIT,
+    Buffer,
+    split,
+)
+from sparkmirror.records.header_columns import Int64s, gather_heads
+from sparkmirror.records.record_offsets import OddError, read_varints, record_starts
+from sparkmirror.records.records import RECORD_BYTES_MIN, RECORD_COST_BYTES, check_count
+
+__all__ = ["COST_BYTES_MAX", "Scan", "scan", "scans"]
+
+COST_BYTES_MAX = 64 << 20
+"""What the batches of one portion may take in memory, unless it is a single one."""
+
+
+@dataclass(slots=True)
+class Scan:
+    """The records of some batches, in order.
+
+    ``columns``: as written by `encode_columns.encode_columns`; ``key_at``, ``key_bytes``: where
+    each key stands in ``columns.flat``, -1 bytes for none; ``codec``: the first batch's; ``last``:
+    no portion follows.
+    """
+
+    columns: Columns
+    key_at: Int64s
+    key_bytes: Int64s
+    codec: int
+    last: bool = True
+
+
+def scan(buffer: memoryview) -> Scan:
+    """Read ``buffer`` at once: batches of our own. Raises `BatchError` for damage."""
+    (found,) = scans(buffer, cost_bytes_max=sys.maxsize)
+    return found
+
+
+def scans(buffer: memoryview, *, cost_bytes_max: int = COST_BYTES_MAX) -> Iterator[Scan]:
+    """Read ``buffer``: whole magic 2 batches, at least one. Raises `BatchError` for damage.
+
+    In portions of so many batches as unpack, with what their records cost, to ``cost_bytes_max``,
+    or a single one: memory has a bound whatever a producer packs. A portion is to be done with
+    before the next one is asked for.
+    """
+    cuts = split(buffer)
+    heads = gather_heads(buffer, np.array([start for start, _ in cuts], np.int64))
+    bits = heads["attributes"].astype(np.int64)
+    if not (bits & CODEC_MASK).any():
+        flat = np.frombuffer(buffer, np.uint8)
+        yield _read(flat, [(start + HEADER_BYTES, end) for start, end in cuts], heads, last=True)
+        return
+    first = cost = 0
+    parts: list[Buffer] = []
+    rows = zip(
+        cuts, bits.tolist(), heads["base_offset"].tolist(), heads["count"].tolist(), strict=True
+    )
+    for index, ((start, end), bit, base, count) in enumerate(rows):
+        if bit & CODEC_MASK:
+            check_count(base, count)
+        body = decompress(
+            bit & CODEC_MASK, buffer[start + HEADER_BYTES : end], DECOMPRESSED_BYTES_MAX
+        )
+        more = len(body) + RECORD_COST_BYTES * max(count, 0)
+        if parts and cost + more > cost_bytes_max:
+            yield _read(*_joined(parts), heads[first:index], last=False)
+            first, cost = index, 0
+        parts.append(body)
+        cost += more
+    yield _read(*_joined(parts), heads[first:], last=True)
+
+
+def _joined(parts: list[Buffer]) -> tuple[npt.NDArray[np.uint8], list[tuple[int, int]]]:
+    """The bodies as one array, and where each of them is; ``parts`` is empty then."""
+    bodies, size = [], 0
+    for body in parts:
+        bodies.append((size, size + len(body)))
+        size += len(body)
+    flat = np.frombuffer(b"".join(parts), np.uint8)
+    parts.clear()
+    return flat, bodies
+
+
+def _read(
+    flat: npt.NDArray[np.uint8],
+    bodies: list[tuple[int, int]],
+    heads: npt.NDArray[np.void],
+    *,
+    last: bool,
+) -> Scan:
+    """The records of the batches with ``heads``, whose ``bodies`` stand in ``flat``."""
+    bits = heads["attributes"].astype(np.int64)
+    counts = heads["count"].astype(np.int64)
+    begins = np.array([begin for begin, _ in bodies], np.int64)
+    ends = np.array([end for _, end in bodies], np.int64)
+    bases = heads["base_offset"].tolist()
+    for begin, end, count, base in zip(
+        begins.tolist(), ends.tolist(), counts.tolist(), bases, strict=True
+    ):
+        if not 0 <= count <= (end - begin) // RECORD_BYTES_MIN or (not count and begin != end):
+            raise _corrupt(base)
+    full = np.flatnonzero(counts)
+    try:
+        at = record_starts(flat, begins[full], ends[full], counts[full])
+        return _columns(flat, at, heads, counts, bits, last=last)
+    except OddError:
+        for batch in full.tolist():  # the first one that cannot be read by itself
+            one = slice(batch, batch + 1)
+            try:
+                record_starts(flat, begins[one], ends[one], counts[one])
+            except OddError:
+                raise _corrupt(bases[batch]) from None
+        raise _corrupt(bases[0]) from None
+
+
+def _columns(
+    flat: npt.NDArray[np.uint8],
+    at: Int64s,
+    heads: npt.NDArray[np.void],
+    counts: Int64s,
+    bits: Int64s,
+    *,
+    last: bool,
+) -> Scan:
+    fields = read_fields(flat, at)
+    key_bytes, key_at = read_varints(flat, fields.rest_at)
+    if bool(
+        (
+            (fields.end - at < RECORD_BYTES_MIN)
+            | (fields.end > len(flat))
+            | (key_bytes < -1)
+            | (key_at + np.maximum(key_bytes, 0) >= fields.end)
+        ).any()
+    ):
+        raise OddError
+    batch = np.repeat(np.arange(len(counts)), counts)
+    timestamp = heads["base_timestamp"].astype(np.int64)[batch] + fields.timestamp_delta
+    appended = (bits & LOG_APPEND_TIME_BIT) != 0
+    if appended.any():
+        latest = heads["max_timestamp"].astype(np.int64)
+        timestamp = np.where(appended[batch], latest[batch], timestamp)
+    columns = Columns(
+        flat,
+        np.zeros(len(at), np.int64),
+        heads["base_offset"].astype(np.int64)[batch] + fields.offset_delta,
+        timestamp,
+        fields.attributes,
+        fields.rest_at,
+        fields.end - fields.rest_at,
+    )
+    return Scan(columns, key_at, key_bytes, int(bits[0]) & CODEC_MASK, last)
+
+
+def _corrupt(base_offset: int) -> CorruptBatch:
+    return CorruptBatch(
+        f"The records of the batch at offset {base_offset} cannot be read.",
+        do="The batch is damaged, or its producer wrote it so; it cannot be mirrored.",
+    )

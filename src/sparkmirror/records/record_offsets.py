@@ -1,0 +1,183 @@
+"""Where the records of batches start: each says where the next one begins, so they are walked.
+
+There are two walks with one result. With many batches the k-th records of all of them are found
+together, by a few ``numpy`` calls a step; else each batch is gone through by the shortest loop
+there is, in which a run of records of one size costs a comparison only. What a start says is not
+checked here beyond what a walk needs: the columns are, all at once.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+
+import numpy as np
+import numpy.typing as npt
+
+from sparkmirror.errors import CorruptBatch
+from sparkmirror.records.header_columns import Int64s
+from sparkmirror.records.records import RECORD_BYTES_MIN
+from sparkmirror.records.varint import read_varint
+
+__all__ = ["OddError", "read_varints", "record_starts"]
+
+_1, _LOW7 = np.uint64(1), np.uint64(0x7F)
+# A step over all batches costs about as much as so many records that are walked singly.
+_STEP_RECORDS = 24
+# Records of one size in a row, after which it pays to look for more of them.
+_ALIKE = 4
+
+
+class OddError(Exception):
+    """Internal: something that is looked at record by record."""
+
+
+def record_starts(flat: npt.NDArray[np.uint8], at: Int64s, end: Int64s, counts: Int64s) -> Int64s:
+    """The first bytes of all records, batch by batch.
+
+    ``at``, ``end``: where the records of each batch begin and must end in ``flat``; ``counts``: how
+    many it has, at least one. Raises OddError when they do not end there.
+    """
+    if not len(counts):
+        return np.zeros(0, np.int64)
+    try:
+        if int(counts.sum()) >= _STEP_RECORDS * int(counts.max()):
+            return _together(flat, at, end, counts)
+        return _singly(flat, at.tolist(), end.tolist(), counts.tolist())
+    except IndexError:
+        raise OddError from None
+
+
+@cache
+def _sizes() -> npt.NDArray[np.int32]:
+    """Whole bytes of a record, by the two bytes that it begins with (little-endian).
+
+    0 where these do not tell: a length of three bytes and more, or no possible length.
+    """
+    word = np.arange(1 << 16, dtype=np.int32)
+    two = (word >> 7) & 1
+    zigzag = (word & 0x7F) | (((word >> 1) & 0x3F80) * two)
+    known = ((word & 0x8080) != 0x8080) & (zigzag & 1 == 0)
+    length = zigzag >> 1
+    return np.where(known & (length >= RECORD_BYTES_MIN - 1), length + 1 + two, 0).astype(np.int32)
+
+
+def _together(flat: npt.NDArray[np.uint8], at: Int64s, end: Int64s, counts: Int64s) -> Int64s:
+    # Batches with the most records first: those that have a k-th one are always in front.
+    order = np.argsort(-counts, kind="stable")
+    row = (np.cumsum(counts) - counts)[order]
+    falling = -counts[order]
+    widths = np.searchsorted(falling, -np.arange(-int(falling[0])), "left").tolist()
+    try:
+        return _step(flat, at[order], end[order], row=row.copy(), widths=widths, all_known=True)
+    except (OddError, IndexError):
+        return _step(flat, at[order], end[order], row=row, widths=widths, all_known=False)
+
+
+def _step(
+    flat: npt.NDArray[np.uint8],
+    at: Int64s,
+    end: Int64s,
+    *,
+    row: Int64s,
+    widths: list[int],
+    all_known: bool,
+) -> Int64s:
+    """``widths``: how many batches have a k-th record; ``row``: where their first ones go.
+
+    ``all_known``: whether to rely on `_sizes`. A record whose size it does not tell stops its batch
+    short of ``end``.
+    """
+    sizes = _sizes()
+    words = np.ndarray((max(len(flat) - 1, 0),), "<u2", flat.data, strides=(1,))
+    starts = np.empty(int(sum(widths)), np.int64)
+    stops = np.empty(len(at), np.int64)
+    rows = row
+    for width in widths:
+        if width < len(at):
+            stops[width : len(at)] = at[width:]
+            at, row = at[:width], row[:width]
+        starts[row] = at
+        row += 1  # in ``rows``
+        size = sizes.take(words[at])
+        if not all_known and not size.all():
+            length, head = read_varints(flat, at)
+            size = head - at + length
+            if int(size.min()) < RECORD_BYTES_MIN:
+                raise OddError
+        at = at + size
+    stops[: len(at)] = at
+    # A record of no size would begin where its batch ends.
+    if not np.array_equal(stops, end) or bool((starts[rows - 1] >= end).any()):
+        raise OddError
+    return starts
+
+
+def _singly(
+    flat: npt.NDArray[np.uint8], begins: list[int], ends: list[int], counts: list[int]
+) -> Int64s:
+    data, sizes = flat.data, _sizes().data
+    starts: list[int] = []
+    append = starts.append
+    for at, end, count in zip(begins, ends, counts, strict=True):
+        before, alike, left = -1, 0, count
+        while left:
+            append(at)
+            left -= 1
+            size = sizes[data[at] | data[at + 1] << 8] or _long_size(data, at)
+            at += size  # noqa: PLW2901
+            alike = alike + 1 if size == before else 0
+            before = size
+            if alike == _ALIKE and left > _ALIKE:
+                # A record that begins with the length of the one before it has its size.
+                more = min(_run(flat, at, size, left), left)
+                starts.extend(range(at, at + more * size, size))
+                at += more * size  # noqa: PLW2901
+                left -= more
+                alike = 0
+        if at != end:
+            raise OddError
+    return np.array(starts, np.int64)
+
+
+def _long_size(data: memoryview, at: int) -> int:
+    """Whole bytes of the record at ``at``, whose length `_sizes` does not tell."""
+    try:
+        length, head = read_varint(data, at)
+    except CorruptBatch:
+        raise OddError from None
+    if length < RECORD_BYTES_MIN - 1:
+        raise OddError
+    return head - at + length
+
+
+def _run(flat: npt.NDArray[np.uint8], at: int, size: int, most: int) -> int:
+    """How many records from ``at`` on begin with the same length as the one before."""
+    alike = most
+    byte, more = 0, True
+    while more:
+        own = int(flat[at + byte - size])
+        column = flat[at + byte : at + most * size : size]
+        other = np.flatnonzero(column != own)
+        alike = min(alike, int(other[0]) if len(other) else len(column))
+        more = own > 0x7F
+        byte += 1
+    return alike
+
+
+def read_varints(flat: npt.NDArray[np.uint8], at: Int64s) -> tuple[Int64s, Int64s]:
+    """Decode the zigzag varints at ``at``; positions past the end read the last byte instead."""
+    byte = flat.take(at, mode="clip")
+    zigzag = (byte & 0x7F).astype(np.uint64)
+    after = at + 1
+    longer = np.flatnonzero(byte > 0x7F)
+    shift = 7
+    while len(longer):
+        if shift > 63:
+            raise OddError
+        byte = flat.take(after[longer], mode="clip")
+        zigzag[longer] |= (byte & 0x7F).astype(np.uint64) << np.uint64(shift)
+        after[longer] += 1
+        longer = longer[byte > 0x7F]
+        shift += 7
+    value = (zigzag >> _1) ^ (~(zigzag & _1) + _1)
+    return value.view(np.int64), after

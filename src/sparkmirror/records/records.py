@@ -1,0 +1,320 @@
+"""The records inside a batch, magic 2: decode and encode, wholly or only as far as carrying needs.
+
+A record is ``length varint | attributes i8 | timestamp delta varint | offset delta varint | rest``,
+where ``rest`` is key, value and headers. Re-encoding a batch (compaction holes, joining, log append
+time) changes what stands before ``rest`` and copies ``rest`` as bytes: that is ``Carried``. Only
+``decode_records`` looks into it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+from sparkmirror.errors import CorruptBatch
+from sparkmirror.records.codecs import DECOMPRESSED_BYTES_MAX, LEVELS, compress, decompress_batch
+from sparkmirror.records.header import (
+    CODEC_MASK,
+    COVERED,
+    HEADER,
+    HEADER_BYTES,
+    LOG_APPEND_TIME_BIT,
+    Buffer,
+    seal,
+)
+from sparkmirror.records.varint import read_varint, varint
+
+__all__ = [
+    "INT64_MAX",
+    "RECORDS_MAX",
+    "RECORD_BYTES_MIN",
+    "RECORD_COST_BYTES",
+    "Carried",
+    "Limits",
+    "Record",
+    "carry",
+    "check_count",
+    "decode_records",
+    "decode_rest",
+    "encode_batch",
+    "encode_rest",
+    "write_carried",
+]
+
+INT64_MAX = (1 << 63) - 1
+RECORD_BYTES_MIN = 7
+"""Length, attributes, two deltas, key length, value length, header count: a byte each."""
+RECORD_COST_BYTES = 64
+"""What a record takes in memory besides its bytes, for the limits on what is unpacked at once."""
+RECORDS_MAX = 1 << 21
+"""Of one compressed batch: tiny records cost a multiple of what they unpack to."""
+_UINT64 = 1 << 64
+_SMALL = tuple(varint(value) for value in range(8192))
+_NO_HEADERS = b"\0"
+_DAMAGED = "The batch is damaged, or its producer wrote it so; it cannot be mirrored."
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """One record. ``timestamp`` is epoch ms, -1 none; header keys are UTF-8 bytes as stored."""
+
+    offset: int
+    timestamp: int
+    key: bytes | None
+    value: bytes | None
+    headers: tuple[tuple[bytes, bytes | None], ...] = ()
+
+
+@dataclass(slots=True)
+class Carried:
+    """Records on their way from one batch to another: parallel lists, rests undecoded.
+
+    ``unpacked_bytes``: what the compressed ones among their batches unpacked to, and what their
+    records cost besides.
+    """
+
+    offsets: list[int] = field(default_factory=list)
+    timestamps: list[int] = field(default_factory=list)
+    attributes: list[int] = field(default_factory=list)
+    rests: list[Buffer] = field(default_factory=list)
+    unpacked_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Which records to keep (``first_offset <= offset < end_offset``), what reading may cost.
+
+    ``check_crcs``: verify magic 0 and 1 checksums while reading (magic 2 ones were, before).
+    ``decompressed_bytes_max``: of one batch; ``joined_bytes_max``: of the batches of one group,
+    unless it is a single one; ``together_bytes_max``: of all groups of one answer, unless it is a
+    single one.
+    """
+
+    first_offset: int = 0
+    end_offset: int = INT64_MAX
+    check_crcs: bool = True
+    decompressed_bytes_max: int = DECOMPRESSED_BYTES_MAX
+    joined_bytes_max: int = 32 << 20
+    together_bytes_max: int = 128 << 20
+
+
+_ALL = Limits()
+
+
+def carry(batch: memoryview, into: Carried, limits: Limits = _ALL) -> None:
+    """Append the records of one whole batch, as far as they are within ``limits``.
+
+    Log append time becomes the timestamp of every record. Raises CorruptBatch or UnknownCodec.
+    """
+    (base_offset, _, _, _, _, bits, last_delta, base_timestamp, max_timestamp, _, _, _, count) = (
+        HEADER.unpack_from(batch)
+    )
+    if bits & CODEC_MASK:
+        check_count(base_offset, count)
+    body = decompress_batch(bits & CODEC_MASK, batch[HEADER_BYTES:], limits.decompressed_bytes_max)
+    if bits & CODEC_MASK:
+        into.unpacked_bytes += len(body) + RECORD_COST_BYTES * max(count, 0)
+    if not 0 <= count <= len(body) // RECORD_BYTES_MIN:
+        raise _corrupt(base_offset, f"states {count} records in {len(body)} bytes")
+    first_offset, end_offset = limits.first_offset, limits.end_offset
+    appended = bool(bits & LOG_APPEND_TIME_BIT)
+    offsets, timestamps = into.offsets, into.timestamps
+    attributes, rests = into.attributes, into.rests
+    body = memoryview(body)
+    size = len(body)
+    at = 0
+    previous = -1
+    for _ in range(count):
+        length, at = read_varint(body, at)
+        end = at + length
+        if length < RECORD_BYTES_MIN - 1 or end > size:
+            raise _corrupt(base_offset, f"has a record of {length} bytes at byte {at} of {size}")
+        attribute = body[at]
+        # The usual deltas have one byte (time) and one or two (offset).
+        zigzag = body[at + 1]
+        if zigzag < 0x80:
+            timestamp_delta, at = (zigzag >> 1) ^ -(zigzag & 1), at + 2
+        else:
+            timestamp_delta, at = read_varint(body, at + 1)
+        delta, at = read_varint(body, at)
+        if not previous < delta <= last_delta or at > end:
+            raise _corrupt(base_offset, f"has offset delta {delta} after {previous}")
+        previous = delta
+        offset = base_offset + delta
+        if first_offset <= offset < end_offset:
+            offsets.append(offset)
+            timestamps.append(max_timestamp if appended else base_timestamp + timestamp_delta)
+            attributes.append(attribute)
+            rests.append(body[at:end])
+        at = end
+    if at != size:
+        raise _corrupt(base_offset, f"has {size - at} bytes left after its {count} records")
+
+
+def check_count(base_offset: int, count: int) -> None:
+    """CorruptBatch for a compressed batch of more records than are taken apart at once."""
+    if count > RECORDS_MAX:
+        raise CorruptBatch(
+            f"The batch at offset {base_offset} states {count} records; of a compressed one more "
+            f"than {RECORDS_MAX:,} are not taken apart.",
+            do="Let its producer write smaller batches (batch.size), or exclude the topic.",
+        )
+
+
+def write_carried(carried: Carried, codec: int, start: int = 0, end: int | None = None) -> bytes:
+    """One batch of the carried records ``start`` to ``end`` (at least one), renumbered.
+
+    The base offset is the first record's, offset deltas are consecutive, the base timestamp is the
+    first record's. Producer fields are empty: the sink stamps them.
+    """
+    timestamps = carried.timestamps[start:end]
+    base_timestamp = timestamps[0]
+    parts: list[Buffer] = []
+    for delta, (timestamp, attribute, rest) in enumerate(
+        zip(timestamps, carried.attributes[start:end], carried.rests[start:end], strict=True)
+    ):
+        late = timestamp - base_timestamp
+        times = _SMALL[late] if 0 <= late < 8192 else varint(_wrap(late))
+        places = _SMALL[delta] if delta < 8192 else varint(delta)
+        length = 1 + len(times) + len(places) + len(rest)
+        size = _SMALL[length] if length < 8192 else varint(length)
+        parts.append(size + attribute.to_bytes(1, "big") + times + places)
+        parts.append(rest)
+    body = b"".join(parts)
+    if codec:
+        body = compress(codec, body)
+    covered = COVERED.pack(
+        codec,
+        len(timestamps) - 1,
+        _wrap(base_timestamp),
+        _wrap(max(timestamps)),
+        -1,
+        -1,
+        -1,
+        len(timestamps),
+    )
+    return seal(covered, body, carried.offsets[start]) + body
+
+
+def decode_records(
+    batch: memoryview, decompressed_bytes_max: int = DECOMPRESSED_BYTES_MAX
+) -> Iterator[Record]:
+    """The records of one whole batch, decoded; log append time is every record's timestamp.
+
+    Raises CorruptBatch or UnknownCodec. The checksum is not looked at.
+    """
+    carried = Carried()
+    carry(batch, carried, Limits(decompressed_bytes_max=decompressed_bytes_max))
+    for offset, timestamp, rest in zip(
+        carried.offsets, carried.timestamps, carried.rests, strict=True
+    ):
+        yield decode_rest(offset, timestamp, memoryview(rest))
+
+
+def encode_batch(
+    records: Sequence[Record],
+    *,
+    codec: int = 0,
+    levels: Sequence[int] = LEVELS,
+    base_offset: int | None = None,
+    base_timestamp: int | None = None,
+    max_timestamp: int | None = None,
+    attributes: int = 0,
+    leader_epoch: int = -1,
+    producer_id: int = -1,
+    producer_epoch: int = -1,
+    base_sequence: int = -1,
+    last_offset_delta: int | None = None,
+) -> bytes:
+    """One batch of ``records``, whose offsets and timestamps are kept as they are.
+
+    ``levels``: of compression, by codec.
+    ``attributes``: further attribute bits (log append time, transactional, control, …). Base
+    values default to the first record's, ``max_timestamp`` and ``last_offset_delta`` to what the
+    records give; without records, base offset and delta must be given.
+    """
+    if base_offset is None:
+        base_offset = records[0].offset
+    if base_timestamp is None:
+        base_timestamp = records[0].timestamp if records else -1
+    if max_timestamp is None:
+        max_timestamp = max((record.timestamp for record in records), default=-1)
+    if last_offset_delta is None:
+        last_offset_delta = records[-1].offset - base_offset
+    parts: list[bytes] = []
+    for record in records:
+        rest = encode_rest(record.key, record.value, record.headers)
+        times = varint(_wrap(record.timestamp - base_timestamp))
+        places = varint(record.offset - base_offset)
+        length = varint(1 + len(times) + len(places) + len(rest))
+        parts.append(length + b"\0" + times + places + rest)
+    body = compress(codec, b"".join(parts), levels)
+    covered = COVERED.pack(
+        codec | attributes,
+        last_offset_delta,
+        _wrap(base_timestamp),
+        _wrap(max_timestamp),
+        producer_id,
+        producer_epoch,
+        base_sequence,
+        len(records),
+    )
+    return seal(covered, body, base_offset, leader_epoch) + body
+
+
+def encode_rest(
+    key: Buffer | None,
+    value: Buffer | None,
+    headers: Iterable[tuple[bytes, bytes | None]] = (),
+) -> bytes:
+    """Key, value and headers as a record holds them after its deltas."""
+    parts = [_sized(key), _sized(value)]
+    encoded = [_sized(name) + _sized(content) for name, content in headers]
+    parts.append(varint(len(encoded)) if encoded else _NO_HEADERS)
+    return b"".join(parts + encoded)
+
+
+def _sized(data: Buffer | None) -> bytes:
+    if data is None:
+        return b"\x01"
+    size = len(data)
+    return b"".join((_SMALL[size] if size < 8192 else varint(size), data))
+
+
+def decode_rest(offset: int, timestamp: int, rest: memoryview) -> Record:
+    """A record out of what `Carried` holds of it. Raises CorruptBatch."""
+    key, at = _read_sized(rest, 0, offset)
+    value, at = _read_sized(rest, at, offset)
+    count, at = read_varint(rest, at)
+    if not 0 <= count <= (len(rest) - at) // 2:
+        raise _corrupt(offset, f"states {count} headers in {len(rest) - at} bytes")
+    headers: list[tuple[bytes, bytes | None]] = []
+    for _ in range(count):
+        name, at = _read_sized(rest, at, offset)
+        content, at = _read_sized(rest, at, offset)
+        if name is None:
+            raise _corrupt(offset, "has a header without a key")
+        headers.append((name, content))
+    if at != len(rest):
+        raise _corrupt(offset, f"has {len(rest) - at} bytes left after a record's headers")
+    return Record(offset, timestamp, key, value, tuple(headers))
+
+
+def _read_sized(rest: memoryview, at: int, offset: int) -> tuple[bytes | None, int]:
+    size, at = read_varint(rest, at)
+    if size == -1:
+        return None, at
+    if size < 0 or at + size > len(rest):
+        raise _corrupt(offset, f"has a field of {size} bytes with {len(rest) - at} left")
+    return bytes(rest[at : at + size]), at + size
+
+
+def _wrap(value: int) -> int:
+    """``value`` as int64 arithmetic leaves it; hostile deltas run over, and Java wraps as well."""
+    if -INT64_MAX - 1 <= value <= INT64_MAX:
+        return value
+    return (value + INT64_MAX + 1) % _UINT64 - INT64_MAX - 1
+
+
+def _corrupt(offset: int, what: str) -> CorruptBatch:
+    return CorruptBatch(f"The batch at offset {offset} {what}.", do=_DAMAGED)

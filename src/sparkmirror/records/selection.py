@@ -1,0 +1,183 @@
+"""Source side: what of one partition's part of a Fetch response is mirrored, and in which bytes.
+
+Sans-IO: bytes in, a ``Selection`` out, in three steps: cut into frames (``frames``), choose what
+becomes of each (``choose``), write anew what has to be (``join``). Most responses are runs of
+well-filled batches, which go on as one untouched memoryview after a header unpack and a checksum
+each. A few batches of one record each take a short cut (``singles``).
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from sparkmirror.errors import BatchError
+from sparkmirror.records.batch_decisions import (
+    AbortedTransaction,
+    Chooser,
+    Raw,
+    SelectRules,
+    extend_runs,
+)
+from sparkmirror.records.rebatch import Group, GroupError, Written, one_batch, write_groups
+from sparkmirror.records.records import INT64_MAX, Limits
+from sparkmirror.records.single_record_batches import SINGLES_MAX, read_singles
+from sparkmirror.records.walk import walk_frames
+
+__all__ = ["AbortedTransaction", "SelectRules", "Selection", "select"]
+
+_EPOCH = struct.Struct(">q4xib")  # base offset, leader epoch, magic
+_MAGIC = 2
+
+
+@dataclass(slots=True)
+class Selection:
+    """What of one partition's part of one Fetch response is to be mirrored.
+
+    ``pieces``: in order; a memoryview is an untouched range of the receive buffer (one or many
+    contiguous batches), bytes are one or many re-encoded batches. ``runs``: exact source offsets of
+    the carried records in order as ``(first source offset, record count)``, contiguous ones merged.
+    ``next_offset``: next source offset to fetch, past everything complete in the response, dropped
+    batches included. ``timestamp_ms_max``: largest record timestamp carried, -1 when nothing is.
+    ``joined``: source batches that went into joined ones; ``reencoded``: batches that were written
+    anew (joined ones included). ``cut_bytes_needed``: not 0 when the response ends before anything
+    that could be mirrored or passed: a fetch limit with which the batch that it cuts fits.
+    ``leader_epoch``: that of the last batch before ``next_offset``, -1 when it is not known.
+    """
+
+    pieces: list[memoryview | bytes] = field(default_factory=list)
+    runs: list[tuple[int, int]] = field(default_factory=list)
+    next_offset: int = 0
+    record_count: int = 0
+    batch_count: int = 0
+    byte_count: int = 0
+    timestamp_ms_max: int = -1
+    joined: int = 0
+    reencoded: int = 0
+    cut_bytes_needed: int = 0
+    leader_epoch: int = -1
+
+
+def select(
+    buffer: memoryview,
+    fetch_offset: int,
+    aborted: Sequence[AbortedTransaction],
+    rules: SelectRules,
+    *,
+    end_offset: int | None = None,
+) -> Selection:
+    """Choose what is mirrored of ``buffer``, the records field of one partition's response.
+
+    ``fetch_offset``: the offset that was asked for; older records are left out. ``aborted``: the
+    response's list. ``end_offset``: records from there on are left out and ``next_offset`` does not
+    pass it.
+
+    Raises CorruptBatch or UnknownCodec when the first thing to be mirrored is damaged. When sound
+    batches stand before the damage, these are returned, and the next call meets it first.
+    """
+    frames = walk_frames(buffer)
+    end = INT64_MAX if end_offset is None else end_offset
+    limits = Limits(fetch_offset, end, rules.check_crcs, rules.decompressed_bytes_max)
+    starts = frames.starts
+    fault: BatchError | None = frames.fault
+    if fault is None and not aborted and 1 < len(starts) - 1 <= SINGLES_MAX:
+        joined = _joined_singles(buffer, starts, limits, rules)
+        if joined is not None:
+            return joined
+    while True:
+        chooser = Chooser(
+            buffer,
+            starts,
+            fetch_offset=fetch_offset,
+            end_offset=end,
+            aborted=aborted,
+            rules=rules,
+        )
+        fault = chooser.run() or fault
+        if fault is not None and chooser.next_offset <= fetch_offset:
+            raise fault
+        try:
+            selection = _build(buffer, starts, chooser, limits)
+        except GroupError as bad:
+            # Everything before the bad frame is chosen again, so that it is not lost with it.
+            # Without its traceback, which would keep what was unpacked in memory meanwhile.
+            starts, fault = starts[: bad.frame + 1], bad.error.with_traceback(None)
+            continue
+        if frames.cut_bytes and chooser.next_offset <= fetch_offset:
+            selection.cut_bytes_needed = frames.starts[-1] + frames.cut_bytes
+        selection.leader_epoch = _leader_epoch(buffer, starts, selection.next_offset)
+        return selection
+
+
+def _joined_singles(
+    buffer: memoryview, starts: Sequence[int], limits: Limits, rules: SelectRules
+) -> Selection | None:
+    """What comes of batches of one record each that all go into one; None when they do not."""
+    if starts[-1] > rules.join_bytes:
+        return None
+    carried = read_singles(
+        buffer,
+        starts,
+        first_offset=limits.first_offset,
+        end_offset=limits.end_offset,
+        size_max=rules.join_below_bytes,
+        check_crcs=limits.check_crcs,
+    )
+    if carried is None:
+        return None
+    batch = one_batch(carried, codec=0)
+    next_offset = carried.offsets[-1] + 1
+    return Selection(
+        pieces=[batch.data],
+        runs=batch.runs,
+        next_offset=next_offset,
+        record_count=batch.record_count,
+        batch_count=1,
+        byte_count=len(batch.data),
+        timestamp_ms_max=batch.timestamp_ms_max,
+        joined=len(starts) - 1,
+        reencoded=1,
+        leader_epoch=_leader_epoch(buffer, starts, next_offset),
+    )
+
+
+def _leader_epoch(buffer: memoryview, starts: Sequence[int], next_offset: int) -> int:
+    """Leader epoch of the last batch of ``starts`` (whole frames, then an end) that begins before
+    ``next_offset``.
+    """
+    for start in reversed(starts[:-1]):
+        offset, epoch, magic = _EPOCH.unpack_from(buffer, start)
+        if offset < next_offset:
+            # Messages of the old formats have their CRC there.
+            return int(epoch) if magic == _MAGIC else -1
+    return -1
+
+
+def _build(
+    buffer: memoryview, starts: Sequence[int], chooser: Chooser, limits: Limits
+) -> Selection:
+    """Carry out what was chosen."""
+    selection = Selection(next_offset=chooser.next_offset)
+    groups = [item for item in chooser.items if isinstance(item, Group)]
+    anew = iter(write_groups(buffer, starts, groups, limits) if groups else ())
+    for item in chooser.items:
+        if isinstance(item, Group):
+            batch = next(anew)
+            if not batch.record_count:
+                continue
+            piece: memoryview | bytes = batch.data
+            done: Written | Raw = batch
+            selection.batch_count += 1
+            selection.reencoded += 1
+            if item.frame_count > 1:
+                selection.joined += item.frame_count
+        else:
+            piece, done = buffer[item.start : item.end], item
+            selection.batch_count += item.batch_count
+        selection.pieces.append(piece)
+        selection.byte_count += len(piece)
+        selection.record_count += done.record_count
+        selection.timestamp_ms_max = max(selection.timestamp_ms_max, done.timestamp_ms_max)
+        extend_runs(selection.runs, done.runs)
+    return selection

@@ -1,0 +1,177 @@
+"""How Kafka's programs are started: Java, class path, flags, and a shared class archive.
+
+Loading and verifying 6,000 classes is most of a broker's start-up. A class archive (Java's
+"dynamic CDS") halves it: the first broker of a version that ends in peace writes one to the
+cache, all later ones map it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Self
+
+from sparkmirror.cache import cache_directory, claim_part
+from sparkmirror.errors import MachineError
+from sparkmirror.java import QUIET_ARCHIVES, JavaHome, find_java
+from sparkmirror.testing.maven import Fetching, resolve
+
+__all__ = [
+    "KAFKA_VERSION",
+    "KAFKA_VERSIONS",
+    "QUICK_JVM",
+    "SERVER_JVM",
+    "KafkaRuntime",
+    "kafka_jars",
+    "tools_version",
+]
+
+KAFKA_VERSION = "4.3.0"
+"""The broker that runs when no version is asked for."""
+
+KAFKA_VERSIONS = (KAFKA_VERSION, "4.4.0")
+"""The brokers that the demo runs on."""
+
+# Releases whose kafka-tools jar the public repository does not give out: another one's tools.
+_TOOLS_VERSIONS = {"4.4.0": KAFKA_VERSION}
+
+QUICK_JVM = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
+"""JVM flags for a quick start and a small footprint: tests and the demo."""
+
+SERVER_JVM = ("-XX:+UseG1GC", "-XX:MaxGCPauseMillis=20")
+"""JVM flags for steady throughput: benchmarks."""
+
+_RECORDING_S_MAX = 3_600.0  # an older mark was left by a process that was killed
+
+# What a broker of this kind never calls; leaving it out saves a quarter of the first download.
+_UNNEEDED = (
+    *("scala-reflect", "jackson-dataformat-yaml", "jose4j"),
+    *("commons-beanutils", "commons-collections", "commons-digester", "commons-logging"),
+    *("log4j-slf4j-impl", "slf4j-log4j12", "slf4j-reload4j"),
+)
+
+
+def kafka_jars(
+    version: str = KAFKA_VERSION,
+    *,
+    progress: Callable[[Fetching], None] | None = None,
+    java: JavaHome | None = None,
+) -> tuple[Path, ...]:
+    """The class path of a Kafka broker, and of Kafka's own command-line tools where they are of
+    the same version (`tools_version`).
+
+    Raises MachineError, see ``maven.resolve``.
+    """
+    major, minor, *_ = (int(part) for part in version.split("."))
+    scala = "2.13" if (major, minor) >= (2, 4) else "2.12"  # what a version was published for
+    coordinates = [f"org.apache.kafka:kafka_{scala}:{version}", "org.slf4j:slf4j-simple:1.7.36"]
+    if (major, minor) < (2, 4):
+        # Their own one, 3.4, cannot read an address as Java writes it since 14.
+        coordinates.append("org.apache.zookeeper:zookeeper:3.5.9")
+    if tools_version(version) == version:
+        # The tools jar depends on Kafka Connect and its web server: the console tools do not.
+        coordinates.append(f"org.apache.kafka:kafka-tools:{version}@jar")
+    return resolve(*coordinates, exclude=_UNNEEDED, progress=progress, java=java)
+
+
+def tools_version(version: str) -> str:
+    """The release whose command-line tools serve a broker of ``version``: its own if it can be."""
+    return _TOOLS_VERSIONS.get(version, version)
+
+
+@dataclass(frozen=True, slots=True)
+class KafkaRuntime:
+    """One version of Kafka on one Java, ready to be started.
+
+    ``archive``: the shared class archive, which need not exist yet. ``further``: jars behind the
+    others on the class path.
+    """
+
+    java: JavaHome
+    jars: tuple[Path, ...]
+    archive: Path
+    further: tuple[Path, ...] = ()
+
+    @classmethod
+    def find(
+        cls,
+        version: str = KAFKA_VERSION,
+        *,
+        further: Sequence[str] = (),
+        progress: Callable[[Fetching], None] | None = None,
+    ) -> Self:
+        """Finds Java and fetches the jars; MachineError when either fails.
+
+        ``further``: coordinates as ``maven.resolve`` takes them.
+        """
+        java = find_java()
+        jars = kafka_jars(version, progress=progress, java=java)
+        text = "\n".join([str(java.path), java.version, *map(str, jars)])
+        key = hashlib.sha256(text.encode()).hexdigest()[:16]
+        archive = cache_directory("classes") / f"kafka-{version}-{key}.jsa"
+        return cls(java, jars, archive, resolve(*further, java=java) if further else ())
+
+    def command(
+        self,
+        main_class: str,
+        *arguments: str,
+        heap: str,
+        flags: Sequence[str] = QUICK_JVM,
+        log_level: str = "warn",
+        record_archive: Path | None = None,
+    ) -> list[str]:
+        """The command line that runs ``main_class``.
+
+        ``log_level``: of what the program logs to stderr. ``record_archive``: write a class
+        archive there when the program ends.
+        """
+        shared = []
+        if record_archive is not None:
+            shared = [f"-XX:ArchiveClassesAtExit={record_archive}"]
+        elif self.archive.is_file():
+            shared = [f"-XX:SharedArchiveFile={self.archive}"]
+        return [
+            str(self.java.java),
+            f"-Xmx{heap}",
+            *flags,
+            "-Xshare:auto",  # an archive that does not fit is passed over
+            *QUIET_ARCHIVES,
+            *shared,
+            "-Djava.awt.headless=true",
+            f"-Dorg.slf4j.simpleLogger.defaultLogLevel={log_level}",
+            "-Dorg.slf4j.simpleLogger.showDateTime=true",
+            "-Dorg.slf4j.simpleLogger.dateTimeFormat=HH:mm:ss.SSS",
+            "-Dorg.slf4j.simpleLogger.showThreadName=false",
+            "-cp",
+            os.pathsep.join(map(str, (*self.jars, *self.further))),
+            main_class,
+            *arguments,
+        ]
+
+    def archive_to_record(self) -> Path | None:
+        """Where a broker should write the archive at its end; None when it need not.
+
+        Only one broker at a time is asked: writing takes seconds of the machine.
+        """
+        # An archive fits every class path that begins with its own, and no shorter one.
+        if self.archive.is_file() or self.further:
+            return None
+        try:
+            return claim_part(self.archive, stale_s=_RECORDING_S_MAX)
+        except OSError as error:
+            raise MachineError(
+                f"The class archive cannot be written ({error.strerror}).",
+                where=str(self.archive.with_suffix(".part")),
+                do="Set XDG_CACHE_HOME to a directory that you may write to.",
+            ) from error
+
+    def keep_archive(self, recorded: Path, *, complete: bool) -> None:
+        """Puts a recorded archive into its place, or removes it when it is not ``complete``."""
+        # An empty file is our own mark: this Java cannot write archives.
+        if complete and recorded.is_file() and recorded.stat().st_size > 0:
+            recorded.replace(self.archive)
+        else:
+            recorded.unlink(missing_ok=True)

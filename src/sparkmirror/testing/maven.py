@@ -1,0 +1,316 @@
+"""Fetches jars from Maven's central repository through the Ivy that PySpark carries.
+
+Nothing has to be installed and no repository address is written here: Ivy knows its own. What
+was resolved once is listed in the cache, so a second call starts no JVM and needs no network.
+Whatever comes is held against `pins` before it is given out.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import os
+import re
+import subprocess
+import threading
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+from urllib.parse import urlsplit
+from xml.sax.saxutils import quoteattr
+
+from sparkmirror.cache import cache_directory, locked
+from sparkmirror.errors import Defect, MachineError
+from sparkmirror.java import JavaHome, find_java
+from sparkmirror.testing.pins import pins_digest, verify_jars
+
+__all__ = ["Fetching", "resolve"]
+
+_RESOLVE_TIMEOUT_S = 900.0
+_LAYOUT = "2"  # raise it when the Ivy settings below change, so that old listings are not used
+_SETTINGS_VARIABLE = "SPARKMIRROR_IVY_SETTINGS"
+_NO_NETWORK = re.compile(
+    r"UnknownHost|ConnectException|Connection refused|Connection timed out|timed out|NoRouteToHost"
+    r"|Network is unreachable|Server access error|SSLHandshake|PKIX|Unable to tunnel|not found\.$",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Fetching:
+    """How far a download is.
+
+    ``phase``: ``resolve`` while dependencies are found (``done`` of them, ``total`` is 0), then
+    ``download`` for ``done`` of ``total`` jars. ``name``: the module or file at hand.
+    ``bytes``: downloaded so far.
+    """
+
+    phase: Literal["resolve", "download"]
+    name: str
+    done: int
+    total: int
+    bytes: int
+
+
+def resolve(
+    *coordinates: str,
+    exclude: Sequence[str] = (),
+    progress: Callable[[Fetching], None] | None = None,
+    java: JavaHome | None = None,
+) -> tuple[Path, ...]:
+    """Jars of ``coordinates`` and all they depend on, as paths in the cache.
+
+    A coordinate is ``group:artifact:version``, or ``group:artifact:version@jar`` for that jar
+    alone. ``exclude`` holds artifact names that are left out with what only they need.
+    Raises MachineError when there is no network, a coordinate does not exist, Java is missing,
+    the cache cannot be written or a jar is another one than `pins` says.
+    """
+    wanted = [_parse(coordinate) for coordinate in coordinates]
+    cache = cache_directory() / "maven"
+    text = "\n".join([_LAYOUT, *sorted(coordinates), "exclude", *sorted(exclude)])
+    key = hashlib.sha256(text.encode()).hexdigest()[:20]
+    listing = cache / "resolved" / f"{key}.txt"
+    # Beside the listing, which earlier versions read, too: what it was verified with.
+    verified = listing.with_suffix(f".{pins_digest()[:20]}")
+    if verified.exists() and (jars := _listed(listing)):
+        return jars
+    with locked(cache / ".lock", timeout_s=_RESOLVE_TIMEOUT_S):
+        # Another process may have fetched the same jars while this one waited.
+        jars = _listed(listing)
+        if jars and verified.exists():
+            return jars
+        try:
+            listing.parent.mkdir(parents=True, exist_ok=True)
+            if not jars:
+                java = java or find_java()
+                jars = _fetch(wanted, exclude, cache, key, progress=progress, java=java)
+            verify_jars([f"{one.artifact}-{one.version}.jar" for one in wanted], jars)
+            aside = listing.with_suffix(".part")
+            aside.write_text("".join(f"{jar}\n" for jar in jars), "utf-8")
+            aside.replace(listing)
+            verified.touch()
+        except OSError as error:
+            raise MachineError(
+                f"The jar cache cannot be written ({error.strerror or error}).",
+                where=str(cache),
+                do="Free some disk space, or set XDG_CACHE_HOME to a directory that you may"
+                " write to.",
+            ) from error
+        return jars
+
+
+@dataclass(frozen=True, slots=True)
+class _Coordinate:
+    group: str
+    artifact: str
+    version: str
+    transitive: bool
+
+
+def _parse(coordinate: str) -> _Coordinate:
+    found = re.fullmatch(r"([\w.-]+):([\w.-]+):([\w.-]+)(@jar)?", coordinate)
+    if not found:
+        raise MachineError(
+            "This is no Maven coordinate.",
+            where=coordinate,
+            do="Write group:artifact:version, or group:artifact:version@jar for one jar alone.",
+        )
+    return _Coordinate(found[1], found[2], found[3], transitive=found[4] is None)
+
+
+def _listed(listing: Path) -> tuple[Path, ...]:
+    """The jars of an earlier call, or none when the list or one of its files is missing."""
+    try:
+        names = listing.read_text("utf-8").splitlines()
+    except FileNotFoundError:
+        return ()
+    jars = tuple(Path(name) for name in names)
+    return jars if all(jar.is_file() for jar in jars) else ()
+
+
+def _fetch(
+    wanted: Sequence[_Coordinate],
+    exclude: Sequence[str],
+    cache: Path,
+    key: str,
+    *,
+    progress: Callable[[Fetching], None] | None,
+    java: JavaHome,
+) -> tuple[Path, ...]:
+    work = cache / "work"
+    work.mkdir(parents=True, exist_ok=True)
+    settings = os.environ.get(_SETTINGS_VARIABLE, "")
+    if not settings:
+        settings = str(work / "settings.xml")
+        Path(settings).write_text(_SETTINGS.format(cache=quoteattr(str(cache / "ivy"))), "utf-8")
+    module = work / f"{key}.xml"
+    module.write_text(_module_text(wanted, exclude, key), "utf-8")
+    paths = work / f"{key}.classpath"
+    command = [
+        str(java.java),
+        "-XX:TieredStopAtLevel=1",  # Ivy lives for seconds: compiling it well is lost time
+        *_proxy_options(os.environ),
+        "-jar",
+        str(_ivy_jar()),
+        *("-cache", str(cache / "ivy"), "-settings", settings, "-ivy", str(module)),
+        *("-confs", "default", "-cachepath", str(paths)),
+    ]
+    output = _run(command, _Reader(progress))
+    names = paths.read_text("utf-8").strip().split(os.pathsep) if output is None else []
+    module.unlink()
+    paths.unlink(missing_ok=True)
+    if output is not None:
+        raise _explained(wanted, output)
+    return tuple(Path(name) for name in names)
+
+
+# The look-ups of sources and documentation jars would double the number of requests.
+_SETTINGS = """<ivysettings>
+  <property name="ivy.maven.lookup.sources" value="false"/>
+  <property name="ivy.maven.lookup.javadoc" value="false"/>
+  <settings defaultResolver="central"/>
+  <caches defaultCacheDir={cache}/>
+  <timeout-constraints>
+    <timeout-constraint name="bounded" connectionTimeout="15000" readTimeout="60000"/>
+  </timeout-constraints>
+  <resolvers>
+    <ibiblio name="central" m2compatible="true" useMavenMetadata="false"
+             timeoutConstraint="bounded"/>
+  </resolvers>
+</ivysettings>
+"""
+
+
+def _module_text(wanted: Sequence[_Coordinate], exclude: Sequence[str], key: str) -> str:
+    """An Ivy module that depends on ``wanted``."""
+    lines = [
+        '<ivy-module version="2.0">',
+        f'  <info organisation="sparkmirror" module="m{key}"/>',
+        '  <configurations><conf name="default"/></configurations>',
+        "  <dependencies>",
+    ]
+    lines += [
+        f'    <dependency org="{one.group}" name="{one.artifact}" rev="{one.version}"'
+        f' conf="default->default" transitive="{str(one.transitive).lower()}"/>'
+        for one in wanted
+    ]
+    lines += [f"    <exclude module={quoteattr(name)}/>" for name in exclude]
+    return "\n".join([*lines, "  </dependencies>", "</ivy-module>", ""])
+
+
+def _ivy_jar() -> Path:
+    spec = importlib.util.find_spec("pyspark")
+    locations = spec.submodule_search_locations if spec else None
+    jars = Path(next(iter(locations))) / "jars" if locations else Path("jars")
+    found = sorted(jars.glob("ivy-*.jar"))
+    if not found:
+        raise MachineError(
+            "PySpark's Ivy jar is missing.",
+            where=str(jars),
+            do="Install PySpark again: pip install --force-reinstall pyspark==4.3.0",
+        )
+    return found[-1]
+
+
+def _proxy_options(environment: Mapping[str, str]) -> list[str]:
+    """JVM options for the proxy variables that other command-line tools read."""
+    options = []
+    for scheme in ("http", "https"):
+        name = f"{scheme}_proxy"
+        value = environment.get(name) or environment.get(name.upper()) or ""
+        parts = urlsplit(value if "//" in value else f"//{value}")
+        if parts.hostname:
+            options += [
+                f"-D{scheme}.proxyHost={parts.hostname}",
+                f"-D{scheme}.proxyPort={parts.port or 3128}",
+            ]
+    return options
+
+
+class _Reader:
+    """Follows Ivy's log, line by line, and tells the caller how far it is."""
+
+    def __init__(self, progress: Callable[[Fetching], None] | None) -> None:
+        self._progress = progress
+        self._modules = 0
+        self._jars = 0
+        self._bytes = 0
+        self._name = ""
+
+    def read(self, line: str) -> None:
+        if found := re.match(r"\s*found (\S+?)#(\S+);(\S+) in ", line):
+            self._modules += 1
+            self._tell("resolve", found[2])
+        elif found := re.match(r"downloading \S*/(\S+)", line):
+            self._name = found[1]
+            if self._name.endswith(".jar"):
+                self._tell("download", self._name)
+        elif found := re.match(r"\.* ?\((\d+)kB\)", line):
+            self._bytes += int(found[1]) * 1024
+        elif re.match(r"\s*\[SUCCESSFUL \] \S*\.jar", line):
+            self._jars += 1
+            self._tell("download", self._name)
+
+    def _tell(self, phase: Literal["resolve", "download"], name: str) -> None:
+        if self._progress is None:
+            return
+        done = self._modules if phase == "resolve" else self._jars
+        total = 0 if phase == "resolve" else max(self._modules, self._jars)
+        self._progress(Fetching(phase, name, done, total, self._bytes))
+
+
+def _run(command: list[str], reader: _Reader) -> list[str] | None:
+    """Runs Ivy; returns None when it succeeded, else the last lines of its log."""
+    tail: deque[str] = deque(maxlen=200)
+    with subprocess.Popen(  # noqa: S603  (an argument list, no shell)
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+    ) as process:
+        # Ivy has no limit on the whole; without this a stalled transfer would wait for ever.
+        timer = threading.Timer(_RESOLVE_TIMEOUT_S, process.kill)
+        timer.daemon = True
+        timer.start()
+        try:
+            if process.stdout is None:
+                raise Defect("the process has no pipe to write to")
+            for line in process.stdout:
+                tail.append(line.rstrip())
+                reader.read(line)
+        finally:
+            timer.cancel()
+            if process.poll() is None:
+                process.terminate()
+    return None if process.returncode == 0 else list(tail)
+
+
+def _explained(wanted: Sequence[_Coordinate], output: list[str]) -> MachineError:
+    """The error for a failed Ivy run, from what its log says."""
+    names = ", ".join(f"{one.group}:{one.artifact}:{one.version}" for one in wanted)
+    trouble = next((line.strip() for line in output if _NO_NETWORK.search(line)), "")
+    if "PKIX" in trouble:
+        return MachineError(
+            f"The jars of {names} cannot be downloaded: this Java does not trust the repository's"
+            " certificate, as happens behind a proxy that looks into TLS.",
+            where="Maven repository",
+            do="Give it your system's certificates, on Debian for example"
+            " JAVA_TOOL_OPTIONS=-Djavax.net.ssl.trustStore=/etc/ssl/certs/java/cacerts, or use"
+            " the system's own Java (JAVA_HOME).",
+        )
+    if trouble:
+        return MachineError(
+            f"The jars of {names} cannot be downloaded: {trouble}",
+            where="Maven repository",
+            do="Check the network; behind a proxy set HTTPS_PROXY, with a repository of your own"
+            f" name an Ivy settings file in {_SETTINGS_VARIABLE}.",
+        )
+    missing = [line.strip(": \t") for line in output if "not found" in line]
+    return MachineError(
+        f"The jars of {names} cannot be resolved: {'; '.join(missing[:3]) or output[-1:]}",
+        where="Maven repository",
+        do="Check the version number.",
+    )

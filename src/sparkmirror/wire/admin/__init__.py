@@ -1,0 +1,1 @@
+"""The driver's client: topics, settings, ACLs and groups of one cluster."""

@@ -1,0 +1,333 @@
+"""One Kafka cluster as the control plane sees it: topics, configs, offsets, groups.
+
+A thin facade over kafka-python for everything that is not the hot path. Answers are plain data
+(`wire.cluster.views`); what fails for one topic of a batch is part of the answer, what fails as a
+whole is a `MirrorError`. Nothing is connected before the first call, and every call is bounded by
+the client's request timeout.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+from sparkmirror.errors import Denied, MirrorError, TopicError, Unreachable
+from sparkmirror.model import ClusterClient, TopicPartition
+from sparkmirror.wire.admin.acl_answers import read_acls
+from sparkmirror.wire.admin.acls import create_acls, delete_acls, describe_topic_acls
+from sparkmirror.wire.admin.authorized_operations import literal_errors, topic_rights
+from sparkmirror.wire.admin.broker_versions import broker_versions
+from sparkmirror.wire.admin.config_decoder import ConfigReader
+from sparkmirror.wire.admin.groups import (
+    GroupOffsets,
+    commit_offsets,
+    committed_by_group,
+    committed_offsets,
+    list_groups,
+    read_offsets,
+)
+from sparkmirror.wire.admin.leaders import EARLIEST, LATEST, Leaders
+from sparkmirror.wire.admin.members import group_members, group_owners
+from sparkmirror.wire.admin.raw_responses import Remembered
+from sparkmirror.wire.admin.record_times import RecordAt, records_at
+from sparkmirror.wire.admin.requester import Link
+from sparkmirror.wire.admin.topic_configs import describe_topic_configs
+from sparkmirror.wire.admin.topic_reader import TopicTail, TopicWriter
+from sparkmirror.wire.admin.topics import alter_topic_configs, create_topics, grow_topics
+from sparkmirror.wire.cluster.views import (
+    AclBinding,
+    BrokerView,
+    ClusterView,
+    Committed,
+    ConfigEntry,
+    GroupMember,
+    GroupOwner,
+    GroupView,
+    NewTopic,
+    TopicOutcome,
+    TopicView,
+)
+
+__all__ = ["Cluster"]
+
+
+class Cluster:
+    """One cluster, reached with one set of client settings. Safe to share between threads.
+
+    Close it when done; a closed one connects again when it is used again.
+    """
+
+    def __init__(self, client: ClusterClient) -> None:
+        self.client = client
+        self._link = Link(client)
+        self._leaders = Leaders(self._link)
+        self._configs = ConfigReader()
+        self._acls = Remembered(read_acls, answers_max=1)
+        self._offsets = Remembered(read_offsets)
+        self._writer = TopicWriter(self._link, self._leaders)
+
+    @property
+    def alias(self) -> str:
+        """The cluster's name in the configuration file."""
+        return self.client.alias
+
+    def close(self, *, for_good: bool = False) -> None:
+        """Close all connections; what other threads have under way fails.
+
+        So does what they begin later, if this was ``for_good``; else that opens new ones.
+        """
+        self._link.close(for_good=for_good)
+
+    # --- cluster and topics -----------------------------------------------------------------
+
+    def describe(self) -> ClusterView:
+        """Cluster id, brokers, controller."""
+        response = self._leaders.metadata([])
+        return ClusterView(
+            cluster_id=response.cluster_id or "",
+            brokers=tuple(
+                BrokerView(b.node_id, b.host, b.port, b.rack or "")
+                for b in sorted(response.brokers, key=lambda b: int(b.node_id))
+            ),
+            controller=response.controller_id,
+        )
+
+    def broker_versions(self, nodes: Iterable[int]) -> dict[int, str]:
+        """Kafka release per broker; those that do not answer are missing."""
+        return broker_versions(self._link, nodes)
+
+    def topics(self, names: Iterable[str] | None = None) -> dict[str, TopicView]:
+        """The topics this client may describe, or those of ``names`` that exist.
+
+        Partitions without a leader are part of the answer (`TopicView.leaderless`).
+        """
+        wanted = None if names is None else sorted(names)
+        if wanted is not None and not wanted:
+            return {}
+        return dict(self._leaders.described(wanted).views)
+
+    def topic_configs(
+        self, names: Iterable[str], *, operation: str = "DescribeConfigs"
+    ) -> dict[str, Mapping[str, ConfigEntry] | MirrorError]:
+        """Settings per topic, or the error that asking for this topic gave (`TopicError`: there is
+        no such topic).
+
+        ``operation``: what errors advise to grant, where the caller needs more than to ask.
+        """
+        return describe_topic_configs(self._link, self._configs, names, operation)
+
+    def alter_topic_configs(
+        self, changes: Mapping[str, Mapping[str, str | None]]
+    ) -> dict[str, TopicOutcome]:
+        """Set configs per topic (None: back to the default); one outcome per topic.
+
+        What is not named stays as it is. A topic is changed wholly or not at all.
+        """
+        return alter_topic_configs(self._link, changes)
+
+    def create_topics(self, topics: Sequence[NewTopic]) -> dict[str, TopicOutcome]:
+        """Create each of ``topics`` that is missing; one outcome per topic.
+
+        An existing topic is left as it is and counts as success.
+        """
+        return create_topics(self._link, topics)
+
+    def grow_topics(self, counts: Mapping[str, int]) -> dict[str, TopicOutcome]:
+        """Raise topics to the given partition counts; one outcome per topic."""
+        return grow_topics(self._link, counts)
+
+    # --- permissions ------------------------------------------------------------------------
+
+    def topic_rights(self, names: Sequence[str]) -> dict[str, frozenset[str] | None]:
+        """What this client may do with each topic that exists; None: the broker cannot tell.
+
+        A topic that may not be described has no rights; one that does not exist is missing.
+        """
+        return topic_rights(self._link, names)
+
+    def literal_errors(
+        self, names: Sequence[str], *, operation: str = "Describe"
+    ) -> dict[str, MirrorError]:
+        """Why topics cannot be described that were named literally.
+
+        ``operation``: as for `topic_configs`.
+        """
+        return literal_errors(self._link, self._leaders, names, operation)
+
+    # --- ACLs -------------------------------------------------------------------------------
+
+    def topic_acls(self, *, operation: str = "Describe") -> tuple[AclBinding, ...] | None:
+        """All ACLs on topics; None when the cluster has no authorizer.
+
+        ``operation``: as for `topic_configs`.
+        """
+        return describe_topic_acls(self._link, self._acls, operation)
+
+    def create_acls(self, bindings: Sequence[AclBinding]) -> list[MirrorError | None]:
+        """Add ``bindings``; per binding the error, or None."""
+        return create_acls(self._link, bindings)
+
+    def delete_acls(self, bindings: Sequence[AclBinding]) -> list[MirrorError | None]:
+        """Remove ``bindings``; per binding the error, or None."""
+        return delete_acls(self._link, bindings)
+
+    # --- offsets of the log -----------------------------------------------------------------
+
+    def end_offsets(
+        self, partitions: Iterable[TopicPartition], isolation: str = "read_uncommitted"
+    ) -> dict[TopicPartition, int]:
+        """End offset (exclusive) per partition: high watermark, or last stable offset.
+
+        ``isolation``: as in ``isolation.level``. Partitions that have no leader or do not exist
+        are missing from the answer.
+        """
+        level = 1 if isolation == "read_committed" else 0
+        return self._leaders.list_offsets(partitions, LATEST, level)
+
+    def earliest_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        """First offset that still exists, per partition; missing ones as in `end_offsets`."""
+        return self._leaders.list_offsets(partitions, EARLIEST, 0)
+
+    def offsets_at(
+        self, partitions: Iterable[TopicPartition], time_ms: int
+    ) -> dict[TopicPartition, int]:
+        """First offset with a timestamp of ``time_ms`` or later; missing where there is none."""
+        found = self._leaders.list_offsets(partitions, time_ms, 0)
+        return {tp: offset for tp, offset in found.items() if offset >= 0}
+
+    def records_at(
+        self, positions: Mapping[TopicPartition, int], timeout_s: float = 5.0
+    ) -> dict[TopicPartition, RecordAt]:
+        """When the record at each position was written, and its size; see `record_times`."""
+        return records_at(self._link, self._leaders, positions, timeout_s)
+
+    # --- groups -----------------------------------------------------------------------------
+
+    def committed_offsets(
+        self,
+        group: str,
+        partitions: Iterable[TopicPartition] | None,
+        *,
+        operation: str = "Describe",
+    ) -> dict[TopicPartition, Committed]:
+        """Committed offsets of ``group``; partitions without one are missing from the answer.
+
+        None stands for every partition that the group has an offset of. ``operation``: as for
+        `topic_configs`.
+        """
+        return committed_offsets(self._link, group, partitions, operation)
+
+    def committed_by_group(
+        self, groups: Iterable[str], *, operation: str = "Describe"
+    ) -> dict[str, GroupOffsets | MirrorError]:
+        """Every committed offset of each of ``groups``, or the error that asking for it gave.
+
+        ``operation``: as for `topic_configs`.
+        """
+        return committed_by_group(
+            self._link,
+            self._offsets,
+            groups,
+            lambda group: self.committed_offsets(group, None, operation=operation),
+            operation,
+        )
+
+    def groups(self) -> dict[str, GroupView]:
+        """All classic, consumer and streams groups of consumers with their states.
+
+        Raises when a broker does not answer.
+        """
+        return list_groups(self._link, self._leaders)
+
+    def commit_offsets(self, group: str, offsets: Mapping[TopicPartition, tuple[int, str]]) -> None:
+        """Commit ``(offset, metadata)`` per partition as a consumer without membership.
+
+        The broker takes that only while the group has no active members. Raises `ClusterError`
+        when it has some, and when any partition was refused.
+        """
+        commit_offsets(self._link, group, offsets)
+
+    def group_members(self, group: str, *, operation: str = "Describe") -> tuple[GroupMember, ...]:
+        """The active members of ``group``; empty when there are none or no such group.
+
+        Members that cannot be seen are one without a name: they read a topic that this client may
+        not describe, or share its records. ``operation``: as for `topic_configs`.
+        """
+        return group_members(self._link, group, operation)
+
+    def group_owners(self, group: str) -> dict[TopicPartition, GroupOwner]:
+        """Who has which partition of ``group``; empty when it has no members.
+
+        Raises `Denied` where they read topics that this client may not describe.
+        """
+        return group_owners(self._link, group)
+
+    # --- records ----------------------------------------------------------------------------
+
+    def read_compacted(
+        self, topic: str, *, partitions: Sequence[int] | None = None, passes: bool = False
+    ) -> Iterator[tuple[int, bytes | None, bytes | None]]:
+        """Every record of ``topic`` up to its present end, as (partition, key, value).
+
+        In offset order within a partition; older records of a key may still be there. Raises
+        `TopicError` when the topic does not exist or no progress is made for a request timeout.
+        ``passes``: see `TopicTail`.
+        """
+        with self.tail(topic, partitions=partitions, passes=passes) as tail:
+            yield from tail.read_to_end()
+
+    def tail(
+        self,
+        topic: str,
+        *,
+        partitions: Sequence[int] | None = None,
+        only_new: Sequence[int] = (),
+        passes: bool = False,
+    ) -> TopicTail:
+        """A reader that follows ``topic`` without a group; close it when done.
+
+        It begins where the log does; in the partitions ``only_new``, at their present ends.
+        ``passes``: see `TopicTail`.
+        """
+        if partitions is None or not self._leaders.known(topic, partitions):
+            view = self.topics([topic]).get(topic)
+            if view is None:
+                raise TopicError(
+                    f"the topic {topic} does not exist.",
+                    where=f"cluster {self.alias}",
+                    do="Check the name, and that this client may describe the topic.",
+                )
+            partitions = range(view.partitions) if partitions is None else partitions
+        wanted = [TopicPartition(topic, number) for number in partitions]
+        ends = self.end_offsets(wanted, "read_committed")
+        if len(ends) < len(wanted):
+            lost = ", ".join(str(tp) for tp in wanted if tp not in ends)
+            raise TopicError(
+                f"{lost} cannot be read: no live leader.",
+                where=f"cluster {self.alias}",
+                do="Bring the broker back that holds it.",
+            )
+        ranges = {tp: (ends[tp] if tp.partition in only_new else 0, ends[tp]) for tp in wanted}
+        return TopicTail(self._link, self._leaders, ranges, passes=passes)
+
+    def produce_many(
+        self,
+        topic: str,
+        records: Iterable[tuple[int, bytes, bytes | None]],
+        *,
+        timestamp_ms: int | None = None,
+    ) -> int:
+        """Write ``(partition, key, value)`` records in order; returns how many.
+
+        ``timestamp_ms``: of all records, default now. All are acknowledged by all in-sync replicas
+        when this returns. Raises `MirrorError` when one could not be written within the request
+        timeout.
+        """
+        try:
+            return self._writer.write(topic, records, timestamp_ms)
+        except MirrorError as error:
+            if not isinstance(error, Denied | Unreachable):
+                # A topic that may not be written need not be seen: it looks as if there were none.
+                for reason in self.literal_errors([topic], operation="Write").values():
+                    if isinstance(reason, Denied):
+                        raise reason from error
+            raise

@@ -1,0 +1,155 @@
+"""Settings of many topics, read from DescribeConfigs answers with little work per topic.
+
+Thousands of topics have the same few settings. How far a structure of the protocol goes follows
+from its own bytes, so one that begins with the bytes of a known one is that one: `ConfigReader`
+compares the settings of each topic with those of the topic before, as a whole and then one by
+one, and decodes only what differs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+from kafka.protocol.admin import DescribeConfigsRequest
+
+from sparkmirror.wire.admin.raw_responses import Answer, Reader, undecoded
+from sparkmirror.wire.cluster.views import ConfigEntry
+
+__all__ = ["ConfigReader", "TopicConfigs", "ask_for_configs", "config_entry"]
+
+_UndecodedRequest = undecoded(DescribeConfigsRequest)
+_TOPIC_RESOURCE = 2
+_THROTTLE_BYTES = 4
+_FLEXIBLE_FROM = 4
+_REMEMBERED_BYTES_MAX = 8 << 20
+_SOURCES = {
+    1: "DYNAMIC_TOPIC_CONFIG",
+    2: "DYNAMIC_BROKER_CONFIG",
+    3: "DYNAMIC_DEFAULT_BROKER_CONFIG",
+    4: "STATIC_BROKER_CONFIG",
+    5: "DEFAULT_CONFIG",
+}
+_UNKNOWN_SOURCE = -1
+
+
+@dataclass(frozen=True, slots=True)
+class TopicConfigs:
+    """A topic's settings, or the error code (0: none) and message of asking for them."""
+
+    topic: str
+    error_code: int
+    error_message: str | None
+    configs: Mapping[str, ConfigEntry]
+
+
+class _Known(NamedTuple):
+    """One setting and the bytes that it was read from."""
+
+    data: bytes
+    name: str
+    entry: ConfigEntry
+
+
+def ask_for_configs(topics: Sequence[str]) -> Any:
+    """A request for all settings of ``topics``, answered with an `Answer`."""
+    row = DescribeConfigsRequest.DescribeConfigsResource
+    return _UndecodedRequest(
+        resources=[
+            row(resource_type=_TOPIC_RESOURCE, resource_name=name, configuration_keys=None)
+            for name in topics
+        ]
+    )
+
+
+# Thousands of topics have the same few settings: an entry is made once for all of them.
+@lru_cache(maxsize=4_096)
+def config_entry(
+    value: str | None, config_source: int, read_only: bool, sensitive: bool
+) -> ConfigEntry:
+    """A setting; ``config_source``: Kafka's number of where its value comes from."""
+    source = _SOURCES.get(config_source, "UNKNOWN")
+    return ConfigEntry(
+        value=value,
+        source=source,
+        is_default=source == "DEFAULT_CONFIG",
+        read_only=read_only,
+        sensitive=sensitive,
+    )
+
+
+class ConfigReader:
+    """Reads answers, one at a time. Topics with the same settings share one mapping.
+
+    What is remembered between answers is forgotten when there is too much of it.
+    """
+
+    def __init__(self) -> None:
+        self._kinds: dict[bytes, Mapping[str, ConfigEntry]] = {}
+        self._size = 0
+
+    def read(self, answer: Answer) -> list[TopicConfigs]:
+        """The rows of ``answer``. Raises an error of `kafka_python_limits.UNREADABLE`."""
+        reader = Reader(answer.data, _THROTTLE_BYTES, flexible=answer.version >= _FLEXIBLE_FROM)
+        found: list[TopicConfigs] = []
+        block = b""
+        before: list[_Known] = []
+        for _ in range(reader.count()):
+            code, message = reader.int16(), reader.text()
+            reader.int8()
+            name = reader.name()
+            if block and answer.data.startswith(block, reader.at):
+                reader.at += len(block)
+            else:
+                start = reader.at
+                before = _settings(reader, answer.version, before)
+                block = answer.data[start : reader.at]
+            found.append(TopicConfigs(name, code, message, self._kind(block, before)))
+            reader.skip_tags()
+        reader.skip_tags()
+        return found
+
+    def _kind(self, block: bytes, settings: Sequence[_Known]) -> Mapping[str, ConfigEntry]:
+        known = self._kinds.get(block)
+        if known is None:
+            if self._size + len(block) > _REMEMBERED_BYTES_MAX:
+                self._kinds, self._size = {}, 0
+            known = MappingProxyType({one.name: one.entry for one in settings})
+            self._kinds[block] = known
+            self._size += len(block)
+        return known
+
+
+def _settings(reader: Reader, version: int, before: Sequence[_Known]) -> list[_Known]:
+    """The settings of one topic; ``before``: those of another one."""
+    found: list[_Known] = []
+    data = reader.data
+    for number in range(reader.count()):
+        if number < len(before) and data.startswith(before[number].data, reader.at):
+            known = before[number]
+            reader.at += len(known.data)
+        else:
+            start = reader.at
+            name, entry = _setting(reader, version)
+            known = _Known(data[start : reader.at], name, entry)
+        found.append(known)
+    return found
+
+
+def _setting(reader: Reader, version: int) -> tuple[str, ConfigEntry]:
+    name, value, read_only = reader.name(), reader.text(), reader.boolean()
+    source = reader.int8()  # in version 0: whether it is a default, which says less
+    if version == 0:
+        source = _UNKNOWN_SOURCE
+    sensitive = reader.boolean()
+    if version >= 1:
+        for _ in range(reader.count()):  # synonyms
+            reader.name(), reader.text(), reader.int8()
+            reader.skip_tags()
+    if version >= 3:
+        reader.int8(), reader.text()  # type and documentation
+    reader.skip_tags()
+    return name, config_entry(value, source, read_only, sensitive)

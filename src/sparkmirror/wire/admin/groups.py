@@ -1,0 +1,302 @@
+"""Consumer groups: which there are, and their offsets. For `wire.admin.cluster.Cluster`.
+
+Of many groups at once, a request goes to each broker, or to each broker that coordinates some of
+the groups, and asks for hundreds of groups; brokers that are too old for that are asked group by
+group.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
+from typing import Any, NamedTuple
+
+from kafka.protocol.admin import ListGroupsRequest
+from kafka.protocol.consumer import OffsetFetchRequest, OffsetFetchResponse
+from kafka.protocol.metadata import FindCoordinatorRequest
+
+from sparkmirror.errors import ClusterError, MirrorError, Unreachable, Unsupported
+from sparkmirror.model import TopicPartition
+from sparkmirror.wire.admin.error_translation import translate
+from sparkmirror.wire.admin.leaders import Leaders
+from sparkmirror.wire.admin.messages import (
+    chunks,
+    commit_error,
+    commit_request,
+    error_code,
+    offset_fetch_error,
+    offset_fetch_request,
+)
+from sparkmirror.wire.admin.raw_responses import Answer, Remembered, undecoded
+from sparkmirror.wire.admin.requester import Link, error_for
+from sparkmirror.wire.cluster.acl_advice import Right
+from sparkmirror.wire.cluster.views import Committed, GroupView
+
+__all__ = [
+    "CONSUMER_PROTOCOLS",
+    "GROUP_NOT_FOUND",
+    "IDLE_STATES",
+    "GroupOffsets",
+    "commit_offsets",
+    "committed_by_group",
+    "committed_offsets",
+    "list_groups",
+    "read_offsets",
+]
+
+GroupOffsets = dict[TopicPartition, Committed]
+
+_OffsetFetch = undecoded(OffsetFetchRequest)
+
+_GROUPS_PER_REQUEST = 200
+# A commit becomes one batch of __consumer_offsets, which has Kafka's usual 1 MiB limit.
+_COMMITS_PER_REQUEST = 2_000
+_ATTEMPTS = 4
+# Coordinator loading, gone or elsewhere: asked again after another look.
+_MOVED = frozenset({14, 15, 16})
+GROUP_NOT_FOUND = 69
+_UNKNOWN_MEMBER, _ILLEGAL_GENERATION = 25, 22
+# Classic groups of other clients (Connect's workers, say) have another protocol type.
+CONSUMER_PROTOCOLS = frozenset({"", "consumer"})
+_CONSUMER_TYPES = frozenset({"", "unknown", "classic", "consumer"})
+# Kafka Streams' own protocol (KIP-1071); Streams in a classic group is a consumer like others.
+_STREAMS = "streams"
+# States of a group without members, whatever its protocol.
+IDLE_STATES = frozenset({"Empty", "Dead"})
+
+
+def list_groups(link: Link, leaders: Leaders) -> dict[str, GroupView]:
+    """All groups with committed offsets of consumers: classic, consumer and streams groups.
+
+    Share groups have none (the broker counts single records for them), and Connect's workers
+    commit none. Raises `MirrorError`.
+    """
+    found: dict[str, GroupView] = {}
+    for broker in leaders.metadata([]).brokers:
+        response = link.request(
+            ListGroupsRequest,
+            "listing consumer groups",
+            node=int(broker.node_id),
+            check=error_code,
+            needs=Right("Describe", "Group", note="(or on the Cluster)"),
+        )
+        for row in response.groups:
+            kind = (getattr(row, "group_type", "") or "").lower()
+            consumes = row.protocol_type in CONSUMER_PROTOCOLS and kind in _CONSUMER_TYPES
+            if consumes or kind == _STREAMS:
+                state = getattr(row, "group_state", "") or ""
+                found[row.group_id] = GroupView(row.group_id, state)
+    return found
+
+
+def committed_offsets(
+    link: Link, group: str, partitions: Iterable[TopicPartition] | None, operation: str
+) -> GroupOffsets:
+    """Committed offsets of ``group``; partitions without one are missing from the answer.
+
+    None stands for every partition that the group has an offset of. ``operation``: what an error
+    advises to grant. Raises `MirrorError`.
+    """
+    wanted = None if partitions is None else list(partitions)
+    if wanted is not None and not wanted:
+        return {}
+    response = link.request(
+        partial(offset_fetch_request, group, wanted),
+        f"reading the offsets of group {group}",
+        group=group,
+        check=offset_fetch_error,
+        needs=Right(operation, "Group", group, "and on its topics"),
+    )
+    return _offsets_of(response.topics)
+
+
+def commit_offsets(
+    link: Link, group: str, offsets: Mapping[TopicPartition, tuple[int, str]]
+) -> None:
+    """Commit ``(offset, metadata)`` per partition as a consumer without membership.
+
+    The broker takes that only while the group has no active members. Raises `ClusterError` when
+    it has some, and when any partition was refused.
+    """
+    for chunk in chunks(sorted(offsets), _COMMITS_PER_REQUEST):
+        response = link.request(
+            partial(commit_request, group, {tp: offsets[tp] for tp in chunk}),
+            f"committing offsets of group {group}",
+            group=group,
+            check=commit_error,
+            needs=Right("Read", "Group", group, "and on its topics"),
+        )
+        _check_commit(link, group, response)
+
+
+def _check_commit(link: Link, group: str, response: Any) -> None:
+    for topic in response.topics:
+        for row in topic.partitions:
+            if row.error_code in (_UNKNOWN_MEMBER, _ILLEGAL_GENERATION):
+                raise ClusterError(
+                    f"the group {group} has active members, its offsets cannot be set.",
+                    where=f"cluster {link.client.alias}",
+                    do="Stop the consumers of this group first.",
+                )
+            if row.error_code:
+                raise translate(
+                    error_for(row.error_code),
+                    link.client,
+                    f"committing the offset of {topic.name}-{row.partition_index} "
+                    f"for group {group}",
+                    needs=Right("Read", "Group", group, f"and on Topic {topic.name}"),
+                )
+
+
+class GroupRow(NamedTuple):
+    """A group's part of an answer: its offsets, or the error code (0: none) of asking for it."""
+
+    group: str
+    error_code: int
+    offsets: GroupOffsets
+
+
+def read_offsets(answer: Answer) -> list[GroupRow]:
+    """The rows of an answer for several groups."""
+    response = OffsetFetchResponse[answer.version].decode(answer.data)
+    return [
+        GroupRow(row.group_id, int(row.error_code), _offsets_of(row.topics))
+        for row in response.groups
+    ]
+
+
+def committed_by_group(
+    link: Link,
+    answers: Remembered[list[GroupRow]],
+    groups: Iterable[str],
+    one_by_one: Callable[[str], GroupOffsets],
+    operation: str = "Describe",
+) -> dict[str, GroupOffsets | MirrorError]:
+    """Every committed offset of each of ``groups``, or the error that asking for it gave.
+
+    ``answers`` reads with `read_offsets`: what did not change since the last call is the same
+    object, so nobody may change it. ``one_by_one`` asks for one group, where the brokers know no
+    better. ``operation``: what to grant where that is denied. Raises `MirrorError` when the
+    cluster does not answer at all.
+    """
+    needs = partial(Right, operation, "Group", note="and on its topics")
+    left = sorted(set(groups))
+    result: dict[str, GroupOffsets | MirrorError] = {}
+    for attempt in range(_ATTEMPTS):
+        if not left:
+            break
+        if attempt:
+            time.sleep(link.client.retry_backoff_ms * 2**attempt / 1000)
+        try:
+            again = _ask_all(link, answers, left, result, needs)
+        except Unsupported:
+            return _one_by_one(left, one_by_one)
+        left = again
+    for group in left:
+        result[group] = Unreachable(
+            f"the coordinator of group {group} does not answer.",
+            where=f"cluster {link.client.alias}",
+        )
+    return result
+
+
+def _one_by_one(
+    groups: Iterable[str], ask: Callable[[str], GroupOffsets]
+) -> dict[str, GroupOffsets | MirrorError]:
+    result: dict[str, GroupOffsets | MirrorError] = {}
+    for group in groups:
+        try:
+            result[group] = ask(group)
+        except Unreachable:
+            raise
+        except MirrorError as error:
+            result[group] = error
+    return result
+
+
+def _ask_all(
+    link: Link,
+    answers: Remembered[list[GroupRow]],
+    groups: Sequence[str],
+    result: dict[str, GroupOffsets | MirrorError],
+    needs: Callable[..., Right],
+) -> list[str]:
+    """Ask for ``groups`` once; returns those whose coordinator is to be looked up again."""
+    by_node, again = _coordinators(link, groups, result, needs)
+    for node, names in sorted(by_node.items()):
+        for chunk in chunks(names, _GROUPS_PER_REQUEST):
+            try:
+                make, doing = partial(_request, chunk), "reading the offsets of groups"
+                rows: list[GroupRow] = link.request(make, doing, node=node, read=answers.read)
+            except Unreachable:
+                again += chunk
+                continue
+            for row in rows:
+                if row.error_code in _MOVED:
+                    again.append(row.group)
+                elif row.error_code == GROUP_NOT_FOUND:
+                    result[row.group] = {}
+                elif row.error_code:
+                    result[row.group] = _error(link, needs(name=row.group), row.error_code)
+                else:
+                    result[row.group] = row.offsets
+    return again
+
+
+def _coordinators(
+    link: Link,
+    groups: Sequence[str],
+    result: dict[str, GroupOffsets | MirrorError],
+    needs: Callable[..., Right],
+) -> tuple[dict[int, list[str]], list[str]]:
+    by_node: dict[int, list[str]] = defaultdict(list)
+    again: list[str] = []
+    for chunk in chunks(groups, _GROUPS_PER_REQUEST):
+        response = link.request(
+            partial(
+                FindCoordinatorRequest,
+                coordinator_keys=list(chunk),
+                key_type=0,
+                min_version=4,
+                max_version=5,
+            ),
+            "looking up the coordinators of groups",
+        )
+        for row in response.coordinators:
+            code = int(row.error_code)
+            if code in _MOVED:
+                again.append(row.key)
+            elif code:
+                result[row.key] = _error(link, needs(name=row.key), code)
+            else:
+                by_node[int(row.node_id)].append(row.key)
+    return by_node, again
+
+
+def _request(groups: Sequence[str]) -> Any:
+    row = OffsetFetchRequest.OffsetFetchRequestGroup
+    return _OffsetFetch(
+        groups=[row(group_id=group, topics=None) for group in groups],
+        min_version=8,
+        max_version=9,  # from version 10 on topics go by id
+    )
+
+
+def _error(link: Link, needs: Right, code: int) -> MirrorError:
+    doing = f"reading the offsets of group {needs.name}"
+    return translate(error_for(code), link.client, doing, needs=needs)
+
+
+def _offsets_of(topics: Iterable[Any]) -> GroupOffsets:
+    """The committed offsets in the topic rows of an OffsetFetch response."""
+    found: GroupOffsets = {}
+    for topic in topics:
+        for row in topic.partitions:
+            if row.committed_offset >= 0 and not row.error_code:
+                epoch = getattr(row, "committed_leader_epoch", -1)
+                found[TopicPartition(topic.name, row.partition_index)] = Committed(
+                    row.committed_offset, row.metadata or "", -1 if epoch is None else epoch
+                )
+    return found

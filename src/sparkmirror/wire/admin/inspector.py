@@ -1,0 +1,282 @@
+"""What a cluster says when it is asked, without any effect on it: rights, sizes, clock, defaults.
+
+Whether a topic may be read or written is tried, not looked up: a Fetch or Produce to a partition
+number that no topic can have is refused for want of a permission first, and only then because
+there is no such partition. Brokers of every version answer so, and nothing is ever written.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+from kafka.protocol.admin import (
+    DescribeGroupsRequest,
+    DescribeLogDirsRequest,
+    DescribeQuorumRequest,
+)
+from kafka.protocol.consumer import FetchRequest
+from kafka.protocol.metadata import MetadataRequest
+from kafka.protocol.producer import ProduceRequest
+
+from sparkmirror.errors import Denied, MirrorError, Unsupported
+from sparkmirror.model import TopicPartition
+from sparkmirror.wire.admin.authorized_operations import rights_of
+from sparkmirror.wire.admin.cluster import Cluster
+from sparkmirror.wire.admin.error_translation import translate
+from sparkmirror.wire.admin.messages import (
+    broker_configs_request,
+    by_topic,
+    config_row,
+    create_topics_request,
+    error_code,
+    list_offsets_request,
+    not_controller,
+    record_batch,
+)
+from sparkmirror.wire.admin.requester import CONTROLLER, error_for
+from sparkmirror.wire.cluster.acl_advice import Right
+from sparkmirror.wire.cluster.views import ConfigEntry, NewTopic
+
+__all__ = ["Inspector", "TriedTopic"]
+
+_NO_PARTITION = 2**31 - 1
+_OFFSETS_TOPIC = "__consumer_offsets"
+_UNKNOWN_TOPIC = 3
+_TOPIC_DENIED, _GROUP_DENIED, _CLUSTER_DENIED = 29, 30, 31
+_NEWEST_TIME = -3
+# The first one may also have to connect.
+_TRIPS = 4
+
+
+@dataclass(frozen=True, slots=True)
+class TriedTopic:
+    """What creating a topic would give: an error, or the settings that it would have."""
+
+    name: str
+    error: MirrorError | None = None
+    configs: Mapping[str, ConfigEntry] = field(default_factory=dict)
+
+
+class Inspector(Cluster):
+    """A `Cluster` with questions that only a diagnosis asks."""
+
+    # -- permissions -----------------------------------------------------------------------
+
+    def readable(self, topics: Iterable[str]) -> dict[str, bool]:
+        """Whether records of each topic may be read."""
+        rows = FetchRequest.FetchTopic
+        part = partial(
+            rows.FetchPartition, partition=_NO_PARTITION, fetch_offset=0, partition_max_bytes=1
+        )
+        response = self._link.request(
+            lambda: FetchRequest(
+                max_wait_ms=0,
+                min_bytes=0,
+                max_bytes=1,
+                topics=[rows(topic=name, partitions=[part()]) for name in sorted(topics)],
+                max_version=11,
+            ),
+            "trying to read",
+        )
+        return {
+            row.topic: all(p.error_code != _TOPIC_DENIED for p in row.partitions)
+            for row in response.responses
+        }
+
+    def writable(self, topics: Iterable[str]) -> dict[str, bool]:
+        """Whether records may be written to each topic, be it there already or not."""
+        batch = record_batch([(b"", b"")], int(time.time() * 1000))
+        rows = ProduceRequest.TopicProduceData
+        part = partial(rows.PartitionProduceData, index=_NO_PARTITION, records=batch)
+        response = self._link.request(
+            lambda: ProduceRequest(
+                transactional_id=None,
+                acks=-1,
+                timeout_ms=1_000,
+                topic_data=[rows(name=name, partition_data=[part()]) for name in sorted(topics)],
+                max_version=9,
+            ),
+            "trying to write",
+        )
+        return {
+            row.name: all(p.error_code != _TOPIC_DENIED for p in row.partition_responses)
+            for row in response.responses
+        }
+
+    def has_groups(self) -> bool:
+        """Whether the cluster has a topic for groups' offsets: the first question makes it."""
+        (topic,) = self._leaders.metadata([_OFFSETS_TOPIC]).topics
+        return bool(topic.error_code != _UNKNOWN_TOPIC)
+
+    def group_rights(self, group: str) -> frozenset[str] | None:
+        """What this client may do with ``group``, which need not exist; None: nobody can tell."""
+        try:
+            response = self._link.request(
+                lambda: DescribeGroupsRequest(
+                    groups=[group],
+                    include_authorized_operations=True,
+                    max_version=5,  # version 6 says nothing about groups that do not exist
+                ),
+                f"describing group {group}",
+                group=group,
+                check=_group_error,
+            )
+        except Denied:  # nobody says which broker to ask
+            return frozenset()
+        (row,) = response.groups
+        if row.error_code in (_GROUP_DENIED, _CLUSTER_DENIED):
+            return frozenset()
+        return rights_of(getattr(row, "authorized_operations", None))
+
+    # -- topics ----------------------------------------------------------------------------
+
+    def try_create(self, topics: Sequence[NewTopic]) -> dict[str, TriedTopic]:
+        """What creating ``topics`` would give; nothing is created."""
+        if not topics:
+            return {}
+        response = self._link.request(
+            partial(
+                create_topics_request, topics, self.client.request_timeout_ms, validate_only=True
+            ),
+            "trying to create topics",
+            node=CONTROLLER,
+            check=not_controller,
+            needs=Right("Create", "Topic", note="(or on the Cluster)"),
+        )
+        found = {}
+        for row in response.topics:
+            error = None
+            if row.error_code:
+                error = translate(
+                    error_for(row.error_code, getattr(row, "error_message", None)),
+                    self.client,
+                    f"creating topic {row.name}",
+                    needs=Right("Create", "Topic", row.name, "(or on the Cluster)"),
+                )
+            configs = {c.name: config_row(c) for c in getattr(row, "configs", None) or ()}
+            found[row.name] = TriedTopic(row.name, error, configs)
+        return found
+
+    def newest_times_ms(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        """Largest record timestamp of each partition; empty ones and old brokers' are missing."""
+        led, _ = self._leaders.by_leader(partitions, fresh=False)
+        found = {}
+        for node, group in led.items():
+            response = self._link.request(
+                partial(list_offsets_request, group, _NEWEST_TIME, 0, min_version=7),
+                "reading offsets",
+                node=node,
+            )
+            for topic in response.topics:
+                for row in topic.partitions:
+                    if not row.error_code and row.timestamp >= 0:
+                        tp = TopicPartition(topic.name, row.partition_index)
+                        found[tp] = int(row.timestamp)
+        return found
+
+    def sizes(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        """Bytes on disk of each partition at its leader. Raises `Denied` without Describe on
+        the Cluster.
+        """
+        led, _ = self._leaders.by_leader(partitions, fresh=False)
+        found: dict[TopicPartition, int] = {}
+        for node, group in led.items():
+            response = self._link.request(
+                partial(_log_dirs_request, group), "asking for sizes", node=node, check=_top_error
+            )
+            for directory in response.results:
+                for topic in directory.topics:
+                    for row in topic.partitions:
+                        tp = TopicPartition(topic.name, row.partition_index)
+                        found[tp] = max(found.get(tp, 0), int(row.partition_size))
+        return found
+
+    # -- brokers ---------------------------------------------------------------------------
+
+    def broker_configs(self, nodes: Iterable[int]) -> dict[int, dict[str, str]]:
+        """Settings of each broker, as it has them at present. Raises `Denied` and others."""
+        found: dict[int, dict[str, str]] = defaultdict(dict)
+        for node in nodes:
+            response = self._link.request(
+                partial(broker_configs_request, node),
+                "describing broker configs",
+                node=node,
+                needs=Right("DescribeConfigs", "Cluster"),
+            )
+            for row in response.results:
+                if row.error_code:
+                    raise translate(
+                        error_for(row.error_code, row.error_message),
+                        self.client,
+                        "describing broker configs",
+                        needs=Right("DescribeConfigs", "Cluster"),
+                    )
+                found[node] |= {c.name: c.value for c in row.configs if c.value is not None}
+        return dict(found)
+
+    def round_trip_ms(self) -> float:
+        """How long a small question and its answer take: the shortest of a few, in ms.
+
+        Raises `MirrorError`.
+        """
+        took = []
+        for _ in range(_TRIPS):
+            began = time.monotonic()
+            self._link.request(partial(MetadataRequest, topics=[]), "measuring the round trip")
+            took.append(time.monotonic() - began)
+        return min(took) * 1000
+
+    def clock_ms(self, now_s: Callable[[], float] = time.time) -> tuple[float, float]:
+        """The cluster's time minus this machine's, and how far that may be off; both ms.
+
+        It is the time of the KRaft leader. Raises `Unsupported` where no API tells a time (before
+        KRaft), `Denied` without Describe on the Cluster.
+        """
+        began = now_s() * 1000
+        response = self._link.request(
+            _quorum_request,
+            "asking the quorum for its time",
+            check=error_code,
+            needs=Right("Describe", "Cluster"),
+        )
+        ended = now_s() * 1000
+        for topic in response.topics:
+            for row in topic.partitions:
+                for replica in row.current_voters:
+                    told = getattr(replica, "last_caught_up_timestamp", -1)
+                    if replica.replica_id == row.leader_id and told > 0:
+                        return told - (began + ended) / 2, (ended - began) / 2
+        raise Unsupported("the quorum tells no time.", where=f"cluster {self.alias}")
+
+
+def _quorum_request() -> Any:
+    rows = DescribeQuorumRequest.TopicData
+    part = rows.PartitionData(partition_index=0)
+    return DescribeQuorumRequest(
+        topics=[rows(topic_name="__cluster_metadata", partitions=[part])], min_version=1
+    )
+
+
+def _log_dirs_request(partitions: Iterable[TopicPartition]) -> Any:
+    row = DescribeLogDirsRequest.DescribableLogDirTopic
+    return DescribeLogDirsRequest(
+        topics=[
+            row(topic=name, partitions=[tp.partition for tp in part])
+            for name, part in by_topic(partitions)
+        ]
+    )
+
+
+def _top_error(response: Any) -> int:
+    code = int(getattr(response, "error_code", 0) or 0)
+    return code or next((int(row.error_code) for row in response.results if row.error_code), 0)
+
+
+def _group_error(response: Any) -> int:
+    code = int(response.groups[0].error_code)
+    return 0 if code in (_GROUP_DENIED, _CLUSTER_DENIED) else code

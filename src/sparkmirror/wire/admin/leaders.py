@@ -1,0 +1,172 @@
+"""Who leads which partition, and the requests that go to the leaders, for the control plane."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from functools import partial
+from typing import Any, NamedTuple
+
+from kafka.protocol.metadata import MetadataRequest, MetadataResponse
+
+from sparkmirror.errors import Unreachable
+from sparkmirror.model import TopicPartition
+from sparkmirror.wire.admin.messages import list_offsets_request, topic_view
+from sparkmirror.wire.admin.raw_responses import Answer, Remembered, undecoded
+from sparkmirror.wire.admin.requester import Link
+from sparkmirror.wire.cluster.acl_advice import Right
+from sparkmirror.wire.cluster.views import TopicView
+
+__all__ = ["EARLIEST", "LATEST", "MOVED", "Leaders", "read_metadata"]
+
+EARLIEST, LATEST = -2, -1
+
+# Error codes that mean "ask another broker": leader moved, not known there yet, being elected.
+MOVED = frozenset({3, 5, 6, 9, 13, 56, 74, 75, 78, 100})
+
+# Of thousands of topics, only what has changed since the last answers is worth decoding again.
+_Request = undecoded(MetadataRequest, throttles_from=3)
+
+_AGE_S_MAX = 30.0
+_ATTEMPTS = 4
+
+
+class Described(NamedTuple):
+    """A Metadata response; by topic, what it shows and the leader of each partition."""
+
+    response: Any
+    views: dict[str, TopicView]
+    leaders: dict[str, dict[int, int]]
+
+
+def read_metadata(answer: Answer) -> Described:
+    """What a Metadata answer says. Raises an error of `kafka_python_limits.UNREADABLE`."""
+    response = MetadataResponse[answer.version].decode(answer.data)
+    views = {
+        topic.name: topic_view(topic)
+        for topic in response.topics
+        if topic.partitions and topic.name is not None
+    }
+    leaders = {
+        topic.name: {p.partition_index: p.leader_id for p in topic.partitions}
+        for topic in response.topics
+    }
+    return Described(response, views, leaders)
+
+
+class Leaders:
+    """Metadata of one cluster with a memory of leaders. Thread-safe."""
+
+    def __init__(self, link: Link) -> None:
+        self._link = link
+        self._lock = threading.Lock()
+        self._known: dict[str, tuple[float, dict[int, int]]] = {}
+        self._answers: Remembered[Described] = Remembered(read_metadata)
+
+    def metadata(self, names: Sequence[str] | None) -> Any:
+        """The Metadata response for ``names`` (None: all topics); never creates a topic."""
+        return self.described(names).response
+
+    def described(self, names: Sequence[str] | None) -> Described:
+        """As `metadata`, with what it says of topics.
+
+        While nothing has changed it is the same object, which nobody may change.
+        """
+        row = MetadataRequest.MetadataRequestTopic
+        topics = None if names is None else [row(name=name) for name in names]
+        found: Described = self._link.request(
+            lambda: _Request(topics=topics, allow_auto_topic_creation=False, min_version=1),
+            "describing the cluster" if names == [] else "describing topics",
+            read=self._answers.read,
+            needs=Right("Describe", "Topic"),
+        )
+        now = time.monotonic()
+        with self._lock:
+            for name, leaders in found.leaders.items():
+                self._known[name] = (now, leaders)
+        return found
+
+    def known(self, topic: str, partitions: Iterable[int]) -> bool:
+        """Whether all ``partitions`` of ``topic`` had leaders less than half a minute ago."""
+        with self._lock:
+            asked_at, leaders = self._known.get(topic, (0.0, {}))
+        recent = bool(leaders) and time.monotonic() - asked_at <= _AGE_S_MAX
+        return recent and all(leaders.get(number, -1) >= 0 for number in partitions)
+
+    def by_leader(
+        self, partitions: Iterable[TopicPartition], *, fresh: bool
+    ) -> tuple[dict[int, list[TopicPartition]], set[TopicPartition]]:
+        """Partitions by leading node; apart, those that ``fresh`` metadata does not know at all.
+
+        Partitions without a leader are in neither.
+        """
+        wanted = list(partitions)
+        now = time.monotonic()
+        with self._lock:
+            known = dict(self._known)
+        stale = {
+            tp.topic
+            for tp in wanted
+            if fresh or tp.topic not in known or now - known[tp.topic][0] > _AGE_S_MAX
+        }
+        if stale:
+            self.metadata(sorted(stale))
+            with self._lock:
+                known = dict(self._known)
+        led: dict[int, list[TopicPartition]] = defaultdict(list)
+        gone: set[TopicPartition] = set()
+        for tp in wanted:
+            leader = known.get(tp.topic, (0.0, {}))[1].get(tp.partition)
+            if leader is not None and leader >= 0:
+                led[leader].append(tp)
+            elif leader is None and fresh:
+                gone.add(tp)
+        return led, gone
+
+    def list_offsets(
+        self, partitions: Iterable[TopicPartition], timestamp: int, isolation: int
+    ) -> dict[TopicPartition, int]:
+        """Offset at ``timestamp`` (`EARLIEST`, `LATEST`) per partition; ``isolation`` 1: stable.
+
+        Partitions whose leader does not answer are missing, after an election had time to pass.
+        """
+        result: dict[TopicPartition, int] = {}
+        missing = set(partitions)
+        deadline = time.monotonic() + self._link.client.request_timeout_ms / 1000
+        for attempt in range(_ATTEMPTS):
+            if attempt:
+                time.sleep(self._link.client.retry_backoff_ms * 2**attempt / 1000)
+            led, gone = self.by_leader(missing, fresh=attempt > 0)
+            missing -= gone
+            for node, group in led.items():
+                found, gone = self._ask(node, group, timestamp, isolation)
+                result.update(found)
+                missing -= found.keys() | gone
+            if not missing or time.monotonic() > deadline:
+                break
+        return result
+
+    def _ask(
+        self, node: int, group: Sequence[TopicPartition], timestamp: int, isolation: int
+    ) -> tuple[dict[TopicPartition, int], set[TopicPartition]]:
+        """Offsets that ``node`` gave, and partitions it denied for good. A dead node gives none."""
+        try:
+            response = self._link.request(
+                partial(list_offsets_request, group, timestamp, isolation),
+                "reading offsets",
+                node=node,
+                needs=Right("Describe", "Topic"),
+            )
+        except Unreachable:
+            return {}, set()  # the next attempt asks whoever leads then
+        found, denied = {}, set()
+        for topic in response.topics:
+            for row in topic.partitions:
+                tp = TopicPartition(topic.name, row.partition_index)
+                if not row.error_code:
+                    found[tp] = int(row.offset)
+                elif row.error_code not in MOVED:
+                    denied.add(tp)
+        return found, denied

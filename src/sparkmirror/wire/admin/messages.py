@@ -1,0 +1,314 @@
+"""The messages behind `wire.admin.cluster.Cluster`: requests built, rows read, error codes judged.
+
+Pure functions over kafka-python's protocol classes. Versions are bounded where a later one changes
+the meaning of a field.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from operator import attrgetter
+from typing import Any, TypeVar
+
+from kafka.protocol.admin import (
+    CreatePartitionsRequest,
+    CreateTopicsRequest,
+    DescribeConfigsRequest,
+    IncrementalAlterConfigsRequest,
+)
+from kafka.protocol.consumer import (
+    FetchRequest,
+    ListOffsetsRequest,
+    OffsetCommitRequest,
+    OffsetFetchRequest,
+)
+from kafka.protocol.producer import ProduceRequest
+from kafka.record.memory_records import MemoryRecordsBuilder
+
+from sparkmirror.model import TopicPartition
+from sparkmirror.wire.admin.config_decoder import config_entry
+from sparkmirror.wire.cluster.views import ConfigEntry, NewTopic, TopicView
+
+__all__ = [
+    "alter_configs_request",
+    "broker_configs_request",
+    "by_topic",
+    "chunks",
+    "commit_error",
+    "commit_request",
+    "config_row",
+    "create_partitions_request",
+    "create_topics_request",
+    "error_code",
+    "fetch_request",
+    "list_offsets_request",
+    "not_controller",
+    "offset_fetch_error",
+    "offset_fetch_request",
+    "produce_request",
+    "record_batch",
+    "topic_view",
+]
+
+T = TypeVar("T")
+
+# Comparing their fields takes a third of the time that comparing partitions does.
+_ORDER, _TOPIC = attrgetter("topic", "partition"), attrgetter("topic")
+_NO_ID = "00000000-0000-0000-0000-000000000000"
+_TOPIC_RESOURCE, _BROKER_RESOURCE = 2, 4
+_SET, _DELETE = 0, 1
+_UNKNOWN_TOPIC = 3
+_NOT_CONTROLLER = 41
+_COORDINATOR_MOVED = frozenset({14, 15, 16})
+
+
+def chunks(items: Sequence[T], size: int) -> Iterator[Sequence[T]]:
+    """``items`` in pieces of at most ``size``, for so many requests."""
+    for start in range(0, len(items), size):
+        yield items[start : start + size]
+
+
+def by_topic(partitions: Iterable[TopicPartition]) -> Iterator[tuple[str, list[TopicPartition]]]:
+    """Partitions grouped by topic, both sorted."""
+    for name, group in itertools.groupby(sorted(partitions, key=_ORDER), key=_TOPIC):
+        yield name, list(group)
+
+
+def topic_view(topic: Any) -> TopicView:
+    """A topic row of a Metadata response; it must have partitions."""
+    partitions = sorted(topic.partitions, key=lambda p: int(p.partition_index))
+    topic_id = str(getattr(topic, "topic_id", None) or "")
+    return TopicView(
+        name=topic.name,
+        topic_id="" if topic_id == _NO_ID else topic_id,
+        partitions=len(partitions),
+        replication=len(partitions[0].replica_nodes),
+        leaderless=tuple(p.partition_index for p in partitions if p.leader_id < 0),
+        internal=bool(topic.is_internal),
+    )
+
+
+def config_row(config: Any) -> ConfigEntry:
+    """A setting's row of a response that kafka-python has decoded."""
+    return config_entry(
+        config.value, config.config_source, bool(config.read_only), bool(config.is_sensitive)
+    )
+
+
+def broker_configs_request(node: int) -> Any:
+    """All settings of the broker ``node``."""
+    row = DescribeConfigsRequest.DescribeConfigsResource(
+        resource_type=_BROKER_RESOURCE, resource_name=str(node), configuration_keys=None
+    )
+    return DescribeConfigsRequest(resources=[row])
+
+
+def alter_configs_request(changes: Mapping[str, Mapping[str, str | None]]) -> Any:
+    """Set these configs per topic; None removes the topic's own value. The rest stays."""
+    rows = IncrementalAlterConfigsRequest.AlterConfigsResource
+    return IncrementalAlterConfigsRequest(
+        resources=[
+            rows(
+                resource_type=_TOPIC_RESOURCE,
+                resource_name=topic,
+                configs=[
+                    rows.AlterableConfig(
+                        name=name,
+                        config_operation=_DELETE if value is None else _SET,
+                        value=value,
+                    )
+                    for name, value in configs.items()
+                ],
+            )
+            for topic, configs in changes.items()
+        ],
+        validate_only=False,
+    )
+
+
+def create_topics_request(
+    topics: Sequence[NewTopic], timeout_ms: int, *, validate_only: bool = False
+) -> Any:
+    """Create ``topics``, replicas placed by the broker; with ``validate_only`` only try to."""
+    rows = CreateTopicsRequest.CreatableTopic
+    return CreateTopicsRequest(
+        topics=[
+            rows(
+                name=topic.name,
+                num_partitions=topic.partitions,
+                replication_factor=topic.replication_factor,
+                assignments=[],
+                configs=[
+                    rows.CreatableTopicConfig(name=name, value=value)
+                    for name, value in topic.configs.items()
+                ],
+            )
+            for topic in topics
+        ],
+        timeout_ms=timeout_ms,
+        validate_only=validate_only,
+        # Before version 4 the broker does not know -1, "the default of the broker".
+        min_version=4 if any(topic.replication_factor < 0 for topic in topics) else 0,
+    )
+
+
+def create_partitions_request(counts: Mapping[str, int], timeout_ms: int) -> Any:
+    """Raise topics to ``counts`` partitions, replicas placed by the broker."""
+    row = CreatePartitionsRequest.CreatePartitionsTopic
+    return CreatePartitionsRequest(
+        topics=[row(name=name, count=count, assignments=None) for name, count in counts.items()],
+        timeout_ms=timeout_ms,
+        validate_only=False,
+    )
+
+
+def list_offsets_request(
+    partitions: Iterable[TopicPartition],
+    timestamp: int,
+    isolation: int,
+    *,
+    min_version: int | None = None,
+) -> Any:
+    """Offsets at ``timestamp`` (-1 end, -2 start, -3 the newest record's, from version 7 on).
+
+    ``isolation`` 1 ends at the stable offset.
+    """
+    rows = ListOffsetsRequest.ListOffsetsTopic
+    return ListOffsetsRequest(
+        replica_id=-1,
+        isolation_level=isolation,
+        topics=[
+            rows(
+                name=name,
+                partitions=[
+                    rows.ListOffsetsPartition(
+                        partition_index=tp.partition, current_leader_epoch=-1, timestamp=timestamp
+                    )
+                    for tp in part
+                ],
+            )
+            for name, part in by_topic(partitions)
+        ],
+        min_version=min_version,
+        max_version=7,
+    )
+
+
+def offset_fetch_request(group: str, partitions: Iterable[TopicPartition] | None) -> Any:
+    """Committed offsets of one group (None: all that it has).
+
+    Versions from 8 on would take several groups at once.
+    """
+    row = OffsetFetchRequest.OffsetFetchRequestTopic
+    topics = None
+    if partitions is not None:
+        topics = [
+            row(name=name, partition_indexes=[tp.partition for tp in part])
+            for name, part in by_topic(partitions)
+        ]
+    return OffsetFetchRequest(group_id=group, topics=topics, min_version=2, max_version=7)
+
+
+def fetch_request(
+    positions: Mapping[TopicPartition, int], max_bytes: int, *, read_committed: bool = False
+) -> Any:
+    """What the partitions hold at ``positions``, at once; ``max_bytes`` in all.
+
+    ``read_committed``: up to the stable offset, and with the list of aborted transactions.
+    """
+    rows = FetchRequest.FetchTopic
+    return FetchRequest(
+        max_wait_ms=0,
+        min_bytes=0,
+        max_bytes=max_bytes,
+        isolation_level=int(read_committed),
+        topics=[
+            rows(
+                topic=name,
+                partitions=[
+                    rows.FetchPartition(
+                        partition=tp.partition,
+                        fetch_offset=positions[tp],
+                        partition_max_bytes=max_bytes,
+                    )
+                    for tp in part
+                ],
+            )
+            for name, part in by_topic(positions)
+        ],
+        max_version=11,  # from version 13 on topics go by id
+    )
+
+
+def commit_request(group: str, offsets: Mapping[TopicPartition, tuple[int, str]]) -> Any:
+    """Commit ``(offset, metadata)`` per partition without being a member of the group."""
+    rows = OffsetCommitRequest.OffsetCommitRequestTopic
+    return OffsetCommitRequest(
+        group_id=group,
+        generation_id_or_member_epoch=-1,
+        member_id="",
+        topics=[
+            rows(
+                name=name,
+                partitions=[
+                    rows.OffsetCommitRequestPartition(
+                        partition_index=tp.partition,
+                        committed_offset=offsets[tp][0],
+                        committed_leader_epoch=-1,
+                        committed_metadata=offsets[tp][1],
+                    )
+                    for tp in part
+                ],
+            )
+            for name, part in by_topic(offsets)
+        ],
+        max_version=9,  # from version 10 on topics go by id
+    )
+
+
+def record_batch(records: Iterable[tuple[bytes, bytes | None]], timestamp_ms: int) -> bytes:
+    """One uncompressed record batch of ``(key, value)`` records."""
+    builder = MemoryRecordsBuilder(magic=2, compression_type=0, batch_size=2**31 - 1)
+    for key, value in records:
+        builder.append(timestamp=timestamp_ms, key=key, value=value)
+    builder.close()
+    return bytes(builder.buffer())
+
+
+def produce_request(partition: TopicPartition, batch: bytes, timeout_ms: int) -> Any:
+    """Write one batch, acknowledged by all in-sync replicas."""
+    rows = ProduceRequest.TopicProduceData
+    part = rows.PartitionProduceData(index=partition.partition, records=batch)
+    return ProduceRequest(
+        transactional_id=None,
+        acks=-1,
+        timeout_ms=timeout_ms,
+        topic_data=[rows(name=partition.topic, partition_data=[part])],
+        max_version=9,  # from version 13 on topics go by id
+    )
+
+
+def not_controller(response: Any) -> int:
+    """NOT_CONTROLLER when any row of a creating response says so, else 0."""
+    rows = getattr(response, "topics", None) or getattr(response, "results", None) or ()
+    return _NOT_CONTROLLER if any(row.error_code == _NOT_CONTROLLER for row in rows) else 0
+
+
+def error_code(response: Any) -> int:
+    """The response's own error code."""
+    return int(response.error_code)
+
+
+def offset_fetch_error(response: Any) -> int:
+    """The response's own error, or the first of a partition; unknown topics are no error."""
+    if getattr(response, "error_code", 0):
+        return int(response.error_code)
+    codes = (row.error_code for topic in response.topics for row in topic.partitions)
+    return next((int(code) for code in codes if code and code != _UNKNOWN_TOPIC), 0)
+
+
+def commit_error(response: Any) -> int:
+    """Only what another look-up of the coordinator mends; the rest is judged per partition."""
+    codes = (row.error_code for topic in response.topics for row in topic.partitions)
+    return next((int(code) for code in codes if code in _COORDINATOR_MOVED), 0)

@@ -1,0 +1,187 @@
+"""Large answers of the driver's requests, left as bytes and read by decoders of our own.
+
+kafka-python makes an object of every element, which takes most of the time of a round over
+thousands of topics. A request that is made `undecoded` is answered with the bytes; `Reader` walks
+through them. Every step moves on and none beyond the end, so a hostile answer costs no more than
+its size; what makes no sense raises an error of `kafka_python_limits.UNREADABLE`. `Remembered` does
+not read an answer again that is like the last one.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+from typing import Any, Generic, TypeVar
+
+__all__ = ["Answer", "Reader", "Remembered", "undecoded"]
+
+T = TypeVar("T")
+
+_INT16 = struct.Struct(">h")
+_INT32 = struct.Struct(">i")
+_VARINT_BYTES_MAX = 5
+_REMEMBERED_BYTES_MAX = 8 << 20
+
+
+class Answer:
+    """An answer without its header. ``version``: of the request, in which it is written.
+
+    ``throttle_time_ms``: kafka-python's connection waits so long before the next request. Its
+    four bytes are the first ones from version ``throttles_from`` on.
+    """
+
+    __slots__ = ("data", "throttle_time_ms", "version")
+
+    def __init__(self, version: int, data: bytes, *, throttles_from: int = 0) -> None:
+        self.version = version
+        self.data = data
+        throttles = version >= throttles_from
+        self.throttle_time_ms = int(_INT32.unpack_from(data)[0]) if throttles else 0
+
+
+class _Header:
+    """A request's header whose answer is an `Answer`; has what kafka-python's parser asks for."""
+
+    def __init__(self, header: Any, throttles_from: int) -> None:
+        self._header = header
+        self._throttles_from = throttles_from
+        self._kind = header.get_response_class()
+        self.correlation_id = header.correlation_id
+
+    def encode(self, **options: Any) -> Any:
+        return self._header.encode(**options)
+
+    def get_response_class(self) -> _Header:
+        return self
+
+    def parse_header(self, data: Any) -> Any:
+        return self._kind.parse_header(data)
+
+    def decode(self, data: Any) -> Answer:
+        version = int(self._header.request_api_version)
+        return Answer(version, bytes(data.read()), throttles_from=self._throttles_from)
+
+
+def undecoded(request: type, *, throttles_from: int = 0) -> Any:
+    """A kind of request like kafka-python's ``request``, whose answer is an `Answer`."""
+
+    class Undecoded(request, init=False):  # type: ignore[misc, call-arg]
+        """The same request."""
+
+        def with_header(self, *args: Any, **options: Any) -> None:
+            super().with_header(*args, **options)
+            self._header: Any = _Header(self._header, throttles_from)
+
+    return Undecoded
+
+
+class Remembered(Generic[T]):
+    """Reads answers with ``read``; one with the bytes of one of the last gives the same object.
+
+    So no caller may change what it gets. Safe to share between threads.
+    """
+
+    def __init__(self, read: Callable[[Answer], T], *, answers_max: int = 64) -> None:
+        self._read = read
+        self._answers_max = answers_max
+        self._known: tuple[tuple[int, bytes, T], ...] = ()
+
+    def read(self, answer: Answer) -> T:
+        """What ``answer`` says; raises what reading raises."""
+        known = self._known
+        for version, data, found in known:
+            if version == answer.version and data == answer.data:
+                return found
+        found = self._read(answer)
+        room = _REMEMBERED_BYTES_MAX
+        kept = []
+        for one in ((answer.version, answer.data, found), *known[: self._answers_max - 1]):
+            room -= len(one[1])
+            if room >= 0:
+                kept.append(one)
+        self._known = tuple(kept)
+        return found
+
+
+class Reader:
+    """Reads an answer from ``at`` on; ``flexible``: in the form with short lengths and tags.
+
+    Raises `ValueError`, `IndexError` or `struct.error`.
+    """
+
+    __slots__ = ("at", "data", "flexible")
+
+    def __init__(self, data: bytes, at: int, *, flexible: bool) -> None:
+        self.data = data
+        self.at = at
+        self.flexible = flexible
+
+    def int8(self) -> int:
+        """A signed byte."""
+        value = self.data[self.at]
+        self.at += 1
+        return value - 256 if value > 127 else value
+
+    def boolean(self) -> bool:
+        """A byte that is 0 or not."""
+        return self.int8() != 0
+
+    def int16(self) -> int:
+        """Two bytes."""
+        (value,) = _INT16.unpack_from(self.data, self.at)
+        self.at += 2
+        return int(value)
+
+    def int32(self) -> int:
+        """Four bytes."""
+        (value,) = _INT32.unpack_from(self.data, self.at)
+        self.at += 4
+        return int(value)
+
+    def varint(self) -> int:
+        """An unsigned number of at most five bytes."""
+        value = 0
+        for index in range(_VARINT_BYTES_MAX):
+            byte = self.data[self.at]
+            self.at += 1
+            value |= (byte & 0x7F) << 7 * index
+            if byte < 0x80:
+                return value
+        raise ValueError("a number takes more than five bytes")
+
+    def text(self) -> str | None:
+        """A string, None for null."""
+        size = self.varint() - 1 if self.flexible else self.int16()
+        if size < 0:
+            return None
+        return self._bytes(size).decode()
+
+    def name(self) -> str:
+        """A string that may not be null."""
+        value = self.text()
+        if value is None:
+            raise ValueError("a name is null")
+        return value
+
+    def count(self) -> int:
+        """The number of elements of an array that follows; each takes a byte at least."""
+        count = self.varint() - 1 if self.flexible else self.int32()
+        if count > len(self.data) - self.at:
+            raise ValueError("an array has more elements than the answer has bytes")
+        return max(0, count)
+
+    def skip_tags(self) -> None:
+        """The tags at the end of a structure, where there are such."""
+        if not self.flexible:
+            return
+        for _ in range(self.varint()):
+            self.varint()
+            self._bytes(self.varint())
+
+    def _bytes(self, size: int) -> bytes:
+        end = self.at + size
+        if end > len(self.data):
+            raise ValueError("a field is longer than the answer")
+        found = self.data[self.at : end]
+        self.at = end
+        return found

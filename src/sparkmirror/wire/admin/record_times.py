@@ -1,0 +1,109 @@
+"""What stands at an offset, and since when: one small Fetch per partition, headers only."""
+
+from __future__ import annotations
+
+import struct
+import time
+from collections.abc import Mapping
+from functools import partial
+from typing import NamedTuple
+
+from sparkmirror.errors import Denied, Unreachable
+from sparkmirror.model import TopicPartition
+from sparkmirror.records.header import (
+    ATTRIBUTES_AT,
+    CONTROL_BIT,
+    HEADER,
+    HEADER_BYTES,
+    LENGTH_AT,
+    LOG_APPEND_TIME_BIT,
+    LOG_OVERHEAD_BYTES,
+    MAGIC_AT,
+)
+from sparkmirror.wire.admin.leaders import Leaders
+from sparkmirror.wire.admin.messages import fetch_request
+from sparkmirror.wire.admin.requester import Link
+from sparkmirror.wire.cluster.acl_advice import Right
+
+__all__ = ["RecordAt", "first_record", "records_at"]
+
+# A broker returns the first batch whole, however little is asked for.
+_FETCH_BYTES = 1
+_MAGIC_1_TIME_AT = 18
+
+
+class RecordAt(NamedTuple):
+    """The record at an offset, by the header of its batch.
+
+    ``time_ms``: its timestamp, or that of the first record of its batch. ``mean_bytes``: bytes per
+    record of its batch, as they travel; None for old formats.
+    """
+
+    time_ms: int
+    mean_bytes: float | None
+
+
+def records_at(
+    link: Link, leaders: Leaders, positions: Mapping[TopicPartition, int], timeout_s: float
+) -> dict[TopicPartition, RecordAt]:
+    """The record at each position.
+
+    Partitions are missing that have no record there (any more), no timestamp, no reachable leader,
+    or that the client may not read; and those not asked within ``timeout_s``.
+    """
+    found: dict[TopicPartition, RecordAt] = {}
+    deadline = time.monotonic() + timeout_s
+    led, _ = leaders.by_leader(positions, fresh=False)
+    for node, partitions in led.items():
+        for tp in partitions:
+            left_ms = int((deadline - time.monotonic()) * 1000)
+            if left_ms <= 0:
+                return found
+            try:
+                response = link.request(
+                    partial(fetch_request, {tp: positions[tp]}, _FETCH_BYTES),
+                    f"reading {tp}",
+                    node=node,
+                    timeout_ms=left_ms,
+                    needs=Right("Read", "Topic", tp.topic),
+                )
+            except (Unreachable, Denied):
+                break  # this broker, or this whole client: the lag in records is told anyway
+            row = response.responses[0].partitions[0] if response.responses else None
+            if row is not None and not row.error_code and row.records:
+                record = first_record(bytes(row.records), positions[tp])
+                if record is not None:
+                    found[tp] = record
+    return found
+
+
+def first_record(records: bytes, position: int) -> RecordAt | None:
+    """The first record in ``records`` from ``position`` on; None when it has no timestamp.
+
+    Control batches hold no records and are passed over. Of a batch with log append times it is
+    the time of the whole batch, else that of its first record. Pure.
+    """
+    at = 0
+    while at + MAGIC_AT < len(records):
+        (length,) = struct.unpack_from(">i", records, at + LENGTH_AT)
+        end = at + LOG_OVERHEAD_BYTES + length
+        magic = records[at + MAGIC_AT]
+        if magic < 2:
+            if magic == 0 or at + _MAGIC_1_TIME_AT + 8 > len(records):
+                return None
+            return _timed(struct.unpack_from(">q", records, at + _MAGIC_1_TIME_AT)[0], None)
+        if at + HEADER_BYTES > len(records):
+            return None
+        base, _, _, _, _, _, last_delta, first_ms, max_ms, *_, count = HEADER.unpack_from(
+            records, at
+        )
+        (attributes,) = struct.unpack_from(">h", records, at + ATTRIBUTES_AT)
+        if base + last_delta >= position and not attributes & CONTROL_BIT:
+            size = (end - at) / count if count > 0 else None
+            return _timed(max_ms if attributes & LOG_APPEND_TIME_BIT else first_ms, size)
+        at = end
+    return None
+
+
+def _timed(time_ms: int, mean_bytes: float | None) -> RecordAt | None:
+    return RecordAt(time_ms, mean_bytes) if time_ms >= 0 else None

@@ -1,0 +1,65 @@
+"""Settings of any number of topics: asked for in requests of hundreds, several at once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+
+from sparkmirror.errors import MirrorError, TopicError
+from sparkmirror.wire.admin.config_decoder import ConfigReader, TopicConfigs, ask_for_configs
+from sparkmirror.wire.admin.error_translation import translate
+from sparkmirror.wire.admin.messages import chunks
+from sparkmirror.wire.admin.requester import Link, error_for
+from sparkmirror.wire.cluster.acl_advice import Right
+from sparkmirror.wire.cluster.error_codes import UNKNOWN_TOPIC_OR_PARTITION
+from sparkmirror.wire.cluster.views import ConfigEntry
+
+__all__ = ["describe_topic_configs"]
+
+_TOPICS_PER_REQUEST = 250
+# So many at once: each goes to the broker that has the least to do.
+_REQUESTS_SIDE_BY_SIDE = 4
+
+
+def describe_topic_configs(
+    link: Link, reader: ConfigReader, names: Iterable[str], operation: str
+) -> dict[str, Mapping[str, ConfigEntry] | MirrorError]:
+    """Settings per topic, or the error that asking for this topic gave (`TopicError`: there is
+    no such topic).
+
+    ``reader``: of this cluster. ``operation``: what errors advise to grant. Raises `MirrorError`
+    when a whole request fails.
+    """
+    asked = list(chunks(sorted(names), _TOPICS_PER_REQUEST))
+
+    def ask(chunk: Sequence[str]) -> list[TopicConfigs]:
+        rows: list[TopicConfigs] = link.request(
+            partial(ask_for_configs, chunk),
+            "describing topic configs",
+            read=reader.read,
+            needs=Right(operation, "Topic"),
+        )
+        return rows
+
+    if len(asked) < 2:
+        answers = [ask(chunk) for chunk in asked]
+    else:
+        with ThreadPoolExecutor(min(_REQUESTS_SIDE_BY_SIDE, len(asked)), "ask") as pool:
+            answers = list(pool.map(ask, asked))
+    return {row.topic: _found(link, row, operation) for rows in answers for row in rows}
+
+
+def _found(
+    link: Link, row: TopicConfigs, operation: str
+) -> Mapping[str, ConfigEntry] | MirrorError:
+    if row.error_code == UNKNOWN_TOPIC_OR_PARTITION:
+        return TopicError(
+            "the topic does not exist: it was deleted, or the brokers do not all know it yet.",
+            where=f"cluster {link.client.alias}, topic {row.topic}",
+        )
+    if row.error_code:
+        error = error_for(row.error_code, row.error_message)
+        doing = f"describing the configs of topic {row.topic}"
+        return translate(error, link.client, doing, needs=Right(operation, "Topic", row.topic))
+    return row.configs

@@ -1,0 +1,266 @@
+"""What a slot asks of its cluster: leaders and connections, and the offsets of groups.
+
+Lives in executor workers next to the Fetch and Produce paths, and is as synchronous as `Brokers`.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from kafka.protocol.consumer.group import OffsetCommitRequest, OffsetFetchRequest
+from kafka.protocol.metadata.find_coordinator import FindCoordinatorRequest
+
+from sparkmirror.errors import ClusterError, Denied, Fenced, PartitionError, Unreachable
+from sparkmirror.model import Member, TopicPartition
+from sparkmirror.wire.cluster.acl_advice import Right, grant
+from sparkmirror.wire.cluster.error_codes import RETRIABLE, UNKNOWN_TOPIC_OR_PARTITION, error_name
+from sparkmirror.wire.cluster.metadata import Brokers, Leader, split_address
+from sparkmirror.wire.net.connection import Connection, ConnectionLost
+
+__all__ = ["EARLIEST", "LATEST", "Leader", "Position", "Routes", "split_address"]
+
+log = logging.getLogger(__name__)
+
+EARLIEST, LATEST = -2, -1
+_REBALANCING = 27
+# Of the request timeout; the rest is for what else may go wrong.
+_UNKNOWN_SHARE = 0.6
+# ILLEGAL_GENERATION, UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID
+_FENCED = frozenset({22, 25, 82})
+_TOPIC_DENIED = 29
+_GROUP_DENIED = 30
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """A group's committed offset of one partition. ``leader_epoch`` -1: none."""
+
+    offset: int
+    metadata: str = ""
+    leader_epoch: int = -1
+
+
+class Routes(Brokers):
+    """`Brokers` of one cluster, and what its group coordinators know.
+
+    ``clock`` returns monotonic seconds. Not thread-safe: one owner.
+    """
+
+    def forget_coordinator(self, group: str) -> None:
+        """Look for the group's coordinator anew next time."""
+        stale = self._coordinators.pop(group, None)
+        if stale is not None:
+            stale.close()
+
+    def coordinator(self, group: str) -> Connection:
+        """The connection to the group's coordinator.
+
+        Raises `ClusterError`, `PartitionError` or `ConnectionLost`.
+        """
+        connection = self._coordinators.get(group)
+        if connection is not None:
+            return connection
+        asked = self.any_connection()
+        with self.asking(asked):
+            response = asked.request(FindCoordinatorRequest(key=group, key_type=0), highest=3)
+            if response.error_code:
+                raise self._failure(response.error_code, f"group {group}", group)
+        connection = self.connect(response.host, response.port)
+        self._coordinators[group] = connection
+        self.close_idle(0.0)  # many have no further question, and nothing that closes it later
+        return connection
+
+    def leave_coordinator(self, group: str) -> None:
+        """Ask the group's coordinator no more: its connection idles for other questions."""
+        connection = self._coordinators.pop(group, None)
+        if connection is not None:
+            self._keep(connection)
+
+    def _failure(self, code: int, what: str, group: str) -> ClusterError | PartitionError:
+        where = f"cluster {self.client.alias}, {what}"
+        if code == _GROUP_DENIED:
+            return Denied(
+                f"not authorized ({error_name(code)}).",
+                where=where,
+                do=grant(self.client, Right("Read", "Group", group)),
+            )
+        if code in _FENCED:
+            return Fenced(
+                f"the consumer group has gone on without this member ({error_name(code)}).",
+                where=where,
+            )
+        return PartitionError(f"the broker answered {error_name(code)}.", where=where)
+
+    def _with_coordinator(
+        self, group: str, message: object, highest: int, lowest: int = 0
+    ) -> object:
+        connection = self.coordinator(group)
+        try:
+            return connection.request(message, lowest=lowest, highest=highest)
+        except ConnectionLost:
+            self.drop(connection)
+            raise
+
+    def committed(
+        self, group: str, partitions: Iterable[TopicPartition], *, stable: bool = False
+    ) -> dict[TopicPartition, tuple[int, str]]:
+        """Committed offset and metadata of each partition that has one; as `positions`."""
+        found = self.positions(group, partitions, stable=stable)
+        return {tp: (one.offset, one.metadata) for tp, one in found.items()}
+
+    def positions(
+        self, group: str, partitions: Iterable[TopicPartition], *, stable: bool = False
+    ) -> dict[TopicPartition, Position]:
+        """What the group has committed, for each partition that has something.
+
+        ``stable``: wait for transactions that will change them (brokers from 2.5 on). Raises
+        `ClusterError`, `PartitionError` or `ConnectionLost`; retriable conditions (coordinator
+        loading or moving) are retried until the request timeout is over.
+        """
+        topics: dict[str, list[int]] = {}
+        for tp in partitions:
+            topics.setdefault(tp.topic, []).append(tp.partition)
+        request_topic = OffsetFetchRequest.OffsetFetchRequestTopic
+        found: dict[TopicPartition, Position] = {}
+
+        def ask() -> int:
+            message = OffsetFetchRequest(
+                group_id=group,
+                topics=[
+                    request_topic(name=name, partition_indexes=sorted(indexes))
+                    for name, indexes in sorted(topics.items())
+                ],
+                **({"require_stable": True} if stable else {}),
+            )
+            response = self._with_coordinator(group, message, *((7, 7) if stable else (5,)))
+            if getattr(response, "error_code", 0):
+                return int(response.error_code)  # type: ignore[attr-defined]
+            self._check_topics(response, group, "Describe")
+            for topic in response.topics:  # type: ignore[attr-defined]
+                for part in topic.partitions:
+                    if part.error_code:
+                        return int(part.error_code)
+                    if part.committed_offset >= 0:
+                        epoch = getattr(part, "committed_leader_epoch", -1)
+                        found[TopicPartition(topic.name, part.partition_index)] = Position(
+                            part.committed_offset,
+                            part.metadata or "",
+                            -1 if epoch is None else epoch,
+                        )
+            return 0
+
+        self._retried(ask, f"positions of group {group}", group)
+        return found
+
+    def commit(
+        self,
+        group: str,
+        offsets: Mapping[TopicPartition, tuple[int, str]],
+        member: Member | None = None,
+        leader_epochs: Mapping[TopicPartition, int] | None = None,
+    ) -> None:
+        """Commit offsets as ``member``, or for a group without members.
+
+        ``leader_epochs``: of the records before the offsets, where they are known.
+
+        A topic that the brokers do not know is asked for again most of the time there is, since it
+        may be new; after that it is taken for deleted, and its positions with it.
+
+        Raises `Fenced` when the group has gone on without the member, else `ClusterError`,
+        `PartitionError` or `ConnectionLost`.
+        """
+        topics: dict[str, list[tuple[int, int, str, int]]] = {}
+        for tp, (offset, metadata) in offsets.items():
+            epoch = (leader_epochs or {}).get(tp, -1)
+            topics.setdefault(tp.topic, []).append((tp.partition, offset, metadata, epoch))
+        request_topic = OffsetCommitRequest.OffsetCommitRequestTopic
+        request_partition = request_topic.OffsetCommitRequestPartition
+
+        patient_until = self._clock() + _UNKNOWN_SHARE * self.client.request_timeout_ms / 1000
+
+        def ask() -> int:
+            message = OffsetCommitRequest(
+                group_id=group,
+                generation_id_or_member_epoch=-1 if member is None else member.generation,
+                member_id="" if member is None else member.member_id,
+                group_instance_id=None if member is None else member.instance_id or None,
+                retention_time_ms=-1,
+                topics=[
+                    request_topic(
+                        name=name,
+                        partitions=[
+                            request_partition(
+                                partition_index=index,
+                                committed_offset=offset,
+                                committed_leader_epoch=epoch,
+                                committed_metadata=metadata,
+                            )
+                            for index, offset, metadata, epoch in rows
+                        ],
+                    )
+                    for name, rows in sorted(topics.items())
+                ],
+            )
+            response = self._with_coordinator(group, message, 7)
+            self._check_topics(response, group, "Read")
+            unknown, codes = set(), set()
+            for topic in response.topics:  # type: ignore[attr-defined]
+                for part in topic.partitions:
+                    if part.error_code == UNKNOWN_TOPIC_OR_PARTITION:
+                        unknown.add(topic.name)
+                    elif part.error_code:
+                        codes.add(int(part.error_code))
+            if codes:
+                return min(codes)
+            if unknown and self._clock() < patient_until:
+                return UNKNOWN_TOPIC_OR_PARTITION
+            if unknown:
+                log.warning(
+                    "group %s: no positions of %s: cluster %s has no such topic any more",
+                    *(group, ", ".join(sorted(unknown)), self.client.alias),
+                )
+            return 0
+
+        self._retried(ask, f"group {group}", group)
+
+    def _check_topics(self, response: Any, group: str, operation: str) -> None:
+        """Raise `Denied` with the topics whose positions may not be seen or set."""
+        denied = sorted(
+            topic.name
+            for topic in response.topics
+            if any(part.error_code == _TOPIC_DENIED for part in topic.partitions)
+        )
+        if denied:
+            more = f" and {len(denied) - 1} more" if len(denied) > 1 else ""
+            raise Denied(
+                f"positions of topic {denied[0]}{more} are not allowed "
+                f"({error_name(_TOPIC_DENIED)}).",
+                where=f"cluster {self.client.alias}, group {group}",
+                do=grant(self.client, Right(operation, "Topic", denied[0])),
+            )
+
+    def _retried(self, ask: Callable[[], int], what: str, group: str) -> None:
+        deadline = self._clock() + self.client.request_timeout_ms / 1000
+        while True:
+            try:
+                code = ask()
+                failure: Exception = self._failure(code, what, group)
+            except (ConnectionLost, ClusterError, PartitionError) as error:
+                if isinstance(error, Denied | Fenced):
+                    raise
+                code, failure = 15, error
+            if code == 0:
+                return
+            self.forget_coordinator(group)
+            if code not in RETRIABLE and code != _REBALANCING:
+                raise failure
+            if self._clock() >= deadline:
+                raise Unreachable(
+                    f"no answer in {self.client.request_timeout_ms / 1000:g} s ({failure}).",
+                    where=f"cluster {self.client.alias}, {what}",
+                ) from failure
+            time.sleep(self.client.retry_backoff_ms / 1000)

@@ -1,0 +1,151 @@
+"""Questions about offsets that only the leader of a partition answers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from kafka.protocol.consumer.offsets import ListOffsetsRequest, OffsetForLeaderEpochRequest
+
+from sparkmirror.model import TopicPartition
+from sparkmirror.wire.net.connection import Connection
+
+__all__ = ["ask_epoch_ends", "ask_logs", "ask_offsets"]
+
+Offsets = dict[TopicPartition, int]
+
+_EPOCHS_KEY = 23
+# The first version that a client may ask without permission on the whole cluster, to the last.
+_EPOCHS_VERSIONS = 3, 4
+_OFFSETS_VERSIONS = 1, 5
+_EARLIEST, _LATEST = -2, -1
+
+
+def ask_offsets(
+    connection: Connection,
+    led: Iterable[TopicPartition],
+    timestamp: int,
+    *,
+    read_committed: bool,
+    leading: Mapping[TopicPartition, int] | None = None,
+) -> dict[TopicPartition, int]:
+    """Offsets for ``timestamp`` (-2 earliest, -1 latest); partitions with an error are missing.
+
+    ``leading``: the epochs in which the broker is taken for the leader, to be refused by another.
+    """
+    message = _offsets_request(led, timestamp, leading or {}, read_committed=read_committed)
+    lowest, highest = _OFFSETS_VERSIONS
+    return _offsets(connection.request(message, lowest=lowest, highest=highest))
+
+
+def ask_epoch_ends(
+    connection: Connection,
+    epochs: Mapping[TopicPartition, int],
+    leading: Mapping[TopicPartition, int],
+) -> dict[TopicPartition, tuple[int, int]]:
+    """The largest epoch up to the one in ``epochs``, and where its records end, per partition.
+
+    (-1, -1) where the broker cannot tell; partitions that gave an error are missing.
+    """
+    if not epochs or not _knows_epochs(connection):
+        return dict.fromkeys(epochs, (-1, -1))
+    message = _epochs_request(epochs, leading)
+    lowest, highest = _EPOCHS_VERSIONS
+    return _epoch_ends(connection.request(message, lowest=lowest, highest=highest))
+
+
+def ask_logs(
+    connection: Connection,
+    led: Iterable[TopicPartition],
+    leading: Mapping[TopicPartition, int],
+    *epochs: Mapping[TopicPartition, int],
+) -> tuple[Offsets, Offsets, list[dict[TopicPartition, tuple[int, int]]]]:
+    """Where logs start, their high watermarks, and `ask_epoch_ends` of each of ``epochs``.
+
+    Asked in this order, and as far as it goes without waiting for an answer in between.
+    """
+    asked: list[tuple[Any, int, int]] = [
+        (_offsets_request(led, when, leading, read_committed=False), *_OFFSETS_VERSIONS)
+        for when in (_EARLIEST, _LATEST)
+    ]
+    knows = _knows_epochs(connection)
+    asked += [(_epochs_request(one, leading), *_EPOCHS_VERSIONS) for one in epochs if one and knows]
+    starts, ends, *others = connection.request_all(asked)
+    answers = iter(others)
+    told = [
+        _epoch_ends(next(answers)) if one and knows else dict.fromkeys(one, (-1, -1))
+        for one in epochs
+    ]
+    return _offsets(starts), _offsets(ends), told
+
+
+def _offsets_request(
+    led: Iterable[TopicPartition],
+    timestamp: int,
+    leading: Mapping[TopicPartition, int],
+    *,
+    read_committed: bool,
+) -> Any:
+    rows = ListOffsetsRequest.ListOffsetsTopic
+
+    def row(tp: TopicPartition) -> Any:
+        return rows.ListOffsetsPartition(
+            partition_index=tp.partition,
+            current_leader_epoch=leading.get(tp, -1),
+            timestamp=timestamp,
+        )
+
+    return ListOffsetsRequest(
+        replica_id=-1,
+        isolation_level=1 if read_committed else 0,
+        topics=[rows(name=name, partitions=part) for name, part in _by_topic(led, row).items()],
+    )
+
+
+def _offsets(response: Any) -> dict[TopicPartition, int]:
+    return {
+        TopicPartition(topic.name, part.partition_index): part.offset
+        for topic in response.topics
+        for part in topic.partitions
+        if not part.error_code and part.offset >= 0
+    }
+
+
+def _knows_epochs(connection: Connection) -> bool:
+    return connection.api_versions.get(_EPOCHS_KEY, (0, -1))[1] >= _EPOCHS_VERSIONS[0]
+
+
+def _epochs_request(
+    epochs: Mapping[TopicPartition, int], leading: Mapping[TopicPartition, int]
+) -> Any:
+    rows = OffsetForLeaderEpochRequest.OffsetForLeaderTopic
+
+    def row(tp: TopicPartition) -> Any:
+        return rows.OffsetForLeaderPartition(
+            partition=tp.partition,
+            current_leader_epoch=leading.get(tp, -1),
+            leader_epoch=epochs[tp],
+        )
+
+    return OffsetForLeaderEpochRequest(
+        replica_id=-1,
+        topics=[rows(topic=name, partitions=part) for name, part in _by_topic(epochs, row).items()],
+    )
+
+
+def _epoch_ends(response: Any) -> dict[TopicPartition, tuple[int, int]]:
+    return {
+        TopicPartition(topic.topic, part.partition): (part.leader_epoch, part.end_offset)
+        for topic in response.topics
+        for part in topic.partitions
+        if not part.error_code
+    }
+
+
+def _by_topic(
+    partitions: Iterable[TopicPartition], row: Callable[[TopicPartition], Any]
+) -> dict[str, list[Any]]:
+    topics: dict[str, list[Any]] = {}
+    for tp in partitions:
+        topics.setdefault(tp.topic, []).append(row(tp))
+    return topics

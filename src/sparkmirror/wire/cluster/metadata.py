@@ -1,0 +1,446 @@
+"""Who leads which partition, and one connection to each of those brokers.
+
+Lives in executor workers next to the Fetch and Produce paths. Everything here is synchronous:
+the caller decides when a refresh may cost a round trip.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from kafka.protocol.metadata.metadata import MetadataRequest
+
+from sparkmirror.errors import ClusterError, Unreachable
+from sparkmirror.model import ClusterClient, TopicPartition
+from sparkmirror.wire.cluster.log_queries import ask_offsets
+from sparkmirror.wire.cluster.searches import Searches
+from sparkmirror.wire.net.connection import Connection, ConnectionLost
+
+__all__ = ["Brokers", "Leader", "split_address"]
+
+T = TypeVar("T")
+Address = tuple[str, int]
+
+log = logging.getLogger(__name__)
+
+# While a cluster is away it is asked several times a second: the log need not hold each answer.
+_WARN_AGAIN_S = 10.0
+_METADATA = -1  # of no broker
+# Longer than a start over a long link pauses between two questions to one broker.
+_IDLE_S = 5.0
+_NO_TOPIC_ID = "00000000-0000-0000-0000-000000000000"
+
+
+def split_address(address: str) -> tuple[str, int]:
+    """``host:port`` or ``[v6]:port`` as (host, port)."""
+    host, _, port = address.rpartition(":")
+    return host.strip("[]"), int(port)
+
+
+@dataclass(frozen=True, slots=True)
+class Leader:
+    """The broker that leads a partition, and the leader epoch (-1 unknown)."""
+
+    node: int
+    epoch: int
+
+
+class Brokers:
+    """Metadata cache and connection pool of one cluster for a set of topics.
+
+    ``clock`` returns monotonic seconds. Not thread-safe: one owner.
+    """
+
+    def __init__(
+        self,
+        client: ClusterClient,
+        topics: Iterable[str] = (),
+        *,
+        send_buffer_bytes: int = -1,
+        receive_buffer_bytes: int = -1,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.client = client
+        self.topics = set(topics)
+        self.leaders: dict[TopicPartition, Leader] = {}
+        self.leaderless: dict[TopicPartition, int] = {}
+        self.topic_errors: dict[str, int] = {}
+        """Why the brokers tell nothing of a topic, by the newest metadata that was asked for it."""
+        self.reachable = False
+        self.cluster_id = ""
+        self.topic_ids: dict[str, str] = {}
+        """36-character UUIDs of the topics, as far as the brokers give them."""
+        self.generation = 0
+        """How many times metadata has come in."""
+        self._addresses: dict[int, Address] = {}
+        self._connections: dict[tuple[int, int], Connection] = {}  # of a node, by number
+        self._coordinators: dict[str, Connection] = {}  # of groups; `Routes` finds them
+        self._backoff: dict[int, tuple[float, float]] = {}
+        self._buffers = (send_buffer_bytes, receive_buffer_bytes)
+        self._clock = clock
+        self._stale = True
+        self._refreshed_at = float("-inf")  # everything
+        self._asked_at = float("-inf")  # anything
+        self._searches = Searches(client.retry_backoff_ms / 1000)
+        self._kept: Connection | None = None  # for searches
+        # After a question, with the time of its end: the next one, or Fetch and Produce, takes it.
+        self._idle: dict[Address, tuple[Connection, float]] = {}
+        self._warned_at: dict[int, float] = {}
+        self._random = random.Random()  # noqa: S311  (spreads load, guards nothing)
+
+    # -- metadata --------------------------------------------------------------------------
+
+    def add_topics(self, topics: Iterable[str]) -> None:
+        """Follow further topics from the next refresh on."""
+        new = set(topics) - self.topics
+        if new:
+            self.topics |= new
+            self._stale = True
+
+    def mark_stale(self, tp: TopicPartition | None = None) -> None:
+        """Ask for a refresh as soon as the back-off allows one.
+
+        ``tp``: only about its topic. Of a partition that stays without a leader, or whose leader
+        goes on saying that it is another one, that is asked for less and less often.
+        """
+        if tp is None:
+            self._stale = True
+        else:
+            self._searches.want(tp, self.leaders.get(tp), self._clock())
+
+    def refresh_if_due(self) -> bool:
+        """Refresh when asked for (at most every retry back-off) or when the metadata is old.
+
+        Returns whether fresh metadata came in. A cluster that cannot be reached is logged and
+        tried again at the next call: whether to give up is the caller's decision.
+        """
+        self.close_idle()
+        now = self._clock()
+        wanted: set[str] | None = None
+        rested = (now - self._asked_at) * 1000 >= self.client.retry_backoff_ms
+        old = (now - self._refreshed_at) * 1000 >= self.client.metadata_age_ms_max
+        if not old and not (self._stale and rested):
+            if not rested or now < self._searches.due:
+                return False
+            wanted = self._searches.topics(now)
+        try:
+            self.refresh(wanted)
+        except (ClusterError, ConnectionLost) as error:
+            self._warn(_METADATA, f"metadata of cluster {self.client.alias}: {error}")
+            self._refreshed_at = self._asked_at = self._clock()
+            self._stale = True
+            return False
+        return True
+
+    def refresh(self, wanted: set[str] | None = None) -> None:
+        """Fetch metadata now, of ``wanted`` topics or of all. Raises `ClusterError` when no broker
+        answers.
+        """
+        topics = self.topics if wanted is None else wanted
+        response = self._metadata(topics)
+        self._addresses = {b.node_id: (b.host, b.port) for b in response.brokers}
+        self.cluster_id = response.cluster_id or ""
+        if wanted is None:
+            self.leaders, self.leaderless, self.topic_ids = {}, {}, {}
+        else:
+            self.leaders = {tp: one for tp, one in self.leaders.items() if tp.topic not in wanted}
+            self.leaderless = {
+                tp: code for tp, code in self.leaderless.items() if tp.topic not in wanted
+            }
+            for name in wanted:
+                self.topic_ids.pop(name, None)
+        for topic in response.topics:
+            self.topic_errors.pop(topic.name, None)
+            if topic.error_code:
+                self.topic_errors[topic.name] = int(topic.error_code)
+            topic_id = str(getattr(topic, "topic_id", None) or "")
+            if topic_id and topic_id != _NO_TOPIC_ID:
+                self.topic_ids[topic.name] = topic_id
+            for part in topic.partitions:
+                tp = TopicPartition(topic.name, part.partition_index)
+                if part.leader_id >= 0 and part.leader_id in self._addresses:
+                    epoch = getattr(part, "leader_epoch", -1)
+                    self.leaders[tp] = Leader(part.leader_id, -1 if epoch is None else epoch)
+                else:
+                    self.leaderless[tp] = part.error_code or 5
+        self.generation += 1
+        self._asked_at = self._clock()
+        self._searches.looked(topics, self.leaders, self._asked_at)
+        if wanted is None:
+            self._refreshed_at, self._stale = self._asked_at, False
+
+    def _metadata(self, topics: Iterable[str]) -> Any:
+        """The Metadata response for ``topics``; while leaders are looked for, over one connection
+        that is kept: a new one costs each broker, and us, more than the question.
+        """
+        row = MetadataRequest.MetadataRequestTopic
+        request = MetadataRequest(
+            topics=[row(name=name) for name in sorted(topics)], allow_auto_topic_creation=False
+        )
+        self.reachable = False
+        connection, self._kept = self._kept, None
+        if connection is not None and connection.hung_up():
+            connection.close()
+            connection = None
+        connection = connection or self.any_connection()
+        try:
+            response = connection.request(request, lowest=4, highest=12)
+        except ConnectionLost as error:
+            connection.close()
+            raise Unreachable(
+                f"the broker went away ({error}).", where=f"cluster {self.client.alias}"
+            ) from error
+        except ClusterError:
+            connection.close()
+            raise
+        self.reachable = True
+        self._warned_at.pop(_METADATA, None)
+        if self._searches:
+            self._limit(connection)
+            self._kept = connection
+        else:
+            self._keep(connection)
+        return response
+
+    def any_connection(self) -> Connection:
+        """A connection to whichever broker answers first: one that idles, or a new one.
+
+        For questions (`asking`); the caller closes what it does not give back. Raises
+        `ClusterError` when no broker answers.
+        """
+        for address in list(self._idle):
+            idle = self._take(address)
+            if idle is not None:
+                return idle
+        nodes = list(self._addresses.items())
+        self._random.shuffle(nodes)
+        # Brokers that did not answer a moment ago come last: each may cost a whole timeout.
+        nodes.sort(key=lambda entry: entry[0] in self._backoff)
+        bootstrap = [split_address(address) for address in self.client.bootstrap_servers]
+        self._random.shuffle(bootstrap)
+        failure: ClusterError | None = None
+        tried: set[Address] = set()
+        for node, address in [*nodes, *((None, address) for address in bootstrap)]:
+            if address in tried:
+                continue
+            tried.add(address)
+            began = self._clock()
+            try:
+                connection = self._connect(address)
+            except ClusterError as error:
+                failure = error
+                if node is not None:
+                    self._back_off(node, began)
+                continue
+            if node is not None and (node, 0) not in self._connections:
+                self._backoff.pop(node, None)
+            return connection
+        raise failure or Unreachable(
+            "no bootstrap server is configured.", where=f"cluster {self.client.alias}"
+        )
+
+    # -- connections -----------------------------------------------------------------------
+
+    def connection(self, node: int, number: int = 0) -> Connection | None:
+        """The pooled connection to a broker; None while it is unknown or backing off.
+
+        ``number``: of several to the same broker.
+        """
+        existing = self._connections.get((node, number))
+        if existing is not None:
+            return existing
+        address = self._addresses.get(node)
+        if address is None or self._clock() < self._backoff.get(node, (0.0, 0.0))[0]:
+            return None
+        began = self._clock()
+        try:
+            connection = self.connect(*address)
+        except ClusterError as error:
+            self._back_off(node, began)
+            self._stale = True
+            self._warn(node, f"{error}")
+            return None
+        self._connections[node, number] = connection
+        self._backoff.pop(node, None)
+        self._warned_at.pop(node, None)
+        return connection
+
+    def connect(self, host: str, port: int) -> Connection:
+        """A connection for the caller alone: one that idles, or a new one.
+
+        Raises `ClusterError`.
+        """
+        idle = self._take((host, port))
+        if idle is None:
+            return self._connect((host, port))
+        idle.socket.settimeout(self.client.request_timeout_ms / 1000)
+        return idle
+
+    def _connect(self, address: Address) -> Connection:
+        return Connection(
+            *address,
+            self.client,
+            send_buffer_bytes=self._buffers[0],
+            receive_buffer_bytes=self._buffers[1],
+        )
+
+    # -- connections that idle -------------------------------------------------------------
+
+    @contextmanager
+    def asking(self, connection: Connection) -> Iterator[None]:
+        """Ask something over a connection that is the caller's; it idles afterwards.
+
+        No answer may be outstanding then. After an error it is closed.
+        """
+        try:
+            yield
+        except BaseException:
+            connection.close()
+            raise
+        self._keep(connection)
+
+    def _keep(self, connection: Connection) -> None:
+        address = connection.host, connection.port
+        if address in self._idle:
+            connection.close()
+            return
+        self._limit(connection)
+        self._idle[address] = connection, self._clock()
+
+    def _limit(self, connection: Connection) -> None:
+        """The next answer has no more time than a new connection's first one would have."""
+        limit_ms = min(self.client.connect_timeout_ms, self.client.request_timeout_ms)
+        connection.socket.settimeout(limit_ms / 1000)
+
+    def _take(self, address: Address) -> Connection | None:
+        """The connection to ``address`` that idles, unless its broker has hung up."""
+        self.close_idle()
+        if address not in self._idle:
+            return None
+        connection, _ = self._idle.pop(address)
+        if connection.hung_up():
+            connection.close()
+            return None
+        return connection
+
+    def close_idle(self, longer_s: float = _IDLE_S) -> None:
+        """Close connections that have idled for so long: brokers need not hold them."""
+        if self._idle:
+            before = self._clock() - longer_s
+            for address, (connection, asked_at) in list(self._idle.items()):
+                if asked_at <= before:
+                    del self._idle[address]
+                    connection.close()
+
+    def _warn(self, node: int, text: str) -> None:
+        """Log what went wrong with a broker, unless something did a moment ago."""
+        now = self._clock()
+        if now - self._warned_at.get(node, float("-inf")) >= _WARN_AGAIN_S:
+            self._warned_at[node] = now
+            log.warning("%s", text)
+
+    def _back_off(self, node: int, began: float) -> None:
+        """Leave a broker alone for a while after an attempt that began at ``began`` failed."""
+        now = self._clock()
+        low = self.client.reconnect_backoff_ms / 1000
+        high = self.client.reconnect_backoff_ms_max / 1000
+        before_s = self._backoff.get(node, (0.0, 0.0))[1]
+        delay_s = min(high, before_s * 2 if before_s else low)
+        # An attempt that hangs keeps the other brokers' partitions waiting: they get at least as
+        # much time until the next one.
+        pause_s = max(delay_s * self._random.uniform(0.8, 1.2), now - began)
+        self._backoff[node] = (now + pause_s, delay_s)
+
+    def drop(self, connection: Connection) -> None:
+        """Forget a broken connection; the broker is tried again after a back-off."""
+        connection.close()
+        kept = self._kept
+        if kept is not None and (kept.host, kept.port) == (connection.host, connection.port):
+            self._kept = None
+            kept.close()
+        idle, _ = self._idle.pop((connection.host, connection.port), (None, 0.0))
+        if idle is not None:
+            idle.close()
+        now = self._clock()
+        for key, known in list(self._connections.items()):
+            if known is connection:
+                del self._connections[key]
+                # A broker that goes down takes all connections to it along: that is one failure.
+                if now >= self._backoff.get(key[0], (0.0, 0.0))[0]:
+                    self._back_off(key[0], now)
+        for group, known in list(self._coordinators.items()):
+            if known is connection:
+                del self._coordinators[group]
+        self._stale = True
+
+    def close(self) -> None:
+        """Close every connection."""
+        kept, self._kept = self._kept, None
+        for connection in (*self._connections.values(), *self._coordinators.values(), kept):
+            if connection is not None:
+                connection.close()
+        for idle, _ in self._idle.values():
+            idle.close()
+        self._connections.clear()
+        self._coordinators.clear()
+        self._idle.clear()
+
+    # -- questions to leaders --------------------------------------------------------------
+
+    def list_offsets(
+        self, partitions: Iterable[TopicPartition], timestamp: int, *, read_committed: bool
+    ) -> dict[TopicPartition, int]:
+        """Offsets for ``timestamp`` (-2 earliest, -1 latest) from each partition's leader.
+
+        Partitions whose leader cannot answer now are missing from the result.
+        """
+
+        def ask(connection: Connection, led: list[TopicPartition]) -> dict[TopicPartition, int]:
+            return ask_offsets(connection, led, timestamp, read_committed=read_committed)
+
+        return self.ask_leaders(partitions, ask)
+
+    def ask_leaders(
+        self,
+        partitions: Iterable[TopicPartition],
+        ask: Callable[[Connection, list[TopicPartition]], dict[TopicPartition, T]],
+    ) -> dict[TopicPartition, T]:
+        """What ``ask`` gets from each leader for the partitions that it leads.
+
+        Partitions whose leader is unknown or does not answer are missing from the result.
+        """
+        by_node: dict[int, list[TopicPartition]] = {}
+        for tp in partitions:
+            leader = self.leaders.get(tp)
+            if leader is not None:
+                by_node.setdefault(leader.node, []).append(tp)
+        found: dict[TopicPartition, T] = {}
+        for node, led in by_node.items():
+            address = self._addresses[node]
+            idle = self._take(address)
+            if idle is not None:
+                # One that broke meanwhile says nothing about its broker: a new one is asked.
+                with suppress(ConnectionLost), self.asking(idle):
+                    found |= ask(idle, led)
+                    self._warned_at.pop(node, None)
+                    continue
+            try:
+                connection = self._connect(address)
+            except ClusterError as error:
+                self._warn(node, f"{error}")
+                self._stale = True
+                continue
+            try:
+                with self.asking(connection):
+                    found |= ask(connection, led)
+                self._warned_at.pop(node, None)
+            except ConnectionLost as error:
+                self._warn(node, f"offsets of cluster {self.client.alias}: {error}")
+                self._stale = True
+        return found

@@ -1,0 +1,1 @@
+"""The Fetch path: from the brokers of the source to raw batches."""

@@ -1,0 +1,510 @@
+"""The Fetch path: long polls on every broker that leads one of a slot's partitions.
+
+`Fetcher` is a small state machine without threads. Each broker has at most one Fetch request
+under way, or one in each lane (`lanes`); connections are watched by the caller's poller, so
+that several brokers and several fetchers share one wait. A partition is in exactly one of these
+states:
+
+* asked for: part of a request under way at its broker;
+* ready: to be asked for with the next request;
+* waiting: leader unknown, broker backing off, or its last answer was an error with a back-off;
+* held: the log may not be the one that the offset is in (another topic id, another leader epoch,
+  offset out of range): the caller looks at it and lets it go on or halts it;
+* halted: the answer says that trying again does not help; the caller reports it.
+
+`partition_state` has the states, `sessions` what brokers know of them, `messages` knows how
+requests and answers are laid out.
+"""
+
+from __future__ import annotations
+
+import logging
+import struct
+import time
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, field, replace
+
+from sparkmirror.model import FetchSettings, Halt, TopicPartition
+from sparkmirror.records.selection import AbortedTransaction
+from sparkmirror.wire.cluster.coordinator import Routes
+from sparkmirror.wire.cluster.error_codes import THROTTLED, error_name
+from sparkmirror.wire.fetch.lanes import Lane, Lanes
+from sparkmirror.wire.fetch.messages import (
+    FETCH_HIGHEST,
+    FETCH_KEY,
+    FETCH_LOWEST,
+    FETCH_SESSIONS_FROM,
+    FetchAnswer,
+    PartitionAnswer,
+    Wanted,
+    parse_answer,
+    request_body,
+)
+from sparkmirror.wire.fetch.pacing import Pace
+from sparkmirror.wire.fetch.partition_state import FetchState
+from sparkmirror.wire.fetch.sessions import (
+    NO_SESSION,
+    SESSION_LOST,
+    SESSION_PARTITIONS_MIN,
+    FetchSession,
+    Params,
+)
+from sparkmirror.wire.net.connection import (
+    Connection,
+    ConnectionLost,
+    FrameBuffer,
+    ReceiveBuffer,
+)
+from sparkmirror.wire.net.poller import Poller
+
+__all__ = ["FetchedPartition", "Fetcher"]
+
+log = logging.getLogger(__name__)
+
+# Smaller answers are paced. One that took longer than the pace to come is not delayed.
+_PACED_BELOW_BYTES = 64 * 1024
+_SHARING_MAX = 8
+_SHARE_BYTES_MIN = 256 * 1024
+_THROTTLE_LOG_S = 60.0
+
+_I32 = struct.Struct(">i")
+
+
+@dataclass(slots=True)
+class FetchedPartition:
+    """One partition's part of a Fetch response.
+
+    ``records`` is a view into the receive buffer: use it before the next `Fetcher.receive`.
+    Offsets are the source's; -1 where the broker gave none.
+    """
+
+    tp: TopicPartition
+    fetch_offset: int
+    high_watermark: int
+    last_stable_offset: int
+    log_start_offset: int
+    aborted: list[AbortedTransaction]
+    records: memoryview
+
+
+@dataclass(slots=True)
+class _Request:
+    connection: Connection
+    correlation: int
+    version: int
+    states: dict[TopicPartition, FetchState]
+    deadline: float
+    sent_at: float
+    asked: dict[TopicPartition, Params] = field(default_factory=dict)
+    session: FetchSession | None = None
+
+
+class Fetcher:
+    """Long-polls one cluster for a set of partitions. One owner, no threads.
+
+    ``buffer`` gives the memory for each response; ``clock`` returns monotonic seconds.
+    ``holds``: partitions are held until `release` says which log they are in, and again whenever
+    it may be another one; without it offsets out of range halt them.
+    ``poller`` waits for its connections, and maybe for others; by default it is one of its own.
+    ``linger_ms``: after an answer with records, the broker may wait as long, at most
+    ``fetch.max.wait.ms``, until each of its partitions has ``batch_bytes`` more.
+    ``lanes_max``: how many requests may be under way at a broker that is far.
+    """
+
+    def __init__(
+        self,
+        routes: Routes,
+        settings: FetchSettings,
+        *,
+        buffer: FrameBuffer | None = None,
+        holds: bool = False,
+        poller: Poller[Connection] | None = None,
+        linger_ms: int = 0,
+        batch_bytes: int = 0,
+        lanes_max: int = 1,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.routes = routes
+        self.settings = settings
+        self.errors: dict[str, int] = {}
+        self._clock = clock
+        self._states: dict[TopicPartition, FetchState] = {}
+        self._lanes = Lanes(routes, lanes_max)
+        self._requests: dict[Lane, _Request] = {}
+        self._sessions: dict[Lane, FetchSession] = {}
+        self._not_before: dict[Lane, float] = {}
+        self._lingering = replace(
+            settings, fetch_max_wait_ms=min(linger_ms, settings.fetch_max_wait_ms)
+        )
+        self._batch_bytes = batch_bytes
+        self._busy: dict[Lane, int] = {}  # partitions with records in the newest answer
+        self._pace = Pace()
+        self._paced: set[Lane] = set()  # those that wait for the end of a pace
+        self._looked_at = float("-inf")
+        self._buffer = ReceiveBuffer() if buffer is None else buffer
+        self._throttle_log_at = float("-inf")
+        self._holds = holds
+        self._poller = Poller[Connection]() if poller is None else poller
+        self._generation = -1
+        self.left_out: Collection[TopicPartition] = ()
+        """Partitions that are not asked for at present; an answer under way still comes."""
+        self.held: list[TopicPartition] = []
+        """Partitions that only wait for the caller to look at their log."""
+        self.frame = memoryview(b"")
+        """The newest response; the views that `receive` returned point into it."""
+
+    # -- what to fetch ---------------------------------------------------------------------
+
+    def assign(self, tp: TopicPartition, offset: int) -> None:
+        """Fetch ``tp`` from ``offset`` on; an answer under way for it is dropped."""
+        self._states[tp] = FetchState(tp, offset, held=self._holds)
+
+    def release(self, tp: TopicPartition, offset: int, log: tuple[str, int]) -> None:
+        """Go on with a held partition: ``offset`` is one of ``log`` (topic id, leader epoch)."""
+        state = self._states[tp]
+        state.offset, state.log = offset, log
+        state.held = state.range_checked = False
+        if self._log(tp) != log:
+            self._generation = -1  # it has moved meanwhile
+
+    def unassign(self, tp: TopicPartition) -> None:
+        """Stop fetching ``tp``; an answer under way for it is dropped."""
+        self._states.pop(tp, None)
+
+    def position(self, tp: TopicPartition) -> int:
+        """Next offset to ask for."""
+        return self._states[tp].offset
+
+    def advance(self, tp: TopicPartition, offset: int) -> None:
+        """Go on at ``offset`` (after a response was used).
+
+        ``tp`` then stands last in the next request: brokers fill an answer in the order of the
+        request, and a backlog in the first partitions must not starve the others.
+        """
+        state = self._states.pop(tp, None)
+        if state is not None:
+            state.go_on(offset)
+            self._states[tp] = state
+
+    def need_bytes(self, tp: TopicPartition, size: int) -> None:
+        """Ask for at least ``size`` bytes next time: not one batch came back whole."""
+        state = self._states.get(tp)
+        if state is not None:
+            state.bytes_max = max(size, 2 * (state.bytes_max or self._partition_bytes()))
+
+    def halt(self, tp: TopicPartition, halt: Halt) -> None:
+        """Stop fetching ``tp`` for a reason found elsewhere."""
+        state = self._states.get(tp)
+        if state is not None:
+            state.halt = halt
+
+    def retry_later(self, tp: TopicPartition, delay_s: float) -> None:
+        """Leave ``tp`` out of requests for a while."""
+        state = self._states.get(tp)
+        if state is not None:
+            state.retry_at = self._clock() + delay_s
+
+    @property
+    def halts(self) -> dict[TopicPartition, Halt]:
+        """Partitions that are not fetched at present, and why."""
+        return {tp: state.halt for tp, state in self._states.items() if state.halt is not None}
+
+    def _partition_bytes(self) -> int:
+        return self.settings.partition_fetch_bytes_max
+
+    # -- requests --------------------------------------------------------------------------
+
+    @property
+    def busy(self) -> bool:
+        """Whether the newest answer was a large one: more of it is waiting at the broker."""
+        return len(self.frame) >= _PACED_BELOW_BYTES
+
+    @property
+    def waiting(self) -> bool:
+        """Whether a request is under way."""
+        return bool(self._requests)
+
+    def ready(self, timeout_s: float) -> list[Connection]:
+        """Connections for `receive`; empty when nothing came within ``timeout_s``."""
+        return self._poller.wait(timeout_s)
+
+    def next_due_s(self) -> float:
+        """Seconds until `send` has something to do without an answer coming in."""
+        # What fell due since `send` looked is due now: leaving it out here would be a lost wake-up.
+        now, looked_at = self._clock(), self._looked_at
+        due = [request.deadline for request in self._requests.values()]
+        due += [s.retry_at for s in self._states.values() if not s.asked and s.retry_at > looked_at]
+        due += [at for at in self._not_before.values() if at > looked_at]
+        idle = self.settings.fetch_max_wait_ms / 1000
+        return max(0.0, min([at - now for at in due] + [idle]))
+
+    def send(self) -> None:
+        """Ask in every lane that has no request under way for its ready partitions."""
+        now = self._clock()
+        self._expire(now)
+        self.routes.refresh_if_due()
+        if self._holds and self.routes.generation != self._generation:
+            self._hold_moved()
+        self.held = []
+        by_lane: dict[Lane, list[FetchState]] = {}
+        for state in self._states.values():
+            if state.asked or state.retry_at > now or state.tp in self.left_out:
+                continue
+            if state.halt is not None:
+                if not state.halt.retriable:
+                    continue
+                state.halt = None
+            node = self._node(state, now)
+            if node is not None and state.held:
+                self.held.append(state.tp)
+            elif node is not None:
+                lane = self._lanes.choose(state, node, self._states.values(), now)
+                if lane not in self._requests:
+                    by_lane.setdefault(lane, []).append(state)
+        for lane, states in by_lane.items():
+            if self._not_before.get(lane, 0.0) <= now:
+                if lane in self._paced:
+                    self._paced.remove(lane)
+                    self._pace.ended(now - self._not_before[lane])
+                self._send_to(lane, states, now)
+
+    def _hold_moved(self) -> None:
+        """Hold what new metadata shows to have another topic id or another leader epoch."""
+        self._generation = self.routes.generation
+        for tp, state in self._states.items():
+            if tp in self.routes.leaders and state.log != self._log(tp):
+                state.held = True
+
+    def _log(self, tp: TopicPartition) -> tuple[str, int]:
+        leader = self.routes.leaders.get(tp)
+        return self.routes.topic_ids.get(tp.topic, ""), -1 if leader is None else leader.epoch
+
+    def _node(self, state: FetchState, now: float) -> int | None:
+        if state.replica is not None and now < state.replica_until:
+            if self.routes.connection(state.replica) is not None:
+                return state.replica
+            state.leave_replica(now)
+        state.replica = None
+        leader = self.routes.leaders.get(state.tp)
+        if leader is None:
+            state.note_unknown(self.routes, now)
+            return None
+        state.unknown_since = None
+        return leader.node
+
+    def _send_to(self, lane: Lane, states: list[FetchState], now: float) -> None:
+        connection = self.routes.connection(*lane)
+        if connection is not None and connection.ended_idle():
+            self._forget_ended(connection)
+            return
+        if connection is None:
+            return
+        version = connection.api_version(FETCH_KEY, FETCH_LOWEST, FETCH_HIGHEST, "Fetch")
+        correlation, head = connection.header(FETCH_KEY, version)
+        # Who hears no rack answers himself: the way past a follower that does not.
+        rack = self.settings.client_rack
+        if any(state.leader_until > now for state in states):
+            rack = ""
+        asked = self._asked(states)
+        session = self._session(lane, len(states)) if version >= FETCH_SESSIONS_FROM else None
+        bytes_max = max([self.settings.fetch_max_bytes] + [state.bytes_max for state in states])
+        header = NO_SESSION if session is None else session.header
+        listed, forgotten = (asked, []) if session is None else session.ask(asked)
+        settings = self._waits(lane)
+        body = request_body(
+            version,
+            settings,
+            [Wanted(tp, *params) for tp, params in listed.items()],
+            bytes_max,
+            rack.encode(),
+            session=header,
+            forgotten=forgotten,
+        )
+        try:
+            connection.watched_by(self._poller)
+            connection.ready_to_send(idle=True)
+            connection.send_frame([head, body], len(head) + len(body))
+        except ConnectionLost as error:
+            if session is not None:
+                session.restart()
+            self._lost(connection, error)
+            return
+        for state in states:
+            state.asked = True
+        wait_s = settings.fetch_max_wait_ms / 1000
+        self._requests[lane] = _Request(
+            connection,
+            correlation,
+            version,
+            {state.tp: state for state in states},
+            now + wait_s + self.routes.client.request_timeout_ms / 1000,
+            now,
+            asked,
+            session,
+        )
+
+    def _waits(self, lane: Lane) -> FetchSettings:
+        """How long the broker may wait for how many bytes."""
+        wanted = self._busy.get(lane, 0) * self._batch_bytes
+        if not self._lingering.fetch_max_wait_ms or wanted <= self.settings.fetch_min_bytes:
+            return self.settings
+        return replace(
+            self._lingering, fetch_min_bytes=min(wanted, self.settings.fetch_max_bytes // 2)
+        )
+
+    def _session(self, lane: Lane, partitions: int) -> FetchSession | None:
+        session = self._sessions.get(lane)
+        if session is None and partitions >= SESSION_PARTITIONS_MIN:
+            session = self._sessions[lane] = FetchSession()
+        return session
+
+    def _asked(self, states: list[FetchState]) -> dict[TopicPartition, Params]:
+        share = self._share(len(states))
+        leaders = self.routes.leaders
+        asked: dict[TopicPartition, Params] = {}
+        for state in states:
+            leader = leaders.get(state.tp)
+            epoch = -1 if leader is None else leader.epoch
+            asked[state.tp] = (state.offset, epoch, state.bytes_max or share)
+        return asked
+
+    def _share(self, partitions: int) -> int:
+        """Most bytes of one partition in an answer that ``partitions`` have to share.
+
+        A Produce request carries one batch of each partition: an answer with several partitions'
+        batches is written in fewer requests than one partition's.
+        """
+        share = self.settings.fetch_max_bytes // min(max(1, partitions), _SHARING_MAX)
+        return min(self.settings.partition_fetch_bytes_max, max(share, _SHARE_BYTES_MIN))
+
+    def expire(self) -> None:
+        """Give up requests whose answers are overdue; `send` does so too."""
+        self._expire(self._clock())
+
+    def _expire(self, now: float) -> None:
+        self._looked_at = now
+        for request in list(self._requests.values()):
+            # An answer that waits is late only because nobody has come round to read it.
+            if now >= request.deadline and not request.connection.readable():
+                self._lost(request.connection, ConnectionLost("no answer to Fetch in time"))
+
+    def _lost(self, connection: Connection, error: ConnectionLost) -> None:
+        log.warning("fetching from cluster %s: %s", self.routes.client.alias, error)
+        self._count("CONNECTION_LOST")
+        for lane, request in list(self._requests.items()):
+            if request.connection is connection:
+                del self._requests[lane]
+                if request.session is not None:
+                    request.session.restart()
+                for state in request.states.values():
+                    state.asked = False
+                    if state.replica is not None:
+                        state.leave_replica(self._clock())
+        self.routes.drop(connection)
+
+    def _count(self, code: str) -> None:
+        self.errors[code] = self.errors.get(code, 0) + 1
+
+    # -- responses -------------------------------------------------------------------------
+
+    def receive(self, connection: Connection) -> list[FetchedPartition]:
+        """Read the response that waits on ``connection``; parts with data or new watermarks.
+
+        The views in the result are valid until the next call.
+        """
+        asked = [lane for lane, r in self._requests.items() if r.connection is connection]
+        if not asked:
+            if connection in self._poller and connection.hung_up():
+                self._forget_ended(connection)
+            return []
+        lane = asked[0]
+        request = self._requests[lane]
+        try:
+            frame = self.frame = request.connection.receive_frame(self._buffer)
+            if _I32.unpack_from(frame)[0] != request.correlation:
+                raise ConnectionLost("answer to another request")
+            del self._requests[lane]
+            for state in request.states.values():
+                state.asked = False
+            return self._take(lane, request, frame)
+        except (ConnectionLost, struct.error, UnicodeDecodeError, ValueError) as error:
+            self._requests[lane] = request
+            self._lost(request.connection, ConnectionLost(f"{error}"))
+            return []
+
+    def _forget_ended(self, connection: Connection) -> None:
+        log.info("%s:%d closed an idle connection", connection.host, connection.port)
+        self.routes.drop(connection)
+
+    def _take(self, lane: Lane, request: _Request, frame: memoryview) -> list[FetchedPartition]:
+        answer = parse_answer(frame, request.version)
+        now = self._clock()
+        self._lanes.note_answer(lane[0], now - request.sent_at)
+        if answer.throttle_ms > 0:
+            # A quota is a client's, whichever connection it asks over.
+            for one in self._lanes.of(lane[0]):
+                self._wait(one, now + answer.throttle_ms / 1000)
+            self._note_throttle(answer.throttle_ms, now)
+        elif len(frame) < _PACED_BELOW_BYTES:
+            self._wait(lane, request.sent_at + self._pace.interval_s)
+            if self._not_before[lane] > now:
+                self._paced.add(lane)
+        if request.session is not None:
+            self._go_on(request.session, answer)
+        if answer.code and answer.code not in SESSION_LOST:
+            self._count(error_name(answer.code))
+            for state in request.states.values():
+                state.retry_at = now + self.routes.client.retry_backoff_ms / 1000
+        self._busy[lane] = sum(1 for part in answer.partitions if part.records)
+        taken = (self._take_partition(request, part, now) for part in answer.partitions)
+        return [part for part in taken if part is not None]
+
+    def _go_on(self, session: FetchSession, answer: FetchAnswer) -> None:
+        """Broker and session agree about the epoch, or begin anew with the next request."""
+        if answer.code:
+            session.restart()
+        else:
+            session.answered(answer.session_id)
+
+    def _wait(self, lane: Lane, until: float) -> None:
+        self._not_before[lane] = max(until, self._not_before.get(lane, 0.0))
+
+    def _note_throttle(self, throttle_ms: int, now: float) -> None:
+        self._count(THROTTLED)
+        if now - self._throttle_log_at >= _THROTTLE_LOG_S:
+            self._throttle_log_at = now
+            client = self.routes.client
+            log.warning(
+                "fetching from cluster %s: a quota of client id %s is used up, now waiting %d ms "
+                "as the broker says",
+                *(client.alias, client.client_id, throttle_ms),
+            )
+
+    def _take_partition(
+        self, request: _Request, part: PartitionAnswer, now: float
+    ) -> FetchedPartition | None:
+        tp = part.tp
+        state = request.states.get(tp)
+        if state is None or self._states.get(tp) is not state:
+            return None
+        if part.code:
+            self._count(error_name(part.code))
+            state.fail(self.routes, part, now, holds=self._holds)
+            return None
+        if part.replica >= 0 and not part.records and state.leader_until <= now:
+            state.follow(part.replica, now + self.routes.client.metadata_age_ms_max / 1000)
+        state.range_checked = False
+        if part.records:
+            # Brokers fill a response in the order asked: who got data goes to the back.
+            self._states[tp] = self._states.pop(tp)
+            committed = self.settings.isolation_level == "read_committed"
+            state.end = part.last_stable_offset if committed else part.high_watermark
+        return FetchedPartition(
+            tp,
+            request.asked[tp][0],
+            part.high_watermark,
+            part.last_stable_offset,
+            part.log_start_offset,
+            part.aborted,
+            part.records,
+        )

@@ -1,0 +1,132 @@
+"""One partition of a `fetcher.Fetcher`: what is next, what it waits for, what errors mean to it."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+
+from sparkmirror.model import Halt, TopicPartition
+from sparkmirror.wire.cluster.acl_advice import Right, grant
+from sparkmirror.wire.cluster.coordinator import Routes
+from sparkmirror.wire.cluster.error_codes import (
+    LEADERSHIP,
+    OFFSET_OUT_OF_RANGE,
+    RETRIABLE,
+    TOPIC_AUTHORIZATION_FAILED,
+    UNKNOWN_TOPIC_OR_PARTITION,
+    error_name,
+)
+from sparkmirror.wire.fetch.messages import PartitionAnswer
+
+__all__ = ["FetchState"]
+
+log = logging.getLogger(__name__)
+
+# How long a partition may be unknown to the source before it is taken for deleted.
+_UNKNOWN_S_MAX = 30.0
+# How often is looked whether somebody leads it by now; routes say when that is asked for.
+_UNKNOWN_RETRY_S = 1.0
+_DENIED_RETRY_S = 30.0
+# How long the leader serves a partition itself after the follower in our rack has failed.
+_LEADER_ONLY_S = 5.0
+
+
+@dataclass(slots=True)
+class FetchState:
+    """Where one partition stands; times are the fetcher's monotonic seconds.
+
+    ``node``, ``lane``: where it is asked for (`lanes`). ``end``: of what could be read when
+    it was answered last; ``cut_short``: how many answers on end have not come to that.
+    """
+
+    tp: TopicPartition
+    offset: int
+    halt: Halt | None = None
+    retry_at: float = 0.0
+    unknown_since: float | None = None
+    replica: int | None = None
+    replica_until: float = 0.0
+    leader_until: float = 0.0
+    bytes_max: int = 0
+    asked: bool = False
+    range_checked: bool = False
+    held: bool = False
+    log: tuple[str, int] | None = None
+    node: int | None = None
+    lane: int = 0
+    end: int = -1
+    cut_short: int = 0
+
+    def go_on(self, offset: int) -> None:
+        """An answer was used up to ``offset``, which tells whether it was cut short."""
+        self.offset = offset
+        self.bytes_max = 0
+        self.cut_short = self.cut_short + 1 if offset < self.end else 0
+
+    def follow(self, replica: int, until: float) -> None:
+        """Fetch from the follower that the leader pointed to."""
+        if self.replica is None:
+            log.info("%s: from follower %d, which is in our rack", self.tp, replica)
+        self.replica = replica
+        self.replica_until = until
+
+    def leave_replica(self, now: float) -> None:
+        """A follower may lag or be gone: the leader has the last word, and serves for a while."""
+        if self.replica is not None:
+            log.info("%s: back from follower %d to the leader", self.tp, self.replica)
+        self.replica = None
+        self.leader_until = now + _LEADER_ONLY_S
+
+    def note_unknown(self, routes: Routes, now: float) -> None:
+        """No leader: ask for metadata again, and say so when it lasts."""
+        routes.mark_stale(self.tp)
+        if self.unknown_since is None:
+            self.unknown_since = now
+        elif now - self.unknown_since > _UNKNOWN_S_MAX:
+            code = routes.leaderless.get(self.tp, UNKNOWN_TOPIC_OR_PARTITION)
+            self.halt = Halt(
+                error_name(code),
+                f"the source has had no leader for {self.tp} for {now - self.unknown_since:.0f} s",
+                retriable=True,
+            )
+            self.retry_at = now + _UNKNOWN_RETRY_S
+
+    def fail(self, routes: Routes, part: PartitionAnswer, now: float, *, holds: bool) -> None:
+        """Take in an answer with an error. ``holds``: offsets out of range are looked at."""
+        code, name = part.code, error_name(part.code)
+        self.retry_at = now + routes.client.retry_backoff_ms / 1000
+        if self.replica is not None:
+            self.leave_replica(now)
+            return
+        if code in LEADERSHIP:
+            routes.mark_stale(self.tp)
+            if code == UNKNOWN_TOPIC_OR_PARTITION:
+                self.note_unknown(routes, now)
+        elif code == OFFSET_OUT_OF_RANGE and not self.range_checked:
+            # A leader elected a moment ago may not know its own end yet: ask once more.
+            self.range_checked = True
+            routes.mark_stale(self.tp)
+        elif code == OFFSET_OUT_OF_RANGE and holds:
+            self.held = True
+        elif code == OFFSET_OUT_OF_RANGE:
+            self.halt = Halt(name, self._out_of_range(part.log_start_offset, part.high_watermark))
+        elif code == TOPIC_AUTHORIZATION_FAILED:
+            advice = grant(routes.client, Right("Read", "Topic", self.tp.topic))
+            reason = f"no permission to read {self.tp.topic}: {advice}"
+            self.halt = Halt(name, reason, retriable=True)
+            self.retry_at = now + _DENIED_RETRY_S
+        elif code not in RETRIABLE:
+            reason = f"the source answered {name} for {self.tp}"
+            self.halt = Halt(name, reason, retriable=True)
+            self.retry_at = now + _DENIED_RETRY_S
+
+    def _out_of_range(self, log_start: int, high: int) -> str:
+        if 0 <= self.offset < log_start:
+            return (
+                f"source offsets {self.offset} to {log_start - 1} of {self.tp} were deleted before "
+                "they were mirrored"
+            )
+        return (
+            f"offset {self.offset} of {self.tp} is not in the source's log any more "
+            f"(it starts at {log_start} and ends at {high}): the topic was truncated or re-created"
+        )

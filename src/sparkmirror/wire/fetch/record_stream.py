@@ -1,0 +1,142 @@
+"""One partition read from one offset to another, record by record but undecoded.
+
+The same Fetch and the same selection as the mirror's: aborted and control batches are left out,
+checksums are checked, old formats converted. For comparisons; data that is mirrored never comes
+apart into records.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import chain, islice
+
+from sparkmirror.errors import CorruptBatch, PartitionError, TopicError
+from sparkmirror.model import ClusterClient, FetchSettings, TopicPartition
+from sparkmirror.records.header import split
+from sparkmirror.records.records import Carried, carry
+from sparkmirror.records.selection import Selection, SelectRules, select
+from sparkmirror.wire.cluster.coordinator import Routes
+from sparkmirror.wire.fetch.fetcher import FetchedPartition, Fetcher
+
+__all__ = ["RecordStream"]
+
+_STALLED_S = 30.0
+_TICK_S = 0.5
+_DAMAGED_TRIES = 3
+_UNPACKED_BYTES_MAX = 64 << 20
+
+
+class RecordStream:
+    """Committed records of ``tp`` with ``start <= offset < end``. One owner; close it when done.
+
+    ``routes``: of the cluster, when its topic was asked about before; closed with the stream.
+
+    Iterating gives runs of records as `Carried`, whose rests are the caller's to keep.
+    Raises `MirrorError` when a partition cannot be read, or nothing comes for half a minute.
+    """
+
+    def __init__(
+        self,
+        client: ClusterClient,
+        settings: FetchSettings,
+        tp: TopicPartition,
+        start: int,
+        end: int,
+        routes: Routes | None = None,
+    ) -> None:
+        self.tp = tp
+        self.end = end
+        self._routes = routes or Routes(client, {tp.topic})
+        self._fetcher = Fetcher(self._routes, replace(settings, fetch_max_wait_ms=100))
+        self._fetcher.assign(tp, start)
+        self._rules = SelectRules(
+            check_crcs=settings.check_crcs,
+            read_committed=settings.isolation_level == "read_committed",
+            join_bytes=0,
+            join_below_bytes=0,
+        )
+        self._damaged = 0
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._routes.close()
+
+    def __iter__(self) -> Iterator[Carried]:
+        for chosen in self.selections():
+            yield from _carried(chosen)
+
+    def selections(self) -> Iterator[Selection]:
+        """The same, answer by answer; what one holds is gone with the next. Raises as iterating."""
+        stalled_at = time.monotonic() + _STALLED_S
+        while self._fetcher.position(self.tp) < self.end:
+            before = self._fetcher.position(self.tp)
+            yield from self._round()
+            if self._fetcher.position(self.tp) != before:
+                stalled_at = time.monotonic() + _STALLED_S
+                continue
+            halt = self._fetcher.halts.get(self.tp)
+            if halt is not None:
+                where = f"cluster {self._routes.client.alias}"
+                raise PartitionError(f"{halt.reason} ({halt.code}).", where=where)
+            if time.monotonic() > stalled_at:
+                raise TopicError(
+                    f"reading {self.tp} at offset {before} makes no progress.",
+                    where=f"cluster {self._routes.client.alias}",
+                    do="Check that the brokers of this cluster are healthy.",
+                )
+
+    def _round(self) -> Iterator[Selection]:
+        self._fetcher.send()
+        if not self._fetcher.waiting:
+            time.sleep(min(_TICK_S, max(0.01, self._fetcher.next_due_s())))
+            return
+        for connection in self._fetcher.ready(_TICK_S):
+            for part in self._fetcher.receive(connection):
+                chosen = self._select(part) if len(part.records) else None
+                if chosen is None:
+                    continue
+                self._fetcher.advance(part.tp, max(chosen.next_offset, part.fetch_offset))
+                yield chosen
+
+    def _select(self, part: FetchedPartition) -> Selection | None:
+        try:
+            chosen = select(
+                part.records, part.fetch_offset, part.aborted, self._rules, end_offset=self.end
+            )
+        except CorruptBatch:
+            # Damage on the way heals by fetching again.
+            self._damaged += 1
+            if self._damaged >= _DAMAGED_TRIES:
+                raise
+            return None
+        if chosen.cut_bytes_needed:
+            self._fetcher.need_bytes(part.tp, chosen.cut_bytes_needed)
+        return chosen
+
+
+def _carried(chosen: Selection) -> Iterator[Carried]:
+    """The selection's records with the offsets that they have in the log.
+
+    In portions: what the batches of one answer unpack to together has no other bound.
+    """
+    # Batches that were written anew count on from their first record; the runs know better.
+    offsets = chain.from_iterable(range(first, first + count) for first, count in chosen.runs)
+    carried = Carried()
+    for piece in chosen.pieces:
+        view = memoryview(piece)
+        for start, end in split(view):
+            if carried.unpacked_bytes > _UNPACKED_BYTES_MAX:
+                yield _own(carried, offsets)
+                carried = Carried()
+            carry(view[start:end], carried)
+    if carried.offsets:
+        yield _own(carried, offsets)
+
+
+def _own(carried: Carried, offsets: Iterator[int]) -> Carried:
+    """With its true offsets, and with rests of its own: the receive buffer is used again."""
+    carried.offsets = list(islice(offsets, len(carried.rests)))
+    carried.rests = [bytes(rest) for rest in carried.rests]
+    return carried

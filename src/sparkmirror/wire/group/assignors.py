@@ -1,0 +1,278 @@
+"""Who of a consumer group gets which partitions: the assignors that Java's consumer has. Pure.
+
+The group's leader runs one of them for all members, and every kind of client may lead, so the
+result for given subscriptions is that of Java's class of the same name. Range and round robin are
+written out here; the two sticky ones are kafka-python's.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from kafka.coordinator.assignors.cooperative_sticky import CooperativeStickyAssignor
+from kafka.coordinator.assignors.sticky.sticky_assignor import (
+    StickyAssignorMemberMetadataV1,
+    StickyPartitionAssignor,
+)
+from kafka.protocol.consumer.metadata import (
+    ConsumerProtocolAssignment,
+    ConsumerProtocolSubscription,
+)
+from kafka.structs import TopicPartition as KafkaPythonPartition
+
+from sparkmirror.model import TopicPartition
+from sparkmirror.wire.net.kafka_python_limits import UNREADABLE
+
+__all__ = [
+    "COOPERATIVE_STICKY",
+    "Subscription",
+    "assign",
+    "decode_assignment",
+    "decode_subscription",
+    "encode_assignment",
+    "encode_subscription",
+]
+
+# Version 2 of a subscription tells the generation in which partitions were owned: without it a
+# member that missed a rebalance could claim partitions that are no longer its own.
+_SUBSCRIPTION_VERSION = 2
+_ASSIGNMENT_VERSION = 0
+_INT, _SHORT = struct.Struct(">i"), struct.Struct(">h")
+STICKY = "sticky"
+COOPERATIVE_STICKY = "cooperative-sticky"
+
+
+@dataclass(frozen=True, slots=True)
+class Subscription:
+    """What one member says when it joins.
+
+    ``owned``: the partitions that it has, or had before it joined, as of ``generation``.
+    """
+
+    topics: tuple[str, ...]
+    owned: tuple[TopicPartition, ...] = ()
+    generation: int = -1
+    instance_id: str | None = None
+
+
+def assign(
+    strategy: str, members: Mapping[str, Subscription], partitions: Mapping[str, int]
+) -> dict[str, tuple[TopicPartition, ...]]:
+    """Deal the partitions of all subscribed topics to ``members`` (by member id).
+
+    ``partitions``: number of partitions of each topic; topics that it lacks are left out. Every
+    member is in the result. Raises ValueError for a strategy that is none of ours.
+    """
+    found = _ASSIGNORS.get(strategy)
+    if found is None:
+        raise ValueError(f"no such assignor: {strategy}")
+    dealt = found(members, partitions) if members else {}
+    return {member: tuple(sorted(dealt.get(member, ()))) for member in members}
+
+
+Dealt = dict[str, list[TopicPartition]]
+
+
+def _in_order(members: Mapping[str, Subscription]) -> list[str]:
+    """Member ids as Java sorts them: static members first, by instance id; then by member id."""
+
+    def key(member: str) -> tuple[bool, str]:
+        instance = members[member].instance_id
+        return (instance is None, member if instance is None else instance)
+
+    return sorted(members, key=key)
+
+
+def _wanted(members: Mapping[str, Subscription]) -> dict[str, frozenset[str]]:
+    return {member: frozenset(one.topics) for member, one in members.items()}
+
+
+def _range(members: Mapping[str, Subscription], partitions: Mapping[str, int]) -> Dealt:
+    """Per topic, a run of neighbours for each member; the first members get one more."""
+    dealt: Dealt = {}
+    ring, wanted = _in_order(members), _wanted(members)
+    for topic in sorted(frozenset().union(*wanted.values())):
+        interested = [one for one in ring if topic in wanted[one]]
+        share, more = divmod(partitions.get(topic, 0), len(interested))
+        begin = 0
+        for place, member in enumerate(interested):
+            end = begin + share + (place < more)
+            dealt.setdefault(member, []).extend(
+                TopicPartition(topic, number) for number in range(begin, end)
+            )
+            begin = end
+    return dealt
+
+
+def _round_robin(members: Mapping[str, Subscription], partitions: Mapping[str, int]) -> Dealt:
+    """All partitions in order, one after the other to the next member that wants its topic."""
+    dealt: Dealt = {}
+    ring, wanted = _in_order(members), _wanted(members)
+    at = 0
+    for topic in sorted(frozenset().union(*wanted.values())):
+        for number in range(partitions.get(topic, 0)):
+            while topic not in wanted[ring[at % len(ring)]]:
+                at += 1
+            dealt.setdefault(ring[at % len(ring)], []).append(TopicPartition(topic, number))
+            at += 1
+    return dealt
+
+
+class _Topics:
+    """What kafka-python's assignors ask of a cluster's metadata."""
+
+    def __init__(self, partitions: Mapping[str, int]) -> None:
+        self._partitions = partitions
+
+    def topics(self) -> set[str]:
+        return set(self._partitions)
+
+    def partitions_for_topic(self, topic: str) -> set[int] | None:
+        count = self._partitions.get(topic)
+        return None if count is None else set(range(count))
+
+
+@dataclass(frozen=True, slots=True)
+class _Joined:
+    member_id: str
+    metadata: Subscription
+
+
+def _former(one: Subscription) -> StickyAssignorMemberMetadataV1:
+    owned = [KafkaPythonPartition(tp.topic, tp.partition) for tp in one.owned]
+    return StickyAssignorMemberMetadataV1(list(one.topics), owned, one.generation)
+
+
+class _Sticky(StickyPartitionAssignor):  # type: ignore[misc]
+    parse_member_metadata = staticmethod(_former)
+
+
+class _CooperativeSticky(CooperativeStickyAssignor):  # type: ignore[misc]
+    parse_member_metadata = staticmethod(_former)
+
+
+def _kafka_python(assignor: Any) -> Callable[..., Dealt]:
+    def deal(members: Mapping[str, Subscription], partitions: Mapping[str, int]) -> Dealt:
+        joined = [_Joined(member, one) for member, one in members.items()]
+        found = assignor().assign(_Topics(partitions), joined)
+        return {
+            member: [TopicPartition(tp.topic, tp.partition) for tp in assignment.partitions()]
+            for member, assignment in found.items()
+        }
+
+    return deal
+
+
+_ASSIGNORS: dict[str, Callable[..., Dealt]] = {
+    "range": _range,
+    "roundrobin": _round_robin,
+    STICKY: _kafka_python(_Sticky),
+    COOPERATIVE_STICKY: _kafka_python(_CooperativeSticky),
+}
+
+
+# --- bytes --------------------------------------------------------------------------------------
+
+
+def encode_subscription(one: Subscription, strategy: str) -> bytes:
+    """The metadata of ``one`` in a JoinGroup request, for one strategy."""
+    rows = ConsumerProtocolSubscription.TopicPartition
+    owned = _by_topic(one.owned)
+    # The sticky assignor's own bytes say what the member had: it gives everything up to join.
+    sticky = strategy == STICKY and bool(owned)
+    kept = owned if strategy == COOPERATIVE_STICKY else {}
+    found = ConsumerProtocolSubscription(
+        version=_SUBSCRIPTION_VERSION,
+        topics=sorted(one.topics),
+        user_data=_pack_sticky(owned, one.generation) if sticky else b"",
+        owned_partitions=[rows(topic=topic, partitions=own) for topic, own in kept.items()],
+        generation_id=one.generation,
+    )
+    return bytes(found.encode())
+
+
+def decode_subscription(metadata: bytes, strategy: str, instance_id: str | None) -> Subscription:
+    """What a member of any client said. Raises ValueError for what is no subscription."""
+    try:
+        _check_version(metadata)
+        found = ConsumerProtocolSubscription.decode(metadata)
+        rows = getattr(found, "owned_partitions", None) or ()
+        owned = tuple(TopicPartition(row.topic, n) for row in rows for n in row.partitions)
+        generation = getattr(found, "generation_id", -1)
+        generation = -1 if generation is None else int(generation)
+        topics = tuple(found.topics)
+        if strategy == STICKY:
+            owned, generation = _unpack_sticky(bytes(found.user_data or b""))
+        if None in topics or any(tp.topic is None for tp in owned):
+            raise ValueError("a topic without a name")
+    except Exception as error:  # whatever a decoder trips over
+        raise ValueError(f"no subscription: {error}") from error
+    return Subscription(topics, owned, generation, instance_id or None)
+
+
+def _by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[int]]:
+    topics: dict[str, list[int]] = {}
+    for tp in sorted(partitions):
+        topics.setdefault(tp.topic, []).append(tp.partition)
+    return topics
+
+
+def _pack_sticky(owned: Mapping[str, list[int]], generation: int) -> bytes:
+    """``StickyAssignor``'s user data: [topic, [partition]], generation."""
+    parts = [_INT.pack(len(owned))]
+    for topic, numbers in owned.items():
+        name = topic.encode()
+        parts += [_SHORT.pack(len(name)), name, _INT.pack(len(numbers))]
+        parts += [_INT.pack(number) for number in numbers]
+    return b"".join([*parts, _INT.pack(generation)])
+
+
+def _unpack_sticky(data: bytes) -> tuple[tuple[TopicPartition, ...], int]:
+    """As Java does: what cannot be read says nothing about the past."""
+    owned: list[TopicPartition] = []
+    try:
+        at = 4
+        for _ in range(_INT.unpack_from(data)[0]):
+            size = _SHORT.unpack_from(data, at)[0]
+            if size < 0:  # would lead back, and round in circles for billions of topics
+                return (), -1
+            topic = data[at + 2 : at + 2 + size].decode()
+            at += 2 + size
+            count = _INT.unpack_from(data, at)[0]
+            numbers = struct.unpack_from(f">{count}i", data, at + 4)
+            owned += [TopicPartition(topic, number) for number in numbers]
+            at += 4 + 4 * count
+        generation: int = _INT.unpack_from(data, at)[0] if len(data) > at else -1
+    except (struct.error, UnicodeDecodeError):
+        return (), -1
+    return tuple(owned), generation
+
+
+def encode_assignment(partitions: tuple[TopicPartition, ...]) -> bytes:
+    """One member's partitions for a SyncGroup request."""
+    topics = sorted(_by_topic(partitions).items())
+    return bytes(ConsumerProtocolAssignment(_ASSIGNMENT_VERSION, topics, b"").encode())
+
+
+def decode_assignment(data: bytes) -> tuple[TopicPartition, ...]:
+    """The partitions in a SyncGroup answer; none for an answer without bytes.
+
+    Raises ValueError for what is no assignment: the group's leader writes it, not the broker.
+    """
+    if not data:
+        return ()
+    try:
+        _check_version(data)
+        found = ConsumerProtocolAssignment.decode(data)
+        return tuple(sorted(TopicPartition(tp.topic, tp.partition) for tp in found.partitions()))
+    except UNREADABLE as error:
+        raise ValueError(f"no assignment: {error}") from error
+
+
+def _check_version(data: bytes) -> None:
+    """Newer versions are read as the newest that is known; there are none below 0."""
+    if len(data) < _SHORT.size or _SHORT.unpack_from(data)[0] < 0:
+        raise ValueError("it has no version")

@@ -1,0 +1,406 @@
+"""Membership in a consumer group, classic protocol: join, sync, heartbeat, leave.
+
+`GroupSession` is one member. Its owner calls `join` and `leave`; a thread of its own sends the
+heartbeats, so that the membership lives on while the owner waits for its partitions to be drained.
+What the heartbeats learn is left in `state`; `news` is set whenever it changes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
+
+from kafka.protocol.consumer import (
+    HeartbeatRequest,
+    JoinGroupRequest,
+    LeaveGroupRequest,
+    SyncGroupRequest,
+)
+
+from sparkmirror.errors import ClusterError, Denied, GroupRefused, MirrorError, Unreachable
+from sparkmirror.model import ClusterClient, GroupSettings, Member, TopicPartition
+from sparkmirror.wire.cluster.acl_advice import Right, grant
+from sparkmirror.wire.cluster.coordinator import Routes
+from sparkmirror.wire.cluster.error_codes import error_name
+from sparkmirror.wire.group.assignors import (
+    COOPERATIVE_STICKY,
+    Subscription,
+    assign,
+    decode_assignment,
+    decode_subscription,
+    encode_assignment,
+    encode_subscription,
+)
+from sparkmirror.wire.net.connection import Connection, ConnectionLost
+
+__all__ = ["GroupSession", "Joined", "MemberState"]
+
+log = logging.getLogger(__name__)
+
+_PROTOCOL_TYPE = "consumer"
+_SLICE_S = 0.1
+# The broker answers a join when the slowest member has had its whole rebalance timeout.
+_JOIN_GRACE_S = 10.0
+
+_LOADING, _NOT_AVAILABLE, _NOT_COORDINATOR = 14, 15, 16
+_ILLEGAL_GENERATION, _UNKNOWN_MEMBER, _REBALANCING = 22, 25, 27
+_MEMBER_ID_REQUIRED, _FENCED_INSTANCE = 79, 82
+_COORDINATOR_MOVED = frozenset({_LOADING, _NOT_AVAILABLE, _NOT_COORDINATOR})
+_REFUSALS = {
+    23: "its members share no assignor with this one, or speak another group protocol. Give all "
+    "of them the same partition.assignment.strategy.",
+    24: "the broker does not take this group.id. Change it.",
+    26: "the brokers do not take this session.timeout.ms. Choose one between the brokers' "
+    "group.min.session.timeout.ms and group.max.session.timeout.ms.",
+    81: "it has as many members as group.max.size allows. Raise it, or stop another member.",
+    _FENCED_INSTANCE: "another member has taken over its group.instance.id. Give each process "
+    "a group.instance.id of its own.",
+}
+
+
+class MemberState(Enum):
+    """What the heartbeats say.
+
+    ``OUT``: not joined. ``STABLE``: a member of the newest generation. ``REBALANCING``: the group
+    waits for this member to join again. ``LOST``: the group has gone on without it.
+    """
+
+    OUT = "out"
+    STABLE = "stable"
+    REBALANCING = "rebalancing"
+    LOST = "lost"
+
+
+@dataclass(frozen=True, slots=True)
+class Joined:
+    """One generation as this member has it. ``leads``: it dealt the partitions for all."""
+
+    member: Member
+    strategy: str
+    partitions: tuple[TopicPartition, ...]
+    leads: bool
+    members: int
+
+
+class _Again(Exception):
+    """Join once more: the group has moved on meanwhile."""
+
+
+class GroupSession:
+    """One member of one consumer group.
+
+    ``counts`` gives the number of partitions of each of the topics that it is asked for; only the
+    leader needs them. ``stopping`` ends whatever waits. Methods raise `MirrorError`; one owner.
+    """
+
+    def __init__(
+        self,
+        client: ClusterClient,
+        group: str,
+        settings: GroupSettings,
+        *,
+        counts: Callable[[Iterable[str]], Mapping[str, int]],
+        stopping: Callable[[], bool],
+    ) -> None:
+        self.client = client
+        self.group = group
+        self.settings = settings
+        self.news = threading.Event()
+        self.state = MemberState.OUT
+        self._counts = counts
+        self._stopping = stopping
+        self._where = f"cluster {client.alias}, group {group}"
+        self._routes = Routes(client)
+        self._member_id = ""
+        self._generation = -1
+        self._lock = threading.Lock()
+        self._closed = threading.Event()
+        self._replaced = False
+        self._thread: threading.Thread | None = None
+
+    @property
+    def cooperative(self) -> bool:
+        """Whether partitions are kept while the group rebalances (KIP-429), as Java decides it."""
+        return set(self.settings.strategies) == {COOPERATIVE_STICKY}
+
+    # -- joining ---------------------------------------------------------------------------
+
+    def join(self, topics: Iterable[str], owned: Iterable[TopicPartition] = ()) -> Joined | None:
+        """Become a member of the next generation; None when ``stopping`` came first.
+
+        ``owned``: partitions that the member keeps until it has joined (cooperative), or had.
+        Raises `GroupRefused` or `Denied` where trying again would not help, other `MirrorError`s
+        when the group's coordinator does not answer.
+        """
+        one = Subscription(
+            tuple(sorted(topics)),
+            tuple(sorted(owned)),
+            self._generation,
+            self.settings.instance_id or None,
+        )
+        if self._replaced:  # to join would only throw out who has the name now
+            self._check(_FENCED_INSTANCE, "joining")
+        failure: Exception | None = None
+        deadline = time.monotonic() + self.client.request_timeout_ms / 1000
+        while not self._stopping():
+            try:
+                joined = self._try_join(one)
+            except _Again:
+                deadline = time.monotonic() + self.client.request_timeout_ms / 1000
+                continue
+            except (Unreachable, ConnectionLost) as error:
+                failure = error
+                self._routes.close()
+                if time.monotonic() > deadline:
+                    raise Unreachable(
+                        f"the group's coordinator does not answer ({failure}).", where=self._where
+                    ) from error
+                time.sleep(self.client.retry_backoff_ms / 1000)
+                continue
+            if joined is not None:
+                self._enter(joined)
+            return joined
+        return None
+
+    def _try_join(self, one: Subscription) -> Joined | None:
+        rows = JoinGroupRequest.JoinGroupRequestProtocol
+        settings = self.settings
+        answer = self._exchange(
+            JoinGroupRequest(
+                group_id=self.group,
+                session_timeout_ms=settings.session_timeout_ms,
+                rebalance_timeout_ms=settings.rebalance_timeout_ms,
+                member_id=self._member_id,
+                group_instance_id=one.instance_id,
+                protocol_type=_PROTOCOL_TYPE,
+                protocols=[
+                    rows(name=strategy, metadata=encode_subscription(one, strategy))
+                    for strategy in settings.strategies
+                ],
+            ),
+            (2, 7),
+            settings.rebalance_timeout_ms / 1000 + _JOIN_GRACE_S,
+        )
+        if answer is None:
+            return None
+        if answer.error_code == _MEMBER_ID_REQUIRED:
+            self._member_id = answer.member_id
+            raise _Again
+        self._check(answer.error_code, "joining")
+        self._member_id = answer.member_id
+        generation, strategy = int(answer.generation_id), str(answer.protocol_name or "")
+        leads = answer.leader == answer.member_id
+        dealt = self._deal(strategy, answer.members) if leads else {}
+        shares = SyncGroupRequest.SyncGroupRequestAssignment
+        synced = self._exchange(
+            SyncGroupRequest(
+                group_id=self.group,
+                generation_id=generation,
+                member_id=self._member_id,
+                group_instance_id=one.instance_id,
+                protocol_type=_PROTOCOL_TYPE,
+                protocol_name=strategy,
+                assignments=[
+                    shares(member_id=member, assignment=encode_assignment(partitions))
+                    for member, partitions in dealt.items()
+                ],
+            ),
+            (0, 5),
+            settings.rebalance_timeout_ms / 1000 + _JOIN_GRACE_S,
+        )
+        if synced is None:
+            return None
+        self._check(synced.error_code, "synchronising")
+        try:
+            partitions = decode_assignment(bytes(synced.assignment or b""))
+        except ValueError as error:
+            raise ClusterError(
+                f"the group's leader gave out partitions that cannot be read ({error}).",
+                where=self._where,
+                do="Look for the member that leads the group, and its client, with "
+                "kafka-consumer-groups.sh --describe --members.",
+            ) from error
+        return Joined(
+            Member(self._member_id, generation, settings.instance_id, self.cooperative),
+            strategy,
+            partitions,
+            leads,
+            len(dealt),
+        )
+
+    def _deal(self, strategy: str, members: Iterable[Any]) -> dict[str, tuple[TopicPartition, ...]]:
+        """The leader's work: partitions for every member."""
+        if strategy not in self.settings.strategies:
+            raise ClusterError(
+                f"the broker chose the assignor {strategy or '(none)'}, which was not offered.",
+                where=self._where,
+                do="Check the broker's log, and that it is a Kafka broker.",
+            )
+        said: dict[str, Subscription] = {}
+        for one in members:
+            instance = getattr(one, "group_instance_id", None)
+            member, metadata = str(one.member_id or ""), bytes(one.metadata or b"")
+            try:
+                said[member] = decode_subscription(metadata, strategy, instance)
+            except ValueError as error:
+                log.warning("%s: member %s: %s", self._where, member, error)
+                said[member] = Subscription(())
+        topics = sorted({topic for one in said.values() for topic in one.topics})
+        return assign(strategy, said, self._counts(topics))
+
+    def _check(self, code: int, doing: str) -> None:
+        """Nothing, `_Again`, or the error that ``code`` of a join or sync means."""
+        if not code:
+            return
+        if code in _COORDINATOR_MOVED:
+            raise Unreachable(f"{doing}: {error_name(code)}.", where=self._where)
+        if code in (_UNKNOWN_MEMBER, _ILLEGAL_GENERATION):
+            self._member_id = "" if code == _UNKNOWN_MEMBER else self._member_id
+            raise _Again
+        if code == _REBALANCING:
+            raise _Again
+        if code == 30:
+            raise Denied(
+                f"{doing}: not authorized ({error_name(code)}).",
+                where=self._where,
+                do=grant(self.client, Right("Read", "Group", self.group)),
+            )
+        if code in _REFUSALS:
+            raise GroupRefused(
+                f"the group does not take this member ({error_name(code)}):",
+                where=self._where,
+                do=_REFUSALS[code],
+            )
+        raise ClusterError(f"{doing}: the broker answered {error_name(code)}.", where=self._where)
+
+    def _exchange(self, message: Any, versions: tuple[int, int], patience_s: float) -> Any | None:
+        """The answer to a request that may take long; None when ``stopping`` came first."""
+        connection = self._coordinator(self._routes)
+        version = connection.api_version(message.API_KEY, *versions, message.name)
+        deadline = time.monotonic() + patience_s
+        try:
+            pending = connection.begin(message, version)
+            while not connection.readable(_SLICE_S):
+                if self._stopping():
+                    self._routes.close()
+                    return None
+                if time.monotonic() > deadline:
+                    raise ConnectionLost("no answer")
+            return connection.finish(message, version, pending)
+        except ConnectionLost:
+            self._routes.close()
+            raise
+
+    def _coordinator(self, routes: Routes) -> Connection:
+        try:
+            return routes.coordinator(self.group)
+        except Denied:
+            raise
+        except MirrorError as error:
+            raise Unreachable(error.what, where=error.where, do=error.do) from error
+
+    # -- heartbeats ------------------------------------------------------------------------
+
+    def _enter(self, joined: Joined) -> None:
+        with self._lock:
+            self._generation = joined.member.generation
+            self.state = MemberState.STABLE
+            self.news.clear()
+        if self._thread is None:
+            self._thread = threading.Thread(
+                target=self._beat, name=f"heartbeats-{self.group}", daemon=True
+            )
+            self._thread.start()
+
+    def _tell(self, state: MemberState, generation: int) -> None:
+        """Take what a heartbeat of ``generation`` learned, unless a newer one has begun."""
+        with self._lock:
+            if generation != self._generation or self.state is MemberState.OUT:
+                return
+            if state is MemberState.LOST:
+                self._generation = -1
+            if state is not self.state:
+                self.state = state
+                self.news.set()
+
+    def _beat(self) -> None:
+        routes = Routes(self.client)
+        interval_s = self.settings.heartbeat_interval_ms / 1000
+        session_s = self.settings.session_timeout_ms / 1000
+        heard_at, beating = time.monotonic(), -1
+        while not self._closed.wait(interval_s):
+            with self._lock:
+                state, generation, member = self.state, self._generation, self._member_id
+            if state not in (MemberState.STABLE, MemberState.REBALANCING):
+                continue
+            if generation != beating:
+                heard_at, beating = time.monotonic(), generation
+            try:
+                code = self._heartbeat(routes, member, generation)
+            except (MirrorError, ConnectionLost) as error:
+                log.info("%s: heartbeat: %s", self._where, error)
+                routes.close()
+                code = _NOT_AVAILABLE
+            if code in (0, _REBALANCING):
+                heard_at = time.monotonic()
+                if code:
+                    self._tell(MemberState.REBALANCING, generation)
+            elif code in (_UNKNOWN_MEMBER, _ILLEGAL_GENERATION, _FENCED_INSTANCE):
+                log.warning("%s: %s", self._where, error_name(code))
+                with self._lock:
+                    self._replaced = code == _FENCED_INSTANCE
+                    if code == _UNKNOWN_MEMBER and self._member_id == member:
+                        self._member_id = ""
+                self._tell(MemberState.LOST, generation)
+            else:
+                routes.forget_coordinator(self.group)
+                if time.monotonic() - heard_at > session_s:
+                    # The broker counts the same silence: others have the partitions by now.
+                    log.warning("%s: no heartbeat got through for a session", self._where)
+                    self._tell(MemberState.LOST, generation)
+        routes.close()
+
+    def _heartbeat(self, routes: Routes, member: str, generation: int) -> int:
+        message = HeartbeatRequest(
+            group_id=self.group,
+            generation_id=generation,
+            member_id=member,
+            group_instance_id=self.settings.instance_id or None,
+        )
+        return int(self._coordinator(routes).request(message, highest=4).error_code)
+
+    # -- leaving ---------------------------------------------------------------------------
+
+    def forget(self) -> None:
+        """After `MemberState.LOST`: what is left of the membership goes; join again next."""
+        with self._lock:
+            self.state, self._generation = MemberState.OUT, -1
+
+    def close(self, *, leave: bool) -> None:
+        """End the heartbeats. ``leave``: tell the group, so that others take over at once.
+
+        A static member (``group.instance.id``) never leaves: it is expected back. Never raises.
+        """
+        self._closed.set()
+        with self._lock:
+            self.state = MemberState.OUT
+        if self._thread is not None:
+            self._thread.join(1.0)
+        self._routes.close()
+        if not leave or not self._member_id or self.settings.instance_id:
+            return
+        rows = LeaveGroupRequest.MemberIdentity
+        message = LeaveGroupRequest(
+            group_id=self.group,
+            member_id=self._member_id,
+            members=[rows(member_id=self._member_id, group_instance_id=None)],
+        )
+        with contextlib.suppress(MirrorError, ConnectionLost):  # the session ends by itself, too
+            self._coordinator(self._routes).request(message, highest=4)
+        self._routes.close()

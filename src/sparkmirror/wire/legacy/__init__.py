@@ -1,0 +1,1 @@
+"""What knows old clusters: ZooKeeper and Ambari."""

@@ -1,0 +1,1 @@
+"""Sockets: connections, frames, and limits for what is read from them."""

@@ -1,0 +1,363 @@
+"""One blocking TCP connection to one broker: connecting, versions, login, small requests.
+
+Small requests go through kafka-python's message classes (`Connection.request`). Fetch and Produce
+write and read their own frames (`framing`), because they carry the data.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import random
+import socket
+import ssl
+import struct
+import time
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+from kafka.protocol.metadata.api_versions import ApiVersionsRequest, ApiVersionsResponse
+from kafka.protocol.sasl import SaslAuthenticateRequest, SaslHandshakeRequest
+
+from sparkmirror.errors import (
+    ClusterError,
+    ConfigError,
+    NotKafka,
+    Unreachable,
+    Unsupported,
+)
+from sparkmirror.model import ClusterClient
+from sparkmirror.wire.net.framing import ConnectionLost, FrameBuffer, FramedSocket, ReceiveBuffer
+from sparkmirror.wire.net.kafka_python_limits import UNREADABLE, guard_decoding
+
+if TYPE_CHECKING:
+    from sparkmirror.wire.security.sasl import Login
+
+__all__ = ["Connection", "ConnectionLost", "FrameBuffer", "ReceiveBuffer"]
+
+_CORRELATION = struct.Struct(">i")
+_HEADER = struct.Struct(">hhih")
+_HANDSHAKE_FRAME_BYTES_MAX = 1 << 20
+_SASL_AUTHENTICATE = 36
+# Of requests that are sent before the first of them is answered; any socket's buffers hold that.
+_AHEAD_BYTES_MAX = 16 << 10
+# Part of a session's life after which a client logs in again (KIP-368, as Java's clients do).
+_LOGIN_AGAIN = (0.85, 0.95)
+
+guard_decoding()
+
+
+class Connection(FramedSocket):
+    """A connected, version-checked socket to one broker, secured as the client says.
+
+    Raises `ClusterError` while connecting (`Unreachable`, `NotKafka`, `Unsupported`, `Denied`),
+    `ConnectionLost` afterwards. ``round_trip_s``: what the first answer took.
+    """
+
+    def __init__(
+        self,
+        host: str,
+        port: int,
+        client: ClusterClient,
+        *,
+        send_buffer_bytes: int = -1,
+        receive_buffer_bytes: int = -1,
+    ) -> None:
+        super().__init__(host, port)
+        self.client = client
+        self._correlation = itertools.count(1)
+        self._client_id = client.client_id.encode()
+        self._login: Login | None = None
+        self._login_at = math.inf
+        try:
+            if client.security_protocol != "PLAINTEXT":
+                # Imported where they are used: plaintext workers start without them.
+                from sparkmirror.wire.security.sasl import login_for  # noqa: PLC0415
+
+                self._login = login_for(client)
+            self._use(self._connect(send_buffer_bytes, receive_buffer_bytes))
+        except ConfigError as error:
+            # A store or keytab may be replaced at this moment: to be tried again, like the rest.
+            raise ClusterError(error.what, where=error.where, do=error.do) from error
+        try:
+            # A broker that hangs still gets its connections accepted by its kernel, so the first
+            # answer has no more time than connecting has.
+            self.socket.settimeout(min(client.connect_timeout_ms, client.request_timeout_ms) / 1000)
+            asked_at = time.monotonic()
+            self._versions = self._handshake()
+            self.round_trip_s = time.monotonic() - asked_at
+            self.socket.settimeout(client.request_timeout_ms / 1000)
+            self._authenticate()
+        except ConfigError as error:
+            self.socket.close()
+            raise ClusterError(error.what, where=error.where, do=error.do) from error
+        except BaseException:
+            self.socket.close()
+            raise
+
+    def _connect(self, send_buffer_bytes: int, receive_buffer_bytes: int) -> socket.socket:
+        where = f"cluster {self.client.alias}, {self.host}:{self.port}"
+        try:
+            sock = socket.create_connection(
+                (self.host, self.port), timeout=self.client.connect_timeout_ms / 1000
+            )
+        except socket.gaierror as error:
+            raise Unreachable(
+                f"the host name does not resolve ({error.strerror}).",
+                where=where,
+                do="Check the name, or the broker's advertised.listeners.",
+            ) from error
+        except UnicodeError as error:  # no name at all: a label is empty or too long
+            raise Unreachable(
+                f"the host name does not resolve ({error}).",
+                where=where,
+                do="Check the name, or the broker's advertised.listeners.",
+            ) from error
+        except OSError as error:
+            raise Unreachable(
+                f"cannot connect ({error}).",
+                where=where,
+                do="Check that the broker runs and that the port is open from here.",
+            ) from error
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        for option, size in (
+            (socket.SO_SNDBUF, send_buffer_bytes),
+            (socket.SO_RCVBUF, receive_buffer_bytes),
+        ):
+            if size > 0:
+                sock.setsockopt(socket.SOL_SOCKET, option, size)
+        if self.client.security_protocol != "PLAINTEXT":
+            from sparkmirror.wire.security.tls import wrap  # noqa: PLC0415
+
+            sock = wrap(sock, self.host, self.client)
+        return sock
+
+    def _handshake(self) -> dict[int, tuple[int, int]]:
+        """Ask for API versions (v0, which every broker since 0.10 answers)."""
+        where = f"cluster {self.client.alias}, {self.host}:{self.port}"
+        try:
+            correlation = self.send_message(ApiVersionsRequest(), 0)
+            size = self._receive_size()
+            if not 0 < size <= _HANDSHAKE_FRAME_BYTES_MAX:
+                raise NotKafka(
+                    "something answers there that does not speak Kafka's protocol.",
+                    where=where,
+                    do="Check the port and the listener's security protocol.",
+                )
+            frame = memoryview(bytearray(size))
+            self._receive_into(frame)
+        except ConnectionLost as error:
+            if isinstance(error.__cause__, ssl.SSLError):
+                from sparkmirror.wire.security.tls import handshake_error  # noqa: PLC0415
+
+                # With TLS 1.3 the broker's opinion of our certificate comes after the handshake.
+                raise handshake_error(error.__cause__, where) from error
+            raise NotKafka(
+                f"the connection was accepted, but no Kafka broker answered ({error}).",
+                where=where,
+                do="Check the port and the listener's security protocol (a TLS listener hangs up).",
+            ) from error
+        try:
+            if _CORRELATION.unpack_from(frame)[0] != correlation:
+                raise ValueError("wrong correlation id")
+            response = ApiVersionsResponse.decode(bytes(frame[4:]), version=0)
+        except (ValueError, struct.error, IndexError, KeyError) as error:
+            raise NotKafka(
+                "something answers there that does not speak Kafka's protocol.",
+                where=where,
+                do="Check the port and the listener's security protocol.",
+            ) from error
+        return {key.api_key: (key.min_version, key.max_version) for key in response.api_keys}
+
+    # -- login -----------------------------------------------------------------------------
+
+    def _authenticate(self) -> None:
+        if self._login is None:
+            return
+        from sparkmirror.wire.security.sasl import Exchange, authenticate  # noqa: PLC0415
+
+        where = f"cluster {self.client.alias}, {self.host}:{self.port}"
+        bare = None if _SASL_AUTHENTICATE in self._versions else self._exchange_bare
+        exchange = Exchange(self._sasl_handshake, self._sasl_authenticate, bare)
+        began = time.monotonic()
+        try:
+            lifetime_ms = authenticate(self._login, exchange, self.host, where)
+        except ConnectionLost as error:
+            # It may only be going down, so this is no refusal: it is tried again.
+            raise Unreachable(
+                f"the broker hung up during the login with {self._login.name} ({error}).",
+                where=where,
+                do="Check the sasl.* settings and the broker's log (before Kafka 1.0, hanging up "
+                "is how a broker refuses credentials).",
+            ) from error
+        share = random.uniform(*_LOGIN_AGAIN)  # noqa: S311  (spreads load, guards nothing)
+        self._login_at = began + lifetime_ms / 1000 * share if lifetime_ms else math.inf
+
+    def _sasl_handshake(self, mechanism: str) -> tuple[int, list[str]]:
+        highest = 1 if _SASL_AUTHENTICATE in self._versions else 0
+        response = self._ask(SaslHandshakeRequest(mechanism=mechanism), highest=highest)
+        return int(response.error_code), [str(one or "") for one in response.mechanisms or ()]
+
+    def _sasl_authenticate(self, data: bytes) -> tuple[int, str, bytes, int]:
+        response = self._ask(SaslAuthenticateRequest(auth_bytes=data), highest=1)
+        return (
+            int(response.error_code),
+            response.error_message or "",
+            bytes(response.auth_bytes or b""),
+            int(getattr(response, "session_lifetime_ms", 0) or 0),
+        )
+
+    def _exchange_bare(self, data: bytes, answered: bool) -> bytes:
+        self.send_frame([data], len(data))
+        if not answered:
+            return b""
+        size = self._receive_size()
+        if not 0 <= size <= _HANDSHAKE_FRAME_BYTES_MAX:
+            raise ConnectionLost(f"{self.host}:{self.port}: nonsense frame of {size} bytes")
+        view = memoryview(bytearray(size))
+        self._receive_into(view)
+        return bytes(view)
+
+    def ready_to_send(self, *, idle: bool) -> bool:
+        """Whether a request may go out now; logs in again when the session is about to end.
+
+        ``idle``: no answer is outstanding. When one is and a login is due, the caller has to
+        receive first. Raises `ConnectionLost` when the login fails.
+        """
+        if time.monotonic() < self._login_at:
+            return True
+        if not idle:
+            return False
+        try:
+            self._authenticate()
+        except (ClusterError, ConfigError) as error:
+            raise ConnectionLost(f"logging in again: {error}") from error
+        return True
+
+    @property
+    def api_versions(self) -> dict[int, tuple[int, int]]:
+        """API versions that the broker offers (key: lowest, highest)."""
+        return dict(self._versions)
+
+    def api_version(self, api_key: int, lowest: int, highest: int, name: str) -> int:
+        """The highest version of an API that both sides know.
+
+        Raises `Unsupported` when there is none.
+        """
+        low, high = self._versions.get(api_key, (0, -1))
+        version = min(high, highest)
+        if version < max(low, lowest):
+            raise Unsupported(
+                f"the broker offers versions {low} to {high} of the {name} API, "
+                f"sparkmirror needs one of {lowest} to {highest}.",
+                where=f"cluster {self.client.alias}, {self.host}:{self.port}",
+                do="Brokers from 0.11 on are supported.",
+            )
+        return version
+
+    # -- requests --------------------------------------------------------------------------
+
+    def header(self, api_key: int, api_version: int) -> tuple[int, bytes]:
+        """(correlation id, non-flexible request header bytes without the frame size)."""
+        correlation = next(self._correlation)
+        head = _HEADER.pack(api_key, api_version, correlation, len(self._client_id))
+        return correlation, head + self._client_id
+
+    def send_message(self, message: Any, version: int) -> int:
+        """Send one of kafka-python's request objects; returns the correlation id."""
+        correlation, frame = self._encoded(message, version)
+        self._send_all(frame)
+        return correlation
+
+    def _encoded(self, message: Any, version: int) -> tuple[int, bytes]:
+        correlation = next(self._correlation)
+        message.with_header(correlation_id=correlation, client_id=self.client.client_id)
+        return correlation, message.encode(version=version, header=True, framed=True)
+
+    def _send_all(self, frame: bytes) -> None:
+        self.last_used = time.monotonic()
+        try:
+            self.socket.sendall(frame)
+        except OSError as error:
+            raise ConnectionLost(f"{self.host}:{self.port}: {error or 'timed out'}") from error
+
+    def request(self, message: Any, *, lowest: int = 0, highest: int = 1 << 15) -> Any:
+        """Send a kafka-python request and wait for its answer. Only with nothing in flight.
+
+        Returns kafka-python's response object. Raises `ConnectionLost`, `Unsupported`.
+        """
+        self.ready_to_send(idle=True)
+        return self._ask(message, lowest=lowest, highest=highest)
+
+    def request_all(self, asked: Iterable[tuple[Any, int, int]]) -> list[Any]:
+        """`request` of several messages, each with its lowest and highest version, in order.
+
+        Small ones are sent before the first is answered: over a long link that is one wait.
+        """
+        self.ready_to_send(idle=True)
+        versions = [(one, self._version(one, lowest, highest)) for one, lowest, highest in asked]
+        answers: list[Any] = []
+        waiting: list[tuple[Any, int, int]] = []
+        bytes_ahead = 0
+        for message, version in versions:
+            correlation, frame = self._encoded(message, version)
+            if bytes_ahead + len(frame) > _AHEAD_BYTES_MAX:
+                # A broker that cannot get rid of its answers reads no further request.
+                answers += [self.finish(*one) for one in waiting]
+                waiting.clear()
+                bytes_ahead = 0
+            self._send_all(frame)
+            waiting.append((message, version, correlation))
+            bytes_ahead += len(frame)
+        return answers + [self.finish(*one) for one in waiting]
+
+    def _ask(self, message: Any, *, lowest: int = 0, highest: int = 1 << 15) -> Any:
+        version = self._version(message, lowest, highest)
+        return self.finish(message, version, self.send_message(message, version))
+
+    def _version(self, message: Any, lowest: int, highest: int) -> int:
+        return self.api_version(
+            message.API_KEY, lowest, min(highest, message.max_version), message.name
+        )
+
+    def begin(self, message: Any, version: int) -> int:
+        """Send a kafka-python request whose answer may take long (`readable`, then `finish`).
+
+        Returns its correlation id. Only with nothing in flight.
+        """
+        self.ready_to_send(idle=True)
+        return self.send_message(message, version)
+
+    def finish(self, message: Any, version: int, correlation: int) -> Any:
+        """The answer to ``message``. Raises `ConnectionLost`."""
+        frame = self.receive_frame()
+        if _CORRELATION.unpack_from(frame)[0] != correlation:
+            self.close()
+            raise ConnectionLost(f"{self.host}:{self.port}: answer to another request")
+        try:
+            return _response_class(message).decode(bytes(frame), version=version, header=True)
+        except UNREADABLE as error:
+            self.close()
+            raise ConnectionLost(
+                f"{self.host}:{self.port}: the answer to {message.name} cannot be read ({error})"
+            ) from error
+
+
+def _response_class(message: Any) -> Any:
+    from kafka.protocol.api_header import ResponseClassRegistry  # noqa: PLC0415  (after kafka)
+
+    return ResponseClassRegistry.get_response_class(message.header)
+
+
+def connect_any(addresses: Iterable[tuple[str, int]], client: ClusterClient) -> Connection:
+    """The first of ``addresses`` that answers. Raises the last `ClusterError`."""
+    failure: ClusterError | None = None
+    for host, port in addresses:
+        try:
+            return Connection(host, port, client)
+        except ClusterError as error:
+            failure = error
+    raise failure or Unreachable(
+        "no bootstrap server is configured.", where=f"cluster {client.alias}"
+    )

@@ -1,0 +1,304 @@
+"""Frames on one socket: a size, then so many bytes, sent and received without copies.
+
+Raises `ConnectionLost` for whatever goes wrong on the way.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import ssl
+import struct
+import time
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
+from typing import Any, Protocol
+
+from sparkmirror.records.header import BATCH_BYTES_MAX
+from sparkmirror.wire.net.kafka_python_limits import FRAME_BYTES_MAX
+from sparkmirror.wire.net.poller import Poller, readable
+
+__all__ = ["ConnectionLost", "FrameBuffer", "FramedSocket", "ReceiveBuffer"]
+
+_SIZE = struct.Struct(">i")
+# Linux refuses more than 1,024 pieces in one sendmsg call.
+_IOV_MAX = 1024
+# A Fetch answer is at most one batch larger than what was asked for, and larger batches are refused
+# anyway; any other answer is small. What is above these is not Kafka.
+FETCH_FRAME_BYTES_MAX = BATCH_BYTES_MAX + (64 << 20)
+ANSWER_FRAME_BYTES_MAX = FRAME_BYTES_MAX
+# TLS copies what it sends anyway; small parts are joined so that each does not become a record.
+_TLS_JOIN_BYTES = 256 * 1024
+# What one call takes in of the answers that have come: each is some 50 bytes per partition.
+_AHEAD_BYTES = 16 * 1024
+
+Buffer = bytes | bytearray | memoryview
+
+
+class ConnectionLost(Exception):
+    """The connection broke or timed out; what was in flight on it has an unknown outcome."""
+
+
+class FrameBuffer(Protocol):
+    """Where a response goes."""
+
+    def view(self, size: int) -> memoryview:
+        """A writable view of exactly ``size`` bytes."""
+
+
+class ReceiveBuffer:
+    """One growing buffer that is written again and again.
+
+    Fresh buffers would be zeroed and paged in for every response; one that is kept stays warm.
+    What a caller keeps of a frame it must have passed on before it receives the next one.
+    """
+
+    def __init__(self, size: int = 1 << 20) -> None:
+        self._data = bytearray(size)
+        self._view = memoryview(self._data)
+
+    def view(self, size: int) -> memoryview:
+        """A writable view of exactly ``size`` bytes."""
+        if size > len(self._data):
+            self._data = bytearray(max(size, 2 * len(self._data)))
+            self._view = memoryview(self._data)
+        return self._view[:size]
+
+
+# A connection that was used since then is sent on without a look: brokers wait for minutes.
+_IDLE_S = 1.0
+
+
+class FramedSocket:
+    """What travels on the socket to ``host:port``, plaintext or TLS. One owner, no threads."""
+
+    def __init__(self, host: str, port: int) -> None:
+        self.host = host
+        self.port = port
+        self.last_used = time.monotonic()
+        self._tls = False
+        self._pollers: list[Poller[Any]] = []
+        self._size_buffer = memoryview(bytearray(4))
+        self._ahead = b""  # read by `receive_ahead`, not handed out yet
+        self._unsent: deque[Buffer] = deque()
+        self._told_unsent = False
+
+    def _use(self, connected: socket.socket) -> None:
+        self.socket: socket.socket = connected
+        self._tls = isinstance(connected, ssl.SSLSocket)
+
+    # -- sending ---------------------------------------------------------------------------
+
+    def send_frame(self, parts: Sequence[Buffer], size: int) -> None:
+        """Write one frame: the 4-byte ``size``, then ``parts`` without copying them."""
+        self.last_used = time.monotonic()
+        try:
+            self._send_parts([_SIZE.pack(size), *parts], _SIZE.size + size)
+        except OSError as error:
+            raise self._broken(error) from error
+
+    def begin_frame(self, parts: Sequence[Buffer], size: int) -> None:
+        """`send_frame`, as far as the socket takes it at once: a broker that takes nothing keeps
+        nobody waiting.
+
+        While there is `unsent` rest, nothing else may be sent. A poller that watches the socket
+        tells when it takes more: `go_on_sending`.
+        """
+        self.last_used = time.monotonic()
+        whole = [_SIZE.pack(size), *parts]
+        self._unsent.extend(_joined(whole) if self._tls else whole)
+        self.go_on_sending()
+
+    @property
+    def unsent(self) -> bool:
+        """Whether a part of a frame has not been sent yet."""
+        return bool(self._unsent)
+
+    def go_on_sending(self) -> bool:
+        """Send what is `unsent`, as far as the socket takes it at once; whether that was all."""
+        try:
+            while self._unsent:
+                sent = self._send_some()
+                while self._unsent and sent >= len(self._unsent[0]):
+                    sent -= len(self._unsent.popleft())
+                if sent:
+                    self._unsent[0] = memoryview(self._unsent[0])[sent:]
+        except (BlockingIOError, ssl.SSLWantWriteError, ssl.SSLWantReadError):
+            pass  # the socket is full
+        except OSError as error:
+            raise self._broken(error) from error
+        if self.unsent != self._told_unsent:
+            self._told_unsent = self.unsent
+            for poller in self._pollers:
+                poller.also_writable(self, self.unsent)
+        return not self._unsent
+
+    def copy_unsent(self) -> None:
+        """Keep the `unsent` rest in memory of its own, whosever it was in before."""
+        self._unsent = deque(bytes(part) for part in self._unsent)
+
+    def _send_some(self) -> int:
+        if not self._tls:
+            # A socket with a timeout waits before it sends, its descriptor does not.
+            return os.writev(self.socket.fileno(), list(islice(self._unsent, _IOV_MAX)))
+        timeout_s = self.socket.gettimeout()
+        self.socket.settimeout(0.0)
+        try:
+            return self.socket.send(self._unsent[0])
+        finally:
+            self.socket.settimeout(timeout_s)
+
+    def _send_parts(self, parts: list[Buffer], left: int) -> None:
+        if self._tls:
+            self._send_joined(parts)
+            return
+        index = 0
+        while index < len(parts):
+            window = parts[index : index + _IOV_MAX]
+            sent = self.socket.sendmsg(window)
+            left -= sent
+            if not left:
+                return
+            for part in window:
+                size = len(part)
+                if sent < size:
+                    parts[index] = memoryview(part)[sent:]
+                    break
+                sent -= size
+                index += 1
+
+    def _send_joined(self, parts: list[Buffer]) -> None:
+        for part in _joined(parts):
+            self.socket.sendall(part)
+
+    # -- receiving -------------------------------------------------------------------------
+
+    def _receive_into(self, view: memoryview) -> None:
+        position, size = 0, len(view)
+        if self._ahead:
+            position = min(size, len(self._ahead))
+            view[:position] = self._ahead[:position]
+            self._ahead = self._ahead[position:]
+        while position < size:
+            try:
+                count = self.socket.recv_into(view[position:])
+            except OSError as error:
+                raise self._broken(error) from error
+            if count == 0:
+                raise self._closed()
+            position += count
+
+    def _broken(self, error: OSError) -> ConnectionLost:
+        return ConnectionLost(f"{self.host}:{self.port}: {error or 'timed out'}")
+
+    def _closed(self) -> ConnectionLost:
+        return ConnectionLost(f"{self.host}:{self.port}: the broker closed the connection")
+
+    def _receive_size(self) -> int:
+        self._receive_into(self._size_buffer)
+        size: int = _SIZE.unpack_from(self._size_buffer)[0]
+        return size
+
+    def receive_frame(self, buffer: FrameBuffer | None = None) -> memoryview:
+        """One whole frame without its size, into ``buffer`` or a fresh one.
+
+        The first four bytes are the correlation id.
+        """
+        size = self._receive_size()
+        size_max = ANSWER_FRAME_BYTES_MAX if buffer is None else FETCH_FRAME_BYTES_MAX
+        if not 4 <= size <= size_max:
+            raise ConnectionLost(f"{self.host}:{self.port}: nonsense frame of {size} bytes")
+        view = buffer.view(size) if buffer is not None else memoryview(bytearray(size))
+        self._receive_into(view)
+        self.last_used = time.monotonic()
+        return view
+
+    def receive_ahead(self) -> memoryview:
+        """`receive_frame` for small answers that come close behind each other.
+
+        One call reads all that are there; `has_ahead` tells whether the next one is among them.
+        """
+        while len(self._ahead) < _SIZE.size:
+            try:
+                data = self.socket.recv(_AHEAD_BYTES)
+            except OSError as error:
+                raise self._broken(error) from error
+            if not data:
+                raise self._closed()
+            self._ahead += data
+        size: int = _SIZE.unpack_from(self._ahead)[0]
+        end = _SIZE.size + size
+        if size < 4 or end > len(self._ahead):
+            return self.receive_frame()  # the rest is on its way
+        view = memoryview(self._ahead)[_SIZE.size : end]
+        self._ahead = self._ahead[end:]
+        self.last_used = time.monotonic()
+        return view
+
+    def has_ahead(self) -> bool:
+        """True when `receive_ahead` has a response, or part of one that TLS holds back."""
+        ahead = self._ahead
+        if len(ahead) >= _SIZE.size and len(ahead) >= _SIZE.size + _SIZE.unpack_from(ahead)[0]:
+            return True
+        return isinstance(self.socket, ssl.SSLSocket) and self.socket.pending() > 0
+
+    def readable(self, timeout_s: float = 0.0) -> bool:
+        """True when a response (or the end of the connection) is waiting."""
+        # What was read, or what TLS has decrypted already, no longer shows at the socket.
+        if self.has_ahead():
+            return True
+        return bool(readable([self.socket.fileno()], timeout_s))
+
+    def watched_by(self, poller: Poller[Any]) -> None:
+        """Have ``poller`` tell when there is something to read, until the socket is closed."""
+        if self not in poller:
+            self._pollers.append(poller)
+            poller.add(self, self.socket.fileno())
+
+    def ended_idle(self) -> bool:
+        """Whether the broker has closed a connection on which no answer is due, and which has
+        been idle for so long that it may have. Never raises.
+        """
+        return time.monotonic() - self.last_used > _IDLE_S and self.hung_up()
+
+    def hung_up(self) -> bool:
+        """Whether a readable connection on which no answer is due has ended.
+
+        What TLS says by itself (new session tickets, say) is taken in. Never raises.
+        """
+        try:
+            timeout_s = self.socket.gettimeout()
+            self.socket.settimeout(0.0)
+            try:
+                self.socket.recv(1)  # nobody asked for it: an end, or what is not Kafka
+            finally:
+                self.socket.settimeout(timeout_s)
+        except (BlockingIOError, ssl.SSLWantReadError):
+            return False
+        except OSError:
+            return True
+        return True
+
+    def close(self) -> None:
+        """Close the socket; never raises."""
+        while self._pollers:
+            self._pollers.pop().remove(self)
+        with contextlib.suppress(OSError):
+            self.socket.close()
+
+
+def _joined(parts: Iterable[Buffer]) -> Iterator[Buffer]:
+    """The same bytes in fewer parts: TLS makes at least one record of each."""
+    joined = bytearray()
+    for part in parts:
+        if len(joined) + len(part) > _TLS_JOIN_BYTES and joined:
+            yield joined
+            joined = bytearray()
+        if len(part) > _TLS_JOIN_BYTES:
+            yield part
+        else:
+            joined += part
+    if joined:
+        yield joined

@@ -1,0 +1,1 @@
+"""The way to a cluster, looked at before it is used."""

@@ -1,0 +1,315 @@
+"""The way to one broker, walked step by step: name, TCP, TLS, Kafka, login.
+
+A client library says that it could not connect; `walk` says how far it came and what stopped it.
+Nothing is changed on the way, and no step takes longer than the time given.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import queue
+import socket
+import ssl
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+
+from kafka.protocol.metadata import MetadataRequest
+
+from sparkmirror.config.clients.security import uses_sasl, uses_tls
+from sparkmirror.errors import Defect, MirrorError, NotKafka, Unreachable
+from sparkmirror.model import ClusterClient
+from sparkmirror.wire.cluster.views import BrokerView, ClusterView
+from sparkmirror.wire.net.connection import Connection, ConnectionLost
+from sparkmirror.wire.probe.reach import Spoken, recognise
+from sparkmirror.wire.security.tls import wrap
+
+__all__ = ["DNS", "KAFKA", "LOGIN", "TCP", "TLS", "Resolver", "Step", "Way", "resolve", "walk"]
+
+DNS, TCP, TLS, KAFKA, LOGIN = "dns", "tcp", "tls", "api-versions", "sasl"
+
+_EXPIRY_WARNING_DAYS = 30
+_GREETING_SHARE = 0.7
+_RECOGNISE_S_MAX = 2.0
+_WEB_SERVER_DO = "Check the port: it must be a listener of a Kafka broker."
+_INSTEAD_OF_KAFKA = {
+    Spoken.TLS: "Set security.protocol=SSL (SASL_SSL with a login), or name the port of the "
+    "broker's listener without TLS.",
+    Spoken.HTTP: _WEB_SERVER_DO,
+}
+_INSTEAD_OF_TLS = {
+    Spoken.KAFKA: "Name the port of the broker's listener with TLS, or set security.protocol="
+    "PLAINTEXT (SASL_PLAINTEXT with a login).",
+    Spoken.HTTP: _WEB_SERVER_DO,
+}
+# The newest versions of what the data path needs: brokers of 0.11 have them.
+_OLDEST = {0: ("Produce", 3), 1: ("Fetch", 4)}
+
+Resolver = Callable[[str, int], list[tuple[int, str]]]
+"""Host and port to (address family, address) pairs; raises OSError as getaddrinfo does."""
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One step: how it went, what came back and what to do about it.
+
+    ``outcome``: ``ok``, ``warn`` (it works, but), or ``fail``.
+    """
+
+    name: str
+    outcome: str
+    found: str
+    do: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """The steps to ``host:port``, up to the first that failed.
+
+    ``cluster``: what the broker said of its cluster, None when it was not reached.
+    """
+
+    host: str
+    port: int
+    steps: tuple[Step, ...]
+    cluster: ClusterView | None = None
+    versions: dict[int, tuple[int, int]] = field(default_factory=dict)
+
+    @property
+    def whole(self) -> bool:
+        """Whether the broker was reached and gave its metadata."""
+        return self.cluster is not None
+
+
+def resolve(host: str, port: int) -> list[tuple[int, str]]:
+    """Addresses of ``host`` as the system's resolver gives them, without repeats."""
+    infos = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    return list(dict.fromkeys((int(info[0]), str(info[4][0])) for info in infos))
+
+
+def walk(
+    client: ClusterClient, host: str, port: int, *, timeout_s: float, resolver: Resolver = resolve
+) -> Way:
+    """Go to ``host:port`` as ``client`` would; never raises, takes about ``timeout_s`` at most."""
+    deadline = time.monotonic() + timeout_s
+    steps: list[Step] = []
+    try:
+        addresses = _resolved(host, port, deadline, resolver)
+    except (OSError, UnicodeError) as error:
+        return Way(host, port, (_no_name(error, timeout_s),))
+    steps.append(Step(DNS, "ok", f"resolves to {', '.join(text for _, text in addresses)}"))
+    tcp, address = _connected(addresses, port, deadline, client.connect_timeout_ms / 1000)
+    steps.append(tcp)
+    if address is None:
+        return Way(host, port, tuple(steps))
+    if uses_tls(client.security_protocol):
+        steps.append(_handshake(client, host, (address, port), deadline))
+        if steps[-1].outcome == "fail":
+            return Way(host, port, tuple(steps))
+    found, view, versions = _greeted(client, host, (address, port), deadline)
+    return Way(host, port, (*steps, *found), view, versions)
+
+
+# -- name and TCP ----------------------------------------------------------------------------------
+
+
+def _resolved(host: str, port: int, deadline: float, resolver: Resolver) -> list[tuple[int, str]]:
+    """Name resolution cannot be interrupted, so it gets a thread that may be left behind."""
+    answers: queue.SimpleQueue[list[tuple[int, str]] | OSError | UnicodeError] = queue.SimpleQueue()
+
+    def ask() -> None:
+        try:
+            answers.put(resolver(host, port))
+        except (OSError, UnicodeError) as error:
+            answers.put(error)
+
+    threading.Thread(target=ask, name=f"resolve-{host}", daemon=True).start()
+    try:
+        answer = answers.get(timeout=max(0.01, 0.75 * (deadline - time.monotonic())))
+    except queue.Empty:
+        raise TimeoutError from None
+    if isinstance(answer, Exception):
+        raise answer
+    if not answer:
+        raise OSError("the name has no address")
+    return answer
+
+
+def _no_name(error: Exception, timeout_s: float) -> Step:
+    if isinstance(error, TimeoutError):
+        return Step(
+            DNS,
+            "fail",
+            f"does not resolve here: no answer within {0.75 * timeout_s:.1f} s",
+            "Check that the DNS servers of this machine (/etc/resolv.conf) can be reached.",
+        )
+    said = getattr(error, "strerror", None) or str(error)
+    return Step(DNS, "fail", f"does not resolve here ({said})", "Check the spelling and the DNS.")
+
+
+def _connected(
+    addresses: list[tuple[int, str]], port: int, deadline: float, patience_s: float
+) -> tuple[Step, str | None]:
+    """The step, and the first address that took a connection."""
+    failures: list[tuple[str, OSError]] = []
+    for number, (family, address) in enumerate(addresses):
+        left_s = (deadline - time.monotonic()) * 0.6 / (len(addresses) - number)
+        began = time.monotonic()
+        with socket.socket(family, socket.SOCK_STREAM) as sock:
+            sock.settimeout(max(0.05, min(left_s, patience_s)))
+            try:
+                sock.connect((address, port))
+            except OSError as error:
+                failures.append((address, error))
+                continue
+        ms = (time.monotonic() - began) * 1000
+        if failures:
+            tried = "; ".join(f"{one}: {_refusal(error)[0]}" for one, error in failures)
+            do = "Take the addresses that do not answer out of the DNS, or let them answer."
+            return Step(TCP, "warn", f"{address} takes connections, but {tried}", do), address
+        return Step(TCP, "ok", f"connects in {ms:.1f} ms"), address
+    tried = "; ".join(f"{one}: {_refusal(error)[0]}" for one, error in failures)
+    return Step(TCP, "fail", tried, _refusal(failures[0][1])[1]), None
+
+
+def _refusal(error: OSError) -> tuple[str, str]:
+    if isinstance(error, TimeoutError):
+        do = "Open the port in the firewalls (network security groups) between here and there."
+        return "connecting gets no answer", do
+    if isinstance(error, ConnectionRefusedError):
+        do = "Check that the broker runs and listens on that port, on more than 127.0.0.1."
+        return "connection refused", do
+    do = "Check the routes, network peering or gateway between here and there."
+    return f"connecting failed ({error.strerror or error})", do
+
+
+# -- TLS -------------------------------------------------------------------------------------------
+
+
+def _handshake(client: ClusterClient, host: str, address: tuple[str, int], deadline: float) -> Step:
+    try:
+        sock = _open(address, deadline)
+        with wrap(sock, host, client) as secure:
+            if not isinstance(secure, ssl.SSLSocket):
+                raise Defect("a connection without TLS has no certificate")
+            certificate = secure.getpeercert(binary_form=True)
+            spoken = f"{secure.version()}, {(secure.cipher() or ('',))[0]}"
+    except MirrorError as error:
+        found = error.what.rstrip(".")
+        shown = _shown_certificate(host, address, deadline)
+        if shown:
+            return Step(TLS, "fail", f"{found}; {shown}", error.do)
+        spoken = recognise(address, min(_RECOGNISE_S_MAX, deadline - time.monotonic()))
+        if spoken in _INSTEAD_OF_TLS:
+            return Step(TLS, "fail", f"{found}; {spoken}", _INSTEAD_OF_TLS[spoken])
+        return Step(TLS, "fail", found, error.do)
+    except OSError as error:
+        return Step(TLS, "fail", *_refusal(error))
+    said, days_left = _described(certificate or b"")
+    if days_left < _EXPIRY_WARNING_DAYS:
+        return Step(TLS, "warn", f"{spoken}; {said}", "Renew the broker's certificate in time.")
+    return Step(TLS, "ok", f"{spoken}; {said}")
+
+
+def _open(address: tuple[str, int], deadline: float) -> socket.socket:
+    return socket.create_connection(address, timeout=max(0.05, deadline - time.monotonic()))
+
+
+def _shown_certificate(host: str, address: tuple[str, int], deadline: float) -> str:
+    """What the certificate says that was not accepted; nothing is sent to who shows it."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
+    with (
+        contextlib.suppress(OSError, ValueError),
+        _open(address, deadline) as sock,
+        context.wrap_socket(sock, server_hostname=host) as secure,
+    ):
+        return _described(secure.getpeercert(binary_form=True) or b"")[0]
+    return ""
+
+
+def _described(der: bytes) -> tuple[str, float]:
+    """A certificate in one line, and the days until it expires."""
+    from cryptography import x509  # noqa: PLC0415  (only where TLS is used)
+
+    certificate = x509.load_der_x509_certificate(der)
+    try:
+        names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+        listed = [str(name.value) for name in names]
+    except x509.ExtensionNotFound:
+        listed = [certificate.subject.rfc4514_string()]
+    ends = certificate.not_valid_after_utc
+    days = (ends - datetime.now(UTC)).total_seconds() / 86_400
+    when = f"expired {ends:%Y-%m-%d}" if days < 0 else f"valid until {ends:%Y-%m-%d}"
+    issuer = certificate.issuer.rfc4514_string()
+    return f"the certificate is for {', '.join(listed)}, by {issuer}, {when}", days
+
+
+# -- Kafka and login -------------------------------------------------------------------------------
+
+
+def _greeted(
+    client: ClusterClient, host: str, address: tuple[str, int], deadline: float
+) -> tuple[list[Step], ClusterView | None, dict[int, tuple[int, int]]]:
+    # A part is kept to find out what it is that does not answer.
+    left_ms = max(50, int((deadline - time.monotonic()) * 1000 * _GREETING_SHARE))
+    bounded = replace(
+        client,
+        connect_timeout_ms=min(left_ms, client.connect_timeout_ms),
+        request_timeout_ms=min(left_ms, client.request_timeout_ms),
+    )
+    sasl = uses_sasl(client.security_protocol)
+    try:
+        connection = Connection(host, address[1], bounded)
+    except MirrorError as error:
+        if isinstance(error, NotKafka) and not uses_tls(client.security_protocol):
+            spoken = recognise(address, min(_RECOGNISE_S_MAX, deadline - time.monotonic()))
+            if spoken in _INSTEAD_OF_KAFKA:
+                return [Step(KAFKA, "fail", spoken, _INSTEAD_OF_KAFKA[spoken])], None, {}
+        name = KAFKA
+        if "client certificate" in error.what:
+            name = TLS
+        elif sasl and not isinstance(error, NotKafka):
+            name = LOGIN
+        elif isinstance(error, Unreachable):
+            name = TCP
+        return [Step(name, "fail", error.what.rstrip("."), error.do)], None, {}
+    try:
+        versions = connection.api_versions
+        for key, (api, oldest) in _OLDEST.items():
+            highest = versions.get(key, (0, -1))[1]
+            if highest < oldest:
+                found = f"{api} up to version {highest}, {oldest} is needed"
+                return [Step(KAFKA, "fail", found, "Brokers from 0.11 on are supported.")], None, {}
+        steps = [Step(KAFKA, "ok", f"{len(versions)} APIs, none too old")]
+        try:
+            response = connection.request(MetadataRequest(topics=[]), lowest=1, highest=8)
+        except (ConnectionLost, MirrorError) as error:
+            return [_no_metadata(error, sasl=sasl)], None, {}
+        if sasl:
+            mechanism = client.properties.get("sasl.mechanism", "GSSAPI")
+            steps.append(Step(LOGIN, "ok", f"logged in with {mechanism}"))
+        view = ClusterView(
+            response.cluster_id or "" if hasattr(response, "cluster_id") else "",
+            tuple(BrokerView(b.node_id, b.host, b.port, b.rack or "") for b in response.brokers),
+            int(response.controller_id),
+        )
+        return steps, view, versions
+    finally:
+        connection.close()
+
+
+def _no_metadata(error: Exception, *, sasl: bool) -> Step:
+    if sasl or "timed out" in str(error):
+        do = "Check the broker's log: it may be starting or overloaded."
+        return Step(KAFKA, "fail", f"the broker gives no metadata ({error})", do)
+    return Step(
+        LOGIN,
+        "fail",
+        f"the broker speaks Kafka, but hangs up without a login ({error})",
+        "It looks like a SASL listener: set security.protocol, sasl.mechanism and "
+        "sasl.jaas.config.",
+    )

@@ -1,0 +1,1 @@
+"""The Produce path: raw batches to the brokers of the target, and transactions."""

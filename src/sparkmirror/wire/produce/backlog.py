@@ -1,0 +1,400 @@
+"""The batches that the target does not have yet, and what its answers make of them.
+
+`Backlog` keeps the batches of all partitions from `append` to acknowledgement; `producer.Producer`
+sends them and reads the answers. Rules for an answer:
+
+* what a retry mends makes the partition *recovering*: nothing new is sent for it until every answer
+  for it is in, then all unacknowledged batches go again, oldest first, with the sequences they had;
+* with `Transactions`, a target that no longer knows the writer ends the transaction (`Fenced`,
+  `TransactionError`): what was written is aborted then;
+* a batch that was joined for the link (`joining`) is taken apart where it is refused for good, and
+  what was joined goes one by one, with the sequences that the records had;
+* a batch that is too large for the topic is cut in two, as Java's producer does;
+* records that the target refuses are left out where the owner takes them over (`Refusals`); the
+  good ones of their batch go on in its place;
+* what else a retry cannot mend halts the partition: its batches are dropped, its position stays.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from sparkmirror.errors import BatchError, ClusterError, Defect, TransactionError
+from sparkmirror.model import Halt, ProduceSettings, TopicPartition
+from sparkmirror.records.header import record_count
+from sparkmirror.records.records import Record
+from sparkmirror.records.split import separate
+from sparkmirror.wire.cluster.acl_advice import Right, grant
+from sparkmirror.wire.cluster.coordinator import Routes
+from sparkmirror.wire.cluster.error_codes import (
+    DROPPED,
+    DUPLICATE_SEQUENCE_NUMBER,
+    FENCED,
+    INVALID_PRODUCER_EPOCH,
+    LEADERSHIP,
+    MESSAGE_TOO_LARGE,
+    NETWORK_EXCEPTION,
+    OUT_OF_ORDER_SEQUENCE_NUMBER,
+    REFUSED,
+    RETRIABLE,
+    TOO_LARGE,
+    TOPIC_AUTHORIZATION_FAILED,
+    UNKNOWN_PRODUCER_ID,
+    UNKNOWN_TOPIC_OR_PARTITION,
+    error_name,
+)
+from sparkmirror.wire.produce.in_doubt import Arrival, Arrived, arrived
+from sparkmirror.wire.produce.messages import Answer
+from sparkmirror.wire.produce.partition_queue import PartitionQueue, QueuedBatch
+from sparkmirror.wire.produce.transactions import Transactions
+
+__all__ = ["Acknowledged", "Backlog", "Gate", "Refusals"]
+
+log = logging.getLogger(__name__)
+
+# A partition that the reachable target refuses for so long is set aside when the slot's other
+# partitions wait behind it.
+_STUCK_S_MAX = 30.0
+_TRANSACTION_STUCK_S_MAX = 10.0
+# When it is told that a partition fails, though it is still tried.
+_FAILING_TOLD_S = 10.0
+# Answers of a target that may have lost what it had of a producer.
+_FORGOTTEN = frozenset({UNKNOWN_PRODUCER_ID, INVALID_PRODUCER_EPOCH, OUT_OF_ORDER_SEQUENCE_NUMBER})
+# Answers to a batch that the target has, now or from before.
+_TAKEN = (0, DUPLICATE_SEQUENCE_NUMBER)
+
+
+@dataclass(slots=True)
+class Acknowledged:
+    """One batch that the target has: ``offset`` is its first target offset, -1 when unknown."""
+
+    tp: TopicPartition
+    token: object
+    offset: int
+    records: int
+
+
+class Refusals(Protocol):
+    """Takes over records that the target refuses. ``token`` is that of the batch they were in."""
+
+    def wanted(self, token: object) -> bool:
+        """Whether refused records are taken over; otherwise the partition is halted."""
+
+    def take(self, token: object, records: Sequence[Record], code: str, reason: str) -> None:
+        """Take over ``records``; may append batches for other partitions."""
+
+    def dropped(self, token: object, count: int, code: str, reason: str) -> None:
+        """Note that a batch of ``count`` records is dropped; may append batches for others."""
+
+
+class Gate(Protocol):
+    """Decides whether a partition's log still is the one that was written."""
+
+    def may_send(self, routes: Routes, tp: TopicPartition) -> bool:
+        """Whether batches may go to ``tp`` now."""
+
+    def doubt(self, tp: TopicPartition) -> None:
+        """Note that the log of ``tp`` may be another one now."""
+
+
+class Backlog:
+    """Batches for one cluster until it has them. One owner, no threads.
+
+    ``transactions``: whose open transaction the batches become part of; its owner ends it.
+    ``arrival`` tells whether a batch in doubt is there. ``clock`` returns monotonic seconds.
+    """
+
+    def __init__(
+        self,
+        routes: Routes,
+        settings: ProduceSettings,
+        *,
+        transactions: Transactions | None = None,
+        arrival: Arrival = arrived,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.routes = routes
+        self.settings = settings
+        self.errors: dict[str, int] = {}
+        self.bytes_waiting = 0
+        self.refusals: Refusals | None = None
+        self.gate: Gate | None = None
+        self.drops = False
+        """Whether a batch that the target refuses is dropped (`DROPPED`) instead of a halt."""
+        self.impatient = False
+        """Whether batches that fail hold others up: then their partition is halted after 30 s,
+        in a transaction after 10 s.
+        """
+        self._stuck_s = min(_STUCK_S_MAX, settings.delivery_timeout_ms / 1000)
+        if transactions is not None:
+            # The others in the transaction wait for it, and the cluster aborts one that lasts.
+            limit_s = min(_TRANSACTION_STUCK_S_MAX, transactions.timeout_ms / 2_000)
+            self._stuck_s = min(self._stuck_s, limit_s)
+        self._arrival = arrival
+        self._clock = clock
+        self._transactions = transactions
+        self._partitions: dict[TopicPartition, PartitionQueue] = {}
+        self._busy: dict[TopicPartition, PartitionQueue] = {}
+        self._halted: dict[TopicPartition, Halt] = {}
+        self.halted = 0
+        """How many times a partition was halted so far."""
+        self._acknowledged: list[Acknowledged] = []
+        self._stirred = False
+        """Whether batches may go out that could not when `pump` last looked."""
+
+    # -- input -----------------------------------------------------------------------------
+
+    def append(
+        self, tp: TopicPartition, batch: memoryview, token: object = None, records: int = -1
+    ) -> None:
+        """Queue one record batch for ``tp``; `pump` sends it.
+
+        ``records``: how many its header states, where that was read already. The view must stay
+        valid until it is acknowledged. Batches of a halted partition are dropped.
+        """
+        state = self._partitions.get(tp)
+        if state is None:
+            state = self._partitions[tp] = PartitionQueue(tp, self._transactions is not None)
+        if state.halt is not None:
+            return
+        if records < 0:
+            records = record_count(batch)
+        state.pending.append(QueuedBatch(batch, records, token, token))
+        self._busy[tp] = state
+        self._stirred = True
+        self.bytes_waiting += len(batch)
+
+    def waiting(self, tp: TopicPartition) -> bool:
+        """True while ``tp`` has batches without an acknowledgement."""
+        return tp in self._busy
+
+    def leader_of(self, tp: TopicPartition) -> int:
+        """The broker that leads ``tp``, -1 when none is known."""
+        leader = self.routes.leaders.get(tp)
+        return -1 if leader is None else leader.node
+
+    def waiting_by_broker(self) -> dict[int, int]:
+        """Bytes that wait for acknowledgements, by the broker that leads their partitions."""
+        found: dict[int, int] = {}
+        for tp, state in self._busy.items():
+            node = self.leader_of(tp)
+            found[node] = found.get(node, 0) + state.size
+        return found
+
+    def copy_waiting(self, nodes: Collection[int]) -> None:
+        """Keep what waits for ``nodes`` in memory of its own, whosever it was in before."""
+        for tp, state in self._busy.items():
+            if self.leader_of(tp) in nodes:
+                state.copy()
+
+    @property
+    def idle(self) -> bool:
+        """True when nothing waits for an acknowledgement."""
+        return not self._busy
+
+    @property
+    def halts(self) -> dict[TopicPartition, Halt]:
+        """Partitions that the target refuses, and why."""
+        return dict(self._halted)
+
+    @property
+    def failing(self) -> dict[TopicPartition, Halt]:
+        """Partitions that have failed for a while and are still tried, and why."""
+        since = self._clock() - _FAILING_TOLD_S
+        found = {}
+        for tp, state in self._busy.items():
+            if state.failing_since is not None and state.failing_since < since:
+                code = state.failing_code
+                if tp not in self.routes.leaders:
+                    told = self.routes.topic_errors.get(tp.topic, UNKNOWN_TOPIC_OR_PARTITION)
+                    code = self.routes.leaderless.get(tp, told)
+                text = f"the target takes no batches for {tp} at present ({error_name(code)})"
+                found[tp] = Halt(error_name(code), text, retriable=True)
+        return found
+
+    def forget_halts(self, partitions: Iterable[TopicPartition] | None = None) -> None:
+        """Try halted partitions again from now on: these, or all."""
+        for tp in list(self._partitions) if partitions is None else partitions:
+            state = self._partitions.get(tp)
+            if state is not None:
+                state.halt = None
+                self._halted.pop(tp, None)
+                state.failing_since, state.failures = None, 0
+
+    def under_way(self, tp: TopicPartition) -> bool:
+        """Whether batches of ``tp`` were sent and are not answered yet."""
+        state = self._partitions.get(tp)
+        return state is not None and bool(state.in_flight)
+
+    def give_up(self, tp: TopicPartition, halt: Halt) -> None:
+        """Halt a partition for a reason of the owner's."""
+        state = self._partitions.get(tp)
+        if state is None:
+            state = self._partitions[tp] = PartitionQueue(tp, self._transactions is not None)
+        self._halted[tp] = state.halt = halt
+        self.bytes_waiting -= state.drop()
+        self.halted += 1
+        self._busy.pop(tp, None)
+
+    # -- answers ---------------------------------------------------------------------------
+
+    def _settle(self, state: PartitionQueue, item: QueuedBatch, answer: Answer, now: float) -> None:
+        code = answer.code
+        if code in _TAKEN:
+            self._acknowledge(state, item, answer.offset)
+            return
+        if self.gate is not None and (code in LEADERSHIP or code in _FORGOTTEN):
+            self.gate.doubt(state.tp)
+        there = Arrived.NO
+        if code in REFUSED and item.doubtful:
+            there = self._arrival(self.routes, state.doubt(item))
+            if there is not Arrived.NO:
+                self._count(error_name(code))
+        if there is Arrived.YES:
+            self._acknowledge(state, item, -1)
+            return
+        # A batch is also out of order when one before it failed; that is only an echo.
+        forgotten = code in (UNKNOWN_PRODUCER_ID, INVALID_PRODUCER_EPOCH) or (
+            code == OUT_OF_ORDER_SEQUENCE_NUMBER and state.is_oldest(item)
+        )
+        if self._transactions is not None and (forgotten or code in FENCED):
+            self._count(error_name(code))
+            raise self._ended(state, code)
+        if self._transactions is not None and there is Arrived.UNKNOWN:
+            # Whether it is there decides which sequence comes next: a new transaction knows.
+            raise self._ended(state, code)
+        state.requeue(item)
+        if there is Arrived.LATER:
+            self._retry(state, code, now)
+        elif item.members and not (
+            forgotten or code in RETRIABLE or code == OUT_OF_ORDER_SEQUENCE_NUMBER
+        ):
+            # Which of the batches it is about shows when they go one by one.
+            self.bytes_waiting += state.take_apart(item)
+            if code in TOO_LARGE:
+                state.line.refused(len(item.batch))
+        elif code in TOO_LARGE and item.records > 1:
+            self._cut(state, item)
+        elif code in REFUSED and self.refusals is not None and self.refusals.wanted(item.whole):
+            self._leave_out(state, item, answer)
+        elif forgotten:
+            # The target no longer knows what it had under this producer id: it may have expired.
+            # Whether the records are gone, too, the gate finds out before anything more is sent.
+            self._count(error_name(code))
+            state.renew = True
+            self._retry(state, code, now)
+        elif code in RETRIABLE or code == OUT_OF_ORDER_SEQUENCE_NUMBER:
+            item.doubtful |= code != OUT_OF_ORDER_SEQUENCE_NUMBER
+            if code in LEADERSHIP:
+                self.routes.mark_stale(state.tp)
+            if not state.recovering:
+                self._count(error_name(code))
+            self._retry(state, code, now)
+        elif self.drops:
+            self._count(error_name(code))
+            self._drop(state, item, code, answer.reason)
+        else:
+            self._count(error_name(code))
+            self._halt(state, code, answer.reason)
+        state.recovering = True
+
+    def _acknowledge(self, state: PartitionQueue, item: QueuedBatch, offset: int) -> None:
+        state.acknowledge(item)
+        self.bytes_waiting -= len(item.batch)
+        if item.thinned:
+            offset = -1
+        for one in item.members or (item,):
+            self._acknowledged.append(Acknowledged(state.tp, one.token, offset, one.records))
+            if offset >= 0:
+                offset += one.records
+        if not state.pending and not state.in_flight:
+            self._busy.pop(state.tp, None)
+
+    def _ended(self, state: PartitionQueue, code: int) -> ClusterError:
+        what = f"a batch for {state.tp} is no longer accepted ({error_name(code)})"
+        if code in FENCED and self._transactions is not None:
+            return self._transactions.ended(what)
+        return TransactionError(f"{what}.", where=f"cluster {self.routes.client.alias}")
+
+    def _retry(self, state: PartitionQueue, code: int, now: float) -> None:
+        low = self.routes.client.retry_backoff_ms / 1000
+        high = self.routes.client.retry_backoff_ms_max / 1000
+        state.retry_at = now + min(high, low * 2 ** min(state.failures, 10))
+        state.failures += 1
+        if code == NETWORK_EXCEPTION or not self.routes.reachable:
+            return  # the cluster is away, not the partition: wait for it
+        if state.failing_since is None:
+            state.failing_since = now
+        state.failing_code = code
+        failing_s = now - state.failing_since
+        delivery_s = self.settings.delivery_timeout_ms / 1000
+        if failing_s > (self._stuck_s if self.impatient else delivery_s):
+            self._halt(state, code, f"it has failed for {failing_s:.0f} s", retriable=True)
+
+    def _halt(
+        self, state: PartitionQueue, code: int, reason: str, *, retriable: bool = False
+    ) -> None:
+        name = error_name(code)
+        if code == TOPIC_AUTHORIZATION_FAILED:
+            reason = grant(self.routes.client, Right("Write", "Topic", state.tp.topic))
+        detail = f": {reason}" if reason else ""
+        text = f"the target refuses batches for {state.tp} ({name}){detail}"
+        self._halted[state.tp] = state.halt = Halt(name, text, retriable)
+        self.halted += 1
+        self.bytes_waiting -= state.drop()
+        self._busy.pop(state.tp, None)
+
+    def _drop(self, state: PartitionQueue, item: QueuedBatch, code: int, reason: str) -> None:
+        """Give up one batch, as if it were acknowledged; what is behind it goes on."""
+        log.error(
+            "Error when sending message to topic %s: %d records dropped (%s: %s)",
+            *(state.tp, item.records, error_name(code), reason),
+        )
+        self.errors[DROPPED] = self.errors.get(DROPPED, 0) + item.records
+        if self.refusals is not None:
+            self.refusals.dropped(item.whole, item.records, error_name(code), reason)
+        state.pending.remove(item)
+        state.renew = True  # its sequences are gone with it
+        self.bytes_waiting -= len(item.batch)
+        self._acknowledged.append(Acknowledged(state.tp, item.token, -1, item.records))
+        if state.idle:
+            self._busy.pop(state.tp, None)
+
+    def _cut(self, state: PartitionQueue, item: QueuedBatch) -> None:
+        try:
+            self.bytes_waiting += state.cut(item)
+        except BatchError as error:
+            self._halt(state, MESSAGE_TOO_LARGE, str(error))
+
+    def _leave_out(self, state: PartitionQueue, item: QueuedBatch, answer: Answer) -> None:
+        """Let the owner have the bad records of a batch, and go on with the good ones."""
+        if self.refusals is None:
+            raise Defect("nobody takes what is refused")
+        bad = answer.bad_records
+        if not bad and item.records == 1:
+            bad = (0,)
+        elif bad is None:
+            self._cut(state, item)  # an old broker does not say which ones
+            return
+        self._count(error_name(answer.code))
+        if not bad:  # it is the batch that is refused, not a record in it
+            self._halt(state, answer.code, answer.reason)
+            return
+        try:
+            kept, left_out = separate(item.batch, frozenset(bad))
+        except BatchError as error:
+            self._halt(state, answer.code, str(error))
+            return
+        self.refusals.take(item.whole, left_out, error_name(answer.code), answer.reason)
+        self.bytes_waiting += state.replace(item, kept)
+        if not kept:
+            self._acknowledged.append(Acknowledged(state.tp, item.token, -1, 0))
+            if state.idle:
+                self._busy.pop(state.tp, None)
+
+    def _count(self, code: str) -> None:
+        self.errors[code] = self.errors.get(code, 0) + 1

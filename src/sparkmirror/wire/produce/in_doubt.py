@@ -1,0 +1,91 @@
+"""Whether a batch in doubt is in the target's log, where sending it again cannot tell.
+
+A broker looks whether a batch is a repeat only after it has looked at its size and its records. So
+one that arrived, and whose acknowledgement got lost, is refused when the topic's limits were
+narrowed in that moment. The partition's leader knows the last sequence of each producer
+(KIP-664, brokers from 2.8 on; takes Read on the topic).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from enum import Enum
+from typing import NamedTuple
+
+from kafka.protocol.admin import DescribeProducersRequest
+
+from sparkmirror.model import TopicPartition
+from sparkmirror.wire.cluster.coordinator import LATEST, Routes
+from sparkmirror.wire.cluster.error_codes import RETRIABLE
+from sparkmirror.wire.cluster.log_queries import ask_epoch_ends, ask_offsets
+from sparkmirror.wire.net.connection import Connection
+
+__all__ = ["Arrival", "Arrived", "Doubt", "arrived"]
+
+_SEQUENCE_MODULO = 1 << 31
+
+
+class Arrived(Enum):
+    """``YES``: with all in-sync replicas. ``LATER``: ask again."""
+
+    YES = "yes"
+    NO = "no"
+    LATER = "later"
+    UNKNOWN = "unknown"
+
+
+class Doubt(NamedTuple):
+    """A batch that may have arrived, by its producer and last sequence.
+
+    ``first``: nothing of the partition was acknowledged under this producer id before.
+    """
+
+    tp: TopicPartition
+    producer_id: int
+    epoch: int
+    last_sequence: int
+    first: bool
+
+
+Arrival = Callable[[Routes, Doubt], Arrived]
+
+
+def arrived(routes: Routes, doubt: Doubt) -> Arrived:
+    """Ask the partition's leader. It does not change what is there."""
+    leader = routes.leaders.get(doubt.tp)
+    if leader is None:
+        return Arrived.LATER
+
+    def ask(connection: Connection, _: list[TopicPartition]) -> dict[TopicPartition, Arrived]:
+        return {doubt.tp: _ask(connection, doubt, leader.epoch)}
+
+    return routes.ask_leaders([doubt.tp], ask).get(doubt.tp, Arrived.LATER)
+
+
+def _ask(connection: Connection, doubt: Doubt, leader_epoch: int) -> Arrived:
+    tp = doubt.tp
+    if DescribeProducersRequest.API_KEY not in connection.api_versions or leader_epoch < 0:
+        return Arrived.UNKNOWN
+    rows = DescribeProducersRequest.TopicRequest
+    topics = [rows(name=tp.topic, partition_indexes=[tp.partition])]
+    message = DescribeProducersRequest(topics=topics)
+    response = connection.request(message, highest=0)
+    part = response.topics[0].partitions[0]
+    if part.error_code:
+        return Arrived.LATER if part.error_code in RETRIABLE else Arrived.UNKNOWN
+    last = [
+        one.last_sequence
+        for one in part.active_producers
+        if (one.producer_id, one.producer_epoch) == (doubt.producer_id, doubt.epoch)
+    ]
+    if not last:
+        return Arrived.NO if doubt.first else Arrived.UNKNOWN
+    if (last[0] - doubt.last_sequence) % _SEQUENCE_MODULO >= _SEQUENCE_MODULO // 2:
+        return Arrived.NO
+    # It counts once a new leader would have it, too.
+    leading = {tp: leader_epoch}
+    end = ask_epoch_ends(connection, leading, leading).get(tp)
+    replicated = ask_offsets(connection, [tp], LATEST, read_committed=False, leading=leading)
+    if end is None or end[0] != leader_epoch or replicated.get(tp, -1) < end[1]:
+        return Arrived.LATER
+    return Arrived.YES

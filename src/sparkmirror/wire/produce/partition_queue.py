@@ -1,0 +1,282 @@
+"""The batches of one target partition, in the order of their sequence numbers.
+
+A broker takes the batches of one producer id and partition only in the order of their sequences,
+and knows the last five, which is how it tells a repeat from a loss. That holds as long as
+
+* a batch that may have arrived is sent again under the producer id and the sequence that it had;
+* batches on their way are on their way to one broker: a new leader that does not have the first
+  one yet would see a gap, or, when it knows nothing of the producer id, take the second one first;
+* under a new producer id one batch goes alone, for the same reason.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from sparkmirror.errors import Defect
+from sparkmirror.model import Halt, TopicPartition
+from sparkmirror.records.header import record_count, stamp
+from sparkmirror.records.split import cut_batch
+from sparkmirror.wire.produce.in_doubt import Doubt
+from sparkmirror.wire.produce.joining import Line
+
+__all__ = ["NO_IDENTITY", "SEQUENCE_MODULO", "Identity", "PartitionQueue", "QueuedBatch"]
+
+SEQUENCE_MODULO = 1 << 31
+
+Identity = tuple[int, int]
+"""(producer id, producer epoch)."""
+
+NO_IDENTITY: Identity = (-1, -1)
+"""What a producer without idempotence writes."""
+
+
+@dataclass(slots=True, eq=False)
+class QueuedBatch:
+    """One batch on its way. ``token`` is handed back with its acknowledgement.
+
+    ``whole``: the token of the batch that it was cut from; its own when it was not cut.
+    ``thinned``: records were left out of it, so its offsets say nothing about the whole's.
+    ``doubtful``: it was sent, and nobody said whether it arrived.
+    ``fixed``: it stays as it is, because it was on its way at least once, or cannot be joined with
+    others. ``members``: the batches that it was joined from, in order; it has no token then.
+    ``start``: number of records before it under its partition's producer id, -1 before it was
+    first sent. ``header``: the stamped 61 bytes, from then on.
+    """
+
+    batch: memoryview
+    records: int
+    token: object
+    whole: object = None
+    start: int = -1
+    header: bytes | None = None
+    thinned: bool = False
+    doubtful: bool = False
+    fixed: bool = False
+    members: tuple[QueuedBatch, ...] = ()
+
+
+@dataclass(slots=True, eq=False)
+class PartitionQueue:
+    """What waits for one partition and what is on its way.
+
+    ``node``: the broker that the batches in flight went to. ``recovering``: a batch failed; wait
+    for all answers, then send again from the oldest. ``renew``: begin again under a new producer
+    id then. ``fresh``: nothing was acknowledged under this producer id yet.
+    ``transactional``: its batches are parts of transactions. ``restart``: where sequences begin
+    anew then, under the same producer id, because records were left out; -1 for nowhere.
+    ``line``: what is known of how long its batches wait (`joining`).
+    """
+
+    tp: TopicPartition
+    transactional: bool = False
+    pending: deque[QueuedBatch] = field(default_factory=deque)
+    in_flight: deque[QueuedBatch] = field(default_factory=deque)
+    identity: Identity | None = None
+    next_start: int = 0
+    node: int = -1
+    recovering: bool = False
+    renew: bool = False
+    restart: int = -1
+    fresh: bool = True
+    retry_at: float = 0.0
+    failing_since: float | None = None
+    failing_code: int = 0
+    failures: int = 0
+    halt: Halt | None = None
+    line: Line = field(default_factory=Line)
+
+    @property
+    def idle(self) -> bool:
+        """True when nothing waits and nothing is on its way."""
+        return not self.pending and not self.in_flight
+
+    @property
+    def size(self) -> int:
+        """Bytes of all batches that wait or are on their way."""
+        return sum(len(item.batch) for queue in (self.pending, self.in_flight) for item in queue)
+
+    def copy(self) -> None:
+        """Have all batches in memory of their own, so that what they were read into is free."""
+        for queue in (self.pending, self.in_flight):
+            for item in queue:
+                for one in (item, *item.members):
+                    if not isinstance(one.batch.obj, bytes):
+                        one.batch = memoryview(bytes(one.batch))
+
+    def may_send(self, node: int) -> bool:
+        """Whether the next batch may go to broker ``node`` now."""
+        if not self.pending:
+            return False
+        if not self.in_flight:
+            return True
+        return not self.recovering and not self.fresh and self.node == node
+
+    @property
+    def records(self) -> int:
+        """How many records the partition has under its producer id once nothing waits any more."""
+        restart = self.next_start if self.restart < 0 else self.restart
+        new = (item for item in self.pending if not 0 <= item.start < restart)
+        return restart + sum(item.records for item in new)
+
+    def adopt(self, identity: Identity) -> None:
+        """Go on under another producer id; nothing may be in flight."""
+        if self.in_flight:
+            raise Defect("batches with the old numbers are on their way")
+        self.identity, self.next_start = identity, 0
+        self.renew = False
+        self.fresh = identity != NO_IDENTITY
+        for item in self.pending:
+            item.start, item.header, item.doubtful = -1, None, False
+
+    def renumber(self) -> None:
+        """Close the gap in the sequences where records were left out; nothing may be in flight.
+
+        The target has refused the batch there, and so everything behind it as out of order.
+        """
+        if self.in_flight:
+            raise Defect("batches with the old numbers are on their way")
+        if self.restart < 0:
+            return
+        for item in self.pending:
+            if not 0 <= item.start < self.restart:
+                item.start, item.header, item.doubtful = -1, None, False
+        self.next_start, self.restart = self.restart, -1
+
+    def take(self, node: int) -> tuple[QueuedBatch, bytes]:
+        """The oldest waiting batch and its header; it is in flight to ``node`` from now on."""
+        item = self.pending.popleft()
+        header = item.header or self._stamp(item)
+        item.fixed = True
+        self.in_flight.append(item)
+        self.node = node
+        return item, header
+
+    def _stamp(self, item: QueuedBatch) -> bytes:
+        if self.identity is None:
+            raise Defect("a partition without a producer id")
+        producer_id, epoch = self.identity
+        if item.start < 0:
+            item.start = self.next_start
+            self.next_start += item.records
+        item.header = stamp(
+            item.batch,
+            producer_id=producer_id,
+            producer_epoch=epoch,
+            base_sequence=item.start % SEQUENCE_MODULO if producer_id >= 0 else -1,
+            transactional=self.transactional,
+        )
+        return item.header
+
+    def acknowledge(self, item: QueuedBatch) -> None:
+        """The target has ``item``."""
+        self.in_flight.remove(item)
+        self.fresh = False
+        self.failing_since, self.failures = None, 0
+
+    def is_oldest(self, item: QueuedBatch) -> bool:
+        """Whether no batch before ``item``, which is in flight, lacks its acknowledgement."""
+        if self.in_flight[0] is not item or 0 <= self.restart < item.start:
+            return False
+        return not self.pending or not 0 <= self.pending[0].start < item.start
+
+    def doubt(self, item: QueuedBatch) -> Doubt:
+        """How to ask whether ``item``, which was sent, is there."""
+        if self.identity is None:
+            raise Defect("a partition without a producer id")
+        last = (item.start + item.records - 1) % SEQUENCE_MODULO
+        return Doubt(self.tp, *self.identity, last, self.fresh)
+
+    def requeue(self, item: QueuedBatch) -> None:
+        """Put a batch that was in flight back to its place among those that wait."""
+        self.in_flight.remove(item)
+        position = 0
+        for waiting in self.pending:
+            if waiting.start < 0 or waiting.start > item.start:
+                break
+            position += 1
+        self.pending.insert(position, item)
+
+    def cut(self, item: QueuedBatch) -> int:
+        """Cut a waiting batch in two; by how many bytes the queue grew.
+
+        Both parts keep the sequences that the whole had. Raises `BatchError` when it cannot be
+        cut.
+        """
+        parts = [memoryview(half) for half in cut_batch(item.batch)]
+        index = self.pending.index(item)
+        del self.pending[index]
+        start = item.start
+        for number, batch in enumerate(parts):
+            last = number == len(parts) - 1
+            token = item.token if last else None
+            part = QueuedBatch(batch, record_count(batch), token, item.whole, start)
+            part.thinned, part.doubtful, part.fixed = item.thinned, item.doubtful, True
+            if start >= 0:
+                self._stamp(part)
+                start += part.records
+            self.pending.insert(index + number, part)
+        return sum(map(len, parts)) - len(item.batch)
+
+    def join(self, count: int, data: bytes) -> int:
+        """Put ``data`` in the place of the first ``count`` waiting batches, whose records it has.
+
+        None of them was ever sent. Returns by how many bytes the queue grew.
+        """
+        members = tuple(self.pending.popleft() for _ in range(count))
+        if any(one.fixed or one.start >= 0 for one in members):
+            raise Defect("a batch that was sent has to stay as it is")
+        records = sum(one.records for one in members)
+        item = QueuedBatch(memoryview(data), records, None, fixed=True, members=members)
+        self.pending.appendleft(item)
+        return len(data) - sum(len(one.batch) for one in members)
+
+    def take_apart(self, item: QueuedBatch) -> int:
+        """Put the batches that ``item``, which waits, was joined from in its place again.
+
+        They have the sequences that their records had in it. Returns by how many bytes the queue
+        grew.
+        """
+        index = self.pending.index(item)
+        del self.pending[index]
+        start = item.start
+        for number, one in enumerate(item.members):
+            one.fixed, one.doubtful = True, item.doubtful
+            one.start, one.header = start, None
+            if start >= 0:
+                self._stamp(one)
+                start += one.records
+            self.pending.insert(index + number, one)
+        return sum(len(one.batch) for one in item.members) - len(item.batch)
+
+    def replace(self, item: QueuedBatch, kept: Sequence[bytes]) -> int:
+        """Put the batches ``kept`` in the place of a waiting one; by how many bytes the queue grew.
+
+        The sequences after it no longer fit, so the partition begins again under a new producer
+        id. A transaction has but one: there they are closed up (`renumber`).
+        """
+        index = self.pending.index(item)
+        del self.pending[index]
+        for number, data in enumerate(kept):
+            batch = memoryview(data)
+            token = item.token if number == len(kept) - 1 else None
+            part = QueuedBatch(batch, record_count(batch), token, item.whole, item.start)
+            part.thinned = part.fixed = True
+            self.pending.insert(index + number, part)
+        if self.transactional:
+            self.restart = item.start if self.restart < 0 else min(self.restart, item.start)
+        else:
+            self.renew = self.identity != NO_IDENTITY
+        return sum(map(len, kept)) - len(item.batch)
+
+    def drop(self) -> int:
+        """Forget all batches; how many bytes they had. Their sequences are gone with them."""
+        size = sum(len(item.batch) for item in (*self.pending, *self.in_flight))
+        self.pending.clear()
+        self.in_flight.clear()
+        self.recovering = False
+        self.renew = True
+        self.restart = -1
+        return size

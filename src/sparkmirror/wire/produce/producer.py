@@ -1,0 +1,487 @@
+"""The Produce path: stamped headers in front of bodies that nobody copies.
+
+`Producer` is a state machine without threads, driven by `pump`. Rules that it keeps:
+
+* one batch per partition per request, as brokers insist; several partitions share a request;
+* at most ``in_flight_requests_max`` requests per broker; a partition's batches carry consecutive
+  sequences and are on their way to one broker at a time (`partition_queue` says why);
+* a new producer id is for the partition that needs it alone, so that no batch in doubt elsewhere
+  loses its sequence;
+* batches that wait for a slow link are joined before they are sent for the first time (`joining`);
+* with `Transactions`, a partition joins the open transaction before its first batch goes out.
+
+What an answer makes of its batches is up to `backlog`; `messages` knows how requests
+and answers are laid out.
+"""
+
+from __future__ import annotations
+
+import logging
+import struct
+import time
+from collections import deque
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+
+from kafka.protocol.producer.transaction import InitProducerIdRequest
+
+from sparkmirror.errors import ClusterError, PartitionError
+from sparkmirror.model import ProduceSettings, TopicPartition
+from sparkmirror.wire.cluster.acl_advice import Right, grant
+from sparkmirror.wire.cluster.coordinator import Routes
+from sparkmirror.wire.cluster.error_codes import (
+    COORDINATOR_LOAD_IN_PROGRESS,
+    NETWORK_EXCEPTION,
+    RETRIABLE,
+    THROTTLED,
+    error_name,
+)
+from sparkmirror.wire.net.connection import Connection, ConnectionLost
+from sparkmirror.wire.net.poller import Poller
+from sparkmirror.wire.produce.backlog import Acknowledged, Backlog, Refusals
+from sparkmirror.wire.produce.in_doubt import Arrival, arrived
+from sparkmirror.wire.produce.joining import Joining, RoundTrip
+from sparkmirror.wire.produce.messages import (
+    PRODUCE_HIGHEST,
+    PRODUCE_KEY,
+    PRODUCE_LOWEST,
+    Answer,
+    StampedBatch,
+    answered_correlation,
+    parse_answer,
+    request_parts,
+)
+from sparkmirror.wire.produce.partition_queue import (
+    NO_IDENTITY,
+    Identity,
+    PartitionQueue,
+    QueuedBatch,
+)
+from sparkmirror.wire.produce.transactions import Transactions
+
+__all__ = ["Acknowledged", "Producer", "Refusals"]
+
+log = logging.getLogger(__name__)
+
+_BROKER_TIMEOUT_MS = 30_000
+_THROTTLE_LOG_S = 60.0
+_ALSO = -1  # the key of what `Producer.pump` waits for as well
+_UNANSWERED = Answer(-1, -1, "no answer for the partition")
+
+
+def _nothing() -> None:
+    """Nobody has to be asked."""
+
+
+@dataclass(slots=True, eq=False)
+class _Request:
+    node: int
+    correlation: int
+    version: int
+    sent_at: float
+    deadline: float
+    items: list[tuple[PartitionQueue, QueuedBatch]]
+
+
+class Producer(Backlog):
+    """Writes raw record batches to one cluster. One owner, no threads.
+
+    ``transactions``: whose open transaction the batches become part of; its owner ends it.
+    ``arrival`` tells whether a batch in doubt is there. ``clock`` returns monotonic seconds.
+    """
+
+    def __init__(
+        self,
+        routes: Routes,
+        settings: ProduceSettings,
+        *,
+        transactions: Transactions | None = None,
+        arrival: Arrival = arrived,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        super().__init__(routes, settings, transactions=transactions, arrival=arrival, clock=clock)
+        self.blocked = False
+        """Whether batches wait only because enough requests are in flight: `pump` sends them."""
+        self.woken = False
+        """Whether the descriptor that the last `pump` waited for as well had something to read."""
+        self.before_send: Callable[[], None] = _nothing
+        """Called each time before batches are sent; what it raises keeps them."""
+        self._requests: dict[Connection, deque[_Request]] = {}
+        self._either = Poller[Connection | int]()  # answers, and what `pump` waits for as well
+        self._answers = Poller[Connection | int](within=self._either)
+        self._not_before: dict[Connection, float] = {}
+        self._round_trips: dict[int, RoundTrip] = {}
+        self.joining = Joining(settings)
+        self._throttle_log_at = float("-inf")
+        self._identity: Identity | None = None if settings.enable_idempotence else NO_IDENTITY
+        self._identify_at = 0.0
+        self._writer: bytes | None = None
+        if transactions is not None:
+            self._identity = transactions.identity
+            self._writer = transactions.transactional_id.encode()
+        self._in_flight_max = settings.in_flight_requests_max if settings.enable_idempotence else 1
+
+    # -- driving ---------------------------------------------------------------------------
+
+    def pump(self, timeout_s: float = 0.0, also: int = -1) -> list[Acknowledged]:
+        """Send what may be sent, read what has come in; wait up to ``timeout_s`` for an answer.
+
+        ``also``: a descriptor; what there is to read at it ends the wait, too (`woken`). Returns
+        the batches acknowledged since the last call, in order per partition.
+        """
+        self._expire()
+        self.routes.close_idle()
+        self._send()
+        self._receive(timeout_s, also)
+        self._send()
+        done, self._acknowledged = self._acknowledged, []
+        return done
+
+    def identify(self, patience_s: float = 0.0) -> Identity | None:
+        """The producer id under which partitions begin, asked for if need be; None without one.
+
+        ``patience_s``: how long a cluster may take that cannot give one yet.
+        """
+        deadline = self._clock() + patience_s
+        while self._identity is None:
+            self._identity = self._new_identity()
+            if self._identity is None:
+                if self._clock() >= deadline:
+                    break
+                time.sleep(self.routes.client.retry_backoff_ms / 1000)
+        return None if self._identity == NO_IDENTITY else self._identity
+
+    def identity_of(self, tp: TopicPartition) -> Identity | None:
+        """The producer id under which ``tp`` is written, as far as it is known."""
+        state = self._partitions.get(tp)
+        return self._identity if state is None or state.identity is None else state.identity
+
+    def records_of(self, tp: TopicPartition) -> int:
+        """How many records ``tp`` has under its producer id once all that waits is acknowledged."""
+        state = self._partitions.get(tp)
+        return 0 if state is None else state.records
+
+    def _identified(self, state: PartitionQueue) -> bool:
+        """Whether ``state`` has a producer id to send under; gives it one where it can."""
+        if state.identity is not None and not state.renew:
+            state.renumber()
+            return True
+        used_up = None if state.identity == NO_IDENTITY else state.identity
+        if self._identity in (None, used_up):
+            self._identity = self._new_identity() or self._identity
+        if self._identity is None or self._identity == used_up:
+            return False
+        state.adopt(self._identity)
+        return True
+
+    def _new_identity(self) -> Identity | None:
+        """A producer id from the cluster; None when it cannot give one now."""
+        if self._clock() < self._identify_at:
+            return None
+        self._identify_at = self._clock() + self.routes.client.retry_backoff_ms / 1000
+        try:
+            connection = self.routes.any_connection()
+        except ClusterError as error:
+            log.warning("%s", error)
+            return None
+        try:
+            with self.routes.asking(connection):
+                response = connection.request(
+                    InitProducerIdRequest(
+                        transactional_id=None,
+                        transaction_timeout_ms=60_000,
+                        producer_id=-1,
+                        producer_epoch=-1,
+                    ),
+                    highest=1,
+                )
+        except ConnectionLost as error:
+            log.warning("producer id from cluster %s: %s", self.routes.client.alias, error)
+            return None
+        if response.error_code:
+            self.routes.close_idle(0.0)  # another broker may know better
+            name = error_name(response.error_code)
+            # A cluster that has just started has its first ids a moment later: nothing failed.
+            if response.error_code != COORDINATOR_LOAD_IN_PROGRESS:
+                self._count(name)
+            if response.error_code not in RETRIABLE:
+                raise PartitionError(
+                    f"the target gives no producer id ({name}).",
+                    where=f"cluster {self.routes.client.alias}",
+                    do=grant(
+                        self.routes.client,
+                        Right("IdempotentWrite", "Cluster", note="(or Write on a topic)"),
+                    ),
+                )
+            return None
+        return (response.producer_id, response.producer_epoch)
+
+    # -- sending ---------------------------------------------------------------------------
+
+    def _send(self) -> None:
+        """Send what may be sent; nothing where all that waits is known to wait for answers."""
+        if not self._stirred:
+            return
+        if self._busy:
+            self.before_send()
+        self._stirred = self.blocked = False
+        if not self._busy:
+            return
+        now = self._clock()
+        self.routes.refresh_if_due()
+        if self._transactions is not None:
+            self._join_transaction(self._transactions, now)
+        leaders = self.routes.leaders
+        by_node: dict[int, list[PartitionQueue]] = {}
+        for state in list(self._busy.values()):  # one that is given up leaves it
+            if not state.pending:
+                continue
+            if state.retry_at > now:
+                self._stirred = True
+                continue
+            if not state.in_flight:
+                state.recovering = False
+                if not self._identified(state):
+                    self._stirred = True
+                    continue
+            leader = leaders.get(state.tp)
+            if leader is None:
+                self._stirred = True
+                self.routes.add_topics([state.tp.topic])
+                self.routes.mark_stale(state.tp)
+                self._retry(state, 5, now)
+            elif self.gate is not None and not self.gate.may_send(self.routes, state.tp):
+                self._stirred = True
+            elif state.may_send(leader.node):
+                by_node.setdefault(leader.node, []).append(state)
+        for node, states in by_node.items():
+            if not self._send_to(node, states, now):
+                self._stirred = True
+
+    def _join_transaction(self, transactions: Transactions, now: float) -> None:
+        """Have the partitions with batches to send join the open transaction."""
+        members = transactions.members
+        joining = [
+            state.tp
+            for state in self._busy.values()
+            if state.pending and state.tp not in members and state.retry_at <= now
+        ]
+        if not joining:
+            return
+        for tp, code in transactions.add(joining).items():
+            state = self._partitions[tp]
+            self._count(error_name(code))
+            if code in RETRIABLE:
+                self._retry(state, code, now)
+            else:
+                self._halt(state, code, "it may not join the transaction")
+
+    def _send_to(self, node: int, states: list[PartitionQueue], now: float) -> bool:
+        """Send batches of ``states``; whether what is left waits for answers alone."""
+        connection = self.routes.connection(node)
+        if connection is None:
+            return False
+        requests = self._requests.get(connection)
+        if not requests and connection.ended_idle():
+            # Nothing was sent on it: no batch is in doubt.
+            self._forget_ended(connection)
+            return False
+        if requests is None:
+            requests = self._requests[connection] = deque()
+            connection.watched_by(self._answers)
+        if connection.unsent:
+            self.blocked = True  # `_receive` sends the rest, as soon as the socket takes it
+            return True
+        round_trip = self._round_trips.setdefault(node, RoundTrip())
+        while states and len(requests) < self._in_flight_max:
+            if self._not_before.get(connection, 0.0) > now:
+                return False
+            try:
+                if not connection.ready_to_send(idle=not requests):
+                    self.blocked = True
+                    return True
+            except ConnectionLost as error:
+                self._lost(connection, error)
+                return False
+            chosen: list[PartitionQueue] = []
+            size = 0
+            for state in states:
+                self.bytes_waiting += self.joining.form(state, round_trip, len(states), now)
+                batch_bytes = len(state.pending[0].batch)
+                if chosen and size + batch_bytes > self.settings.request_bytes_max:
+                    break
+                chosen.append(state)
+                size += batch_bytes
+            try:
+                self._send_request(node, connection, requests, chosen, now)
+            except ConnectionLost as error:
+                self._lost(connection, error)
+                return False
+            rest = states[len(chosen) :]
+            states = rest + [state for state in chosen if state.may_send(node)]
+            if connection.unsent:
+                break
+        if states:
+            self.blocked = True
+        return True
+
+    def _send_request(
+        self,
+        node: int,
+        connection: Connection,
+        requests: deque[_Request],
+        states: list[PartitionQueue],
+        now: float,
+    ) -> None:
+        version = connection.api_version(PRODUCE_KEY, PRODUCE_LOWEST, PRODUCE_HIGHEST, "Produce")
+        correlation, head = connection.header(PRODUCE_KEY, version)
+        batches: dict[str, list[StampedBatch]] = {}
+        items: list[tuple[PartitionQueue, QueuedBatch]] = []
+        for state in states:
+            item, header = state.take(node)
+            items.append((state, item))
+            topic, partition = state.tp
+            batches.setdefault(topic, []).append((partition, header, item.batch))
+        parts = request_parts(
+            head,
+            batches,
+            acks=self.settings.acks,
+            timeout_ms=_BROKER_TIMEOUT_MS,
+            transactional_id=self._writer,
+        )
+        request = _Request(
+            node,
+            correlation,
+            version,
+            self._clock(),  # joining took its time
+            now + self.routes.client.request_timeout_ms / 1000,
+            items,
+        )
+        requests.append(request)
+        connection.begin_frame(parts, sum(map(len, parts)))
+
+    # -- answers ---------------------------------------------------------------------------
+
+    def _expire(self) -> None:
+        now = self._clock()
+        late = [
+            connection
+            for connection, requests in self._requests.items()
+            if requests and now >= requests[0].deadline
+        ]
+        for connection in late:
+            # An answer that waits is late only because nobody has come round to read it.
+            if not connection.readable():
+                self._lost(connection, ConnectionLost("no answer to Produce in time"))
+
+    def _receive(self, timeout_s: float, also: int) -> None:
+        self.woken = False
+        poller = self._answers
+        if also >= 0:
+            poller = self._either
+            poller.add(_ALSO, also)
+        elif not any(self._requests.values()):
+            if timeout_s > 0 and self._busy:
+                time.sleep(min(timeout_s, self.routes.client.retry_backoff_ms / 1000))
+            return
+        began = self._clock()
+        ready = poller.wait(timeout_s)
+        self.joining.waited_s += self._clock() - began
+        for connection in ready:
+            if isinstance(connection, int):
+                self.woken = True
+                continue
+            if not self._requests.get(connection):
+                if connection in self._answers and connection.hung_up():
+                    self._forget_ended(connection)
+                continue
+            try:
+                if connection.unsent:
+                    self._stirred = connection.go_on_sending() or self._stirred
+                    if not connection.readable():
+                        continue
+                while self._requests.get(connection):
+                    self._read_answer(connection)
+                    if not connection.has_ahead():
+                        break
+            except (ConnectionLost, struct.error, UnicodeDecodeError) as error:
+                self._lost(connection, ConnectionLost(f"{error}"))
+
+    def _forget_ended(self, connection: Connection) -> None:
+        """Forget a connection that its broker has closed while no request was under way."""
+        log.info("%s:%d closed an idle connection", connection.host, connection.port)
+        self._requests.pop(connection, None)
+        self._not_before.pop(connection, None)
+        self.routes.drop(connection)
+
+    def _read_answer(self, connection: Connection) -> None:
+        frame = connection.receive_ahead()
+        self._stirred = True
+        request = self._requests[connection][0]
+        if answered_correlation(frame) != request.correlation:
+            raise ConnectionLost("answer to another request")
+        answers, throttle_ms = parse_answer(frame, request.version)
+        self._requests[connection].popleft()
+        now = self._clock()
+        self._round_trips[request.node].note(now - request.sent_at, now)
+        if throttle_ms > 0:
+            self._not_before[connection] = now + throttle_ms / 1000
+            self._note_throttle(throttle_ms, now)
+        for state, item in request.items:
+            if item in state.in_flight:  # else dropped with its halted partition
+                self._settle(state, item, answers.get(state.tp, _UNANSWERED), now)
+
+    def _note_throttle(self, throttle_ms: int, now: float) -> None:
+        self._count(THROTTLED)
+        if now - self._throttle_log_at >= _THROTTLE_LOG_S:
+            self._throttle_log_at = now
+            client = self.routes.client
+            log.warning(
+                "producing to cluster %s: a quota of client id %s is used up, now waiting %d ms "
+                "as the broker says",
+                *(client.alias, client.client_id, throttle_ms),
+            )
+
+    def _lost(self, connection: Connection, error: ConnectionLost) -> None:
+        log.warning("producing to cluster %s: %s", self.routes.client.alias, error)
+        self._count("CONNECTION_LOST")
+        self._stirred = True
+        requests = self._requests.pop(connection, deque())
+        self._not_before.pop(connection, None)
+        self.routes.drop(connection)
+        hit: dict[TopicPartition, PartitionQueue] = {}
+        for request in requests:
+            for state, item in request.items:
+                if item in state.in_flight:
+                    state.requeue(item)
+                    state.recovering = item.doubtful = True
+                    hit[state.tp] = state
+        now = self._clock()
+        for state in hit.values():
+            if self.gate is not None:
+                self.gate.doubt(state.tp)
+            self._retry(state, NETWORK_EXCEPTION, now)
+
+    def copy_waiting(self, nodes: Collection[int]) -> None:
+        """Keep what waits for brokers, by their numbers, in memory of its own."""
+        super().copy_waiting(nodes)
+        for connection, requests in self._requests.items():
+            if requests and requests[-1].node in nodes:
+                connection.copy_unsent()
+
+    def await_answers(self, timeout_s: float) -> None:
+        """Send nothing more, and wait up to ``timeout_s`` for the answers to what is under way.
+
+        Whoever looks next where the log ends would else miss what a busy broker appends later.
+        """
+        deadline = self._clock() + timeout_s
+        while any(self._requests.values()):
+            left_s = deadline - self._clock()
+            if left_s <= 0:
+                return
+            self._receive(left_s, -1)
+
+    def close(self) -> None:
+        """Close the connections. What was not acknowledged has an unknown outcome."""
+        self.routes.close()
+        self._requests.clear()

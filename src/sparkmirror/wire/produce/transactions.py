@@ -1,0 +1,456 @@
+"""Transactions on one cluster: who may write, what belongs together, and its end.
+
+A transactional id has one writer at a time: `Transactions.fence` ends whatever an earlier writer
+has open and makes the cluster refuse all that it still sends. Partitions are added before the
+first batch for them is produced; consumer offsets belong to the transaction like records do.
+
+What the answers mean:
+
+* *later*: a coordinator moves or loads, an earlier transaction is still being ended; asked again
+  until it is settled, for as long as the cluster is away;
+* `Fenced`: another writer has the id;
+* `TooSlow`: the transaction took longer than its time limit, and the cluster has aborted it;
+* `Denied`: a permission is missing; ``do`` names it;
+* anything else is a `TransactionError`.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import time
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterable, Mapping
+from typing import Any
+
+from kafka.protocol.consumer.group import OffsetFetchRequest
+from kafka.protocol.metadata.find_coordinator import FindCoordinatorRequest
+from kafka.protocol.producer.transaction import (
+    AddOffsetsToTxnRequest,
+    AddPartitionsToTxnRequest,
+    EndTxnRequest,
+    InitProducerIdRequest,
+    TxnOffsetCommitRequest,
+)
+
+from sparkmirror.errors import (
+    ClusterError,
+    Denied,
+    Fenced,
+    TooSlow,
+    TransactionError,
+    Unreachable,
+    Unsupported,
+)
+from sparkmirror.internal_topics.flow_claims import transactional_id
+from sparkmirror.model import FlowSettings, TopicPartition
+from sparkmirror.wire.cluster.acl_advice import Right, grant
+from sparkmirror.wire.cluster.coordinator import Routes
+from sparkmirror.wire.cluster.error_codes import (
+    CONCURRENT_TRANSACTIONS,
+    FENCED,
+    RETRIABLE,
+    error_name,
+)
+from sparkmirror.wire.net.connection import Connection, ConnectionLost
+from sparkmirror.wire.produce.partition_queue import NO_IDENTITY, Identity
+
+__all__ = ["Transactions", "fence_slots"]
+
+log = logging.getLogger(__name__)
+
+_GROUP, _TRANSACTION = 0, 1
+_OPERATION_NOT_ATTEMPTED = 55
+_TIMEOUT_TOO_LONG = 50
+# The end of an id: the number of a slot, and what else is done under a name of its own.
+_SLOT = re.compile(r"\d+(-[a-z]+)?$")
+_TRANSACTIONAL_ID_DENIED, _GROUP_DENIED, _TOPIC_DENIED = 53, 30, 29
+_WRONG_COORDINATOR = frozenset({15, 16})
+# From 2.5 on a position can be read without those that an ending transaction may still change.
+_STABLE_FETCH_VERSION = 7
+# The end of a transaction takes the coordinator a few milliseconds after it has answered.
+_QUICK_S = 0.002
+_LOG_S = 30.0
+
+
+class Transactions:
+    """The transactions of one transactional id, one after the other. One owner, no threads.
+
+    ``timeout_ms``: after that the cluster aborts a transaction. ``identity``: producer id and epoch
+    that its batches carry. ``members``: partitions of the open transaction. ``errors``: how often
+    it had to be asked again, by code. ``patience_s``: how long a cluster that is away is waited
+    for.
+    """
+
+    def __init__(
+        self,
+        routes: Routes,
+        transactional_id: str,
+        *,
+        timeout_ms: int,
+        identity: Identity = NO_IDENTITY,
+        patience_s: float = float("inf"),
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self.routes = routes
+        self.transactional_id = transactional_id
+        self.identity = identity
+        self.members: set[TopicPartition] = set()
+        self._refused_topic = ""
+        self.began_at: float | None = None
+        """When the open transaction got its first partition or offset, by ``clock``."""
+        self.errors: dict[str, int] = {}
+        self.timeout_ms = timeout_ms
+        self._patience_s = patience_s
+        self._clock = clock
+        self._sleep = sleep
+        self._connections: dict[tuple[int, str], Connection] = {}
+
+    @property
+    def began(self) -> bool:
+        """Whether a transaction is open, as far as is known: it has partitions or offsets."""
+        return self.began_at is not None
+
+    def _begin(self) -> None:
+        if self.began_at is None:
+            self.began_at = self._clock()
+
+    # -- who may write ---------------------------------------------------------------------
+
+    def fence(self) -> Identity:
+        """Become the only writer of the transactional id; what another one has open is aborted.
+
+        When this returns, every earlier transaction of the id is decided.
+        """
+        message = InitProducerIdRequest(
+            transactional_id=self.transactional_id,
+            transaction_timeout_ms=self.timeout_ms,
+            producer_id=-1,
+            producer_epoch=-1,
+        )
+        found: Identity = NO_IDENTITY
+
+        def ask() -> int:
+            nonlocal found
+            response = self._ask(_TRANSACTION, self.transactional_id, message, highest=4)
+            found = (response.producer_id, response.producer_epoch)
+            return int(response.error_code)
+
+        self._surely(ask, "no producer id")
+        self.identity, self.members, self.began_at = found, set(), None
+        return found
+
+    def check_brokers(self) -> None:
+        """Raise `Unsupported` unless the brokers can do all that exactly-once takes."""
+        connection = self.routes.any_connection()
+        try:
+            for request, lowest in (
+                (InitProducerIdRequest, 0),
+                (AddPartitionsToTxnRequest, 0),
+                (AddOffsetsToTxnRequest, 0),
+                (TxnOffsetCommitRequest, 0),
+                (EndTxnRequest, 0),
+                (OffsetFetchRequest, _STABLE_FETCH_VERSION),
+            ):
+                low, high = connection.api_versions.get(request.API_KEY, (0, -1))
+                if max(low, lowest) > high:
+                    raise Unsupported(
+                        "exactly-once needs brokers from 2.5 on: this one has "
+                        + ("no transactions." if high < 0 else "no stable offsets (KIP-447)."),
+                        where=f"cluster {self.routes.client.alias}",
+                        do="Upgrade the target, or leave exactly-once out: delivery is then at "
+                        "least once.",
+                    )
+        finally:
+            connection.close()
+
+    # -- what belongs together -------------------------------------------------------------
+
+    def add(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
+        """Add partitions to the open transaction, or begin one with them.
+
+        Returns the error code of each partition that cannot be added; the others are added.
+        """
+        wanted = [tp for tp in partitions if tp not in self.members]
+        refused: dict[TopicPartition, int] = {}
+        while wanted:
+            codes = self._add(wanted)
+            refused |= codes
+            wanted = [tp for tp in wanted if tp not in refused and tp not in self.members]
+        return refused
+
+    def _add(self, wanted: list[TopicPartition]) -> dict[TopicPartition, int]:
+        request_topic = AddPartitionsToTxnRequest.AddPartitionsToTxnTopic
+        producer_id, epoch = self.identity
+        message = AddPartitionsToTxnRequest(
+            v3_and_below_transactional_id=self.transactional_id,
+            v3_and_below_producer_id=producer_id,
+            v3_and_below_producer_epoch=epoch,
+            v3_and_below_topics=[
+                request_topic(name=name, partitions=numbers)
+                for name, numbers in _by_topic(wanted).items()
+            ],
+        )
+        refused: dict[TopicPartition, int] = {}
+
+        def ask() -> int:
+            response = self._ask(_TRANSACTION, self.transactional_id, message, highest=3)
+            codes = {
+                TopicPartition(topic.name, part.partition_index): part.partition_error_code
+                for topic in response.results_by_topic_v3_and_below
+                for part in topic.results_by_partition
+            }
+            failed = {tp: c for tp, c in codes.items() if c and c != _OPERATION_NOT_ATTEMPTED}
+            # A topic may be refused or unknown by itself; anything else concerns all of them.
+            own = {tp: c for tp, c in failed.items() if c in (3, _TOPIC_DENIED, 17)}
+            rest = [c for tp, c in failed.items() if tp not in own]
+            if rest:
+                return int(rest[0])
+            refused.update(own)
+            if not failed:
+                self.members.update(codes)
+                self._begin()
+            return 0
+
+        self._surely(ask, "partitions cannot join the transaction")
+        return refused
+
+    def add_offsets(self, group: str, offsets: Mapping[TopicPartition, tuple[int, str]]) -> None:
+        """Make committed offsets (and their metadata) of ``group`` part of the transaction."""
+        producer_id, epoch = self.identity
+        self.join_group(group)
+        request_topic = TxnOffsetCommitRequest.TxnOffsetCommitRequestTopic
+        request_partition = request_topic.TxnOffsetCommitRequestPartition
+        message = TxnOffsetCommitRequest(
+            transactional_id=self.transactional_id,
+            group_id=group,
+            producer_id=producer_id,
+            producer_epoch=epoch,
+            generation_id=-1,
+            member_id="",
+            group_instance_id=None,
+            topics=[
+                request_topic(
+                    name=name,
+                    partitions=[
+                        request_partition(
+                            partition_index=number,
+                            committed_offset=offsets[TopicPartition(name, number)][0],
+                            committed_leader_epoch=-1,
+                            committed_metadata=offsets[TopicPartition(name, number)][1],
+                        )
+                        for number in numbers
+                    ],
+                )
+                for name, numbers in _by_topic(offsets).items()
+            ],
+        )
+
+        def ask() -> int:
+            response = self._ask(_GROUP, group, message, highest=3)
+            rows = [
+                (part.error_code, topic.name)
+                for topic in response.topics
+                for part in topic.partitions
+                if part.error_code
+            ]
+            code, self._refused_topic = min(rows, default=(0, ""))
+            return int(code)
+
+        self._surely(ask, f"positions of group {group} cannot join the transaction", group=group)
+
+    def join_group(self, group: str) -> None:
+        """Make the offsets of ``group`` a part of the transaction; begins one if none is open."""
+        producer_id, epoch = self.identity
+        message = AddOffsetsToTxnRequest(
+            transactional_id=self.transactional_id,
+            producer_id=producer_id,
+            producer_epoch=epoch,
+            group_id=group,
+        )
+
+        def ask() -> int:
+            response = self._ask(_TRANSACTION, self.transactional_id, message, highest=3)
+            return int(response.error_code)
+
+        self._surely(ask, f"group {group} cannot join the transaction", group=group)
+        self._begin()
+
+    # -- its end ---------------------------------------------------------------------------
+
+    def commit(self) -> None:
+        """Make everything in the open transaction visible at once."""
+        self._end(committed=True)
+
+    def abort(self) -> None:
+        """Make everything in the open transaction invisible for ever."""
+        self._end(committed=False)
+
+    def _end(self, *, committed: bool) -> None:
+        producer_id, epoch = self.identity
+        message = EndTxnRequest(
+            transactional_id=self.transactional_id,
+            producer_id=producer_id,
+            producer_epoch=epoch,
+            committed=committed,
+        )
+
+        def ask() -> int:
+            response = self._ask(_TRANSACTION, self.transactional_id, message, highest=3)
+            return int(response.error_code)
+
+        self._surely(ask, "the transaction cannot be ended")
+        self.members.clear()
+        self.began_at = None
+
+    # -- asking ----------------------------------------------------------------------------
+
+    def _surely(self, ask: Callable[[], int], what: str, *, group: str = "") -> None:
+        """Ask until the answer is final; raises what it means when that is no success."""
+        client = self.routes.client
+        began = told_at = self._clock()
+        pause_s = _QUICK_S
+        while True:
+            try:
+                code = ask()
+                if code == 0:
+                    return
+                failure = name = error_name(code)
+            except (Unsupported, Denied, Fenced, TransactionError):
+                raise
+            except (ConnectionLost, ClusterError) as error:
+                code, name, failure = 15, "CONNECTION_LOST", str(error)
+            if code not in RETRIABLE:
+                raise self._refusal(code, what, group)
+            if code != CONCURRENT_TRANSACTIONS:
+                self.errors[name] = self.errors.get(name, 0) + 1
+            if code in _WRONG_COORDINATOR:
+                self._forget_connections()
+            now = self._clock()
+            if now - began > self._patience_s:
+                raise Unreachable(
+                    f"{what}: no answer in {self._patience_s:g} s ({failure}).",
+                    where=f"cluster {client.alias}",
+                )
+            if now - told_at >= _LOG_S:
+                told_at = now
+                log.warning("cluster %s: %s at present: %s", client.alias, what, failure)
+            self._sleep(pause_s)
+            pause_s = min(
+                pause_s * 2,
+                (20 if code == CONCURRENT_TRANSACTIONS else client.retry_backoff_ms_max) / 1000,
+            )
+
+    def _refusal(self, code: int, what: str, group: str) -> ClusterError:
+        name, alias = error_name(code), self.routes.client.alias
+        where = f"cluster {alias}"
+        if code in FENCED:
+            return self.ended(f"{what} ({name})")
+        needs = {
+            # All slots of the flow need it: their ids differ in the number at the end.
+            _TRANSACTIONAL_ID_DENIED: Right(
+                "Write",
+                "TransactionalId",
+                _SLOT.sub("", self.transactional_id),
+                prefixed=True,
+            ),
+            _GROUP_DENIED: Right("Read", "Group", group),
+            _TOPIC_DENIED: Right("Read", "Topic", self._refused_topic),
+            31: Right("IdempotentWrite", "Cluster"),
+        }.get(code)
+        if needs is not None:
+            return Denied(f"{what} ({name}).", where=where, do=grant(self.routes.client, needs))
+        do = ""
+        if code == _TIMEOUT_TOO_LONG:
+            do = (
+                f"Set {alias}.producer.transaction.timeout.ms to the brokers' "
+                "transaction.max.timeout.ms or less."
+            )
+        return TransactionError(f"{what} ({name}).", where=where, do=do)
+
+    def ended(self, what: str) -> ClusterError:
+        """Why the cluster takes nothing more in the open transaction: its age tells the two apart.
+
+        Both look the same from here: the epoch of the writer has been raised.
+        """
+        alias = self.routes.client.alias
+        open_s = 0.0 if self.began_at is None else self._clock() - self.began_at
+        if open_s * 1000 >= self.timeout_ms:
+            return TooSlow(
+                f"{what}: the transaction was open for {open_s:.0f} s, longer than "
+                f"transaction.timeout.ms ({self.timeout_ms} ms), and was aborted. It is written "
+                "anew, in smaller ones.",
+                where=f"cluster {alias}",
+                do=f"If this comes again, raise {alias}.producer.transaction.timeout.ms, or look "
+                "at why the cluster takes so little.",
+            )
+        return Fenced(
+            f"{what}: another writer has taken over {self.transactional_id}.",
+            where=f"cluster {alias}",
+        )
+
+    def _ask(self, kind: int, key: str, message: Any, *, highest: int) -> Any:
+        connection = self._connections.get((kind, key))
+        if connection is None:
+            connection = self._connections[kind, key] = self._find(kind, key)
+        try:
+            return connection.request(message, highest=highest)
+        except ConnectionLost:
+            self._connections.pop((kind, key), None)
+            connection.close()
+            raise
+
+    def _find(self, kind: int, key: str) -> Connection:
+        asked = self.routes.any_connection()
+        with self.routes.asking(asked):
+            response = asked.request(FindCoordinatorRequest(key=key, key_type=kind), highest=3)
+            code = int(response.error_code)
+            if code in RETRIABLE:
+                raise ConnectionLost(f"no coordinator of {key} ({error_name(code)})")
+            if code:
+                group = key if kind == _GROUP else ""
+                raise self._refusal(code, f"the coordinator of {key} is not told", group)
+        return self.routes.connect(response.host, response.port)
+
+    def _forget_connections(self) -> None:
+        for connection in self._connections.values():
+            connection.close()
+        self._connections.clear()
+
+    def close(self) -> None:
+        """Close the connections. An open transaction stays open until its time limit."""
+        self._forget_connections()
+
+
+def _by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[int]]:
+    topics: dict[str, list[int]] = defaultdict(list)
+    for tp in sorted(partitions):
+        topics[tp.topic].append(tp.partition)
+    return topics
+
+
+def fence_slots(
+    flow: FlowSettings, slots: int, *, patience_s: float = float("inf")
+) -> list[Identity]:
+    """Abort what any earlier writer of the flow's slots has open, and refuse the rest of it.
+
+    Returns the slots' identities from here on. Raises `Denied`, `TransactionError`, `Unreachable`.
+    """
+    routes = Routes(flow.target)
+    identities: list[Identity] = []
+    try:
+        for slot in range(slots):
+            transactions = Transactions(
+                routes,
+                transactional_id(flow, slot),
+                timeout_ms=flow.transaction_timeout_ms,
+                patience_s=patience_s,
+            )
+            try:
+                identities.append(transactions.fence())
+            finally:
+                transactions.close()
+    finally:
+        routes.close()
+    return identities

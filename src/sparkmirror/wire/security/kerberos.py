@@ -1,0 +1,143 @@
+"""Kerberos logins: credentials from a keytab or a ticket cache, for kafka-python's GSSAPI.
+
+With a keytab libkrb5 itself gets the first ticket, keeps it in memory and gets a new one when half
+of its life is over; each login asks it anew. Programs like kinit are not needed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+from pathlib import Path
+from typing import Any
+
+from kafka.net.sasl.gssapi import SaslMechanismGSSAPI
+
+from sparkmirror.config.clients.sasl import KerberosLogin
+from sparkmirror.errors import ClusterError, ConfigError, Denied, MachineError, Unreachable
+
+__all__ = ["gssapi_mechanism", "kerberos_error", "use_kerberos_configuration"]
+
+
+def use_kerberos_configuration(path: str) -> None:
+    """Have libkrb5 read ``path`` (Java's java.security.krb5.conf); it is the process's own."""
+    if path and os.environ.get("KRB5_CONFIG") != path:
+        os.environ["KRB5_CONFIG"] = path
+
+
+def _gssapi() -> Any:
+    try:
+        import gssapi  # noqa: PLC0415  (needed for Kerberos alone, and compiled against libkrb5)
+    except (ImportError, OSError) as error:
+        raise MachineError(
+            "sasl.mechanism=GSSAPI needs the Python package gssapi, which is not installed.",
+            do="Install libkrb5-dev and a C compiler, then: pip install 'sparkmirror[kerberos]'.",
+        ) from error
+    return gssapi
+
+
+class _Mechanism(SaslMechanismGSSAPI):  # type: ignore[misc]
+    """kafka-python's exchange, begun with credentials of our own choice."""
+
+    def __init__(self, service: str, host: str, credentials: Any, library: Any) -> None:
+        self._is_done = False
+        self._is_authenticated = False
+        self.auth_id = f"{service}@{host}"
+        self.gssapi_name = library.Name(
+            self.auth_id, name_type=library.NameType.hostbased_service
+        ).canonicalize(library.MechType.kerberos)
+        self._client_ctx = library.SecurityContext(
+            name=self.gssapi_name, creds=credentials, usage="initiate"
+        )
+        self._next_token = self._client_ctx.step(None)
+
+
+def gssapi_mechanism(login: KerberosLogin, host: str, where: str) -> Any:
+    """A GSSAPI exchange with the broker at ``host``. Raises `MirrorError`."""
+    library = _gssapi()
+    if login.keytab:
+        _check_keytab(login, where)
+    try:
+        return _Mechanism(login.service, host, _credentials(login, library), library)
+    except library.exceptions.GSSError as error:
+        raise kerberos_error(error, login, host, where) from error
+
+
+def _credentials(login: KerberosLogin, library: Any) -> Any:
+    name = None
+    if login.principal:
+        name = library.Name(login.principal, library.NameType.kerberos_principal)
+    store: dict[str, str] = {}
+    if login.keytab:
+        # One cache per login: two clusters may use two principals.
+        key = hashlib.sha256(f"{login.principal}\0{login.keytab}".encode()).hexdigest()[:16]
+        store = {"client_keytab": f"FILE:{login.keytab}", "ccache": f"MEMORY:sparkmirror-{key}"}
+    elif login.ticket_cache:
+        store = {"ccache": f"FILE:{login.ticket_cache}"}
+    return library.Credentials(name=name, usage="initiate", store=store or None)
+
+
+def _check_keytab(login: KerberosLogin, where: str) -> None:
+    path = Path(login.keytab)
+    try:
+        with path.open("rb") as file:
+            head = file.read(2)
+    except OSError as error:
+        raise ConfigError(
+            f"the keytab {path} cannot be read: {error.strerror}.",
+            where=where,
+            do="Check keyTab in the JAAS entry and the file's permissions.",
+        ) from error
+    if head[:1] != b"\x05":
+        raise ConfigError(
+            f"{path} is no keytab.", where=where, do="Check keyTab in the JAAS entry."
+        )
+
+
+def kerberos_error(error: Any, login: KerberosLogin, host: str, where: str) -> ClusterError:
+    """What a failure of libgssapi means to the user."""
+    said = " ".join(_messages(error))
+    who = login.principal or "the principal of the ticket cache"
+    place = f"the keytab {login.keytab}" if login.keytab else "the ticket cache"
+    for pattern, kind, what, do in (
+        (r"Cannot contact any KDC|Cannot find KDC|resolve.*realm|Cannot locate", Unreachable,
+         "no KDC of the Kerberos realm can be reached",
+         "Check krb5.conf (KRB5_CONFIG, java.security.krb5.conf) and the network to the KDC."),
+        (r"No key table entry|no suitable keys|Keytab contains no|No Kerberos credentials|"
+         r"matching principal|not found in keytab|can't get initial|No credentials", Denied,
+         f"{place} holds no credentials for {who}",
+         "Check the principal in the JAAS entry against `klist -k` of the keytab, or run kinit."),
+        (r"Client.*not found", Denied, f"the KDC does not know {who}",
+         "Check principal in the JAAS entry."),
+        (r"Server.*not found", Denied,
+         f"the KDC does not know the brokers' principal {login.service}/{host}",
+         "Check sasl.kerberos.service.name, and that the broker is reached by the name in its "
+         "principal."),
+        (r"Preauthentication failed|Decrypt integrity|password", Denied,
+         f"the KDC refuses the key of {who}",
+         "Export the keytab anew: the principal's key has changed."),
+        (r"expired", Denied, f"the ticket of {who} has expired", "Run kinit, or use a keytab."),
+        (r"[Cc]lock skew", Denied, "the clocks of this machine and of the KDC differ too much",
+         "Synchronise the clocks."),
+        (r"Configuration file|No default realm|default realm", ConfigError,
+         "the Kerberos configuration cannot be used",
+         "Check krb5.conf (KRB5_CONFIG, java.security.krb5.conf)."),
+    ):  # fmt: skip
+        if re.search(pattern, said):
+            return kind(f"{what} ({said}).", where=where, do=do)  # type: ignore[return-value]
+    return Denied(
+        f"the Kerberos login failed ({said}).", where=where, do="See the KDC's log for the reason."
+    )
+
+
+def _messages(error: Any) -> list[str]:
+    """What libgssapi says, the general one last and only when there is no other."""
+    found: list[str] = []
+    for code, routine in ((getattr(error, "min_code", 0), False), (error.maj_code, True)):
+        if code and not (found and routine):
+            found += [
+                text.decode(errors="replace") if isinstance(text, bytes) else str(text)
+                for text in error.get_all_statuses(code, routine)
+            ]
+    return [text.strip() for text in dict.fromkeys(found) if text.strip()]

@@ -1,0 +1,289 @@
+"""OAUTHBEARER tokens: from a token endpoint, a file, or made here without a signature.
+
+Tokens are kept per login and fetched anew when most of their life is over. That happens when a
+connection logs in, not on a thread: between logins nobody needs a token.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import http.client
+import json
+import random
+import ssl
+import threading
+import time
+import urllib.error
+import urllib.parse
+import urllib.request
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from sparkmirror.config.clients.sasl import OAuthLogin
+from sparkmirror.errors import ClusterError, Denied, Unreachable
+from sparkmirror.text import printable
+from sparkmirror.wire.security.assertion import assertion_text
+
+__all__ = ["Token", "TokenSource", "unsecured_token"]
+
+_ANSWER_BYTES_MAX = 1 << 20
+_LIFETIME_S_UNKNOWN = 300.0
+_JWT_BEARER = "urn:ietf:params:oauth:grant-type:jwt-bearer"
+_RETRIED = frozenset({408, 429, 500, 502, 503, 504})
+
+
+@dataclass(frozen=True, slots=True)
+class Token:
+    """A bearer token; times are seconds since 1970."""
+
+    text: str = field(repr=False)
+    began: float
+    expires: float
+
+
+class TokenSource:
+    """The tokens of one login. Safe to share between threads.
+
+    ``tls``: context for https endpoints. ``clock``: seconds since 1970.
+    """
+
+    def __init__(
+        self,
+        login: OAuthLogin,
+        where: str,
+        *,
+        tls: ssl.SSLContext | None = None,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self.login = login
+        self._where = where
+        self._tls = tls
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._token: Token | None = None
+        self._refresh_at = 0.0
+        self._random = random.Random()  # noqa: S311  (spreads load, guards nothing)
+
+    def token(self) -> str:
+        """A token that is valid now. Raises `ClusterError` when there is none to be had."""
+        with self._lock:
+            now = self._clock()
+            if self._token is None or now >= self._refresh_at:
+                try:
+                    self._token = self._fetch()
+                    self._refresh_at = self._refresh_time(self._token)
+                except ClusterError:
+                    if self._token is None or now >= self._token.expires:
+                        raise
+                    # The old one still holds: ask again in a while.
+                    self._refresh_at = now + self.login.retry_backoff_s_max
+            return self._token.text
+
+    def _refresh_time(self, token: Token) -> float:
+        """Java's rule: a part of the life, at least ``min`` after now, ``buffer`` before the end.
+
+        The last two give way when the life is too short for them.
+        """
+        login, now = self.login, self._clock()
+        life_s = token.expires - token.began
+        factor = login.refresh_factor + login.refresh_jitter * self._random.random()
+        wanted = token.began + life_s * factor
+        if now + login.refresh_min_s + login.refresh_buffer_s <= token.expires:
+            wanted = min(wanted, token.expires - login.refresh_buffer_s)
+            wanted = max(wanted, now + login.refresh_min_s)
+        return wanted
+
+    def _fetch(self) -> Token:
+        login = self.login
+        if not login.url:
+            return unsecured_token(login, self._clock())
+        if login.url.startswith("file:"):
+            return self._checked(self._from_file(), None)
+        document = self._ask()
+        text = document.get("access_token")
+        if not isinstance(text, str) or not text:
+            raise self._error("its answer has no access_token")
+        return self._checked(text, _seconds(document.get("expires_in")))
+
+    def _from_file(self) -> str:
+        path = Path(urllib.parse.unquote(urllib.parse.urlsplit(self.login.url).path))
+        try:
+            return path.read_text(encoding="utf-8").strip()
+        except (OSError, UnicodeDecodeError) as error:
+            raise Denied(
+                f"the token file {path} cannot be read: {getattr(error, 'strerror', 'not text')}.",
+                where=self._where,
+                do="Check sasl.oauthbearer.token.endpoint.url.",
+            ) from error
+
+    def _checked(self, text: str, life_s: float | None) -> Token:
+        """The token with its times: those it states itself, else those of the endpoint."""
+        now = self._clock()
+        claims = _claims(text)
+        expires, began = _seconds(claims.get("exp")), _seconds(claims.get("iat"))
+        token = Token(
+            text,
+            now if began is None else began,
+            now + (life_s or _LIFETIME_S_UNKNOWN) if expires is None else expires,
+        )
+        if token.expires <= now:
+            raise Denied(
+                "the OAUTHBEARER token has expired already.",
+                where=self._where,
+                do="Check the clock of this machine and the token's lifetime.",
+            )
+        return token
+
+    def _ask(self) -> dict[str, object]:
+        deadline = time.monotonic() + self.login.retry_backoff_s_max
+        backoff_s = self.login.retry_backoff_s
+        while True:
+            try:
+                return self._post()
+            except urllib.error.HTTPError as error:
+                if 300 <= error.code < 400:
+                    raise self._redirected(error) from error
+                said = _oauth_error(error)
+                if error.code in _RETRIED:
+                    if time.monotonic() + backoff_s > deadline:
+                        raise self._error(said) from error
+                else:
+                    signed = self.login.assertion is not None
+                    shown = "assertion" if signed else "client credentials"
+                    own = (
+                        "key and claims of the assertion" if signed else "client id, client secret"
+                    )
+                    raise Denied(
+                        f"the token endpoint refused the {shown} ({said}).",
+                        where=self._where,
+                        do=f"Check {own} and scope of this cluster.",
+                    ) from error
+            except (ValueError, RecursionError) as error:
+                raise self._error("its answer is no JSON object") from error
+            except http.client.HTTPException as error:
+                raise self._error("its answer is no HTTP") from error
+            except OSError as error:
+                reason = getattr(error, "reason", None)
+                if isinstance(reason, ssl.SSLCertVerificationError):
+                    said = reason.verify_message
+                    raise ClusterError(
+                        f"the token endpoint's certificate is not accepted ({said}).",
+                        where=self._where,
+                        do="Put its authority into a truststore that the JAAS entry names "
+                        '(ssl.truststore.location="…"), or into those of this machine.',
+                    ) from error
+                if time.monotonic() + backoff_s > deadline:
+                    raise self._error(str(getattr(error, "reason", error))) from error
+            time.sleep(backoff_s)
+            backoff_s *= 2
+
+    def _redirected(self, error: urllib.error.HTTPError) -> Denied:
+        try:
+            target = urllib.parse.urlsplit(error.headers.get("Location") or "").netloc
+        except ValueError:
+            target = ""
+        return Denied(
+            f"the token endpoint redirects (HTTP {error.code}) to "
+            f"{printable(target) or 'a place that it does not name'}; the client secret is "
+            "sent to no other address than the one in the file.",
+            where=self._where,
+            do="Set sasl.oauthbearer.token.endpoint.url to the address that answers by itself.",
+        )
+
+    def _error(self, reason: str) -> Unreachable:
+        return Unreachable(
+            f"the token endpoint gives no token ({reason}).",
+            where=self._where,
+            do="Check sasl.oauthbearer.token.endpoint.url and that it can be reached from here.",
+        )
+
+    def _post(self) -> dict[str, object]:
+        login = self.login
+        form, authorization = self._grant()
+        if login.scope:
+            form["scope"] = login.scope
+        request = urllib.request.Request(  # noqa: S310  (http(s) only, checked with the file)
+            login.url,
+            data=urllib.parse.urlencode(form).encode(),
+            headers={
+                **authorization,
+                "Accept": "application/json",
+                "Content-Type": "application/x-www-form-urlencoded",
+            },
+        )
+        timeout_s = max(login.connect_timeout_s, login.read_timeout_s)
+        opener = urllib.request.build_opener(
+            _NoRedirect, urllib.request.HTTPSHandler(context=self._tls)
+        )
+        with opener.open(request, timeout=timeout_s) as answer:
+            document = json.loads(answer.read(_ANSWER_BYTES_MAX))
+        if not isinstance(document, dict):
+            raise ValueError
+        return document
+
+    def _grant(self) -> tuple[dict[str, str], dict[str, str]]:
+        """What is shown for a token: fields of the form, and headers. Raises `Denied`."""
+        login = self.login
+        if login.assertion is not None:
+            text = assertion_text(login.assertion, self._clock(), where=self._where)
+            return {"grant_type": _JWT_BEARER, "assertion": text}, {}
+        client_id, secret = login.client_id, login.client_secret
+        if login.urlencode_header:
+            client_id, secret = (urllib.parse.quote_plus(text) for text in (client_id, secret))
+        basic = base64.b64encode(f"{client_id}:{secret}".encode()).decode()
+        return {"grant_type": "client_credentials"}, {"Authorization": f"Basic {basic}"}
+
+
+class _NoRedirect(urllib.request.HTTPRedirectHandler):
+    """Leaves a redirect the error that it is: the request carries the client secret."""
+
+    def http_error_302(self, req: Any, fp: Any, code: int, msg: str, headers: Any) -> None:
+        """Follow none, nor look at where it leads."""
+
+    http_error_301 = http_error_303 = http_error_307 = http_error_308 = http_error_302
+
+
+def _oauth_error(error: urllib.error.HTTPError) -> str:
+    """Status and the standard's own error code; nothing else of the answer is shown."""
+    code = ""
+    try:
+        document = json.loads(error.read(_ANSWER_BYTES_MAX))
+        if isinstance(document, dict) and isinstance(document.get("error"), str):
+            code = f", {document['error'][:60]}"
+    except (OSError, ValueError, RecursionError):
+        code = ""
+    return f"HTTP {error.code}{code}"
+
+
+def _seconds(value: object) -> float | None:
+    """A number of seconds of an answer; None for whatever is none."""
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        return None
+    return float(value) if 0 <= value < 1e12 else None
+
+
+def _claims(text: str) -> dict[str, object]:
+    """The claims of a JWT; empty for a token of another kind."""
+    parts = text.split(".")
+    if len(parts) != 3:
+        return {}
+    try:
+        claims = json.loads(base64.urlsafe_b64decode(parts[1] + "=" * (-len(parts[1]) % 4)))
+    except (ValueError, RecursionError, binascii.Error):
+        return {}
+    return claims if isinstance(claims, dict) else {}
+
+
+def unsecured_token(login: OAuthLogin, now: float) -> Token:
+    """A JWT without a signature, as Java's unsecured login makes it (RFC 7515, appendix A.5)."""
+    expires = now + login.lifetime_s
+    claims: dict[str, object] = {"iat": now, "exp": expires, **login.claims}
+
+    def part(document: dict[str, object]) -> str:
+        data = json.dumps(document, separators=(",", ":")).encode()
+        return base64.urlsafe_b64encode(data).rstrip(b"=").decode()
+
+    return Token(f"{part({'alg': 'none'})}.{part(claims)}.", now, expires)

@@ -1,0 +1,388 @@
+"""SASL logins for both clients: the hot path's connections and kafka-python's.
+
+`Login` says how a client logs in and makes one mechanism object per exchange. The hot path drives
+it in `authenticate`; kafka-python gets it through its registry of mechanisms, so that both log in
+with the same code and the same credentials.
+"""
+
+from __future__ import annotations
+
+import base64
+import os
+import re
+import ssl
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import kafka.errors as kafka_errors
+from kafka.net.sasl import register_sasl_mechanism
+from kafka.net.sasl.msk import AwsMskIamClient
+from kafka.net.sasl.oauth import AbstractTokenProvider, SaslMechanismOAuth
+from kafka.net.sasl.plain import SaslMechanismPlain
+from kafka.net.sasl.scram import SaslMechanismScram, ScramClient
+
+from sparkmirror.config.clients.sasl import MECHANISMS, OAuthLogin, SaslSettings, sasl_settings
+from sparkmirror.config.clients.security import KRB5_CONF, uses_sasl
+from sparkmirror.config.clients.tls import tls_settings
+from sparkmirror.errors import ClusterError, ConfigError, Denied, MirrorError
+from sparkmirror.model import ClusterClient
+from sparkmirror.wire.security.kerberos import (
+    gssapi_mechanism,
+    kerberos_error,
+    use_kerberos_configuration,
+)
+from sparkmirror.wire.security.oauth import TokenSource
+from sparkmirror.wire.security.tls import make_context
+
+__all__ = ["Exchange", "Login", "authenticate", "login_for"]
+
+_UNSUPPORTED_MECHANISM, _AUTHENTICATION_FAILED = 33, 58
+_ROUNDS_MAX = 20
+# Java and RFC 7677 ask for this many at least; a million take about a second of a processor.
+_ITERATIONS_MIN, _ITERATIONS_MAX = 4_096, 1_000_000
+_SALT_BYTES_MIN, _SALT_BYTES_MAX = 8, 1_024  # Kafka's own salts have 26 or so
+_NEW_CREDENTIALS = (
+    "Give the user new credentials on its cluster (kafka-configs.sh --alter --add-config "
+    "'SCRAM-SHA-512=[iterations=4096,password=…]'), and check that the address in "
+    "bootstrap.servers is that of your broker."
+)
+_REGION = re.compile(r"\.(?:kafka|kafka-serverless)\.([a-z0-9-]+)\.amazonaws\.com")
+
+
+@dataclass(frozen=True, slots=True)
+class Exchange:
+    """Two calls to a broker that a login needs; both raise `ConnectionLost`.
+
+    ``handshake(mechanism)`` gives (error code, mechanisms that the broker offers);
+    ``authenticate(bytes)`` gives (error code, message, bytes, session lifetime in ms, 0 = none).
+    ``bare`` sends bytes alone, as brokers before 1.0 want them; None for newer ones. Its second
+    argument says whether an answer comes.
+    """
+
+    handshake: Callable[[str], tuple[int, list[str]]]
+    authenticate: Callable[[bytes], tuple[int, str, bytes, int]]
+    bare: Callable[[bytes, bool], bytes] | None = None
+
+
+class _Scram(SaslMechanismScram):  # type: ignore[misc]
+    """Adds what kafka-python leaves out: escaped names (RFC 5802) and delegation tokens."""
+
+    def __init__(self, settings: SaslSettings) -> None:
+        self.username = settings.username
+        self.mechanism = settings.mechanism
+        name = settings.username.replace("=", "=3D").replace(",", "=2C")
+        client = _TokenScramClient if settings.token_auth else _StrictScramClient
+        self._scram_client = client(name, settings.password, settings.mechanism)
+        self._state = 0
+
+
+class _ScramRefused(ValueError):
+    """What the broker asks for would give the password away, or costs too much.
+
+    ``do``: what to change.
+    """
+
+    def __init__(self, what: str, do: str) -> None:
+        super().__init__(what)
+        self.do = do
+
+
+class _StrictScramClient(ScramClient):  # type: ignore[misc]
+    """Answers no broker that asks for less than Java and RFC 7677 do.
+
+    The proof that it sends lets whoever gets it guess at the password, as fast as the count of
+    iterations allows. An answer with a nonce of ours alone could be an old one, said again.
+    """
+
+    def process_server_first_message(self, server_first_message: bytes) -> None:
+        said = dict(part.split("=", 1) for part in server_first_message.decode().split(","))
+        if "m" in said:
+            raise ValueError("an extension that nobody knows")
+        nonce, ours = said["r"], self.nonce.decode()
+        if not nonce.startswith(ours) or nonce == ours:
+            raise _ScramRefused(
+                "its nonce does not go on from ours: the answer may be an old one, said again",
+                "Check that the address is that of your broker.",
+            )
+        salt = base64.b64decode(said["s"], validate=True)
+        if not _SALT_BYTES_MIN <= len(salt) <= _SALT_BYTES_MAX:
+            raise _ScramRefused(
+                f"a salt of {len(salt)} bytes, and {_SALT_BYTES_MIN} to {_SALT_BYTES_MAX} are "
+                "accepted",
+                _NEW_CREDENTIALS,
+            )
+        digits = said["i"]
+        number = int(digits) if re.fullmatch(r"[0-9]{1,9}", digits) else -1
+        if not _ITERATIONS_MIN <= number <= _ITERATIONS_MAX:
+            raise _ScramRefused(
+                f"{number if number >= 0 else 'no number of'} iterations, and "
+                f"{_ITERATIONS_MIN:,} to {_ITERATIONS_MAX:,} are accepted",
+                _NEW_CREDENTIALS,
+            )
+        super().process_server_first_message(server_first_message)
+
+
+class _TokenScramClient(_StrictScramClient):
+    def first_message(self) -> bytes:
+        first: bytes = super().first_message()
+        self.auth_message += b",tokenauth=true"
+        return first + b",tokenauth=true"
+
+
+class _Tokens(AbstractTokenProvider):  # type: ignore[misc]
+    def __init__(self, source: TokenSource) -> None:
+        self._source = source
+
+    def token(self) -> str:
+        return self._source.token()
+
+    def extensions(self) -> dict[str, str]:
+        return dict(self._source.login.extensions)
+
+
+class _MskIam:
+    """One message of AWS_MSK_IAM, signed by kafka-python's code with the credentials found here."""
+
+    def __init__(self, settings: SaslSettings, host: str, where: str) -> None:
+        self._client = AwsMskIamClient(host=host, **_aws_credentials(settings, host, where))
+        self._done = False
+        self._accepted = False
+
+    def auth_bytes(self) -> bytes:
+        message: bytes = self._client.first_message()
+        return message
+
+    def receive(self, data: bytes) -> None:
+        self._done = True
+        self._accepted = data != b""
+
+    def is_done(self) -> bool:
+        return self._done
+
+    def is_authenticated(self) -> bool:
+        return self._accepted
+
+    def auth_details(self) -> str:
+        return "Authenticated via SASL / AWS_MSK_IAM"
+
+
+def _aws_credentials(settings: SaslSettings, host: str, where: str) -> dict[str, str | None]:
+    """Keys and region: the environment's, else whatever botocore finds (profile, instance)."""
+    match = _REGION.search(host)
+    region = match.group(1) if match else os.environ.get("AWS_REGION")
+    region = region or os.environ.get("AWS_DEFAULT_REGION")
+    key, secret = os.environ.get("AWS_ACCESS_KEY_ID"), os.environ.get("AWS_SECRET_ACCESS_KEY")
+    token = os.environ.get("AWS_SESSION_TOKEN")
+    if settings.aws_profile or not (key and secret):
+        try:
+            from botocore.session import Session  # noqa: PLC0415  (large, and for AWS alone)
+        except ImportError as error:
+            raise ConfigError(
+                "AWS_MSK_IAM finds no credentials in AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, "
+                "and other sources need the Python package botocore.",
+                where=where,
+                do="Set the two variables, or: pip install botocore.",
+            ) from error
+        session = Session(profile=settings.aws_profile or None)
+        found = session.get_credentials()
+        if found is None:
+            raise Denied(
+                "AWS_MSK_IAM finds no AWS credentials.",
+                where=where,
+                do="Set a profile (awsProfileName), AWS_ACCESS_KEY_ID, or an instance role.",
+            )
+        frozen = found.get_frozen_credentials()
+        key, secret, token = frozen.access_key, frozen.secret_key, frozen.token
+        region = region or session.get_config_variable("region")
+    if not region:
+        raise ConfigError(
+            "AWS_MSK_IAM cannot tell the AWS region.", where=where, do="Set AWS_REGION."
+        )
+    return {"access_key": key, "secret_key": secret, "region": region, "token": token}
+
+
+class Login:
+    """How one client logs in; safe to share between threads and connections."""
+
+    def __init__(self, client: ClusterClient) -> None:
+        self.alias = client.alias
+        where = f"cluster {client.alias}"
+        properties = {**client.properties, "security.protocol": client.security_protocol}
+        self.settings = sasl_settings(properties, where=where)
+        self._krb5_conf = client.properties.get(KRB5_CONF, "")
+        self._protocol = client.security_protocol
+        self._tokens: TokenSource | None = None
+        if self.settings.oauth is not None:
+            self._tokens = _token_source(self.settings.oauth, client, where)
+
+    @property
+    def name(self) -> str:
+        """The mechanism's name."""
+        return self.settings.mechanism
+
+    def mechanism(self, host: str) -> Any:
+        """A new exchange with the broker at ``host``: kafka-python's ``SaslMechanism``.
+
+        Raises `MirrorError`.
+        """
+        settings = self.settings
+        where = f"cluster {self.alias}, {host}"
+        if settings.kerberos is not None:
+            use_kerberos_configuration(self._krb5_conf)
+            return gssapi_mechanism(settings.kerberos, host, where)
+        if self._tokens is not None:
+            return SaslMechanismOAuth(sasl_oauth_token_provider=_Tokens(self._tokens))
+        if settings.mechanism == "AWS_MSK_IAM":
+            return _MskIam(settings, host, where)
+        if settings.mechanism == "PLAIN":
+            return SaslMechanismPlain(
+                sasl_plain_username=settings.username,
+                sasl_plain_password=settings.password,
+                security_protocol=self._protocol,
+            )
+        return _Scram(settings)
+
+
+def _token_source(oauth: OAuthLogin, client: ClusterClient, where: str) -> TokenSource:
+    """Java takes the endpoint's TLS settings from the JAAS entry; the JVM's trust without any."""
+    context: ssl.SSLContext | None = None
+    if oauth.url.startswith("https"):
+        place = f"{where}, token endpoint"
+        context = make_context(tls_settings(oauth.tls, where=place), place)
+    return TokenSource(oauth, f"cluster {client.alias}, {oauth.url}", tls=context)
+
+
+_logins: dict[tuple[str, str, tuple[tuple[str, str], ...]], Login] = {}
+_LOGINS_MAX = 64
+_lock = threading.Lock()
+
+
+def login_for(client: ClusterClient) -> Login | None:
+    """The login of a client, shared by clients with the same settings; None without SASL.
+
+    Raises ConfigError.
+    """
+    if not uses_sasl(client.security_protocol):
+        return None
+    key = (client.alias, client.security_protocol, tuple(sorted(client.properties.items())))
+    with _lock:
+        login = _logins.get(key)
+        if login is None:
+            if len(_logins) >= _LOGINS_MAX:
+                _logins.clear()
+            login = _logins[key] = Login(client)
+        return login
+
+
+# -- the hot path ----------------------------------------------------------------------------------
+
+
+def authenticate(login: Login, exchange: Exchange, host: str, where: str) -> int:
+    """Log in; returns the session's lifetime in ms (0 = no end). Raises `MirrorError`."""
+    code, offered = exchange.handshake(login.name)
+    if code == _UNSUPPORTED_MECHANISM or (not code and offered and login.name not in offered):
+        raise Denied(
+            f"the broker does not offer sasl.mechanism={login.name} on this listener "
+            f"(it offers {', '.join(offered) or 'none'}).",
+            where=where,
+            do="Set sasl.mechanism to one that it offers.",
+        )
+    if code:
+        raise _refused(login, f"{_name(code)} at the handshake", where)
+    mechanism = login.mechanism(host)
+    lifetime_ms = 0
+    try:
+        for _ in range(_ROUNDS_MAX):
+            if mechanism.is_done():
+                break
+            sent = mechanism.auth_bytes()
+            if exchange.bare is not None:
+                # GSSAPI's last word gets no answer there.
+                last = bool(mechanism.is_done())
+                data = exchange.bare(sent, not last)
+                if not last:
+                    mechanism.receive(data)
+                continue
+            code, message, data, lifetime_ms = exchange.authenticate(sent)
+            if code:
+                raise _refused(login, message or _name(code), where)
+            mechanism.receive(data)
+    except (MirrorError, OSError):
+        raise
+    except _ScramRefused as error:
+        raise ClusterError(_not_answered(login, error), where=where, do=error.do) from error
+    except Exception as error:
+        if login.settings.kerberos is not None and hasattr(error, "maj_code"):
+            raise kerberos_error(error, login.settings.kerberos, host, where) from error
+        if isinstance(error, ValueError | KeyError | IndexError | UnicodeDecodeError):
+            raise _refused(login, "the broker's answer does not fit", where) from error
+        raise
+    if not mechanism.is_done() or not mechanism.is_authenticated():
+        raise _refused(login, "the exchange did not come to its end", where)
+    return max(0, lifetime_ms)
+
+
+def _name(code: int) -> str:
+    return str(kafka_errors.for_code(code).__name__)
+
+
+def _refused(login: Login, said: str, where: str) -> ClusterError:
+    advice = {
+        "GSSAPI": "Check the principal, and the broker's log.",
+        "OAUTHBEARER": "Check client id, scope and audience, and the broker's log.",
+        "AWS_MSK_IAM": "Check the IAM policy of these credentials.",
+    }.get(login.name, "Check username and password in sasl.jaas.config.")
+    return Denied(
+        f"the broker refused the login with {login.name} ({said}).", where=where, do=advice
+    )
+
+
+def _not_answered(login: Login, error: _ScramRefused) -> str:
+    return f"the broker's {login.name} challenge is not answered: {error}."
+
+
+# -- kafka-python ----------------------------------------------------------------------------------
+
+
+class KafkaPythonLogin(AbstractTokenProvider):  # type: ignore[misc]
+    """Carries a `Login` through kafka-python's options, which know nothing of it."""
+
+    def __init__(self, login: Login) -> None:
+        self.login = login
+
+    def token(self) -> str:
+        """Never asked: the mechanism that would ask is replaced as a whole."""
+        raise AssertionError("kafka-python's own OAUTHBEARER mechanism is in use")
+
+
+def _from_registry(host: str = "", **config: Any) -> Any:
+    login: Login = config["sasl_oauth_token_provider"].login
+    try:
+        mechanism = login.mechanism(host)
+    except MirrorError as error:
+        # kafka-python knows what to do with its own errors only.
+        raise kafka_errors.SaslAuthenticationFailedError(str(error)) from error
+    if isinstance(mechanism, _Scram):
+        mechanism.receive = _told(login, mechanism.receive)
+    return mechanism
+
+
+def _told(login: Login, receive: Callable[[bytes], bool]) -> Callable[[bytes], bool]:
+    """``receive``; its refusals become an error that kafka-python takes for the login's end."""
+
+    def received(data: bytes) -> bool:
+        try:
+            return receive(data)
+        except _ScramRefused as error:
+            said = f"{_not_answered(login, error)} {error.do}"
+        except (ValueError, KeyError, IndexError):
+            said = "the broker's answer does not fit"
+        raise kafka_errors.SaslAuthenticationFailedError(said)
+
+    return received
+
+
+for _mechanism in MECHANISMS:
+    register_sasl_mechanism(_mechanism, _from_registry, overwrite=True)

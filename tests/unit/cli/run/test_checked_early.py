@@ -1,0 +1,101 @@
+"""What is wrong in a file or on the command line is said before any cluster is asked."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from sparkmirror.cli.main import main
+from sparkmirror.cli.run.master import check_master
+from sparkmirror.cli.shared import connections
+from sparkmirror.errors import ConfigError
+from tests.unit.config_files import BASE, write
+
+
+@pytest.fixture
+def untouched(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A probe of a cluster fails the test."""
+
+    def asked(*_: object) -> None:
+        raise AssertionError("a cluster was asked")
+
+    monkeypatch.setattr(connections, "_Probe", asked)
+
+
+@pytest.mark.parametrize(
+    ("lines", "told"),
+    [
+        (
+            "sparkmirror.metrics.listen=0.0.0.0:9404\n",
+            "metrics on 0.0.0.0:9404 could be read by everybody",
+        ),
+        (
+            "sparkmirror.metrics.listen=127.0.0.1:9404\n"
+            "sparkmirror.metrics.token.file=/nowhere/token\n",
+            "the token file /nowhere/token cannot be read",
+        ),
+        (
+            "A.security.protocol=SSL\nA.ssl.truststore.location=/nowhere/trust.pem\n"
+            "A.ssl.truststore.type=PEM\n",
+            "/nowhere/trust.pem",
+        ),
+        (
+            "B.security.protocol=SASL_SSL\nB.sasl.mechanism=PLAIN\n"
+            "B.sasl.jaas.config=org.apache.kafka.common.security.plain.PlainLoginModule required"
+            ' username="u" password="p";\n'
+            "B.ssl.keystore.location=/nowhere/key.p12\nB.ssl.keystore.password=secret\n",
+            "/nowhere/key.p12",
+        ),
+    ],
+)
+def test_config_refuses_what_a_run_refuses(
+    lines: str, told: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], untouched: None
+) -> None:
+    path = write(tmp_path, BASE + lines)
+    assert main(["config", str(path)]) == 2
+    assert told in capsys.readouterr().err
+    assert main(["config", str(write(tmp_path, BASE))]) == 0
+
+
+def test_a_pattern_of_verify(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], untouched: None
+) -> None:
+    path = write(tmp_path, BASE)
+    assert main(["verify", str(path), "--topic", "["]) == 2
+    assert "--topic" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["--master", "yarn"],
+        ["--master", "lokal[2]"],
+        ["--master", "local[0]"],
+        ["--conf", "spark.master=spark//h:7077"],
+    ],
+)
+def test_a_master_that_is_none(
+    arguments: list[str],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for name in ("HADOOP_CONF_DIR", "YARN_CONF_DIR"):
+        monkeypatch.delenv(name, raising=False)
+    work = tmp_path / "work"
+    path = write(tmp_path, BASE)
+    assert main(["run", str(path), *arguments, "--work-dir", str(work)]) == 2
+    assert "error: --master" in capsys.readouterr().err
+    assert not work.exists(), "nothing was begun"
+
+
+def test_masters_that_spark_has(tmp_path: Path) -> None:
+    for master in (
+        "local", "local[*]", "local[4]", "local[4,2]", "local[*, 3]", "spark://h:7077",
+        "spark://a:1,b:2", "k8s://https://h:443", "local-cluster[2,1,1024]",
+    ):  # fmt: skip
+        check_master(master, {})
+    check_master("yarn", {"HADOOP_CONF_DIR": str(tmp_path)})
+    with pytest.raises(ConfigError, match="HADOOP_CONF_DIR=/nowhere is no directory"):
+        check_master("yarn", {"HADOOP_CONF_DIR": "/nowhere"})

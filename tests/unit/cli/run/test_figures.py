@@ -1,0 +1,95 @@
+"""What a run says its flows do."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+
+from sparkmirror.cli.run import figures as figures_module
+from sparkmirror.cli.run.figures import PHASE_DRAINING, PHASE_RUNNING, Figures
+from sparkmirror.config.mm2.load import load_mm2
+from sparkmirror.model import TopicPartition
+from sparkmirror.observe.figures.meter import wall_ms
+from tests.unit.cli.run.cli_fakes import FakeControl, Scenario, World
+from tests.unit.config_files import BASE, write
+
+
+class Run:
+    """Figures of one flow beside a control plane made of values."""
+
+    def __init__(self, directory: Path) -> None:
+        self.scenario = Scenario(work_dir=str(directory / "work"))
+        settings = load_mm2(write(directory, BASE))
+        self.world = World(self.scenario)
+        self.control = FakeControl(self.world, settings)
+        self.figures = Figures(settings)
+        self.figures.phase = PHASE_RUNNING
+
+    def state(self) -> str:
+        self.figures.take(self.control, with_ends=True)
+        (view,) = self.figures.views()
+        assert (view.source, view.target) == ("A", "B")
+        return view.state
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Run:
+    return Run(tmp_path)
+
+
+def test_a_flow_says_what_it_does(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    run.figures.phase = "starting"
+    assert run.state() == "starting"
+    run.figures.phase = PHASE_RUNNING
+    assert run.state() == "starting", "no slot has reported"
+    run.world.began_s = time.monotonic() - 10
+    assert run.state() == "mirroring"
+    run.scenario.away = "target B"
+    assert run.state() == "waiting for the target B"
+    run.scenario.paused = True
+    assert run.state() == "paused", "what somebody asked for comes first"
+    run.figures.phase = PHASE_DRAINING
+    assert run.state() == "draining"
+
+
+def test_what_keeps_a_flow_from_mirroring(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    run.world.began_s = time.monotonic() - 10
+    monkeypatch.setattr(run.control, "end_offsets", lambda _: {TopicPartition("orders", 0): 10**9})
+    monkeypatch.setattr(
+        run.control, "oldest_ms", lambda _: {TopicPartition("orders", 0): wall_ms() - 60_000}
+    )
+    assert run.state() == "catching up"
+    run.scenario.halted = True
+    time.sleep(0.002)  # the next report is newer
+    assert run.state() == "halted"
+    # The slots report by way of the target: their silence is its own.
+    monkeypatch.setattr(run.control, "progress", tuple)
+    now_ms = wall_ms()
+    monkeypatch.setattr(figures_module, "wall_ms", lambda: now_ms + 40_000)
+    assert run.state() == "waiting for the target B"
+
+
+def test_what_a_flow_has_to_go_is_reported_as_it_is_shown(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run.world.began_s = time.monotonic() - 10
+    orders = TopicPartition("orders", 0)
+    (slot,) = run.control.progress()
+    monkeypatch.setattr(run.control, "progress", lambda: (slot,))
+    monkeypatch.setattr(run.control, "oldest_ms", lambda _: {orders: wall_ms() - 60_000})
+    meter = run.figures._meters["A->B"]
+    began_ms = 1_000
+    for after_ms, behind, to_go_s in ((0, 1_000, None), (6_000, 400, 4.0)):
+        monkeypatch.setattr(meter, "_ticks_ms", lambda now_ms=began_ms + after_ms: now_ms)
+        ends = {orders: slot.partitions[0].position + behind}
+        monkeypatch.setattr(run.control, "end_offsets", lambda _, ends=ends: ends)
+        assert run.state() == "catching up"
+        (view,) = run.figures.views()
+        assert run.control.told_to_go == {"A->B": view.to_go_s} == {"A->B": to_go_s}
+
+
+def test_a_flow_without_topics_waits_for_one(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(run.control, "end_offsets", lambda _: {})
+    assert run.state() == "waiting for a topic"

@@ -1,0 +1,130 @@
+"""Commands that look at clusters: wrong usage, and what is printed."""
+
+from pathlib import Path
+
+import pytest
+
+from sparkmirror.cli.main import main
+from sparkmirror.cli.shared.tables import cell, table_lines
+from sparkmirror.cli.verbs import clusters, offsets, plan, topics
+from sparkmirror.cli.verbs.status import _document, _Row, _text
+from sparkmirror.client import Checkpoint
+from sparkmirror.control.coordination.status import FlowState, FlowStatus
+from sparkmirror.control.report.compare import TopicPair
+from sparkmirror.control.topics.config_sync import ConfigChange
+from sparkmirror.control.topics.observation import Change, FlowPlan
+from sparkmirror.errors import Unreachable
+from sparkmirror.model import TopicPartition
+from sparkmirror.wire.cluster.views import BrokerView, ClusterView
+from tests.unit.config_files import BASE, write
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["plan", "FILE", "--flow", "A->C"], "'A->C' is no enabled flow"),
+        (["topics", "FILE", "--clusters", "A"], "No source->target replication flows"),
+        (
+            ["offsets", "translate", "FILE", "B->A", "--group", "g"],
+            "is no enabled flow of this file",
+        ),
+        (["offsets", "translate", "FILE", "A->B"], "which groups is not said"),
+        (["offsets", "translate", "FILE", "A->B", "--group", "g", "--regex", "x"], "both name"),
+        (["offsets", "translate", "FILE", "A->B", "--regex", "("], "invalid regex"),
+        (["clusters", "NONE"], "There is no such file"),
+    ],
+)
+def test_wrong_usage(
+    tmp_path: Path, arguments: list[str], told: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = str(write(tmp_path, BASE))
+    assert main([path if one == "FILE" else one for one in arguments]) == 2
+    assert told in capsys.readouterr().err
+
+
+def test_tables() -> None:
+    assert table_lines(("A", "B"), [("x", None), ("yy", 12)]) == ["A   B", "x   -", "yy  12"]
+    assert table_lines(("A",), []) == ["A"]
+    long = "x" * 80
+    assert table_lines(("A", "B"), [(long, 1), ("y", 2)])[1] == f"{long}  1"
+    assert [cell(one) for one in (None, "", True, (), ("a", 1), 0)] == [
+        "-", "-", "yes", "-", "a,1", "0",
+    ]  # fmt: skip
+
+
+def test_a_plan_in_words() -> None:
+    changes = (
+        Change("B", "create-topic", "A.t", "t",
+               {"partitions": 3, "replication_factor": 2, "configs": {"retention.ms": "5"},
+                "left_out": ["x.y"]}),
+        Change("B", "grow-topic", "A.u", "u", {"partitions": 3, "was": 2}),
+        Change("B", "reset-config", "A.v", "v", {"config": "segment.ms", "was": "7"}),
+        Change("B", "refuse", "A.w", "w", {"reason": "it cannot be"}),
+        Change("B", "add-acl", "A.w", "", {"acl": "User:u may READ"}),
+    )  # fmt: skip
+    title, _, *lines = plan.text([FlowPlan("A->B", changes)])
+    assert title == "A->B: 5 change(s)"
+    assert [" ".join(line.split()) for line in lines] == [
+        "B create-topic A.t partitions=3 replication.factor=2 retention.ms=5 left out: x.y",
+        "B grow-topic A.u partitions=3 was=2",
+        "B reset-config A.v segment.ms back to the default (was 7)",
+        "B refuse A.w it cannot be",
+        "B add-acl A.w User:u may READ",
+    ]
+    assert list(plan.text([FlowPlan("A->B", ())])) == ["A->B: nothing would be changed"]
+    broken = FlowPlan("A->B", (), (Unreachable("no"),))
+    assert list(plan.text([broken])) == ["A->B"]
+    (flow,) = plan.document([broken])["flows"]  # type: ignore[misc]
+    assert flow == {"flow": "A->B", "changes": [], "complete": False}
+
+
+@pytest.mark.parametrize(
+    ("pair", "state"),
+    [
+        (TopicPair("t", "A.t", 2, None, 1, None), "missing"),
+        (TopicPair("t", "A.t", 2, 1, 1, 1), "fewer partitions"),
+        (TopicPair("t", "A.t", 2, 2, 1, 1, (ConfigChange("a", "1", "2"),)), "configs differ"),
+        (TopicPair("t", "A.t", 2, 2, 1, 1, trouble="denied"), "configs unknown"),
+        (TopicPair("t", "A.t", 2, 3, 1, 1), "more partitions"),
+        (TopicPair("t", "A.t", 2, 2, 1, 3), "same"),
+    ],
+)
+def test_the_state_of_a_topic(pair: TopicPair, state: str) -> None:
+    assert pair.state == state
+    assert state in "\n".join(topics.text([("A->B", [pair])]))
+
+
+def test_clusters_in_words() -> None:
+    view = ClusterView("id-1", (BrokerView(1, "h", 9, "r1"), BrokerView(2, "h", 10)), 2)
+    one = clusters.Survey("B", view, {1: "4.3"}, {"A": 1, "C": 2}, ("D",))
+    lines = list(clusters.text([one]))
+    assert lines[0] == "B: id id-1, 2 broker(s), Kafka 4.3, controller 2"
+    assert lines[2].split() == ["1", "h:9", "r1", "4.3"]
+    assert lines[3].split() == ["2", "h:10", "-", "-"]
+    assert lines[4:6] == ["upstream: A (1 hop), C (2 hops)", "no heartbeats from: D"]
+
+
+def test_translated_offsets_in_words() -> None:
+    tp = TopicPartition("A.t", 3)
+    found = {("g", tp): Checkpoint("g", tp, 9, 7)}
+    assert list(offsets.text("A->B", found))[1].split() == ["g", "A.t", "3", "9", "7", "-"]
+    assert list(offsets.text("A->B", {})) == ["A->B: no checkpoints of these groups"]
+    head, row = (line.split() for line in offsets.text("A->B", found, {("g", tp): 5}))
+    assert (head[-1], row[-1]) == ("MIRRORMAKER", "5")
+    asked = offsets.document("A->B", found, {("g", tp): None})
+    assert asked["groups"] == {
+        "g": [
+            {"topic": "A.t", "partition": 3, "upstream_offset": 9, "offset": 7, "metadata": "",
+             "mirrormaker_offset": None}
+        ]
+    }  # fmt: skip
+
+
+def test_status_shows_the_time_to_go_of_a_flow_that_catches_up() -> None:
+    catching_up = FlowStatus("A->B", FlowState.RUNNING, to_go_s=185.0, host="h:1")
+    caught_up = FlowStatus("A->C", FlowState.RUNNING, host="h:1")
+    head, *lines = _text([_Row(one, None, 0) for one in (catching_up, caught_up)]).split("\n")
+    at = head.index("TO-GO")
+    assert [line[at : head.index("LAST-REPORT")].strip() for line in lines] == ["3m 05s", "-"]
+    told = [_document(_Row(one, None, 0))["to_go_seconds"] for one in (catching_up, caught_up)]
+    assert told == [185.0, None]

@@ -1,0 +1,116 @@
+"""Placeholders in values: resolved by the stock providers, never shown."""
+
+from pathlib import Path
+
+import pytest
+
+from sparkmirror.config.files.properties import parse_properties
+from sparkmirror.config.files.providers import resolve
+from sparkmirror.errors import ConfigError
+from tests.unit.config_files import BASE, LINE, QUIET, load, refused
+
+PACKAGE = "org.apache.kafka.common.config.provider."
+ENV = f"config.providers=env\nconfig.providers.env.class={PACKAGE}EnvVarConfigProvider\n"
+
+
+def _resolve(text: str, environment: dict[str, str] | None = None) -> dict[str, str]:
+    raw = parse_properties(text.encode(), Path("mm2.properties"))
+    resolved, _ = resolve(raw, environment or {})
+    return {key: entry.value for key, entry in resolved.items()}
+
+
+def test_environment_variables() -> None:
+    values = _resolve(ENV + "a=${env:X}\nb=1${env:X}2${env:Y}\n", {"X": "x", "Y": ""})
+    assert (values["a"], values["b"]) == ("x", "1x2")
+
+
+def test_files_and_directories(tmp_path: Path) -> None:
+    (tmp_path / "secrets.properties").write_text("user=u\npass=p=w\n")
+    (tmp_path / "token").write_text("t\n")
+    values = _resolve(
+        f"config.providers=file, dir\n"
+        f"config.providers.file.class={PACKAGE}FileConfigProvider\n"
+        f"config.providers.file.param.allowed.paths={tmp_path}\n"
+        f"config.providers.dir.class={PACKAGE}DirectoryConfigProvider\n"
+        f"a=${{file:{tmp_path}/secrets.properties:pass}}\nb=${{dir:{tmp_path}:token}}\n"
+    )
+    assert (values["a"], values["b"]) == ("p=w", "t\n")
+
+
+def test_a_resolved_value_reaches_the_flow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MIRROR_TOPICS", "orders,payments")
+    settings = load(tmp_path, BASE + ENV + QUIET + "A->B.topics=${env:MIRROR_TOPICS}\n")
+    assert settings.flows[0].topics.include == ("orders", "payments")
+    assert settings.warnings == ()
+
+
+def test_undeclared_placeholders_stay_and_are_told(tmp_path: Path) -> None:
+    settings = load(tmp_path, BASE + QUIET + "A.consumer.client.rack=${vault:a:b}\n")
+    assert settings.flows[0].fetch.client_rack == "${vault:a:b}"
+    assert "placeholder of 'vault', which config.providers does not name" in settings.warnings[0]
+
+
+@pytest.mark.parametrize(
+    ("lines", "what"),
+    [
+        (ENV + "a=${env:NONE}", "a: the placeholder ${env:NONE} cannot be resolved: there is no"),
+        (ENV + "a=${env:p:X}", "'env' takes no path"),
+        (
+            ENV + "config.providers.env.param.allowlist.pattern=MM_.*\na=${env:X}",
+            "allowlist.pattern does not allow",
+        ),
+        (
+            f"config.providers=f\nconfig.providers.f.class={PACKAGE}FileConfigProvider\na=${{f:x}}",
+            "the path is missing",
+        ),
+        (
+            f"config.providers=f\nconfig.providers.f.class={PACKAGE}FileConfigProvider\n"
+            "a=${f:/none:x}",
+            "no such file",
+        ),
+        (
+            f"config.providers=f\nconfig.providers.f.class={PACKAGE}FileConfigProvider\n"
+            "config.providers.f.param.allowed.paths=/opt\na=${f:/opt/../etc/passwd:x}",
+            "allowed.paths does not allow",
+        ),
+        (
+            f"config.providers=d\nconfig.providers.d.class={PACKAGE}DirectoryConfigProvider\n"
+            "a=${d:/etc:../etc/none}",
+            "no such file",
+        ),
+        ("config.providers=x\na=b", "config.providers.x.class is missing"),
+        ("config.providers=x\nconfig.providers.x.class=com.acme.Vault", "custom Java classes"),
+        ("config.providers.x.class=y", "config.providers does not name 'x'"),
+        (ENV + "config.providers.env.param.foo=1", "is no parameter of this provider"),
+    ],
+)
+def test_what_cannot_be_resolved(lines: str, what: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        _resolve(lines, {"X": "hunter2"})
+    assert what in caught.value.what
+    assert caught.value.where.startswith("mm2.properties:")
+    assert caught.value.do
+    assert "hunter2" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "tasks.max=${env:SECRET}",
+        "topics=(${env:SECRET}",
+        "A.bootstrap.servers=${env:SECRET}",
+        "refresh.topics.enabled=${env:SECRET}",
+        "topic.filter.class=${env:SECRET}",
+        "A.consumer.auto.offset.reset=${env:SECRET}",
+        "replication.policy.class=${env:SECRET}",
+        "clusters=${env:SECRET} x",
+    ],
+)
+def test_resolved_values_never_show_in_errors(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, line: str
+) -> None:
+    monkeypatch.setenv("SECRET", "hunter2")
+    text = BASE + ENV + line + "\n"
+    error = refused(tmp_path, text)
+    assert "hunter2" not in str(error)
+    assert f"mm2.properties:{LINE + 2}" in str(error)

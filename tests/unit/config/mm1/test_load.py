@@ -1,0 +1,253 @@
+"""MirrorMaker 1's two files and its include list."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sparkmirror.config.mm1.load import load_mm1, normalise_include
+from sparkmirror.control.topics.config_sync import config_to_create_with
+from sparkmirror.data.coordination.slot_plan import decode_flow, encode_flow
+from sparkmirror.errors import ConfigError
+from sparkmirror.internal_topics.commands import control_topic
+from sparkmirror.internal_topics.gaps import gaps_topic
+from sparkmirror.internal_topics.runs import runs_topic
+from sparkmirror.model import FetchSettings, MirrorMode, MirrorSettings, ProduceSettings
+from sparkmirror.names.java_regex import compile_regex
+from sparkmirror.names.replication_policy import FlowTopics
+from sparkmirror.records.codecs import LEVELS
+from sparkmirror.wire.cluster.views import ConfigEntry
+from tests.unit.config_files import write
+from tests.vectors import load as vectors
+
+INCLUDES = vectors("mm1_include")
+CONSUMER = "bootstrap.servers=a:1\ngroup.id=mirror\n"
+PRODUCER = "bootstrap.servers=b:1\n"
+
+
+def _load(directory: Path, consumer: str, producer: str, **options: Any) -> MirrorSettings:
+    return load_mm1(
+        write(directory, consumer, "consumer.properties"),
+        write(directory, producer, "producer.properties"),
+        **({"include": "t.*"} | options),
+    )
+
+
+@pytest.mark.parametrize("case", INCLUDES, ids=lambda case: repr(case["raw"]))
+def test_include_lists_are_normalised_as_in_java(tmp_path: Path, case: dict[str, Any]) -> None:
+    regex = normalise_include(case["raw"])
+    assert regex == case["regex"]
+    pattern = compile_regex(regex)
+    topics = FlowTopics(_load(tmp_path, CONSUMER, PRODUCER, include=case["raw"]).flows[0])
+    every = {name for other in INCLUDES for name in other["matches"]}
+    assert {name for name in every if pattern.fullmatch(name)} == set(case["matches"])
+    assert {name for name in every if topics.accepts(name)} == set(case["allowed_excludeInternal"])
+
+
+@pytest.mark.parametrize(
+    ("raw", "regex"),
+    [('"a","b"', 'a"|"b'), ("a{1,2}", "a{1|2}"), ("a,,b", "a||b"), ("", ""), ("\"'x", "x")],
+)
+def test_odd_include_lists(raw: str, regex: str) -> None:
+    assert normalise_include(raw) == regex
+
+
+@pytest.mark.parametrize("include", ["(", "a{1,2}", "*"])
+def test_a_bad_include_list_is_named(tmp_path: Path, include: str) -> None:
+    with pytest.raises(ConfigError, match="is an invalid regex") as caught:
+        _load(tmp_path, CONSUMER, PRODUCER, include=include)
+    assert caught.value.where == "--include"
+
+
+def test_the_least_files(tmp_path: Path) -> None:
+    settings = _load(tmp_path, CONSUMER, PRODUCER)
+    assert settings.mode is MirrorMode.MM1
+    assert settings.clusters == ("source", "target")
+    assert settings.warnings == ()
+    (flow,) = settings.flows
+    assert flow.name == "source->target"
+    assert flow.mode is MirrorMode.MM1
+    assert flow.group_id == "mirror"
+    assert flow.source.bootstrap_servers == ("a:1",)
+    assert flow.target.bootstrap_servers == ("b:1",)
+    assert flow.source_admin.bootstrap_servers == ("a:1",)
+    assert flow.target_admin.bootstrap_servers == ("b:1",)
+    assert flow.source.client_id == "mirror"
+    assert flow.policy.kind == "identity"
+    assert flow.topics.include == ("t.*",)
+    assert flow.topics.refresh_interval_s == 300
+    assert flow.fetch == FetchSettings(auto_offset_reset="latest")
+    assert flow.produce == ProduceSettings()
+    assert (flow.tasks_max, flow.position_interval_ms) == (1, 1_000)
+
+
+def test_options_and_keys(tmp_path: Path) -> None:
+    (flow,) = _load(
+        tmp_path,
+        CONSUMER + "auto.offset.reset=earliest\nmetadata.max.age.ms=5000\nclient.id=mine\n"
+        "request.timeout.ms=7\nisolation.level=read_uncommitted\n",
+        PRODUCER + "client.id=p\nacks=1\nrequest.timeout.ms=8\n",
+        num_streams=4,
+        offset_commit_interval_ms=250,
+    ).flows
+    assert flow.tasks_max == 4
+    assert flow.position_interval_ms == 250
+    assert flow.fetch.auto_offset_reset == "earliest"
+    assert flow.fetch.isolation_level == "read_uncommitted"
+    assert flow.topics.refresh_interval_s == 5
+    assert flow.source.client_id == "mirror"  # MirrorMaker 1 overrides the user's
+    assert flow.target.client_id == "p"
+    assert (flow.source.request_timeout_ms, flow.source_admin.request_timeout_ms) == (7, 7)
+    assert (flow.target.request_timeout_ms, flow.target_admin.request_timeout_ms) == (8, 8)
+    assert flow.produce.acks == 1
+
+
+def test_the_consumer_file_may_say_what_to_do_about_lost_data(tmp_path: Path) -> None:
+    own = "sparkmirror.on.source.loss=record-and-continue\n"
+    own += "sparkmirror.on.source.loss.fail.topics=p.*,q\n"
+    (flow,) = _load(tmp_path, CONSUMER + own, PRODUCER).flows
+    assert flow.faults.source_loss == "record-and-continue"
+    assert flow.faults.source_loss_fail == ("p.*", "q")
+    with pytest.raises(ConfigError, match=r"did you mean sparkmirror\.on\.source\.loss\?"):
+        _load(tmp_path, CONSUMER + "sparkmirror.on.source.los=fail\n", PRODUCER)
+    with pytest.raises(ConfigError, match="is unknown"):
+        _load(tmp_path, CONSUMER, PRODUCER + own)
+
+
+def test_internal_topics(tmp_path: Path) -> None:
+    topics = FlowTopics(_load(tmp_path, CONSUMER, PRODUCER, include=".*").flows[0])
+    assert not topics.accepts("__consumer_offsets")
+    assert not topics.accepts("__transaction_state")
+    assert topics.accepts("__mine")
+    given = CONSUMER + "exclude.internal.topics=false\n"
+    topics = FlowTopics(_load(tmp_path, given, PRODUCER, include=".*").flows[0])
+    assert topics.accepts("__consumer_offsets")
+
+
+@pytest.mark.parametrize("internal", ["true", "false"])
+@pytest.mark.parametrize("lists", [{"include": ".*"}, {"include": None, "exclude": "x"}])
+def test_what_mirrors_keep_for_themselves_stays_where_it_is(
+    tmp_path: Path, internal: str, lists: dict[str, str | None]
+) -> None:
+    given = CONSUMER + f"exclude.internal.topics={internal}\n"
+    (flow,) = _load(tmp_path, given, PRODUCER, **lists).flows
+    topics = FlowTopics(flow)
+    mm2 = replace(flow, mode=MirrorMode.MM2)
+    for one in (flow, mm2):
+        for own in (control_topic(one), gaps_topic(one), runs_topic(one)):
+            assert not topics.accepts(own), own
+    # Java's mirrors keep theirs as before.
+    assert topics.accepts("mm2-offsets.A.internal")
+    assert topics.accepts("orders")
+
+
+def test_settings_that_are_true_of_one_cluster_only_are_not_copied(tmp_path: Path) -> None:
+    (flow,) = _load(tmp_path, CONSUMER, PRODUCER).flows
+    names = ("retention.ms", "leader.replication.throttled.replicas", "message.timestamp.type")
+    configs = {name: ConfigEntry("1", "DYNAMIC_TOPIC_CONFIG") for name in names}
+    assert config_to_create_with(configs, flow) == ({"retention.ms": "1"}, ())
+
+
+@pytest.mark.parametrize(
+    ("consumer", "producer", "where", "what"),
+    [
+        ("bootstrap.servers=a:1\n", PRODUCER, "consumer.properties", "group.id is missing"),
+        ("bootstrap.servers=a:1\ngroup.id=\n", PRODUCER, "consumer.properties:2", "group.id is"),
+        ("group.id=g\n", PRODUCER, "consumer.properties", "bootstrap.servers is missing"),
+        (CONSUMER, "acks=all\n", "producer.properties", "bootstrap.servers is missing"),
+        (CONSUMER + "x", PRODUCER, "consumer.properties:3", "x is unknown (and has no"),
+        (
+            "group.id=g\nzookeeper.connect=z:1",
+            PRODUCER,
+            "consumer.properties:2",
+            "names a ZooKeeper",
+        ),
+        (CONSUMER + "auto.offset.reset=small", PRODUCER, "consumer.properties:3", "not one of"),
+        (CONSUMER + "fetch.size=many", PRODUCER, "consumer.properties:3", "not a whole number"),
+        (CONSUMER, PRODUCER + "event.handler=X", "producer.properties:2", "Java class"),
+        (CONSUMER, PRODUCER + "compression.codec=9", "producer.properties:2", "never could have"),
+        (CONSUMER + "auto.ofset.reset=x", PRODUCER, "consumer.properties:3", "auto.offset.reset?"),
+        (CONSUMER + "acks=all", PRODUCER, "consumer.properties:3", "acks is unknown"),
+        (CONSUMER + "check.crcs=1", PRODUCER, "consumer.properties:3", "neither true nor false"),
+        (
+            CONSUMER + "security.protocol=SASL_SSL",
+            PRODUCER,
+            "consumer.properties:3",
+            "Cluster 'source'",
+        ),
+        (
+            CONSUMER,
+            PRODUCER + "security.protocol=SASL_SSL",
+            "producer.properties:2",
+            "Cluster 'target'",
+        ),
+        (CONSUMER, PRODUCER + "transactional.id=x", "producer.properties:2", "exactly-once"),
+        (CONSUMER, PRODUCER + "acks=0", "producer.properties:2", "acks=0 cannot be used"),
+        (CONSUMER, PRODUCER + "compression.type=brotli", "producer.properties:2", "not one of"),
+        (CONSUMER, "bootstrap.servers=b", "producer.properties:1", "not host:port"),
+    ],
+)
+def test_wrong_files(tmp_path: Path, consumer: str, producer: str, where: str, what: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        _load(tmp_path, consumer, producer)
+    assert str(caught.value).startswith(f"{tmp_path}/{where}")
+    assert what in caught.value.what
+    assert caught.value.do
+
+
+@pytest.mark.parametrize("option", ["num_streams", "offset_commit_interval_ms"])
+def test_options_out_of_range(tmp_path: Path, option: str) -> None:
+    with pytest.raises(ConfigError, match="too small") as caught:
+        _load(tmp_path, CONSUMER, PRODUCER, **{option: 0})
+    assert caught.value.where == f"--{option.replace('_', '.')}"
+
+
+def test_missing_files_are_named(tmp_path: Path) -> None:
+    consumer = write(tmp_path, CONSUMER, "consumer.properties")
+    with pytest.raises(ConfigError, match="no such file"):
+        load_mm1(consumer, tmp_path / "none", include="t")
+    with pytest.raises(ConfigError, match="no such file"):
+        load_mm1(tmp_path / "none", consumer, include="t")
+
+
+def test_remarks(tmp_path: Path) -> None:
+    warnings = _load(
+        tmp_path,
+        CONSUMER + "enable.auto.commit=false\nmax.poll.records=9\n",
+        PRODUCER + "acks=1\ndelivery.timeout.ms=5\nenable.idempotence=false\nmax.block.ms=1\n",
+        include='"a","b"',
+    ).warnings
+    assert warnings[0].startswith("--include: quotes inside the list are part of the names")
+    assert "enable.auto.commit (line 3): positions are committed after" in warnings[1]
+    assert "max.poll.records (line 4)" in warnings[1]
+    for number, told in enumerate(
+        ("acks is overridden to 1", "enable.idempotence is", "delivery.timeout.ms is"), 2
+    ):
+        assert told in warnings[number]
+        assert "data loss or message reordering is possible" in warnings[number]
+    assert "max.block.ms (line 5)" in warnings[5]
+    assert len(warnings) == 6
+
+
+def test_an_empty_include_list_mirrors_nothing_and_says_so(tmp_path: Path) -> None:
+    settings = _load(tmp_path, CONSUMER, PRODUCER, include=" ")
+    assert settings.flows[0].topics.include == ()
+    assert settings.warnings == ("--include: the list is empty, so no topic is mirrored.",)
+
+
+def test_secrets_are_not_kept(tmp_path: Path) -> None:
+    settings = _load(tmp_path, CONSUMER + "ssl.key.password=hunter2\n", PRODUCER)
+    assert "hunter2" not in repr(settings)
+    assert "hunter2" not in str(settings.warnings)
+
+
+def test_levels_of_compression(tmp_path: Path) -> None:
+    levels = "compression.gzip.level=9\ncompression.zstd.level=-7\ncompression.lz4.level=12\n"
+    settings = _load(tmp_path, CONSUMER, PRODUCER + levels)
+    (flow,) = settings.flows
+    assert flow.records.levels == (0, 9, 0, 12, -7)
+    assert settings.warnings == ()
+    assert decode_flow(encode_flow(flow)).records == flow.records
+    (plain,) = _load(tmp_path, CONSUMER, PRODUCER).flows
+    assert plain.records.levels == LEVELS

@@ -1,0 +1,241 @@
+"""MirrorMaker 1's files as one MirrorMaker 2 file, which means the same when it is loaded."""
+
+import stat
+from dataclasses import fields, replace
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import strategies as st
+
+from sparkmirror.cli.main import main
+from sparkmirror.config.files.properties import load_properties
+from sparkmirror.config.mm1.legacy import translate
+from sparkmirror.config.mm1.load import load_mm1, normalise_include
+from sparkmirror.config.mm1.migrate import Migrated, migrate
+from sparkmirror.config.mm2.load import load_mm2
+from sparkmirror.config.table.settings import Scope
+from sparkmirror.errors import ConfigError
+from sparkmirror.model import ClusterClient, FlowSettings
+from sparkmirror.names.java_regex import compile_regex
+from tests.unit.config.mm1.test_legacy import (
+    CONSUMER_011,
+    CONSUMER_07,
+    CONSUMER_08,
+    PRODUCER_07,
+    PRODUCER_08,
+    PRODUCER_09,
+    fake_brokers,
+)
+from tests.unit.config_files import write
+
+SECRET = "hun\\\\ter 2 \\u00e9"
+SASL = (
+    "security.protocol=SASL_PLAINTEXT\nsasl.mechanism=PLAIN\n"
+    "sasl.jaas.config=org.apache.kafka.common.security.plain.PlainLoginModule required "
+    f'username="u" password="{SECRET}";\n'
+)
+
+
+def both(
+    directory: Path, consumers: list[str], producer: str, **options: object
+) -> tuple[tuple[FlowSettings, ...], tuple[FlowSettings, ...], Migrated]:
+    """The flows before, the flows after, and the file between."""
+    paths = [write(directory, text, f"consumer-{n}") for n, text in enumerate(consumers)]
+    producer_path = write(directory, producer, "producer")
+    before = load_mm1(
+        paths,
+        producer_path,
+        find_brokers=fake_brokers,
+        **({"include": r"a\.b.*,c"} | options),  # type: ignore[arg-type]
+    )
+    made = migrate(
+        before,
+        [translate(load_properties(path), Scope.CONSUMER, fake_brokers) for path in paths],
+        translate(load_properties(producer_path), Scope.PRODUCER, fake_brokers),
+    )
+    return before.flows, load_mm2(write(directory, made.text)).flows, made
+
+
+def client(one: ClusterClient) -> ClusterClient:
+    of_mm1 = ("group.id", "exclude.internal.topics")
+    kept = {key: value for key, value in one.properties.items() if key not in of_mm1}
+    return replace(one, client_id="", properties=kept)
+
+
+def assert_same(before: FlowSettings, after: FlowSettings) -> None:
+    """All that reaches brokers is the same, but for clients' names."""
+    for role in ("source", "target", "source_admin", "target_admin"):
+        assert client(getattr(before, role)) == client(getattr(after, role)), role
+    assert before.fetch == after.fetch
+    assert before.produce == after.produce
+    assert before.faults == after.faults
+    assert before.tasks_max == after.tasks_max
+    assert before.policy.kind == after.policy.kind
+    for field in ("include", "replication_factor", "refresh_interval_s"):
+        assert getattr(before.topics, field) == getattr(after.topics, field)
+    assert set(before.topics.exclude) <= set(after.topics.exclude)
+
+
+PAIRS = [
+    (CONSUMER_07, PRODUCER_07),
+    (CONSUMER_08, PRODUCER_08),
+    (CONSUMER_011, PRODUCER_09),
+    (CONSUMER_011 + SASL, PRODUCER_09 + SASL),
+    (CONSUMER_011 + "request.timeout.ms=1234\nmetadata.max.age.ms=7000\n", PRODUCER_08),
+]
+
+
+@pytest.mark.parametrize("pair", PAIRS)
+def test_the_new_file_means_the_same(tmp_path: Path, pair: tuple[str, str]) -> None:
+    (before,), (after,), made = both(tmp_path, [pair[0]], pair[1], num_streams=3)
+    assert_same(before, after)
+    assert all(line.isascii() for line in made.text.splitlines())
+    assert all(len(line) <= 100 for line in made.text.splitlines() if line.startswith("#"))
+
+
+def test_what_is_left_out_stands_there_with_its_reason(tmp_path: Path) -> None:
+    _, _, made = both(tmp_path, [CONSUMER_08], PRODUCER_08)
+    text = " ".join(made.text.replace("\n#", "").split())
+    for told in (
+        "auto.commit.enable has no effect: positions are committed after",
+        "Left out: partition.assignment.strategy",
+        "Left out: client.id",
+        "queue.buffering.max.ms has no effect",
+        "group mirror on the source",
+        "--take-positions",
+    ):
+        assert told in text
+
+
+def test_the_default_that_differs_is_written(tmp_path: Path) -> None:
+    text = "bootstrap.servers=a:1\ngroup.id=g\n"
+    (before,), (after,), _ = both(tmp_path, [text], "bootstrap.servers=b:1\n")
+    assert before.fetch.auto_offset_reset == after.fetch.auto_offset_reset == "latest"
+
+
+def test_several_sources_and_a_blacklist(tmp_path: Path) -> None:
+    consumers = [f"bootstrap.servers={name}:1\ngroup.id=g\n" for name in "xyz"]
+    before, after, _ = both(
+        tmp_path, consumers, "bootstrap.servers=b:1\n", include=None, exclude="secret.*"
+    )
+    assert [flow.name for flow in after] == [f"source-{n}->target" for n in (1, 2, 3)]
+    for one, other in zip(before, after, strict=True):
+        assert_same(one, other)
+        assert "secret.*" in other.topics.exclude
+
+
+NUMBERS = {
+    "fetch.max.wait.ms": st.integers(0, 9_999),
+    "fetch.min.bytes": st.integers(0, 9_999),
+    "max.partition.fetch.bytes": st.integers(1, 2**31 - 1),
+    "request.timeout.ms": st.integers(0, 2**31 - 1),
+    "retry.backoff.ms": st.integers(0, 9_999),
+    "metadata.max.age.ms": st.integers(0, 10**6),
+    "fetch.wait.max.ms": st.integers(0, 9_999),
+    "isolation.level": st.sampled_from(["read_committed", "read_uncommitted"]),
+    "auto.offset.reset": st.sampled_from(["smallest", "largest", "none", "earliest"]),
+    "max.poll.records": st.integers(1, 9_999),
+    "client.rack": st.text("abc\\ :=#!é\t", max_size=4).map(
+        lambda text: text.replace("\\", "\\\\").replace("\t", "\\t").replace("é", "\\u00e9")
+    ),
+}
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@given(
+    chosen=st.fixed_dictionaries({}, optional=NUMBERS),
+    include=st.text("abc.*|,[]\\w", max_size=6),
+    streams=st.integers(1, 50),
+)
+def test_any_settings_survive(
+    tmp_path: Path, chosen: dict[str, object], include: str, streams: int
+) -> None:
+    text = "".join(f"{key}={value}\n" for key, value in chosen.items())
+    try:
+        compile_regex(normalise_include(include), where="")
+    except ConfigError:
+        assume(False)
+    (before,), (after,), _ = both(
+        tmp_path,
+        ["bootstrap.servers=a:1\ngroup.id=g\n" + text],
+        "bootstrap.servers=b:1\n",
+        include=include,
+        num_streams=streams,
+    )
+    assert_same(before, after)
+
+
+def test_what_to_do_about_lost_data_is_carried_over(tmp_path: Path) -> None:
+    own = "sparkmirror.on.source.loss=record-and-continue\n"
+    own += "sparkmirror.on.source.loss.fail.topics=p.*,q\n"
+    (before,), (after,), _ = both(
+        tmp_path, ["bootstrap.servers=a:1\ngroup.id=g\n" + own], "bootstrap.servers=b:1\n"
+    )
+    assert before.faults.source_loss_fail == ("p.*", "q")
+    assert_same(before, after)
+
+
+def test_every_field_of_a_flow_is_looked_at() -> None:
+    """A new field of `FlowSettings` must be carried over or be listed here as not concerned."""
+    looked_at = {"source", "target", "source_admin", "target_admin", "fetch", "produce",
+                 "tasks_max", "policy", "topics", "faults"}  # fmt: skip
+    of_mode = {"mode", "enabled", "group", "group_id", "records", "position_interval_ms",
+               "epoch_s", "zookeeper",
+               "offset_storage_topic", "offset_storage_partitions",
+               "offset_storage_replication_factor", "offset_syncs", "checkpoints",
+               "exactly_once", "signed", "control_secret", "session_ms", "transaction_interval_ms",
+               "transaction_bytes", "transaction_timeout_ms"}  # fmt: skip
+    assert {field.name for field in fields(FlowSettings)} == looked_at | of_mode
+
+
+@pytest.fixture
+def arguments(tmp_path: Path) -> list[str]:
+    consumer = write(tmp_path, "bootstrap.servers=a:1\ngroup.id=g\n", "c")
+    producer = write(tmp_path, "bootstrap.servers=b:1\n", "p")
+    return ["migrate-config", "--consumer.config", str(consumer), "--producer.config",
+            str(producer), "--whitelist", "t.*"]  # fmt: skip
+
+
+def test_the_command_prints_a_file_that_loads(
+    arguments: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([*arguments, "--source", "eu", "--target", "us", "--num.streams", "4"]) == 0
+    (flow,) = load_mm2(write(tmp_path, capsys.readouterr().out)).flows
+    assert (flow.name, flow.tasks_max, flow.topics.include) == ("eu->us", 4, ("t.*",))
+
+
+def test_the_command_writes_secrets_to_a_private_file_only(
+    arguments: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write(tmp_path, "bootstrap.servers=b:1\n" + SASL, "p")
+    assert main(arguments) == 2
+    captured = capsys.readouterr()
+    assert "sasl.jaas.config" in captured.err
+    assert "hun" not in captured.out + captured.err
+    path = tmp_path / "made.properties"
+    assert main([*arguments, "--output", str(path)]) == 0
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    jaas = load_mm2(path).flows[0].target.properties["sasl.jaas.config"]
+    assert 'password="hun\\ter 2 é"' in jaas
+    assert main([*arguments, "--output", str(path)]) == 2
+    assert "The file exists" in capsys.readouterr().err
+    assert main([*arguments, "--output", str(path), "--force"]) == 0
+    assert [each.name for each in tmp_path.iterdir() if "made" in each.name] == [path.name]
+
+
+@pytest.mark.parametrize(
+    ("extra", "told"),
+    [
+        (["--source", "a b"], "is no alias"),
+        (["--source", "target"], "two clusters have one name"),
+        (["--source", "x", "--source", "y"], "2 names are given for 1"),
+        (["--blacklist", "x"], "Exactly one of whitelist or blacklist"),
+        (["--output", "/none/there/x"], "cannot be written"),
+    ],
+)
+def test_wrong_usage(
+    arguments: list[str], extra: list[str], told: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([*arguments, *extra]) in (1, 2)
+    assert told in capsys.readouterr().err

@@ -1,0 +1,237 @@
+"""Everything wrong in a MirrorMaker 2 file is told with its file, line, key and what to do."""
+
+from pathlib import Path
+
+import pytest
+
+from sparkmirror.config.mm2.load import load_mm2
+from sparkmirror.errors import ConfigError
+from tests.unit.config_files import BASE, LINE, load, refused
+
+
+@pytest.mark.parametrize(
+    ("line", "what", "do"),
+    [
+        # flows and clusters
+        ("A->X.enabled=true", "A->X.enabled names the cluster 'X'", "clusters"),
+        ("X->A.topics=t", "X->A.topics names the cluster 'X'", "clusters"),
+        ("b->A.enabled=true", "names the cluster 'b', which is not in clusters=A,B", "Add"),
+        ("A->A.enabled=true", "A->A.enabled: a flow cannot lead from a cluster to itself", "two"),
+        ("->A.enabled=true", "->A.enabled is no flow", "alias"),
+        # values
+        ("topics=a(", "'a(' is an invalid regex: a '(' is not closed", "Java regular"),
+        ("A->B.topics.exclude=[", "'[' is an invalid regex", "Java regular"),
+        ("groups=*", "'*' is an invalid regex", "Java regular"),
+        ("topics=a,,b", "topics has an empty element", "Remove the comma"),
+        ("topics=a,b,", "topics has an empty element", "Remove the comma"),
+        ("refresh.topics.enabled=yes", "refresh.topics.enabled=yes is neither true nor", "Write"),
+        ("A->B.enabled=on", "A->B.enabled=on is neither true nor false", "Write true or false"),
+        ("tasks.max=four", "tasks.max=four is not a whole number", "digits"),
+        ("tasks.max=4 # slots", "tasks.max=4 # slots is not a whole", "on a line of its own"),
+        ("tasks.max=0", "tasks.max=0 is out of range", "at least 1"),
+        ("tasks.max=99999999999", "does not fit in 32 bits", "nearer to zero"),
+        ("sparkmirror.epoch.seconds=0", "is out of range", "from 1 to 86400"),
+        ("sparkmirror.on.source.loss=skip", "is not one of", "fail, record-and-continue"),
+        ("sparkmirror.on.source.loss.fail.topics=(", "is an invalid regex", ""),
+        ("sasl.login.refresh.window.factor=2", "is out of range", "from 0.5 to 1"),
+        ("sasl.login.refresh.window.factor=x", "is not a number", "0.8"),
+        ("offset-syncs.topic.location=here", "is not one of the values", "source, target"),
+        ("metric.names.formats=old", "is not one of the values", "legacy, new"),
+        ("A.consumer.isolation.level=none", "is not one of", "read_committed, read_uncommitted"),
+        ("A.consumer.auto.offset.reset=first", "is not one of", "earliest, latest, none"),
+        ("A.consumer.auto.offset.reset=by_duration:1D", "is not one of", "by_duration:PT12H"),
+        ("A.consumer.auto.offset.reset=by_duration:PT", "is not one of", "by_duration:PT12H"),
+        ("A.consumer.auto.offset.reset=by_duration:-PT1H", "is not one of", "by_duration:PT12H"),
+        ("replication.policy.separator=/", "characters that no topic name may have", "letters"),
+        # servers
+        ("B.bootstrap.servers=b", "B.bootstrap.servers holds 'b', which is not host:port", "host"),
+        ("B.bootstrap.servers=b:x", "holds 'b:x', which is not host:port", "host"),
+        ("B.bootstrap.servers=b:1 c:1", "holds 'b:1 c:1', which is not host:port", "host"),
+        ("B.bootstrap.servers=b:70000", "holds 'b:70000'", "host"),
+        ("B.bootstrap.servers=::1:9092", "holds '::1:9092'", "host"),
+        ("B.bootstrap.servers=", "B.bootstrap.servers= is empty", "at least one"),
+        # unavailable or impossible
+        ("security.protocol=abc", "security.protocol=abc is not one of", "PLAINTEXT, SSL"),
+        (
+            "B.security.protocol=SASL_SSL",
+            "Cluster 'B': security.protocol=SASL_SSL takes a login",
+            "KafkaClient",
+        ),
+        (
+            "A.consumer.security.protocol=plaintextsasl",
+            "takes a login (sasl.mechanism=GSSAPI)",
+            "java.security.auth.login.config",
+        ),
+        (
+            "B.ssl.truststore.type=BCFKS\nB.security.protocol=ssl",
+            "Cluster 'B': ssl.truststore.type=BCFKS is not supported",
+            "JKS, PKCS12, PEM",
+        ),
+        ("B.exactly.once.source.support=on", "is not one of", "disabled, preparing, enabled"),
+        (
+            "A->B.exactly.once.support=required",
+            "exactly-once is not switched on",
+            "B.exactly.once.source.support=enabled",
+        ),
+        ("B.producer.transactional.id=x", "the mirror sets it itself", "Remove"),
+        ("B.producer.acks=0", "B.producer.acks=0 cannot be used", "all"),
+        # custom classes
+        ("topic.filter.class=com.acme.F", "topic.filter.class=com.acme.F cannot", "DefaultTopic"),
+        ("A->B.group.filter.class=F", "custom Java classes", "DefaultGroupFilter"),
+        ("forwarding.admin.class=F", "custom Java classes", "ForwardingAdmin"),
+        ("config.property.filter.class=F", "custom Java classes", "DefaultConfigPropertyFilter"),
+        ("replication.policy.class=com.acme.P", "custom Java pol", "IdentityReplicationPolicy"),
+        (
+            "replication.policy.class=com.acme.DefaultReplicationPolicy",
+            "custom Java policies",
+            "IdentityReplicationPolicy",
+        ),
+        ("key.converter=org.apache.kafka.connect.json.JsonConverter", "raw batches", "ByteArray"),
+        ("transforms=route", "transforms cannot be used: records are carried as raw", "Remove"),
+        ("A.consumer.interceptor.classes=x", "interceptor.classes cannot be used", "Remove"),
+        ("A->B.source.cluster.alias=Z", "it is set by the mirror itself", "Remove"),
+        # keys of older releases
+        ("emit.heartbeats=true", "is no key of", "Write emit.heartbeats.enabled"),
+        ("A->B.enable=true", "is no key of", "Write A->B.enabled"),
+        ("auto.include.jmx.reporter=true", "is no key of", "nothing has taken its place"),
+    ],
+)
+def test_one_wrong_line(tmp_path: Path, line: str, what: str, do: str) -> None:
+    error = refused(tmp_path, BASE + line + "\n")
+    assert error.where.startswith(f"{tmp_path}/mm2.properties:{LINE}")
+    assert what in error.what
+    assert do in error.do
+    key = line.partition("=")[0]
+    assert key in str(error) or key.rpartition(".")[2] in str(error)
+
+
+@pytest.mark.parametrize(
+    ("line", "told"),
+    [
+        ("topcs=x", "topcs is unknown (did you mean topics?)"),
+        ("replication.factr=1", "(did you mean replication.factor?)"),
+        ("A.bootstrap.server=x:1", "(did you mean A.bootstrap.servers?)"),
+        ("B.producer.linger.mss=1", "(did you mean B.producer.linger.ms?)"),
+        ("A->B.enabledd=true", "(did you mean A->B.enabled?)"),
+        ("A->B.source.consumer.fetch.min.byte=1", "A->B.source.consumer.fetch.min.bytes?)"),
+        ("A->B.sparkmirror.join.byte=1", "(did you mean A->B.sparkmirror.join.bytes?)"),
+        ("sparkmirror.epoch.second=1", "(did you mean sparkmirror.epoch.seconds?)"),
+        ("C.bootstrap.servers=c:1", "('C' is not in clusters=A,B)"),
+        ("C.producer.acks=all", "('C' is not in clusters=A,B)"),
+        ("A -> B.enabled = true", "(a flow is written without blanks, as in A->B.enabled=true)"),
+        ("zookeeper.connect=z:1", "now bootstrap.servers)"),
+        ("serializer.class=x", "nothing has taken its place)"),
+        ("A->B.=x", "A->B. is unknown"),
+        ("qqqqqqqq=1", "qqqqqqqq is unknown. "),
+    ],
+)
+def test_an_unknown_key_with_the_nearest_known_one(tmp_path: Path, line: str, told: str) -> None:
+    error = refused(tmp_path, BASE + line + "\n")
+    assert error.where == f"{tmp_path}/mm2.properties:{LINE}"
+    assert told in str(error)
+
+
+def test_all_unknown_keys_are_told_at_once_with_their_lines(tmp_path: Path) -> None:
+    error = refused(tmp_path, BASE + "topcs=x\n# fine\nA.tasks.maxx=3\nfoo.bar=1\n")
+    assert error.what.startswith("3 keys are unknown: ")
+    for told in (
+        f"line {LINE}: topcs is unknown (did you mean topics?)",
+        f"line {LINE + 2}: A.tasks.maxx",
+        f"line {LINE + 3}: foo.bar",
+    ):
+        assert told in error.what
+
+
+def test_all_wrong_values_are_told_at_once(tmp_path: Path) -> None:
+    error = refused(tmp_path, BASE + "tasks.max=x\ntopics=a,,b\n")
+    assert error.what.startswith("2 settings are wrong. ")
+    assert f"(1) {tmp_path}/mm2.properties:{LINE}: tasks.max=x" in error.what
+    assert f"(2) {tmp_path}/mm2.properties:{LINE + 1}: topics has an empty" in error.what
+
+
+@pytest.mark.parametrize(
+    ("text", "what"),
+    [
+        ("", "clusters is missing"),
+        ("bootstrap.servers=a:1\ngroup.id=g\n", "clusters is missing"),
+        ("clusters=\n", "clusters is empty"),
+        ("clusters=A B\n", "clusters holds 'A B', which is no alias"),
+        ("clusters=A->B\n", "clusters holds 'A->B', which is no alias"),
+        ("clusters=A,,B\n", "clusters has an empty element"),
+    ],
+)
+def test_clusters(tmp_path: Path, text: str, what: str) -> None:
+    assert what in refused(tmp_path, text).what
+
+
+@pytest.mark.parametrize("alias", ["A", "B"])
+def test_missing_servers_are_told_once(tmp_path: Path, alias: str) -> None:
+    error = refused(tmp_path, BASE.replace(f"{alias}.bootstrap.servers", "# x"))
+    assert error.what == (
+        f"{alias}.bootstrap.servers is missing: nothing says where cluster '{alias}' is."
+    )
+    assert error.do.startswith(f"Add {alias}.bootstrap.servers=host:port")
+
+
+@pytest.mark.parametrize(
+    ("text", "clusters", "do"),
+    [
+        (BASE.replace("true", "false"), (), "Enable one, for example A->B.enabled=true"),
+        (BASE, ("A",), "--clusters A keeps only flows to these targets; the file enables A->B"),
+        ("clusters=A\nA.bootstrap.servers=a:1\n", (), "Name two clusters"),
+    ],
+)
+def test_no_flow_left(tmp_path: Path, text: str, clusters: tuple[str, ...], do: str) -> None:
+    error = refused(tmp_path, text, clusters)
+    assert error.what == "No source->target replication flows."
+    assert do in error.do
+
+
+@pytest.mark.parametrize(
+    ("lines", "contradicts"),
+    [
+        ("B.producer.acks=1\n", "B.producer.acks=1 contradicts"),
+        (
+            "B.producer.max.in.flight.requests.per.connection=6\n",
+            "B.producer.max.in.flight.requests.per.connection=6 contradicts",
+        ),
+    ],
+)
+def test_idempotence_asked_for_and_contradicted(
+    tmp_path: Path, lines: str, contradicts: str
+) -> None:
+    error = refused(tmp_path, BASE + lines + "B.producer.enable.idempotence=true\n")
+    assert contradicts in error.what
+    assert error.where.endswith(f":{LINE}")
+
+
+def test_a_cluster_in_no_enabled_flow_may_be_secured(tmp_path: Path) -> None:
+    text = BASE.replace("clusters=A,B", "clusters=A,B,C") + (
+        "C.bootstrap.servers=c:1\nC.security.protocol=SSL\n"
+    )
+    assert len(load(tmp_path, text).flows) == 1
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "ssl.key.password=hunter2\ntasks.max=x",
+        "sasl.jaas.config=hunter2\nsasl.jaas.confg=hunter2",
+        "A.sasl.oauthbearer.client.credentials.client.secret=hunter2\nA->X.enabled=true",
+        "B.ssl.keystore.password=hunter2\nB.security.protocol=SSL",
+    ],
+)
+def test_secrets_never_show_in_errors(tmp_path: Path, line: str) -> None:
+    error = refused(tmp_path, BASE + line + "\n")
+    assert "hunter2" not in str(error)
+    assert "hunter2" not in repr(error)
+
+
+def test_a_missing_file(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="no such file"):
+        load_mm2(tmp_path / "none")
+
+
+def test_a_line_that_is_no_property(tmp_path: Path) -> None:
+    error = refused(tmp_path, BASE + "nonsense\n")
+    assert error.where == f"{tmp_path}/mm2.properties:{LINE}"

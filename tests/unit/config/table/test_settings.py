@@ -1,0 +1,215 @@
+"""The settings table knows the keys of Kafka 4.3 and of clients of 4.4, with types and defaults."""
+
+import pytest
+
+from sparkmirror.config.files.properties import Entry
+from sparkmirror.config.files.values import check, split_list
+from sparkmirror.config.table.redact import ClientProperties, redact, redact_all
+from sparkmirror.config.table.settings import (
+    CLIENT_SET,
+    SETTINGS,
+    Scope,
+    Setting,
+    Status,
+    Type,
+    find,
+    is_secret,
+    names,
+)
+from sparkmirror.model import FetchSettings, FlowSettings, ProduceSettings, TopicSettings
+from tests.vectors import load, table
+
+_SECTIONS = {
+    "MirrorMakerConfig": Scope.DRIVER,
+    "Base": Scope.CONNECTOR,
+    "Source": Scope.CONNECTOR,
+    "SourceTask": Scope.CONNECTOR,
+    "Checkpoint": Scope.CONNECTOR,
+    "CheckpointTask": Scope.CONNECTOR,
+    "Heartbeat": Scope.CONNECTOR,
+    "MirrorClient": Scope.CONNECTOR,
+    "MirrorClient.CLIENT": Scope.CONNECTOR,
+    "TopicFilter": Scope.CONNECTOR,
+    "GroupFilter": Scope.CONNECTOR,
+    "ConfigPropFilter": Scope.CONNECTOR,
+    "Consumer": Scope.CONSUMER,
+    "Producer": Scope.PRODUCER,
+    "Admin": Scope.ADMIN,
+    "WorkerDistributed": Scope.WORKER,
+    "SourceConnector": Scope.CONNECTOR,
+}
+_KEYS = [
+    (section, row)
+    for name in ("config_keys_4.3.0", "client_keys_4.3.0", "client_keys_new_in_4.4.0")
+    for section, rows in table(name).items()
+    for row in rows
+]
+# Keys of logins that clients of 4.4 have and 4.3's MirrorMaker does not hand on yet.
+_LATER = {
+    row[0] for row in table("client_keys_new_in_4.4.0")["Admin"] if row[0].startswith("sasl.")
+}
+# MirrorMaker sets these for its data clients, whatever the client's own default.
+_MIRRORMAKER_DEFAULTS = {
+    "enable.auto.commit",
+    "enable.idempotence",
+    "delivery.timeout.ms",
+    "max.block.ms",
+    "max.in.flight.requests.per.connection",
+    "key.converter",
+    "value.converter",
+    "header.converter",
+}
+# Rows that several scopes share although Java's defaults differ; none of them has an effect.
+_SHARED = {
+    "connections.max.idle.ms",
+    "enable.metrics.push",
+    "receive.buffer.bytes",
+    "send.buffer.bytes",
+    "partition.assignment.strategy",
+    "bootstrap.servers",
+    "client.id",
+    "share.acquire.mode",
+}
+
+
+@pytest.mark.parametrize(("section", "row"), _KEYS, ids=lambda value: str(value)[:60])
+def test_every_key_is_known_with_its_type_and_default(section: str, row: list[str]) -> None:
+    name, kind, default = row[:3]
+    setting = find(name, _SECTIONS[section])
+    assert setting is not None, f"{section} {name} is missing"
+    assert setting.type.value.upper() == kind
+    if name in _MIRRORMAKER_DEFAULTS | _SHARED:
+        return
+    ours = setting.default if setting.java_default is None else setting.java_default
+    assert _plain(ours, setting) == _plain(_java(default), setting)
+
+
+def _java(default: str) -> str | None:
+    return None if default in ("null", "<required>") else default.removeprefix("class ")
+
+
+def _plain(default: str | None, setting: Setting) -> object:
+    if default is None:
+        return None
+    if setting.type is Type.LIST:
+        return [part.rpartition(".class.")[2] for part in split_list(default.strip("[]"))]
+    if setting.type is Type.CLASS:
+        return default.rpartition(".")[2]
+    return default
+
+
+def test_all_sections_were_compared() -> None:
+    assert {section for section, _ in _KEYS} == set(_SECTIONS)
+    assert len(_KEYS) > 700
+
+
+@pytest.mark.parametrize("setting", SETTINGS, ids=lambda row: f"{row.scopes[0].value}-{row.name}")
+def test_rows_are_complete_and_their_defaults_valid(setting: Setting) -> None:
+    assert setting.doc.endswith(".")
+    assert setting.scopes
+    if setting.status is not Status.SUPPORTED:
+        assert setting.reason, "an ignored or refused key needs a reason"
+    if setting.default and not (setting.type is Type.CLASS and not setting.choices):
+        check(Entry(setting.name, setting.default, "default"), setting)
+
+
+def test_a_scope_has_each_key_once() -> None:
+    seen = [(scope, row.name) for row in SETTINGS for scope in row.scopes]
+    assert len(seen) == len(set(seen))
+
+
+def test_defaults_are_those_of_the_model() -> None:
+    fetch, produce, topics = FetchSettings(), ProduceSettings(), TopicSettings()
+    for scope, key, value in (
+        (Scope.CONSUMER, "fetch.max.bytes", fetch.fetch_max_bytes),
+        (Scope.CONSUMER, "max.partition.fetch.bytes", fetch.partition_fetch_bytes_max),
+        (Scope.CONSUMER, "isolation.level", fetch.isolation_level),
+        (Scope.PRODUCER, "max.request.size", produce.request_bytes_max),
+        (Scope.PRODUCER, "delivery.timeout.ms", produce.delivery_timeout_ms),
+        (Scope.CONNECTOR, "topics.exclude", ",".join(topics.exclude)),
+        (Scope.CONNECTOR, "replication.factor", topics.replication_factor),
+        (Scope.SPARKMIRROR, "sparkmirror.join.bytes", produce.join_bytes),
+        (Scope.SPARKMIRROR, "sparkmirror.epoch.seconds", _model_default("epoch_s")),
+        (
+            Scope.SPARKMIRROR,
+            "sparkmirror.position.interval.ms",
+            _model_default("position_interval_ms"),
+        ),
+        (Scope.WORKER, "offset.storage.partitions", _model_default("offset_storage_partitions")),
+    ):
+        row = find(key, scope)
+        assert row is not None
+        assert row.default == str(value), key
+
+
+def _model_default(field: str) -> object:
+    return FlowSettings.__dataclass_fields__[field].default
+
+
+def test_the_client_set_is_javas_and_one_key_of_librdkafka() -> None:
+    client = {row[0] for row in table("config_keys_4.3.0")["MirrorClient.CLIENT"]}
+    assert client | {"ssl.crl.location", "ssl.security.level"} | _LATER == CLIENT_SET
+
+
+def test_security_defaults_are_those_java_hands_to_clients() -> None:
+    """The vector is what MirrorMakerConfig.clientConfig gives for cluster A, values as text."""
+    vector = load("mm_config")
+    given = {"bootstrap.servers": "[a:1]", "security.protocol": "PLAINTEXT"}
+    given["ssl.truststore.password"] = "[hidden]"  # the input sets it
+    for role, scope in (("consumerConfig", Scope.CONSUMER), ("adminConfig", Scope.ADMIN)):
+        expected = vector[f"clientConfig(A).{role}"]
+        ours = dict(given)
+        ours_alone = {"ssl.security.level"}
+        for name in CLIENT_SET - given.keys() - ours_alone - _LATER:
+            row = find(name, scope)
+            assert row is not None
+            if row.default is not None:
+                ours[name] = _as_java_text(row)
+        assert {key: value.rpartition(".")[2] if value.startswith("class ") else value
+                for key, value in expected.items()} == ours  # fmt: skip
+
+
+def _as_java_text(row: Setting) -> str:
+    assert row.default is not None
+    if row.type is Type.LIST:
+        return f"[{', '.join(split_list(row.default))}]"
+    return row.default
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        "ssl.key.password",
+        "A.ssl.truststore.password",
+        "A->B.source.consumer.sasl.jaas.config",
+        "B.producer.ssl.keystore.key",
+        "sasl.oauthbearer.client.credentials.client.secret",
+        "config.providers.vault.param.token",
+        "my.Secret.thing",
+    ],
+)
+def test_secrets_are_hidden(key: str) -> None:
+    assert is_secret(key)
+    assert redact(key, "hunter2") == "[hidden]"
+    assert "hunter2" not in repr(ClientProperties({key: "hunter2"}))
+
+
+@pytest.mark.parametrize("key", ["A.bootstrap.servers", "topics", "ssl.keystore.location"])
+def test_the_rest_is_shown(key: str) -> None:
+    assert redact_all({key: "x"}) == {key: "x"}
+
+
+def test_mirrormaker_1_spellings_are_noted() -> None:
+    topics, streams = find("topics", Scope.CONNECTOR), find("tasks.max", Scope.CONNECTOR)
+    assert topics is not None
+    assert streams is not None
+    assert topics.mm1 == ("--include", "--whitelist")
+    assert streams.mm1 == ("--num.streams",)
+
+
+def test_own_keys_have_their_own_prefix_or_stand_among_their_siblings() -> None:
+    own = names(Scope.SPARKMIRROR)
+    assert {name for name in own if not name.startswith("sparkmirror.")} == {
+        "sync.topic.configs.keep"
+    }
+    assert not own & names(*(set(Scope) - {Scope.SPARKMIRROR})), "no key of Java's"

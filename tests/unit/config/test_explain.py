@@ -1,0 +1,288 @@
+"""``sparkmirror config``: effective values, where they come from, and what is never shown."""
+
+import json
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sparkmirror.cli.main import main
+from sparkmirror.config.docs import settings_page
+from sparkmirror.config.explain import Effective, Place, explain
+from sparkmirror.config.explain_mm1 import explain_mm1
+from sparkmirror.config.files.properties import Entry
+from sparkmirror.config.mm2.load import client_configs, own_settings
+from sparkmirror.config.mm2.precedence import Part, scope_of, spellings
+from sparkmirror.config.mm2.precedence import given as entries_for
+from sparkmirror.config.mm2.scoping import connector_config, worker_config
+from sparkmirror.config.table.redact import HIDDEN
+from sparkmirror.config.table.settings import CLIENT_SET, names
+from tests.unit.config_files import BASE, LINE, QUIET, write
+
+_ENV = (
+    "config.providers=env\n"
+    "config.providers.env.class=org.apache.kafka.common.config.provider.EnvVarConfigProvider\n"
+)
+
+
+def effective(tmp_path: Path, extra: str) -> dict[tuple[str, str], Effective]:
+    (flow,) = explain(write(tmp_path, BASE + QUIET + extra)).flows
+    return {(one.part.value, one.key): one for one in flow.settings}
+
+
+_CASES = [
+    (part, key)
+    for part in Part
+    for key in sorted(names(part.scope))
+    if not (key in CLIENT_SET and part in (Part.FLOW, Part.WORKER))
+    and key not in ("clusters", "source.cluster.alias", "target.cluster.alias", "client.id")
+    # Java's prefix test without a dot takes these for keys of a client.
+    and key not in ("enable.auto.commit",)
+    # Where syncs are written decides about clients, so what stands there is read at once.
+    and key != "offset-syncs.topic.location"
+]
+
+
+@settings(max_examples=600, deadline=None)
+@given(st.data())
+def test_the_first_spelling_is_the_one_that_scoping_lets_win(data: st.DataObject) -> None:
+    part, key = data.draw(st.sampled_from(_CASES))
+    side = data.draw(st.sampled_from(["source", "target"]))
+    every = spellings(part, key, "A", "B", side)
+    present = data.draw(st.lists(st.sampled_from(every), min_size=1, unique=True))
+    raw = {name: Entry(name, name, f"f:{line}") for line, name in enumerate(present, 1)}
+    location = "A->B.offset-syncs.topic.location"
+    raw[location] = Entry(location, side, "f:99")
+    clients = client_configs(raw, "A", "B")
+    conf = {
+        Part.FLOW: connector_config(raw, "A", "B"),
+        Part.CONSUMER: clients["consumer"],
+        Part.PRODUCER: clients["producer"],
+        Part.SOURCE_ADMIN: clients["source admin"],
+        Part.TARGET_ADMIN: clients["target admin"],
+        Part.SYNCS: clients["offset syncs"],
+        Part.CHECKPOINTS: clients["checkpoints"],
+        Part.WORKER: worker_config(raw, "A", "B"),
+        Part.OWN: own_settings(raw, "A->B"),
+    }[part]
+    first, *others = entries_for(raw, part, key, "A", "B", side)
+    assert conf[key].value == first.key
+    assert {first.key, *(entry.key for entry in others)} == set(present)
+
+
+@pytest.mark.parametrize(
+    ("spelling", "key", "told"),
+    [
+        ("topics", "topics", "top level"),
+        ("A->B.topics", "topics", "flow A->B"),
+        ("A.consumer.check.crcs", "check.crcs", "consumer of cluster A"),
+        ("A.ssl.key.password", "ssl.key.password", "cluster A"),
+        ("A->B.source.consumer.check.crcs", "check.crcs", "source.consumer of flow A->B"),
+        ("A->B.producer.override.acks", "acks", "producer.override of flow A->B"),
+    ],
+)
+def test_scopes_in_words(spelling: str, key: str, told: str) -> None:
+    assert scope_of(spelling, key) == told
+
+
+def test_the_line_that_counts_and_those_it_beats(tmp_path: Path) -> None:
+    first = LINE + QUIET.count("\n")
+    rows = effective(tmp_path, "topics=x\nA->B.topics=y\nB.offset.flush.interval.ms=500\n")
+    topics = rows["flow", "topics"]
+    assert (topics.value, topics.origin) == ("y", "file")
+    assert topics.place is not None
+    assert topics.place.where == f"{tmp_path}/mm2.properties:{first + 1}"
+    assert [place.where.rpartition(":")[2] for place in topics.overrides] == [str(first)]
+    assert rows["flow", "tasks.max"] == Effective(Part.FLOW, "tasks.max", "1", "default")
+    interval = rows["sparkmirror", "sparkmirror.position.interval.ms"]
+    assert (interval.value, interval.origin) == ("500", "derived")
+    assert "offset.flush.interval.ms" in interval.remark
+    assert rows["worker", "offset.storage.topic"].value == "mm2-offsets.A.internal"
+
+
+def test_what_other_settings_rule_out_is_told(tmp_path: Path) -> None:
+    idempotence = effective(tmp_path, "B.producer.acks=1\n")[
+        "target producer", "enable.idempotence"
+    ]
+    assert idempotence.value == "false"
+    assert "acks" in idempotence.remark
+
+
+def test_the_clients_of_offset_syncs_and_checkpoints_are_there_while_they_are_used(
+    tmp_path: Path,
+) -> None:
+    extra = "offset-syncs.topic.location=target\nB.producer.acks=1\nB.consumer.check.crcs=false\n"
+    (flow,) = explain(write(tmp_path, BASE + extra)).flows
+    rows = {(one.part, one.key): one for one in flow.settings}
+    assert rows[Part.SYNCS, "acks"].value == "1"
+    assert rows[Part.SYNCS, "bootstrap.servers"].value == "b:9092"
+    assert rows[Part.CHECKPOINTS, "check.crcs"].value == "false"
+    assert {one.part for one in flow.settings} == set(Part)
+    without = effective(tmp_path, "")
+    assert Part.SYNCS.value not in {part for part, _ in without}
+
+
+def test_ignored_keys_stand_there_with_the_reason(tmp_path: Path) -> None:
+    rows = effective(tmp_path, "listeners=http://x:1\nadmin.timeout.ms=4\nssl.protocol=TLSv1.2\n")
+    assert "each request has its own limit" in rows["flow", "admin.timeout.ms"].ignored
+    assert "security.protocol=PLAINTEXT" in rows["source consumer", "ssl.protocol"].ignored
+    # What nobody set and nothing reads is left out.
+    assert ("flow", "errors.tolerance") not in rows
+    assert ("source consumer", "sasl.mechanism") not in rows
+    assert ("source consumer", "group.id") not in rows
+
+
+def test_no_secret_is_shown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("SECRET_SERVERS", "hidden.example.com:9092")
+    (tmp_path / "dir").mkdir()
+    (tmp_path / "dir" / "topics").write_text("hunter3.*")
+    (tmp_path / "file").write_text("word=hunter4\n")
+    provider = "org.apache.kafka.common.config.provider."
+    path = write(
+        tmp_path,
+        "clusters=A,B\nA.bootstrap.servers=${env:SECRET_SERVERS}\nB.bootstrap.servers=b:1\n"
+        "A->B.enabled=true\nconfig.providers=env,dir,file\n"
+        f"config.providers.env.class={provider}EnvVarConfigProvider\n"
+        f"config.providers.dir.class={provider}DirectoryConfigProvider\n"
+        f"config.providers.file.class={provider}FileConfigProvider\n"
+        f"topics=${{dir:{tmp_path}/dir:topics}}\n"
+        "security.protocol=SASL_PLAINTEXT\nsasl.mechanism=PLAIN\n"
+        "sasl.jaas.config=org.apache.kafka.common.security.plain.PlainLoginModule required "
+        f'username="u" password="${{file:{tmp_path}/file:word}}";\n'
+        "B.sasl.jaas.config=org.apache.kafka.common.security.plain.PlainLoginModule required "
+        'username="u" password="hunter2";\n',
+    )
+    for arguments in ([], ["--format", "json"]):
+        assert main(["config", str(path), *arguments]) == 0
+        shown = capsys.readouterr().out
+        assert "resolved from ${env:SECRET_SERVERS}" in shown
+        assert f"resolved from ${{dir:{tmp_path}/dir:topics}}" in shown
+        assert f"${{file:{tmp_path}/file:word}}" in shown
+        for secret in ("hidden.example", "hunter2", "hunter3", "hunter4"):
+            assert secret not in shown
+
+
+def test_a_jaas_file_of_the_environment_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    jaas = tmp_path / "jaas.conf"
+    jaas.write_text(
+        "KafkaClient { org.apache.kafka.common.security.plain.PlainLoginModule required "
+        'username="u" password="hunter2"; };'
+    )
+    monkeypatch.setenv("KAFKA_OPTS", f"-Djava.security.auth.login.config={jaas}")
+    rows = effective(tmp_path, "security.protocol=SASL_PLAINTEXT\nsasl.mechanism=PLAIN\n")
+    login = rows["target producer", "sasl.jaas.config"]
+    assert (login.value, login.origin) == ("[hidden]", "derived")
+    assert "KAFKA_OPTS" in login.remark
+
+
+def test_what_a_run_refuses_is_refused_with_the_same_words(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = write(tmp_path, BASE + _ENV + "topics=${env:THERE_IS_NONE}\n")
+    codes, texts = [], []
+    for verb in ("config", "run"):
+        codes.append(main([verb, str(path)]))
+        texts.append(capsys.readouterr().err)
+    assert codes == [2, 2]
+    assert texts[0] == texts[1]
+    assert "${env:THERE_IS_NONE} cannot be resolved" in texts[0]
+
+
+def test_flows_are_chosen_by_name(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = write(tmp_path, BASE + QUIET + "B->A.enabled=true\nA->B.topics=x\n")
+    assert main(["config", str(path), "--format", "json", "--flow", "A->B", "--given"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    (flow,) = document["flows"]
+    assert flow["flow"] == "A->B"
+    assert all(row["origin"] == "file" for row in flow["settings"])
+    assert [row["value"] for row in flow["settings"] if row["key"] == "topics"] == ["x"]
+    assert document["warnings"] == []
+    assert main(["config", str(path), "--flow", "A->C"]) == 2
+    assert "It enables A->B, B->A." in capsys.readouterr().err
+
+
+def test_the_warnings_of_a_run_are_shown(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = write(tmp_path, BASE + QUIET + "listeners=http://x:1\n")
+    assert main(["config", str(path)]) == 0
+    shown = capsys.readouterr().out
+    assert f"warning: {path}: ignored: listeners" in shown
+    assert f"{path}: 1 flow(s), 1 warning(s)" in shown
+
+
+def test_the_page_of_all_settings(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    assert main(["config", "--docs"]) == 0
+    assert capsys.readouterr().out == settings_page()
+    assert main(["config", str(tmp_path), "--docs"]) == 2
+    assert main(["config"]) == 2
+
+
+OLD_CONSUMER = """\
+zookeeper.connect=zk:2181/kafka
+group.id=mirror
+fetch.message.max.bytes=2097152
+auto.commit.enable=true
+sparkmirror.on.source.loss=record-and-continue
+ssl.truststore.location=/nowhere
+"""
+OLD_PRODUCER = """\
+metadata.broker.list=b:9092
+request.required.acks=1
+sasl.jaas.config=x
+batch.size=99
+"""
+
+
+def test_mirrormaker_1s_files(tmp_path: Path) -> None:
+    consumer, producer = write(tmp_path, OLD_CONSUMER, "c"), write(tmp_path, OLD_PRODUCER, "p")
+    asked: list[str] = []
+
+    def find(connect: str, _protocol: str) -> tuple[str, ...]:
+        asked.append(connect)
+        return ("a:9092",)
+
+    setup = explain_mm1([consumer], producer, find_brokers=find)
+    assert asked == ["zk:2181/kafka"]
+    (flow,) = setup.flows
+    rows = {(row.part.value.split()[-1], row.key): row for row in flow.settings}
+    servers = rows["consumer", "bootstrap.servers"]
+    assert (servers.value, servers.place) == (
+        "a:9092", Place(f"{consumer}:1", "zookeeper.connect", "consumer file"),
+    )  # fmt: skip
+    size = rows["consumer", "max.partition.fetch.bytes"]
+    assert size.place is not None
+    assert (size.value, size.place.spelling) == ("2097152", "fetch.message.max.bytes")
+    assert rows["consumer", "auto.offset.reset"].value == "latest"
+    assert rows["consumer", "auto.offset.reset"].origin == "derived"
+    assert rows["sparkmirror", "sparkmirror.on.source.loss"].origin == "file"
+    assert rows["consumer", "ssl.truststore.location"].ignored
+    assert rows["consumer", "client.id"].value == "mirror"
+    assert rows["producer", "acks"].value == "1"
+    assert rows["producer", "enable.idempotence"].value == "false"
+    assert rows["producer", "sasl.jaas.config"].value == HIDDEN
+    assert rows["producer", "batch.size"].origin == "file"
+    assert ("consumer", "auto.commit.enable") not in rows
+    assert any("auto.commit.enable has no effect" in line for line in setup.settings.warnings)
+
+
+def test_the_verb_with_mirrormaker_1s_files(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = "bootstrap.servers=a:1\ngroupid=g\nautooffset.reset=largest\n"
+    consumer = write(tmp_path, text, "c")
+    producer = write(tmp_path, "bootstrap.servers=b:1\n", "p")
+    files = ["--consumer.config", str(consumer), "--producer.config", str(producer)]
+    assert main(["config", *files, "--given"]) == 0
+    told = capsys.readouterr().out
+    assert "line 2 groupid (consumer file)" in told
+    assert "line 3 autooffset.reset (consumer file)" in told
+    assert main(["config", *files, "--flow", "A->B"]) == 2
+    assert "'A->B' is no enabled flow" in capsys.readouterr().err
+    for arguments in ([], files[:2], [str(consumer), *files], ["--docs", *files]):
+        assert main(["config", *arguments]) == 2

@@ -1,0 +1,293 @@
+"""Processes of one file at one control topic: who begins, who stands by, who has to end."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
+from typing import Any, cast
+
+import pytest
+
+from sparkmirror.control.coordination import contest, ownership
+from sparkmirror.control.coordination.ownership import Ownership, content_of
+from sparkmirror.errors import ClusterError, Denied, Unreachable
+from sparkmirror.internal_topics.commands import control_topic
+from sparkmirror.internal_topics.driver_report import DriverReport, encode_driver_report
+from sparkmirror.internal_topics.flow_claims import Standby, decode_standby
+from sparkmirror.model import ClusterClient, FlowSettings, TopicPartition, TopicSettings
+from sparkmirror.wire.admin.cluster import Cluster
+
+A, B = (ClusterClient(name, (f"{name}:1",), "c") for name in "AB")
+FLOW = FlowSettings(A, B, A, B)
+Record = tuple[int, bytes, bytes | None]
+
+
+class Target:
+    """A cluster with one control topic, and a clock that all processes of a test share."""
+
+    def __init__(self) -> None:
+        self.alias = "B"
+        self.now_s = 100.0
+        self.away = self.denied = False
+        self.records: list[Record] = []
+
+    def end_offsets(self, wanted: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        if self.away:
+            raise Unreachable("no answer", where="cluster B")
+        return dict.fromkeys(wanted, len(self.records))
+
+    def tail(self, topic: str, *, partitions: list[int], passes: bool) -> Tail:
+        assert topic == control_topic(FLOW)
+        self.end_offsets([])
+        return Tail(self, partitions)
+
+    def read_compacted(self, topic: str, **_: object) -> Iterator[Record]:
+        return iter([one for one in self.records if one[0] == 0])
+
+    def produce_many(self, topic: str, records: Iterable[Record]) -> None:
+        if self.denied:
+            raise Denied("Write is missing", where="cluster B", do="grant Write")
+        self.end_offsets([])
+        self.records += records
+
+
+class Tail:
+    def __init__(self, target: Target, partitions: list[int]) -> None:
+        self._target, self._partitions, self._at = target, partitions, 0
+
+    def read_to_end(self) -> Iterator[Record]:
+        return self.read_to({})
+
+    def read_to(self, ends: Mapping[TopicPartition, int]) -> Iterator[Record]:
+        new, self._at = self._target.records[self._at :], len(self._target.records)
+        return iter([one for one in new if one[0] in self._partitions])
+
+    def close(self) -> None:
+        pass
+
+
+class Process:
+    """One process of the file, on a machine of its own."""
+
+    def __init__(self, target: Target, name: str, flow: FlowSettings = FLOW, **more: Any) -> None:
+        self.target, self.name, self.flow = target, name, flow
+        self.said: list[str] = []
+        self.own = Ownership(
+            cast(Cluster, target), flow, name, self.said.append,
+            file=f"/{name}.properties", release="1", now_s=lambda: target.now_s, **more,
+        )  # fmt: skip
+        self.own.contest._place = name
+
+    def begins(self, **options: bool) -> bool:
+        return self.own.at_start(
+            once=options.get("once", False), take_over=options.get("take_over", False)
+        )
+
+    def report(self, *, ended: bool = False) -> None:
+        told = DriverReport(FLOW.name, self.name, f"{self.name}:1", "1", 0, 0, ended=ended)
+        self.target.produce_many("", [(1, *encode_driver_report(told))])
+
+    def waits(self, seconds: int, *owners: Process) -> int:
+        """Looks each second, while ``owners`` report; after how many it has the flow, else -1."""
+        for second in range(seconds):
+            self.target.now_s += 1
+            for owner in owners:
+                owner.report()
+            if self.own.wait_turn():
+                return second + 1
+        return -1
+
+
+@pytest.fixture
+def target(monkeypatch: pytest.MonkeyPatch) -> Target:
+    made = Target()
+
+    def sleep(seconds: float) -> None:
+        made.now_s += seconds
+
+    monkeypatch.setattr(ownership.time, "sleep", sleep)
+    # All processes of a test are this one: each claims as if it ran elsewhere.
+    monkeypatch.setattr("sparkmirror.control.coordination.claim.own_place", lambda: "")
+    monkeypatch.setattr(contest, "is_gone", lambda _: False)
+    return made
+
+
+def test_the_second_process_stands_by_until_the_first_is_silent(target: Target) -> None:
+    first, second = Process(target, "first"), Process(target, "second")
+    assert first.begins()
+    first.report()
+    assert not second.begins()
+    (line,) = second.said
+    assert "standing by: run first, host first:1, file /first.properties" in line
+    assert "does not report for 10 s" in line
+    assert second.own.standing_by.startswith("standing by: run first")
+    assert second.waits(60, first) == -1
+    assert second.waits(60) == 10
+    assert second.own.standing_by == ""
+    assert "taken over from run first" in second.said[-1]
+    first.own.watch()
+    assert "(run second" in str(first.own.lost())
+    second.own.watch()
+    assert second.own.lost() is None
+
+
+def test_it_takes_over_at_once_when_the_first_ends(target: Target) -> None:
+    first, second, third = (Process(target, name) for name in ("first", "second", "third"))
+    assert first.begins()
+    first.report()
+    assert not second.begins()
+    assert not third.begins()
+    first.report(ended=True)
+    assert second.waits(60) == 1
+    second.report()
+    assert third.waits(30, second) == -1
+    assert "run second" in third.said[-1]
+
+
+def test_of_two_that_claim_at_once_one_begins(
+    target: Target, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = Process(target, "first"), Process(target, "second")
+    claim = ownership.claim_flow
+    begun: list[bool] = []
+
+    def claim_both(cluster: Cluster, flow: FlowSettings, run_id: str, *rest: Any, **more: Any):
+        if run_id == "first":  # the other one has looked just as late, and claims as well
+            begun.append(second.begins())
+        return claim(cluster, flow, run_id, *rest, **more)
+
+    monkeypatch.setattr(ownership, "claim_flow", claim_both)
+    assert first.begins()
+    assert begun == [True], "nobody else had claimed when it looked again"
+    second.own.watch()
+    assert second.own.lost() is not None
+
+    third, fourth = Process(target, "third"), Process(target, "fourth")
+    sleep = ownership.time.sleep
+
+    def claimed_meanwhile(seconds: float) -> None:
+        sleep(seconds)
+        monkeypatch.setattr(ownership.time, "sleep", sleep)
+        claim(cast(Cluster, target), FLOW, "fourth", 0)
+
+    monkeypatch.setattr(ownership.time, "sleep", claimed_meanwhile)
+    assert not third.begins(take_over=True), "a newer claim came before anything was begun"
+    assert third.own.stands_by
+    assert fourth.own.look() is contest.Verdict.OURS
+
+
+def test_take_over_asks_nobody(target: Target) -> None:
+    first, second = Process(target, "first"), Process(target, "second")
+    assert first.begins()
+    first.report()
+    assert second.begins(take_over=True)
+    first.own.watch()
+    assert first.own.lost() is not None
+    assert not first.own.holds()
+
+
+def test_once_does_not_copy_what_another_mirrors(
+    target: Target, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = Process(target, "first"), Process(target, "second")
+    assert first.begins()
+    reports = [True, True]
+
+    def sleep(seconds: float) -> None:
+        target.now_s += seconds
+        if reports:
+            reports.pop()
+            first.report()
+
+    monkeypatch.setattr(ownership.time, "sleep", sleep)
+    with pytest.raises(ClusterError, match=r"run first, host first:1.* a second time") as refused:
+        second.begins(once=True)
+    assert "--take-over" in refused.value.do
+    before_s = target.now_s
+    reports.clear()
+    third = Process(target, "third")
+    assert third.begins(once=True), "nothing came for a session: it has died"
+    assert 10 <= target.now_s - before_s < 13
+
+
+def test_who_was_frozen_does_nothing_before_it_has_looked(target: Target) -> None:
+    first, second = Process(target, "first"), Process(target, "second")
+    done: list[str] = []
+    assert first.begins()
+    first.own.as_owner(lambda: done.append("round"))
+    target.now_s += 30
+    assert not first.own.holds()
+    assert not second.begins()
+    first.own.as_owner(lambda: done.append("still ours"))
+    assert second.begins(take_over=True)
+    target.now_s += 30
+    first.own.as_owner(lambda: done.append("never"))
+    assert done == ["round", "still ours"]
+    target.away = True
+    target.now_s += 30
+    with pytest.raises(Unreachable):
+        second.own.as_owner(lambda: done.append("never"))
+    assert done == ["round", "still ours"]
+
+
+def test_a_standby_without_permission_says_so_when_it_starts(target: Target) -> None:
+    first, second = Process(target, "first"), Process(target, "second")
+    assert first.begins()
+    first.report()
+    target.denied = True
+    with pytest.raises(Denied, match="grant Write"):
+        second.begins()
+
+
+def test_a_target_that_was_away_does_not_cost_the_owner_the_flow(target: Target) -> None:
+    first, second = Process(target, "first"), Process(target, "second")
+    assert first.begins()
+    assert not second.begins()
+    assert second.waits(8) == -1
+    target.away = True
+    for _ in range(30):
+        with pytest.raises(Unreachable):
+            second.waits(1)
+    target.away = False
+    assert second.waits(9) == -1
+    assert second.waits(30, first) == -1
+
+
+def test_two_files_of_one_flow_are_told_apart(target: Target) -> None:
+    wider = replace(FLOW, topics=replace(TopicSettings(), include=("other",)))
+    first, second = Process(target, "first"), Process(target, "second", wider)
+    assert first.begins()
+    assert not second.begins()
+    assert "/first.properties) says something else of this flow than ours (/second" in "".join(
+        second.said
+    )
+    third = Process(target, "third")
+    assert not third.begins()
+    assert "something else" not in "".join(third.said)
+    elsewhere = replace(FLOW, source=replace(A, bootstrap_servers=("a:2", "a:3")))
+    assert content_of(elsewhere, "1") == content_of(FLOW, "1") != content_of(wider, "1")
+
+
+def test_a_flow_that_could_not_begin_is_waited_for_again(target: Target) -> None:
+    """Others may have it meanwhile, and their reports count."""
+    first, second = Process(target, "first"), Process(target, "second")
+    assert first.begins()
+    first.report(ended=True)
+    first.own.stand_by()
+    assert second.begins()
+    assert first.waits(30, second) == -1
+    assert first.waits(30) == 10
+
+
+def test_who_ends_stands_by_no_longer(target: Target) -> None:
+    first, second = Process(target, "first"), Process(target, "second")
+    assert first.begins()
+    assert not second.begins()
+    (standby,) = [one for one in map(_standby, target.records) if one is not None]
+    assert (standby.run_id, standby.file) == ("second", "/second.properties")
+    second.own.close()
+    assert target.records[-1] == (1, b"A->B/standby#second", None)
+
+
+def _standby(record: Record) -> Standby | None:
+    return decode_standby(*record[1:])

@@ -1,0 +1,255 @@
+"""What the control topic tells somebody who looks from outside."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from sparkmirror.cli.main import main
+from sparkmirror.cli.verbs.status import _document, _Row, _text
+from sparkmirror.control.coordination.control_topic import ControlSignals
+from sparkmirror.control.coordination.status import FlowState, judge, judge_group
+from sparkmirror.data.coordination.control_reader import ControlWatch
+from sparkmirror.internal_topics.commands import Command, CommandKind, encode_command
+from sparkmirror.internal_topics.driver_report import DriverReport
+from sparkmirror.internal_topics.flow_claims import Standby
+from sparkmirror.model import (
+    ClusterClient,
+    FlowSettings,
+    Halt,
+    MirrorMode,
+    PartitionProgress,
+    SlotProgress,
+    TopicPartition,
+)
+from tests.unit.config_files import BASE, write
+
+FLOW = "A->B"
+NOW = 1_000_000
+RUN, DRAIN, REPLAN = CommandKind.RUN, CommandKind.DRAIN, CommandKind.REPLAN
+PAUSE, RESUME = CommandKind.PAUSE, CommandKind.RESUME
+
+
+def command(kind: CommandKind, *, ago_s: int = 100, run_id: str = "r1") -> Command:
+    return Command(FLOW, kind, run_id, NOW - ago_s * 1_000)
+
+
+def driver(ago_s: int = 5, **more: object) -> DriverReport:
+    values = {"run_id": "r1", "started_ms": NOW - 100_000, "partitions": 4, **more}
+    return DriverReport(FLOW, host="h:1", version="1", time_ms=NOW - ago_s * 1_000, **values)  # type: ignore[arg-type]
+
+
+def slot(number: int = 0, *, ago_s: int = 1, paused: bool = False, halt: Halt | None = None):
+    partitions = (PartitionProgress("t", number, 5, halt=halt),)
+    return SlotProgress(
+        FLOW, number, "w", 1, NOW - ago_s * 1_000, 1, 1, 1, partitions=partitions, paused=paused
+    )
+
+
+@pytest.mark.parametrize(
+    ("commands", "drivers", "slots", "state"),
+    [
+        ([], [], [], FlowState.NEVER_RAN),
+        ([PAUSE], [], [], FlowState.NEVER_RAN),
+        ([RUN], [driver()], [slot()], FlowState.RUNNING),
+        ([RUN, REPLAN], [driver()], [slot(), slot(1)], FlowState.RUNNING),
+        ([RUN], [driver()], [], FlowState.STARTING),
+        ([RUN], [driver(partitions=0)], [], FlowState.WAITING),
+        ([RUN], [], [], FlowState.DEAD),
+        ([RUN], [driver(40)], [slot(ago_s=31)], FlowState.DEAD),
+        ([RUN], [driver(40)], [slot(ago_s=29)], FlowState.RUNNING),
+        ([RUN], [driver(run_id="r0")], [], FlowState.DEAD),
+        ([RUN], [driver(ended=True)], [slot()], FlowState.STOPPED),
+        ([RUN, DRAIN], [driver()], [slot()], FlowState.DRAINING),
+        ([RUN, DRAIN], [driver(40)], [slot()], FlowState.STOPPED),
+        ([RUN, PAUSE], [driver()], [slot(paused=True)], FlowState.PAUSED),
+        ([RUN, PAUSE], [driver()], [slot(paused=True), slot(1)], FlowState.RUNNING),
+        ([PAUSE, RUN], [driver()], [], FlowState.PAUSED),
+        ([RUN, PAUSE, RESUME], [driver()], [slot()], FlowState.RUNNING),
+        ([RUN, PAUSE, RESUME], [driver()], [slot(paused=True)], FlowState.PAUSED),
+    ],
+)
+def test_states(commands, drivers, slots, state) -> None:
+    signals = ControlSignals(tuple(map(command, commands)), (), tuple(slots), tuple(drivers))
+    assert judge(signals, FLOW, NOW).state is state
+
+
+@pytest.mark.parametrize(
+    ("commands", "drivers", "slots", "to_go_s"),
+    [
+        ([RUN], [driver(to_go_s=95.0)], [slot()], 95.0),
+        ([RUN], [driver(to_go_s=95.0), driver(4)], [slot()], None),
+        ([RUN], [driver(40, to_go_s=95.0)], [slot()], None),
+        ([RUN], [driver(run_id="r0", to_go_s=95.0)], [slot()], None),
+        ([RUN], [driver(ended=True, to_go_s=95.0)], [slot()], None),
+        ([RUN, PAUSE], [driver(to_go_s=95.0)], [slot(paused=True)], None),
+    ],
+)
+def test_the_time_to_go_of_a_flow_that_catches_up(commands, drivers, slots, to_go_s) -> None:
+    """What the driver said last, as long as it says anything and the flow goes on."""
+    signals = ControlSignals(tuple(map(command, commands)), (), tuple(slots), tuple(drivers))
+    assert judge(signals, FLOW, NOW).to_go_s == to_go_s
+
+
+@pytest.mark.parametrize(
+    ("commands", "drivers", "told"),
+    [
+        ([RUN, PAUSE, DRAIN], [driver(ended=True)], "stopped, paused"),
+        ([PAUSE, RUN], [driver(40)], "not running, paused"),
+        ([PAUSE], [], "never ran, paused"),
+        ([RUN, PAUSE], [driver()], "paused"),
+        ([RUN, PAUSE, RESUME], [driver(ended=True)], "stopped"),
+    ],
+)
+def test_a_pause_is_told_of_a_flow_that_does_not_run(commands, drivers, told) -> None:
+    signals = ControlSignals(tuple(map(command, commands)), (), (), tuple(drivers))
+    status = judge(signals, FLOW, NOW)
+    assert status.told == told
+    if not status.state.alive:
+        assert f"  {told}  " in _text([_Row(status, None, NOW)])
+
+
+def test_who_stands_by_is_shown() -> None:
+    standbys = tuple(
+        Standby(flow, run, host, "1", "/mm2.properties", NOW - ago_s * 1_000)
+        for flow, run, host, ago_s in (
+            (FLOW, "r3", "h3:1", 4), (FLOW, "r2", "h2:1", 3), (FLOW, "r9", "h9:1", 31),
+            ("C->B", "r4", "h4:1", 1),
+        )
+    )  # fmt: skip
+    signals = ControlSignals((command(RUN),), (), (slot(),), (driver(),), standbys=standbys)
+    status = judge(signals, FLOW, NOW)
+    assert [one.host for one in status.standbys] == ["h2:1", "h3:1"]
+    row = _Row(status, None, NOW)
+    shown = _text([row])
+    assert "h2:1     r2   /mm2.properties  3 s ago" in shown
+    assert "h9" not in shown + json.dumps(_document(row))
+    assert [one["host"] for one in _document(row)["standbys"]] == ["h2:1", "h3:1"]  # type: ignore[attr-defined]
+
+
+def test_a_run_that_has_just_begun_is_starting() -> None:
+    signals = ControlSignals((command(RUN, ago_s=10, run_id="r2"),), (), (), (driver(40),))
+    assert judge(signals, FLOW, NOW).state is FlowState.STARTING
+
+
+def test_slots_of_earlier_runs_and_other_flows_are_left_out() -> None:
+    old = slot(7, ago_s=200)
+    other = SlotProgress("C->B", 3, "w", 1, NOW, 1, 1, 1)
+    signals = ControlSignals(
+        (command(RUN),), (), (old, slot(0, ago_s=9), slot(0), other), (driver(),)
+    )
+    status = judge(signals, FLOW, NOW)
+    assert [one.slot for one in status.slots] == [0]
+    assert status.report_age_s == 1
+
+
+def test_halts_of_driver_and_slots() -> None:
+    refused = Halt("DENIED", "not allowed")
+    corrupt = Halt("CORRUPT_BATCH", "bad")
+    signals = ControlSignals(
+        (command(RUN),),
+        (),
+        (slot(1, halt=corrupt),),
+        (driver(halts={TopicPartition("a", 0): refused}),),
+    )
+    status = judge(signals, FLOW, NOW)
+    assert status.halts == {TopicPartition("a", 0): refused, TopicPartition("t", 1): corrupt}
+
+
+def test_a_flow_that_the_file_does_not_have(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = write(tmp_path, BASE)
+    assert main(["pause", str(path), "B->A"]) == 2
+    assert "Choose from: A->B" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("verb", ["status", "pause", "resume", "drain"])
+def test_a_consumer_file_alone_is_not_enough(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], verb: str
+) -> None:
+    path = write(tmp_path, "bootstrap.servers=a:1\ngroup.id=g\n", "consumer.properties")
+    assert main([verb, str(path)]) == 2
+    assert "--producer.config" in capsys.readouterr().err
+
+
+def test_clusters_that_do_not_answer(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    text = BASE.replace("a:9092", "127.0.0.1:1").replace("b:9092", "127.0.0.1:1")
+    path = write(tmp_path, text + "B.admin.request.timeout.ms=1000\n")
+    assert main(["status", str(path), "--format", "json"]) == 3
+    shown = capsys.readouterr()
+    assert json.loads(shown.out) == {"flows": []}
+    assert json.loads(shown.err)["code"] == "UNREACHABLE"
+    assert main(["drain", str(path)]) == 3
+
+
+def test_processes_of_one_group_are_one_flow() -> None:
+    """Each run of a MirrorMaker 1 flow has keys of its own; a pause is for all of them."""
+    one, two, gone = (f"{FLOW}#{run}" for run in ("r1", "r2", "r0"))
+    signals = ControlSignals(
+        commands=(
+            Command(gone, RUN, "r0", 0),
+            Command(one, RUN, "r1", NOW - 90_000),
+            Command(two, REPLAN, "r2", NOW - 50_000),
+            Command(FLOW, PAUSE, "", NOW - 10_000),
+            Command("A->Bx#r9", RUN, "r9", NOW),
+        ),
+        progress=(
+            replace(slot(), flow=one),
+            replace(slot(1), flow=two, partitions=()),
+            replace(slot(halt=Halt("DENIED", "no")), flow=two),
+        ),
+        drivers=(
+            replace(driver(), flow=one),
+            replace(driver(), flow=two, run_id="r2", host="h:2", partitions=3),
+            replace(driver(ended=True, started_ms=0), flow=gone, run_id="r0"),
+        ),
+    )
+    found = judge_group(signals, FLOW, NOW)
+    assert (found.flow, found.state, found.paused) == (FLOW, FlowState.RUNNING, True)
+    assert found.runs == ("r1", "r2")
+    assert found.host == "h:1, h:2"
+    assert found.partitions == 7
+    assert [(one.flow, one.slot) for one in found.slots] == [(FLOW, 0), (FLOW, 0), (FLOW, 1)]
+    assert found.halts == {TopicPartition("t", 0): Halt("DENIED", "no")}
+    later = judge_group(signals, FLOW, NOW + 100_000)
+    assert (later.state, later.runs) == (FlowState.DEAD, ())
+    assert judge_group(ControlSignals(), FLOW, NOW).state is FlowState.NEVER_RAN
+
+
+def test_a_group_is_paused_when_all_of_its_processes_were_told() -> None:
+    """Each driver says an order again under its own run; an older version's is for all of them."""
+    channels = [f"{FLOW}#r1", f"{FLOW}#r2"]
+    runs = [replace(command(RUN, run_id=one[-2:]), flow=one) for one in channels]
+    drivers = tuple(replace(driver(run_id=one[-2:]), flow=one, orders=True) for one in channels)
+    pauses = [replace(command(PAUSE), flow=one, order_id="1") for one in channels]
+
+    def look(*commands: Command) -> tuple[bool, bool]:
+        signals = ControlSignals(commands=(*runs, *commands), drivers=drivers)
+        found = judge_group(signals, FLOW, NOW)
+        return found.paused, found.orders
+
+    assert look() == (False, True)
+    assert look(pauses[0]) == (False, True)
+    assert look(*pauses) == (True, True)
+    assert look(command(PAUSE)) == (True, True)
+    resumed = [replace(one, kind=RESUME) for one in pauses]
+    assert look(command(PAUSE), *resumed) == (False, True)
+    one_older = (drivers[0], replace(drivers[1], orders=False))
+    older = ControlSignals(commands=tuple(runs), drivers=one_older)
+    assert not judge_group(older, FLOW, NOW).orders
+
+
+def test_slots_of_a_group_hear_what_their_own_driver_says_again() -> None:
+    ends = ClusterClient("A", ("a:1",), "c"), ClusterClient("B", ("b:1",), "c")
+    flow = FlowSettings(*ends, *ends, mode=MirrorMode.MM1, group_id="g")
+    watch = ControlWatch(flow, "r1", slot=0, offset=0)
+    heard = []
+    for kind, to in ((PAUSE, f"{FLOW}#r2"), (PAUSE, f"{FLOW}#r1"), (RESUME, FLOW)):
+        watch._hear(watch._commands, *encode_command(replace(command(kind), flow=to)))
+        heard.append(watch.paused)
+    watch.close()
+    assert heard == [False, True, False]

@@ -1,0 +1,94 @@
+"""A member gives nothing to the group that its slots may still write."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable, Mapping
+
+import pytest
+
+from sparkmirror.control.mm1 import membership
+from sparkmirror.control.mm1.membership import Membership
+from sparkmirror.model import ClusterClient, FlowSettings, Member, MirrorMode, TopicPartition
+from sparkmirror.wire.group.session import Joined, MemberState
+
+A, B = (ClusterClient(name, (f"{name}:1",), "c") for name in "AB")
+FLOW = FlowSettings(A, B, A, B, mode=MirrorMode.MM1, group_id="group")
+OURS, OTHERS = TopicPartition("t", 0), TopicPartition("t", 1)
+
+
+class Share:
+    """A flow whose slots obey an assignment only when told to."""
+
+    name = "group"
+
+    def __init__(self, happened: list[str]) -> None:
+        self.happened = happened
+        self.published: list[frozenset[TopicPartition]] = []
+        self.polls = 0
+
+    def topic_counts(self) -> Mapping[str, int]:
+        return {"t": 2}
+
+    def partition_counts(self, _topics: Iterable[str]) -> Mapping[str, int]:
+        return {"t": 2}
+
+    def publish(self, owned: Iterable[TopicPartition], _member: Member | None) -> int:
+        self.published.append(frozenset(owned))
+        return len(self.published)
+
+    def planned_version(self) -> int:
+        self.polls += 1
+        if self.polls % 3:
+            return 0  # an epoch with the partitions still runs
+        self.happened.append(f"obeyed {len(self.published)}")
+        return len(self.published)
+
+    def say(self, _line: str) -> None:
+        """Nobody listens."""
+
+
+class Session:
+    """A group that asks for a rebalance after the first join."""
+
+    def __init__(self, happened: list[str], *, cooperative: bool) -> None:
+        self.happened, self.cooperative = happened, cooperative
+        self.state = MemberState.STABLE
+        self.news = threading.Event()
+        self.shares = [(OURS, OTHERS), (OURS,), (OURS,)]
+
+    def join(self, _topics: object, owned: Iterable[TopicPartition]) -> Joined:
+        self.happened.append(f"join {sorted(tp.partition for tp in owned)}")
+        generation = 4 - len(self.shares)
+        self.state = MemberState.STABLE
+        member = Member("m", generation, None, self.cooperative)
+        return Joined(member, "range", self.shares.pop(0), False, 2)
+
+
+def _member(monkeypatch: pytest.MonkeyPatch, *, cooperative: bool) -> tuple[list[str], Share]:
+    happened: list[str] = []
+    session = Session(happened, cooperative=cooperative)
+    monkeypatch.setattr(membership, "GroupSession", lambda *_, **__: session)
+    monkeypatch.setattr(membership, "_POLL_S", 0.001)
+    share = Share(happened)
+    member = Membership(share, FLOW, alone=True)
+    member.step()
+    session.state = MemberState.REBALANCING
+    member.step()
+    return happened, share
+
+
+def test_an_eager_member_drains_all_before_it_joins_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    happened, share = _member(monkeypatch, cooperative=False)
+    assert share.published == [{OURS, OTHERS}, set(), {OURS}]
+    assert happened == ["join []", "obeyed 2", "join [0, 1]"]
+
+
+def test_a_cooperative_member_drains_what_others_get_before_it_joins_without_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    happened, share = _member(monkeypatch, cooperative=True)
+    assert share.published == [{OURS, OTHERS}, {OURS}, {OURS}]
+    assert happened == ["join []", "join [0, 1]", "obeyed 2", "join [0]"]

@@ -1,0 +1,244 @@
+"""Where partitions without a position begin, and those whose leader cannot say it yet."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sparkmirror.control import loop as loop_module
+from sparkmirror.control.flow import FlowControl
+from sparkmirror.control.loop import ControlLoop
+from sparkmirror.control.mm1 import group_share
+from sparkmirror.control.mm1.group_share import GroupShare
+from sparkmirror.control.positions import seeding
+from sparkmirror.control.positions.seeding import Beginnings
+from sparkmirror.control.topics.sync import Assignment
+from sparkmirror.errors import Denied, Fenced, MirrorError, Unreachable
+from sparkmirror.internal_topics.commands import CommandKind, SourcePartition
+from sparkmirror.model import FetchSettings, FlowSettings, Member, MirrorSettings, TopicPartition
+from sparkmirror.wire.cluster.views import Committed
+from tests.patience import patience
+from tests.unit.config_files import load_flow
+from tests.unit.control.mm1.test_membership import FLOW as MM1_FLOW
+
+LATEST = FetchSettings(auto_offset_reset="latest")
+LED, LOST, NEW = (SourcePartition("t", number, "A.t") for number in range(3))
+MEMBER = Member("m", 7, None, False)
+Offsets = Mapping[TopicPartition, tuple[int, str]]
+
+
+class Clusters:
+    """Source and keeper of positions. ``ends``: of the partitions that have a leader."""
+
+    def __init__(self) -> None:
+        self.ends = {LED.source: 10}
+        self.positions: dict[TopicPartition, int] = {}
+        self.refusal: MirrorError | None = None
+        self.commits: list[tuple[dict[TopicPartition, int], Member | None]] = []
+
+    def end_offsets(
+        self, wanted: Iterable[TopicPartition], _isolation: str
+    ) -> dict[TopicPartition, int]:
+        return {tp: self.ends[tp] for tp in wanted if tp in self.ends}
+
+    def committed_offsets(
+        self, _group: str, wanted: Iterable[TopicPartition], *, operation: str
+    ) -> dict[TopicPartition, Committed]:
+        assert operation == "Read"
+        return {tp: Committed(self.positions[tp]) for tp in wanted if tp in self.positions}
+
+    def commit_offsets(self, group: str, offsets: Offsets) -> None:
+        self.commit(group, offsets)
+
+    def commit(self, _group: str, offsets: Offsets, member: Member | None = None) -> None:
+        if self.refusal is not None:
+            raise self.refusal
+        plain = {tp: offset for tp, (offset, _) in offsets.items()}
+        self.positions |= plain
+        self.commits.append((plain, member))
+
+    def close(self) -> None:
+        """Used again."""
+
+
+@pytest.fixture
+def clusters() -> Clusters:
+    return Clusters()
+
+
+def beginnings(clusters: Clusters, flow: FlowSettings) -> Beginnings:
+    return Beginnings(clusters, clusters, replace(flow, fetch=LATEST))  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def control(tmp_path: Path, clusters: Clusters, monkeypatch: pytest.MonkeyPatch) -> Any:
+    flow = replace(load_flow(tmp_path, ""), fetch=LATEST)
+    made: Any = FlowControl(flow, "run", lambda _: None)
+    made.found = Assignment(flow.name, (LED, LOST))
+    made.adopted = []
+
+    def adopt(assignment: Assignment, kind: CommandKind, _member: object = None) -> None:
+        made.adopted.append((kind, assignment.partitions))
+        made._assignment = assignment
+
+    monkeypatch.setattr(made, "_beginnings", beginnings(clusters, flow))
+    monkeypatch.setattr(made._discovery, "look", lambda first: made.found)
+    monkeypatch.setattr(made, "_adopt", adopt)
+    monkeypatch.setattr("sparkmirror.control.flow.seed_positions", lambda *_: None)
+    yield made
+    made.close()
+
+
+def test_a_partition_without_a_leader_begins_when_it_has_one(
+    control: Any, clusters: Clusters
+) -> None:
+    """No slot has it before: one that chose its beginning later would skip what came until then."""
+    assert control.discover()
+    assert control.adopted == [(CommandKind.REPLAN, (LED,))]
+    halt = control.assignment().halted[LOST.source]
+    assert halt.code == "LEADER_NOT_AVAILABLE"
+    assert "no leader for t-1: it begins as soon as there is one" in halt.reason
+    assert control.has_leaderless
+    assert not control.begin_leaderless()
+    assert len(control.adopted) == 1
+    clusters.ends |= {LED.source: 15, LOST.source: 4}
+    assert control.begin_leaderless()
+    assert control.adopted[1:] == [(CommandKind.REPLAN, (LED, LOST))]
+    assert clusters.positions == {LED.target: 10, LOST.target: 4}
+    assert control.assignment().halted == {}
+    assert not control.has_leaderless
+    assert not control.discover()
+
+
+def test_what_appears_later_begins_at_its_end_when_it_is_found(
+    control: Any, clusters: Clusters
+) -> None:
+    control.discover()
+    control.found = replace(control.found, partitions=(LED, LOST, NEW))
+    clusters.ends |= {LED.source: 15, NEW.source: 2}
+    assert control.discover()
+    assert control.adopted[-1] == (CommandKind.REPLAN, (LED, NEW))
+    assert clusters.positions == {LED.target: 10, NEW.target: 2}
+    clusters.ends[LOST.source] = 4
+    assert control.discover(), "a look for topics sees it, too"
+    assert control.adopted[-1] == (CommandKind.REPLAN, (LED, LOST, NEW))
+
+
+def test_a_look_that_fails_changes_nothing(control: Any, clusters: Clusters) -> None:
+    clusters.refusal = Unreachable("nobody answers.")
+    with pytest.raises(Unreachable):
+        control.discover()
+    assert control.adopted == []
+    clusters.refusal = None
+    assert control.discover()
+    assert clusters.positions == {LED.target: 10}
+
+
+def test_positions_that_nobody_lets_us_commit_are_left_to_the_slots(
+    control: Any, clusters: Clusters
+) -> None:
+    clusters.refusal = Denied("no Read on the group.")
+    control.discover()
+    assert control.adopted == [(CommandKind.REPLAN, (LED, LOST))]
+    assert not control.has_leaderless
+
+
+def test_leaders_are_looked_for_between_two_looks_for_topics(
+    control: Any, clusters: Clusters, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The next look for topics may be ten minutes away."""
+    monkeypatch.setattr(loop_module, "_LEADER_LOOK_S", 0.01)
+    control.ownership = None
+    control.discover()
+    loop = ControlLoop(MirrorSettings((control.settings,), ()), once=False, run_id="r")
+    loop._flows[control.name].close()
+    loop._flows[control.name] = control
+    thread = threading.Thread(target=loop._follow_topics, args=(control,))
+    thread.start()
+    try:
+        clusters.ends[LOST.source] = 4
+        deadline = time.monotonic() + patience()
+        while control.has_leaderless:
+            assert time.monotonic() < deadline, "nobody looks for the leader"
+            thread.join(0.01)
+    finally:
+        loop.stop()
+        thread.join(patience())
+    assert not thread.is_alive()
+    assert control.adopted == [(CommandKind.REPLAN, (LED,)), (CommandKind.REPLAN, (LED, LOST))]
+
+
+# -- MirrorMaker 1 -----------------------------------------------------------------------------
+
+
+class Group:
+    """The share of one member. ``published``: partitions, and as whose."""
+
+    def __init__(self, clusters: Clusters, monkeypatch: pytest.MonkeyPatch) -> None:
+        own = [replace(p, remote_topic=p.topic) for p in (LED, LOST, NEW)]
+        self.led, self.lost, self.new = own
+        self.published: list[tuple[SourcePartition, ...]] = []
+        monkeypatch.setattr(group_share, "Membership", lambda *_, **__: None)
+        monkeypatch.setattr(seeding, "Routes", lambda *_: clusters)
+        self.share = GroupShare(
+            MM1_FLOW,
+            clusters,  # type: ignore[arg-type]
+            Assignment("group", tuple(own)),
+            beginnings(clusters, MM1_FLOW),
+            alone=False,
+            publish=self._publish,
+            say=lambda _: None,
+        )
+
+    def _publish(self, wanted: Assignment, _member: Member | None) -> int:
+        self.published.append(wanted.partitions)
+        return len(self.published)
+
+    def publish(self, *owned: SourcePartition, member: Member | None = MEMBER) -> None:
+        self.share.publish([p.source for p in owned], member)
+
+
+@pytest.fixture
+def group(clusters: Clusters, monkeypatch: pytest.MonkeyPatch) -> Group:
+    return Group(clusters, monkeypatch)
+
+
+def test_what_the_group_gives_begins_at_once_as_its_member(
+    group: Group, clusters: Clusters
+) -> None:
+    """A topic that is found later, or a group that was there before: slots would be slower."""
+    group.publish(group.led, group.lost)
+    assert clusters.commits == [({LED.source: 10}, MEMBER)]
+    clusters.ends |= {LED.source: 12, LOST.source: 4, NEW.source: 9}
+    group.publish(group.led, group.lost)
+    assert clusters.commits[1:] == [({LOST.source: 4}, MEMBER)]
+    later = replace(MEMBER, generation=8)
+    group.publish(group.led, group.lost, group.new, member=later)
+    assert clusters.commits[2:] == [({NEW.source: 9}, later)]
+    all_of_it = (group.led, group.lost, group.new)
+    assert group.published == [(group.led,), (group.led, group.lost), all_of_it]
+
+
+def test_others_positions_are_kept(group: Group, clusters: Clusters) -> None:
+    clusters.positions = {LED.source: 3}
+    group.publish(group.led)
+    group.publish(member=None)
+    clusters.positions = {}  # as if they had expired
+    group.publish(group.led)
+    assert clusters.commits == [({LED.source: 10}, MEMBER)]
+
+
+@pytest.mark.parametrize("error", [Unreachable("away."), Fenced("another generation.")])
+def test_a_commit_that_fails_keeps_nobody_from_the_partitions(
+    group: Group, clusters: Clusters, error: MirrorError
+) -> None:
+    clusters.refusal = error
+    group.publish(group.led)
+    assert group.published == [(group.led,)]
+    assert clusters.commits == []

@@ -1,0 +1,37 @@
+"""How long an attempt of a slot's task streams."""
+
+from __future__ import annotations
+
+import pytest
+
+from sparkmirror.data.coordination.slot_plan import plan_slots
+from sparkmirror.internal_topics.commands import SourcePartition
+
+EPOCH_S, PLANNED_S = 300, 1_000_000.0
+
+
+@pytest.mark.parametrize(
+    ("attempt", "spent_s", "left_s"),
+    [
+        (0, 0.0, 300),
+        (0, 250.0, 300),  # clocks of hosts may differ
+        (1, 10.0, 290),
+        (3, 299.5, 0.5),
+        (1, 310.0, 0),  # the others are done
+        (1, -5.0, 300),  # a clock that cannot be right
+        (1, 3_600.0, 300),
+    ],
+)
+def test_a_later_attempt_ends_with_the_other_slots(
+    attempt: int, spent_s: float, left_s: float
+) -> None:
+    (plan,) = plan_slots(
+        [SourcePartition("t", 0, "A.t")],
+        slots_max=1,
+        epoch=0,
+        run_id="r",
+        ends=None,
+        control_offset=0,
+        planned_at_s=PLANNED_S,
+    )
+    assert plan.time_left_s(EPOCH_S, attempt, PLANNED_S + spent_s) == pytest.approx(left_s)

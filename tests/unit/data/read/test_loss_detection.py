@@ -1,0 +1,232 @@
+"""What counts as lost at the source, and how it is written down: all pure."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from datetime import datetime
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sparkmirror.cli.main import main
+from sparkmirror.cli.shared.settings_options import since_ms
+from sparkmirror.cli.verbs.gaps import table
+from sparkmirror.data.read.loss_detection import judge
+from sparkmirror.errors import ConfigError
+from sparkmirror.internal_topics.gaps import (
+    Gap,
+    GapAction,
+    GapKind,
+    collect_gaps,
+    decode_gap,
+    encode_gap,
+    gaps_topic,
+)
+from sparkmirror.internal_topics.position_metadata import Mark, decode_mark, encode_mark
+from sparkmirror.model import ClusterClient, FaultSettings, FlowSettings, MirrorMode, TopicPartition
+from sparkmirror.names.replication_policy import FaultPolicy
+from sparkmirror.wire.cluster.log_view import LogView
+
+TP = TopicPartition("t", 3)
+MARK = Mark("cluster", "topic", 5)
+NONE = Mark()
+A, B = (ClusterClient(name, (f"{name}:1",), "c") for name in "AB")
+FLOW = FlowSettings(A, B, A, B)
+
+
+# -- judging -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("position", "mark", "view"),
+    [
+        (7, NONE, LogView(0, 10)),
+        (10, NONE, LogView(0, 10)),
+        (0, NONE, LogView(0, 0)),
+        (7, MARK, LogView(7, 10, 5, 10)),
+        # The epoch has ended since, behind the position.
+        (7, MARK, LogView(0, 20, 5, 8)),
+        # The log ends where the high watermark does not yet: the epoch knows better.
+        (10, MARK, LogView(0, 8, 5, 10)),
+        # The broker cannot tell.
+        (7, MARK, LogView(0, 10, -1, -1)),
+        # The records of that epoch are deleted, the next one begins at the position.
+        (7, MARK, LogView(7, 10, 5, 7)),
+    ],
+)
+def test_nothing_is_lost(position: int, mark: Mark, view: LogView) -> None:
+    assert judge(TP, position, mark, Mark("cluster", "topic"), view) is None
+    assert judge(TP, position, mark, NONE, view) is None  # unknown ids prove nothing
+
+
+@pytest.mark.parametrize(
+    ("position", "mark", "view", "kind", "first", "last", "count", "resume"),
+    [
+        (5, NONE, LogView(15, 25), "deleted", 5, 14, 10, 15),
+        (5, MARK, LogView(15, 25, 5, 15), "deleted", 5, 14, 10, 15),
+        (12, NONE, LogView(0, 10), "truncated", 10, 11, 2, 10),
+        (20, MARK, LogView(0, 35, 5, 10), "truncated", 10, 19, 10, 10),
+        # No record of our epoch is left in the leader's log.
+        (20, MARK, LogView(0, 35, 4, 10), "truncated", 10, 19, 10, 10),
+        # Truncated to before what is left.
+        (20, MARK, LogView(12, 35, 4, 10), "truncated", 10, 19, 10, 12),
+        (5, replace(MARK, topic_id="old"), LogView(0, 9), "recreated", 5, None, None, 0),
+        (5, replace(MARK, cluster_id="old"), LogView(2, 9), "cluster-replaced", 5, None, None, 2),
+        (5, Mark("old", "old", 1), LogView(7, 9), "cluster-replaced", 5, None, None, 7),
+    ],
+)
+def test_losses(position, mark, view, kind, first, last, count, resume) -> None:  # type: ignore[no-untyped-def]
+    loss = judge(TP, position, mark, Mark("cluster", "topic"), view)
+    assert loss is not None
+    assert (loss.kind, loss.first, loss.last, loss.count) == (kind, first, last, count)
+    assert loss.resume_at == resume
+    assert str(TP) in loss.text
+
+
+_OFFSETS = st.integers(0, 50)
+
+
+@given(_OFFSETS, _OFFSETS, _OFFSETS, st.integers(-1, 3), st.integers(-1, 3), st.integers(-1, 60))
+def test_no_offset_is_jumped_over_in_silence(
+    position: int, start: int, length: int, epoch: int, told: int, end: int
+) -> None:
+    view = LogView(start, start + length, told, end)
+    loss = judge(TP, position, Mark("c", "t", epoch), Mark("c", "t"), view)
+    if loss is None:
+        assert start <= position
+        assert position <= max(view.end, view.epoch_end)
+        return
+    assert view.start <= loss.resume_at <= max(view.end, position, view.start)
+    assert loss.last is not None
+    assert loss.count == loss.last - loss.first + 1 > 0
+    if loss.kind is GapKind.DELETED:
+        # Everything from the position on is either in the record or still to come.
+        assert (loss.first, loss.last + 1) == (position, loss.resume_at)
+    else:
+        # Whatever the log holds now from there on is mirrored.
+        assert loss.resume_at == max(loss.first, view.start)
+        assert loss.first < position == loss.last + 1
+
+
+# -- marks -------------------------------------------------------------------------------------
+
+
+@given(st.builds(Mark, st.text(max_size=9), st.text(max_size=9), st.integers(-1, 9)))
+def test_marks_survive_the_metadata(mark: Mark) -> None:
+    assert decode_mark(encode_mark(mark)) == mark
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "{", "[]", "null", '{"source_topic_id": 3, "source_leader_epoch": "4"}', "[" * 9999],
+)
+def test_metadata_of_others_says_nothing(text: str) -> None:
+    assert decode_mark(text) == NONE
+
+
+def test_the_metadata_of_earlier_releases() -> None:
+    assert decode_mark('{"source_topic_id": "x"}') == Mark(topic_id="x")
+
+
+# -- records -----------------------------------------------------------------------------------
+
+GAP = Gap(
+    flow="A->B",
+    source=TP,
+    remote_topic="A.t",
+    kind=GapKind.DELETED,
+    action=GapAction.CONTINUED,
+    first=5,
+    last=14,
+    count=10,
+    resumed_at=15,
+    code="OFFSETS_DELETED",
+    reason="gone",
+    time_ms=1_700_000_000_000,
+)
+
+
+@pytest.mark.parametrize("gap", [GAP, replace(GAP, last=None, count=None, resumed_at=None)])
+def test_gap_records_round_trip(gap: Gap) -> None:
+    key, value = encode_gap(gap)
+    assert decode_gap(value) == gap
+    assert json.loads(key) == ["A->B", "t", 3, "deleted", 5]
+
+
+@pytest.mark.parametrize("value", [None, b"", b"x", b"[]", b"3", b'{"flow": "f"}', b"\xff"])
+def test_garbage_is_no_gap(value: bytes | None) -> None:
+    assert decode_gap(value) is None
+
+
+def test_the_newest_record_of_a_gap_counts() -> None:
+    later = replace(GAP, action=GapAction.STOPPED, time_ms=GAP.time_ms + 1)
+    other = replace(GAP, first=6)
+    records = [encode_gap(gap) for gap in (GAP, other, later)]
+    assert collect_gaps([(b"?", b"garbage"), *records]) == [other, later]
+    assert collect_gaps([*records, (records[1][0], None)]) == [later]
+
+
+def test_gap_topics_are_internal_ones_to_mirrormaker() -> None:
+    assert gaps_topic(FLOW) == "mm2-sparkmirror-gaps.A.internal"
+    old = replace(FLOW, mode=MirrorMode.MM1, group_id="g")
+    assert gaps_topic(old).startswith("mm2-sparkmirror-gaps.mm1-")
+
+
+# -- the choice --------------------------------------------------------------------------------
+
+
+def test_the_more_careful_choice_wins() -> None:
+    policy = FaultPolicy(
+        FaultSettings(
+            source_loss="record-and-continue",
+            source_loss_fail=("pay.*",),
+            source_loss_continue=("pay-test", "logs"),
+        )
+    )
+    chosen = {name: policy.source_loss(name) for name in ("payments", "pay-test", "logs", "x")}
+    assert chosen == {
+        "payments": "fail",
+        "pay-test": "fail",
+        "logs": "record-and-continue",
+        "x": "record-and-continue",
+    }
+    assert FaultPolicy(FaultSettings()).source_loss("x") == "fail"
+
+
+# -- the command -------------------------------------------------------------------------------
+
+
+def test_since() -> None:
+    now_s = 1_000_000.0
+    assert since_ms("90s", now_s) == 999_910_000
+    assert since_ms("2h", now_s) == (1_000_000 - 7_200) * 1000
+    assert since_ms(" 1d ", now_s) == (1_000_000 - 86_400) * 1000
+    assert since_ms("1970-01-01T00:01:00Z", now_s) == 60_000
+    midnight = datetime(2026, 1, 31).timestamp()
+    assert since_ms("2026-01-31", now_s) == midnight * 1000
+    for wrong in ("yesterday", "5", "5w", "2026-13-01", "-1h"):
+        with pytest.raises(ConfigError, match="neither a duration nor a date"):
+            since_ms(wrong, now_s)
+
+
+def test_the_table() -> None:
+    lines = table([GAP, replace(GAP, last=None, count=None, resumed_at=None)]).splitlines()
+    assert lines[0].split()[:4] == ["TIME", "FLOW", "TOPIC", "PARTITION"]
+    assert lines[1].split() == [
+        *("2023-11-14T22:13:20Z", "A->B", "t", "3", "deleted", "continued"),
+        *("5", "14", "10", "15", "gone"),
+    ]
+    assert lines[2].split()[6:10] == ["5", "-", "-", "-"]
+    assert table([]) == "no gaps"
+
+
+def test_a_target_that_is_away(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    consumer, producer = tmp_path / "c", tmp_path / "p"
+    consumer.write_text("bootstrap.servers=127.0.0.1:1\ngroup.id=g\n")
+    producer.write_text("bootstrap.servers=127.0.0.1:1\nrequest.timeout.ms=1000\nlinger.ms=0\n")
+    files = ["--consumer.config", str(consumer), "--producer.config", str(producer)]
+    assert main(["gaps", *files]) == 3
+    assert "Traceback" not in capsys.readouterr().err

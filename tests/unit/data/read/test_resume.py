@@ -1,0 +1,171 @@
+"""What a position remembers of the target, and when the target's log may be believed."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sparkmirror.data.read import resume as resuming
+from sparkmirror.data.read.resume import (
+    Recorded,
+    Resumed,
+    _by_producer,
+    _counting,
+    decode_recorded,
+    encode_recorded,
+)
+from sparkmirror.data.write.offset_sync_writer import Places
+from sparkmirror.internal_topics.commands import SourcePartition
+from sparkmirror.model import ClusterClient, FlowSettings, TopicPartition
+from sparkmirror.records.header import CONTROL_BIT, HEADER_BYTES, stamp
+from sparkmirror.records.records import Record, encode_batch
+from sparkmirror.records.selection import AbortedTransaction, SelectRules
+from sparkmirror.wire.cluster.coordinator import Routes
+from sparkmirror.wire.fetch.fetcher import FetchedPartition
+
+TP = TopicPartition("t", 0)
+
+
+@given(st.builds(Recorded, st.text(max_size=8), st.integers(-1, 99), st.integers(-1, 99)))
+def test_metadata_comes_back_as_far_as_it_makes_sense(recorded: Recorded) -> None:
+    back = decode_recorded(encode_recorded(recorded))
+    assert back.source_topic_id == recorded.source_topic_id
+    assert back.target_offset == recorded.target_offset
+    assert back.producer_id == (recorded.producer_id if recorded.target_offset >= 0 else -1)
+
+
+@pytest.mark.parametrize("metadata", ["", "x", "[]", "null", '{"target_offset":"far"}', "7"])
+def test_metadata_of_others_says_nothing(metadata: str) -> None:
+    assert decode_recorded(metadata) == Recorded()
+
+
+def _batch(offset: int, records: int, *, producer_id: int = 7, bits: int = 0) -> bytes:
+    whole = encode_batch([Record(n, 1, None, b"v") for n in range(records)])
+    head = bytearray(
+        stamp(
+            memoryview(whole),
+            producer_id=producer_id,
+            producer_epoch=0,
+            base_sequence=0,
+            transactional=False,
+        )
+    )
+    head[:8] = offset.to_bytes(8, "big")
+    head[22] |= bits
+    return bytes(head) + whole[HEADER_BYTES:]
+
+
+def _answer(batches: bytes, offset: int = 10) -> FetchedPartition:
+    return FetchedPartition(TP, offset, 99, 99, 0, [], memoryview(batches))
+
+
+@pytest.mark.parametrize(
+    ("batches", "after"),
+    [
+        (_batch(10, 3) + _batch(13, 2), 15),
+        (_batch(10, 3) + _batch(13, 9), 22),  # past the end: the caller compares
+        (_batch(10, 3) + _batch(13, 2)[:70], 13),  # cut by the end of the answer
+        (_batch(10, 3)[:70], 10),  # more bytes are needed
+        (_batch(10, 3) + _batch(13, 2, producer_id=8), -1),
+        (_batch(10, 3) + _batch(14, 2), -1),
+        (_batch(9, 6), -1),
+        (_batch(10, 1, bits=CONTROL_BIT), -1),
+    ],
+)
+def test_only_batches_of_one_producer_without_a_gap_count(batches: bytes, after: int) -> None:
+    assert _by_producer({TP: 7})(_answer(batches), 15) == after
+
+
+def test_without_a_producer_id_nothing_counts() -> None:
+    assert _by_producer({TP: -1})(_answer(_batch(10, 3, producer_id=-1)), 13) == -1
+
+
+def _log(*offsets: int) -> bytes:
+    return b"".join(encode_batch([Record(n, 1, None, b"v")], base_offset=n) for n in offsets)
+
+
+def _marker(offset: int, *, commit: bool) -> bytes:
+    batch = bytearray(
+        encode_batch([Record(offset, 1, b"\0\0\0" + bytes([commit]), b"")], base_offset=offset)
+    )
+    batch[22] |= CONTROL_BIT | 0x10
+    batch[43:51] = (7).to_bytes(8, "big")
+    return bytes(batch)
+
+
+def _part(batches: bytes, aborted: list[AbortedTransaction] | None = None) -> FetchedPartition:
+    return FetchedPartition(TP, 10, 99, 99, 0, aborted or [], memoryview(batches))
+
+
+@pytest.mark.parametrize(
+    ("batches", "records", "found"),
+    [
+        (_log(10, 11, 12, 13), 3, 13),
+        (_log(10, 11, 12, 13), 4, 14),
+        (_log(9, 10, 11), 2, 12),
+        # Compaction holes, and what stands before the position.
+        (_log(9, 12, 20), 2, 21),
+        (_log(10, 11) + _marker(12, commit=True) + _log(13), 3, 14),
+        # The marker behind the last one is passed later.
+        (_log(10, 11) + _marker(12, commit=True), 2, 12),
+        (_log(10, 11), 3, None),
+        (b"\0" * 100, 1, None),
+    ],
+)
+def test_visible_records_are_counted_at_the_source(
+    batches: bytes, records: int, found: int | None
+) -> None:
+    step, counted = _counting({TP: records}, SelectRules(check_crcs=False, join_below_bytes=0))
+    after = step(_part(batches), 99)
+    assert counted.get(TP) == found
+    assert after == (12 if batches == _log(10, 11) else -1)
+
+
+def test_aborted_records_count_only_where_they_are_mirrored() -> None:
+    log = bytes(bytearray(_batch(10, 3, bits=0x10))) + _marker(13, commit=False) + _log(14, 15)
+    for read_committed, found in ((True, 16), (False, 12)):
+        rules = SelectRules(check_crcs=False, join_below_bytes=0, read_committed=read_committed)
+        step, counted = _counting({TP: 2}, rules)
+        step(_part(log, [AbortedTransaction(7, 10)]), 99)
+        assert counted == {TP: found}
+
+
+@pytest.mark.parametrize(
+    ("counted", "alike", "resumed"),
+    [(15, False, 15), (20, True, 20), (20, False, None), (None, True, None)],
+)
+def test_behind_holes_both_logs_must_end_alike(
+    monkeypatch: pytest.MonkeyPatch, counted: int | None, alike: bool, resumed: int | None
+) -> None:
+    p = SourcePartition("t", 0, "A.t")
+    compared: list[object] = []
+
+    def ends_alike(*spans: object) -> bool:
+        compared.extend(spans[3:])
+        return alike
+
+    monkeypatch.setattr(resuming, "_walked", lambda *_: {p.target})
+    monkeypatch.setattr(
+        resuming, "_counted", lambda *_: {} if counted is None else {p.source: counted}
+    )
+    monkeypatch.setattr(resuming, "ends_alike", ends_alike)
+    ends = [ClusterClient(name, ("a:1",), "c") for name in "AB"]
+    flow, routes = FlowSettings(*ends, *ends), Routes(ends[0])
+    behind = {p: (Recorded("", 5, 7), 10)}
+    found = resuming._skip(flow, routes, routes, {p: (10, "")}, behind, 0.0)
+    assert found == ({} if resumed is None else {p.source: Resumed(resumed, 10)})
+    assert compared == ([(10, 20), (5, 10)] if counted == 20 else [])
+
+
+def test_the_end_of_a_chunk_is_known_only_with_its_last_batch() -> None:
+    places = Places((), 5)
+    assert places.target_end == -1
+    places.acknowledged(3, 3, 100)
+    assert places.target_end == -1
+    places.acknowledged(5, 2, 103)
+    assert places.target_end == 105
+    unknown = Places((), 5)
+    unknown.acknowledged(3, 3, 100)
+    unknown.acknowledged(5, 2, -1)
+    assert unknown.target_end == -1

@@ -1,0 +1,104 @@
+"""What the source makes of an answer that does not fit the log that it says it is from."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from sparkmirror.data.coordination.slot_plan import plan_slots
+from sparkmirror.data.read.slot_reader import SlotReader
+from sparkmirror.data.read.target_loss import Verdict
+from sparkmirror.data.rows.rows import read_row
+from sparkmirror.internal_topics.commands import SourcePartition
+from sparkmirror.internal_topics.position_metadata import TargetMark
+from sparkmirror.model import TopicPartition
+from sparkmirror.records.records import Record, encode_batch
+from sparkmirror.wire.fetch.fetcher import FetchedPartition
+from tests.unit.config_files import BASE, load_flow
+
+TP = TopicPartition("t", 0)
+
+
+@pytest.fixture
+def reader(tmp_path: Path) -> SlotReader:
+    flow = load_flow(tmp_path, BASE)
+    partitions = [SourcePartition("t", 0, "A.t")]
+    (plan,) = plan_slots(partitions, slots_max=1, epoch=0, run_id="r", ends=None, control_offset=0)
+    made = SlotReader(flow, plan)
+    made._fetcher.assign(TP, 5)
+    return made
+
+
+def _answer(base_offset: int, high_watermark: int) -> FetchedPartition:
+    batch = encode_batch(
+        [Record(base_offset, 1, None, b"v"), Record(base_offset + 1, 1, None, b"w")]
+    )
+    return FetchedPartition(TP, 5, high_watermark, high_watermark, 0, [], memoryview(batch))
+
+
+def test_a_watermark_that_was_read_too_early_is_no_damage(reader: SlotReader) -> None:
+    assert reader._select(_answer(5, 6)) is None
+    chosen = reader._select(_answer(5, 7))
+    assert chosen is not None
+    assert chosen.next_offset == 7
+    assert reader._fetcher.errors == {}
+
+
+def test_offsets_that_stay_past_the_end_of_the_log_are_damage(reader: SlotReader) -> None:
+    for _ in range(3):
+        assert reader._select(_answer(900, 7)) is None
+    assert reader._fetcher.errors == {}
+    assert reader._select(_answer(900, 7)) is None
+    assert reader._fetcher.errors == {"CORRUPT_BATCH": 1}
+
+
+def _damaged(offset: int) -> FetchedPartition:
+    part = _answer(offset, offset + 2)
+    data = bytearray(part.records)
+    data[-1] ^= 0x55
+    part.records = memoryview(data)
+    return part
+
+
+def test_damage_is_never_passed_and_fetched_again_at_its_place(reader: SlotReader) -> None:
+    for _ in range(2):
+        assert reader._row([_damaged(5)]) is None
+        assert reader._fetcher.halts == {}
+    assert reader._row([_damaged(5)]) is None
+    halt = reader._fetcher.halts[TP]
+    assert halt.retriable
+    assert "CRC" in halt.reason
+    assert reader._fetcher.errors == {"CORRUPT_BATCH": 3}
+    assert reader._fetcher.position(TP) == 5
+    assert reader._row([_answer(5, 7)]) is not None
+    assert reader._fetcher.position(TP) == 7
+    assert reader._corrupt == {}
+
+
+def test_a_log_that_nobody_answers_for_is_asked_about_at_its_next_leader(
+    reader: SlotReader, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A held partition is not fetched, so that no fetch says that its leader is another one."""
+    asked: list[TopicPartition | None] = []
+    monkeypatch.setattr(reader._losses, "examine", lambda _: {})
+    monkeypatch.setattr(reader._routes, "mark_stale", asked.append)
+    reader._examine([TP])
+    assert asked == [TP]
+
+
+def test_what_the_target_has_since_a_loss_is_left_out(reader: SlotReader) -> None:
+    verdict = Verdict(5, TargetMark(there_first=6, there_end=20))
+    assert reader._first(TP, verdict) == 5
+    row = reader._row([_answer(5, 7)])
+    assert row is not None
+    chunks, _, _ = read_row(row, 0)
+    told = [(one.base_offset, one.next_offset, one.record_count, one.size > 0) for one in chunks]
+    assert told == [(5, 6, 1, True), (6, 20, 0, False)]
+    assert reader._fetcher.position(TP) == 20
+    # At the place itself it begins behind; behind it, and without such records, where it is.
+    assert reader._first(TP, replace(verdict, position=6)) == 20
+    assert reader._first(TP, replace(verdict, position=25)) == 25
+    assert reader._first(TP, Verdict(5, TargetMark())) == 5
+    assert reader._jumps == {}

@@ -1,0 +1,317 @@
+"""What a slot and its sink ask before the first record: over a long link each wait counts."""
+
+from __future__ import annotations
+
+import socket
+import struct
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from kafka.protocol.consumer.group import OffsetFetchRequest, OffsetFetchResponse
+from kafka.protocol.consumer.offsets import (
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    OffsetForLeaderEpochRequest,
+    OffsetForLeaderEpochResponse,
+)
+from kafka.protocol.metadata import ApiVersionsResponse, MetadataRequest, MetadataResponse
+from kafka.protocol.metadata.find_coordinator import (
+    FindCoordinatorRequest,
+    FindCoordinatorResponse,
+)
+from kafka.protocol.producer import InitProducerIdRequest, InitProducerIdResponse
+
+from sparkmirror.data.coordination.slot_plan import plan_slots
+from sparkmirror.data.read.resume import Recorded, recorded_fields
+from sparkmirror.data.read.slot_reader import SlotReader
+from sparkmirror.internal_topics.commands import SourcePartition
+from sparkmirror.internal_topics.position_metadata import (
+    Mark,
+    TargetMark,
+    encode_mark,
+    target_fields,
+)
+from sparkmirror.model import FlowSettings, ProduceSettings, TopicPartition
+from sparkmirror.wire.cluster.coordinator import Routes
+from sparkmirror.wire.produce.producer import Producer
+from tests.unit.config_files import BASE, load_flow
+
+HOST = "127.0.0.1"
+TP = TopicPartition("t", 0)
+API_VERSIONS = 18
+# Without tagged fields, which this broker does not write.
+VERSIONS = {3: 8, 10: 2, 9: 5, 2: 5, 23: 3, 22: 1}
+NAMES = {3: "Metadata", 10: "FindCoordinator", 9: "OffsetFetch", 2: "ListOffsets",
+         23: "OffsetForLeaderEpoch", 22: "InitProducerId", 18: "CONNECT"}  # fmt: skip
+METADATA_OF_POSITION = encode_mark(
+    Mark("cluster", "", 3),
+    recorded_fields(Recorded("", 40, 7)) | target_fields(TargetMark("cluster", "", 3, 40)),
+)
+
+
+class Cluster:
+    """One broker that leads and coordinates all there is; its logs hold offsets 0 to 39.
+
+    ``asked``: number of the connection and name of each request. ``known``: whether the group has
+    a position. ``failing``: requests by name of which the next one gets no answer but the end.
+    """
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[int, str]] = []
+        self.known = True
+        self.failing: set[str] = set()
+        self._server = socket.create_server((HOST, 0))
+        self.port: int = self._server.getsockname()[1]
+        self._peers: list[socket.socket] = []
+        threading.Thread(target=self._accept, daemon=True).start()
+        self._answers: dict[int, tuple[Any, Callable[[Any], Any]]] = {
+            3: (MetadataRequest, self._metadata),
+            10: (FindCoordinatorRequest, self._coordinator),
+            9: (OffsetFetchRequest, self._positions),
+            2: (ListOffsetsRequest, self._offsets),
+            23: (OffsetForLeaderEpochRequest, self._epochs),
+            22: (InitProducerIdRequest, lambda _: InitProducerIdResponse(
+                throttle_time_ms=0, error_code=0, producer_id=7, producer_epoch=0)),
+        }  # fmt: skip
+
+    @property
+    def address(self) -> str:
+        return f"{HOST}:{self.port}"
+
+    @property
+    def connections(self) -> int:
+        return len(self._peers)
+
+    def open_connections(self) -> int:
+        """How many the client has not closed; only to be asked when it is quiet."""
+        found = 0
+        for peer in self._peers:
+            with suppress(OSError):
+                peer.setblocking(False)
+                try:
+                    found += peer.recv(1, socket.MSG_PEEK) != b""
+                except BlockingIOError:
+                    found += 1
+                finally:
+                    peer.setblocking(True)
+        return found
+
+    def names(self) -> list[str]:
+        return [name for _, name in self.asked]
+
+    def _accept(self) -> None:
+        with suppress(OSError):
+            while True:
+                peer, _ = self._server.accept()
+                self._peers.append(peer)
+                number = len(self._peers)
+                threading.Thread(target=self._serve, args=(peer, number), daemon=True).start()
+
+    def _serve(self, peer: socket.socket, number: int) -> None:
+        stream = peer.makefile("rb")
+        while head := stream.read(4):
+            request = stream.read(struct.unpack(">i", head)[0])
+            key, version, correlation = struct.unpack_from(">hhi", request)
+            self.asked.append((number, NAMES[key]))
+            if NAMES[key] in self.failing:
+                self.failing.remove(NAMES[key])
+                peer.shutdown(socket.SHUT_RDWR)
+                return
+            if key == API_VERSIONS:
+                row = ApiVersionsResponse.ApiVersion
+                keys = [row(api_key=k, min_version=0, max_version=v) for k, v in VERSIONS.items()]
+                response: Any = ApiVersionsResponse(error_code=0, api_keys=keys)
+            else:
+                kind, answer = self._answers[key]
+                response = answer(kind.decode(request, version=version, header=True))
+            body = struct.pack(">i", correlation) + bytes(response.encode(version))
+            peer.sendall(struct.pack(">i", len(body)) + body)
+
+    def _metadata(self, request: Any) -> MetadataResponse:
+        topics = MetadataResponse.MetadataResponseTopic
+        rows = [
+            topics.MetadataResponsePartition(
+                error_code=0, partition_index=number, leader_id=1, leader_epoch=3,
+                replica_nodes=[], isr_nodes=[], offline_replicas=[],
+            )
+            for number in range(4)
+        ]  # fmt: skip
+        broker = MetadataResponse.MetadataResponseBroker
+        return MetadataResponse(
+            throttle_time_ms=0,
+            brokers=[broker(node_id=1, host=HOST, port=self.port, rack=None)],
+            cluster_id="cluster",
+            controller_id=1,
+            topics=[topics(error_code=0, name=one.name, is_internal=False, partitions=rows)
+                    for one in request.topics],
+        )  # fmt: skip
+
+    def _coordinator(self, _: Any) -> FindCoordinatorResponse:
+        return FindCoordinatorResponse(
+            throttle_time_ms=0, error_code=0, error_message=None, node_id=1, host=HOST,
+            port=self.port,
+        )  # fmt: skip
+
+    def _positions(self, request: Any) -> OffsetFetchResponse:
+        rows = OffsetFetchResponse.OffsetFetchResponseTopic
+        part = rows.OffsetFetchResponsePartition
+        offset, text = (40, METADATA_OF_POSITION) if self.known else (-1, "")
+        return OffsetFetchResponse(
+            throttle_time_ms=0, error_code=0,
+            topics=[rows(name=topic.name, partitions=[
+                part(partition_index=number, committed_offset=offset, committed_leader_epoch=-1,
+                     metadata=text, error_code=0) for number in topic.partition_indexes])
+                for topic in request.topics],
+        )  # fmt: skip
+
+    def _offsets(self, request: Any) -> ListOffsetsResponse:
+        rows = ListOffsetsResponse.ListOffsetsTopicResponse
+        part = rows.ListOffsetsPartitionResponse
+        return ListOffsetsResponse(
+            throttle_time_ms=0,
+            topics=[rows(name=topic.name, partitions=[
+                part(partition_index=one.partition_index, error_code=0, timestamp=-1,
+                     offset=self._offset(topic.name, one.timestamp), leader_epoch=3)
+                for one in topic.partitions]) for topic in request.topics],
+        )  # fmt: skip
+
+    def _offset(self, topic: str, timestamp: int) -> int:
+        ours = topic in ("t", "A.t")
+        return 40 if ours and timestamp == -1 else 0
+
+    def _epochs(self, request: Any) -> OffsetForLeaderEpochResponse:
+        rows = OffsetForLeaderEpochResponse.OffsetForLeaderTopicResult
+        return OffsetForLeaderEpochResponse(
+            throttle_time_ms=0,
+            topics=[rows(topic=topic.topic, partitions=[
+                rows.EpochEndOffset(error_code=0, partition=one.partition, leader_epoch=3,
+                                    end_offset=40) for one in topic.partitions])
+                for topic in request.topics],
+        )  # fmt: skip
+
+    def stop(self) -> None:
+        with suppress(OSError):
+            self._server.shutdown(socket.SHUT_RDWR)
+        self._server.close()
+        for peer in self._peers:
+            peer.close()
+
+
+@pytest.fixture
+def clusters() -> Iterator[tuple[Cluster, Cluster]]:
+    source, target = Cluster(), Cluster()
+    try:
+        yield source, target
+    finally:
+        source.stop()
+        target.stop()
+
+
+@pytest.fixture
+def flow(tmp_path: Path, clusters: tuple[Cluster, Cluster]) -> FlowSettings:
+    loaded = load_flow(tmp_path, BASE)
+    source, target = (
+        replace(client, bootstrap_servers=(cluster.address,))
+        for client, cluster in zip((loaded.source, loaded.target), clusters, strict=True)
+    )
+    return replace(loaded, source=source, target=target, signed=False)
+
+
+@pytest.fixture
+def reader(flow: FlowSettings) -> Iterator[SlotReader]:
+    partitions = [SourcePartition("t", 0, "A.t")]
+    (plan,) = plan_slots(partitions, slots_max=1, epoch=0, run_id="r", ends=None, control_offset=0)
+    made = SlotReader(flow, plan)
+    try:
+        yield made
+    finally:
+        made._routes.close()
+        made._watch.close()
+        made._frames.close()
+
+
+def test_a_slot_begins_with_few_waits(
+    reader: SlotReader, clusters: tuple[Cluster, Cluster]
+) -> None:
+    source, target = clusters
+    assert reader._start() == {TP: 40}
+    # What is asked of one log goes out together: of three and four requests one is waited for.
+    logs = ["ListOffsets", "ListOffsets", "OffsetForLeaderEpoch"]
+    assert source.names() == ["CONNECT", "Metadata", *logs]
+    watch = ["CONNECT", "Metadata", "ListOffsets", "ListOffsets"]
+    positions = ["CONNECT", "FindCoordinator", "OffsetFetch"]
+    look = ["Metadata", *logs, "OffsetForLeaderEpoch"]
+    assert target.names() == [*watch, *positions, *look, "ListOffsets"]
+    assert (source.connections, target.connections) == (1, 2)
+    # Fetch goes on over those; what was for questions alone is closed.
+    assert target.open_connections() == 1
+    for routes in (reader._routes, reader._watch.routes):
+        connection = routes.connection(1)
+        assert connection is not None
+        assert connection.socket.gettimeout() == routes.client.request_timeout_ms / 1000
+    assert (source.connections, target.connections) == (1, 2)
+
+
+@pytest.mark.parametrize("name", ["FindCoordinator", "OffsetFetch", "ListOffsets", "Metadata"])
+def test_a_connection_that_breaks_is_made_anew(
+    name: str, reader: SlotReader, clusters: tuple[Cluster, Cluster]
+) -> None:
+    _, target = clusters
+    reader._routes.refresh()
+    target.failing = {name}
+    assert reader._start() == {TP: 40}
+    assert target.failing == set()
+    assert target.connections in (3, 4)
+    assert target.open_connections() == 1
+
+
+def test_a_position_that_waits_for_its_cluster_is_judged_by_new_metadata(
+    reader: SlotReader, clusters: tuple[Cluster, Cluster], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Leaders and topic ids that were there before the positions were say nothing about them."""
+    _, target = clusters
+    looks: list[int] = []
+    look = reader._targets.examine
+
+    def broken_once(*arguments: Any) -> Any:
+        looks.append(len(target.asked))
+        found = look(*arguments)
+        if len(looks) == 1:
+            raise TimeoutError("not now")
+        return found
+
+    monkeypatch.setattr(reader._targets, "examine", broken_once)
+    assert reader._start() == {TP: 40}
+    assert [target.names()[at] for at in looks] == ["Metadata", "Metadata"]
+    assert target.names()[looks[1] - 1] == "OffsetFetch"
+
+
+def test_a_partition_without_a_position_asks_for_the_runs_over_one_connection(
+    reader: SlotReader, clusters: tuple[Cluster, Cluster]
+) -> None:
+    source, target = clusters
+    target.known = False
+    reader._routes.refresh()
+    reader._routes.topic_ids["t"] = "id"
+    assert reader._start() == {TP: 0}
+    assert target.names().count("CONNECT") == 3, "the watch, the questions, the runs"
+    assert source.connections == 1
+
+
+def test_a_producer_goes_on_over_the_connection_that_gave_its_id(
+    flow: FlowSettings, clusters: tuple[Cluster, Cluster]
+) -> None:
+    _, target = clusters
+    producer = Producer(Routes(flow.target, ["A.t"]), ProduceSettings())
+    assert producer.identify() == (7, 0)
+    producer.routes.refresh_if_due()
+    connection = producer.routes.connection(1)
+    assert connection is not None
+    assert target.asked == [(1, "CONNECT"), (1, "InitProducerId"), (1, "Metadata")]
+    producer.close()
+    assert connection.socket.fileno() == -1

@@ -1,0 +1,701 @@
+"""What counts as lost at the target, what a position says of it, and where the mirror goes back."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sparkmirror.data.read import survivors as meeting
+from sparkmirror.data.read import target_loss
+from sparkmirror.data.read.loss_detection import LossWatch
+from sparkmirror.data.read.resume import Recorded, decode_recorded, recorded_fields
+from sparkmirror.data.read.survivors import (
+    KnownRuns,
+    Survivors,
+    filled_by_others,
+    last_run,
+    survivors,
+)
+from sparkmirror.data.read.target_loss import TargetWatch, Verdict, judge_target
+from sparkmirror.data.write import target_ends
+from sparkmirror.data.write.offset_sync_writer import Places
+from sparkmirror.data.write.partition_state import Lane, Pending
+from sparkmirror.data.write.target_ends import TargetEnds
+from sparkmirror.internal_topics.commands import SourcePartition
+from sparkmirror.internal_topics.position_metadata import (
+    Mark,
+    TargetMark,
+    decode_mark,
+    decode_target,
+    encode_mark,
+    target_fields,
+)
+from sparkmirror.internal_topics.run_map import Run
+from sparkmirror.internal_topics.runs import decode_run, encode_run
+from sparkmirror.model import ClusterClient, FaultSettings, FetchSettings, FlowSettings
+from sparkmirror.model import TopicPartition as Tp
+from sparkmirror.names.replication_policy import FaultPolicy
+from sparkmirror.records.records import Carried
+from sparkmirror.wire.cluster.coordinator import Leader, Routes
+from sparkmirror.wire.cluster.log_view import EndView, LogView
+from sparkmirror.wire.net.connection import ConnectionLost
+from sparkmirror.wire.produce.producer import Producer
+
+A, B = (ClusterClient(name, (f"{name}:1",), "c") for name in "AB")
+FLOW = FlowSettings(A, B, A, B)
+SOURCE, REMOTE = Tp("t", 0), Tp("A.t", 0)
+NOW = TargetMark("cluster", "topic")
+MARK = TargetMark("cluster", "topic", 5, 90, begin=7)
+
+
+# -- judging -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("end", "mark", "view"),
+    [
+        (100, MARK, EndView(0, 100, 100, 100, 5)),
+        # Somebody shrank the topic: its start moves, its end does not.
+        (100, MARK, EndView(100, 100, 100, 100, 5)),
+        # The high watermark is behind after an election, the leader's own log is not.
+        (100, MARK, EndView(0, 40, 100, 95, 6)),
+        # Others write there, too.
+        (100, MARK, EndView(0, 150, 150, 150, 5)),
+        # The position of an earlier release says nothing.
+        (-1, TargetMark(), EndView(0, 0, 0, -1, 0)),
+        # The epoch has ended behind what was seen in it.
+        (100, MARK, EndView(0, 150, 150, 90, 6)),
+        (-1, MARK, EndView(0, 90, 90, 90, 5)),
+    ],
+)
+def test_nothing_is_lost(end: int, mark: TargetMark, view: EndView) -> None:
+    assert judge_target(REMOTE, end, mark, NOW, view) is None
+    assert judge_target(REMOTE, end, mark, TargetMark(), view) is None
+
+
+@pytest.mark.parametrize(
+    ("end", "mark", "view", "kind", "cut"),
+    [
+        (100, MARK, EndView(0, 60, 60, 60, 6), "target-truncated", 60),
+        # The broker cannot tell the end of its own log.
+        (100, MARK, EndView(0, 60), "target-truncated", 60),
+        # The log has grown past the end again: the epoch knows where it was cut.
+        (100, MARK, EndView(0, 300, 300, 60, 6), "target-truncated", 60),
+        # Where the end is not known, at least what was seen must be there.
+        (-1, MARK, EndView(0, 60, 60, 60, 6), "target-truncated", 60),
+        # What the sink has seen counts, however long the log is now.
+        (100, replace(MARK, cut=70), EndView(0, 300, 300, 300, 6), "target-truncated", 70),
+        (-1, replace(MARK, cut=95), EndView(0, 300, 300, 300, 6), "target-truncated", 95),
+        (100, replace(MARK, topic_id="old"), EndView(0, 300, 300, 300, 0), "target-recreated", 0),
+        (100, replace(MARK, cluster_id="old"), EndView(0, 300, 300), "target-replaced", 0),
+        (100, TargetMark(), EndView(0, 0, 0), "target-truncated", 0),
+    ],
+)
+def test_losses(end: int, mark: TargetMark, view: EndView, kind: str, cut: int) -> None:
+    loss = judge_target(REMOTE, end, mark, NOW, view)
+    assert loss is not None
+    assert (loss.kind, loss.cut) == (kind, cut)
+    assert str(REMOTE) in loss.text
+
+
+_ENDS = st.integers(-1, 60)
+
+
+@given(_ENDS, _ENDS, _ENDS, _ENDS, _ENDS)
+def test_a_cut_is_always_below_what_was_acknowledged(
+    end: int, seen: int, cut: int, last: int, epoch_end: int
+) -> None:
+    mark = TargetMark("cluster", "topic", 3, seen, cut=cut)
+    loss = judge_target(REMOTE, end, mark, NOW, EndView(0, max(0, last), last, epoch_end, 3))
+    acknowledged = max(end, seen, cut + 1)
+    if loss is not None:
+        assert loss.cut < acknowledged
+    else:
+        assert acknowledged <= max(0, last)
+
+
+# -- what a position says ----------------------------------------------------------------------
+
+
+@given(
+    st.builds(
+        TargetMark,
+        st.text(max_size=9),
+        st.text(max_size=9),
+        st.integers(0, 9),
+        st.integers(0, 99),
+        st.integers(-1, 99),
+        st.booleans(),
+        st.integers(-1, 99),
+        st.integers(0, 9),
+        st.integers(10, 99),
+    )
+)
+def test_marks_survive_the_metadata(mark: TargetMark) -> None:
+    text = encode_mark(Mark("c", "id", 3), target_fields(mark))
+    assert decode_target(text) == mark
+    assert len(text) < 4096  # offset.metadata.max.bytes
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "", "{", "[]", "null", "[" * 9999, '{"source_topic_id": "x", "target_offset": 9}',
+        '{"target_topic_id": 3, "target_leader_epoch": "4", "source_begin": -2, "seeded": 1}',
+        '{"target_has": [5]}', '{"target_has": [9, 5]}', '{"target_has": ["1", true]}',
+        '{"target_leader_epoch": 4}',
+    ],
+)  # fmt: skip
+def test_metadata_of_others_and_of_earlier_releases_says_nothing(text: str) -> None:
+    assert decode_target(text) == TargetMark()
+
+
+def test_a_run_tells_the_log_that_it_is_in_and_older_rows_are_read() -> None:
+    run = Run(5, 9, 3)
+    row = decode_run(*encode_run(SOURCE, run, topic_id="source", target_id="target"))
+    assert row is not None
+    assert (row.run, row.topic_id, row.target_id, row.merged) == (run, "source", "target", False)
+    assert json.loads(encode_run(SOURCE, run)[1]) == [9, 3]
+    merged = decode_run(*encode_run(SOURCE, run, merged=True))
+    assert merged is not None
+    assert (merged.merged, merged.target_id) == (True, "")
+
+
+def test_the_more_careful_choice_wins() -> None:
+    policy = FaultPolicy(
+        FaultSettings(
+            target_loss="record-and-continue",
+            target_loss_fail=("pay.*",),
+            target_loss_repair=("pay-test", "logs"),
+            target_loss_continue=("logs", "x"),
+        )
+    )
+    chosen = {name: policy.target_loss(name) for name in ("payments", "pay-test", "logs", "x", "y")}
+    assert list(chosen.values()) == [
+        "fail", "fail", "repair", "record-and-continue", "record-and-continue"
+    ]  # fmt: skip
+    assert FaultPolicy(FaultSettings()).target_loss("x") == "repair"
+
+
+# -- where to go back to -----------------------------------------------------------------------
+
+
+class Logs:
+    """Both sides as lists of (offset, content); what is read of them instead of brokers."""
+
+    def __init__(
+        self, source: Mapping[int, bytes], target: Mapping[int, bytes], monkeypatch: Any
+    ) -> None:
+        self._sides = {"A": source, "B": target}
+        monkeypatch.setattr(meeting, "RecordStream", self._stream)
+        monkeypatch.setattr(meeting, "_log_start", self._log_start)
+
+    def _log_start(self, routes: Routes, _: Tp) -> int:
+        return min(self._sides[routes.client.alias])
+
+    def _stream(
+        self,
+        client: ClusterClient,
+        _: FetchSettings,
+        tp: Tp,
+        start: int,
+        end: int,
+        *_routes: Routes,
+    ) -> Any:
+        records = [(n, v) for n, v in sorted(self._sides[client.alias].items()) if start <= n < end]
+        carried = Carried(offsets=[n for n, _ in records], rests=[v for _, v in records])
+        chosen = SimpleNamespace(runs=[(n, 1) for n, _ in records], record_count=len(records))
+
+        class Stream:
+            def __iter__(self) -> Any:
+                return iter([carried])
+
+            def selections(self) -> Any:
+                return iter([chosen])
+
+            def close(self) -> None:
+                pass
+
+        return Stream()
+
+
+def _meet(runs: Sequence[Run], *, cut: int, position: int, end: int = 100) -> Survivors | None:
+    return survivors(
+        FLOW, SOURCE, REMOTE, runs, source_start=0, position=position, recorded_end=end,
+        start=0, cut=cut,
+    )  # fmt: skip
+
+
+def _records(offsets: Sequence[int]) -> dict[int, bytes]:
+    return {offset: b"%d" % number for number, offset in enumerate(offsets)}
+
+
+def test_the_last_run_before_a_cut() -> None:
+    runs = [Run(0, 0, 10), Run(20, 10, 10)]
+    assert last_run(runs, 0) is None
+    assert last_run(runs, 5) == (runs[0], 5)
+    assert last_run(runs, 10) == (runs[0], 10)
+    assert last_run(runs, 11) == (runs[1], 1)
+    assert last_run(runs, 99) == (runs[1], 10)
+
+
+def test_exact_runs_name_the_record_behind_the_last_one_that_is_left(monkeypatch: Any) -> None:
+    # The source has a hole (a marker, compaction) at 10 to 19.
+    source = _records([*range(10), *range(20, 40)])
+    Logs(source, _records(range(30)), monkeypatch)
+    runs = [Run(0, 0, 10), Run(20, 10, 20)]
+    for cut, position in ((5, 5), (10, 10), (11, 21), (25, 35)):
+        found = _meet(runs, cut=cut, position=40)
+        assert found is not None
+        assert (found.position, found.exact) == (position, True)
+
+
+def test_behind_the_last_run_records_are_counted_on_both_sides(monkeypatch: Any) -> None:
+    source = _records([0, 1, 2, 5, 6, 9, 10])  # 3, 4, 7 and 8 hold nothing visible
+    # Markers of the mirror's own transactions stand at 3 and 6.
+    target = {0: b"0", 1: b"1", 2: b"2", 4: b"3", 5: b"4", 7: b"5", 8: b"6"}
+    Logs(source, target, monkeypatch)
+    for cut, position in ((3, 3), (4, 3), (5, 6), (6, 7), (7, 7), (8, 10)):
+        found = _meet([Run(0, 0, 3)], cut=cut, position=11)
+        assert found is not None
+        assert (found.position, found.exact) == (position, True)
+
+
+def test_without_runs_the_records_that_are_left_are_found_again(monkeypatch: Any) -> None:
+    source = _records([*range(0, 60, 2)])
+    Logs(source, {n: b"%d" % n for n in range(20)}, monkeypatch)
+    found = _meet([], cut=20, position=60, end=30)
+    assert found is not None
+    assert (found.position, found.exact) == (39, True)
+
+
+def test_what_cannot_be_told_apart_is_not_guessed(monkeypatch: Any) -> None:
+    same = dict.fromkeys(range(100), b"same")
+    Logs(same, same, monkeypatch)
+    assert _meet([], cut=50, position=100) is None
+    # Runs that lie (somebody else wrote there) are noticed, and only what they begin with counts.
+    Logs(_records(range(100)), dict.fromkeys(range(50), b"other"), monkeypatch)
+    found = _meet([Run(0, 0, 100)], cut=50, position=100)
+    assert found is not None
+    assert not found.exact
+
+
+@pytest.mark.parametrize(
+    ("source", "there", "others"),
+    [
+        ({49: b"ours"}, {99: b"ours"}, False),
+        ({49: b"ours"}, {99: b"theirs"}, True),
+        # What the target refused was skipped behind it.
+        ({48: b"ours", 49: b"refused"}, {99: b"ours"}, False),
+        ({49: b"ours"}, {98: b"ours", 99: b"theirs"}, True),
+        # Nothing to compare: compacted, or deleted.
+        ({49: b"ours"}, {10: b"ours"}, False),
+        ({10: b"ours"}, {99: b"theirs"}, False),
+        # Behind the position, and behind what was acknowledged.
+        ({49: b"ours", 50: b"next"}, {99: b"ours", 100: b"theirs"}, False),
+    ],
+)
+def test_what_others_wrote_in_the_place_of_ours_is_told(
+    monkeypatch: Any, source: dict[int, bytes], there: dict[int, bytes], *, others: bool
+) -> None:
+    Logs(source, there, monkeypatch)
+    assert filled_by_others(FLOW, SOURCE, REMOTE, 50, 100) is others
+
+
+# -- the verdict -------------------------------------------------------------------------------
+
+
+class Watched:
+    """A `TargetWatch` whose logs are what the test says."""
+
+    def __init__(self, monkeypatch: Any, view: EndView, **options: Any) -> None:
+        self.flow = replace(FLOW, **options)
+        self.runs: dict[Tp, KnownRuns] = {}
+        self.found: Survivors | None = Survivors(40, exact=True, how="")
+        self.source_start = 0
+        self.errors: dict[str, int] = {}
+        self.others = False
+        self._target = SimpleNamespace(
+            cluster_id="cluster", topic_ids={"A.t": "topic"}, refresh_if_due=lambda: True
+        )
+        monkeypatch.setattr(target_loss, "look_at_ends", lambda *_: {REMOTE: view})
+        monkeypatch.setattr(
+            target_loss, "look_at_logs", lambda *_: {SOURCE: LogView(self.source_start, 999)}
+        )
+        monkeypatch.setattr(target_loss, "read_runs", lambda *_: self.runs)
+        monkeypatch.setattr(target_loss, "survivors", lambda *_, **__: self.found)
+        monkeypatch.setattr(target_loss, "filled_by_others", self._filled)
+
+    def _filled(self, _: FlowSettings, *where: object) -> bool:
+        assert where == (SOURCE, REMOTE, 50, 100)
+        return self.others
+
+    def verdict(self, mark: TargetMark, end: int, position: int = 50) -> Verdict:
+        losses = cast(LossWatch, SimpleNamespace(marks={SOURCE: Mark("c", "id", 1)}))
+        self.watch = TargetWatch(self.flow, [SourcePartition("t", 0, "A.t")], losses)
+        text = json.dumps(recorded_fields(Recorded("", end)) | target_fields(mark))
+        routes = cast(Routes, self._target)
+        found = self.watch.examine(routes, routes, {SOURCE: position}, {SOURCE: text}, self.errors)
+        return found[SOURCE]
+
+    @property
+    def gaps(self) -> list[tuple[str, int, int | None, int | None]]:
+        return [
+            (one.gap.action, one.gap.first, one.gap.last, one.gap.resumed_at)
+            for one in self.watch.gaps
+        ]
+
+
+CUT = EndView(0, 60, 60, 60, 6)
+
+
+def test_a_repair_goes_back_and_the_sink_learns_it_with_the_gap(monkeypatch: Any) -> None:
+    watched = Watched(monkeypatch, CUT)
+    verdict = watched.verdict(MARK, 100)
+    assert (verdict.position, verdict.lost, verdict.halt) == (40, True, None)
+    # Until the gap record is acknowledged the position says what it said: the loss is still seen.
+    assert (verdict.mark, verdict.end) == (MARK, 100)
+    assert watched.gaps == [("repaired", 40, 49, 40)]
+    (gap,) = watched.watch.gaps
+    assert (gap.target_end, gap.target.epoch_offset, gap.target.leader_epoch) == (60, 60, 6)
+    assert watched.errors == {"TARGET_TRUNCATED": 1}
+
+
+def test_what_the_source_lacks_as_well_is_another_gap(monkeypatch: Any) -> None:
+    watched = Watched(monkeypatch, CUT)
+    watched.source_start = 45
+    assert watched.verdict(MARK, 100).position == 45
+    assert watched.gaps == [("continued", 40, 44, 45), ("repaired", 45, 49, 45)]
+    watched.source_start = 70
+    assert watched.verdict(MARK, 100).position == 50
+    assert watched.gaps == [("continued", 40, 49, 50)]
+
+
+def test_what_is_not_exact_is_said(monkeypatch: Any) -> None:
+    watched = Watched(monkeypatch, CUT)
+    watched.found = Survivors(30, exact=False, how="offset 4 is the last one")
+    watched.verdict(MARK, 100)
+    assert "some of which may be there already (offset 4 is the last one)" in (
+        watched.watch.gaps[0].gap.reason
+    )
+
+
+def test_nobody_guesses_where_nothing_is_known(monkeypatch: Any) -> None:
+    watched = Watched(monkeypatch, CUT)
+    watched.found = None
+    verdict = watched.verdict(MARK, 100)
+    assert verdict.halt is not None
+    assert "is not known" in verdict.halt.reason
+    assert watched.gaps == [("stopped", 50, None, None)]
+
+
+def test_a_loss_without_records_is_none(monkeypatch: Any) -> None:
+    watched = Watched(monkeypatch, CUT)
+    watched.found = Survivors(50, exact=True, how="only markers were lost")
+    verdict = watched.verdict(MARK, 100)
+    assert (verdict.position, verdict.lost, verdict.end, watched.gaps) == (50, False, 60, [])
+
+
+@pytest.mark.parametrize(
+    ("now", "known", "source_ids", "position"),
+    [
+        ("anew", "topic", {"t": "id"}, 50),
+        ("", "topic", {"t": "id"}, 50),  # it is away, and will be another one
+        ("topic", "topic", {"t": "id"}, None),  # somebody deleted the position alone
+        ("anew", "", {"t": "id"}, None),
+        ("anew", "topic", {}, None),
+    ],
+)
+def test_positions_that_went_with_their_topic(
+    monkeypatch: Any, now: str, known: str, source_ids: dict[str, str], position: int | None
+) -> None:
+    watched = Watched(monkeypatch, EndView(0, 0, 0, -1, 0))
+    watched.runs = {SOURCE: KnownRuns((Run(40, 90, 10),), known)}
+    routes = SimpleNamespace(topic_ids={"A.t": now}, refresh=lambda: None)
+    watch = TargetWatch(watched.flow, [SourcePartition("t", 0, "A.t")], cast(LossWatch, None))
+    found = watch.remembered([SOURCE], source_ids, cast(Routes, routes))
+    if position is None:
+        assert found == {}
+        return
+    ((offset, text),) = found.values()
+    assert (offset, decode_target(text)) == (position, TargetMark(topic_id="topic"))
+    assert (decode_mark(text).topic_id, decode_recorded(text).target_offset) == ("id", 100)
+
+
+@pytest.mark.parametrize("others", [False, True])
+def test_a_log_that_others_filled_after_the_last_look(monkeypatch: Any, *, others: bool) -> None:
+    """A later epoch may hold our own records: only what stands there tells."""
+    watched = Watched(monkeypatch, EndView(0, 300, 300, 95, 6))
+    watched.others = others
+    verdict = watched.verdict(MARK, 100)
+    assert verdict.lost is others
+    assert watched.gaps == ([("repaired", 40, 49, 40)] if others else [])
+    assert verdict.mark.leader_epoch == (5 if others else 6)
+
+
+@pytest.mark.parametrize(
+    ("begin", "reset", "runs", "position"),
+    [
+        (7, "latest", (), 7),
+        (-1, "earliest", (), 0),
+        (-1, "latest", (Run(12, 0, 5),), 12),
+        (-1, "latest", (), None),
+    ],
+)
+def test_a_topic_made_anew_gets_all_from_where_the_mirror_had_begun(
+    monkeypatch: Any, begin: int, reset: str, runs: tuple[Run, ...], position: int | None
+) -> None:
+    view = EndView(0, 0, 0, -1, 0)
+    watched = Watched(monkeypatch, view, fetch=FetchSettings(auto_offset_reset=reset))
+    watched.runs = {SOURCE: KnownRuns(runs)}
+    verdict = watched.verdict(replace(MARK, topic_id="old", begin=begin), 100)
+    if position is None:
+        assert verdict.halt is not None
+    else:
+        assert (verdict.position, verdict.halt) == (position, None)
+        assert watched.watch.gaps[-1].target.begin == position
+
+
+@pytest.mark.parametrize(
+    ("view", "runs", "lost"),
+    [
+        (EndView(0, 100, 100), KnownRuns((Run(0, 0, 100),), "topic"), False),
+        (EndView(0, 300, 300), KnownRuns((Run(0, 0, 100),), "old"), True),
+        (EndView(0, 60, 60), KnownRuns((Run(0, 0, 100),), ""), True),
+        # A Java MirrorMaker's: no runs, but its records are there, or were and are deleted.
+        (EndView(0, 100, 100), KnownRuns(), False),
+        (EndView(100, 100, 100), KnownRuns(), False),
+        # No record was ever in that log.
+        (EndView(0, 0, 0), KnownRuns(), True),
+    ],
+)
+def test_a_position_from_connects_storage_belongs_to_the_log_that_the_runs_know(
+    monkeypatch: Any, view: EndView, runs: KnownRuns, lost: bool
+) -> None:
+    watched = Watched(monkeypatch, view)
+    watched.runs = {SOURCE: runs}
+    verdict = watched.verdict(TargetMark(seeded=True), -1)
+    assert verdict.lost is lost
+    assert verdict.mark.seeded is lost, "the loss must be found again until it is written down"
+
+
+# -- one sink ----------------------------------------------------------------------------------
+
+
+def _pending(lane: Lane, source: int, records: int, at: int) -> Pending:
+    places = Places([(source, records)], records)
+    if at >= 0:
+        places.acknowledged(records, records, at)
+    pending = Pending(lane, source + records, records, 9, 1, 1, int(at < 0), places)
+    lane.queue.append(pending)
+    return pending
+
+
+class Gated:
+    """The gate of one lane that has 100 records at the target."""
+
+    def __init__(self, monkeypatch: Any) -> None:
+        self.lane = Lane(SOURCE, REMOTE, 50, 50, log=MARK, reached=100, target_end=100)
+        self.time = 0.0
+        self.view = EndView(0, 100, 100, 100, 5)
+        self.looks = 0
+        self.given_up: list[Tp] = []
+        self.others: bool | Exception = False
+        self.routes = SimpleNamespace(
+            cluster_id="cluster",
+            topic_ids={"A.t": "topic"},
+            leaders={REMOTE: Leader(1, 5)},
+            mark_stale=lambda: None,
+            refresh_if_due=lambda: True,
+        )
+        self.ends = TargetEnds(FLOW, clock=lambda: self.time)
+        self.ends.begin([self.lane])
+        self.routes.refresh = self.routes.close = lambda: None
+        monkeypatch.setattr(target_ends, "look_at_ends", self._look)
+        monkeypatch.setattr(target_ends, "Routes", lambda *_: self.routes)
+        monkeypatch.setattr(target_ends, "filled_by_others", self._filled)
+        monkeypatch.setattr(target_ends._Look, "start", target_ends._Look.run)
+
+    def _look(self, _: object, asked: Mapping[Tp, int]) -> dict[Tp, EndView]:
+        self.looks += 1
+        return dict.fromkeys(asked, self.view)
+
+    def _filled(self, _: FlowSettings, *where: object) -> bool:
+        assert where == (SOURCE, REMOTE, 50, 100)
+        if isinstance(self.others, Exception):
+            raise self.others
+        return self.others
+
+    def may_send(self) -> bool:
+        return self.ends.may_send(cast(Routes, self.routes), REMOTE)
+
+    def look(self) -> None:
+        self.time += 1.0
+        for _ in range(2):  # the second one takes in what the first one asked for
+            self.ends.look(cast(Routes, self.routes))
+
+    def settle(self, *, counts: bool = True) -> None:
+        producer = SimpleNamespace(
+            under_way=lambda _: False, give_up=lambda tp, _: self.given_up.append(tp)
+        )
+        self.ends.settle(cast(Producer, producer), counts=counts)
+
+
+@pytest.fixture
+def gated(monkeypatch: pytest.MonkeyPatch) -> Gated:
+    return Gated(monkeypatch)
+
+
+@pytest.mark.parametrize("what", ["epoch", "topic", "doubt"])
+def test_nothing_is_sent_to_a_log_that_may_be_another_one_before_it_was_looked_at(
+    gated: Gated, what: str
+) -> None:
+    assert gated.may_send()
+    gated.look()
+    assert gated.looks == 0
+    if what == "epoch":
+        gated.routes.leaders = {REMOTE: Leader(2, 6)}
+        gated.view = replace(gated.view, leader_epoch=6)
+    elif what == "topic":
+        gated.routes.topic_ids = {"A.t": "anew"}
+    else:
+        gated.ends.doubt(REMOTE)
+    assert not gated.may_send()
+    gated.look()
+    assert gated.looks == 1
+    assert gated.may_send() is (what != "topic")
+    gated.settle()
+    assert gated.given_up == ([REMOTE] if what == "topic" else [])
+
+
+def test_a_shorter_log_is_given_up_and_the_position_says_where_it_was_cut(gated: Gated) -> None:
+    gated.routes.leaders = {REMOTE: Leader(2, 6)}
+    gated.view = EndView(0, 60, 60, 60, 6)
+    assert not gated.may_send()
+    gated.look()
+    gated.settle()
+    assert gated.given_up == [REMOTE]
+    assert gated.lane.log == replace(MARK, cut=60)
+    assert gated.lane.due, "it has to be committed"
+    assert not gated.may_send()
+
+
+@pytest.mark.parametrize("others", [False, True])
+def test_a_new_leader_whose_log_others_have_filled(gated: Gated, *, others: bool) -> None:
+    gated.routes.leaders = {REMOTE: Leader(2, 6)}
+    gated.view = EndView(0, 300, 300, 95, 6)
+    gated.others = others
+    assert not gated.may_send()
+    gated.look()
+    assert gated.may_send() is not others
+    gated.settle()
+    assert gated.given_up == ([REMOTE] if others else [])
+    seen = replace(MARK, leader_epoch=6, epoch_offset=100)
+    assert gated.lane.log == (replace(MARK, cut=95) if others else seen)
+
+
+def test_what_cannot_be_compared_yet_is_looked_at_again(gated: Gated) -> None:
+    """Nothing is sent meanwhile, and nothing is taken for certain."""
+    gated.routes.leaders = {REMOTE: Leader(2, 6)}
+    gated.view = EndView(0, 40, 300, 95, 6)  # consumers do not get it yet
+    gated.others = AssertionError("not asked")
+    assert not gated.may_send()
+    gated.look()
+    assert (gated.may_send(), gated.lane.log) == (False, MARK)
+    gated.view = EndView(0, 300, 300, 95, 6)
+    gated.others = ConnectionLost("gone")
+    gated.look()
+    assert (gated.may_send(), gated.lane.log) == (False, MARK)
+    gated.others = False
+    gated.look()
+    assert gated.may_send()
+
+
+def test_all_are_looked_at_now_and_then(gated: Gated) -> None:
+    gated.view = EndView(0, 60, 60, 60, 5)
+    for _ in range(29):
+        gated.look()
+    assert (gated.looks, gated.ends.lost) == (0, {})
+    gated.look()
+    gated.settle()
+    assert gated.looks == 1
+    assert list(gated.ends.lost) == [gated.lane]
+
+
+def test_a_high_watermark_may_lag_for_a_while(gated: Gated) -> None:
+    gated.ends.doubt(REMOTE)
+    gated.view = EndView(0, 60, leader_epoch=5)
+    assert not gated.may_send()
+    for _ in range(3):
+        gated.look()
+        gated.settle()
+        assert not gated.given_up
+        assert not gated.may_send()
+    gated.view = EndView(0, 100, leader_epoch=5)
+    gated.look()
+    assert gated.may_send()
+
+
+def test_an_acknowledgement_that_goes_back_moves_no_position(gated: Gated) -> None:
+    """What was written since is there: it is not mirrored a second time."""
+    _pending(gated.lane, 50, 10, 100)
+    _pending(gated.lane, 60, 10, 80)
+    _pending(gated.lane, 70, 5, 90)
+    _pending(gated.lane, 75, 5, -1)
+    gated.lane.settle()
+    assert (gated.lane.position, gated.lane.stuck) == (60, True)
+    assert gated.ends.note_going_back(gated.lane)
+    assert not gated.may_send()
+    gated.settle()
+    assert gated.given_up == [REMOTE]
+    log = gated.lane.log
+    assert (log.cut, log.there_first, log.there_end) == (80, 60, 75)
+
+
+def test_a_transaction_takes_back_what_was_written_behind_a_loss(gated: Gated) -> None:
+    _pending(gated.lane, 50, 10, 80)
+    assert gated.ends.note_going_back(gated.lane)
+    gated.settle(counts=False)
+    log = gated.lane.log
+    assert (log.cut, log.there_first, log.there_end) == (80, -1, -1)
+
+
+def test_acknowledgements_in_any_order_are_no_loss(gated: Gated) -> None:
+    """A batch whose answer came late keeps its place in the log."""
+    first = _pending(gated.lane, 50, 10, -1)
+    _pending(gated.lane, 60, 10, 110)
+    assert gated.lane.settle() == []
+    assert not gated.ends.note_going_back(gated.lane)
+    first.places.acknowledged(10, 10, 100)
+    first.batches_left = 0
+    assert len(gated.lane.settle()) == 2
+    assert (gated.lane.position, gated.lane.reached) == (70, 120)
+
+
+def test_behind_a_gap_that_says_so_the_log_is_shorter(gated: Gated) -> None:
+    gap = _pending(gated.lane, 50, 0, -1)
+    gap.log, gap.log_end = replace(MARK, topic_id="anew"), 10
+    _pending(gated.lane, 40, 10, 10)
+    assert not gated.ends.note_going_back(gated.lane)
+    assert gated.lane.logged_ahead() == (gap.log, 10)
+    gap.batches_left = 0
+    gated.lane.settle()
+    assert (gated.lane.reached, gated.lane.log) == (20, gap.log)
+
+
+def test_what_a_transaction_will_have_written_is_expected_behind_its_last_marker() -> None:
+    lane = Lane(SOURCE, REMOTE, 50, target_end=100, marker=1, log=MARK)
+    _pending(lane, 50, 10, -1)
+    _pending(lane, 60, 5, -1)
+    assert lane.ahead(expected=True) == (MARK, 116)
+    assert lane.ahead(expected=False) == (MARK, 100)
+    lane.queue.clear()
+    _pending(lane, 50, 10, 101)
+    assert lane.ahead(expected=True) == lane.ahead(expected=False) == (MARK, 111)

@@ -1,0 +1,320 @@
+"""Rows, and the memory that source and sink share: both ends in one process, or in two."""
+
+from __future__ import annotations
+
+import gc
+import os
+import subprocess
+import sys
+import textwrap
+from collections.abc import Iterator
+from dataclasses import replace
+from io import BytesIO
+from itertools import accumulate, pairwise
+
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sparkmirror.data.rows import worker_pipes
+from sparkmirror.data.rows.rows import FLUSH, Chunk, build_row, divided, read_row
+from sparkmirror.data.rows.shared_frames import FRAMES, FrameReader, Frames
+
+LARGE = 100_000
+
+
+@pytest.fixture
+def frames() -> Iterator[Frames]:
+    made = Frames(1 << 20)
+    yield made
+    made.close()
+
+
+def _note(frames: Frames) -> list[object]:
+    note = frames.note()
+    assert note is not None
+    return note
+
+
+def _received(frames: Frames, content: bytes) -> memoryview:
+    view = frames.view(len(content))
+    view[:] = content
+    return view
+
+
+def _chunk(partition: int, size: int) -> Chunk:
+    return Chunk("t", partition, "A.t", 10, 20, 10, 1_234, 0, size)
+
+
+def _sent(row: pa.RecordBatch) -> pa.RecordBatch:
+    """The row as it comes out of Arrow's stream at the other end."""
+    out = BytesIO()
+    with pa.ipc.new_stream(out, row.schema) as writer:
+        writer.write_batch(row)
+    (batch,) = pa.ipc.open_stream(out.getvalue())
+    return batch
+
+
+# -- shared memory -----------------------------------------------------------------------------
+
+
+def test_memory_is_private_until_the_sink_has_mapped_it(frames: Frames) -> None:
+    view = _received(frames, b"a" * LARGE)
+    assert not frames.shared
+    assert not frames.holds(view)
+    FrameReader(_note(frames))
+    assert frames.shared
+    view = _received(frames, b"b" * LARGE)
+    assert frames.holds(view)
+    assert not frames.holds(memoryview(b"b" * LARGE))
+
+
+def test_a_frame_is_free_again_when_the_last_view_of_it_is_gone(frames: Frames) -> None:
+    reader = FrameReader(_note(frames))
+    _received(frames, b"x" * LARGE)
+    reference = frames.hand_over(5, 50_000)
+    records = reader.records(reference)
+    part = records[10:20]
+    assert bytes(part) == b"x" * 10
+    assert reader.leases == 1
+    del records
+    gc.collect()
+    assert reader.leases == 1, "a slice still refers to the frame"
+    # The next answer goes elsewhere meanwhile.
+    second = _received(frames, b"y" * LARGE)
+    assert frames.hand_over(0, LARGE)[0] != reference[0]
+    assert bytes(part) == b"x" * 10
+    del part, second
+    gc.collect()
+    assert reader.leases == 0
+
+
+def test_without_a_free_frame_the_source_is_starved_and_copies(frames: Frames) -> None:
+    reader = FrameReader(_note(frames))
+    held = []
+    for number in range(FRAMES):
+        assert not frames.starved
+        _received(frames, b"%x" % number * LARGE)
+        held.append(reader.records(frames.hand_over(0, LARGE)))
+    assert frames.starved
+    view = _received(frames, b"z" * LARGE)
+    assert not frames.holds(view)
+    assert frames.store([b"z" * LARGE], LARGE) is None
+    assert [bytes(one[:1]) for one in held] == [b"%x" % number for number in range(FRAMES)]
+    held.pop(3)
+    assert not frames.starved
+    assert frames.holds(_received(frames, b"z" * LARGE))
+
+
+def test_small_and_oversized_answers_stay_private(frames: Frames) -> None:
+    FrameReader(_note(frames))
+    assert not frames.holds(frames.view(1_000))
+    assert not frames.holds(frames.view(frames.frame_bytes + 1))
+    assert frames.holds(frames.view(frames.frame_bytes))
+
+
+def test_a_reader_refuses_memory_that_is_not_the_one_told(frames: Frames) -> None:
+    process, descriptor, token, frame_bytes, partitions = _note(frames)
+    assert isinstance(frame_bytes, int)
+    with pytest.raises(ValueError, match="another memory"):
+        FrameReader([process, descriptor, "00" * 16, frame_bytes, partitions])
+    with pytest.raises(ValueError, match="another file"):
+        FrameReader([process, descriptor, token, frame_bytes + 4096, partitions])
+    with pytest.raises(ValueError, match="another file"):
+        FrameReader([process, descriptor, token, frame_bytes, 1])
+    with pytest.raises(OSError, match="No such file"):
+        FrameReader([process, 1_000_000, token, frame_bytes, partitions])
+    assert not frames.shared
+
+
+@pytest.mark.parametrize("partitions", [1, 3, 4096, 10_000])
+def test_the_source_sees_which_partitions_are_held_back(partitions: int) -> None:
+    frames = Frames(1 << 20, partitions)
+    reader = FrameReader(_note(frames))
+    assert frames.held_back() == []
+    content = bytes(range(256)) * 200
+    _received(frames, content)
+    reference = frames.hand_over(0, len(content))
+    for number in {0, partitions // 2, partitions - 1}:
+        reader.hold_back(number, True)
+    assert frames.held_back() == sorted({0, partitions // 2, partitions - 1})
+    reader.hold_back(0, False)
+    assert frames.held_back() == sorted({partitions // 2, partitions - 1} - {0})
+    assert bytes(reader.records(reference)) == content, "frames begin behind the last of them"
+    frames.close()
+    assert frames.held_back() == []
+
+
+def test_another_process_reads_the_frames_and_hands_them_back(frames: Frames) -> None:
+    script = """
+        import json, sys
+        from sparkmirror.data.rows.shared_frames import FrameReader
+        reader = FrameReader(json.loads(sys.stdin.readline()))
+        print("mapped", flush=True)
+        for line in sys.stdin:
+            records = reader.records(json.loads(line))
+            print(len(records), set(bytes(records)), flush=True)
+            del records
+            print("freed", flush=True)
+    """
+    with subprocess.Popen(
+        [sys.executable, "-c", textwrap.dedent(script)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as other:
+        assert other.stdin is not None
+        assert other.stdout is not None
+        print(str(_note(frames)).replace("'", '"'), file=other.stdin, flush=True)
+        assert other.stdout.readline() == "mapped\n"
+        for _ in range(2 * FRAMES):
+            assert frames.holds(_received(frames, b"q" * LARGE))
+            print(frames.hand_over(1, 70_000), file=other.stdin, flush=True)
+            assert other.stdout.readline() == f"70000 {{{ord('q')}}}\n"
+            assert other.stdout.readline() == "freed\n"
+        other.stdin.close()
+        assert other.wait(20) == 0
+
+
+# -- rows --------------------------------------------------------------------------------------
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    st.lists(st.integers(0, 60_000), min_size=1, max_size=6),
+    st.integers(0, 30_000),
+    st.booleans(),
+    st.booleans(),
+)
+def test_what_goes_into_a_row_comes_out(
+    sizes: list[int], gap: int, shared: bool, in_pieces: bool
+) -> None:
+    """Views of the received answer, or pieces made anew; with and without shared memory."""
+    frames = Frames(1 << 20)
+    reader = FrameReader(_note(frames)) if shared else None
+    answer = frames.view(sum(sizes) + gap * len(sizes))
+    answer[:] = os.urandom(len(answer))
+    pieces: list[list[memoryview | bytes]] = []
+    position = 0
+    for size in sizes:
+        position += gap
+        view = answer[position : position + size]
+        half = size // 2
+        made: list[memoryview | bytes] = [bytes(view[:half]), view[half:]] if in_pieces else [view]
+        pieces.append(made if size else [])
+        position += size
+    wanted = [b"".join(parts) for parts in pieces]
+    chunks = [_chunk(number, size) for number, size in enumerate(sizes)]
+    row = _sent(build_row(chunks, answer, pieces, {"slot": 3}, frames))
+
+    assert row.num_rows == 2
+    got, records, notes = read_row(row, 0)
+    reference = notes.pop("at", None)
+    if reference is not None:
+        assert reader is not None
+        records = reader.records(reference)
+    assert notes == {"slot": 3}
+    assert [bytes(records[one.start : one.start + one.size]) for one in got] == wanted
+    assert [replace(one, start=0) for one in got] == chunks
+    assert read_row(row, 1) == ([], memoryview(b""), {})
+    del records
+    gc.collect()
+    assert reader is None or reader.leases == 0
+    del answer, view, made, pieces
+    frames.close()
+
+
+def test_large_rows_carry_no_record_bytes_once_memory_is_shared(frames: Frames) -> None:
+    answer = frames.view(LARGE)
+    private = build_row([_chunk(0, LARGE)], answer, [[answer]], frames=frames)
+    FrameReader(_note(frames))
+    answer = frames.view(LARGE)
+    shared = build_row([_chunk(0, LARGE)], answer, [[answer]], frames=frames)
+    assert private.nbytes > LARGE
+    assert shared.nbytes < 1_000
+
+
+def test_a_flush_row_is_empty() -> None:
+    assert FLUSH.num_rows == 2
+    assert read_row(_sent(FLUSH), 0) == ([], memoryview(b""), {})
+
+
+# -- outlet ------------------------------------------------------------------------------------
+
+
+def test_rows_leave_when_flushed_and_not_before() -> None:
+    into_worker, out_of_worker = os.pipe(), os.pipe()
+    os.set_blocking(out_of_worker[0], False)
+
+    def worker_main(infile: object, outfile: BytesIO) -> str:
+        outfile.write(b"row")
+        with pytest.raises(BlockingIOError):
+            os.read(out_of_worker[0], 10)
+        assert worker_pipes.flush()
+        assert os.read(out_of_worker[0], 10) == b"row"
+        assert worker_pipes.input_fd() == into_worker[0]
+        outfile.write(b"end")
+        return "done"
+
+    with open(into_worker[0], "rb") as infile, open(out_of_worker[1], "wb") as outfile:
+        assert worker_pipes.watched(worker_main)(infile, outfile) == "done"
+        assert os.read(out_of_worker[0], 10) == b"end"
+        assert not worker_pipes.flush(), "no worker runs"
+        assert worker_pipes.input_fd() == -1
+    os.close(into_worker[1])
+    os.close(out_of_worker[0])
+
+
+# -- parts of a chunk ----------------------------------------------------------------------------
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    batches=st.lists(st.tuples(st.integers(61, 500), st.integers(1, 5)), min_size=1, max_size=12),
+    holes=st.lists(st.integers(0, 3), min_size=60, max_size=60),
+    after=st.integers(0, 3),
+    limit=st.integers(1, 2_000),
+    dealt=st.booleans(),
+)
+def test_a_chunk_is_divided_between_batches(
+    batches: list[tuple[int, int]], holes: list[int], after: int, limit: int, dealt: bool
+) -> None:
+    """Whatever is missing between its records, each keeps its offset, and none is left out."""
+    offsets = list(accumulate((1 + hole for hole in holes), initial=100))
+    total = sum(records for _, records in batches)
+    runs: list[tuple[int, int]] = []
+    for offset in offsets[:total]:
+        if runs and sum(runs[-1]) == offset:
+            runs[-1] = (runs[-1][0], runs[-1][1] + 1)
+        else:
+            runs.append((offset, 1))
+    cuts, start = [], 0
+    for size, records in batches:
+        cuts.append((start, start + size, 0, records))
+        start += size
+    chunk = Chunk(
+        *("t", 3, "A.t", offsets[0], offsets[total - 1] + 1 + after, total, 1_234, 7, start),
+        runs=() if len(runs) == 1 else runs,
+        targets=list(range(len(batches))) if dealt else None,
+    )
+    parts = divided(chunk, cuts, limit)
+
+    assert [part.start for part in parts] == [7, *(part.start + part.size for part in parts[:-1])]
+    assert sum(part.size for part in parts) == start
+    for part in parts:
+        inside = [one for one in cuts if part.start <= one[0] + 7 < part.start + part.size]
+        assert part.size <= limit or len(inside) == 1
+        assert part.record_count == sum(one[3] for one in inside)
+        first, *_ = found = [at + n for at, count in part.source_runs for n in range(count)]
+        assert part.base_offset == first
+        assert len(found) == part.record_count
+        assert part.next_offset > found[-1]
+    every = [at + n for part in parts for at, count in part.source_runs for n in range(count)]
+    assert every == offsets[:total]
+    assert all(one.next_offset <= two.base_offset for one, two in pairwise(parts))
+    assert parts[-1].next_offset == chunk.next_offset
+    if dealt:
+        assert [one for part in parts for one in part.targets or ()] == chunk.targets
+    else:
+        assert all(part.targets is None for part in parts)

@@ -1,0 +1,33 @@
+"""What is said of a query that Spark has ended."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from sparkmirror.data.spark.failures import failure
+
+LOG = Path("/run/spark.log")
+SPARKS_WORDS = """[STREAM_FAILED] Query [id = 1, runId = 2] terminated with exception: broken pipe
+\tat org.apache.spark.Somewhere.run(Somewhere.scala:1)
+\t... 14 more
+
+=== Streaming Query ===
+Identifier: A->B [id = 1, runId = 2]
+Logical Plan:
+~WriteToMicroBatchDataSource sparkmirror
++- ~StreamingDataSourceV2ScanRelation[head#0, records#1] sparkmirror
+"""
+
+
+def test_our_own_errors_are_known_by_their_words():
+    told = "Traceback …\nsparkmirror.errors.Fenced: another run has the flow.\n" + SPARKS_WORDS
+    text = str(failure(RuntimeError(told), "A->B", LOG))
+    assert text.endswith("another run has the flow.")
+
+
+def test_neither_plans_nor_places_in_javas_code_are_taken_for_the_reason():
+    text = str(failure(RuntimeError(SPARKS_WORDS), "A->B", LOG))
+    assert "broken pipe" in text
+    assert "ScanRelation" not in text
+    assert "14 more" not in text
+    assert str(LOG) in text

@@ -1,0 +1,144 @@
+"""Who may talk to Spark's ports: what we set, and what we refuse to start with."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+
+from sparkmirror.data.spark.ports import (
+    check_local,
+    cluster_settings,
+    is_local,
+    own_settings,
+    secrets_of,
+    withheld,
+)
+from sparkmirror.errors import ConfigError
+from sparkmirror.model import ClusterClient, FlowSettings, MirrorSettings
+
+SECRET = {"spark.authenticate.secret": "x" * 32}
+CLOSED = {
+    "spark.authenticate": "true",
+    "spark.network.crypto.enabled": "true",
+    "spark.network.crypto.saslFallback": "false",
+}
+
+
+@pytest.mark.parametrize(
+    ("master", "local"),
+    [
+        ("local", True),
+        ("local[*]", True),
+        (" local[4, 2] ", True),
+        ("local-cluster[2,1,1024]", False),  # processes of its own, which connect
+        ("spark://h:7077", False),
+        ("yarn", False),
+        ("k8s://https://h", False),
+    ],
+)
+def test_what_a_local_master_is(master: str, local: bool) -> None:
+    assert is_local(master) == local
+    host = own_settings(master).get("spark.driver.bindAddress")
+    assert host == ("127.0.0.1" if local else None)
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("spark.driver.host", "10.0.0.5"),
+        ("spark.driver.host", "mirror.example.com"),
+        ("spark.driver.bindAddress", "0.0.0.0"),
+        ("spark.driver.bindAddress", "::"),
+        ("spark.authenticate", "false"),
+    ],
+)
+def test_what_would_open_a_local_spark_is_refused_by_name(key: str, value: str) -> None:
+    with pytest.raises(ConfigError, match="Spark's ports") as caught:
+        check_local({"spark.a": "b", key: value})
+    assert caught.value.what.startswith(f"{key}={value} would ")
+    assert caught.value.do.startswith("Leave it out: with a local master it is ")
+
+
+def test_what_leaves_a_local_spark_closed_is_not_refused() -> None:
+    for value in ("127.0.0.1", "127.1.2.3", "localhost", "[::1]"):
+        check_local({"spark.driver.host": value, "spark.driver.bindAddress": value})
+    check_local({"spark.authenticate": "TRUE", **SECRET, "spark.driver.port": "4711"})
+
+
+def test_a_ui_that_is_asked_for_is_named(caplog: pytest.LogCaptureFixture) -> None:
+    check_local({"spark.ui.enabled": "false"})
+    assert caplog.text == ""
+    check_local({"spark.ui.enabled": "true"})
+    assert "--conf spark.ui.enabled=true: Spark's UI is open, without a login" in caplog.text
+
+
+def _flow(**properties: str) -> FlowSettings:
+    clients = [ClusterClient(alias, ("h:1",), alias) for alias in "ABAB"]
+    clients[3] = ClusterClient("B", ("h:1",), "B", properties=properties)
+    return FlowSettings(*clients)
+
+
+def test_which_clusters_have_secrets() -> None:
+    harmless = _flow(**{"client.rack": "r", "sasl.mechanism": "PLAIN", "ssl.key.password": ""})
+    assert secrets_of(MirrorSettings((harmless,), ("A", "B"))) == []
+    secret = _flow(**{"sasl.jaas.config": "x required;"})
+    assert secrets_of(MirrorSettings((harmless, secret), ("A", "B"))) == ["B"]
+
+
+@pytest.mark.parametrize(
+    ("given", "lacking"),
+    [
+        (
+            {},
+            "spark.authenticate true; spark.authenticate.secret LONG-RANDOM-TEXT;"
+            " spark.network.crypto.enabled true; spark.network.crypto.saslFallback false.",
+        ),
+        (CLOSED, ": spark.authenticate.secret LONG-RANDOM-TEXT."),
+        ({**SECRET, "spark.authenticate": "false"}, ": spark.authenticate true."),
+        (
+            {**SECRET, "spark.network.crypto.enabled": "false"},
+            ": spark.network.crypto.enabled true.",
+        ),
+        (
+            {**SECRET, "spark.network.crypto.saslFallback": "true"},
+            ": spark.network.crypto.saslFallback false.",
+        ),
+        ({"spark.ssl.rpc.enabled": "true"}, ": spark.authenticate true; spark.authenticate.secret"),
+    ],
+)
+def test_no_secret_goes_through_an_open_cluster(
+    given: dict[str, str], lacking: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    with pytest.raises(ConfigError, match="could read the secrets of clusters A, B") as caught:
+        cluster_settings("spark://h:7077", given, ["A", "B"])
+    assert lacking in caught.value.do
+    assert caught.value.where == "master spark://h:7077"
+    # Without secrets it starts, and says what is missing.
+    with caplog.at_level(logging.WARNING):
+        cluster_settings("spark://h:7077", given, [])
+    assert lacking.rstrip(".") in caplog.text
+
+
+def test_who_agreed_on_a_secret_with_the_cluster_has_the_rest_from_us(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    assert cluster_settings("spark://h:7077", SECRET, ["A"]) == CLOSED
+    assert cluster_settings("spark://h:7077", SECRET | CLOSED, ["A"]) == {}
+    tls = SECRET | {"spark.ssl.rpc.enabled": "true", "spark.network.crypto.enabled": "false"}
+    assert cluster_settings("spark://h:7077", tls, ["A"])["spark.authenticate"] == "true"
+    assert caplog.text == ""
+
+
+@pytest.mark.parametrize("master", ["yarn", "k8s://https://h:443"])
+def test_masters_that_make_the_secret_themselves_need_nothing_from_the_user(master: str) -> None:
+    assert own_settings(master) == CLOSED
+    assert cluster_settings(master, CLOSED, ["A"]) == {}
+    with pytest.raises(ConfigError, match=r"secrets of cluster A"):
+        cluster_settings(master, CLOSED | {"spark.network.crypto.enabled": "false"}, ["A"])
+
+
+def test_what_stands_on_no_command_line() -> None:
+    shown = {"spark.app.name", "spark.authenticate"}
+    hidden = {"spark.authenticate.secret", "spark.ssl.keyStorePassword", "spark.x.Token"}
+    assert withheld(dict.fromkeys(shown | hidden, "x")) == hidden

@@ -1,0 +1,108 @@
+"""A run's temporary directory: one owner, and nothing left of owners that are gone."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import uuid
+from pathlib import Path
+
+import pytest
+
+from sparkmirror.data.spark.temp_dir import Scratch
+from sparkmirror.errors import MachineError
+
+_OWNER = """
+import sys, time
+from pathlib import Path
+from sparkmirror.data.spark.temp_dir import Scratch
+scratch = Scratch.make((Path(sys.argv[1]),))
+(scratch.path / "spark-left").mkdir()
+print(scratch.path, flush=True)
+time.sleep(600)
+"""
+
+
+def test_it_is_private_and_gone_when_closed(tmp_path: Path) -> None:
+    root = _short(tmp_path)
+    scratch = Scratch.make((root,))
+    assert scratch.path.stat().st_mode & 0o077 == 0
+    assert scratch.path.parent.stat().st_mode & 0o077 == 0
+    (scratch.path / "artifacts-1" / "x").mkdir(parents=True)
+    other = Scratch.make((root,))
+    scratch.close()
+    assert list((root / f"sparkmirror-{os.getuid()}").iterdir()) == [other.path]
+    other.close()
+    assert list(root.iterdir()) == []
+
+
+def test_a_killed_owners_directory_goes_with_the_next_run_and_a_living_ones_stays(
+    tmp_path: Path,
+) -> None:
+    root = _short(tmp_path)
+    owner = subprocess.Popen(
+        [sys.executable, "-c", _OWNER, str(root)], stdout=subprocess.PIPE, text=True
+    )
+    try:
+        assert owner.stdout is not None
+        left = Path(owner.stdout.readline().strip())
+        Scratch.make((root,)).close()
+        assert (left / "spark-left").is_dir(), "its owner lives"
+    finally:
+        owner.send_signal(signal.SIGKILL)
+        owner.wait(30)
+    assert left.is_dir()
+    Scratch.make((root,)).close()
+    assert not left.exists()
+
+
+def test_what_was_never_locked_is_kept_while_it_is_young(tmp_path: Path) -> None:
+    root = _short(tmp_path)
+    base = root / f"sparkmirror-{os.getuid()}"
+    for name in ("young", "old", "runs"):
+        (base / name).mkdir(parents=True)
+    for name in ("old", "runs"):
+        os.utime(base / name, (0, 0))
+    Scratch.make((root,)).close()
+    assert sorted(path.name for path in base.iterdir()) == ["runs", "young"]
+
+
+def test_sparks_socket_fits_below_the_longest_root_and_longer_ones_are_passed_over(
+    tmp_path: Path,
+) -> None:
+    short = _short(tmp_path)
+    longest = _padded(short, 107 - 44 - 8 - 1 - len(f"/sparkmirror-{os.getuid()}"))
+    too_long = _padded(short, 90)
+    scratch = Scratch.make((too_long, longest))
+    try:
+        assert scratch.path.is_relative_to(longest)
+        with socket.socket(socket.AF_UNIX) as door:
+            door.bind(str(scratch.path / f".{uuid.uuid4()}.sock"))
+    finally:
+        scratch.close()
+    with pytest.raises(MachineError, match="too long for a Unix socket"):
+        Scratch.make((too_long,))
+
+
+def test_a_root_that_others_prepared_is_not_used(tmp_path: Path) -> None:
+    root = _short(tmp_path)
+    elsewhere = root / "elsewhere"
+    elsewhere.mkdir()
+    (root / f"sparkmirror-{os.getuid()}").symlink_to(elsewhere)
+    with pytest.raises(MachineError, match="is a link, which somebody else"):
+        Scratch.make((root,))
+    assert list(elsewhere.iterdir()) == []
+
+
+def _short(tmp_path: Path) -> Path:
+    """A name for ``tmp_path`` that leaves room for what is below it."""
+    return Path("/proc") / str(os.getpid()) / "fd" / str(os.open(tmp_path, os.O_RDONLY))
+
+
+def _padded(root: Path, size: int) -> Path:
+    path = root / ("x" * (size - len(os.fsencode(root)) - 1))
+    path.mkdir()
+    return path

@@ -1,0 +1,94 @@
+"""A standby's query: one epoch with nothing in it, then it waits for the flow to be its own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pyarrow as pa
+import pytest
+
+from sparkmirror.data import spark_source
+from sparkmirror.data.coordination.slot_plan import encode_flow
+from sparkmirror.data.rows.rows import is_rehearsal
+from sparkmirror.data.spark_source import _Planner, _Writer
+from sparkmirror.data.transform.record_path import record_path
+from sparkmirror.internal_topics.commands import AssignmentDocument, SourcePartition
+from sparkmirror.internal_topics.flow_claims import Claim
+from sparkmirror.model import ClusterClient, FlowSettings
+
+# Nobody listens there: whatever asked these clusters would wait, and fail.
+A, B = (ClusterClient(name, ("127.0.0.1:1",), "c") for name in "AB")
+FLOW = FlowSettings(A, B, A, B, tasks_max=3)
+TEXT = encode_flow(FLOW)
+
+
+class Control:
+    """What the planner has read of the control topic; ``waits``: of each look, whether it waits."""
+
+    paused, offset, command = False, 9, None
+
+    def __init__(self) -> None:
+        self.claim: Claim | None = Claim(FLOW.name, "theirs", 0, "h2")
+        self.assignment: AssignmentDocument | None = None
+        self.waits: list[bool] = []
+        self.waits_for_more = False
+
+    def catch_up(self) -> None:
+        self.waits.append(self.waits_for_more)
+
+    def becomes_ours(self) -> None:
+        self.claim = Claim(FLOW.name, "mine", 0)
+        partition = SourcePartition("t", 0, "A.t")
+        self.assignment = AssignmentDocument(FLOW.name, "mine", 1, (partition,))
+
+
+def _planner(control: Control, once: str = "false") -> _Planner:
+    planner = _Planner({"flow": TEXT, "run_id": "mine", "once": once})
+    planner._watch = control  # type: ignore[assignment]
+    return planner
+
+
+def test_a_standby_plans_one_empty_epoch_and_then_waits() -> None:
+    control = Control()
+    planner, first = _planner(control), {"epoch": 0}
+    rehearsed = planner.latestOffset(first, None)  # type: ignore[arg-type]
+    slots = planner.partitions(first, rehearsed)
+    assert [slot.value.partitions for slot in slots] == [(), (), ()]
+    assert all(slot.value.rehearsal for slot in slots)
+    for _ in range(2):
+        assert planner.latestOffset(rehearsed, None) == rehearsed  # type: ignore[arg-type]
+    # The topic says it when there is something new: nobody asks ten times a second.
+    assert control.waits == [False, False, True, True]
+    control.becomes_ours()
+    epoch = planner.latestOffset(rehearsed, None)  # type: ignore[arg-type]
+    (slot,) = planner.partitions(rehearsed, epoch)
+    assert (slot.value.rehearsal, len(slot.value.partitions)) == (False, 1)
+    assert not control.waits[-1]
+
+
+def test_who_has_the_flow_from_the_start_rehearses_nothing() -> None:
+    control = Control()
+    control.becomes_ours()
+    planner = _planner(control)
+    epoch = planner.latestOffset({"epoch": 0}, None)  # type: ignore[arg-type]
+    (slot,) = planner.partitions({"epoch": 0}, epoch)
+    assert not slot.value.rehearsal
+
+
+@pytest.mark.parametrize("recorded", [False, True])
+def test_a_rehearsal_runs_through_both_ends_and_touches_nothing(
+    monkeypatch: pytest.MonkeyPatch, recorded: bool
+) -> None:
+    control = Control()
+    planner = _planner(control)
+    end = planner.latestOffset({"epoch": 0}, None)  # type: ignore[arg-type]
+    slot = planner.partitions({"epoch": 0}, end)[0]
+    monkeypatch.setattr("socket.socket.connect", None)
+    rows: Iterator[pa.RecordBatch] = planner.read(slot)
+    if recorded:
+        rows = record_path(TEXT, rows)
+    batches = list(rows)
+    assert is_rehearsal(batches[0])
+    written = _Writer(TEXT).write(iter(batches))
+    assert isinstance(written, spark_source._Committed)
+    assert (written.summary.records, written.summary.bytes) == (0, 0)

@@ -1,0 +1,132 @@
+"""Message handlers without Spark: what is given to them, what becomes of their records."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from sparkmirror.data.coordination.slot_plan import encode_flow
+from sparkmirror.data.rows.rows import FLUSH, Chunk, build_row, read_row
+from sparkmirror.data.transform.record_path import record_path
+from sparkmirror.errors import MirrorError
+from sparkmirror.model import (
+    ClusterClient,
+    FlowSettings,
+    MirrorMode,
+    Partitioner,
+    RecordSettings,
+    SourceRecord,
+    TargetRecord,
+)
+from sparkmirror.records.header import split
+from sparkmirror.records.records import Record, decode_records, encode_batch
+
+SEEN: list[SourceRecord] = []
+
+
+def keep(record: SourceRecord) -> TargetRecord:
+    SEEN.append(record)
+    return record.to_target()
+
+
+def choose(record: SourceRecord, args: str) -> list[TargetRecord] | None:
+    if record.key is None:
+        return None
+    return [TargetRecord(args, record.value, partition=3), record.to_target()]
+
+
+def fail(record: SourceRecord) -> TargetRecord:
+    raise KeyError(record.offset)
+
+
+def wrong(record: SourceRecord) -> list[str]:
+    return ["no record"]
+
+
+def _through(handler: str, args: str | None, batch: bytes) -> Iterator[tuple[Chunk, Any, Any]]:
+    """The chunks that come out, with the row's records and notes."""
+    client = ClusterClient("c", ("127.0.0.1:1",), "test")
+    flow = FlowSettings(
+        client, client, client, client, mode=MirrorMode.MM1,
+        records=RecordSettings(
+            Partitioner.NUMBER,
+            handler=f"tests.unit.data.transform.test_message_handler:{handler}",
+            handler_args=args,
+        ),
+    )  # fmt: skip
+    chunk = Chunk("t", 2, "t", 0, 200, 200, 5, 0, len(batch))
+    hello = build_row([], memoryview(b""), [], {"slot": 0, "frames": None, "partitions": []}).slice(
+        0, 1
+    )
+    row = build_row([chunk], memoryview(b""), [[batch]])
+    for out in record_path(encode_flow(flow), iter([hello, FLUSH, row])):
+        assert isinstance(out, pa.RecordBatch)
+        for number in range(out.num_rows):
+            chunks, records, notes = read_row(out, number)
+            yield from ((one, records, notes) for one in chunks)
+
+
+RECORDS = [
+    Record(n, 5 + n, None if n % 2 else b"key", b"value" * n, ((b"h", None), (b"g", b"1")))
+    for n in range(200)
+]
+
+
+def test_records_go_in_and_come_out() -> None:
+    SEEN.clear()
+    ((chunk, records, _),) = _through("keep", None, encode_batch(RECORDS, codec=2))
+    assert [one.offset for one in SEEN] == list(range(200))
+    assert SEEN[1] == SourceRecord("t", 2, 1, 6, None, b"value", (("h", None), ("g", b"1")))
+    assert (chunk.next_offset, chunk.record_count, chunk.targets) == (200, 200, [2])
+    part = records[chunk.start : chunk.start + chunk.size].cast("B")
+    assert part[22] & 7 == 2, "the source's codec"
+    assert list(decode_records(part)) == RECORDS
+
+
+def now(record: SourceRecord) -> TargetRecord:
+    return TargetRecord(record.topic, record.value, record.key, record.headers)
+
+
+@pytest.mark.parametrize("handler", ["keep", "now"])
+def test_records_without_a_timestamp_get_the_time_of_writing(handler: str) -> None:
+    """As Java's producer stamps them, be it that the handler gives none or passes "none" on."""
+    records = [
+        Record(n, -1 if n % 3 else 1_000 + n, b"key", b"value", ((b"h", b"1"),)) for n in range(9)
+    ]
+    SEEN.clear()
+    before_ms = int(time.time() * 1000)
+    ((chunk, out, _),) = _through(handler, None, encode_batch(records))
+    after_ms = int(time.time() * 1000)
+    if handler == "keep":
+        assert [one.timestamp_ms for one in SEEN] == [one.timestamp for one in records]
+    part = out[chunk.start : chunk.start + chunk.size].cast("B")
+    for old, new in zip(records, decode_records(part), strict=True):
+        if handler == "keep" and old.timestamp >= 0:
+            assert new == old
+        else:
+            assert before_ms <= new.timestamp <= after_ms
+
+
+def test_other_topics_partitions_and_nothing_at_all() -> None:
+    ((chunk, records, _),) = _through("choose", "other", encode_batch(RECORDS))
+    assert chunk.targets == [["other", 3], 2]
+    assert (chunk.next_offset, chunk.record_count) == (200, 200)
+    part = records[chunk.start : chunk.start + chunk.size].cast("B")
+    found = [list(decode_records(part[a:b])) for a, b in split(part)]
+    assert [len(one) for one in found] == [100, 100]
+    assert {one.key for one in found[0]} == {None}
+    assert [one.value for one in found[1]] == [one.value for one in RECORDS[::2]]
+
+
+@pytest.mark.parametrize(
+    ("handler", "why"), [("fail", "offset 0 of t-2: KeyError: 0"), ("wrong", "returned a str")]
+)
+def test_a_handler_that_fails_stops_the_mirror(handler: str, why: str) -> None:
+    with pytest.raises(MirrorError) as raised:
+        list(_through(handler, None, encode_batch(RECORDS)))
+    assert why in str(raised.value)
+    assert "nothing is lost" in str(raised.value)

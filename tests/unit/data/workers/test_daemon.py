@@ -1,0 +1,95 @@
+"""Spark's Python daemon: nobody else reaches it, whatever directory its socket is in."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import stat
+import struct
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+from sparkmirror.data.workers.daemon import PRELOADED, _with_umask
+from sparkmirror.data.workers.prefork_server import _PLANNING
+
+
+@pytest.fixture
+def open_to_all() -> Iterator[Path]:
+    """A directory as the system's temporary one: everybody's, and with a path short enough."""
+    path = Path(tempfile.mkdtemp(prefix="sm-", dir="/tmp"))
+    path.chmod(0o1777)
+    yield path
+    shutil.rmtree(path)
+
+
+def test_only_its_user_may_write_to_its_socket(open_to_all: Path) -> None:
+    daemon = subprocess.Popen(
+        [
+            sys.executable,
+            "-m",
+            "sparkmirror.data.workers.daemon",
+            "pyspark.sql.worker.create_data_source",
+        ],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        env={
+            **os.environ,
+            "PYTHON_UNIX_DOMAIN_ENABLED": "true",
+            "PYTHON_WORKER_FACTORY_SOCK_DIR": str(open_to_all),
+        },
+        umask=0,
+    )
+    assert daemon.stdout is not None
+    (size,) = struct.unpack(">i", daemon.stdout.read(4))
+    door = Path(daemon.stdout.read(size).decode())
+    mode = door.stat().st_mode
+    refused = _refused_to_others(door) if os.geteuid() == 0 else True
+    daemon.communicate(timeout=60)
+    assert door.parent == open_to_all
+    assert stat.S_ISSOCK(mode)
+    assert stat.S_IMODE(mode) == 0o700
+    assert refused, "PySpark asks for no token at such a socket: the mode is all that guards it"
+
+
+def _refused_to_others(door: Path) -> bool:
+    """Whether a process of another user cannot connect."""
+    nobody = 65534
+    child = os.fork()
+    if child == 0:
+        os.setgroups([])
+        os.setgid(nobody)
+        os.setuid(nobody)
+        try:
+            socket.socket(socket.AF_UNIX).connect(str(door))
+        except PermissionError:
+            os._exit(13)
+        finally:
+            os._exit(0)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 13
+
+
+def test_what_a_worker_makes_has_the_modes_of_the_process_that_was_started() -> None:
+    def umask() -> int:
+        mask = os.umask(0)
+        os.umask(mask)
+        return mask
+
+    before = os.umask(0o027)
+    try:
+        main = _with_umask(umask)
+        os.umask(0o077)
+        assert main() == 0o027
+    finally:
+        os.umask(before)
+
+
+@pytest.mark.parametrize("name", [*PRELOADED, *_PLANNING])
+def test_what_is_loaded_ahead_is_there(name: str) -> None:
+    assert find_spec(name) is not None

@@ -1,0 +1,242 @@
+"""Python processes from the nursery: what Spark sees of them is what it sees of fresh ones."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from sparkmirror.data.spark.session import _python_launcher
+from sparkmirror.data.workers import prefork_client
+from sparkmirror.data.workers.prefork_server import end_nursery, start_nursery
+from tests.unit.config_files import without_root
+
+_TALK = """
+import json, os, sys
+line = sys.stdin.readline()
+print(json.dumps([line, sys.argv[1:], os.environ.get("TOLD"), os.getcwd(), os.getpid()]))
+print("aside", file=sys.stderr)
+sys.exit(7)
+"""
+_WAIT = """
+import os, sys
+print(os.getpid(), flush=True)
+sys.stdin.readline()
+"""
+
+# A nursery that cannot fork.
+_CHILDLESS = """
+import ctypes, os, resource, socket, sys
+from pathlib import Path
+from sparkmirror.data.workers import prefork_client
+from sparkmirror.data.workers.prefork_server import Nursery
+door = socket.socket(socket.AF_UNIX)
+door.bind(str(Path(sys.argv[1]) / prefork_client.DOOR))
+door.listen(8)
+nursery = Nursery(door, sys.stdin.fileno())
+if os.getuid() == 0:  # no limit holds root: a namespace whose first process has ended does
+    if ctypes.CDLL(None).unshare(0x20000000):
+        sys.exit("no namespace")
+    first = os.fork()
+    if first == 0:
+        os._exit(0)
+    os.waitpid(first, 0)
+else:
+    resource.setrlimit(resource.RLIMIT_NPROC, (0, 0))
+print("open", flush=True)
+nursery.serve()
+"""
+
+
+@pytest.fixture(scope="module")
+def modules(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Modules that only ``PYTHONPATH`` leads to."""
+    directory = tmp_path_factory.mktemp("modules")
+    for name, text in (("talking_fork", _TALK), ("waiting_fork", _WAIT)):
+        (directory / f"{name}.py").write_text(text)
+    return directory
+
+
+@pytest.fixture(scope="module")
+def nursery(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    directory = tmp_path_factory.mktemp("nursery")
+    with (directory / "log").open("ab") as log:
+        process = start_nursery(directory, log)
+    yield directory
+    end_nursery(process)
+    assert process.returncode == 0, (directory / "log").read_text()
+
+
+def _knock(
+    nursery: Path, modules: Path, *arguments: str, cwd: Path, told: str = ""
+) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-I", "-S", prefork_client.__file__, str(nursery), *arguments],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=cwd,
+        env={**os.environ, "PYTHONPATH": str(modules), "TOLD": told},
+    )
+
+
+def test_streams_environment_directory_arguments_and_exit_code(
+    nursery: Path, modules: Path, tmp_path: Path
+) -> None:
+    asked = _knock(nursery, modules, "-m", "talking_fork", "a", "b c", cwd=tmp_path, told="x\udcff")
+    out, err = asked.communicate("line\n", 60)
+    line, arguments, told, directory, pid = json.loads(out)
+    assert (line, arguments, told, directory) == ("line\n", ["a", "b c"], "x\udcff", str(tmp_path))
+    assert pid != asked.pid
+    assert (err, asked.returncode) == ("aside\n", 7)
+
+
+def test_a_fork_shows_what_it_runs(nursery: Path, modules: Path, tmp_path: Path) -> None:
+    asked = _knock(nursery, modules, "-m", "waiting_fork", "more", cwd=tmp_path)
+    try:
+        assert asked.stdout is not None
+        fork = psutil.Process(int(asked.stdout.readline()))
+        assert fork.cmdline()[:4] == [sys.executable, "-m", "waiting_fork", "more"]
+    finally:
+        asked.communicate("\n", 60)
+    assert asked.returncode == 0
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_who_kills_what_it_started_kills_the_fork(
+    nursery: Path, modules: Path, tmp_path: Path, number: signal.Signals
+) -> None:
+    asked = _knock(nursery, modules, "-m", "waiting_fork", cwd=tmp_path)
+    assert asked.stdout is not None
+    fork = psutil.Process(int(asked.stdout.readline()))
+    asked.send_signal(number)
+    assert psutil.wait_procs([fork], timeout=60)[1] == []
+    asked.communicate(timeout=60)
+    assert asked.returncode in (128 + signal.SIGTERM, -signal.SIGKILL)
+
+
+def test_a_reader_sees_the_end_of_a_fork_that_was_killed(
+    nursery: Path, modules: Path, tmp_path: Path
+) -> None:
+    asked = _knock(nursery, modules, "-m", "waiting_fork", cwd=tmp_path)
+    assert asked.stdout is not None
+    os.kill(int(asked.stdout.readline()), signal.SIGKILL)
+    assert asked.communicate(timeout=60)[0] == ""
+    assert asked.returncode == 128 + signal.SIGKILL
+
+
+def test_where_nobody_opens_it_is_the_python_that_was_asked_for(
+    modules: Path, tmp_path: Path
+) -> None:
+    asked = _knock(tmp_path / "no-nursery", modules, "-m", "talking_fork", cwd=tmp_path)
+    out, err = asked.communicate("line\n", 60)
+    assert json.loads(out)[4] == asked.pid
+    assert (err, asked.returncode) == ("aside\n", 7)
+
+
+def test_nonsense_at_the_door_ends_nothing(nursery: Path, modules: Path, tmp_path: Path) -> None:
+    for data in (b"", b"\0", b"\xff\xff\xff\xff", b"\0\0\0\2{}"):
+        with socket.socket(socket.AF_UNIX) as peer:
+            peer.connect(str(nursery / prefork_client.DOOR))
+            peer.sendall(data)
+            peer.shutdown(socket.SHUT_WR)
+            with contextlib.suppress(ConnectionResetError):
+                assert peer.recv(1) == b""
+    asked = _knock(nursery, modules, "-m", "talking_fork", cwd=tmp_path)
+    asked.communicate("line\n", 60)
+    assert asked.returncode == 7
+
+
+def test_forks_outlive_the_nursery_and_who_stands_for_them_waits(
+    modules: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nor does the nursery import anything from the directory that it is started in."""
+    (tmp_path / "pandas.py").write_text("raise SystemExit('from the current directory')")
+    monkeypatch.chdir(tmp_path)
+    with (tmp_path / "log").open("ab") as log:
+        process = start_nursery(tmp_path, log)
+    asked = _knock(tmp_path, modules, "-m", "waiting_fork", cwd=tmp_path)
+    assert asked.stdout is not None
+    fork = psutil.Process(int(asked.stdout.readline()))
+    end_nursery(process)
+    assert process.returncode == 0
+    assert fork.is_running()
+    assert asked.poll() is None
+    asked.communicate("\n", 60)
+    assert psutil.wait_procs([fork], timeout=60)[1] == []
+
+
+@pytest.mark.parametrize("opens", [True, False])
+def test_nothing_is_imported_from_the_current_directory(
+    opens: bool, nursery: Path, modules: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "planted.py").write_text("print('planted')")
+    door = nursery if opens else tmp_path / "no-nursery"
+    asked = _knock(door, modules, "-m", "planted", cwd=tmp_path)
+    out, err = asked.communicate("", 60)
+    assert (out, asked.returncode) == ("", 1)
+    assert "No module named" in err
+    assert "planted" in err
+
+
+def test_the_launcher_imports_nothing_from_the_current_directory(tmp_path: Path) -> None:
+    (tmp_path / "planted.py").write_text("print('planted')")
+    launcher = _python_launcher(tmp_path, tmp_path)
+    for arguments in (["-m", "planted"], ["-c", "import planted"]):
+        done = subprocess.run(
+            [launcher, *arguments],
+            check=False,
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )
+        assert (done.stdout, done.returncode) == ("", 1)
+        assert "No module named" in done.stderr
+
+
+def test_another_users_door_is_told_nothing(modules: Path, tmp_path: Path) -> None:
+    if os.geteuid() != 0:
+        pytest.skip("only root can listen as somebody else")
+    with socket.socket(socket.AF_UNIX) as door:
+        door.bind(str(tmp_path / prefork_client.DOOR))
+        with without_root():
+            door.listen(1)
+        asked = _knock(tmp_path, modules, "-m", "talking_fork", cwd=tmp_path, told="a secret")
+        peer, _ = door.accept()
+        with peer:
+            peer.settimeout(60)
+            assert peer.recv(1) == b""
+        out, _ = asked.communicate("line\n", 60)
+    assert json.loads(out)[4] == asked.pid, "it is the Python that was asked for"
+
+
+def test_a_fork_that_cannot_be_made_keeps_nothing_open(modules: Path, tmp_path: Path) -> None:
+    childless = subprocess.Popen(
+        [sys.executable, "-c", _CHILDLESS, str(tmp_path)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+    )
+    assert childless.stdout is not None
+    try:
+        if childless.stdout.readline() != b"open\n":
+            pytest.skip("forks of a process of root's can only be kept back in a namespace")
+        before = psutil.Process(childless.pid).num_fds()
+        asked = _knock(tmp_path, modules, "-m", "talking_fork", cwd=tmp_path)
+        # Whoever reads from it sees the end, since the nursery has closed its copies.
+        out, _ = asked.communicate("line\n", 60)
+        assert json.loads(out)[4] == asked.pid, "it is the Python that was asked for"
+        assert psutil.Process(childless.pid).num_fds() == before
+    finally:
+        childless.communicate(timeout=60)

@@ -1,0 +1,258 @@
+"""What the sink publishes of acknowledgements: runs, and offset syncs by MirrorMaker 2's rule."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sparkmirror.data.write.offset_sync_writer import Places, SlotSyncs, SyncSender
+from sparkmirror.data.write.producers import drop_producers, producer_of
+from sparkmirror.internal_topics.mm2_records import decode_offset_sync
+from sparkmirror.internal_topics.offset_syncs import PartitionState
+from sparkmirror.internal_topics.run_map import OffsetMap, Run
+from sparkmirror.internal_topics.runs import RunRow, decode_run, encode_forgotten_run, encode_run
+from sparkmirror.model import ClusterClient, FlowSettings, TopicPartition
+
+T = TopicPartition("t", 0)
+KeyValue = tuple[bytes, bytes | None]
+
+
+class Written:
+    """An outlet that keeps what it is given."""
+
+    def __init__(self) -> None:
+        self.syncs: list[tuple[int, int]] = []
+        self.map = OffsetMap()
+        self.flushed = False
+
+    def put(self, syncs: Iterable[KeyValue], runs: Iterable[KeyValue]) -> None:
+        for key, value in syncs:
+            sync = decode_offset_sync(key, value)
+            assert sync is not None
+            assert sync[0] == T
+            self.syncs.append(sync[1:])
+        for key, value in runs:
+            row = decode_run(key, value)
+            assert row is not None
+            assert row.run is not None
+            self.map.add(row.run)
+
+    def flush(self, timeout_s: float) -> bool:
+        self.flushed = True
+        return True
+
+
+def _places(first: int, records: int, offset: int) -> Places:
+    places = Places([(first, records)], records)
+    places.acknowledged(records, records, offset)
+    return places
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 3), st.integers(1, 6)), min_size=1, max_size=10),
+    st.lists(
+        st.tuples(st.integers(0, 3), st.integers(1, 6), st.booleans()), min_size=1, max_size=10
+    ),
+    st.integers(0, 8),
+    st.randoms(),
+)
+def test_runs_are_what_both_sides_know(
+    gaps: list[tuple[int, int]],
+    batches: list[tuple[int, int, bool]],
+    forgotten: int,
+    random: object,
+) -> None:
+    """``gaps``: source offsets skipped, records; ``batches``: foreign records, records, known."""
+    sources: list[tuple[int, int]] = []
+    source_of: list[int] = []
+    offset = 100
+    for skipped, count in gaps:
+        offset += skipped
+        sources.append((offset, count))
+        source_of += range(offset, offset + count)
+        offset += count
+    records = len(source_of)
+    told = sources[min(forgotten, len(sources) - 1) :]
+    places = Places(told, records)
+    known_from = records - sum(count for _, count in told)
+    target_of: dict[int, int] = {}
+    acks, index, target = [], 0, 7
+    for foreign, count, known in batches:
+        size = min(count, records - index)
+        if not size:
+            break
+        target += foreign
+        acks.append((index + size, size, target if known else -1))
+        if known:
+            target_of |= {index + i: target + i for i in range(size)}
+        index, target = index + size, target + size
+    random.shuffle(acks)  # type: ignore[attr-defined]
+    for ack in acks:
+        places.acknowledged(*ack)
+    found = {run.source + i: run.target + i for run in places.runs() for i in range(run.length)}
+    wanted = {source_of[i]: target_of[i] for i in target_of if i >= known_from}
+    assert found == wanted
+
+
+def test_the_second_half_of_a_batch_that_was_cut_is_known() -> None:
+    places = Places([(10, 8)], 8)
+    places.acknowledged(8, 3, 55)
+    assert places.runs() == [Run(15, 55, 3)]
+
+
+def test_a_record_that_nobody_knows_the_place_of_has_no_sync() -> None:
+    """It was left out, or the broker did not say where it is; the others have theirs."""
+    written = Written()
+    syncs = SlotSyncs(0, written)
+    nothing = Places([(0, 5)], 5)
+    unknown = Places([(5, 5)], 5)
+    unknown.acknowledged(5, 5, -1)
+    for places in (nothing, unknown):
+        syncs.settled(T, places)
+        syncs.publish()
+    assert (written.syncs, written.map.runs) == ([], ())
+    assert (nothing.target_end, unknown.target_end) == (-1, -1)
+    some = Places([(10, 3)], 3)
+    some.acknowledged(1, 1, 20)
+    some.acknowledged(3, 1, 21)  # the one between them was left out
+    syncs.settled(T, some)
+    syncs.publish()
+    assert written.syncs == [(10, 20), (12, 21)]
+    assert written.map.runs == (Run(10, 20, 1), Run(12, 21, 1))
+
+
+def test_nothing_is_published_before_its_position_is_committed() -> None:
+    written = Written()
+    syncs = SlotSyncs(100, written)
+    syncs.settled(T, _places(0, 10, 5))
+    assert written.syncs == []
+    syncs.publish()
+    assert written.syncs == [(0, 5), (9, 14)]
+    assert written.map.runs == (Run(0, 5, 10),)
+    written.syncs.clear()
+    syncs.publish()
+    assert written.syncs == [], "nothing new"
+    syncs.settled(T, _places(10, 10, 15))
+    syncs.finish()
+    assert written.syncs == [(19, 24)], "not due, but the newest at a commit"
+    assert written.map.runs == (Run(0, 5, 20),), "the run grew under its key"
+    assert written.flushed
+
+
+def test_a_topic_made_anew_begins_runs_of_its_own() -> None:
+    rows: list[RunRow | None] = []
+
+    class Rows(Written):
+        def put(self, syncs: Iterable[KeyValue], runs: Iterable[KeyValue]) -> None:
+            rows.extend(decode_run(key, value) for key, value in runs)
+            super().put(syncs, [])
+
+    written = Rows()
+    syncs = SlotSyncs(100, written)
+    syncs.settled(T, _places(0, 10, 5), "old")
+    syncs.settled(T, _places(0, 10, 15), "new")
+    syncs.publish()
+    # Their offsets go on as one run, but they are two topics.
+    syncs.settled(T, _places(10, 10, 25), "new")
+    syncs.finish()
+    assert rows == [
+        RunRow(T, 0, Run(0, 5, 10), topic_id="old"),
+        RunRow(T, 0, Run(0, 15, 10), topic_id="new"),
+        RunRow(T, 0, Run(0, 15, 20), topic_id="new"),
+    ]
+    assert written.syncs == [(0, 5), (9, 14), (0, 15), (9, 24), (19, 34)]
+
+
+def test_syncs_between_two_commits_are_java_s_thinned_to_ten() -> None:
+    written = Written()
+    syncs = SlotSyncs(100, written)
+    for part in range(50):
+        syncs.settled(T, _places(part * 1_000, 1_000, part * 1_000 + 3))
+    syncs.publish()
+    state = PartitionState(100)
+    due = [(u, u + 3) for u in range(50_000) if state.update(u, u + 3)]
+    *emitted, newest = written.syncs
+    assert newest == (49_999, 50_002)
+    assert set(emitted) <= set(due)
+    assert len(emitted) <= 10
+    assert emitted[-2:] == due[-2:], "dense at the end"
+    assert emitted == sorted(emitted)
+    assert written.map.runs == (Run(0, 3, 50_000),)
+
+
+@given(st.lists(st.tuples(st.integers(0, 2), st.integers(0, 2), st.integers(1, 400)), max_size=300))
+def test_any_number_of_gaps_stays_bounded_and_right(steps: list[tuple[int, int, int]]) -> None:
+    written = Written()
+    syncs = SlotSyncs(100, written)
+    source = target = 0
+    places: dict[int, int] = {}
+    for skipped, foreign, count in steps:
+        source, target = source + skipped, target + foreign
+        syncs.settled(T, _places(source, count, target))
+        places[source], places[source + count - 1] = target, target + count - 1
+        source, target = source + count, target + count
+    syncs.publish()
+    assert len(written.syncs) <= 11
+    assert len(written.map.runs) <= 64
+    for upstream, downstream in written.syncs:
+        low, high = written.map.bounds(upstream)
+        assert low in (None, downstream) or high is None or low <= downstream <= high
+    if steps:
+        assert written.map.translate(source) == target
+        assert written.syncs[-1] == (source - 1, target - 1)
+
+
+def test_rows_of_runs() -> None:
+    source, run = TopicPartition("é", 3), Run(100, 55, 7)
+    assert encode_run(source, run) == ('["é",3,100]'.encode(), b"[55,7]")
+    assert decode_run(*encode_run(source, run)) == RunRow(source, 100, run)
+    merged = decode_run(*encode_run(source, run, merged=True))
+    assert merged == RunRow(source, 100, run, merged=True)
+    assert decode_run(*encode_forgotten_run(source, 100)) == RunRow(source, 100, None)
+    named = encode_run(source, run, topic_id="id")
+    assert named == ('["é",3,100,"id"]'.encode(), b"[55,7]")
+    assert decode_run(*named) == RunRow(source, 100, run, topic_id="id")
+    gone = encode_forgotten_run(source, 100, topic_id="id")
+    assert decode_run(*gone) == RunRow(source, 100, None, topic_id="id")
+    for key, value in (
+        (None, b"[1,2]"),
+        (b'["t",0]', b"[1,2]"),
+        (b'["t",0,-1]', b"[1,2]"),
+        (b'["t",0,1,5]', b"[1,2]"),
+        (b'["t",0,1,"id","id"]', b"[1,2]"),
+        (b'["t",0,1]', b"[1,0]"),
+        (b'["t",0,1]', b"[1]"),
+        (b'["t",0,true]', b"[1,2]"),
+        (b"[1,0,1]", b"[1,2]"),
+        (b'["t",0,1]', b"{}"),
+        (b"\xff", b"[1,2]"),
+    ):
+        assert decode_run(key, value) is None, (key, value)
+
+
+def _unreachable() -> FlowSettings:
+    return FlowSettings(*[ClusterClient(name, ("127.0.0.1:1",), "c") for name in "ABAB"])
+
+
+def test_what_a_worker_keeps_can_be_closed() -> None:
+    """For a process that goes on without it; in a worker, its end does it."""
+    before = set(threading.enumerate())
+    flow = _unreachable()
+    sender, producer = SyncSender.of(flow), producer_of(flow)
+    assert SyncSender.of(flow) is sender
+    assert producer_of(flow) is producer
+    sender.put([(b"key", b"value")], [])
+    (thread,) = set(threading.enumerate()) - before
+    SyncSender.close_all()
+    drop_producers()
+    assert not thread.is_alive()
+    try:
+        assert SyncSender.of(flow) is not sender
+        assert producer_of(flow) is not producer
+    finally:
+        SyncSender.close_all()
+        drop_producers()
+    assert set(threading.enumerate()) <= before

@@ -1,0 +1,181 @@
+"""The position of a partition: past what is acknowledged, in order and without gaps, only."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sparkmirror.data.write.offset_sync_writer import Places
+from sparkmirror.data.write.partition_state import (
+    Lane,
+    Pending,
+    acknowledge,
+    before_refusal,
+    targets,
+)
+from sparkmirror.internal_topics.position_metadata import Mark
+from sparkmirror.model import TopicPartition
+from sparkmirror.records.records import Record, encode_batch
+from sparkmirror.wire.produce.producer import Acknowledged
+
+SOURCE, TARGET, ELSEWHERE = (TopicPartition(name, 3) for name in ("t", "A.t", "gaps"))
+
+
+def chunk(lane: Lane, next_offset: int, batches: Sequence[int], *, epoch: int = -1) -> Pending:
+    """A chunk of batches with so many records each, queued as the sink does it."""
+    records = sum(batches)
+    places = Places([(next_offset - records, records)], records)
+    pending = Pending(
+        lane, next_offset, records, 10 * records, next_offset, next_offset, len(batches), places,
+        leader_epoch=epoch,
+    )  # fmt: skip
+    lane.queue.append(pending)
+    return pending
+
+
+def acknowledged(pending: Pending, records_end: int, records: int, offset: int) -> None:
+    token = (pending, records_end)
+    assert acknowledge(Acknowledged(TARGET, token, offset, records)) is pending
+
+
+@settings(deadline=None)
+@given(
+    chunks=st.lists(st.lists(st.integers(1, 5), max_size=4), min_size=1, max_size=8),
+    gaps=st.lists(st.integers(0, 3), min_size=8, max_size=8),
+    beside=st.sets(st.integers(0, 7)),
+    data=st.data(),
+)
+def test_the_position_is_behind_the_acknowledged_chunks_that_have_no_gap_before_them(
+    chunks: list[list[int]], gaps: list[int], beside: set[int], data: st.DataObject
+) -> None:
+    lane = Lane(SOURCE, TARGET, position=0)
+    todo: list[tuple[int, Pending, int, int, int]] = []
+    left: list[int] = []
+    ends: list[int] = []
+    offset = at = 0
+    for number, batches in enumerate(chunks):
+        offset += sum(batches) + gaps[number]
+        pending = chunk(lane, offset, batches)
+        end = 0
+        for records in batches:
+            end += records
+            todo.append((number, pending, end, records, at))
+            at += records
+        if number in beside:
+            pending.wait_for(ELSEWHERE)
+            todo.append((number, pending, -1, 0, 0))
+        left.append(len(batches) + (number in beside))
+        ends.append(offset)
+    order = data.draw(st.permutations(todo))
+    queued = list(lane.queue)
+    done = 0
+    for step in (None, *order):
+        if step is not None:
+            number, pending, end, records, place = step
+            if end < 0:  # a record beside the partition's own, such as a gap's
+                assert acknowledge(Acknowledged(ELSEWHERE, pending, 7, 1)) is pending
+            else:
+                acknowledged(pending, end, records, place)
+            left[number] -= 1
+        settled = lane.settle()
+        before, done = done, next((n for n, more in enumerate(left) if more), len(left))
+        assert settled == queued[before:done]
+        assert list(lane.queue) == queued[done:]
+        assert lane.position == (ends[done - 1] if done else 0)
+        assert lane.records == sum(sum(batches) for batches in chunks[:done])
+        assert lane.bytes == 10 * lane.records
+        assert lane.timestamp_ms == (ends[done - 1] if done else -1)
+        # All went to the target one behind the other, so its end is known, too.
+        assert lane.target_end == (lane.records if lane.records else -1)
+        waiting = ELSEWHERE in list(lane.waits_for())
+        assert waiting == any(number >= done for number in beside if number < len(chunks))
+        assert next(iter(lane.waits_for())) == TARGET
+    assert not lane.queue
+    assert lane.position == offset
+
+
+def test_a_chunk_is_not_done_before_its_last_batch() -> None:
+    lane = Lane(SOURCE, TARGET, position=5)
+    pending = chunk(lane, 8, [1, 1, 1])
+    for end in (1, 3):
+        acknowledged(pending, end, 1, end)
+        assert lane.settle() == []
+    assert (lane.position, lane.committed, lane.records) == (5, -1, 0)
+    acknowledged(pending, 2, 1, 2)
+    assert lane.settle() == [pending]
+    assert lane.position == 8
+
+
+def test_where_the_target_ends_is_unknown_when_the_last_batch_told_no_offset() -> None:
+    lane = Lane(SOURCE, TARGET, position=0)
+    acknowledged(chunk(lane, 2, [2]), 2, 2, 40)
+    lane.settle()
+    assert lane.target_end == 42
+    acknowledged(chunk(lane, 4, [2]), 2, 2, -1)
+    lane.settle()
+    assert (lane.position, lane.target_end) == (4, -1)
+    chunk(lane, 9, [])  # nothing but control batches: it has no place on the target
+    lane.settle()
+    assert (lane.position, lane.target_end) == (9, -1)
+
+
+def test_the_mark_goes_on_with_the_position() -> None:
+    first, renewed = Mark("c", "id", 3), Mark("c", "other", 0)
+    lane = Lane(SOURCE, TARGET, position=0, mark=first)
+    same = chunk(lane, 1, [1], epoch=3)
+    unknown = chunk(lane, 2, [1])
+    later = chunk(lane, 3, [1], epoch=4)
+    anew = chunk(lane, 4, [1], epoch=9)
+    anew.mark = renewed
+    for pending in (unknown, later, anew):
+        acknowledged(pending, 1, 1, 1)
+    assert lane.settle() == []
+    assert lane.mark == first, "nothing before the position has changed"
+    acknowledged(same, 1, 1, 0)
+    lane.settle()
+    assert [one.mark for one in (same, unknown, later, anew)] == [
+        first, first, Mark("c", "id", 4), renewed,
+    ]  # fmt: skip
+    assert lane.mark == renewed
+
+
+def test_an_acknowledgement_of_something_else_moves_nothing() -> None:
+    lane = Lane(SOURCE, TARGET)
+    pending = chunk(lane, 1, [1])
+    assert acknowledge(Acknowledged(TARGET, None, 0, 1)) is None
+    assert pending.batches_left == 1
+
+
+def test_batches_go_to_the_remote_partition_or_where_they_were_dealt_to() -> None:
+    lane = Lane(SOURCE, TARGET)
+    pending = chunk(lane, 2, [1, 1])
+    assert targets(pending, (0, 0)) == [TARGET, TARGET]
+    pending.targets = [5, ["x", 1]]
+    assert targets(pending, (0, 0)) == [TopicPartition("A.t", 5), TopicPartition("x", 1)]
+
+
+def test_what_stands_before_a_refusal_is_what_was_taken() -> None:
+    lane = Lane(SOURCE, TARGET)
+    parts = [
+        encode_batch([Record(n, 1, None, b"v") for n in range(first, first + count)])
+        for first, count in ((10, 2), (12, 1), (20, 3))
+    ]
+    done, cut, never = (
+        chunk(lane, 10, []),
+        chunk(lane, 23, [2, 1, 3], epoch=6),
+        chunk(lane, 30, [1]),
+    )
+    cut.kept = memoryview(b"".join(parts))
+    cut.batches_left = 1
+    taken = before_refusal(lane.queue)
+    assert len(taken) == 2
+    assert taken[0] is done
+    part = taken[1]
+    assert (part.next_offset, part.records, part.batches_left, part.leader_epoch) == (20, 3, 0, 6)
+    assert part.kept == b"".join(parts[:2])
+    assert part.bytes == len(b"".join(parts[:2]))
+    cut.batches_left = 3  # its first batch was refused
+    assert list(before_refusal(lane.queue)) == [done]
+    assert never.batches_left == 1

@@ -1,0 +1,407 @@
+"""The at-least-once sink against a broker that answers when the test says so.
+
+What may be committed, published and tried again, and when.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from sparkmirror.data.rows.rows import read_row
+from sparkmirror.data.write import slot_sink
+from sparkmirror.data.write.offset_sync_writer import SyncSender
+from sparkmirror.data.write.partition_state import Lane, LaneIndex
+from sparkmirror.data.write.slot_sink import SlotSink
+from sparkmirror.errors import Fenced, Unreachable
+from sparkmirror.internal_topics.flow_claims import Claim
+from sparkmirror.internal_topics.gaps import Gap, GapAction, GapKind, gaps_topic
+from sparkmirror.internal_topics.mm2_records import decode_offset_sync
+from sparkmirror.internal_topics.position_metadata import Mark
+from sparkmirror.model import FlowSettings, Member, OffsetSyncSettings, TopicPartition
+from sparkmirror.wire.cluster.error_codes import INVALID_RECORD
+from tests.unit.data.write.test_transactional_sink import (
+    BILLS,
+    ORDERS,
+    REMOTE,
+    A,
+    B,
+    Brokers,
+    Line,
+    Source,
+    simulated,
+)
+
+GROUP = "__mirror.A->B"
+
+
+class Held:
+    """Answers to Produce requests, kept back until `release`."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._kept: list[tuple[Line, bytes]] = []
+        self.holds = False
+        answer = Line.answer
+
+        def keep(line: Line, frame: bytes) -> None:
+            self._kept.append((line, frame)) if self.holds else answer(line, frame)
+
+        self._answer: Callable[[Line, bytes], None] = answer
+        monkeypatch.setattr(Line, "answer", keep)
+
+    def release(self, count: int = 1) -> None:
+        for _ in range(count):
+            self._answer(*self._kept.pop(0))
+
+
+class Mirrored(SlotSink):
+    """A sink whose commits of positions and offset syncs are kept in their order in ``said``."""
+
+    def __init__(self, flow: FlowSettings) -> None:
+        super().__init__(flow)
+        self.said: list[tuple[str, Any]] = []
+        self.refuses: list[Exception] = []
+        self._commits.routes.commit = self._keep  # type: ignore[method-assign]
+
+    def _keep(self, group: str, offsets: dict[TopicPartition, Any], *_: object) -> None:
+        assert group == GROUP
+        if self.refuses:
+            raise self.refuses.pop(0)
+        self.said.append(("commit", {tp: offset for tp, (offset, _) in offsets.items()}))
+
+    def _report_if_due(self, now: float) -> None:
+        """Reports would be answered among the records."""
+
+    def take(self, source: Source) -> None:
+        """All rows, of which nothing is acknowledged unless the brokers answer."""
+        for row in source.rows:
+            self._take(*read_row(row, 0))
+            self._settle(self._producer.pump(0.0))
+        source.rows.clear()
+
+    def come_round(self, *, wait: bool = True) -> None:
+        """One round in which positions are due; ``wait`` for what comes of their commit."""
+        self._last_commit = float("-inf")
+        self._settle(self._producer.pump(0.0))
+        self._housekeep()
+        if wait and self._commits._job is not None:
+            self._commits._job.join()
+            self._housekeep()
+
+
+@pytest.fixture
+def brokers(monkeypatch: pytest.MonkeyPatch) -> Iterator[Brokers]:
+    with simulated() as found:
+        yield found
+
+
+@pytest.fixture
+def held(monkeypatch: pytest.MonkeyPatch, brokers: Brokers) -> Held:
+    return Held(monkeypatch)
+
+
+@pytest.fixture
+def syncs(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """What goes to the thread that writes offset syncs."""
+    found: list[Any] = []
+    sender = SimpleNamespace(
+        put=lambda records, _runs: found.extend(decode_offset_sync(*one) for one in records),
+        flush=lambda _: True,
+    )
+    monkeypatch.setattr(SyncSender, "of", lambda _: sender)
+    return found
+
+
+def _flow(**options: Any) -> FlowSettings:
+    return FlowSettings(A, B, A, B, position_interval_ms=1_000, **options)
+
+
+def test_a_position_waits_for_the_acknowledgement_of_all_before_it(
+    brokers: Brokers, held: Held
+) -> None:
+    mirrored = Mirrored(_flow())
+    source = Source(brokers)
+    source.rows = source.rows[:1]
+    mirrored.take(source)
+    held.holds = True
+    # Brokers take one batch of a partition per request, so each of these is answered by itself.
+    source.chunk(ORDERS, [b"1", b"2"], [b"3"])
+    source.chunk(ORDERS, [b"4"])
+    mirrored.take(source)
+    mirrored.come_round()
+    committed = [offsets.get(REMOTE[ORDERS], 0) for _, offsets in mirrored.said]
+    assert set(committed) <= {0}
+    seen = []
+    for _ in range(3):
+        held.release()
+        mirrored.come_round()
+        mirrored.come_round()
+        seen.append(mirrored.said[-1][1].get(REMOTE[ORDERS], 0) if mirrored.said else 0)
+    # The first chunk has two batches: its position comes with the second one.
+    assert seen == [0, 3, 4]
+
+
+class Hanging:
+    """A coordinator that hangs with a commit until it is told to go on."""
+
+    def __init__(self, mirrored: Mirrored) -> None:
+        mirrored.come_round()  # where it begins
+        mirrored.said.clear()
+        self.tried = 0
+        self._commit = mirrored._commits.routes.commit
+        self._goes_on = threading.Event()
+        mirrored._commits.routes.commit = self._hang  # type: ignore[method-assign]
+
+    def _hang(self, *words: Any) -> None:
+        self.tried += 1
+        assert self._goes_on.wait(30)
+        self._commit(*words)
+
+    def go_on(self) -> None:
+        self._goes_on.set()
+
+
+def test_a_coordinator_that_hangs_keeps_no_record_waiting(
+    brokers: Brokers, syncs: list[Any]
+) -> None:
+    options = OffsetSyncSettings(enabled=True, lag_max=0)
+    mirrored = Mirrored(_flow(offset_syncs=options, offset_storage_partitions=1))
+    source = Source(brokers)
+    mirrored.take(source)
+    hanging = Hanging(mirrored)
+    source.chunk(ORDERS, [b"1"])
+    mirrored.take(source)
+    began = time.monotonic()
+    for number in range(2, 6):
+        mirrored.come_round(wait=False)
+        source.chunk(ORDERS, [b"%d" % number])
+        mirrored.take(source)
+    assert time.monotonic() - began < 10
+    assert brokers.values("A.orders") == [b"1", b"2", b"3", b"4", b"5"]
+    assert hanging.tried == 1, "one after the other"
+    assert mirrored.said == []
+    assert syncs == []
+    hanging.go_on()
+    mirrored.come_round()
+    assert [offsets for _, offsets in mirrored.said] == [{REMOTE[ORDERS]: 1}]
+    assert syncs == [(ORDERS, 0, 0)], "what came later has no committed position yet"
+    mirrored.come_round()
+    assert [offsets for _, offsets in mirrored.said[1:]] == [{REMOTE[ORDERS]: 5}]
+    assert syncs[-1] == (ORDERS, 4, 4)
+
+
+def _with_a_record_to_commit(brokers: Brokers) -> tuple[Mirrored, Hanging]:
+    mirrored = Mirrored(_flow())
+    source = Source(brokers)
+    mirrored.take(source)
+    hanging = Hanging(mirrored)
+    source.chunk(ORDERS, [b"1"])
+    mirrored.take(source)
+    return mirrored, hanging
+
+
+def test_a_task_that_fails_leaves_no_commit_behind(brokers: Brokers) -> None:
+    """The next attempt reads the positions, which nobody else may move then."""
+    mirrored, hanging = _with_a_record_to_commit(brokers)
+    mirrored.come_round(wait=False)
+    threading.Timer(0.5, hanging.go_on).start()
+    mirrored._close()
+    assert [offsets for _, offsets in mirrored.said] == [{REMOTE[ORDERS]: 1}]
+
+
+def test_a_refusal_of_the_member_of_before_is_no_refusal(brokers: Brokers) -> None:
+    mirrored, hanging = _with_a_record_to_commit(brokers)
+    mirrored._commits.member(Member("m", 1))
+    mirrored.refuses = [Fenced("the group has gone on", where="B")]
+    mirrored.come_round(wait=False)
+    mirrored._commits.member(Member("m", 2))
+    hanging.go_on()
+    mirrored.come_round()
+    assert mirrored._commits.fenced is None
+    mirrored.come_round()
+    assert [offsets for _, offsets in mirrored.said] == [{REMOTE[ORDERS]: 1}]
+
+
+def test_offset_syncs_follow_the_commit_of_what_they_tell_of(
+    brokers: Brokers, syncs: list[Any]
+) -> None:
+    mirrored = Mirrored(_flow(offset_syncs=OffsetSyncSettings(enabled=True, lag_max=0)))
+    source = Source(brokers)
+    source.chunk(ORDERS, [b"1", b"2"])
+    mirrored.take(source)
+    mirrored.refuses = [Unreachable("away")]
+    mirrored.come_round()
+    assert mirrored.said == []
+    assert syncs == [], "the positions are not committed"
+    mirrored.come_round()
+    assert mirrored.said[-1][1][REMOTE[ORDERS]] == 2
+    assert syncs == [(ORDERS, 0, 0), (ORDERS, 1, 1)]
+
+
+def test_a_task_ends_when_positions_are_committed_however_long_that_takes(
+    brokers: Brokers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(slot_sink.time, "sleep", lambda _: None)
+    mirrored = Mirrored(_flow(offset_storage_partitions=1))
+    source = Source(brokers)
+    source.chunk(ORDERS, [b"1"])
+    source.chunk(BILLS, [b"a", b"b"])
+    mirrored.refuses = [Unreachable("away") for _ in range(20)]
+    summary = mirrored.run(iter(source.rows))
+    assert mirrored.refuses == []
+    assert summary.records == 3
+    last = {tp: offset for _, offsets in mirrored.said for tp, offset in offsets.items()}
+    assert last == {REMOTE[ORDERS]: 1, REMOTE[BILLS]: 2}
+    assert brokers.values("A.bills") == [b"a", b"b"]
+
+
+def test_a_sink_that_was_frozen_writes_nothing_once_another_run_has_the_flow(
+    brokers: Brokers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither records nor positions, which would take the new owner's back."""
+    mirrored = Mirrored(_flow())
+    source = Source(brokers)
+    source.chunk(ORDERS, [b"1"])
+    mirrored.take(source)
+    mirrored._hear({"owner": ["mine", 0, 0], "slot": 0, "epoch": 0, "channel": "A->B",
+                    "attempt": ["mine", 0],
+                    "frames": None, "partitions": []})  # fmt: skip
+    assert mirrored._pause is not None
+    newest = Claim("A->B", "mine", 0)
+    mirrored._pause._newest = lambda: newest  # type: ignore[method-assign]
+    for frozen_s in (0, 60):
+        woken_s = mirrored._pause._now_s() + frozen_s
+        mirrored._pause._now_s = lambda at=woken_s: at  # type: ignore[misc]
+        source.chunk(ORDERS, [b"2"])
+        mirrored.take(source)
+    assert brokers.values("A.orders") == [b"1", b"2", b"2"], "the flow still was its own"
+    mirrored.said.clear()
+    mirrored._pause._now_s = lambda at=woken_s + 60: at  # type: ignore[misc]
+    newest = Claim("A->B", "theirs", 0, "h2")
+    source.chunk(ORDERS, [b"3"])
+    for step in (lambda: mirrored.take(source), mirrored.come_round, mirrored._commit):
+        with pytest.raises(Fenced, match="run theirs, host h2"):
+            step()
+    assert brokers.values("A.orders") == [b"1", b"2", b"2"]
+    assert mirrored.said == []
+
+
+def test_a_partition_that_is_refused_stops_alone_and_may_be_tried_again(brokers: Brokers) -> None:
+    brokers.refuses = lambda tp, record: INVALID_RECORD if record.value == b"bad" else 0
+    mirrored = Mirrored(_flow())
+    source = Source(brokers)
+    source.chunk(ORDERS, [b"1"])
+    source.chunk(ORDERS, [b"bad"], [b"2"])
+    source.chunk(BILLS, [b"a"])
+    mirrored.take(source)
+    for _ in range(3):
+        mirrored.come_round()
+    halt = mirrored._lanes[ORDERS].halt
+    assert halt is not None
+    assert halt.code == "INVALID_RECORD"
+    assert mirrored._lanes[BILLS].halt is None
+    assert brokers.values("A.bills") == [b"a"]
+    last = {tp: offset for _, offsets in mirrored.said for tp, offset in offsets.items()}
+    assert last == {REMOTE[ORDERS]: 1, REMOTE[BILLS]: 1}
+    # The source goes back to the position.
+    brokers.refuses = lambda *_: 0
+    mirrored._hear({"tried": [[ORDERS.topic, 0, 1]]})
+    source._next[ORDERS] = 1
+    source.chunk(ORDERS, [b"bad"], [b"2"])
+    mirrored.take(source)
+    deadline = time.monotonic() + 30  # the producer waits a little before it tries again
+    while mirrored.said[-1][1] != {REMOTE[ORDERS]: 3} and time.monotonic() < deadline:
+        mirrored.come_round()
+    assert mirrored._lanes[ORDERS].halt is None
+    assert brokers.values("A.orders") == [b"1", b"bad", b"2"]
+    assert mirrored.said[-1][1] == {REMOTE[ORDERS]: 3}
+
+
+def test_who_the_group_has_given_up_commits_and_writes_no_more(brokers: Brokers) -> None:
+    mirrored = Mirrored(_flow())
+    source = Source(brokers)
+    source.chunk(ORDERS, [b"1"])
+    mirrored.take(source)
+    mirrored.refuses = [Fenced("the group has gone on", where="B")]
+    mirrored.come_round()
+    mirrored.come_round()
+    source.chunk(ORDERS, [b"2"])
+    source.chunk(BILLS, [b"a"])
+    mirrored.take(source)
+    mirrored.come_round()
+    mirrored.come_round()
+    assert mirrored.said == []
+    assert brokers.values("A.orders") == [b"1"]
+    assert brokers.values("A.bills") == []
+
+
+class Counted(dict[TopicPartition, Lane]):
+    """The lanes; how many times all of them were gone through."""
+
+    walks = 0
+
+    def values(self) -> Any:
+        self.walks += 1
+        return super().values()
+
+
+def test_a_halt_is_looked_at_once_and_not_at_each_answer(
+    brokers: Brokers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    brokers.refuses = lambda tp, record: INVALID_RECORD if record.value == b"bad" else 0
+    mirrored = Mirrored(_flow())
+    source = Source(brokers)
+    source.chunk(ORDERS, [b"bad"])
+    mirrored.take(source)
+    mirrored.come_round()
+    lane = mirrored._lanes[ORDERS]
+    assert lane.halt is not None
+    lanes = mirrored._lanes = Counted(mirrored._lanes)
+    looks: list[object] = []
+    concerned = LaneIndex.concerned
+    monkeypatch.setattr(
+        LaneIndex, "concerned", lambda self, halts: looks.append(halts) or concerned(self, halts)
+    )
+    for _ in range(20):
+        source.chunk(BILLS, [b"a"])
+        mirrored.take(source)
+    assert brokers.values("A.bills") == [b"a"] * 20
+    assert (lanes.walks, len(looks)) == (0, 0), "a halted partition costs the others nothing"
+    # What is tried again and refused again stops again, and so does one more that is refused.
+    mirrored._hear({"tried": [[ORDERS.topic, 0, 1]]})
+    source._next[ORDERS] = 0
+    source.chunk(ORDERS, [b"bad"])
+    source.chunk(BILLS, [b"bad"])
+    mirrored.take(source)
+    mirrored.come_round()
+    assert lane.halt is not None
+    assert mirrored._lanes[BILLS].halt is not None
+    assert lanes.walks <= 4, "but for commits"
+
+
+def test_a_gap_that_cannot_be_written_down_stops_its_partition(brokers: Brokers) -> None:
+    """Also when the gaps' topic was refused long before: nothing else says so again."""
+    flow = _flow()
+    gaps = TopicPartition(gaps_topic(flow), 0)
+    brokers.refuses = lambda tp, _record: INVALID_RECORD if tp == gaps else 0
+    mirrored = Mirrored(flow)
+    source = Source(brokers)
+    source.chunk(ORDERS, [b"1"])
+    source.chunk(BILLS, [b"a"])
+    mirrored.take(source)
+    for one in (BILLS, ORDERS):
+        gap = Gap(
+            "A->B", one, REMOTE[one].topic, GapKind.DELETED, GapAction.CONTINUED, 1, 4, 4, 5,
+            "OFFSETS_DELETED", "too late", 5,
+        )  # fmt: skip
+        mirrored._note_gap(gap, Mark())
+        for _ in range(3):
+            mirrored.come_round()
+        assert mirrored._lanes[one].halt is not None
+        assert mirrored._lanes[one].position == 1
+    assert (len(brokers.values("A.orders")), len(brokers.values("A.bills"))) == (1, 1)

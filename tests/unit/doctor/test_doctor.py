@@ -1,0 +1,415 @@
+"""The doctor without brokers: TLS servers of all kinds, comparisons, what is printed."""
+
+from __future__ import annotations
+
+import json
+import socket
+import ssl
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
+
+import pytest
+
+from sparkmirror.cli.main import main
+from sparkmirror.cli.verbs.doctor import document, table
+from sparkmirror.config.mm1.load import Extras, load_mm1
+from sparkmirror.doctor.compare import CopyTimes, compare_topics, judge_retention, judge_timestamps
+from sparkmirror.doctor.examine import check_heartbeats
+from sparkmirror.doctor.facts import Pair, SourceFacts
+from sparkmirror.doctor.finding import Finding, Level, counts, gathered, listed
+from sparkmirror.doctor.glance import in_step
+from sparkmirror.doctor.network import check_round_trip, explore
+from sparkmirror.doctor.rights import check_topics
+from sparkmirror.errors import MirrorError, Unreachable
+from sparkmirror.model import ClusterClient, TopicPartition
+from sparkmirror.wire.admin.inspector import Inspector
+from sparkmirror.wire.cluster.views import ClusterView, ConfigEntry, TopicView
+from sparkmirror.wire.probe import advertised
+from sparkmirror.wire.probe.advertised import Ways
+from sparkmirror.wire.probe.broker_path import DNS, LOGIN, TCP, TLS, Step, Way, walk
+from tests.certificates import Authority, Certified
+from tests.unit.config_files import BASE, load, load_flow, write
+
+HOST = "127.0.0.1"
+
+
+@contextmanager
+def tls_server(certified: Certified, directory: Path) -> Iterator[int]:
+    """A TLS server that shakes hands and says no more; its port."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certified.pem_file(directory / "server.pem"))
+    with socket.create_server((HOST, 0)) as server:
+        server.settimeout(10)
+
+        def serve() -> None:
+            try:
+                while True:
+                    connection, _ = server.accept()
+                    try:
+                        context.wrap_socket(connection, server_side=True).close()
+                    except OSError:
+                        connection.close()
+            except OSError:
+                return
+
+        thread = threading.Thread(target=serve, daemon=True)
+        thread.start()
+        yield server.getsockname()[1]
+        server.shutdown(socket.SHUT_RDWR)
+        thread.join(5)
+
+
+def client_of(authority: Authority, directory: Path) -> ClusterClient:
+    trust = directory / "trust.pem"
+    trust.write_text(authority.pem())
+    properties = {"ssl.truststore.location": str(trust), "ssl.truststore.type": "PEM"}
+    return ClusterClient("A", (f"{HOST}:1",), "test", "SSL", properties=properties)
+
+
+AUTHORITY, OTHER = Authority(), Authority("Somebody else")
+
+
+@pytest.mark.parametrize(
+    ("signer", "names", "ends", "outcome", "found", "do"),
+    [
+        (OTHER, (HOST,), 10, "fail", "not trusted", "truststore"),
+        (
+            AUTHORITY,
+            ("b1.example.com",),
+            10,
+            "fail",
+            "for another host name",
+            "subject alternative",
+        ),
+        (AUTHORITY, (HOST,), -0.01, "fail", "has expired", "Renew"),
+        (AUTHORITY, (HOST,), 10, "warn", "valid until", "Renew"),
+        (AUTHORITY, (HOST,), 90, "ok", "valid until", ""),
+    ],
+)
+def test_certificates(
+    tmp_path: Path,
+    signer: Authority,
+    names: tuple[str, ...],
+    ends: float,
+    outcome: str,
+    found: str,
+    do: str,
+) -> None:
+    certified = signer.certify("broker", *names, ends=timedelta(days=ends))
+    with tls_server(certified, tmp_path) as port:
+        way = walk(client_of(AUTHORITY, tmp_path), HOST, port, timeout_s=5)
+    (step,) = [one for one in way.steps if one.name == TLS]
+    assert step.outcome == outcome, step
+    assert found in step.found
+    assert do in step.do
+    # Whoever is not trusted is told by what its certificate says.
+    assert names[0] in step.found
+    assert ("Somebody else" if signer is OTHER else "Test authority") in step.found
+
+
+def test_a_name_that_only_a_fake_resolver_knows(tmp_path: Path) -> None:
+    def fake(host: str, port: int) -> list[tuple[int, str]]:
+        if host == "b1":
+            return [(int(socket.AF_INET), HOST)]
+        raise socket.gaierror(-2, "Name or service not known")
+
+    client = ClusterClient("A", ("b1:1", "b2:1"), "test")
+    network = explore(client, timeout_s=2, resolver=fake)
+    assert not network.usable
+    told = {(one.check, one.level.value): one for one in network.findings}
+    assert "Name or service not known" in told["dns", "fail"].found
+    assert "b2:1" in told["dns", "fail"].subject
+    assert "refused" in told["tcp", "fail"].found
+
+
+_NO_NAME = Step(DNS, "fail", "does not resolve here (no such name)", "Check the DNS.")
+_THERE = Way("b", 1, (Step(TCP, "ok", "connects"),), ClusterView("id", (), 1))
+_NAMELESS = Way("w1", 9092, (_NO_NAME,))
+_NO_LOGIN = Way("w1", 9092, (Step(TCP, "ok", "connects"), Step(LOGIN, "fail", "refused")))
+
+
+@pytest.mark.parametrize(
+    ("ways", "told"),
+    [
+        (Ways((_NAMELESS,), None, ()), None),  # no bootstrap server answers: that may pass
+        (Ways((_THERE,), _THERE, ((1, _NAMELESS), (2, _THERE))), None),
+        (Ways((_THERE,), _THERE, ((1, _NAMELESS), (2, _NO_LOGIN))), None),
+        (Ways((_THERE,), _THERE, ((1, _NAMELESS),)), "broker 1 advertises w1:9092, which does not"),
+        (
+            Ways((_THERE,), _THERE, tuple((node, _NAMELESS) for node in range(1, 6))),
+            "; and 2 more.",
+        ),
+    ],
+)
+def test_a_cluster_is_no_use_when_none_of_its_brokers_is(
+    monkeypatch: pytest.MonkeyPatch, ways: Ways, told: str | None
+) -> None:
+    monkeypatch.setattr(advertised, "walk_all", lambda *_, **__: ways)
+    reason = advertised.why_unusable(ClusterClient("A", ("b:1",), "test"), 1.0)
+    assert (reason is None) is (told is None)
+    if told is not None:
+        assert told in str(reason)
+        assert "advertised.listeners" in str(reason)
+
+
+# -- comparisons -----------------------------------------------------------------------------------
+
+
+def configs(values: Mapping[str, str]) -> dict[str, ConfigEntry]:
+    return {name: ConfigEntry(value, "DYNAMIC_TOPIC_CONFIG") for name, value in values.items()}
+
+
+def pair(
+    source: Mapping[str, str] | None = None,
+    target: Mapping[str, str] | None = None,
+    *,
+    partitions: int = 2,
+    replication: int = 3,
+    present: bool = True,
+) -> Pair:
+    view = TopicView("t", "", 2, 3)
+    return Pair(
+        "t",
+        "A.t",
+        view,
+        partitions,
+        replication,
+        present,
+        configs(source or {}),
+        configs(target or {}),
+    )
+
+
+@pytest.mark.parametrize(
+    ("one", "brokers", "check", "level", "found"),
+    [
+        (pair(partitions=1), 3, "partitions", "warn", "1 partition, the source has 2"),
+        (pair(partitions=3), 3, "partitions", "warn", "3 partitions, the source has 2"),
+        (pair(present=False), 1, "replication", "fail", "replication.factor is 3"),
+        (pair(), 2, "replication", "warn", "2 brokers answer"),
+        (pair(replication=1), 3, "replication", "warn", "one replica only"),
+        (pair(target={"min.insync.replicas": "4"}), 3, "replication", "warn",
+         "with 3 replicas: brokers from Kafka 3.7 on take it for 3"),
+        (pair(target={"min.insync.replicas": "2"}), 1, "replication", "fail", "1 replica in sync"),
+        (pair({"max.message.bytes": "9"}, {"max.message.bytes": "8"}), 3, "message-size", "warn",
+         "is 8 on the target and 9"),
+        (pair({"max.message.bytes": "99999999"}), 3, "message-size", "warn", "max.request.size"),
+        (pair({"cleanup.policy": "delete"}, {"cleanup.policy": "compact"}), 3, "settings", "warn",
+         "cleanup.policy=compact"),
+        (pair({"cleanup.policy": "compact, delete"}, {"cleanup.policy": "delete,compact"}), 3,
+         "settings", "ok", "nothing"),
+        (pair(target={"compression.type": "zstd"}), 3, "settings", "warn", "zstd"),
+        (pair({"compression.type": "zstd"}, {"compression.type": "zstd"}), 3, "settings", "ok", ""),
+        (pair(target={"message.timestamp.type": "LogAppendTime"}), 3, "settings", "warn", "stamps"),
+    ],
+)  # fmt: skip
+def test_topics_beside_their_remote_topics(
+    tmp_path: Path, one: Pair, brokers: int, check: str, level: str, found: str
+) -> None:
+    flow = load_flow(tmp_path, "")
+    told = {each.check: each for each in compare_topics(flow, [one], brokers)}
+    assert told[check].level.value == level
+    assert found in told[check].found
+    others = {each.level for name, each in told.items() if name != check}
+    assert others == {Level.OK}
+
+
+@pytest.mark.parametrize(("keep", "level"), [(False, "warn"), (True, "fail")])
+def test_fewer_partitions_matter_only_to_who_keeps_their_numbers(
+    tmp_path: Path, keep: bool, level: str
+) -> None:
+    consumer = write(tmp_path, "bootstrap.servers=a:1\ngroup.id=g\n", "c")
+    producer = write(tmp_path, "bootstrap.servers=b:1\n", "p")
+    extras = Extras(keep_partitions=keep)
+    (flow,) = load_mm1(consumer, producer, include="t", extras=extras).flows
+    told = {each.check: each for each in compare_topics(flow, [pair(partitions=1)], 3)}
+    assert told["partitions"].level.value == level
+    assert "--keep.partitions" in told["partitions"].do
+
+
+def test_retention_and_timestamps() -> None:
+    now_ms = 10_000_000_000.0
+    hour_ms = 3_600_000
+    times = {"t": CopyTimes(int(now_ms - hour_ms), int(now_ms))}
+    left = {TopicPartition("t", 0): 3_600_000_000}
+
+    def kept(retention_ms: str, rate: float) -> list[str]:
+        one = pair({"retention.ms": retention_ms, "cleanup.policy": "delete"})
+        found = judge_retention([one], times, left, rate_bytes_s=rate, now_ms=now_ms)
+        return [each.level.value for each in found]
+
+    assert kept(str(2 * hour_ms), 1e9) == ["ok"]  # 3.6 s
+    assert kept(str(2 * hour_ms), 0.9e6) == ["warn"]  # 67 min: the first records expire meanwhile
+    assert kept(str(2 * hour_ms), 0.4e6) == ["fail"]  # 2.5 h: never done
+    assert kept("-1", 1.0) == ["ok"]
+    unknown = judge_retention([pair()], times, None, rate_bytes_s=1e6, now_ms=now_ms)
+    assert [each.level for each in unknown] == [Level.SKIP]
+    limits = pair(target={"message.timestamp.before.max.ms": str(hour_ms - 1)})
+    (old,) = judge_timestamps([limits], times, now_ms)
+    assert old.level is Level.FAIL
+    stamped = pair(target={"message.timestamp.before.max.ms": "1",
+                           "message.timestamp.type": "LogAppendTime"})  # fmt: skip
+    assert [each.level for each in judge_timestamps([stamped], times, now_ms)] == [Level.OK]
+
+
+def test_partitions_without_a_leader(tmp_path: Path) -> None:
+    """What is left of a broker that is down."""
+
+    class Nobody:
+        def literal_errors(self, names: list[str]) -> dict[str, MirrorError]:
+            raise AssertionError(names)  # what can be seen is not asked for
+
+    topics = {"t": TopicView("t", "", 4, 1, leaderless=(1, 3)), "u": TopicView("u", "", 1, 1)}
+    facts = SourceFacts(ClusterView("id", (), 1), topics, {})
+    flow = load_flow(tmp_path, "A->B.topics = t, u\n")
+    told = {one.check: one for one in check_topics(cast("Inspector", Nobody()), flow, facts)}
+    assert told["leaders"].level is Level.WARN
+    assert told["leaders"].found == "no leader: t-1, t-3"
+    assert "brokers back" in told["leaders"].do
+    assert told["topics"].level is Level.OK
+
+
+# -- what is printed -------------------------------------------------------------------------------
+
+
+def test_findings_are_gathered_by_cluster_and_kind() -> None:
+    fine = [Finding("tcp", Level.OK, f"cluster A, b{n}", "connect", f"in {n} ms") for n in range(9)]
+    bad = [Finding("tcp", Level.FAIL, f"cluster {a}, b", "connect", "no", "x") for a in "AB"]
+    joined = gathered([*fine, *bad])
+    assert [one.level.value for one in joined] == ["ok", "fail", "fail"]
+    assert joined[0].subject.endswith("b5 and 3 more")
+    assert joined[0].found == "9 of 9 are fine"
+    assert counts(joined) == {"ok": 1, "warn": 0, "fail": 2, "skip": 0}
+    assert listed("abc") == "a, b, c"
+    shown = table({"A->B": joined})
+    assert "✗ FAIL  tcp" in shown
+    assert "do: x" in shown
+    assert "2 failed, 0 to look at, 0 not tried, 1 fine" in shown
+    (flow,) = json.loads(json.dumps(document({"A->B": joined})))["flows"]
+    assert flow["findings"][1]["do"] == "x"
+
+
+def test_topics_with_the_same_trouble_are_one_finding() -> None:
+    same = [Finding("s", Level.WARN, f"topic t{n}", "look", "small", "grow it") for n in range(9)]
+    other = Finding("s", Level.WARN, "topic u", "look", "smaller", "grow it")
+    joined = gathered([*same, other])
+    assert [one.found for one in joined] == ["small", "smaller"]
+    assert (
+        joined[0].subject == "topic t0, topic t1, topic t2, topic t3, topic t4, topic t5 and 3 more"
+    )
+
+
+@pytest.mark.parametrize(
+    ("lines", "source", "target", "wanted"),
+    [
+        ("", 3_000, 2_000, 3_000),  # the mirror sets it
+        ("sync.topic.configs.enabled = false\n", 3_000, 2_000, 2_000),
+        ("config.properties.exclude = max.*\n", 3_000, 2_000, 2_000),
+        ("", None, 2_000, None),  # it goes back to a default that nobody has told
+    ],
+)
+def test_a_size_limit_that_the_mirror_keeps_in_step_is_no_trouble(
+    tmp_path: Path, lines: str, source: int | None, target: int, wanted: int | None
+) -> None:
+    name = "max.message.bytes"
+    flow = load_flow(tmp_path, f"A->B.topics = t\n{lines}")
+    before = pair({name: str(source or 1_000)}, {name: str(target)})
+    if source is None:
+        default = {name: ConfigEntry("1000", "DEFAULT_CONFIG", is_default=True)}
+        before = replace(before, source_configs=default)
+    after = in_step(flow, before).target_configs
+    assert after.get(name, ConfigEntry(None, "")).value == (str(wanted) if wanted else None)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        [],
+        ["mm2.properties", "--include", "t"],
+        ["--consumer.config", "c"],
+        ["mm2.properties", "--executors"],
+        ["mm2.properties", "--master", "spark://h:7077"],
+    ],
+)
+def test_wrong_usage(
+    arguments: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = write(tmp_path, "clusters=A,B\n")
+    assert main(["doctor", *(str(path) if a == path.name else a for a in arguments)]) == 2
+    assert "Traceback" not in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("lines", "told"),
+    [
+        ("", "written to A and mirrored: by them A shows as upstream of B"),
+        ("emit.heartbeats.enabled=false\n", "none are written to A (emit.heartbeats.enabled), so"),
+        ("heartbeats.replication.enabled=false\n", "they are not mirrored (heartbeats.replication"),
+    ],
+)
+def test_heartbeats_are_mentioned(lines: str, told: str, tmp_path: Path) -> None:
+    settings = load(tmp_path, BASE + lines)
+    (flow,) = settings.flows
+    (finding,) = check_heartbeats(flow, settings.heartbeats)
+    assert (finding.check, finding.level) == ("heartbeats", Level.OK)
+    assert told in finding.found
+
+
+# --- how far away -------------------------------------------------------------------------------
+
+
+def _far(trip_ms: float) -> Inspector:
+    return cast(Inspector, SimpleNamespace(alias="B", round_trip_ms=lambda: trip_ms))
+
+
+@pytest.mark.parametrize(
+    ("side", "settings", "words"),
+    [
+        ("source", "A->B.tasks.max=3\n", "at most 84 MB/s from a partition, and"),
+        ("target", "", "1.6 MB/s with batches of 16 KiB for each partition as long as"),
+        ("target", "", "up to 100 MB/s behind: batches that wait are joined"),
+        (
+            "target",
+            "A->B.sparkmirror.link.joining=off\n",
+            "at most 1.6 MB/s with batches of 16 KiB for each partition: sparkmirror.link.joining",
+        ),
+    ],
+)
+def test_a_cluster_that_is_far_away_is_told_with_what_it_means(
+    tmp_path: Path, side: str, settings: str, words: str
+) -> None:
+    flow = load_flow(tmp_path, BASE + settings)
+    (near,) = check_round_trip(_far(4.9), flow, side)
+    assert (near.level, near.found, near.do) == (Level.OK, "a round trip takes 4.9 ms", "")
+    (far,) = check_round_trip(_far(50.0), flow, side)
+    assert (far.level, far.found) == (Level.OK, "a round trip takes 50.0 ms")
+    assert far.subject == f"cluster B, the {side}"
+    assert words in far.do
+
+
+def test_a_cluster_that_does_not_answer_has_no_round_trip(tmp_path: Path) -> None:
+    def silent() -> float:
+        raise Unreachable("no answer")
+
+    cluster = cast(Inspector, SimpleNamespace(alias="B", round_trip_ms=silent))
+    (found,) = check_round_trip(cluster, load_flow(tmp_path, BASE), "target")
+    assert (found.level, found.found) == (Level.SKIP, "no answer")
+
+
+def test_the_quickest_answer_of_a_few_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first one may have to connect, and a broker may be busy for a moment."""
+    took = iter([0.5, 0.05, 0.02, 0.3])
+    cluster = Inspector(ClusterClient("B", ("b:1",), "t"))
+
+    def answer(*_: object, **__: object) -> None:
+        time.sleep(next(took))
+
+    monkeypatch.setattr(cluster._link, "request", answer)
+    assert 20 <= cluster.round_trip_ms() < 50

@@ -1,0 +1,96 @@
+"""Where records start: two walks with one result, and what they make of damage."""
+
+from __future__ import annotations
+
+from random import Random
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sparkmirror.records import record_offsets
+from sparkmirror.records.header import HEADER_BYTES
+from sparkmirror.records.record_offsets import OddError, record_starts
+from sparkmirror.records.records import Record, encode_batch
+from sparkmirror.records.varint import varint
+
+# Lengths of one, two and three bytes, with and without neighbours of the same size.
+sizes = st.lists(
+    st.sampled_from([0, 0, 1, 2, 50, 55, 56, 57, 58, 90, 8_179, 8_185, 9_000]), min_size=1
+)
+
+
+def laid_out(batches: list[list[int]]) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """All bytes; begin, end and record count of each batch. ``batches``: sizes of their values."""
+    data, begins, ends = b"", [], []
+    for values in batches:
+        records = [Record(n, 1_000, None, bytes(size)) for n, size in enumerate(values)]
+        begins.append(len(data) + HEADER_BYTES)
+        data += encode_batch(records)
+        ends.append(len(data))
+    return (
+        np.frombuffer(data, np.uint8),
+        np.array(begins, np.int64),
+        np.array(ends, np.int64),
+        np.array([len(values) for values in batches], np.int64),
+    )
+
+
+def expected(batches: list[list[int]], begins: np.ndarray) -> list[int]:
+    found: list[int] = []
+    for values, begin in zip(batches, begins.tolist(), strict=True):
+        at = begin
+        for n, size in enumerate(values):
+            found.append(at)
+            body = 1 + 1 + len(varint(n)) + 1 + len(varint(size)) + size + 1
+            at += len(varint(body)) + body
+    return found
+
+
+def walk(together: bool, *layout: np.ndarray) -> list[int] | None:
+    """The starts; None when something is odd."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(record_offsets, "_STEP_RECORDS", 0 if together else 1 << 40)
+        try:
+            return record_starts(*layout).tolist()
+        except OddError:
+            return None
+
+
+@pytest.mark.parametrize("together", [True, False])
+@settings(deadline=None)
+@given(batches=st.lists(sizes, min_size=1, max_size=8))
+def test_all_starts_are_found(together: bool, batches: list[list[int]]) -> None:
+    layout = laid_out(batches)
+    assert walk(together, *layout) == expected(batches, layout[1])
+
+
+@pytest.mark.parametrize("together", [True, False])
+def test_a_batch_that_does_not_end_where_it_must_is_odd(together: bool) -> None:
+    flat, begins, ends, counts = laid_out([[5, 5, 5], [7] * 40, [60]])
+    for batch in range(3):
+        one = np.arange(3) == batch
+        assert walk(together, flat, begins, ends + one, counts) is None
+        assert walk(together, flat, begins, ends, counts + one) is None
+    assert walk(together, flat, begins, ends, counts - (np.arange(3) == 1)) is None
+
+
+@settings(deadline=None)
+@given(seed=st.integers(0, 2**32), batches=st.lists(sizes, min_size=1, max_size=4))
+def test_damage_is_odd_or_taken_alike(seed: int, batches: list[list[int]]) -> None:
+    """What is no length ends both walks; what could be one leads both to the same place."""
+    rng = Random(seed)
+    flat, begins, ends, counts = laid_out(batches)
+    damaged = flat.copy()
+    for _ in range(rng.randrange(1, 4)):
+        damaged[rng.randrange(len(damaged))] = rng.choice((0, 0x7F, 0x80, 0xFF, rng.randrange(256)))
+    together, singly = (walk(one, damaged, begins, ends, counts) for one in (True, False))
+    assert together is None or singly is None or together == singly
+    for found in (together, singly):
+        assert found is None or len(found) == int(counts.sum())
+
+
+def test_no_batches_have_no_records() -> None:
+    none = np.zeros(0, np.int64)
+    assert record_starts(np.zeros(0, np.uint8), none, none, none).tolist() == []

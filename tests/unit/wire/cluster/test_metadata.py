@@ -1,0 +1,491 @@
+"""Leaders and connections of a cluster, with brokers that speak on real sockets."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import socket
+import struct
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pytest
+from kafka.protocol.metadata import ApiVersionsResponse, MetadataRequest, MetadataResponse
+
+from sparkmirror.errors import Unreachable
+from sparkmirror.model import ClusterClient, TopicPartition
+from sparkmirror.wire.cluster.metadata import Brokers, Leader, split_address
+from sparkmirror.wire.net.connection import Connection, ConnectionLost
+
+HOST = "127.0.0.1"
+TOPIC_ID = "0f4a5a8e-64c7-4d7e-8a15-2f2f0a7ad2a1"
+API_VERSIONS, METADATA = 18, 3
+CLIENT = ClusterClient(
+    "A", (), "t", request_timeout_ms=10_000, connect_timeout_ms=10_000,
+    reconnect_backoff_ms=1_000, reconnect_backoff_ms_max=3_000, retry_backoff_ms=500,
+    metadata_age_ms_max=60_000,
+)  # fmt: skip
+
+
+class FakeBroker:
+    """Answers ApiVersions, and Metadata with ``metadata()``; hangs up instead of a None."""
+
+    def __init__(self, metadata: Callable[[], MetadataResponse | None]) -> None:
+        self._metadata = metadata
+        self._server = socket.create_server((HOST, 0))
+        self.port: int = self._server.getsockname()[1]
+        self.asked = 0
+        self.accepted = 0
+        self.topics: list[list[str]] = []
+        self._peers: list[socket.socket] = []
+        self._threads = [threading.Thread(target=self._accept, daemon=True)]
+        self._threads[0].start()
+
+    @property
+    def address(self) -> str:
+        return f"{HOST}:{self.port}"
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                peer, _ = self._server.accept()
+            except OSError:
+                return
+            self.accepted += 1
+            self._peers.append(peer)
+            thread = threading.Thread(target=self._serve, args=(peer,), daemon=True)
+            self._threads.append(thread)
+            thread.start()
+
+    def _serve(self, peer: socket.socket) -> None:
+        with peer, peer.makefile("rb") as stream:
+            while head := stream.read(4):
+                request = stream.read(struct.unpack(">i", head)[0])
+                key, version, correlation = struct.unpack_from(">hhi", request)
+                response: Any
+                if key == API_VERSIONS:
+                    row = ApiVersionsResponse.ApiVersion
+                    keys = [row(api_key=METADATA, min_version=0, max_version=12)]
+                    response = ApiVersionsResponse(error_code=0, api_keys=keys)
+                else:
+                    self.asked += 1
+                    message = MetadataRequest.decode(request, version=version, header=True)
+                    self.topics.append([one.name for one in message.topics])
+                    response = self._metadata()
+                if response is None:
+                    return
+                tags = b"\0" if key != API_VERSIONS and version >= 9 else b""
+                body = struct.pack(">i", correlation) + tags + bytes(response.encode(version))
+                peer.sendall(struct.pack(">i", len(body)) + body)
+
+    def hang_up(self) -> None:
+        for peer in self._peers:
+            with suppress(OSError):
+                peer.shutdown(socket.SHUT_RDWR)
+
+    def stop(self) -> None:
+        self._server.shutdown(socket.SHUT_RDWR)
+        self._server.close()
+
+
+@dataclass
+class World:
+    """Two brokers, what they say, and the time."""
+
+    one: FakeBroker
+    two: FakeBroker
+    says: dict[str, Any]
+    now: float = 100.0
+
+    def brokers(self, *bootstrap: str, **more: Any) -> Brokers:
+        client = replace(CLIENT, bootstrap_servers=bootstrap or (self.one.address,), **more)
+        return Brokers(client, ["t"], clock=lambda: self.now)
+
+
+def metadata(
+    nodes: dict[int, int],
+    leaders: dict[int, tuple[int, int, int]],
+    topic_id: str = TOPIC_ID,
+    code: int = 0,
+) -> MetadataResponse:
+    """``nodes``: ports by id; ``leaders``: (leader, epoch, error code) of partitions of ``t``;
+    ``code``: of the topic itself.
+    """
+    topics = MetadataResponse.MetadataResponseTopic
+    rows = [
+        topics.MetadataResponsePartition(
+            error_code=code, partition_index=number, leader_id=leader, leader_epoch=epoch,
+            replica_nodes=[], isr_nodes=[], offline_replicas=[],
+        )
+        for number, (leader, epoch, code) in leaders.items()
+    ]  # fmt: skip
+    broker = MetadataResponse.MetadataResponseBroker
+    return MetadataResponse(
+        throttle_time_ms=0,
+        brokers=[broker(node_id=n, host=HOST, port=port, rack=None) for n, port in nodes.items()],
+        cluster_id="cluster",
+        controller_id=1,
+        topics=[topics(error_code=code, name="t", topic_id=topic_id, is_internal=False,
+                       partitions=rows)],
+    )  # fmt: skip
+
+
+def tp(number: int) -> TopicPartition:
+    return TopicPartition("t", number)
+
+
+@pytest.fixture
+def world() -> Iterator[World]:
+    says: dict[str, Any] = {}
+    one, two = (FakeBroker(lambda: says["metadata"]) for _ in range(2))
+    says["metadata"] = metadata({1: one.port, 2: two.port}, {0: (1, 3, 0), 1: (2, 5, 0)})
+    with ExitStack() as stack:
+        stack.callback(one.stop)
+        stack.callback(two.stop)
+        yield World(one, two, says)
+
+
+@pytest.fixture
+def nobody() -> int:
+    """A port that nothing listens on."""
+    with socket.create_server((HOST, 0)) as server:
+        return int(server.getsockname()[1])
+
+
+@pytest.mark.parametrize(
+    ("address", "parts"),
+    [("h:1", ("h", 1)), ("[::1]:9092", ("::1", 9092)), ("fe80::1%eth0:9", ("fe80::1%eth0", 9))],
+)
+def test_an_address_ends_with_its_port(address: str, parts: tuple[str, int]) -> None:
+    assert split_address(address) == parts
+
+
+def test_metadata_says_who_leads_and_which_topic_it_is(world: World) -> None:
+    known = world.brokers()
+    world.says["metadata"] = metadata(
+        {1: world.one.port}, {0: (1, 3, 0), 1: (-1, 4, 5), 2: (2, 9, 0), 3: (1, 7, 9)}
+    )
+    assert (known.reachable, known.generation) == (False, 0)
+    known.refresh()
+    assert known.leaders == {tp(0): Leader(1, 3), tp(3): Leader(1, 7)}
+    # The second has none; the third's is no broker that the answer knows.
+    assert known.leaderless == {tp(1): 5, tp(2): 5}
+    assert known.topic_ids == {"t": TOPIC_ID}
+    assert (known.cluster_id, known.reachable, known.generation) == ("cluster", True, 1)
+    world.says["metadata"] = metadata(
+        {1: world.one.port}, {0: (1, 4, 0)}, "00000000-0000-0000-0000-000000000000"
+    )
+    known.refresh()
+    assert known.leaders == {tp(0): Leader(1, 4)}
+    assert (known.leaderless, known.topic_ids, known.generation) == ({}, {}, 2)
+    assert known.topic_errors == {}
+    world.says["metadata"] = metadata({1: world.one.port}, {}, code=29)
+    known.refresh()
+    assert (known.leaders, known.topic_errors) == ({}, {"t": 29})
+    world.says["metadata"] = metadata({1: world.one.port}, {0: (1, 4, 0)})
+    known.refresh({"t"})
+    assert known.topic_errors == {}
+
+
+def test_metadata_is_asked_for_when_it_is_due(world: World) -> None:
+    known = world.brokers()
+    assert known.refresh_if_due()
+    assert not known.refresh_if_due()
+    world.now += 59
+    assert not known.refresh_if_due()
+    world.now += 1
+    assert known.refresh_if_due(), "it is old"
+    known.mark_stale()
+    world.now += 0.4
+    assert not known.refresh_if_due(), "the back-off is not over"
+    world.now += 0.1
+    assert known.refresh_if_due()
+    world.now += 1
+    assert not known.refresh_if_due(), "nothing is stale"
+    known.add_topics(["t"])
+    assert not known.refresh_if_due(), "no new one"
+    known.add_topics(["u"])
+    assert known.refresh_if_due()
+    assert world.one.asked + world.two.asked == known.generation == 4
+
+
+def _looks(world: World, known: Brokers, seconds: float) -> list[float]:
+    """When metadata came in while somebody wants to know who leads the first partition."""
+    found, began = [], world.now
+    while world.now < began + seconds:
+        if tp(0) not in known.leaders:
+            known.mark_stale(tp(0))
+        if known.refresh_if_due():
+            found.append(round(world.now - began, 1))
+        world.now += 0.1
+    return found
+
+
+def test_a_partition_without_leader_is_asked_about_less_and_less_often(world: World) -> None:
+    known = world.brokers(retry_backoff_ms=100, metadata_age_ms_max=600_000)
+    world.says["metadata"] = metadata({1: world.one.port}, {0: (-1, 3, 5), 1: (1, 3, 0)})
+    known.refresh()
+    world.now += 0.2
+    looks = _looks(world, known, 60)
+    assert looks[0] == 0, "most elections take a moment"
+    assert len([at for at in looks if at < 10]) <= 8
+    pauses = [after - before for before, after in itertools.pairwise(looks)]
+    assert all(first <= second + 0.2 for first, second in itertools.pairwise(pauses))
+    assert all(4.9 <= pause <= 5.3 for pause in pauses[6:])
+    assert len(pauses) > 10
+    world.says["metadata"] = metadata({1: world.one.port}, {0: (1, 4, 0), 1: (1, 3, 0)})
+    assert _looks(world, known, 5.2) != []
+    assert known.leaders == {tp(0): Leader(1, 4), tp(1): Leader(1, 3)}
+    assert known.leaderless == {}
+    world.now += 20
+    assert not known.refresh_if_due(), "nobody wants to know"
+    known.mark_stale(tp(0))
+    assert known.refresh_if_due(), "and now at once"
+    known.close()
+
+
+def test_a_leader_that_denies_it_is_looked_for_at_once_whoever_else_is_missing(
+    world: World,
+) -> None:
+    known = world.brokers()
+    ports = {1: world.one.port, 2: world.two.port}
+    world.says["metadata"] = metadata(ports, {0: (-1, 3, 5), 1: (1, 3, 0)})
+    known.refresh()
+    _looks(world, known, 30)
+    for epoch in range(4, 8):
+        world.now += 0.5
+        world.says["metadata"] = metadata(ports, {0: (-1, 3, 5), 1: (2, epoch, 0)})
+        known.mark_stale(tp(1))
+        assert known.refresh_if_due()
+        assert known.leaders[tp(1)] == Leader(2, epoch)
+    # Where metadata goes on naming the one that denies it, there is no hurry.
+    asked = sum(bool(known.mark_stale(tp(1)) or known.refresh_if_due()) for _ in _seconds(world))
+    assert 3 <= asked <= 8
+    known.close()
+
+
+def _seconds(world: World) -> Iterator[None]:
+    for _ in range(20):
+        world.now += 1
+        yield
+
+
+def test_searches_ask_for_their_topics_alone_over_one_connection(world: World) -> None:
+    known = world.brokers()
+    known.add_topics(["u", "v"])
+    world.says["metadata"] = metadata({1: world.one.port}, {0: (-1, 3, 5)})
+    known.refresh()
+    known.leaders[TopicPartition("u", 0)] = Leader(1, 1)
+    known.leaderless[TopicPartition("v", 0)] = 5
+    known.topic_ids["u"] = "id"
+    connections = world.one.accepted + world.two.accepted
+    looks = _looks(world, known, 40)
+    assert len(looks) > 8
+    assert world.one.topics[-1] == ["t"]
+    assert known.leaders == {TopicPartition("u", 0): Leader(1, 1)}, "of others nothing was said"
+    assert known.leaderless == {TopicPartition("v", 0): 5, tp(0): 5}
+    assert known.topic_ids == {"u": "id", "t": TOPIC_ID}
+    assert world.one.accepted + world.two.accepted == connections == 1
+    # A broker that has closed it, or is left alone, costs no look.
+    kept = known._kept
+    assert kept is not None
+    world.one.hang_up()
+    assert kept.readable(10)
+    assert len(_looks(world, known, 5.2)) == 1
+    assert known.reachable
+    broken = known.connection(1)
+    assert broken is not None
+    again = known._kept
+    assert again is not None
+    known.drop(broken)
+    assert again.socket.fileno() == -1
+    known.close()
+
+
+def test_a_cluster_that_is_away_is_logged_and_tried_after_the_back_off(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    known = world.brokers()
+    known.refresh()
+    world.says["metadata"] = None
+    known.mark_stale()
+    world.now += 1
+    with caplog.at_level(logging.WARNING):
+        assert not known.refresh_if_due()
+    assert "metadata of cluster A: cluster A: the broker went away" in caplog.text
+    assert not known.reachable
+    assert known.leaders[tp(0)] == Leader(1, 3), "what was known still helps"
+    asked = world.one.asked + world.two.asked
+    world.now += 0.4
+    assert not known.refresh_if_due()
+    assert world.one.asked + world.two.asked == asked, "not before the back-off"
+    world.says["metadata"] = metadata({1: world.one.port}, {})
+    world.now += 0.1
+    assert known.refresh_if_due()
+    assert known.reachable
+
+
+def test_what_lasts_is_logged_again_after_ten_seconds(
+    world: World, nobody: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    known = world.brokers()
+    known.refresh()
+    world.says["metadata"] = None
+    known.mark_stale()
+    for _ in range(16):
+        world.now += 1
+        known.refresh_if_due()
+    assert caplog.text.count("metadata of cluster A") == 2
+    world.says["metadata"] = metadata({1: world.one.port, 2: nobody}, {0: (2, 1, 0)})
+    world.now += 1
+    known.refresh_if_due()
+    caplog.clear()
+    for _ in range(2):
+        assert known.ask_leaders([tp(0)], lambda *_: {}) == {}
+        assert known.connection(2) is None
+        world.now += 1.5
+    assert caplog.text.count("cannot connect") == 1
+    world.now += 2.5  # the longest pause after the second try
+    world.says["metadata"] = metadata({1: world.one.port, 2: world.two.port}, {})
+    known.refresh()
+    assert known.connection(2) is not None
+    known.close()
+    world.says["metadata"] = metadata({1: world.one.port, 2: nobody}, {})
+    known.refresh()
+    assert known.connection(2) is None
+    assert caplog.text.count("cannot connect") == 2, "it had come back meanwhile"
+
+
+def test_each_broker_gets_one_connection(world: World) -> None:
+    known = world.brokers()
+    assert known.connection(1) is None, "nobody has told where it is"
+    known.refresh()
+    first, second = known.connection(1), known.connection(2)
+    assert first is not None
+    assert second is not None
+    assert (first.port, second.port) == (world.one.port, world.two.port)
+    assert known.connection(1) is first
+    assert known.connection(3) is None
+    known.close()
+    assert first.socket.fileno() == second.socket.fileno() == -1
+    again = known.connection(1)
+    assert again is not None
+    assert again is not first
+    known.close()
+
+
+def test_a_broker_that_refuses_is_left_alone_for_longer_and_longer(
+    world: World, nobody: int
+) -> None:
+    known = world.brokers()
+    world.says["metadata"] = metadata({1: world.one.port, 2: nobody}, {})
+    known.refresh()
+    for shortest, longest in ((0.8, 1.2), (1.6, 2.4), (2.4, 3.6), (2.4, 3.6)):
+        assert known.connection(2) is None
+        pause = known._backoff[2][0] - world.now
+        assert shortest <= pause <= longest
+        # Within the pause it is not even tried: somebody who answers there now is not met.
+        world.says["metadata"] = metadata({1: world.one.port, 2: world.two.port}, {})
+        known.refresh()
+        world.now += pause - 0.01
+        assert known.connection(2) is None
+        world.says["metadata"] = metadata({1: world.one.port, 2: nobody}, {})
+        known.refresh()
+        world.now += 0.02
+    world.says["metadata"] = metadata({1: world.one.port, 2: world.two.port}, {})
+    known.refresh()
+    assert known.connection(2) is not None
+    assert not known._backoff, "from now on it counts anew"
+    known.close()
+
+
+def test_an_attempt_that_hung_is_paid_back_with_as_much_quiet(world: World) -> None:
+    known = world.brokers()
+    world.now += 20
+    known._back_off(1, began=world.now - 20)
+    assert known._backoff[1] == (world.now + 20, 1.0)
+
+
+def test_a_dropped_connection_is_closed_and_its_broker_left_alone(world: World) -> None:
+    known = world.brokers()
+    known.refresh()
+    lost, kept = known.connection(1), known.connection(2)
+    assert lost is not None
+    known._coordinators = {"g": lost, "h": kept}  # type: ignore[dict-item]
+    known.drop(lost)
+    assert lost.socket.fileno() == -1
+    assert known._coordinators == {"h": kept}
+    assert known.connection(1) is None, "backing off"
+    assert known.connection(2) is kept
+    world.now += 1.2
+    assert known.connection(1) is not None
+    assert known.refresh_if_due(), "its partitions may have moved"
+    known.close()
+
+
+def test_any_broker_will_do_and_those_that_just_failed_come_last(world: World, nobody: int) -> None:
+    known = world.brokers(f"{HOST}:{nobody}", world.two.address)
+    with_bootstrap = known.any_connection()
+    assert with_bootstrap.port == world.two.port
+    with_bootstrap.close()
+    known._addresses = {1: (HOST, nobody), 2: (HOST, world.two.port)}
+    known._backoff = {1: (0.0, 1.0)}
+    for _ in range(8):
+        found = known.any_connection()
+        assert found.port == world.two.port
+        found.close()
+        assert known._backoff == {1: (0.0, 1.0)}, "it was not even tried"
+    known._backoff = {}
+    known._addresses = {1: (HOST, nobody)}
+    known.any_connection().close()
+    assert list(known._backoff) == [1]
+
+
+def test_when_nobody_answers_the_last_failure_is_told(nobody: int, world: World) -> None:
+    with pytest.raises(Unreachable, match="cannot connect") as caught:
+        world.brokers(f"{HOST}:{nobody}").any_connection()
+    assert caught.value.where == f"cluster A, {HOST}:{nobody}"
+    assert "Check that the broker runs" in caught.value.do
+    empty = Brokers(replace(CLIENT, bootstrap_servers=()))
+    with pytest.raises(Unreachable, match="no bootstrap server is configured") as caught:
+        empty.any_connection()
+    assert caught.value.where == "cluster A"
+
+
+def test_each_leader_is_asked_for_its_own_and_the_others_do_not_suffer(
+    world: World, nobody: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    known = world.brokers()
+    ports = {1: world.one.port, 2: world.two.port, 3: nobody, 4: world.two.port}
+    world.says["metadata"] = metadata(
+        ports, {0: (1, 1, 0), 1: (2, 1, 0), 2: (1, 1, 0), 3: (3, 1, 0), 4: (4, 1, 0), 5: (-1, 1, 5)}
+    )
+    known.refresh()
+    known._stale = False
+    asked: list[tuple[int, list[TopicPartition]]] = []
+    used: list[Connection] = []
+
+    def ask(connection: Connection, led: list[TopicPartition]) -> dict[TopicPartition, int]:
+        used.append(connection)
+        asked.append((connection.port, led))
+        if led == [tp(4)]:
+            raise ConnectionLost("gone")
+        return {one: 10 + one.partition for one in led}
+
+    found = known.ask_leaders(map(tp, range(7)), ask)
+    assert found == {tp(0): 10, tp(2): 12, tp(1): 11}
+    assert sorted(asked) == sorted(
+        [
+            (world.one.port, [tp(0), tp(2)]),
+            (world.two.port, [tp(1)]),
+            # The connection that the one before was asked over says nothing about the broker.
+            *[(world.two.port, [tp(4)])] * 2,
+        ]
+    )
+    known.close()
+    assert all(one.socket.fileno() == -1 for one in used), "none is left open"
+    assert "offsets of cluster A: gone" in caplog.text
+    assert known._stale

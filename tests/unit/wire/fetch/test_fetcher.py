@@ -1,0 +1,337 @@
+"""A fetcher before brokers that move, hang, hold back and point elsewhere."""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from sparkmirror.model import ClusterClient, FetchSettings, TopicPartition
+from sparkmirror.records.records import Record, encode_batch
+from sparkmirror.wire.fetch.fetcher import FetchedPartition, Fetcher
+from sparkmirror.wire.fetch.messages import I32
+from sparkmirror.wire.net.connection import ConnectionLost
+
+A, B = TopicPartition("a", 0), TopicPartition("b", 0)
+NOT_LEADER, OUT_OF_RANGE, STORAGE_ERROR = 6, 1, 56
+
+
+class Broker:
+    """One broker and the connection to it.
+
+    ``asked``: the partitions of each request; ``waits``: how long it may wait for how many bytes.
+    """
+
+    def __init__(self, node: int) -> None:
+        self.node = node
+        self.closed = False
+        self.asked: list[list[TopicPartition]] = []
+        self.waits: list[tuple[int, int]] = []
+        self.offsets: dict[TopicPartition, int] = {}
+        self.answers: list[bytes] = []
+
+    def api_version(self, *_: object) -> int:
+        return 11
+
+    def header(self, *_: object) -> tuple[int, bytes]:
+        return len(self.asked), b""
+
+    def ready_to_send(self, *, idle: bool) -> bool:
+        return idle
+
+    def ended_idle(self) -> bool:
+        return False
+
+    def watched_by(self, _poller: object) -> None:
+        """Nobody waits: tests call when there is something to read."""
+
+    def send_frame(self, parts: list[bytes], _size: int) -> None:
+        self.asked.append(self._wanted(parts[1]))
+        self.waits.append(struct.unpack_from(">ii", parts[1], 4))
+
+    def _wanted(self, body: bytes) -> list[TopicPartition]:
+        at, found = 25, []  # replica, wait, min and max bytes, isolation, session id and epoch
+        (topics,) = I32.unpack_from(body, at)
+        at += 4
+        for _ in range(topics):
+            (size,) = struct.unpack_from(">h", body, at)
+            topic = body[at + 2 : at + 2 + size].decode()
+            (count,) = I32.unpack_from(body, at + 2 + size)
+            at += 6 + size
+            for _ in range(count):
+                number, _, offset = struct.unpack_from(">iiq", body, at)
+                found.append(TopicPartition(topic, number))
+                self.offsets[found[-1]] = offset
+                at += 28
+        return found
+
+    def readable(self) -> bool:
+        return bool(self.answers)
+
+    def receive_frame(self, _: object) -> memoryview:
+        if not self.answers:
+            raise ConnectionLost("broken")
+        return memoryview(self.answers.pop(0))
+
+    def answer(
+        self,
+        parts: dict[TopicPartition, tuple[int, bytes]],
+        *,
+        throttle_ms: int = 0,
+        replica: int = -1,
+        correlation: int = -1,
+    ) -> None:
+        """``parts``: error code and records."""
+        number = len(self.asked) - 1 if correlation < 0 else correlation
+        frame = struct.pack(">iihii", number, throttle_ms, 0, 0, len(parts))
+        for tp, (code, records) in parts.items():
+            name = tp.topic.encode()
+            frame += struct.pack(f">h{len(name)}si", len(name), name, 1)
+            frame += struct.pack(">ihqqqiii", tp.partition, code, 9, 9, 0, 0, replica, len(records))
+            frame += records
+        self.answers.append(frame)
+
+
+@dataclass
+class Cluster:
+    """Three brokers. ``leaders``: what the fetcher knows; ``next_leaders`` come with metadata."""
+
+    time_s: float = 100.0
+    client: ClusterClient = field(default_factory=lambda: ClusterClient("A", ("a:1",), "c"))
+    generation: int = 0
+    leaderless: dict[TopicPartition, int] = field(default_factory=dict)
+    stale: bool = False
+
+    def __post_init__(self) -> None:
+        self.brokers = {node: Broker(node) for node in (1, 2, 3)}
+        self.leaders = self._leaders({A: 1, B: 2})
+        self.next_leaders = self.leaders
+        self.topic_ids: dict[str, str] = {}
+
+    @staticmethod
+    def _leaders(nodes: dict[TopicPartition, int]) -> dict[TopicPartition, Any]:
+        return {tp: SimpleNamespace(node=node, epoch=0) for tp, node in nodes.items()}
+
+    def move(self, **nodes: int) -> None:
+        self.next_leaders = self._leaders({TopicPartition(t, 0): n for t, n in nodes.items()})
+
+    def refresh_if_due(self) -> None:
+        if self.stale:
+            self.leaders, self.stale = self.next_leaders, False
+            self.generation += 1
+
+    def mark_stale(self, _tp: TopicPartition | None = None) -> None:
+        self.stale = True
+
+    def connection(self, node: int, _number: int = 0) -> Broker:
+        return self.brokers[node]
+
+    def drop(self, connection: Broker) -> None:
+        connection.closed = True
+        self.stale = True
+        self.brokers[connection.node] = Broker(connection.node)
+
+
+@pytest.fixture
+def cluster() -> Cluster:
+    return Cluster()
+
+
+def _fetcher(cluster: Cluster, *, linger_ms: int = 0, **settings: Any) -> Fetcher:
+    fetcher = Fetcher(
+        cluster,  # type: ignore[arg-type]
+        FetchSettings(**settings),
+        linger_ms=linger_ms,
+        batch_bytes=16_384,
+        clock=lambda: cluster.time_s,
+    )
+    for tp in (A, B):
+        fetcher.assign(tp, 5)
+    fetcher.send()
+    return fetcher
+
+
+def _take(fetcher: Fetcher, broker: Broker) -> list[FetchedPartition]:
+    return fetcher.receive(broker)
+
+
+def _records(offset: int) -> bytes:
+    return encode_batch([Record(offset, 1, None, b"v")])
+
+
+@pytest.mark.parametrize("code", [NOT_LEADER, STORAGE_ERROR])
+def test_a_leader_that_has_moved_is_followed(cluster: Cluster, code: int) -> None:
+    fetcher = _fetcher(cluster)
+    assert cluster.brokers[1].asked == [[A]]
+    assert cluster.brokers[2].asked == [[B]]
+    cluster.move(a=3, b=2)
+    cluster.brokers[1].answer({A: (code, b"")})
+    assert _take(fetcher, cluster.brokers[1]) == []
+    cluster.time_s += 1.0
+    fetcher.send()
+    assert cluster.brokers[3].asked == [[A]]
+    assert cluster.brokers[3].offsets[A] == 5, "nothing is passed over"
+    assert fetcher.halts == {}
+
+
+def test_a_broker_that_hangs_keeps_no_other_from_being_asked(cluster: Cluster) -> None:
+    fetcher = _fetcher(cluster)
+    for number in range(5):
+        cluster.brokers[2].answer({B: (0, _records(5 + number))})
+        (part,) = _take(fetcher, cluster.brokers[2])
+        fetcher.advance(part.tp, 6 + number)
+        cluster.time_s += 1.0
+        fetcher.send()
+    assert cluster.brokers[2].asked == [[B]] * 6
+    assert cluster.brokers[2].offsets[B] == 10
+    assert cluster.brokers[1].asked == [[A]]
+
+
+def test_a_connection_without_an_answer_is_given_up_and_made_anew(cluster: Cluster) -> None:
+    fetcher = _fetcher(cluster)
+    half_open = cluster.brokers[1]
+    cluster.time_s += 29.0
+    fetcher.send()
+    assert not half_open.closed
+    cluster.time_s += 2.0
+    fetcher.send()
+    assert half_open.closed
+    assert cluster.brokers[1] is not half_open
+    fetcher.send()
+    assert cluster.brokers[1].asked == [[A]]
+    assert cluster.brokers[1].offsets[A] == 5
+    assert fetcher.errors["CONNECTION_LOST"] == 2  # both brokers
+
+
+def test_an_answer_that_came_in_time_and_is_read_late_counts(cluster: Cluster) -> None:
+    fetcher = _fetcher(cluster)
+    cluster.brokers[1].answer({A: (0, _records(5))})
+    cluster.time_s += 120.0
+    fetcher.send()
+    (part,) = _take(fetcher, cluster.brokers[1])
+    assert part.tp == A
+
+
+def test_a_connection_that_breaks_loses_no_place(cluster: Cluster) -> None:
+    fetcher = _fetcher(cluster)
+    broken = cluster.brokers[1]
+    assert _take(fetcher, broken) == []
+    assert broken.closed
+    fetcher.send()
+    assert cluster.brokers[1].asked == [[A]]
+    assert cluster.brokers[1].offsets[A] == 5
+
+
+def test_an_answer_to_another_request_is_not_taken(cluster: Cluster) -> None:
+    fetcher = _fetcher(cluster)
+    broker = cluster.brokers[1]
+    broker.answer({A: (0, _records(5))}, correlation=77)
+    assert _take(fetcher, broker) == []
+    assert broker.closed
+
+
+def test_a_quotas_waiting_time_is_kept(cluster: Cluster) -> None:
+    fetcher = _fetcher(cluster)
+    broker = cluster.brokers[1]
+    broker.answer({A: (0, _records(5))}, throttle_ms=700)
+    _take(fetcher, broker)
+    fetcher.advance(A, 6)
+    assert fetcher.errors["THROTTLED"] == 1
+    cluster.time_s += 0.6
+    fetcher.send()
+    assert broker.asked == [[A]]
+    cluster.time_s += 0.2
+    fetcher.send()
+    assert broker.asked == [[A], [A]]
+
+
+def test_the_follower_in_our_rack_serves_until_it_fails(cluster: Cluster) -> None:
+    fetcher = _fetcher(cluster, client_rack="r")
+    leader, follower = cluster.brokers[1], cluster.brokers[3]
+    leader.answer({A: (0, b"")}, replica=3)
+    _take(fetcher, leader)
+    cluster.time_s += 1.0
+    fetcher.send()
+    assert follower.asked == [[A]]
+    assert leader.asked == [[A]]
+    assert _take(fetcher, follower) == []  # it has died
+    cluster.time_s += 1.0
+    fetcher.send()
+    assert leader.asked == [[A], [A]]
+    assert cluster.brokers[3].asked == []
+    assert leader.offsets[A] == 5
+
+
+def test_a_partition_without_a_leader_waits_alone_and_is_told(cluster: Cluster) -> None:
+    fetcher = _fetcher(cluster)
+    cluster.leaderless = {A: 5}
+    cluster.move(b=2)
+    cluster.brokers[1].answer({A: (NOT_LEADER, b"")})
+    _take(fetcher, cluster.brokers[1])
+    for _ in range(40):
+        cluster.brokers[2].answer({B: (0, _records(5))})
+        _take(fetcher, cluster.brokers[2])
+        cluster.time_s += 1.0
+        fetcher.send()
+    assert len(cluster.brokers[2].asked) == 41
+    assert fetcher.halts[A].code == "LEADER_NOT_AVAILABLE"
+    assert fetcher.halts[A].retriable
+    cluster.leaderless = {}
+    cluster.move(a=3, b=2)
+    cluster.stale = True
+    for _ in range(10):
+        cluster.time_s += 1.0
+        fetcher.send()
+    assert cluster.brokers[3].asked == [[A]]
+    assert fetcher.halts == {}
+
+
+def test_who_got_data_goes_to_the_back(cluster: Cluster) -> None:
+    cluster.move(a=1, b=1)
+    cluster.leaders = cluster.next_leaders
+    fetcher = _fetcher(cluster)
+    broker = cluster.brokers[1]
+    assert broker.asked == [[A, B]]
+    broker.answer({A: (0, _records(5))})
+    _take(fetcher, broker)  # and uses nothing of it, because all of it is from before
+    cluster.time_s += 1.0
+    fetcher.send()
+    assert broker.asked == [[A, B], [B, A]]
+
+
+def test_what_is_out_of_range_twice_is_looked_at_and_never_jumped_over(cluster: Cluster) -> None:
+    fetcher = Fetcher(cluster, FetchSettings(), clock=lambda: cluster.time_s)  # type: ignore[arg-type]
+    fetcher.assign(A, 5)
+    for _ in range(2):
+        cluster.time_s += 1.0
+        fetcher.send()
+        cluster.brokers[1].answer({A: (OUT_OF_RANGE, b"")})
+        _take(fetcher, cluster.brokers[1])
+    assert fetcher.halts[A].code == "OFFSET_OUT_OF_RANGE"
+    assert fetcher.position(A) == 5
+
+
+@pytest.mark.parametrize(
+    ("linger_ms", "settings", "waits"),
+    [
+        (0, {}, [(500, 1)] * 3),
+        (20, {}, [(500, 1), (20, 2 * 16_384), (500, 1)]),
+        (9_000, {}, [(500, 1), (500, 2 * 16_384), (500, 1)]),
+        (20, {"fetch_max_bytes": 10_000}, [(500, 1), (20, 5_000), (500, 1)]),
+        (20, {"fetch_min_bytes": 90_000}, [(500, 90_000)] * 3),
+    ],
+)
+def test_after_records_the_broker_lingers_until_batches_are_full(
+    cluster: Cluster, linger_ms: int, settings: dict[str, int], waits: list[tuple[int, int]]
+) -> None:
+    cluster.leaders = cluster._leaders({A: 1, B: 1})
+    fetcher, leader = _fetcher(cluster, linger_ms=linger_ms, **settings), cluster.brokers[1]
+    for parts in ({A: (0, _records(5)), B: (0, _records(5))}, {A: (0, b"")}):
+        leader.answer(parts)
+        _take(fetcher, leader)
+        cluster.time_s += 1.0
+        fetcher.send()
+    assert leader.waits == waits

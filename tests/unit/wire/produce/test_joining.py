@@ -1,0 +1,318 @@
+"""Batches that wait for a slow link: when they are joined, what becomes of their records."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import accumulate
+from random import Random
+
+import pytest
+
+from sparkmirror.model import ProduceSettings, TopicPartition
+from sparkmirror.records.codecs import GZIP, LZ4, NAMES, NONE, SNAPPY, ZSTD
+from sparkmirror.records.header import (
+    LOG_APPEND_TIME_BIT,
+    RECORD_COUNT_AT,
+    codec,
+    last_offset_delta,
+    max_timestamp_ms,
+    record_count,
+)
+from sparkmirror.records.rebatch import join_batches
+from sparkmirror.records.records import Limits, Record, encode_batch
+from sparkmirror.records.split import decode_batches
+from sparkmirror.wire.produce.joining import JOINED_BYTES_MAX, Joining, RoundTrip
+from sparkmirror.wire.produce.partition_queue import PartitionQueue, QueuedBatch
+from tests.property.test_producer_properties import PARTITIONS, Run
+from tests.property.test_refusals import Taken
+
+A = PARTITIONS[0]
+TP = TopicPartition("t", 0)
+
+
+@pytest.fixture
+def run() -> Iterator[Run]:
+    found = Run(joining="always")
+    yield found
+    found.target.close()
+
+
+def _begin(run: Run) -> None:
+    """One batch is acknowledged: from then on several may be in flight."""
+    run.append(A, 1)
+    run.settle()
+
+
+def _complete(run: Run) -> None:
+    run.settle()
+    assert run.target.partitions[A].values == run.appended[A]
+    assert run.acknowledged[A] == len(run.appended[A])
+    assert run.producer.bytes_waiting == 0
+
+
+def _sizes(run: Run) -> list[int]:
+    return [len(batch.values) for batch in run.target.partitions[A].log]
+
+
+# -- on their way ------------------------------------------------------------------------------
+
+
+def test_what_waits_goes_as_one_batch_and_each_is_acknowledged(run: Run) -> None:
+    _begin(run)
+    for _ in range(10):
+        run.append(A, 3)
+    # `Run` compares the offset of each acknowledgement with the record that its token names.
+    _complete(run)
+    assert _sizes(run) == [1, 30]
+    counts = run.producer.joining.counts
+    assert counts.batches == 10
+    assert counts.bytes_in > counts.bytes_out > 0
+
+
+def test_a_joined_batch_is_sent_again_as_it_was(run: Run) -> None:
+    """It may be there: other records under its sequences would be taken for a repeat."""
+    _begin(run)
+    run.append(A, 2)
+    run.append(A, 2)
+    run.pump()
+    assert run.target.take(0)
+    run.target.cut(0)  # it has arrived, its acknowledgement has not
+    run.pump()
+    for _ in range(3):
+        run.append(A, 1)
+    _complete(run)
+    assert _sizes(run) == [1, 4, 3]
+
+
+def test_what_was_sent_alone_is_not_joined_later(run: Run) -> None:
+    _begin(run)
+    run.append(A, 2)
+    run.pump()
+    run.target.cut(0)
+    run.pump()  # it waits again
+    run.append(A, 1)
+    run.append(A, 1)
+    _complete(run)
+    assert _sizes(run) == [1, 2, 2]
+
+
+def test_a_joined_batch_that_is_too_large_goes_apart(run: Run) -> None:
+    _begin(run)
+    run.target.batches_max_records = 3
+    for _ in range(4):
+        run.append(A, 2)
+    _complete(run)
+    log = run.target.partitions[A].log
+    found = [(batch.sequence, len(batch.values)) for batch in log]
+    assert found == [(0, 1), (1, 2), (3, 2), (5, 2), (7, 2)]
+    assert len({batch.producer_id for batch in log}) == 1
+    assert not run.producer.halts
+    line = run.producer._partitions[A].line
+    assert line.bytes_max < JOINED_BYTES_MAX, "the next one is smaller"
+
+
+def test_records_that_are_refused_belong_to_the_batch_that_they_came_in(run: Run) -> None:
+    taken = Taken()
+    run.producer.refusals = taken
+    _begin(run)
+    run.target.refused = frozenset({4})
+    for _ in range(3):
+        run.append(A, 2)  # 1 2, 3 4, 5 6
+    run.settle()
+    assert run.target.partitions[A].values == [0, 1, 2, 3, 5, 6]
+    assert taken.values == [4]
+    assert taken.tokens == {4}, "the token of the second batch"
+
+
+def test_off_joins_nothing() -> None:
+    run = Run(joining="off")
+    _begin(run)
+    for _ in range(5):
+        run.append(A, 1)
+    _complete(run)
+    assert _sizes(run) == [1] * 6
+    assert not run.producer.joining.counts.batches
+    run.target.close()
+
+
+# -- when --------------------------------------------------------------------------------------
+
+
+def _queue(batches: int, *, kind: int = NONE, size: int = 1_000) -> PartitionQueue:
+    state = PartitionQueue(TP)
+    for number in range(batches):
+        records = [Record(number, 1, None, b"x" * size)]
+        data = memoryview(encode_batch(records, codec=kind))
+        state.pending.append(QueuedBatch(data, 1, number, number))
+    return state
+
+
+def _trip(seconds: float) -> RoundTrip:
+    found = RoundTrip()
+    found.note(seconds, 0.0)
+    return found
+
+
+def _looks(
+    joining: Joining, state: PartitionQueue, trip_s: float, times: Sequence[float], waited: float
+) -> list[bool]:
+    """Whether batches are joined at each of ``times``; ``waited``: the share of it for answers."""
+    found = []
+    for before, now in zip((0.0, *times), times, strict=False):
+        joining.waited_s += waited * (now - before)
+        found.append(joining.form(state, _trip(trip_s), 1, now) != 0)
+    return found
+
+
+def test_it_begins_after_four_round_trips_of_waiting() -> None:
+    times = [0.0, 0.05, 0.1, 0.15, 0.201]
+    joined = _looks(Joining(ProduceSettings()), _queue(50), 0.05, times, 0.9)
+    assert joined == [False, False, False, False, True]
+
+
+def test_nearby_nothing_is_joined() -> None:
+    times = [0.01 * n for n in range(1_000)]
+    assert not any(_looks(Joining(ProduceSettings()), _queue(500), 0.004, times, 0.9))
+
+
+def test_without_processor_time_of_its_own_nothing_is_joined() -> None:
+    times = [0.01 * n for n in range(1_000)]
+    assert not any(_looks(Joining(ProduceSettings()), _queue(500), 0.05, times, 0.2))
+
+
+def test_what_is_sent_at_once_is_not_joined() -> None:
+    times = [0.01 * n for n in range(1_000)]
+    assert not any(_looks(Joining(ProduceSettings()), _queue(5), 0.05, times, 0.9))
+
+
+def test_it_ends_when_nothing_waits_any_more() -> None:
+    joining, state = Joining(ProduceSettings()), _queue(50)
+    assert _looks(joining, state, 0.05, [0.0, 0.3], 0.9) == [False, True]
+    state.pending.clear()
+    state.pending.extend(_queue(3).pending)
+    assert _looks(joining, state, 0.05, [1.2], 0.9) == [True]
+    state.pending.clear()
+    state.pending.extend(_queue(3).pending)
+    assert _looks(joining, state, 0.05, [1.4], 0.9) == [False], "for 20 round trips"
+
+
+def test_the_round_trip_is_the_quickest_answer_of_a_while() -> None:
+    trip = RoundTrip()
+    assert trip.seconds == 0
+    for at, seconds in ((0.0, 0.3), (1.0, 0.05), (2.0, 0.4), (12.0, 0.2)):
+        trip.note(seconds, at)
+    assert trip.seconds == 0.05
+    trip.note(0.2, 23.0)
+    assert trip.seconds == 0.2
+
+
+def test_the_partitions_of_a_request_share_its_room() -> None:
+    joining = Joining(ProduceSettings(link_joining="always"))
+    alone, shared = _queue(3_000), _queue(3_000)
+    joining.form(alone, _trip(0.05), 1, 0.0)
+    joining.form(shared, _trip(0.05), 16, 0.0)
+    assert JOINED_BYTES_MAX * 0.9 < len(alone.pending[0].batch) <= JOINED_BYTES_MAX
+    assert 230_000 < len(shared.pending[0].batch) <= 1 << 18
+
+
+def test_a_request_stays_below_max_request_size() -> None:
+    joining = Joining(ProduceSettings(link_joining="always", request_bytes_max=50_000))
+    state = _queue(100)
+    joining.form(state, _trip(0.05), 1, 0.0)
+    assert 40_000 < len(state.pending[0].batch) <= 50_000
+
+
+# -- the records -------------------------------------------------------------------------------
+
+
+def _batches(kind: int) -> tuple[list[memoryview], list[Record]]:
+    """Batches as a source has them, with times that go back and headers; their records."""
+    sizes = (1, 40, 3, 100)
+    records = [
+        Record(
+            offset=7_000 + n,
+            timestamp=1_700_000_000_000 + (n * 37) % 1_000 - 500 * (n % 2),
+            key=None if n % 3 else b"key-%d" % n,
+            value=None if n % 11 == 10 else b"value %d " % n * (n % 5),
+            headers=((b"n", b"%d" % n), (b"none", None)) if n % 4 == 0 else (),
+        )
+        for n in range(sum(sizes))
+    ]
+    ends = list(accumulate(sizes))
+    return [
+        memoryview(encode_batch(records[end - size : end], codec=kind))
+        for size, end in zip(sizes, ends, strict=True)
+    ], records
+
+
+@pytest.mark.parametrize("to", range(5), ids=NAMES)
+@pytest.mark.parametrize("kind", range(5), ids=NAMES)
+def test_records_stay_what_they_are(kind: int, to: int) -> None:
+    batches, records = _batches(kind)
+    written = join_batches(batches, to, Limits())
+    assert written is not None
+    joined = memoryview(written.data)
+    assert codec(joined) == to
+    assert list(decode_batches(joined)) == records
+    assert record_count(joined) == len(records) == last_offset_delta(joined) + 1
+    assert max_timestamp_ms(joined) == max(one.timestamp for one in records)
+    assert written.runs == [(7_000, len(records))]
+
+
+def test_a_link_has_a_codec_of_its_own() -> None:
+    joining = Joining(ProduceSettings(link_joining="always", link_compression="zstd"))
+    for kind in (NONE, GZIP, SNAPPY, LZ4, ZSTD):
+        state = _queue(10, kind=kind)
+        assert joining.form(state, _trip(0.05), 1, 0.0) < 0
+        assert codec(state.pending[0].batch) == ZSTD
+
+
+def test_the_sources_codec_is_kept_where_the_links_would_be_larger() -> None:
+    joining = Joining(ProduceSettings(link_joining="always", link_compression="lz4"))
+    digits = Random(3)
+    state = PartitionQueue(TP)
+    for number in range(10):
+        text = b"%0400d" % digits.randrange(10**400)
+        one = encode_batch([Record(number, 1, None, text)], codec=GZIP)
+        state.pending.append(QueuedBatch(memoryview(one), 1, number))
+    assert joining.form(state, _trip(0.05), 1, 0.0) < 0
+    assert codec(state.pending[0].batch) == GZIP
+
+
+def test_batches_of_different_codecs_stay_apart() -> None:
+    joining = Joining(ProduceSettings(link_joining="always"))
+    state = _queue(3, kind=LZ4)
+    state.pending.extend(_queue(3, kind=NONE).pending)
+    joining.form(state, _trip(0.05), 1, 0.0)
+    assert [one.records for one in state.pending] == [3, 1, 1, 1]
+
+
+def test_what_unpacks_to_too_much_goes_as_it_is() -> None:
+    """Few bytes that unpack to gigabytes cost no more than the limit, and go to the target."""
+    joining = Joining(ProduceSettings(link_joining="always"))
+    state = _queue(40, kind=GZIP, size=20 << 20)
+    before = [bytes(one.batch) for one in state.pending]
+    for _ in range(2):
+        assert joining.form(state, _trip(0.05), 1, 0.0) == 0
+    assert [bytes(one.batch) for one in state.pending] == before
+    assert state.pending[0].fixed
+    assert state.line.bytes_max < JOINED_BYTES_MAX
+
+
+def test_records_that_cannot_be_read_go_as_they_are() -> None:
+    joining = Joining(ProduceSettings(link_joining="always"))
+    damaged = bytearray(encode_batch([Record(0, 1, None, b"x" * 100)]))
+    damaged[RECORD_COUNT_AT + 3] = 2
+    state = PartitionQueue(TP)
+    for _ in range(2):
+        state.pending.append(QueuedBatch(memoryview(bytes(damaged)), 2, None))
+    assert joining.form(state, _trip(0.05), 1, 0.0) == 0
+    assert [one.fixed for one in state.pending] == [True, True]
+
+
+def test_log_append_time_becomes_each_records_own() -> None:
+    records = [Record(n, 5, None, b"x") for n in range(3)]
+    one = encode_batch(records, attributes=LOG_APPEND_TIME_BIT, max_timestamp=99)
+    written = join_batches([memoryview(one), memoryview(one)], NONE, Limits())
+    assert written is not None
+    assert [record.timestamp for record in decode_batches(memoryview(written.data))] == [99] * 6

@@ -1,0 +1,258 @@
+"""A producer before brokers that hang, hold back or go away: nothing is lost, nothing twice."""
+
+from __future__ import annotations
+
+import contextlib
+import struct
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from typing import cast
+
+import pytest
+
+from sparkmirror.errors import Fenced, TransactionError
+from sparkmirror.model import TopicPartition
+from sparkmirror.wire.cluster.error_codes import error_name
+from sparkmirror.wire.produce.transactions import Transactions
+from tests.property import simulated_target
+from tests.property.simulated_target import SimConnection, SimTarget, Waiting
+from tests.property.test_producer_properties import NODES, PARTITIONS, Run
+from tests.property.test_refusals import Open
+
+A, B, C = PARTITIONS  # on brokers 0, 1 and 2
+CORRUPT_MESSAGE, STORAGE_ERROR, NOT_ENOUGH_REPLICAS, REQUEST_TIMED_OUT = 2, 56, 19, 7
+INVALID_PRODUCER_EPOCH, INVALID_TXN_STATE, UNKNOWN_PRODUCER_ID, PRODUCER_FENCED = 47, 48, 59, 90
+
+
+@pytest.fixture
+def run() -> Iterator[Run]:
+    found = Run()
+    yield found
+    found.target.close()
+
+
+def _serve(target: SimTarget, *nodes: int) -> None:
+    for node in nodes:
+        while target.take(node):
+            pass
+    for tp, one in target.partitions.items():
+        if one.leader in nodes:
+            target.replicate(tp)
+
+
+def _complete(run: Run) -> None:
+    run.settle()
+    for tp in PARTITIONS:
+        assert run.target.partitions[tp].values == run.appended[tp]
+        assert run.acknowledged[tp] == len(run.appended[tp])
+
+
+def test_all_replicas_in_sync_acknowledge(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A broker that acknowledges alone may lose what the mirror takes for copied."""
+    said: list[int] = []
+    begin_frame = SimConnection.begin_frame
+
+    def look(connection: SimConnection, parts: Sequence[bytes | memoryview], size: int) -> None:
+        said.append(struct.unpack_from(">h", b"".join(parts), 6)[0])  # behind no writer's name
+        begin_frame(connection, parts, size)
+
+    monkeypatch.setattr(SimConnection, "begin_frame", look)
+    run.append(A, 1)
+    _complete(run)
+    assert set(said) == {-1}
+
+
+def test_a_broker_that_takes_nothing_keeps_the_others_from_nothing(run: Run) -> None:
+    """Its socket is full: the rest of the frame goes when it takes more, and only then others."""
+    for tp in (A, B):  # they have connections, and producer ids that the brokers know
+        run.append(tp, 1)
+    run.settle()
+    far = run.target.connection(0)
+    assert far is not None
+    far.clogged = True
+    for _ in range(3):
+        run.append(A, 1)
+        run.append(B, 1)
+        run.pump()
+    assert far.unsent
+    assert not far.inbox
+    _serve(run.target, 1)
+    run.pump()
+    assert run.acknowledged[B] == len(run.appended[B])
+    assert run.acknowledged[A] == 1
+    far.unclog()
+    run.pump()
+    assert not far.unsent
+    _complete(run)
+
+
+def test_under_a_new_producer_id_sequences_begin_at_nought(run: Run) -> None:
+    run.append(A, 3)
+    run.settle()
+    run.append(A, 2)
+    run.append(A, 2)
+    with _answering(UNKNOWN_PRODUCER_ID):
+        run.pump()
+        _serve(run.target, 0)
+        run.pump()
+    _complete(run)
+    found = [(batch.producer_id, batch.sequence) for batch in run.target.partitions[A].log]
+    (first, _), *rest = found
+    assert found == [(first, 0), (rest[0][0], 0), (rest[0][0], 2)]
+    assert rest[0][0] != first
+
+
+def test_a_broker_that_hangs_delays_its_own_partitions_only(run: Run) -> None:
+    for _ in range(4):
+        for tp in PARTITIONS:
+            run.append(tp, 2)
+        run.pump()
+        _serve(run.target, 1, 2)
+    run.pump()
+    assert run.acknowledged[A] == 0
+    assert (run.acknowledged[B], run.acknowledged[C]) == (8, 8)
+    _complete(run)
+
+
+def test_a_connection_without_an_answer_is_given_up_and_its_batches_go_again(run: Run) -> None:
+    run.append(A, 2)
+    run.pump()
+    run.append(A, 1)
+    connection = run.target.connection(0)
+    run.now += run.producer.routes.client.request_timeout_ms / 1000
+    run.pump()
+    assert connection.lost
+    assert run.producer.errors["CONNECTION_LOST"] == 1
+    assert run.acknowledged[A] == 0
+    # What was sent over the connection that is gone arrives all the same, and once.
+    _complete(run)
+
+
+def test_a_quotas_waiting_time_is_kept(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    answer = simulated_target.answer_frame
+    with monkeypatch.context() as patched:
+        patched.setattr(
+            simulated_target,
+            "answer_frame",
+            lambda waiting: answer(waiting)[:-4] + struct.pack(">i", 5_000),
+        )
+        run.append(A, 1)
+        run.pump()
+        _serve(run.target, 0)
+        run.pump()
+    assert run.acknowledged[A] == 1
+    assert run.producer.errors["THROTTLED"] == 1
+    run.append(A, 1)
+    run.pump()
+    assert not run.target.take(0), "it was sent before its time"
+    run.now += 5.0
+    run.pump()
+    assert run.target.take(0)
+    _complete(run)
+
+
+@contextlib.contextmanager
+def _answering(code: int) -> Iterator[None]:
+    """Every batch for A is refused with ``code``."""
+    append = SimTarget._append
+
+    def refuse(
+        target: SimTarget, node: int, tp: TopicPartition, batch: bytes, waiting: Waiting
+    ) -> None:
+        if tp == A:
+            waiting.outcomes[tp] = (code, -1)
+        else:
+            append(target, node, tp, batch, waiting)
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(SimTarget, "_append", refuse)
+        yield
+
+
+@pytest.mark.parametrize(
+    "code", [CORRUPT_MESSAGE, STORAGE_ERROR, NOT_ENOUGH_REPLICAS, REQUEST_TIMED_OUT]
+)
+def test_what_passes_by_itself_is_tried_again_for_as_long_as_it_takes(run: Run, code: int) -> None:
+    with _answering(code):
+        for tp in PARTITIONS:
+            run.append(tp, 3)
+        for _ in range(30):
+            run.pump()
+            _serve(run.target, *range(NODES))
+    assert run.producer.halts == {}
+    assert run.producer.errors[error_name(code)] > 1
+    assert (run.acknowledged[B], run.acknowledged[C]) == (3, 3)
+    _complete(run)
+
+
+def test_a_partition_that_fails_for_long_stops_only_where_others_wait_for_it(run: Run) -> None:
+    run.append(A, 1)
+    run.target.leaders.pop(A)
+    run.target.refresh = lambda: None  # type: ignore[method-assign]
+    for _ in range(400):  # two minutes
+        run.pump()
+    assert run.producer.halts == {}
+    assert run.producer.failing.keys() == {A}
+    assert run.producer.failing[A].code == "UNKNOWN_TOPIC_OR_PARTITION"
+    run.target.topic_errors[A.topic] = 29
+    assert run.producer.failing[A].code == "TOPIC_AUTHORIZATION_FAILED", "as metadata says"
+    run.target.leaderless[A] = 5
+    assert run.producer.failing[A].code == "LEADER_NOT_AVAILABLE"
+    run.producer.impatient = True
+    for _ in range(4):
+        run.pump()
+    assert run.producer.halts.keys() == {A}
+    assert run.producer.halts[A].retriable
+
+
+def test_who_gives_up_hears_of_what_is_under_way_first(run: Run) -> None:
+    """Else it could be appended after the next writer has looked where the log ends."""
+    run.append(A, 1)
+    run.pump()
+    run.append(A, 1)  # not sent any more
+    run.producer._clock = time.monotonic
+    brokers = threading.Timer(0.2, _serve, [run.target, *range(NODES)])
+    brokers.start()
+    run.producer.await_answers(60.0)
+    assert run.target.partitions[A].values == run.appended[A][:1]
+    brokers.join()
+    began_s = time.monotonic()
+    run.producer.await_answers(60.0)  # nothing is under way
+    assert time.monotonic() - began_s < 30
+
+
+def test_who_gives_up_does_not_wait_for_ever(run: Run) -> None:
+    run.append(A, 1)
+    run.pump()
+    run.producer._clock = time.monotonic
+    run.producer.await_answers(0.05)
+    assert not run.producer.idle
+    assert run.target.partitions[A].values == []
+
+
+@pytest.mark.parametrize(
+    ("code", "error"),
+    [
+        (INVALID_PRODUCER_EPOCH, Fenced),
+        (INVALID_TXN_STATE, Fenced),
+        (PRODUCER_FENCED, Fenced),
+        (UNKNOWN_PRODUCER_ID, TransactionError),
+    ],
+)
+def test_a_transaction_that_the_target_has_ended_is_not_written_on(
+    code: int, error: type[Exception]
+) -> None:
+    """Under another producer id, or another sequence, half of it would count."""
+    run = Run(cast(Transactions, Open()))
+    try:
+        run.append(A, 1)
+        run.append(B, 1)
+        run.pump()
+        with _answering(code):
+            _serve(run.target, *range(NODES))
+            with pytest.raises(error, match="no longer accepted"):
+                run.pump()
+        assert run.acknowledged[A] == 0
+    finally:
+        run.target.close()

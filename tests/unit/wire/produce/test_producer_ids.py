@@ -1,0 +1,63 @@
+"""Where a producer's id comes from, and what counts as an error on the way."""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from sparkmirror.errors import PartitionError
+from sparkmirror.model import ClusterClient, ProduceSettings
+from sparkmirror.wire.produce.producer import Producer
+
+LOADING, UNAVAILABLE, DENIED = 14, 15, 31
+
+
+class Routes:
+    """A cluster that answers the requests for a producer id with ``codes``, then gives one."""
+
+    client = ClusterClient("T", ("t:9092",), "test", retry_backoff_ms=1)
+
+    def __init__(self, *codes: int) -> None:
+        self._codes = list(codes)
+
+    def any_connection(self) -> Any:
+        return self
+
+    def asking(self, _connection: object) -> nullcontext[None]:
+        return nullcontext()
+
+    def close_idle(self, _longer_s: float = 0.0) -> None:
+        pass
+
+    def request(self, _message: object, *, highest: int) -> SimpleNamespace:
+        assert highest == 1
+        code = self._codes.pop(0) if self._codes else 0
+        return SimpleNamespace(error_code=code, producer_id=7, producer_epoch=0)
+
+    def close(self) -> None:
+        pass
+
+
+def producer(*codes: int) -> Producer:
+    routes: Any = Routes(*codes)
+    return Producer(routes, ProduceSettings())
+
+
+def test_a_cluster_that_has_just_started_is_no_error() -> None:
+    waits = producer(LOADING, LOADING)
+    assert waits.identify(2.0) == (7, 0)
+    assert waits.errors == {}
+
+
+def test_what_is_tried_again_is_counted() -> None:
+    tried = producer(UNAVAILABLE)
+    assert tried.identify(2.0) == (7, 0)
+    assert tried.errors == {"COORDINATOR_NOT_AVAILABLE": 1}
+
+
+def test_without_the_permission_it_is_named() -> None:
+    with pytest.raises(PartitionError, match="IdempotentWrite"):
+        producer(DENIED).identify()

@@ -1,0 +1,80 @@
+"""What a cluster's answers in a transaction mean, where its age decides."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from sparkmirror.errors import ClusterError, Fenced, TooSlow
+from sparkmirror.model import ClusterClient, TopicPartition
+from sparkmirror.wire.cluster.coordinator import Routes
+from sparkmirror.wire.produce.transactions import Transactions
+
+ORDERS = TopicPartition("orders", 0)
+
+
+class Coordinator:
+    """Answers what a transaction needs; says ``code`` at its end."""
+
+    def __init__(self) -> None:
+        self.code = 0
+        self.now_s = 1_000.0
+        client = ClusterClient("B", ("b:1",), "c")
+        self.transactions = Transactions(
+            cast(Routes, SimpleNamespace(client=client)),
+            "mirror-0",
+            timeout_ms=60_000,
+            identity=(7, 0),
+            clock=lambda: self.now_s,
+        )
+
+    def ask(self, _kind: int, _key: str, message: Any, *, highest: int) -> Any:
+        if type(message).__name__ == "EndTxnRequest":
+            return SimpleNamespace(error_code=self.code)
+        part = SimpleNamespace(partition_index=0, partition_error_code=0)
+        topic = SimpleNamespace(name="orders", results_by_partition=[part])
+        return SimpleNamespace(results_by_topic_v3_and_below=[topic])
+
+
+@pytest.fixture
+def coordinator(monkeypatch: pytest.MonkeyPatch) -> Coordinator:
+    one = Coordinator()
+    monkeypatch.setattr(one.transactions, "_ask", one.ask)
+    return one
+
+
+@pytest.mark.parametrize("code", [47, 48, 90])
+@pytest.mark.parametrize(
+    ("open_s", "kind", "words"),
+    [
+        (59.0, Fenced, "another writer has taken over mirror-0"),
+        (61.0, TooSlow, "open for 61 s, longer than transaction.timeout.ms \\(60000 ms\\)"),
+    ],
+)
+def test_another_writer_and_too_slow_are_told_apart(
+    coordinator: Coordinator, code: int, open_s: float, kind: type[ClusterError], words: str
+) -> None:
+    transactions = coordinator.transactions
+    for _ in range(2):  # time counts from the first partition of each transaction on
+        assert transactions.add([ORDERS]) == {}
+        assert transactions.began
+        coordinator.now_s += open_s / 2
+        transactions.add([ORDERS])
+        coordinator.now_s += open_s / 2
+        transactions.commit()
+        assert not transactions.began
+    transactions.add([ORDERS])
+    coordinator.now_s += open_s
+    coordinator.code = code
+    with pytest.raises(kind, match=words) as raised:
+        transactions.commit()
+    assert ("B.producer.transaction.timeout.ms" in str(raised.value)) == (kind is TooSlow)
+
+
+def test_who_writes_outside_of_a_transaction_was_replaced(coordinator: Coordinator) -> None:
+    coordinator.now_s += 3_600
+    coordinator.code = 47
+    with pytest.raises(Fenced):
+        coordinator.transactions.commit()

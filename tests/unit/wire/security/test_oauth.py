@@ -1,0 +1,197 @@
+"""Token endpoints that answer oddly: where the client secret goes, and what is made of answers."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+
+from sparkmirror.config.clients.sasl import OAuthLogin
+from sparkmirror.config.mm1.load import load_mm1
+from sparkmirror.config.mm2.load import load_mm2
+from sparkmirror.errors import Denied, Unreachable
+from sparkmirror.wire.security.oauth import TokenSource
+
+SECRET = "planted-token-secret"
+HANDLER = "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginCallbackHandler"
+MODULE = "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginModule"
+
+
+@dataclass
+class Endpoint:
+    """``seen``: method and Authorization header of what came."""
+
+    url: str = ""
+    status: int = 200
+    location: str = ""
+    body: bytes = b'{"access_token": "opaque"}'
+    seen: list[tuple[str, str]] = field(default_factory=list)
+
+
+@contextmanager
+def serve() -> Iterator[Endpoint]:
+    found = Endpoint()
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            found.seen.append((self.command, self.headers.get("Authorization", "")))
+            self.rfile.read(int(self.headers.get("Content-Length", "0")))
+            self.send_response(found.status)
+            if found.location:
+                self.send_header("Location", found.location)
+            self.end_headers()
+            self.wfile.write(found.body)
+
+        do_GET = do_POST  # noqa: N815
+
+        def log_message(self, format: str, *args: object) -> None:
+            """Says nothing."""
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    found.url = f"http://127.0.0.1:{server.server_port}/token"
+    thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+    thread.start()
+    try:
+        yield found
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
+
+
+def source(url: str) -> TokenSource:
+    login = OAuthLogin(
+        url=url,
+        client_id="mirror",
+        client_secret=SECRET,
+        retry_backoff_s=0.01,
+        retry_backoff_s_max=0.02,
+    )
+    return TokenSource(login, "cluster A")
+
+
+@pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
+def test_the_client_secret_follows_no_redirect(status: int) -> None:
+    with serve() as first, serve() as second:
+        first.status, first.location = status, second.url
+        with pytest.raises(Denied, match="redirects") as caught:
+            source(first.url).token()
+        assert second.seen == []
+        assert len(first.seen) == 1
+        assert second.url.split("/")[2] in caught.value.what
+        assert "sasl.oauthbearer.token.endpoint.url" in caught.value.do
+        # Not on the same server either: a redirect may take the request from https to http.
+        first.location = first.url
+        with pytest.raises(Denied, match="redirects"):
+            source(first.url).token()
+        assert len(first.seen) == 2
+
+
+def test_a_redirect_shows_no_control_characters_and_no_query() -> None:
+    with serve() as endpoint:
+        endpoint.status = 302
+        endpoint.location = "http://evil\x1b[2J.example/x?client_secret=planted"
+        with pytest.raises(Denied) as caught:
+            source(endpoint.url).token()
+        assert "\x1b" not in str(caught.value)
+        assert "planted" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"[" * 100_000,
+        b'{"access_token": "x", "expires_in": 1' + b"0" * 400 + b"}",
+        b'{"access_token": "x", "expires_in": NaN}',
+        b'{"access_token": "x", "expires_in": true}',
+        b'{"access_token": "x", "expires_in": "soon"}',
+        b'{"access_token": 5}',
+        b"[]",
+        b"\xff\xfe",
+    ],
+)
+def test_odd_answers_end_in_a_token_or_an_error(body: bytes) -> None:
+    with serve() as endpoint:
+        endpoint.body = body
+        tokens = source(endpoint.url)
+        if b'"x"' in body:
+            assert tokens.token() == "x"
+        else:
+            with pytest.raises(Unreachable):
+                tokens.token()
+
+
+def test_an_answer_that_is_no_http() -> None:
+    with serve() as endpoint:
+        endpoint.status = 99999999999
+        with pytest.raises(Unreachable):
+            source(endpoint.url).token()
+
+
+def mm2(path: Path, *lines: str) -> tuple[str, ...]:
+    path.write_text(
+        "clusters=A,B\nA.bootstrap.servers=a:1\nB.bootstrap.servers=b:1\nA->B.enabled=true\n"
+        + "".join(f"{line}\n" for line in lines)
+    )
+    return load_mm2(path).warnings
+
+
+def oauth(url: str, alias: str = "A.") -> tuple[str, ...]:
+    return (
+        f"{alias}security.protocol=SASL_SSL",
+        f"{alias}sasl.mechanism=OAUTHBEARER",
+        f"{alias}sasl.login.callback.handler.class={HANDLER}",
+        f"{alias}sasl.oauthbearer.token.endpoint.url={url}",
+        f'{alias}sasl.jaas.config={MODULE} required clientId="a" clientSecret="{SECRET}";',
+    )
+
+
+@pytest.mark.parametrize(
+    ("url", "warns"),
+    [
+        ("http://idp.example/token", True),
+        ("http://localhost.example:80/token", True),
+        ("http://10.0.0.1/token", True),
+        ("https://idp.example/token", False),
+        ("http://localhost:8080/token", False),
+        ("http://127.0.0.1/token", False),
+        ("http://[::1]:80/token", False),
+        ("file:///run/token", False),
+    ],
+)
+def test_a_token_endpoint_without_tls_is_warned_of(tmp_path: Path, url: str, warns: bool) -> None:
+    told = [line for line in mm2(tmp_path / "m", *oauth(url)) if "token.endpoint.url" in line]
+    assert len(told) == warns
+    if warns:
+        assert "cluster A" in told[0]
+        assert "https" in told[0]
+        assert SECRET not in told[0]
+
+
+def test_a_missing_check_of_the_host_name_is_warned_of(tmp_path: Path) -> None:
+    key = "ssl.endpoint.identification.algorithm"
+    told = mm2(tmp_path / "m", "A.security.protocol=SSL", f"{key}=")
+    (line,) = [line for line in told if f"{key} is empty" in line]
+    assert "cluster A" in line
+    assert "cluster B" not in line  # it has no TLS
+    assert f"{key}=https" in line
+    assert not [line for line in mm2(tmp_path / "m", "A.security.protocol=SSL") if key in line]
+    assert not [line for line in mm2(tmp_path / "m", f"{key}=") if f"{key} is empty" in line]
+
+
+def test_mirrormaker_1_warns_as_well(tmp_path: Path) -> None:
+    consumer, producer = tmp_path / "c", tmp_path / "p"
+    consumer.write_text(
+        "bootstrap.servers=a:1\ngroup.id=g\n"
+        + "".join(f"{line}\n" for line in oauth("http://idp.example/t", ""))
+        + "ssl.endpoint.identification.algorithm=\n"
+    )
+    producer.write_text("bootstrap.servers=b:1\n")
+    told = " ".join(load_mm1(consumer, producer, include=".*").warnings)
+    assert "token.endpoint.url" in told
+    assert "ssl.endpoint.identification.algorithm" in told
