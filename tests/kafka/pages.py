@@ -10,6 +10,7 @@ import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from typing import IO
 
 from sparkmirror.demo.tools import write_tools
 from sparkmirror.testing.clusters import KafkaCluster
@@ -19,6 +20,7 @@ __all__ = ["DOCS", "NEW", "OLD", "Reader", "blocks", "mirror_ended"]
 DOCS = Path(__file__).parents[2] / "docs"
 OLD, NEW = "a1.example.com:9092", "b1.example.com:9092"
 """How pages name the two clusters."""
+_SHELL = ("bash", "-e", "-u", "-o", "pipefail", "-c")
 
 
 def blocks(page: Path, language: str) -> list[str]:
@@ -65,9 +67,21 @@ class Reader:
             text = text.replace(there, here)
         return text
 
+    def start(self, command: str, output: IO[bytes]) -> subprocess.Popen[bytes]:
+        """A command that goes on, in a process group of its own, as a shell starts it."""
+        return subprocess.Popen(
+            [*_SHELL, self.adapted(command)],
+            cwd=self.directory,
+            env=self._environment,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+
     def run(self, block: str) -> str:
         done = subprocess.run(
-            ["bash", "-e", "-u", "-o", "pipefail", "-c", self.adapted(block)],
+            [*_SHELL, self.adapted(block)],
             cwd=self.directory,
             env=self._environment,
             stdin=subprocess.DEVNULL,
