@@ -124,5 +124,11 @@ lock:
 	sed -n 's/^kerberos = \["\(.*\)"\]$$/\1/p' pyproject.toml | \
 	  $(COMPILE) --output-file requirements-kerberos.lock -
 
+# What is published, in dist/, built twice and tried in an empty environment. KEY=... signs the
+# checksums with that GnuPG key; UNSIGNED=1 leaves that out, for a trial.
+.PHONY: release
+release: $(STAMP)
+	KEY="$(KEY)" UNSIGNED="$(UNSIGNED)" .ci/release $(BIN)
+
 clean:
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis artifacts
