@@ -47,6 +47,7 @@ faults: $(STAMP)
 docs: $(STAMP)
 	$(BIN)/python -m sparkmirror.config.docs docs/settings.md
 	$(BIN)/python -m sparkmirror.observe.metrics.catalog docs/metrics.md
+	$(BIN)/python -m tests.module_page docs/modules.md
 
 # What Java's own tools and classes take part in.
 interop: $(STAMP)
