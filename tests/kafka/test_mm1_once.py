@@ -1,4 +1,4 @@
-"""MirrorMaker 1's files with ``--once``, and the verbs that look at what they would do."""
+"""MirrorMaker 1's files: ``--once``, topics found later, verbs that look at what they would do."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from tests.kafka.support import Sent, consume_all, create_topic, produce, topic_
 
 
 def committed(cluster: KafkaCluster, group: str) -> dict[TopicPartition, int]:
+    found = _positions(cluster, group)
     client = Cluster(ClusterClient("A", (cluster.bootstrap_servers,), "test"))
     try:
-        found = {tp: one.offset for tp, one in client.committed_offsets(group, None).items()}
         # Who ends in order leaves the group at once.
         assert all("sparkmirror" not in one.client_id for one in client.group_members(group))
         return found
@@ -94,6 +94,46 @@ def test_once_copies_up_to_now_and_commits(
     assert committed(cluster_a, name) == every | {TopicPartition(name, n): 10 for n in ours}
     (summary,) = [one for one in second.documents() if one["type"] == "summary"]
     assert summary["records"] == 10
+
+
+def test_a_topic_that_is_found_later_begins_at_latest_when_the_group_gives_it(
+    cluster_a: KafkaCluster, cluster_b: KafkaCluster, tmp_path: Path, topic_name: str
+) -> None:
+    """What it has before is left out, as Java's consumer does; what comes from then on is not."""
+    first, later = f"{topic_name}-1", f"{topic_name}-2"
+    create_topic(cluster_a, first)
+    files = write_mm1(tmp_path, cluster_a, cluster_b, topic_name)
+    consumer = tmp_path / "consumer.properties"
+    consumer.write_text(
+        consumer.read_text().replace("auto.offset.reset=earliest\n", "metadata.max.age.ms=1000\n")
+    )
+    mirror = MirrorProcess(
+        tmp_path, [*files, "--whitelist", f"{topic_name}.*"], command="kafka-mirror-maker"
+    )
+    try:
+        wait_until(lambda: "mirroring" in mirror.text(), "the mirror says that it mirrors")
+        create_topic(cluster_a, later)
+        produce(cluster_a, later, [Sent(b"early")] * 3)
+        position = TopicPartition(later, 0)
+        wait_until(lambda: position in _positions(cluster_a, topic_name), mirror.text())
+        begun = _positions(cluster_a, topic_name)[position]
+        assert begun <= 3  # what was there when the group gave the partition
+        produce(cluster_a, later, [Sent(b"%d" % n) for n in range(5)])
+        wanted = [b"early"] * (3 - begun) + [b"%d" % n for n in range(5)]
+        wait_until(lambda: later in topic_names(cluster_b), "the topic is at the target")
+        wait_until(lambda: len(consume_all(cluster_b, later)) >= len(wanted), "its records are")
+        assert mirror.drain()[0] == 143, mirror.text()  # as a JVM ends on SIGTERM
+        assert [one.value for one in consume_all(cluster_b, later)] == wanted
+    finally:
+        mirror.kill()
+
+
+def _positions(cluster: KafkaCluster, group: str) -> dict[TopicPartition, int]:
+    client = Cluster(ClusterClient("A", (cluster.bootstrap_servers,), "test"))
+    try:
+        return {tp: one.offset for tp, one in client.committed_offsets(group, None).items()}
+    finally:
+        client.close()
 
 
 def test_what_mirrormaker_1s_files_would_do(
