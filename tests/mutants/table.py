@@ -546,7 +546,7 @@ MUTANTS: tuple[Mutant, ...] = (
     # -- what the source loses, what the target refuses --------------------------------------------
     Mutant(
         "deleted offsets jumped over",
-        "Lost source data is told",
+        "Lost source data is reported",
         "data/read/loss_detection.py",
         "    if position < view.start:\n",
         "    if position < view.start - 1:\n",
@@ -554,7 +554,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "a truncated log taken for a whole one",
-        "Lost source data is told",
+        "Lost source data is reported",
         "data/read/loss_detection.py",
         "    return end if end < position else None\n",
         "    return None\n",
@@ -562,7 +562,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "a topic made anew taken for the old one",
-        "Lost source data is told",
+        "Lost source data is reported",
         "data/read/loss_detection.py",
         "    if mark.topic_id and now.topic_id and mark.topic_id != now.topic_id:\n",
         "    if mark.topic_id and not now.topic_id:\n",
@@ -570,7 +570,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "another cluster taken for the old one",
-        "Lost source data is told",
+        "Lost source data is reported",
         "data/read/loss_detection.py",
         "    if mark.cluster_id and now.cluster_id and mark.cluster_id != now.cluster_id:\n",
         "    if mark.cluster_id and not now.cluster_id:\n",
@@ -578,7 +578,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "an offset out of range is no reason to stop",
-        "Lost source data is told",
+        "Lost source data is reported",
         "wire/fetch/partition_state.py",
         "            self.halt = Halt(name, self._out_of_range(",
         "            self.offset = part.log_start_offset\n"
@@ -934,7 +934,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "a gap record that is refused is not noticed later",
-        "Lost source data is told",
+        "Lost source data is reported",
         "data/write/partition_state.py",
         "return halts > 0 and (halts != seen or again or bool(self._beside))",
         "return halts > 0 and (halts != seen or again)",
