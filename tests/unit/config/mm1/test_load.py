@@ -230,6 +230,14 @@ def test_remarks(tmp_path: Path) -> None:
     assert len(warnings) == 6
 
 
+@pytest.mark.parametrize(("size", "lines"), [(4 << 20, 0), ((4 << 20) + 1, 1)])
+def test_a_larger_answer_than_is_used_is_named(tmp_path: Path, size: int, lines: int) -> None:
+    warnings = _load(tmp_path, f"{CONSUMER}fetch.max.bytes={size}\n", PRODUCER).warnings
+    assert len(warnings) == lines
+    assert all(f"fetch.max.bytes={size} is taken as {4 << 20}" in line for line in warnings)
+    assert all("consumer.properties:3" in line for line in warnings)
+
+
 def test_an_empty_include_list_mirrors_nothing_and_says_so(tmp_path: Path) -> None:
     settings = _load(tmp_path, CONSUMER, PRODUCER, include=" ")
     assert settings.flows[0].topics.include == ()
