@@ -10,6 +10,7 @@ import base64
 import binascii
 import http.client
 import json
+import math
 import random
 import ssl
 import threading
@@ -280,7 +281,9 @@ def _claims(text: str) -> dict[str, object]:
 def unsecured_token(login: OAuthLogin, now: float) -> Token:
     """A JWT without a signature, as Java's unsecured login makes it (RFC 7515, appendix A.5)."""
     expires = now + login.lifetime_s
-    claims: dict[str, object] = {"iat": now, "exp": expires, **login.claims}
+    # A broker compares with its clock in whole milliseconds, and refuses what was issued later
+    # within the same one. Whole seconds are exact in its arithmetic, too.
+    claims: dict[str, object] = {"iat": float(math.floor(now)), "exp": expires, **login.claims}
 
     def part(document: dict[str, object]) -> str:
         data = json.dumps(document, separators=(",", ":")).encode()

@@ -277,6 +277,15 @@ def test_an_endpoint_that_is_ill_is_not_one_that_refuses(
     assert "planted" not in str(caught.value)
 
 
+@pytest.mark.parametrize("now", [1_700_000_000.1239, 1_700_000_000.9999, 1_700_000_000.0])
+def test_a_broker_that_looks_at_once_takes_an_unsecured_token(now: float):
+    """Its clock counts whole milliseconds: what was issued later within this one is refused."""
+    body = unsecured_token(OAuthLogin(claims={"sub": "x"}), now).text.split(".")[1]
+    issued = json.loads(base64.urlsafe_b64decode(body + "=" * (-len(body) % 4)))["iat"]
+    assert now - 1 < issued
+    assert 1000 * issued <= int(now * 1000)
+
+
 def test_an_unsecured_token_is_javas():
     found = settings(
         "OAUTHBEARER",
