@@ -21,15 +21,25 @@ from tests.kafka.mirror_process import MirrorProcess, wait_until, write_mm1
 from tests.kafka.support import Sent, consume_all, create_topic, produce, topic_names
 
 
-def committed(cluster: KafkaCluster, group: str) -> dict[TopicPartition, int]:
-    found = _positions(cluster, group)
+@contextmanager
+def client_of(cluster: KafkaCluster) -> Iterator[Cluster]:
     client = Cluster(ClusterClient("A", (cluster.bootstrap_servers,), "test"))
     try:
+        yield client
+    finally:
+        client.close()
+
+
+def positions(client: Cluster, group: str) -> dict[TopicPartition, int]:
+    return {tp: one.offset for tp, one in client.committed_offsets(group, None).items()}
+
+
+def committed(cluster: KafkaCluster, group: str) -> dict[TopicPartition, int]:
+    with client_of(cluster) as client:
+        found = positions(client, group)
         # Who ends in order leaves the group at once.
         assert all("sparkmirror" not in one.client_id for one in client.group_members(group))
         return found
-    finally:
-        client.close()
 
 
 @contextmanager
@@ -115,8 +125,9 @@ def test_a_topic_that_is_found_later_begins_at_latest_when_the_group_gives_it(
         create_topic(cluster_a, later)
         produce(cluster_a, later, [Sent(b"early")] * 3)
         position = TopicPartition(later, 0)
-        wait_until(lambda: position in _positions(cluster_a, topic_name), mirror.text())
-        begun = _positions(cluster_a, topic_name)[position]
+        with client_of(cluster_a) as client:
+            wait_until(lambda: position in positions(client, topic_name), "the group has it")
+            begun = positions(client, topic_name)[position]
         assert begun <= 3  # what was there when the group gave the partition
         produce(cluster_a, later, [Sent(b"%d" % n) for n in range(5)])
         wanted = [b"early"] * (3 - begun) + [b"%d" % n for n in range(5)]
@@ -126,14 +137,6 @@ def test_a_topic_that_is_found_later_begins_at_latest_when_the_group_gives_it(
         assert [one.value for one in consume_all(cluster_b, later)] == wanted
     finally:
         mirror.kill()
-
-
-def _positions(cluster: KafkaCluster, group: str) -> dict[TopicPartition, int]:
-    client = Cluster(ClusterClient("A", (cluster.bootstrap_servers,), "test"))
-    try:
-        return {tp: one.offset for tp, one in client.committed_offsets(group, None).items()}
-    finally:
-        client.close()
 
 
 def test_what_mirrormaker_1s_files_would_do(
