@@ -3,18 +3,17 @@
 usage: python -m tests.complete [--only PART ...] [--continue] [--short] [--dirty] [--list]
 
 Runs all parts, also when one has failed, and writes tests/results/DATE.md, which names the commit.
-What a part came to is kept in artifacts/test-all/PRODUCT, where PRODUCT names what is installed:
-``src`` and the locked dependencies. A result of another commit counts while the product is the
-same; its row in the report names that commit. ``--only`` runs some parts and takes the others from
-there, ``--continue`` runs those that have not passed yet. ``--short``: every part with its shortest
-setting, report on the screen alone. A tree with changes is refused, unless ``--dirty``; then the
-report says so. The exit code is 1 when any part failed or was not run.
+What a part came to is kept in tests/results/parts, with the product's name (`product`). A result
+of another commit counts while the product is the same; its row in the report names that commit.
+``--only`` runs some parts and takes the others from there, ``--continue`` runs those that have not
+passed yet. ``--short``: every part with its shortest setting, report on the screen alone. A tree
+with changes is refused, unless ``--dirty``; then the report says so. What the parts print is in
+artifacts/test-all. The exit code is 1 when any part failed or was not run.
 """
 
 from __future__ import annotations
 
 import argparse
-import hashlib
 import os
 import platform
 import shutil
@@ -28,13 +27,12 @@ from pathlib import Path
 import psutil
 
 from tests.complete.parts import PARTS, Part
+from tests.complete.product import product
 from tests.complete.report import Machine, Result, Results, green, render
 
 ROOT = Path(__file__).parents[2]
 _REPORTS = ROOT / "tests" / "results"
-_KEPT = ROOT / "artifacts" / "test-all"
-# What a result is about: the same of this, the same result.
-_PRODUCT = ("src", "pyproject.toml", "requirements.lock")
+_WORKING = ROOT / "artifacts" / "test-all"
 
 
 def main() -> int:
@@ -61,7 +59,9 @@ def main() -> int:
             file=sys.stderr,
         )
         return 2
-    results = Results(_KEPT / (machine.product + ("-short" if options.short else "")))
+    short = _WORKING / "short"
+    kept, working = (short, short) if options.short else (_REPORTS / "parts", _WORKING)
+    results = Results(kept, working, machine.product)
     chosen = [one for one in PARTS if not options.only or one.name in options.only]
     if options.go_on:
         chosen = [one for one in chosen if (kept := results.get(one)) is None or kept.wrong]
@@ -106,6 +106,7 @@ def run(part: Part, results: Results, commit: str, *, short: bool) -> Result:
         figures,
         page.read_text(encoding="utf-8") if part.page and page.exists() else "",
         commit,
+        results.product,
     )
     results.put(part, result)
     return result
@@ -146,7 +147,7 @@ def _machine() -> Machine:
     return Machine(
         ask("rev-parse", "--short=12", "HEAD"),
         ask("log", "-1", "--format=%s"),
-        hashlib.sha256(ask("ls-tree", "HEAD", *_PRODUCT).encode()).hexdigest()[:12],
+        product(ROOT),
         tuple(changed),
         len(os.sched_getaffinity(0)),
         round(psutil.virtual_memory().total / 2**30),

@@ -138,12 +138,25 @@ def _audit(_out: Path, said: str) -> Mapping[str, str]:
     }
 
 
+def _beside_others(run: int) -> Part:
+    """One of the runs on a machine that is not quiet."""
+    command = ("{python}", "-m", "tests.complete.busy", "--junitxml", "{out}/junit.xml")
+    return Part(
+        f"make test, busy {run}",
+        "a clean clone, while another process keeps one core busy",
+        command,
+        (*command, "tests/unit/test_text.py"),
+        _tests,
+    )
+
+
 _IN_TRANSACTIONS = (
     *("--at-least-once", "--none-twice", "--transactional", "--only"),
     *(f"{one} killed" for one in ("sink worker", "source worker", "planner", "JVM", "driver")),
 )
 
 PARTS = (
+    *(_beside_others(run) for run in (1, 2, 3)),
     Part(
         "audit",
         "known faults of all packages, and the security rules on the product",

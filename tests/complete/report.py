@@ -1,4 +1,4 @@
-"""The report of ``make test-all``: what each part came to, kept by commit, and the page."""
+"""The report of ``make test-all``: what each part came to, kept by product, and the page."""
 
 from __future__ import annotations
 
@@ -15,7 +15,10 @@ __all__ = ["Machine", "Result", "Results", "green", "render"]
 
 @dataclass(frozen=True)
 class Result:
-    """What a part came to. ``wrong``: why it failed, empty when it passed. ``commit``: of what."""
+    """What a part came to. ``wrong``: why it failed, empty when it passed.
+
+    ``commit``, ``product``: of what; a result of another product does not count.
+    """
 
     part: str
     began: str
@@ -25,13 +28,14 @@ class Result:
     figures: Mapping[str, str] = field(default_factory=dict)
     page: str = ""
     commit: str = ""
+    product: str = ""
 
 
 @dataclass(frozen=True)
 class Machine:
     """Where and on what it ran. ``changed``: files that were not as in the commit.
 
-    ``product``: names what is tested, without the tests and the pages.
+    ``product``: names what is tested (`tests.complete.product`).
     """
 
     commit: str
@@ -44,26 +48,41 @@ class Machine:
 
 
 class Results:
-    """The results of one product's parts, in a directory, so that a run can be continued."""
+    """The results of one product's parts, so that a run can be continued.
 
-    def __init__(self, directory: Path) -> None:
-        self._directory = directory
+    ``kept``: directory of the results, which is committed: another machine continues as well.
+    ``working``: directory for what the parts write.
+    """
+
+    def __init__(self, kept: Path, working: Path, product: str) -> None:
+        self._kept, self._working, self.product = kept, working, product
 
     def directory(self, part: Part) -> Path:
         """Where ``part`` writes."""
-        found = self._directory / part.name.replace(", ", "-")
+        found = self._working / _file_name(part)
         found.mkdir(parents=True, exist_ok=True)
         return found
 
     def put(self, part: Part, result: Result) -> None:
         """Keep what ``part`` came to, in the place of what it came to before."""
-        path = self.directory(part) / "result.json"
-        path.write_text(json.dumps(asdict(result), indent=1), encoding="utf-8")
+        self._kept.mkdir(parents=True, exist_ok=True)
+        text = json.dumps(asdict(result), indent=1)
+        self._path(part).write_text(text + "\n", encoding="utf-8")
 
     def get(self, part: Part) -> Result | None:
-        """What ``part`` came to last; None when it has not been run."""
-        path = self.directory(part) / "result.json"
-        return Result(**json.loads(path.read_text(encoding="utf-8"))) if path.exists() else None
+        """What ``part`` came to last; None when it has not been run with this product."""
+        path = self._path(part)
+        if not path.exists():
+            return None
+        found = Result(**json.loads(path.read_text(encoding="utf-8")))
+        return found if found.product == self.product else None
+
+    def _path(self, part: Part) -> Path:
+        return self._kept / f"{_file_name(part)}.json"
+
+
+def _file_name(part: Part) -> str:
+    return part.name.replace(", ", "-").replace(" ", "-")
 
 
 def green(parts: Sequence[Part], results: Mapping[str, Result]) -> bool:

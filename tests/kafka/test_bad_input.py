@@ -28,6 +28,7 @@ from tests.kafka.support import (
     topic_names,
     wait_until_equal,
 )
+from tests.patience import patience
 
 
 def paragraph(
@@ -42,7 +43,7 @@ def paragraph(
         [str(installed(command)), *arguments],
         capture_output=True,
         text=True,
-        timeout=100,
+        timeout=patience(),
         check=False,
         env={**os.environ, "XDG_STATE_HOME": str(tmp_path / "state"), **(environment or {})},
     )

@@ -27,6 +27,7 @@ from tests.kafka.support import (
     produce,
     wait_until_equal,
 )
+from tests.patience import patience
 
 SOURCE = "kafka_connect_mirror_mirrorsourceconnector"
 
@@ -54,7 +55,7 @@ def run(*arguments: str | Path) -> tuple[int, str]:
     """Exit code, and what the command printed or else why it failed."""
     done = subprocess.run(
         [installed("sparkmirror"), *map(str, arguments)],
-        capture_output=True, text=True, timeout=60, check=False,
+        capture_output=True, text=True, timeout=patience(), check=False,
     )  # fmt: skip
     return done.returncode, done.stdout or done.stderr
 

@@ -10,6 +10,7 @@ import pytest
 
 from tests.complete.__main__ import run
 from tests.complete.parts import PARTS, Part
+from tests.complete.product import product
 from tests.complete.report import Machine, Result, Results, green, render
 from tests.faults.wholeness import Compared, Outcome, Summary
 from tests.faults.wholeness import render as render_losses
@@ -74,6 +75,10 @@ def test_a_tree_with_changes_is_told() -> None:
     assert "Not that commit alone:** src/x.py" in render(PARTS, _passed(), changed, NOW)
 
 
+def _results(directory: Path, product: str = MACHINE.product) -> Results:
+    return Results(directory / "kept", directory / "working", product)
+
+
 def _part(name: str, script: str) -> Part:
     model = next(part for part in PARTS if part.name == name)
     command = ("{python}", "-c", script, "{out}")
@@ -135,7 +140,7 @@ def _writes(file: str, text: str, code: int) -> str:
 def test_a_parts_figures_and_its_exit_code_are_kept(
     tmp_path: Path, name: str, file: str, text: str, figures: dict[str, str], code: int
 ) -> None:
-    results, part = Results(tmp_path), _part(name, _writes(file, text, code))
+    results, part = _results(tmp_path), _part(name, _writes(file, text, code))
     found = run(part, results, COMMIT, short=False)
     assert found.figures == figures
     assert found.wrong == ("exit code 1" if code else "")
@@ -145,14 +150,14 @@ def test_a_parts_figures_and_its_exit_code_are_kept(
 @pytest.mark.parametrize("name", [part.name for part in PARTS])
 def test_a_part_that_leaves_no_figures_has_failed(tmp_path: Path, name: str) -> None:
     """A command that does nothing, successfully, must not pass for one that found nothing."""
-    results, part = Results(tmp_path), _part(name, "print('well')")
+    results, part = _results(tmp_path), _part(name, "print('well')")
     found = run(part, results, COMMIT, short=False)
     assert "no figures" in found.wrong
     assert not green([part], {name: found})
 
 
 def test_what_an_earlier_run_left_does_not_count(tmp_path: Path) -> None:
-    results = Results(tmp_path)
+    results = _results(tmp_path)
     run(_part("partitions", _writes("page.md", "9 partitions", 0)), results, COMMIT, short=False)
     found = run(_part("partitions", "pass"), results, COMMIT, short=False)
     assert found.wrong
@@ -161,12 +166,38 @@ def test_what_an_earlier_run_left_does_not_count(tmp_path: Path) -> None:
 def test_no_test_at_all_is_a_failure(tmp_path: Path) -> None:
     empty = '<testsuites><testsuite tests="0" failures="0" errors="0" skipped="0"/></testsuites>'
     part = _part("interop", _writes("junit.xml", empty, 0))
-    assert "no test ran" in run(part, Results(tmp_path), COMMIT, short=False).wrong
+    assert "no test ran" in run(part, _results(tmp_path), COMMIT, short=False).wrong
 
 
 def test_a_command_is_run_with_this_python(tmp_path: Path) -> None:
     part = _part("partitions", "import sys; sys.exit(7)")
-    assert run(part, Results(tmp_path), COMMIT, short=True).wrong
-    log = (tmp_path / "partitions" / "output.log").read_text()
+    assert run(part, _results(tmp_path), COMMIT, short=True).wrong
+    log = (tmp_path / "working" / "partitions" / "output.log").read_text()
     assert log == ""
     assert Path(sys.executable).exists()
+
+
+def test_a_result_of_another_product_does_not_count(tmp_path: Path) -> None:
+    part = _part("audit", "print('4 versions compared, audit: nothing to mend')")
+    before = _results(tmp_path, "000000000000")
+    before.put(part, Result(part.name, "", 1.0, "", product=before.product))
+    assert before.get(part) is not None
+    assert _results(tmp_path).get(part) is None
+
+
+def _tree(directory: Path, code: str, lock: str = "x==1\n") -> str:
+    package = directory / "src" / "package"
+    package.mkdir(parents=True, exist_ok=True)
+    (package / "module.py").write_text(code)
+    (package / "data.sha256").write_text("00")
+    (directory / "pyproject.toml").write_text("")
+    (directory / "requirements.lock").write_text(lock)
+    return product(directory)
+
+
+def test_the_product_is_what_runs(tmp_path: Path) -> None:
+    first = _tree(tmp_path, 'def of():\n    """Says."""\n    return 1\n')
+    assert _tree(tmp_path, 'def of():\n    """Says more."""  # why\n\n    return (1)\n') == first
+    assert _tree(tmp_path, "def of():\n    return 1\n") == first
+    assert _tree(tmp_path, "def of():\n    return 2\n") != first
+    assert _tree(tmp_path, "def of():\n    return 1\n", "x==2\n") != first
