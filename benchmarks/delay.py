@@ -2,8 +2,7 @@
 
 usage: python -m benchmarks.delay PORT TO_PORT ROUND_TRIP_MS
 
-What is on its way is kept with the time at which it is due, so a delay costs no throughput; what
-the process itself can carry is measured by `carried`, for a result in which it is not the limit.
+What is on its way is kept with the time at which it is due, so a delay costs no throughput.
 """
 
 from __future__ import annotations
@@ -13,14 +12,13 @@ import select
 import socket
 import subprocess
 import sys
-import threading
 import time
 from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-__all__ = ["carried", "delayed"]
+__all__ = ["delayed"]
 
 HOST = "127.0.0.1"
 _CHUNK_BYTES = 1 << 20
@@ -28,7 +26,6 @@ _CHUNK_BYTES = 1 << 20
 _HELD_BYTES_MAX = 128 << 20
 _READ = select.POLLIN
 _WRITE = select.POLLOUT
-_COPY_STREAMS = 4
 
 
 @dataclass(eq=False)
@@ -149,38 +146,6 @@ def delayed(port: int, to_port: int, round_trip_ms: float) -> Iterator[None]:
     finally:
         process.terminate()
         process.wait(10)
-
-
-def carried(port: int, server: socket.socket, seconds: float) -> float:
-    """MB/s of a plain copy from ``port`` to ``server``, in a few streams at once.
-
-    ``server`` listens where ``port`` leads to. The first second does not count.
-    """
-    began = time.monotonic() + 1.0
-    ends = began + seconds
-    counts = [0] * _COPY_STREAMS
-
-    def drain(number: int) -> None:
-        taken, _ = server.accept()
-        room = bytearray(_CHUNK_BYTES)
-        with taken:
-            while size := taken.recv_into(room):
-                if began <= time.monotonic() < ends:
-                    counts[number] += size
-
-    def fill() -> None:
-        data = bytes(_CHUNK_BYTES)
-        with socket.create_connection((HOST, port)) as sender:
-            while time.monotonic() < ends:
-                sender.sendall(data)
-
-    threads = [threading.Thread(target=drain, args=(n,)) for n in range(_COPY_STREAMS)]
-    threads += [threading.Thread(target=fill) for _ in range(_COPY_STREAMS)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    return sum(counts) / seconds / 1e6
 
 
 if __name__ == "__main__":

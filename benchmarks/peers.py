@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -94,14 +94,14 @@ def start(
         command = [
             *_java(MM1_JARS),
             "kafka.tools.MirrorMaker",
-            *_mm1(key, source, target, topic, work, tasks, latency),
+            *_mm1(key, source, target, topic, work, tasks, latency, extra or {}),
         ]
     elif key == "sparkmirror-keys":
         command = [
             sys.executable,
             "-m",
             "sparkmirror.cli.kafka_mirror_maker",
-            *_mm1(key, source, target, topic, work, tasks, latency),
+            *_mm1(key, source, target, topic, work, tasks, latency, extra or {}),
         ]
     else:
         ours = key.startswith("sparkmirror")
@@ -224,9 +224,24 @@ def _mm2(path: Path) -> list[str]:
 
 
 def _mm1(
-    key: str, source: str, target: str, topic: str, work: Path, tasks: int, latency: bool
+    key: str,
+    source: str,
+    target: str,
+    topic: str,
+    work: Path,
+    tasks: int,
+    latency: bool,
+    extra: Mapping[str, str],
 ) -> list[str]:
-    """MirrorMaker 1's two files, and the options that go with them."""
+    """MirrorMaker 1's two files, and the options that go with them.
+
+    ``extra`` has MirrorMaker 2's names: ``A.consumer.`` and ``B.producer.`` say which file it is.
+    """
+
+    def more(prefix: str) -> str:
+        there = {key.removeprefix(prefix): value for key, value in extra.items() if prefix in key}
+        return "".join(f"{name}={value}\n" for name, value in there.items())
+
     consumer, producer = work / f"{key}-{topic}.consumer", work / f"{key}-{topic}.producer"
     group = f"{key}-{topic}-{time.time_ns()}"  # a later round begins anew
     consumer.write_text(
@@ -234,13 +249,14 @@ def _mm1(
         "fetch.max.bytes=52428800\nmax.partition.fetch.bytes=10485760\nmax.poll.records=20000\n"
         "receive.buffer.bytes=1048576\nisolation.level=read_committed\n"
         "partition.assignment.strategy=org.apache.kafka.clients.consumer.RoundRobinAssignor\n"
+        + more("A.consumer.")
     )
     linger_ms, batch_bytes = (0, 16_384) if latency else (20, 1_000_000)
     producer.write_text(
         f"bootstrap.servers={target}\nacks=all\nbatch.size={batch_bytes}\nlinger.ms={linger_ms}\n"
         "buffer.memory=134217728\nmax.request.size=10485760\nsend.buffer.bytes=1048576\n"
         "max.in.flight.requests.per.connection=5\n"
-        f"compression.type={_compression(topic)}\n"
+        f"compression.type={_compression(topic)}\n" + more("B.producer.")
     )
     return [
         "--consumer.config",

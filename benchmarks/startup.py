@@ -25,7 +25,7 @@ from confluent_kafka import Consumer, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from benchmarks.measure import TreeWatch, end_offsets
-from benchmarks.wan import far_clusters
+from benchmarks.wan import Point, places, way
 from sparkmirror.testing.clusters import KafkaCluster
 
 __all__ = ["Start", "measure_start"]
@@ -113,10 +113,13 @@ def main(arguments: list[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     with (
         tempfile.TemporaryDirectory(prefix="startup-") as name,
-        far_clusters("both", options.round_trip_ms) as (clusters, servers),
+        way("cubic") as over,
+        places(over) as there,
+        over.at(Point("both", options.round_trip_ms, 0.0), there.far_ports),
     ):
         trees = [Path(__file__).parents[1], *([options.also] if options.also else [])]
-        _runs(options, trees, clusters, servers, Path(name))
+        servers = there.servers("both" if options.round_trip_ms else "neither")
+        _runs(options, trees, there.clusters, servers, Path(name))
     return 0
 
 

@@ -156,7 +156,7 @@ class _SessionBroker:
                 del self.known[TopicPartition(topic.topic, partition)]
         self.known |= listed
 
-    def receive_frame(self, _buffer: object) -> memoryview:
+    def receive_available(self, _buffer: object) -> memoryview:
         return memoryview(self.frame)
 
 

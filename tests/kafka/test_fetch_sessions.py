@@ -88,19 +88,20 @@ def reading(cluster_a: KafkaCluster, topic_name: str) -> Iterator[Reading]:
 def sizes(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Bytes of each request and answer from now on, in turns."""
     found: list[int] = []
-    send, receive = Connection.send_frame, Connection.receive_frame
+    send, receive = Connection.send_frame, Connection.receive_available
 
     def sending(self: Connection, parts: list[bytes], size: int) -> None:
         found.append(size)
         send(self, parts, size)
 
-    def receiving(self: Connection, *arguments: object) -> memoryview:
+    def receiving(self: Connection, *arguments: object) -> memoryview | None:
         frame = receive(self, *arguments)
-        found.append(len(frame))
+        if frame is not None:
+            found.append(len(frame))
         return frame
 
     monkeypatch.setattr(Connection, "send_frame", sending)
-    monkeypatch.setattr(Connection, "receive_frame", receiving)
+    monkeypatch.setattr(Connection, "receive_available", receiving)
     return found
 
 

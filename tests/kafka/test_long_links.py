@@ -189,6 +189,37 @@ def test_a_refused_record_in_a_joined_batch_is_left_out_alone(source, target, to
     assert _position(slot) == 41
 
 
+def test_a_source_broker_that_pauses_in_its_answer_keeps_only_its_own_partitions_waiting(
+    source, target, topic_name
+):
+    alone = {"min.insync.replicas": "1"}
+    create_topic(source.kafka, topic_name, config=alone, replicas=[[1], [2], [3]])
+    produce(source.kafka, topic_name, [Sent(random.randbytes(1_000), partition=0)] * 4_000)
+    slow = source.proxies[1]
+    slow.delay_s = 0.25  # for each 64 KiB: one answer takes more than ten seconds
+    with SlotRun(source, target, topic_name, 3) as slot:
+        routes = Routes(slot.flow.target, {slot.remote})
+        tps = [TopicPartition(slot.remote, number) for number in range(3)]
+
+        def ends() -> list[int]:
+            found = routes.list_offsets(tps, LATEST, read_committed=False)
+            return [found[tp] for tp in tps]
+
+        try:
+            routes.refresh()
+            wait_until(lambda: slow.bytes_to_client > 400_000, "an answer that is on its way")
+            few = [Sent(b"small", partition=1 + n % 2) for n in range(30)]
+            produce(source.kafka, topic_name, few)
+            wait_until(lambda: ends()[1:] == [15, 15], "what does not come from that broker")
+            assert ends()[0] == 0, "its answer came whole first"
+        finally:
+            routes.close()
+        source.heal()
+        wait_until(lambda: _equal(slot), "the target holds the same records, in order")
+        slot.drain()
+        assert slot.failures == []
+
+
 @pytest.mark.parametrize("exact", [False, True])
 def test_a_far_broker_is_read_over_several_connections(
     far_source, target, topic_name, exact, monkeypatch

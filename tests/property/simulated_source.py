@@ -98,7 +98,7 @@ class SimConnection:
         self.asked.append(list(self.wanted))
         self.headers.append((self.waiting.session_id, self.waiting.session_epoch))
 
-    def receive_frame(self, _buffer: object) -> memoryview:
+    def receive_available(self, _buffer: object) -> memoryview:
         """The answer."""
         if self.broken or not self.frame:
             raise ConnectionLost("broken")

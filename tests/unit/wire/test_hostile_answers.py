@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import struct
 import subprocess
 import sys
@@ -60,7 +61,7 @@ def received(frame: bytes) -> fetching.Fetcher:
     fetcher = fetching.Fetcher(_Routes(), FetchSettings())  # type: ignore[arg-type]
     fetcher.assign(TP, 0)
     states = {TP: fetcher._states[TP]}
-    peer = SimpleNamespace(receive_frame=lambda _: memoryview(frame))
+    peer = SimpleNamespace(receive_available=lambda _: memoryview(frame))
     fetcher._requests[1, 0] = fetching._Request(peer, 77, 11, states, 0.0, 0.0, {TP: (0, -1, 0)})  # type: ignore[arg-type]
     assert fetcher.receive(peer) == []
     return fetcher
@@ -80,15 +81,22 @@ def test_a_topic_name_of_a_negative_size_does_not_lead_round_in_circles(size: in
 def test_an_answer_that_says_it_is_huge_is_hung_up_on() -> None:
     peer = connecting.Connection.__new__(connecting.Connection)
     peer.host, peer.port = "a", 1
-    for size, buffer in (
-        (framing.ANSWER_FRAME_BYTES_MAX + 1, None),
-        (framing.FETCH_FRAME_BYTES_MAX + 1, ReceiveBuffer()),
-        (-1, None),
-        (3, ReceiveBuffer()),
-    ):
+    for size in (framing.ANSWER_FRAME_BYTES_MAX + 1, -1, 3):
         peer._receive_size = lambda size=size: size  # type: ignore[method-assign]
         with pytest.raises(ConnectionLost, match="nonsense frame"):
-            peer.receive_frame(buffer)
+            peer.receive_frame()
+
+
+@pytest.mark.parametrize("size", [framing.FETCH_FRAME_BYTES_MAX + 1, -1, 3])
+def test_an_answer_to_fetch_that_says_it_is_huge_is_hung_up_on(size: int) -> None:
+    ours, brokers = socket.socketpair()
+    with ours, brokers:
+        peer = framing.FramedSocket("a", 1)
+        ours.settimeout(1.0)
+        peer._use(ours)
+        brokers.sendall(struct.pack(">i", size))
+        with pytest.raises(ConnectionLost, match="nonsense frame"):
+            peer.receive_available(ReceiveBuffer())
 
 
 def test_an_answer_that_cannot_be_read_is_a_lost_connection() -> None:

@@ -410,7 +410,7 @@ class Fetcher:
     def receive(self, connection: Connection) -> list[FetchedPartition]:
         """Read the response that waits on ``connection``; parts with data or new watermarks.
 
-        The views in the result are valid until the next call.
+        Empty while it has come in part only. The views in the result are valid until the next call.
         """
         asked = [lane for lane, r in self._requests.items() if r.connection is connection]
         if not asked:
@@ -420,7 +420,12 @@ class Fetcher:
         lane = asked[0]
         request = self._requests[lane]
         try:
-            frame = self.frame = request.connection.receive_frame(self._buffer)
+            frame = request.connection.receive_available(self._buffer)
+            if frame is None:
+                # It goes on as long as something comes.
+                request.deadline = self._clock() + self.routes.client.request_timeout_ms / 1000
+                return []
+            self.frame = frame
             if _I32.unpack_from(frame)[0] != request.correlation:
                 raise ConnectionLost("answer to another request")
             del self._requests[lane]

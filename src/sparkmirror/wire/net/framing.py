@@ -33,6 +33,10 @@ ANSWER_FRAME_BYTES_MAX = FRAME_BYTES_MAX
 _TLS_JOIN_BYTES = 256 * 1024
 # What one call takes in of the answers that have come: each is some 50 bytes per partition.
 _AHEAD_BYTES = 16 * 1024
+# How long a large answer that has begun may pause, and how long it may take in all, before others
+# are served meanwhile. A near broker's comes whole within it.
+_PAUSE_S = 0.002
+_WHOLE_S = 0.02
 
 Buffer = bytes | bytearray | memoryview
 
@@ -84,6 +88,9 @@ class FramedSocket:
         self._ahead = b""  # read by `receive_ahead`, not handed out yet
         self._unsent: deque[Buffer] = deque()
         self._told_unsent = False
+        self._size = -1  # of the frame that `receive_available` has begun
+        self._arrived = 0  # how much of it, or of the size before it, is there
+        self._parked = memoryview(b"")  # its bytes; kept for the next one
 
     def _use(self, connected: socket.socket) -> None:
         self.socket: socket.socket = connected
@@ -201,19 +208,92 @@ class FramedSocket:
         size: int = _SIZE.unpack_from(self._size_buffer)[0]
         return size
 
-    def receive_frame(self, buffer: FrameBuffer | None = None) -> memoryview:
-        """One whole frame without its size, into ``buffer`` or a fresh one.
+    def receive_frame(self) -> memoryview:
+        """One whole small frame without its size; waits for it.
 
         The first four bytes are the correlation id.
         """
         size = self._receive_size()
-        size_max = ANSWER_FRAME_BYTES_MAX if buffer is None else FETCH_FRAME_BYTES_MAX
-        if not 4 <= size <= size_max:
-            raise ConnectionLost(f"{self.host}:{self.port}: nonsense frame of {size} bytes")
-        view = buffer.view(size) if buffer is not None else memoryview(bytearray(size))
+        self._check(size, ANSWER_FRAME_BYTES_MAX)
+        view = memoryview(bytearray(size))
         self._receive_into(view)
         self.last_used = time.monotonic()
         return view
+
+    def _check(self, size: int, size_max: int) -> None:
+        if not 4 <= size <= size_max:
+            raise ConnectionLost(f"{self.host}:{self.port}: nonsense frame of {size} bytes")
+
+    def receive_available(self, buffer: FrameBuffer) -> memoryview | None:
+        """An answer to Fetch, into ``buffer``; None while it has not come whole.
+
+        A broker that stops in the middle of an answer costs the caller `_WHOLE_S` at most. What has
+        come by then is kept apart, so that ``buffer`` is free for the answers of others, and later
+        calls add to it without waiting.
+        """
+        self.last_used = time.monotonic()
+        if self._size < 0:
+            self._arrived += self._receive_now(self._size_buffer[self._arrived :])
+            if self._arrived < _SIZE.size:
+                return None
+            size: int = _SIZE.unpack_from(self._size_buffer)[0]
+            self._check(size, FETCH_FRAME_BYTES_MAX)
+            self._size, self._arrived = size, 0
+        if not self._arrived:
+            view = buffer.view(self._size)
+            self._arrived = self._receive_together(view)
+            if self._arrived < self._size:
+                if self._size > len(self._parked):
+                    self._parked = memoryview(bytearray(self._size))
+                self._parked[: self._arrived] = view[: self._arrived]
+                return None
+        else:
+            self._arrived += self._receive_now(self._parked[self._arrived : self._size])
+            if self._arrived < self._size:
+                return None
+            view = buffer.view(self._size)
+            view[:] = self._parked[: self._size]
+        self._size, self._arrived = -1, 0
+        return view
+
+    def _receive_together(self, view: memoryview) -> int:
+        """What comes without a pause."""
+        ends = time.monotonic() + _WHOLE_S
+        arrived = self._receive_now(view)
+        while arrived < len(view) and time.monotonic() < ends:
+            if not readable([self.socket.fileno()], _PAUSE_S):
+                break
+            arrived += self._receive_now(view[arrived:])
+        return arrived
+
+    def _receive_now(self, view: memoryview) -> int:
+        """How much of ``view`` could be filled with what is there."""
+        arrived = min(len(view), len(self._ahead))
+        if arrived:
+            view[:arrived] = self._ahead[:arrived]
+            self._ahead = self._ahead[arrived:]
+        timeout_s = self.socket.gettimeout()
+        try:
+            if self._tls:
+                self.socket.settimeout(0.0)
+            while arrived < len(view):
+                # A socket with a timeout waits before it receives, its descriptor does not.
+                count = (
+                    self.socket.recv_into(view[arrived:])
+                    if self._tls
+                    else os.readv(self.socket.fileno(), [view[arrived:]])
+                )
+                if count == 0:
+                    raise self._closed()
+                arrived += count
+        except (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError):
+            pass  # that is all for now
+        except OSError as error:
+            raise self._broken(error) from error
+        finally:
+            if self._tls:
+                self.socket.settimeout(timeout_s)
+        return arrived
 
     def receive_ahead(self) -> memoryview:
         """`receive_frame` for small answers that come close behind each other.

@@ -71,7 +71,7 @@ class Broker:
     def readable(self) -> bool:
         return bool(self.answers)
 
-    def receive_frame(self, _: object) -> memoryview:
+    def receive_available(self, _: object) -> memoryview:
         if not self.answers:
             raise ConnectionLost("broken")
         return memoryview(self.answers.pop(0))

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from sparkmirror.wire.net.framing import ConnectionLost, FramedSocket
+from sparkmirror.wire.net.framing import ConnectionLost, FramedSocket, ReceiveBuffer
 from sparkmirror.wire.net.poller import Poller
 from tests.certificates import Authority
 
@@ -126,6 +126,68 @@ def test_an_answer_that_stops_half_way_times_out(ends: Ends) -> None:
         framed.receive_ahead()
 
 
+# -- answers that come bit by bit ----------------------------------------------------------------
+
+LARGE = struct.pack(">i", 7) + bytes(n % 251 for n in range(100_000))
+LARGE_SENT = struct.pack(">i", len(LARGE)) + LARGE
+
+
+@pytest.mark.parametrize("cut", [1, 3, 4, 5, 60_000, len(LARGE_SENT) - 1])
+def test_an_answer_that_pauses_keeps_nobody_waiting(ends: Ends, cut: int) -> None:
+    framed, broker = ends
+    buffer = ReceiveBuffer()
+    broker.sendall(LARGE_SENT[:cut])
+    began = time.monotonic()
+    assert framed.receive_available(buffer) is None
+    assert framed.receive_available(buffer) is None
+    assert time.monotonic() - began < 5.0  # the socket's own timeout is ten seconds
+    buffer.view(len(LARGE))[:] = bytes(len(LARGE))  # another broker's answer
+    broker.sendall(LARGE_SENT[cut:])
+    frame = framed.receive_available(buffer)
+    assert frame is not None
+    assert bytes(frame) == LARGE
+
+
+def test_an_answer_may_come_byte_by_byte_and_the_next_one_at_once(ends: Ends) -> None:
+    framed, broker = ends
+    buffer = ReceiveBuffer()
+    small = struct.pack(">i", 8) + b"abc"
+    found = []
+    for byte in struct.pack(">i", len(small)) + small:
+        broker.sendall(bytes([byte]))
+        found.append(framed.receive_available(buffer))
+    assert found[:-1] == [None] * (len(found) - 1)
+    assert found[-1] == small
+    broker.sendall(LARGE_SENT)
+    frame = framed.receive_available(buffer)
+    assert frame is not None
+    assert bytes(frame) == LARGE
+
+
+def test_an_answer_that_comes_without_a_pause_goes_straight_into_the_buffer(ends: Ends) -> None:
+    framed, broker = ends
+    sender = threading.Thread(target=broker.sendall, args=(LARGE_SENT,), daemon=True)
+    sender.start()
+    buffer = ReceiveBuffer()
+    while (frame := framed.receive_available(buffer)) is None:
+        pass  # on a busy machine the sender may pause
+    assert frame.obj is buffer.view(1).obj
+    assert bytes(frame) == LARGE
+    sender.join(10)
+
+
+@pytest.mark.parametrize("cut", [0, 2, 4, 50_000])
+def test_a_broker_that_hangs_up_in_an_answer_is_told(ends: Ends, cut: int) -> None:
+    framed, broker = ends
+    buffer = ReceiveBuffer()
+    if cut:
+        broker.sendall(LARGE_SENT[:cut])
+        assert framed.receive_available(buffer) is None
+    broker.shutdown(socket.SHUT_WR)
+    with pytest.raises(ConnectionLost, match="broker:9092: the broker closed the connection"):
+        framed.receive_available(buffer)
+
+
 # -- frames that the socket does not take at once ------------------------------------------------
 
 
@@ -198,3 +260,30 @@ def test_a_frame_that_does_not_fit_goes_through_tls_as_well(tmp_path: Path) -> N
                 poller.wait(1.0)
             assert reading.result(30) == struct.pack(">i", size) + b"".join(parts)
             assert framed.socket.gettimeout() == 10.0
+
+
+def test_an_answer_comes_bit_by_bit_through_tls_as_well(tmp_path: Path) -> None:
+    certified = Authority().certify("broker", "127.0.0.1")
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certified.pem_file(tmp_path / "server.pem"))
+    trusting = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    trusting.check_hostname, trusting.verify_mode = False, ssl.CERT_NONE
+    ours, brokers = socket.socketpair()
+    with ThreadPoolExecutor(1) as pool:
+        shaken = pool.submit(context.wrap_socket, brokers, server_side=True)
+        ours.settimeout(10.0)
+        framed = Framed(trusting.wrap_socket(ours))
+        poller: Poller[FramedSocket] = Poller()
+        framed.watched_by(poller)
+        with shaken.result() as far, framed.socket:
+            buffer = ReceiveBuffer()
+            far.sendall(LARGE_SENT[:50_000])
+            assert framed.receive_available(buffer) is None
+            assert framed.socket.gettimeout() == 10.0
+            sending = pool.submit(far.sendall, LARGE_SENT[50_000:])
+            frame = None
+            while frame is None:
+                assert poller.wait(10.0)  # nothing that TLS has decrypted is left behind
+                frame = framed.receive_available(buffer)
+            assert bytes(frame) == LARGE
+            sending.result(10)
