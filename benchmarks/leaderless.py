@@ -29,7 +29,7 @@ from tests.faults.harness import Mirror, write_config
 from tests.faults.partitions import CONFIG, make_partitions
 from tests.faults.pressure import SLOTS
 from tests.kafka.capture import Capture
-from tests.kafka.faults import leaders
+from tests.kafka.clusters.faults import leaders
 from tests.kafka.support import Sent, create_topic, produce, topic_names
 
 from benchmarks.control_plane import PROBE, PROBE_PARTITIONS

@@ -24,7 +24,7 @@ from sparkmirror.data.write.transactional_sink import ExactSink
 from sparkmirror.errors import MirrorError
 from sparkmirror.model import MirrorSettings
 from sparkmirror.wire.cluster.views import AclBinding
-from tests.kafka.authorized import ADMIN, Authorized, properties
+from tests.kafka.clusters.authorized import ADMIN, Authorized, properties
 from tests.kafka.mirror_process import wait_until, write_mm2
 from tests.kafka.support import (
     TIMEOUT_S,

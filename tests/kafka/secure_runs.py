@@ -13,8 +13,8 @@ from pathlib import Path
 from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource
 
 from tests.certificates import Authority, Certified, pem
+from tests.kafka.clusters.secure import HOST, Secured
 from tests.kafka.mirror_process import MirrorProcess, wait_until, write_mm2
-from tests.kafka.secure import HOST, Secured
 from tests.kafka.support import (
     TIMEOUT_S,
     Sent,

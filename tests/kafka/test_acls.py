@@ -30,7 +30,7 @@ from sparkmirror.internal_topics.driver_report import DriverReport, encode_drive
 from sparkmirror.model import TopicPartition
 from sparkmirror.wire.admin.cluster import Cluster
 from sparkmirror.wire.cluster.views import AclBinding, GroupMember
-from tests.kafka.authorized import ADMIN, HOST, Authorized, topic_acl
+from tests.kafka.clusters.authorized import ADMIN, HOST, Authorized, topic_acl
 from tests.kafka.mirror_process import MirrorProcess, wait_until
 from tests.kafka.permissions import (
     MODES,

@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 
 from sparkmirror.testing.clusters import KafkaCluster
+from tests.kafka.clusters.servers import listener, refused, web_server
 from tests.kafka.mirror_process import MirrorProcess, installed, wait_until, write_mm1, write_mm2
-from tests.kafka.servers import listener, refused, web_server
 from tests.kafka.support import (
     Sent,
     admin,

@@ -27,7 +27,7 @@ from sparkmirror.records.header import (
     TRANSACTIONAL_BIT,
 )
 from sparkmirror.testing.clusters import KafkaCluster
-from tests.kafka.faults import Direct, SlotRun
+from tests.kafka.clusters.faults import Direct, SlotRun
 from tests.kafka.mirror_process import MirrorProcess, stored, wait_until, write_mm2
 from tests.kafka.support import (
     TIMEOUT_S,

@@ -21,7 +21,7 @@ from sparkmirror.records.records import Record, encode_batch
 from sparkmirror.wire.cluster.coordinator import Routes
 from sparkmirror.wire.fetch.fetcher import Fetcher
 from sparkmirror.wire.produce.producer import Producer
-from tests.kafka.faults import (
+from tests.kafka.clusters.faults import (
     FETCH,
     NODES,
     PRODUCE,
@@ -35,8 +35,8 @@ from tests.kafka.faults import (
     set_quota,
     wait_in_sync,
 )
+from tests.kafka.clusters.proxy import TO_BROKER, TO_CLIENT
 from tests.kafka.mirror_process import wait_until
-from tests.kafka.proxy import TO_BROKER, TO_CLIENT
 from tests.kafka.support import Sent, consume_all, create_topic, produce, set_topic_config
 from tests.patience import patience
 

@@ -50,9 +50,9 @@ from sparkmirror.wire.admin.cluster import Cluster
 from sparkmirror.wire.cluster.coordinator import Routes
 from sparkmirror.wire.net.connection import ConnectionLost
 from sparkmirror.wire.produce.producer import Producer
-from tests.kafka.faults import Direct, SlotRun
+from tests.kafka.clusters.faults import Direct, SlotRun
+from tests.kafka.clusters.servers import listener
 from tests.kafka.mirror_process import wait_until
-from tests.kafka.servers import listener
 from tests.kafka.support import (
     TIMEOUT_S,
     Sent,

@@ -35,9 +35,9 @@ from sparkmirror.testing.clusters import KafkaCluster
 from sparkmirror.testing.probe import free_ports
 from sparkmirror.wire.admin.cluster import Cluster
 from tests.certificates import PASSWORD, Authority
+from tests.kafka.clusters.servers import listener, refused, web_server
+from tests.kafka.clusters.spark_cluster import SparkCluster, closed_network, plain_python
 from tests.kafka.mirror_process import write_mm2
-from tests.kafka.servers import listener, refused, web_server
-from tests.kafka.spark_cluster import SparkCluster, closed_network, plain_python
 from tests.kafka.support import (
     Sent,
     admin,

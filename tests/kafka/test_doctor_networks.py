@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from tests.kafka.networks import Broker, Network, connected, needs_namespaces
+from tests.kafka.clusters.networks import Broker, Network, connected, needs_namespaces
 
 LIMIT_S = 15.0
 WEST, EAST = "10.77.1.1", "10.77.1.2"

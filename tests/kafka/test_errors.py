@@ -21,7 +21,7 @@ from sparkmirror.testing.clusters import KafkaCluster
 from sparkmirror.testing.probe import free_ports
 from sparkmirror.wire.admin.cluster import Cluster
 from sparkmirror.wire.probe.reach import reach
-from tests.kafka.servers import HOST, listener, refused, web_server
+from tests.kafka.clusters.servers import HOST, listener, refused, web_server
 
 
 def client(*servers: str, timeout_ms: int = 1_500, protocol: str = "PLAINTEXT") -> ClusterClient:

@@ -24,7 +24,7 @@ from sparkmirror.model import FaultSettings, OffsetSyncSettings, TopicPartition
 from sparkmirror.names.replication_policy import dead_letter_topic
 from sparkmirror.testing.clusters import KafkaCluster
 from sparkmirror.wire.produce.transactions import Transactions
-from tests.kafka.faults import Direct, SlotRun, check_mirrored
+from tests.kafka.clusters.faults import Direct, SlotRun, check_mirrored
 from tests.kafka.support import (
     Received,
     Sent,

@@ -30,7 +30,7 @@ from sparkmirror.wire.admin.cluster import Cluster
 from sparkmirror.wire.cluster.coordinator import Routes
 from sparkmirror.wire.produce.producer import Producer
 from sparkmirror.wire.produce.transactions import Transactions
-from tests.kafka.faults import (
+from tests.kafka.clusters.faults import (
     NODES,
     FaultyCluster,
     Load,

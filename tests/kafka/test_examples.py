@@ -17,10 +17,10 @@ from sparkmirror.cli.main import main
 from sparkmirror.testing.clusters import KafkaCluster, start_all
 from tests.certificates import PASSWORD
 from tests.examples import EXAMPLES, adapted, adapted_mm1
-from tests.kafka.kerberized import CLIENT, Kerberized, kerberized
+from tests.kafka.clusters.kerberized import CLIENT, Kerberized, kerberized
+from tests.kafka.clusters.realm import REALM, realm, require_kerberos
+from tests.kafka.clusters.secure import USER, USER_SECRET, Secured
 from tests.kafka.mirror_process import MirrorProcess
-from tests.kafka.realm import REALM, realm, require_kerberos
-from tests.kafka.secure import USER, USER_SECRET, Secured
 from tests.kafka.support import Sent, create_topic, produce, topic_names, wait_until_equal
 
 # Which of the two clusters an alias of an example is.

@@ -10,7 +10,7 @@ from kafka.protocol.admin import DescribeProducersRequest
 from sparkmirror.model import ClusterClient
 from sparkmirror.testing.clusters import KafkaCluster
 from sparkmirror.wire.net.connection import Connection
-from tests.kafka.faults import Direct, SlotRun, check_mirrored
+from tests.kafka.clusters.faults import Direct, SlotRun, check_mirrored
 from tests.kafka.mirror_process import wait_until
 from tests.kafka.support import Sent, create_topic, produce
 

@@ -16,10 +16,9 @@ from sparkmirror.errors import ConfigError, Denied, MirrorError, Unreachable
 from sparkmirror.testing.probe import free_ports
 from sparkmirror.wire.net.connection import Connection
 from sparkmirror.wire.probe.reach import reach
-from tests.kafka.kerberized import CLIENT, MODULE, Kerberized
-from tests.kafka.kerberized import kerberized as new_kerberized
-from tests.kafka.mirror_process import MirrorProcess, write_mm2
-from tests.kafka.realm import (
+from tests.kafka.clusters.kerberized import CLIENT, MODULE, Kerberized
+from tests.kafka.clusters.kerberized import kerberized as new_kerberized
+from tests.kafka.clusters.realm import (
     OTHER_REALM,
     REALM,
     TICKET_LIFE_S,
@@ -29,6 +28,7 @@ from tests.kafka.realm import (
     require_kerberos,
     trust,
 )
+from tests.kafka.mirror_process import MirrorProcess, write_mm2
 from tests.kafka.support import Sent, create_topic, produce, wait_until_equal
 from tests.kafka.ways import GSSAPI, WAYS, works
 

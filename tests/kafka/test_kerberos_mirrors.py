@@ -10,9 +10,8 @@ from pathlib import Path
 import pytest
 
 from sparkmirror.testing.clusters import KafkaCluster, start_all
-from tests.kafka.kerberized import CLIENT, Kerberized, kerberized
-from tests.kafka.mirror_process import MirrorProcess
-from tests.kafka.realm import (
+from tests.kafka.clusters.kerberized import CLIENT, Kerberized, kerberized
+from tests.kafka.clusters.realm import (
     OTHER_REALM,
     REALM,
     client_conf,
@@ -21,6 +20,7 @@ from tests.kafka.realm import (
     require_kerberos,
     trust,
 )
+from tests.kafka.mirror_process import MirrorProcess
 from tests.kafka.support import (
     Sent,
     create_topic,

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.kafka.kerberized import Kerberized, kerberized
-from tests.kafka.realm import HOST, REALM, realm, require_kerberos
+from tests.kafka.clusters.kerberized import Kerberized, kerberized
+from tests.kafka.clusters.realm import HOST, REALM, realm, require_kerberos
 from tests.kafka.support import Sent, create_topic, produce, wait_until_equal
 
 PAGE = Path(__file__).parents[2] / "docs" / "kerberos.md"

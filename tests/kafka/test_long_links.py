@@ -20,7 +20,7 @@ from sparkmirror.records.header import CONTROL_BIT
 from sparkmirror.wire.cluster.coordinator import LATEST, Routes
 from sparkmirror.wire.fetch.fetcher import Fetcher
 from sparkmirror.wire.fetch.lanes import Lane
-from tests.kafka.faults import NODES, FaultyCluster, SlotRun
+from tests.kafka.clusters.faults import NODES, FaultyCluster, SlotRun
 from tests.kafka.mirror_process import stored, wait_until
 from tests.kafka.support import (
     Sent,

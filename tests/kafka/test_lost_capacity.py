@@ -30,7 +30,7 @@ from sparkmirror.testing.clusters import KafkaCluster
 from sparkmirror.wire.admin.cluster import Cluster
 from sparkmirror.wire.fetch import partition_state
 from sparkmirror.wire.produce import backlog
-from tests.kafka.faults import (
+from tests.kafka.clusters.faults import (
     NODES,
     Direct,
     Load,

@@ -18,7 +18,7 @@ from sparkmirror.wire.cluster.coordinator import LATEST, Routes
 from sparkmirror.wire.fetch.record_stream import RecordStream
 from sparkmirror.wire.group.session import GroupSession, MemberState
 from tests.descriptors import BEYOND_SELECT
-from tests.kafka.faults import Direct, SlotRun
+from tests.kafka.clusters.faults import Direct, SlotRun
 from tests.kafka.support import Sent, create_topic, produce, wait_until_equal
 
 RECORDS = 50

@@ -17,8 +17,8 @@ from sparkmirror.errors import TopicError
 from sparkmirror.model import ClusterClient, TopicPartition
 from sparkmirror.testing.clusters import KafkaCluster, start_all
 from sparkmirror.wire.admin.cluster import Cluster
+from tests.kafka.clusters.secure import Secured
 from tests.kafka.java_peer import JavaMirrorClient, java_mirror_client, java_mirror_maker
-from tests.kafka.secure import Secured
 from tests.kafka.support import (
     Sent,
     consume_all,

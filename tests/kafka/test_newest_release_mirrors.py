@@ -14,7 +14,7 @@ import pytest
 from sparkmirror.cli.main import main
 from sparkmirror.testing.clusters import KafkaCluster, start_all
 from sparkmirror.testing.jvm import KAFKA_VERSIONS
-from tests.kafka.authorized import Authorized, authorized_pair
+from tests.kafka.clusters.authorized import Authorized, authorized_pair
 from tests.kafka.mirror_process import MirrorProcess, write_mm2
 from tests.kafka.support import (
     Sent,

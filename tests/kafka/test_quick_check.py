@@ -17,10 +17,10 @@ from sparkmirror.model import MirrorSettings
 from sparkmirror.testing.clusters import KafkaCluster
 from sparkmirror.testing.node import Node
 from sparkmirror.testing.probe import free_ports
-from tests.kafka.authorized import HOST, Authorized, properties, topic_acl
-from tests.kafka.faults import leaders
+from tests.kafka.clusters.authorized import HOST, Authorized, properties, topic_acl
+from tests.kafka.clusters.faults import leaders
+from tests.kafka.clusters.servers import refused
 from tests.kafka.mirror_process import MirrorProcess, wait_until, write_mm1, write_mm2
-from tests.kafka.servers import refused
 from tests.kafka.support import Sent, admin, consume_all, create_topic, delete_topic, produce
 
 NAME = "wn2-src.invalid"

@@ -10,7 +10,7 @@ import time
 from collections import Counter
 
 from sparkmirror.model import ProduceSettings
-from tests.kafka.faults import FETCH, NODES, PRODUCE, SlotRun, ThrottleTap, check_mirrored
+from tests.kafka.clusters.faults import FETCH, NODES, PRODUCE, SlotRun, ThrottleTap, check_mirrored
 from tests.kafka.support import Sent, create_topic, produce
 
 PARTITIONS = 4 * NODES

@@ -22,8 +22,9 @@ from sparkmirror.internal_topics.mm2_records import Checkpoint, decode_checkpoin
 from sparkmirror.model import TopicPartition as Partition
 from sparkmirror.testing.probe import free_ports
 from tests.certificates import PASSWORD, Authority
+from tests.kafka.clusters.secure import SESSION_MS, USER_SECRET, Secured
+from tests.kafka.clusters.token_endpoint import CLIENT_SECRET, token_endpoint
 from tests.kafka.mirror_process import MirrorProcess, wait_until, write_mm2
-from tests.kafka.secure import SESSION_MS, USER_SECRET, Secured
 from tests.kafka.support import (
     Sent,
     commit,
@@ -33,7 +34,6 @@ from tests.kafka.support import (
     topic_names,
     wait_until_equal,
 )
-from tests.kafka.token_endpoint import CLIENT_SECRET, token_endpoint
 from tests.tutorials import TWO_WAYS_OVER_TLS
 
 # Where a group of the source stands, by partition.

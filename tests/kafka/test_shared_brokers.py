@@ -10,7 +10,7 @@ import psutil
 import pytest
 
 from sparkmirror.testing.clusters import KafkaCluster
-from tests.kafka.faults import SixBrokers, SlotRun, check_mirrored, leaders
+from tests.kafka.clusters.faults import SixBrokers, SlotRun, check_mirrored, leaders
 from tests.kafka.mirror_process import MirrorProcess, wait_until, write_mm2
 from tests.kafka.support import Sent, create_topic, produce, topic_names, wait_until_equal
 

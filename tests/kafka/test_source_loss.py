@@ -12,7 +12,14 @@ from sparkmirror.internal_topics.position_metadata import decode_mark
 from sparkmirror.model import FaultSettings, FetchSettings, MirrorMode, TopicPartition
 from sparkmirror.testing.clusters import KafkaCluster
 from sparkmirror.wire.cluster.coordinator import Routes
-from tests.kafka.faults import UNCLEAN, Direct, FaultyCluster, SlotRun, leaders, wait_in_sync
+from tests.kafka.clusters.faults import (
+    UNCLEAN,
+    Direct,
+    FaultyCluster,
+    SlotRun,
+    leaders,
+    wait_in_sync,
+)
 from tests.kafka.support import (
     TIMEOUT_S,
     Sent,

@@ -27,8 +27,8 @@ from sparkmirror.testing.clusters import KafkaCluster
 from sparkmirror.testing.probe import free_ports
 from sparkmirror.wire.admin.cluster import Cluster
 from tests.kafka.capture import Capture
+from tests.kafka.clusters.spark_cluster import SparkCluster, closed_network, plain_python
 from tests.kafka.mirror_process import MirrorProcess, wait_until, write_mm2
-from tests.kafka.spark_cluster import SparkCluster, closed_network, plain_python
 from tests.kafka.spark_frames import (
     ANSWER,
     FAILURE,

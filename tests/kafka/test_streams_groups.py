@@ -13,7 +13,7 @@ from sparkmirror.model import CheckpointSettings, ClusterClient, OffsetSyncSetti
 from sparkmirror.testing.clusters import KafkaCluster
 from sparkmirror.wire.admin.cluster import Cluster
 from sparkmirror.wire.cluster.views import Committed, GroupMember, GroupView
-from tests.kafka.faults import Direct, SlotRun
+from tests.kafka.clusters.faults import Direct, SlotRun
 from tests.kafka.mirror_process import wait_until
 from tests.kafka.streams_member import StreamsMember
 from tests.kafka.support import Sent, consume_all, create_topic, produce

@@ -17,7 +17,7 @@ from sparkmirror.model import FaultSettings, OffsetSyncSettings, TopicPartition
 from sparkmirror.testing.clusters import KafkaCluster
 from sparkmirror.wire.admin.cluster import Cluster
 from sparkmirror.wire.cluster.coordinator import Routes
-from tests.kafka.faults import (
+from tests.kafka.clusters.faults import (
     UNCLEAN,
     Direct,
     FaultyCluster,

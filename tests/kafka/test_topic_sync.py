@@ -25,9 +25,9 @@ from sparkmirror.testing.clusters import KafkaCluster, start_all
 from sparkmirror.testing.maven import resolve
 from sparkmirror.wire.admin.cluster import Cluster
 from sparkmirror.wire.cluster.views import AclBinding
-from tests.kafka.authorized import Authorized, topic_acl
-from tests.kafka.faults import FaultyCluster
-from tests.kafka.proxy import TO_CLIENT
+from tests.kafka.clusters.authorized import Authorized, topic_acl
+from tests.kafka.clusters.faults import FaultyCluster
+from tests.kafka.clusters.proxy import TO_CLIENT
 from tests.kafka.support import (
     create_topic,
     grow_topic,

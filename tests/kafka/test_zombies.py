@@ -14,7 +14,7 @@ from sparkmirror.internal_topics.reports import encode_progress
 from sparkmirror.model import Halt, PartitionProgress, SlotProgress, TopicPartition
 from sparkmirror.testing.clusters import KafkaCluster
 from sparkmirror.wire.cluster.coordinator import Routes
-from tests.kafka.faults import Direct, SlotRun
+from tests.kafka.clusters.faults import Direct, SlotRun
 from tests.kafka.support import Sent, consume_all, create_topic, produce
 from tests.patience import patience
 

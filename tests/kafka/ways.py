@@ -16,7 +16,7 @@ from sparkmirror.wire.cluster.coordinator import Routes
 from sparkmirror.wire.fetch.fetcher import Fetcher
 from sparkmirror.wire.probe.reach import reach
 from sparkmirror.wire.produce.producer import Producer
-from tests.kafka.secure import LISTENERS, MECHANISMS
+from tests.kafka.clusters.secure import LISTENERS, MECHANISMS
 from tests.kafka.support import Sent, create_topic, produce
 from tests.patience import patience
 

@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 
 from tests.kafka import test_kerberos, test_security
-from tests.kafka.secure import LISTENERS
+from tests.kafka.clusters.secure import LISTENERS
 from tests.kafka.ways import ROLES, WAYS
 
 PAGE = (Path(__file__).parents[2] / "docs" / "security.md").read_text()

@@ -48,9 +48,9 @@ from sparkmirror.testing.clusters import KafkaCluster, start_all
 from sparkmirror.testing.node import HOST, Node
 from sparkmirror.testing.probe import free_ports
 from tests.kafka.background import Background
+from tests.kafka.clusters.proxy import TO_BROKER, Proxy
 from tests.kafka.leaks import outlives_tests
 from tests.kafka.mirror_process import wait_until
-from tests.kafka.proxy import TO_BROKER, Proxy
 from tests.kafka.support import (
     TIMEOUT_S,
     Received,

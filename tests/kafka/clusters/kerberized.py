@@ -10,8 +10,8 @@ from sparkmirror.model import ClusterClient
 from sparkmirror.testing.clusters import KafkaCluster
 from sparkmirror.testing.probe import free_ports
 from tests.certificates import PASSWORD, Authority
-from tests.kafka.realm import HOST, OTHER_REALM, REALM, Realm
-from tests.kafka.secure import LISTENERS
+from tests.kafka.clusters.realm import HOST, OTHER_REALM, REALM, Realm
+from tests.kafka.clusters.secure import LISTENERS
 
 MODULE = "com.sun.security.auth.module.Krb5LoginModule"
 CLIENT = f"mirror@{REALM}"

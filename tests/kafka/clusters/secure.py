@@ -20,7 +20,7 @@ from sparkmirror.model import ClusterClient
 from sparkmirror.testing.clusters import QUICK_JVM, KafkaCluster, start_all
 from sparkmirror.testing.probe import free_ports
 from tests.certificates import PASSWORD, Authority
-from tests.kafka.token_endpoint import IdentityProvider, identity_provider
+from tests.kafka.clusters.token_endpoint import IdentityProvider, identity_provider
 
 HOST = "127.0.0.1"
 USER = "mirror"
