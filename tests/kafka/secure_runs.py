@@ -14,8 +14,8 @@ from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource
 
 from tests.certificates import Authority, Certified, pem
 from tests.kafka.clusters.secure import HOST, Secured
-from tests.kafka.mirror_process import MirrorProcess, wait_until, write_mm2
-from tests.kafka.support import (
+from tests.kafka.harness.mirror_process import MirrorProcess, wait_until, write_mm2
+from tests.kafka.harness.support import (
     TIMEOUT_S,
     Sent,
     admin,
@@ -23,7 +23,7 @@ from tests.kafka.support import (
     produce,
     wait_until_equal,
 )
-from tests.kafka.ways import GSSAPI, VALUES, WAYS
+from tests.kafka.harness.ways import GSSAPI, VALUES, WAYS
 
 # --- every way to connect -----------------------------------------------------------------------
 

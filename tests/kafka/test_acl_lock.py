@@ -11,9 +11,9 @@ from confluent_kafka import Producer
 from sparkmirror.cli.main import main
 from sparkmirror.testing.clusters import KafkaCluster
 from tests.kafka.clusters.authorized import ADMIN, Authorized, password, properties, topic_acl
-from tests.kafka.mirror_process import write_mm2
-from tests.kafka.permissions import Pair, mm2, run_commands
-from tests.kafka.support import (
+from tests.kafka.harness.mirror_process import write_mm2
+from tests.kafka.harness.permissions import Pair, mm2, run_commands
+from tests.kafka.harness.support import (
     TIMEOUT_S,
     create_topic,
 )

@@ -31,8 +31,8 @@ from sparkmirror.model import TopicPartition
 from sparkmirror.wire.admin.cluster import Cluster
 from sparkmirror.wire.cluster.views import AclBinding, GroupMember
 from tests.kafka.clusters.authorized import ADMIN, HOST, Authorized, topic_acl
-from tests.kafka.mirror_process import MirrorProcess, wait_until
-from tests.kafka.permissions import (
+from tests.kafka.harness.mirror_process import MirrorProcess, wait_until
+from tests.kafka.harness.permissions import (
     MODES,
     Pair,
     arrived,
@@ -44,7 +44,7 @@ from tests.kafka.permissions import (
     names,
     needed,
 )
-from tests.kafka.support import (
+from tests.kafka.harness.support import (
     TIMEOUT_S,
     Sent,
     admin,

@@ -10,7 +10,7 @@ import pytest
 
 from sparkmirror.config.mm2.load import load_mm2
 from sparkmirror.model import TopicPartition
-from tests.kafka.permissions import (
+from tests.kafka.harness.permissions import (
     MODES,
     Pair,
     attempt,
@@ -20,7 +20,7 @@ from tests.kafka.permissions import (
     names,
     needed,
 )
-from tests.kafka.support import TIMEOUT_S, Sent, admin, create_topic, produce, topic_names
+from tests.kafka.harness.support import TIMEOUT_S, Sent, admin, create_topic, produce, topic_names
 
 
 @pytest.fixture

@@ -16,8 +16,14 @@ import pytest
 
 from sparkmirror.testing.clusters import KafkaCluster
 from tests.kafka.clusters.servers import listener, refused, web_server
-from tests.kafka.mirror_process import MirrorProcess, installed, wait_until, write_mm1, write_mm2
-from tests.kafka.support import (
+from tests.kafka.harness.mirror_process import (
+    MirrorProcess,
+    installed,
+    wait_until,
+    write_mm1,
+    write_mm2,
+)
+from tests.kafka.harness.support import (
     Sent,
     admin,
     consume_all,

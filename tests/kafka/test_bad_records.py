@@ -24,8 +24,8 @@ from sparkmirror.names.replication_policy import dead_letter_topic
 from sparkmirror.testing.clusters import KafkaCluster
 from sparkmirror.wire.fetch import partition_state
 from tests.kafka.clusters.faults import Direct, SlotRun
-from tests.kafka.mirror_process import wait_until
-from tests.kafka.support import (
+from tests.kafka.harness.mirror_process import wait_until
+from tests.kafka.harness.support import (
     TIMEOUT_S,
     Received,
     Sent,

@@ -28,8 +28,8 @@ from sparkmirror.records.header import (
 )
 from sparkmirror.testing.clusters import KafkaCluster
 from tests.kafka.clusters.faults import Direct, SlotRun
-from tests.kafka.mirror_process import MirrorProcess, stored, wait_until, write_mm2
-from tests.kafka.support import (
+from tests.kafka.harness.mirror_process import MirrorProcess, stored, wait_until, write_mm2
+from tests.kafka.harness.support import (
     TIMEOUT_S,
     Sent,
     consume_all,

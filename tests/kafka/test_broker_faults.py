@@ -36,8 +36,8 @@ from tests.kafka.clusters.faults import (
     wait_in_sync,
 )
 from tests.kafka.clusters.proxy import TO_BROKER, TO_CLIENT
-from tests.kafka.mirror_process import wait_until
-from tests.kafka.support import Sent, consume_all, create_topic, produce, set_topic_config
+from tests.kafka.harness.mirror_process import wait_until
+from tests.kafka.harness.support import Sent, consume_all, create_topic, produce, set_topic_config
 from tests.patience import patience
 
 PARTITIONS = 3

@@ -35,8 +35,8 @@ from sparkmirror.testing.clusters import KafkaCluster
 from sparkmirror.testing.jvm import KafkaRuntime
 from sparkmirror.testing.maven import resolve
 from sparkmirror.wire.produce.backlog import Acknowledged
-from tests.kafka.mirror_process import MirrorProcess, wait_until, write_mm2
-from tests.kafka.support import (
+from tests.kafka.harness.mirror_process import MirrorProcess, wait_until, write_mm2
+from tests.kafka.harness.support import (
     Received,
     Sent,
     commit,

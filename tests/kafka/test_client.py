@@ -17,8 +17,8 @@ from sparkmirror.wire.admin.cluster import Cluster
 from sparkmirror.wire.admin.error_translation import translated
 from sparkmirror.wire.cluster.acl_advice import Right
 from sparkmirror.wire.cluster.views import Committed, GroupMember, GroupView, NewTopic
-from tests.kafka.mirror_process import wait_until
-from tests.kafka.support import (
+from tests.kafka.harness.mirror_process import wait_until
+from tests.kafka.harness.support import (
     Sent,
     admin,
     consume_all,

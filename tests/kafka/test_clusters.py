@@ -22,7 +22,7 @@ from sparkmirror.observe.figures.comparison_result import compare
 from sparkmirror.testing.clusters import KafkaCluster
 from sparkmirror.testing.probe import broker_ids, free_ports
 from sparkmirror.wire.admin.cluster import Cluster
-from tests.kafka.support import (
+from tests.kafka.harness.support import (
     Sent,
     admin,
     consume_all,

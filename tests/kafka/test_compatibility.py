@@ -52,8 +52,8 @@ from sparkmirror.wire.net.connection import ConnectionLost
 from sparkmirror.wire.produce.producer import Producer
 from tests.kafka.clusters.faults import Direct, SlotRun
 from tests.kafka.clusters.servers import listener
-from tests.kafka.mirror_process import wait_until
-from tests.kafka.support import (
+from tests.kafka.harness.mirror_process import wait_until
+from tests.kafka.harness.support import (
     TIMEOUT_S,
     Sent,
     admin,
@@ -67,7 +67,7 @@ from tests.kafka.support import (
     topic_config,
     topic_names,
 )
-from tests.kafka.ways import now_ms, pump
+from tests.kafka.harness.ways import now_ms, pump
 
 
 @contextmanager

@@ -53,7 +53,7 @@ from sparkmirror.records.records import Record, encode_batch
 from sparkmirror.testing.clusters import KafkaCluster
 from sparkmirror.wire.admin.cluster import Cluster
 from sparkmirror.wire.cluster.views import Committed, NewTopic
-from tests.kafka.support import (
+from tests.kafka.harness.support import (
     Sent,
     admin,
     create_topic,

@@ -23,8 +23,8 @@ from sparkmirror.cli.main import main
 from sparkmirror.cli.verbs import demo as demo_command
 from sparkmirror.demo.run import Demo
 from sparkmirror.demo.scenario import TOPICS
-from tests.kafka.mirror_process import TerminalProcess, installed, wait_until
-from tests.kafka.support import Sent, consume_all, create_topic, produce
+from tests.kafka.harness.mirror_process import TerminalProcess, installed, wait_until
+from tests.kafka.harness.support import Sent, consume_all, create_topic, produce
 
 PARTITIONS = sum(topic.partitions for topic in TOPICS)
 SMALL = ("--records", "2000", "--seconds", "2", "--no-live")

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from sparkmirror.testing.clusters import KafkaCluster
-from tests.kafka.pages import DOCS, Reader, blocks, mirror_ended
-from tests.kafka.support import Sent, consume_all, contents, create_topic, produce
+from tests.kafka.harness.pages import DOCS, Reader, blocks, mirror_ended
+from tests.kafka.harness.support import Sent, consume_all, contents, create_topic, produce
 
 PAGE = DOCS / "deployment.md"
 

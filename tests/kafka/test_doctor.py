@@ -37,8 +37,8 @@ from sparkmirror.wire.admin.cluster import Cluster
 from tests.certificates import PASSWORD, Authority
 from tests.kafka.clusters.servers import listener, refused, web_server
 from tests.kafka.clusters.spark_cluster import SparkCluster, closed_network, plain_python
-from tests.kafka.mirror_process import write_mm2
-from tests.kafka.support import (
+from tests.kafka.harness.mirror_process import write_mm2
+from tests.kafka.harness.support import (
     Sent,
     admin,
     create_topic,

@@ -17,8 +17,8 @@ from sparkmirror.internal_topics.mm2_records import (
 from sparkmirror.internal_topics.offset_syncs import OffsetSyncStore
 from sparkmirror.model import TopicPartition as Partition
 from sparkmirror.testing.clusters import KafkaCluster
-from tests.kafka.mirror_process import MirrorProcess, wait_until, write_mm2
-from tests.kafka.support import (
+from tests.kafka.harness.mirror_process import MirrorProcess, wait_until, write_mm2
+from tests.kafka.harness.support import (
     Sent,
     commit,
     consume_all,

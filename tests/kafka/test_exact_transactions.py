@@ -25,7 +25,7 @@ from sparkmirror.names.replication_policy import dead_letter_topic
 from sparkmirror.testing.clusters import KafkaCluster
 from sparkmirror.wire.produce.transactions import Transactions
 from tests.kafka.clusters.faults import Direct, SlotRun, check_mirrored
-from tests.kafka.support import (
+from tests.kafka.harness.support import (
     Received,
     Sent,
     consume_all,

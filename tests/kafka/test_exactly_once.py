@@ -41,8 +41,8 @@ from tests.kafka.clusters.faults import (
     move_leaders,
     wait_in_sync,
 )
-from tests.kafka.mirror_process import stored
-from tests.kafka.support import (
+from tests.kafka.harness.mirror_process import stored
+from tests.kafka.harness.support import (
     TIMEOUT_S,
     Received,
     Sent,

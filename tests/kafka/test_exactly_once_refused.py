@@ -30,8 +30,8 @@ from sparkmirror.testing.clusters import KafkaCluster
 from sparkmirror.wire.admin.cluster import Cluster
 from sparkmirror.wire.cluster.coordinator import Routes
 from sparkmirror.wire.produce.transactions import Transactions
-from tests.kafka.mirror_process import MirrorProcess, wait_until, write_mm2
-from tests.kafka.support import admin, create_topic, set_topic_config
+from tests.kafka.harness.mirror_process import MirrorProcess, wait_until, write_mm2
+from tests.kafka.harness.support import admin, create_topic, set_topic_config
 from tests.patience import patience
 
 NOW_MS = int(time.time() * 1000)

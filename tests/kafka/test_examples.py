@@ -20,8 +20,8 @@ from tests.examples import EXAMPLES, adapted, adapted_mm1
 from tests.kafka.clusters.kerberized import CLIENT, Kerberized, kerberized
 from tests.kafka.clusters.realm import REALM, realm, require_kerberos
 from tests.kafka.clusters.secure import USER, USER_SECRET, Secured
-from tests.kafka.mirror_process import MirrorProcess
-from tests.kafka.support import Sent, create_topic, produce, topic_names, wait_until_equal
+from tests.kafka.harness.mirror_process import MirrorProcess
+from tests.kafka.harness.support import Sent, create_topic, produce, topic_names, wait_until_equal
 
 # Which of the two clusters an alias of an example is.
 _PLACES = {

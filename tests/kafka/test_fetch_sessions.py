@@ -15,7 +15,7 @@ from sparkmirror.testing.clusters import KafkaCluster
 from sparkmirror.wire.cluster.coordinator import Routes
 from sparkmirror.wire.fetch.fetcher import Fetcher
 from sparkmirror.wire.net.connection import Connection
-from tests.kafka.support import Sent, create_topic, produce
+from tests.kafka.harness.support import Sent, create_topic, produce
 
 PARTITIONS = 300
 WAIT_S = 30.0

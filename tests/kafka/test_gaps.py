@@ -16,8 +16,8 @@ from sparkmirror.internal_topics.position_metadata import Mark, encode_mark
 from sparkmirror.model import ClusterClient, TopicPartition
 from sparkmirror.testing.clusters import KafkaCluster
 from sparkmirror.wire.admin.cluster import Cluster
-from tests.kafka.mirror_process import MirrorProcess, wait_until, write_mm2
-from tests.kafka.support import Sent, consume_all, create_topic, delete_records, produce
+from tests.kafka.harness.mirror_process import MirrorProcess, wait_until, write_mm2
+from tests.kafka.harness.support import Sent, consume_all, create_topic, delete_records, produce
 from tests.kafka.test_metrics import Scrape
 
 

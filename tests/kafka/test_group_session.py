@@ -24,8 +24,8 @@ from sparkmirror.model import (
 )
 from sparkmirror.testing.clusters import KafkaCluster
 from sparkmirror.wire.cluster.coordinator import Routes
-from tests.kafka.mirror_process import wait_until
-from tests.kafka.support import committed, create_topic
+from tests.kafka.harness.mirror_process import wait_until
+from tests.kafka.harness.support import committed, create_topic
 
 SESSION_MS = 6_000
 

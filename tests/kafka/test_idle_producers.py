@@ -11,8 +11,8 @@ from sparkmirror.model import ClusterClient
 from sparkmirror.testing.clusters import KafkaCluster
 from sparkmirror.wire.net.connection import Connection
 from tests.kafka.clusters.faults import Direct, SlotRun, check_mirrored
-from tests.kafka.mirror_process import wait_until
-from tests.kafka.support import Sent, create_topic, produce
+from tests.kafka.harness.mirror_process import wait_until
+from tests.kafka.harness.support import Sent, create_topic, produce
 
 # A day and ten minutes by default.
 _FORGETS = {"producer.id.expiration.ms": "1000", "producer.id.expiration.check.interval.ms": "200"}

@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 
 from sparkmirror.testing.clusters import KafkaCluster
-from tests.kafka.java_peer import JavaMember, JavaMirrorClient, java_mirror_client
-from tests.kafka.mirror_process import MirrorProcess, wait_until
-from tests.kafka.support import (
+from tests.kafka.harness.java_peer import JavaMember, JavaMirrorClient, java_mirror_client
+from tests.kafka.harness.mirror_process import MirrorProcess, wait_until
+from tests.kafka.harness.support import (
     Sent,
     consume_all,
     create_topic,

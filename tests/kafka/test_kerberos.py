@@ -28,9 +28,9 @@ from tests.kafka.clusters.realm import (
     require_kerberos,
     trust,
 )
-from tests.kafka.mirror_process import MirrorProcess, write_mm2
-from tests.kafka.support import Sent, create_topic, produce, wait_until_equal
-from tests.kafka.ways import GSSAPI, WAYS, works
+from tests.kafka.harness.mirror_process import MirrorProcess, write_mm2
+from tests.kafka.harness.support import Sent, create_topic, produce, wait_until_equal
+from tests.kafka.harness.ways import GSSAPI, WAYS, works
 
 
 @pytest.fixture(scope="module")

@@ -20,14 +20,14 @@ from tests.kafka.clusters.realm import (
     require_kerberos,
     trust,
 )
-from tests.kafka.mirror_process import MirrorProcess
-from tests.kafka.support import (
+from tests.kafka.harness.mirror_process import MirrorProcess
+from tests.kafka.harness.support import (
     Sent,
     create_topic,
     produce,
     wait_until_equal,
 )
-from tests.kafka.ways import VALUES
+from tests.kafka.harness.ways import VALUES
 
 
 @dataclass(frozen=True)

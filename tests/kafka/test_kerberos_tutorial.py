@@ -14,7 +14,7 @@ import pytest
 
 from tests.kafka.clusters.kerberized import Kerberized, kerberized
 from tests.kafka.clusters.realm import HOST, REALM, realm, require_kerberos
-from tests.kafka.support import Sent, create_topic, produce, wait_until_equal
+from tests.kafka.harness.support import Sent, create_topic, produce, wait_until_equal
 
 PAGE = Path(__file__).parents[2] / "docs" / "kerberos.md"
 FACTORS = {"tasks.max": "1", **dict.fromkeys((

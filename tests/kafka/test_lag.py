@@ -21,8 +21,8 @@ from sparkmirror.control.positions.handover import hand_over
 from sparkmirror.model import ClusterClient, TopicPartition
 from sparkmirror.testing.clusters import KafkaCluster
 from sparkmirror.wire.admin.cluster import Cluster
-from tests.kafka.mirror_process import wait_until, write_mm2
-from tests.kafka.support import Sent, commit, create_topic, produce, produce_transaction
+from tests.kafka.harness.mirror_process import wait_until, write_mm2
+from tests.kafka.harness.support import Sent, commit, create_topic, produce, produce_transaction
 
 _GROUPS = "org.apache.kafka.tools.consumer.group.ConsumerGroupCommand"
 

@@ -14,8 +14,8 @@ import psutil
 import pytest
 
 from sparkmirror.testing.clusters import KafkaCluster
-from tests.kafka.mirror_process import MirrorProcess, wait_until, write_mm2
-from tests.kafka.support import (
+from tests.kafka.harness.mirror_process import MirrorProcess, wait_until, write_mm2
+from tests.kafka.harness.support import (
     Sent,
     consume_all,
     create_topic,

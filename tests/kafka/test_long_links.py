@@ -21,8 +21,8 @@ from sparkmirror.wire.cluster.coordinator import LATEST, Routes
 from sparkmirror.wire.fetch.fetcher import Fetcher
 from sparkmirror.wire.fetch.lanes import Lane
 from tests.kafka.clusters.faults import NODES, FaultyCluster, SlotRun
-from tests.kafka.mirror_process import stored, wait_until
-from tests.kafka.support import (
+from tests.kafka.harness.mirror_process import stored, wait_until
+from tests.kafka.harness.support import (
     Sent,
     consume_all,
     contents,

@@ -18,9 +18,9 @@ from sparkmirror.control.flow import FlowControl
 from sparkmirror.internal_topics.mm2_records import encode_offset_sync
 from sparkmirror.model import TopicPartition
 from sparkmirror.testing.clusters import KafkaCluster
-from tests.kafka.mirror_process import wait_until
-from tests.kafka.streams_member import StreamsMember
-from tests.kafka.support import (
+from tests.kafka.harness.mirror_process import wait_until
+from tests.kafka.harness.streams_member import StreamsMember
+from tests.kafka.harness.support import (
     Sent,
     admin,
     commit,

@@ -39,7 +39,7 @@ from tests.kafka.clusters.faults import (
     leaders,
     wait_in_sync,
 )
-from tests.kafka.support import Sent, create_topic, produce
+from tests.kafka.harness.support import Sent, create_topic, produce
 from tests.patience import patience
 
 IMPATIENT = {"request_timeout_ms": 3_000, "connect_timeout_ms": 1_000}

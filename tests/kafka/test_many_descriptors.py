@@ -19,7 +19,7 @@ from sparkmirror.wire.fetch.record_stream import RecordStream
 from sparkmirror.wire.group.session import GroupSession, MemberState
 from tests.descriptors import BEYOND_SELECT
 from tests.kafka.clusters.faults import Direct, SlotRun
-from tests.kafka.support import Sent, create_topic, produce, wait_until_equal
+from tests.kafka.harness.support import Sent, create_topic, produce, wait_until_equal
 
 RECORDS = 50
 TOPIC = "many-descriptors"

@@ -18,8 +18,8 @@ from confluent_kafka import Consumer, TopicPartition
 from prometheus_client.parser import text_string_to_metric_families
 
 from sparkmirror.testing.clusters import KafkaCluster
-from tests.kafka.mirror_process import MirrorProcess, installed, wait_until, write_mm2
-from tests.kafka.support import (
+from tests.kafka.harness.mirror_process import MirrorProcess, installed, wait_until, write_mm2
+from tests.kafka.harness.support import (
     Sent,
     commit,
     consume_all,

@@ -18,8 +18,8 @@ from sparkmirror.model import ClusterClient, TopicPartition
 from sparkmirror.testing.clusters import KafkaCluster, start_all
 from sparkmirror.wire.admin.cluster import Cluster
 from tests.kafka.clusters.secure import Secured
-from tests.kafka.java_peer import JavaMirrorClient, java_mirror_client, java_mirror_maker
-from tests.kafka.support import (
+from tests.kafka.harness.java_peer import JavaMirrorClient, java_mirror_client, java_mirror_maker
+from tests.kafka.harness.support import (
     Sent,
     consume_all,
     create_topic,

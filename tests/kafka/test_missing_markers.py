@@ -23,7 +23,7 @@ from sparkmirror.internal_topics.flow_claims import transactional_id
 from sparkmirror.wire.cluster.coordinator import Routes
 from sparkmirror.wire.produce.transactions import Transactions, fence_slots
 from tests.kafka.clusters.faults import NODES, SlotRun, check_mirrored, leaders, wait_in_sync
-from tests.kafka.support import Sent, create_topic, produce
+from tests.kafka.harness.support import Sent, create_topic, produce
 from tests.patience import patience
 
 HOUR_MS = 3_600_000

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from sparkmirror.testing.clusters import KafkaCluster
-from tests.kafka.group_sharing import share_and_take_over
+from tests.kafka.harness.group_sharing import share_and_take_over
 
 pytestmark = pytest.mark.interop
 

@@ -17,8 +17,8 @@ from sparkmirror.cli.main import main
 from sparkmirror.model import ClusterClient, TopicPartition
 from sparkmirror.testing.clusters import KafkaCluster
 from sparkmirror.wire.admin.cluster import Cluster
-from tests.kafka.mirror_process import MirrorProcess, wait_until, write_mm1
-from tests.kafka.support import Sent, consume_all, create_topic, produce, topic_names
+from tests.kafka.harness.mirror_process import MirrorProcess, wait_until, write_mm1
+from tests.kafka.harness.support import Sent, consume_all, create_topic, produce, topic_names
 
 
 @contextmanager

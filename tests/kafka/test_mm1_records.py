@@ -12,8 +12,8 @@ import pytest
 
 from sparkmirror.cli.main import main
 from sparkmirror.testing.clusters import KafkaCluster
-from tests.kafka.mirror_process import MirrorProcess, stored, wait_until, write_mm1
-from tests.kafka.support import Content, Sent, consume_all, contents, create_topic, produce
+from tests.kafka.harness.mirror_process import MirrorProcess, stored, wait_until, write_mm1
+from tests.kafka.harness.support import Content, Sent, consume_all, contents, create_topic, produce
 
 _LZ4 = 3
 

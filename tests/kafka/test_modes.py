@@ -18,7 +18,7 @@ import pytest
 from confluent_kafka import OFFSET_INVALID, Consumer, TopicPartition
 
 from sparkmirror.testing.clusters import KafkaCluster
-from tests.kafka.mirror_process import (
+from tests.kafka.harness.mirror_process import (
     MirrorProcess,
     TerminalProcess,
     installed,
@@ -26,7 +26,7 @@ from tests.kafka.mirror_process import (
     write_mm1,
     write_mm2,
 )
-from tests.kafka.support import (
+from tests.kafka.harness.support import (
     Sent,
     admin,
     consume_all,

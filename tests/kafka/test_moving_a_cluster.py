@@ -12,8 +12,8 @@ from confluent_kafka import Producer
 from sparkmirror.demo.tools import TOOLS
 from sparkmirror.testing.clusters import KafkaCluster, start_all
 from tests.ambari import BROKERS, SECRET, SETTINGS, Ambari, component, serve, settings
-from tests.kafka.pages import DOCS, NEW, OLD, Reader, blocks, mirror_ended
-from tests.kafka.support import (
+from tests.kafka.harness.pages import DOCS, NEW, OLD, Reader, blocks, mirror_ended
+from tests.kafka.harness.support import (
     Sent,
     consume_all,
     contents,

@@ -14,7 +14,7 @@ from sparkmirror.cli.main import main
 from sparkmirror.demo.tools import TOOLS
 from sparkmirror.testing.clusters import KafkaCluster, start_all
 from sparkmirror.testing.jvm import KAFKA_VERSION, KAFKA_VERSIONS
-from tests.kafka.mirror_process import write_mm2
+from tests.kafka.harness.mirror_process import write_mm2
 from tests.kafka.test_client import (
     cluster,
     test_a_group_with_members_is_seen_and_its_offsets_are_safe,

@@ -15,8 +15,8 @@ from sparkmirror.cli.main import main
 from sparkmirror.testing.clusters import KafkaCluster, start_all
 from sparkmirror.testing.jvm import KAFKA_VERSIONS
 from tests.kafka.clusters.authorized import Authorized, authorized_pair
-from tests.kafka.mirror_process import MirrorProcess, write_mm2
-from tests.kafka.support import (
+from tests.kafka.harness.mirror_process import MirrorProcess, write_mm2
+from tests.kafka.harness.support import (
     Sent,
     consume_all,
     create_topic,

@@ -11,8 +11,8 @@ from confluent_kafka import Consumer, TopicPartition
 
 from sparkmirror.testing.clusters import KafkaCluster
 from sparkmirror.wire.legacy.zookeeper import find_brokers
-from tests.kafka.mirror_process import MirrorProcess, write_mm2
-from tests.kafka.support import Sent, commit, consume_all, contents, create_topic, produce
+from tests.kafka.harness.mirror_process import MirrorProcess, write_mm2
+from tests.kafka.harness.support import Sent, commit, consume_all, contents, create_topic, produce
 
 
 @pytest.mark.long

@@ -29,8 +29,8 @@ from sparkmirror.wire.legacy.zookeeper import (
     group_offsets,
     read_group,
 )
-from tests.kafka.mirror_process import MirrorProcess, wait_until
-from tests.kafka.support import Sent, consume_all, create_topic, produce, topic_names
+from tests.kafka.harness.mirror_process import MirrorProcess, wait_until
+from tests.kafka.harness.support import Sent, consume_all, create_topic, produce, topic_names
 
 # The last release with ConsumerOffsetChecker and with the consumer that keeps all in ZooKeeper.
 _OLD_JARS = "org.apache.kafka:kafka_2.11:0.11.0.3"

@@ -20,8 +20,15 @@ from sparkmirror.testing.probe import free_ports
 from tests.kafka.clusters.authorized import HOST, Authorized, properties, topic_acl
 from tests.kafka.clusters.faults import leaders
 from tests.kafka.clusters.servers import refused
-from tests.kafka.mirror_process import MirrorProcess, wait_until, write_mm1, write_mm2
-from tests.kafka.support import Sent, admin, consume_all, create_topic, delete_topic, produce
+from tests.kafka.harness.mirror_process import MirrorProcess, wait_until, write_mm1, write_mm2
+from tests.kafka.harness.support import (
+    Sent,
+    admin,
+    consume_all,
+    create_topic,
+    delete_topic,
+    produce,
+)
 
 NAME = "wn2-src.invalid"
 PREFIX = "quick check: "

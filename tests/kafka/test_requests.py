@@ -11,7 +11,7 @@ from collections import Counter
 
 from sparkmirror.model import ProduceSettings
 from tests.kafka.clusters.faults import FETCH, NODES, PRODUCE, SlotRun, ThrottleTap, check_mirrored
-from tests.kafka.support import Sent, create_topic, produce
+from tests.kafka.harness.support import Sent, create_topic, produce
 
 PARTITIONS = 4 * NODES
 _OFFSET_FOR_LEADER_EPOCH = 23

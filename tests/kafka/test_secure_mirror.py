@@ -24,8 +24,8 @@ from sparkmirror.testing.probe import free_ports
 from tests.certificates import PASSWORD, Authority
 from tests.kafka.clusters.secure import SESSION_MS, USER_SECRET, Secured
 from tests.kafka.clusters.token_endpoint import CLIENT_SECRET, token_endpoint
-from tests.kafka.mirror_process import MirrorProcess, wait_until, write_mm2
-from tests.kafka.support import (
+from tests.kafka.harness.mirror_process import MirrorProcess, wait_until, write_mm2
+from tests.kafka.harness.support import (
     Sent,
     commit,
     consume_all,

@@ -23,8 +23,8 @@ from sparkmirror.wire.produce.producer import Producer
 from tests.certificates import Authority, pem, to_jks
 from tests.kafka.clusters.secure import SESSION_MS, SIGNED, USER, USER_SECRET, Secured, jaas
 from tests.kafka.clusters.token_endpoint import CLIENT_SECRET, TokenEndpoint, token_endpoint
-from tests.kafka.support import create_topic
-from tests.kafka.ways import GSSAPI, ROLES, WAYS, now_ms, pump, whole_batches, works
+from tests.kafka.harness.support import create_topic
+from tests.kafka.harness.ways import GSSAPI, ROLES, WAYS, now_ms, pump, whole_batches, works
 from tests.patience import patience
 
 # The first test waits for both brokers.

@@ -11,8 +11,8 @@ import pytest
 
 from sparkmirror.testing.clusters import KafkaCluster
 from tests.kafka.clusters.faults import SixBrokers, SlotRun, check_mirrored, leaders
-from tests.kafka.mirror_process import MirrorProcess, wait_until, write_mm2
-from tests.kafka.support import Sent, create_topic, produce, topic_names, wait_until_equal
+from tests.kafka.harness.mirror_process import MirrorProcess, wait_until, write_mm2
+from tests.kafka.harness.support import Sent, create_topic, produce, topic_names, wait_until_equal
 
 
 def test_frozen_and_killed_brokers_and_stalled_connections_are_mended(

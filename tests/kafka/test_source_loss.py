@@ -20,7 +20,7 @@ from tests.kafka.clusters.faults import (
     leaders,
     wait_in_sync,
 )
-from tests.kafka.support import (
+from tests.kafka.harness.support import (
     TIMEOUT_S,
     Sent,
     admin,

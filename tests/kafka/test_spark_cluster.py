@@ -13,8 +13,8 @@ import pytest
 import sparkmirror
 from sparkmirror.testing.clusters import KafkaCluster
 from tests.kafka.clusters.spark_cluster import SparkCluster, plain_python
-from tests.kafka.mirror_process import MirrorProcess, wait_until, write_mm2
-from tests.kafka.support import Sent, consume_all, create_topic, produce
+from tests.kafka.harness.mirror_process import MirrorProcess, wait_until, write_mm2
+from tests.kafka.harness.support import Sent, consume_all, create_topic, produce
 
 PARTITIONS = 4
 

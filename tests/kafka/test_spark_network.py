@@ -26,10 +26,10 @@ from sparkmirror.doctor import executors
 from sparkmirror.testing.clusters import KafkaCluster
 from sparkmirror.testing.probe import free_ports
 from sparkmirror.wire.admin.cluster import Cluster
-from tests.kafka.capture import Capture
 from tests.kafka.clusters.spark_cluster import SparkCluster, closed_network, plain_python
-from tests.kafka.mirror_process import MirrorProcess, wait_until, write_mm2
-from tests.kafka.spark_frames import (
+from tests.kafka.harness.capture import Capture
+from tests.kafka.harness.mirror_process import MirrorProcess, wait_until, write_mm2
+from tests.kafka.harness.spark_frames import (
     ANSWER,
     FAILURE,
     Answer,
@@ -39,8 +39,8 @@ from tests.kafka.spark_frames import (
     serialized,
     tell,
 )
-from tests.kafka.support import Sent, consume_all, create_topic, produce
-from tests.kafka.warm_spark import WarmJvm, take_jvm
+from tests.kafka.harness.support import Sent, consume_all, create_topic, produce
+from tests.kafka.harness.warm_spark import WarmJvm, take_jvm
 
 _VERIFIER = "org.apache.spark.rpc.netty.RpcEndpointVerifier$CheckExistence"
 _STOP = "org.apache.spark.scheduler.local.StopExecutor$"

@@ -14,9 +14,9 @@ from sparkmirror.testing.clusters import KafkaCluster
 from sparkmirror.wire.admin.cluster import Cluster
 from sparkmirror.wire.cluster.views import Committed, GroupMember, GroupView
 from tests.kafka.clusters.faults import Direct, SlotRun
-from tests.kafka.mirror_process import wait_until
-from tests.kafka.streams_member import StreamsMember
-from tests.kafka.support import Sent, consume_all, create_topic, produce
+from tests.kafka.harness.mirror_process import wait_until
+from tests.kafka.harness.streams_member import StreamsMember
+from tests.kafka.harness.support import Sent, consume_all, create_topic, produce
 
 
 @pytest.fixture

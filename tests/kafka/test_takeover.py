@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from sparkmirror.testing.clusters import KafkaCluster, start_all
-from tests.kafka.java_peer import java_mirror_maker
-from tests.kafka.mirror_process import MirrorProcess, wait_until
-from tests.kafka.support import Sent, consume_all, create_topic, produce, topic_names
+from tests.kafka.harness.java_peer import java_mirror_maker
+from tests.kafka.harness.mirror_process import MirrorProcess, wait_until
+from tests.kafka.harness.support import Sent, consume_all, create_topic, produce, topic_names
 
 pytestmark = pytest.mark.interop
 

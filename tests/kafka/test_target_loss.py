@@ -26,8 +26,8 @@ from tests.kafka.clusters.faults import (
     move_leaders,
     wait_in_sync,
 )
-from tests.kafka.mirror_process import wait_until
-from tests.kafka.support import (
+from tests.kafka.harness.mirror_process import wait_until
+from tests.kafka.harness.support import (
     Sent,
     consume_all,
     create_topic,

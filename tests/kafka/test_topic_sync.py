@@ -28,7 +28,7 @@ from sparkmirror.wire.cluster.views import AclBinding
 from tests.kafka.clusters.authorized import Authorized, topic_acl
 from tests.kafka.clusters.faults import FaultyCluster
 from tests.kafka.clusters.proxy import TO_CLIENT
-from tests.kafka.support import (
+from tests.kafka.harness.support import (
     create_topic,
     grow_topic,
     set_topic_config,

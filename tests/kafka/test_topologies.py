@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from sparkmirror.testing.clusters import KafkaCluster
-from tests.kafka.mirror_process import MirrorProcess, write_mm2
-from tests.kafka.support import (
+from tests.kafka.harness.mirror_process import MirrorProcess, write_mm2
+from tests.kafka.harness.support import (
     Sent,
     consume_all,
     create_topic,

@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 
 from sparkmirror.testing.clusters import KafkaCluster
-from tests.kafka.mirror_process import installed, wait_until
-from tests.kafka.pages import DOCS, NEW, OLD, Reader, blocks
-from tests.kafka.support import Sent, create_topic, produce, topic_names, wait_until_equal
+from tests.kafka.harness.mirror_process import installed, wait_until
+from tests.kafka.harness.pages import DOCS, NEW, OLD, Reader, blocks
+from tests.kafka.harness.support import Sent, create_topic, produce, topic_names, wait_until_equal
 from tests.tutorials import (
     CONSUMER_PROPERTIES,
     MIRROR_MY_TOPIC,

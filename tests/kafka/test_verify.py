@@ -13,8 +13,8 @@ from confluent_kafka import TopicPartition as Partition
 
 from sparkmirror.cli.main import main
 from sparkmirror.testing.clusters import KafkaCluster
-from tests.kafka.mirror_process import write_mm2
-from tests.kafka.support import (
+from tests.kafka.harness.mirror_process import write_mm2
+from tests.kafka.harness.support import (
     Sent,
     admin,
     create_topic,

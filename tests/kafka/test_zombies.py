@@ -15,7 +15,7 @@ from sparkmirror.model import Halt, PartitionProgress, SlotProgress, TopicPartit
 from sparkmirror.testing.clusters import KafkaCluster
 from sparkmirror.wire.cluster.coordinator import Routes
 from tests.kafka.clusters.faults import Direct, SlotRun
-from tests.kafka.support import Sent, consume_all, create_topic, produce
+from tests.kafka.harness.support import Sent, consume_all, create_topic, produce
 from tests.patience import patience
 
 HALT = Halt("INVALID_RECORD", "the target refuses it", retriable=True, attempt=0)

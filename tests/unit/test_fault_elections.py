@@ -14,7 +14,7 @@ from sparkmirror.model import TopicPartition
 from tests.faults import elections
 from tests.faults.fragile import LOSSES, PARTITIONS
 from tests.faults.wholeness import Outcome
-from tests.kafka.support import Received
+from tests.kafka.harness.support import Received
 
 _LOST = 3
 _WOUNDED = 2

@@ -13,7 +13,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 
 _CONFTEST = """
-from tests.kafka.leaks import no_leaks, pytest_fixture_setup, pytest_runtest_call
+from tests.kafka.harness.leaks import no_leaks, pytest_fixture_setup, pytest_runtest_call
 """
 
 _TESTS = """
@@ -85,7 +85,7 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> str:
     (directory / "test_leaking.py").write_text(_TESTS)
     script = (
         "import sys, pytest\n"
-        "from tests.kafka import leaks\n"
+        "from tests.kafka.harness import leaks\n"
         "leaks._PATIENCE_S = 1.5\n"
         "sys.exit(pytest.main(sys.argv[1:]))\n"
     )

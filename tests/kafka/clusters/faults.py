@@ -47,11 +47,11 @@ from sparkmirror.names.replication_policy import FlowTopics
 from sparkmirror.testing.clusters import KafkaCluster, start_all
 from sparkmirror.testing.node import HOST, Node
 from sparkmirror.testing.probe import free_ports
-from tests.kafka.background import Background
 from tests.kafka.clusters.proxy import TO_BROKER, Proxy
-from tests.kafka.leaks import outlives_tests
-from tests.kafka.mirror_process import wait_until
-from tests.kafka.support import (
+from tests.kafka.harness.background import Background
+from tests.kafka.harness.leaks import outlives_tests
+from tests.kafka.harness.mirror_process import wait_until
+from tests.kafka.harness.support import (
     TIMEOUT_S,
     Received,
     Sent,

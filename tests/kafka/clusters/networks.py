@@ -26,7 +26,7 @@ import pytest
 
 from sparkmirror.cli.main import main
 from sparkmirror.testing.clusters import KafkaCluster
-from tests.kafka.support import Sent, create_topic, produce
+from tests.kafka.harness.support import Sent, create_topic, produce
 
 __all__ = ["Broker", "Ended", "Network", "connected", "needs_namespaces"]
 

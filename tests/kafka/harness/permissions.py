@@ -25,8 +25,8 @@ from sparkmirror.errors import MirrorError
 from sparkmirror.model import MirrorSettings
 from sparkmirror.wire.cluster.views import AclBinding
 from tests.kafka.clusters.authorized import ADMIN, Authorized, properties
-from tests.kafka.mirror_process import wait_until, write_mm2
-from tests.kafka.support import (
+from tests.kafka.harness.mirror_process import wait_until, write_mm2
+from tests.kafka.harness.support import (
     TIMEOUT_S,
     Received,
     admin,

@@ -17,7 +17,7 @@ from typing import Any
 from sparkmirror.records.header import HEADER, HEADER_BYTES, LOG_OVERHEAD_BYTES
 from sparkmirror.testing.clusters import KafkaCluster
 from sparkmirror.wire.net.poller import readable
-from tests.kafka.warm_spark import take_jvm
+from tests.kafka.harness.warm_spark import take_jvm
 from tests.patience import patience
 
 

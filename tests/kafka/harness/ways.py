@@ -17,7 +17,7 @@ from sparkmirror.wire.fetch.fetcher import Fetcher
 from sparkmirror.wire.probe.reach import reach
 from sparkmirror.wire.produce.producer import Producer
 from tests.kafka.clusters.secure import LISTENERS, MECHANISMS
-from tests.kafka.support import Sent, create_topic, produce
+from tests.kafka.harness.support import Sent, create_topic, produce
 from tests.patience import patience
 
 GSSAPI = "GSSAPI"

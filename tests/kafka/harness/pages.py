@@ -17,7 +17,7 @@ from sparkmirror.testing.clusters import KafkaCluster
 
 __all__ = ["DOCS", "NEW", "OLD", "Reader", "blocks", "mirror_ended"]
 
-DOCS = Path(__file__).parents[2] / "docs"
+DOCS = Path(__file__).parents[3] / "docs"
 OLD, NEW = "a1.example.com:9092", "b1.example.com:9092"
 """How pages name the two clusters."""
 _SHELL = ("bash", "-e", "-u", "-o", "pipefail", "-c")

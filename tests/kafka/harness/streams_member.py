@@ -14,9 +14,9 @@ from sparkmirror.model import ClusterClient
 from sparkmirror.testing.clusters import KafkaCluster
 from sparkmirror.wire.admin.messages import commit_error, error_code
 from sparkmirror.wire.admin.requester import Link
-from tests.kafka.mirror_process import wait_until
+from tests.kafka.harness.mirror_process import wait_until
 
-_SCHEMAS = "tests.kafka.schemas"
+_SCHEMAS = "tests.kafka.harness.schemas"
 _LEAVE = -1
 
 

@@ -22,7 +22,7 @@ from sparkmirror.data.coordination.sealed_options import KEY_VARIABLE, new_key
 from sparkmirror.data.spark.class_archive import ClassArchive
 from sparkmirror.java import find_java, java_environment
 from sparkmirror.observe.logs import spark_log4j2_properties
-from tests.kafka.leaks import outlives_tests
+from tests.kafka.harness.leaks import outlives_tests
 from tests.patience import measured, patience
 
 __all__ = ["WarmJvm", "close_jvms", "take_jvm"]

@@ -25,8 +25,8 @@ from confluent_kafka.admin import ConsumerGroupDescription
 from sparkmirror.java import find_java
 from sparkmirror.testing.clusters import KafkaCluster
 from sparkmirror.testing.maven import resolve
-from tests.kafka.mirror_process import MirrorProcess, wait_until, write_mm1
-from tests.kafka.support import Sent, admin, consume_all, create_topic, produce, topic_names
+from tests.kafka.harness.mirror_process import MirrorProcess, wait_until, write_mm1
+from tests.kafka.harness.support import Sent, admin, consume_all, create_topic, produce, topic_names
 
 __all__ = ["ASSIGNORS", "Sharing", "share_and_take_over"]
 
