@@ -15,12 +15,6 @@ from sparkmirror.demo.tools import TOOLS
 from sparkmirror.testing.clusters import KafkaCluster, start_all
 from sparkmirror.testing.jvm import KAFKA_VERSION, KAFKA_VERSIONS
 from tests.kafka.harness.mirror_process import write_mm2
-from tests.kafka.test_client import (
-    cluster,
-    test_a_group_with_members_is_seen_and_its_offsets_are_safe,
-    test_committed_offsets,
-    test_offsets_of_many_groups_go_in_few_requests,
-)
 from tests.kafka.test_compatibility import (
     test_a_group_behind_a_record_that_was_left_out,
     test_identity_replication,
@@ -40,6 +34,12 @@ from tests.kafka.test_streams_groups import (
     test_a_streams_group_is_found_and_its_offsets_are_safe,
 )
 from tests.kafka.test_topic_sync import alias, test_configs_follow_the_source
+from tests.kafka.wire.test_client import (
+    cluster,
+    test_a_group_with_members_is_seen_and_its_offsets_are_safe,
+    test_committed_offsets,
+    test_offsets_of_many_groups_go_in_few_requests,
+)
 
 __all__ = [
     "alias",
