@@ -14,26 +14,26 @@ from sparkmirror.cli.main import main
 from sparkmirror.demo.tools import TOOLS
 from sparkmirror.testing.clusters import KafkaCluster, start_all
 from sparkmirror.testing.jvm import KAFKA_VERSION, KAFKA_VERSIONS
-from tests.kafka.harness.mirror_process import write_mm2
-from tests.kafka.test_compatibility import (
+from tests.kafka.control.test_compatibility import (
     test_a_group_behind_a_record_that_was_left_out,
     test_identity_replication,
     test_offsets_that_were_altered_and_reset,
     test_runs_in_transactions_carry_the_topics_id,
 )
-from tests.kafka.test_control import (
+from tests.kafka.control.test_control import (
     flow,
     loops,
     target,
     test_a_remote_topic_with_fewer_partitions_grows,
     test_prepare_makes_topics_and_publishes_the_assignment,
 )
-from tests.kafka.test_streams_groups import (
+from tests.kafka.control.test_streams_groups import (
     clients,
     test_a_streams_group_goes_on_at_the_target_where_it_stood,
     test_a_streams_group_is_found_and_its_offsets_are_safe,
 )
-from tests.kafka.test_topic_sync import alias, test_configs_follow_the_source
+from tests.kafka.control.test_topic_sync import alias, test_configs_follow_the_source
+from tests.kafka.harness.mirror_process import write_mm2
 from tests.kafka.wire.test_client import (
     cluster,
     test_a_group_with_members_is_seen_and_its_offsets_are_safe,

@@ -15,6 +15,10 @@ from sparkmirror.cli.main import main
 from sparkmirror.testing.clusters import KafkaCluster, start_all
 from sparkmirror.testing.jvm import KAFKA_VERSIONS
 from tests.kafka.clusters.authorized import Authorized, authorized_pair
+from tests.kafka.control.test_topic_sync import (
+    alias,
+    test_acls_follow_the_source_and_are_never_removed,
+)
 from tests.kafka.harness.mirror_process import MirrorProcess, write_mm2
 from tests.kafka.harness.support import (
     Sent,
@@ -30,7 +34,6 @@ from tests.kafka.test_java_reads_ours import (
     test_groups_fail_over_and_back_with_javas_client,
 )
 from tests.kafka.test_takeover import test_java_then_sparkmirror_then_java
-from tests.kafka.test_topic_sync import alias, test_acls_follow_the_source_and_are_never_removed
 
 __all__ = [
     "alias",
