@@ -59,8 +59,8 @@ interop: $(STAMP)
 # change; each permission taken away with every feature on; every example; whole runs on the newest
 # Kafka. Some fifteen minutes.
 matrix: $(STAMP)
-	$(BIN)/python -m pytest -m "matrix or not matrix" tests/kafka/secure_runs.py \
-	  tests/kafka/test_kerberos_mirrors.py tests/kafka/test_acls_every_feature.py \
+	$(BIN)/python -m pytest -m "matrix or not matrix" tests/kafka/security/secure_runs.py \
+	  tests/kafka/security/test_kerberos_mirrors.py tests/kafka/security/test_acls_every_feature.py \
 	  tests/kafka/test_examples.py tests/kafka/test_newest_release_mirrors.py $(ARGS)
 
 # Whole mirrors that are killed, moved, frozen and starved further than `make test` does it.

@@ -28,7 +28,9 @@ from tests.kafka.harness.support import (
     produce_transaction,
     wait_until_equal,
 )
-from tests.kafka.test_acls import test_owners_of_a_group_take_describe_on_every_topic_that_it_reads
+from tests.kafka.security.test_acls import (
+    test_owners_of_a_group_take_describe_on_every_topic_that_it_reads,
+)
 from tests.kafka.test_java_reads_ours import (
     ALIASES,
     test_groups_fail_over_and_back_with_javas_client,

@@ -6,9 +6,9 @@ import itertools
 import re
 from pathlib import Path
 
-from tests.kafka import test_kerberos, test_security
 from tests.kafka.clusters.secure import LISTENERS
 from tests.kafka.harness.ways import ROLES, WAYS
+from tests.kafka.security import test_kerberos, test_security
 
 PAGE = (Path(__file__).parents[2] / "docs" / "security.md").read_text()
 LOGINS = {"PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER", "GSSAPI"}
