@@ -17,9 +17,9 @@ import pytest
 from sparkmirror.testing.clusters import KafkaCluster
 from sparkmirror.testing.probe import free_ports
 from tests.certificates import PASSWORD, Authority, pem
+from tests.kafka.cli.test_bad_input import paragraph
 from tests.kafka.clusters.secure import HOST, USER_SECRET, Secured, jaas
 from tests.kafka.harness.mirror_process import write_mm2
-from tests.kafka.test_bad_input import paragraph
 
 KRB5 = "com.sun.security.auth.module.Krb5LoginModule required useTicketCache=true;"
 HOUR = timedelta(hours=1)
