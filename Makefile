@@ -53,7 +53,7 @@ docs: $(STAMP)
 interop: $(STAMP)
 	$(BIN)/python -m pytest -m "interop or not interop" tests/kafka/test_mirror_client.py \
 	  tests/kafka/test_java_reads_ours.py tests/kafka/test_takeover.py \
-	  tests/kafka/control/test_checkpoints.py tests/kafka/control/test_topic_sync.py tests/kafka/test_mm1_group.py $(ARGS)
+	  tests/kafka/control/test_checkpoints.py tests/kafka/control/test_topic_sync.py tests/kafka/mm1/test_mm1_group.py $(ARGS)
 
 # A mirror through every listener and login, as source and as target; brokers' certificates that
 # change; each permission taken away with every feature on; every example; whole runs on the newest

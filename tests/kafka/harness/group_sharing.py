@@ -1,6 +1,7 @@
 """Mirrors of both kinds, this one's processes and Java's, in one consumer group.
 
-What `tests.kafka.test_mm1_group` tries once and `tests.faults.sharing` measures with each assignor.
+What `tests.kafka.mm1.test_mm1_group` tries once and `tests.faults.sharing` measures with each
+assignor.
 """
 
 from __future__ import annotations
