@@ -51,8 +51,8 @@ docs: $(STAMP)
 
 # What Java's own tools and classes take part in.
 interop: $(STAMP)
-	$(BIN)/python -m pytest -m "interop or not interop" tests/kafka/test_mirror_client.py \
-	  tests/kafka/test_java_reads_ours.py tests/kafka/test_takeover.py \
+	$(BIN)/python -m pytest -m "interop or not interop" tests/kafka/java_peers/test_mirror_client.py \
+	  tests/kafka/java_peers/test_java_reads_ours.py tests/kafka/java_peers/test_takeover.py \
 	  tests/kafka/control/test_checkpoints.py tests/kafka/control/test_topic_sync.py tests/kafka/mm1/test_mm1_group.py $(ARGS)
 
 # A mirror through every listener and login, as source and as target; brokers' certificates that

@@ -28,14 +28,14 @@ from tests.kafka.harness.support import (
     produce_transaction,
     wait_until_equal,
 )
-from tests.kafka.security.test_acls import (
-    test_owners_of_a_group_take_describe_on_every_topic_that_it_reads,
-)
-from tests.kafka.test_java_reads_ours import (
+from tests.kafka.java_peers.test_java_reads_ours import (
     ALIASES,
     test_groups_fail_over_and_back_with_javas_client,
 )
-from tests.kafka.test_takeover import test_java_then_sparkmirror_then_java
+from tests.kafka.java_peers.test_takeover import test_java_then_sparkmirror_then_java
+from tests.kafka.security.test_acls import (
+    test_owners_of_a_group_take_describe_on_every_topic_that_it_reads,
+)
 
 __all__ = [
     "alias",
