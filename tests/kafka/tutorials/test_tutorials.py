@@ -25,7 +25,7 @@ from tests.tutorials import (
 
 pytestmark = pytest.mark.long
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 _ONE_BROKER = """
 B.offset.storage.replication.factor = 1
 offset-syncs.topic.replication.factor = 1

@@ -16,7 +16,7 @@ from tests.kafka.clusters.kerberized import Kerberized, kerberized
 from tests.kafka.clusters.realm import HOST, REALM, realm, require_kerberos
 from tests.kafka.harness.support import Sent, create_topic, produce, wait_until_equal
 
-PAGE = Path(__file__).parents[2] / "docs" / "kerberos.md"
+PAGE = Path(__file__).parents[3] / "docs" / "kerberos.md"
 FACTORS = {"tasks.max": "1", **dict.fromkeys((
     *("replication.factor", "A.offset.storage.replication.factor"),
     *("B.offset.storage.replication.factor", "offset-syncs.topic.replication.factor"),
