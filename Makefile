@@ -61,7 +61,7 @@ interop: $(STAMP)
 matrix: $(STAMP)
 	$(BIN)/python -m pytest -m "matrix or not matrix" tests/kafka/security/secure_runs.py \
 	  tests/kafka/security/test_kerberos_mirrors.py tests/kafka/security/test_acls_every_feature.py \
-	  tests/kafka/tutorials/test_examples.py tests/kafka/test_newest_release_mirrors.py $(ARGS)
+	  tests/kafka/tutorials/test_examples.py tests/kafka/mirrors/test_newest_release_mirrors.py $(ARGS)
 
 # Whole mirrors that are killed, moved, frozen and starved further than `make test` does it.
 long: $(STAMP)

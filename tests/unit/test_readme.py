@@ -20,7 +20,9 @@ def row(name: str) -> str:
 
 
 def test_the_releases_of_kafka_are_those_that_tests_start() -> None:
-    started = set(KAFKA_VERSIONS)  # tests/kafka/test_newest_release.py starts the last of them
+    started = set(
+        KAFKA_VERSIONS
+    )  # tests/kafka/mirrors/test_newest_release.py starts the last of them
     for path in (ROOT / "tests" / "kafka").rglob("*.py"):
         text = path.read_text(encoding="utf-8")
         for call in re.findall(r'version="(\d[\d.]+)"|"version", (\[[^\]]*\])', text):

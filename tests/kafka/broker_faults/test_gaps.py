@@ -18,7 +18,7 @@ from sparkmirror.testing.clusters import KafkaCluster
 from sparkmirror.wire.admin.cluster import Cluster
 from tests.kafka.harness.mirror_process import MirrorProcess, wait_until, write_mm2
 from tests.kafka.harness.support import Sent, consume_all, create_topic, delete_records, produce
-from tests.kafka.test_metrics import Scrape
+from tests.kafka.mirrors.test_metrics import Scrape
 
 
 @dataclass
