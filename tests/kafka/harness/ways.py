@@ -1,6 +1,6 @@
 """Every way to connect to a broker, and a test of each in both directions.
 
-docs/security.md lists them; tests/unit/test_security_page.py holds the list against `WAYS`.
+docs/security.md lists them; tests/unit/docs/test_security_page.py holds the list against `WAYS`.
 """
 
 from __future__ import annotations

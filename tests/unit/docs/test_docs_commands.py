@@ -14,7 +14,7 @@ import typer
 from sparkmirror.cli import kafka_mirror_maker
 from sparkmirror.cli import main as main_module
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 PAGES = sorted(
     [ROOT / "README.md", *(ROOT / "docs").glob("*.md"), *(ROOT / "examples").glob("*.md")]
 )

@@ -10,7 +10,7 @@ from tests.kafka.clusters.secure import LISTENERS
 from tests.kafka.harness.ways import ROLES, WAYS
 from tests.kafka.security import test_kerberos, test_security
 
-PAGE = (Path(__file__).parents[2] / "docs" / "security.md").read_text()
+PAGE = (Path(__file__).parents[3] / "docs" / "security.md").read_text()
 LOGINS = {"PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER", "GSSAPI"}
 PROTOCOLS = {
     ("PLAINTEXT", "none"),

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from sparkmirror.testing.jvm import KAFKA_VERSIONS
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 

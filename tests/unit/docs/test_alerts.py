@@ -21,7 +21,7 @@ import yaml
 from sparkmirror.observe.metrics.catalog import CATALOG
 from tests.promql import Database, Rule, firing, seconds
 
-DIRECTORY = Path(__file__).parents[2] / "docs" / "prometheus"
+DIRECTORY = Path(__file__).parents[3] / "docs" / "prometheus"
 RULES_FILE = DIRECTORY / "alerts.yml"
 TESTS: dict[str, Any] = yaml.safe_load((DIRECTORY / "alerts.test.yml").read_text())
 CASES = [

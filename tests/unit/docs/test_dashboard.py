@@ -17,10 +17,10 @@ from grafana_foundation_sdk.cog.plugins import register_default_plugins
 from grafana_foundation_sdk.models.dashboard import Dashboard
 
 from tests.promql import Database, Rule, firing
-from tests.unit.test_alerts import RULES
+from tests.unit.docs.test_alerts import RULES
 
 BOARD = json.loads(
-    (Path(__file__).parents[2] / "docs" / "grafana" / "sparkmirror.json").read_text()
+    (Path(__file__).parents[3] / "docs" / "grafana" / "sparkmirror.json").read_text()
 )
 PANELS: dict[str, Any] = {panel["title"]: panel for panel in BOARD["panels"]}
 STATES = ("starting", "running", "paused", "draining")

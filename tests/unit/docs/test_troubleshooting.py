@@ -8,7 +8,7 @@ from pathlib import Path
 
 import sparkmirror
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 PAGE = (ROOT / "docs" / "troubleshooting.md").read_text(encoding="utf-8")
 _TABLE = re.compile(r"^\| it says \|.*\n\|---.*\n((?:\|.*\n)+)", re.MULTILINE)
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 PAGE = (ROOT / "docs" / "compatibility.md").read_text(encoding="utf-8")
 NAMED = sorted(set(re.findall(r"`((?:unit|property|kafka)/[\w/]+\.py)::(\w+)`", PAGE)))
 
