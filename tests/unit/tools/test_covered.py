@@ -12,7 +12,7 @@ import coverage
 from tests.covered.__main__ import CONFIG, Gap, gaps, render, unknown_reasons
 from tests.covered.reasons import REASONS
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 SOURCE = """\
 import os
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 
 _CONFTEST = """
 from tests.kafka.harness.leaks import no_leaks, pytest_fixture_setup, pytest_runtest_call

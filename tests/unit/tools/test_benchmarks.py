@@ -34,7 +34,7 @@ from benchmarks.steps import FORMAT, MAIN, ROUNDS, STEPS, WINDOW_S
 
 from sparkmirror.testing.clusters import KafkaCluster
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 # The middle one is neither the first, the last, the best nor the mean of the three.
 SPREAD = (0.75, 2.0, 1.0)
 OURS = "sparkmirror"

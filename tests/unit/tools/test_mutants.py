@@ -12,7 +12,7 @@ from tests.mutants.mutant import PACKAGE, complaints, promises
 from tests.mutants.table import MUTANTS
 from tests.mutants.verdict import BROKEN, NOTICED, SURVIVED, healthy, judge
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 TEST = "tests/unit/test_x.py::test_y"
 
 
@@ -40,7 +40,7 @@ def test_promises_are_those_of_the_page() -> None:
         ({"new": MUTANTS[0].old}, "changes nothing"),
         ({"file": "data/gone.py"}, "its text is 0 times in"),
         ({"tests": ()}, "names no test"),
-        ({"tests": ("tests/unit/test_mutants.py::test_gone",)}, "there is no test"),
+        ({"tests": ("tests/unit/tools/test_mutants.py::test_gone",)}, "there is no test"),
         ({"tests": ("tests/unit/test_gone.py::test_gone",)}, "there is no test"),
         ({"promise": "Nobody promised"}, "0 promises begin with"),
         ({"name": MUTANTS[1].name}, "two mutants are called"),
