@@ -37,6 +37,14 @@ def test_every_folder_of_tests_that_is_named_exists() -> None:
     assert all((ROOT / path).is_dir() for path in named)
 
 
+def test_the_table_of_tests_with_brokers_names_every_folder_and_no_other() -> None:
+    table = PAGE.split("| folder | what is tried |\n|---|---|\n", 1)[1].split("\n\n", 1)[0]
+    named = re.findall(r"^\| `([a-z0-9_]+)` \| ", table, re.MULTILINE)
+    there = {path.parent.name for path in (ROOT / "tests" / "kafka").glob("*/__init__.py")}
+    assert len(named) == len(table.splitlines())
+    assert set(named) == there
+
+
 def test_the_workflow_runs_what_any_machine_runs() -> None:
     found = yaml.safe_load((ROOT / ".github" / "workflows" / "ci.yml").read_text())
     steps = found["jobs"]["run"]["steps"]
