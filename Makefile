@@ -51,17 +51,18 @@ docs: $(STAMP)
 
 # What Java's own tools and classes take part in.
 interop: $(STAMP)
-	$(BIN)/python -m pytest -m "interop or not interop" tests/kafka/test_mirror_client.py \
-	  tests/kafka/test_java_reads_ours.py tests/kafka/test_takeover.py \
-	  tests/kafka/test_checkpoints.py tests/kafka/test_topic_sync.py tests/kafka/test_mm1_group.py $(ARGS)
+	$(BIN)/python -m pytest -m "interop or not interop" tests/kafka/java_peers \
+	  tests/kafka/control/test_checkpoints.py tests/kafka/control/test_topic_sync.py \
+	  tests/kafka/mm1/test_mm1_group.py $(ARGS)
 
 # A mirror through every listener and login, as source and as target; brokers' certificates that
 # change; each permission taken away with every feature on; every example; whole runs on the newest
 # Kafka. Some fifteen minutes.
 matrix: $(STAMP)
-	$(BIN)/python -m pytest -m "matrix or not matrix" tests/kafka/secure_runs.py \
-	  tests/kafka/test_kerberos_mirrors.py tests/kafka/test_acls_every_feature.py \
-	  tests/kafka/test_examples.py tests/kafka/test_newest_release_mirrors.py $(ARGS)
+	$(BIN)/python -m pytest -m "matrix or not matrix" tests/kafka/security/secure_runs.py \
+	  tests/kafka/security/test_kerberos_mirrors.py tests/kafka/security/test_acls_every_feature.py \
+	  tests/kafka/tutorials/test_examples.py \
+	  tests/kafka/mirrors/test_newest_release_mirrors.py $(ARGS)
 
 # Whole mirrors that are killed, moved, frozen and starved further than `make test` does it.
 long: $(STAMP)

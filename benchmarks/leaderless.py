@@ -28,9 +28,9 @@ from kafka.protocol.metadata import MetadataRequest
 from tests.faults.harness import Mirror, write_config
 from tests.faults.partitions import CONFIG, make_partitions
 from tests.faults.pressure import SLOTS
-from tests.kafka.capture import Capture
-from tests.kafka.faults import leaders
-from tests.kafka.support import Sent, create_topic, produce, topic_names
+from tests.kafka.clusters.faults import leaders
+from tests.kafka.harness.capture import Capture
+from tests.kafka.harness.support import Sent, create_topic, produce, topic_names
 
 from benchmarks.control_plane import PROBE, PROBE_PARTITIONS
 from benchmarks.large_clusters import wait_until

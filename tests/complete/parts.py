@@ -199,7 +199,7 @@ PARTS = (
         "the many cases, in any file, that are marked as matrix",
         ("{python}", "-m", "pytest", "-m", "matrix", "--junitxml={out}/junit.xml", "tests"),
         ("{python}", "-m", "pytest", "-m", "matrix", "--junitxml={out}/junit.xml",
-         "tests/kafka/test_acls_every_feature.py", "-k", "exactly-once"),
+         "tests/kafka/security/test_acls_every_feature.py", "-k", "exactly-once"),
         _tests,
     ),
     Part(

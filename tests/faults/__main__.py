@@ -30,7 +30,7 @@ from tests.faults.harness import Counter, Mirror, run_directory, write_config
 from tests.faults.kinds import FAULTS, Scene, draw
 from tests.faults.numbered import InTransactions, Numbered
 from tests.faults.report import UNCOMMITTED_S, Outcome, complaints, render
-from tests.kafka.support import create_topic
+from tests.kafka.harness.support import create_topic
 
 PARTITIONS = 4
 _EPOCH_S = 20.0

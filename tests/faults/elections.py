@@ -32,8 +32,8 @@ from tests.faults.fragile import LOSSES, PARTITIONS, Election, FragileTopic, Los
 from tests.faults.harness import Mirror, run_directory, write_config
 from tests.faults.kinds import draw
 from tests.faults.wholeness import Compared, Outcome, Summary, compare, render
-from tests.kafka.faults import Load, by_partition
-from tests.kafka.support import consume_all, create_topic
+from tests.kafka.clusters.faults import Load, by_partition
+from tests.kafka.harness.support import consume_all, create_topic
 
 TOPIC, REMOTE, GAPS = "numbers", "A.numbers", "mm2-sparkmirror-gaps.A.internal"
 _PER_S = 60.0

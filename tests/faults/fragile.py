@@ -14,9 +14,9 @@ from confluent_kafka.admin import AdminClient, OffsetSpec
 
 from sparkmirror.internal_topics.gaps import GapKind
 from sparkmirror.testing.clusters import KafkaCluster
-from tests.kafka.faults import UNCLEAN, wait_in_sync
-from tests.kafka.mirror_process import wait_until
-from tests.kafka.support import (
+from tests.kafka.clusters.faults import UNCLEAN, wait_in_sync
+from tests.kafka.harness.mirror_process import wait_until
+from tests.kafka.harness.support import (
     TIMEOUT_S,
     create_topic,
     delete_topic,

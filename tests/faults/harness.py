@@ -26,8 +26,8 @@ from confluent_kafka.admin import OffsetSpec
 
 from sparkmirror.testing.clusters import KafkaCluster
 from tests.faults.numbered import ABORTED, NUMBER
-from tests.kafka.background import Background
-from tests.kafka.support import admin
+from tests.kafka.harness.background import Background
+from tests.kafka.harness.support import admin
 
 __all__ = [
     "FRAMES",

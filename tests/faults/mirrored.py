@@ -22,7 +22,7 @@ from sparkmirror.testing.clusters import KafkaCluster, start_all
 from tests.faults.harness import Mirror, write_config
 from tests.faults.partitions import CONFIG, PER_TOPIC, make_partitions
 from tests.faults.pressure import SLOTS, Footprint, memory_bound_mib
-from tests.kafka.support import TIMEOUT_S, admin, topic_names
+from tests.kafka.harness.support import TIMEOUT_S, admin, topic_names
 
 _ARRIVE_S = 900.0
 _STEADY_S = 15.0

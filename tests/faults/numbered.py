@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from confluent_kafka import KafkaError, KafkaException, Producer
 
 from sparkmirror.testing.clusters import KafkaCluster
-from tests.kafka.background import Background
-from tests.kafka.support import TIMEOUT_S, transactional_producer
+from tests.kafka.harness.background import Background
+from tests.kafka.harness.support import TIMEOUT_S, transactional_producer
 
 __all__ = ["ABORTED", "NUMBER", "InTransactions", "Numbered"]
 

@@ -18,7 +18,7 @@ from confluent_kafka.admin import NewTopic
 
 from sparkmirror.testing.clusters import KafkaCluster, start_all
 from tests.faults.pressure import Pressure, limit_target
-from tests.kafka.support import TIMEOUT_S, admin
+from tests.kafka.harness.support import TIMEOUT_S, admin
 
 PER_TOPIC = 100
 _TOPICS_PER_REQUEST = 10

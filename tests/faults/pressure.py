@@ -20,8 +20,8 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, Topi
 
 from sparkmirror.testing.clusters import KafkaCluster
 from tests.faults.harness import FRAMES, Mirror, write_config
-from tests.kafka.background import Background
-from tests.kafka.support import TIMEOUT_S, consume_all, create_topic, topic_names
+from tests.kafka.harness.background import Background
+from tests.kafka.harness.support import TIMEOUT_S, consume_all, create_topic, topic_names
 
 __all__ = [
     "MIB",

@@ -13,7 +13,7 @@ import tempfile
 from pathlib import Path
 
 from sparkmirror.testing.clusters import KafkaCluster, start_all
-from tests.kafka.group_sharing import ASSIGNORS, Sharing, share_and_take_over
+from tests.kafka.harness.group_sharing import ASSIGNORS, Sharing, share_and_take_over
 
 LIMIT_S = 15.0
 

@@ -30,7 +30,7 @@ from tests.faults.numbered import Numbered
 from tests.faults.processes import Life, Seat
 from tests.faults.report import UNCOMMITTED_S
 from tests.faults.takeovers import WARM, Event, Outcome, complaints, render
-from tests.kafka.support import create_topic
+from tests.kafka.harness.support import create_topic
 
 _PARTITIONS = 4
 # Three mirrors, of which one or two are just starting, share the processors with two brokers.

@@ -13,8 +13,8 @@ from sparkmirror.testing.clusters import KafkaCluster
 from tests.faults.harness import PLANNER, SINK, Counter, Mirror, write_config
 from tests.faults.kinds import Scene, kill_driver, kill_worker
 from tests.faults.numbered import Numbered
-from tests.kafka.mirror_process import wait_until
-from tests.kafka.support import create_topic
+from tests.kafka.harness.mirror_process import wait_until
+from tests.kafka.harness.support import create_topic
 from tests.patience import others_per_core, patience
 
 PARTITIONS = 4

@@ -15,12 +15,12 @@ from confluent_kafka.admin import (
 
 from sparkmirror.testing.clusters import KafkaCluster
 from tests.conftest import OF_SIX_BROKERS, SHARED
-from tests.kafka.authorized import Authorized, authorized_pair
-from tests.kafka.faults import FaultyCluster, SixBrokers
-from tests.kafka.leaks import no_leaks, pytest_fixture_setup, pytest_runtest_call  # noqa: F401
-from tests.kafka.secure import Secured, secured_pair
-from tests.kafka.support import admin, forget_mirrors
-from tests.kafka.warm_spark import close_jvms
+from tests.kafka.clusters.authorized import Authorized, authorized_pair
+from tests.kafka.clusters.faults import FaultyCluster, SixBrokers
+from tests.kafka.clusters.secure import Secured, secured_pair
+from tests.kafka.harness.leaks import no_leaks, pytest_fixture_setup, pytest_runtest_call  # noqa: F401
+from tests.kafka.harness.support import admin, forget_mirrors
+from tests.kafka.harness.warm_spark import close_jvms
 
 _LINES = 25
 

@@ -255,7 +255,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "data/read/resume.py",
         "found[p.source] = Resumed(at, end)",
         "found[p.source] = Resumed(at + 1, end)",
-        ("tests/kafka/test_exactly_once.py::test_at_least_once_goes_on_at_the_exact_record",),
+        ("tests/kafka/data/test_exactly_once.py::test_at_least_once_goes_on_at_the_exact_record",),
     ),
     Mutant(
         "timestamps of a batch written wrong",

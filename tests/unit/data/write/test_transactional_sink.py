@@ -1,7 +1,7 @@
 """The sink of an exactly-once flow against brokers that answer at once.
 
 What is committed, what was aborted on the way, and in how many transactions: the same on every
-machine. `tests/kafka/test_exact_transactions.py` has it on real brokers.
+machine. `tests/kafka/data/test_exact_transactions.py` has it on real brokers.
 """
 
 from __future__ import annotations

@@ -1,0 +1,1 @@
+"""Commands beside a mirror: bad input, plans and lists, verify, the doctor."""

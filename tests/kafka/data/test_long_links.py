@@ -1,0 +1,252 @@
+"""A long link: to the target batches that wait are joined, from the source further lanes open.
+
+Nothing else changes.
+
+At the level of one slot: no Spark, real brokers behind proxies that hold every chunk back.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from sparkmirror.data.write import held_back
+from sparkmirror.model import FaultSettings, FetchSettings, ProduceSettings, TopicPartition
+from sparkmirror.records.header import CONTROL_BIT
+from sparkmirror.wire.cluster.coordinator import LATEST, Routes
+from sparkmirror.wire.fetch.fetcher import Fetcher
+from sparkmirror.wire.fetch.lanes import Lane
+from tests.kafka.clusters.faults import NODES, FaultyCluster, SlotRun
+from tests.kafka.harness.mirror_process import stored, wait_until
+from tests.kafka.harness.support import (
+    Sent,
+    consume_all,
+    contents,
+    create_topic,
+    produce,
+    produce_transaction,
+    set_topic_config,
+)
+
+# Each way. Answers take 50 ms, what a link between two regions takes.
+DELAY_S = 0.025
+
+
+@pytest.fixture
+def far_source(source: FaultyCluster) -> Iterator[FaultyCluster]:
+    for proxy in source.proxies.values():
+        proxy.delay_s = DELAY_S
+    yield source
+    source.heal()
+
+
+@pytest.fixture
+def far(target: FaultyCluster) -> Iterator[FaultyCluster]:
+    for proxy in target.proxies.values():
+        proxy.delay_s = DELAY_S
+    yield target
+    target.heal()
+
+
+def _records(count: int) -> list[Sent]:
+    now_ms = int(time.time() * 1000)  # what is older than retention is deleted meanwhile
+    return [
+        Sent(
+            # What does not get smaller librdkafka leaves uncompressed.
+            random.randbytes(600) + b"." * 200,
+            b"key-%d" % (n % 50),
+            headers=(("n", b"%d" % n),) if n % 3 == 0 else (),
+            timestamp_ms=now_ms - 7 * n - 500 * (n % 2),
+        )
+        for n in range(count)
+    ]
+
+
+def _fill(source: FaultyCluster, topic: str) -> None:
+    """Batches of some 6 KB, in transactions and not, of two codecs."""
+    create_topic(source.kafka, topic, 1, replication=NODES)
+    batches = {"batch.num.messages": 10}
+    produce(source.kafka, topic, _records(3_000), compression="lz4", config=batches)
+    for commit in (False, True):
+        produce_transaction(
+            source.kafka, topic, _records(300), commit=commit, compression="lz4", config=batches
+        )
+    produce(source.kafka, topic, _records(300), config=batches)
+
+
+def _equal(slot: SlotRun) -> bool:
+    wanted = contents(consume_all(slot.source.kafka, slot.topic))
+    return contents(consume_all(slot.target.kafka, slot.remote)) == wanted
+
+
+def _position(slot: SlotRun) -> int:
+    routes = Routes(slot.flow.target)
+    tp = TopicPartition(slot.remote, 0)
+    try:
+        return routes.committed(slot.flow.position_group, [tp], stable=True)[tp][0]
+    finally:
+        routes.close()
+
+
+@pytest.mark.parametrize("exact", [False, True])
+def test_batches_that_wait_are_joined(source, far, topic_name, exact):
+    _fill(source, topic_name)
+    began = time.monotonic()
+    with SlotRun(source, far, topic_name, exactly_once=exact) as slot:
+        wait_until(lambda: _equal(slot), "the target holds the same records, in order")
+        took_s = time.monotonic() - began
+        slot.drain()
+        assert slot.failures == []
+    sent = [one for one in stored(source.kafka, topic_name) if not one.has(CONTROL_BIT)]
+    assert len(sent) > 380
+    arrived = [one for one in stored(far.kafka, slot.remote) if not one.has(CONTROL_BIT)]
+    assert sum(one.count for one in arrived) == 3_600
+    assert len(arrived) < len(sent) / 2, f"{took_s:.1f} s"
+    joined = slot.reports()[-1].joined
+    assert len(sent) / 2 < joined.batches < len(sent)
+    assert joined.bytes_in > joined.bytes_out > 0
+    assert joined.cpu_s > 0
+    # All records, the aborted ones as well, and two markers.
+    assert _position(slot) == 3_900 + 2
+
+
+def test_a_broker_that_is_ten_times_slower_keeps_only_its_own_partitions_waiting(
+    source, far, topic_name, monkeypatch
+):
+    """With the bound of what may wait an eighth of the real one, and so many records less."""
+    monkeypatch.setattr(held_back, "UNACKNOWLEDGED_BYTES_MAX", 4 << 20)
+    create_topic(source.kafka, topic_name, 3, replication=NODES)
+    sent = [Sent(random.randbytes(1_000), partition=n % 3) for n in range(36_000)]
+    produce(source.kafka, topic_name, sent)
+    for number, proxy in far.proxies.items():
+        proxy.delay_s = 0.1 if number == 1 else 0.01
+    with SlotRun(source, far, topic_name, 3, replicas=[[1], [2], [3]]) as slot:
+        routes = Routes(slot.flow.target, {slot.remote})
+        tps = [TopicPartition(slot.remote, number) for number in range(3)]
+
+        def ends() -> list[int]:
+            found = routes.list_offsets(tps, LATEST, read_committed=False)
+            return [found[tp] for tp in tps]
+
+        try:
+            routes.refresh()
+            wait_until(lambda: ends()[1:] == [12_000] * 2, "all that does not go through it")
+            assert ends()[0] < 6_000, "it would have held them back"
+        finally:
+            routes.close()
+        for proxy in far.proxies.values():
+            proxy.delay_s = 0.0
+        wait_until(lambda: _equal(slot), "the target holds the same records, in order")
+        slot.drain()
+        assert slot.failures == []
+
+
+@pytest.mark.parametrize("exact", [False, True])
+def test_joined_batches_in_doubt_arrive_once(source, far, topic_name, exact):
+    _fill(source, topic_name)
+    always = ProduceSettings(link_joining="always")
+    with SlotRun(source, far, topic_name, exactly_once=exact, produce=always) as slot:
+        slot.wait_until_mirroring()
+        for number in range(8):
+            time.sleep(0.1)
+            for proxy in far.proxies.values():
+                (proxy.cut if number % 2 else proxy.reset)()
+        wait_until(lambda: _equal(slot), "the target holds the same records, in order")
+        slot.drain()
+        assert slot.failures == []
+    assert slot.errors()["CONNECTION_LOST"] > 0
+    assert slot.reports()[-1].joined.batches > 100
+
+
+@pytest.mark.parametrize("exact", [False, True])
+def test_a_refused_record_in_a_joined_batch_is_left_out_alone(source, target, topic_name, exact):
+    create_topic(source.kafka, topic_name, 1, replication=NODES)
+    good = [Sent(b"good %d" % n, b"k") for n in range(40)]
+    bad = Sent(b"x" * 20_000, b"k")
+    for number in range(0, 40, 4):
+        produce(source.kafka, topic_name, good[number : number + 4])
+        if number == 20:
+            produce(source.kafka, topic_name, [bad])
+    apart = ProduceSettings(link_joining="always", join_bytes=0)
+    skip = FaultSettings(bad_record="skip")
+    slot = SlotRun(source, target, topic_name, produce=apart, faults=skip, exactly_once=exact)
+    set_topic_config(target.kafka, slot.remote, **{"max.message.bytes": "5000"})
+    with slot:
+        wanted = [one.value for one in good]
+        wait_until(
+            lambda: [one.value for one in consume_all(target.kafka, slot.remote)] == wanted,
+            "the good ones arrive in order",
+        )
+        slot.drain()
+        assert slot.failures == []
+    assert slot.reports()[-1].joined.batches > 0
+    assert [(gap.first, gap.last) for gap in slot.gaps()] == [(24, 24)]
+    assert slot.errors()["RECORD_SKIPPED"] == 1
+    assert _position(slot) == 41
+
+
+def test_a_source_broker_that_pauses_in_its_answer_keeps_only_its_own_partitions_waiting(
+    source, target, topic_name
+):
+    alone = {"min.insync.replicas": "1"}
+    create_topic(source.kafka, topic_name, config=alone, replicas=[[1], [2], [3]])
+    produce(source.kafka, topic_name, [Sent(random.randbytes(1_000), partition=0)] * 4_000)
+    slow = source.proxies[1]
+    slow.delay_s = 0.25  # for each 64 KiB: one answer takes more than ten seconds
+    with SlotRun(source, target, topic_name, 3) as slot:
+        routes = Routes(slot.flow.target, {slot.remote})
+        tps = [TopicPartition(slot.remote, number) for number in range(3)]
+
+        def ends() -> list[int]:
+            found = routes.list_offsets(tps, LATEST, read_committed=False)
+            return [found[tp] for tp in tps]
+
+        try:
+            routes.refresh()
+            wait_until(lambda: slow.bytes_to_client > 400_000, "an answer that is on its way")
+            few = [Sent(b"small", partition=1 + n % 2) for n in range(30)]
+            produce(source.kafka, topic_name, few)
+            wait_until(lambda: ends()[1:] == [15, 15], "what does not come from that broker")
+            assert ends()[0] == 0, "its answer came whole first"
+        finally:
+            routes.close()
+        source.heal()
+        wait_until(lambda: _equal(slot), "the target holds the same records, in order")
+        slot.drain()
+        assert slot.failures == []
+
+
+@pytest.mark.parametrize("exact", [False, True])
+def test_a_far_broker_is_read_over_several_connections(
+    far_source, target, topic_name, exact, monkeypatch
+):
+    """In order and once, also where all of them break on the way."""
+    partitions, leader = 4, 1
+    replicas = [[leader]] * partitions
+    create_topic(
+        far_source.kafka, topic_name, config={"min.insync.replicas": "1"}, replicas=replicas
+    )
+    records = [one._replace(partition=n % partitions) for n, one in enumerate(_records(4_000))]
+    produce(far_source.kafka, topic_name, records, config={"batch.num.messages": 10})
+    used: list[int] = []
+    send = Fetcher._send_to
+
+    def sending(self: Fetcher, lane: Lane, *arguments: Any) -> None:
+        if self.routes.client.alias != "T":
+            used.append(lane[1])
+        send(self, lane, *arguments)
+
+    monkeypatch.setattr(Fetcher, "_send_to", sending)
+    small = FetchSettings(fetch_max_bytes=40_000, partition_fetch_bytes_max=10_000)
+    with SlotRun(
+        far_source, target, topic_name, partitions, fetch=small, exactly_once=exact
+    ) as slot:
+        wait_until(lambda: set(used) == {0, 1, 2}, "all lanes are used")
+        far_source.proxies[leader].reset()
+        wait_until(lambda: _equal(slot), "the target holds the same records, in order")
+        slot.drain()
+        assert slot.failures == []

@@ -1,0 +1,1 @@
+"""MirrorMaker 1's files: its consumer group, its record path, files of old releases."""

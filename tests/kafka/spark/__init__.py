@@ -1,0 +1,1 @@
+"""Spark clusters: mirrors on their workers, and who reaches their ports."""

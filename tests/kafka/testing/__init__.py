@@ -1,0 +1,1 @@
+"""The clusters that other tests stand on."""

@@ -1,0 +1,1 @@
+"""The layer that speaks with brokers: clients, sessions, errors of bootstrap servers."""

@@ -1,0 +1,288 @@
+"""Group membership against a real coordinator, without Spark: who owns what, at every moment."""
+
+from __future__ import annotations
+
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+
+import pytest
+from confluent_kafka import Consumer
+
+from sparkmirror.control.mm1.membership import Membership
+from sparkmirror.data.write.position_commits import Commits
+from sparkmirror.errors import Fenced, MirrorError
+from sparkmirror.model import (
+    ClusterClient,
+    FlowSettings,
+    GroupSettings,
+    Member,
+    MirrorMode,
+    TopicPartition,
+)
+from sparkmirror.testing.clusters import KafkaCluster
+from sparkmirror.wire.cluster.coordinator import Routes
+from tests.kafka.harness.mirror_process import wait_until
+from tests.kafka.harness.support import committed, create_topic
+
+SESSION_MS = 6_000
+
+
+class _World:
+    """Who mirrors what; a partition that two claim at once is the failure to be found."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.owners: dict[TopicPartition, str] = {}
+        self.faults: list[str] = []
+
+
+class _Flow:
+    """A flow whose slots need ``drain_s`` to end, and go on with what they have until then."""
+
+    def __init__(self, name: str, world: _World, counts: dict[str, int], drain_s: float) -> None:
+        self.name = name
+        self.counts = counts
+        self.member: Member | None = None
+        self.owned: frozenset[TopicPartition] = frozenset()
+        self.version = 0
+        self._world, self._drain_s = world, drain_s
+        self._planned = [(0.0, 0)]
+
+    def topic_counts(self) -> Mapping[str, int]:
+        return dict(self.counts)
+
+    def partition_counts(self, topics: Iterable[str]) -> Mapping[str, int]:
+        return {topic: self.counts[topic] for topic in topics if topic in self.counts}
+
+    def publish(self, owned: Iterable[TopicPartition], member: Member | None) -> int:
+        mine = frozenset(owned)
+        if (mine, member) == (self.owned, self.member):
+            return self.version
+        gone = self.owned - mine
+        with self._world.lock:
+            for tp in mine:
+                other = self._world.owners.setdefault(tp, self.name)
+                if other != self.name:
+                    self._world.faults.append(f"{tp}: {other} and {self.name}")
+        self.owned, self.member = mine, member
+        self.version += 1
+        version = self.version
+
+        def drained() -> None:
+            with self._world.lock:
+                for tp in gone:
+                    if self._world.owners.get(tp) == self.name:
+                        del self._world.owners[tp]
+            self._planned.append((0.0, version))
+
+        threading.Timer(self._drain_s if gone else 0.0, drained).start()
+        return version
+
+    def planned_version(self) -> int:
+        return self._planned[-1][1]
+
+    def drained(self) -> None:
+        """All slots have ended, as they have when a mirror leaves."""
+        with self._world.lock:
+            for tp in self.owned:
+                self._world.owners.pop(tp, None)
+
+    def say(self, line: str) -> None:
+        print(line)
+
+
+class _Mirror:
+    """A `Membership` with a thread that steps it."""
+
+    def __init__(self, flow: _Flow, settings: FlowSettings) -> None:
+        self.flow, self.settings = flow, settings
+        self.membership = Membership(flow, settings, alone=True)
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        while not self._stop.is_set():
+            try:
+                self.membership.step()
+            except MirrorError as error:
+                print(self.flow.name, error)
+                time.sleep(0.5)
+
+    def end(self, *, leave: bool = True) -> None:
+        self.membership.end()
+        self.flow.drained()
+        self.membership.close(leave=leave)
+        self._stop.set()
+        self._thread.join(10)
+
+
+def _settings(cluster: KafkaCluster, group: str, **more: object) -> FlowSettings:
+    client = ClusterClient("source", (cluster.bootstrap_servers,), "test")
+    options = {"session_timeout_ms": SESSION_MS, "heartbeat_interval_ms": 300} | more
+    return FlowSettings(
+        client, client, client, client, mode=MirrorMode.MM1, group_id=group,
+        group=GroupSettings(**options),  # type: ignore[arg-type]
+    )  # fmt: skip
+
+
+@contextmanager
+def _ended(mirrors: list[_Mirror]) -> Iterator[None]:
+    try:
+        yield
+    finally:
+        for mirror in mirrors:
+            mirror.end()
+
+
+def _shares(mirrors: Iterable[_Mirror]) -> list[int]:
+    return sorted(len(mirror.flow.owned) for mirror in mirrors)
+
+
+@pytest.mark.parametrize("strategy", ["range", "roundrobin", "sticky", "cooperative-sticky"])
+def test_nothing_is_owned_twice_while_members_come_and_go(
+    cluster_a: KafkaCluster, strategy: str
+) -> None:
+    topic = f"session-{uuid.uuid4().hex[:8]}"
+    create_topic(cluster_a, topic, 6)
+    settings = _settings(cluster_a, topic, strategies=(strategy,))
+    world, mirrors = _World(), []
+
+    def add() -> _Mirror:
+        flow = _Flow(f"mirror-{len(mirrors)}", world, {topic: 6}, 0.4)
+        mirrors.append(_Mirror(flow, settings))
+        return mirrors[-1]
+
+    with _ended(mirrors):
+        first = add()
+        wait_until(lambda: _shares([first]) == [6], "one has all")
+        second, third = add(), add()
+        wait_until(lambda: _shares(mirrors) == [2, 2, 2], "three share")
+        kept = second.flow.owned
+        generation = second.flow.member
+        third.end()
+        rest = [first, second]
+        wait_until(lambda: _shares(rest) == [3, 3], "two share after one has left")
+        if strategy == "cooperative-sticky":
+            assert kept <= second.flow.owned, "kept what it had"
+        # Positions are taken from members of the present generation only.
+        routes = Routes(settings.source)
+        try:
+            tp = min(second.flow.owned)
+            routes.commit(topic, {tp: (5, "")}, second.flow.member)
+            with pytest.raises(Fenced):
+                routes.commit(topic, {tp: (9, "")}, generation)
+            with pytest.raises(Fenced):
+                routes.commit(topic, {tp: (9, "")})
+            assert routes.committed(topic, [tp])[tp][0] == 5
+        finally:
+            routes.close()
+        # A sink that missed the new generation: at once (eager), or when none was announced.
+        sink = Commits(settings)
+        try:
+            sink.member(generation)
+            assert not committed(sink, {tp: (9, "")})
+            assert (sink.fenced is None) is (strategy == "cooperative-sticky")
+            sink.member(second.flow.member)
+            if sink.fenced is None:
+                assert committed(sink, {tp: (6, "")})
+            else:
+                assert sink.fenced.code == "FENCED"
+                assert not committed(sink, {tp: (9, "")})
+        finally:
+            sink.close()
+        assert not world.faults, world.faults
+
+
+def test_a_member_that_was_given_up_starts_over_and_others_take_over(
+    cluster_a: KafkaCluster,
+) -> None:
+    topic = f"session-{uuid.uuid4().hex[:8]}"
+    for name in (topic, f"{topic}.new"):
+        create_topic(cluster_a, name, 4)
+    settings = _settings(cluster_a, topic)
+    world = _World()
+    flows = [_Flow(f"mirror-{n}", world, {topic: 4}, 0.2) for n in range(2)]
+    mirrors = [_Mirror(flow, settings) for flow in flows]
+    with _ended(mirrors):
+        wait_until(lambda: _shares(mirrors) == [2, 2], "two share")
+        # A topic that appears is subscribed to: each mirror discovers it by itself.
+        for flow in flows:
+            flow.counts = {topic: 4, f"{topic}.new": 4}
+        wait_until(lambda: _shares(mirrors) == [4, 4], "the new topic is shared")
+        before = flows[1].member
+        assert before is not None
+        assert not world.faults, world.faults
+        _remove(settings, before)  # its partitions go to the other before it can know
+        wait_until(
+            lambda: flows[1].member not in (None, before) and _shares(mirrors) == [4, 4],
+            "who was removed joins anew",
+        )  # fmt: skip
+        # As when a process dies: no heartbeats, no word of it.
+        began = time.monotonic()
+        mirrors[0].end(leave=False)
+        wait_until(lambda: len(flows[1].owned) == 8, "the other takes over")
+        assert time.monotonic() - began < SESSION_MS / 1000 + 5
+
+
+def _remove(settings: FlowSettings, member: Member) -> None:
+    """As an administrator does it."""
+    from kafka.protocol.consumer import LeaveGroupRequest
+
+    routes = Routes(settings.source)
+    rows = LeaveGroupRequest.MemberIdentity
+    message = LeaveGroupRequest(
+        group_id=settings.group_id,
+        member_id=member.member_id,
+        members=[rows(member_id=member.member_id, group_instance_id=None)],
+    )
+    answer = routes.coordinator(settings.group_id).request(message, highest=4)
+    routes.close()
+    assert not answer.error_code
+
+
+@pytest.mark.parametrize(
+    ("settings", "told"),
+    [
+        ({"session_timeout_ms": 1_000, "heartbeat_interval_ms": 300}, "session.timeout.ms"),
+        ({"strategies": ("roundrobin",)}, "partition.assignment.strategy"),
+    ],
+)
+def test_a_group_that_refuses_says_why(
+    cluster_a: KafkaCluster, settings: dict[str, object], told: str
+) -> None:
+    topic = f"session-{uuid.uuid4().hex[:8]}"
+    create_topic(cluster_a, topic, 1)
+    # librdkafka's consumer offers range alone here.
+    other = Consumer(
+        {
+            "bootstrap.servers": cluster_a.bootstrap_servers,
+            "group.id": topic,
+            "partition.assignment.strategy": "range",
+        }
+    )
+    assigned: list[object] = []
+    other.subscribe([topic], on_assign=lambda _, partitions: assigned.extend(partitions))
+    try:
+        wait_until(_polled(other, assigned), "the other is a member")
+        mirror = _Mirror(
+            _Flow("mirror", _World(), {topic: 1}, 0.0), _settings(cluster_a, topic, **settings)
+        )
+        try:
+            wait_until(lambda: mirror.membership.failure is not None, "the refusal")
+            assert told in str(mirror.membership.failure)
+        finally:
+            mirror.end()
+    finally:
+        other.close()
+
+
+def _polled(consumer: Consumer, assigned: list[object]) -> Callable[[], bool]:
+    def poll() -> bool:
+        consumer.poll(0.2)
+        return bool(assigned)
+
+    return poll

@@ -1,0 +1,1 @@
+"""Pages, boards and examples say what is so: their links, commands, tests, figures."""

@@ -1,0 +1,484 @@
+"""What the benchmarks make of their rounds: medians, turns, sizes, what counts, what is shown."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from benchmarks import report, run
+from benchmarks.figures import (
+    HIGH,
+    LOW,
+    advantage,
+    growth,
+    lacking,
+    middle,
+    missing,
+    newest_complete,
+    records_for,
+    steady,
+    turns,
+    undisturbed,
+    wrong,
+)
+from benchmarks.load import LOADS, Load
+from benchmarks.peers import described
+from benchmarks.quote import BLOCK, BLOCKS, PAGES, RESULTS, quoted
+from benchmarks.run import Bench, Results
+from benchmarks.steps import FORMAT, MAIN, ROUNDS, STEPS, WINDOW_S
+
+from sparkmirror.testing.clusters import KafkaCluster
+
+ROOT = Path(__file__).parents[3]
+# The middle one is neither the first, the last, the best nor the mean of the three.
+SPREAD = (0.75, 2.0, 1.0)
+OURS = "sparkmirror"
+
+
+def copy(rate: float, **more: Any) -> dict[str, Any]:
+    """A round of a copy; its other figures follow from ``rate``."""
+    return {
+        "complete": True,
+        "surplus": 0,
+        "rate": rate,
+        "mb_per_s": rate / 1e4,
+        "cpu_s_per_gb": 4e6 / rate,
+        "total_s": 10 + 2e7 / rate,
+        "start_s": 3.0,
+        "cpu_s_start": 9.0,
+        "peak_mb": 900.0,
+        "window_s": 6.0,
+        "stolen": 0.0,
+        "elsewhere": 0.01,
+        "samples": [],
+        **more,
+    }
+
+
+def probe(p50: float, **more: Any) -> dict[str, Any]:
+    """A round of a probe."""
+    columns = {"p50": p50, "p90": 2 * p50, "p99": 3 * p50, "p99.9": 4 * p50, "max": 5 * p50}
+    place = {**columns, "count": 2_000}
+    shares = {"stolen": 0.0, "elsewhere": 0.01}
+    return {"target": place, "source": place, "idle_percent": 2.0, **shares, **more}
+
+
+def step_of(name: str) -> dict[str, Any]:
+    """A step as it is measured: the Java tools have a third of our rate and latency."""
+    about = {
+        "began": "2026-12-01T10:00:00+00:00",
+        "took_s": 500,
+        "commit": "abc1234",
+        "load_before": 0.2,
+        "repeated": [],
+        "settings": {peer: f"{peer} {name}" for peer in STEPS[name].peers},
+    }
+    if not STEPS[name].copies:
+        rounds = {
+            peer: [probe((6.0 if OURS in peer else 2.0) * one) for one in SPREAD]
+            for peer in STEPS[name].peers
+        }
+        rest = {"kind": "latency", "rate": STEPS[name].rate, "seconds": 20.0}
+        return {**about, **rest, "rounds": rounds}
+    rounds = {
+        peer: [copy((3e6 if OURS in peer else 1e6) * one) for one in SPREAD]
+        for peer in STEPS[name].peers
+    }
+    return {
+        **about,
+        "kind": "catch-up",
+        "title": name,
+        "records": 20_000_000,
+        "gigabytes": 2.2,
+        "trial": {"peer": STEPS[name].peers[0], "records": 6_000_000, "rate": 2.5e6},
+        "too_short": [],
+        "rounds": rounds,
+    }
+
+
+def complete() -> dict[str, Any]:
+    """A result with all steps that a complete one has."""
+    return {
+        "format": FORMAT,
+        "name": "2026-12-01",
+        "smoke": False,
+        "rounds": ROUNDS,
+        "tasks": 4,
+        "code": {"commit": "abc1234", "changed": False},
+        "machine": {
+            "cores": 2,
+            "processor": "some processor",
+            "memory_gib": 24,
+            "kernel": "Linux 6",
+            "python": "3.13",
+            "java": "21",
+            "spark": "4.3.0",
+            "brokers": "4.3.0",
+            "mirrormaker_2": "4.3.0",
+            "mirrormaker_1": "3.9.1",
+        },
+        "began": "2026-12-01T10:00:00+00:00",
+        "steps": {name: step_of(name) for name in MAIN},
+    }
+
+
+# -- medians and ratios ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("order", [(1, 5, 2), (5, 2, 1), (2, 1, 5)])
+def test_the_median_counts_whichever_round_it_was(order: tuple[int, ...]) -> None:
+    rounds = [copy(one * 1e6) for one in order]
+    assert middle(rounds, "rate") == 2e6
+    assert middle(rounds, "total_s") == 20.0
+    assert middle([probe(one) for one in order], "target.p99") == 6.0
+
+
+def test_ratios_are_of_medians_and_below_one_where_ours_is_worse() -> None:
+    # By the best ours is 5 times as good, by means 2.67 times.
+    ours, theirs = [copy(1e6), copy(5e6), copy(2e6)], [copy(1e6)] * 3
+    assert advantage(ours, theirs, "rate") == 2.0
+    assert advantage(theirs, ours, "rate") == 0.5
+    assert advantage(ours, theirs, "cpu_s_per_gb") == 2.0
+    assert advantage(ours, theirs, "total_s") == 1.5
+    assert advantage([probe(6.0)], [probe(2.0)], "target.p50") == pytest.approx(1 / 3)
+
+
+def test_what_never_ends_is_infinitely_late() -> None:
+    unfinished = copy(9e6, complete=False, total_s=-1.0)
+    silent = probe(1.0, target={})
+    assert middle([unfinished, copy(1e6), unfinished], "total_s") == math.inf
+    assert advantage([unfinished], [copy(1e6)], "total_s") == 0.0
+    assert advantage([silent], [probe(9.0)], "target.p50") == 0.0
+    assert math.isnan(advantage([silent], [silent], "target.p50"))
+
+
+def test_the_page_has_medians_ratios_and_every_round() -> None:
+    text = report.page(complete())
+    step = text.partition("## 100b:")[2].partition("\n## ")[0]
+    assert "| sparkmirror | 3,000,000 | 300 | 1.3 | 16.7 s |" in step
+    assert "| MirrorMaker 2 | 1,000,000 | 100 | 4.0 | 30.0 s |" in step
+    for number, rate in enumerate(("2,250,000", "6,000,000", "3,000,000"), 1):
+        assert f"| sparkmirror | {number} | {rate} | 6.0 s |" in step
+    for peer in STEPS["100b"].peers:
+        assert step.count(f"| {report.LABELS[peer]} | ") == 1 + ROUNDS
+    ratios = text.partition("## Ratios of medians: copies")[2].partition("\n## ")[0]
+    assert "| 100b | sparkmirror | MirrorMaker 2 | 3.00× | 3.00× | 1.80× | 1.00× |" in ratios
+    delays = text.partition("## Ratios of medians: latency")[2].partition("\n## ")[0]
+    assert "| latency-10k | sparkmirror | MirrorMaker 2, its producer's linger.ms=0 | " in delays
+    assert "**0.33× worse** | **0.33× worse** | 1.00× |" in delays
+    assert "100b: what exactly-once takes of the records/s | ≤ 15% | 0.0% | met" in text
+    promise = "100b: records/s in steady state, sparkmirror against MirrorMaker 2"
+    assert f"{promise} | ≥ 5× | 3.00× | **not met** |" in text
+
+
+def test_the_page_says_what_it_was_measured_with() -> None:
+    results = complete()
+    left_out = {"peer": "mm1", "round": 2, **copy(7e5, stolen=0.2)}
+    results["steps"]["100b"]["repeated"] = [left_out]
+    results["steps"]["100b"]["rounds"]["mm2"][1]["stolen"] = 0.031
+    results["steps"]["100b"]["too_short"] = [{"records": 5, "window_s": 1.25}]
+    text = report.page(results)
+    assert text.startswith("# Benchmarks, 2026-12-01\n\nA complete result.\n")
+    for part in ("`abc1234`", "2 cores (some processor), 24 GiB", "Linux 6", "3.13, 4.3.0, 21"):
+        assert part in text
+    assert "MirrorMaker 1 in round 2 (20.0%: 700,000 records/s)" in text
+    assert "the host took at most 3.1% of the processors" in text
+    assert "load before the run 0.2" in text
+    assert "5 records gave 1.2 s of steady state" in text
+    for name in MAIN:
+        for peer in STEPS[name].peers:
+            assert f"\n{peer} {name}\n" in text  # its settings
+
+
+def test_a_copy_that_went_wrong_is_never_hidden() -> None:
+    results = complete()
+    rounds = results["steps"]["100b"]["rounds"]
+    rounds[OURS][1] = copy(9e6, complete=False, total_s=-1.0, surplus=-5)
+    rounds["mm2"][2] = copy(9e6, surplus=3)
+    text = report.page(results)
+    assert text.count("**see below**") == 2
+    assert "| never | 3.0 s | 900 MB | 0.0% | 1.0% | **not all in time** |" in text
+    assert "**all and 3 again**" in text
+
+
+# -- turns, windows, sizes -------------------------------------------------------------------------
+
+
+def test_every_mirror_has_as_many_rounds_in_turns() -> None:
+    bench = Bench(KafkaCluster("A"), KafkaCluster("B"), Path(), smoke=False)
+    for name, step in STEPS.items():
+        asked: list[str] = []
+
+        def measure(peer: str, asked: list[str] = asked) -> dict[str, Any]:
+            asked.append(peer)
+            return copy(float(len(asked)))
+
+        rounds, repeated, short = bench.rounds(name, step.peers, measure)
+        assert {peer: len(found) for peer, found in rounds.items()} == dict.fromkeys(
+            step.peers, ROUNDS
+        )
+        assert (repeated, short) == ([], None)
+        assert asked == [peer for turn in turns(step.peers, ROUNDS) for peer in turn]
+    assert ROUNDS % 2 == 1
+
+
+def test_nobody_is_always_first() -> None:
+    assert turns("abc", 3) == [["a", "b", "c"], ["b", "c", "a"], ["c", "a", "b"]]
+    assert turns("ab", 3) == [["a", "b"], ["b", "a"], ["a", "b"]]
+    assert turns("a", 2) == [["a"], ["a"]]
+
+
+def test_steady_state_is_the_same_share_of_every_copy() -> None:
+    marks = [(float(at), at * 10, at / 2) for at in range(12)]
+    assert steady(marks, 100) == (marks[2], marks[9])
+    # Over between two looks: all that there was.
+    assert steady([(0.0, 0, 0.0), (1.0, 5, 0.0), (2.0, 100, 1.0)], 100) == (
+        (1.0, 5, 0.0),
+        (2.0, 100, 1.0),
+    )
+    assert steady([(0.0, 0, 0.0), (1.0, 100, 0.0)], 100) is None
+    assert steady([], 100) is None
+
+
+def test_the_data_is_enough_for_the_window() -> None:
+    assert records_for(2e6, WINDOW_S) * (HIGH - LOW) / 2e6 >= WINDOW_S
+    assert growth(WINDOW_S, WINDOW_S) == 1.0
+    assert growth(2.5, 5.0) * 2.5 >= 5.0
+    assert growth(0.0, 5.0) > growth(1.0, 5.0) > 1.0
+    assert WINDOW_S >= 5.0
+
+
+def test_a_copy_that_is_over_too_soon_ends_the_rounds() -> None:
+    bench = Bench(KafkaCluster("A"), KafkaCluster("B"), Path(), smoke=False)
+    windows = iter([7.0, 7.0, 3.0])
+
+    def measure(_: str) -> dict[str, Any]:
+        return copy(1e6, window_s=next(windows))
+
+    rounds, _, short = bench.rounds("100b", ("mm2", OURS), measure, bench._long_enough)
+    assert short is not None
+    assert short["window_s"] == 3.0
+    assert [len(found) for found in rounds.values()] == [1, 2]
+
+
+class Paper(Bench):
+    """Copies on paper: at ``rate``, and the fastest at ``surprise`` times that in its rounds."""
+
+    rate, surprise = 1e6, 1.0
+
+    def _gigabytes(self, load: Load) -> float:
+        return 1.0
+
+    def _room(self, gigabytes: float, there: float) -> None:
+        assert gigabytes > there
+
+    def _copy(self, load: Load, records: int, gigabytes: float, key: str) -> dict[str, Any]:
+        rate = self.rate
+        self.rate = type(self).rate * self.surprise
+        return copy(rate, records=records, window_s=records * (HIGH - LOW) / rate)
+
+
+@pytest.mark.parametrize(("surprise", "restarts"), [(1.0, 0), (0.5, 0), (1.45, 0), (1.6, 1)])
+def test_a_topic_grows_until_the_fastest_has_its_window(
+    surprise: float, restarts: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("create", "warm", "delete"):
+        monkeypatch.setattr(run, name, lambda *_: None)
+    monkeypatch.setattr(run, "fill", lambda _cluster, _load, records, there=0: there + records)
+    bench = Paper(KafkaCluster("A"), KafkaCluster("B"), Path(), smoke=False)
+    bench.surprise = surprise
+    step = bench.catch_up("100b", LOADS["100b"], STEPS["100b"].peers)
+    assert len(step["too_short"]) == restarts
+    for rounds in step["rounds"].values():
+        assert len(rounds) == ROUNDS
+        # After a new beginning everybody has copied the same data.
+        assert {one["records"] for one in rounds} == {step["records"]}
+        assert min(one["window_s"] for one in rounds) >= WINDOW_S
+
+
+# -- what the host took ----------------------------------------------------------------------------
+
+
+def given(*rounds: dict[str, Any]) -> tuple[Callable[[], dict[str, Any]], list[dict[str, Any]]]:
+    left = list(rounds)
+    return lambda: left.pop(0), left
+
+
+def test_a_disturbed_round_is_made_again_and_kept_for_the_page() -> None:
+    disturbed, quiet = copy(9e6, stolen=0.06), copy(1e6, stolen=0.05)
+    measure, left = given(disturbed, quiet, copy(2e6))
+    assert undisturbed(measure) == (quiet, [disturbed])
+    assert len(left) == 1
+
+
+def test_of_disturbed_rounds_the_least_disturbed_counts_and_not_the_fastest() -> None:
+    tries = [copy(9e6, stolen=0.3), copy(1e6, stolen=0.1), copy(5e6, stolen=0.2)]
+    measure, _ = given(*tries)
+    assert undisturbed(measure) == (tries[1], [tries[0], tries[2]])
+
+
+def test_a_copy_that_went_wrong_counts_however_disturbed() -> None:
+    lossy = copy(1e6, stolen=0.9, complete=False)
+    measure, left = given(lossy, copy(1e6))
+    assert undisturbed(measure) == (lossy, [])
+    assert len(left) == 1
+    assert wrong(copy(1e6, surplus=1))
+    assert not wrong(probe(1.0))
+
+
+# -- files -----------------------------------------------------------------------------------------
+
+
+def shorten(results: dict[str, Any]) -> None:
+    results["steps"]["100b-single"]["rounds"]["sparkmirror"][2]["window_s"] = 0.85
+
+
+def once(results: dict[str, Any]) -> None:
+    del results["steps"]["100b"]["rounds"]["mm2-exact"][1:]
+
+
+@pytest.mark.parametrize(
+    ("spoil", "lacks"),
+    [
+        (shorten, "100b-single: 5 s of steady state, not 0.8"),
+        (once, "100b: 3 rounds of mm2-exact, not 1"),
+        (lambda results: results["steps"].pop("1k-lz4"), "step 1k-lz4"),
+        (lambda results: results["steps"]["latency-10k"]["rounds"].pop("mm2"), "rounds of mm2"),
+        (lambda results: results.update(smoke=True), "smoke"),
+        (lambda results: results.update(format=1), "the format"),
+        (lambda results: results["code"].update(changed=True), "a commit"),
+        (lambda results: results["code"].update(commit=""), "a commit"),
+    ],
+)
+def test_what_a_complete_result_needs(spoil: Callable[[Any], Any], lacks: str) -> None:
+    results = complete()
+    assert missing(results) == []
+    spoil(results)
+    (found,) = missing(results)
+    assert lacks in found
+    assert lacking(results) == [name for name in MAIN if re.search(rf"(^|step ){name}(:|$)", found)]
+    assert "Not complete" in report.page(results)
+
+
+def test_the_newest_complete_result_is_found(tmp_path: Path) -> None:
+    assert newest_complete(tmp_path) is None
+    (tmp_path / "old.json").write_text('{"catch_up": {}}')
+    (tmp_path / "list.json").write_text("[]")
+    for name, day in (("a", 5), ("b", 2), ("c", 9)):
+        one = {**complete(), "name": name, "began": f"2026-12-{day:02}T10:00:00+00:00"}
+        if name == "c":
+            once(one)
+        (tmp_path / f"{name}.json").write_text(json.dumps(one))
+    found = newest_complete(tmp_path)
+    assert found is not None
+    assert found[0].name == "a.json"
+
+
+def test_steps_run_alone_become_one_result(tmp_path: Path) -> None:
+    Results(tmp_path, "day", smoke=False).add("latency-100", step_of("latency-100"))
+    later = Results(tmp_path, "day", smoke=False)
+    later.add("100b", step_of("100b"))
+    written = json.loads((tmp_path / "day.json").read_text())
+    assert list(written["steps"]) == ["100b", "latency-100"]
+    assert written["machine"]["cores"] > 0
+    assert (tmp_path / "day.md").read_text().startswith(report.page(written))
+    # Steps of another machine would be compared with those that are there.
+    written["machine"]["cores"] += 1
+    (tmp_path / "day.json").write_text(json.dumps(written))
+    with pytest.raises(SystemExit, match=r"differs in machine: .*Choose another --name"):
+        Results(tmp_path, "day", smoke=False)
+
+
+def test_settings_are_shown_without_what_changes_and_what_is_secret(tmp_path: Path) -> None:
+    file = tmp_path / "mm2-t.properties"
+    file.write_text(
+        "clusters=A,B\nA.bootstrap.servers=localhost:1\nB.producer.linger.ms=20\n"
+        f"A.ssl.truststore.password=geheim\nA.ssl.truststore.location={tmp_path}/trust.p12\n"
+    )
+    command = ["/opt/java/bin/java", "-Xmx2g", "-cp", "a.jar:b.jar", "Main", str(file)]
+    assert described(command, [file], tmp_path) == (
+        "java -Xmx2g -cp ... Main mm2-t.properties\n\n# mm2-t.properties\nclusters=A,B\n"
+        "B.producer.linger.ms=20\nA.ssl.truststore.location=trust.p12"
+    )
+
+
+def test_pages_of_results_say_what_their_numbers_say() -> None:
+    for path in RESULTS.glob("*.json"):
+        results = json.loads(path.read_text(encoding="utf-8"))
+        if isinstance(results, dict) and results.get("format") == FORMAT:
+            text = path.with_name(f"{path.stem}.md").read_text(encoding="utf-8")
+            assert text.startswith(report.page(results)), path
+
+
+# -- what the pages quote --------------------------------------------------------------------------
+
+
+def page_of(name: str) -> str:
+    return (ROOT / name).read_text(encoding="utf-8")
+
+
+def test_the_pages_quote_the_newest_complete_result() -> None:
+    newest = newest_complete(RESULTS)
+    if newest is None:
+        # Until there is a complete result of medians the pages quote the last one of before.
+        accept_the_table_of_2026_11_22()
+        return
+    for page in PAGES:
+        text = page_of(page)
+        assert text == quoted(text, newest[1]), "python -m benchmarks.quote"
+    # Nor is there a figure of another run beside them.
+    outside = re.sub(r"<!-- bench:.*?<!-- /bench -->", "", page_of("README.md"), flags=re.DOTALL)
+    assert not re.search(r"\d M\b|fastest|best round", outside)
+
+
+def accept_the_table_of_2026_11_22() -> None:
+    """The last result in which the fastest round counted, and as such it is quoted."""
+    old = json.loads((RESULTS / "2026-11-22.json").read_text())["catch_up"]
+    text = page_of("README.md")
+    assert "fastest round of [one run](benchmarks/results/2026-11-22.md)" in text.replace("\n", " ")
+    for load in ("100b", "1k-lz4", "100b-16k", "100b-single"):
+        for peer in ("mm1", "mm2", "sparkmirror"):
+            assert f"{old[load][peer]['rate'] / 1e6:.2f} M" in text
+    exact = json.loads((RESULTS / "exactly-once-2026-11-22.json").read_text())["catch_up"]["100b"]
+    for peer in ("sparkmirror", "sparkmirror-exact"):
+        assert f"{exact[peer]['rate'] / 1e6:.2f} M" in page_of("docs/guarantees.md")
+
+
+def test_each_block_of_the_pages_is_there_once() -> None:
+    names = [name for page in PAGES for _, name, _, _ in BLOCK.findall(page_of(page))]
+    assert sorted(names) == sorted(BLOCKS)
+
+
+def test_what_is_quoted_are_medians_also_where_they_are_worse() -> None:
+    results = complete()
+    text = quoted(page_of("README.md"), results)
+    assert quoted(text, results) == text  # nothing is written twice
+    block = text.partition("<!-- bench:speed -->")[2].partition("<!-- /bench -->")[0]
+    assert "benchmarks/results/2026-12-01.md" in block
+    assert (
+        "| 100 B, well-filled batches | 1.00 M (4.0) | 1.00 M (4.0) | **3.00 M (1.3)** | 3.0, 3.0 |"
+        in block
+    )
+    assert "| – the whole job, 20.0 M records | 30.0 s | 30.0 s | **16.7 s** | 1.8, 1.8 |" in block
+    assert "| 100 records/s | 2.0 / 6.0 | 2.0 / 6.0 | 6.0 / 18.0 |" in block
+    assert "Exactly-once, 100 B: 3.00 M records/s, no less than without it" in block
+    assert "latency p50 (latency-100: 6.0 ms against " in block.replace("\n", " ")
+    assert "6.00 M" not in block  # the best round
+    slow = complete()
+    slow["steps"]["100b"]["rounds"]["mm1"] = [copy(4e6 * one) for one in SPREAD]
+    assert "| **4.00 M (1.0)** | 1.00 M (4.0) | 3.00 M (1.3) | 0.8, 3.0 |" in quoted(text, slow)
+    assert "TLS" not in block  # which this run has not measured
+    rounds = results["steps"]["100b"]["rounds"]
+    rounds["sparkmirror-exact"] = [copy(2.2e6 * one) for one in SPREAD]
+    page = quoted(page_of("docs/guarantees.md"), results)
+    assert "2.20 M records/s of 100 bytes against 3.00 M without exactly-once, medians of" in page
+    assert "27% less than without it" in quoted(text, results)
+    results["steps"]["100b-tls"] = step_of("100b-tls")
+    assert "3.00 M records/s of 100 B against MirrorMaker 2's 1.00 M (1.3 and 4.0" in quoted(
+        text, results
+    )

@@ -1,0 +1,116 @@
+"""What ``make coverage`` lists: each place that no test runs, with its reason or without one."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import coverage
+
+from tests.covered.__main__ import CONFIG, Gap, gaps, render, unknown_reasons
+from tests.covered.reasons import REASONS
+
+ROOT = Path(__file__).parents[3]
+SOURCE = """\
+import os
+
+class Reader:
+    def read(self):
+        def inner():
+            return 1
+        return inner
+
+    def close(self):
+        pass
+"""
+
+
+def test_lines_belong_to_the_innermost_function() -> None:
+    assert gaps("m.py", {1, 6, 7, 10}, SOURCE) == [
+        Gap("m.py", "", (1,)),
+        Gap("m.py", "Reader.read.inner", (6,)),
+        Gap("m.py", "Reader.read", (7,)),
+        Gap("m.py", "Reader.close", (10,)),
+    ]
+
+
+def test_what_has_no_reason_is_listed_as_such() -> None:
+    missing = {24, 51}  # in cache_directory and in claim_part
+    files = {"cache.py": (set(range(1, 101)), missing), "errors.py": (set(range(100)), set())}
+    page, percent = render(files, {"cache.py:claim_part": "a race", "errors.py": "idle"})
+    assert percent == 99.0
+    assert "| `cache.py:cache_directory` | 24 | **no reason is given** |" in page
+    assert "| `cache.py:claim_part` | 51 | a race |" in page
+    assert "Reasons for what tests do run: `errors.py`." in page
+    whole, _ = render(files, {"cache.py": "of the module"})
+    assert "no reason" not in whole
+
+
+def test_reasons_are_about_what_exists() -> None:
+    assert unknown_reasons(REASONS) == []
+    assert len(unknown_reasons({"gone.py": "x", "cache.py:gone": "x", "cache.py": " "})) == 3
+
+
+# As Spark's daemon does it: a fork with the default actions of signals, ended by one of them while
+# it waits for work; another one leaves by os._exit, as those of our own do.
+FORKS = """
+import os, signal, time
+import tests.covered.endings
+from sparkmirror.data.coordination import slot_plan
+
+def fork(work):
+    ours, theirs = os.pipe()
+    if pid := os.fork():
+        os.close(theirs)  # so that the end of the fork is seen, too
+        os.read(ours, 1)
+        return pid
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    work()
+    os.write(theirs, b".")
+    while True:  # a signal just before one long wait would be heard after it
+        time.sleep(0.05)
+
+hung_up = fork(lambda: slot_plan.deal([], 1))
+os.kill(hung_up, signal.SIGHUP)
+assert os.waitstatus_to_exitcode(os.waitpid(hung_up, 0)[1]) == -signal.SIGHUP
+left = fork(lambda: (slot_plan.SlotPlan(0, 0, "r", (), None, 0).end_offsets(), os._exit(7)))
+assert os.waitstatus_to_exitcode(os.waitpid(left, 0)[1]) == 7
+"""
+
+
+def test_what_forks_ran_is_known_however_they_end(tmp_path: Path) -> None:
+    config = tmp_path / "coveragerc"
+    config.write_text(CONFIG.format(data=tmp_path), encoding="utf-8")
+    environment = {
+        **os.environ,
+        "COVERAGE_PROCESS_START": str(config),
+        "PYTHONPATH": str(ROOT),
+    }
+    done = subprocess.run(
+        [sys.executable, "-c", FORKS],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    measured = coverage.Coverage(config_file=str(config))
+    measured.combine([str(tmp_path)], strict=True)
+    file = ROOT / "src" / "sparkmirror" / "data" / "coordination" / "slot_plan.py"
+    _, _, _, missing, _ = measured.analysis2(str(file))
+    names = {
+        gap.function
+        for gap in gaps("data/coordination/slot_plan.py", set(missing), file.read_text("utf-8"))
+    }
+    assert "plan_slots" in names, "nobody called it"
+    assert "deal" not in names, "the fork that was ended by a signal"
+    after = [line for line in missing if line in _lines_of(file, "if self.ends is None:")]
+    assert after == [], "the fork that left by os._exit"
+
+
+def _lines_of(path: Path, text: str) -> set[int]:
+    lines = path.read_text("utf-8").splitlines()
+    return {number for number, line in enumerate(lines, 1) if line.strip() == text}
