@@ -38,6 +38,12 @@ _TRIED = {
 }
 # As most producers write them.
 _USUAL_BATCH_BYTES = 16 * 1024
+# Which buffer of a broker's sockets limits a connection, and how many times its size a round trip
+# carried at least over a link of packets (benchmarks/results/wan-default-buffers-2026-11-23.md).
+_SOCKET_BUFFERS = {
+    "source": ("socket.send.buffer.bytes", 2.4),
+    "target": ("socket.receive.buffer.bytes", 1.2),
+}
 _LEVELS = {"ok": Level.OK, "warn": Level.WARN, "fail": Level.FAIL}
 
 
@@ -114,7 +120,7 @@ def _of_bootstrap(alias: str, way: Way, other: Way | None) -> list[Finding]:
 
 
 def check_round_trip(cluster: Inspector, flow: FlowSettings, side: str) -> list[Finding]:
-    """How far away a cluster is, and what the mirror can carry over that distance.
+    """How far away a cluster is, and what mirror and brokers can carry over that distance.
 
     ``side``: source or target, as which the flow has the cluster. A long link is no fault.
     """
@@ -127,7 +133,38 @@ def check_round_trip(cluster: Inspector, flow: FlowSettings, side: str) -> list[
     if trip_ms < ROUND_TRIP_S_MIN * 1000:
         return [ok("round-trip", subject, tried, found)]
     do = _of_far_source(flow, trip_ms) if side == "source" else _of_far_target(flow, trip_ms)
-    return [Finding("round-trip", Level.OK, subject, tried, found, do)]
+    return [
+        Finding("round-trip", Level.OK, subject, tried, found, do),
+        _check_socket_buffers(cluster, flow, side, trip_ms),
+    ]
+
+
+def _check_socket_buffers(
+    cluster: Inspector, flow: FlowSettings, side: str, trip_ms: float
+) -> Finding:
+    """Whether the brokers of a cluster that is far away limit what a connection carries."""
+    name, times = _SOCKET_BUFFERS[side]
+    check, subject = "socket-buffers", f"cluster {cluster.alias}, the {side}"
+    tried = f"read {name} of the brokers"
+    try:
+        configs = cluster.broker_configs([one.node for one in cluster.describe().brokers])
+    except MirrorError as error:
+        return at_work(check, subject, tried, error)
+    fixed = {node: int(one[name]) for node, one in configs.items() if int(one.get(name, -1)) >= 0}
+    if not fixed:
+        return ok(check, subject, tried, "it is -1: the kernel sizes the buffers")
+    smallest = min(fixed.values())
+    carried = times * smallest / trip_ms / 1000
+    return Finding(
+        check,
+        Level.WARN,
+        subject,
+        tried,
+        f"it is {smallest:,} bytes on {len(fixed)} of {len(configs)} brokers, which limits each "
+        f"connection over a round trip of {trip_ms:.1f} ms",
+        f"Expect some {carried:.1f} MB/s for each of {flow.tasks_max} slots (tasks.max) and each "
+        f"of these brokers. Set {name}=-1 on the {side}'s brokers, or raise tasks.max.",
+    )
 
 
 def _of_far_source(flow: FlowSettings, trip_ms: float) -> str:

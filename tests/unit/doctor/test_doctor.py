@@ -27,7 +27,7 @@ from sparkmirror.doctor.finding import Finding, Level, counts, gathered, listed
 from sparkmirror.doctor.glance import in_step
 from sparkmirror.doctor.network import check_round_trip, explore
 from sparkmirror.doctor.rights import check_topics
-from sparkmirror.errors import MirrorError, Unreachable
+from sparkmirror.errors import Denied, MirrorError, Unreachable
 from sparkmirror.model import ClusterClient, TopicPartition
 from sparkmirror.wire.admin.inspector import Inspector
 from sparkmirror.wire.cluster.views import ClusterView, ConfigEntry, TopicView
@@ -365,8 +365,18 @@ def test_heartbeats_are_mentioned(lines: str, told: str, tmp_path: Path) -> None
 # --- how far away -------------------------------------------------------------------------------
 
 
-def _far(trip_ms: float) -> Inspector:
-    return cast(Inspector, SimpleNamespace(alias="B", round_trip_ms=lambda: trip_ms))
+def _far(trip_ms: float, *configs: dict[str, str]) -> Inspector:
+    """A cluster with a broker for each of ``configs``."""
+    brokers = [SimpleNamespace(node=node) for node in range(len(configs))]
+    return cast(
+        Inspector,
+        SimpleNamespace(
+            alias="B",
+            round_trip_ms=lambda: trip_ms,
+            describe=lambda: SimpleNamespace(brokers=brokers),
+            broker_configs=lambda nodes: {node: configs[node] for node in nodes},
+        ),
+    )
 
 
 @pytest.mark.parametrize(
@@ -388,10 +398,48 @@ def test_a_cluster_that_is_far_away_is_told_with_what_it_means(
     flow = load_flow(tmp_path, BASE + settings)
     (near,) = check_round_trip(_far(4.9), flow, side)
     assert (near.level, near.found, near.do) == (Level.OK, "a round trip takes 4.9 ms", "")
-    (far,) = check_round_trip(_far(50.0), flow, side)
+    far, _ = check_round_trip(_far(50.0), flow, side)
     assert (far.level, far.found) == (Level.OK, "a round trip takes 50.0 ms")
     assert far.subject == f"cluster B, the {side}"
     assert words in far.do
+
+
+SEND, RECEIVE = "socket.send.buffer.bytes", "socket.receive.buffer.bytes"
+
+
+@pytest.mark.parametrize(
+    ("side", "name", "carried"), [("source", SEND, "4.9 MB/s"), ("target", RECEIVE, "2.5 MB/s")]
+)
+def test_fixed_socket_buffers_of_brokers_that_are_far_away_are_warned_about(
+    tmp_path: Path, side: str, name: str, carried: str
+) -> None:
+    flow = load_flow(tmp_path, BASE + "A->B.tasks.max=3\n")
+    free = {SEND: "-1", RECEIVE: "-1"}
+    brokers = _far(50.0, free, {**free, name: "102400"}, {**free, name: "204800"})
+    _, found = check_round_trip(brokers, flow, side)
+    assert (found.check, found.level) == ("socket-buffers", Level.WARN)
+    assert found.found.startswith("it is 102,400 bytes on 2 of 3 brokers")
+    assert f"some {carried} for each of 3 slots" in found.do
+    assert f"Set {name}=-1 on the {side}'s brokers" in found.do
+
+
+@pytest.mark.parametrize("side", ["source", "target"])
+def test_socket_buffers_that_the_kernel_sizes_are_fine(tmp_path: Path, side: str) -> None:
+    flow = load_flow(tmp_path, BASE)
+    other = {"source": RECEIVE, "target": SEND}[side]
+    both = {SEND: "-1", RECEIVE: "-1", other: "102400"}
+    _, found = check_round_trip(_far(50.0, both), flow, side)
+    assert (found.level, found.do) == (Level.OK, "")
+
+
+def test_brokers_that_hide_their_settings_cannot_be_checked(tmp_path: Path) -> None:
+    def denied(_nodes: object) -> dict[int, dict[str, str]]:
+        raise Denied("DescribeConfigs on Cluster is missing")
+
+    cluster = _far(50.0, {})
+    cluster.broker_configs = denied  # type: ignore[method-assign]
+    _, found = check_round_trip(cluster, load_flow(tmp_path, BASE), "source")
+    assert (found.check, found.level) == ("socket-buffers", Level.SKIP)
 
 
 def test_a_cluster_that_does_not_answer_has_no_round_trip(tmp_path: Path) -> None:
