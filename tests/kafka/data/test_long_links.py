@@ -221,32 +221,36 @@ def test_a_source_broker_that_pauses_in_its_answer_keeps_only_its_own_partitions
 
 
 @pytest.mark.parametrize("exact", [False, True])
+@pytest.mark.parametrize("reads", [1, 2], ids=["leader", "follower in our rack"])
 def test_a_far_broker_is_read_over_several_connections(
-    far_source, target, topic_name, exact, monkeypatch
+    far_source, target, topic_name, reads, exact, monkeypatch
 ):
-    """In order and once, also where all of them break on the way."""
-    partitions, leader = 4, 1
-    replicas = [[leader]] * partitions
+    """In order and once, also where all of them break on the way. ``reads``: whom."""
+    partitions = 4
+    replicas = [sorted({1, reads})] * partitions
     create_topic(
         far_source.kafka, topic_name, config={"min.insync.replicas": "1"}, replicas=replicas
     )
     records = [one._replace(partition=n % partitions) for n, one in enumerate(_records(4_000))]
     produce(far_source.kafka, topic_name, records, config={"batch.num.messages": 10})
-    used: list[int] = []
+    used: set[Lane] = set()
     send = Fetcher._send_to
 
     def sending(self: Fetcher, lane: Lane, *arguments: Any) -> None:
         if self.routes.client.alias != "T":
-            used.append(lane[1])
+            used.add(lane)
         send(self, lane, *arguments)
 
     monkeypatch.setattr(Fetcher, "_send_to", sending)
-    small = FetchSettings(fetch_max_bytes=40_000, partition_fetch_bytes_max=10_000)
+    rack = f"rack-{reads}"
+    small = FetchSettings(
+        fetch_max_bytes=40_000, partition_fetch_bytes_max=10_000, client_rack=rack
+    )
     with SlotRun(
         far_source, target, topic_name, partitions, fetch=small, exactly_once=exact
     ) as slot:
-        wait_until(lambda: set(used) == {0, 1, 2}, "all lanes are used")
-        far_source.proxies[leader].reset()
+        wait_until(lambda: used >= {(reads, 0), (reads, 1), (reads, 2)}, "all lanes are used")
+        far_source.proxies[reads].reset()
         wait_until(lambda: _equal(slot), "the target holds the same records, in order")
         slot.drain()
         assert slot.failures == []
