@@ -176,6 +176,32 @@ def test_a_member_that_says_nothing_readable_gets_nothing(metadata: bytes) -> No
     assert time.process_time() - began_s < 2
 
 
+def test_a_leader_without_a_list_of_members_asks_again() -> None:
+    """Damage on the way: minus one, where the number of members stands."""
+    asked = []
+
+    def answer(request: Any, _version: int) -> Any:
+        asked.append(request.name)
+        if request.name != "JoinGroupRequest":
+            raise ConnectionLost("seen")
+        return joined_as("sticky")
+
+    session = member_of(answer)
+    whole = session._exchange
+
+    def damaged(request: Any, *rest: Any) -> Any:
+        response = whole(request, *rest)
+        if len(asked) == 1:
+            response.members = None
+        return response
+
+    session._exchange = damaged  # type: ignore[method-assign]
+    session.client = replace(session.client, request_timeout_ms=200, retry_backoff_ms=1)
+    with pytest.raises(Unreachable, match="coordinator does not answer"):
+        session.join(("t",))
+    assert asked[:3] == ["JoinGroupRequest", "JoinGroupRequest", "SyncGroupRequest"]
+
+
 @pytest.mark.parametrize("strategy", ["range", "none", ""])
 def test_an_assignor_that_was_not_offered_is_refused(strategy: str) -> None:
     session = member_of(lambda _message, _version: joined_as(strategy))

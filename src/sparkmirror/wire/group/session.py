@@ -196,6 +196,8 @@ class GroupSession:
         self._member_id = answer.member_id
         generation, strategy = int(answer.generation_id), str(answer.protocol_name or "")
         leads = answer.leader == answer.member_id
+        if leads and answer.members is None:
+            raise ConnectionLost("the answer to a leader's JoinGroup has no list of members")
         dealt = self._deal(strategy, answer.members) if leads else {}
         shares = SyncGroupRequest.SyncGroupRequestAssignment
         synced = self._exchange(

@@ -254,7 +254,7 @@ def test_exact_runs_name_the_record_behind_the_last_one_that_is_left(monkeypatch
     for cut, position in ((5, 5), (10, 10), (11, 21), (25, 35)):
         found = _meet(runs, cut=cut, position=40)
         assert found is not None
-        assert (found.position, found.exact) == (position, True)
+        assert (found.position, found.exact, found.how) == (position, True, "by the exact runs")
 
 
 def test_behind_the_last_run_records_are_counted_on_both_sides(monkeypatch: Any) -> None:

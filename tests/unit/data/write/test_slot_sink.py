@@ -23,7 +23,14 @@ from sparkmirror.internal_topics.flow_claims import Claim
 from sparkmirror.internal_topics.gaps import Gap, GapAction, GapKind, gaps_topic
 from sparkmirror.internal_topics.mm2_records import decode_offset_sync
 from sparkmirror.internal_topics.position_metadata import Mark
-from sparkmirror.model import FlowSettings, Member, OffsetSyncSettings, TopicPartition
+from sparkmirror.model import (
+    FlowSettings,
+    Member,
+    OffsetSyncSettings,
+    Partitioner,
+    RecordSettings,
+    TopicPartition,
+)
 from sparkmirror.wire.cluster.error_codes import INVALID_RECORD
 from tests.unit.data.write.test_transactional_sink import (
     BILLS,
@@ -291,9 +298,12 @@ def test_a_sink_that_was_frozen_writes_nothing_once_another_run_has_the_flow(
     assert mirrored.said == []
 
 
-def test_a_partition_that_is_refused_stops_alone_and_may_be_tried_again(brokers: Brokers) -> None:
+@pytest.mark.parametrize("partitioner", [Partitioner.NUMBER, Partitioner.KEY])
+def test_a_partition_that_is_refused_stops_alone_and_may_be_tried_again(
+    brokers: Brokers, partitioner: Partitioner
+) -> None:
     brokers.refuses = lambda tp, record: INVALID_RECORD if record.value == b"bad" else 0
-    mirrored = Mirrored(_flow())
+    mirrored = Mirrored(_flow(records=RecordSettings(partitioner=partitioner)))
     source = Source(brokers)
     source.chunk(ORDERS, [b"1"])
     source.chunk(ORDERS, [b"bad"], [b"2"])
