@@ -194,8 +194,12 @@ def java_mirror_client() -> Iterator[JavaMirrorClient]:
         redirect_stderr=subprocess.DEVNULL,
         return_proc=True,
     )
+    # No object is given back one by one: a collector in mid-call would connect anew for that, and
+    # the connection would outlive the test.
     gateway = JavaGateway(
-        gateway_parameters=GatewayParameters(port=port, auth_token=token, auto_convert=True)
+        gateway_parameters=GatewayParameters(
+            port=port, auth_token=token, auto_convert=True, enable_memory_management=False
+        )
     )
     try:
         yield JavaMirrorClient(gateway)

@@ -107,6 +107,7 @@ def attempt(settings: MirrorSettings) -> list[str]:
     told: list[str] = []
     try:
         loop.prepare()
+        loop._owned = frozenset({flow.name})  # as once its threads have started
         share = loop._flows[flow.name].share
         if share is not None:
             share.step()  # nobody else is in the group, so it deals all partitions to us

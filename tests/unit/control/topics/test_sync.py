@@ -253,6 +253,24 @@ def test_topics_that_nobody_may_describe_are_not_waited_for_long():
     assert 1 < sum(waits) < 10
 
 
+def test_topics_without_a_leader_yet_are_waited_for_longer():
+    """A broker at its limit: it knows the topics, and leads them much later."""
+    waits: list[float] = []
+    brokers = _SlowBrokers(1)
+    seen = brokers.topics
+
+    def topics(names: Iterable[str]) -> dict[str, TopicView]:
+        late = sum(waits) < 20
+        return {
+            name: replace(one, leaderless=(0,) if late else ()) for name, one in seen(names).items()
+        }
+
+    brokers.topics = topics  # type: ignore[method-assign]
+    flow = replace(FLOW, offset_storage_replication_factor=1)
+    create_internal_topics(cast(Cluster, brokers), flow, wait=waits.append)
+    assert 20 <= sum(waits) < 21
+
+
 def test_offset_storage_topic_may_have_a_name_of_its_own():
     assert offset_storage_topic(replace(FLOW, offset_storage_topic="mine")) == "mine"
 
