@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from sparkmirror.cli.shared import tables
 from sparkmirror.cli.shared.connections import Connections
 from sparkmirror.cli.shared.settings_options import (
     Clusters,
@@ -18,9 +19,9 @@ from sparkmirror.cli.shared.settings_options import (
     one_flow,
     with_files,
 )
-from sparkmirror.cli.verbs.kafka_acls import documents, lock_text, needed_text, table
+from sparkmirror.cli.verbs.kafka_acls import lock_text, needed_text, report
 from sparkmirror.errors import ClusterError, ConfigError
-from sparkmirror.text import printable_json, say
+from sparkmirror.text import say
 
 if TYPE_CHECKING:
     from sparkmirror.control.permissions.acl_lock import LockPlan
@@ -80,13 +81,10 @@ def needed(
     settings = load_settings(files, clusters or ())
     who = _principals(settings, principal or ())
     permissions = needed_permissions(settings, who)
-    if output is Format.JSON:
-        print(printable_json(documents(permissions)))
-    elif output is Format.TABLE:
-        say(*table(permissions).split("\n"))
+    if output is Format.COMMANDS:
+        say(*needed_text(permissions, command_config))
     else:
-        for line in needed_text(permissions, command_config):
-            say(line)
+        report(permissions).show(tables.Format(output.value))
 
 
 @acls.command()
@@ -138,8 +136,7 @@ def lock(
         target = connections.cluster(wanted.target_admin)
         who = _principals(settings, principal or ())
         plan = _lock_plan(wanted, target, who, readers or (), apply=apply)
-        for line in lock_text(plan, wanted, command_config):
-            say(line)
+        say(*lock_text(plan, wanted, command_config))
         if plan.blocking:
             raise typer.Exit(1)
         if apply:
