@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from sparkmirror.control.topics.observation import Look
     from sparkmirror.model import TopicPartition
 
-__all__ = ["offsets", "report", "translate"]
-
 offsets = typer.Typer(
     help="Where consumer groups stand on the other cluster.", no_args_is_help=True
 )
@@ -117,7 +115,7 @@ def translate(
 
 def _theirs(look: Look, found: Found) -> Theirs:
     from sparkmirror.control.groups.checkpoints import CheckpointRules  # noqa: PLC0415
-    from sparkmirror.control.report.coarse import mirrormaker_offsets  # noqa: PLC0415
+    from sparkmirror.control.report.compare_groups import mirrormaker_offsets  # noqa: PLC0415
     from sparkmirror.control.topics.compacted import TopicFollower  # noqa: PLC0415
     from sparkmirror.internal_topics.mm2_records import offset_syncs_topic  # noqa: PLC0415
 

@@ -30,8 +30,6 @@ if TYPE_CHECKING:
     from sparkmirror.model import MirrorSettings
     from sparkmirror.observe.figures.comparison_result import PartitionResult, Reading
 
-__all__ = ["bound", "progress_line", "report", "verify"]
-
 _DIGEST_SHOWN = 12
 _PROGRESS_S = 1.0
 
@@ -141,8 +139,8 @@ def bound(text: str, where: str) -> Bound:
 def _compare(
     settings: MirrorSettings, scope: Scope
 ) -> tuple[dict[str, list[PartitionResult]], list[MirrorError]]:
+    from sparkmirror.control.verify.comparison import verify_flow  # noqa: PLC0415
     from sparkmirror.control.verify.scope import Progress  # noqa: PLC0415
-    from sparkmirror.control.verify.verify import verify_flow  # noqa: PLC0415
 
     results: dict[str, list[PartitionResult]] = {}
     failures: list[MirrorError] = []
