@@ -188,9 +188,8 @@ def run(
     """
     json_lines = log_format is LogFormat.JSON
     try:
-        # Imported late: help and version need neither the settings table nor the views.
-        from sparkmirror.cli.run.parts import RunOptions  # noqa: PLC0415
-        from sparkmirror.cli.run.run import run_mirror  # noqa: PLC0415
+        from sparkmirror.cli.run.parts import RunOptions
+        from sparkmirror.cli.run.run import run_mirror
 
         options = RunOptions(
             master=master,
@@ -241,10 +240,10 @@ def _options(
 @app.command(rich_help_panel="Start")
 def version() -> None:
     """Print the versions of sparkmirror and of what it runs on."""
-    import platform  # noqa: PLC0415
-    from importlib.metadata import version as installed  # noqa: PLC0415
+    import platform
+    from importlib.metadata import version as installed
 
-    from sparkmirror.cli.run.run import tool_version  # noqa: PLC0415
+    from sparkmirror.cli.run.run import tool_version
 
     print(f"sparkmirror {tool_version()}")
     print(

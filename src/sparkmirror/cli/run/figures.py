@@ -19,8 +19,6 @@ from sparkmirror.observe.metrics.health import FlowHealth, Health, judge
 if TYPE_CHECKING:  # prometheus_client is loaded only when somebody may scrape
     from sparkmirror.observe.metrics.exposition import FlowFacts
 
-__all__ = ["PHASE_DRAINING", "PHASE_RUNNING", "Figures"]
-
 PHASE_STARTING, PHASE_RUNNING, PHASE_DRAINING = "starting", "running", "draining"
 _DRAINED = "drained"
 _PAUSED = "paused"
@@ -93,7 +91,7 @@ class Figures:
 
     def facts(self) -> list[FlowFacts]:
         """All that a scrape tells."""
-        from sparkmirror.observe.metrics.exposition import FlowFacts  # noqa: PLC0415
+        from sparkmirror.observe.metrics.exposition import FlowFacts
 
         with self._lock:
             return [

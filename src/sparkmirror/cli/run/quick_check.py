@@ -9,8 +9,6 @@ from typing import Protocol
 
 from sparkmirror.model import MirrorSettings
 
-__all__ = ["LookPart", "QuickLook"]
-
 _log = logging.getLogger(__name__)
 
 
@@ -58,8 +56,7 @@ class QuickLook:
 
     def _run(self) -> None:
         try:
-            # Here, since it takes a tenth of a second that Spark's start would wait for.
-            from sparkmirror.doctor.glance import Glance  # noqa: PLC0415
+            from sparkmirror.doctor.glance import Glance
 
             Glance(self._settings, self._lines.append, self._begun).look()
         except Exception:  # a defect here must not harm the run

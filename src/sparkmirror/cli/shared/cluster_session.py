@@ -18,16 +18,6 @@ if TYPE_CHECKING:
     from sparkmirror.model import FlowSettings, MirrorSettings
     from sparkmirror.wire.admin.cluster import Cluster
 
-__all__ = [
-    "Asking",
-    "ask_each",
-    "ask_targets",
-    "finish",
-    "open_flows",
-    "refuse_mm1",
-    "show_failures",
-]
-
 T = TypeVar("T")
 R = TypeVar("R")
 
@@ -47,7 +37,7 @@ class Asking(Connections):
 
     def look(self, flow: FlowSettings) -> Look:
         """Both clusters of ``flow``, each topic read as a run reads it."""
-        from sparkmirror.control.topics.observation import Look  # noqa: PLC0415
+        from sparkmirror.control.topics.observation import Look
 
         checkpoints = self.cluster(flow.checkpoints.client or flow.target)
         on_source = flow.offset_syncs.location == "source"

@@ -162,7 +162,7 @@ def settled(files: Files) -> TopicFiles:
 
     Raises ConfigError for a file that cannot be read.
     """
-    from sparkmirror.config.files.properties import load_properties  # noqa: PLC0415
+    from sparkmirror.config.files.properties import load_properties
 
     chosen = (
         files
@@ -221,7 +221,7 @@ def load_settings(
     ``flows``: only these (``A->B``). ``listed`` False: the verb looks at no topics, so
     MirrorMaker 1 needs no list of them. Secrets are masked from here on. Raises `MirrorError`.
     """
-    from sparkmirror.cli.shared.secrets import hide_secrets  # noqa: PLC0415
+    from sparkmirror.cli.shared.secrets import hide_secrets
 
     chosen = settled(files)
     given = {
@@ -234,7 +234,7 @@ def load_settings(
     }
     _check_files(chosen.file, [option for option, is_given in given.items() if is_given])
     if chosen.file is not None:
-        from sparkmirror.config.mm2.load import load_mm2  # noqa: PLC0415
+        from sparkmirror.config.mm2.load import load_mm2
 
         settings = load_mm2(
             chosen.file, clusters=split_clusters(clusters), exactly_once=exactly_once
@@ -275,7 +275,7 @@ def _check_files(file: Path | None, given: Sequence[str]) -> None:
 def _load_mm1(
     files: TopicFiles, *, num_streams: int | None, keep_partitions: bool, listed: bool
 ) -> MirrorSettings:
-    from sparkmirror.config.mm1.load import Extras, load_mm1  # noqa: PLC0415
+    from sparkmirror.config.mm1.load import Extras, load_mm1
 
     if not files.consumer_config:
         raise Defect("MirrorMaker 1 has a consumer file")
@@ -300,7 +300,7 @@ def look_up_brokers(connect: str, protocol: str) -> tuple[str, ...]:
 
     Most files name their brokers and need no ZooKeeper client.
     """
-    from sparkmirror.wire.legacy.zookeeper import find_brokers  # noqa: PLC0415
+    from sparkmirror.wire.legacy.zookeeper import find_brokers
 
     try:
         return find_brokers(connect, protocol)

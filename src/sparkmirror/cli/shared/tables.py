@@ -20,8 +20,6 @@ import typer
 from sparkmirror.observe.logs import mask_secrets
 from sparkmirror.text import printable, printable_json, say
 
-__all__ = ["UNLIMITED", "Columns", "Format", "Output", "Report", "Table", "cell", "utc"]
-
 UNLIMITED = sys.maxsize
 _WIDTH_MAX = 50
 

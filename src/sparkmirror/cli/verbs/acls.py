@@ -28,8 +28,6 @@ if TYPE_CHECKING:
     from sparkmirror.model import ClusterClient, FlowSettings, MirrorSettings
     from sparkmirror.wire.admin.cluster import Cluster
 
-__all__ = ["acls"]
-
 acls = typer.Typer(
     help="What a mirror's principals must be allowed to do, and who may write to remote topics.",
     no_args_is_help=True,
@@ -76,7 +74,7 @@ def needed(
 
     Exit codes: 0 printed, 2 wrong usage or file.
     """
-    from sparkmirror.control.permissions.needed import needed_permissions  # noqa: PLC0415
+    from sparkmirror.control.permissions.needed import needed_permissions
 
     settings = load_settings(files, clusters or ())
     who = _principals(settings, principal or ())
@@ -148,7 +146,7 @@ def lock(
 
 def _principals(settings: MirrorSettings, given: Sequence[str]) -> Callable[[ClusterClient], str]:
     """The principal of each client: as given for its cluster, for all, or as its login says."""
-    from sparkmirror.config.clients.sasl import principal_of  # noqa: PLC0415
+    from sparkmirror.config.clients.sasl import principal_of
 
     by_alias: dict[str, str] = {}
     for text in given:
@@ -184,13 +182,13 @@ def _lock_plan(
     *,
     apply: bool,
 ) -> LockPlan:
-    from sparkmirror.control.permissions.acl_lock import plan_lock  # noqa: PLC0415
-    from sparkmirror.control.permissions.needed import (  # noqa: PLC0415
+    from sparkmirror.control.permissions.acl_lock import plan_lock
+    from sparkmirror.control.permissions.needed import (
         EVERY,
         needed_permissions,
         remote_patterns,
     )
-    from sparkmirror.model import MirrorSettings  # noqa: PLC0415
+    from sparkmirror.model import MirrorSettings
 
     remote = remote_patterns(flow)
     if EVERY in remote:

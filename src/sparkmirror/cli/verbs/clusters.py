@@ -14,8 +14,6 @@ if TYPE_CHECKING:
     from sparkmirror.model import ClusterClient, FlowSettings
     from sparkmirror.wire.cluster.views import ClusterView
 
-__all__ = ["Survey", "clusters", "report"]
-
 
 @dataclass(frozen=True, slots=True)
 class Survey:
@@ -59,9 +57,9 @@ def _roles(flows: Sequence[FlowSettings]) -> list[tuple[ClusterClient, FlowSetti
 
 
 def _survey(asking: Asking, client: ClusterClient, flow: FlowSettings) -> Survey:
-    from sparkmirror.client import MirrorClient  # noqa: PLC0415
-    from sparkmirror.model import MirrorMode  # noqa: PLC0415
-    from sparkmirror.names.replication_policy import make_policy  # noqa: PLC0415
+    from sparkmirror.client import MirrorClient
+    from sparkmirror.model import MirrorMode
+    from sparkmirror.names.replication_policy import make_policy
 
     cluster = asking.cluster(client)
     view = cluster.describe()

@@ -20,8 +20,6 @@ from sparkmirror.text import printable, say
 if TYPE_CHECKING:
     from sparkmirror.wire.legacy.ambari import Found
 
-__all__ = ["discover", "lines", "password_from"]
-
 _LOCAL = ("localhost", "127.0.0.1", "::1")
 
 
@@ -110,7 +108,7 @@ def discover(
 
     Exit codes: 0 printed, 1 Ambari did not answer or refused, 2 wrong usage.
     """
-    from sparkmirror.wire.legacy.ambari import AmbariLogin, find_cluster  # noqa: PLC0415
+    from sparkmirror.wire.legacy.ambari import AmbariLogin, find_cluster
 
     if source is not Source.AMBARI:
         raise Defect("a source that this command does not know")

@@ -13,8 +13,6 @@ from sparkmirror.cli.shared.tables import Columns, Format, Output, Report, Table
 if TYPE_CHECKING:
     from sparkmirror.control.report.compare_groups import FlowGroups
 
-__all__ = ["groups", "report"]
-
 # In the words of kafka-consumer-groups where it has some.
 _COLUMNS: Columns = {
     "GROUP": "group",
@@ -50,7 +48,7 @@ def groups(
 
     Exit codes: 0 looked, 2 wrong usage or file, 3 a cluster or group could not be asked.
     """
-    from sparkmirror.control.report.compare_groups import compare_groups  # noqa: PLC0415
+    from sparkmirror.control.report.compare_groups import compare_groups
 
     refuse_mm1("groups", files)
     with open_flows(files, clusters=clusters, flows=flows) as asking:

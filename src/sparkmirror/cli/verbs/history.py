@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from sparkmirror.model import FlowSettings
     from sparkmirror.wire.admin.cluster import Cluster
 
-__all__ = ["history"]
-
 _COLUMNS: Columns = {
     "TIME": lambda event: utc(event.time_ms),
     "FLOW": "flow",
@@ -53,7 +51,7 @@ def history(
     Exit codes: 0 listed (also when there is nothing), 2 wrong usage or file, 3 a cluster could not
     be asked.
     """
-    from sparkmirror.control.report.history import read_history  # noqa: PLC0415
+    from sparkmirror.control.report.history import read_history
 
     def ask(target: Cluster, flow: FlowSettings) -> tuple[str, list[Event] | None]:
         return flow.name, read_history(target, flow)

@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     from sparkmirror.model import ClusterClient, FlowSettings
     from sparkmirror.wire.cluster.views import AclBinding
 
-__all__ = ["kafka_acls_commands", "lock_text", "needed_text", "report"]
-
 _COLUMNS: Columns = {
     "CLUSTER": "client.alias",
     "PRINCIPAL": "binding.principal",

@@ -27,8 +27,6 @@ from sparkmirror.observe.figures.catch_up import CATCHING_UP_S, CatchUp
 if TYPE_CHECKING:
     from sparkmirror.control.positions.lag import LagView, PartitionLag
 
-__all__ = ["Pace", "lag", "over_limit", "report"]
-
 _CLEAR = "\x1b[H\x1b[2J"
 
 

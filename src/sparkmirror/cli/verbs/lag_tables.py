@@ -10,8 +10,6 @@ from sparkmirror.cli.shared.tables import UNLIMITED, Columns, Table
 if TYPE_CHECKING:
     from sparkmirror.control.positions.lag import LagView, PartitionLag
 
-__all__ = ["broker_lines", "classic_table", "flow_tables", "groups_table"]
-
 # In all of them a row is the name of the group with one of its partitions.
 _Row = tuple[str, "PartitionLag"]
 

@@ -13,8 +13,6 @@ from sparkmirror.cli.shared.tables import Columns, Format, Output, Report, Table
 if TYPE_CHECKING:
     from sparkmirror.control.report.compare import TopicPair
 
-__all__ = ["report", "topics"]
-
 _COLUMNS: Columns = {
     "TOPIC": "topic",
     "REMOTE-TOPIC": "remote",
@@ -40,7 +38,7 @@ def topics(
 
     Exit codes: 0 looked, 2 wrong usage or file, 3 a cluster could not be asked.
     """
-    from sparkmirror.control.report.compare import compare_topics  # noqa: PLC0415
+    from sparkmirror.control.report.compare import compare_topics
 
     with open_flows(files, clusters=clusters, flows=flows) as asking:
         found, failures = ask_each(
