@@ -89,6 +89,11 @@ Flows = Annotated[
         show_default=False,
     ),
 ]
+SameFlow = Annotated[
+    str | None,
+    typer.Option("--flow", metavar="A->B", help="The same.", show_default=False),
+]
+"""For verbs whose argument is a flow."""
 Clusters = Annotated[
     list[str] | None,
     typer.Option(metavar="A,B", help="Only flows into these clusters.", show_default=False),

@@ -14,6 +14,7 @@ from sparkmirror.cli.shared.settings_options import (
     Clusters,
     Files,
     Mm2File,
+    SameFlow,
     TopicFiles,
     load_settings,
     one_flow,
@@ -94,10 +95,7 @@ def lock(
             metavar="FLOW", help="The flow whose topics to lock: 'A->B'.", show_default=False
         ),
     ] = None,
-    flow: Annotated[
-        str | None,
-        typer.Option("--flow", metavar="A->B", help="The same.", show_default=False),
-    ] = None,
+    flow: SameFlow = None,
     apply: Annotated[
         bool, typer.Option("--apply", help="Set the ACLs with the target's admin client.")
     ] = False,

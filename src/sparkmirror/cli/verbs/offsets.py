@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from sparkmirror.cli.shared.cluster_session import ask_each, finish, open_flows
-from sparkmirror.cli.shared.settings_options import Files, Mm2File, one_flow
+from sparkmirror.cli.shared.settings_options import Files, Mm2File, SameFlow, one_flow
 from sparkmirror.cli.shared.tables import Columns, Format, Output, Report, Table
 from sparkmirror.errors import ConfigError
 
@@ -39,10 +39,7 @@ def translate(
             metavar="FLOW", help="The flow that the groups move along: 'A->B'.", show_default=False
         ),
     ] = None,
-    flow: Annotated[
-        str | None,
-        typer.Option("--flow", metavar="A->B", help="The same.", show_default=False),
-    ] = None,
+    flow: SameFlow = None,
     group: Annotated[
         str | None, typer.Option(metavar="G", help="This group.", show_default=False)
     ] = None,
