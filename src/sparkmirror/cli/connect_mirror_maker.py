@@ -103,16 +103,16 @@ def _check_arguments(parser: argparse.ArgumentParser, options: argparse.Namespac
     if options.config is None:
         parser.error("the argument mm2.properties is missing")
     # Only a file that cannot be read is a wrong argument; what it says is configuration.
-    from sparkmirror.config.files.properties import read_file
+    from sparkmirror.config.files.properties import read_file  # noqa: PLC0415
 
     read_file(options.config)
 
 
 def _run(options: argparse.Namespace) -> int:
     try:
-        from sparkmirror.cli.run.parts import RunOptions
-        from sparkmirror.cli.run.run import run_mirror
-        from sparkmirror.config.mm2.load import load_mm2
+        from sparkmirror.cli.run.parts import RunOptions  # noqa: PLC0415
+        from sparkmirror.cli.run.run import run_mirror  # noqa: PLC0415
+        from sparkmirror.config.mm2.load import load_mm2  # noqa: PLC0415
 
         settings = load_mm2(options.config, clusters=options.clusters, heartbeats_will_do=True)
         run_options = RunOptions(master=options.master, sigterm_exit_code=_EXIT_SIGTERM)
@@ -122,7 +122,7 @@ def _run(options: argparse.Namespace) -> int:
 
 
 def _print_version() -> int:
-    from sparkmirror.cli.run.run import tool_version
+    from sparkmirror.cli.run.run import tool_version  # noqa: PLC0415
 
     print(tool_version())
     return 0

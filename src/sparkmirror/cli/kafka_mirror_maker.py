@@ -223,9 +223,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _run_mm2(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int:
     """A MirrorMaker 2 file, which says everything itself; with this command's exit codes."""
-    from sparkmirror.cli.run.parts import RunOptions
-    from sparkmirror.cli.run.run import run_mirror
-    from sparkmirror.config.mm2.load import load_mm2
+    from sparkmirror.cli.run.parts import RunOptions  # noqa: PLC0415
+    from sparkmirror.cli.run.run import run_mirror  # noqa: PLC0415
+    from sparkmirror.config.mm2.load import load_mm2  # noqa: PLC0415
 
     own = {"file", "master", "metrics", "once"}
     defaults = vars(parser.parse_args([]))
@@ -291,7 +291,7 @@ def _checked_include(options: argparse.Namespace) -> str | None:
 def _check_callable(option: str, name: str, args: str | None) -> None:
     """ConfigError if what an option names is not there: better now than in the first task."""
     if name:
-        from sparkmirror.config.callables import load_callable
+        from sparkmirror.config.callables import load_callable  # noqa: PLC0415
 
         load_callable(name, args, where=f"--{option}")
 
@@ -299,10 +299,10 @@ def _check_callable(option: str, name: str, args: str | None) -> None:
 def _run(options: argparse.Namespace, include: str | None) -> int:
     given = vars(options)
     try:
-        from sparkmirror.cli.run.parts import RunOptions
-        from sparkmirror.cli.run.run import run_mirror
-        from sparkmirror.cli.shared.settings_options import look_up_brokers
-        from sparkmirror.config.mm1.load import Extras, load_mm1
+        from sparkmirror.cli.run.parts import RunOptions  # noqa: PLC0415
+        from sparkmirror.cli.run.run import run_mirror  # noqa: PLC0415
+        from sparkmirror.cli.shared.settings_options import look_up_brokers  # noqa: PLC0415
+        from sparkmirror.config.mm1.load import Extras, load_mm1  # noqa: PLC0415
 
         settings = load_mm1(
             given["consumer.config"],
@@ -336,7 +336,7 @@ def _run(options: argparse.Namespace, include: str | None) -> int:
 
 
 def _print_version() -> int:
-    from sparkmirror.cli.run.run import tool_version
+    from sparkmirror.cli.run.run import tool_version  # noqa: PLC0415
 
     print(tool_version())
     return 0

@@ -59,7 +59,7 @@ def _class(arguments: list[str]) -> tuple[str, list[str]]:
 
 
 def _lag(arguments: Sequence[str]) -> int:
-    from sparkmirror.cli.main import main as sparkmirror
+    from sparkmirror.cli.main import main as sparkmirror  # noqa: PLC0415
 
     return sparkmirror(["lag", *arguments])
 

@@ -188,8 +188,8 @@ def run(
     """
     json_lines = log_format is LogFormat.JSON
     try:
-        from sparkmirror.cli.run.parts import RunOptions
-        from sparkmirror.cli.run.run import run_mirror
+        from sparkmirror.cli.run.parts import RunOptions  # noqa: PLC0415
+        from sparkmirror.cli.run.run import run_mirror  # noqa: PLC0415
 
         options = RunOptions(
             master=master,
@@ -240,10 +240,10 @@ def _options(
 @app.command(rich_help_panel="Start")
 def version() -> None:
     """Print the versions of sparkmirror and of what it runs on."""
-    import platform
-    from importlib.metadata import version as installed
+    import platform  # noqa: PLC0415
+    from importlib.metadata import version as installed  # noqa: PLC0415
 
-    from sparkmirror.cli.run.run import tool_version
+    from sparkmirror.cli.run.run import tool_version  # noqa: PLC0415
 
     print(f"sparkmirror {tool_version()}")
     print(

@@ -91,7 +91,7 @@ class Figures:
 
     def facts(self) -> list[FlowFacts]:
         """All that a scrape tells."""
-        from sparkmirror.observe.metrics.exposition import FlowFacts
+        from sparkmirror.observe.metrics.exposition import FlowFacts  # noqa: PLC0415
 
         with self._lock:
             return [

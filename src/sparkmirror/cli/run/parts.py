@@ -249,7 +249,7 @@ class Parts:
     @classmethod
     def real(cls) -> Parts:
         """Kafka and Spark; imported only here, since it takes a second."""
-        from sparkmirror.control.loop import ControlLoop
-        from sparkmirror.data.query import FlowRunner
+        from sparkmirror.control.loop import ControlLoop  # noqa: PLC0415
+        from sparkmirror.data.query import FlowRunner  # noqa: PLC0415
 
         return cls(control=ControlLoop, flow=FlowRunner, look=QuickLook)

@@ -56,7 +56,8 @@ class QuickLook:
 
     def _run(self) -> None:
         try:
-            from sparkmirror.doctor.glance import Glance
+            # Here, since it takes a tenth of a second that Spark's start would wait for.
+            from sparkmirror.doctor.glance import Glance  # noqa: PLC0415
 
             Glance(self._settings, self._lines.append, self._begun).look()
         except Exception:  # a defect here must not harm the run

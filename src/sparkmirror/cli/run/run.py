@@ -71,7 +71,7 @@ def _metrics(
     if not (options.metrics or settings.metrics.listen):
         yield
         return
-    from sparkmirror.cli.run.surface import serve_metrics
+    from sparkmirror.cli.run.surface import serve_metrics  # noqa: PLC0415
 
     surface = serve_metrics(
         settings.metrics, figures, listen=options.metrics, release=tool_version()

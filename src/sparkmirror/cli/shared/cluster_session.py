@@ -37,7 +37,7 @@ class Asking(Connections):
 
     def look(self, flow: FlowSettings) -> Look:
         """Both clusters of ``flow``, each topic read as a run reads it."""
-        from sparkmirror.control.topics.observation import Look
+        from sparkmirror.control.topics.observation import Look  # noqa: PLC0415
 
         checkpoints = self.cluster(flow.checkpoints.client or flow.target)
         on_source = flow.offset_syncs.location == "source"

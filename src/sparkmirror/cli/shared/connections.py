@@ -72,7 +72,7 @@ class Connections:
         Raises `MirrorError` that names each bootstrap server and what is wrong with it, after ten
         seconds at most.
         """
-        from sparkmirror.wire.admin.cluster import Cluster
+        from sparkmirror.wire.admin.cluster import Cluster  # noqa: PLC0415
 
         probe = self._probe(client)
         self._await(probe)
@@ -128,12 +128,12 @@ def _loaded(client: ClusterClient) -> Callable[..., object]:
 
     On this thread: two that import modules which import each other end with a deadlock.
     """
-    import sparkmirror.wire.admin.cluster
-    from sparkmirror.wire.probe.reach import reach
+    import sparkmirror.wire.admin.cluster  # noqa: PLC0415
+    from sparkmirror.wire.probe.reach import reach  # noqa: PLC0415
 
     if client.security_protocol != "PLAINTEXT":
-        import sparkmirror.wire.security.sasl
-        import sparkmirror.wire.security.tls  # noqa: F401
+        import sparkmirror.wire.security.sasl  # noqa: PLC0415
+        import sparkmirror.wire.security.tls  # noqa: F401, PLC0415
     return reach
 
 

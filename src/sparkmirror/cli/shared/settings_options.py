@@ -167,7 +167,7 @@ def settled(files: Files) -> TopicFiles:
 
     Raises ConfigError for a file that cannot be read.
     """
-    from sparkmirror.config.files.properties import load_properties
+    from sparkmirror.config.files.properties import load_properties  # noqa: PLC0415
 
     chosen = (
         files
@@ -226,7 +226,7 @@ def load_settings(
     ``flows``: only these (``A->B``). ``listed`` False: the verb looks at no topics, so
     MirrorMaker 1 needs no list of them. Secrets are masked from here on. Raises `MirrorError`.
     """
-    from sparkmirror.cli.shared.secrets import hide_secrets
+    from sparkmirror.cli.shared.secrets import hide_secrets  # noqa: PLC0415
 
     chosen = settled(files)
     given = {
@@ -239,7 +239,7 @@ def load_settings(
     }
     _check_files(chosen.file, [option for option, is_given in given.items() if is_given])
     if chosen.file is not None:
-        from sparkmirror.config.mm2.load import load_mm2
+        from sparkmirror.config.mm2.load import load_mm2  # noqa: PLC0415
 
         settings = load_mm2(
             chosen.file, clusters=split_clusters(clusters), exactly_once=exactly_once
@@ -280,7 +280,7 @@ def _check_files(file: Path | None, given: Sequence[str]) -> None:
 def _load_mm1(
     files: TopicFiles, *, num_streams: int | None, keep_partitions: bool, listed: bool
 ) -> MirrorSettings:
-    from sparkmirror.config.mm1.load import Extras, load_mm1
+    from sparkmirror.config.mm1.load import Extras, load_mm1  # noqa: PLC0415
 
     if not files.consumer_config:
         raise Defect("MirrorMaker 1 has a consumer file")
@@ -305,7 +305,7 @@ def look_up_brokers(connect: str, protocol: str) -> tuple[str, ...]:
 
     Most files name their brokers and need no ZooKeeper client.
     """
-    from sparkmirror.wire.legacy.zookeeper import find_brokers
+    from sparkmirror.wire.legacy.zookeeper import find_brokers  # noqa: PLC0415
 
     try:
         return find_brokers(connect, protocol)

@@ -75,7 +75,7 @@ def needed(
 
     Exit codes: 0 printed, 2 wrong usage or file.
     """
-    from sparkmirror.control.permissions.needed import needed_permissions
+    from sparkmirror.control.permissions.needed import needed_permissions  # noqa: PLC0415
 
     settings = load_settings(files, clusters or ())
     who = _principals(settings, principal or ())
@@ -144,7 +144,7 @@ def lock(
 
 def _principals(settings: MirrorSettings, given: Sequence[str]) -> Callable[[ClusterClient], str]:
     """The principal of each client: as given for its cluster, for all, or as its login says."""
-    from sparkmirror.config.clients.sasl import principal_of
+    from sparkmirror.config.clients.sasl import principal_of  # noqa: PLC0415
 
     by_alias: dict[str, str] = {}
     for text in given:
@@ -180,13 +180,13 @@ def _lock_plan(
     *,
     apply: bool,
 ) -> LockPlan:
-    from sparkmirror.control.permissions.acl_lock import plan_lock
-    from sparkmirror.control.permissions.needed import (
+    from sparkmirror.control.permissions.acl_lock import plan_lock  # noqa: PLC0415
+    from sparkmirror.control.permissions.needed import (  # noqa: PLC0415
         EVERY,
         needed_permissions,
         remote_patterns,
     )
-    from sparkmirror.model import MirrorSettings
+    from sparkmirror.model import MirrorSettings  # noqa: PLC0415
 
     remote = remote_patterns(flow)
     if EVERY in remote:

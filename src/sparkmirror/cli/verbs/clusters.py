@@ -57,9 +57,9 @@ def _roles(flows: Sequence[FlowSettings]) -> list[tuple[ClusterClient, FlowSetti
 
 
 def _survey(asking: Asking, client: ClusterClient, flow: FlowSettings) -> Survey:
-    from sparkmirror.client import MirrorClient
-    from sparkmirror.model import MirrorMode
-    from sparkmirror.names.replication_policy import make_policy
+    from sparkmirror.client import MirrorClient  # noqa: PLC0415
+    from sparkmirror.model import MirrorMode  # noqa: PLC0415
+    from sparkmirror.names.replication_policy import make_policy  # noqa: PLC0415
 
     cluster = asking.cluster(client)
     view = cluster.describe()

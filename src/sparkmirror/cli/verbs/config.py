@@ -43,7 +43,7 @@ def config(
     ZooKeeper that does not know them.
     """
     if docs:
-        from sparkmirror.config.docs import settings_page
+        from sparkmirror.config.docs import settings_page  # noqa: PLC0415
 
         if files.file is not None or files.consumer_config or files.producer_config is not None:
             raise ConfigError(
@@ -59,8 +59,8 @@ def config(
 
 
 def _setup(files: Files, clusters: Sequence[str], flows: Sequence[str]) -> Setup:
-    from sparkmirror.cli.shared.secrets import hide_secrets
-    from sparkmirror.cli.shared.settings_options import (
+    from sparkmirror.cli.shared.secrets import hide_secrets  # noqa: PLC0415
+    from sparkmirror.cli.shared.settings_options import (  # noqa: PLC0415
         choose_flows,
         load_settings,
         look_up_brokers,
@@ -71,14 +71,14 @@ def _setup(files: Files, clusters: Sequence[str], flows: Sequence[str]) -> Setup
     files = settled(files)
     consumers, producer = files.consumer_config or [], files.producer_config
     if files.file is not None and not consumers and producer is None:
-        from sparkmirror.config.explain import explain
+        from sparkmirror.config.explain import explain  # noqa: PLC0415
 
         setup = explain(files.file, clusters=split_clusters(clusters), flows=flows)
         hide_secrets(setup.settings)
         return setup
     # Says what is wrong with the options, and masks what is secret.
     settings = load_settings(files, clusters, listed=False)
-    from sparkmirror.config.explain_mm1 import explain_mm1
+    from sparkmirror.config.explain_mm1 import explain_mm1  # noqa: PLC0415
 
     if producer is None:
         raise Defect("MirrorMaker 1 has a producer file")
@@ -92,13 +92,13 @@ def _check_files(settings: MirrorSettings) -> None:
 
     Raises `MirrorError`.
     """
-    from sparkmirror.wire.security.tls import context_for
+    from sparkmirror.wire.security.tls import context_for  # noqa: PLC0415
 
     for flow in settings.flows:
         for client in (flow.source, flow.target, flow.source_admin, flow.target_admin):
             context_for(client)
     if settings.metrics.listen:
-        from sparkmirror.observe.metrics.server import check_surface
+        from sparkmirror.observe.metrics.server import check_surface  # noqa: PLC0415
 
         check_surface(settings.metrics)
 

@@ -108,7 +108,7 @@ def discover(
 
     Exit codes: 0 printed, 1 Ambari did not answer or refused, 2 wrong usage.
     """
-    from sparkmirror.wire.legacy.ambari import AmbariLogin, find_cluster
+    from sparkmirror.wire.legacy.ambari import AmbariLogin, find_cluster  # noqa: PLC0415
 
     if source is not Source.AMBARI:
         raise Defect("a source that this command does not know")

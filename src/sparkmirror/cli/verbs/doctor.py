@@ -106,7 +106,7 @@ def doctor(
 
 
 def _examine(settings: MirrorSettings, *, rate_bytes_s: float) -> dict[str, list[Finding]]:
-    from sparkmirror.doctor.examine import (
+    from sparkmirror.doctor.examine import (  # noqa: PLC0415
         Examination,
         check_heartbeats,
         examine,
@@ -128,8 +128,8 @@ def _add_executors(
     master: str,
     conf: Mapping[str, str],
 ) -> None:
-    from sparkmirror.cli.run.workdir import new_run_id, open_work_dir
-    from sparkmirror.doctor.executors import explore_from_executors
+    from sparkmirror.cli.run.workdir import new_run_id, open_work_dir  # noqa: PLC0415
+    from sparkmirror.doctor.executors import explore_from_executors  # noqa: PLC0415
 
     run_id = new_run_id()
     # One slot is enough for a look; the mirror's own number is none of this job's business.
@@ -142,8 +142,8 @@ def _add_executors(
 
 def report(found: Mapping[str, Sequence[Finding]]) -> Report:
     """The findings of each flow: a line each, and what to do below it."""
-    from sparkmirror.doctor.finding import counts
-    from sparkmirror.observe.logs import mask_secrets
+    from sparkmirror.doctor.finding import counts  # noqa: PLC0415
+    from sparkmirror.observe.logs import mask_secrets  # noqa: PLC0415
 
     flows, lines = [], []
     for flow, findings in found.items():

@@ -51,7 +51,7 @@ def gaps(
     Exit codes: 0 listed (also when there are none), 2 wrong usage or file, 3 a cluster could not
     be asked.
     """
-    from sparkmirror.control.report.gaps import read_gaps
+    from sparkmirror.control.report.gaps import read_gaps  # noqa: PLC0415
 
     earliest_ms = since_ms(since)
     found, failures = ask_targets(files, clusters, flows, read_gaps)
@@ -61,7 +61,7 @@ def gaps(
 
 def report(gaps: Sequence[Gap], *, complete: bool = True) -> Report:
     """``gaps`` in the order of their times. ``complete``: there are no others."""
-    from sparkmirror.internal_topics.gaps import gap_document
+    from sparkmirror.internal_topics.gaps import gap_document  # noqa: PLC0415
 
     rows = sorted(gaps, key=lambda gap: gap.time_ms)
     nothing = ["no gaps"] if complete else []

@@ -48,7 +48,7 @@ def groups(
 
     Exit codes: 0 looked, 2 wrong usage or file, 3 a cluster or group could not be asked.
     """
-    from sparkmirror.control.report.compare_groups import compare_groups
+    from sparkmirror.control.report.compare_groups import compare_groups  # noqa: PLC0415
 
     refuse_mm1("groups", files)
     with open_flows(files, clusters=clusters, flows=flows) as asking:

@@ -51,7 +51,7 @@ def history(
     Exit codes: 0 listed (also when there is nothing), 2 wrong usage or file, 3 a cluster could not
     be asked.
     """
-    from sparkmirror.control.report.history import read_history
+    from sparkmirror.control.report.history import read_history  # noqa: PLC0415
 
     def ask(target: Cluster, flow: FlowSettings) -> tuple[str, list[Event] | None]:
         return flow.name, read_history(target, flow)

@@ -70,16 +70,16 @@ def flow_looks(
     connections: Connections,
 ) -> list[Look]:
     """One function per flow that asks the clusters, by ``connections``."""
-    from sparkmirror.cli.shared.secrets import hide_secrets
-    from sparkmirror.cli.shared.settings_options import (
+    from sparkmirror.cli.shared.secrets import hide_secrets  # noqa: PLC0415
+    from sparkmirror.cli.shared.settings_options import (  # noqa: PLC0415
         choose_flows,
         look_up_brokers,
         split_clusters,
     )
-    from sparkmirror.config.files.properties import load_properties
-    from sparkmirror.config.mm1.load import load_mm1_consumer
-    from sparkmirror.config.mm2.load import load_mm2
-    from sparkmirror.model import MirrorMode
+    from sparkmirror.config.files.properties import load_properties  # noqa: PLC0415
+    from sparkmirror.config.mm1.load import load_mm1_consumer  # noqa: PLC0415
+    from sparkmirror.config.mm2.load import load_mm2  # noqa: PLC0415
+    from sparkmirror.model import MirrorMode  # noqa: PLC0415
 
     if "clusters" in load_properties(path):
         if include is not None:
@@ -103,8 +103,8 @@ def flow_looks(
 
 
 def _look_at_flow(connections: Connections, flow: FlowSettings) -> LagView:
-    from sparkmirror.control.positions.lag import observe_flow
-    from sparkmirror.model import MirrorMode
+    from sparkmirror.control.positions.lag import observe_flow  # noqa: PLC0415
+    from sparkmirror.model import MirrorMode  # noqa: PLC0415
 
     source = connections.cluster(flow.source)
     mm2 = flow.mode is MirrorMode.MM2
@@ -113,7 +113,7 @@ def _look_at_flow(connections: Connections, flow: FlowSettings) -> LagView:
 
 
 def _look_at_group(connections: Connections, flow: FlowSettings) -> LagView:
-    from sparkmirror.control.positions.lag import observe_group
+    from sparkmirror.control.positions.lag import observe_group  # noqa: PLC0415
 
     return observe_group(connections.cluster(flow.source), flow)
 
@@ -126,10 +126,10 @@ def group_looks(
     connections: Connections,
 ) -> list[Look]:
     """The look at one group, by ``connections``."""
-    from sparkmirror.cli.shared.secrets import hide_secrets
-    from sparkmirror.cli.shared.settings_options import look_up_brokers
-    from sparkmirror.config.files.properties import load_properties
-    from sparkmirror.config.mm1.load import load_mm1_consumer
+    from sparkmirror.cli.shared.secrets import hide_secrets  # noqa: PLC0415
+    from sparkmirror.cli.shared.settings_options import look_up_brokers  # noqa: PLC0415
+    from sparkmirror.config.files.properties import load_properties  # noqa: PLC0415
+    from sparkmirror.config.mm1.load import load_mm1_consumer  # noqa: PLC0415
 
     for option, given in (
         ("--include", include is not None),
@@ -173,6 +173,6 @@ def group_looks(
 
 
 def _check(connections: Connections, flow: FlowSettings, topics: Sequence[str]) -> LagView:
-    from sparkmirror.control.positions.lag import check_group
+    from sparkmirror.control.positions.lag import check_group  # noqa: PLC0415
 
     return check_group(connections.cluster(flow.source), flow, topics)

@@ -138,13 +138,13 @@ def migrate_config(
             do="Name both of MirrorMaker 1's files, or --connect FILE.json, or "
             "--strimzi FILE.yaml.",
         )
-    from sparkmirror.config.files.properties import load_properties
-    from sparkmirror.config.mm1.legacy import translate
-    from sparkmirror.config.mm1.legacy_mode import legacy_mode
-    from sparkmirror.config.mm1.load import load_mm1
-    from sparkmirror.config.mm1.migrate import migrate
-    from sparkmirror.config.table.settings import Scope
-    from sparkmirror.wire.legacy.zookeeper import find_brokers
+    from sparkmirror.config.files.properties import load_properties  # noqa: PLC0415
+    from sparkmirror.config.mm1.legacy import translate  # noqa: PLC0415
+    from sparkmirror.config.mm1.legacy_mode import legacy_mode  # noqa: PLC0415
+    from sparkmirror.config.mm1.load import load_mm1  # noqa: PLC0415
+    from sparkmirror.config.mm1.migrate import migrate  # noqa: PLC0415
+    from sparkmirror.config.table.settings import Scope  # noqa: PLC0415
+    from sparkmirror.wire.legacy.zookeeper import find_brokers  # noqa: PLC0415
 
     look_up = functools.lru_cache(find_brokers)
     settings = load_mm1(
@@ -188,9 +188,9 @@ def _check_alone(connect: list[Path] | None, strimzi: Path | None, others: list[
 def _from_connectors(
     connect: list[Path] | None, strimzi: Path | None, offset_topic: str, secrets: Path
 ) -> Migrated:
-    from sparkmirror.config.connect_json import read_connect
-    from sparkmirror.config.connectors import mm2_file
-    from sparkmirror.config.strimzi import read_strimzi
+    from sparkmirror.config.connect_json import read_connect  # noqa: PLC0415
+    from sparkmirror.config.connectors import mm2_file  # noqa: PLC0415
+    from sparkmirror.config.strimzi import read_strimzi  # noqa: PLC0415
 
     if strimzi is not None:
         made = mm2_file(read_strimzi(strimzi, secrets))
@@ -270,7 +270,7 @@ def _hand_out(
 
 
 def _load(path: Path) -> tuple[FlowSettings, ...]:
-    from sparkmirror.config.mm2.load import load_mm2
+    from sparkmirror.config.mm2.load import load_mm2  # noqa: PLC0415
 
     return load_mm2(path).flows
 
@@ -336,7 +336,7 @@ def _write(path: Path, text: str, *, force: bool) -> None:
 
 
 def _take_positions(old: FlowSettings, new: FlowSettings) -> None:
-    from sparkmirror.control.positions.handover import hand_over
+    from sparkmirror.control.positions.handover import hand_over  # noqa: PLC0415
 
     with Connections() as connections:
         connections.expect((old.source, old.target_admin))

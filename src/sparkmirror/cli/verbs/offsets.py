@@ -73,9 +73,9 @@ def translate(
     Exit codes: 0 there are checkpoints, 1 there are none of these groups, 2 wrong usage or file,
     3 the cluster could not be asked.
     """
-    from sparkmirror.client import MirrorClient
-    from sparkmirror.names.java_regex import compile_regex
-    from sparkmirror.names.replication_policy import make_policy
+    from sparkmirror.client import MirrorClient  # noqa: PLC0415
+    from sparkmirror.names.java_regex import compile_regex  # noqa: PLC0415
+    from sparkmirror.names.replication_policy import make_policy  # noqa: PLC0415
 
     flow = one_flow(named, flow)
     if (group is None) == (regex is None):
@@ -111,10 +111,10 @@ def translate(
 
 
 def _theirs(look: Look, found: Found) -> Theirs:
-    from sparkmirror.control.groups.checkpoints import CheckpointRules
-    from sparkmirror.control.report.compare_groups import mirrormaker_offsets
-    from sparkmirror.control.topics.compacted import TopicFollower
-    from sparkmirror.internal_topics.mm2_records import offset_syncs_topic
+    from sparkmirror.control.groups.checkpoints import CheckpointRules  # noqa: PLC0415
+    from sparkmirror.control.report.compare_groups import mirrormaker_offsets  # noqa: PLC0415
+    from sparkmirror.control.topics.compacted import TopicFollower  # noqa: PLC0415
+    from sparkmirror.internal_topics.mm2_records import offset_syncs_topic  # noqa: PLC0415
 
     follower = TopicFollower(look.syncs, offset_syncs_topic(look.flow))
     try:

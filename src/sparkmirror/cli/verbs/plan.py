@@ -42,8 +42,8 @@ def plan(
 
     Exit codes: 0 looked, whatever was found; 2 wrong usage or file; 3 a cluster could not be asked.
     """
-    from sparkmirror.control.report.plan import plan_flow
-    from sparkmirror.control.report.plan_groups import plan_heartbeats
+    from sparkmirror.control.report.plan import plan_flow  # noqa: PLC0415
+    from sparkmirror.control.report.plan_groups import plan_heartbeats  # noqa: PLC0415
 
     with open_flows(
         files, keep_partitions=keep_partitions, clusters=clusters, flows=flows

@@ -109,8 +109,8 @@ def status(
 
 def _look(connections: Connections, flow: FlowSettings) -> _Row:
     """What the target says; the lag only if the source answers, too. Raises `MirrorError`."""
-    from sparkmirror.control.coordination.status import observe_status
-    from sparkmirror.control.positions.lag import observe_flow, observe_group
+    from sparkmirror.control.coordination.status import observe_status  # noqa: PLC0415
+    from sparkmirror.control.positions.lag import observe_flow, observe_group  # noqa: PLC0415
 
     target = connections.cluster(flow.target_admin)
     now_ms = int(time.time() * 1_000)

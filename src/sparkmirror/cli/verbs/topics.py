@@ -38,7 +38,7 @@ def topics(
 
     Exit codes: 0 looked, 2 wrong usage or file, 3 a cluster could not be asked.
     """
-    from sparkmirror.control.report.compare import compare_topics
+    from sparkmirror.control.report.compare import compare_topics  # noqa: PLC0415
 
     with open_flows(files, clusters=clusters, flows=flows) as asking:
         found, failures = ask_each(

@@ -99,8 +99,8 @@ def verify(
     Exit codes: 0 all is equal, 1 a difference (the first differing offset is named) or something
     not mirrored yet, 2 wrong usage or file, 3 a cluster could not be read.
     """
-    from sparkmirror.control.verify.scope import Scope
-    from sparkmirror.names.java_regex import compile_list
+    from sparkmirror.control.verify.scope import Scope  # noqa: PLC0415
+    from sparkmirror.names.java_regex import compile_list  # noqa: PLC0415
 
     compile_list(topic or (), where="--topic")
     scope = Scope(
@@ -120,7 +120,7 @@ def verify(
 
 def bound(text: str, where: str) -> Bound:
     """``--from`` and ``--to``: digits are an offset, the rest a time. Raises ConfigError."""
-    from sparkmirror.control.verify.scope import Bound
+    from sparkmirror.control.verify.scope import Bound  # noqa: PLC0415
 
     if text.isascii() and text.isdigit():
         return Bound(offset=int(text))
@@ -139,8 +139,8 @@ def bound(text: str, where: str) -> Bound:
 def _compare(
     settings: MirrorSettings, scope: Scope
 ) -> tuple[dict[str, list[PartitionResult]], list[MirrorError]]:
-    from sparkmirror.control.verify.comparison import verify_flow
-    from sparkmirror.control.verify.scope import Progress
+    from sparkmirror.control.verify.comparison import verify_flow  # noqa: PLC0415
+    from sparkmirror.control.verify.scope import Progress  # noqa: PLC0415
 
     results: dict[str, list[PartitionResult]] = {}
     failures: list[MirrorError] = []
@@ -188,7 +188,7 @@ def _shown(progress: Progress) -> Iterator[None]:
 
 def progress_line(progress: Progress) -> str:
     """``1.20 M of about 4.80 M records, 3 of 12 partitions``."""
-    from sparkmirror.observe.display.units import count_text
+    from sparkmirror.observe.display.units import count_text  # noqa: PLC0415
 
     return (
         f"{count_text(progress.taken)} of about {count_text(progress.total)} records, "
