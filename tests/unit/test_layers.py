@@ -135,6 +135,37 @@ def test_imports_go_one_way(layer: str) -> None:
     assert wrong == []
 
 
+LISTED = {"cli", "config", "control", "doctor", "names", "observe"}
+"""The packages in which a module has ``__all__`` if and only if another package imports it."""
+
+
+def modules_of(source: Path) -> dict[str, Path]:
+    """The modules below ``source`` by their full names."""
+    return {
+        ".".join(["sparkmirror", *path.relative_to(source).with_suffix("").parts]): path
+        for path in source.rglob("*.py")
+        if path.name != "__init__.py"
+    }
+
+
+def test_all_stands_where_another_package_imports() -> None:
+    modules = modules_of(SOURCE)
+    public = {
+        name if name in modules else name.rpartition(".")[0]
+        for path in modules.values()
+        for name in _imports(path)
+        if layer_of(name) != _layer(path)
+    }
+    wrong = {
+        module
+        for module, path in modules.items()
+        if layer_of(module) in LISTED
+        and (module in public) != ("\n__all__ = [" in path.read_text())
+    }
+    assert wrong == set()
+    assert len(public & modules.keys()) > 100
+
+
 FILES_MAX = 20
 """Of a folder; whoever looks for something reads the names of all of them."""
 
@@ -156,11 +187,7 @@ def folders_of(source: Path) -> dict[str, set[str]]:
 
     A module in no folder stands for itself; imports within functions count like all others.
     """
-    modules = {
-        ".".join(["sparkmirror", *path.relative_to(source).with_suffix("").parts]): path
-        for path in source.rglob("*.py")
-        if path.name != "__init__.py"
-    }
+    modules = modules_of(source)
 
     def folder(module: str) -> str:
         parts = module.split(".")[1:]

@@ -8,6 +8,7 @@ import logging
 import re
 import unicodedata
 from collections.abc import Callable
+from operator import itemgetter
 from pathlib import Path
 
 import pytest
@@ -18,7 +19,7 @@ from rich.text import Text
 import sparkmirror
 from sparkmirror.cli import connect_mirror_maker, kafka_mirror_maker
 from sparkmirror.cli.shared.errors import show_error
-from sparkmirror.cli.shared.tables import table_lines
+from sparkmirror.cli.shared.tables import Table
 from sparkmirror.errors import ClusterError
 from sparkmirror.observe.console import PrintableConsole
 from sparkmirror.observe.logs import close_logs, open_logs
@@ -53,7 +54,8 @@ def test_what_stays() -> None:
 
 
 def test_lines_and_tables(capsys: pytest.CaptureFixture[str]) -> None:
-    say(*table_lines(("NAME", "OTHER"), [(EVIL, [EVIL]), ("b", 1)]), EVIL)
+    columns = {"NAME": itemgetter(0), "OTHER": itemgetter(1)}
+    say(*Table(columns, [(EVIL, [EVIL]), ("b", 1)]).lines(), EVIL)
     say(EVIL, error=True)
     told = capsys.readouterr()
     assert len(told.out.splitlines()) == 4

@@ -16,8 +16,6 @@ from typing import NoReturn
 from sparkmirror.cli.shared.errors import show_error
 from sparkmirror.errors import ConfigError, MirrorError
 
-__all__ = ["main"]
-
 _EXIT_USAGE = 255
 _EXIT_NO_ARGUMENTS = 1
 _EXIT_SIGTERM = 143
@@ -112,7 +110,8 @@ def _check_arguments(parser: argparse.ArgumentParser, options: argparse.Namespac
 
 def _run(options: argparse.Namespace) -> int:
     try:
-        from sparkmirror.cli.run.run import RunOptions, run_mirror  # noqa: PLC0415
+        from sparkmirror.cli.run.parts import RunOptions  # noqa: PLC0415
+        from sparkmirror.cli.run.run import run_mirror  # noqa: PLC0415
         from sparkmirror.config.mm2.load import load_mm2  # noqa: PLC0415
 
         settings = load_mm2(options.config, clusters=options.clusters, heartbeats_will_do=True)

@@ -17,8 +17,6 @@ from typing import NoReturn
 from sparkmirror.cli.shared.errors import show_error
 from sparkmirror.errors import ConfigError, MirrorError
 
-__all__ = ["main"]
-
 _EXIT_WRONG = 1
 _EXIT_FAILED = 255
 _EXIT_SIGTERM = 143
@@ -225,7 +223,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _run_mm2(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int:
     """A MirrorMaker 2 file, which says everything itself; with this command's exit codes."""
-    from sparkmirror.cli.run.run import RunOptions, run_mirror  # noqa: PLC0415
+    from sparkmirror.cli.run.parts import RunOptions  # noqa: PLC0415
+    from sparkmirror.cli.run.run import run_mirror  # noqa: PLC0415
     from sparkmirror.config.mm2.load import load_mm2  # noqa: PLC0415
 
     own = {"file", "master", "metrics", "once"}
@@ -300,7 +299,8 @@ def _check_callable(option: str, name: str, args: str | None) -> None:
 def _run(options: argparse.Namespace, include: str | None) -> int:
     given = vars(options)
     try:
-        from sparkmirror.cli.run.run import RunOptions, run_mirror  # noqa: PLC0415
+        from sparkmirror.cli.run.parts import RunOptions  # noqa: PLC0415
+        from sparkmirror.cli.run.run import run_mirror  # noqa: PLC0415
         from sparkmirror.cli.shared.settings_options import look_up_brokers  # noqa: PLC0415
         from sparkmirror.config.mm1.load import Extras, load_mm1  # noqa: PLC0415
 

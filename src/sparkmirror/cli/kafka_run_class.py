@@ -15,8 +15,6 @@ from sparkmirror.cli import connect_mirror_maker, kafka_mirror_maker
 from sparkmirror.cli.shared.errors import show_error
 from sparkmirror.errors import ConfigError, MirrorError
 
-__all__ = ["main"]
-
 _EXIT_WRONG = 1
 _PROG = "kafka-run-class"
 

@@ -188,8 +188,8 @@ def run(
     """
     json_lines = log_format is LogFormat.JSON
     try:
-        # Imported late: help and version need neither the settings table nor the views.
-        from sparkmirror.cli.run.run import RunOptions, run_mirror  # noqa: PLC0415
+        from sparkmirror.cli.run.parts import RunOptions  # noqa: PLC0415
+        from sparkmirror.cli.run.run import run_mirror  # noqa: PLC0415
 
         options = RunOptions(
             master=master,

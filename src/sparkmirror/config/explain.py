@@ -15,8 +15,7 @@ from sparkmirror.config.mm2.keys import mm1_only
 from sparkmirror.config.mm2.load import Mm2File, client_configs, own_settings, read_mm2
 from sparkmirror.config.mm2.precedence import Part, given, scope_of
 from sparkmirror.config.mm2.scoping import connector_config, worker_config
-from sparkmirror.config.table.redact import HIDDEN, redact
-from sparkmirror.config.table.settings import CLIENT_SET, SETTINGS, Setting, Status
+from sparkmirror.config.table.settings import CLIENT_SET, HIDDEN, SETTINGS, Setting, Status, redact
 from sparkmirror.errors import ConfigError
 from sparkmirror.model import ClusterClient, FlowSettings, MirrorSettings
 

@@ -18,9 +18,8 @@ from sparkmirror.config.mm1.legacy import BrokerLookup, translate
 from sparkmirror.config.mm1.load import load_mm1
 from sparkmirror.config.mm2.precedence import Part
 from sparkmirror.config.table.own import MM1_FAULT_ROWS
-from sparkmirror.config.table.redact import HIDDEN, redact
 from sparkmirror.config.table.setting import Scope, Setting, Status
-from sparkmirror.config.table.settings import SETTINGS
+from sparkmirror.config.table.settings import HIDDEN, SETTINGS, redact
 from sparkmirror.model import FlowSettings
 
 __all__ = ["explain_mm1"]

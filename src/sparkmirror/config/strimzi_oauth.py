@@ -13,8 +13,6 @@ from pathlib import Path
 from sparkmirror.config.clients.jaas import LoginModule, format_module
 from sparkmirror.config.files.documents import Node
 
-__all__ = ["OAUTH", "OAuthLines", "oauth_lines"]
-
 OAUTH = "oauth"
 _PACKAGE = "org.apache.kafka.common.security.oauthbearer"
 _PREFIX = "sasl.oauthbearer."

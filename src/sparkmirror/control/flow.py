@@ -66,8 +66,6 @@ from sparkmirror.names.replication_policy import FlowTopics, dead_letter_topic
 from sparkmirror.observe.figures.checkpoints import CheckpointTimes, GroupRow
 from sparkmirror.wire.admin.cluster import Cluster
 
-__all__ = ["FlowControl", "SyncJob"]
-
 log = logging.getLogger(__name__)
 
 # For one look at the source's ends. Batches of up to 1 MB come whole, and 50 small ones cost some

@@ -9,8 +9,6 @@ from sparkmirror.doctor.finding import Finding, Level, at_work, ok
 from sparkmirror.errors import MirrorError
 from sparkmirror.wire.admin.inspector import Inspector
 
-__all__ = ["check_clock"]
-
 _NOTED_S = 10.0
 _WRONG_S = 300.0
 

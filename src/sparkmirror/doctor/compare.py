@@ -12,8 +12,6 @@ from sparkmirror.doctor.facts import Configs, Pair
 from sparkmirror.doctor.finding import Finding, Level, gathered, ok
 from sparkmirror.model import FlowSettings, MirrorMode, Partitioner, TopicPartition
 
-__all__ = ["ONE_REPLICA", "CopyTimes", "compare_topics", "judge_retention", "judge_timestamps"]
-
 ONE_REPLICA = "one replica only"
 """How the finding begins that is advice, not trouble."""
 

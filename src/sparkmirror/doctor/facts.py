@@ -13,16 +13,6 @@ from sparkmirror.names.replication_policy import FlowTopics
 from sparkmirror.wire.admin.inspector import Inspector, TriedTopic
 from sparkmirror.wire.cluster.views import ClusterView, ConfigEntry, NewTopic, TopicView
 
-__all__ = [
-    "Configs",
-    "Pair",
-    "SourceFacts",
-    "TargetFacts",
-    "look_at_source",
-    "look_at_target",
-    "pairs",
-]
-
 Configs = Mapping[str, ConfigEntry]
 
 

@@ -10,8 +10,6 @@ from collections.abc import Callable, Mapping
 
 from sparkmirror.errors import MirrorError
 
-__all__ = ["at_once"]
-
 
 def at_once(jobs: Mapping[str, Callable[[], object]], deadline: float) -> dict[str, object]:
     """Results and `MirrorError` s of those jobs that come back before ``deadline`` (monotonic, s).

@@ -27,8 +27,6 @@ from sparkmirror.wire.probe.broker_path import (
 )
 from sparkmirror.wire.produce.joining import JOINED_BYTES_MAX, ROUND_TRIP_S_MIN
 
-__all__ = ["Network", "check_round_trip", "explore", "findings_of", "way_of"]
-
 _TRIED = {
     DNS: "resolve the name",
     TCP: "open a TCP connection",

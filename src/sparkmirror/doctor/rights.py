@@ -20,17 +20,6 @@ from sparkmirror.names.java_regex import compile_list
 from sparkmirror.names.replication_policy import FlowTopics
 from sparkmirror.wire.admin.inspector import Inspector
 
-__all__ = [
-    "check_create",
-    "check_group",
-    "check_group_topics",
-    "check_internal",
-    "check_java",
-    "check_read",
-    "check_topics",
-    "check_write",
-]
-
 _LITERAL = re.compile(r"[\w.-]+")
 _GRANT = (
     "Grant the mirror's principal on {alias} {acl}; sparkmirror acls needed FILE prints all that "

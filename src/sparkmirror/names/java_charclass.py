@@ -12,15 +12,6 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import lru_cache
 
-__all__ = [
-    "CharSet",
-    "RegexSyntaxError",
-    "Scanner",
-    "parse_class",
-    "predefined_class",
-    "read_escaped_char",
-]
-
 _CODE_POINT_MAX = 0x10FFFF
 
 

@@ -10,7 +10,7 @@ import sparkmirror.cli.run.run
 import sparkmirror.cli.verbs.lag as lag_verb
 from sparkmirror.cli import kafka_mirror_maker, kafka_run_class
 from sparkmirror.cli.main import main
-from sparkmirror.cli.run.run import RunOptions
+from sparkmirror.cli.run.parts import RunOptions
 from sparkmirror.cli.verbs.lag_looks import GroupLook
 from sparkmirror.model import FlowSettings, MirrorMode, MirrorSettings
 from tests.unit.config_files import BASE, write

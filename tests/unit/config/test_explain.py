@@ -16,8 +16,7 @@ from sparkmirror.config.mm2.load import client_configs, own_settings
 from sparkmirror.config.mm2.precedence import Part, scope_of, spellings
 from sparkmirror.config.mm2.precedence import given as entries_for
 from sparkmirror.config.mm2.scoping import connector_config, worker_config
-from sparkmirror.config.table.redact import HIDDEN
-from sparkmirror.config.table.settings import CLIENT_SET, names
+from sparkmirror.config.table.settings import CLIENT_SET, HIDDEN, names
 from tests.unit.config_files import BASE, LINE, QUIET, write
 
 _ENV = (

@@ -18,7 +18,7 @@ from typing import cast
 import pytest
 
 from sparkmirror.cli.main import main
-from sparkmirror.cli.verbs.doctor import document, table
+from sparkmirror.cli.verbs.doctor import report
 from sparkmirror.config.mm1.load import Extras, load_mm1
 from sparkmirror.doctor.compare import CopyTimes, compare_topics, judge_retention, judge_timestamps
 from sparkmirror.doctor.examine import check_heartbeats
@@ -288,11 +288,12 @@ def test_findings_are_gathered_by_cluster_and_kind() -> None:
     assert joined[0].found == "9 of 9 are fine"
     assert counts(joined) == {"ok": 1, "warn": 0, "fail": 2, "skip": 0}
     assert listed("abc") == "a, b, c"
-    shown = table({"A->B": joined})
+    found = report({"A->B": joined})
+    shown = "\n".join(found.lines())
     assert "✗ FAIL  tcp" in shown
     assert "do: x" in shown
     assert "2 failed, 0 to look at, 0 not tried, 1 fine" in shown
-    (flow,) = json.loads(json.dumps(document({"A->B": joined})))["flows"]
+    (flow,) = json.loads(json.dumps(found.document))["flows"]
     assert flow["findings"][1]["do"] == "x"
 
 

@@ -326,9 +326,7 @@ def _shown(
     *arguments: str,
 ) -> str:
     path = write(tmp_path, BASE)
-    monkeypatch.setattr(
-        verb, "ask_each", lambda flows, _look: ([(one.name, found) for one in flows], [])
-    )
+    monkeypatch.setattr(verb, "ask_targets", lambda *_: ([(FLOW, found)], []))
     assert main(["history", str(path), *arguments]) == 0
     return capsys.readouterr().out
 

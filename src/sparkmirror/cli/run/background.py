@@ -5,8 +5,6 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 
-__all__ = ["Background"]
-
 
 class Background:
     """One call in a thread of its own; its error waits here to be raised or shown."""

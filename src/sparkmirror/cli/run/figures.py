@@ -19,8 +19,6 @@ from sparkmirror.observe.metrics.health import FlowHealth, Health, judge
 if TYPE_CHECKING:  # prometheus_client is loaded only when somebody may scrape
     from sparkmirror.observe.metrics.exposition import FlowFacts
 
-__all__ = ["PHASE_DRAINING", "PHASE_RUNNING", "Figures"]
-
 PHASE_STARTING, PHASE_RUNNING, PHASE_DRAINING = "starting", "running", "draining"
 _DRAINED = "drained"
 _PAUSED = "paused"

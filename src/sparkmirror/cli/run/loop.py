@@ -29,8 +29,6 @@ from sparkmirror.observe.figures.meter import FlowView
 from sparkmirror.observe.logs import SHOWN
 from sparkmirror.observe.notice import Notice, named_places
 
-__all__ = ["DRAINING", "RunLoop"]
-
 _log = logging.getLogger(__name__)
 
 REFRESH_S = 0.25

@@ -10,8 +10,6 @@ from types import FrameType, TracebackType
 
 from sparkmirror.wire.net.poller import readable
 
-__all__ = ["Signals", "standard_terminals"]
-
 _STANDARD_STREAMS = (0, 1, 2)
 _WATCHED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 

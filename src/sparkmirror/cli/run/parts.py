@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -9,15 +11,21 @@ from typing import Protocol
 
 from sparkmirror.cli.run.quick_check import LookPart, QuickLook
 from sparkmirror.cli.shared.errors import EXIT_START_FAILED
-from sparkmirror.errors import MirrorError
+from sparkmirror.errors import ConfigError, MirrorError
 from sparkmirror.model import Halt, SlotProgress, TopicPartition
 from sparkmirror.observe.figures.checkpoints import CheckpointTimes, GroupRow
-
-__all__ = ["END_S", "AssignmentPart", "ControlPart", "FlowPart", "Parts", "RunOptions"]
 
 # A drain has ten seconds in all: `END_S` is for the end of Spark and of the control plane.
 DRAIN_S = 6.5
 END_S = 3.5
+
+_MASTERS = re.compile(
+    r"local(?:\[(?:[1-9]\d*|\*)(?:\s*,\s*[1-9]\d*)?\])?"
+    r"|local-cluster\[\s*\d+\s*,\s*\d+\s*,\s*\d+\s*\]"
+    r"|spark://[^\s,/]+:\d+(?:,[^\s,/]+:\d+)*"
+    r"|k8s://\S+"
+)
+_HADOOP = ("HADOOP_CONF_DIR", "YARN_CONF_DIR")
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +59,28 @@ class RunOptions:
     def json_lines(self) -> bool:
         """Whether progress, logs and errors are JSON lines."""
         return self.log_format == "json"
+
+
+def check_master(master: str, environment: Mapping[str, str] | None = None) -> None:
+    """Raise `ConfigError` for what is no Spark master, or one that Spark cannot find from here."""
+    master = master.strip()
+    if master == "yarn":
+        named = os.environ if environment is None else environment
+        places = {name: named[name] for name in _HADOOP if named.get(name)}
+        if any(Path(place).is_dir() for place in places.values()):
+            return
+        said = ", ".join(f"{name}={place} is no directory" for name, place in places.items())
+        raise ConfigError(
+            f"Spark finds no YARN from here: {said or ' and '.join(_HADOOP) + ' are not set'}.",
+            where="--master yarn",
+            do="Set HADOOP_CONF_DIR to the directory with yarn-site.xml and core-site.xml.",
+        )
+    if not _MASTERS.fullmatch(master):
+        raise ConfigError(
+            f"{master!r} is no Spark master.",
+            where="--master",
+            do="Write local[N], local[*], spark://host:port, yarn or k8s://https://host:port.",
+        )
 
 
 class FlowPart(Protocol):

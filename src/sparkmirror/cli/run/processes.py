@@ -6,8 +6,6 @@ from collections.abc import Set as AbstractSet
 
 import psutil
 
-__all__ = ["child_processes", "end_processes"]
-
 KILL_WAIT_S = 1.0
 
 

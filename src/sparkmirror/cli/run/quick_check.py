@@ -9,8 +9,6 @@ from typing import Protocol
 
 from sparkmirror.model import MirrorSettings
 
-__all__ = ["LookPart", "QuickLook"]
-
 _log = logging.getLogger(__name__)
 
 

@@ -20,9 +20,15 @@ from pathlib import Path
 
 from sparkmirror.cli.run.figures import Figures
 from sparkmirror.cli.run.loop import RunLoop
-from sparkmirror.cli.run.master import check_master
 from sparkmirror.cli.run.os_signals import Signals
-from sparkmirror.cli.run.parts import ControlPart, FlowPart, NoFlows, Parts, RunOptions
+from sparkmirror.cli.run.parts import (
+    ControlPart,
+    FlowPart,
+    NoFlows,
+    Parts,
+    RunOptions,
+    check_master,
+)
 from sparkmirror.cli.run.quick_check import LookPart
 from sparkmirror.cli.run.workdir import new_run_id, open_work_dir
 from sparkmirror.cli.shared.errors import show_error
@@ -34,8 +40,6 @@ from sparkmirror.observe.display.line_view import Display, LineDisplay
 from sparkmirror.observe.display.live_view import LiveDisplay
 from sparkmirror.observe.display.streams import flush_or_discard
 from sparkmirror.observe.logs import LOG_FILE_NAME, close_logs, open_logs
-
-__all__ = ["Parts", "RunOptions", "run_mirror", "tool_version"]
 
 _log = logging.getLogger(__name__)
 

@@ -13,8 +13,6 @@ from sparkmirror.model import MetricsSettings
 from sparkmirror.observe.metrics.exposition import MirrorCollector
 from sparkmirror.observe.metrics.server import Surface, open_surface
 
-__all__ = ["serve_metrics"]
-
 
 def serve_metrics(
     settings: MetricsSettings, figures: Figures, *, listen: str, release: str

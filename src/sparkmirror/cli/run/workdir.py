@@ -14,8 +14,6 @@ import psutil
 from sparkmirror.directories import private_directory
 from sparkmirror.errors import Defect, MachineError
 
-__all__ = ["new_run_id", "open_work_dir"]
-
 RUNS_KEPT = 10
 
 

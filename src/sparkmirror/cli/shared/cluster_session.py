@@ -9,14 +9,14 @@ import typer
 
 from sparkmirror.cli.shared.connections import Connections
 from sparkmirror.cli.shared.errors import EXIT_START_FAILED, show_error
+from sparkmirror.cli.shared.settings_options import Files, load_settings
+from sparkmirror.cli.shared.tables import Format, Report
 from sparkmirror.errors import ConfigError, MirrorError
 
 if TYPE_CHECKING:
-    from sparkmirror.cli.shared.settings_options import Files
     from sparkmirror.control.topics.observation import Look
     from sparkmirror.model import FlowSettings, MirrorSettings
-
-__all__ = ["Asking", "ask_each", "end_with", "open_flows", "refuse_mm1"]
+    from sparkmirror.wire.admin.cluster import Cluster
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -25,10 +25,10 @@ R = TypeVar("R")
 class Asking(Connections):
     """The flows of a file, and the connections to their clusters."""
 
-    def __init__(self, settings: MirrorSettings, flows: Sequence[FlowSettings]) -> None:
+    def __init__(self, settings: MirrorSettings) -> None:
         super().__init__()
         self.settings = settings
-        self.flows = tuple(flows)
+        self.flows = settings.flows
 
     def __enter__(self) -> Self:
         for flow in self.flows:
@@ -60,13 +60,32 @@ def open_flows(
 ) -> Asking:
     """Read a MirrorMaker 2 file, or MirrorMaker 1's; nothing is connected yet.
 
-    ``clusters``: only flows to these targets. ``flows``: only these (``A->B``). The rest as for
-    `load_settings`. Raises `MirrorError`.
+    The options are those of `load_settings`. Raises `MirrorError`.
     """
-    from sparkmirror.cli.shared.settings_options import choose_flows, load_settings  # noqa: PLC0415
+    return Asking(
+        load_settings(
+            files,
+            clusters or (),
+            keep_partitions=keep_partitions,
+            listed=listed,
+            flows=flows or (),
+        )
+    )
 
-    settings = load_settings(files, clusters or (), keep_partitions=keep_partitions, listed=listed)
-    return Asking(settings, choose_flows(settings, flows or ()))
+
+def ask_targets(
+    files: Files,
+    clusters: Sequence[str] | None,
+    flows: Sequence[str] | None,
+    ask: Callable[[Cluster, FlowSettings], R],
+) -> tuple[list[R], list[MirrorError]]:
+    """`ask_each` of the flows of ``files``, each with a connection to its target cluster."""
+    settings = load_settings(files, clusters or (), listed=False, flows=flows or ())
+    with Connections() as connections:
+        connections.expect(flow.target_admin for flow in settings.flows)
+        return ask_each(
+            settings.flows, lambda flow: ask(connections.cluster(flow.target_admin), flow)
+        )
 
 
 def refuse_mm1(verb: str, files: Files) -> None:
@@ -92,12 +111,15 @@ def ask_each(items: Iterable[T], ask: Callable[[T], R]) -> tuple[list[R], list[M
     return answers, failures
 
 
-def end_with(failures: Sequence[MirrorError], *, json_lines: bool) -> None:
-    """Show ``failures``, each once, and end the command with 3 if there are any."""
-    shown: set[str] = set()
-    for failure in failures:
-        if str(failure) not in shown:
-            shown.add(str(failure))
-            show_error(failure, json_lines=json_lines)
+def show_failures(failures: Iterable[MirrorError], output: Format) -> None:
+    """Show each of ``failures`` once: several flows may have the same."""
+    for failure in {str(one): one for one in failures}.values():
+        show_error(failure, json_lines=output is Format.JSON)
+
+
+def finish(report: Report, output: Format, failures: Sequence[MirrorError] = ()) -> None:
+    """Print ``report`` and then ``failures``; if there are any, end the command with 3."""
+    report.show(output)
+    show_failures(failures, output)
     if failures:
         raise typer.Exit(EXIT_START_FAILED)

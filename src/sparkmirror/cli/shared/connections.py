@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from sparkmirror.model import ClusterClient
     from sparkmirror.wire.admin.cluster import Cluster
 
-__all__ = ["Connections"]
-
 # With the start of the command itself, the user has the reason within ten seconds.
 _PROBE_MS = 8_000
 _SILENT_S = 0.5

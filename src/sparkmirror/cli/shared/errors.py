@@ -20,15 +20,6 @@ from sparkmirror.observe.logs import mask_secrets
 from sparkmirror.observe.notice import named_places
 from sparkmirror.text import printable, printable_json
 
-__all__ = [
-    "EXIT_INTERRUPTED",
-    "EXIT_START_FAILED",
-    "as_mirror_error",
-    "error_document",
-    "error_text",
-    "show_error",
-]
-
 _log = logging.getLogger(__name__)
 
 EXIT_START_FAILED = 3

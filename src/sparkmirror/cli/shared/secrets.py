@@ -7,8 +7,6 @@ from sparkmirror.config.table.settings import is_secret
 from sparkmirror.model import MirrorSettings
 from sparkmirror.observe.logs import register_secret
 
-__all__ = ["hide_secrets"]
-
 
 def hide_secrets(settings: MirrorSettings) -> None:
     """Mask every secret of the configuration in logs and errors from here on."""

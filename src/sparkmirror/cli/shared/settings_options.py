@@ -23,26 +23,43 @@ from sparkmirror.cli.shared.errors import EXIT_START_FAILED
 from sparkmirror.errors import ClusterError, ConfigError, Defect
 from sparkmirror.model import FlowSettings, MirrorSettings
 
-__all__ = [
-    "Clusters",
-    "Files",
-    "Flows",
-    "KeepPartitions",
-    "Mm2File",
-    "NumStreams",
-    "Since",
-    "TopicFiles",
-    "choose_flows",
-    "load_settings",
-    "look_up_brokers",
-    "one_flow",
-    "settled",
-    "since_ms",
-    "spark_conf",
-    "split_clusters",
-    "with_files",
+ConsumerFiles = Annotated[
+    list[Path] | None,
+    typer.Option(
+        "--consumer.config",
+        metavar="FILE",
+        help="MirrorMaker 1: consumer properties (0.7 to 3.9); repeat it for several sources.",
+        show_default=False,
+    ),
 ]
-
+ProducerFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--producer.config",
+        metavar="FILE",
+        help="MirrorMaker 1: producer properties.",
+        show_default=False,
+    ),
+]
+Include = Annotated[
+    str | None,
+    typer.Option(
+        "--include",
+        "--whitelist",
+        metavar="REGEX",
+        help="MirrorMaker 1: topics to mirror.",
+        show_default=False,
+    ),
+]
+Blacklist = Annotated[
+    str | None,
+    typer.Option(
+        "--blacklist",
+        metavar="REGEX",
+        help="MirrorMaker 1: all but these topics.",
+        show_default=False,
+    ),
+]
 Mm2File = Annotated[
     Path,
     typer.Argument(metavar="FILE", help="MirrorMaker 2 properties file.", show_default=False),
@@ -72,6 +89,11 @@ Flows = Annotated[
         show_default=False,
     ),
 ]
+SameFlow = Annotated[
+    str | None,
+    typer.Option("--flow", metavar="A->B", help="The same.", show_default=False),
+]
+"""For verbs whose argument is a flow."""
 Clusters = Annotated[
     list[str] | None,
     typer.Option(metavar="A,B", help="Only flows into these clusters.", show_default=False),
@@ -103,49 +125,16 @@ class Files:
             show_default=False,
         ),
     ] = None
-    consumer_config: Annotated[
-        list[Path] | None,
-        typer.Option(
-            "--consumer.config",
-            metavar="FILE",
-            help="MirrorMaker 1: consumer properties; repeat it for several sources.",
-            show_default=False,
-        ),
-    ] = None
-    producer_config: Annotated[
-        Path | None,
-        typer.Option(
-            "--producer.config",
-            metavar="FILE",
-            help="MirrorMaker 1: producer properties.",
-            show_default=False,
-        ),
-    ] = None
+    consumer_config: ConsumerFiles = None
+    producer_config: ProducerFile = None
 
 
 @dataclass(frozen=True, slots=True)
 class TopicFiles(Files):
     """`Files`, and which topics those of MirrorMaker 1 are about."""
 
-    include: Annotated[
-        str | None,
-        typer.Option(
-            "--include",
-            "--whitelist",
-            metavar="REGEX",
-            help="MirrorMaker 1: topics to mirror.",
-            show_default=False,
-        ),
-    ] = None
-    blacklist: Annotated[
-        str | None,
-        typer.Option(
-            "--blacklist",
-            metavar="REGEX",
-            help="MirrorMaker 1: all but these topics.",
-            show_default=False,
-        ),
-    ] = None
+    include: Include = None
+    blacklist: Blacklist = None
 
 
 def with_files(verb: Callable[..., None]) -> Callable[..., None]:

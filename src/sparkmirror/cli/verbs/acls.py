@@ -8,26 +8,26 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from sparkmirror.cli.shared import tables
 from sparkmirror.cli.shared.connections import Connections
 from sparkmirror.cli.shared.settings_options import (
     Clusters,
     Files,
     Mm2File,
+    SameFlow,
     TopicFiles,
     load_settings,
     one_flow,
     with_files,
 )
-from sparkmirror.cli.verbs.kafka_acls import documents, lock_text, needed_text, table
+from sparkmirror.cli.verbs.kafka_acls import lock_text, needed_text, report
 from sparkmirror.errors import ClusterError, ConfigError
-from sparkmirror.text import printable_json, say
+from sparkmirror.text import say
 
 if TYPE_CHECKING:
     from sparkmirror.control.permissions.acl_lock import LockPlan
     from sparkmirror.model import ClusterClient, FlowSettings, MirrorSettings
     from sparkmirror.wire.admin.cluster import Cluster
-
-__all__ = ["acls"]
 
 acls = typer.Typer(
     help="What a mirror's principals must be allowed to do, and who may write to remote topics.",
@@ -80,13 +80,10 @@ def needed(
     settings = load_settings(files, clusters or ())
     who = _principals(settings, principal or ())
     permissions = needed_permissions(settings, who)
-    if output is Format.JSON:
-        print(printable_json(documents(permissions)))
-    elif output is Format.TABLE:
-        say(*table(permissions).split("\n"))
+    if output is Format.COMMANDS:
+        say(*needed_text(permissions, command_config))
     else:
-        for line in needed_text(permissions, command_config):
-            say(line)
+        report(permissions).show(tables.Format(output.value))
 
 
 @acls.command()
@@ -98,10 +95,7 @@ def lock(
             metavar="FLOW", help="The flow whose topics to lock: 'A->B'.", show_default=False
         ),
     ] = None,
-    flow: Annotated[
-        str | None,
-        typer.Option("--flow", metavar="A->B", help="The same.", show_default=False),
-    ] = None,
+    flow: SameFlow = None,
     apply: Annotated[
         bool, typer.Option("--apply", help="Set the ACLs with the target's admin client.")
     ] = False,
@@ -138,8 +132,7 @@ def lock(
         target = connections.cluster(wanted.target_admin)
         who = _principals(settings, principal or ())
         plan = _lock_plan(wanted, target, who, readers or (), apply=apply)
-        for line in lock_text(plan, wanted, command_config):
-            say(line)
+        say(*lock_text(plan, wanted, command_config))
         if plan.blocking:
             raise typer.Exit(1)
         if apply:

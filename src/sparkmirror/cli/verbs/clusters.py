@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
-from sparkmirror.cli.shared.cluster_session import Asking, ask_each, end_with, open_flows
+from sparkmirror.cli.shared.cluster_session import Asking, ask_each, finish, open_flows
 from sparkmirror.cli.shared.settings_options import Files, with_files
-from sparkmirror.cli.shared.tables import Format, Output, print_json, table_lines
-from sparkmirror.text import say
+from sparkmirror.cli.shared.tables import Columns, Format, Output, Report, Table
 
 if TYPE_CHECKING:
     from sparkmirror.model import ClusterClient, FlowSettings
     from sparkmirror.wire.cluster.views import ClusterView
-
-__all__ = ["Survey", "clusters", "document", "text"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,11 +45,7 @@ def clusters(
         found, failures = ask_each(
             _roles(asking.flows), lambda role: _survey(asking, role[0], role[1])
         )
-    if output is Format.JSON:
-        print_json(document(found))
-    else:
-        say(*text(found))
-    end_with(failures, json_lines=output is Format.JSON)
+    finish(report(found), output, failures)
 
 
 def _roles(flows: Sequence[FlowSettings]) -> list[tuple[ClusterClient, FlowSettings]]:
@@ -87,47 +80,45 @@ def _survey(asking: Asking, client: ClusterClient, flow: FlowSettings) -> Survey
     )
 
 
-def text(found: Sequence[Survey]) -> Iterator[str]:
-    """The lines for people."""
-    for one in found:
-        releases = sorted(set(one.versions.values()))
-        count = len(one.view.brokers)
-        yield (
-            f"{one.alias}: id {one.view.cluster_id or '-'}, {count} broker(s), "
-            f"Kafka {', '.join(releases) or '-'}, controller {one.view.controller}"
-        )
-        yield from table_lines(
-            ("BROKER", "ADDRESS", "RACK", "VERSION"),
-            [
-                (each.node, f"{each.host}:{each.port}", each.rack, one.versions.get(each.node))
-                for each in one.view.brokers
-            ],
-        )
-        chain = ", ".join(
-            f"{alias} ({hops} hop{'s' if hops != 1 else ''})"
-            for alias, hops in sorted(one.hops.items(), key=lambda item: (item[1], item[0]))
-        )
-        yield f"upstream: {chain or '-'}"
-        if one.silent:
-            yield f"no heartbeats from: {', '.join(one.silent)}"
-        yield ""
+def report(found: Sequence[Survey]) -> Report:
+    """The clusters, one after the other."""
+    return Report(
+        {"clusters": [_document(one) for one in found]},
+        [part for one in found for part in _body(one)],
+    )
 
 
-def document(found: Sequence[Survey]) -> dict[str, object]:
-    """What ``--format json`` prints."""
+def _document(one: Survey) -> dict[str, object]:
+    brokers = [
+        {**asdict(each), "version": one.versions.get(each.node)} for each in one.view.brokers
+    ]
     return {
-        "clusters": [
-            {
-                "cluster": one.alias,
-                "id": one.view.cluster_id,
-                "controller": one.view.controller,
-                "brokers": [
-                    {**asdict(each), "version": one.versions.get(each.node)}
-                    for each in one.view.brokers
-                ],
-                "upstream": one.hops,
-                "no_heartbeats_from": list(one.silent),
-            }
-            for one in found
-        ]
+        "cluster": one.alias,
+        "id": one.view.cluster_id,
+        "controller": one.view.controller,
+        "brokers": brokers,
+        "upstream": one.hops,
+        "no_heartbeats_from": list(one.silent),
     }
+
+
+def _body(one: Survey) -> list[str | Table]:
+    releases = ", ".join(sorted(set(one.versions.values()))) or "-"
+    chain = ", ".join(
+        f"{alias} ({hops} hop{'s' if hops != 1 else ''})"
+        for alias, hops in sorted(one.hops.items(), key=lambda item: (item[1], item[0]))
+    )
+    columns: Columns = {
+        "BROKER": "node",
+        "ADDRESS": lambda each: f"{each.host}:{each.port}",
+        "RACK": "rack",
+        "VERSION": lambda each: one.versions.get(each.node),
+    }
+    return [
+        f"{one.alias}: id {one.view.cluster_id or '-'}, {len(one.view.brokers)} broker(s), "
+        f"Kafka {releases}, controller {one.view.controller}",
+        Table(columns, one.view.brokers),
+        f"upstream: {chain or '-'}",
+        *([f"no heartbeats from: {', '.join(one.silent)}"] if one.silent else []),
+        "",
+    ]

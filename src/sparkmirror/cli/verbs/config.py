@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from sparkmirror.cli.shared.settings_options import Clusters, Files, Flows, with_files
-from sparkmirror.cli.shared.tables import Format, Output, print_json, table_lines
+from sparkmirror.cli.shared.tables import Columns, Format, Output, Report, Table
 from sparkmirror.errors import ConfigError, Defect
-from sparkmirror.text import say
 
 if TYPE_CHECKING:
     from sparkmirror.config.explain import Effective, Place, Setup
     from sparkmirror.model import MirrorSettings
-
-__all__ = ["config", "document", "text"]
 
 
 @with_files
@@ -58,10 +55,7 @@ def config(
         return
     setup = _setup(files, clusters or (), flows or ())
     _check_files(setup.settings)
-    if output is Format.JSON:
-        print_json(document(setup, given=given))
-    else:
-        say(*text(setup, given=given))
+    _report(setup, given=given).show(output)
 
 
 def _setup(files: Files, clusters: Sequence[str], flows: Sequence[str]) -> Setup:
@@ -109,25 +103,6 @@ def _check_files(settings: MirrorSettings) -> None:
         check_surface(settings.metrics)
 
 
-def _chosen(settings: Iterable[Effective], *, given: bool) -> list[Effective]:
-    return [one for one in settings if one.place is not None or not given]
-
-
-def text(setup: Setup, *, given: bool = False) -> Iterator[str]:
-    """The lines for people: per flow, a table of all its parts; then the warnings."""
-    for flow in setup.flows:
-        yield flow.flow
-        rows = [
-            (one.part.value, one.key, "(none)" if one.value is None else one.value, _origin(one))
-            for one in _chosen(flow.settings, given=given)
-        ]
-        yield from table_lines(("PART", "KEY", "VALUE", "FROM"), rows)
-        yield ""
-    warnings = setup.settings.warnings
-    yield from (f"warning: {warning}" for warning in warnings)
-    yield f"{setup.path}: {len(setup.flows)} flow(s), {len(warnings)} warning(s)"
-
-
 def _origin(one: Effective) -> str:
     told = one.origin
     if one.place is not None:
@@ -145,23 +120,39 @@ def _told(place: Place) -> str:
     return f"line {line} {place.spelling} ({place.scope})"
 
 
-def document(setup: Setup, *, given: bool = False) -> dict[str, object]:
-    """What ``--format json`` prints."""
-    return {
+_COLUMNS: Columns = {
+    "PART": "part.value",
+    "KEY": "key",
+    "VALUE": lambda one: "(none)" if one.value is None else one.value,
+    "FROM": _origin,
+}
+
+
+def _report(setup: Setup, *, given: bool) -> Report:
+    """Per flow, the settings of all its parts; then the warnings."""
+    warnings = setup.settings.warnings
+    chosen = {
+        flow.flow: [one for one in flow.settings if one.place is not None or not given]
+        for flow in setup.flows
+    }
+    body: list[str | Table] = []
+    for flow, found in chosen.items():
+        body += [flow, Table(_COLUMNS, found), ""]
+    body += [f"warning: {warning}" for warning in warnings]
+    body.append(f"{setup.path}: {len(setup.flows)} flow(s), {len(warnings)} warning(s)")
+    document = {
         "file": str(setup.path),
         "clusters": list(setup.settings.clusters),
         "flows": [
-            {
-                "flow": flow.flow,
-                "settings": [_row(one) for one in _chosen(flow.settings, given=given)],
-            }
-            for flow in setup.flows
+            {"flow": flow, "settings": [_document(one) for one in found]}
+            for flow, found in chosen.items()
         ],
-        "warnings": list(setup.settings.warnings),
+        "warnings": list(warnings),
     }
+    return Report(document, body)
 
 
-def _row(one: Effective) -> dict[str, object]:
+def _document(one: Effective) -> dict[str, object]:
     return {
         "part": one.part.value,
         "key": one.key,

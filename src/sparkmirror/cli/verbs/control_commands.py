@@ -8,7 +8,6 @@ rights.
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated
 
@@ -32,8 +31,6 @@ from sparkmirror.model import FlowSettings
 from sparkmirror.text import say
 from sparkmirror.wire.admin.cluster import Cluster
 from sparkmirror.wire.cluster.acl_advice import Right, grant
-
-__all__ = ["drain", "give_orders", "pause", "resume"]
 
 _LOOK_S = 0.5
 
@@ -62,11 +59,17 @@ class _Order:
     target: Cluster
 
 
-def give_orders(kind: CommandKind, files: Files, flows: Sequence[str], *, wait_s: float) -> None:
-    """Write the command for each flow and say what came of it; ends with `typer.Exit`."""
+def _give_orders(
+    kind: CommandKind, files: Files, named: Named, option: Flows, wait_s: float
+) -> None:
+    """Write the command for each flow and say what came of it; ends with `typer.Exit`.
+
+    Flows are named by arguments (``named``) and by ``--flow`` (``option``).
+    """
+    flows = [*(named or ()), *(option or ())]
     if files.consumer_config and files.file is not None and "->" in files.file.name:
         # Where options name the files, the first argument is a flow.
-        flows = [str(files.file), *flows]
+        flows.insert(0, str(files.file))
         files = replace(files, file=None)
     settings = load_settings(files, listed=False)
     failed = False
@@ -200,7 +203,7 @@ def pause(files: Files, named: Named = None, flows: Flows = None, wait_s: Wait =
 
     Exit codes: 0 done, 1 not done in time, 2 wrong usage or file, 3 a cluster does not answer.
     """
-    give_orders(CommandKind.PAUSE, files, [*(named or ()), *(flows or ())], wait_s=wait_s)
+    _give_orders(CommandKind.PAUSE, files, named, flows, wait_s)
 
 
 @with_files
@@ -209,7 +212,7 @@ def resume(files: Files, named: Named = None, flows: Flows = None, wait_s: Wait 
 
     Exit codes: 0 done, 1 not done in time, 2 wrong usage or file, 3 a cluster does not answer.
     """
-    give_orders(CommandKind.RESUME, files, [*(named or ()), *(flows or ())], wait_s=wait_s)
+    _give_orders(CommandKind.RESUME, files, named, flows, wait_s)
 
 
 @with_files
@@ -222,4 +225,4 @@ def drain(files: Files, named: Named = None, flows: Flows = None, wait_s: Wait =
     Exit codes: 0 done, 1 not done in time or nothing ran, 2 wrong usage or file, 3 a cluster does
     not answer.
     """
-    give_orders(CommandKind.DRAIN, files, [*(named or ()), *(flows or ())], wait_s=wait_s)
+    _give_orders(CommandKind.DRAIN, files, named, flows, wait_s)

@@ -27,8 +27,6 @@ from sparkmirror.observe.figures.comparison_result import PartitionResult
 from sparkmirror.testing.jvm import KAFKA_VERSION, KAFKA_VERSIONS
 from sparkmirror.testing.maven import Fetching
 
-__all__ = ["demo", "own_command"]
-
 _EXIT_DIFFERENT = 1
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import getpass
-import json
 import os
 import sys
 import urllib.parse
@@ -13,14 +12,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from sparkmirror.cli.shared import tables
 from sparkmirror.errors import ClusterError, ConfigError, Defect
 from sparkmirror.observe.logs import register_secret
 from sparkmirror.text import printable, say
 
 if TYPE_CHECKING:
     from sparkmirror.wire.legacy.ambari import Found
-
-__all__ = ["discover", "lines", "password_from"]
 
 _LOCAL = ("localhost", "127.0.0.1", "::1")
 
@@ -134,10 +132,8 @@ def discover(
             where=f"Ambari {url}, cluster {cluster}",
             do="Leave --ip out, or let this user see the cluster's hosts.",
         )
-    if output_format is Format.JSON:
-        print(json.dumps(document(found, ip=ip)))
-    else:
-        say(*lines(found, alias, ip=ip))
+    report = tables.Report(document(found, ip=ip), lines(found, alias, ip=ip), one_line=True)
+    report.show(tables.Format.JSON if output_format is Format.JSON else tables.Format.TABLE)
 
 
 def password_from(reference: str | None, prompt: str) -> str:

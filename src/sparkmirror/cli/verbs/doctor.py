@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated
@@ -19,15 +18,12 @@ from sparkmirror.cli.shared.settings_options import (
     spark_conf,
     with_files,
 )
-from sparkmirror.cli.shared.tables import Format, Output
+from sparkmirror.cli.shared.tables import Format, Output, Report
 from sparkmirror.errors import ConfigError
-from sparkmirror.text import printable_json, say
 
 if TYPE_CHECKING:
     from sparkmirror.doctor.finding import Finding
     from sparkmirror.model import MirrorSettings
-
-__all__ = ["doctor", "document", "table"]
 
 _MARKS = {"ok": "✓ ok  ", "warn": "! WARN", "fail": "✗ FAIL", "skip": "- skip"}
 _CHECK_WIDTH = 16
@@ -104,10 +100,7 @@ def doctor(
             flow: [one for one in findings if one.level.value != "ok"]
             for flow, findings in found.items()
         }
-    if output is Format.JSON:
-        print(printable_json(json.dumps(document(shown), ensure_ascii=False)))
-    else:
-        say(*table(shown).split("\n"))
+    report(shown).show(output)
     if any(one.level.value == "fail" for findings in found.values() for one in findings):
         raise typer.Exit(1)
 
@@ -147,55 +140,42 @@ def _add_executors(
         found[flow].extend(findings)
 
 
-def document(found: Mapping[str, Sequence[Finding]]) -> dict[str, object]:
-    """What ``--format json`` prints."""
+def report(found: Mapping[str, Sequence[Finding]]) -> Report:
+    """The findings of each flow: a line each, and what to do below it."""
     from sparkmirror.doctor.finding import counts  # noqa: PLC0415
     from sparkmirror.observe.logs import mask_secrets  # noqa: PLC0415
 
-    return {
-        "flows": [
-            {
-                "flow": flow,
-                "counts": counts(findings),
-                "findings": [
-                    {
-                        "check": one.check,
-                        "level": one.level.value,
-                        "subject": one.subject,
-                        "tried": one.tried,
-                        "found": mask_secrets(one.found),
-                        "do": mask_secrets(one.do),
-                        "place": one.place,
-                    }
-                    for one in findings
-                ],
-            }
-            for flow, findings in found.items()
-        ]
-    }
-
-
-def table(found: Mapping[str, Sequence[Finding]]) -> str:
-    """The lines for people: one per finding, and what to do below it."""
-    from sparkmirror.doctor.finding import counts  # noqa: PLC0415
-    from sparkmirror.observe.logs import mask_secrets  # noqa: PLC0415
-
-    lines = []
+    flows, lines = [], []
     for flow, findings in found.items():
-        lines.append(flow)
-        for one in findings:
-            place = f" (from {one.place})" if one.place else ""
-            lines.append(
-                f"  {_MARKS[one.level.value]}  {one.check.ljust(_CHECK_WIDTH)}  "
-                f"{one.subject}{place}: {one.found}"
-            )
-            if one.level.value != "ok":
-                lines.append(f"{' ' * 12}tried: {one.tried}")
-            if one.do:
-                lines.append(f"{' ' * 12}do: {one.do}")
         number = counts(findings)
+        documents = [
+            {
+                "check": one.check,
+                "level": one.level.value,
+                "subject": one.subject,
+                "tried": one.tried,
+                "found": mask_secrets(one.found),
+                "do": mask_secrets(one.do),
+                "place": one.place,
+            }
+            for one in findings
+        ]
+        flows.append({"flow": flow, "counts": number, "findings": documents})
+        lines += [flow, *(line for one in findings for line in _lines(one))]
         lines.append(
             f"  {number['fail']} failed, {number['warn']} to look at, {number['skip']} not tried, "
             f"{number['ok']} fine"
         )
-    return mask_secrets("\n".join(lines))
+    return Report({"flows": flows}, mask_secrets("\n".join(lines)).split("\n"), one_line=True)
+
+
+def _lines(one: Finding) -> Iterator[str]:
+    place = f" (from {one.place})" if one.place else ""
+    yield (
+        f"  {_MARKS[one.level.value]}  {one.check.ljust(_CHECK_WIDTH)}  "
+        f"{one.subject}{place}: {one.found}"
+    )
+    if one.level.value != "ok":
+        yield f"{' ' * 12}tried: {one.tried}"
+    if one.do:
+        yield f"{' ' * 12}do: {one.do}"

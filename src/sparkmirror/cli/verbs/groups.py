@@ -2,20 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
-from sparkmirror.cli.shared.cluster_session import ask_each, end_with, open_flows, refuse_mm1
+from sparkmirror.cli.shared.cluster_session import ask_each, finish, open_flows, refuse_mm1
 from sparkmirror.cli.shared.settings_options import Clusters, Files, Flows, with_files
-from sparkmirror.cli.shared.tables import Format, Output, print_json, table_lines
-from sparkmirror.errors import Defect
-from sparkmirror.text import say
+from sparkmirror.cli.shared.tables import Columns, Format, Output, Report, Table
 
 if TYPE_CHECKING:
     from sparkmirror.control.report.compare_groups import FlowGroups
 
-__all__ = ["document", "groups", "text"]
+# In the words of kafka-consumer-groups where it has some.
+_COLUMNS: Columns = {
+    "GROUP": "group",
+    "STATE": "state",
+    "TOPIC": "topic",
+    "PARTITION": "partition",
+    "CURRENT-OFFSET": "offset",
+    "LOG-END-OFFSET": "end",
+    "LAG": "lag",
+    "OWNER": "owner",
+    "REMOTE-TOPIC": "remote_topic",
+    "TRANSLATED": "translated",
+    "ON-TARGET": "target_offset",
+    "REMARK": "remark",
+}
 
 
 @with_files
@@ -41,51 +53,36 @@ def groups(
     refuse_mm1("groups", files)
     with open_flows(files, clusters=clusters, flows=flows) as asking:
         found, failures = ask_each(asking.flows, lambda flow: compare_groups(asking.look(flow)))
-    if output is Format.JSON:
-        print_json(document(found))
-    else:
-        say(*text(found))
     failures += [failure for one in found for failure in one.failures]
-    end_with(failures, json_lines=output is Format.JSON)
+    finish(report(found), output, failures)
 
 
-def text(found: Sequence[FlowGroups]) -> Iterator[str]:
-    """The lines for people, in ``kafka-consumer-groups``'s words where it has some."""
+def report(found: Sequence[FlowGroups]) -> Report:
+    """The groups of each flow."""
+    body: list[str | Table] = []
     for one in found:
-        yield f"{one.flow}: {len({row.group for row in one.rows})} group(s)"
+        body.append(f"{one.flow}: {len({row.group for row in one.rows})} group(s)")
         if not one.checkpoints:
-            yield (
+            body.append(
                 f"{one.flow}: checkpoints are off (emit.checkpoints.enabled=false), so no group"
                 " goes over: TRANSLATED is of an earlier run, if of any"
             )
-        if not one.rows:
-            continue
-        yield from table_lines(
-            ("GROUP", "STATE", "TOPIC", "PARTITION", "CURRENT-OFFSET", "LOG-END-OFFSET", "LAG",
-             "OWNER", "REMOTE-TOPIC", "TRANSLATED", "ON-TARGET", "REMARK"),
-            [
-                (row.group, row.state, row.topic, row.partition, row.offset, row.end, row.lag,
-                 row.owner, row.remote_topic, row.translated, row.target_offset, row.remark)
-                for row in one.rows
-            ],
-        )  # fmt: skip
+        body += [Table(_COLUMNS, one.rows)] if one.rows else []
+    flows = [
+        {"flow": one.flow, "checkpoints": one.checkpoints, "groups": _documents(one)}
+        for one in found
+    ]
+    return Report({"flows": flows}, body)
 
 
-def document(found: Sequence[FlowGroups]) -> dict[str, object]:
-    """What ``--format json`` prints."""
-    flows = []
-    for one in found:
-        by_group: dict[str, dict[str, object]] = {}
-        for row in one.rows:
-            values = {**asdict(row), "lag": row.lag, "remark": row.remark or None}
-            state = values.pop("state")
-            name = values.pop("group")
-            entry = by_group.setdefault(name, {"group": name, "state": state, "partitions": []})
-            partitions = entry["partitions"]
-            if not isinstance(partitions, list):
-                raise Defect("the partitions of a group are a list")
-            partitions.append(values)
-        flows.append(
-            {"flow": one.flow, "checkpoints": one.checkpoints, "groups": list(by_group.values())}
-        )
-    return {"flows": flows}
+def _documents(of: FlowGroups) -> list[dict[str, object]]:
+    """The groups of one flow, each with its partitions."""
+    partitions: dict[tuple[str, str], list[dict[str, object]]] = {}
+    for row in of.rows:
+        values = {**asdict(row), "lag": row.lag, "remark": row.remark or None}
+        named = values.pop("group"), values.pop("state")
+        partitions.setdefault(named, []).append(values)
+    return [
+        {"group": group, "state": state, "partitions": rows}
+        for (group, state), rows in partitions.items()
+    ]

@@ -7,28 +7,31 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from sparkmirror.cli.shared.cluster_session import ask_each
-from sparkmirror.cli.shared.connections import Connections
-from sparkmirror.cli.shared.errors import EXIT_START_FAILED, show_error
+from sparkmirror.cli.shared.cluster_session import ask_targets, finish
 from sparkmirror.cli.shared.settings_options import (
     Clusters,
     Files,
     Flows,
     Since,
-    load_settings,
     since_ms,
     with_files,
 )
-from sparkmirror.cli.shared.tables import Format, Output, print_json, table_lines, utc
-from sparkmirror.text import say
+from sparkmirror.cli.shared.tables import Columns, Format, Output, Report, Table, utc
 
 if TYPE_CHECKING:
     from sparkmirror.internal_topics.history import Event
     from sparkmirror.model import FlowSettings
+    from sparkmirror.wire.admin.cluster import Cluster
 
-__all__ = ["history"]
-
-_HEADINGS = ("TIME", "FLOW", "EVENT", "HOST", "RUN", "CODE", "WHAT")
+_COLUMNS: Columns = {
+    "TIME": lambda event: utc(event.time_ms),
+    "FLOW": "flow",
+    "EVENT": "kind.value",
+    "HOST": "host",
+    "RUN": "run_id",
+    "CODE": "code",
+    "WHAT": "text",
+}
 
 
 @with_files
@@ -48,36 +51,26 @@ def history(
     Exit codes: 0 listed (also when there is nothing), 2 wrong usage or file, 3 a cluster could not
     be asked.
     """
+    from sparkmirror.control.report.history import read_history  # noqa: PLC0415
+
+    def ask(target: Cluster, flow: FlowSettings) -> tuple[str, list[Event] | None]:
+        return flow.name, read_history(target, flow)
+
     earliest_ms = since_ms(since)
-    settings = load_settings(files, clusters or (), listed=False, flows=flows or ())
-    with Connections() as connections:
-        connections.expect(flow.target_admin for flow in settings.flows)
-
-        def look(flow: FlowSettings) -> tuple[str, list[Event] | None]:
-            from sparkmirror.control.report.history import read_history  # noqa: PLC0415
-
-            return flow.name, read_history(connections.cluster(flow.target_admin), flow)
-
-        found, failures = ask_each(settings.flows, look)
+    found, failures = ask_targets(files, clusters, flows, ask)
     events = sorted((one for _, of in found for one in of or ()), key=lambda one: one.time_ms)
     kept = [one for one in events if one.time_ms >= earliest_ms][-limit:]
-    if output is Format.JSON:
-        print_json({"events": [_document(one) for one in kept]})
-    elif kept:
-        say(*table_lines(_HEADINGS, [_row(one) for one in kept]))
+    body: list[str | Table] = []
+    if kept:
+        body.append(Table(_COLUMNS, kept))
     elif not failures:
-        say("nothing happened in that time" if events else "no history")
-    for failure in failures:
-        show_error(failure, json_lines=output is Format.JSON)
-    missing = _missing(found)
-    if missing and output is not Format.JSON:
-        say(*missing)
-    if failures:
-        raise typer.Exit(EXIT_START_FAILED)
+        body.append("nothing happened in that time" if events else "no history")
+    report = Report({"events": [_document(one) for one in kept]}, [*body, *_missing(found)])
+    finish(report, output, failures)
 
 
 def _missing(found: Sequence[tuple[str, list[Event] | None]]) -> list[str]:
-    """Why there is nothing of some flows."""
+    """Why some flows have no events."""
     lines = []
     for name, events in found:
         if events is None:
@@ -85,11 +78,6 @@ def _missing(found: Sequence[tuple[str, list[Event] | None]]) -> list[str]:
         elif not events:
             lines.append(f"{name}: its control topic is of a release that kept no history")
     return lines
-
-
-def _row(event: Event) -> tuple[str, ...]:
-    at = utc(event.time_ms)
-    return at, event.flow, event.kind.value, event.host, event.run_id, event.code, event.text
 
 
 def _document(event: Event) -> dict[str, object]:

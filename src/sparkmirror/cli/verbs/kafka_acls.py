@@ -1,12 +1,12 @@
-"""Permissions in words: ``kafka-acls.sh`` command lines, a table, JSON."""
+"""Permissions in words: ``kafka-acls.sh`` command lines, and a report."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
+from sparkmirror.cli.shared.tables import UNLIMITED, Columns, Report, Table
 from sparkmirror.wire.cluster.acl_advice import kafka_acls_command
 
 if TYPE_CHECKING:
@@ -15,9 +15,15 @@ if TYPE_CHECKING:
     from sparkmirror.model import ClusterClient, FlowSettings
     from sparkmirror.wire.cluster.views import AclBinding
 
-__all__ = ["documents", "kafka_acls_commands", "lock_text", "needed_text", "table"]
-
-_HEADINGS = ("CLUSTER", "PRINCIPAL", "RESOURCE", "NAME", "PATTERN", "OPERATION", "WHY")
+_COLUMNS: Columns = {
+    "CLUSTER": "client.alias",
+    "PRINCIPAL": "binding.principal",
+    "RESOURCE": "binding.resource_type",
+    "NAME": "binding.name",
+    "PATTERN": "binding.pattern",
+    "OPERATION": "binding.operation",
+    "WHY": "why",
+}
 _OLD_BROKERS = "Brokers before 2.8 also want --operation IdempotentWrite --cluster for who writes."
 
 # --- what is printed ----------------------------------------------------------------------------
@@ -93,25 +99,9 @@ def lock_text(plan: LockPlan, flow: FlowSettings, command_config: str) -> Iterab
         yield "# Only the mirror and super users may read these topics then: see --reader."
 
 
-def documents(permissions: Iterable[Permission]) -> str:
-    """The permissions as a JSON list."""
+def report(permissions: Sequence[Permission]) -> Report:
+    """One line per permission; as JSON, a list."""
     rows = [
         {"cluster": one.client.alias, **asdict(one.binding), "why": one.why} for one in permissions
     ]
-    return json.dumps(rows, indent=2)
-
-
-def table(permissions: Sequence[Permission]) -> str:
-    """One line per permission, in columns."""
-    rows = [
-        (
-            one.client.alias, one.binding.principal, one.binding.resource_type, one.binding.name,
-            one.binding.pattern, one.binding.operation, one.why,
-        )
-        for one in permissions
-    ]  # fmt: skip
-    widths = [max(map(len, column)) for column in zip(_HEADINGS, *rows, strict=True)]
-    return "\n".join(
-        " ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip()
-        for row in (_HEADINGS, *rows)
-    )
+    return Report(rows, [Table(_COLUMNS, permissions, gap=1, most=UNLIMITED)])

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import sys
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict
 from enum import StrEnum
 from pathlib import Path
@@ -13,34 +12,21 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
-from sparkmirror.cli.shared.cluster_session import ask_each
+from sparkmirror.cli.shared import tables
+from sparkmirror.cli.shared.cluster_session import ask_each, show_failures
 from sparkmirror.cli.shared.connections import Connections
-from sparkmirror.cli.shared.errors import EXIT_INTERRUPTED, EXIT_START_FAILED, show_error
+from sparkmirror.cli.shared.errors import EXIT_INTERRUPTED, EXIT_START_FAILED
 from sparkmirror.cli.shared.settings_options import Clusters, Flows
+from sparkmirror.cli.shared.tables import Report, Table
 from sparkmirror.cli.verbs.lag_looks import GroupLook, Look, flow_looks, group_looks, named
-from sparkmirror.cli.verbs.lag_tables import broker_lines, classic_table, groups_table
+from sparkmirror.cli.verbs.lag_tables import broker_lines, classic_table, flow_tables, groups_table
 from sparkmirror.errors import ConfigError, MirrorError
 from sparkmirror.observe.display.units import seconds_text
 from sparkmirror.observe.figures.catch_up import CATCHING_UP_S, CatchUp
-from sparkmirror.text import say
 
 if TYPE_CHECKING:
     from sparkmirror.control.positions.lag import LagView, PartitionLag
 
-__all__ = ["Pace", "lag", "over_limit", "table"]
-
-_HEADINGS = (
-    "GROUP",
-    "TOPIC",
-    "PARTITION",
-    "CURRENT-OFFSET",
-    "LOG-END-OFFSET",
-    "LAG",
-    "SECONDS",
-    "BYTES",
-)
-# As in kafka-consumer-groups: at least this wide, numbers included.
-_WIDTHS = (15, 15, 10, 15, 15, 15, 10, 10)
 _CLEAR = "\x1b[H\x1b[2J"
 
 
@@ -302,8 +288,7 @@ def _round(
     views, failures = ask_each(looks, lambda look: look())
     to_go_s = {} if pace is None else pace.note(views, int(time.monotonic() * 1000))
     _show(views, output, brokers=brokers, head=head, to_go_s=to_go_s)
-    for failure in {str(one): one for one in failures}.values():
-        show_error(failure, json_lines=output is Format.JSON)
+    show_failures(failures, _kind(output))
     return views, failures
 
 
@@ -335,72 +320,54 @@ def _show(
     head: str,
     to_go_s: Mapping[str, float],
 ) -> None:
-    if output is Format.JSON:
-        print(json.dumps(document(views, int(time.time() * 1000), to_go_s)), flush=True)
-        return
-    if head:
+    if head and output is not Format.JSON:
         print(time.strftime(head))
-    if not views:
-        return
-    drawn = {Format.TABLE: table, Format.CLASSIC: classic_table, Format.GROUPS: groups_table}
-    say(*drawn[output](views).split("\n"))
-    for group, left_s in to_go_s.items():
-        say(f"group {group}: caught up in {seconds_text(left_s)}")
-    if brokers:
-        say(*broker_lines(views).split("\n"))
+    report(views, output, brokers=brokers, to_go_s=to_go_s).show(_kind(output))
 
 
-def document(
-    views: Sequence[LagView], time_ms: int, to_go_s: Mapping[str, float] | None = None
-) -> dict[str, object]:
-    """What ``--json`` prints: the flows with their partitions and totals."""
-    flows = []
-    for view in views:
-        flows.append(
-            {
-                "flow": view.flow,
-                "group": view.group,
-                "cluster": view.cluster,
-                "lag_records": view.records,
-                "lag_bytes": view.bytes,
-                "lag_seconds_max": view.seconds,
-                "to_go_seconds": (to_go_s or {}).get(view.group),
-                "partitions": [asdict(row) for row in view.partitions],
-                "brokers": [asdict(broker) for broker in view.brokers],
-            }
-        )
-    return {"time_ms": time_ms, "flows": flows}
+def _kind(output: Format) -> tables.Format:
+    return tables.Format.JSON if output is Format.JSON else tables.Format.TABLE
 
 
-def table(views: Sequence[LagView]) -> str:
-    """The lines for people, in ``kafka-consumer-groups``'s columns; ``-`` for what is unknown."""
-    lines = []
-    for view in views:
-        rows = [
-            (
-                view.group, row.topic, str(row.partition), _text(row.position), _text(row.end),
-                _text(row.records), "-" if row.seconds is None else f"{row.seconds:.1f}",
-                _text(row.bytes),
-            )
-            for row in view.partitions
-        ]  # fmt: skip
-        widths = [
-            max(least, *(len(row[column]) for row in [_HEADINGS, *rows]))
-            for column, least in enumerate(_WIDTHS)
+def report(
+    views: Sequence[LagView],
+    output: Format = Format.TABLE,
+    *,
+    brokers: bool = False,
+    to_go_s: Mapping[str, float] | None = None,
+) -> Report:
+    """The flows or groups with their partitions and totals, one JSON document per look.
+
+    ``to_go_s``: seconds until nothing is behind, by group.
+    """
+    to_go_s = to_go_s or {}
+    body: list[str | Table] = []
+    if views and output is not Format.JSON:
+        body += _TABLES[output](views)
+        body += [
+            f"group {group}: caught up in {seconds_text(left_s)}"
+            for group, left_s in to_go_s.items()
         ]
-        flow = f"{view.flow}: " if view.flow else ""
-        lines.append(f"{flow}group {view.group} on {view.cluster}")
-        if rows:
-            for row, remark in zip(
-                [_HEADINGS, *rows], ["", *(one.remark for one in view.partitions)], strict=True
-            ):
-                cells = [text.ljust(width) for text, width in zip(row, widths, strict=True)]
-                lines.append(" ".join([*cells, remark]).rstrip())
-        else:
-            lines.append("no partitions")
-        lines.append("")
-    return "\n".join(lines[:-1])
+        body += broker_lines(views) if brokers else []
+    flows = [
+        {
+            "flow": view.flow,
+            "group": view.group,
+            "cluster": view.cluster,
+            "lag_records": view.records,
+            "lag_bytes": view.bytes,
+            "lag_seconds_max": view.seconds,
+            "to_go_seconds": to_go_s.get(view.group),
+            "partitions": [asdict(row) for row in view.partitions],
+            "brokers": [asdict(broker) for broker in view.brokers],
+        }
+        for view in views
+    ]
+    return Report({"time_ms": int(time.time() * 1000), "flows": flows}, body, one_line=True)
 
 
-def _text(number: int | None) -> str:
-    return "-" if number is None else str(number)
+_TABLES: Mapping[Format, Callable[[Sequence[LagView]], Sequence[str | Table]]] = {
+    Format.TABLE: flow_tables,
+    Format.CLASSIC: classic_table,
+    Format.GROUPS: groups_table,
+}

@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from sparkmirror.control.positions.lag import LagView
     from sparkmirror.model import FlowSettings
 
-__all__ = ["GroupLook", "Look", "flow_looks", "group_looks", "named"]
-
 Look = Callable[[], "LagView"]
 
 _ZOOKEEPER = "localhost:2181"

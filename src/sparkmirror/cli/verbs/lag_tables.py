@@ -1,84 +1,90 @@
-"""The lag of a group as Kafka's own tools print it, old and new."""
+"""The lag of flows and groups in tables, also as Kafka's own tools print it, old and new."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from sparkmirror.cli.shared.tables import UNLIMITED, Columns, Table
+
 if TYPE_CHECKING:
     from sparkmirror.control.positions.lag import LagView, PartitionLag
 
-__all__ = ["broker_lines", "classic_table", "groups_table"]
+# In all of them a row is the name of the group with one of its partitions.
+_Row = tuple[str, "PartitionLag"]
+
+_FLOW: Columns = {
+    "GROUP": lambda of: of[0],
+    "TOPIC": lambda of: of[1].topic,
+    "PARTITION": lambda of: of[1].partition,
+    "CURRENT-OFFSET": lambda of: of[1].position,
+    "LOG-END-OFFSET": lambda of: of[1].end,
+    "LAG": lambda of: of[1].records,
+    "SECONDS": lambda of: None if of[1].seconds is None else f"{of[1].seconds:.1f}",
+    "BYTES": lambda of: of[1].bytes,
+    "": lambda of: of[1].remark,
+}
+_FLOW_WIDTHS = (15, 15, 10, 15, 15, 15, 10, 10, 0)
 
 # kafka.tools.ConsumerOffsetChecker (0.8 to 0.11): "%-15s %-30s %-3s %-15s %-15s %-15s %s".
-_CLASSIC = ("Group", "Topic", "Pid", "Offset", "logSize", "Lag", "Owner")
+_CLASSIC: Columns = {
+    "Group": lambda of: of[0],
+    "Topic": lambda of: of[1].topic,
+    "Pid": lambda of: of[1].partition,
+    "Offset": lambda of: -1 if of[1].position is None else of[1].position,
+    "logSize": lambda of: "unknown" if of[1].end is None else of[1].end,
+    "Lag": lambda of: "unknown" if _lag(of[1]) is None else _lag(of[1]),
+    "Owner": lambda of: of[1].owner or "none",
+}
 _CLASSIC_WIDTHS = (15, 30, 3, 15, 15, 15, 0)
+
 # kafka-consumer-groups --describe, 2.3 to 4.3: at least this wide.
-_GROUPS = (
-    "GROUP", "TOPIC", "PARTITION", "CURRENT-OFFSET", "LOG-END-OFFSET", "LAG", "CONSUMER-ID", "HOST",
-    "CLIENT-ID",
-)  # fmt: skip
+_GROUPS: Columns = {
+    **{name: _FLOW[name] for name in list(_FLOW)[:5]},
+    "LAG": lambda of: _lag(of[1]),
+    "CONSUMER-ID": lambda of: of[1].owner and of[1].owner.member,
+    "HOST": lambda of: of[1].owner and of[1].owner.host and f"/{of[1].owner.host}",
+    "CLIENT-ID": lambda of: of[1].owner and of[1].owner.client_id,
+}
 _GROUPS_WIDTHS = (15, 15, 10, 15, 15, 15, 15, 15, 0)
 
 
-def classic_table(views: Sequence[LagView]) -> str:
-    """ConsumerOffsetChecker's table.
+def flow_tables(views: Sequence[LagView]) -> list[str | Table]:
+    """Our own: ``kafka-consumer-groups``'s columns, then age and bytes; a table per view."""
+    body: list[str | Table] = []
+    for view in views:
+        flow = f"{view.flow}: " if view.flow else ""
+        body += [""] if body else []
+        body.append(f"{flow}group {view.group} on {view.cluster}")
+        rows = _rows([view])
+        table = Table(_FLOW, rows, gap=1, least=_FLOW_WIDTHS, most=UNLIMITED)
+        body.append(table if rows else "no partitions")
+    return body
 
-    ``-1`` is no offset; ``unknown`` what else is not known, ``none`` no owner.
+
+def classic_table(views: Sequence[LagView]) -> list[str | Table]:
+    """ConsumerOffsetChecker's table, whose widths are fixed.
+
+    ``-1``: no offset; ``none``: no owner; ``unknown``: anything else that is not known.
     """
-    rows = [_CLASSIC]
-    for view in views:
-        rows += [
-            (
-                view.group, row.topic, str(row.partition), _text(row.position, "-1"),
-                _text(row.end, "unknown"), _text(_lag(row), "unknown"), str(row.owner or "none"),
-            )
-            for row in view.partitions
-        ]  # fmt: skip
-    return "\n".join(
-        " ".join(cell.ljust(width) for cell, width in zip(row, _CLASSIC_WIDTHS, strict=True))
-        for row in rows
-    )
+    return [Table(_CLASSIC, _rows(views), gap=1, least=_CLASSIC_WIDTHS, most=0)]
 
 
-def groups_table(views: Sequence[LagView]) -> str:
-    """kafka-consumer-groups's columns: ``-`` for what is not known."""
-    rows = [_GROUPS]
-    for view in views:
-        for row in view.partitions:
-            owner = row.owner
-            member, client, host = "-", "-", "-"
-            if owner is not None:
-                member, client = owner.member, owner.client_id or "-"
-                host = f"/{owner.host}" if owner.host else "-"
-            rows.append(
-                (
-                    view.group, row.topic, str(row.partition), _text(row.position, "-"),
-                    _text(row.end, "-"), _text(_lag(row), "-"), member, host, client,
-                )
-            )  # fmt: skip
-    widths = [
-        max(least, *(len(row[column]) for row in rows))
-        for column, least in enumerate(_GROUPS_WIDTHS)
-    ]
-    return "\n".join(
-        " ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
-        for row in rows
-    )
+def groups_table(views: Sequence[LagView]) -> list[str | Table]:
+    """kafka-consumer-groups's table: ``-`` for what is not known."""
+    return [Table(_GROUPS, _rows(views), gap=1, least=_GROUPS_WIDTHS, most=UNLIMITED)]
 
 
-def broker_lines(views: Sequence[LagView]) -> str:
+def broker_lines(views: Sequence[LagView]) -> list[str]:
     """What ``--broker-info`` adds: the brokers of the groups' clusters."""
     brokers = {broker.node: broker for view in views for broker in view.brokers}
-    return "\n".join(
-        ["BROKER INFO", *(f"{node} -> {one.host}:{one.port}" for node, one in brokers.items())]
-    )
+    return ["BROKER INFO", *(f"{node} -> {one.host}:{one.port}" for node, one in brokers.items())]
+
+
+def _rows(views: Sequence[LagView]) -> list[_Row]:
+    return [(view.group, row) for view in views for row in view.partitions]
 
 
 def _lag(row: PartitionLag) -> int | None:
     """As Kafka's tools count: negative where the log was made anew."""
     return None if row.position is None or row.end is None else row.end - row.position
-
-
-def _text(number: int | None, unknown: str) -> str:
-    return unknown if number is None else str(number)

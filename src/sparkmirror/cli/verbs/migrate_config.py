@@ -14,6 +14,13 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from sparkmirror.cli.shared.connections import Connections
+from sparkmirror.cli.shared.settings_options import (
+    Blacklist,
+    ConsumerFiles,
+    Include,
+    NumStreams,
+    ProducerFile,
+)
 from sparkmirror.errors import ConfigError, MachineError
 from sparkmirror.text import say
 
@@ -21,28 +28,10 @@ if TYPE_CHECKING:
     from sparkmirror.config.files.page import Migrated
     from sparkmirror.model import FlowSettings, MirrorSettings
 
-__all__ = ["migrate_config"]
-
 
 def migrate_config(
-    consumer_config: Annotated[
-        list[Path] | None,
-        typer.Option(
-            "--consumer.config",
-            metavar="FILE",
-            help="MirrorMaker 1: consumer properties (0.7 to 3.9); repeat it for several sources.",
-            show_default=False,
-        ),
-    ] = None,
-    producer_config: Annotated[
-        Path | None,
-        typer.Option(
-            "--producer.config",
-            metavar="FILE",
-            help="MirrorMaker 1: producer properties.",
-            show_default=False,
-        ),
-    ] = None,
+    consumer_config: ConsumerFiles = None,
+    producer_config: ProducerFile = None,
     connect: Annotated[
         list[Path] | None,
         typer.Option(
@@ -73,17 +62,9 @@ def migrate_config(
             " its name.",
         ),
     ] = Path("/etc/sparkmirror/secrets"),
-    include: Annotated[
-        str | None,
-        typer.Option("--include", "--whitelist", metavar="REGEX", help="Topics to mirror."),
-    ] = None,
-    blacklist: Annotated[
-        str | None,
-        typer.Option("--blacklist", metavar="REGEX", help="Topics to leave out of all, instead."),
-    ] = None,
-    num_streams: Annotated[
-        int | None, typer.Option("--num.streams", metavar="N", help="Parallel streams.")
-    ] = None,
+    include: Include = None,
+    blacklist: Blacklist = None,
+    num_streams: NumStreams = None,
     offset_commit_interval_ms: Annotated[
         int | None,
         typer.Option("--offset.commit.interval.ms", metavar="MS", help="As in MirrorMaker 1."),

@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from sparkmirror.cli.shared.cluster_session import open_flows
-from sparkmirror.cli.shared.settings_options import Files, Mm2File, one_flow
-from sparkmirror.cli.shared.tables import Format, Output, print_json, table_lines
+from sparkmirror.cli.shared.cluster_session import ask_each, finish, open_flows
+from sparkmirror.cli.shared.settings_options import Files, Mm2File, SameFlow, one_flow
+from sparkmirror.cli.shared.tables import Columns, Format, Output, Report, Table
 from sparkmirror.errors import ConfigError
-from sparkmirror.text import say
 
 if TYPE_CHECKING:
     from sparkmirror.client import Checkpoint
     from sparkmirror.control.topics.observation import Look
     from sparkmirror.model import TopicPartition
-
-__all__ = ["document", "offsets", "text", "translate"]
 
 offsets = typer.Typer(
     help="Where consumer groups stand on the other cluster.", no_args_is_help=True
@@ -42,10 +39,7 @@ def translate(
             metavar="FLOW", help="The flow that the groups move along: 'A->B'.", show_default=False
         ),
     ] = None,
-    flow: Annotated[
-        str | None,
-        typer.Option("--flow", metavar="A->B", help="The same.", show_default=False),
-    ] = None,
+    flow: SameFlow = None,
     group: Annotated[
         str | None, typer.Option(metavar="G", help="This group.", show_default=False)
     ] = None,
@@ -79,7 +73,6 @@ def translate(
     Exit codes: 0 there are checkpoints, 1 there are none of these groups, 2 wrong usage or file,
     3 the cluster could not be asked.
     """
-    from sparkmirror.cli.shared.cluster_session import ask_each, end_with  # noqa: PLC0415
     from sparkmirror.client import MirrorClient  # noqa: PLC0415
     from sparkmirror.names.java_regex import compile_regex  # noqa: PLC0415
     from sparkmirror.names.replication_policy import make_policy  # noqa: PLC0415
@@ -112,18 +105,14 @@ def translate(
             )
             failures += not_told
             theirs = {key: offset for answer in told for key, offset in answer.items()}
-    if output is Format.JSON:
-        print_json(document(flow, found, theirs))
-    else:
-        say(*text(flow, found, theirs))
-    end_with(failures, json_lines=output is Format.JSON)
+    finish(report(flow, found, theirs), output, failures)
     if not found:
         raise typer.Exit(1)
 
 
 def _theirs(look: Look, found: Found) -> Theirs:
     from sparkmirror.control.groups.checkpoints import CheckpointRules  # noqa: PLC0415
-    from sparkmirror.control.report.coarse import mirrormaker_offsets  # noqa: PLC0415
+    from sparkmirror.control.report.compare_groups import mirrormaker_offsets  # noqa: PLC0415
     from sparkmirror.control.topics.compacted import TopicFollower  # noqa: PLC0415
     from sparkmirror.internal_topics.mm2_records import offset_syncs_topic  # noqa: PLC0415
 
@@ -134,24 +123,18 @@ def _theirs(look: Look, found: Found) -> Theirs:
         follower.close()
 
 
-def text(flow: str, found: Found, theirs: Theirs | None = None) -> Iterator[str]:
-    """The lines for people. ``theirs``: what MirrorMaker 2 would say, when that was asked for."""
-    if not found:
-        yield f"{flow}: no checkpoints of these groups"
-        return
-    head: tuple[str, ...] = ("GROUP", "REMOTE-TOPIC", "PARTITION", "UPSTREAM", "OFFSET", "METADATA")
-    rows: list[tuple[object, ...]] = [
-        (group, tp.topic, tp.partition, one.upstream, one.downstream, one.metadata)
-        for (group, tp), one in found.items()
-    ]
+def report(flow: str, found: Found, theirs: Theirs | None = None) -> Report:
+    """``theirs``: what MirrorMaker 2 would say, when that was asked for."""
+    columns: Columns = {
+        "GROUP": "group",
+        "REMOTE-TOPIC": "remote.topic",
+        "PARTITION": "remote.partition",
+        "UPSTREAM": "upstream",
+        "OFFSET": "downstream",
+        "METADATA": "metadata",
+    }
     if theirs is not None:
-        head = (*head, "MIRRORMAKER")
-        rows = [(*row, theirs.get(key)) for row, key in zip(rows, found, strict=True)]
-    yield from table_lines(head, rows)
-
-
-def document(flow: str, found: Found, theirs: Theirs | None = None) -> dict[str, object]:
-    """What ``--format json`` prints."""
+        columns = {**columns, "MIRRORMAKER": lambda one: theirs.get((one.group, one.remote))}
     groups: dict[str, list[dict[str, object]]] = {}
     for (group, tp), one in found.items():
         row: dict[str, object] = {
@@ -164,4 +147,7 @@ def document(flow: str, found: Found, theirs: Theirs | None = None) -> dict[str,
         if theirs is not None:
             row["mirrormaker_offset"] = theirs.get((group, tp))
         groups.setdefault(group, []).append(row)
-    return {"flow": flow, "groups": groups}
+    body = [Table(columns, found.values())] if found else []
+    return Report(
+        {"flow": flow, "groups": groups}, body or [f"{flow}: no checkpoints of these groups"]
+    )

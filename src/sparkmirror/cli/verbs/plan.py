@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from sparkmirror.cli.shared.cluster_session import ask_each, end_with, open_flows
+from sparkmirror.cli.shared.cluster_session import ask_each, finish, open_flows
 from sparkmirror.cli.shared.settings_options import (
     Clusters,
     Flows,
@@ -13,13 +13,17 @@ from sparkmirror.cli.shared.settings_options import (
     TopicFiles,
     with_files,
 )
-from sparkmirror.cli.shared.tables import Format, Output, print_json, table_lines
-from sparkmirror.text import say
+from sparkmirror.cli.shared.tables import Columns, Format, Output, Report, Table
 
 if TYPE_CHECKING:
     from sparkmirror.control.topics.observation import FlowPlan
 
-__all__ = ["document", "plan", "text"]
+_COLUMNS: Columns = {
+    "CLUSTER": "cluster",
+    "ACTION": "action",
+    "SUBJECT": "subject",
+    "DETAILS": lambda change: _told(change.details),
+}
 
 
 @with_files
@@ -52,28 +56,36 @@ def plan(
             )
             plans += [one for one in beats if one.changes or one.failures]
             failures += silent
-    if output is Format.JSON:
-        print_json(document(plans))
-    else:
-        say(*text(plans))
     failures += [failure for one in plans for failure in one.failures]
-    end_with(failures, json_lines=output is Format.JSON)
+    finish(report(plans), output, failures)
 
 
-def text(plans: Sequence[FlowPlan]) -> Iterator[str]:
-    """The lines for people."""
-    for one in plans:
-        if not one.changes:
-            yield f"{one.flow}: nothing would be changed" if not one.failures else one.flow
-            continue
-        yield f"{one.flow}: {len(one.changes)} change(s)"
-        yield from table_lines(
-            ("CLUSTER", "ACTION", "SUBJECT", "DETAILS"),
-            [
-                (change.cluster, change.action, change.subject, _told(change.details))
-                for change in one.changes
-            ],
-        )
+def report(plans: Sequence[FlowPlan]) -> Report:
+    """The changes of each flow."""
+    return Report(
+        {"flows": [_document(one) for one in plans]},
+        [part for one in plans for part in _body(one)],
+    )
+
+
+def _body(one: FlowPlan) -> list[str | Table]:
+    if one.changes:
+        return [f"{one.flow}: {len(one.changes)} change(s)", Table(_COLUMNS, one.changes)]
+    return [one.flow if one.failures else f"{one.flow}: nothing would be changed"]
+
+
+def _document(one: FlowPlan) -> dict[str, object]:
+    changes = [
+        {
+            "cluster": change.cluster,
+            "action": change.action,
+            "subject": change.subject,
+            "topic": change.topic or None,
+            **change.details,
+        }
+        for change in one.changes
+    ]
+    return {"flow": one.flow, "changes": changes, "complete": not one.failures}
 
 
 def _told(details: Mapping[str, object]) -> str:
@@ -96,26 +108,3 @@ def _told(details: Mapping[str, object]) -> str:
         else:
             told.append(f"{name.replace('_', '.')}={value}")
     return " ".join(told)
-
-
-def document(plans: Sequence[FlowPlan]) -> dict[str, object]:
-    """What ``--format json`` prints."""
-    return {
-        "flows": [
-            {
-                "flow": one.flow,
-                "changes": [
-                    {
-                        "cluster": change.cluster,
-                        "action": change.action,
-                        "subject": change.subject,
-                        "topic": change.topic or None,
-                        **change.details,
-                    }
-                    for change in one.changes
-                ],
-                "complete": not one.failures,
-            }
-            for one in plans
-        ]
-    }

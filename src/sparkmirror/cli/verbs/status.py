@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from sparkmirror.cli.shared.cluster_session import ask_each
+from sparkmirror.cli.shared.cluster_session import ask_each, show_failures
 from sparkmirror.cli.shared.connections import Connections
 from sparkmirror.cli.shared.errors import EXIT_START_FAILED, show_error
 from sparkmirror.cli.shared.settings_options import (
@@ -20,25 +20,14 @@ from sparkmirror.cli.shared.settings_options import (
     load_settings,
     with_files,
 )
-from sparkmirror.cli.shared.tables import Format, Output, print_json, table_lines
+from sparkmirror.cli.shared.tables import Columns, Format, Output, Report, Table
 from sparkmirror.errors import MirrorError
-from sparkmirror.model import FlowSettings, MirrorMode
+from sparkmirror.model import FlowSettings, MirrorMode, SlotProgress
 from sparkmirror.observe.display.units import seconds_text
-from sparkmirror.text import say
 
 if TYPE_CHECKING:
     from sparkmirror.control.coordination.status import FlowStatus
     from sparkmirror.control.positions.lag import LagView
-
-__all__ = ["status"]
-
-_FLOW = (
-    "FLOW", "STATE", "SLOTS", "PARTITIONS", "HALTED", "LAG", "SECONDS", "BYTES", "TO-GO",
-    "LAST-REPORT", "HOST",
-)  # fmt: skip
-_SLOT = ("FLOW", "SLOT", "EPOCH", "PARTITIONS", "RECORDS", "ERRORS", "LAST-REPORT", "WORKER")
-
-_STANDBY = ("FLOW", "STANDBY", "RUN", "FILE", "LAST-REPORT")
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +35,48 @@ class _Row:
     flow: FlowStatus
     lag: LagView | None
     looked_ms: int
+
+    @property
+    def slots(self) -> tuple[SlotProgress, ...]:
+        """Those that run now."""
+        return self.flow.slots if self.flow.state.alive else ()
+
+    def age_s(self, time_ms: int) -> float:
+        """How long before the look that was."""
+        return max(0.0, (self.looked_ms - time_ms) / 1_000)
+
+
+# Columns of the flows, then of (row, standby) and of (row, slot).
+_FLOW: Columns = {
+    "FLOW": "flow.flow",
+    "STATE": "flow.told",
+    "SLOTS": lambda row: len(row.slots),
+    "PARTITIONS": "flow.partitions",
+    "HALTED": lambda row: len(row.flow.halts),
+    "LAG": lambda row: row.lag and row.lag.records,
+    "SECONDS": lambda row: row.lag and _rounded(row.lag.seconds),
+    "BYTES": lambda row: row.lag and row.lag.bytes,
+    "TO-GO": lambda row: None if row.flow.to_go_s is None else seconds_text(row.flow.to_go_s),
+    "LAST-REPORT": lambda row: _ago(row.flow.report_age_s),
+    "HOST": "flow.host",
+}
+_STANDBY: Columns = {
+    "FLOW": lambda of: of[0].flow.flow,
+    "STANDBY": lambda of: of[1].host,
+    "RUN": lambda of: of[1].run_id,
+    "FILE": lambda of: of[1].file,
+    "LAST-REPORT": lambda of: _ago(of[0].age_s(of[1].time_ms)),
+}
+_SLOT: Columns = {
+    "FLOW": lambda of: of[0].flow.flow,
+    "SLOT": lambda of: of[1].slot,
+    "EPOCH": lambda of: of[1].epoch,
+    "PARTITIONS": lambda of: len(of[1].partitions),
+    "RECORDS": lambda of: of[1].records,
+    "ERRORS": lambda of: sum(of[1].errors.values()),
+    "LAST-REPORT": lambda of: _ago(of[0].age_s(of[1].time_ms)),
+    "WORKER": lambda of: of[1].worker,
+}
 
 
 @with_files
@@ -68,12 +99,8 @@ def status(
         for flow in settings.flows:
             connections.expect((flow.target_admin, flow.source))
         rows, failures = ask_each(settings.flows, partial(_look, connections))
-    for failure in {str(one): one for one in failures}.values():
-        show_error(failure, json_lines=output is Format.JSON)
-    if output is Format.JSON:
-        print_json({"flows": [_document(row) for row in rows]})
-    else:
-        say(*_text(rows).split("\n"))
+    show_failures(failures, output)
+    _report(rows).show(output)
     if failures:
         raise typer.Exit(EXIT_START_FAILED)
     if any(not row.flow.state.alive or row.flow.halts for row in rows):
@@ -117,7 +144,7 @@ def _document(row: _Row) -> dict[str, object]:
                 "host": one.host,
                 "version": one.version,
                 "file": one.file,
-                "report_age_s": max(0.0, (row.looked_ms - one.time_ms) / 1_000),
+                "report_age_s": row.age_s(one.time_ms),
             }
             for one in flow.standbys
         ],
@@ -133,7 +160,7 @@ def _document(row: _Row) -> dict[str, object]:
                 "slot": slot.slot,
                 "epoch": slot.epoch,
                 "worker": slot.worker,
-                "report_age_s": max(0.0, (row.looked_ms - slot.time_ms) / 1_000),
+                "report_age_s": row.age_s(slot.time_ms),
                 "records": slot.records,
                 "bytes": slot.bytes,
                 "errors": dict(sorted(slot.errors.items())),
@@ -162,68 +189,26 @@ def _document(row: _Row) -> dict[str, object]:
     }
 
 
-def _lag_cells(lag: LagView | None) -> tuple[object, object, object]:
-    """Records, seconds, bytes."""
-    if lag is None:
-        return None, None, None
-    return lag.records, None if lag.seconds is None else round(lag.seconds, 1), lag.bytes
-
-
 def _lag_of(position: object) -> int | None:
     return getattr(position, "records", None)
 
 
-def _text(rows: Sequence[_Row]) -> str:
-    flows = [
-        (
-            row.flow.flow,
-            row.flow.told,
-            str(len(row.flow.slots) if row.flow.state.alive else 0),
-            str(row.flow.partitions),
-            str(len(row.flow.halts)),
-            *_lag_cells(row.lag),
-            None if row.flow.to_go_s is None else seconds_text(row.flow.to_go_s),
-            _ago(row.flow.report_age_s),
-            row.flow.host,
-        )
-        for row in rows
-    ]
-    lines = table_lines(_FLOW, flows)
-    standbys = [
-        (
-            row.flow.flow,
-            one.host,
-            one.run_id,
-            one.file,
-            _ago(max(0.0, (row.looked_ms - one.time_ms) / 1_000)),
-        )
-        for row in rows
-        for one in row.flow.standbys
-    ]
-    if standbys:
-        lines += ["", *table_lines(_STANDBY, standbys)]
-    slots = [
-        (
-            row.flow.flow,
-            str(slot.slot),
-            str(slot.epoch),
-            str(len(slot.partitions)),
-            str(slot.records),
-            str(sum(slot.errors.values())),
-            _ago(max(0.0, (row.looked_ms - slot.time_ms) / 1_000)),
-            slot.worker,
-        )
-        for row in rows
-        if row.flow.state.alive
-        for slot in row.flow.slots
-    ]
-    if slots:
-        lines += ["", *table_lines(_SLOT, slots)]
+def _report(rows: Sequence[_Row]) -> Report:
+    body: list[str | Table] = [Table(_FLOW, rows)]
+    standbys = [(row, one) for row in rows for one in row.flow.standbys]
+    slots = [(row, slot) for row in rows for slot in row.slots]
+    for columns, found in ((_STANDBY, standbys), (_SLOT, slots)):
+        if found:
+            body += ["", Table(columns, found)]
     for row in rows:
         for tp, halt in row.flow.halts.items():
             again = " (tried again)" if halt.retriable else ""
-            lines += ["", f"{row.flow.flow} {tp} stands still: {halt.code}: {halt.reason}{again}"]
-    return "\n".join(lines)
+            body += ["", f"{row.flow.flow} {tp} stands still: {halt.code}: {halt.reason}{again}"]
+    return Report({"flows": [_document(row) for row in rows]}, body)
+
+
+def _rounded(seconds: float | None) -> float | None:
+    return None if seconds is None else round(seconds, 1)
 
 
 def _ago(seconds: float | None) -> str | None:

@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
-from sparkmirror.cli.shared.cluster_session import ask_each, end_with, open_flows
+from sparkmirror.cli.shared.cluster_session import ask_each, finish, open_flows
 from sparkmirror.cli.shared.settings_options import Clusters, Flows, TopicFiles, with_files
-from sparkmirror.cli.shared.tables import Format, Output, print_json, table_lines
-from sparkmirror.text import say
+from sparkmirror.cli.shared.tables import Columns, Format, Output, Report, Table
 
 if TYPE_CHECKING:
     from sparkmirror.control.report.compare import TopicPair
 
-__all__ = ["document", "text", "topics"]
-
-Found = Sequence[tuple[str, Sequence["TopicPair"]]]
+_COLUMNS: Columns = {
+    "TOPIC": "topic",
+    "REMOTE-TOPIC": "remote",
+    "PARTITIONS": lambda pair: _both(pair.partitions, pair.remote_partitions),
+    "REPLICATION": lambda pair: _both(pair.replication, pair.remote_replication),
+    "STATE": "state",
+    "DIFFERENCES": lambda pair: pair.trouble or "; ".join(map(str, pair.differences)),
+}
 
 
 @with_files
@@ -41,44 +45,21 @@ def topics(
             asking.flows,
             lambda flow: (flow.name, compare_topics(asking.look(flow))),
         )
-    if output is Format.JSON:
-        print_json(document(found))
-    else:
-        say(*text(found))
-    end_with(failures, json_lines=output is Format.JSON)
-
-
-def text(found: Found) -> Iterator[str]:
-    """The lines for people."""
-    for flow, pairs in found:
-        yield f"{flow}: {len(pairs)} topic(s)"
-        if not pairs:
-            continue
-        yield from table_lines(
-            ("TOPIC", "REMOTE-TOPIC", "PARTITIONS", "REPLICATION", "STATE", "DIFFERENCES"),
-            [
-                (
-                    pair.topic,
-                    pair.remote,
-                    _both(pair.partitions, pair.remote_partitions),
-                    _both(pair.replication, pair.remote_replication),
-                    pair.state,
-                    pair.trouble or "; ".join(map(str, pair.differences)),
-                )
-                for pair in pairs
-            ],
-        )
+    finish(report(found), output, failures)
 
 
 def _both(source: int, target: int | None) -> str:
     return f"{source} / {'-' if target is None else target}"
 
 
-def document(found: Found) -> dict[str, object]:
-    """What ``--format json`` prints."""
-    return {
-        "flows": [
-            {"flow": flow, "topics": [{**asdict(pair), "state": pair.state} for pair in pairs]}
-            for flow, pairs in found
-        ]
-    }
+def report(found: Sequence[tuple[str, Sequence[TopicPair]]]) -> Report:
+    """The topics of each flow."""
+    body: list[str | Table] = []
+    for flow, pairs in found:
+        body.append(f"{flow}: {len(pairs)} topic(s)")
+        body += [Table(_COLUMNS, pairs)] if pairs else []
+    flows = [
+        {"flow": flow, "topics": [{**asdict(pair), "state": pair.state} for pair in pairs]}
+        for flow, pairs in found
+    ]
+    return Report({"flows": flows}, body)

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import json
 import sys
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import asdict
 from datetime import datetime
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from sparkmirror.cli.shared.cluster_session import finish
 from sparkmirror.cli.shared.connections import Connections
-from sparkmirror.cli.shared.errors import EXIT_START_FAILED, show_error
 from sparkmirror.cli.shared.settings_options import (
     Clusters,
     Flows,
@@ -21,18 +21,15 @@ from sparkmirror.cli.shared.settings_options import (
     load_settings,
     with_files,
 )
-from sparkmirror.cli.shared.tables import Format, Output
+from sparkmirror.cli.shared.tables import UNLIMITED, Columns, Format, Output, Report, Table
 from sparkmirror.errors import ConfigError, MirrorError
-from sparkmirror.text import printable, say
+from sparkmirror.text import printable
 
 if TYPE_CHECKING:
     from sparkmirror.control.verify.scope import Bound, Progress, Scope
     from sparkmirror.model import MirrorSettings
-    from sparkmirror.observe.figures.comparison_result import PartitionResult
+    from sparkmirror.observe.figures.comparison_result import PartitionResult, Reading
 
-__all__ = ["bound", "document", "table", "verify"]
-
-_HEADINGS = ("TOPIC", "PARTITION", "SOURCE-RECORDS", "TARGET-RECORDS", "SHA-256", "RESULT")
 _DIGEST_SHOWN = 12
 _PROGRESS_S = 1.0
 
@@ -115,16 +112,8 @@ def verify(
         wait_s=wait,
     )
     settings = load_settings(files, clusters or (), flows=flows or ())
-    json_lines = output is Format.JSON
     results, failures = _compare(settings, scope)
-    if json_lines:
-        print(json.dumps(document(results)), flush=True)
-    else:
-        say(*table(results).split("\n"))
-    for failure in failures:
-        show_error(failure, json_lines=json_lines)
-    if failures:
-        raise typer.Exit(EXIT_START_FAILED)
+    finish(report(results), output, failures)
     if not all(one.equal for rows in results.values() for one in rows):
         raise typer.Exit(1)
 
@@ -150,8 +139,8 @@ def bound(text: str, where: str) -> Bound:
 def _compare(
     settings: MirrorSettings, scope: Scope
 ) -> tuple[dict[str, list[PartitionResult]], list[MirrorError]]:
+    from sparkmirror.control.verify.comparison import verify_flow  # noqa: PLC0415
     from sparkmirror.control.verify.scope import Progress  # noqa: PLC0415
-    from sparkmirror.control.verify.verify import verify_flow  # noqa: PLC0415
 
     results: dict[str, list[PartitionResult]] = {}
     failures: list[MirrorError] = []
@@ -207,61 +196,50 @@ def progress_line(progress: Progress) -> str:
     )
 
 
-def document(results: Mapping[str, Sequence[PartitionResult]]) -> dict[str, object]:
-    """What ``--format json`` prints."""
-    flows = []
-    for flow, rows in results.items():
-        partitions = [
-            {
-                "topic": one.topic,
-                "partition": one.partition,
-                "equal": one.equal,
-                "by_key": one.by_key,
-                "source": {"records": one.source.records, "sha256": one.source.digest},
-                "target": None
-                if one.target is None
-                else {"records": one.target.records, "sha256": one.target.digest},
-                "difference": None
-                if one.difference is None
-                else {
-                    "kind": one.difference.kind,
-                    "source_offset": one.difference.source_offset,
-                    "target_offset": one.difference.target_offset,
-                    "what": one.difference.what,
-                },
-                "remark": one.remark,
-            }
-            for one in rows
-        ]
-        equal = all(one.equal for one in rows)
-        flows.append({"flow": flow, "equal": equal, "partitions": partitions})
-    return {"flows": flows}
-
-
-def table(results: Mapping[str, Sequence[PartitionResult]]) -> str:
-    """The lines for people."""
-    lines = []
-    for flow, results_of_flow in results.items():
-        rows = [_HEADINGS, *(_row(one) for one in results_of_flow)]
-        widths = [max(len(row[column]) for row in rows) for column in range(len(_HEADINGS) - 1)]
-        lines.append(flow)
-        for row in rows:
-            cells = [text.ljust(width) for text, width in zip(row, widths, strict=False)]
-            lines.append("  ".join([*cells, row[-1]]))
-        different = sum(not one.equal for one in results_of_flow)
-        records = sum(one.source.records for one in results_of_flow)
-        verdict = f"{different} of them differ" if different else "all equal"
-        lines.append(f"{len(results_of_flow)} partitions, {records:,} records: {verdict}")
-        lines.append("")
-    return "\n".join(lines[:-1])
-
-
-def _row(one: PartitionResult) -> tuple[str, ...]:
+def _result(one: PartitionResult) -> str:
     result = "equal" if one.equal else "DIFFERENT"
     if one.difference is not None:
         result = f"{one.difference.kind.upper()}: {one.difference.what}"
-    if one.remark:
-        result += f" ({one.remark})"
-    target = "-" if one.target is None else str(one.target.records)
-    digest = one.source.digest[:_DIGEST_SHOWN]
-    return (one.topic, str(one.partition), str(one.source.records), target, digest, result)
+    return f"{result} ({one.remark})" if one.remark else result
+
+
+_COLUMNS: Columns = {
+    "TOPIC": "topic",
+    "PARTITION": "partition",
+    "SOURCE-RECORDS": "source.records",
+    "TARGET-RECORDS": lambda one: one.target and one.target.records,
+    "SHA-256": lambda one: one.source.digest[:_DIGEST_SHOWN],
+    "RESULT": _result,
+}
+
+
+def report(results: Mapping[str, Sequence[PartitionResult]]) -> Report:
+    """The partitions of each flow."""
+    body: list[str | Table] = []
+    flows = []
+    for flow, rows in results.items():
+        different = sum(not one.equal for one in rows)
+        records = sum(one.source.records for one in rows)
+        verdict = f"{different} of them differ" if different else "all equal"
+        body += ["", flow] if body else [flow]
+        body.append(Table(_COLUMNS, rows, most=UNLIMITED))
+        body.append(f"{len(rows)} partitions, {records:,} records: {verdict}")
+        partitions = [_document(one) for one in rows]
+        flows.append({"flow": flow, "equal": not different, "partitions": partitions})
+    return Report({"flows": flows}, body, one_line=True)
+
+
+def _document(one: PartitionResult) -> dict[str, object]:
+    def side(of: Reading | None) -> dict[str, object] | None:
+        return None if of is None else {"records": of.records, "sha256": of.digest}
+
+    return {
+        "topic": one.topic,
+        "partition": one.partition,
+        "equal": one.equal,
+        "by_key": one.by_key,
+        "source": side(one.source),
+        "target": side(one.target),
+        "difference": None if one.difference is None else asdict(one.difference),
+        "remark": one.remark,
+    }

@@ -13,7 +13,7 @@ from sparkmirror.config.clients.jaas import format_module, java_system_propertie
 from sparkmirror.config.clients.sasl import sasl_settings
 from sparkmirror.config.clients.tls import TlsSettings, tls_settings
 from sparkmirror.config.files.properties import Entry
-from sparkmirror.config.table.redact import ClientProperties
+from sparkmirror.config.table.settings import ClientProperties
 from sparkmirror.errors import ConfigError
 from sparkmirror.model import ClusterClient, FlowSettings
 

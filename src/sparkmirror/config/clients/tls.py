@@ -2,19 +2,38 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from sparkmirror.config.clients.cipher_names import TLS13_SUITES, openssl_name
 from sparkmirror.config.files.values import split_list
 from sparkmirror.errors import ConfigError
 
-__all__ = ["Store", "TlsSettings", "tls_settings"]
+__all__ = ["Store", "TlsSettings", "openssl_name", "tls_settings"]
 
 STORE_TYPES = ("JKS", "PKCS12", "PEM")
 VERSIONS = ("TLSv1.2", "TLSv1.3")
 _OLD_VERSIONS = frozenset({"SSLv2Hello", "SSLv3", "TLSv1", "TLSv1.1"})
 _PROTOCOLS = ("TLS", "TLSv1.3", "TLSv1.2")
+_TLS13_SUITES = frozenset(
+    {"TLS_AES_128_GCM_SHA256", "TLS_AES_256_GCM_SHA384", "TLS_CHACHA20_POLY1305_SHA256"}
+)
+_SUITE = re.compile(
+    r"(?:TLS|SSL)_(?P<exchange>RSA|DHE_RSA|DHE_DSS|ECDHE_RSA|ECDHE_ECDSA)_WITH_(?P<cipher>\w+)"
+)
+_CIPHERS = {
+    "CHACHA20_POLY1305_SHA256": "CHACHA20-POLY1305",
+    **{
+        f"AES_{bits}_{mode}{mac}": f"AES{bits}-{ours}{mac}"
+        for bits in (128, 256)
+        for mode, ours, mac in (
+            ("GCM_", "GCM-", "SHA256" if bits == 128 else "SHA384"),
+            ("CBC_", "", "SHA"),
+            ("CBC_", "", "SHA256"),
+            ("CBC_", "", "SHA384"),
+        )
+    },
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,7 +178,7 @@ def _ciphers(
             "Name suites as Java does, such as TLS_ECDHE_RSA_WITH_AES_256_GCM_SHA384.",
         )
     ours = [name for name in translated.values() if name]
-    old = [name for name in ours if name not in TLS13_SUITES]
+    old = [name for name in ours if name not in _TLS13_SUITES]
     # A list without suites of a version rules that version out.
     possible = {"TLSv1.2": bool(old), "TLSv1.3": len(old) < len(ours)}
     left = tuple(version for version in versions if possible[version])
@@ -240,3 +259,15 @@ def _only_pem(reader: _Reader, key: str, type_key: str, kind: str) -> ConfigErro
 
 def _both(reader: _Reader, one: str, other: str) -> ConfigError:
     return reader.error(f"both {one} and {other} are set.", "Keep one of the two.")
+
+
+def openssl_name(suite: str) -> str:
+    """OpenSSL's name for a suite that Java names, by rule; ``""`` when it is not known."""
+    if suite in _TLS13_SUITES:
+        return suite
+    match = _SUITE.fullmatch(suite)
+    cipher = _CIPHERS.get(match["cipher"]) if match else None
+    if match is None or cipher is None:
+        return ""
+    exchange = match["exchange"].replace("_", "-")
+    return cipher if exchange == "RSA" else f"{exchange}-{cipher}"

@@ -29,17 +29,6 @@ from sparkmirror.model import (
 )
 from sparkmirror.offset_reset import duration_ms
 
-__all__ = [
-    "bootstrap_servers",
-    "client",
-    "fault_settings",
-    "fetch_settings",
-    "group_settings",
-    "position_interval_ms",
-    "produce_settings",
-    "record_settings",
-]
-
 _POSITION_KEYS = frozenset({"exclude.internal.topics"})
 _HOST_PORT = re.compile(r"(?:[A-Za-z_]+://)?(\[[0-9A-Fa-f:.%a-z]+\]|[0-9A-Za-z._%-]+):([0-9]{1,5})")
 # Properties that ClusterClient, FetchSettings and ProduceSettings hold as typed fields.

@@ -28,8 +28,6 @@ from yaml import Node as YamlNode
 from sparkmirror.config.files.properties import read_file
 from sparkmirror.errors import ConfigError, Defect
 
-__all__ = ["Node", "load_json", "load_yaml"]
-
 # Far beyond any file of connectors; a few lines of YAML aliases could stand for billions.
 _PARTS_MAX = 100_000
 _BLANKS = re.compile(r"[ \t\r\n]*")

@@ -17,8 +17,6 @@ from sparkmirror.config.files.values import parse_list
 from sparkmirror.errors import ConfigError, Defect
 from sparkmirror.names.java_regex import compile_regex
 
-__all__ = ["resolve"]
-
 _PLACEHOLDER = re.compile(r"\$\{([^}:]*):(?:([^}]*?):)?([^}]*)\}")
 _PACKAGE = "org.apache.kafka.common.config.provider."
 _PARAMETERS = {

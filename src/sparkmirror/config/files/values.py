@@ -10,20 +10,9 @@ import re
 from collections.abc import Mapping, Sequence
 
 from sparkmirror.config.files.properties import Entry
-from sparkmirror.config.table.redact import HIDDEN, redact
-from sparkmirror.config.table.settings import Scope, Setting, Type, find
+from sparkmirror.config.table.settings import HIDDEN, Scope, Setting, Type, find, redact
 from sparkmirror.errors import ConfigError, Defect
 from sparkmirror.names.java_regex import compile_list
-
-__all__ = [
-    "Reader",
-    "check",
-    "merge_errors",
-    "parse_boolean",
-    "parse_list",
-    "shown",
-    "split_list",
-]
 
 _TOLD_MAX = 20
 _COMMA = re.compile(r"\s*,\s*")

@@ -11,8 +11,7 @@ from dataclasses import dataclass, field
 
 from sparkmirror.config.files.properties import Entry, Properties
 from sparkmirror.config.table.legacy_keys import CONSUMER_KEYS, PRODUCER_KEYS, VALUES, Fate, OldKey
-from sparkmirror.config.table.redact import redact
-from sparkmirror.config.table.settings import Scope
+from sparkmirror.config.table.settings import Scope, redact
 from sparkmirror.errors import ConfigError
 
 __all__ = ["BrokerLookup", "Translation", "translate"]

@@ -21,7 +21,7 @@ from sparkmirror.config.files.properties import Entry, Properties, load_properti
 from sparkmirror.config.files.values import Reader, check, merge_errors
 from sparkmirror.config.mm1.legacy import BrokerLookup, Translation, translate
 from sparkmirror.config.mm1.legacy_mode import LegacyMode, legacy_mode
-from sparkmirror.config.mm2 import warnings as remarks
+from sparkmirror.config.mm2 import remarks
 from sparkmirror.config.mm2.keys import KeyUse, unknown_keys_error
 from sparkmirror.config.mm2.slips import globs, repeated_keys
 from sparkmirror.config.table.own import MM1_FAULT_ROWS

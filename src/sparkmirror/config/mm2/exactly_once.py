@@ -10,14 +10,6 @@ from sparkmirror.config.table.settings import Scope
 from sparkmirror.errors import ConfigError, Defect
 from sparkmirror.model import EXACT_SLOTS_MAX, ProduceSettings
 
-__all__ = [
-    "SECRET_CHARS_MIN",
-    "control_secret",
-    "exact_slots",
-    "transaction_times_ms",
-    "wants_exactly_once",
-]
-
 SECRET_CHARS_MIN = 32
 """Of ``sparkmirror.control.secret``: 16 bytes in hexadecimal digits."""
 _SECRET = "sparkmirror.control.secret"  # noqa: S105 (a name)

@@ -19,13 +19,6 @@ from sparkmirror.config.table.settings import Scope
 from sparkmirror.errors import ConfigError
 from sparkmirror.model import CheckpointSettings, HeartbeatSettings, OffsetSyncSettings
 
-__all__ = [
-    "checkpoint_settings",
-    "group_remarks",
-    "heartbeat_settings",
-    "offset_sync_settings",
-]
-
 Conf = Mapping[str, Entry]
 
 

@@ -10,8 +10,6 @@ from sparkmirror.config.table.settings import Scope, Status
 from sparkmirror.config.table.settings_clients import FETCH_ROWS
 from sparkmirror.model import FlowSettings, HeartbeatSettings
 
-__all__ = ["idle"]
-
 _NO_SYNCS_THERE = "no offset syncs are written to that cluster"
 _NOT_EXACT = "only exactly-once writes in transactions (B.exactly.once.source.support=enabled)"
 _FETCH = frozenset(row.name for row in FETCH_ROWS)

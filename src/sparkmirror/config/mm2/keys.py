@@ -28,17 +28,6 @@ from sparkmirror.config.table.settings import (
 from sparkmirror.config.table.settings_clients import FETCH_ROWS
 from sparkmirror.errors import ConfigError
 
-__all__ = [
-    "MM1_ONLY",
-    "KeyUse",
-    "Lost",
-    "classify",
-    "mm1_only",
-    "modern",
-    "nearest",
-    "unknown_keys_error",
-]
-
 _ROLES = {"consumer": Scope.CONSUMER, "producer": Scope.PRODUCER, "admin": Scope.ADMIN}
 _TOP = (Scope.DRIVER, Scope.CONNECTOR, Scope.SPARKMIRROR)
 _TOLD_MAX = 10

@@ -32,7 +32,7 @@ from sparkmirror.config.files.values import (
     shown,
     split_list,
 )
-from sparkmirror.config.mm2 import warnings as remarks
+from sparkmirror.config.mm2 import remarks
 from sparkmirror.config.mm2.exactly_once import (
     control_secret,
     exact_slots,

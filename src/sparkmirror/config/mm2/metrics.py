@@ -11,8 +11,6 @@ from sparkmirror.config.table.settings import Scope
 from sparkmirror.errors import ConfigError
 from sparkmirror.model import MetricsSettings
 
-__all__ = ["metrics_settings"]
-
 _P = "sparkmirror.metrics."
 
 

@@ -13,8 +13,6 @@ from sparkmirror.errors import ConfigError
 from sparkmirror.model import PolicySettings, TopicSettings
 from sparkmirror.names.regex_overlap import Names, Undecided, common_name
 
-__all__ = ["Lane", "check_names"]
-
 # A file with more rings than this has told its point long before.
 _RINGS_MAX = 200
 _PAIRS_TOLD_MAX = 3

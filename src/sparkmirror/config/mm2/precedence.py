@@ -12,8 +12,6 @@ from sparkmirror.config.files.properties import Entry
 from sparkmirror.config.mm2.scoping import TOP_LEVEL_CONNECTOR_KEYS, WORKER_PREFIXES
 from sparkmirror.config.table.settings import CLIENT_SET, Scope
 
-__all__ = ["Part", "given", "scope_of", "spellings"]
-
 
 class Part(Enum):
     """What a setting of one flow speaks to; the value is its heading."""

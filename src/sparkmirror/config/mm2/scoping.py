@@ -13,16 +13,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from sparkmirror.config.files.properties import Entry
 from sparkmirror.config.table.settings import CLIENT_SET, Scope, names
 
-__all__ = [
-    "admin_config",
-    "cluster_pairs",
-    "connector_config",
-    "consumer_config",
-    "data_producer_config",
-    "producer_config",
-    "worker_config",
-]
-
 Conf = Mapping[str, Entry]
 
 _PACKAGE = "org.apache.kafka.connect.mirror."

@@ -9,8 +9,6 @@ from sparkmirror.config.files.properties import Entry, Properties
 from sparkmirror.config.files.values import shown, split_list
 from sparkmirror.names.regex_overlap import Names, Undecided, common_name
 
-__all__ = ["flow_slips", "globs", "one_address", "repeated_keys"]
-
 # A star behind a plain character: orders-*. In a regex it repeats that character.
 _GLOB = re.compile(r"(?<![\\\w-])[\w-]*[\w-]\*")
 _KEYS_TOLD_MAX = 10

@@ -11,8 +11,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import Enum
 
-__all__ = ["CONSUMER_KEYS", "OLD_CLIENT_KEYS", "PRODUCER_KEYS", "VALUES", "Fate", "OldKey"]
-
 
 class Fate(Enum):
     """What becomes of an old key.

@@ -5,8 +5,6 @@ from __future__ import annotations
 from sparkmirror.config.table.setting import Scope, Setting, Status, Type
 from sparkmirror.model import GroupSettings, Partitioner, RecordSettings
 
-__all__ = ["CODECS", "GROUP_ROWS", "PARTITIONERS", "RECORD_ROWS", "STRATEGIES"]
-
 _CONSUMER = (Scope.CONSUMER,)
 _G = GroupSettings()
 _JAVA = "org.apache.kafka.clients.consumer."

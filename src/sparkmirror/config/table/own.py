@@ -5,15 +5,6 @@ from __future__ import annotations
 from sparkmirror.config.table.setting import Scope, Setting, Type
 from sparkmirror.model import FaultSettings
 
-__all__ = [
-    "FAULT_ROWS",
-    "LOSS_CHOICES",
-    "METRICS_ROWS",
-    "MM1_FAULT_ROWS",
-    "REFUSAL_CHOICES",
-    "TARGET_LOSS_CHOICES",
-]
-
 _F = FaultSettings()
 
 # The most careful choice first: it wins where several lists name a topic.

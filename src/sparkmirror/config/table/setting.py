@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
-__all__ = ["Scope", "Setting", "Status", "Type"]
-
 
 class Scope(Enum):
     """Who a key speaks to; it decides which spellings of the key work (see ``keys``)."""

@@ -7,7 +7,7 @@ stand in ``settings_mirror``, ``settings_worker``, ``settings_clients`` and ``se
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from sparkmirror.config.table.legacy_keys import OLD_CLIENT_KEYS
 from sparkmirror.config.table.own import FAULT_ROWS, METRICS_ROWS
@@ -28,10 +28,12 @@ from sparkmirror.errors import Defect
 __all__ = [
     "CLIENT_SET",
     "DROPPED_KEYS",
+    "HIDDEN",
     "OLD_CLIENT_KEYS",
     "REMOVED_KEYS",
     "RENAMED_KEYS",
     "SETTINGS",
+    "ClientProperties",
     "Scope",
     "Setting",
     "Status",
@@ -39,6 +41,8 @@ __all__ = [
     "find",
     "is_secret",
     "names",
+    "redact",
+    "redact_all",
 ]
 
 SETTINGS: tuple[Setting, ...] = (
@@ -54,6 +58,9 @@ SETTINGS: tuple[Setting, ...] = (
 
 # What MirrorMaker 2 copies from a cluster to each of its clients.
 CLIENT_SET: frozenset[str] = frozenset(row.name for row in SECURITY_ROWS)
+
+# Java's own marker for values of type PASSWORD.
+HIDDEN = "[hidden]"
 
 # Parts of a key's name that make its value a secret even where no table row says so.
 _SECRET_PARTS = ("password", "secret", "passphrase", "jaas.config", "keystore.key", "token")
@@ -92,3 +99,20 @@ def is_secret(key: str) -> bool:
     if any(key == name or key.endswith("." + name) for name in _SECRET_NAMES):
         return True
     return any(part in key.lower() for part in _SECRET_PARTS)
+
+
+def redact(key: str, value: str) -> str:
+    """``value``, or ``[hidden]`` if ``key`` (scoped or bare) is one whose value is a secret."""
+    return HIDDEN if is_secret(key) else value
+
+
+def redact_all(properties: Mapping[str, str]) -> dict[str, str]:
+    """A printable copy of ``properties``."""
+    return {key: redact(key, value) for key, value in properties.items()}
+
+
+class ClientProperties(dict[str, str]):
+    """Java client properties whose ``repr`` shows no secret; otherwise a plain dictionary."""
+
+    def __repr__(self) -> str:
+        return repr(redact_all(self))

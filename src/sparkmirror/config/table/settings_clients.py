@@ -10,8 +10,6 @@ from sparkmirror.config.table.mirrormaker1 import GROUP_ROWS, RECORD_ROWS
 from sparkmirror.config.table.setting import Scope, Setting, Status, Type
 from sparkmirror.model import ClusterClient, FetchSettings, ProduceSettings
 
-__all__ = ["CLIENT_ROWS", "COMMON_ROWS", "FETCH_ROWS", "PRODUCE_ROWS"]
-
 _CONSUMER = (Scope.CONSUMER,)
 _PRODUCER = (Scope.PRODUCER,)
 _ADMIN = (Scope.ADMIN,)

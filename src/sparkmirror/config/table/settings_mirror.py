@@ -11,15 +11,6 @@ from sparkmirror.model import (
     TopicSettings,
 )
 
-__all__ = [
-    "CONNECTOR_ROWS",
-    "DRIVER_ROWS",
-    "DROPPED_KEYS",
-    "OWN_ROWS",
-    "REMOVED_KEYS",
-    "RENAMED_KEYS",
-]
-
 _D = (Scope.DRIVER,)
 _C = (Scope.CONNECTOR,)
 _DW = (Scope.DRIVER, Scope.WORKER)

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 from sparkmirror.config.table.setting import Scope, Setting, Status, Type
 
-__all__ = ["SECURITY_ROWS"]
-
 _ALL = (
     Scope.DRIVER,
     Scope.CONNECTOR,

@@ -7,8 +7,6 @@ from __future__ import annotations
 
 from sparkmirror.config.table.setting import Scope, Setting, Status, Type
 
-__all__ = ["WORKER_ROWS"]
-
 _W = (Scope.WORKER,)
 _I = Status.IGNORED
 _NO_CONNECT = "no Kafka Connect runs here"

@@ -31,8 +31,6 @@ from sparkmirror.wire.admin.cluster import Cluster
 from sparkmirror.wire.cluster.coordinator import Routes
 from sparkmirror.wire.produce.transactions import Transactions, fence_slots
 
-__all__ = ["claim_flow", "other_secret", "slots_ever"]
-
 # The marker that ends a transaction in a partition is a batch of its own.
 _MARKER_BYTES = 78
 _SIZE_KEY = "max.message.bytes"

@@ -29,8 +29,6 @@ from sparkmirror.internal_topics.flow_claims import (
 )
 from sparkmirror.model import FlowSettings
 
-__all__ = ["REPORTS_PER_SESSION", "Contest", "Verdict"]
-
 REPORTS_PER_SESSION = 4
 """How often the owner reports in one session, and whoever stands by."""
 # Releases that give no session report every ten seconds.

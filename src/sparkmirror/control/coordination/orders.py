@@ -19,8 +19,6 @@ from sparkmirror.internal_topics.commands import (
 from sparkmirror.model import FlowSettings
 from sparkmirror.wire.admin.cluster import Cluster
 
-__all__ = ["OrderFollower", "newest_pause", "pending_pause", "standing_pause"]
-
 
 def standing_pause(target: Cluster, flow: FlowSettings) -> Command | None:
     """The newest of pause and resume in the control topic. Raises `MirrorError`."""

@@ -30,8 +30,6 @@ from sparkmirror.ticks import ticks_s
 from sparkmirror.wire.admin.cluster import Cluster
 from sparkmirror.wire.admin.topic_reader import TopicTail
 
-__all__ = ["Ownership", "content_of"]
-
 _SETTLE_S = 0.3
 # So that processes that stand by do not all claim in the same moment.
 _SPREAD_S = 0.3

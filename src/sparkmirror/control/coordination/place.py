@@ -6,8 +6,6 @@ import os
 import socket
 from pathlib import Path
 
-__all__ = ["is_gone", "own_host", "own_place"]
-
 
 def own_host() -> str:
     """Name the process that calls for people: ``host:process id``."""

@@ -20,8 +20,6 @@ from sparkmirror.observe.figures.checkpoints import GroupRow
 from sparkmirror.wire.admin.cluster import Cluster
 from sparkmirror.wire.cluster.views import Committed
 
-__all__ = ["GroupLags"]
-
 log = logging.getLogger(__name__)
 
 GroupOffsets = Mapping[str, Mapping[TopicPartition, Committed]]

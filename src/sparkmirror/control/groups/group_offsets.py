@@ -16,8 +16,6 @@ from sparkmirror.wire.admin.cluster import Cluster
 from sparkmirror.wire.admin.groups import IDLE_STATES
 from sparkmirror.wire.cluster.views import Committed, GroupView
 
-__all__ = ["idle_groups", "plan_group_offsets", "sync_group_offsets"]
-
 Commits = dict[TopicPartition, tuple[int, str]]
 
 

@@ -20,8 +20,6 @@ from sparkmirror.internal_topics.run_map import OffsetMap, Run
 from sparkmirror.internal_topics.runs import RunRow, decode_run, encode_forgotten_run, encode_run
 from sparkmirror.model import TopicPartition
 
-__all__ = ["PartitionRuns", "Translation", "plan_pruning"]
-
 Row = tuple[int, bytes, bytes | None]
 
 RowKey = tuple[str, int]

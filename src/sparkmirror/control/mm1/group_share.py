@@ -15,8 +15,6 @@ from sparkmirror.model import SEND_FAILED, FlowSettings, Member, SlotProgress, T
 from sparkmirror.wire.admin.cluster import Cluster
 from sparkmirror.wire.net.connection import ConnectionLost
 
-__all__ = ["GroupShare"]
-
 log = logging.getLogger(__name__)
 
 Publish = Callable[[Assignment, Member | None], int]

@@ -28,8 +28,6 @@ from sparkmirror.errors import Defect, Denied, GroupRefused, MirrorError
 from sparkmirror.model import FlowSettings, Member, TopicPartition
 from sparkmirror.wire.group.session import GroupSession, Joined, MemberState
 
-__all__ = ["GroupFlow", "Membership"]
-
 log = logging.getLogger(__name__)
 
 _POLL_S = 0.05

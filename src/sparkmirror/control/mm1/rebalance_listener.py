@@ -8,8 +8,6 @@ from sparkmirror.config.callables import load_callable
 from sparkmirror.errors import MirrorError
 from sparkmirror.model import GroupSettings, TopicPartition
 
-__all__ = ["Listener"]
-
 
 class Listener:
     """Tells the user's code which partitions this mirror gives up and gets.

@@ -26,8 +26,6 @@ from sparkmirror.model import ClusterClient, FlowSettings, MirrorSettings
 from sparkmirror.wire.admin.cluster import Cluster
 from sparkmirror.wire.cluster.acl_advice import Right, grant, spelled
 
-__all__ = ["lacking", "own_topics", "tell_lacks", "tell_unseen", "tell_unseen_groups"]
-
 _LOOKS, _LOOK_S = 4, 0.2
 _OPERATIONS = ("READ", "WRITE", "DESCRIBE_CONFIGS")
 

@@ -16,15 +16,6 @@ from sparkmirror.model import FlowSettings, Halt, MirrorMode, TopicPartition
 from sparkmirror.names.replication_policy import FlowTopics
 from sparkmirror.wire.admin.cluster import Cluster
 
-__all__ = [
-    "PAUSED",
-    "freeze_ends",
-    "leave_out_paused",
-    "refuse_mirroring_onto_itself",
-    "take_over_positions",
-    "warn_of_java",
-]
-
 PAUSED = "PAUSED"
 """Code of the halts of a paused flow that a ``--once`` run leaves out."""
 

@@ -12,8 +12,6 @@ from dataclasses import dataclass
 from sparkmirror.model import TopicPartition
 from sparkmirror.wire.admin.cluster import Cluster
 
-__all__ = ["Reader", "RecordTimes"]
-
 Reader = tuple[str, TopicPartition]
 """Who is behind in which partition: the name of a consumer group, or of a flow."""
 

@@ -34,15 +34,6 @@ from sparkmirror.wire.cluster.coordinator import Routes
 from sparkmirror.wire.cluster.error_codes import LEADER_NOT_AVAILABLE, error_name
 from sparkmirror.wire.cluster.views import Committed
 
-__all__ = [
-    "Beginnings",
-    "Seeding",
-    "check_group_is_free",
-    "plan_seeding",
-    "position_group",
-    "seed_positions",
-]
-
 # Brokers hear of new topics one after the other; until the coordinator has, it takes no offsets.
 _COMMIT_WITHIN_S = 10.0
 _COMMIT_PAUSE_S = 0.1

@@ -9,12 +9,14 @@ from sparkmirror.control.groups.checkpoints import CheckpointRules, CheckpointSt
 from sparkmirror.control.topics.compacted import TopicFollower
 from sparkmirror.control.topics.observation import Look
 from sparkmirror.errors import Denied, MirrorError
+from sparkmirror.internal_topics.mm2_records import Checkpoint, decode_offset_sync
+from sparkmirror.internal_topics.offset_syncs import OffsetSyncStore
 from sparkmirror.model import FlowSettings, TopicPartition
 from sparkmirror.wire.admin.cluster import Cluster
 from sparkmirror.wire.admin.groups import IDLE_STATES
 from sparkmirror.wire.cluster.views import Committed, GroupOwner, GroupView
 
-__all__ = ["FlowGroups", "GroupOffset", "compare_groups", "measure_groups"]
+__all__ = ["FlowGroups", "GroupOffset", "compare_groups", "measure_groups", "mirrormaker_offsets"]
 
 Offsets = Mapping[TopicPartition, Committed]
 Owners = Mapping[TopicPartition, GroupOwner]
@@ -153,3 +155,29 @@ def _owners(
         except Denied as error:
             hidden.append(error)
     return owners, tuple(hidden)
+
+
+def mirrormaker_offsets(
+    rules: CheckpointRules, syncs: TopicFollower, checkpoints: Iterable[Checkpoint]
+) -> dict[tuple[str, TopicPartition], int | None]:
+    """What MirrorMaker 2 itself would translate: offsets by group and remote partition.
+
+    The target offset of each checkpoint's upstream offset; None where MirrorMaker 2 would write no
+    checkpoint. Only offset syncs count, read by a MirrorMaker 2 that starts now: it keeps 64 syncs
+    per partition. Compaction leaves only the newest sync of a partition in the long run, so one
+    that has been running all along knows more. Raises `MirrorError` when ``syncs`` cannot be read.
+    """
+    store = OffsetSyncStore(must_read_to_end=False)
+    source_of: dict[TopicPartition, TopicPartition] = {}
+    for key, value in syncs.read():
+        sync = decode_offset_sync(key, value)
+        if sync is not None:
+            store.add(*sync)
+            source_of[rules.remote(sync[0])] = sync[0]
+    store.finish_reading()
+    found: dict[tuple[str, TopicPartition], int | None] = {}
+    for one in checkpoints:
+        source = source_of.get(one.remote)
+        offset = None if source is None else store.translate(source, one.upstream)
+        found[one.group, one.remote] = None if offset is None or offset < 0 else offset
+    return found

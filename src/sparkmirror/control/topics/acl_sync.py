@@ -16,8 +16,6 @@ from sparkmirror.names.replication_policy import FlowTopics
 from sparkmirror.wire.admin.cluster import Cluster
 from sparkmirror.wire.cluster.views import AclBinding
 
-__all__ = ["AclSync", "ObservedAcls", "observe_acls", "plan_acls", "wanted_acls"]
-
 log = logging.getLogger(__name__)
 
 

@@ -9,8 +9,6 @@ from sparkmirror.names.replication_policy import FaultPolicy, dead_letter_topic
 from sparkmirror.wire.admin.cluster import Cluster
 from sparkmirror.wire.cluster.views import NewTopic
 
-__all__ = ["create_dead_letter_topics", "plan_dead_letter_topics"]
-
 # What was refused elsewhere for its size or its time must find a place here, and stay there.
 _CONFIGS = {
     "cleanup.policy": "delete",

@@ -17,8 +17,6 @@ from sparkmirror.model import FlowSettings, TopicPartition
 from sparkmirror.names.replication_policy import FlowTopics
 from sparkmirror.wire.admin.cluster import Cluster
 
-__all__ = ["Discovery"]
-
 _TOPICS_TOLD_MAX = 10
 
 

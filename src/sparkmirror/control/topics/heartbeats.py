@@ -15,8 +15,6 @@ from sparkmirror.internal_topics.mm2_records import Heartbeat, encode_heartbeat
 from sparkmirror.model import HeartbeatSettings
 from sparkmirror.wire.admin.cluster import Cluster
 
-__all__ = ["HeartbeatJob", "heartbeats_topic"]
-
 
 def heartbeats_topic(settings: HeartbeatSettings) -> CompactedTopic:
     """The topic of heartbeats, on the target. Pure."""

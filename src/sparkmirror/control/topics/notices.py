@@ -5,8 +5,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Sequence
 
-__all__ = ["Notices", "first_few"]
-
 log = logging.getLogger(__name__)
 
 _SHOWN_MAX = 5

@@ -22,20 +22,6 @@ from sparkmirror.names.replication_policy import FlowTopics
 from sparkmirror.wire.admin.cluster import Cluster
 from sparkmirror.wire.cluster.views import ConfigEntry, NewTopic, TopicView
 
-__all__ = [
-    "Action",
-    "Assignment",
-    "CreateTopic",
-    "GrowTopic",
-    "ObservedTopics",
-    "Refuse",
-    "apply_topics",
-    "assign",
-    "describe_changes",
-    "observe_topics",
-    "plan_topics",
-]
-
 log = logging.getLogger(__name__)
 
 _VISIBLE_TIMEOUT_S = 10.0

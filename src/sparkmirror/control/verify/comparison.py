@@ -1,22 +1,30 @@
-"""One partition beside its copy: from where to where, and what the differences are called."""
+"""Source topics beside their remote topics, record by record, while the mirror runs or after it.
+
+`Offsets` freezes what is compared, `PartitionComparison` compares one partition: from where to
+where, and what the differences are called.
+"""
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 
 from sparkmirror.control.verify.lockstep import Side, align, last_values, lockstep, value_digests
-from sparkmirror.control.verify.scope import STRETCH, Offsets, Progress
-from sparkmirror.model import FetchSettings, TopicPartition
+from sparkmirror.control.verify.scope import STRETCH, Offsets, Progress, Scope
+from sparkmirror.model import FetchSettings, FlowSettings, TopicPartition
 from sparkmirror.observe.figures.comparison_result import (
     EMPTY,
     Difference,
     PartitionResult,
     Reading,
 )
+from sparkmirror.wire.admin.cluster import Cluster
 from sparkmirror.wire.fetch.record_stream import RecordStream
 
-__all__ = ["PartitionComparison"]
+__all__ = ["PartitionComparison", "verify_flow"]
+
+_THREADS = 4
 
 
 class PartitionComparison:
@@ -276,3 +284,30 @@ class PartitionComparison:
 
 def _joined(digests: Sequence[str]) -> str:
     return hashlib.sha256("".join(digests).encode()).hexdigest()
+
+
+def verify_flow(
+    source: Cluster,
+    target: Cluster,
+    flow: FlowSettings,
+    scope: Scope,
+    progress: Progress | None = None,
+) -> list[PartitionResult]:
+    """Compare every chosen partition, in order. Raises `MirrorError`."""
+    chosen = Offsets(source, target, flow, scope)
+    progress = progress or Progress()
+    progress.partitions += len(chosen.pairs)
+    progress.total += chosen.expected()
+
+    def one(tp: TopicPartition) -> PartitionResult:
+        result = PartitionComparison(chosen, tp, progress).compared()
+        progress.finish()
+        return result
+
+    with ThreadPoolExecutor(_THREADS, "verify") as pool:
+        futures = [pool.submit(one, tp) for tp in sorted(chosen.pairs)]
+        try:
+            return [future.result() for future in futures]
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise

@@ -17,8 +17,6 @@ from sparkmirror.observe.figures.comparison_result import Difference, Reading
 from sparkmirror.records.header import Buffer
 from sparkmirror.records.records import Carried, Record, decode_rest
 
-__all__ = ["Side", "Window", "align", "last_values", "lockstep", "value_digests"]
-
 _SIZES = struct.Struct(">qI")
 _WINDOW = 64
 _REMEMBERED = 5_000

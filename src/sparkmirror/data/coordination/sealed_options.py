@@ -57,7 +57,7 @@ def unseal(text: str) -> Mapping[str, str]:
         return {}
     from cryptography.fernet import Fernet, InvalidToken  # noqa: PLC0415
 
-    from sparkmirror.config.table.redact import ClientProperties  # noqa: PLC0415
+    from sparkmirror.config.table.settings import ClientProperties  # noqa: PLC0415
 
     try:
         return ClientProperties(json.loads(Fernet(os.environ[KEY_VARIABLE]).decrypt(text)))

@@ -14,7 +14,7 @@ import logging
 import re
 from collections.abc import Iterable, Mapping
 
-from sparkmirror.config.table.redact import is_secret
+from sparkmirror.config.table.settings import is_secret
 from sparkmirror.errors import ConfigError
 from sparkmirror.model import MirrorSettings
 

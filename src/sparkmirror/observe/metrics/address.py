@@ -8,8 +8,6 @@ from dataclasses import dataclass
 
 from sparkmirror.errors import ConfigError
 
-__all__ = ["Address", "resolve"]
-
 
 @dataclass(frozen=True, slots=True)
 class Address:

@@ -11,8 +11,6 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["CATALOG", "MIRROR_CHECKPOINT", "MIRROR_SOURCE", "Metric", "metrics_page"]
-
 MIRROR_SOURCE = "kafka_connect_mirror_mirrorsourceconnector"
 MIRROR_CHECKPOINT = "kafka_connect_mirror_mirrorcheckpointconnector"
 

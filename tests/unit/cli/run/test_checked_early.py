@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from sparkmirror.cli.main import main
-from sparkmirror.cli.run.master import check_master
+from sparkmirror.cli.run.parts import check_master
 from sparkmirror.cli.shared import connections
 from sparkmirror.errors import ConfigError
 from tests.unit.config_files import BASE, write

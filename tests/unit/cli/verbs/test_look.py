@@ -1,13 +1,14 @@
 """Commands that look at clusters: wrong usage, and what is printed."""
 
+from operator import itemgetter
 from pathlib import Path
 
 import pytest
 
 from sparkmirror.cli.main import main
-from sparkmirror.cli.shared.tables import cell, table_lines
+from sparkmirror.cli.shared.tables import UNLIMITED, Table, cell
 from sparkmirror.cli.verbs import clusters, offsets, plan, topics
-from sparkmirror.cli.verbs.status import _document, _Row, _text
+from sparkmirror.cli.verbs.status import _report, _Row
 from sparkmirror.client import Checkpoint
 from sparkmirror.control.coordination.status import FlowState, FlowStatus
 from sparkmirror.control.report.compare import TopicPair
@@ -43,10 +44,19 @@ def test_wrong_usage(
 
 
 def test_tables() -> None:
-    assert table_lines(("A", "B"), [("x", None), ("yy", 12)]) == ["A   B", "x   -", "yy  12"]
-    assert table_lines(("A",), []) == ["A"]
+    two = {"A": itemgetter(0), "B": itemgetter(1)}
+    assert Table(two, [("x", None), ("yy", 12)]).lines() == ["A   B", "x   -", "yy  12"]
+    assert Table({"A": "real"}, []).lines() == ["A"]
+    assert Table({"A": "real", "B": "imag.real"}, [7]).lines() == ["A  B", "7  0"]
     long = "x" * 80
-    assert table_lines(("A", "B"), [(long, 1), ("y", 2)])[1] == f"{long}  1"
+    assert Table(two, [(long, 1), ("y", 2)]).lines()[1] == f"{long}  1"
+    assert Table(two, [(long, 1), ("y", 2)], most=UNLIMITED).lines()[2] == f"y{' ' * 81}2"
+    assert Table(two, [("x", 1), ("yyyy", 2)], gap=1, least=(3, 0), most=0).lines() == [
+        "A   B", "x   1", "yyyy 2",
+    ]  # fmt: skip
+    assert Table({"A": itemgetter(0), "": itemgetter(1)}, ["x-", ("", "")]).lines() == [
+        "A", "x  -", "-",
+    ]  # fmt: skip
     assert [cell(one) for one in (None, "", True, (), ("a", 1), 0)] == [
         "-", "-", "yes", "-", "a,1", "0",
     ]  # fmt: skip
@@ -62,7 +72,7 @@ def test_a_plan_in_words() -> None:
         Change("B", "refuse", "A.w", "w", {"reason": "it cannot be"}),
         Change("B", "add-acl", "A.w", "", {"acl": "User:u may READ"}),
     )  # fmt: skip
-    title, _, *lines = plan.text([FlowPlan("A->B", changes)])
+    title, _, *lines = plan.report([FlowPlan("A->B", changes)]).lines()
     assert title == "A->B: 5 change(s)"
     assert [" ".join(line.split()) for line in lines] == [
         "B create-topic A.t partitions=3 replication.factor=2 retention.ms=5 left out: x.y",
@@ -71,10 +81,10 @@ def test_a_plan_in_words() -> None:
         "B refuse A.w it cannot be",
         "B add-acl A.w User:u may READ",
     ]
-    assert list(plan.text([FlowPlan("A->B", ())])) == ["A->B: nothing would be changed"]
+    assert plan.report([FlowPlan("A->B", ())]).lines() == ["A->B: nothing would be changed"]
     broken = FlowPlan("A->B", (), (Unreachable("no"),))
-    assert list(plan.text([broken])) == ["A->B"]
-    (flow,) = plan.document([broken])["flows"]  # type: ignore[misc]
+    assert plan.report([broken]).lines() == ["A->B"]
+    (flow,) = plan.report([broken]).document["flows"]  # type: ignore[index]
     assert flow == {"flow": "A->B", "changes": [], "complete": False}
 
 
@@ -91,13 +101,13 @@ def test_a_plan_in_words() -> None:
 )
 def test_the_state_of_a_topic(pair: TopicPair, state: str) -> None:
     assert pair.state == state
-    assert state in "\n".join(topics.text([("A->B", [pair])]))
+    assert state in "\n".join(topics.report([("A->B", [pair])]).lines())
 
 
 def test_clusters_in_words() -> None:
     view = ClusterView("id-1", (BrokerView(1, "h", 9, "r1"), BrokerView(2, "h", 10)), 2)
     one = clusters.Survey("B", view, {1: "4.3"}, {"A": 1, "C": 2}, ("D",))
-    lines = list(clusters.text([one]))
+    lines = clusters.report([one]).lines()
     assert lines[0] == "B: id id-1, 2 broker(s), Kafka 4.3, controller 2"
     assert lines[2].split() == ["1", "h:9", "r1", "4.3"]
     assert lines[3].split() == ["2", "h:10", "-", "-"]
@@ -107,12 +117,12 @@ def test_clusters_in_words() -> None:
 def test_translated_offsets_in_words() -> None:
     tp = TopicPartition("A.t", 3)
     found = {("g", tp): Checkpoint("g", tp, 9, 7)}
-    assert list(offsets.text("A->B", found))[1].split() == ["g", "A.t", "3", "9", "7", "-"]
-    assert list(offsets.text("A->B", {})) == ["A->B: no checkpoints of these groups"]
-    head, row = (line.split() for line in offsets.text("A->B", found, {("g", tp): 5}))
+    assert offsets.report("A->B", found).lines()[1].split() == ["g", "A.t", "3", "9", "7", "-"]
+    assert offsets.report("A->B", {}).lines() == ["A->B: no checkpoints of these groups"]
+    head, row = (line.split() for line in offsets.report("A->B", found, {("g", tp): 5}).lines())
     assert (head[-1], row[-1]) == ("MIRRORMAKER", "5")
-    asked = offsets.document("A->B", found, {("g", tp): None})
-    assert asked["groups"] == {
+    asked = offsets.report("A->B", found, {("g", tp): None}).document
+    assert asked["groups"] == {  # type: ignore[index]
         "g": [
             {"topic": "A.t", "partition": 3, "upstream_offset": 9, "offset": 7, "metadata": "",
              "mirrormaker_offset": None}
@@ -123,8 +133,9 @@ def test_translated_offsets_in_words() -> None:
 def test_status_shows_the_time_to_go_of_a_flow_that_catches_up() -> None:
     catching_up = FlowStatus("A->B", FlowState.RUNNING, to_go_s=185.0, host="h:1")
     caught_up = FlowStatus("A->C", FlowState.RUNNING, host="h:1")
-    head, *lines = _text([_Row(one, None, 0) for one in (catching_up, caught_up)]).split("\n")
+    report = _report([_Row(one, None, 0) for one in (catching_up, caught_up)])
+    head, *lines = report.lines()
     at = head.index("TO-GO")
     assert [line[at : head.index("LAST-REPORT")].strip() for line in lines] == ["3m 05s", "-"]
-    told = [_document(_Row(one, None, 0))["to_go_seconds"] for one in (catching_up, caught_up)]
+    told = [one["to_go_seconds"] for one in report.document["flows"]]  # type: ignore[index]
     assert told == [185.0, None]

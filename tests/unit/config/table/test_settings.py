@@ -4,10 +4,10 @@ import pytest
 
 from sparkmirror.config.files.properties import Entry
 from sparkmirror.config.files.values import check, split_list
-from sparkmirror.config.table.redact import ClientProperties, redact, redact_all
 from sparkmirror.config.table.settings import (
     CLIENT_SET,
     SETTINGS,
+    ClientProperties,
     Scope,
     Setting,
     Status,
@@ -15,6 +15,8 @@ from sparkmirror.config.table.settings import (
     find,
     is_secret,
     names,
+    redact,
+    redact_all,
 )
 from sparkmirror.model import FetchSettings, FlowSettings, ProduceSettings, TopicSettings
 from tests.vectors import load, table

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from sparkmirror.cli.main import main
-from sparkmirror.cli.verbs.status import _document, _Row, _text
+from sparkmirror.cli.verbs.status import _report, _Row
 from sparkmirror.control.coordination.control_topic import ControlSignals
 from sparkmirror.control.coordination.status import FlowState, judge, judge_group
 from sparkmirror.data.coordination.control_reader import ControlWatch
@@ -109,7 +109,7 @@ def test_a_pause_is_told_of_a_flow_that_does_not_run(commands, drivers, told) ->
     status = judge(signals, FLOW, NOW)
     assert status.told == told
     if not status.state.alive:
-        assert f"  {told}  " in _text([_Row(status, None, NOW)])
+        assert f"  {told}  " in "\n".join(_report([_Row(status, None, NOW)]).lines())
 
 
 def test_who_stands_by_is_shown() -> None:
@@ -123,11 +123,12 @@ def test_who_stands_by_is_shown() -> None:
     signals = ControlSignals((command(RUN),), (), (slot(),), (driver(),), standbys=standbys)
     status = judge(signals, FLOW, NOW)
     assert [one.host for one in status.standbys] == ["h2:1", "h3:1"]
-    row = _Row(status, None, NOW)
-    shown = _text([row])
+    report = _report([_Row(status, None, NOW)])
+    shown = "\n".join(report.lines())
     assert "h2:1     r2   /mm2.properties  3 s ago" in shown
-    assert "h9" not in shown + json.dumps(_document(row))
-    assert [one["host"] for one in _document(row)["standbys"]] == ["h2:1", "h3:1"]  # type: ignore[attr-defined]
+    assert "h9" not in shown + json.dumps(report.document)
+    (flow,) = report.document["flows"]  # type: ignore[index]
+    assert [one["host"] for one in flow["standbys"]] == ["h2:1", "h3:1"]
 
 
 def test_a_run_that_has_just_begun_is_starting() -> None:

@@ -16,7 +16,7 @@ from sparkmirror.control.groups.checkpoints import (
 )
 from sparkmirror.control.groups.group_offsets import plan_group_offsets, sync_group_offsets
 from sparkmirror.control.groups.job import GroupClusters, GroupsJob, create_offset_topics
-from sparkmirror.control.report.coarse import mirrormaker_offsets
+from sparkmirror.control.report.compare_groups import mirrormaker_offsets
 from sparkmirror.control.report.plan_groups import offset_topics
 from sparkmirror.control.topics.compacted import (
     COMPACTED,

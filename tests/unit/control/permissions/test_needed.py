@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sparkmirror.cli.verbs.kafka_acls import kafka_acls_commands, lock_text, needed_text, table
+from sparkmirror.cli.verbs.kafka_acls import kafka_acls_commands, lock_text, needed_text, report
 from sparkmirror.config.clients.sasl import principal_of
 from sparkmirror.control.permissions.acl_lock import LockPlan, plan_lock
 from sparkmirror.control.permissions.needed import (
@@ -251,7 +251,7 @@ def test_commands_are_quoted_and_say_why():
     assert "--operation Read --group '__mirror.A->B'\n" in text
     assert "--bootstrap-server b:1,b:2 " in text
     assert "# sync.topic.acls.enabled\n" in text
-    shown = table(permissions(flow())).splitlines()
+    shown = report(permissions(flow())).lines()
     assert shown[0].split()[:3] == ["CLUSTER", "PRINCIPAL", "RESOURCE"]
     assert len(shown) == 1 + len(lines(flow()))
 

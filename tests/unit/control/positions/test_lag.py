@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sparkmirror.cli.main import main
-from sparkmirror.cli.verbs.lag import Pace, document, over_limit, table
-from sparkmirror.cli.verbs.lag_tables import broker_lines, classic_table, groups_table
+from sparkmirror.cli.verbs.lag import Format, Pace, over_limit, report
+from sparkmirror.cli.verbs.lag_tables import broker_lines
 from sparkmirror.config.mm1.load import load_mm1_consumer
 from sparkmirror.control.positions.lag import LagView, Offsets, PartitionLag, measure
 from sparkmirror.errors import ConfigError
@@ -157,7 +157,7 @@ OWNED = LagView(
 
 def test_the_classic_table() -> None:
     # "%-15s %-30s %-3s %-15s %-15s %-15s %s", as ConsumerOffsetChecker.scala prints it.
-    assert [line.rstrip() for line in classic_table([OWNED]).splitlines()] == [
+    assert [line.rstrip() for line in report([OWNED], Format.CLASSIC).lines()] == [
         "Group           Topic                          Pid Offset          logSize         Lag"
         "             Owner",
         "mirror          orders                         0   7               10              3"
@@ -169,11 +169,11 @@ def test_the_classic_table() -> None:
         "mirror          gone                           0   3               unknown         unknown"
         "         none",
     ]
-    assert broker_lines([OWNED]).splitlines() == ["BROKER INFO", "1 -> b1:9092", "2 -> b2:9093"]
+    assert broker_lines([OWNED]) == ["BROKER INFO", "1 -> b1:9092", "2 -> b2:9093"]
 
 
 def test_the_columns_of_the_newer_tool() -> None:
-    head, first, second, third, _ = groups_table([OWNED]).splitlines()
+    head, first, second, third, _ = report([OWNED], Format.GROUPS).lines()
     assert head.split() == ["GROUP", "TOPIC", "PARTITION", "CURRENT-OFFSET", "LOG-END-OFFSET",
                             "LAG", "CONSUMER-ID", "HOST", "CLIENT-ID"]  # fmt: skip
     assert first.split()[3:] == ["7", "10", "3", "m-1", "/10.0.0.1", "client"]
@@ -194,7 +194,7 @@ VIEW = LagView(
 
 
 def test_the_table_has_the_columns_of_kafkas_tool() -> None:
-    title, head, first, second = table([VIEW]).splitlines()
+    title, head, first, second = report([VIEW]).lines()
     assert title == "A->B: group __mirror.A->B on B"
     assert head.split() == ["GROUP", "TOPIC", "PARTITION", "CURRENT-OFFSET", "LOG-END-OFFSET",
                             "LAG", "SECONDS", "BYTES"]  # fmt: skip
@@ -204,7 +204,7 @@ def test_the_table_has_the_columns_of_kafkas_tool() -> None:
     ]  # fmt: skip
     assert second.endswith("no leader answers")
     assert head.index("LAG") == first.index("3 ")
-    assert table([LagView("", "g", "A", ())]).splitlines()[-1] == "no partitions"
+    assert report([LagView("", "g", "A", ())]).lines()[-1] == "no partitions"
 
 
 def test_what_is_at_its_end_hides_no_age_that_is_not_known() -> None:
@@ -235,7 +235,7 @@ def test_the_size_of_a_batch_tells_that_of_its_records() -> None:
 
 
 def test_totals_are_known_only_when_all_parts_are() -> None:
-    flows = document([VIEW], 5)["flows"]
+    flows = report([VIEW]).document["flows"]  # type: ignore[index]
     assert isinstance(flows, list)
     assert flows[0]["lag_records"] is None
     assert flows[0]["lag_seconds_max"] == 1.5

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from sparkmirror.cli.verbs.groups import document, text
+from sparkmirror.cli.verbs.groups import report
 from sparkmirror.control.groups.checkpoints import CheckpointStore
 from sparkmirror.control.report.compare_groups import FlowGroups, measure_groups
 from sparkmirror.internal_topics.mm2_records import Checkpoint, encode_checkpoint
@@ -46,7 +46,7 @@ def test_offsets_checkpoints_and_remarks(tmp_path: Path) -> None:
         "the offset lies beyond the end: the topic was made anew or truncated",
         "no checkpoint yet",
     ]
-    title, head, first, second, *_ = text([FlowGroups("A->B", rows)])
+    title, head, first, second, *_ = report([FlowGroups("A->B", rows)]).lines()
     assert title == "A->B: 1 group(s)"
     assert head.split()[:8] == [
         "GROUP", "STATE", "TOPIC", "PARTITION", "CURRENT-OFFSET", "LOG-END-OFFSET", "LAG", "OWNER",
@@ -54,7 +54,7 @@ def test_offsets_checkpoints_and_remarks(tmp_path: Path) -> None:
     owner = "reader_/10.0.0.1"
     assert first.split() == ["g", "Stable", "t", "0", "7", "9", "2", owner, "A.t", "5", "4", "-"]
     assert second.split()[7] == "-"
-    (printed,) = document([FlowGroups("A->B", rows)])["flows"]  # type: ignore[misc]
+    (printed,) = report([FlowGroups("A->B", rows)]).document["flows"]  # type: ignore[index]
     (group,) = printed["groups"]
     assert (group["group"], group["state"], len(group["partitions"])) == ("g", "Stable", 4)
     read, unread, *_ = group["partitions"]
@@ -64,8 +64,8 @@ def test_offsets_checkpoints_and_remarks(tmp_path: Path) -> None:
 
 
 def test_no_groups() -> None:
-    assert list(text([FlowGroups("A->B", ())])) == ["A->B: 0 group(s)"]
+    assert report([FlowGroups("A->B", ())]).lines() == ["A->B: 0 group(s)"]
     off = FlowGroups("A->B", (), checkpoints=False)
-    assert "checkpoints are off (emit.checkpoints.enabled=false)" in "\n".join(text([off]))
-    (printed,) = document([off])["flows"]  # type: ignore[misc]
+    assert "checkpoints are off (emit.checkpoints.enabled=false)" in report([off]).lines()[1]
+    (printed,) = report([off]).document["flows"]  # type: ignore[index]
     assert printed["checkpoints"] is False

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sparkmirror.cli.main import main
-from sparkmirror.cli.verbs.verify import bound, document, progress_line, table
+from sparkmirror.cli.verbs.verify import bound, progress_line, report
 from sparkmirror.control.verify.lockstep import Side, align, last_values, lockstep, value_digests
 from sparkmirror.control.verify.scope import Bound, Progress
 from sparkmirror.errors import ConfigError
@@ -170,11 +170,12 @@ def test_results_as_a_table_and_as_json() -> None:
         PartitionResult("t", 1, two, EMPTY, Difference("missing", 5, None, "the target lacks 5")),
         PartitionResult("t", 2, two, None, Difference("no partition", 0, None, "none")),
     ]
-    shown = table({"A->B": rows})
+    found = report({"A->B": rows})
+    shown = "\n".join(found.lines())
     assert "equal" in shown.splitlines()[2]
     assert "MISSING: the target lacks 5" in shown
     assert "3 partitions, 6 records: 2 of them differ" in shown
-    (flow,) = json.loads(json.dumps(document({"A->B": rows})))["flows"]
+    (flow,) = json.loads(json.dumps(found.document))["flows"]
     assert not flow["equal"]
     assert flow["partitions"][1]["difference"]["source_offset"] == 5
     assert flow["partitions"][2]["target"] is None

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from sparkmirror.cli.main import main
 from sparkmirror.cli.shared.settings_options import since_ms
-from sparkmirror.cli.verbs.gaps import table
+from sparkmirror.cli.verbs.gaps import report
 from sparkmirror.data.read.loss_detection import judge
 from sparkmirror.errors import ConfigError
 from sparkmirror.internal_topics.gaps import (
@@ -213,14 +213,14 @@ def test_since() -> None:
 
 
 def test_the_table() -> None:
-    lines = table([GAP, replace(GAP, last=None, count=None, resumed_at=None)]).splitlines()
+    lines = report([GAP, replace(GAP, last=None, count=None, resumed_at=None)]).lines()
     assert lines[0].split()[:4] == ["TIME", "FLOW", "TOPIC", "PARTITION"]
     assert lines[1].split() == [
         *("2023-11-14T22:13:20Z", "A->B", "t", "3", "deleted", "continued"),
         *("5", "14", "10", "15", "gone"),
     ]
     assert lines[2].split()[6:10] == ["5", "-", "-", "-"]
-    assert table([]) == "no gaps"
+    assert report([]).lines() == ["no gaps"]
 
 
 def test_a_target_that_is_away(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -24,8 +24,7 @@ from cryptography.hazmat.primitives.serialization import (
 )
 from cryptography.x509.oid import NameOID
 
-from sparkmirror.config.clients.cipher_names import openssl_name
-from sparkmirror.config.clients.tls import TlsSettings, tls_settings
+from sparkmirror.config.clients.tls import TlsSettings, openssl_name, tls_settings
 from sparkmirror.errors import ClusterError, ConfigError, MirrorError, NotKafka
 from sparkmirror.model import ClusterClient
 from sparkmirror.wire.security import tls

@@ -12,15 +12,6 @@ from sparkmirror.config.mm2.keys import KeyUse, Lost
 from sparkmirror.config.table.settings import Status
 from sparkmirror.model import FETCH_BYTES_MAX
 
-__all__ = [
-    "aliases_with_blanks",
-    "capped",
-    "ignored_keys",
-    "lost_keys",
-    "mark_idle",
-    "repeated_elements",
-]
-
 _KEYS_TOLD_MAX = 30
 
 
