@@ -30,7 +30,12 @@ from sparkmirror.data.rows.shared_frames import Frames
 from sparkmirror.errors import BatchError, CorruptBatch, Unreachable
 from sparkmirror.internal_topics.commands import CommandKind, channel, member_row
 from sparkmirror.internal_topics.gaps import gap_document
-from sparkmirror.internal_topics.position_metadata import Mark, TargetMark, decode_mark
+from sparkmirror.internal_topics.position_metadata import (
+    Mark,
+    PositionMetadata,
+    TargetMark,
+    decode_metadata,
+)
 from sparkmirror.model import FETCH_BYTES_MAX, FlowSettings, Halt, MirrorMode, TopicPartition
 from sparkmirror.records.selection import SelectRules
 from sparkmirror.records.selection import select as select_records
@@ -40,7 +45,6 @@ from sparkmirror.wire.fetch.fetcher import FetchedPartition, Fetcher
 from sparkmirror.wire.fetch.lanes import LANES_MAX
 from sparkmirror.wire.net.connection import Connection, ConnectionLost
 from sparkmirror.wire.net.poller import Poller
-from sparkmirror.wire.produce.hanging_transactions import decode_written
 from sparkmirror.wire.produce.partition_queue import Identity
 
 __all__ = ["SlotReader"]
@@ -134,7 +138,7 @@ class SlotReader:
         self._targets = TargetWatch(flow, plan.partitions, self._losses)
         self._verdicts: dict[TopicPartition, Verdict] = {}
         self._jumps: dict[TopicPartition, tuple[int, int]] = {}
-        self._metadata: dict[TopicPartition, str] = {}
+        self._metadata: dict[TopicPartition, PositionMetadata] = {}
 
     # -- positions -------------------------------------------------------------------------
 
@@ -150,17 +154,18 @@ class SlotReader:
         routes.leave_coordinator(group)
         found: dict[TopicPartition, int] = {}
         for tp, one in committed.items():
-            found[by_position[tp]] = one.offset
-            mark = Mark(leader_epoch=one.leader_epoch) if mm1 else decode_mark(one.metadata)
-            self._losses.marks[by_position[tp]] = mark
-            self._metadata[by_position[tp]] = one.metadata
+            source, metadata = by_position[tp], decode_metadata(one.metadata)
+            found[source] = one.offset
+            mark = Mark(leader_epoch=one.leader_epoch) if mm1 else metadata.source
+            self._losses.marks[source] = mark
+            self._metadata[source] = metadata
         self._committed = dict(found)
         missing = [tp for tp in self._by_source if tp not in found]
         if missing and not mm1:
             ids = self._routes.topic_ids
             for tp, (offset, metadata) in self._targets.remembered(missing, ids, routes).items():
                 found[tp], self._metadata[tp] = offset, metadata
-                self._losses.marks[tp] = decode_mark(metadata)
+                self._losses.marks[tp] = metadata.source
             missing = [tp for tp in missing if tp not in found]
         if missing:
             found |= first_positions(
@@ -268,7 +273,10 @@ class SlotReader:
             self.flow,
             self._routes,
             target,
-            {self._by_source[tp]: (at, self._metadata.get(tp, "")) for tp, at in sound.items()},
+            {
+                self._by_source[tp]: (at, self._metadata.get(tp, PositionMetadata()))
+                for tp, at in sound.items()
+            },
         )
         for tp, one in resumed.items():
             if one.target_end >= 0:
@@ -513,7 +521,7 @@ class SlotReader:
                 "written": [
                     [p.topic, p.partition, *written]
                     for p in self.plan.partitions
-                    if (written := decode_written(self._metadata.get(p.source, ""))) is not None
+                    if (written := self._metadata.get(p.source, PositionMetadata()).written)
                 ],
             }
         row = build_row([], memoryview(b""), [], notes)

@@ -13,7 +13,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from sparkmirror.data.coordination.pause import PauseWatch
-from sparkmirror.data.read.resume import Recorded, recorded_fields
 from sparkmirror.data.rows import worker_pipes
 from sparkmirror.data.rows.rows import Chunk, read_row
 from sparkmirror.data.rows.shared_frames import FrameReader, map_frames
@@ -44,9 +43,9 @@ from sparkmirror.internal_topics.commands import PROGRESS_PARTITION, control_top
 from sparkmirror.internal_topics.gaps import Gap, encode_gap, gaps_topic, read_document
 from sparkmirror.internal_topics.position_metadata import (
     Mark,
+    PositionMetadata,
     TargetMark,
-    encode_mark,
-    target_fields,
+    encode_metadata,
 )
 from sparkmirror.model import SEND_FAILED, FlowSettings, Halt, MirrorMode, TopicPartition
 from sparkmirror.records.header import Passing, batches
@@ -495,8 +494,7 @@ class SlotSink:
         # Where records are left out, those at the target do not count as many offsets.
         counts = identity is not None and not self._refusals.may_leave_out(lane.source.topic)
         producer_id = identity[0] if identity is not None and counts else -1
-        recorded = recorded_fields(Recorded("", lane.target_end, producer_id))
-        return encode_mark(mark, recorded | target_fields(lane.log))
+        return encode_metadata(PositionMetadata(mark, lane.log, lane.target_end, producer_id))
 
     # -- reports ---------------------------------------------------------------------------
 

@@ -25,7 +25,6 @@ from typing import Any
 from sparkmirror.data.coordination.control_reader import ControlWatch
 from sparkmirror.data.coordination.fencing import committed_positions, take_over
 from sparkmirror.data.coordination.hanging_transactions import OpenEnds
-from sparkmirror.data.read.resume import Recorded, recorded_fields
 from sparkmirror.data.rows import worker_pipes
 from sparkmirror.data.rows.rows import Chunk, divided
 from sparkmirror.data.rows.shared_frames import FRAMES
@@ -37,12 +36,12 @@ from sparkmirror.errors import Defect, Fenced, TransactionError
 from sparkmirror.internal_topics.commands import control_topic
 from sparkmirror.internal_topics.flow_claims import transactional_id
 from sparkmirror.internal_topics.mm2_records import offset_syncs_topic
-from sparkmirror.internal_topics.position_metadata import Mark, encode_mark, target_fields
+from sparkmirror.internal_topics.position_metadata import Mark, PositionMetadata, encode_metadata
 from sparkmirror.internal_topics.runs import runs_topic
 from sparkmirror.model import FlowSettings, JoinCounts, TopicPartition
 from sparkmirror.records.header import Passing, batches
 from sparkmirror.wire.cluster.coordinator import Routes
-from sparkmirror.wire.produce.hanging_transactions import Written, written_fields
+from sparkmirror.wire.produce.hanging_transactions import Written
 from sparkmirror.wire.produce.partition_queue import Identity
 from sparkmirror.wire.produce.producer import Acknowledged, Producer
 from sparkmirror.wire.produce.transactions import Transactions
@@ -124,8 +123,8 @@ class ExactSink(SlotSink):
     def _told_of(self, lane: Lane, mark: Mark, *, expected: bool) -> str:
         """A position's metadata; ``expected`` as in `Lane.ahead`."""
         log, end = lane.ahead(expected=expected)
-        fields = written_fields(self._written(lane)) | target_fields(log)
-        return encode_mark(mark, fields | recorded_fields(Recorded("", end)))
+        written = self._written(lane) or ()
+        return encode_metadata(PositionMetadata(mark, log, end, *written))
 
     def _open(self, identity: Identity) -> None:
         """Begin under a new identity, with nothing written."""

@@ -18,6 +18,7 @@ from typing import Any, cast
 
 import pytest
 
+from sparkmirror.data.coordination.hanging_transactions import written_before
 from sparkmirror.data.rows.rows import Chunk, build_row
 from sparkmirror.data.write import producers, slot_sink, transactional_sink
 from sparkmirror.data.write.offset_sync_writer import SyncSender
@@ -45,7 +46,7 @@ from sparkmirror.wire.cluster.error_codes import (
     TOPIC_AUTHORIZATION_FAILED,
 )
 from sparkmirror.wire.net.connection import ConnectionLost
-from sparkmirror.wire.produce.hanging_transactions import OpenEnd, Written, decode_written
+from sparkmirror.wire.produce.hanging_transactions import OpenEnd, Written
 from sparkmirror.wire.produce.transactions import Transactions
 from tests.property.simulated_target import SimConnection, Waiting, answer_frame, parse_request
 
@@ -306,7 +307,7 @@ class Source:
     def __init__(self, brokers: Brokers) -> None:
         identity = list(brokers.fence())
         at = {one: brokers.positions.get(REMOTE[one], 0) for one in REMOTE}
-        said = {one: decode_written(brokers.metadata.get(REMOTE[one], "")) for one in REMOTE}
+        said = {one: written_before(brokers.metadata.get(REMOTE[one], "")) for one in REMOTE}
         self._next = dict(at)
         hello = {
             "slot": 0, "epoch": 0, "channel": "A->B", "attempt": ["r", 0], "frames": None,
@@ -581,7 +582,7 @@ def test_positions_say_whose_records_stand_before_them(brokers: Brokers) -> None
     source.chunk(ORDERS, [b"1", b"bad", b"2"], [b"3", b"4"])
     source.chunk(BILLS, [b"a"])
     _run(_flow(faults=FaultSettings(bad_record="skip")), source)
-    said = {tp: decode_written(metadata) for tp, metadata in brokers.metadata.items()}
+    said = {tp: written_before(metadata) for tp, metadata in brokers.metadata.items()}
     assert said == {REMOTE[ORDERS]: Written(7, 0, 4), REMOTE[BILLS]: Written(7, 0, 1)}
 
 
