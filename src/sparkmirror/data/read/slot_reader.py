@@ -13,7 +13,7 @@ import logging
 import time
 from collections.abc import Iterator
 from contextlib import closing
-from dataclasses import astuple, replace
+from dataclasses import replace
 from typing import Any
 
 from sparkmirror.data.coordination.control_reader import ControlWatch
@@ -22,14 +22,22 @@ from sparkmirror.data.coordination.selected import Selection
 from sparkmirror.data.coordination.slot_plan import SlotPlan
 from sparkmirror.data.read.beginnings import first_positions
 from sparkmirror.data.read.loss_detection import LossWatch
+from sparkmirror.data.read.notes_to_sink import NotesToSink
 from sparkmirror.data.read.resume import resume
 from sparkmirror.data.read.retry_schedule import Retries
 from sparkmirror.data.read.target_loss import TargetWatch, Verdict
+from sparkmirror.data.rows.notes import (
+    Owner,
+    PartitionHello,
+    SlotHello,
+    SlotNotes,
+    TriedAgain,
+    Writer,
+)
 from sparkmirror.data.rows.rows import FLUSH, Chunk, build_row, chunk_of, out
 from sparkmirror.data.rows.shared_frames import Frames
 from sparkmirror.errors import BatchError, CorruptBatch, Unreachable
-from sparkmirror.internal_topics.commands import CommandKind, channel, member_row
-from sparkmirror.internal_topics.gaps import gap_document
+from sparkmirror.internal_topics.commands import CommandKind, channel
 from sparkmirror.internal_topics.position_metadata import (
     Mark,
     PositionMetadata,
@@ -45,6 +53,7 @@ from sparkmirror.wire.fetch.fetcher import FetchedPartition, Fetcher
 from sparkmirror.wire.fetch.lanes import LANES_MAX
 from sparkmirror.wire.net.connection import Connection, ConnectionLost
 from sparkmirror.wire.net.poller import Poller
+from sparkmirror.wire.produce.hanging_transactions import Written
 from sparkmirror.wire.produce.partition_queue import Identity
 
 __all__ = ["SlotReader"]
@@ -124,12 +133,10 @@ class SlotReader:
             else min(_JOIN_BELOW_BYTES, flow.produce.join_bytes),
         )
         self._retries = Retries()
-        self._tried: list[list[Any]] = []
         self._corrupt: dict[TopicPartition, int] = {}
         self._ahead: dict[TopicPartition, int] = {}
         self._committed: dict[TopicPartition, int] = {}
         self._marks_before: dict[TopicPartition, Mark] = {}
-        self._noted: dict[str, Any] = {"errors": {}, "halts": [], "paused": False}
         self._last_row = 0.0
         # What exactly-once fences and a consumer group keeps out, others have to look for.
         self._looks = flow.mode is MirrorMode.MM2 and not flow.exactly_once
@@ -139,6 +146,7 @@ class SlotReader:
         self._verdicts: dict[TopicPartition, Verdict] = {}
         self._jumps: dict[TopicPartition, tuple[int, int]] = {}
         self._metadata: dict[TopicPartition, PositionMetadata] = {}
+        self._notes = NotesToSink(self._fetcher, self._watch, self._targets, self._losses)
 
     # -- positions -------------------------------------------------------------------------
 
@@ -341,7 +349,7 @@ class SlotReader:
         newest = self._watch.assignment
         ours = newest is not None and newest.run_id == self.plan.run_id
         if newest is not None and ours and newest.member not in (None, self.plan.member):
-            notes = {"member": member_row(newest.member)}
+            notes = SlotNotes(member=newest.member)
             yield from out(build_row([], memoryview(b""), [], notes))
 
     def _ask(self) -> None:
@@ -396,7 +404,7 @@ class SlotReader:
             if tp in self._losses.passed:
                 continue  # the next epoch reads the position, with the log that it is in
             self._fetcher.assign(tp, position)
-            self._tried.append([tp.topic, tp.partition, attempt])
+            self._notes.tried.append(TriedAgain(tp, attempt))
 
     # -- answers into rows -----------------------------------------------------------------
 
@@ -431,7 +439,7 @@ class SlotReader:
                 pieces.append([])
         if not chunks:
             return None
-        return build_row(chunks, self._fetcher.frame, pieces, self._notes(), self._frames)
+        return build_row(chunks, self._fetcher.frame, pieces, self._notes.take(), self._frames)
 
     def _select(self, part: FetchedPartition) -> Any | None:
         end = None if self._ends is None else self._ends.get(part.tp)
@@ -480,86 +488,46 @@ class SlotReader:
 
     def _hello(self, positions: dict[TopicPartition, int]) -> Any:
         self._last_row = time.monotonic()
-        self._noted["paused"] = self._watch.paused
         # The sink learns of a gap as one that lies behind the old position.
         behind = {gap.source for gap, _ in self._losses.gaps}
         marks = self._losses.marks | {
             tp: mark for tp, mark in self._marks_before.items() if tp in behind
         }
-        unseen = Verdict(-1, TargetMark())
-        verdicts = {p.source: self._verdicts.get(p.source, unseen) for p in self.plan.partitions}
-        notes: dict[str, Any] = {
-            "slot": self.plan.slot,
-            "epoch": self.plan.epoch,
-            "channel": channel(self.flow, self.plan.run_id),
-            "attempt": [self.plan.run_id, self._attempt_id],
-            "paused": self._watch.paused,
-            "frames": self._frames.note(),
-            "partitions": [
-                [
-                    *(p.topic, p.partition, p.remote_topic, positions.get(p.source, -1)),
+        unseen, nothing = Verdict(-1, TargetMark()), PositionMetadata()
+        partitions = []
+        for p in self.plan.partitions:
+            verdict = self._verdicts.get(p.source, unseen)
+            written = self._metadata.get(p.source, nothing).written
+            partitions.append(
+                PartitionHello(
+                    p.source,
+                    p.remote_topic,
+                    positions.get(p.source, -1),
                     self._committed.get(p.source, -1),
-                    verdicts[p.source].end,
-                    *astuple(marks.get(p.source, Mark())),
-                    *astuple(verdicts[p.source].mark),
-                ]
-                for p in self.plan.partitions
-            ],
-            **(self._notes() or {}),
-        }
-        if self.plan.member is not None:
-            notes["member"] = member_row(self.plan.member)
-        if self._looks:
-            plan = self.plan
-            notes["owner"] = [plan.run_id, plan.control_offset, plan.claim_term]
-        if self.flow.exactly_once:
-            # The sink writes under the identity that was there before the positions were read.
-            notes["writer"] = {
-                "identity": self._identity,
-                "run_id": self.plan.run_id,
-                "control_offset": self.plan.control_offset,
-                "written": [
-                    [p.topic, p.partition, *written]
-                    for p in self.plan.partitions
-                    if (written := self._metadata.get(p.source, PositionMetadata()).written)
-                ],
-            }
-        row = build_row([], memoryview(b""), [], notes)
-        return row.slice(0, 1)
-
-    def _notes(self) -> dict[str, Any] | None:
-        """Gaps, new attempts; halts, error counts and whether it is paused, when they changed."""
-        halts = self._fetcher.halts
-        rows: list[list[object]] = [
-            [tp.topic, tp.partition, halt.code, halt.reason, halt.retriable]
-            for tp, halt in sorted(halts.items(), key=lambda entry: entry[0])
-        ]
-        gone = set(self._halted_before()) - set(halts)
-        rows += [[tp.topic, tp.partition, "", "", False] for tp in sorted(gone)]
-        now = {
-            "errors": dict(self._fetcher.errors),
-            "halts": rows,
-            "paused": self._watch.paused,
-        }
-        gaps: list[list[object]] = [
-            [gap_document(one.gap), *astuple(one.mark), *astuple(one.target), one.target_end]
-            for one in self._targets.take_gaps()
-        ]
-        gaps += [[gap_document(gap), *astuple(mark)] for gap, mark in self._losses.take_gaps()]
-        tried, self._tried = self._tried, []
-        if gaps or tried:
-            self._noted = now
-            return {**now, "gaps": gaps, "tried": tried}
-        if now == self._noted:
-            return None
-        self._noted = now
-        return now
-
-    def _halted_before(self) -> list[TopicPartition]:
-        return [TopicPartition(row[0], row[1]) for row in self._noted["halts"] if row[2]]
+                    verdict.end,
+                    marks.get(p.source, Mark()),
+                    verdict.mark,
+                    Written(*written) if written and self.flow.exactly_once else None,
+                )
+            )
+        plan = self.plan
+        owner = Owner(plan.run_id, plan.control_offset, plan.claim_term) if self._looks else None
+        # The sink writes under the identity that was there before the positions were read.
+        writer = Writer(self._identity, plan.run_id, plan.control_offset)
+        hello = SlotHello(
+            plan.slot,
+            plan.epoch,
+            channel(self.flow, plan.run_id),
+            plan.run_id,
+            self._attempt_id,
+            self._frames.note(),
+            tuple(partitions),
+            owner,
+            writer if self.flow.exactly_once else None,
+        )
+        notes = self._notes.begin(hello, plan.member)
+        return build_row([], memoryview(b""), [], notes).slice(0, 1)
 
     def _note_row(self) -> Any:
-        notes = self._notes()
-        if notes is None:
-            return FLUSH
-        return build_row([], memoryview(b""), [], notes)
+        notes = self._notes.take()
+        return FLUSH if notes is None else build_row([], memoryview(b""), [], notes)

@@ -7,15 +7,16 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
 from sparkmirror.data.coordination.pause import PauseWatch
 from sparkmirror.data.rows import worker_pipes
+from sparkmirror.data.rows.notes import GapNote, Owner, SlotHello, SlotNotes
 from sparkmirror.data.rows.rows import Chunk, read_row
-from sparkmirror.data.rows.shared_frames import FrameReader, map_frames
+from sparkmirror.data.rows.shared_frames import FrameReader, Reference, map_frames
 from sparkmirror.data.write.ages import oldest_ms
 from sparkmirror.data.write.bad_records import RefusedRecords
 from sparkmirror.data.write.held_back import HeldBack
@@ -39,8 +40,8 @@ from sparkmirror.data.write.producers import drop_producer, producer_of
 from sparkmirror.data.write.progress import SinkReports
 from sparkmirror.data.write.target_ends import TargetEnds
 from sparkmirror.errors import Fenced, MirrorError, PartitionError, Unreachable
-from sparkmirror.internal_topics.commands import PROGRESS_PARTITION, control_topic, read_member
-from sparkmirror.internal_topics.gaps import Gap, encode_gap, gaps_topic, read_document
+from sparkmirror.internal_topics.commands import PROGRESS_PARTITION, control_topic
+from sparkmirror.internal_topics.gaps import Gap, encode_gap, gaps_topic
 from sparkmirror.internal_topics.position_metadata import (
     Mark,
     PositionMetadata,
@@ -139,9 +140,14 @@ class SlotSink:
         self._producer.before_send = _at_once
         self._commits.close()
 
-    def _take(self, chunks: list[Chunk], records: memoryview, notes: dict[str, Any]) -> None:
-        reference = notes.pop("at", None)
-        if notes:
+    def _take(
+        self,
+        chunks: list[Chunk],
+        records: memoryview,
+        notes: SlotNotes | None,
+        reference: Reference | None,
+    ) -> None:
+        if notes is not None:
             self._hear(notes)
         if reference is not None:
             if self._frames is None:
@@ -204,42 +210,50 @@ class SlotSink:
             self._producer.routes.add_topics([chunk.remote_topic])
         return lane
 
-    def _hear(self, notes: dict[str, Any]) -> None:
-        """Notes of the source slot: who it is (first row), halts, error counts, paused or not."""
-        if "slot" in notes:
-            self.slot, self.epoch = notes["slot"], notes["epoch"]
-            self._reports.slot, self._reports.epoch = self.slot, self.epoch
-            self._reports.channel = notes["channel"]
-            self._reports.run_id, self._reports.attempt = notes["attempt"]
-            self._frames = map_frames(notes["frames"])
-            self._watch_pauses(notes.get("owner"))
-            for topic, partition, remote, position, committed, end, *marks in notes["partitions"]:
-                source = TopicPartition(topic, partition)
-                target = TopicPartition(remote, partition)
-                lane = Lane(source, target, position, committed, committed, target_end=end)
-                lane.mark, lane.log = Mark(*marks[:3]), TargetMark(*marks[3:])
-                lane.reached = max(end, lane.log.epoch_offset)
-                self._lanes[source] = self._index.add(lane)
-            if self.flow.mode is not MirrorMode.MM1:
-                self._ends.begin(self._lanes.values())
-            self._producer.routes.add_topics(self._index.topics)
-            apart = not (self.flow.exactly_once or self.flow.records.used)
-            if apart and self._frames is not None:
-                self._held_back.begin([lane.target for lane in self._lanes.values()], self._frames)
-            self._record_beginning()
-        if "member" in notes:
-            self._commits.member(read_member(notes["member"]))
-        self._reports.paused = notes.get("paused", self._reports.paused)
-        if "errors" in notes:
-            self._reports.source_errors = notes["errors"]
-        for topic, partition, attempt in notes.get("tried", ()):
-            self._try_again(self._lanes[TopicPartition(topic, partition)], attempt)
-        for document, *marks in notes.get("gaps", ()):
-            self._note_gap(read_document(document), Mark(*marks[:3]), marks[3:])
-        for topic, partition, code, reason, retriable in notes.get("halts", ()):
-            found = self._lanes.get(TopicPartition(topic, partition))
+    def _hear(self, notes: SlotNotes) -> None:
+        """Notes of the source slot: who it is (first row), and what has changed since."""
+        if notes.hello is not None:
+            self._begin(notes.hello)
+        if notes.member is not None:
+            self._commits.member(notes.member)
+        if notes.paused is not None:
+            self._reports.paused = notes.paused
+        if notes.errors is not None:
+            self._reports.source_errors = notes.errors
+        for one in notes.tried:
+            self._try_again(self._lanes[one.source], one.attempt)
+        for gap in notes.gaps:
+            self._note_gap(gap)
+        for halted in notes.halts:
+            found = self._lanes.get(halted.source)
             if found is not None:
-                found.source_halt = Halt(code, reason, retriable) if code else None
+                found.source_halt = halted.halt
+        if notes.hello is not None:
+            self._begun()
+
+    def _begun(self) -> None:
+        """The first row's notes are taken in."""
+
+    def _begin(self, hello: SlotHello) -> None:
+        self.slot, self.epoch = hello.slot, hello.epoch
+        self._reports.begin(hello)
+        self._frames = map_frames(hello.memory)
+        self._watch_pauses(hello.owner)
+        for one in hello.partitions:
+            target = TopicPartition(one.remote_topic, one.source.partition)
+            lane = Lane(
+                one.source, target, one.position, one.committed, one.committed,
+                target_end=one.target_end, mark=one.mark, log=one.log, written=one.written,
+            )  # fmt: skip
+            lane.reached = max(one.target_end, lane.log.epoch_offset)
+            self._lanes[one.source] = self._index.add(lane)
+        if self.flow.mode is not MirrorMode.MM1:
+            self._ends.begin(self._lanes.values())
+        self._producer.routes.add_topics(self._index.topics)
+        apart = not (self.flow.exactly_once or self.flow.records.used)
+        if apart and self._frames is not None:
+            self._held_back.begin([lane.target for lane in self._lanes.values()], self._frames)
+        self._record_beginning()
 
     def _try_again(self, lane: Lane, attempt: int) -> None:
         """Take what comes from now on: the source has gone back to the lane's position."""
@@ -247,17 +261,15 @@ class SlotSink:
         lane.halt, lane.blocked, lane.attempt = None, (), attempt
         self._index.halts_seen = 0
 
-    def _note_gap(self, gap: Gap, mark: Mark, target: Sequence[Any] = ()) -> None:
-        """Write a gap down; the position moves past it when its record is acknowledged.
-
-        ``target``: the fields of the target's mark behind it and the log's end, if they change.
-        """
+    def _note_gap(self, note: GapNote) -> None:
+        """Write a gap down; the position moves past it when its record is acknowledged."""
+        gap = note.gap
         lane = self._lanes[gap.source]
         pending: Pending | None = None
         if gap.resumed_at is not None:
             if lane.halt is not None:
                 return  # found again when the partition is tried again
-            pending = gap_pending(lane, gap, mark, target)
+            pending = gap_pending(lane, note)
             lane.queue.append(pending)
         self._write_gap(gap, pending)
 
@@ -283,11 +295,13 @@ class SlotSink:
             self._producer.routes.refresh_if_due()
             self._committed(wait=True)
 
-    def _watch_pauses(self, owner: list[Any] | None) -> None:
+    def _watch_pauses(self, owner: Owner | None) -> None:
         """Write nothing after a pause before a look at who has the flow."""
         if owner is None:
             return
-        self._pause = PauseWatch(self.flow, *owner, rest=self._rest)
+        self._pause = PauseWatch(
+            self.flow, owner.run_id, owner.control_offset, owner.claim_term, rest=self._rest
+        )
         self._producer.before_send = self._pause.before_write
 
     def _rest(self, seconds: float) -> None:

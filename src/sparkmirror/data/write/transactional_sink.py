@@ -20,12 +20,12 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Iterable
-from typing import Any
 
 from sparkmirror.data.coordination.control_reader import ControlWatch
 from sparkmirror.data.coordination.fencing import committed_positions, take_over
 from sparkmirror.data.coordination.hanging_transactions import OpenEnds
 from sparkmirror.data.rows import worker_pipes
+from sparkmirror.data.rows.notes import SlotHello, Writer
 from sparkmirror.data.rows.rows import Chunk, divided
 from sparkmirror.data.rows.shared_frames import FRAMES
 from sparkmirror.data.write.bad_records import RefusedRecords
@@ -93,7 +93,7 @@ class ExactSink(SlotSink):
         self._transactions: Transactions | None = None
         self._open_ends: OpenEnds | None = None
         self._told: dict[Lane, tuple[Written | None, int]] = {}
-        self._writer: dict[str, Any] = {}
+        self._writer: Writer | None = None
         self._errors: dict[str, int] = {}
         self._refusals = RefusedRecords(flow, self._append_beside, self._errors)
         self._sync_topics = offset_syncs_topic(flow), runs_topic(flow)
@@ -104,17 +104,14 @@ class ExactSink(SlotSink):
 
     # -- rows ------------------------------------------------------------------------------
 
-    def _hear(self, notes: dict[str, Any]) -> None:
-        if "writer" in notes:
-            self._writer = notes["writer"]
-            self.slot = notes["slot"]
-            identity = self._writer["identity"]
-            if identity is not None:
-                self._open((identity[0], identity[1]))
-        super()._hear(notes)
-        if self._open_ends is not None and "writer" in notes:
-            for topic, partition, *written in self._writer["written"]:
-                self._lanes[TopicPartition(topic, partition)].written = Written(*written)
+    def _begin(self, hello: SlotHello) -> None:
+        self._writer, self.slot = hello.writer, hello.slot
+        if hello.writer is not None and hello.writer.identity is not None:
+            self._open(hello.writer.identity)
+        super()._begin(hello)
+
+    def _begun(self) -> None:
+        if self._open_ends is not None:
             self._close_open_ends(self._lanes.values())
 
     def _record_beginning(self) -> None:
@@ -433,11 +430,13 @@ class ExactSink(SlotSink):
     def _identity_again(self) -> Identity:
         """A new identity for the same slot: what the old one has open is aborted with it."""
         self._close_writer()
-        run_id = self._writer["run_id"]
-        watch = ControlWatch(self.flow, offset=self._writer["control_offset"])
+        writer = self._writer
+        if writer is None:
+            raise Defect("a transaction is written anew before any was begun")
+        watch = ControlWatch(self.flow, offset=writer.control_offset)
         try:
             watch.start()
-            identity = take_over(self.flow, self.slot, run_id, watch)
+            identity = take_over(self.flow, self.slot, writer.run_id, watch)
         finally:
             watch.close()
         if identity is None:

@@ -19,6 +19,7 @@ from sparkmirror.control.coordination.status import FlowState, judge
 from sparkmirror.control.flow import FlowControl
 from sparkmirror.data.coordination.slot_plan import plan_slots
 from sparkmirror.data.read.slot_reader import SlotReader
+from sparkmirror.data.rows.notes import GapNote, SlotNotes, TriedAgain
 from sparkmirror.data.rows.rows import Chunk, build_row, read_row
 from sparkmirror.data.write.progress import SinkReports
 from sparkmirror.errors import Defect
@@ -32,7 +33,8 @@ from sparkmirror.internal_topics.commands import (
     encode_progress,
 )
 from sparkmirror.internal_topics.driver_report import DriverReport
-from sparkmirror.internal_topics.gaps import Gap, GapAction, GapKind, gap_document
+from sparkmirror.internal_topics.gaps import Gap, GapAction, GapKind
+from sparkmirror.internal_topics.position_metadata import Mark
 from sparkmirror.model import Halt, JoinCounts, PartitionProgress, SlotProgress, TopicPartition
 from sparkmirror.records.records import Record, encode_batch
 from tests.unit.config_files import BASE, load_flow
@@ -110,10 +112,10 @@ def test_a_slot_goes_back_for_no_other_attempts_report(
         _hears(reader, record)
     assert reader._fetcher.position(TP) == 50
     assert reader._fetcher.halts == {}
-    assert reader._tried == []
+    assert reader._notes.tried == []
     _hears(reader, encode_progress(report()))
     assert reader._fetcher.position(TP) == 3, "its own sink is heard"
-    assert reader._tried == [["t", 0, 1]]
+    assert reader._notes.tried == [TriedAgain(TP, 1)]
 
 
 @pytest.mark.parametrize("record", OTHERS.values(), ids=OTHERS)
@@ -288,7 +290,7 @@ def test_a_topic_made_anew_is_mirrored_from_its_beginning(brokers: Brokers) -> N
     )  # fmt: skip
     batch = encode_batch([Record(0, 5, None, b"new")])
     chunk = Chunk("orders", 0, "A.orders", 0, 1, 1, 5, 0, len(batch))
-    notes = {"gaps": [[gap_document(gap), "", "another", -1]]}
+    notes = SlotNotes(gaps=(GapNote(gap, Mark("", "another")),))
     source.rows.append(build_row([chunk], memoryview(b""), [[batch]], notes))
     mirrored.take(source)
     mirrored.come_round()

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from sparkmirror.data.rows.notes import GapNote, Owner, SlotHello, SlotNotes, TriedAgain
 from sparkmirror.data.rows.rows import read_row
 from sparkmirror.data.write import slot_sink
 from sparkmirror.data.write.offset_sync_writer import SyncSender
@@ -268,9 +269,8 @@ def test_a_sink_that_was_frozen_writes_nothing_once_another_run_has_the_flow(
     source = Source(brokers)
     source.chunk(ORDERS, [b"1"])
     mirrored.take(source)
-    mirrored._hear({"owner": ["mine", 0, 0], "slot": 0, "epoch": 0, "channel": "A->B",
-                    "attempt": ["mine", 0],
-                    "frames": None, "partitions": []})  # fmt: skip
+    hello = SlotHello(0, 0, "A->B", "mine", 0, owner=Owner("mine", 0, 0))
+    mirrored._hear(SlotNotes(hello))
     assert mirrored._pause is not None
     newest = Claim("A->B", "mine", 0)
     mirrored._pause._newest = lambda: newest  # type: ignore[method-assign]
@@ -310,7 +310,7 @@ def test_a_partition_that_is_refused_stops_alone_and_may_be_tried_again(brokers:
     assert last == {REMOTE[ORDERS]: 1, REMOTE[BILLS]: 1}
     # The source goes back to the position.
     brokers.refuses = lambda *_: 0
-    mirrored._hear({"tried": [[ORDERS.topic, 0, 1]]})
+    mirrored._hear(SlotNotes(tried=(TriedAgain(ORDERS, 1),)))
     source._next[ORDERS] = 1
     source.chunk(ORDERS, [b"bad"], [b"2"])
     mirrored.take(source)
@@ -373,7 +373,7 @@ def test_a_halt_is_looked_at_once_and_not_at_each_answer(
     assert brokers.values("A.bills") == [b"a"] * 20
     assert (lanes.walks, len(looks)) == (0, 0), "a halted partition costs the others nothing"
     # What is tried again and refused again stops again, and so does one more that is refused.
-    mirrored._hear({"tried": [[ORDERS.topic, 0, 1]]})
+    mirrored._hear(SlotNotes(tried=(TriedAgain(ORDERS, 1),)))
     source._next[ORDERS] = 0
     source.chunk(ORDERS, [b"bad"])
     source.chunk(BILLS, [b"bad"])
@@ -399,7 +399,7 @@ def test_a_gap_that_cannot_be_written_down_stops_its_partition(brokers: Brokers)
             "A->B", one, REMOTE[one].topic, GapKind.DELETED, GapAction.CONTINUED, 1, 4, 4, 5,
             "OFFSETS_DELETED", "too late", 5,
         )  # fmt: skip
-        mirrored._note_gap(gap, Mark())
+        mirrored._note_gap(GapNote(gap, Mark()))
         for _ in range(3):
             mirrored.come_round()
         assert mirrored._lanes[one].halt is not None

@@ -19,6 +19,7 @@ from typing import Any, cast
 import pytest
 
 from sparkmirror.data.coordination.hanging_transactions import written_before
+from sparkmirror.data.rows.notes import PartitionHello, SlotHello, SlotNotes, Writer
 from sparkmirror.data.rows.rows import Chunk, build_row
 from sparkmirror.data.write import producers, slot_sink, transactional_sink
 from sparkmirror.data.write.offset_sync_writer import SyncSender
@@ -305,22 +306,19 @@ class Source:
     """Rows as a slot gives them: who it is, then one chunk per call of `chunk`."""
 
     def __init__(self, brokers: Brokers) -> None:
-        identity = list(brokers.fence())
+        identity = brokers.fence()
         at = {one: brokers.positions.get(REMOTE[one], 0) for one in REMOTE}
         said = {one: written_before(brokers.metadata.get(REMOTE[one], "")) for one in REMOTE}
         self._next = dict(at)
-        hello = {
-            "slot": 0, "epoch": 0, "channel": "A->B", "attempt": ["r", 0], "frames": None,
-            "partitions": [
-                [one.topic, 0, REMOTE[one].topic, at[one], brokers.positions.get(REMOTE[one], -1),
-                 -1, "", "", -1]
-                for one in REMOTE
-            ],
-            "writer": {
-                "identity": identity, "run_id": "r", "control_offset": 0,
-                "written": [[one.topic, 0, *written] for one, written in said.items() if written],
-            },
-        }  # fmt: skip
+        partitions = tuple(
+            PartitionHello(
+                *(one, REMOTE[one].topic, at[one], brokers.positions.get(REMOTE[one], -1)),
+                written=said[one],
+            )
+            for one in REMOTE
+        )
+        writer = Writer(identity, "r", 0)
+        hello = SlotNotes(SlotHello(0, 0, "A->B", "r", 0, None, partitions, None, writer))
         self.rows = [build_row([], memoryview(b""), [], hello).slice(0, 1)]
 
     def upcoming(self, source: TopicPartition, count: int) -> range:
