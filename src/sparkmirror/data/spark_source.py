@@ -307,12 +307,7 @@ class _Writer(DataSourceStreamArrowWriter):
                 pass
             return _Committed(SlotSummary(-1, -1, 0, 0))
         iterator = chain(() if first is None else (first,), iterator)
-        flow = decode_flow(self._flow_text)
-        if flow.exactly_once:
-            from sparkmirror.data.write.transactional_sink import ExactSink  # noqa: PLC0415
-
-            return _Committed(ExactSink(flow).run(iterator))
-        return _Committed(SlotSink(flow).run(iterator))
+        return _Committed(SlotSink(decode_flow(self._flow_text)).run(iterator))
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         """Nothing is left to do: every slot committed what it wrote."""

@@ -20,7 +20,6 @@ from sparkmirror.control.loop import ControlLoop
 from sparkmirror.data.coordination.slot_plan import plan_slots
 from sparkmirror.data.read.slot_reader import SlotReader
 from sparkmirror.data.write.slot_sink import SlotSink
-from sparkmirror.data.write.transactional_sink import ExactSink
 from sparkmirror.errors import MirrorError
 from sparkmirror.model import MirrorSettings
 from sparkmirror.wire.cluster.views import AclBinding
@@ -119,8 +118,7 @@ def attempt(settings: MirrorSettings) -> list[str]:
             member=member,
         ):  # fmt: skip
             reader = SlotReader(flow, plan)
-            sink = ExactSink(flow) if flow.exactly_once else SlotSink(flow)
-            sink.run(reader.rows())
+            SlotSink(flow).run(reader.rows())
             told += [halt.reason for halt in reader._fetcher.halts.values()]
     except MirrorError as error:
         told.append(str(error))

@@ -22,6 +22,7 @@ from sparkmirror.data.read.slot_reader import SlotReader
 from sparkmirror.data.rows.notes import GapNote, SlotNotes, TriedAgain
 from sparkmirror.data.rows.rows import Chunk, build_row, read_row
 from sparkmirror.data.write.progress import SinkReports
+from sparkmirror.data.write.slot_sink import SlotSink
 from sparkmirror.errors import Defect
 from sparkmirror.internal_topics.commands import (
     PROGRESS_PARTITION,
@@ -38,18 +39,17 @@ from sparkmirror.internal_topics.position_metadata import Mark
 from sparkmirror.model import Halt, JoinCounts, PartitionProgress, SlotProgress, TopicPartition
 from sparkmirror.records.records import Record, encode_batch
 from tests.unit.config_files import BASE, load_flow
-from tests.unit.data.write.test_slot_sink import Mirrored
-from tests.unit.data.write.test_slot_sink import _flow as plain_flow
-from tests.unit.data.write.test_transactional_sink import (
+from tests.unit.data.write.test_exactly_once import (
     BILLS,
     ORDERS,
     REMOTE,
     Brokers,
-    ExactSink,
     Source,
     simulated,
 )
-from tests.unit.data.write.test_transactional_sink import _flow as exact_flow
+from tests.unit.data.write.test_exactly_once import _flow as exact_flow
+from tests.unit.data.write.test_slot_sink import Mirrored
+from tests.unit.data.write.test_slot_sink import _flow as plain_flow
 
 TP = TopicPartition("t", 0)
 RUN, ATTEMPT = "r", 7
@@ -144,7 +144,7 @@ def test_a_sink_reports_under_the_attempt_of_its_source(
     with simulated():
         mirrored = Mirrored(plain_flow())
         mirrored._take(*read_row(hello, 0))
-        mirrored._report(0.0)
+        mirrored._task.report(0.0)
     assert said == [(RUN, ATTEMPT)]
     reader._frames.close()
 
@@ -262,17 +262,17 @@ def test_what_lies_below_what_is_on_its_way_is_not_written(brokers: Brokers) -> 
 def test_in_a_transaction_nothing_below_the_position_is_written(brokers: Brokers) -> None:
     source = Source(brokers)
     source.chunk(ORDERS, [b"1", b"2"], [b"3"])
-    ExactSink(exact_flow()).run(iter(source.rows))
+    SlotSink(exact_flow()).run(iter(source.rows))
     source = Source(brokers)
     source._next[ORDERS] = 1
     source.chunk(ORDERS, [b"2"], [b"3"])
     with pytest.raises(Defect):
-        ExactSink(exact_flow()).run(iter(source.rows))
+        SlotSink(exact_flow()).run(iter(source.rows))
     assert brokers.positions[REMOTE[ORDERS]] == 3
     # The next attempt fences the slot's id, which ends what was open, and reads the position.
     source = Source(brokers)
     source.chunk(ORDERS, [b"4"])
-    ExactSink(exact_flow()).run(iter(source.rows))
+    SlotSink(exact_flow()).run(iter(source.rows))
     assert brokers.values("A.orders") == [b"1", b"2", b"3", b"4"]
     assert brokers.positions[REMOTE[ORDERS]] == 4
 
@@ -295,4 +295,4 @@ def test_a_topic_made_anew_is_mirrored_from_its_beginning(brokers: Brokers) -> N
     mirrored.take(source)
     mirrored.come_round()
     assert brokers.values("A.orders") == [b"1", b"2", b"new"]
-    assert mirrored._lanes[ORDERS].position == 1
+    assert mirrored.lanes[ORDERS].position == 1
