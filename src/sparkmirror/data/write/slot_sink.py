@@ -96,8 +96,9 @@ class SlotSink:
             records = task.frames.records(reference)
         delivery.prepare(chunks)
         now_ms = time.time() * 1000
+        lane_of, write, advance = task.lane_of, delivery.write, delivery.advance
         for chunk in delivery.portions(chunks, records):
-            lane = task.lane_of(chunk)
+            lane = lane_of(chunk)
             if lane.halt is not None:
                 continue
             lane.check_next(chunk.base_offset)
@@ -110,10 +111,10 @@ class SlotSink:
             lane.queue.append(pending)
             if chunk.size:
                 part = records[chunk.start : chunk.start + chunk.size]
-                pending.oldest_ms = oldest_ms(delivery.write(pending, part), chunk.timestamp_ms)
+                pending.oldest_ms = oldest_ms(write(pending, part), chunk.timestamp_ms)
                 if chunk.timestamp_ms >= 0:
                     pending.note_ages(lane.age, now_ms)
-            delivery.advance(lane)
+            advance(lane)
 
     # -- notes of the source ---------------------------------------------------------------
 
