@@ -17,6 +17,7 @@ import pytest
 from sparkmirror.control.coordination.control_topic import ControlSignals, ControlTopicReader
 from sparkmirror.control.coordination.status import FlowState, judge
 from sparkmirror.control.flow import FlowControl
+from sparkmirror.control.jobs import run_once
 from sparkmirror.data.coordination.slot_plan import plan_slots
 from sparkmirror.data.read.slot_reader import SlotReader
 from sparkmirror.data.rows.notes import GapNote, SlotNotes, TriedAgain
@@ -170,9 +171,9 @@ def test_reports_of_older_releases_are_read() -> None:
 def _shown(control: FlowControl, *reports: SlotProgress) -> list[tuple[int, int]]:
     """(attempt, position) of the slots that the driver knows once it has read ``reports``."""
     reader = SimpleNamespace(poll=lambda _: ControlSignals(progress=reports), close=lambda: None)
-    control._reader = cast(ControlTopicReader, reader)
-    control.look_at_progress()
-    return [(one.attempt, one.partitions[0].position) for one in control.progress()]
+    control.slots._reader = cast(ControlTopicReader, reader)
+    run_once(control.slots)
+    return [(one.attempt, one.partitions[0].position) for one in control.slots.progress()]
 
 
 @pytest.fixture
