@@ -192,7 +192,7 @@ def records(rng: Random) -> None:
         read_committed=rng.random() < 0.7,
         join_bytes=rng.choice((300, 256 * 1024)),
         join_below_bytes=rng.choice((0, 150, 4_096)),
-        join_plain_below_bytes=rng.choice((0, 32 * 1024)),
+        join_uncompressed_below_bytes=rng.choice((0, 32 * 1024)),
     )
     aborted = [AbortedTransaction(5, rng.randrange(60)) for _ in range(rng.choice((0, 1, 3)))]
     _choose(batches(rng), aborted, rules)

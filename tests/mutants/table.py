@@ -15,7 +15,7 @@ _ACLS = "tests/unit/control/topics/test_acl_sync.py"
 _BATCHES = "tests/property/test_batch_properties.py"
 _CHECKPOINTS = "tests/unit/control/groups/test_checkpoints.py"
 _CONTEST = "tests/unit/control/coordination/test_contest.py"
-_EXACT = "tests/unit/data/write/test_transactional_sink.py"
+_EXACT = "tests/unit/data/write/test_exactly_once.py"
 _FETCH = "tests/unit/wire/fetch/test_fetcher.py"
 _JOINING = "tests/unit/wire/produce/test_joining.py"
 _HELD_BACK = "tests/unit/data/write/test_held_back.py"
@@ -56,7 +56,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "last batch of a chunk dropped",
         "No acknowledged record is lost",
-        "data/write/slot_sink.py",
+        "data/write/sink_task.py",
         "        cuts = batches(part)\n",
         "        cuts = batches(part)\n        cuts = cuts[:-1] if len(cuts) > 1 else cuts\n",
         (f"{_PLAIN}::test_a_partition_that_is_refused_stops_alone_and_may_be_tried_again",),
@@ -134,7 +134,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "the end of a task does not wait for the positions",
         "A target that goes away altogether",
-        "data/write/slot_sink.py",
+        "data/write/at_least_once.py",
         "            except (Unreachable, ConnectionLost) as error:\n                now =",
         "            except ConnectionLost as error:\n                now =",
         (f"{_PLAIN}::test_a_task_ends_when_positions_are_committed_however_long_that_takes",),
@@ -390,18 +390,18 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "offset sync published before the commit",
         "A consumer group that moves",
-        "data/write/slot_sink.py",
+        "data/write/at_least_once.py",
         "        self._commits.begin(offsets, epochs)\n",
         "        self._commits.begin(offsets, epochs)\n"
-        "        if self._syncs is not None:\n            self._syncs.publish(self._covered)\n",
+        "        if syncs is not None:\n            syncs.publish(self._covered)\n",
         (f"{_PLAIN}::test_offset_syncs_follow_the_commit_of_what_they_tell_of",),
     ),
     Mutant(
         "offset syncs published that came after the commit had begun",
         "A consumer group that moves",
-        "data/write/slot_sink.py",
-        "                self._syncs.publish(self._covered)\n",
-        "                self._syncs.publish()\n",
+        "data/write/at_least_once.py",
+        "                self._task.syncs.publish(self._covered)\n",
+        "                self._task.syncs.publish()\n",
         (f"{_PLAIN}::test_a_coordinator_that_hangs_keeps_no_record_waiting",),
     ),
     Mutant(
@@ -588,7 +588,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a refused partition stops all others",
         "One bad partition does not stop the rest",
-        "data/write/slot_sink.py",
+        "data/write/at_least_once.py",
         "        return [tp for tp in lane.waits_for() if tp in halts]\n",
         "        return list(halts)\n",
         (f"{_PLAIN}::test_a_partition_that_is_refused_stops_alone_and_may_be_tried_again",),
@@ -1016,7 +1016,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "the position one transaction late",
         "## Exactly-once",
-        "data/write/transactional_sink.py",
+        "data/write/exactly_once.py",
         "            position = lane.queue[-1].next_offset if lane.queue else lane.position\n",
         "            position = lane.position\n",
         (f"{_EXACT}::test_everything_is_one_transaction",),
@@ -1040,23 +1040,23 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "gap records and letters written outside of the transaction",
         "Gap records and letters count with the records around them",
-        "data/write/transactional_sink.py",
-        "return self._plain if tp.topic == control_topic(self.flow) else self._producer",
-        "return self._plain",
+        "data/write/sink_task.py",
+        "producer = self.reporter if tp.topic == self._control.topic else self.producer",
+        "producer = self.reporter",
         (f"{_EXACT}::test_records_are_left_out_without_an_abort",),
     ),
     Mutant(
         "offset syncs written outside of the transaction",
         "Offset syncs on the target count with their records",
-        "data/write/transactional_sink.py",
-        'self._syncs is not None and flow.offset_syncs.location == "target"',
-        'self._syncs is not None and flow.offset_syncs.location == "nowhere"',
+        "data/write/exactly_once.py",
+        'task.syncs is not None and flow.offset_syncs.location == "target"',
+        'task.syncs is not None and flow.offset_syncs.location == "nowhere"',
         (f"{_EXACT}::test_offset_syncs_are_in_the_transaction",),
     ),
     Mutant(
         "offset syncs that are refused take the records with them",
         "Offset syncs on the target count with their records",
-        "data/write/transactional_sink.py",
+        "data/write/exactly_once.py",
         "        self._syncs_inside = False\n        self._replay([])\n",
         "        self._replay([])\n",
         (f"{_EXACT}::test_offset_syncs_that_are_refused_hold_no_record_up",),
@@ -1064,7 +1064,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a transaction grows without end",
         "A transaction ends by its size, too",
-        "data/write/transactional_sink.py",
+        "data/write/exactly_once.py",
         "                if self._kept_bytes and self._kept_bytes + part.size > self._size.bytes:",
         "                if False:",
         (f"{_EXACT}::test_a_transaction_ends_by_size",),
@@ -1072,7 +1072,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a transaction is as large as the setting allows on a slow way, too",
         "On a slow way to the target transactions are small enough",
-        "data/write/transactional_sink.py",
+        "data/write/transaction_size.py",
         "        if took_s > self._share_s:",
         "        if took_s < 0:",
         (f"{_EXACT}::test_a_target_that_gets_slower_is_followed_and_one_that_recovers_too",),
@@ -1080,8 +1080,8 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "nothing looks for a missing marker between two transactions of one row",
         "What is open of a decided transaction",
-        "data/write/transactional_sink.py",
-        "                    self._prepare([part])  # a marker may be missing since\n",
+        "data/write/exactly_once.py",
+        "                    self.prepare([part])  # a marker may be missing since\n",
         "",
         (
             "tests/property/test_missing_markers_properties.py::test_each_record_counts_once_and_in_order",
@@ -1206,7 +1206,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a sink that was frozen commits positions",
         "One process mirrors a flow",
-        "data/write/slot_sink.py",
+        "data/write/at_least_once.py",
         "        if self._pause is not None:\n            self._pause.before_write()\n",
         "",
         (f"{_PLAIN}::test_a_sink_that_was_frozen_writes_nothing_once_another_run_has_the_flow",),
@@ -1268,15 +1268,15 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a task that Spark has given up commits",
         "Nothing is committed for an attempt that Spark has given up",
-        "data/write/slot_sink.py",
+        "data/write/sink_task.py",
         "        if worker_pipes.abandoned():\n",
-        "        if worker_pipes.abandoned() and not self._lanes:\n",
+        "        if worker_pipes.abandoned() and not self.lanes:\n",
         (f"{_EXACT}::test_nothing_is_committed_for_a_spark_that_has_hung_up",),
     ),
     Mutant(
         "what a partition had taken goes with the refused batch",
         "A refused record takes nothing else with it",
-        "data/write/transactional_sink.py",
+        "data/write/exactly_once.py",
         "                lane.queue = before_refusal(lane.queue)\n",
         "                lane.queue.clear()\n",
         (f"{_EXACT}::test_what_is_written_anew_counts_its_gaps_once",),

@@ -105,7 +105,7 @@ rules_strategy = st.builds(
     read_committed=st.booleans(),
     join_bytes=st.sampled_from([300, 2_000, 256 * 1024]),
     join_below_bytes=st.sampled_from([0, 150, 4_096]),
-    join_plain_below_bytes=st.sampled_from([0, 500, 1 << 20]),
+    join_uncompressed_below_bytes=st.sampled_from([0, 500, 1 << 20]),
 )
 
 

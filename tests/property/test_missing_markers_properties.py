@@ -8,9 +8,9 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sparkmirror.data.write.transactional_sink import ExactSink
+from sparkmirror.data.write.slot_sink import SlotSink
 from sparkmirror.model import TopicPartition
-from tests.unit.data.write.test_transactional_sink import (
+from tests.unit.data.write.test_exactly_once import (
     BILLS,
     ORDERS,
     REMOTE,
@@ -56,7 +56,7 @@ def _attempt(
 
     try:
         # Some transactions end by their size, so that a run has several.
-        ExactSink(_flow(transaction_bytes=200)).run(batches())
+        SlotSink(_flow(transaction_bytes=200)).run(batches())
     except _Died:
         assert dies
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import re
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -12,14 +11,14 @@ from functools import partial
 from typing import TypeVar
 
 from sparkmirror.control.coordination.ownership import Ownership
-from sparkmirror.control.flow import FlowControl, SyncJob
-from sparkmirror.control.groups.job import GroupsJob
+from sparkmirror.control.flow import FlowControl
+from sparkmirror.control.jobs import Job, Jobs, run_once
 from sparkmirror.control.topics.heartbeats import HeartbeatJob
 from sparkmirror.control.topics.sync import Assignment
-from sparkmirror.errors import MirrorError, Unreachable
+from sparkmirror.errors import MirrorError
 from sparkmirror.model import ClusterClient, MirrorSettings, SlotProgress, TopicPartition
 from sparkmirror.observe.figures.checkpoints import CheckpointTimes, GroupRow
-from sparkmirror.observe.notice import Notice, named_places
+from sparkmirror.observe.notice import Notice
 from sparkmirror.wire.probe.reach import reach
 
 __all__ = ["ControlLoop"]
@@ -28,23 +27,13 @@ T = TypeVar("T")
 
 log = logging.getLogger(__name__)
 
-_ENDS_INTERVAL_S = 2.0
-_ENDS_PARTITIONS_PER_S = (
-    1_000  # asking costs about 50 µs a partition; keep that below 5 % of a core
-)
 _LEADER_LOOK_S = 1.0
 _QUICK_LOOK_S = 5.0
 _QUICK_LOOKS = 6
-_FAILURE_PAUSE_S = 5.0
-_SYNC_FAILURE_PAUSE_S = 60.0
-_REPORT_INTERVAL_S = 10.0
-_HISTORY_INTERVAL_S = 1.0
 _LAST_REPORT_S = 0.7
 _DRAIN_TIMEOUT_S = 2.0
 _STOP_TIMEOUT_S = 3.0
 _EVENTS_MAX = 1_000
-_REASONS_MAX = 10
-_NUMBERS = re.compile(r"\d+(?:\.\d+)*")
 
 
 class ControlLoop:
@@ -67,14 +56,11 @@ class ControlLoop:
         key: str = "",
     ) -> None:
         self._once = once
-        self._stopping = threading.Event()
-        self._threads: list[threading.Thread] = []
         self._events: list[Notice] = []
         self._events_lock = threading.Lock()
-        self._reasons: dict[str, set[str]] = {}
         self._owned: frozenset[str] = frozenset()
         self._owning = threading.Lock()
-        self._unreachable: set[str] = set()
+        self._jobs = Jobs(self._say, self._flow_of)
         self._flows = {
             flow.name: FlowControl(
                 flow,
@@ -108,14 +94,14 @@ class ControlLoop:
 
     def start(self) -> None:
         """Start the threads; they are daemons and end with `stop`."""
-        for name, flow in self._flows.items():
+        for flow in self._flows.values():
             if flow.ownership is not None and flow.ownership.stands_by:
-                self._spawn(f"standby-{name}", partial(self._stand_by, flow, flow.ownership))
+                self._jobs.start(self._standby_job(flow, flow.ownership))
             else:
                 self._start_flow(flow)
         for beats in self._heartbeats:
-            interval_s = partial(float, beats.settings.interval_s)
-            self._run(f"heartbeats-{beats.settings.name}", self._beat(beats), interval_s)
+            pause_s = partial(float, beats.settings.interval_s)
+            self._jobs.start(Job(f"heartbeats-{beats.settings.name}", self._beat(beats), pause_s))
 
     def _beat(self, beats: HeartbeatJob) -> Callable[[], None]:
         """What writes one heartbeat: of several processes only the one that has the flow.
@@ -125,52 +111,35 @@ class ControlLoop:
         pair = beats.settings
         back = f"{pair.target.alias}->{pair.source}"
         flow = self._flows.get(pair.name) or self._flows.get(back)
-        return beats.beat if flow is None else partial(_as_owner, flow, beats.beat)
+        return beats.beat if flow is None else partial(flow.as_owner, beats.beat)
 
     def _start_flow(self, flow: FlowControl) -> None:
         """Start the threads of a flow that is ours."""
-        name, own = flow.name, flow.ownership
-        mine, run = partial(partial, _as_owner, flow), partial(self._run, over=flow.over)
-        run(f"ends-{name}", flow.look_at_ends, partial(_ends_interval_s, flow))
-        # The look itself waits for records, so there is no pause between two of them.
-        reader = flow.look_at_progress
-        run(f"progress-{name}", reader, lambda: 0.0, after_failure=flow.forget_reader)
-        run(f"orders-{name}", flow.orders.look, lambda: 0.0, after_failure=flow.forget_orders)
-        if flow.share is not None:
-            run(f"group-{name}", flow.share.step, lambda: 0.0)
-        report_interval_s = _REPORT_INTERVAL_S
-        if own is not None:
-            run(f"claims-{name}", own.watch, lambda: own.look_interval_s)
-            report_interval_s = min(report_interval_s, own.report_interval_s)
-        run(f"report-{name}", mine(flow.report), lambda: report_interval_s)
-        run(f"history-{name}", mine(flow.history.flush), lambda: _HISTORY_INTERVAL_S)
-        if own is not None:
-            own.reported_elsewhere()
+        for job in flow.jobs():
+            self._jobs.start(job)
+        if flow.ownership is not None:
+            flow.ownership.reported_elsewhere()
         if not self._once:
-            self._spawn(f"topics-{name}", partial(self._follow_topics, flow))
-            if flow.groups is not None:
-                groups = flow.groups
-                run(f"groups-{name}", mine(groups.tick), partial(_pause_s, groups))
-                run(f"group-lags-{name}", groups.lags.step, lambda: 0.0)
-        for job in flow.sync_jobs():
-            self._sync(f"{job.name}-{name}", job._replace(round=mine(job.round)))
+            self._jobs.start(self._topics_job(flow))
         with self._owning:
-            self._owned |= {name}
+            self._owned |= {flow.name}
 
-    def _stand_by(self, flow: FlowControl, own: Ownership) -> None:
+    def _standby_job(self, flow: FlowControl, own: Ownership) -> Job:
         """Look until the flow is ours, then start its threads."""
-        name, failing, taken = f"standby-{flow.name}", False, False
+        taken = False
 
         def turn() -> None:
             nonlocal taken
             taken = flow.wait_turn()
-
-        while not self._stopping.is_set() and not flow.draining:
-            failing = not self._attempt(name, turn, told=failing)
             if taken:
                 self._start_flow(flow)
-                return
-            self._stopping.wait(_FAILURE_PAUSE_S if failing else own.look_interval_s)
+
+        return Job(
+            f"standby-{flow.name}",
+            turn,
+            lambda: own.look_interval_s,
+            over=lambda: taken or flow.draining,
+        )
 
     def drain(self) -> None:
         """Tell the slots of all flows to write what they have and end; at most two seconds.
@@ -179,7 +148,7 @@ class ControlLoop:
         with the end of the Spark session.
         """
         threads = [
-            self._spawn(f"drain-{name}", partial(self._drain, flow))
+            self._jobs.spawn(f"drain-{name}", partial(self._drain, flow))
             for name, flow in self._flows.items()
         ]
         deadline = time.monotonic() + _DRAIN_TIMEOUT_S
@@ -197,12 +166,12 @@ class ControlLoop:
         for flow in self._flows.values():
             flow.end()
         jobs = [
-            self._spawn(f"groups-{name}", partial(self._finish_groups, name, flow))
+            self._jobs.spawn(f"groups-{name}", partial(self._finish_groups, name, flow))
             for name, flow in self._flows.items()
             if flow.groups is not None and name in self._owned and not flow.over.is_set()
         ]
         gaps = [
-            self._spawn(f"gaps-{name}", partial(self._tell_last_gaps, name, flow))
+            self._jobs.spawn(f"gaps-{name}", partial(self._tell_last_gaps, name, flow))
             for name, flow in self._flows.items()
         ]
         deadline = time.monotonic() + timeout_s
@@ -231,21 +200,21 @@ class ControlLoop:
         flow = self._flows[name]
         flow.end()
         self._finish_groups(name, flow)
-        self._attempt(f"farewell-{name}", flow.farewell, told=False)
+        self._jobs.attempt(f"farewell-{name}", flow.farewell, told=False)
         self._say(f"{name}: drained: another process of this file may mirror it now")
 
     def _tell_last_gaps(self, name: str, flow: FlowControl) -> None:
-        self._attempt(f"gaps-{name}", flow.tell_last_gaps, told=False)
+        self._jobs.attempt(f"gaps-{name}", flow.tell_last_gaps, told=False)
 
     def _finish_groups(self, name: str, flow: FlowControl) -> None:
         if flow.groups is not None:
-            finish = partial(_as_owner, flow, flow.groups.finish)
-            self._attempt(f"groups-{name}", finish, told=False)
+            finish = partial(flow.as_owner, flow.groups.finish)
+            self._jobs.attempt(f"groups-{name}", finish, told=False)
 
     def stop(self) -> None:
         """End the threads and close the connections; takes a few seconds at most."""
-        self._stopping.set()
-        working = list(self._threads)
+        self._jobs.stopping.set()
+        working = list(self._jobs.threads)
         self._say_farewell()
         for wake in self._wake.values():
             wake.set()
@@ -262,10 +231,10 @@ class ControlLoop:
 
     def _say_farewell(self) -> None:
         """A last report of each flow that had begun, if the target takes it without delay."""
-        if not self._threads:
+        if not self._jobs.threads:
             return
         threads = [
-            self._spawn(f"farewell-{name}", partial(self._last_report, flow))
+            self._jobs.spawn(f"farewell-{name}", partial(self._last_report, flow))
             for name, flow in self._flows.items()
             if name in self._owned and not flow.over.is_set()
         ]
@@ -291,7 +260,7 @@ class ControlLoop:
 
     def assignment(self, flow: str) -> Assignment:
         """What flow ``A->B`` mirrors at present, and what is halted."""
-        return self._flows[flow].assignment()
+        return self._flows[flow].published.assignment()
 
     def failures(self) -> tuple[MirrorError, ...]:
         """Why flows can never go on; empty while all can."""
@@ -310,7 +279,7 @@ class ControlLoop:
 
     def frozen_ends(self, flow: str) -> Mapping[TopicPartition, int] | None:
         """Source end offsets (exclusive) that a ``--once`` run copies up to, else None."""
-        return self._flows[flow].frozen_ends()
+        return self._flows[flow].published.frozen
 
     def end_offsets(self, flow: str) -> Mapping[TopicPartition, int]:
         """Newest known source end offsets (exclusive), at most a few seconds old."""
@@ -318,11 +287,11 @@ class ControlLoop:
 
     def oldest_ms(self, flow: str) -> Mapping[TopicPartition, int]:
         """Timestamp of the oldest record that is not at the target, of partitions behind."""
-        return self._flows[flow].oldest_ms()
+        return self._flows[flow].source_ends.oldest_ms()
 
     def progress(self) -> tuple[SlotProgress, ...]:
         """Newest report of each slot of each flow."""
-        return tuple(report for flow in self._flows.values() for report in flow.progress())
+        return tuple(report for flow in self._flows.values() for report in flow.slots.progress())
 
     def to_go(self, flow: str, seconds: float | None) -> None:
         """How long ``flow`` still needs to catch up, for its next report; None: not known."""
@@ -330,7 +299,7 @@ class ControlLoop:
 
     def paused(self, flow: str) -> bool:
         """Whether somebody paused the flow."""
-        return self._flows[flow].paused
+        return self._flows[flow].slots.paused
 
     def draining(self, flow: str) -> bool:
         """Whether the flow's slots were told to finish, by this process or another."""
@@ -351,9 +320,9 @@ class ControlLoop:
     def away(self, flow: str) -> str:
         """The cluster of the flow that cannot be reached at present, as ``target B``; or empty."""
         settings = self._flows[flow].settings
-        if self._unreachable & {f"progress-{flow}", f"report-{flow}"}:
+        if self._jobs.unreachable & {f"progress-{flow}", f"report-{flow}"}:
             return f"target {settings.target.alias}"
-        return f"source {settings.source.alias}" if f"ends-{flow}" in self._unreachable else ""
+        return f"source {settings.source.alias}" if f"ends-{flow}" in self._jobs.unreachable else ""
 
     def events(self) -> list[Notice]:
         """One-line notices since the last call, oldest first."""
@@ -378,138 +347,49 @@ class ControlLoop:
             self._events.append(notice)
             del self._events[:-_EVENTS_MAX]
 
-    def _spawn(self, name: str, body: Callable[[], None]) -> threading.Thread:
-        thread = threading.Thread(target=body, name=name, daemon=True)
-        self._threads.append(thread)
-        thread.start()
-        return thread
-
-    def _run(
-        self,
-        name: str,
-        job: Callable[[], None],
-        interval_s: Callable[[], float],
-        *,
-        after_failure: Callable[[], None] | None = None,
-        over: threading.Event | None = None,
-    ) -> None:
-        """Run ``job`` over and over on a thread, with ``interval_s()`` between two runs.
-
-        It ends with `stop`, or when ``over`` is set.
-        """
-
-        def body() -> None:
-            failing = False
-            while not (self._stopping.is_set() or (over is not None and over.is_set())):
-                failing = not self._attempt(name, job, after_failure, told=failing)
-                self._stopping.wait(_FAILURE_PAUSE_S if failing else interval_s())
-
-        self._spawn(name, body)
-
-    def _sync(self, name: str, job: SyncJob) -> None:
-        """Run ``job`` now and at its interval; once in a ``--once`` run.
-
-        A round that fails waits for the next one, but a minute at most.
-        """
-
-        def body() -> None:
-            failing = False
-            while not self._stopping.is_set():
-                failing = not self._attempt(name, partial(_timed, name, job.round), told=failing)
-                if self._once and not failing:
-                    return
-                pause_s = min(job.interval_s, _SYNC_FAILURE_PAUSE_S) if failing else job.interval_s
-                self._stopping.wait(pause_s)
-
-        self._spawn(name, body)
-
-    def _attempt(
-        self,
-        name: str,
-        job: Callable[[], object],
-        after_failure: Callable[[], None] | None = None,
-        *,
-        told: bool,
-    ) -> bool:
-        """Run a job once; whether it went well.
-
-        In a row of failures each reason is told once, then there is silence until it works again.
-        """
-        error: Exception
-        try:
-            job()
-        except MirrorError as known:
-            error = known
-        except Exception as unknown:
-            # A thread must outlive whatever happens in it; this is a defect, so keep its trace.
-            log.exception("%s", name)
-            error = unknown
-        else:
-            self._unreachable.discard(name)
-            if told:
-                self._say(f"{name}: works again", flow=self._flow_of(name))
-            return True
-        if isinstance(error, Unreachable):
-            self._unreachable.add(name)
-        else:
-            self._unreachable.discard(name)
-        reasons = self._reasons.setdefault(name, set())
-        if not told:
-            reasons.clear()
-        reason = _NUMBERS.sub("", str(error))  # times and sizes make no other reason
-        if not self._stopping.is_set() and reason not in reasons and len(reasons) < _REASONS_MAX:
-            reasons.add(reason)
-            expected = error if isinstance(error, MirrorError) else MirrorError(str(error))
-            self._say(
-                f"{name}: {error}",
-                flow=self._flow_of(name),
-                level="warning",
-                code=expected.code,
-                cluster=named_places(expected.where)[1],
-            )
-        if after_failure is not None:
-            after_failure()
-        return False
-
     def _flow_of(self, job: str) -> str:
         """The flow that a job is named after."""
         return next((name for name in self._flows if job.endswith(f"-{name}")), "")
 
-    def _follow_topics(self, flow: FlowControl) -> None:
-        """Discover at the refresh interval; sooner and more often after `refresh`."""
+    def _topics_job(self, flow: FlowControl) -> Job:
+        """Look for topics at the refresh interval; sooner and more often after `refresh`."""
         topics, wake = flow.settings.topics, self._wake[flow.name]
         interval_s = float(topics.refresh_interval_s) if topics.refresh_enabled else None
-        quick_looks, failing = 0, False
-        while True:
-            pause_s = _QUICK_LOOK_S if quick_looks or failing else interval_s
-            asked = self._await_look(flow, wake, pause_s)
-            wake.clear()
-            if self._stopping.is_set():
-                return
-            quick_looks = _QUICK_LOOKS if asked else max(0, quick_looks - 1)
-            name = f"topics-{flow.name}"
-            look = partial(_as_owner, flow, flow.discover)
-            failing = not self._attempt(name, partial(_timed, name, look), told=failing)
+        quick_looks = 0
 
-    def _await_look(self, flow: FlowControl, wake: threading.Event, pause_s: float | None) -> bool:
+        def wait(failing: bool) -> None:
+            nonlocal quick_looks
+            asked = self._await_look(flow, _QUICK_LOOK_S if quick_looks or failing else interval_s)
+            wake.clear()
+            quick_looks = _QUICK_LOOKS if asked else max(0, quick_looks - 1)
+
+        return Job(
+            f"topics-{flow.name}",
+            partial(flow.as_owner, partial(run_once, flow.topics)),
+            wait=wait,
+            waits_first=True,
+            timed=True,
+        )
+
+    def _await_look(self, flow: FlowControl, pause_s: float | None) -> bool:
         """Wait until the next look is due, or asked for; whether it was.
 
         Meanwhile partitions without a leader begin when they have one.
         """
         due_s = None if pause_s is None else time.monotonic() + pause_s
-        failing = False
-        while flow.has_leaderless and not self._stopping.is_set():
+        wake, failing = self._wake[flow.name], False
+        while flow.topics.has_leaderless and not self._jobs.stopping.is_set():
             left_s = _LEADER_LOOK_S if due_s is None else due_s - time.monotonic()
             if wake.wait(min(_LEADER_LOOK_S, max(0.0, left_s))):
                 return True
             if due_s is not None and time.monotonic() >= due_s:
                 return False
-            begin = partial(_as_owner, flow, flow.begin_leaderless)
-            failing = not self._attempt(f"beginnings-{flow.name}", begin, told=failing)
+            begin = partial(flow.as_owner, flow.topics.begin_leaderless)
+            failing = not self._jobs.attempt(f"beginnings-{flow.name}", begin, told=failing)
         return wake.wait(None if due_s is None else max(0.0, due_s - time.monotonic()))
 
     def _drain(self, flow: FlowControl) -> None:
-        self._attempt(f"drain-{flow.name}", flow.drain, told=False)
+        self._jobs.attempt(f"drain-{flow.name}", flow.drain, told=False)
 
     def _clients(self) -> list[ClusterClient]:
         """One client per cluster and bootstrap list: reaching it twice would tell nothing new."""
@@ -520,29 +400,6 @@ class ControlLoop:
             for client in roles:
                 clients.setdefault((client.alias, client.bootstrap_servers), client)
         return list(clients.values())
-
-
-def _ends_interval_s(flow: FlowControl) -> float:
-    return max(_ENDS_INTERVAL_S, len(flow.assignment().partitions) / _ENDS_PARTITIONS_PER_S)
-
-
-def _as_owner(flow: FlowControl, job: Callable[[], object]) -> None:
-    """Do ``job`` only while the flow certainly is ours."""
-    if flow.ownership is None:
-        job()
-    elif not flow.over.is_set():
-        flow.ownership.as_owner(job)
-
-
-def _pause_s(groups: GroupsJob) -> float:
-    return groups.pause_s
-
-
-def _timed(name: str, job: Callable[[], object]) -> None:
-    """Run one round of a job that compares all topics, and log how long that took."""
-    began = time.monotonic()
-    job()
-    log.info("%s: a round took %.0f ms", name, (time.monotonic() - began) * 1000)
 
 
 def _in_parallel(job: Callable[[T], object], items: Sequence[T]) -> None:

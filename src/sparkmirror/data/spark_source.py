@@ -12,7 +12,6 @@ import logging
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
@@ -173,26 +172,36 @@ class _Planner(DataSourceStreamReader, SupportsTriggerAvailableNow):
         else:
             # What `latestOffset` has seen will do: the slots hear whatever came after it.
             _caught_up(watch)
-        flow, assignment = decode_flow(self._flow_text), watch.assignment
-        run_id = self._options["run_id"]
+        flow, run_id = decode_flow(self._flow_text), self._options["run_id"]
+        newest = watch.assignment
+        assignment = newest if newest is not None and newest.run_id == run_id else None
+        if assignment is not None and _drained(watch, run_id):
+            return []
+        # Once, before anything is mirrored: a process that stands by rehearses, a member of a
+        # group that still has no share starts its workers. Neither has partitions.
         cold = not self._warm and not self._once
-        empty = partial(SlotPlan, epoch=int(end["epoch"]), run_id=run_id, partitions=(), ends=())
-        if assignment is None or assignment.run_id != run_id:
-            if not cold or self._planned is not None:
-                return []
+        rehearsal = assignment is None and self._planned is None
+        no_share = (
+            assignment is not None and not assignment.partitions and self._planned is not None
+        )
+        if cold and (rehearsal or no_share):
             self._warm = True
             return [
-                _Slot(empty(slot=slot, control_offset=0, rehearsal=True))
+                _Slot(
+                    SlotPlan(
+                        slot=slot,
+                        epoch=int(end["epoch"]),
+                        run_id=run_id,
+                        partitions=(),
+                        ends=(),
+                        control_offset=0 if rehearsal else watch.offset,
+                        rehearsal=rehearsal,
+                    )
+                )
                 for slot in range(flow.tasks_max)
             ]
-        if _drained(watch, run_id):
+        if assignment is None:
             return []
-        if cold and self._planned is not None and not assignment.partitions:
-            self._warm = True
-            offset = watch.offset
-            return [
-                _Slot(empty(slot=slot, control_offset=offset)) for slot in range(flow.tasks_max)
-            ]
         self._warm = True
         if flow.mode is MirrorMode.MM2:
             check_claim(flow, watch.claim, run_id)
@@ -298,12 +307,7 @@ class _Writer(DataSourceStreamArrowWriter):
                 pass
             return _Committed(SlotSummary(-1, -1, 0, 0))
         iterator = chain(() if first is None else (first,), iterator)
-        flow = decode_flow(self._flow_text)
-        if flow.exactly_once:
-            from sparkmirror.data.write.transactional_sink import ExactSink  # noqa: PLC0415
-
-            return _Committed(ExactSink(flow).run(iterator))
-        return _Committed(SlotSink(flow).run(iterator))
+        return _Committed(SlotSink(decode_flow(self._flow_text)).run(iterator))
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         """Nothing is left to do: every slot committed what it wrote."""

@@ -1,13 +1,14 @@
-"""What a position says beside its offset: the identity of the logs on both sides of it.
+"""The metadata of a committed offset: which logs a position belongs to, and what stands before it.
 
-An offset means something only within one log. So each position carries, in the committed offset's
-metadata, the source's cluster id, the topic's id, and the leader epoch of the last record before
-it. With them a later look tells a log that was replaced, made anew or truncated from the one that
-was mirrored. MirrorMaker 1's group has no metadata, as Java writes none: there the leader epoch
-stands in the committed offset's own field, as consumers keep it.
+An offset means something only within one log. So each position carries the source's cluster id, the
+topic's id, and the leader epoch of the last record before it (`Mark`). With them a later look tells
+a log that was replaced, recreated or truncated from the one that was mirrored. MirrorMaker 1's
+group has no metadata, as Java writes none: there the leader epoch stands in the committed offset's
+own field, as consumers keep it.
 
-The same is kept of the target (`TargetMark`), so that a remote topic that was deleted, made anew or
-truncated is told from the one that was written.
+The same is kept of the target (`TargetMark`), so that a remote topic that was deleted, recreated or
+truncated is told from the one that was written. `PositionMetadata` is all of it, as a JSON object;
+unknown things are left out, and what is not ours or damaged is unknown.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-__all__ = ["Mark", "TargetMark", "decode_mark", "decode_target", "encode_mark", "target_fields"]
+__all__ = ["Mark", "PositionMetadata", "TargetMark", "decode_metadata", "encode_metadata"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,28 +27,6 @@ class Mark:
     cluster_id: str = ""
     topic_id: str = ""
     leader_epoch: int = -1
-
-
-def encode_mark(mark: Mark, more: Mapping[str, object] | None = None) -> str:
-    """``mark`` as a committed offset's metadata, empty when nothing is known; with ``more``."""
-    document: dict[str, object] = dict(more or {})
-    if mark.topic_id:
-        document["source_topic_id"] = mark.topic_id
-    if mark.cluster_id:
-        document["source_cluster_id"] = mark.cluster_id
-    if mark.leader_epoch >= 0:
-        document["source_leader_epoch"] = mark.leader_epoch
-    return json.dumps(document) if document else ""
-
-
-def decode_mark(metadata: str) -> Mark:
-    """What a committed offset's metadata says; nothing where it is not ours or damaged."""
-    document = _document(metadata)
-    return Mark(
-        _text(document, "source_cluster_id"),
-        _text(document, "source_topic_id"),
-        _number(document, "source_leader_epoch"),
-    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,8 +51,73 @@ class TargetMark:
     there_end: int = -1
 
 
-def target_fields(mark: TargetMark) -> dict[str, object]:
-    """What the metadata holds of ``mark``; unknown things are left out."""
+@dataclass(frozen=True, slots=True)
+class PositionMetadata:
+    """What a position says beside its offset; -1 where something is not known.
+
+    ``target_end``: where the target's log ended after the last record before the position.
+    ``producer_id``: of at-least-once, who writes the next records; of exactly-once, who wrote the
+    newest committed ones, with ``producer_epoch``, and how many they were (``producer_records``).
+    """
+
+    source: Mark = Mark()
+    target: TargetMark = TargetMark()
+    target_end: int = -1
+    producer_id: int = -1
+    producer_epoch: int = -1
+    producer_records: int = -1
+
+    @property
+    def written(self) -> tuple[int, int, int] | None:
+        """Producer id, epoch and number of the newest committed records, where all are known."""
+        known = self.producer_id, self.producer_epoch, self.producer_records
+        return known if min(known) >= 0 else None
+
+
+def encode_metadata(metadata: PositionMetadata) -> str:
+    """The metadata of a committed offset, empty when nothing is known."""
+    document: dict[str, object] = {}
+    end = {"target_offset": metadata.target_end} if metadata.target_end >= 0 else {}
+    if metadata.written is not None:
+        document["producer_id"] = metadata.producer_id
+        document["producer_epoch"] = metadata.producer_epoch
+        document["producer_records"] = metadata.producer_records
+        document |= _target_fields(metadata.target) | end
+    else:
+        document |= end
+        if end and metadata.producer_id >= 0:
+            document["producer_id"] = metadata.producer_id
+        document |= _target_fields(metadata.target)
+    source = metadata.source
+    if source.topic_id:
+        document["source_topic_id"] = source.topic_id
+    if source.cluster_id:
+        document["source_cluster_id"] = source.cluster_id
+    if source.leader_epoch >= 0:
+        document["source_leader_epoch"] = source.leader_epoch
+    return json.dumps(document) if document else ""
+
+
+def decode_metadata(text: str) -> PositionMetadata:
+    """What a committed offset's metadata says."""
+    document = _document(text)
+    if not document:
+        return PositionMetadata()
+    return PositionMetadata(
+        Mark(
+            _text(document, "source_cluster_id"),
+            _text(document, "source_topic_id"),
+            _number(document, "source_leader_epoch"),
+        ),
+        _target(document),
+        _number(document, "target_offset"),
+        _number(document, "producer_id"),
+        _number(document, "producer_epoch"),
+        _number(document, "producer_records"),
+    )
+
+
+def _target_fields(mark: TargetMark) -> dict[str, object]:
     document: dict[str, object] = {}
     if mark.cluster_id:
         document["target_cluster_id"] = mark.cluster_id
@@ -93,9 +137,7 @@ def target_fields(mark: TargetMark) -> dict[str, object]:
     return document
 
 
-def decode_target(metadata: str) -> TargetMark:
-    """What a committed offset's metadata says of the target; nothing where it is not ours."""
-    document = _document(metadata)
+def _target(document: Mapping[str, object]) -> TargetMark:
     epoch, reached = (
         _number(document, "target_leader_epoch"),
         _number(document, "target_epoch_offset"),
@@ -121,9 +163,9 @@ def _span(value: object) -> tuple[int, int]:
     return -1, -1
 
 
-def _document(metadata: str) -> dict[str, object]:
+def _document(text: str) -> dict[str, object]:
     try:
-        document = json.loads(metadata) if metadata else {}
+        document = json.loads(text) if text else {}
     except (ValueError, RecursionError):
         return {}
     return document if isinstance(document, dict) else {}

@@ -1,8 +1,20 @@
 """Which batches of one Fetch response are mirrored, and which of them have to be written anew.
 
-``Chooser.choose`` decides frame by frame: the only place that drops, trims or refuses. Long runs of
-tiny batches are first sieved as columns (``Chooser.choose_many``); that shortcut takes only batches
-to which no rule applies, and leaves the rest to ``choose``.
+A batch may go on untouched when it is **plain**, which means that no rule applies to it:
+
+1. It has magic 2, and its CRC-32C is right (unless ``check_crcs`` is off).
+2. It is no control batch, is not of an aborted transaction, and its timestamps are the producer's:
+   a target accepts no log append time, so the records have to take that over.
+3. It has a record at each of its offsets, as many as its header states, and the bytes for them.
+4. It begins behind the batch before it, at the fetch offset or later, and ends before the end
+   offset.
+
+``Chooser.choose`` decides frame by frame: it alone drops, trims or refuses what is not plain. Three
+short cuts check the four conditions for many batches and leave the rest to it:
+``Chooser._choose_untouched`` one header at a time, ``Chooser._plain`` as columns (long runs of tiny
+batches), and `records.single_record_batches` for a few batches of one record. Nobody checks the
+conditions again: the sink cuts by length (`records.header.batches`), and `records.header.stamp`
+relies on them.
 """
 
 from __future__ import annotations
@@ -47,7 +59,7 @@ _CHOOSING = struct.Struct(">q8xbIhi8xq14xi")
 _MARKER_BYTES_MAX = 64 * 1024  # brokers write a few dozen
 _CONTROL_KEY = struct.Struct(">hh")
 # Fewer batches in an answer wait for little: their records should not wait for them to be joined.
-_PLAIN_FRAMES_MIN = 8
+_UNCOMPRESSED_FRAMES_MIN = 8
 _UNTOUCHED = 8
 _SINGLY = 9
 
@@ -65,17 +77,17 @@ class SelectRules:
     """What ``select`` checks, drops and joins.
 
     ``join_bytes``: target size of a joined batch. ``join_below_bytes``: batches smaller than this
-    are joined with their neighbours; 0 joins nothing. ``join_plain_below_bytes``: the same for
-    batches without compression, where an answer is full of them: their records cost less to move
-    than a request to the target with so little in it. ``decompressed_bytes_max``: a batch that
-    unpacks to more is refused as damage.
+    are joined with their neighbours; 0 joins nothing. ``join_uncompressed_below_bytes``: the same
+    for batches without compression, where a response is full of them: their records cost less to
+    move than a request to the target with so little in it. ``decompressed_bytes_max``: a batch
+    that unpacks to more is refused as damage.
     """
 
     check_crcs: bool = True
     read_committed: bool = True
     join_bytes: int = 256 * 1024
     join_below_bytes: int = 4 * 1024
-    join_plain_below_bytes: int = 32 * 1024
+    join_uncompressed_below_bytes: int = 32 * 1024
     decompressed_bytes_max: int = DECOMPRESSED_BYTES_MAX
 
 
@@ -115,10 +127,10 @@ class Chooser:
         self.next_offset = fetch_offset
         self.items: list[Raw | Group] = []
         self._expected = -INT64_MAX
-        self._join_below = self._plain_below = min(rules.join_below_bytes, rules.join_bytes)
-        if self._join_below and len(starts) > _PLAIN_FRAMES_MIN:
-            most = min(rules.join_plain_below_bytes, rules.join_bytes)
-            self._plain_below = max(self._join_below, most)
+        self._join_below = self._uncompressed_below = min(rules.join_below_bytes, rules.join_bytes)
+        if self._join_below and len(starts) > _UNCOMPRESSED_FRAMES_MIN:
+            most = min(rules.join_uncompressed_below_bytes, rules.join_bytes)
+            self._uncompressed_below = max(self._join_below, most)
         self._pending: Group | None = None
         self._to_abort: list[AbortedTransaction] = []
         if rules.read_committed and aborted:
@@ -148,8 +160,8 @@ class Chooser:
     def _columns_pay(self, count: int) -> bool:
         """Whether most are small, by their mean size and the first one's codec."""
         bytes_mean = self.starts[count] // count
-        plain = not self.buffer[self.starts[0] + ATTRIBUTES_AT + 1] & CODEC_MASK
-        return bytes_mean < max(_COLUMNS_FRAME_BYTES_MAX, self._plain_below if plain else 0)
+        packed = self.buffer[self.starts[0] + ATTRIBUTES_AT + 1] & CODEC_MASK
+        return bytes_mean < max(_COLUMNS_FRAME_BYTES_MAX, 0 if packed else self._uncompressed_below)
 
     def choose(self, frame: int) -> bool:
         """Decide about one frame; False when the end offset is reached."""
@@ -186,14 +198,14 @@ class Chooser:
         return self._advance(last)
 
     def _choose_untouched(self, frame: int, count: int) -> int:
-        """Take well-filled batches to which no rule applies; the first frame that is none.
+        """Take well-filled plain batches; the first frame that is none.
 
         The usual case, and so a loop of its own: a header unpack and a checksum for each.
         """
         first = frame
         buffer, starts, unpack = self.buffer, self.starts, _CHOOSING.unpack_from
         check_crcs, size_min = self.rules.check_crcs, max(self._join_below, HEADER_BYTES)
-        plain_min = self._plain_below
+        uncompressed_min = self._uncompressed_below
         singly_bits = self._singly_bits
         floor = max(self._expected, self.fetch_offset, 0)
         ceiling = min(self.end_offset, INT64_MAX - 1)
@@ -209,7 +221,7 @@ class Chooser:
             if (
                 magic != 2
                 or bits & singly_bits
-                or (end - start < plain_min and not bits & CODEC_MASK)
+                or (end - start < uncompressed_min and not bits & CODEC_MASK)
                 or base < expected
                 or not 0 <= last_delta < ceiling - base
                 or number != last_delta + 1
@@ -287,7 +299,7 @@ class Chooser:
     # Many at once ------------------------------------------------------------------------
 
     def choose_many(self, count: int) -> None:
-        """As ``choose`` for all frames, quicker for those to which no rule applies."""
+        """As ``choose`` for all frames, quicker for plain ones."""
         starts = np.fromiter(self.starts, np.int64, count + 1)
         plain = self._plain(starts)
         codes = np.full(count, _SINGLY) if plain is None else plain.codes
@@ -326,7 +338,7 @@ class Chooser:
         bases = heads["base_offset"].astype(np.int64)
         lasts = bases + heads["last_offset_delta"]
         codecs = bits & CODEC_MASK
-        small = sizes < np.where(codecs == 0, self._plain_below, self._join_below)
+        small = sizes < np.where(codecs == 0, self._uncompressed_below, self._join_below)
         # A small batch is written anew in any case, and then gets its log append time as well.
         small_bits = self._singly_bits & ~LOG_APPEND_TIME_BIT
         singly = (
@@ -346,7 +358,7 @@ class Chooser:
 
     def _carry(self, frame: int, codec: int, forced: bool) -> None:
         size = self.starts[frame + 1] - self.starts[frame]
-        if size < (self._join_below if codec else self._plain_below):
+        if size < (self._join_below if codec else self._uncompressed_below):
             self._carry_small(frame, frame + 1, codec, forced)
         elif forced:
             self._flush()

@@ -37,9 +37,8 @@ def read_singles(
 ) -> Carried | None:
     """The records of the batches at ``starts`` (with the end of the last one as its last entry).
 
-    None unless each batch is sound, below ``size_max`` bytes, uncompressed, without any attribute,
-    and holds one record with deltas of 0, at rising offsets from ``first_offset`` to before
-    ``end_offset``.
+    None unless each batch is plain (`records.batch_decisions`), below ``size_max`` bytes,
+    uncompressed, without any attribute, and holds one record with deltas of 0.
     """
     carried = Carried()
     offsets, timestamps = carried.offsets, carried.timestamps

@@ -12,7 +12,7 @@ import pytest
 
 from sparkmirror.cli.main import main
 from sparkmirror.internal_topics.gaps import GAP_CODES
-from sparkmirror.internal_topics.position_metadata import Mark, encode_mark
+from sparkmirror.internal_topics.position_metadata import Mark, PositionMetadata, encode_metadata
 from sparkmirror.model import ClusterClient, TopicPartition
 from sparkmirror.testing.clusters import KafkaCluster
 from sparkmirror.wire.admin.cluster import Cluster
@@ -45,7 +45,8 @@ def losing(cluster_a: KafkaCluster, cluster_b: KafkaCluster, tmp_path: Path) -> 
         create_topic(cluster_b, f"{source}.{topic}")
         produce(cluster_a, topic, [Sent(b"%d" % n) for n in range(20)])
         remote = TopicPartition(f"{source}.{topic}", 0)
-        target.commit_offsets(f"__mirror.{source}->B", {remote: (position, encode_mark(mark))})
+        metadata = encode_metadata(PositionMetadata(mark))
+        target.commit_offsets(f"__mirror.{source}->B", {remote: (position, metadata)})
     target.close()
     delete_records(cluster_a, logs, 0, 12)
     path = write_mm2(

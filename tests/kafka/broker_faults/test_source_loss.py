@@ -8,7 +8,7 @@ from contextlib import closing
 import pytest
 
 from sparkmirror.internal_topics.gaps import Gap
-from sparkmirror.internal_topics.position_metadata import decode_mark
+from sparkmirror.internal_topics.position_metadata import decode_metadata
 from sparkmirror.model import FaultSettings, FetchSettings, MirrorMode, TopicPartition
 from sparkmirror.testing.clusters import KafkaCluster
 from sparkmirror.wire.cluster.coordinator import Routes
@@ -109,7 +109,7 @@ def test_deleted_before_it_was_mirrored_stops_that_partition_or_goes_on_with_a_r
         _await_values(slot, _values(0, 5, 1), 1)
     offset, metadata = _position(slot)
     assert offset == 5
-    mark = decode_mark(metadata)
+    mark = decode_metadata(metadata).source
     assert len(mark.topic_id) == 36
     assert mark.cluster_id
     assert mark.leader_epoch >= 0
@@ -165,7 +165,7 @@ def test_an_exactly_once_flow_writes_the_gap_with_the_position(source, target, t
     produce(source.kafka, topic_name, _values(0, 5))
     with SlotRun(source, target, topic_name, exactly_once=True) as slot:
         _await_values(slot, _values(0, 5))
-    assert decode_mark(_position(slot)[1]).leader_epoch >= 0
+    assert decode_metadata(_position(slot)[1]).source.leader_epoch >= 0
     produce(source.kafka, topic_name, _values(5, 10))
     delete_records(source.kafka, topic_name, 0, 8)
     again = {"exactly_once": True, "faults": CONTINUE, "alias": slot.alias}

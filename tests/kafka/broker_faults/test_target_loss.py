@@ -11,7 +11,7 @@ import pytest
 from sparkmirror.control.positions.seeding import seed_positions
 from sparkmirror.control.topics.sync import Assignment
 from sparkmirror.internal_topics.gaps import Gap
-from sparkmirror.internal_topics.position_metadata import decode_target
+from sparkmirror.internal_topics.position_metadata import decode_metadata
 from sparkmirror.internal_topics.runs import runs_topic
 from sparkmirror.model import FaultSettings, OffsetSyncSettings, TopicPartition
 from sparkmirror.testing.clusters import KafkaCluster
@@ -154,8 +154,8 @@ def test_a_remote_topic_made_anew_while_the_mirror_stood_still(
         assert slot.errors()[gap.code] == 1
     assert slot.failures == []
     position, metadata = _position(slot)
-    assert (position, decode_target(metadata).begin) == (63, 0)
-    assert len(decode_target(metadata).topic_id) == 36
+    assert (position, decode_metadata(metadata).target.begin) == (63, 0)
+    assert len(decode_metadata(metadata).target.topic_id) == 36
 
 
 @MODES

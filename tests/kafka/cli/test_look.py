@@ -103,7 +103,7 @@ def test_a_plan_tells_what_a_start_does_and_does_nothing_itself(
     try:
         control.prepare()
         for job in control.sync_jobs():
-            job.round()
+            job.once()
     finally:
         control.close()
     assert changes(capsys, file, prefix) == {}
@@ -137,7 +137,7 @@ def test_groups_and_what_becomes_of_them(
     assert control.groups is not None
     try:
         control.prepare()
-        source, target = control.source, control.target
+        source, target = control.clusters.source, control.clusters.target
         source.commit_offsets(f"{prefix}-g", {TopicPartition(topic, 0): (7, "note")})
         source.commit_offsets(f"{prefix}-idle", {TopicPartition(topic, 1): (10, "")})
         source.commit_offsets(f"other-{prefix}", {TopicPartition(topic, 1): (10, "")})

@@ -21,7 +21,6 @@ from kafka import TopicPartition as ClientPartition
 from sparkmirror.data.coordination.slot_plan import SlotPlan
 from sparkmirror.data.read.slot_reader import SlotReader
 from sparkmirror.data.write.slot_sink import SlotSink
-from sparkmirror.data.write.transactional_sink import ExactSink
 from sparkmirror.internal_topics.commands import (
     COMMAND_PARTITION,
     CONTROL_PARTITIONS,
@@ -552,7 +551,7 @@ class SlotRun(Background):
         wait_until(begun, "a record in each partition of the remote topic")
 
     def _sink(self) -> SlotSink:
-        return ExactSink(self.flow) if self.flow.exactly_once else SlotSink(self.flow)
+        return SlotSink(self.flow)
 
     def _run(self) -> None:
         for epoch in itertools.count():

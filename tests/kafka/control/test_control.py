@@ -103,7 +103,7 @@ def loops() -> Iterator[Callable[..., ControlLoop]]:
     for loop in made:
         loop.stop()
         # What waits for a cluster that is away opens its connections again, until it gives up.
-        for thread in loop._threads:
+        for thread in loop._jobs.threads:
             thread.join(60)
         for flow in loop._flows.values():
             flow.close()
@@ -219,7 +219,7 @@ def test_topics_that_change_between_two_calls(flow, loops, cluster_a, cluster_b,
     for topic in (gone, grown, made):
         create_topic(cluster_a, topic)
     loop = loops(flow)
-    source = loop._flows[flow.name].source_admin
+    source = loop._flows[flow.name].clusters.source_admin
     listed, before = source.topics, []
 
     def change_after_listing(names=None):
@@ -683,7 +683,7 @@ def test_latest_is_the_end_as_it_is_at_the_start(mode, reset, flow, loops, clust
 
     def positions(loop: ControlLoop) -> dict[TopicPartition, int]:
         control = loop._flows[flow.name]
-        found = control._position_keeper.committed_offsets(flow.position_group, None)
+        found = control.clusters.keeper.committed_offsets(flow.position_group, None)
         assert all(bool(one.metadata) is (mode is MirrorMode.MM2) for one in found.values())
         return {tp: one.offset for tp, one in found.items()}
 

@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 
 from sparkmirror.control.topics.dead_letters import plan_dead_letter_topics
+from sparkmirror.data.write.exactly_once import ExactlyOnce
 from sparkmirror.data.write.offset_sync_writer import SyncSender
-from sparkmirror.data.write.transactional_sink import ExactSink
 from sparkmirror.internal_topics.gaps import gaps_topic
 from sparkmirror.internal_topics.mm2_records import decode_offset_sync, offset_syncs_topic
 from sparkmirror.internal_topics.runs import decode_run, runs_topic
@@ -226,13 +226,13 @@ def test_offset_syncs_that_the_target_refuses_follow_the_commits(
     slot = SlotRun(source, target, topic_name, offset_syncs=SYNCS, exactly_once=True, epoch_s=5)
     names = _sync_topics(slot)
     left_out: list[str] = []
-    leave_out = ExactSink._leave_syncs_out
+    leave_out = ExactlyOnce._leave_syncs_out
 
-    def noted(sink: ExactSink, reason: str) -> None:
+    def noted(delivery: ExactlyOnce, reason: str) -> None:
         left_out.append(reason)
-        leave_out(sink, reason)
+        leave_out(delivery, reason)
 
-    monkeypatch.setattr(ExactSink, "_leave_syncs_out", noted)
+    monkeypatch.setattr(ExactlyOnce, "_leave_syncs_out", noted)
     # Too small for a sync, large enough for the marker that ends a transaction.
     _set(target, names[0], "max.message.bytes", "90")
     with slot:

@@ -17,8 +17,8 @@ from typing import Any
 
 import pytest
 
+from sparkmirror.data.write.exactly_once import ExactlyOnce
 from sparkmirror.data.write.slot_sink import SlotSink
-from sparkmirror.data.write.transactional_sink import ExactSink
 from sparkmirror.errors import Fenced, TooSlow
 from sparkmirror.internal_topics.commands import COMMAND_PARTITION, control_topic
 from sparkmirror.internal_topics.flow_claims import Claim, encode_claim, transactional_id
@@ -405,7 +405,7 @@ def test_what_the_target_refuses_takes_nothing_else_with_it(source, target, topi
 def test_the_sink_writes_only_transactional_batches(source, target, topic_name):
     topic = _topic(source, topic_name)
     with _exact(source, target, topic) as slot:
-        assert isinstance(slot._sink(), ExactSink)
+        assert isinstance(slot._sink()._delivery, ExactlyOnce)
         produce(source.kafka, topic, [Sent(b"%d" % n, partition=n % 3) for n in range(30)])
         _checked(slot)
     # Each transaction left a marker: offsets go further than records do.
@@ -425,7 +425,7 @@ def _crash_sometimes(monkeypatch: pytest.MonkeyPatch, times: int) -> list[int]:
     alive_since = [time.monotonic()]
 
     def housekeep(self: SlotSink) -> None:
-        moved = any(lane.position > max(0, lane.committed) for lane in self._lanes.values())
+        moved = any(lane.position > max(0, lane.committed) for lane in self._task.lanes.values())
         if left[0] and moved and time.monotonic() - alive_since[0] > 1.5:
             left[0] -= 1
             alive_since[0] = time.monotonic()

@@ -9,6 +9,7 @@ import time
 import uuid
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -16,11 +17,11 @@ import pytest
 from sparkmirror.cli.main import main
 from sparkmirror.config.mm1.load import Extras, load_mm1
 from sparkmirror.control.flow import FlowControl
+from sparkmirror.control.jobs import run_once
 from sparkmirror.control.loop import ControlLoop
 from sparkmirror.data.coordination.slot_plan import plan_slots
 from sparkmirror.data.read.slot_reader import SlotReader
 from sparkmirror.data.write.slot_sink import SlotSink
-from sparkmirror.data.write.transactional_sink import ExactSink
 from sparkmirror.errors import MirrorError
 from sparkmirror.model import MirrorSettings
 from sparkmirror.wire.cluster.views import AclBinding
@@ -114,14 +115,13 @@ def attempt(settings: MirrorSettings) -> list[str]:
             told += map(str, loop.failures())
         partitions = loop.assignment(flow.name).partitions
         ends = loop.frozen_ends(flow.name)
-        member = loop._flows[flow.name]._member
+        member = loop._flows[flow.name].published.member
         for plan in plan_slots(
             partitions, slots_max=1, epoch=0, run_id=run_id, ends=ends, control_offset=0,
             member=member,
         ):  # fmt: skip
             reader = SlotReader(flow, plan)
-            sink = ExactSink(flow) if flow.exactly_once else SlotSink(flow)
-            sink.run(reader.rows())
+            SlotSink(flow).run(reader.rows())
             told += [halt.reason for halt in reader._fetcher.halts.values()]
     except MirrorError as error:
         told.append(str(error))
@@ -137,8 +137,8 @@ def attempt(settings: MirrorSettings) -> list[str]:
     told += loop.events()
     loop.stop()
     control = FlowControl(flow, run_id, told.append, once=True)
-    control._assignment = loop.assignment(flow.name)
-    for job in (control.look_at_progress, *(job.round for job in control.sync_jobs())):
+    control.published._assignment = loop.assignment(flow.name)
+    for job in (partial(run_once, control.slots), *(job.once for job in control.sync_jobs())):
         try:
             job()
         except MirrorError as error:

@@ -10,8 +10,8 @@ from contextlib import contextmanager
 import pytest
 
 from sparkmirror.data.coordination.control_reader import ControlWatch
-from sparkmirror.data.read import resume as resuming
-from sparkmirror.data.read.resume import Recorded, Resumed, encode_recorded, resume
+from sparkmirror.data.read.resume import Resumed, resume
+from sparkmirror.internal_topics.position_metadata import PositionMetadata, decode_metadata
 from sparkmirror.model import ClusterClient, FetchSettings, GroupSettings, TopicPartition
 from sparkmirror.testing.clusters import KafkaCluster
 from sparkmirror.wire.cluster.coordinator import LATEST, Routes
@@ -54,12 +54,12 @@ def test_a_slot_reads_writes_listens_and_resumes(
         remote = TopicPartition(slot.remote, 0)
         end = target.list_offsets([remote], LATEST, read_committed=False)[remote]
         (writer,) = {
-            resuming.decode_recorded(metadata).producer_id
+            decode_metadata(metadata).producer_id
             for _, metadata in target.committed(flow.position_group, [remote]).values()
         }
         (partition,) = slot.partitions
         # As if nothing had been committed since the first record.
-        recorded = encode_recorded(Recorded("", 0, writer))
+        recorded = PositionMetadata(target_end=0, producer_id=writer)
         found = resume(flow, source, target, {partition: (0, recorded)})
         assert found == {tp: Resumed(RECORDS, end)}
     stream = RecordStream(flow.target, FetchSettings(), remote, 0, end)

@@ -10,6 +10,7 @@ import pytest
 from sparkmirror.config.mm2.load import load_mm2
 from sparkmirror.control.coordination.contest import Verdict
 from sparkmirror.control.flow import FlowControl
+from sparkmirror.control.jobs import run_once
 from sparkmirror.control.loop import ControlLoop
 from sparkmirror.control.positions import preflight
 from sparkmirror.control.topics.heartbeats import HeartbeatJob
@@ -42,7 +43,7 @@ def test_each_reason_in_a_row_of_failures_is_told_once() -> None:
             if reason:
                 raise ClusterError(reason)
 
-        failing = not loop._attempt("ends", job, told=failing)
+        failing = not loop._jobs.attempt("ends", job, told=failing)
         told.append(loop.events())
     assert told == [
         ["ends: no answer in 3.1 s"],
@@ -80,16 +81,16 @@ def test_a_failure_tells_its_code_its_flow_and_its_cluster(tmp_path: Path) -> No
             raise gone[0]
 
     for name, away in (("ends-A->B", "source A"), ("progress-A->B", "target B")):
-        assert not loop._attempt(name, job, told=False)
+        assert not loop._jobs.attempt(name, job, told=False)
         (notice,) = loop.events()
         assert (notice.level, notice.code, notice.flow, notice.cluster) == (
             "warning", "UNREACHABLE", "A->B", "A",
         )  # fmt: skip
         assert loop.away("A->B") == away
     gone.clear()
-    assert loop._attempt("progress-A->B", job, told=True)
+    assert loop._jobs.attempt("progress-A->B", job, told=True)
     assert loop.away("A->B") == "source A"
-    assert loop._attempt("ends-A->B", job, told=True)
+    assert loop._jobs.attempt("ends-A->B", job, told=True)
     assert loop.away("A->B") == ""
     assert [(one.level, one.flow) for one in loop.events()] == [("info", "A->B")] * 2
     for control in loop._flows.values():
@@ -103,7 +104,7 @@ def test_reasons_without_end_are_told_of_a_few_times() -> None:
         raise ClusterError(reason)
 
     for n in range(100):
-        loop._attempt("ends", lambda: fail("x" * n), told=n > 0)  # noqa: B023
+        loop._jobs.attempt("ends", lambda: fail("x" * n), told=n > 0)  # noqa: B023
     assert len(loop.events()) == 10
 
 
@@ -121,13 +122,13 @@ def test_a_look_at_the_ends_reads_the_time_of_what_is_not_mirrored(tmp_path: Pat
         asked.append(dict(positions))
         return {tp: RecordAt(1_000 + offset, 10.0) for tp, offset in positions.items()}
 
-    control.source.end_offsets = lambda *_: dict(ends)  # type: ignore[method-assign]
-    control.source.records_at = records_at  # type: ignore[method-assign,assignment]
+    control.clusters.source.end_offsets = lambda *_: dict(ends)  # type: ignore[method-assign]
+    control.clusters.source.records_at = records_at  # type: ignore[method-assign,assignment]
     rows = tuple(SourcePartition(*tp, f"A.{tp.topic}") for tp in ends)
-    control._assignment = Assignment(flow.name, rows)
+    control.published._assignment = Assignment(flow.name, rows)
 
     def report(slot: int, time_ms: int, *partitions: PartitionProgress) -> None:
-        control._progress[slot] = SlotProgress(
+        control.slots._progress[slot] = SlotProgress(
             flow.name, slot, "w", 1, time_ms, 1, 1, 1, partitions=partitions
         )
 
@@ -135,15 +136,15 @@ def test_a_look_at_the_ends_reads_the_time_of_what_is_not_mirrored(tmp_path: Pat
     report(0, 20, PartitionProgress("t", 0, 7), PartitionProgress("t", 2, -1))
     report(1, 30, PartitionProgress("t", 1, 50))
     report(2, 10, PartitionProgress("t", 1, 40))
-    control.look_at_ends()
+    run_once(control.source_ends)
     assert asked == [{behind: 50}]
     assert control.ends() == ends
-    assert control.oldest_ms() == {behind: 1_050}
-    control.look_at_ends()
+    assert control.source_ends.oldest_ms() == {behind: 1_050}
+    run_once(control.source_ends)
     assert len(asked) == 1, "what stands still is read once"
     report(1, 40, PartitionProgress("t", 1, 100))
-    control.look_at_ends()
-    assert control.oldest_ms() == {}
+    run_once(control.source_ends)
+    assert control.source_ends.oldest_ms() == {}
     control.close()
 
 

@@ -17,6 +17,7 @@ from sparkmirror.cli.main import main
 from sparkmirror.cli.verbs import history as verb
 from sparkmirror.control.coordination.control_topic import ControlSignals, ControlTopicReader
 from sparkmirror.control.flow import FlowControl
+from sparkmirror.control.jobs import run_once
 from sparkmirror.control.loop import ControlLoop
 from sparkmirror.control.report.history import HaltWatch, History, read_history, standing_still
 from sparkmirror.errors import Unreachable
@@ -263,7 +264,9 @@ def test_a_run_notes_what_it_sees(
 ) -> None:
     control = FlowControl(flow, "r2", lambda _: None, now_ms=lambda: NOW)
     monkeypatch.setattr(control.history, "_target", target)
-    monkeypatch.setattr(control, "drain", lambda *, again: setattr(control, "_draining", True))
+    monkeypatch.setattr(
+        control, "drain", lambda *, again: setattr(control.published, "draining", True)
+    )
     monkeypatch.setattr(control, "report", lambda *, ended: None)
     row = PartitionProgress("t", 0, 5, halt=Halt("DENIED", "no permission"))
     told = SlotProgress(FLOW, 0, "w", 1, NOW, 1, 1, 1, partitions=(row,), run_id="r2", attempt=1)
@@ -275,14 +278,14 @@ def test_a_run_notes_what_it_sees(
         progress=(told,),
     )
     reader = SimpleNamespace(poll=lambda _: signals, close=lambda: None)
-    control._reader = cast(ControlTopicReader, reader)
+    control.slots._reader = cast(ControlTopicReader, reader)
     lost = Gap(
         FLOW, T0, "A.t", GapKind.TARGET_RECREATED, GapAction.REPAIRED, 3, 8, 6, 3, "RECREATED",
         "made anew", NOW,
     )  # fmt: skip
-    control._gaps._tell([lost, replace(lost, action=GapAction.CONTINUED, resumed_at=9)])
-    control.look_at_progress()
-    control.look_at_progress()
+    control.slots.gaps._tell([lost, replace(lost, action=GapAction.CONTINUED, resumed_at=9)])
+    run_once(control.slots)
+    run_once(control.slots)
     control.farewell()
     assert [(one.kind.value, one.text) for one in _read(target, flow)] == [
         ("repair", "made anew (repaired at offset 3)"),

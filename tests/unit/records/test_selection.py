@@ -381,7 +381,7 @@ def test_only_small_neighbours_are_joined() -> None:
     for first in range(0, 1_000, 100):
         parts += [data(n, n + 1) for n in range(first, first + 50)]
         parts.append(encode_batch([record(n, size=700) for n in range(first + 50, first + 100)]))
-    assert len(parts[50]) > RULES.join_plain_below_bytes
+    assert len(parts[50]) > RULES.join_uncompressed_below_bytes
     selection = choose(b"".join(parts))
     assert selection.batch_count == 20
     assert [type(piece) for piece in selection.pieces] == [bytes, memoryview] * 10
@@ -391,7 +391,7 @@ def test_only_small_neighbours_are_joined() -> None:
 @pytest.mark.parametrize("count", [8, 31, 32, 90])
 def test_many_batches_of_a_default_producer_are_joined(count: int) -> None:
     response = b"".join(data(n, n + 40, size=350) for n in range(0, 40 * count, 40))
-    assert RULES.join_below_bytes < len(response) // count < RULES.join_plain_below_bytes
+    assert RULES.join_below_bytes < len(response) // count < RULES.join_uncompressed_below_bytes
     selection = choose(response)
     assert carried(selection) == records(0, 40 * count, size=350)
     assert selection.joined == count

@@ -23,9 +23,9 @@ from sparkmirror.internal_topics.commands import SourcePartition
 from sparkmirror.internal_topics.connect_offsets import ConnectOffsets, read_source_positions
 from sparkmirror.internal_topics.position_metadata import (
     Mark,
+    PositionMetadata,
     TargetMark,
-    encode_mark,
-    target_fields,
+    encode_metadata,
 )
 from sparkmirror.model import FlowSettings, Halt, Member, MirrorMode, TopicPartition
 from sparkmirror.offset_reset import EARLIEST, LATEST, reset_time_ms
@@ -70,9 +70,12 @@ def plan_seeding(
     Only partitions without a committed offset (by remote name) that ``stored`` (by source name)
     knows. ``of_connect``: they are from Connect's offset storage, which outlives remote topics.
     """
-    more = target_fields(TargetMark(seeded=of_connect))
+    target = TargetMark(seeded=of_connect)
     return {
-        p.target: (stored[p.source], encode_mark(Mark(topic_id=p.topic_id), more))
+        p.target: (
+            stored[p.source],
+            encode_metadata(PositionMetadata(Mark(topic_id=p.topic_id), target)),
+        )
         for p in assignment.partitions
         if p.target not in committed and p.source in stored
     }
@@ -218,8 +221,8 @@ def _commits(
     return {
         missing[tp].target: (
             begin,
-            encode_mark(
-                Mark(topic_id=missing[tp].topic_id), target_fields(TargetMark(begin=begin))
+            encode_metadata(
+                PositionMetadata(Mark(topic_id=missing[tp].topic_id), TargetMark(begin=begin))
             ) if marked else "",
         )
         for tp, begin in begins.items()

@@ -26,7 +26,7 @@ from sparkmirror.data.coordination.control_reader import ControlWatch
 from sparkmirror.data.coordination.hanging_transactions import close_all
 from sparkmirror.internal_topics.commands import AssignmentDocument, CommandKind
 from sparkmirror.internal_topics.flow_claims import Claim, taken_over, transactional_id
-from sparkmirror.model import FlowSettings, TopicPartition
+from sparkmirror.model import FlowSettings, MirrorMode, TopicPartition
 from sparkmirror.wire.cluster.coordinator import Routes
 from sparkmirror.wire.produce.partition_queue import Identity
 from sparkmirror.wire.produce.transactions import Transactions, fence_slots
@@ -36,6 +36,7 @@ __all__ = [
     "check_owner",
     "committed_positions",
     "fence_plan",
+    "looks_for_claims",
     "replanned",
     "take_over",
 ]
@@ -43,6 +44,13 @@ __all__ = [
 log = logging.getLogger(__name__)
 
 _LOOK_AGAIN_S = 0.2
+
+
+def looks_for_claims(flow: FlowSettings) -> bool:
+    """Whether slots have to look for claims themselves: neither exactly-once fences other writers
+    of this flow, nor does a consumer group keep them out.
+    """
+    return flow.mode is MirrorMode.MM2 and not flow.exactly_once
 
 
 def check_claim(flow: FlowSettings, claim: Claim | None, run_id: str) -> None:

@@ -18,6 +18,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 
 from sparkmirror.errors import ClusterError, Defect
 from sparkmirror.internal_topics.flow_claims import transactional_id
+from sparkmirror.internal_topics.position_metadata import decode_metadata
 from sparkmirror.model import FlowSettings, Halt, TopicPartition
 from sparkmirror.wire.cluster.coordinator import Routes
 from sparkmirror.wire.cluster.error_codes import (
@@ -27,11 +28,11 @@ from sparkmirror.wire.cluster.error_codes import (
     error_name,
 )
 from sparkmirror.wire.net.connection import ConnectionLost
-from sparkmirror.wire.produce.hanging_transactions import OpenEnd, Written, decode_written, look
+from sparkmirror.wire.produce.hanging_transactions import OpenEnd, Written, look
 from sparkmirror.wire.produce.partition_queue import Identity
 from sparkmirror.wire.produce.transactions import Transactions
 
-__all__ = ["OpenEnds", "close_all"]
+__all__ = ["OpenEnds", "close_all", "written_before"]
 
 log = logging.getLogger(__name__)
 
@@ -176,7 +177,7 @@ def close_all(
         positions = routes.positions(flow.position_group, found, stable=True)
         for slot, identity in enumerate(identities):
             written = {
-                tp: decode_written(positions[tp].metadata) if tp in positions else None
+                tp: written_before(positions[tp].metadata) if tp in positions else None
                 for tp, producers in found.items()
                 if identity[0] in producers
             }
@@ -190,6 +191,12 @@ def close_all(
         return False
     finally:
         routes.close()
+
+
+def written_before(metadata: str) -> Written | None:
+    """The newest committed records that a position's metadata tells of."""
+    written = decode_metadata(metadata).written
+    return None if written is None else Written(*written)
 
 
 def _close_slot(

@@ -1,9 +1,10 @@
 """Where an at-least-once slot goes on after a crash: at the exact record, when that can be known.
 
 With each position the group keeps where the target's log ended for it and who wrote there
-(`Recorded`). A crash loses the positions of the last second, not the records: they stand at the
-target after that offset. When all of them are by the recorded producer, they are the ones that
-follow the position at the source, and as many source offsets can be skipped. That holds only if
+(`internal_topics.position_metadata`). A crash loses the positions of the last second, not the
+records: they stand at the target after that offset. When all of them are by the recorded producer,
+they are the ones that follow the position at the source, and as many source offsets can be skipped.
+That holds only if
 
 * every batch after the recorded offset carries the recorded producer id, without a gap: no other
   writer, no control marker;
@@ -21,7 +22,6 @@ still lives is not fenced by any of this: that takes exactly-once.
 
 from __future__ import annotations
 
-import json
 import logging
 import struct
 import time
@@ -31,6 +31,7 @@ from dataclasses import dataclass, replace
 from sparkmirror.data.read.survivors import ends_alike
 from sparkmirror.errors import BatchError, MirrorError
 from sparkmirror.internal_topics.commands import SourcePartition
+from sparkmirror.internal_topics.position_metadata import PositionMetadata
 from sparkmirror.model import FetchSettings, FlowSettings, TopicPartition
 from sparkmirror.records.header import CONTROL_BIT, HEADER_BYTES, MAGIC_AT
 from sparkmirror.records.selection import SelectRules
@@ -40,7 +41,7 @@ from sparkmirror.wire.cluster.coordinator import LATEST, Routes
 from sparkmirror.wire.fetch.fetcher import FetchedPartition, Fetcher
 from sparkmirror.wire.net.connection import ConnectionLost
 
-__all__ = ["Recorded", "Resumed", "encode_recorded", "recorded_fields", "resume"]
+__all__ = ["Resumed", "resume"]
 
 log = logging.getLogger(__name__)
 
@@ -52,19 +53,6 @@ _NO_END = 2**63 - 1
 
 
 @dataclass(frozen=True, slots=True)
-class Recorded:
-    """What a committed position says about the target.
-
-    ``target_offset``: where the log ended after the last record before the position, -1 unknown.
-    ``producer_id``: whose records would come next, -1 unknown.
-    """
-
-    source_topic_id: str = ""
-    target_offset: int = -1
-    producer_id: int = -1
-
-
-@dataclass(frozen=True, slots=True)
 class Resumed:
     """Next source offset, and the target's end (-1 unknown), of one partition."""
 
@@ -72,42 +60,11 @@ class Resumed:
     target_end: int = -1
 
 
-def encode_recorded(recorded: Recorded) -> str:
-    """The metadata of a committed offset; unknown things are left out."""
-    document = recorded_fields(recorded)
-    return json.dumps(document) if document else ""
-
-
-def recorded_fields(recorded: Recorded) -> dict[str, object]:
-    """What the metadata holds of it; unknown things are left out."""
-    document: dict[str, object] = {}
-    if recorded.source_topic_id:
-        document["source_topic_id"] = recorded.source_topic_id
-    if recorded.target_offset >= 0:
-        document["target_offset"] = recorded.target_offset
-        if recorded.producer_id >= 0:
-            document["producer_id"] = recorded.producer_id
-    return document
-
-
-def decode_recorded(metadata: str) -> Recorded:
-    """What the metadata says; nothing, when it is not ours."""
-    try:
-        document = json.loads(metadata)
-        return Recorded(
-            str(document.get("source_topic_id", "")),
-            int(document.get("target_offset", -1)),
-            int(document.get("producer_id", -1)),
-        )
-    except (ValueError, TypeError, AttributeError):
-        return Recorded()
-
-
 def resume(
     flow: FlowSettings,
     source: Routes,
     target: Routes,
-    positions: Mapping[SourcePartition, tuple[int, str]],
+    positions: Mapping[SourcePartition, tuple[int, PositionMetadata]],
 ) -> dict[TopicPartition, Resumed]:
     """Where to go on, by source partition. ``positions``: committed offsets and their metadata.
 
@@ -123,13 +80,12 @@ def resume(
         if len(ends) < len(wanted):  # another may lead since the metadata came in
             target.refresh()
             ends = target.list_offsets(wanted, LATEST, read_committed=False)
-        behind: dict[SourcePartition, tuple[Recorded, int]] = {}
+        behind: dict[SourcePartition, tuple[PositionMetadata, int]] = {}
         for p, (offset, metadata) in positions.items():
             end = ends.get(p.target, -1)
             found[p.source] = Resumed(offset, end)
-            recorded = decode_recorded(metadata)
-            if 0 <= recorded.target_offset < end:
-                behind[p] = (recorded, end)
+            if 0 <= metadata.target_end < end:
+                behind[p] = (metadata, end)
         if behind:
             found |= _skip(flow, source, target, positions, behind, deadline)
     except (MirrorError, ConnectionLost) as error:
@@ -141,23 +97,23 @@ def _skip(
     flow: FlowSettings,
     source: Routes,
     target: Routes,
-    positions: Mapping[SourcePartition, tuple[int, str]],
-    behind: Mapping[SourcePartition, tuple[Recorded, int]],
+    positions: Mapping[SourcePartition, tuple[int, PositionMetadata]],
+    behind: Mapping[SourcePartition, tuple[PositionMetadata, int]],
     deadline: float,
 ) -> dict[TopicPartition, Resumed]:
     """The partitions of ``behind`` whose records since the position can be skipped."""
     same = {
         p: one
         for p, one in behind.items()
-        if not (p.topic_id and one[0].source_topic_id not in ("", p.topic_id))
+        if not (p.topic_id and one[0].source.topic_id not in ("", p.topic_id))
     }
     ours = _walked(
         Fetcher(target, FetchSettings(fetch_max_wait_ms=100, isolation_level="read_uncommitted")),
-        {p.target: (one.target_offset, end) for p, (one, end) in same.items()},
+        {p.target: (one.target_end, end) for p, (one, end) in same.items()},
         _by_producer({p.target: one.producer_id for p, (one, _) in same.items()}),
         deadline,
     )
-    counts = {p: end - one.target_offset for p, (one, end) in same.items() if p.target in ours}
+    counts = {p: end - one.target_end for p, (one, end) in same.items() if p.target in ours}
     there = _counted(
         flow, source, {p.source: (positions[p][0], n) for p, n in counts.items()}, deadline
     )
@@ -170,7 +126,7 @@ def _skip(
             or ends_alike(
                 *(flow, p.source, p.target),
                 (positions[p][0], at),
-                (recorded.target_offset, end),
+                (recorded.target_end, end),
             )
         ):
             found[p.source] = Resumed(at, end)
@@ -182,7 +138,7 @@ def _skip(
             why = "other writers" if p.target not in ours else "the source has other records"
             log.warning(
                 "%s: up to %d records arrive again: %s since the committed position",
-                *(p.source, end - recorded.target_offset, why),
+                *(p.source, end - recorded.target_end, why),
             )
     return found
 

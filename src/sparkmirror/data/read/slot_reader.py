@@ -13,24 +13,35 @@ import logging
 import time
 from collections.abc import Iterator
 from contextlib import closing
-from dataclasses import astuple, replace
+from dataclasses import replace
 from typing import Any
 
 from sparkmirror.data.coordination.control_reader import ControlWatch
-from sparkmirror.data.coordination.fencing import check_claim, check_owner, take_over
+from sparkmirror.data.coordination.fencing import check_claim, looks_for_claims
 from sparkmirror.data.coordination.selected import Selection
 from sparkmirror.data.coordination.slot_plan import SlotPlan
-from sparkmirror.data.read.beginnings import first_positions
 from sparkmirror.data.read.loss_detection import LossWatch
-from sparkmirror.data.read.resume import resume
+from sparkmirror.data.read.notes_to_sink import NotesToSink
 from sparkmirror.data.read.retry_schedule import Retries
+from sparkmirror.data.read.slot_start import SlotStart
 from sparkmirror.data.read.target_loss import TargetWatch, Verdict
+from sparkmirror.data.rows.notes import (
+    Owner,
+    PartitionHello,
+    SlotHello,
+    SlotNotes,
+    TriedAgain,
+    Writer,
+)
 from sparkmirror.data.rows.rows import FLUSH, Chunk, build_row, chunk_of, out
 from sparkmirror.data.rows.shared_frames import Frames
 from sparkmirror.errors import BatchError, CorruptBatch, Unreachable
-from sparkmirror.internal_topics.commands import CommandKind, channel, member_row
-from sparkmirror.internal_topics.gaps import gap_document
-from sparkmirror.internal_topics.position_metadata import Mark, TargetMark, decode_mark
+from sparkmirror.internal_topics.commands import CommandKind, channel
+from sparkmirror.internal_topics.position_metadata import (
+    Mark,
+    PositionMetadata,
+    TargetMark,
+)
 from sparkmirror.model import FETCH_BYTES_MAX, FlowSettings, Halt, MirrorMode, TopicPartition
 from sparkmirror.records.selection import SelectRules
 from sparkmirror.records.selection import select as select_records
@@ -40,8 +51,7 @@ from sparkmirror.wire.fetch.fetcher import FetchedPartition, Fetcher
 from sparkmirror.wire.fetch.lanes import LANES_MAX
 from sparkmirror.wire.net.connection import Connection, ConnectionLost
 from sparkmirror.wire.net.poller import Poller
-from sparkmirror.wire.produce.hanging_transactions import decode_written
-from sparkmirror.wire.produce.partition_queue import Identity
+from sparkmirror.wire.produce.hanging_transactions import Written
 
 __all__ = ["SlotReader"]
 
@@ -120,53 +130,18 @@ class SlotReader:
             else min(_JOIN_BELOW_BYTES, flow.produce.join_bytes),
         )
         self._retries = Retries()
-        self._tried: list[list[Any]] = []
         self._corrupt: dict[TopicPartition, int] = {}
         self._ahead: dict[TopicPartition, int] = {}
-        self._committed: dict[TopicPartition, int] = {}
         self._marks_before: dict[TopicPartition, Mark] = {}
-        self._noted: dict[str, Any] = {"errors": {}, "halts": [], "paused": False}
         self._last_row = 0.0
-        # What exactly-once fences and a consumer group keeps out, others have to look for.
-        self._looks = flow.mode is MirrorMode.MM2 and not flow.exactly_once
+        self._looks = looks_for_claims(flow)
         self._silence_s = flow.session_ms / 1000 * _SILENT_SHARE
-        self._identity: Identity | None = None
         self._targets = TargetWatch(flow, plan.partitions, self._losses)
-        self._verdicts: dict[TopicPartition, Verdict] = {}
+        self._begins = SlotStart(
+            flow, plan, self._routes, self._fetcher, self._losses, self._targets, self._watch
+        )
         self._jumps: dict[TopicPartition, tuple[int, int]] = {}
-        self._metadata: dict[TopicPartition, str] = {}
-
-    # -- positions -------------------------------------------------------------------------
-
-    def _positions(self, routes: Routes) -> dict[TopicPartition, int]:
-        """Where each partition goes on: the committed position, else ``auto.offset.reset``.
-
-        ``routes``: of the cluster that has the positions.
-        """
-        mm1 = self.flow.mode is MirrorMode.MM1
-        by_position = {(p.source if mm1 else p.target): p.source for p in self.plan.partitions}
-        group = self.flow.position_group
-        committed = routes.positions(group, by_position, stable=self.flow.exactly_once)
-        routes.leave_coordinator(group)
-        found: dict[TopicPartition, int] = {}
-        for tp, one in committed.items():
-            found[by_position[tp]] = one.offset
-            mark = Mark(leader_epoch=one.leader_epoch) if mm1 else decode_mark(one.metadata)
-            self._losses.marks[by_position[tp]] = mark
-            self._metadata[by_position[tp]] = one.metadata
-        self._committed = dict(found)
-        missing = [tp for tp in self._by_source if tp not in found]
-        if missing and not mm1:
-            ids = self._routes.topic_ids
-            for tp, (offset, metadata) in self._targets.remembered(missing, ids, routes).items():
-                found[tp], self._metadata[tp] = offset, metadata
-                self._losses.marks[tp] = decode_mark(metadata)
-            missing = [tp for tp in missing if tp not in found]
-        if missing:
-            found |= first_positions(
-                self.flow, self._fetcher, missing, stable=self._rules.read_committed
-            )
-        return found
+        self._notes = NotesToSink(self._fetcher, self._watch, self._targets, self._losses)
 
     # -- the epoch -------------------------------------------------------------------------
 
@@ -188,9 +163,9 @@ class SlotReader:
         self._routes.refresh_if_due()
         while True:
             # One for all questions: over a long link each connection is a wait, and each metadata.
-            with closing(self._asked()) as routes:
+            with closing(self._begins.asked()) as routes:
                 try:
-                    positions = self._find_out(routes)
+                    positions = self._begins.find_out(routes)
                 except (Unreachable, ConnectionLost, TimeoutError) as error:
                     if self._ends is not None:
                         raise Unreachable(
@@ -202,36 +177,19 @@ class SlotReader:
                     return self._begin(positions, routes)
             time.sleep(_TICK_S)
 
-    def _asked(self) -> Routes:
-        """The cluster that has the positions, for the questions of a start."""
-        mm1 = self.flow.mode is MirrorMode.MM1
-        topics = {p.remote_topic for p in self.plan.partitions}
-        return Routes(self.flow.source if mm1 else self.flow.target, topics)
-
-    def _find_out(self, routes: Routes) -> dict[TopicPartition, int]:
-        """The positions, once nobody else may move them; none when this plan is an old one."""
-        self._watch.start()
-        if self.flow.exactly_once and not self._take_over():
-            return {}
-        if self._looks:
-            check_owner(self.flow, self.plan.run_id, self._watch)
-        positions = self._positions(routes)
-        self._look_at_targets(positions, routes)
-        return positions
-
     def _begin(
         self, positions: dict[TopicPartition, int], routes: Routes
     ) -> dict[TopicPartition, int]:
         """Have the fetcher begin at ``positions``, or where the logs want it; where that is."""
         for tp, offset in positions.items():
-            verdict = self._verdicts.get(tp)
+            verdict = self._begins.verdicts.get(tp)
             self._fetcher.assign(tp, offset if verdict is None else self._first(tp, verdict))
             if verdict is not None and verdict.halt is not None:
                 self._fetcher.halt(tp, verdict.halt)
         self._marks_before = dict(self._losses.marks)
         halted = self._fetcher.halts
         self._examine([tp for tp in positions if tp not in halted])
-        return positions | self._resume(positions, routes)
+        return positions | self._begins.resume(positions, routes, apart=self._jumps)
 
     def _first(self, tp: TopicPartition, verdict: Verdict) -> int:
         """Where to begin, and what to leave out on the way: what the target has since a loss."""
@@ -241,47 +199,6 @@ class SlotReader:
         if verdict.position < first:
             self._jumps[tp] = first, end
         return verdict.position
-
-    def _look_at_targets(self, positions: dict[TopicPartition, int], target: Routes) -> None:
-        """See whether the target still has what it acknowledged."""
-        if self.flow.mode is MirrorMode.MM1:
-            return  # its positions say nothing about the target
-        self._verdicts = self._targets.examine(
-            self._routes, target, positions, self._metadata, self._fetcher.errors
-        )
-
-    def _resume(
-        self, positions: dict[TopicPartition, int], target: Routes
-    ) -> dict[TopicPartition, int]:
-        """Where partitions go on that lost nothing; past what the target has already."""
-        if self.flow.exactly_once or self.flow.mode is MirrorMode.MM1:
-            return {}
-        sound = {
-            tp: offset
-            for tp, offset in positions.items()
-            if self._losses.may_resume(tp)
-            and not self._verdicts[tp].lost
-            and self._fetcher.position(tp) == offset
-            and tp not in self._jumps
-        }
-        resumed = resume(
-            self.flow,
-            self._routes,
-            target,
-            {self._by_source[tp]: (at, self._metadata.get(tp, "")) for tp, at in sound.items()},
-        )
-        for tp, one in resumed.items():
-            if one.target_end >= 0:
-                self._verdicts[tp] = replace(self._verdicts[tp], end=one.target_end)
-            if one.position != sound[tp]:
-                self._fetcher.advance(tp, one.position)
-        return {tp: one.position for tp, one in resumed.items()}
-
-    def _take_over(self) -> bool:
-        """Become the only writer of these partitions; False when this plan is an old one."""
-        plan = self.plan
-        self._identity = take_over(self.flow, plan.slot, plan.run_id, self._watch)
-        return self._identity is not None
 
     def _examine(self, held: list[TopicPartition]) -> None:
         """See whether the logs of held partitions still are the ones that were mirrored."""
@@ -333,7 +250,7 @@ class SlotReader:
         newest = self._watch.assignment
         ours = newest is not None and newest.run_id == self.plan.run_id
         if newest is not None and ours and newest.member not in (None, self.plan.member):
-            notes = {"member": member_row(newest.member)}
+            notes = SlotNotes(member=newest.member)
             yield from out(build_row([], memoryview(b""), [], notes))
 
     def _ask(self) -> None:
@@ -356,7 +273,7 @@ class SlotReader:
     def _over(self, deadline: float) -> bool:
         if self.flow.mode is MirrorMode.MM2:
             check_claim(self.flow, self._watch.claim, self.plan.run_id)
-        if self.flow.exactly_once and self._identity is None:
+        if self.flow.exactly_once and self._begins.identity is None:
             return True
         command = self._watch.command
         if command is not None and command.run_id == self.plan.run_id:
@@ -388,7 +305,7 @@ class SlotReader:
             if tp in self._losses.passed:
                 continue  # the next epoch reads the position, with the log that it is in
             self._fetcher.assign(tp, position)
-            self._tried.append([tp.topic, tp.partition, attempt])
+            self._notes.tried.append(TriedAgain(tp, attempt))
 
     # -- answers into rows -----------------------------------------------------------------
 
@@ -423,7 +340,7 @@ class SlotReader:
                 pieces.append([])
         if not chunks:
             return None
-        return build_row(chunks, self._fetcher.frame, pieces, self._notes(), self._frames)
+        return build_row(chunks, self._fetcher.frame, pieces, self._notes.take(), self._frames)
 
     def _select(self, part: FetchedPartition) -> Any | None:
         end = None if self._ends is None else self._ends.get(part.tp)
@@ -472,86 +389,46 @@ class SlotReader:
 
     def _hello(self, positions: dict[TopicPartition, int]) -> Any:
         self._last_row = time.monotonic()
-        self._noted["paused"] = self._watch.paused
         # The sink learns of a gap as one that lies behind the old position.
         behind = {gap.source for gap, _ in self._losses.gaps}
         marks = self._losses.marks | {
             tp: mark for tp, mark in self._marks_before.items() if tp in behind
         }
-        unseen = Verdict(-1, TargetMark())
-        verdicts = {p.source: self._verdicts.get(p.source, unseen) for p in self.plan.partitions}
-        notes: dict[str, Any] = {
-            "slot": self.plan.slot,
-            "epoch": self.plan.epoch,
-            "channel": channel(self.flow, self.plan.run_id),
-            "attempt": [self.plan.run_id, self._attempt_id],
-            "paused": self._watch.paused,
-            "frames": self._frames.note(),
-            "partitions": [
-                [
-                    *(p.topic, p.partition, p.remote_topic, positions.get(p.source, -1)),
-                    self._committed.get(p.source, -1),
-                    verdicts[p.source].end,
-                    *astuple(marks.get(p.source, Mark())),
-                    *astuple(verdicts[p.source].mark),
-                ]
-                for p in self.plan.partitions
-            ],
-            **(self._notes() or {}),
-        }
-        if self.plan.member is not None:
-            notes["member"] = member_row(self.plan.member)
-        if self._looks:
-            plan = self.plan
-            notes["owner"] = [plan.run_id, plan.control_offset, plan.claim_term]
-        if self.flow.exactly_once:
-            # The sink writes under the identity that was there before the positions were read.
-            notes["writer"] = {
-                "identity": self._identity,
-                "run_id": self.plan.run_id,
-                "control_offset": self.plan.control_offset,
-                "written": [
-                    [p.topic, p.partition, *written]
-                    for p in self.plan.partitions
-                    if (written := decode_written(self._metadata.get(p.source, ""))) is not None
-                ],
-            }
-        row = build_row([], memoryview(b""), [], notes)
-        return row.slice(0, 1)
-
-    def _notes(self) -> dict[str, Any] | None:
-        """Gaps, new attempts; halts, error counts and whether it is paused, when they changed."""
-        halts = self._fetcher.halts
-        rows: list[list[object]] = [
-            [tp.topic, tp.partition, halt.code, halt.reason, halt.retriable]
-            for tp, halt in sorted(halts.items(), key=lambda entry: entry[0])
-        ]
-        gone = set(self._halted_before()) - set(halts)
-        rows += [[tp.topic, tp.partition, "", "", False] for tp in sorted(gone)]
-        now = {
-            "errors": dict(self._fetcher.errors),
-            "halts": rows,
-            "paused": self._watch.paused,
-        }
-        gaps: list[list[object]] = [
-            [gap_document(one.gap), *astuple(one.mark), *astuple(one.target), one.target_end]
-            for one in self._targets.take_gaps()
-        ]
-        gaps += [[gap_document(gap), *astuple(mark)] for gap, mark in self._losses.take_gaps()]
-        tried, self._tried = self._tried, []
-        if gaps or tried:
-            self._noted = now
-            return {**now, "gaps": gaps, "tried": tried}
-        if now == self._noted:
-            return None
-        self._noted = now
-        return now
-
-    def _halted_before(self) -> list[TopicPartition]:
-        return [TopicPartition(row[0], row[1]) for row in self._noted["halts"] if row[2]]
+        unseen, nothing = Verdict(-1, TargetMark()), PositionMetadata()
+        partitions = []
+        for p in self.plan.partitions:
+            verdict = self._begins.verdicts.get(p.source, unseen)
+            written = self._begins.metadata.get(p.source, nothing).written
+            partitions.append(
+                PartitionHello(
+                    p.source,
+                    p.remote_topic,
+                    positions.get(p.source, -1),
+                    self._begins.committed.get(p.source, -1),
+                    verdict.end,
+                    marks.get(p.source, Mark()),
+                    verdict.mark,
+                    Written(*written) if written and self.flow.exactly_once else None,
+                )
+            )
+        plan = self.plan
+        owner = Owner(plan.run_id, plan.control_offset, plan.claim_term) if self._looks else None
+        # The sink writes under the identity that was there before the positions were read.
+        writer = Writer(self._begins.identity, plan.run_id, plan.control_offset)
+        hello = SlotHello(
+            plan.slot,
+            plan.epoch,
+            channel(self.flow, plan.run_id),
+            plan.run_id,
+            self._attempt_id,
+            self._frames.note(),
+            tuple(partitions),
+            owner,
+            writer if self.flow.exactly_once else None,
+        )
+        notes = self._notes.begin(hello, plan.member)
+        return build_row([], memoryview(b""), [], notes).slice(0, 1)
 
     def _note_row(self) -> Any:
-        notes = self._notes()
-        if notes is None:
-            return FLUSH
-        return build_row([], memoryview(b""), [], notes)
+        notes = self._notes.take()
+        return FLUSH if notes is None else build_row([], memoryview(b""), [], notes)

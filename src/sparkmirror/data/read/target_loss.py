@@ -1,7 +1,7 @@
 """Records that the target had acknowledged and has lost: found, told, and mirrored again.
 
 A position says which log of the target it belongs to and where that log ended
-(`internal_topics.position_metadata`, `data.read.resume.Recorded`). `judge_target` compares that
+(`internal_topics.position_metadata`). `judge_target` compares that
 with what the leader says now; pure. Retention and DeleteRecords move a log's start and never its
 end, so they are no loss. A high watermark lags behind for a while after an election, so the end of
 the leader's own log is what counts, and where a broker cannot tell it, a high watermark that stays
@@ -24,7 +24,6 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from sparkmirror.data.read.loss_detection import LossWatch
-from sparkmirror.data.read.resume import Recorded, decode_recorded, recorded_fields
 from sparkmirror.data.read.survivors import (
     KnownRuns,
     Survivors,
@@ -37,10 +36,8 @@ from sparkmirror.internal_topics.commands import SourcePartition
 from sparkmirror.internal_topics.gaps import TARGET_LOSS_CODES, Gap, GapAction, GapKind
 from sparkmirror.internal_topics.position_metadata import (
     Mark,
+    PositionMetadata,
     TargetMark,
-    decode_target,
-    encode_mark,
-    target_fields,
 )
 from sparkmirror.model import FlowSettings, Halt, TopicPartition
 from sparkmirror.names.replication_policy import FaultPolicy
@@ -167,7 +164,7 @@ class TargetWatch:
 
     def remembered(
         self, missing: Iterable[TopicPartition], source_ids: Mapping[str, str], target: Routes
-    ) -> dict[TopicPartition, tuple[int, str]]:
+    ) -> dict[TopicPartition, tuple[int, PositionMetadata]]:
         """Positions, with metadata, of those in ``missing`` that went with their remote topic.
 
         A topic that is deleted takes them with it, and Connect's offset storage may not have them
@@ -184,10 +181,9 @@ class TargetWatch:
             now = target.topic_ids.get(self.remote(tp), "")
             if one.runs and one.target_id and one.target_id != now:
                 run = one.runs[-1]
-                recorded = recorded_fields(Recorded("", one.target_end))
-                fields = recorded | target_fields(TargetMark(topic_id=one.target_id))
-                mark = Mark(topic_id=wanted[tp])
-                found[tp] = run.source + run.length, encode_mark(mark, fields)
+                source, remote = Mark(topic_id=wanted[tp]), TargetMark(topic_id=one.target_id)
+                metadata = PositionMetadata(source, remote, one.target_end)
+                found[tp] = run.source + run.length, metadata
         return found
 
     def examine(
@@ -195,7 +191,7 @@ class TargetWatch:
         source: Routes,
         target: Routes,
         positions: Mapping[TopicPartition, int],
-        metadata: Mapping[TopicPartition, str],
+        metadata: Mapping[TopicPartition, PositionMetadata],
         errors: dict[str, int],
     ) -> dict[TopicPartition, Verdict]:
         """What becomes of partitions; ``positions`` and their ``metadata`` by source partition.
@@ -205,8 +201,9 @@ class TargetWatch:
         is lost cannot be found out at present.
         """
         self.gaps = []
-        marks = {tp: decode_target(metadata.get(tp, "")) for tp in positions}
-        ends = {tp: decode_recorded(metadata.get(tp, "")).target_offset for tp in positions}
+        told = {tp: metadata.get(tp, PositionMetadata()) for tp in positions}
+        marks = {tp: one.target for tp, one in told.items()}
+        ends = {tp: one.target_end for tp, one in told.items()}
         losses, views = self._losses_of(target, positions, marks, ends)
         found = {}
         for tp, position in positions.items():

@@ -5,8 +5,8 @@ column     type     what
 =========  =======  =============================================================================
 head       string   JSON object: ``chunks``, the index of the records, one array per source
                     partition (fields of `Chunk`, in order); ``at``, the frame that holds the
-                    records when source and sink share memory (`data.rows.shared_frames`); and notes
-                    from slot to sink: who the slot is, halts, error counts
+                    records when source and sink share memory (`data.rows.shared_frames`); and
+                    ``notes`` from source to sink (`data.rows.notes`)
 records    binary   raw record batches, unless ``at`` says where they are; each chunk says where its
                     bytes start
 =========  =======  =============================================================================
@@ -27,13 +27,14 @@ from __future__ import annotations
 
 import json
 import struct
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import pyarrow as pa
 
 from sparkmirror.data.rows import worker_pipes
+from sparkmirror.data.rows.notes import SlotNotes, decode_notes, encode_notes
 from sparkmirror.data.rows.shared_frames import Frames, Reference
 from sparkmirror.internal_topics.commands import SourcePartition
 
@@ -54,7 +55,6 @@ ARROW_SCHEMA = pa.schema([("head", pa.string()), ("records", pa.binary())])
 
 # Of a chunk with more gaps than this, only the last runs of source offsets are told to the sink.
 _RUNS_MAX = 1_000
-_REHEARSAL = "rehearsal"
 _OFFSETS = struct.Struct("<iii")
 _FIRST_VALID = pa.py_buffer(b"\1")
 _EMPTY = pa.py_buffer(b"")
@@ -180,7 +180,7 @@ def build_row(
     chunks: Sequence[Chunk],
     frame: memoryview,
     pieces: Sequence[Sequence[memoryview | bytes]],
-    notes: Mapping[str, Any] | None = None,
+    notes: SlotNotes | None = None,
     frames: Frames | None = None,
 ) -> pa.RecordBatch:
     """One row and its flush row, as one message.
@@ -191,7 +191,9 @@ def build_row(
     """
     starts, data, reference = _layout(frame, pieces, frames)
     index = [_entry(chunk, start) for chunk, start in zip(chunks, starts, strict=True)]
-    fields = {**(notes or {}), "chunks": index}
+    fields: dict[str, Any] = {"chunks": index}
+    if notes is not None:
+        fields["notes"] = encode_notes(notes)
     if reference is not None:
         fields["at"] = reference
     head = json.dumps(fields, separators=(",", ":")).encode()
@@ -281,27 +283,35 @@ def out(row: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
 
 def rehearsal() -> Iterator[pa.RecordBatch]:
     """All rows of a slot without any work: they travel as others do, and say so to the sink."""
-    yield build_row([], memoryview(b""), [], {_REHEARSAL: True}).slice(0, 1)
+    yield build_row([], memoryview(b""), [], SlotNotes(rehearsal=True)).slice(0, 1)
     yield from out(FLUSH)
 
 
 def is_rehearsal(batch: pa.RecordBatch) -> bool:
     """Whether ``batch``, the first of a task, is that of `rehearsal`."""
-    return batch.num_rows > 0 and _REHEARSAL in read_row(batch, 0)[2]
+    if not batch.num_rows:
+        return False
+    notes = read_row(batch, 0)[2]
+    return notes is not None and notes.rehearsal
 
 
-def read_row(batch: pa.RecordBatch, row: int) -> tuple[list[Chunk], memoryview, dict[str, Any]]:
-    """(chunks, records, notes) of one row; all empty for a flush row.
+def read_row(
+    batch: pa.RecordBatch, row: int
+) -> tuple[list[Chunk], memoryview, SlotNotes | None, Reference | None]:
+    """(chunks, records, notes, where the records are if not in the row) of one row.
 
-    The view keeps the Arrow buffer alive for as long as it is referenced.
+    Nothing at all of a flush row. The view keeps the Arrow buffer alive for as long as it is
+    referenced. Raises `MachineError` when another release wrote the notes.
     """
     head = batch.column(0)[row]
     if not head.is_valid:
-        return [], memoryview(b""), {}
-    notes: dict[str, Any] = json.loads(head.as_py())
-    chunks = [Chunk(*entry) for entry in notes.pop("chunks")]
+        return [], memoryview(b""), None, None
+    fields: dict[str, Any] = json.loads(head.as_py())
+    chunks = [Chunk(*entry) for entry in fields["chunks"]]
+    document = fields.get("notes")
+    notes = None if document is None else decode_notes(document)
     records = batch.column(1)[row].as_buffer()
     if records is None:
-        return chunks, memoryview(b""), notes
+        return chunks, memoryview(b""), notes, fields.get("at")
     # Arrow's views are of signed bytes.
-    return chunks, memoryview(records).cast("B"), notes
+    return chunks, memoryview(records).cast("B"), notes, fields.get("at")

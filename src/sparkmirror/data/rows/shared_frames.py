@@ -32,11 +32,11 @@ import mmap
 import os
 import secrets
 from collections.abc import Iterable
-from typing import Any
+from typing import NamedTuple
 
 import pyarrow as pa
 
-__all__ = ["FrameReader", "Frames", "Reference", "map_frames"]
+__all__ = ["FrameReader", "Frames", "Reference", "SharedMemory", "map_frames"]
 
 log = logging.getLogger(__name__)
 
@@ -54,6 +54,16 @@ _SHARED_FROM_BYTES = 32 * 1024
 
 Reference = list[int]
 """Where a row's records are: [frame number, first byte in it, size]."""
+
+
+class SharedMemory(NamedTuple):
+    """What the sink needs to find the memory of the process ``process``."""
+
+    process: int
+    descriptor: int
+    token: str
+    frame_bytes: int
+    partitions: int
 
 
 def _first_frame_at(partitions: int) -> int:
@@ -95,13 +105,12 @@ class Frames:
         self._view = memoryview(self._map)
         self._view[:_TOKEN_BYTES] = self._token
 
-    def note(self) -> list[Any] | None:
-        """What the sink needs to find the memory: [process, descriptor, token, frame bytes,
-        partitions].
-        """
+    def note(self) -> SharedMemory | None:
+        """Where the memory is; None when none can be shared."""
         if self._map is None:
             return None
-        return [os.getpid(), self._fd, self._token.hex(), self.frame_bytes, self._partitions]
+        token = self._token.hex()
+        return SharedMemory(os.getpid(), self._fd, token, self.frame_bytes, self._partitions)
 
     @property
     def shared(self) -> bool:
@@ -203,7 +212,7 @@ class _Lease:
 class FrameReader:
     """The sink's side. ``leases``: frames not handed back yet."""
 
-    def __init__(self, note: list[Any]) -> None:
+    def __init__(self, note: SharedMemory) -> None:
         """Map what `Frames.note` describes. Raises OSError or ValueError when that fails."""
         process, descriptor, token, self._frame_bytes, partitions = note
         self.leases = 0
@@ -239,7 +248,7 @@ class FrameReader:
         self._map[_STATES_AT + number] = 0
 
 
-def map_frames(note: list[Any] | None) -> FrameReader | None:
+def map_frames(note: SharedMemory | None) -> FrameReader | None:
     """The memory shared with the source, when it is within reach."""
     if note is None:
         return None

@@ -21,11 +21,12 @@ from typing import Any
 import pyarrow as pa
 
 from sparkmirror.data.coordination.slot_plan import decode_flow
+from sparkmirror.data.rows.notes import HaltNote, SlotHello, SlotNotes
 from sparkmirror.data.rows.rows import FLUSH, Chunk, build_row, out, read_row
-from sparkmirror.data.rows.shared_frames import FrameReader, Frames, map_frames
+from sparkmirror.data.rows.shared_frames import FrameReader, Frames, Reference, map_frames
 from sparkmirror.data.transform.message_handler import Handler
 from sparkmirror.errors import BatchError, MirrorError, Unreachable
-from sparkmirror.model import FlowSettings, Partitioner
+from sparkmirror.model import FlowSettings, Halt, Partitioner, TopicPartition
 from sparkmirror.records.key_columns import scans
 from sparkmirror.records.partitioner import Dealer, Dealt, write_dealt
 from sparkmirror.wire.cluster.coordinator import Routes
@@ -66,29 +67,37 @@ class _RecordPath:
             for batch in batches:
                 quiet = True
                 for number in range(batch.num_rows):
-                    chunks, records, notes = read_row(batch, number)
-                    if not chunks and not notes:
+                    chunks, records, notes, reference = read_row(batch, number)
+                    if not chunks and notes is None:
                         continue
                     quiet = False
-                    yield from self._row(chunks, records, notes)
+                    if notes is not None and notes.hello is not None:
+                        yield from self._begin(chunks, notes, notes.hello)
+                    else:
+                        yield from self._row(chunks, records, notes, reference)
                 if quiet:
                     yield from out(FLUSH)
         finally:
             self._counts.close()
             self._frames.close()
 
-    def _row(
-        self, chunks: list[Chunk], records: memoryview, notes: dict[str, Any]
+    def _begin(
+        self, chunks: list[Chunk], notes: SlotNotes, hello: SlotHello
     ) -> Iterator[pa.RecordBatch]:
-        if "slot" in notes:
-            self._source = map_frames(notes["frames"])
-            notes["frames"] = self._frames.note()
-            self._counts.follow({row[2] for row in notes["partitions"]})
-            # The first row travels alone, as the source sent it.
-            yield build_row(chunks, _NOTHING, [[] for _ in chunks], notes).slice(0, 1)
-            yield from out(FLUSH)
-            return
-        reference = notes.pop("at", None)
+        self._source = map_frames(hello.memory)
+        self._counts.follow({one.remote_topic for one in hello.partitions})
+        notes = replace(notes, hello=replace(hello, memory=self._frames.note()))
+        # The first row travels alone, as the source sent it.
+        yield build_row(chunks, _NOTHING, [[] for _ in chunks], notes).slice(0, 1)
+        yield from out(FLUSH)
+
+    def _row(
+        self,
+        chunks: list[Chunk],
+        records: memoryview,
+        notes: SlotNotes | None,
+        reference: Reference | None,
+    ) -> Iterator[pa.RecordBatch]:
         if reference is not None:
             if self._source is None:
                 raise MirrorError(
@@ -112,19 +121,19 @@ class _RecordPath:
                     # What fits one frame goes together; what unpacks to more, bit by bit.
                     if made and size + one.size > _FRAME_BYTES:
                         yield from self._send(made, pieces, notes)
-                        made, pieces, size, notes = [], [], 0, {}
+                        made, pieces, size, notes = [], [], 0, None
                     made.append(one)
                     pieces.append(dealt.batches)
                     size += one.size
             except BatchError as error:
-                self._stop(chunk, error, notes)
+                notes = self._stop(chunk, error, notes or SlotNotes())
             del batches
         del records  # the source may use its frame again
-        if made or notes:
+        if made or notes is not None:
             yield from self._send(made, pieces, notes)
 
     def _send(
-        self, made: list[Chunk], pieces: list[list[bytes]], notes: dict[str, Any]
+        self, made: list[Chunk], pieces: list[list[bytes]], notes: SlotNotes | None
     ) -> Iterator[pa.RecordBatch]:
         if made:
             self._await_frame()
@@ -164,12 +173,13 @@ class _RecordPath:
             self._dealers[topic] = dealer
         return dealer
 
-    def _stop(self, chunk: Chunk, error: BatchError, notes: dict[str, Any]) -> None:
-        """A partition that cannot be read stands still, as on the raw path; the others go on."""
+    def _stop(self, chunk: Chunk, error: BatchError, notes: SlotNotes) -> SlotNotes:
+        """A partition that cannot be read stops, as on the raw path; the others go on."""
         log.error("%s-%d: %s", chunk.topic, chunk.partition, error)
         self._stopped.add((chunk.topic, chunk.partition))
-        halt = [chunk.topic, chunk.partition, error.code, str(error), False]
-        notes["halts"] = [*notes.get("halts", ()), halt]
+        source = TopicPartition(chunk.topic, chunk.partition)
+        halt = HaltNote(source, Halt(error.code, str(error)))
+        return replace(notes, halts=(*notes.halts, halt))
 
     def _await_frame(self) -> None:
         """Let the sink hand a frame back rather than send megabytes through the JVM."""

@@ -25,17 +25,17 @@ from sparkmirror.internal_topics.gaps import (
 )
 from sparkmirror.model import FlowSettings, TopicPartition
 from sparkmirror.names.replication_policy import FaultPolicy, dead_letter_topic
+from sparkmirror.records.codecs import NONE
 from sparkmirror.records.records import Record, encode_batch
+from sparkmirror.wire.cluster.error_codes import TOO_LARGE, error_name
 
 __all__ = ["Carrier", "RefusedRecords", "dead_letter"]
 
 log = logging.getLogger(__name__)
 
-_CODEC_NONE = 0
 _COUNTED = (SKIPPED, DEAD_LETTERED)
 # What brokers leave unsaid.
-_TOO_LARGE = "the record is larger than the topic's max.message.bytes"
-_UNSAID = {"MESSAGE_TOO_LARGE": _TOO_LARGE, "RECORD_LIST_TOO_LARGE": _TOO_LARGE}
+_TOO_LARGE_TEXT = "the record is larger than the topic's max.message.bytes"
 
 
 @runtime_checkable
@@ -165,7 +165,7 @@ class RefusedRecords:
 
     def _write(self, carrier: Carrier, tp: TopicPartition, record: Record) -> None:
         carrier.wait_for(tp)
-        self._append(tp, memoryview(encode_batch([record], codec=_CODEC_NONE)), carrier)
+        self._append(tp, memoryview(encode_batch([record], codec=NONE)), carrier)
 
 
 def dead_letter(
@@ -187,7 +187,10 @@ def dead_letter(
 
 def _said(code: str, reason: str) -> str:
     """Why the broker refuses, in words."""
-    return reason or _UNSAID.get(code, "the broker gives no reason")
+    if reason:
+        return reason
+    too_large = code in map(error_name, TOO_LARGE)
+    return _TOO_LARGE_TEXT if too_large else "the broker gives no reason"
 
 
 def _carrier(token: object) -> Carrier | None:

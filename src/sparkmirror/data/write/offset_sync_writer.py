@@ -26,6 +26,7 @@ from sparkmirror.internal_topics.offset_syncs import PartitionState
 from sparkmirror.internal_topics.run_map import Run, extend_run
 from sparkmirror.internal_topics.runs import encode_run, runs_topic
 from sparkmirror.model import ClusterClient, FlowSettings, ProduceSettings, TopicPartition
+from sparkmirror.records.codecs import NONE
 from sparkmirror.records.records import Record, encode_batch
 from sparkmirror.wire.cluster.coordinator import Routes
 from sparkmirror.wire.net.connection import ConnectionLost
@@ -216,7 +217,7 @@ def batches_of(records: Sequence[KeyValue]) -> Iterator[memoryview]:
     for start in range(0, len(records), _BATCH_RECORDS_MAX):
         part = records[start : start + _BATCH_RECORDS_MAX]
         rows = [Record(index, time_ms, key, value, ()) for index, (key, value) in enumerate(part)]
-        yield memoryview(encode_batch(rows, codec=0))
+        yield memoryview(encode_batch(rows, codec=NONE))
 
 
 class SyncSender:

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence, Sized
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from sparkmirror.data.rows.notes import GapNote
 from sparkmirror.data.write.ages import note_ages
 from sparkmirror.data.write.offset_sync_writer import Places
 from sparkmirror.errors import Defect
@@ -243,14 +244,14 @@ class Lane:
         return log, end
 
 
-def gap_pending(lane: Lane, gap: Gap, mark: Mark, target: Sequence[Any] = ()) -> Pending:
-    """What stands in ``lane`` for a gap that it goes past.
-
-    ``target``: the fields of the target's mark behind it and the log's end, if they change.
-    """
-    pending = Pending(lane, gap.resumed_at or 0, 0, 0, -1, -1, 0, Places((), 0), gap=gap, mark=mark)
-    if target:
-        pending.log, pending.log_end = TargetMark(*target[:-1]), target[-1]
+def gap_pending(lane: Lane, note: GapNote) -> Pending:
+    """What stands in ``lane`` for a gap that it goes past."""
+    gap = note.gap
+    pending = Pending(
+        lane, gap.resumed_at or 0, 0, 0, -1, -1, 0, Places((), 0), gap=gap, mark=note.mark
+    )
+    if note.target is not None:
+        pending.log, pending.log_end = note.target, note.target_end
     elif gap.kind in (GapKind.RECREATED, GapKind.REPLACED):
         # Should the target lose its log, the new source topic is all there is to mirror.
         pending.log = replace(lane.log, begin=pending.next_offset)

@@ -6,6 +6,7 @@ import os
 import time
 from collections.abc import Iterable, Mapping
 
+from sparkmirror.data.rows.notes import SlotHello
 from sparkmirror.data.write.partition_state import Lane
 from sparkmirror.internal_topics.commands import encode_progress
 from sparkmirror.model import Halt, JoinCounts, PartitionProgress, SlotProgress
@@ -38,6 +39,11 @@ class SinkReports:
         self._latency_ms_sum = 0
         self._told_at = 0.0
         self._told: tuple[int, ...] = ()
+
+    def begin(self, hello: SlotHello) -> None:
+        """Report as the slot ``hello`` from now on."""
+        self.channel, self.slot, self.epoch = hello.channel, hello.slot, hello.epoch
+        self.run_id, self.attempt = hello.run_id, hello.attempt
 
     def note_latency(self, now_ms: float, timestamp_ms: int) -> None:
         """Note that a chunk is acknowledged whose newest record has this timestamp."""

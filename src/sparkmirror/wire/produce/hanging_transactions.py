@@ -12,7 +12,6 @@ the last records that count (`Written`). Asking takes brokers of 2.8 and Read on
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable
 from typing import NamedTuple
 
@@ -24,9 +23,7 @@ from sparkmirror.wire.cluster.error_codes import RETRIABLE
 from sparkmirror.wire.net.connection import Connection
 from sparkmirror.wire.produce.partition_queue import SEQUENCE_MODULO
 
-__all__ = ["OpenEnd", "Written", "decode_written", "look", "written_fields"]
-
-_FIELDS = ("producer_id", "producer_epoch", "producer_records")
+__all__ = ["OpenEnd", "Written", "look"]
 
 
 class Written(NamedTuple):
@@ -52,22 +49,6 @@ class OpenEnd(NamedTuple):
         if written is None or (self.producer_id, self.epoch) != written[:2]:
             return False
         return self.last_sequence == (written.records - 1) % SEQUENCE_MODULO
-
-
-def written_fields(written: Written | None) -> dict[str, object]:
-    """``written`` as a part of a position's metadata."""
-    return {} if written is None else dict(zip(_FIELDS, written, strict=True))
-
-
-def decode_written(metadata: str) -> Written | None:
-    """What a position's metadata says; None where it says nothing or is not ours."""
-    try:
-        document = json.loads(metadata) if metadata else {}
-        values = [document.get(name) for name in _FIELDS]
-    except (ValueError, AttributeError, RecursionError):
-        return None
-    numbers = [n for n in values if isinstance(n, int) and not isinstance(n, bool) and n >= 0]
-    return Written(*numbers) if len(numbers) == len(_FIELDS) else None
 
 
 def look(

@@ -17,10 +17,13 @@ import pytest
 from sparkmirror.control.coordination.control_topic import ControlSignals, ControlTopicReader
 from sparkmirror.control.coordination.status import FlowState, judge
 from sparkmirror.control.flow import FlowControl
+from sparkmirror.control.jobs import run_once
 from sparkmirror.data.coordination.slot_plan import plan_slots
 from sparkmirror.data.read.slot_reader import SlotReader
+from sparkmirror.data.rows.notes import GapNote, SlotNotes, TriedAgain
 from sparkmirror.data.rows.rows import Chunk, build_row, read_row
 from sparkmirror.data.write.progress import SinkReports
+from sparkmirror.data.write.slot_sink import SlotSink
 from sparkmirror.errors import Defect
 from sparkmirror.internal_topics.commands import (
     PROGRESS_PARTITION,
@@ -32,22 +35,22 @@ from sparkmirror.internal_topics.commands import (
     encode_progress,
 )
 from sparkmirror.internal_topics.driver_report import DriverReport
-from sparkmirror.internal_topics.gaps import Gap, GapAction, GapKind, gap_document
+from sparkmirror.internal_topics.gaps import Gap, GapAction, GapKind
+from sparkmirror.internal_topics.position_metadata import Mark
 from sparkmirror.model import Halt, JoinCounts, PartitionProgress, SlotProgress, TopicPartition
 from sparkmirror.records.records import Record, encode_batch
 from tests.unit.config_files import BASE, load_flow
-from tests.unit.data.write.test_slot_sink import Mirrored
-from tests.unit.data.write.test_slot_sink import _flow as plain_flow
-from tests.unit.data.write.test_transactional_sink import (
+from tests.unit.data.write.test_exactly_once import (
     BILLS,
     ORDERS,
     REMOTE,
     Brokers,
-    ExactSink,
     Source,
     simulated,
 )
-from tests.unit.data.write.test_transactional_sink import _flow as exact_flow
+from tests.unit.data.write.test_exactly_once import _flow as exact_flow
+from tests.unit.data.write.test_slot_sink import Mirrored
+from tests.unit.data.write.test_slot_sink import _flow as plain_flow
 
 TP = TopicPartition("t", 0)
 RUN, ATTEMPT = "r", 7
@@ -110,10 +113,10 @@ def test_a_slot_goes_back_for_no_other_attempts_report(
         _hears(reader, record)
     assert reader._fetcher.position(TP) == 50
     assert reader._fetcher.halts == {}
-    assert reader._tried == []
+    assert reader._notes.tried == []
     _hears(reader, encode_progress(report()))
     assert reader._fetcher.position(TP) == 3, "its own sink is heard"
-    assert reader._tried == [["t", 0, 1]]
+    assert reader._notes.tried == [TriedAgain(TP, 1)]
 
 
 @pytest.mark.parametrize("record", OTHERS.values(), ids=OTHERS)
@@ -142,7 +145,7 @@ def test_a_sink_reports_under_the_attempt_of_its_source(
     with simulated():
         mirrored = Mirrored(plain_flow())
         mirrored._take(*read_row(hello, 0))
-        mirrored._report(0.0)
+        mirrored._task.report(0.0)
     assert said == [(RUN, ATTEMPT)]
     reader._frames.close()
 
@@ -168,9 +171,9 @@ def test_reports_of_older_releases_are_read() -> None:
 def _shown(control: FlowControl, *reports: SlotProgress) -> list[tuple[int, int]]:
     """(attempt, position) of the slots that the driver knows once it has read ``reports``."""
     reader = SimpleNamespace(poll=lambda _: ControlSignals(progress=reports), close=lambda: None)
-    control._reader = cast(ControlTopicReader, reader)
-    control.look_at_progress()
-    return [(one.attempt, one.partitions[0].position) for one in control.progress()]
+    control.slots._reader = cast(ControlTopicReader, reader)
+    run_once(control.slots)
+    return [(one.attempt, one.partitions[0].position) for one in control.slots.progress()]
 
 
 @pytest.fixture
@@ -260,17 +263,17 @@ def test_what_lies_below_what_is_on_its_way_is_not_written(brokers: Brokers) -> 
 def test_in_a_transaction_nothing_below_the_position_is_written(brokers: Brokers) -> None:
     source = Source(brokers)
     source.chunk(ORDERS, [b"1", b"2"], [b"3"])
-    ExactSink(exact_flow()).run(iter(source.rows))
+    SlotSink(exact_flow()).run(iter(source.rows))
     source = Source(brokers)
     source._next[ORDERS] = 1
     source.chunk(ORDERS, [b"2"], [b"3"])
     with pytest.raises(Defect):
-        ExactSink(exact_flow()).run(iter(source.rows))
+        SlotSink(exact_flow()).run(iter(source.rows))
     assert brokers.positions[REMOTE[ORDERS]] == 3
     # The next attempt fences the slot's id, which ends what was open, and reads the position.
     source = Source(brokers)
     source.chunk(ORDERS, [b"4"])
-    ExactSink(exact_flow()).run(iter(source.rows))
+    SlotSink(exact_flow()).run(iter(source.rows))
     assert brokers.values("A.orders") == [b"1", b"2", b"3", b"4"]
     assert brokers.positions[REMOTE[ORDERS]] == 4
 
@@ -288,9 +291,9 @@ def test_a_topic_made_anew_is_mirrored_from_its_beginning(brokers: Brokers) -> N
     )  # fmt: skip
     batch = encode_batch([Record(0, 5, None, b"new")])
     chunk = Chunk("orders", 0, "A.orders", 0, 1, 1, 5, 0, len(batch))
-    notes = {"gaps": [[gap_document(gap), "", "another", -1]]}
+    notes = SlotNotes(gaps=(GapNote(gap, Mark("", "another")),))
     source.rows.append(build_row([chunk], memoryview(b""), [[batch]], notes))
     mirrored.take(source)
     mirrored.come_round()
     assert brokers.values("A.orders") == [b"1", b"2", b"new"]
-    assert mirrored._lanes[ORDERS].position == 1
+    assert mirrored.lanes[ORDERS].position == 1

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
@@ -13,6 +12,7 @@ import pytest
 
 from sparkmirror.control import loop as loop_module
 from sparkmirror.control.flow import FlowControl
+from sparkmirror.control.jobs import run_once
 from sparkmirror.control.loop import ControlLoop
 from sparkmirror.control.mm1 import group_share
 from sparkmirror.control.mm1.group_share import GroupShare
@@ -85,12 +85,12 @@ def control(tmp_path: Path, clusters: Clusters, monkeypatch: pytest.MonkeyPatch)
 
     def adopt(assignment: Assignment, kind: CommandKind, _member: object = None) -> None:
         made.adopted.append((kind, assignment.partitions))
-        made._assignment = assignment
+        made.published._assignment = assignment
 
-    monkeypatch.setattr(made, "_beginnings", beginnings(clusters, flow))
-    monkeypatch.setattr(made._discovery, "look", lambda first: made.found)
-    monkeypatch.setattr(made, "_adopt", adopt)
-    monkeypatch.setattr("sparkmirror.control.flow.seed_positions", lambda *_: None)
+    monkeypatch.setattr(made.topics, "beginnings", beginnings(clusters, flow))
+    monkeypatch.setattr(made.topics._discovery, "look", lambda first: made.found)
+    monkeypatch.setattr(made.published, "adopt", adopt)
+    monkeypatch.setattr("sparkmirror.control.flows.topics_job.seed_positions", lambda *_: None)
     yield made
     made.close()
 
@@ -99,44 +99,44 @@ def test_a_partition_without_a_leader_begins_when_it_has_one(
     control: Any, clusters: Clusters
 ) -> None:
     """No slot has it before: one that chose its beginning later would skip what came until then."""
-    assert control.discover()
+    assert run_once(control.topics)
     assert control.adopted == [(CommandKind.REPLAN, (LED,))]
-    halt = control.assignment().halted[LOST.source]
+    halt = control.published.assignment().halted[LOST.source]
     assert halt.code == "LEADER_NOT_AVAILABLE"
     assert "no leader for t-1: it begins as soon as there is one" in halt.reason
-    assert control.has_leaderless
-    assert not control.begin_leaderless()
+    assert control.topics.has_leaderless
+    assert not control.topics.begin_leaderless()
     assert len(control.adopted) == 1
     clusters.ends |= {LED.source: 15, LOST.source: 4}
-    assert control.begin_leaderless()
+    assert control.topics.begin_leaderless()
     assert control.adopted[1:] == [(CommandKind.REPLAN, (LED, LOST))]
     assert clusters.positions == {LED.target: 10, LOST.target: 4}
-    assert control.assignment().halted == {}
-    assert not control.has_leaderless
-    assert not control.discover()
+    assert control.published.assignment().halted == {}
+    assert not control.topics.has_leaderless
+    assert not run_once(control.topics)
 
 
 def test_what_appears_later_begins_at_its_end_when_it_is_found(
     control: Any, clusters: Clusters
 ) -> None:
-    control.discover()
+    run_once(control.topics)
     control.found = replace(control.found, partitions=(LED, LOST, NEW))
     clusters.ends |= {LED.source: 15, NEW.source: 2}
-    assert control.discover()
+    assert run_once(control.topics)
     assert control.adopted[-1] == (CommandKind.REPLAN, (LED, NEW))
     assert clusters.positions == {LED.target: 10, NEW.target: 2}
     clusters.ends[LOST.source] = 4
-    assert control.discover(), "a look for topics sees it, too"
+    assert run_once(control.topics), "a look for topics sees it, too"
     assert control.adopted[-1] == (CommandKind.REPLAN, (LED, LOST, NEW))
 
 
 def test_a_look_that_fails_changes_nothing(control: Any, clusters: Clusters) -> None:
     clusters.refusal = Unreachable("nobody answers.")
     with pytest.raises(Unreachable):
-        control.discover()
+        run_once(control.topics)
     assert control.adopted == []
     clusters.refusal = None
-    assert control.discover()
+    assert run_once(control.topics)
     assert clusters.positions == {LED.target: 10}
 
 
@@ -144,9 +144,9 @@ def test_positions_that_nobody_lets_us_commit_are_left_to_the_slots(
     control: Any, clusters: Clusters
 ) -> None:
     clusters.refusal = Denied("no Read on the group.")
-    control.discover()
+    run_once(control.topics)
     assert control.adopted == [(CommandKind.REPLAN, (LED, LOST))]
-    assert not control.has_leaderless
+    assert not control.topics.has_leaderless
 
 
 def test_leaders_are_looked_for_between_two_looks_for_topics(
@@ -155,16 +155,16 @@ def test_leaders_are_looked_for_between_two_looks_for_topics(
     """The next look for topics may be ten minutes away."""
     monkeypatch.setattr(loop_module, "_LEADER_LOOK_S", 0.01)
     control.ownership = None
-    control.discover()
+    run_once(control.topics)
     loop = ControlLoop(MirrorSettings((control.settings,), ()), once=False, run_id="r")
     loop._flows[control.name].close()
     loop._flows[control.name] = control
-    thread = threading.Thread(target=loop._follow_topics, args=(control,))
-    thread.start()
+    loop._jobs.start(loop._topics_job(control))
+    (thread,) = loop._jobs.threads
     try:
         clusters.ends[LOST.source] = 4
         deadline = time.monotonic() + patience()
-        while control.has_leaderless:
+        while control.topics.has_leaderless:
             assert time.monotonic() < deadline, "nobody looks for the leader"
             thread.join(0.01)
     finally:

@@ -10,6 +10,7 @@ from sparkmirror.data.coordination import pause
 from sparkmirror.data.coordination.pause import PauseWatch
 from sparkmirror.data.coordination.slot_plan import encode_flow, plan_slots
 from sparkmirror.data.read.slot_reader import SlotReader
+from sparkmirror.data.rows.notes import Owner
 from sparkmirror.data.rows.rows import read_row
 from sparkmirror.data.spark_source import _Planner
 from sparkmirror.errors import Fenced, MirrorError, Unreachable
@@ -186,9 +187,11 @@ def test_a_slot_that_hears_nothing_of_claims_fetches_nothing(
 
 
 def test_a_slot_tells_its_sink_whose_flow_it_is() -> None:
-    for exactly_once, owner in ((False, ["mine", 9, 4]), (True, None)):
+    for exactly_once, owner in ((False, Owner("mine", 9, 4)), (True, None)):
         reader = _reader(replace(FLOW, exactly_once=exactly_once))
         notes = read_row(reader._hello({}), 0)[2]
-        assert notes.get("owner") == owner
+        assert notes is not None
+        assert notes.hello is not None
+        assert notes.hello.owner == owner
         reader._watch.close()
         reader._frames.close()

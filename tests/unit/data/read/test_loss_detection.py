@@ -25,7 +25,12 @@ from sparkmirror.internal_topics.gaps import (
     encode_gap,
     gaps_topic,
 )
-from sparkmirror.internal_topics.position_metadata import Mark, decode_mark, encode_mark
+from sparkmirror.internal_topics.position_metadata import (
+    Mark,
+    PositionMetadata,
+    decode_metadata,
+    encode_metadata,
+)
 from sparkmirror.model import ClusterClient, FaultSettings, FlowSettings, MirrorMode, TopicPartition
 from sparkmirror.names.replication_policy import FaultPolicy
 from sparkmirror.wire.cluster.log_view import LogView
@@ -116,7 +121,7 @@ def test_no_offset_is_jumped_over_in_silence(
 
 @given(st.builds(Mark, st.text(max_size=9), st.text(max_size=9), st.integers(-1, 9)))
 def test_marks_survive_the_metadata(mark: Mark) -> None:
-    assert decode_mark(encode_mark(mark)) == mark
+    assert decode_metadata(encode_metadata(PositionMetadata(mark))).source == mark
 
 
 @pytest.mark.parametrize(
@@ -124,11 +129,11 @@ def test_marks_survive_the_metadata(mark: Mark) -> None:
     ["", "{", "[]", "null", '{"source_topic_id": 3, "source_leader_epoch": "4"}', "[" * 9999],
 )
 def test_metadata_of_others_says_nothing(text: str) -> None:
-    assert decode_mark(text) == NONE
+    assert decode_metadata(text).source == NONE
 
 
 def test_the_metadata_of_earlier_releases() -> None:
-    assert decode_mark('{"source_topic_id": "x"}') == Mark(topic_id="x")
+    assert decode_metadata('{"source_topic_id": "x"}').source == Mark(topic_id="x")
 
 
 # -- records -----------------------------------------------------------------------------------

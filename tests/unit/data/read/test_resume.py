@@ -3,20 +3,12 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from sparkmirror.data.read import resume as resuming
-from sparkmirror.data.read.resume import (
-    Recorded,
-    Resumed,
-    _by_producer,
-    _counting,
-    decode_recorded,
-    encode_recorded,
-)
+from sparkmirror.data.read.resume import Resumed, _by_producer, _counting
 from sparkmirror.data.write.offset_sync_writer import Places
 from sparkmirror.internal_topics.commands import SourcePartition
+from sparkmirror.internal_topics.position_metadata import PositionMetadata
 from sparkmirror.model import ClusterClient, FlowSettings, TopicPartition
 from sparkmirror.records.header import CONTROL_BIT, HEADER_BYTES, stamp
 from sparkmirror.records.records import Record, encode_batch
@@ -25,19 +17,6 @@ from sparkmirror.wire.cluster.coordinator import Routes
 from sparkmirror.wire.fetch.fetcher import FetchedPartition
 
 TP = TopicPartition("t", 0)
-
-
-@given(st.builds(Recorded, st.text(max_size=8), st.integers(-1, 99), st.integers(-1, 99)))
-def test_metadata_comes_back_as_far_as_it_makes_sense(recorded: Recorded) -> None:
-    back = decode_recorded(encode_recorded(recorded))
-    assert back.source_topic_id == recorded.source_topic_id
-    assert back.target_offset == recorded.target_offset
-    assert back.producer_id == (recorded.producer_id if recorded.target_offset >= 0 else -1)
-
-
-@pytest.mark.parametrize("metadata", ["", "x", "[]", "null", '{"target_offset":"far"}', "7"])
-def test_metadata_of_others_says_nothing(metadata: str) -> None:
-    assert decode_recorded(metadata) == Recorded()
 
 
 def _batch(offset: int, records: int, *, producer_id: int = 7, bits: int = 0) -> bytes:
@@ -152,8 +131,8 @@ def test_behind_holes_both_logs_must_end_alike(
     monkeypatch.setattr(resuming, "ends_alike", ends_alike)
     ends = [ClusterClient(name, ("a:1",), "c") for name in "AB"]
     flow, routes = FlowSettings(*ends, *ends), Routes(ends[0])
-    behind = {p: (Recorded("", 5, 7), 10)}
-    found = resuming._skip(flow, routes, routes, {p: (10, "")}, behind, 0.0)
+    behind = {p: (PositionMetadata(target_end=5, producer_id=7), 10)}
+    found = resuming._skip(flow, routes, routes, {p: (10, PositionMetadata())}, behind, 0.0)
     assert found == ({} if resumed is None else {p.source: Resumed(resumed, 10)})
     assert compared == ([(10, 20), (5, 10)] if counted == 20 else [])
 

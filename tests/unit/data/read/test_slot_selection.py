@@ -93,7 +93,7 @@ def test_what_the_target_has_since_a_loss_is_left_out(reader: SlotReader) -> Non
     assert reader._first(TP, verdict) == 5
     row = reader._row([_answer(5, 7)])
     assert row is not None
-    chunks, _, _ = read_row(row, 0)
+    chunks, *_ = read_row(row, 0)
     told = [(one.base_offset, one.next_offset, one.record_count, one.size > 0) for one in chunks]
     assert told == [(5, 6, 1, True), (6, 20, 0, False)]
     assert reader._fetcher.position(TP) == 20

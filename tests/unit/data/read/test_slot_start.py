@@ -27,14 +27,13 @@ from kafka.protocol.metadata.find_coordinator import (
 from kafka.protocol.producer import InitProducerIdRequest, InitProducerIdResponse
 
 from sparkmirror.data.coordination.slot_plan import plan_slots
-from sparkmirror.data.read.resume import Recorded, recorded_fields
 from sparkmirror.data.read.slot_reader import SlotReader
 from sparkmirror.internal_topics.commands import SourcePartition
 from sparkmirror.internal_topics.position_metadata import (
     Mark,
+    PositionMetadata,
     TargetMark,
-    encode_mark,
-    target_fields,
+    encode_metadata,
 )
 from sparkmirror.model import FlowSettings, ProduceSettings, TopicPartition
 from sparkmirror.wire.cluster.coordinator import Routes
@@ -48,9 +47,8 @@ API_VERSIONS = 18
 VERSIONS = {3: 8, 10: 2, 9: 5, 2: 5, 23: 3, 22: 1}
 NAMES = {3: "Metadata", 10: "FindCoordinator", 9: "OffsetFetch", 2: "ListOffsets",
          23: "OffsetForLeaderEpoch", 22: "InitProducerId", 18: "CONNECT"}  # fmt: skip
-METADATA_OF_POSITION = encode_mark(
-    Mark("cluster", "", 3),
-    recorded_fields(Recorded("", 40, 7)) | target_fields(TargetMark("cluster", "", 3, 40)),
+METADATA_OF_POSITION = encode_metadata(
+    PositionMetadata(Mark("cluster", "", 3), TargetMark("cluster", "", 3, 40), 40, 7)
 )
 
 

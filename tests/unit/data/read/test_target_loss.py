@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 from sparkmirror.data.read import survivors as meeting
 from sparkmirror.data.read import target_loss
 from sparkmirror.data.read.loss_detection import LossWatch
-from sparkmirror.data.read.resume import Recorded, decode_recorded, recorded_fields
 from sparkmirror.data.read.survivors import (
     KnownRuns,
     Survivors,
@@ -31,11 +30,10 @@ from sparkmirror.data.write.target_ends import TargetEnds
 from sparkmirror.internal_topics.commands import SourcePartition
 from sparkmirror.internal_topics.position_metadata import (
     Mark,
+    PositionMetadata,
     TargetMark,
-    decode_mark,
-    decode_target,
-    encode_mark,
-    target_fields,
+    decode_metadata,
+    encode_metadata,
 )
 from sparkmirror.internal_topics.run_map import Run
 from sparkmirror.internal_topics.runs import decode_run, encode_run
@@ -139,8 +137,8 @@ def test_a_cut_is_always_below_what_was_acknowledged(
     )
 )
 def test_marks_survive_the_metadata(mark: TargetMark) -> None:
-    text = encode_mark(Mark("c", "id", 3), target_fields(mark))
-    assert decode_target(text) == mark
+    text = encode_metadata(PositionMetadata(Mark("c", "id", 3), mark))
+    assert decode_metadata(text).target == mark
     assert len(text) < 4096  # offset.metadata.max.bytes
 
 
@@ -154,7 +152,7 @@ def test_marks_survive_the_metadata(mark: TargetMark) -> None:
     ],
 )  # fmt: skip
 def test_metadata_of_others_and_of_earlier_releases_says_nothing(text: str) -> None:
-    assert decode_target(text) == TargetMark()
+    assert decode_metadata(text).target == TargetMark()
 
 
 def test_a_run_tells_the_log_that_it_is_in_and_older_rows_are_read() -> None:
@@ -340,9 +338,11 @@ class Watched:
     def verdict(self, mark: TargetMark, end: int, position: int = 50) -> Verdict:
         losses = cast(LossWatch, SimpleNamespace(marks={SOURCE: Mark("c", "id", 1)}))
         self.watch = TargetWatch(self.flow, [SourcePartition("t", 0, "A.t")], losses)
-        text = json.dumps(recorded_fields(Recorded("", end)) | target_fields(mark))
+        metadata = PositionMetadata(target=mark, target_end=end)
         routes = cast(Routes, self._target)
-        found = self.watch.examine(routes, routes, {SOURCE: position}, {SOURCE: text}, self.errors)
+        found = self.watch.examine(
+            routes, routes, {SOURCE: position}, {SOURCE: metadata}, self.errors
+        )
         return found[SOURCE]
 
     @property
@@ -424,9 +424,9 @@ def test_positions_that_went_with_their_topic(
     if position is None:
         assert found == {}
         return
-    ((offset, text),) = found.values()
-    assert (offset, decode_target(text)) == (position, TargetMark(topic_id="topic"))
-    assert (decode_mark(text).topic_id, decode_recorded(text).target_offset) == ("id", 100)
+    remote = TargetMark(topic_id="topic")
+    expected = PositionMetadata(Mark(topic_id="id"), remote, 100)
+    assert found == {SOURCE: (position, expected)}
 
 
 @pytest.mark.parametrize("others", [False, True])

@@ -18,8 +18,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sparkmirror.data.rows import worker_pipes
+from sparkmirror.data.rows.notes import SlotNotes
 from sparkmirror.data.rows.rows import FLUSH, Chunk, build_row, divided, read_row
-from sparkmirror.data.rows.shared_frames import FRAMES, FrameReader, Frames
+from sparkmirror.data.rows.shared_frames import FRAMES, FrameReader, Frames, SharedMemory
 
 LARGE = 100_000
 
@@ -31,7 +32,7 @@ def frames() -> Iterator[Frames]:
     made.close()
 
 
-def _note(frames: Frames) -> list[object]:
+def _note(frames: Frames) -> SharedMemory:
     note = frames.note()
     assert note is not None
     return note
@@ -115,16 +116,15 @@ def test_small_and_oversized_answers_stay_private(frames: Frames) -> None:
 
 
 def test_a_reader_refuses_memory_that_is_not_the_one_told(frames: Frames) -> None:
-    process, descriptor, token, frame_bytes, partitions = _note(frames)
-    assert isinstance(frame_bytes, int)
+    note = _note(frames)
     with pytest.raises(ValueError, match="another memory"):
-        FrameReader([process, descriptor, "00" * 16, frame_bytes, partitions])
+        FrameReader(note._replace(token="00" * 16))
     with pytest.raises(ValueError, match="another file"):
-        FrameReader([process, descriptor, token, frame_bytes + 4096, partitions])
+        FrameReader(note._replace(frame_bytes=note.frame_bytes + 4096))
     with pytest.raises(ValueError, match="another file"):
-        FrameReader([process, descriptor, token, frame_bytes, 1])
+        FrameReader(note._replace(partitions=1))
     with pytest.raises(OSError, match="No such file"):
-        FrameReader([process, 1_000_000, token, frame_bytes, partitions])
+        FrameReader(note._replace(descriptor=1_000_000))
     assert not frames.shared
 
 
@@ -166,7 +166,7 @@ def test_another_process_reads_the_frames_and_hands_them_back(frames: Frames) ->
     ) as other:
         assert other.stdin is not None
         assert other.stdout is not None
-        print(str(_note(frames)).replace("'", '"'), file=other.stdin, flush=True)
+        print(str(list(_note(frames))).replace("'", '"'), file=other.stdin, flush=True)
         assert other.stdout.readline() == "mapped\n"
         for _ in range(2 * FRAMES):
             assert frames.holds(_received(frames, b"q" * LARGE))
@@ -206,18 +206,18 @@ def test_what_goes_into_a_row_comes_out(
         position += size
     wanted = [b"".join(parts) for parts in pieces]
     chunks = [_chunk(number, size) for number, size in enumerate(sizes)]
-    row = _sent(build_row(chunks, answer, pieces, {"slot": 3}, frames))
+    said = SlotNotes(paused=True)
+    row = _sent(build_row(chunks, answer, pieces, said, frames))
 
     assert row.num_rows == 2
-    got, records, notes = read_row(row, 0)
-    reference = notes.pop("at", None)
+    got, records, notes, reference = read_row(row, 0)
     if reference is not None:
         assert reader is not None
         records = reader.records(reference)
-    assert notes == {"slot": 3}
+    assert notes == said
     assert [bytes(records[one.start : one.start + one.size]) for one in got] == wanted
     assert [replace(one, start=0) for one in got] == chunks
-    assert read_row(row, 1) == ([], memoryview(b""), {})
+    assert read_row(row, 1) == ([], memoryview(b""), None, None)
     del records
     gc.collect()
     assert reader is None or reader.leases == 0
@@ -237,7 +237,7 @@ def test_large_rows_carry_no_record_bytes_once_memory_is_shared(frames: Frames) 
 
 def test_a_flush_row_is_empty() -> None:
     assert FLUSH.num_rows == 2
-    assert read_row(_sent(FLUSH), 0) == ([], memoryview(b""), {})
+    assert read_row(_sent(FLUSH), 0) == ([], memoryview(b""), None, None)
 
 
 # -- outlet ------------------------------------------------------------------------------------

@@ -10,6 +10,7 @@ import pyarrow as pa
 import pytest
 
 from sparkmirror.data.coordination.slot_plan import encode_flow
+from sparkmirror.data.rows.notes import SlotHello, SlotNotes
 from sparkmirror.data.rows.rows import FLUSH, Chunk, build_row, read_row
 from sparkmirror.data.transform.record_path import record_path
 from sparkmirror.errors import MirrorError
@@ -59,14 +60,12 @@ def _through(handler: str, args: str | None, batch: bytes) -> Iterator[tuple[Chu
         ),
     )  # fmt: skip
     chunk = Chunk("t", 2, "t", 0, 200, 200, 5, 0, len(batch))
-    hello = build_row([], memoryview(b""), [], {"slot": 0, "frames": None, "partitions": []}).slice(
-        0, 1
-    )
+    hello = build_row([], memoryview(b""), [], SlotNotes(SlotHello(0, 0, "c", "r", 0))).slice(0, 1)
     row = build_row([chunk], memoryview(b""), [[batch]])
     for out in record_path(encode_flow(flow), iter([hello, FLUSH, row])):
         assert isinstance(out, pa.RecordBatch)
         for number in range(out.num_rows):
-            chunks, records, notes = read_row(out, number)
+            chunks, records, notes, _ = read_row(out, number)
             yield from ((one, records, notes) for one in chunks)
 
 

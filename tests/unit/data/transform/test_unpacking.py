@@ -12,6 +12,7 @@ import pytest
 
 from sparkmirror.data.coordination.control_reader import ControlWatch
 from sparkmirror.data.coordination.slot_plan import encode_flow
+from sparkmirror.data.rows.notes import SlotHello, SlotNotes
 from sparkmirror.data.rows.rows import FLUSH, Chunk, build_row, read_row
 from sparkmirror.data.transform import message_handler, record_path
 from sparkmirror.errors import CorruptBatch
@@ -152,11 +153,11 @@ def through(chunk: Chunk, data: memoryview, **records: Any) -> Iterator[tuple[Ch
         client, client, client, client, mode=MirrorMode.MM1,
         records=RecordSettings(**records),
     )  # fmt: skip
-    hello = build_row([], memoryview(b""), [], {"slot": 0, "frames": None, "partitions": []})
+    hello = build_row([], memoryview(b""), [], SlotNotes(SlotHello(0, 0, "c", "r", 0)))
     row = build_row([chunk], memoryview(b""), [[data]])
     for out in record_path.record_path(encode_flow(flow), iter([hello.slice(0, 1), FLUSH, row])):
         for number in range(out.num_rows):
-            chunks, content, _ = read_row(out, number)
+            chunks, content, *_ = read_row(out, number)
             for one in chunks:
                 yield one, content[one.start : one.start + one.size]
 

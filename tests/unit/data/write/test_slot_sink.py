@@ -13,8 +13,10 @@ from typing import Any
 
 import pytest
 
+from sparkmirror.data.rows.notes import GapNote, Owner, SlotHello, SlotNotes, TriedAgain
 from sparkmirror.data.rows.rows import read_row
-from sparkmirror.data.write import slot_sink
+from sparkmirror.data.write import at_least_once
+from sparkmirror.data.write.at_least_once import AtLeastOnce
 from sparkmirror.data.write.offset_sync_writer import SyncSender
 from sparkmirror.data.write.partition_state import Lane, LaneIndex
 from sparkmirror.data.write.slot_sink import SlotSink
@@ -32,7 +34,7 @@ from sparkmirror.model import (
     TopicPartition,
 )
 from sparkmirror.wire.cluster.error_codes import INVALID_RECORD
-from tests.unit.data.write.test_transactional_sink import (
+from tests.unit.data.write.test_exactly_once import (
     BILLS,
     ORDERS,
     REMOTE,
@@ -73,7 +75,12 @@ class Mirrored(SlotSink):
         super().__init__(flow)
         self.said: list[tuple[str, Any]] = []
         self.refuses: list[Exception] = []
-        self._commits.routes.commit = self._keep  # type: ignore[method-assign]
+        assert isinstance(self._delivery, AtLeastOnce)
+        self.delivery = self._delivery
+        self.commits = self.delivery._commits
+        self.commits.routes.commit = self._keep  # type: ignore[method-assign]
+        # Reports would be answered among the records.
+        self._task.report_if_due = lambda _: None  # type: ignore[method-assign]
 
     def _keep(self, group: str, offsets: dict[TopicPartition, Any], *_: object) -> None:
         assert group == GROUP
@@ -81,23 +88,24 @@ class Mirrored(SlotSink):
             raise self.refuses.pop(0)
         self.said.append(("commit", {tp: offset for tp, (offset, _) in offsets.items()}))
 
-    def _report_if_due(self, now: float) -> None:
-        """Reports would be answered among the records."""
+    @property
+    def lanes(self) -> dict[TopicPartition, Lane]:
+        return self._task.lanes
 
     def take(self, source: Source) -> None:
         """All rows, of which nothing is acknowledged unless the brokers answer."""
         for row in source.rows:
             self._take(*read_row(row, 0))
-            self._settle(self._producer.pump(0.0))
+            self.delivery._settle(self._task.producer.pump(0.0))
         source.rows.clear()
 
     def come_round(self, *, wait: bool = True) -> None:
         """One round in which positions are due; ``wait`` for what comes of their commit."""
-        self._last_commit = float("-inf")
-        self._settle(self._producer.pump(0.0))
+        self.delivery._last_commit = float("-inf")
+        self.delivery._settle(self._task.producer.pump(0.0))
         self._housekeep()
-        if wait and self._commits._job is not None:
-            self._commits._job.join()
+        if wait and self.commits._job is not None:
+            self.commits._job.join()
             self._housekeep()
 
 
@@ -160,9 +168,9 @@ class Hanging:
         mirrored.come_round()  # where it begins
         mirrored.said.clear()
         self.tried = 0
-        self._commit = mirrored._commits.routes.commit
+        self._commit = mirrored.commits.routes.commit
         self._goes_on = threading.Event()
-        mirrored._commits.routes.commit = self._hang  # type: ignore[method-assign]
+        mirrored.commits.routes.commit = self._hang  # type: ignore[method-assign]
 
     def _hang(self, *words: Any) -> None:
         self.tried += 1
@@ -217,19 +225,19 @@ def test_a_task_that_fails_leaves_no_commit_behind(brokers: Brokers) -> None:
     mirrored, hanging = _with_a_record_to_commit(brokers)
     mirrored.come_round(wait=False)
     threading.Timer(0.5, hanging.go_on).start()
-    mirrored._close()
+    mirrored.delivery.close()
     assert [offsets for _, offsets in mirrored.said] == [{REMOTE[ORDERS]: 1}]
 
 
 def test_a_refusal_of_the_member_of_before_is_no_refusal(brokers: Brokers) -> None:
     mirrored, hanging = _with_a_record_to_commit(brokers)
-    mirrored._commits.member(Member("m", 1))
+    mirrored.commits.member(Member("m", 1))
     mirrored.refuses = [Fenced("the group has gone on", where="B")]
     mirrored.come_round(wait=False)
-    mirrored._commits.member(Member("m", 2))
+    mirrored.commits.member(Member("m", 2))
     hanging.go_on()
     mirrored.come_round()
-    assert mirrored._commits.fenced is None
+    assert mirrored.commits.fenced is None
     mirrored.come_round()
     assert [offsets for _, offsets in mirrored.said] == [{REMOTE[ORDERS]: 1}]
 
@@ -253,7 +261,7 @@ def test_offset_syncs_follow_the_commit_of_what_they_tell_of(
 def test_a_task_ends_when_positions_are_committed_however_long_that_takes(
     brokers: Brokers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(slot_sink.time, "sleep", lambda _: None)
+    monkeypatch.setattr(at_least_once.time, "sleep", lambda _: None)
     mirrored = Mirrored(_flow(offset_storage_partitions=1))
     source = Source(brokers)
     source.chunk(ORDERS, [b"1"])
@@ -275,23 +283,22 @@ def test_a_sink_that_was_frozen_writes_nothing_once_another_run_has_the_flow(
     source = Source(brokers)
     source.chunk(ORDERS, [b"1"])
     mirrored.take(source)
-    mirrored._hear({"owner": ["mine", 0, 0], "slot": 0, "epoch": 0, "channel": "A->B",
-                    "attempt": ["mine", 0],
-                    "frames": None, "partitions": []})  # fmt: skip
-    assert mirrored._pause is not None
+    hello = SlotHello(0, 0, "A->B", "mine", 0, owner=Owner("mine", 0, 0))
+    mirrored._hear(SlotNotes(hello))
+    assert mirrored.delivery._pause is not None
     newest = Claim("A->B", "mine", 0)
-    mirrored._pause._newest = lambda: newest  # type: ignore[method-assign]
+    mirrored.delivery._pause._newest = lambda: newest  # type: ignore[method-assign]
     for frozen_s in (0, 60):
-        woken_s = mirrored._pause._now_s() + frozen_s
-        mirrored._pause._now_s = lambda at=woken_s: at  # type: ignore[misc]
+        woken_s = mirrored.delivery._pause._now_s() + frozen_s
+        mirrored.delivery._pause._now_s = lambda at=woken_s: at  # type: ignore[misc]
         source.chunk(ORDERS, [b"2"])
         mirrored.take(source)
     assert brokers.values("A.orders") == [b"1", b"2", b"2"], "the flow still was its own"
     mirrored.said.clear()
-    mirrored._pause._now_s = lambda at=woken_s + 60: at  # type: ignore[misc]
+    mirrored.delivery._pause._now_s = lambda at=woken_s + 60: at  # type: ignore[misc]
     newest = Claim("A->B", "theirs", 0, "h2")
     source.chunk(ORDERS, [b"3"])
-    for step in (lambda: mirrored.take(source), mirrored.come_round, mirrored._commit):
+    for step in (lambda: mirrored.take(source), mirrored.come_round, mirrored.delivery._commit):
         with pytest.raises(Fenced, match="run theirs, host h2"):
             step()
     assert brokers.values("A.orders") == [b"1", b"2", b"2"]
@@ -311,23 +318,23 @@ def test_a_partition_that_is_refused_stops_alone_and_may_be_tried_again(
     mirrored.take(source)
     for _ in range(3):
         mirrored.come_round()
-    halt = mirrored._lanes[ORDERS].halt
+    halt = mirrored.lanes[ORDERS].halt
     assert halt is not None
     assert halt.code == "INVALID_RECORD"
-    assert mirrored._lanes[BILLS].halt is None
+    assert mirrored.lanes[BILLS].halt is None
     assert brokers.values("A.bills") == [b"a"]
     last = {tp: offset for _, offsets in mirrored.said for tp, offset in offsets.items()}
     assert last == {REMOTE[ORDERS]: 1, REMOTE[BILLS]: 1}
     # The source goes back to the position.
     brokers.refuses = lambda *_: 0
-    mirrored._hear({"tried": [[ORDERS.topic, 0, 1]]})
+    mirrored._hear(SlotNotes(tried=(TriedAgain(ORDERS, 1),)))
     source._next[ORDERS] = 1
     source.chunk(ORDERS, [b"bad"], [b"2"])
     mirrored.take(source)
     deadline = time.monotonic() + 30  # the producer waits a little before it tries again
     while mirrored.said[-1][1] != {REMOTE[ORDERS]: 3} and time.monotonic() < deadline:
         mirrored.come_round()
-    assert mirrored._lanes[ORDERS].halt is None
+    assert mirrored.lanes[ORDERS].halt is None
     assert brokers.values("A.orders") == [b"1", b"bad", b"2"]
     assert mirrored.said[-1][1] == {REMOTE[ORDERS]: 3}
 
@@ -369,9 +376,9 @@ def test_a_halt_is_looked_at_once_and_not_at_each_answer(
     source.chunk(ORDERS, [b"bad"])
     mirrored.take(source)
     mirrored.come_round()
-    lane = mirrored._lanes[ORDERS]
+    lane = mirrored.lanes[ORDERS]
     assert lane.halt is not None
-    lanes = mirrored._lanes = Counted(mirrored._lanes)
+    lanes = mirrored._task.lanes = Counted(mirrored.lanes)
     looks: list[object] = []
     concerned = LaneIndex.concerned
     monkeypatch.setattr(
@@ -383,14 +390,14 @@ def test_a_halt_is_looked_at_once_and_not_at_each_answer(
     assert brokers.values("A.bills") == [b"a"] * 20
     assert (lanes.walks, len(looks)) == (0, 0), "a halted partition costs the others nothing"
     # What is tried again and refused again stops again, and so does one more that is refused.
-    mirrored._hear({"tried": [[ORDERS.topic, 0, 1]]})
+    mirrored._hear(SlotNotes(tried=(TriedAgain(ORDERS, 1),)))
     source._next[ORDERS] = 0
     source.chunk(ORDERS, [b"bad"])
     source.chunk(BILLS, [b"bad"])
     mirrored.take(source)
     mirrored.come_round()
     assert lane.halt is not None
-    assert mirrored._lanes[BILLS].halt is not None
+    assert mirrored.lanes[BILLS].halt is not None
     assert lanes.walks <= 4, "but for commits"
 
 
@@ -409,9 +416,9 @@ def test_a_gap_that_cannot_be_written_down_stops_its_partition(brokers: Brokers)
             "A->B", one, REMOTE[one].topic, GapKind.DELETED, GapAction.CONTINUED, 1, 4, 4, 5,
             "OFFSETS_DELETED", "too late", 5,
         )  # fmt: skip
-        mirrored._note_gap(gap, Mark())
+        mirrored._task.note_gap(GapNote(gap, Mark()))
         for _ in range(3):
             mirrored.come_round()
-        assert mirrored._lanes[one].halt is not None
-        assert mirrored._lanes[one].position == 1
+        assert mirrored.lanes[one].halt is not None
+        assert mirrored.lanes[one].position == 1
     assert (len(brokers.values("A.orders")), len(brokers.values("A.bills"))) == (1, 1)

@@ -18,10 +18,15 @@ from typing import Any, cast
 
 import pytest
 
+from sparkmirror.data.coordination.hanging_transactions import written_before
+from sparkmirror.data.rows.notes import PartitionHello, SlotHello, SlotNotes, Writer
 from sparkmirror.data.rows.rows import Chunk, build_row
-from sparkmirror.data.write import producers, slot_sink, transactional_sink
+from sparkmirror.data.write import exactly_once, producers
+from sparkmirror.data.write.exactly_once import ExactlyOnce
 from sparkmirror.data.write.offset_sync_writer import SyncSender
-from sparkmirror.data.write.transactional_sink import ExactSink, TransactionSize
+from sparkmirror.data.write.sink_task import SinkTask
+from sparkmirror.data.write.slot_sink import SlotSink
+from sparkmirror.data.write.transaction_size import TransactionSize
 from sparkmirror.internal_topics.gaps import decode_gap, gaps_topic
 from sparkmirror.internal_topics.mm2_records import decode_offset_sync, offset_syncs_topic
 from sparkmirror.internal_topics.runs import runs_topic
@@ -45,7 +50,7 @@ from sparkmirror.wire.cluster.error_codes import (
     TOPIC_AUTHORIZATION_FAILED,
 )
 from sparkmirror.wire.net.connection import ConnectionLost
-from sparkmirror.wire.produce.hanging_transactions import OpenEnd, Written, decode_written
+from sparkmirror.wire.produce.hanging_transactions import OpenEnd, Written
 from sparkmirror.wire.produce.transactions import Transactions
 from tests.property.simulated_target import SimConnection, Waiting, answer_frame, parse_request
 
@@ -282,14 +287,12 @@ def simulated() -> Iterator[Brokers]:
 
     watch = SimpleNamespace(start=lambda: None, close=lambda: None)
     with pytest.MonkeyPatch.context() as monkeypatch:
-        monkeypatch.setattr(transactional_sink, "Routes", routes)
+        monkeypatch.setattr(exactly_once, "Routes", routes)
         monkeypatch.setattr(producers, "Routes", routes)
-        monkeypatch.setattr(transactional_sink, "Transactions", transactions)
-        monkeypatch.setattr(transactional_sink, "take_over", found.fence)
-        monkeypatch.setattr(
-            transactional_sink, "committed_positions", lambda *_: dict(found.positions)
-        )
-        monkeypatch.setattr(transactional_sink, "ControlWatch", lambda *_, **__: watch)
+        monkeypatch.setattr(exactly_once, "Transactions", transactions)
+        monkeypatch.setattr(exactly_once, "take_over", found.fence)
+        monkeypatch.setattr(exactly_once, "committed_positions", lambda *_: dict(found.positions))
+        monkeypatch.setattr(exactly_once, "ControlWatch", lambda *_, **__: watch)
         yield found
     producers._kept.clear()
 
@@ -304,22 +307,19 @@ class Source:
     """Rows as a slot gives them: who it is, then one chunk per call of `chunk`."""
 
     def __init__(self, brokers: Brokers) -> None:
-        identity = list(brokers.fence())
+        identity = brokers.fence()
         at = {one: brokers.positions.get(REMOTE[one], 0) for one in REMOTE}
-        said = {one: decode_written(brokers.metadata.get(REMOTE[one], "")) for one in REMOTE}
+        said = {one: written_before(brokers.metadata.get(REMOTE[one], "")) for one in REMOTE}
         self._next = dict(at)
-        hello = {
-            "slot": 0, "epoch": 0, "channel": "A->B", "attempt": ["r", 0], "frames": None,
-            "partitions": [
-                [one.topic, 0, REMOTE[one].topic, at[one], brokers.positions.get(REMOTE[one], -1),
-                 -1, "", "", -1]
-                for one in REMOTE
-            ],
-            "writer": {
-                "identity": identity, "run_id": "r", "control_offset": 0,
-                "written": [[one.topic, 0, *written] for one, written in said.items() if written],
-            },
-        }  # fmt: skip
+        partitions = tuple(
+            PartitionHello(
+                *(one, REMOTE[one].topic, at[one], brokers.positions.get(REMOTE[one], -1)),
+                written=said[one],
+            )
+            for one in REMOTE
+        )
+        writer = Writer(identity, "r", 0)
+        hello = SlotNotes(SlotHello(0, 0, "A->B", "r", 0, None, partitions, None, writer))
         self.rows = [build_row([], memoryview(b""), [], hello).slice(0, 1)]
 
     def upcoming(self, source: TopicPartition, count: int) -> range:
@@ -348,10 +348,15 @@ def _refuse_bad(_tp: TopicPartition, record: Record) -> int:
     return INVALID_RECORD if (record.value or b"").startswith(b"bad") else 0
 
 
-def _run(flow: FlowSettings, source: Source) -> ExactSink:
-    mirrored = ExactSink(flow)
+def _run(flow: FlowSettings, source: Source) -> SlotSink:
+    mirrored = SlotSink(flow)
     mirrored.run(iter(source.rows))
     return mirrored
+
+
+def _errors(mirrored: SlotSink) -> dict[str, int]:
+    assert isinstance(mirrored._delivery, ExactlyOnce)
+    return mirrored._delivery._errors
 
 
 def test_everything_is_one_transaction(brokers: Brokers) -> None:
@@ -392,7 +397,7 @@ def test_records_are_left_out_without_an_abort(brokers: Brokers, choice: str) ->
     assert brokers.aborts == 0
     assert {"A.orders", "A.bills", gaps_topic(flow)} <= brokers.commits[0]
     counted = {"skip": "RECORD_SKIPPED", "dead-letter": "RECORD_DEAD_LETTERED"}[choice]
-    assert mirrored._errors[counted] == 3
+    assert _errors(mirrored)[counted] == 3
 
 
 def _refused_by_orders(tp: TopicPartition, record: Record) -> int:
@@ -412,7 +417,7 @@ def test_what_is_written_anew_counts_its_gaps_once(brokers: Brokers) -> None:
     assert brokers.values("A.bills") == [b"a"]
     assert len(brokers.values(gaps_topic(flow))) == 1
     assert brokers.positions == {REMOTE[ORDERS]: 3, REMOTE[BILLS]: 1}
-    assert mirrored._errors["RECORD_SKIPPED"] == 1
+    assert _errors(mirrored)["RECORD_SKIPPED"] == 1
 
 
 def test_without_a_place_for_letters_nothing_is_passed(brokers: Brokers) -> None:
@@ -427,7 +432,7 @@ def test_without_a_place_for_letters_nothing_is_passed(brokers: Brokers) -> None
     assert brokers.values(gaps_topic(flow)) == []
     assert brokers.values("A.bills") == [b"a"]
     assert brokers.positions == {REMOTE[BILLS]: 1, REMOTE[ORDERS]: 0}
-    halt = mirrored._lanes[ORDERS].halt
+    halt = mirrored._task.lanes[ORDERS].halt
     assert halt is not None
     assert dead_letter_topic("A.orders") in halt.reason
 
@@ -483,7 +488,7 @@ def test_nothing_is_committed_for_a_spark_that_has_hung_up(
     source = Source(brokers)
     source.chunk(ORDERS, [b"1", b"2"])
     gone = hung_up == "at the first row"
-    monkeypatch.setattr(slot_sink.worker_pipes, "abandoned", lambda: gone)
+    monkeypatch.setattr(exactly_once.worker_pipes, "abandoned", lambda: gone)
 
     def rows() -> Iterator[Any]:
         nonlocal gone
@@ -495,9 +500,9 @@ def test_nothing_is_committed_for_a_spark_that_has_hung_up(
         gone = True
         return False
 
-    monkeypatch.setattr(ExactSink, "_save_connect_offsets", committed)
+    monkeypatch.setattr(SinkTask, "save_connect_offsets", committed)
     with pytest.raises(ConnectionLost, match="Spark has given up"):
-        ExactSink(_flow()).run(rows())
+        SlotSink(_flow()).run(rows())
     assert brokers.values("A.orders") == ([b"1", b"2"] if hung_up == "at the very end" else [])
 
 
@@ -506,14 +511,14 @@ def test_a_coordinator_is_not_asked_for_ever_when_spark_has_hung_up(
 ) -> None:
     source = Source(brokers)
     source.chunk(ORDERS, [b"1"])
-    monkeypatch.setattr(slot_sink.worker_pipes, "abandoned", lambda: False)
-    monkeypatch.setattr(transactional_sink, "Transactions", Transactions)
+    monkeypatch.setattr(exactly_once.worker_pipes, "abandoned", lambda: False)
+    monkeypatch.setattr(exactly_once, "Transactions", Transactions)
     monkeypatch.setattr(Transactions, "_find", _nobody_answers)
     asked = iter(range(5))
-    monkeypatch.setattr(transactional_sink.time, "sleep", lambda _: next(asked, None))
-    monkeypatch.setattr(slot_sink.worker_pipes, "abandoned", lambda: next(asked, None) is None)
+    monkeypatch.setattr(exactly_once.time, "sleep", lambda _: next(asked, None))
+    monkeypatch.setattr(exactly_once.worker_pipes, "abandoned", lambda: next(asked, None) is None)
     with pytest.raises(ConnectionLost, match="Spark has given up"):
-        ExactSink(_flow()).run(iter(source.rows))
+        SlotSink(_flow()).run(iter(source.rows))
 
 
 def _nobody_answers(*_: object) -> None:
@@ -529,7 +534,7 @@ def test_a_partition_of_which_nobody_says_what_is_open_waits_alone(brokers: Brok
     assert brokers.values("A.bills") == [b"a"]
     assert brokers.values("A.orders") == []
     assert brokers.positions == {REMOTE[BILLS]: 1, REMOTE[ORDERS]: 0}
-    halt = mirrored._lanes[ORDERS].halt
+    halt = mirrored._task.lanes[ORDERS].halt
     assert halt is not None
     assert (halt.code, halt.retriable) == ("LEADER_NOT_AVAILABLE", True)
 
@@ -552,7 +557,7 @@ def test_what_a_refused_partition_had_taken_waits_with_it_when_its_leader_goes(
     assert brokers.values("A.orders") == []
     assert brokers.values("A.bills") == [b"a"]
     assert brokers.positions == {REMOTE[BILLS]: 1, REMOTE[ORDERS]: 0}
-    assert mirrored._lanes[ORDERS].halt is not None
+    assert mirrored._task.lanes[ORDERS].halt is not None
 
 
 def test_a_new_leader_ends_no_transaction_that_has_records_there(brokers: Brokers) -> None:
@@ -568,7 +573,7 @@ def test_a_new_leader_ends_no_transaction_that_has_records_there(brokers: Broker
             brokers.leader_epochs[REMOTE[BILLS if number == 2 else ORDERS]] += number > 0
             yield row
 
-    ExactSink(_flow()).run(rows())
+    SlotSink(_flow()).run(rows())
     # Of bills there is nothing in it yet: what was left open there has to be looked for first.
     assert brokers.commits[:2] == [{"A.orders"}, {"A.bills"}]
     assert brokers.values("A.orders") == [b"1", b"2"]
@@ -581,7 +586,7 @@ def test_positions_say_whose_records_stand_before_them(brokers: Brokers) -> None
     source.chunk(ORDERS, [b"1", b"bad", b"2"], [b"3", b"4"])
     source.chunk(BILLS, [b"a"])
     _run(_flow(faults=FaultSettings(bad_record="skip")), source)
-    said = {tp: decode_written(metadata) for tp, metadata in brokers.metadata.items()}
+    said = {tp: written_before(metadata) for tp, metadata in brokers.metadata.items()}
     assert said == {REMOTE[ORDERS]: Written(7, 0, 4), REMOTE[BILLS]: Written(7, 0, 1)}
 
 

@@ -1,16 +1,16 @@
-"""The sink of an exactly-once flow: records and positions in one transaction on the target.
+"""Exactly-once: records and positions in one transaction on the target.
 
 A transaction lasts ``sparkmirror.transaction.interval.ms``, or less when as much is in it as the
-target takes in good time (`TransactionSize`) or half of the slot's memory frames. Until its end the
-rows are kept, because a partition that the target refuses takes the whole transaction with it: the
-others are then written anew, without that one, or, when records of it are the trouble, with what
-stands before them. Whatever else goes wrong (another writer, a time limit) fails the task: Spark
-starts it again, and it goes on from the committed positions. A position moves with the commit only.
+target takes in good time (`data.write.transaction_size`), or half of the slot's memory frames. The
+rows are kept until its end, because a partition that the target refuses takes the whole transaction
+with it. The others are then written once more, without that partition, or with what stands before
+the refused records. Every other failure (another writer, a time limit) fails the task: Spark starts
+it again, and it goes on from the committed positions. A position moves with the commit only.
 
 Records that the flow leaves out (`data.write.bad_records`) end no transaction: their gap records
-and letters are a part of it. So are offset syncs and runs, when their topic is on the target; one
-that takes no records must not hold the data up: then they follow the commits, as those of a topic
-on the source do, for the rest of the epoch.
+and letters are a part of it. So are offset syncs and runs, when their topic is on the target. If
+that topic takes no records, it must not hold the data up: the syncs follow the commits then, as
+those of a topic on the source do, for the rest of the epoch.
 
 Progress reports are no part of any transaction and have a producer of their own.
 """
@@ -20,132 +20,109 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Iterable
-from typing import Any
 
 from sparkmirror.data.coordination.control_reader import ControlWatch
 from sparkmirror.data.coordination.fencing import committed_positions, take_over
 from sparkmirror.data.coordination.hanging_transactions import OpenEnds
-from sparkmirror.data.read.resume import Recorded, recorded_fields
 from sparkmirror.data.rows import worker_pipes
+from sparkmirror.data.rows.notes import SlotHello, Writer
 from sparkmirror.data.rows.rows import Chunk, divided
 from sparkmirror.data.rows.shared_frames import FRAMES
-from sparkmirror.data.write.bad_records import RefusedRecords
-from sparkmirror.data.write.offset_sync_writer import SlotSyncs, SyncSender, batches_of
+from sparkmirror.data.write.delivery import ComeRound
+from sparkmirror.data.write.offset_sync_writer import batches_of
 from sparkmirror.data.write.partition_state import Lane, Pending, acknowledge, before_refusal
-from sparkmirror.data.write.slot_sink import SlotSink
+from sparkmirror.data.write.sink_task import SinkTask
+from sparkmirror.data.write.transaction_size import TransactionSize
 from sparkmirror.errors import Defect, Fenced, TransactionError
-from sparkmirror.internal_topics.commands import control_topic
 from sparkmirror.internal_topics.flow_claims import transactional_id
 from sparkmirror.internal_topics.mm2_records import offset_syncs_topic
-from sparkmirror.internal_topics.position_metadata import Mark, encode_mark, target_fields
+from sparkmirror.internal_topics.position_metadata import Mark, PositionMetadata, encode_metadata
 from sparkmirror.internal_topics.runs import runs_topic
-from sparkmirror.model import FlowSettings, JoinCounts, TopicPartition
+from sparkmirror.model import JoinCounts, Member, TopicPartition
 from sparkmirror.records.header import Passing, batches
 from sparkmirror.wire.cluster.coordinator import Routes
-from sparkmirror.wire.produce.hanging_transactions import Written, written_fields
+from sparkmirror.wire.produce.hanging_transactions import Written
 from sparkmirror.wire.produce.partition_queue import Identity
 from sparkmirror.wire.produce.producer import Acknowledged, Producer
 from sparkmirror.wire.produce.transactions import Transactions
 
-__all__ = ["ExactSink", "TransactionSize"]
+__all__ = ["ExactlyOnce"]
 
 log = logging.getLogger(__name__)
 
 _ANSWER_S = 0.05
+_BLOCKED_S = 0.1
 # How long offset syncs may keep a transaction open.
 _SYNCS_S = 5.0
-_SHARE_OF_TIMEOUT = 0.25
-# Three seconds at 100 KB/s, with a time limit of a minute; eight transactions later it is 32 MiB.
-_FIRST_TRANSACTION_BYTES = 256 * 1024
-_LOWEST_TRANSACTION_BYTES = 16 * 1024
 
 
-class TransactionSize:
-    """How many bytes a transaction may hold, from how long the last ones took.
+class ExactlyOnce:
+    """Delivers transaction by transaction (`data.write.delivery.Delivery`)."""
 
-    The cluster aborts a transaction that is open for longer than ``transaction.timeout.ms``: with
-    all that a fast source brings, each one would be, on a slow way to the target, and nothing
-    would ever be committed. So transactions begin small, grow by doubling, and hold what goes in
-    a quarter of that time (`bytes`).
-    """
-
-    def __init__(self, highest: int, timeout_ms: int) -> None:
-        self._highest = highest
-        self._share_s = timeout_ms / 1000 * _SHARE_OF_TIMEOUT
-        self.bytes = min(_FIRST_TRANSACTION_BYTES, highest)
-
-    def committed(self, size: int, took_s: float) -> None:
-        """A transaction of ``size`` bytes was open for ``took_s`` seconds."""
-        if not size:
-            return
-        affordable = int(size * self._share_s / max(took_s, 0.001))
-        if took_s > self._share_s:
-            self.bytes = max(_LOWEST_TRANSACTION_BYTES, min(self.bytes, affordable))
-        elif size >= self.bytes // 2:  # a smaller one says nothing about larger ones
-            self.bytes = min(max(self.bytes, affordable), 2 * self.bytes, self._highest)
-
-
-class ExactSink(SlotSink):
-    """Consumes the rows of one task, transaction by transaction."""
-
-    def __init__(self, flow: FlowSettings) -> None:
-        super().__init__(flow)
-        self._plain = self._producer
+    def __init__(self, task: SinkTask) -> None:
+        self._task = task
+        self._flow = flow = task.flow
         self._transactions: Transactions | None = None
         self._open_ends: OpenEnds | None = None
         self._told: dict[Lane, tuple[Written | None, int]] = {}
-        self._writer: dict[str, Any] = {}
+        self._writer: Writer | None = None
         self._errors: dict[str, int] = {}
-        self._refusals = RefusedRecords(flow, self._append_beside, self._errors)
+        self._refusals = task.refusals(self._errors)
         self._sync_topics = offset_syncs_topic(flow), runs_topic(flow)
-        self._syncs_inside = self._syncs is not None and flow.offset_syncs.location == "target"
+        self._syncs_inside = task.syncs is not None and flow.offset_syncs.location == "target"
+        self._last_commit = time.monotonic()
         self._began = 0.0
         self._kept_bytes = 0
         self._size = TransactionSize(flow.transaction_bytes, flow.transaction_timeout_ms)
 
-    # -- rows ------------------------------------------------------------------------------
+    def begin(self, hello: SlotHello) -> None:
+        """Write under the identity that the source has fenced."""
+        self._writer = hello.writer
+        if hello.writer is not None and hello.writer.identity is not None:
+            self._open(hello.writer.identity)
+        self._producer.routes.add_topics(self._task.index.topics)
 
-    def _hear(self, notes: dict[str, Any]) -> None:
-        if "writer" in notes:
-            self._writer = notes["writer"]
-            self.slot = notes["slot"]
-            identity = self._writer["identity"]
-            if identity is not None:
-                self._open((identity[0], identity[1]))
-        super()._hear(notes)
-        if self._open_ends is not None and "writer" in notes:
-            for topic, partition, *written in self._writer["written"]:
-                self._lanes[TopicPartition(topic, partition)].written = Written(*written)
-            self._close_open_ends(self._lanes.values())
+    def begun(self) -> None:
+        """Close what earlier writers left open."""
+        if self._open_ends is not None:
+            self._close_open_ends(self._task.lanes.values())
 
-    def _record_beginning(self) -> None:
-        """Positions are exact anyhow."""
+    def join(self, member: Member) -> None:
+        """A consumer group has no transactions."""
+
+    @property
+    def _producer(self) -> Producer:
+        """The present transactions' own; the reports' one before they begin."""
+        return self._task.producer
+
+    # -- who writes ------------------------------------------------------------------------
 
     def _told_of(self, lane: Lane, mark: Mark, *, expected: bool) -> str:
         """A position's metadata; ``expected`` as in `Lane.ahead`."""
         log, end = lane.ahead(expected=expected)
-        fields = written_fields(self._written(lane)) | target_fields(log)
-        return encode_mark(mark, fields | recorded_fields(Recorded("", end)))
+        written = self._written(lane) or ()
+        return encode_metadata(PositionMetadata(mark, log, end, *written))
 
     def _open(self, identity: Identity) -> None:
         """Begin under a new identity, with nothing written."""
         self._close_writer()
-        routes = Routes(self.flow.target, send_buffer_bytes=self.flow.produce.send_buffer_bytes)
+        task, flow = self._task, self._flow
+        routes = Routes(flow.target, send_buffer_bytes=flow.produce.send_buffer_bytes)
         self._transactions = Transactions(
             routes,
-            transactional_id(self.flow, self.slot),
-            timeout_ms=self.flow.transaction_timeout_ms,
+            transactional_id(flow, task.slot),
+            timeout_ms=flow.transaction_timeout_ms,
             identity=identity,
-            sleep=self._rest,
+            sleep=task.rest,
         )
-        former = self._producer
-        self._producer = Producer(routes, self.flow.produce, transactions=self._transactions)
+        joined = task.producer.joining.counts
+        task.producer = producer = Producer(routes, flow.produce, transactions=self._transactions)
         # What was joined in this task so far, by whichever producer.
-        self._producer.joining.counts = former.joining.counts.since(self._reports.joined_before)
-        self._reports.errors_before, self._reports.joined_before = {}, JoinCounts()
-        self._producer.errors = self._transactions.errors = self._errors
-        self._producer.refusals = self._refusals
-        self._producer.gate = self._ends
+        producer.joining.counts = joined.since(task.reports.joined_before)
+        task.reports.errors_before, task.reports.joined_before = {}, JoinCounts()
+        producer.errors = self._transactions.errors = self._errors
+        producer.refusals = self._refusals
+        producer.gate = task.ends
         self._open_ends = OpenEnds(routes, self._transactions)
 
     def _close_open_ends(self, lanes: Iterable[Lane]) -> None:
@@ -160,10 +137,13 @@ class ExactSink(SlotSink):
                 lane.blocked = (lane.target,)
                 log.error("%s", lane.halt.reason)
 
-    def _prepare(self, chunks: list[Chunk]) -> None:
+    # -- rows ------------------------------------------------------------------------------
+
+    def prepare(self, chunks: list[Chunk]) -> None:
+        """Look for open ends where a leader has changed, between two transactions."""
         while self._open_ends is not None:
             open_ends = self._open_ends
-            lanes = {self._lane(chunk) for chunk in chunks}
+            lanes = {self._task.lane_of(chunk) for chunk in chunks}
             # What has records in the open transaction was asked about before the first of them.
             unsure = [
                 one
@@ -178,8 +158,8 @@ class ExactSink(SlotSink):
             if self._open_ends is open_ends:  # a refusal puts another writer in its place
                 self._close_open_ends(unsure)
 
-    def _portions(self, chunks: list[Chunk], records: memoryview) -> Iterable[Chunk]:
-        """None larger than a transaction may be, the open one ended where the next is too much."""
+    def portions(self, chunks: list[Chunk], records: memoryview) -> Iterable[Chunk]:
+        """None larger than a transaction may be; the open one ends where the next is too much."""
         for chunk in chunks:
             parts = [chunk]
             if chunk.size > self._size.bytes:
@@ -188,19 +168,20 @@ class ExactSink(SlotSink):
             for part in parts:
                 if self._kept_bytes and self._kept_bytes + part.size > self._size.bytes:
                     self._commit()
-                    self._prepare([part])  # a marker may be missing since
+                    self.prepare([part])  # a marker may be missing since
                 yield part
 
-    def _write(self, pending: Pending, part: memoryview) -> list[Passing]:
+    def write(self, pending: Pending, part: memoryview) -> list[Passing]:
+        """Queue the batches of one chunk, and keep its bytes until the transaction has ended."""
         if self._transactions is None:
-            raise TransactionError("rows came before the writer was known.", where=self.flow.name)
+            raise TransactionError("rows came before the writer was known.", where=self._flow.name)
         if not self._kept_bytes:
             self._began = time.monotonic()
         self._kept_bytes += len(part)
         pending.kept = part
-        return super()._write(pending, part)
+        return self._task.write(pending, part)
 
-    def _advance(self, lane: Lane) -> None:
+    def advance(self, lane: Lane) -> None:
         """Positions move with the commit."""
 
     # -- acknowledgements ------------------------------------------------------------------
@@ -209,9 +190,25 @@ class ExactSink(SlotSink):
         for ack in acknowledged:
             acknowledge(ack)
         if self._transactions is not None:
-            self._watch_ends()
+            # Does the target still have what it acknowledged?
+            self._task.ends.look(self._producer.routes)
+            self._task.ends.settle(self._producer, counts=False)
 
-    def _linger(self) -> None:
+    def pump(self, come_round: ComeRound) -> None:
+        """Send and take in acknowledgements; a transaction's size is what bounds what waits."""
+        self._settle(self._producer.pump(0.0))
+        patient_until = time.monotonic() + _BLOCKED_S
+        self._producer.impatient = False
+        while (
+            self._producer.blocked
+            and worker_pipes.input_fd() < 0
+            and time.monotonic() < patient_until
+        ):
+            self._settle(self._producer.pump(_BLOCKED_S))
+            come_round()
+            self._producer.impatient = False
+
+    def linger(self, come_round: ComeRound) -> None:
         """Send, take in acknowledgements and end the transaction until the next row is there."""
         fd = worker_pipes.input_fd()
         while self._kept_bytes or not self._producer.idle:
@@ -221,31 +218,30 @@ class ExactSink(SlotSink):
             self._settle(self._producer.pump(max(0.0, wait_s), fd))
             if self._producer.woken:
                 return
-            self._housekeep()
+            come_round()
             if fd < 0:
                 return
 
-    def _housekeep(self) -> None:
-        self._check_spark()
-        self._end_when_lost()
-        if not self._plain.idle:
-            self._plain.pump(0.0)
-        now = time.monotonic()
+    def tick(self, now: float) -> None:
+        """End the open transaction when it is due."""
+        self._send_reports()
         # Positions also move without records, past control markers.
-        overdue = (now - self._last_commit) * 1000 >= self.flow.position_interval_ms
+        overdue = (now - self._last_commit) * 1000 >= self._flow.position_interval_ms
         if overdue or self._due_s() <= 0:
             self._last_commit = now
             self._commit()
-        self._report_if_due(now)
+
+    def _send_reports(self) -> None:
+        if not self._task.reporter.idle:
+            self._task.reporter.pump(0.0)
 
     def _due_s(self) -> float:
         """Seconds until the open transaction should end; 0 or less when it should now."""
         if not self._kept_bytes:
             return _ANSWER_S
-        leases = 0 if self._frames is None else self._frames.leases
-        if self._kept_bytes >= self._size.bytes or leases > FRAMES // 2:
+        if self._kept_bytes >= self._size.bytes or self._task.leases > FRAMES // 2:
             return 0.0
-        return self._began + self.flow.transaction_interval_ms / 1000 - time.monotonic()
+        return self._began + self._flow.transaction_interval_ms / 1000 - time.monotonic()
 
     # -- the end of a transaction ----------------------------------------------------------
 
@@ -267,7 +263,7 @@ class ExactSink(SlotSink):
                 self._add_positions(transactions, expected=False)
             if self._add_syncs():
                 break
-        self._check_spark()
+        self._task.check_spark()
         if transactions.began:
             transactions.commit()
             self._note_committed()
@@ -279,7 +275,7 @@ class ExactSink(SlotSink):
         }
         if due:
             transactions.add_offsets(
-                self.flow.position_group,
+                self._flow.position_group,
                 {
                     lane.target: (offset, self._told_of(lane, mark, expected=expected))
                     for lane, offset, mark in due
@@ -301,14 +297,13 @@ class ExactSink(SlotSink):
         while True:
             self._producer.impatient = True
             while not self._producer.idle:
-                self._check_spark()
+                self._task.check_spark()
                 self._settle(self._producer.pump(_ANSWER_S))
-                if not self._plain.idle:
-                    self._plain.pump(0.0)
-                self._report_if_due(time.monotonic())
-            for lane in self._lanes.values():
-                self._ends.note_going_back(lane)
-            self._ends.settle(self._producer, counts=False)
+                self._send_reports()
+                self._task.report_if_due(time.monotonic())
+            for lane in self._task.lanes.values():
+                self._task.ends.note_going_back(lane)
+            self._task.ends.settle(self._producer, counts=False)
             refused = self._refused()
             if not refused:
                 return
@@ -316,16 +311,16 @@ class ExactSink(SlotSink):
 
     def _add_syncs(self) -> bool:
         """Say in the open transaction where its records went; False when it had to be replaced."""
-        if self._syncs is None or not self._syncs_inside:
+        if self._task.syncs is None or not self._syncs_inside:
             return True
-        for lane in self._lanes.values():
+        for lane in self._task.lanes.values():
             mark, log_id = lane.mark, lane.ahead(expected=False)[0].topic_id
             for pending in lane.queue:
                 mark = pending.mark_after(mark)
-                self._syncs.settled(lane.source, pending.places, mark.topic_id, log_id)
-        for name, records in zip(self._sync_topics, self._syncs.take(), strict=True):
+                self._task.syncs.settled(lane.source, pending.places, mark.topic_id, log_id)
+        for name, records in zip(self._sync_topics, self._task.syncs.take(), strict=True):
             for batch in batches_of(records):
-                self._append_beside(TopicPartition(name, 0), batch, None)
+                self._task.append_beside(TopicPartition(name, 0), batch, None)
         deadline = time.monotonic() + _SYNCS_S
         while not self._producer.idle:
             self._settle(self._producer.pump(_ANSWER_S))
@@ -339,20 +334,20 @@ class ExactSink(SlotSink):
         return False
 
     def _leave_syncs_out(self, reason: str) -> None:
-        """Write the transaction anew without offset syncs; they follow its commit."""
+        """Write the transaction once more, without offset syncs; they follow its commit."""
         log.warning(
             "flow %s, slot %d: offset syncs are written after each transaction instead of in it "
             "until the epoch ends: %s",
-            *(self.flow.name, self.slot, reason),
+            *(self._flow.name, self._task.slot, reason),
         )
-        # What was settled never came about; the new state begins with a sync for each partition.
-        self._syncs = SlotSyncs(self.flow.offset_syncs.lag_max, SyncSender.of(self.flow))
+        # The aborted transaction's syncs never became visible.
+        self._task.syncs = self._task.new_syncs()
         self._syncs_inside = False
         self._replay([])
 
     def _positions_due(self) -> list[tuple[Lane, int, Mark]]:
         due = []
-        for lane in self._lanes.values():
+        for lane in self._task.lanes.values():
             position = lane.queue[-1].next_offset if lane.queue else lane.position
             mark = lane.mark
             for pending in lane.queue:
@@ -364,16 +359,16 @@ class ExactSink(SlotSink):
 
     def _note_committed(self) -> None:
         now_ms = time.time() * 1000
-        for lane in self._lanes.values():
+        for lane in self._task.lanes.values():
             for pending in lane.queue:
                 if pending.timestamp_ms >= 0:
-                    self._reports.note_latency(now_ms, pending.timestamp_ms)
+                    self._task.reports.note_latency(now_ms, pending.timestamp_ms)
                     pending.note_ages(lane.latency, now_ms)
             written = any(pending.records for pending in lane.queue)
             if self._syncs_inside:
                 lane.settle()
             else:
-                super()._advance(lane)
+                self._task.advance(lane)
             lane.marker = 1 if written else lane.marker
             lane.committed, lane.marked, lane.logged = lane.position, lane.mark, lane.log
             if lane in self._told:
@@ -381,9 +376,9 @@ class ExactSink(SlotSink):
         self._size.committed(self._kept_bytes, time.monotonic() - self._began)
         self._kept_bytes = 0
         self._refusals.settled()
-        if self._syncs is not None and not self._syncs_inside:
+        if self._task.syncs is not None and not self._syncs_inside:
             # After the commit, as MirrorMaker 2 does it: a sync never tells of what may go away.
-            self._syncs.publish()
+            self._task.syncs.publish()
 
     # -- once more, without what the target refuses ----------------------------------------
 
@@ -391,7 +386,7 @@ class ExactSink(SlotSink):
         """Lanes that the target has begun to refuse in this transaction."""
         halts = self._producer.halts
         refused = []
-        for lane in self._lanes.values() if halts else ():
+        for lane in self._task.lanes.values() if halts else ():
             # Where a gap is written down counts as much: no position passes one that is not.
             blocked = [tp for tp in lane.waits_for() if tp in halts]
             if not blocked or (lane.halt is not None and not lane.queue):
@@ -413,66 +408,68 @@ class ExactSink(SlotSink):
                 lane.queue = before_refusal(lane.queue)
         log.warning(
             "flow %s, slot %d: the transaction is aborted and written anew",
-            self.flow.name,
-            self.slot,
+            self._flow.name,
+            self._task.slot,
         )
         self._open(self._identity_again())
-        self._producer.routes.add_topics({lane.target.topic for lane in self._lanes.values()})
+        self._producer.routes.add_topics({lane.target.topic for lane in self._task.lanes.values()})
         self._kept_bytes = 0
         self._refusals.undone()
-        self._close_open_ends(self._lanes.values())
-        for lane in self._lanes.values():
+        self._close_open_ends(self._task.lanes.values())
+        for lane in self._task.lanes.values():
             for pending in lane.queue:
                 pending.beside = None
                 if pending.kept is not None:
                     pending.places.targets.clear()
-                    self._write(pending, pending.kept)
+                    self.write(pending, pending.kept)
                 elif pending.gap is not None:
                     pending.batches_left = 0
-                    self._write_gap(pending.gap, pending)
+                    self._task.write_gap(pending.gap, pending)
 
     def _identity_again(self) -> Identity:
         """A new identity for the same slot: what the old one has open is aborted with it."""
         self._close_writer()
-        run_id = self._writer["run_id"]
-        watch = ControlWatch(self.flow, offset=self._writer["control_offset"])
+        writer = self._writer
+        if writer is None:
+            raise Defect("a transaction is written anew before any was begun")
+        watch = ControlWatch(self._flow, offset=writer.control_offset)
         try:
             watch.start()
-            identity = take_over(self.flow, self.slot, run_id, watch)
+            identity = take_over(self._flow, self._task.slot, writer.run_id, watch)
         finally:
             watch.close()
         if identity is None:
-            raise TransactionError("the slot's plan is an old one.", where=f"flow {self.flow.name}")
+            raise TransactionError(
+                "the slot's plan is an old one.", where=f"flow {self._flow.name}"
+            )
         # A topic that is deleted takes its positions with it.
-        kept = [lane for lane in self._lanes.values() if lane not in self._ends.lost]
+        kept = [lane for lane in self._task.lanes.values() if lane not in self._task.ends.lost]
         expected = {lane.target: lane.committed for lane in kept}
-        found = committed_positions(self.flow, list(expected))
+        found = committed_positions(self._flow, list(expected))
         moved = {tp for tp, at in expected.items() if at >= 0 and found.get(tp, -1) != at}
         if moved:
             raise Fenced(
                 f"positions were moved by another writer ({', '.join(map(str, sorted(moved)))}).",
-                where=f"flow {self.flow.name}",
+                where=f"flow {self._flow.name}",
             )
         return identity
 
-    # -- records of our own ----------------------------------------------------------------
+    # -- the end of the epoch --------------------------------------------------------------
 
-    def _producer_for(self, tp: TopicPartition) -> Producer:
-        return self._plain if tp.topic == control_topic(self.flow) else self._producer
-
-    def _finish(self) -> None:
+    def finish(self, come_round: ComeRound) -> None:
         """Everything is committed; then, at once, what a MirrorMaker 2 would look for."""
         if self._transactions is not None:
             self._commit()
-            if self._save_connect_offsets():
+            if self._task.save_connect_offsets():
                 self._commit()
-            if self._syncs is not None:
-                self._syncs.finish()
-        self._reports.tell_anyway()
-        self._report(time.monotonic())
-        while not self._plain.idle:
-            self._check_spark()
-            self._plain.pump(0.2)
+            if self._task.syncs is not None:
+                self._task.syncs.finish()
+
+    def drain(self) -> None:
+        """Have the last report acknowledged."""
+        while not self._task.reporter.idle:
+            self._task.check_spark()
+            self._task.reporter.pump(0.2)
 
     def _close_writer(self) -> None:
         transactions, self._transactions = self._transactions, None
@@ -481,6 +478,6 @@ class ExactSink(SlotSink):
             transactions.close()
             self._producer.close()
 
-    def _close(self) -> None:
-        super()._close()
+    def close(self) -> None:
+        """Leave what is open to whoever fences the slot's id next, which aborts it."""
         self._close_writer()

@@ -1,0 +1,109 @@
+"""Where the source's partitions end, and how old the oldest records are that are not mirrored."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from sparkmirror.control.flows.publication import Publication
+from sparkmirror.control.positions.record_times import Reader, RecordTimes
+from sparkmirror.model import FlowSettings, SlotProgress, TopicPartition
+from sparkmirror.wire.admin.cluster import Cluster
+
+__all__ = ["SourceEnds"]
+
+_INTERVAL_S = 2.0
+# Asking costs about 50 µs a partition; this keeps it below 5 % of a core.
+_PARTITIONS_PER_S = 1_000
+# For one look at the source's ends. Batches of up to 1 MB come whole, and 50 small ones cost some
+# 30 ms of processor time.
+_TIMES_MAX = 50
+_TIMES_S_MAX = 1.0
+
+Ends = dict[TopicPartition, int]
+
+
+@dataclass(frozen=True, slots=True)
+class _Behind:
+    """New ends, and the positions of partitions that have not reached theirs."""
+
+    ends: Ends
+    positions: dict[Reader, int]
+
+
+class SourceEnds:
+    """A job (`control.jobs.Round`). ``reports`` gives the slots' newest reports.
+
+    What it leaves behind may be read from any thread.
+    """
+
+    def __init__(
+        self,
+        settings: FlowSettings,
+        source: Cluster,
+        published: Publication,
+        reports: Callable[[], Sequence[SlotProgress]],
+    ) -> None:
+        self._settings = settings
+        self._source = source
+        self._published = published
+        self._reports = reports
+        self._times = RecordTimes(source, fetches_max=_TIMES_MAX, fetch_s_max=_TIMES_S_MAX)
+        self._lock = threading.Lock()
+        self._ends: Ends = {}
+        self._oldest_ms: Ends = {}
+
+    def pause_s(self) -> float:
+        """Between two rounds."""
+        return max(_INTERVAL_S, len(self._published.assignment().partitions) / _PARTITIONS_PER_S)
+
+    def observe(self) -> Ends:
+        """The end offsets of what is mirrored. Raises `MirrorError` when the source is away."""
+        wanted = self._published.assignment().sources
+        return self._source.end_offsets(wanted, self._settings.fetch.isolation_level)
+
+    def plan(self, ends: Ends) -> _Behind:
+        """Which partitions are behind, by the newest report of each."""
+        ends = self._current({**self._ends, **ends})
+        reports = sorted(self._reports(), key=lambda report: report.time_ms)
+        positions = {
+            TopicPartition(p.topic, p.partition): p.position
+            for report in reports
+            for p in report.partitions
+            if p.position >= 0
+        }
+        bounds = self._published.frozen or ends
+        behind = {
+            (self._settings.name, tp): position
+            for tp, position in positions.items()
+            if tp in ends and position < bounds.get(tp, 0)
+        }
+        return _Behind(ends, behind)
+
+    def apply(self, behind: _Behind) -> None:
+        """Read the times of the oldest records. Raises `MirrorError`; the ends are kept then."""
+        try:
+            self._times.look(behind.positions)
+        finally:
+            known = {tp: self._times.time_ms((name, tp)) for name, tp in behind.positions}
+            with self._lock:
+                # Together: a lag whose age is not known yet would show as one.
+                self._ends = behind.ends
+                self._oldest_ms = {tp: ms for tp, ms in known.items() if ms is not None}
+
+    def ends(self) -> Ends:
+        """Newest known end offset (exclusive) per assigned partition."""
+        with self._lock:
+            ends = self._ends
+        return self._current(ends)
+
+    def oldest_ms(self) -> dict[TopicPartition, int]:
+        """Timestamp of the oldest record that is not at the target, where one is known to be."""
+        with self._lock:
+            return dict(self._oldest_ms)
+
+    def _current(self, ends: Ends) -> Ends:
+        """``ends`` of the partitions that are mirrored now."""
+        wanted = self._published.assignment().sources
+        return {tp: end for tp, end in ends.items() if tp in wanted}

@@ -1,0 +1,108 @@
+"""The job that looks for topics: what it finds becomes the flow's assignment."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from sparkmirror.control.flows.clusters import FlowClusters
+from sparkmirror.control.flows.publication import Publication
+from sparkmirror.control.mm1.group_share import GroupShare
+from sparkmirror.control.positions.seeding import Beginnings, seed_positions
+from sparkmirror.control.topics.discovery import Discovery
+from sparkmirror.control.topics.sync import Assignment, describe_changes
+from sparkmirror.internal_topics.commands import CommandKind, SourcePartition
+from sparkmirror.model import FlowSettings
+from sparkmirror.names.replication_policy import FlowTopics
+
+__all__ = ["TopicsJob"]
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """What a look found. ``new``: not with the slots yet. ``seeds``: whether positions are due."""
+
+    assignment: Assignment
+    new: tuple[SourcePartition, ...]
+    seeds: bool
+
+
+class TopicsJob:
+    """A job (`control.jobs.Round`): looks for new, grown and vanished topics. One thread.
+
+    ``found``: what is there, with the partitions that wait for a leader. ``share``: of
+    MirrorMaker 1's group, once there is one: it assigns the partitions then.
+    """
+
+    def __init__(
+        self,
+        settings: FlowSettings,
+        clusters: FlowClusters,
+        wanted: FlowTopics,
+        published: Publication,
+        say: Callable[[str], None],
+    ) -> None:
+        self.found = published.assignment()
+        self.share: GroupShare | None = None
+        self.beginnings = Beginnings(clusters.keeper, clusters.source, settings)
+        self._settings = settings
+        self._keeper = clusters.keeper
+        self._published = published
+        self._say = say
+        self._discovery = Discovery(
+            settings, clusters.source_admin, clusters.target_admin, wanted, say
+        )
+
+    def observe(self) -> Assignment:
+        """What there is to mirror; remote topics are made. Raises `MirrorError`."""
+        return self._discovery.look(first=not self._published.version)
+
+    def plan(self, found: Assignment) -> _Found:
+        """What of it is new."""
+        # The others are with the slots, which may be about to commit their first positions.
+        before = self._published.assignment().sources
+        new = tuple(p for p in found.partitions if p.source not in before)
+        return _Found(found, new, found.partitions != self.found.partitions)
+
+    def apply(self, found: _Found) -> bool:
+        """Seed positions, then publish; true when the slots are to be planned anew.
+
+        Raises `MirrorError`; nothing has changed then.
+        """
+        if self.share is not None:
+            # The group hears of the topics, and `GroupShare.publish` of the halts.
+            self.share.candidates = found.assignment
+            return False
+        if found.seeds:
+            seed_positions(self._keeper, self._settings, found.assignment)
+        self.beginnings.settle(found.new)
+        self.found = found.assignment
+        return self._adopt_found()
+
+    @property
+    def has_leaderless(self) -> bool:
+        """Whether a partition waits for a leader that says where it begins."""
+        return self.share is None and bool(self.leaderless())
+
+    def leaderless(self) -> list[SourcePartition]:
+        """The partitions that wait for a leader."""
+        waiting = self.beginnings.waiting
+        return [p for p in self.found.partitions if p.source in waiting]
+
+    def begin_leaderless(self) -> bool:
+        """Begin partitions that had no leader; true when the slots are to be planned anew.
+
+        Raises `MirrorError`; nothing has changed then.
+        """
+        self.beginnings.settle(self.leaderless())
+        return self._adopt_found()
+
+    def _adopt_found(self) -> bool:
+        before, after = self._published.assignment(), self.beginnings.hold(self.found)
+        if after.partitions == before.partitions:
+            self._published.note_halts(after)
+            return False
+        self._published.adopt(after, CommandKind.REPLAN)
+        for line in describe_changes(before, after):
+            self._say(line)
+        return True

@@ -1,0 +1,191 @@
+"""What the control plane does again and again: jobs, each on a thread of its own.
+
+A job's round has one shape, `Round`: it observes, plans and applies (`run_once`). Jobs that only
+follow something have a single step. One thread body runs them all (`Jobs.start`).
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol, TypeVar
+
+from sparkmirror.errors import MirrorError, Unreachable
+from sparkmirror.observe.notice import named_places
+
+__all__ = ["Job", "Jobs", "Round", "Say", "run_once"]
+
+log = logging.getLogger(__name__)
+
+Seen = TypeVar("Seen")
+Planned = TypeVar("Planned")
+Done_co = TypeVar("Done_co", covariant=True)
+
+_FAILURE_PAUSE_S = 5.0
+_REASONS_MAX = 10
+_NUMBERS = re.compile(r"\d+(?:\.\d+)*")
+
+
+class Round(Protocol[Seen, Planned, Done_co]):
+    """One round of a job. ``observe`` and ``apply`` may raise `MirrorError`."""
+
+    def observe(self) -> Seen:
+        """Look at the clusters."""
+
+    def plan(self, seen: Seen, /) -> Planned:
+        """Decide what follows from it. Nothing is changed."""
+
+    def apply(self, planned: Planned, /) -> Done_co:
+        """Do it."""
+
+
+def run_once(job: Round[Seen, Planned, Done_co]) -> Done_co:
+    """One round. Raises `MirrorError`."""
+    return job.apply(job.plan(job.observe()))
+
+
+def no_pause_s() -> float:
+    """A round waits for what it follows, so there is no pause between two of them."""
+    return 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """``once`` is a round, which raises `MirrorError`; ``name`` ends with the flow's name.
+
+    ``pause_s``: between two rounds, ``failure_pause_s`` after one that failed; ``wait`` takes the
+    place of both, and is told whether the last round failed. ``waits_first``: also before the
+    first round. ``over``: whether there is nothing more to do. ``single``: one round that succeeds
+    is all. ``timed``: the log tells how long a round took.
+    """
+
+    name: str
+    once: Callable[[], object]
+    pause_s: Callable[[], float] = no_pause_s
+    failure_pause_s: float = _FAILURE_PAUSE_S
+    after_failure: Callable[[], None] | None = None
+    over: Callable[[], bool] | None = None
+    wait: Callable[[bool], None] | None = None
+    waits_first: bool = False
+    single: bool = False
+    timed: bool = False
+
+
+class Say(Protocol):
+    """Takes one-line notices for the user."""
+
+    def __call__(
+        self, line: str, *, flow: str = "", level: str = "info", code: str = "", cluster: str = ""
+    ) -> None:
+        """Say ``line``."""
+
+
+class Jobs:
+    """The threads of a mirror's jobs, and what becomes of each round.
+
+    ``flow_of`` tells the flow that a job is named after. ``unreachable``: jobs whose cluster cannot
+    be reached at present.
+    """
+
+    def __init__(self, say: Say, flow_of: Callable[[str], str]) -> None:
+        self.stopping = threading.Event()
+        self.threads: list[threading.Thread] = []
+        self.unreachable: set[str] = set()
+        self._say = say
+        self._flow_of = flow_of
+        self._reasons: dict[str, set[str]] = {}
+
+    def spawn(self, name: str, body: Callable[[], None]) -> threading.Thread:
+        """Run ``body`` on a thread, which no end of the process waits for."""
+        thread = threading.Thread(target=body, name=name, daemon=True)
+        self.threads.append(thread)
+        thread.start()
+        return thread
+
+    def start(self, job: Job) -> None:
+        """Run ``job`` over and over on a thread, until it is over or all are stopped."""
+
+        def body() -> None:
+            failing = False
+            if job.waits_first:
+                self._wait(job, failing)
+            while not self._ended(job):
+                failing = not self._round(job, told=failing)
+                if self._ended(job) or (job.single and not failing):
+                    return
+                self._wait(job, failing)
+
+        self.spawn(job.name, body)
+
+    def _ended(self, job: Job) -> bool:
+        return self.stopping.is_set() or (job.over is not None and job.over())
+
+    def _wait(self, job: Job, failing: bool) -> None:
+        if job.wait is not None:
+            job.wait(failing)
+        else:
+            self.stopping.wait(job.failure_pause_s if failing else job.pause_s())
+
+    def _round(self, job: Job, *, told: bool) -> bool:
+        began = time.monotonic()
+        good = self.attempt(job.name, job.once, job.after_failure, told=told)
+        if good and job.timed:
+            log.info("%s: a round took %.0f ms", job.name, (time.monotonic() - began) * 1000)
+        return good
+
+    def attempt(
+        self,
+        name: str,
+        once: Callable[[], object],
+        after_failure: Callable[[], None] | None = None,
+        *,
+        told: bool,
+    ) -> bool:
+        """Run a round; whether it went well.
+
+        In a row of failures (``told``: the last one failed, too) each reason is told once, then
+        there is silence until it works again.
+        """
+        error: Exception
+        try:
+            once()
+        except MirrorError as known:
+            error = known
+        except Exception as unknown:
+            # A thread must outlive whatever happens in it; this is a defect, so keep its trace.
+            log.exception("%s", name)
+            error = unknown
+        else:
+            self.unreachable.discard(name)
+            if told:
+                self._say(f"{name}: works again", flow=self._flow_of(name))
+            return True
+        if isinstance(error, Unreachable):
+            self.unreachable.add(name)
+        else:
+            self.unreachable.discard(name)
+        self._tell(name, error, first=not told)
+        if after_failure is not None:
+            after_failure()
+        return False
+
+    def _tell(self, name: str, error: Exception, *, first: bool) -> None:
+        reasons = self._reasons.setdefault(name, set())
+        if first:
+            reasons.clear()
+        reason = _NUMBERS.sub("", str(error))  # times and sizes make no other reason
+        if self.stopping.is_set() or reason in reasons or len(reasons) >= _REASONS_MAX:
+            return
+        reasons.add(reason)
+        expected = error if isinstance(error, MirrorError) else MirrorError(str(error))
+        self._say(
+            f"{name}: {error}",
+            flow=self._flow_of(name),
+            level="warning",
+            code=expected.code,
+            cluster=named_places(expected.where)[1],
+        )

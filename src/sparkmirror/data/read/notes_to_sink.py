@@ -1,0 +1,65 @@
+"""What the source end of a slot has to tell its sink, kept until the next row takes it along."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from sparkmirror.data.coordination.control_reader import ControlWatch
+from sparkmirror.data.read.loss_detection import LossWatch
+from sparkmirror.data.read.target_loss import TargetWatch
+from sparkmirror.data.rows.notes import GapNote, HaltNote, SlotHello, SlotNotes, TriedAgain
+from sparkmirror.model import Halt, Member, TopicPartition
+from sparkmirror.wire.fetch.fetcher import Fetcher
+
+__all__ = ["NotesToSink"]
+
+
+class NotesToSink:
+    """Collects what is new from those who find it. ``tried``: partitions to be tried again."""
+
+    def __init__(
+        self, fetcher: Fetcher, watch: ControlWatch, targets: TargetWatch, losses: LossWatch
+    ) -> None:
+        self.tried: list[TriedAgain] = []
+        self._fetcher = fetcher
+        self._watch = watch
+        self._targets = targets
+        self._losses = losses
+        self._errors: dict[str, int] = {}
+        self._halts: dict[TopicPartition, Halt] = {}
+        self._paused = False
+
+    def begin(self, hello: SlotHello, member: Member | None) -> SlotNotes:
+        """The notes of the first row."""
+        self._paused = self._watch.paused
+        notes = self.take() or SlotNotes()
+        return replace(notes, hello=hello, member=member, paused=self._paused)
+
+    def take(self) -> SlotNotes | None:
+        """What is new since the last call.
+
+        Gaps and new attempts; halts, error counts and whether the flow is paused, all of them as
+        soon as one has changed.
+        """
+        gaps = [
+            GapNote(one.gap, one.mark, one.target, one.target_end)
+            for one in self._targets.take_gaps()
+        ]
+        gaps += [GapNote(gap, mark) for gap, mark in self._losses.take_gaps()]
+        tried, self.tried = self.tried, []
+        errors, halts, paused = self._fetcher.errors, self._fetcher.halts, self._watch.paused
+        changed = errors != self._errors or halts != self._halts or paused != self._paused
+        if not (changed or gaps or tried):
+            return None
+        gone = self._halts.keys() - halts.keys()
+        self._errors, self._halts, self._paused = dict(errors), dict(halts), paused
+        return SlotNotes(
+            paused=paused,
+            errors=self._errors,
+            halts=(
+                *(HaltNote(tp, halts[tp]) for tp in sorted(halts)),
+                *(HaltNote(tp, None) for tp in sorted(gone)),
+            ),
+            gaps=tuple(gaps),
+            tried=tuple(tried),
+        )

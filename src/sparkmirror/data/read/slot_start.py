@@ -1,0 +1,142 @@
+"""Where each partition of a slot goes on: its position, judged by what both clusters have now."""
+
+from __future__ import annotations
+
+from collections.abc import Container
+from dataclasses import replace
+
+from sparkmirror.data.coordination.control_reader import ControlWatch
+from sparkmirror.data.coordination.fencing import check_owner, looks_for_claims, take_over
+from sparkmirror.data.coordination.slot_plan import SlotPlan
+from sparkmirror.data.read.beginnings import first_positions
+from sparkmirror.data.read.loss_detection import LossWatch
+from sparkmirror.data.read.resume import resume
+from sparkmirror.data.read.target_loss import TargetWatch, Verdict
+from sparkmirror.internal_topics.position_metadata import Mark, PositionMetadata, decode_metadata
+from sparkmirror.model import FlowSettings, MirrorMode, TopicPartition
+from sparkmirror.wire.cluster.coordinator import Routes
+from sparkmirror.wire.fetch.fetcher import Fetcher
+from sparkmirror.wire.produce.partition_queue import Identity
+
+__all__ = ["SlotStart"]
+
+
+class SlotStart:
+    """Asks for one slot. By source partition: ``committed`` offsets, their ``metadata``, and the
+    ``verdicts`` on the target's logs. ``identity``: what an exactly-once sink writes under.
+    """
+
+    def __init__(
+        self,
+        flow: FlowSettings,
+        plan: SlotPlan,
+        source: Routes,
+        fetcher: Fetcher,
+        losses: LossWatch,
+        targets: TargetWatch,
+        watch: ControlWatch,
+    ) -> None:
+        self.committed: dict[TopicPartition, int] = {}
+        self.metadata: dict[TopicPartition, PositionMetadata] = {}
+        self.verdicts: dict[TopicPartition, Verdict] = {}
+        self.identity: Identity | None = None
+        self._flow = flow
+        self._plan = plan
+        self._by_source = {p.source: p for p in plan.partitions}
+        self._source = source
+        self._fetcher = fetcher
+        self._losses = losses
+        self._targets = targets
+        self._watch = watch
+
+    def asked(self) -> Routes:
+        """The cluster that has the positions, for the questions of a start."""
+        mm1 = self._flow.mode is MirrorMode.MM1
+        topics = {p.remote_topic for p in self._plan.partitions}
+        return Routes(self._flow.source if mm1 else self._flow.target, topics)
+
+    def find_out(self, routes: Routes) -> dict[TopicPartition, int]:
+        """The positions, once nobody else may move them; none when this plan is an old one.
+
+        ``routes``: of the cluster that has them. Raises `MirrorError` or `ConnectionLost`.
+        """
+        flow, plan = self._flow, self._plan
+        self._watch.start()
+        if flow.exactly_once:
+            # Become the only writer of these partitions.
+            self.identity = take_over(flow, plan.slot, plan.run_id, self._watch)
+            if self.identity is None:
+                return {}
+        if looks_for_claims(flow):
+            check_owner(flow, plan.run_id, self._watch)
+        positions = self._positions(routes)
+        if flow.mode is not MirrorMode.MM1:  # its positions say nothing about the target
+            self.verdicts = self._targets.examine(
+                self._source, routes, positions, self.metadata, self._fetcher.errors
+            )
+        return positions
+
+    def _positions(self, routes: Routes) -> dict[TopicPartition, int]:
+        """Where each partition goes on: the committed position, else ``auto.offset.reset``."""
+        flow = self._flow
+        mm1 = flow.mode is MirrorMode.MM1
+        by_position = {(p.source if mm1 else p.target): p.source for p in self._plan.partitions}
+        group = flow.position_group
+        committed = routes.positions(group, by_position, stable=flow.exactly_once)
+        routes.leave_coordinator(group)
+        found: dict[TopicPartition, int] = {}
+        for tp, one in committed.items():
+            source, metadata = by_position[tp], decode_metadata(one.metadata)
+            found[source] = one.offset
+            mark = Mark(leader_epoch=one.leader_epoch) if mm1 else metadata.source
+            self._losses.marks[source] = mark
+            self.metadata[source] = metadata
+        self.committed = dict(found)
+        missing = [tp for tp in self._by_source if tp not in found]
+        if missing and not mm1:
+            ids = self._source.topic_ids
+            for tp, (offset, metadata) in self._targets.remembered(missing, ids, routes).items():
+                found[tp], self.metadata[tp] = offset, metadata
+                self._losses.marks[tp] = metadata.source
+            missing = [tp for tp in missing if tp not in found]
+        if missing:
+            stable = flow.fetch.isolation_level == "read_committed"
+            found |= first_positions(flow, self._fetcher, missing, stable=stable)
+        return found
+
+    def resume(
+        self,
+        positions: dict[TopicPartition, int],
+        target: Routes,
+        *,
+        apart: Container[TopicPartition],
+    ) -> dict[TopicPartition, int]:
+        """Where partitions go on that lost nothing; past what the target has already.
+
+        Those in ``apart`` leave something out on their way.
+        """
+        if self._flow.exactly_once or self._flow.mode is MirrorMode.MM1:
+            return {}
+        sound = {
+            tp: offset
+            for tp, offset in positions.items()
+            if self._losses.may_resume(tp)
+            and not self.verdicts[tp].lost
+            and self._fetcher.position(tp) == offset
+            and tp not in apart
+        }
+        resumed = resume(
+            self._flow,
+            self._source,
+            target,
+            {
+                self._by_source[tp]: (at, self.metadata.get(tp, PositionMetadata()))
+                for tp, at in sound.items()
+            },
+        )
+        for tp, one in resumed.items():
+            if one.target_end >= 0:
+                self.verdicts[tp] = replace(self.verdicts[tp], end=one.target_end)
+            if one.position != sound[tp]:
+                self._fetcher.advance(tp, one.position)
+        return {tp: one.position for tp, one in resumed.items()}

@@ -1,0 +1,267 @@
+"""What a slot's source worker tells its sink beside the records, and how that travels in a row.
+
+The first row of a task has a `SlotHello`; later ones say what has changed. The codec is JSON with a
+version number: on a Spark cluster the two workers may come from installations of different
+releases, and a sink that misreads positions would write records twice or leave some out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import astuple, dataclass
+from typing import Any
+
+from sparkmirror.data.rows.shared_frames import SharedMemory
+from sparkmirror.errors import MachineError
+from sparkmirror.internal_topics.commands import member_row, read_member
+from sparkmirror.internal_topics.gaps import Gap, gap_document, read_document
+from sparkmirror.internal_topics.position_metadata import Mark, TargetMark
+from sparkmirror.model import Halt, Member, TopicPartition
+from sparkmirror.wire.produce.hanging_transactions import Written
+from sparkmirror.wire.produce.partition_queue import Identity
+
+__all__ = [
+    "GapNote",
+    "HaltNote",
+    "Owner",
+    "PartitionHello",
+    "SlotHello",
+    "SlotNotes",
+    "TriedAgain",
+    "Writer",
+    "decode_notes",
+    "encode_notes",
+]
+
+VERSION = 1
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionHello:
+    """One partition as the slot begins it; offsets are -1 where they are not known.
+
+    ``position``: the next source offset. ``committed``: the committed one. ``target_end``: where
+    the target's log ends. ``written``: whose records stand before the position (exactly-once).
+    """
+
+    source: TopicPartition
+    remote_topic: str
+    position: int = -1
+    committed: int = -1
+    target_end: int = -1
+    mark: Mark = Mark()  # noqa: RUF009  (frozen)
+    log: TargetMark = TargetMark()  # noqa: RUF009  (frozen)
+    written: Written | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Owner:
+    """Which run mirrors the flow, for a sink that has to look for claims itself.
+
+    ``control_offset``: where in the control topic the slot began to listen.
+    """
+
+    run_id: str
+    control_offset: int
+    claim_term: int
+
+
+@dataclass(frozen=True, slots=True)
+class Writer:
+    """Under which identity an exactly-once sink writes; None: its plan is an old one."""
+
+    identity: Identity | None
+    run_id: str
+    control_offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class SlotHello:
+    """Who a slot is. ``attempt``: Spark's number of the task's attempt.
+
+    ``memory``: what both workers share, None where there is none.
+    """
+
+    slot: int
+    epoch: int
+    channel: str
+    run_id: str
+    attempt: int
+    memory: SharedMemory | None = None
+    partitions: tuple[PartitionHello, ...] = ()
+    owner: Owner | None = None
+    writer: Writer | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class HaltNote:
+    """A partition that the source no longer fetches; None: it is fetched again.
+
+    The attempt that a halt ended stays behind: the sink counts attempts by what it gave up itself.
+    """
+
+    source: TopicPartition
+    halt: Halt | None
+
+
+@dataclass(frozen=True, slots=True)
+class GapNote:
+    """A gap, and the source's log that the position is in behind it.
+
+    ``target`` and ``target_end``: the target's log behind it, and where that ends, if that changes.
+    """
+
+    gap: Gap
+    mark: Mark
+    target: TargetMark | None = None
+    target_end: int = -1
+
+
+@dataclass(frozen=True, slots=True)
+class TriedAgain:
+    """A partition that the source has gone back with, for its ``attempt``-th attempt."""
+
+    source: TopicPartition
+    attempt: int
+
+
+@dataclass(frozen=True, slots=True)
+class SlotNotes:
+    """What one row says. ``paused``, ``errors`` (count by code): None where nothing has changed.
+
+    ``rehearsal``: the task has no work at all.
+    """
+
+    hello: SlotHello | None = None
+    member: Member | None = None
+    paused: bool | None = None
+    errors: Mapping[str, int] | None = None
+    halts: tuple[HaltNote, ...] = ()
+    gaps: tuple[GapNote, ...] = ()
+    tried: tuple[TriedAgain, ...] = ()
+    rehearsal: bool = False
+
+
+def encode_notes(notes: SlotNotes) -> dict[str, Any]:
+    """``notes`` as JSON has them."""
+    document: dict[str, Any] = {"version": VERSION}
+    if notes.hello is not None:
+        document["hello"] = _hello_document(notes.hello)
+    if notes.member is not None:
+        document["member"] = member_row(notes.member)
+    if notes.paused is not None:
+        document["paused"] = notes.paused
+    if notes.errors is not None:
+        document["errors"] = dict(notes.errors)
+    if notes.halts:
+        document["halts"] = [
+            [
+                *one.source,
+                None if one.halt is None else (one.halt.code, one.halt.reason, one.halt.retriable),
+            ]
+            for one in notes.halts
+        ]
+    if notes.gaps:
+        document["gaps"] = [
+            [
+                gap_document(one.gap),
+                astuple(one.mark),
+                None if one.target is None else astuple(one.target),
+                one.target_end,
+            ]
+            for one in notes.gaps
+        ]
+    if notes.tried:
+        document["tried"] = [[*one.source, one.attempt] for one in notes.tried]
+    if notes.rehearsal:
+        document["rehearsal"] = True
+    return document
+
+
+def decode_notes(document: Mapping[str, Any]) -> SlotNotes:
+    """What `encode_notes` wrote. Raises `MachineError` when another release wrote it."""
+    version = document.get("version")
+    if version != VERSION:
+        raise MachineError(
+            f"the source worker of this slot speaks version {version} of the slot's notes, this "
+            f"sink version {VERSION}.",
+            do="Install the same release of sparkmirror on the driver and on all Spark workers.",
+        )
+    hello = document.get("hello")
+    return SlotNotes(
+        None if hello is None else _read_hello(hello),
+        read_member(document.get("member")),
+        document.get("paused"),
+        document.get("errors"),
+        tuple(
+            HaltNote(TopicPartition(topic, partition), None if halt is None else Halt(*halt))
+            for topic, partition, halt in document.get("halts", ())
+        ),
+        tuple(
+            GapNote(
+                read_document(gap),
+                Mark(*mark),
+                None if target is None else TargetMark(*target),
+                target_end,
+            )
+            for gap, mark, target, target_end in document.get("gaps", ())
+        ),
+        tuple(
+            TriedAgain(TopicPartition(topic, partition), attempt)
+            for topic, partition, attempt in document.get("tried", ())
+        ),
+        document.get("rehearsal", False),
+    )
+
+
+def _hello_document(hello: SlotHello) -> dict[str, Any]:
+    return {
+        "slot": hello.slot,
+        "epoch": hello.epoch,
+        "channel": hello.channel,
+        "run_id": hello.run_id,
+        "attempt": hello.attempt,
+        "memory": hello.memory,
+        "owner": None if hello.owner is None else astuple(hello.owner),
+        "writer": None if hello.writer is None else astuple(hello.writer),
+        "partitions": [
+            [
+                *(*one.source, one.remote_topic, one.position, one.committed, one.target_end),
+                *(astuple(one.mark), astuple(one.log), one.written),
+            ]
+            for one in hello.partitions
+        ],
+    }
+
+
+def _read_hello(document: Mapping[str, Any]) -> SlotHello:
+    memory, owner, writer = (document[name] for name in ("memory", "owner", "writer"))
+    return SlotHello(
+        document["slot"],
+        document["epoch"],
+        document["channel"],
+        document["run_id"],
+        document["attempt"],
+        None if memory is None else SharedMemory(*memory),
+        tuple(map(_read_partition, document["partitions"])),
+        None if owner is None else Owner(*owner),
+        None if writer is None else Writer(_read_identity(writer[0]), *writer[1:]),
+    )
+
+
+def _read_partition(row: Sequence[Any]) -> PartitionHello:
+    topic, partition, remote_topic, position, committed, end, mark, log, written = row
+    return PartitionHello(
+        TopicPartition(topic, partition),
+        remote_topic,
+        position,
+        committed,
+        end,
+        Mark(*mark),
+        TargetMark(*log),
+        None if written is None else Written(*written),
+    )
+
+
+def _read_identity(row: Sequence[int] | None) -> Identity | None:
+    return None if row is None else (row[0], row[1])

@@ -1,0 +1,341 @@
+"""At-least-once: a position moves with the acknowledgements, and is committed every second.
+
+Also MirrorMaker 1's: `Commits` knows whose positions they are, and under which names they stand.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+
+from sparkmirror.data.coordination.pause import PauseWatch
+from sparkmirror.data.rows import worker_pipes
+from sparkmirror.data.rows.notes import Owner, SlotHello
+from sparkmirror.data.rows.rows import Chunk
+from sparkmirror.data.write.delivery import ComeRound
+from sparkmirror.data.write.held_back import HeldBack
+from sparkmirror.data.write.offset_sync_writer import NO_SYNCS, TakenSyncs
+from sparkmirror.data.write.partition_state import Lane, acknowledge
+from sparkmirror.data.write.position_commits import Commits
+from sparkmirror.data.write.sink_task import SinkTask
+from sparkmirror.errors import Fenced, MirrorError, Unreachable
+from sparkmirror.internal_topics.position_metadata import (
+    Mark,
+    PositionMetadata,
+    TargetMark,
+    encode_metadata,
+)
+from sparkmirror.model import SEND_FAILED, Halt, Member, MirrorMode, TopicPartition
+from sparkmirror.wire.net.connection import ConnectionLost
+from sparkmirror.wire.produce.producer import Acknowledged
+
+__all__ = ["AtLeastOnce"]
+
+log = logging.getLogger(__name__)
+
+_Told = tuple[int, Mark, TargetMark]
+_COMMIT_LOG_S = 30.0
+_LINGER_S = 0.05
+_BLOCKED_S = 0.1
+# How long a cluster that has just started may take to give a producer id.
+_IDENTITY_S = 2.0
+
+
+class AtLeastOnce:
+    """Delivers without transactions (`data.write.delivery.Delivery`)."""
+
+    def __init__(self, task: SinkTask) -> None:
+        self._task = task
+        self._flow = flow = task.flow
+        self._producer = producer = task.producer
+        self._refusals = task.refusals(producer.errors)
+        producer.drops = flow.records.drop_failed
+        producer.refusals = self._refusals
+        producer.gate = task.ends
+        self._held_back = HeldBack(producer, flow.name)
+        self._own_halts: set[str] = set()
+        self._commits = Commits(flow)
+        self._committing: dict[Lane, _Told] = {}
+        self._covered: TakenSyncs = NO_SYNCS
+        self._last_commit = time.monotonic()
+        self._pause: PauseWatch | None = None
+        # As the task does it, without a call between.
+        self.write = task.write
+        self.advance = task.advance
+
+    def begin(self, hello: SlotHello) -> None:
+        """Watch for pauses, and record where the target's logs end."""
+        self._watch_pauses(hello.owner)
+        lanes, frames = self._task.lanes.values(), self._task.frames
+        self._producer.routes.add_topics(self._task.index.topics)
+        if frames is not None and not self._flow.records.used:
+            self._held_back.begin([lane.target for lane in lanes], frames)
+        self._record_beginning()
+
+    def begun(self) -> None:
+        """Nothing is left to do."""
+
+    def join(self, member: Member) -> None:
+        """Commit as ``member`` from now on."""
+        self._commits.member(member)
+
+    def prepare(self, chunks: list[Chunk]) -> None:
+        """Nothing is to be done before the chunks of a row are written."""
+
+    def portions(self, chunks: list[Chunk], records: memoryview) -> Iterable[Chunk]:
+        """The chunks as they are."""
+        return chunks
+
+    def close(self) -> None:
+        """Whatever the producer still sends belongs to no task."""
+        self._producer.before_send = _at_once
+        self._commits.close()
+
+    def _record_beginning(self) -> None:
+        """Before anything is written: where the target's logs end, and who goes on there.
+
+        What is written until the first commit can then be told from what others write, should
+        this process die (`data.read.resume`).
+        """
+        known = [lane for lane in self._task.lanes.values() if lane.target_end >= 0]
+        if not known or self._producer.identify(_IDENTITY_S) is None:
+            return
+        for lane in known:
+            lane.committed = -1
+        with _not_this_time():
+            self._commit()
+            # The first records need it, and meanwhile the commit is under way.
+            self._producer.routes.refresh_if_due()
+            self._committed(wait=True)
+
+    def _watch_pauses(self, owner: Owner | None) -> None:
+        """Write nothing after a pause before a look at who has the flow."""
+        if owner is None:
+            return
+        self._pause = PauseWatch(
+            *(self._flow, owner.run_id, owner.control_offset, owner.claim_term),
+            rest=self._task.rest,
+        )
+        self._producer.before_send = self._pause.before_write
+
+    # -- acknowledgements ------------------------------------------------------------------
+
+    def pump(self, come_round: ComeRound) -> None:
+        """Send, take in acknowledgements, and wait until there is room for the next row."""
+        self._settle(self._producer.pump(0.0))
+        patient_until = time.monotonic() + _BLOCKED_S
+        while self._full() or (
+            self._producer.blocked
+            and worker_pipes.input_fd() < 0
+            and time.monotonic() < patient_until
+        ):
+            self._settle(self._producer.pump(_BLOCKED_S))
+            come_round()
+
+    def linger(self, come_round: ComeRound) -> None:
+        """Send and take in acknowledgements until the next row is there.
+
+        PySpark waits for rows alone: the rest of a row's batches would be sent, and
+        acknowledgements seen, only with the next row. Where its input is unknown
+        (`data.rows.worker_pipes`), `pump` waits a moment to send the rest.
+        """
+        fd = worker_pipes.input_fd()
+        while fd >= 0 and not self._producer.idle:
+            self._settle(self._producer.pump(_LINGER_S, fd))
+            if self._producer.woken:
+                return
+            come_round()
+
+    def _full(self) -> bool:
+        """Whether enough waits for acknowledgements."""
+        full = self._held_back.full(self._task.leases)
+        self._producer.impatient = full
+        return full
+
+    def _settle(self, acknowledged: list[Acknowledged]) -> None:
+        now_ms = time.time() * 1000
+        reports, ends, advance = self._task.reports, self._task.ends, self.advance
+        for ack in acknowledged:
+            pending = acknowledge(ack)
+            if pending is not None and not pending.batches_left:
+                if pending.timestamp_ms >= 0:
+                    reports.note_latency(now_ms, pending.timestamp_ms)
+                    pending.note_ages(pending.lane.latency, now_ms)
+                advance(pending.lane)
+                if pending.lane.stuck:
+                    ends.note_going_back(pending.lane)
+        # Does the target still have what it acknowledged?
+        ends.look(self._producer.routes)
+        ends.settle(self._producer, counts=True)
+        self._stop_halted()
+
+    # -- halts -----------------------------------------------------------------------------
+
+    def _stop_halted(self) -> None:
+        """Stop the lanes whose target partitions take nothing more; all of them when fenced."""
+        fenced, everything = self._commits.fenced, self._flow.records.used
+        index = self._task.index
+        if fenced is None and not index.may_stop(self._producer.halted, again=everything):
+            return
+        halts = self._producer.halts
+        self._note_own_topics(halts)
+        everything |= fenced is not None
+        for lane in self._task.lanes.values() if everything else index.concerned(halts):
+            if lane.halt is not None:
+                continue
+            blocked = self._blocked(lane, halts)
+            if blocked or fenced is not None:
+                lane.blocked = tuple(blocked)
+                lane.halt = fenced or self._judged(halts[blocked[0]])
+                lane.queue.clear()
+                log.error("%s", lane.halt.reason)
+
+    def _judged(self, halt: Halt) -> Halt:
+        """``halt``, or, as with MirrorMaker 1, the end of the whole mirror."""
+        if self._flow.mode is MirrorMode.MM1 and not halt.retriable:
+            return Halt(SEND_FAILED, f"{halt.reason} ({halt.code})")
+        return halt
+
+    def _blocked(self, lane: Lane, halts: Mapping[TopicPartition, Halt]) -> list[TopicPartition]:
+        """The halted partitions that a lane is written through: on the record path any one of its
+        topic.
+        """
+        if self._flow.records.used:
+            for tp in halts:
+                if tp.topic == lane.target.topic or self._flow.records.handler:
+                    return [tp]
+        return [tp for tp in lane.waits_for() if tp in halts]
+
+    def _note_own_topics(self, halts: Mapping[TopicPartition, Halt]) -> None:
+        """Say once why a topic of the mirror itself takes no records; its data goes on."""
+        for tp, halt in halts.items():
+            if tp.topic not in self._task.index.topics and tp.topic not in self._own_halts:
+                self._own_halts.add(tp.topic)
+                log.error("flow %s: %s", self._flow.name, halt.reason)
+
+    # -- positions -------------------------------------------------------------------------
+
+    def tick(self, now: float) -> None:
+        """Take in what came of the commit under way; begin the next one when it is due."""
+        if self._pause is not None:
+            self._pause.tick()
+        self._held_back.look(now)
+        with _not_this_time():
+            self._committed(wait=False)
+        if (now - self._last_commit) * 1000 >= self._flow.position_interval_ms:
+            self._last_commit = now
+            self._commit()
+
+    def _commit(self) -> None:
+        """Begin to commit the positions that have moved, unless a commit is under way."""
+        if self._commits.under_way:
+            return
+        if self._pause is not None:
+            self._pause.before_write()
+        syncs = self._task.syncs
+        due: dict[Lane, _Told] = {
+            lane: (lane.position, lane.mark, lane.log)
+            for lane in self._task.lanes.values()
+            if lane.position >= 0 and lane.due
+        }
+        if not due:
+            if syncs is not None:
+                syncs.publish()  # of many partitions, some at a time
+            return
+        mm1 = self._commits.by_source
+        offsets = {
+            (lane.source if mm1 else lane.target): (
+                position,
+                "" if mm1 else self._metadata(lane, mark),
+            )
+            for lane, (position, mark, _) in due.items()
+        }
+        epochs = {lane.source: mark.leader_epoch for lane, (_, mark, _) in due.items() if mm1}
+        self._committing = due
+        if syncs is not None and self._covered == NO_SYNCS:
+            # What is settled from now on is not covered by these positions.
+            self._covered = syncs.take()
+        self._commits.begin(offsets, epochs)
+
+    def _committed(self, *, wait: bool) -> None:
+        """Take in what came of the commit under way, if that is known by now or we ``wait``.
+
+        Raises `MirrorError` or `ConnectionLost` when it failed.
+        """
+        done = self._commits.outcome(wait=wait)
+        self._task.fenced = self._commits.fenced
+        if done:
+            for lane, told in self._committing.items():
+                lane.committed, lane.marked, lane.logged = told
+            if self._task.syncs is not None:
+                self._task.syncs.publish(self._covered)
+            self._covered = NO_SYNCS
+
+    def _commit_now(self) -> None:
+        """Commit what is due, and wait for that. Raises as `_committed`."""
+        self._committed(wait=True)
+        self._commit()
+        self._committed(wait=True)
+
+    def _commit_surely(self) -> None:
+        """Commit however long the cluster is away: a failed task would write its records again."""
+        told_at = float("-inf")
+        while True:
+            self._task.check_spark()
+            try:
+                self._commit_now()
+            except (Unreachable, ConnectionLost) as error:
+                now = time.monotonic()
+                if now - told_at >= _COMMIT_LOG_S:
+                    told_at = now
+                    log.warning("positions wait for their cluster to come back: %s", error)
+                time.sleep(self._commits.routes.client.retry_backoff_ms / 1000)
+            else:
+                return
+
+    def _metadata(self, lane: Lane, mark: Mark) -> str:
+        identity = self._producer.identity_of(lane.target)
+        # Where records are left out, those at the target do not count as many offsets.
+        counts = identity is not None and not self._refusals.may_leave_out(lane.source.topic)
+        producer_id = identity[0] if identity is not None and counts else -1
+        return encode_metadata(PositionMetadata(mark, lane.log, lane.target_end, producer_id))
+
+    # -- the end of the epoch --------------------------------------------------------------
+
+    def finish(self, come_round: ComeRound) -> None:
+        """Everything acknowledged, committed, and saved for a MirrorMaker 2 to find."""
+        # A partition that fails must not keep the next epoch from all others.
+        self._producer.impatient = True
+        while not self._producer.idle:
+            self._settle(self._producer.pump(0.2))
+            come_round()
+        self._commit_surely()
+        if self._task.syncs is not None:
+            self._task.syncs.finish()
+        self._task.save_connect_offsets()
+
+    def drain(self) -> None:
+        """Have the last report acknowledged, and all else that was queued with it."""
+        while not self._producer.idle:
+            self._task.check_spark()
+            self._settle(self._producer.pump(0.2))
+
+
+@contextmanager
+def _not_this_time() -> Iterator[None]:
+    """Log why positions are not committed: the next round commits the same or later ones.
+
+    `Fenced` ends the task.
+    """
+    try:
+        yield
+    except Fenced:
+        raise
+    except (MirrorError, ConnectionLost) as error:
+        log.warning("positions not committed this time: %s", error)
+
+
+def _at_once() -> None:
+    """No task writes: whatever the producer still sends needs no look."""

@@ -1,0 +1,205 @@
+"""What the parts of one sink share: its lanes, its producers, what it writes beside the records."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+
+from sparkmirror.data.rows import worker_pipes
+from sparkmirror.data.rows.notes import GapNote, SlotHello
+from sparkmirror.data.rows.rows import Chunk
+from sparkmirror.data.rows.shared_frames import FrameReader, map_frames
+from sparkmirror.data.write.bad_records import RefusedRecords
+from sparkmirror.data.write.offset_sync_writer import SlotSyncs, SyncSender
+from sparkmirror.data.write.partition_state import Lane, LaneIndex, Pending, gap_pending, targets
+from sparkmirror.data.write.position_commits import connect_record
+from sparkmirror.data.write.producers import producer_of
+from sparkmirror.data.write.progress import SinkReports
+from sparkmirror.data.write.target_ends import TargetEnds
+from sparkmirror.internal_topics.commands import PROGRESS_PARTITION, control_topic
+from sparkmirror.internal_topics.gaps import Gap, encode_gap, gaps_topic
+from sparkmirror.model import FlowSettings, Halt, MirrorMode, TopicPartition
+from sparkmirror.records.codecs import NONE
+from sparkmirror.records.header import Passing, batches
+from sparkmirror.records.records import Record, encode_batch
+from sparkmirror.wire.net.connection import ConnectionLost
+
+__all__ = ["SinkTask"]
+
+
+class SinkTask:
+    """The state of one task. One owner thread.
+
+    ``producer`` writes the records, ``reporter`` the reports of progress; an exactly-once delivery
+    puts a producer of its own in the first one's place. ``fenced``: why nothing may be written any
+    more, None if it may.
+    """
+
+    def __init__(self, flow: FlowSettings) -> None:
+        self.flow = flow
+        self.slot = -1
+        self.epoch = -1
+        self.lanes: dict[TopicPartition, Lane] = {}
+        self.index = LaneIndex()
+        self.frames: FrameReader | None = None
+        self.fenced: Halt | None = None
+        self.producer = self.reporter = producer_of(flow)
+        self.producer.forget_halts()
+        self.reports = SinkReports(flow.name)
+        self.reports.errors_before = dict(self.producer.errors)
+        self.reports.joined_before = self.producer.joining.counts
+        self.ends = TargetEnds(flow)
+        self.syncs = self.new_syncs() if flow.offset_syncs.enabled else None
+        self._gaps = TopicPartition(gaps_topic(flow), 0)
+        self._control = TopicPartition(control_topic(flow), PROGRESS_PARTITION)
+
+    def begin(self, hello: SlotHello) -> None:
+        """The source says who the slot is, and where its partitions begin."""
+        self.slot, self.epoch = hello.slot, hello.epoch
+        self.reports.begin(hello)
+        self.frames = map_frames(hello.memory)
+        for one in hello.partitions:
+            target = TopicPartition(one.remote_topic, one.source.partition)
+            lane = Lane(
+                one.source, target, one.position, one.committed, one.committed,
+                target_end=one.target_end, mark=one.mark, log=one.log, written=one.written,
+            )  # fmt: skip
+            lane.reached = max(one.target_end, lane.log.epoch_offset)
+            self.lanes[one.source] = self.index.add(lane)
+        if self.flow.mode is not MirrorMode.MM1:
+            self.ends.begin(self.lanes.values())
+
+    def new_syncs(self) -> SlotSyncs:
+        """Offset syncs that begin with one for each partition."""
+        return SlotSyncs(self.flow.offset_syncs.lag_max, SyncSender.of(self.flow))
+
+    def refusals(self, errors: dict[str, int]) -> RefusedRecords:
+        """What takes over records that the target refuses, counted in ``errors``."""
+        return RefusedRecords(self.flow, self.append_beside, errors)
+
+    @property
+    def leases(self) -> int:
+        """How many frames of the shared memory are in use here."""
+        return 0 if self.frames is None else self.frames.leases
+
+    # -- records ---------------------------------------------------------------------------
+
+    def lane_of(self, chunk: Chunk) -> Lane:
+        """The lane of a chunk's partition."""
+        source = TopicPartition(chunk.topic, chunk.partition)
+        lane = self.lanes.get(source)
+        if lane is None:
+            target = TopicPartition(chunk.remote_topic, chunk.partition)
+            lane = self.lanes[source] = self.index.add(Lane(source, target))
+            self.producer.routes.add_topics([chunk.remote_topic])
+        return lane
+
+    def write(self, pending: Pending, part: memoryview) -> list[Passing]:
+        """Queue the batches of one chunk; what they are."""
+        cuts = batches(part)
+        pending.batches_left = len(cuts)
+        self.reports.batches += len(cuts)
+        append = self.producer.append
+        records_end = 0
+        for (start, end, _, records), target in zip(cuts, targets(pending, cuts), strict=True):
+            records_end += records
+            append(target, part[start:end], (pending, records_end), records)
+        return cuts
+
+    def advance(self, lane: Lane) -> None:
+        """Move the lane's position past what is acknowledged; note where that went."""
+        for done in lane.settle():
+            if self.syncs is not None and done.mark is not None:
+                self.syncs.settled(lane.source, done.places, done.mark.topic_id, lane.log.topic_id)
+
+    # -- records of our own ----------------------------------------------------------------
+
+    def note_gap(self, note: GapNote) -> None:
+        """Write a gap down; the position moves past it when its record is acknowledged."""
+        gap = note.gap
+        lane = self.lanes[gap.source]
+        pending: Pending | None = None
+        if gap.resumed_at is not None:
+            if lane.halt is not None:
+                return  # found again when the partition is tried again
+            pending = gap_pending(lane, note)
+            lane.queue.append(pending)
+        self.write_gap(gap, pending)
+
+    def write_gap(self, gap: Gap, pending: Pending | None) -> None:
+        """Write a gap's record, which ``pending`` waits for."""
+        if pending is not None:
+            pending.wait_for(self._gaps)
+        self._append_record(self._gaps, *encode_gap(gap), pending)
+
+    def save_connect_offsets(self) -> int:
+        """Queue positions in MirrorMaker 2's format; how many have moved."""
+        count = 0
+        if self.flow.mode is MirrorMode.MM1:
+            return count
+        for lane in self.lanes.values():
+            if lane.position == lane.saved or max(lane.position, lane.saved) <= 0:
+                continue
+            self._append_record(*connect_record(self.flow, lane.source, lane.position))
+            lane.saved = lane.position
+            count += 1
+        return count
+
+    def append_beside(self, tp: TopicPartition, batch: memoryview, token: object) -> None:
+        """Queue a batch of our own; ``token`` is the chunk that also waits for it, if any."""
+        if isinstance(token, Pending):
+            self.index.waits_beside(token.lane)
+        producer = self.reporter if tp.topic == self._control.topic else self.producer
+        producer.routes.add_topics([tp.topic])
+        producer.append(tp, batch, token)
+
+    def _append_record(
+        self, tp: TopicPartition, key: bytes, value: bytes | None, token: Pending | None = None
+    ) -> None:
+        record = Record(0, int(time.time() * 1000), key, value, ())
+        self.append_beside(tp, memoryview(encode_batch([record], codec=NONE)), token)
+
+    # -- reports ---------------------------------------------------------------------------
+
+    def report_if_due(self, now: float) -> None:
+        """Report progress once a second. ``now``: monotonic seconds."""
+        if self.reports.due(now):
+            self.report(now)
+
+    def report(self, now: float) -> None:
+        """Report progress, if there is something new."""
+        failing = self.producer.failing
+        halts = {lane: self._halt_of(lane, failing) for lane in self.lanes.values()}
+        report = self.reports.record(now, halts, self.producer.errors, self.producer.joining.counts)
+        if report is not None:
+            self._append_record(self._control, *report)
+
+    def _halt_of(self, lane: Lane, failing: Mapping[TopicPartition, Halt]) -> Halt | None:
+        """Why ``lane`` is stopped; its attempt is reported as over once its position is final."""
+        if lane.halt is not None:
+            final = not lane.queue and self.fenced is None
+            again = lane.halt.retriable or self.flow.mode is MirrorMode.MM2
+            attempt = lane.attempt if final else -1
+            return replace(lane.halt, retriable=again, attempt=attempt)
+        return lane.source_halt or _first(failing, lane.waits_for())
+
+    # -- Spark -----------------------------------------------------------------------------
+
+    def check_spark(self) -> None:
+        """Write nothing more once Spark has given the task up: the next attempt, which looks at
+        where the target's logs end, would write the same again. Raises `ConnectionLost`.
+        """
+        if worker_pipes.abandoned():
+            raise ConnectionLost("Spark has given up this attempt of the task")
+
+    def rest(self, seconds: float) -> None:
+        """Between two questions to a cluster that is away, for as long as Spark waits for us."""
+        self.check_spark()
+        time.sleep(seconds)
+
+
+def _first(
+    halts: Mapping[TopicPartition, Halt], partitions: Iterable[TopicPartition]
+) -> Halt | None:
+    return next((halts[tp] for tp in partitions if tp in halts), None) if halts else None
