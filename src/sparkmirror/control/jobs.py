@@ -17,8 +17,6 @@ from typing import Protocol, TypeVar
 from sparkmirror.errors import MirrorError, Unreachable
 from sparkmirror.observe.notice import named_places
 
-__all__ = ["Job", "Jobs", "Round", "Say", "run_once"]
-
 log = logging.getLogger(__name__)
 
 Seen = TypeVar("Seen")

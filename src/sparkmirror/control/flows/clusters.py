@@ -7,8 +7,6 @@ from dataclasses import replace
 from sparkmirror.model import ClusterClient, FlowSettings, MirrorMode
 from sparkmirror.wire.admin.cluster import Cluster
 
-__all__ = ["FlowClusters"]
-
 
 class FlowClusters:
     """One `Cluster` for all roles whose clients differ only in their names."""

@@ -10,8 +10,6 @@ from sparkmirror.control.topics.sync import Assignment
 from sparkmirror.internal_topics.commands import AssignmentDocument, Command, CommandKind
 from sparkmirror.model import Member, TopicPartition
 
-__all__ = ["Publication"]
-
 
 class Publication:
     """Publishes assignments under rising versions. ``frozen``: the ends of a bounded run.

@@ -24,8 +24,6 @@ from sparkmirror.internal_topics.history import EventKind
 from sparkmirror.model import FlowSettings, SlotProgress
 from sparkmirror.wire.admin.cluster import Cluster
 
-__all__ = ["SlotReports"]
-
 log = logging.getLogger(__name__)
 
 _POLL_MS = 500

@@ -11,8 +11,6 @@ from sparkmirror.control.positions.record_times import Reader, RecordTimes
 from sparkmirror.model import FlowSettings, SlotProgress, TopicPartition
 from sparkmirror.wire.admin.cluster import Cluster
 
-__all__ = ["SourceEnds"]
-
 _INTERVAL_S = 2.0
 # Asking costs about 50 µs a partition; this keeps it below 5 % of a core.
 _PARTITIONS_PER_S = 1_000

@@ -15,8 +15,6 @@ from sparkmirror.internal_topics.commands import CommandKind, SourcePartition
 from sparkmirror.model import FlowSettings
 from sparkmirror.names.replication_policy import FlowTopics
 
-__all__ = ["TopicsJob"]
-
 
 @dataclass(frozen=True, slots=True)
 class _Found:
