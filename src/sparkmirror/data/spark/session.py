@@ -92,7 +92,7 @@ def _spark_settings(
         # Several flows run side by side; their tasks must not queue behind one another.
         "spark.scheduler.mode": "FAIR",
         "spark.driver.memory": "1g",
-        "spark.sql.warehouse.dir": str(work_dir / "warehouse"),
+        "spark.sql.warehouse.dir": f"file://{(work_dir / 'warehouse').absolute()}",
         "spark.driver.extraJavaOptions": " ".join(
             [
                 f"-Dlog4j2.configurationFile={(scratch / 'log4j2.properties').as_uri()}",
