@@ -168,7 +168,9 @@ class FlowRunner:
             rows.writeStream.format(FORMAT)
             .queryName(flow.name)
             .options(**options)
-            .option("checkpointLocation", str(checkpoint))
+            # With a scheme: Hadoop's settings may name another file system. Not as a URI is
+            # written: Spark would keep its percent signs.
+            .option("checkpointLocation", f"file://{checkpoint.absolute()}")
         )
         if self._once:
             writer = writer.trigger(availableNow=True)

@@ -96,3 +96,21 @@ def test_a_worker_that_dies_under_load_loses_nothing(
 
 def _values(cluster: KafkaCluster, topic: str) -> set[bytes]:
     return {b"%d" % value for values in _mirrored(cluster, topic) for value in values}
+
+
+def test_a_default_file_system_elsewhere_takes_no_checkpoints(
+    cluster_a: KafkaCluster, cluster_b: KafkaCluster, tmp_path: Path
+) -> None:
+    """Where Hadoop's settings name HDFS, what belongs to this machine stays on it."""
+    topic = f"spark-{uuid.uuid4().hex[:8]}"
+    create_topic(cluster_a, topic)
+    produce(cluster_a, topic, [Sent(b"%d" % number) for number in range(10)])
+    path = write_mm2(tmp_path / "mm2.properties", cluster_a, cluster_b, topic)
+    elsewhere = ["--conf", "spark.hadoop.fs.defaultFS=hdfs://127.0.0.1:1"]
+    work = ["--work-dir", str(tmp_path / "work # of 100 %41")]
+    mirror = MirrorProcess(tmp_path, ["run", str(path), "--once", *elsewhere, *work], cold=True)
+    try:
+        assert mirror.wait() == 0, mirror.text()
+    finally:
+        mirror.kill()
+    assert len(consume_all(cluster_b, f"A.{topic}")) == 10

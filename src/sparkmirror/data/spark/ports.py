@@ -12,13 +12,22 @@ from __future__ import annotations
 import ipaddress
 import logging
 import re
+import socket
 from collections.abc import Iterable, Mapping
 
 from sparkmirror.config.table.settings import is_secret
 from sparkmirror.errors import ConfigError
 from sparkmirror.model import MirrorSettings
 
-__all__ = ["check_local", "cluster_settings", "is_local", "own_settings", "secrets_of", "withheld"]
+__all__ = [
+    "check_local",
+    "cluster_settings",
+    "driver_host",
+    "is_local",
+    "own_settings",
+    "secrets_of",
+    "withheld",
+]
 
 log = logging.getLogger(__name__)
 
@@ -51,6 +60,34 @@ def own_settings(master: str) -> dict[str, str]:
     if is_local(master):
         return dict(_LOCAL_ONLY)  # Spark makes the secret
     return dict(_ENCRYPTED) if master.strip().startswith(_OWN_SECRETS) else {}
+
+
+def driver_host(master: str, brokers: Iterable[str]) -> str:
+    """The address of this machine that executors reach: the one on its way to the master.
+
+    What the machine's own name resolves to is no help: on many machines that is 127.0.1.1, and a
+    remote executor would connect to itself. ``brokers``: ``host:port`` of Kafka, for masters
+    without an address of their own (yarn). Empty when nothing is found: then Spark looks.
+    """
+    named = [one.rpartition("://")[2] for one in master.split(",")] if "://" in master else []
+    for server in (*named, *brokers):
+        host, _, port = server.rpartition(":") if ":" in server else (server, "", "")
+        try:
+            found = socket.getaddrinfo(
+                host.strip("[]"), int(port) if port.isdigit() else 443, type=socket.SOCK_DGRAM
+            )
+        except OSError:
+            continue
+        for family, kind, _, _, address in found:
+            try:
+                with socket.socket(family, kind) as asked:
+                    asked.connect(address)  # nothing is sent: it only chooses a route
+                    own: str = asked.getsockname()[0]
+            except OSError:
+                continue
+            # Spark puts a port behind it.
+            return f"[{own}]" if ":" in own else own
+    return ""
 
 
 def check_local(given: Mapping[str, str]) -> None:

@@ -12,6 +12,7 @@ import sys
 import time
 from collections.abc import Mapping
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +22,7 @@ from sparkmirror.data.spark.dependencies import python_archive
 from sparkmirror.data.spark.ports import (
     check_local,
     cluster_settings,
+    driver_host,
     is_local,
     own_settings,
     secrets_of,
@@ -90,7 +92,7 @@ def _spark_settings(
         # Several flows run side by side; their tasks must not queue behind one another.
         "spark.scheduler.mode": "FAIR",
         "spark.driver.memory": "1g",
-        "spark.sql.warehouse.dir": str(work_dir / "warehouse"),
+        "spark.sql.warehouse.dir": f"file://{(work_dir / 'warehouse').absolute()}",
         "spark.driver.extraJavaOptions": " ".join(
             [
                 f"-Dlog4j2.configurationFile={(scratch / 'log4j2.properties').as_uri()}",
@@ -108,15 +110,7 @@ def _spark_settings(
         # Else Spark would write rows to the transform until a pipe is full before it reads what
         # came of the first: with rows of a few hundred bytes, for minutes.
         conf["spark.python.udf.pipelined.enabled"] = "true"
-    if not is_local(master):
-        conf["spark.driver.host"] = "127.0.0.1" if "127.0.0.1" in master else _own_host()
     return conf | own_settings(master)
-
-
-def _own_host() -> str:
-    import socket  # noqa: PLC0415  (only for a remote master)
-
-    return socket.gethostbyname(socket.gethostname())
 
 
 class Spark:
@@ -213,6 +207,10 @@ class Spark:
             conf["spark.driver.extraJavaOptions"] += "".join(f' "{each}"' for each in options)
         if not local:
             conf |= python_archive(self._scratch.path)
+            brokers = (one.source.bootstrap_servers for one in self._settings.flows)
+            host = driver_host(self._master, chain.from_iterable(brokers))
+            if host and not os.environ.get("SPARK_LOCAL_IP"):
+                conf["spark.driver.host"] = host
             # Nothing is imported from a current directory: Python's -P, as a variable.
             os.environ["PYTHONSAFEPATH"] = conf["spark.executorEnv.PYTHONSAFEPATH"] = "1"
         os.environ["PYSPARK_PYTHON"] = (

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import logging
+import socket
+from typing import Any, ClassVar, Self
 
 import pytest
 
 from sparkmirror.data.spark.ports import (
     check_local,
     cluster_settings,
+    driver_host,
     is_local,
     own_settings,
     secrets_of,
@@ -41,6 +44,67 @@ def test_what_a_local_master_is(master: str, local: bool) -> None:
     assert is_local(master) == local
     host = own_settings(master).get("spark.driver.bindAddress")
     assert host == ("127.0.0.1" if local else None)
+
+
+class _Network:
+    """This machine is 10.0.0.5 and has a name that leads to itself, as many have."""
+
+    NAMES: ClassVar = {"this": "127.0.1.1", "master": "10.0.0.9", "kafka": "10.1.0.9", "six": "::9"}
+    ROUTES: ClassVar = {"10.0.": "10.0.0.5", "10.1.": "10.1.0.5", "127.": "127.0.0.1", "::": "::5"}
+
+    def __init__(self, family: int, _kind: int) -> None:
+        self._own = ""
+
+    @classmethod
+    def resolve(cls, host: str, port: int, *, type: int) -> list[Any]:
+        address = cls.NAMES.get(host, host)
+        if not address[0].isdigit() and ":" not in address:
+            raise socket.gaierror(f"{host} is not known")
+        return [(2, type, 0, "", (address, port))]
+
+    def connect(self, address: tuple[str, int]) -> None:
+        own = [own for net, own in self.ROUTES.items() if address[0].startswith(net)]
+        if not own:
+            raise OSError("no route")
+        self._own = own[0]
+
+    def getsockname(self) -> tuple[str, int]:
+        return self._own, 40_000
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+
+@pytest.mark.parametrize(
+    ("master", "host"),
+    [
+        ("spark://master:7077", "10.0.0.5"),
+        ("spark://gone:7077,master:7077", "10.0.0.5"),
+        ("spark://172.16.0.1:7077", "10.1.0.5"),  # no route: where Kafka is reached from
+        ("spark://127.0.0.1:7077", "127.0.0.1"),
+        ("spark://this:7077", "127.0.0.1"),
+        ("k8s://https://master:6443", "10.0.0.5"),
+        ("k8s://https://master", "10.0.0.5"),
+        ("spark://[::9]:7077", "[::5]"),
+        ("spark://six:7077", "[::5]"),
+        ("yarn", "10.1.0.5"),
+        ("local-cluster[2,1,1024]", "10.1.0.5"),
+    ],
+)
+def test_the_driver_is_where_executors_reach_it(
+    master: str, host: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(socket, "getaddrinfo", _Network.resolve)
+    monkeypatch.setattr(socket, "socket", _Network)
+    assert driver_host(master, ["gone:9092", "kafka:9092"]) == host
+    assert driver_host("yarn", ["gone:9092"]) == ""
+
+
+def test_on_this_machine_the_driver_is_on_it() -> None:
+    assert driver_host("spark://127.0.0.1:7077", []) == "127.0.0.1"
 
 
 @pytest.mark.parametrize(
