@@ -38,7 +38,6 @@ log = logging.getLogger(__name__)
 _Told = tuple[int, Mark, TargetMark]
 _COMMIT_LOG_S = 30.0
 _LINGER_S = 0.05
-_BLOCKED_S = 0.1
 # How long a cluster that has just started may take to give a producer id.
 _IDENTITY_S = 2.0
 
@@ -124,15 +123,7 @@ class AtLeastOnce:
 
     def pump(self, come_round: ComeRound) -> None:
         """Send, take in acknowledgements, and wait until there is room for the next row."""
-        self._settle(self._producer.pump(0.0))
-        patient_until = time.monotonic() + _BLOCKED_S
-        while self._full() or (
-            self._producer.blocked
-            and worker_pipes.input_fd() < 0
-            and time.monotonic() < patient_until
-        ):
-            self._settle(self._producer.pump(_BLOCKED_S))
-            come_round()
+        self._task.send(self._settle, come_round, self._full)
 
     def linger(self, come_round: ComeRound) -> None:
         """Send and take in acknowledgements until the next row is there.

@@ -51,7 +51,6 @@ __all__ = ["ExactlyOnce"]
 log = logging.getLogger(__name__)
 
 _ANSWER_S = 0.05
-_BLOCKED_S = 0.1
 # How long offset syncs may keep a transaction open.
 _SYNCS_S = 5.0
 
@@ -196,17 +195,11 @@ class ExactlyOnce:
 
     def pump(self, come_round: ComeRound) -> None:
         """Send and take in acknowledgements; a transaction's size is what bounds what waits."""
-        self._settle(self._producer.pump(0.0))
-        patient_until = time.monotonic() + _BLOCKED_S
+        self._task.send(self._settle, come_round, self._never_full)
+
+    def _never_full(self) -> bool:
         self._producer.impatient = False
-        while (
-            self._producer.blocked
-            and worker_pipes.input_fd() < 0
-            and time.monotonic() < patient_until
-        ):
-            self._settle(self._producer.pump(_BLOCKED_S))
-            come_round()
-            self._producer.impatient = False
+        return False
 
     def linger(self, come_round: ComeRound) -> None:
         """Send, take in acknowledgements and end the transaction until the next row is there."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 
 from sparkmirror.data.rows import worker_pipes
@@ -11,6 +11,7 @@ from sparkmirror.data.rows.notes import GapNote, SlotHello
 from sparkmirror.data.rows.rows import Chunk
 from sparkmirror.data.rows.shared_frames import FrameReader, map_frames
 from sparkmirror.data.write.bad_records import RefusedRecords
+from sparkmirror.data.write.delivery import ComeRound
 from sparkmirror.data.write.offset_sync_writer import SlotSyncs, SyncSender
 from sparkmirror.data.write.partition_state import Lane, LaneIndex, Pending, gap_pending, targets
 from sparkmirror.data.write.position_commits import connect_record
@@ -24,8 +25,11 @@ from sparkmirror.records.codecs import NONE
 from sparkmirror.records.header import Passing, batches
 from sparkmirror.records.records import Record, encode_batch
 from sparkmirror.wire.net.connection import ConnectionLost
+from sparkmirror.wire.produce.producer import Acknowledged
 
 __all__ = ["SinkTask"]
+
+_BLOCKED_S = 0.1
 
 
 class SinkTask:
@@ -112,6 +116,25 @@ class SinkTask:
         for done in lane.settle():
             if self.syncs is not None and done.mark is not None:
                 self.syncs.settled(lane.source, done.places, done.mark.topic_id, lane.log.topic_id)
+
+    def send(
+        self,
+        settle: Callable[[list[Acknowledged]], None],
+        come_round: ComeRound,
+        full: Callable[[], bool],
+    ) -> None:
+        """Send and take in acknowledgements, until no longer so much waits for them that it is
+        ``full``.
+        """
+        settle(self.producer.pump(0.0))
+        patient_until = time.monotonic() + _BLOCKED_S
+        while full() or (
+            self.producer.blocked
+            and worker_pipes.input_fd() < 0
+            and time.monotonic() < patient_until
+        ):
+            settle(self.producer.pump(_BLOCKED_S))
+            come_round()
 
     # -- records of our own ----------------------------------------------------------------
 
