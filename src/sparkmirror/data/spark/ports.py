@@ -14,6 +14,7 @@ import logging
 import re
 import socket
 from collections.abc import Iterable, Mapping
+from urllib.parse import urlsplit
 
 from sparkmirror.config.table.settings import is_secret
 from sparkmirror.errors import ConfigError
@@ -46,6 +47,7 @@ _LOCAL_ONLY = {
     _AUTHENTICATE: "true",
 }
 _ENCRYPTED = {_AUTHENTICATE: "true", _CRYPTO: "true", _FALLBACK: "false"}
+_ANY_PORT = 9  # a route does not depend on it
 # Spark's own idea of a setting that nobody should see, and its default.
 _WITHHELD = re.compile(r"secret|password|token", re.IGNORECASE)
 
@@ -71,12 +73,10 @@ def driver_host(master: str, brokers: Iterable[str]) -> str:
     """
     named = [one.rpartition("://")[2] for one in master.split(",")] if "://" in master else []
     for server in (*named, *brokers):
-        host, _, port = server.rpartition(":") if ":" in server else (server, "", "")
         try:
-            found = socket.getaddrinfo(
-                host.strip("[]"), int(port) if port.isdigit() else 443, type=socket.SOCK_DGRAM
-            )
-        except OSError:
+            host = urlsplit(f"//{server}").hostname or ""
+            found = socket.getaddrinfo(host, _ANY_PORT, type=socket.SOCK_DGRAM) if host else []
+        except (OSError, ValueError):  # no such name, no address
             continue
         for family, kind, _, _, address in found:
             try:
