@@ -308,15 +308,14 @@ def _mirrors(target: Inspector, flow: FlowSettings, now_ms: int) -> list[Finding
 def _auto_create(target: Inspector) -> list[Finding]:
     check, subject = "auto-create", f"cluster {target.alias}"
     tried = "read auto.create.topics.enable of the brokers"
-    nodes = [broker.node for broker in target.describe().brokers]
     try:
-        configs = target.broker_configs(nodes)
+        configs = target.broker_configs()
     except MirrorError as error:
         return [at_work(check, subject, tried, error)]
     on = [node for node, one in configs.items() if one.get("auto.create.topics.enable") == "true"]
     if not on:
         return [ok(check, subject, tried, "it is false")]
-    found = f"it is true on {len(on)} of {len(nodes)} brokers"
+    found = f"it is true on {len(on)} of {len(configs)} brokers"
     do = (
         "Set auto.create.topics.enable=false: a consumer or producer that asks for a remote topic "
         "before the mirror has made it would get one with the broker's defaults."

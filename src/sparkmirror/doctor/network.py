@@ -145,7 +145,7 @@ def _check_socket_buffers(
     check, subject = "socket-buffers", f"cluster {cluster.alias}, the {side}"
     tried = f"read {name} of the brokers"
     try:
-        configs = cluster.broker_configs([one.node for one in cluster.describe().brokers])
+        configs = cluster.broker_configs()
     except MirrorError as error:
         return at_work(check, subject, tried, error)
     fixed = {node: int(one[name]) for node, one in configs.items() if int(one.get(name, -1)) >= 0}

@@ -368,14 +368,12 @@ def test_heartbeats_are_mentioned(lines: str, told: str, tmp_path: Path) -> None
 
 def _far(trip_ms: float, *configs: dict[str, str]) -> Inspector:
     """A cluster with a broker for each of ``configs``."""
-    brokers = [SimpleNamespace(node=node) for node in range(len(configs))]
     return cast(
         Inspector,
         SimpleNamespace(
             alias="B",
             round_trip_ms=lambda: trip_ms,
-            describe=lambda: SimpleNamespace(brokers=brokers),
-            broker_configs=lambda nodes: {node: configs[node] for node in nodes},
+            broker_configs=lambda: dict(enumerate(configs)),
         ),
     )
 
@@ -434,7 +432,7 @@ def test_socket_buffers_that_the_kernel_sizes_are_fine(tmp_path: Path, side: str
 
 
 def test_brokers_that_hide_their_settings_cannot_be_checked(tmp_path: Path) -> None:
-    def denied(_nodes: object) -> dict[int, dict[str, str]]:
+    def denied() -> dict[int, dict[str, str]]:
         raise Denied("DescribeConfigs on Cluster is missing")
 
     cluster = _far(50.0, {})

@@ -8,7 +8,6 @@ there is no such partition. Brokers of every version answer so, and nothing is e
 from __future__ import annotations
 
 import time
-from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -198,10 +197,11 @@ class Inspector(Cluster):
 
     # -- brokers ---------------------------------------------------------------------------
 
-    def broker_configs(self, nodes: Iterable[int]) -> dict[int, dict[str, str]]:
+    def broker_configs(self) -> dict[int, dict[str, str]]:
         """Settings of each broker, as it has them at present. Raises `Denied` and others."""
-        found: dict[int, dict[str, str]] = defaultdict(dict)
-        for node in nodes:
+        found: dict[int, dict[str, str]] = {}
+        for node in (broker.node for broker in self.describe().brokers):
+            found[node] = {}
             response = self._link.request(
                 partial(broker_configs_request, node),
                 "describing broker configs",
@@ -217,7 +217,7 @@ class Inspector(Cluster):
                         needs=Right("DescribeConfigs", "Cluster"),
                     )
                 found[node] |= {c.name: c.value for c in row.configs if c.value is not None}
-        return dict(found)
+        return found
 
     def round_trip_ms(self) -> float:
         """How long a small question and its answer take: the shortest of a few, in ms.
