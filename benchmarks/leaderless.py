@@ -23,7 +23,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from confluent_kafka import Consumer
+from confluent_kafka import Consumer, KafkaException, TopicPartition
 from kafka.protocol.metadata import MetadataRequest
 from tests.faults.harness import Mirror, write_config
 from tests.faults.partitions import CONFIG, make_partitions
@@ -150,7 +150,7 @@ def _run(
     mirror = Mirror(work, config)
     try:
         remote = {f"A.{name}" for name in (PROBE, LOST, *names)}
-        wait_until(lambda: remote <= topic_names(target), "the remote topics")
+        _until_there(remote, target, mirror)
         _lost_is_mirrored(source, target, 1)
         while len(_latencies(source, target, WARM_S, work)) < 0.98 * RATE * WARM_S:
             assert mirror.process.poll() is None, mirror.output()
@@ -174,6 +174,34 @@ def _run(
         mirror.drain()
         mirror.kill()
     return turns
+
+
+def _until_there(remote: set[str], target: KafkaCluster, mirror: Mirror) -> None:
+    """All remote topics, and the probe's with leaders that know that they are."""
+
+    def there() -> bool:
+        assert mirror.process.poll() is None, mirror.output()
+        return remote <= topic_names(target)
+
+    def led() -> bool:
+        try:
+            for number in range(PROBE_PARTITIONS):
+                partition = TopicPartition(f"A.{PROBE}", number)
+                consumer.get_watermark_offsets(partition, timeout=5)
+        except KafkaException:
+            return False
+        return True
+
+    try:
+        wait_until(there, "the remote topics")
+    except AssertionError:
+        print(mirror.output(), *sorted(remote - topic_names(target)), file=sys.stderr)
+        raise
+    consumer = Consumer({"bootstrap.servers": target.bootstrap_servers, "group.id": "bench-led"})
+    try:
+        wait_until(led, "leaders of the probe's remote topic")
+    finally:
+        consumer.close()
 
 
 def _lost_is_mirrored(source: KafkaCluster, target: KafkaCluster, records: int) -> None:

@@ -33,6 +33,8 @@ _PACKAGE = ROOT / "src" / "sparkmirror"
 _FAIL_UNDER = 92.0
 # A worker that was killed a moment ago may still be writing.
 _LAST_WRITERS_S = 2.0
+# By this variable coverage.py tells the processes of a measured one what to measure.
+PROCESS_CONFIG = "COVERAGE_PROCESS_CONFIG"
 
 CONFIG = """\
 [run]
@@ -95,7 +97,8 @@ def _run_tests(config: Path, arguments: list[str]) -> int:
     workers = os.environ.get("TEST_WORKERS") or str(min(3, os.cpu_count() or 1))
     command = [
         *(sys.executable, "-m", "coverage", "run", f"--rcfile={config}", "-m", "pytest"),
-        *("-n", workers, "--dist", "loadfile", "--no-loadscope-reorder", *arguments),
+        *("-p", "tests.covered.saving", "-n", workers),
+        *("--dist", "loadfile", "--no-loadscope-reorder", *arguments),
     ]
     return subprocess.run(command, cwd=ROOT, check=False).returncode
 
@@ -106,7 +109,7 @@ def _endings() -> Iterator[None]:
     directory = Path(sysconfig.get_path("purelib"))
     module, path = directory / "sparkmirror_endings.py", directory / "b_sparkmirror_endings.pth"
     shutil.copyfile(Path(__file__).with_name("endings.py"), module)
-    measured = 'os.getenv("COVERAGE_PROCESSCONFIG")'
+    measured = f'os.getenv("{PROCESS_CONFIG}")'
     path.write_text(
         f"import os; exec('if {measured}: import sparkmirror_endings')\n", encoding="utf-8"
     )

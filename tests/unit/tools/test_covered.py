@@ -8,11 +8,20 @@ import sys
 from pathlib import Path
 
 import coverage
+import coverage.control
 
-from tests.covered.__main__ import CONFIG, Gap, gaps, render, unknown_reasons
+from tests.covered.__main__ import (
+    CONFIG,
+    PROCESS_CONFIG,
+    Gap,
+    gaps,
+    render,
+    unknown_reasons,
+)
 from tests.covered.reasons import REASONS
 
 ROOT = Path(__file__).parents[3]
+SLOT_PLAN = ROOT / "src" / "sparkmirror" / "data" / "coordination" / "slot_plan.py"
 SOURCE = """\
 import os
 
@@ -80,16 +89,18 @@ assert os.waitstatus_to_exitcode(os.waitpid(left, 0)[1]) == 7
 """
 
 
-def test_what_forks_ran_is_known_however_they_end(tmp_path: Path) -> None:
-    config = tmp_path / "coveragerc"
-    config.write_text(CONFIG.format(data=tmp_path), encoding="utf-8")
+def _missing(script: str, directory: Path) -> set[int]:
+    """The lines of ``SLOT_PLAN`` that ``script`` and its forks do not run."""
+    config = directory / "coveragerc"
+    config.write_text(CONFIG.format(data=directory), encoding="utf-8")
     environment = {
         **os.environ,
         "COVERAGE_PROCESS_START": str(config),
         "PYTHONPATH": str(ROOT),
     }
+    environment.pop(PROCESS_CONFIG, None)  # of `make coverage`, whose data these lines would join
     done = subprocess.run(
-        [sys.executable, "-c", FORKS],
+        [sys.executable, "-c", script],
         env=environment,
         capture_output=True,
         text=True,
@@ -98,17 +109,48 @@ def test_what_forks_ran_is_known_however_they_end(tmp_path: Path) -> None:
     )
     assert (done.returncode, done.stderr) == (0, "")
     measured = coverage.Coverage(config_file=str(config))
-    measured.combine([str(tmp_path)], strict=True)
-    file = ROOT / "src" / "sparkmirror" / "data" / "coordination" / "slot_plan.py"
-    _, _, _, missing, _ = measured.analysis2(str(file))
-    names = {
-        gap.function
-        for gap in gaps("data/coordination/slot_plan.py", set(missing), file.read_text("utf-8"))
-    }
+    measured.combine([str(directory)], strict=True)
+    _, _, _, missing, _ = measured.analysis2(str(SLOT_PLAN))
+    return set(missing)
+
+
+def _functions(missing: set[int]) -> set[str]:
+    found = gaps("data/coordination/slot_plan.py", missing, SLOT_PLAN.read_text("utf-8"))
+    return {gap.function for gap in found}
+
+
+def test_what_forks_ran_is_known_however_they_end(tmp_path: Path) -> None:
+    missing = _missing(FORKS, tmp_path)
+    names = _functions(missing)
     assert "plan_slots" in names, "nobody called it"
     assert "deal" not in names, "the fork that was ended by a signal"
-    after = [line for line in missing if line in _lines_of(file, "if self.ends is None:")]
+    after = [line for line in missing if line in _lines_of(SLOT_PLAN, "if self.ends is None:")]
     assert after == [], "the fork that left by os._exit"
+
+
+# As a worker of pytest-xdist that takes too long to end.
+KILLED = """
+import os, signal
+from tests.covered import saving
+from sparkmirror.data.coordination import slot_plan
+
+if pid := os.fork():
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == -signal.SIGKILL
+else:
+    slot_plan.deal([], 1)
+    saving.save()
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_what_was_saved_outlives_its_process(tmp_path: Path) -> None:
+    names = _functions(_missing(KILLED, tmp_path))
+    assert "plan_slots" in names, "nobody called it"
+    assert "deal" not in names
+
+
+def test_processes_learn_by_the_variable_that_coverage_sets() -> None:
+    assert PROCESS_CONFIG in Path(coverage.control.__file__).read_text("utf-8")
 
 
 def _lines_of(path: Path, text: str) -> set[int]:
