@@ -21,7 +21,7 @@ from tests.faults.pressure import Pressure, limit_target
 from tests.kafka.harness.support import TIMEOUT_S, admin
 
 PER_TOPIC = 100
-_TOPICS_PER_REQUEST = 10
+_PARTITIONS_PER_REQUEST = 1_000
 _MAKE_S = 120.0
 # A partition's indexes take 20 MiB of address space otherwise.
 CONFIG = {"log.index.size.max.bytes": "4096", "log.cleaner.dedupe.buffer.size": "16777216"}
@@ -59,20 +59,21 @@ def main() -> int:
     return int(result.peak_mib > result.bound_mib)
 
 
-def make_partitions(cluster: KafkaCluster, count: int, *, broker: int | None = None) -> list[str]:
-    """``count`` partitions in topics of a hundred, whose names are returned; all have a leader.
+def make_partitions(
+    cluster: KafkaCluster, count: int, *, per_topic: int = PER_TOPIC, broker: int | None = None
+) -> list[str]:
+    """``count`` partitions in topics of ``per_topic``; all have a leader. The topics' names.
 
     ``broker``: which one, if it is not the cluster's choice.
     """
     client = admin(cluster)
     placed = {"replication_factor": 1}
     if broker is not None:
-        placed = {"replica_assignment": [[broker]] * PER_TOPIC}
-    names = [f"other-{number:03d}" for number in range(-(-count // PER_TOPIC))]
-    for at in range(0, len(names), _TOPICS_PER_REQUEST):
-        wanted = [
-            NewTopic(name, PER_TOPIC, **placed) for name in names[at : at + _TOPICS_PER_REQUEST]
-        ]
+        placed = {"replica_assignment": [[broker]] * per_topic}
+    names = [f"other-{number:03d}" for number in range(-(-count // per_topic))]
+    at_once = _PARTITIONS_PER_REQUEST // per_topic
+    for at in range(0, len(names), at_once):
+        wanted = [NewTopic(name, per_topic, **placed) for name in names[at : at + at_once]]
         for future in client.create_topics(wanted, request_timeout=_MAKE_S).values():
             future.result(_MAKE_S)
     deadline = time.monotonic() + _MAKE_S
