@@ -24,10 +24,10 @@ def test_each_metadata_request_of_the_mirror_counts_with_its_topics() -> None:
     for version, names in ((12, ["lost"]), (9, ["a", "b", "c"]), (13, ["a"]), (13, [])):
         stream += _sent(_metadata(*names), version)
     assert list(metadata_requests(stream, b"A->B|")) == [
-        Asked(True, 1),
-        Asked(True, 3),
-        Asked(False, 1),
-        Asked(False, -1),
+        Asked(True, ("lost",)),
+        Asked(True, ("a", "b", "c")),
+        Asked(False, ("a",)),
+        Asked(False, None),
     ]
 
 
@@ -35,12 +35,13 @@ def test_other_clients_and_a_cut_request_count_as_nothing() -> None:
     assert not list(metadata_requests(_sent(_metadata("lost"), 12, "rdkafka"), b"A->B|"))
     whole = _sent(_metadata("lost"), 12)
     for end in (9, -1):
-        assert list(metadata_requests(whole + whole[:end], b"A->B|")) == [Asked(True, 1)]
+        assert list(metadata_requests(whole + whole[:end], b"A->B|")) == [Asked(True, ("lost",))]
     assert not list(metadata_requests(b"\0\0\0\4abcd" + whole, b"A->B|"))
 
 
 def test_the_table_has_requests_by_minute_and_slot() -> None:
-    asked = [Asked(True, 1)] * 48 + [Asked(True, 20)] * 4 + [Asked(False, 1)] * 6
+    asked = [Asked(True, ("lost",))] * 48 + [Asked(True, ("a", "lost"))] * 3
+    asked += [Asked(True, ("a",)), *[Asked(False, ("lost",))] * 6]
     quantiles = {"p50": 5.04, "p90": 7.0, "p99": 18.0, "max": 40.0, "count": 6000}
     page = table([Turn("one topic has none", quantiles, asked, 2.0), Turn("nothing", {}, [], 1.0)])
     assert page.splitlines()[2:] == [
