@@ -56,6 +56,7 @@ from tests.kafka.harness.support import (
 from tests.patience import patience
 
 PARTITIONS = 3
+SLOW_BYTES_PER_S = 100_000.0
 
 
 def _topic(source: FaultyCluster, name: str, partitions: int = PARTITIONS) -> str:
@@ -125,13 +126,13 @@ def test_a_slow_way_to_the_target_takes_smaller_transactions(source, target, top
     """What the source has at once would take several times as long as a transaction may."""
     topic = _topic(source, topic_name)
     records = [
-        Sent(random.randbytes(8_000), partition=number % PARTITIONS) for number in range(750)
+        Sent(random.randbytes(8_000), partition=number % PARTITIONS) for number in range(375)
     ]
     # A batch goes as a whole: as most producers write them, not a megabyte each.
     produce(source.kafka, topic, records, config={"batch.num.messages": 4})
     for proxy in target.proxies.values():
-        proxy.bytes_per_s = 120_000.0
-    with _exact(source, target, topic, transaction_timeout_ms=5_000) as slot:
+        proxy.bytes_per_s = SLOW_BYTES_PER_S / len(target.proxies)
+    with _exact(source, target, topic, transaction_timeout_ms=10_000) as slot:
         count = _checked(slot)
         assert slot.failures == []
         slot.drain()
