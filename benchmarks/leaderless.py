@@ -24,7 +24,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from confluent_kafka import Consumer, KafkaException, TopicPartition
+from confluent_kafka import Consumer
 from kafka.protocol.metadata import MetadataRequest
 from tests.faults.harness import Mirror, write_config
 from tests.faults.partitions import CONFIG, make_partitions
@@ -155,10 +155,12 @@ def _run(
     mirror = Mirror(work, config)
     try:
         remote = {f"A.{name}" for name in (PROBE, LOST, *names)}
-        _until_there(remote, target, mirror)
-        _lost_is_mirrored(source, target, 1)
+        wait_until(lambda: remote <= topic_names(target), "the remote topics")
+        _is_mirrored(source, target, LOST, LOST_PARTITIONS, 1)
+        # Brokers whose partitions take records know that they lead them: the probe needs that.
+        _is_mirrored(source, target, PROBE, PROBE_PARTITIONS, 1)
         while len(_latencies(source, target, WARM_S, work)) < 0.98 * RATE * WARM_S:
-            assert mirror.process.poll() is None, mirror.output()
+            assert mirror.process.poll() is None
         turns = []
         for number in range(1, options.turns + 1):
             say(f"turn {number}, all have a leader")
@@ -171,53 +173,29 @@ def _run(
             turns.append(_turn(name, source, target, options, work))
             source.restart(2)
             began = time.monotonic()
-            _lost_is_mirrored(source, target, number + 1)
+            _is_mirrored(source, target, LOST, LOST_PARTITIONS, number + 1)
             say(f"{LOST} goes on {time.monotonic() - began:.1f} s after its broker is back")
             time.sleep(SETTLED_S)
-        assert mirror.process.poll() is None, mirror.output()
+        assert mirror.process.poll() is None
+    except AssertionError:
+        print(mirror.output(), file=sys.stderr)
+        raise
     finally:
         mirror.drain()
         mirror.kill()
     return turns
 
 
-def _until_there(remote: set[str], target: KafkaCluster, mirror: Mirror) -> None:
-    """All remote topics, and the probe's with leaders that know that they are."""
-
-    def there() -> bool:
-        assert mirror.process.poll() is None, mirror.output()
-        return remote <= topic_names(target)
-
-    def led() -> bool:
-        try:
-            for number in range(PROBE_PARTITIONS):
-                partition = TopicPartition(f"A.{PROBE}", number)
-                consumer.get_watermark_offsets(partition, timeout=5)
-        except KafkaException:
-            return False
-        return True
-
-    try:
-        wait_until(there, "the remote topics")
-    except AssertionError:
-        print(mirror.output(), *sorted(remote - topic_names(target)), file=sys.stderr)
-        raise
-    consumer = Consumer({"bootstrap.servers": target.bootstrap_servers, "group.id": "bench-led"})
-    try:
-        wait_until(led, "leaders of the probe's remote topic")
-    finally:
-        consumer.close()
-
-
-def _lost_is_mirrored(source: KafkaCluster, target: KafkaCluster, records: int) -> None:
-    """One record more in each partition of the lost topic; until the target has all of them."""
-    produce(source, LOST, [Sent(b"x", partition=number) for number in range(LOST_PARTITIONS)])
-    wanted = records * LOST_PARTITIONS
+def _is_mirrored(
+    source: KafkaCluster, target: KafkaCluster, topic: str, partitions: int, records: int
+) -> None:
+    """One record more in each partition of ``topic``; until the target has all of them."""
+    produce(source, topic, [Sent(b"x", partition=number) for number in range(partitions)])
     consumer = Consumer({"bootstrap.servers": target.bootstrap_servers, "group.id": "bench-lost"})
     try:
         wait_until(
-            lambda: end_offsets(consumer, f"A.{LOST}", LOST_PARTITIONS) >= wanted,
-            "the lost topic's records",
+            lambda: end_offsets(consumer, f"A.{topic}", partitions) >= records * partitions,
+            f"the records of {topic}",
         )
     finally:
         consumer.close()

@@ -56,7 +56,6 @@ from tests.kafka.harness.support import (
 from tests.patience import patience
 
 PARTITIONS = 3
-SLOW_BYTES_PER_S = 100_000.0
 
 
 def _topic(source: FaultyCluster, name: str, partitions: int = PARTITIONS) -> str:
@@ -131,7 +130,7 @@ def test_a_slow_way_to_the_target_takes_smaller_transactions(source, target, top
     # A batch goes as a whole: as most producers write them, not a megabyte each.
     produce(source.kafka, topic, records, config={"batch.num.messages": 4})
     for proxy in target.proxies.values():
-        proxy.bytes_per_s = SLOW_BYTES_PER_S / len(target.proxies)
+        proxy.bytes_per_s = 100_000 / len(target.proxies)  # for the slot: 100 KB/s
     with _exact(source, target, topic, transaction_timeout_ms=10_000) as slot:
         count = _checked(slot)
         assert slot.failures == []

@@ -8,7 +8,6 @@ import sys
 from pathlib import Path
 
 import coverage
-import coverage.control
 
 from tests.covered.__main__ import (
     CONFIG,
@@ -149,8 +148,14 @@ def test_what_was_saved_outlives_its_process(tmp_path: Path) -> None:
     assert "deal" not in names
 
 
-def test_processes_learn_by_the_variable_that_coverage_sets() -> None:
-    assert PROCESS_CONFIG in Path(coverage.control.__file__).read_text("utf-8")
+def test_processes_learn_by_the_variable_that_coverage_sets(tmp_path: Path) -> None:
+    config, script = tmp_path / "coveragerc", tmp_path / "script.py"
+    config.write_text(CONFIG.format(data=tmp_path), encoding="utf-8")
+    script.write_text(f"import os\nassert os.environ[{PROCESS_CONFIG!r}]\n", encoding="utf-8")
+    environment = {**os.environ, PROCESS_CONFIG: ""}
+    command = [sys.executable, "-m", "coverage", "run", f"--rcfile={config}", str(script)]
+    done = subprocess.run(command, env=environment, capture_output=True, timeout=120, check=False)
+    assert (done.returncode, done.stderr) == (0, b"")
 
 
 def _lines_of(path: Path, text: str) -> set[int]:
