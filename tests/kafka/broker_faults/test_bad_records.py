@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import pytest
 from confluent_kafka.admin import (
@@ -36,7 +36,6 @@ from tests.kafka.harness.support import (
     produce,
     set_topic_config,
 )
-from tests.patience import patience
 
 SKIP = FaultSettings(bad_record="skip")
 DEAD_LETTER = FaultSettings(bad_record="dead-letter")
@@ -65,18 +64,8 @@ def _values(slot: SlotRun, partition: int = 0) -> list[bytes | None]:
     return [record.value for record in found if record.partition == partition]
 
 
-def _until(
-    condition: Callable[[], bool], what: str, slot: SlotRun, timeout_s: float | None = None
-) -> None:
-    deadline = time.monotonic() + (timeout_s or patience())
-    while not condition():
-        assert time.monotonic() < deadline, f"not so: {what}; {slot.halts()} {slot.failures}"
-        time.sleep(0.2)
-    assert slot.failures == []
-
-
 def _halted(slot: SlotRun, partition: int = 0) -> str:
-    _until(lambda: partition in slot.halts(), "a halt is reported", slot)
+    slot.until(lambda: partition in slot.halts(), "a halt is reported")
     halt = slot.halts()[partition]
     assert halt.retriable
     return f"{halt.code}: {halt.reason}"
@@ -89,7 +78,7 @@ def _good(first: int, count: int, partition: int = 0) -> list[Sent]:
 
 def _are(slot: SlotRun, wanted: list[Sent], partition: int = 0) -> None:
     values = [sent.value for sent in wanted]
-    _until(lambda: _values(slot, partition) == values, f"{partition} has {values}", slot)
+    slot.until(lambda: _values(slot, partition) == values, f"{partition} has {values}")
 
 
 # -- pause -------------------------------------------------------------------------------------
@@ -112,7 +101,7 @@ def test_a_refused_record_pauses_its_partition_until_the_target_takes_it(
         assert _values(slot) == []
         set_topic_config(target.kafka, slot.remote, **{"cleanup.policy": "delete"})
         _are(slot, bad + _good(6, 3))  # in the same epoch, in order, none twice
-        _until(lambda: not slot.halts(), "no halt is reported any more", slot)
+        slot.until(lambda: not slot.halts(), "no halt is reported any more")
     assert slot.gaps() == []
 
 
@@ -159,7 +148,7 @@ def test_a_source_that_forbids_one_topic(guarded, target, topic_name, monkeypatc
             assert told.endswith(f"--operation Read --topic {topic_name}")
         produce(guarded, topic_name, _good(3, 3))
         _are(slot, _good(0, 6))
-        _until(lambda: not slot.halts(), "no halt is reported any more", slot)
+        slot.until(lambda: not slot.halts(), "no halt is reported any more")
 
 
 def test_a_target_topic_that_is_deleted_and_comes_back(source, target, topic_name):
@@ -237,7 +226,7 @@ def test_refused_records_are_skipped_and_written_down(
         produce(source.kafka, topic_name, mixed, config=ONE_BATCH, compression=compression)
         produce(source.kafka, topic_name, _good(10, 5))
         _are(slot, good + _good(10, 5))
-        _until(lambda: slot.errors().get("RECORD_SKIPPED") == 5, "five are counted", slot)
+        slot.until(lambda: slot.errors().get("RECORD_SKIPPED") == 5, "five are counted")
         assert slot.halts() == {}
     offsets = [mixed.index(sent) for sent in bad]
     found = [(gap.first, gap.last) for gap in sorted(slot.gaps(), key=lambda gap: gap.first)]
@@ -276,8 +265,8 @@ def test_refused_records_go_to_the_dead_letter_topic(source, target, topic_name,
         (new,) = plan_dead_letter_topics({topic_name: slot.remote}, slot.flow)
         create_topic(target.kafka, new.name, 1, config=dict(new.configs))
         _are(slot, good)
-        _until(lambda: len(_letters(slot)) == len(bad), "all letters are there", slot)
-        _until(lambda: not slot.halts(), "no halt is reported any more", slot)
+        slot.until(lambda: len(_letters(slot)) == len(bad), "all letters are there")
+        slot.until(lambda: not slot.halts(), "no halt is reported any more")
         assert slot.errors()["RECORD_DEAD_LETTERED"] == len(bad)
     letters = sorted(_letters(slot), key=_source_offset)
     assert [(one.key, one.value) for one in letters] == [(one.key, one.value) for one in bad]
@@ -325,7 +314,7 @@ def test_a_target_before_2_4_is_asked_with_halves_of_the_batch(source, new_clust
         create_topic(old.kafka, dead_letter_topic(slot.remote), 1, config=unbound)
         produce(source.kafka, topic_name, mixed, config=ONE_BATCH)
         _are(slot, good)
-        _until(lambda: len(_letters(slot)) == len(bad), "all letters are there", slot)
+        slot.until(lambda: len(_letters(slot)) == len(bad), "all letters are there")
         produce(source.kafka, topic_name, _good(40, 5))
         _are(slot, good + _good(40, 5))
         assert slot.errors()["RECORD_DEAD_LETTERED"] == len(bad)

@@ -5,14 +5,17 @@ from __future__ import annotations
 import itertools
 import logging
 import struct
+import sys
 import threading
 import time
+import traceback
 import uuid
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+import pytest
 from confluent_kafka import KafkaError, Producer, TopicPartition
 from confluent_kafka.admin import OffsetSpec
 
@@ -591,6 +594,22 @@ class SlotRun(Background):
         """Retried errors by code, as the sink reported them in its newest epoch."""
         reports = self.reports()
         return dict(reports[-1].errors) if reports else {}
+
+    def until(self, condition: Callable[[], bool], what: str) -> None:
+        """Wait for ``condition``; nothing may have failed meanwhile."""
+        deadline = time.monotonic() + patience()
+        while not condition():
+            if time.monotonic() > deadline:
+                pytest.fail(f"not so: {what}; {self.state()}")
+            time.sleep(0.2)
+        assert self.failures == []
+
+    def state(self) -> str:
+        """For a failed test: what it was reported to wait for, what failed, where its thread is."""
+        frame = sys._current_frames().get(self._thread.ident or 0)
+        stack = traceback.extract_stack(frame)[-8:] if frame is not None else ()
+        at = " < ".join(f"{one.name}:{one.lineno}" for one in reversed(stack)) or "ended"
+        return f"{self.halts()}; errors {self.errors()}; failures {self.failures}; thread {at}"
 
     def halts(self) -> dict[int, Halt]:
         """The partitions that stand still, as the sink reported them last."""

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -59,14 +58,6 @@ def target(cluster_b: KafkaCluster) -> Direct:
     return Direct(cluster_b)
 
 
-def _until(condition: Callable[[], bool], what: str, slot: SlotRun) -> None:
-    deadline = time.monotonic() + patience()
-    while not condition():
-        assert time.monotonic() < deadline, f"not so: {what}; {slot.halts()} {slot.failures}"
-        time.sleep(0.2)
-    assert slot.failures == []
-
-
 def _set(cluster: Direct, topic: str, name: str, value: str) -> None:
     """Set a config; wait until the broker has heard of it."""
     set_topic_config(cluster.kafka, topic, **{name: value})
@@ -107,9 +98,9 @@ def test_left_out_records_are_part_of_the_transaction(source, target, topic_name
             produce(source.kafka, topic_name, batch, config=ONE_BATCH)
             sent += batch
         # One record of each batch is refused; what is around it arrives all the same.
-        _until(lambda: len(_written(slot, slot.remote)) == 40, "good records are written", slot)
+        slot.until(lambda: len(_written(slot, slot.remote)) == 40, "good records are written")
         for topic in topics[1:]:
-            _until(lambda topic=topic: len(_written(slot, topic)) == 4, f"{topic} has 4", slot)
+            slot.until(lambda topic=topic: len(_written(slot, topic)) == 4, f"{topic} has 4")
         assert [_counts(slot, topic) for topic in topics] == [[]] * len(topics)
         slot.drain()
     good = [one.value for one in sent if one.key is not None]
@@ -213,7 +204,7 @@ def test_offset_syncs_on_the_source_follow_the_commit(source, target, topic_name
         assert (said(), _written(slot, runs)) == ([], [])
         gate.open()
         check_mirrored(source.kafka, topic_name, target.kafka, slot.remote)
-        _until(lambda: bool(said() and _counts(slot, runs)), "syncs and runs are there", slot)
+        slot.until(lambda: bool(said() and _counts(slot, runs)), "syncs and runs are there")
     at_target = {one.offset: one.value for one in _counts(slot, slot.remote)}
     assert [at_target[down] for _, down in said()] == [b"%d" % up for up, _ in said()]
 
@@ -238,12 +229,12 @@ def test_offset_syncs_that_the_target_refuses_follow_the_commits(
     with slot:
         produce(source.kafka, topic_name, _numbered(0, 50))
         check_mirrored(source.kafka, topic_name, target.kafka, slot.remote)
-        _until(lambda: bool(left_out), "they are left out", slot)
+        slot.until(lambda: bool(left_out), "they are left out")
         assert _counts(slot, names[0]) == []
         set_topic_config(target.kafka, names[0], **{"max.message.bytes": None})
         produce(source.kafka, topic_name, _numbered(50, 50))
         check_mirrored(source.kafka, topic_name, target.kafka, slot.remote)
-        _until(lambda: bool(_counts(slot, names[0])), "syncs are there", slot)
+        slot.until(lambda: bool(_counts(slot, names[0])), "syncs are there")
     assert _check_places(slot, names) > 0
     assert slot.failures == []
 
@@ -253,7 +244,7 @@ def test_a_transaction_ends_by_size(source, target, topic_name):
     small: dict[str, Any] = HELD | {"transaction_bytes": 1_000}
     with SlotRun(source, target, topic_name, **small) as slot:
         produce(source.kafka, topic_name, [Sent(b"small")])
-        _until(lambda: len(_written(slot, slot.remote)) == 1, "it is written", slot)
+        slot.until(lambda: len(_written(slot, slot.remote)) == 1, "it is written")
         assert _counts(slot, slot.remote) == []
         produce(source.kafka, topic_name, [Sent(b"x" * 1_000)])
-        _until(lambda: len(_counts(slot, slot.remote)) == 2, "both count", slot)
+        slot.until(lambda: len(_counts(slot, slot.remote)) == 2, "both count")
