@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 from confluent_kafka import KafkaError, Producer, TopicPartition
-from confluent_kafka.admin import OffsetSpec
+from confluent_kafka.admin import OffsetSpec, PartitionMetadata
 
 from kafka import KafkaAdminClient
 from kafka import TopicPartition as ClientPartition
@@ -193,10 +193,19 @@ def _addresses(ports: Mapping[str, int]) -> str:
 # -- leaders -----------------------------------------------------------------------------------
 
 
+def _partitions(cluster: KafkaCluster, topic: str) -> dict[int, PartitionMetadata]:
+    """The state of each partition; a broker that does not know the topic yet is asked again."""
+    client = admin(cluster)
+    deadline = time.monotonic() + TIMEOUT_S
+    while not (found := client.list_topics(topic, timeout=TIMEOUT_S).topics[topic].partitions):
+        assert time.monotonic() < deadline, f"a broker of {cluster.name} does not know {topic}"
+        time.sleep(0.1)
+    return found
+
+
 def leaders(cluster: KafkaCluster, topic: str) -> dict[int, int]:
     """The leading broker of each partition, -1 for none."""
-    found = admin(cluster).list_topics(topic, timeout=TIMEOUT_S).topics[topic].partitions
-    return {number: one.leader for number, one in found.items()}
+    return {number: one.leader for number, one in _partitions(cluster, topic).items()}
 
 
 def move_leaders(cluster: KafkaCluster, topic: str) -> dict[int, int]:
@@ -205,7 +214,8 @@ def move_leaders(cluster: KafkaCluster, topic: str) -> dict[int, int]:
     A reassignment that only turns the replica list round makes another replica the preferred one;
     the election then moves the leadership there.
     """
-    found = admin(cluster).list_topics(topic, timeout=TIMEOUT_S).topics[topic].partitions
+    wait_until(lambda: -1 not in leaders(cluster, topic).values(), f"leaders of {topic}", TIMEOUT_S)
+    found = _partitions(cluster, topic)
     turned: dict[ClientPartition, list[int]] = {}
     for number, one in found.items():
         at = one.replicas.index(one.leader)
