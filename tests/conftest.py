@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import re
 import signal
+import sys
+import types
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -99,8 +101,9 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     class ByBrokers(LoadFileScheduling):  # type: ignore[misc]
         def _split_scope(self, nodeid: str) -> str:
             file: str = super()._split_scope(nodeid)
+            path = Path(file)
             for number, files in enumerate(_ON_SIX_BROKERS):
-                if Path(file).name in files:
+                if path.name in files and not {*path.parts} & {*_SHORTEST}:
                     return f"six brokers {number}"
             return file
 
@@ -141,6 +144,27 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         return rank.get(item.path.name, len(rank))
 
     items.sort(key=place)  # stable: within a file, and among the others, nothing changes
+
+
+def _product() -> dict[tuple[str, str], int]:
+    """Every class, function and module that a module of the product has a name for."""
+    return {
+        (module.__name__, name): id(value)
+        for module in list(sys.modules.values())
+        if getattr(module, "__name__", "").split(".")[0] == "sparkmirror"
+        for name, value in list(vars(module).items())
+        if isinstance(value, type | types.FunctionType | types.ModuleType)
+    }
+
+
+@pytest.fixture(scope="module", autouse=True)
+def product_unchanged() -> Iterator[None]:
+    """Fails a file that leaves a patch of its own in the product, for whatever runs after it."""
+    before = _product()
+    yield
+    after = _product()
+    patched = [".".join(name) for name, value in before.items() if after.get(name, value) != value]
+    assert not patched, f"left patched: {', '.join(patched)}"
 
 
 @pytest.fixture(scope="session")

@@ -506,19 +506,18 @@ def test_nothing_is_committed_for_a_spark_that_has_hung_up(
     assert brokers.values("A.orders") == ([b"1", b"2"] if hung_up == "at the very end" else [])
 
 
-def test_a_coordinator_is_not_asked_for_ever_when_spark_has_hung_up(
-    brokers: Brokers, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_coordinator_is_not_asked_for_ever_when_spark_has_hung_up(brokers: Brokers) -> None:
     source = Source(brokers)
     source.chunk(ORDERS, [b"1"])
-    monkeypatch.setattr(exactly_once.worker_pipes, "abandoned", lambda: False)
-    monkeypatch.setattr(exactly_once, "Transactions", Transactions)
-    monkeypatch.setattr(Transactions, "_find", _nobody_answers)
     asked = iter(range(5))
-    monkeypatch.setattr(exactly_once.time, "sleep", lambda _: next(asked, None))
-    monkeypatch.setattr(exactly_once.worker_pipes, "abandoned", lambda: next(asked, None) is None)
-    with pytest.raises(ConnectionLost, match="Spark has given up"):
-        SlotSink(_flow()).run(iter(source.rows))
+    # Undone before what `brokers` has patched is: the fixture `monkeypatch` outlives that one.
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(exactly_once, "Transactions", Transactions)
+        patch.setattr(Transactions, "_find", _nobody_answers)
+        patch.setattr(exactly_once.time, "sleep", lambda _: next(asked, None))
+        patch.setattr(exactly_once.worker_pipes, "abandoned", lambda: next(asked, None) is None)
+        with pytest.raises(ConnectionLost, match="Spark has given up"):
+            SlotSink(_flow()).run(iter(source.rows))
 
 
 def _nobody_answers(*_: object) -> None:
