@@ -347,7 +347,7 @@ def check_mirrored(
     """
     wanted = by_partition(consume_all(source, topic))
     for number, values in wanted.items():
-        assert len(values) == len(set(values)), f"{topic}-{number}: the test itself repeats values"
+        assert len(values) == len(set(values)), f"at the source: {_repeated(topic, number, values)}"
     if acknowledged is not None:
         assert wanted == {number: list(values) for number, values in acknowledged.items()}
     deadline = time.monotonic() + (timeout_s or patience())

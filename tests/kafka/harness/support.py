@@ -294,6 +294,7 @@ def consume_all(
     """Every record of ``topic`` up to its present end, sorted by partition and offset.
 
     Where others go on writing, some later ones, too: the consumer may never meet the moving end.
+    A consumer whose leader moves may be given an offset again: that is one record of the log.
     """
     consumer = Consumer(
         {
@@ -309,7 +310,7 @@ def consume_all(
             "log_level": 2,
         }
     )
-    received: list[Received] = []
+    received: dict[tuple[int, int], Received] = {}
     try:
         metadata = consumer.list_topics(topic, timeout=TIMEOUT_S).topics[topic]
         open_partitions = set(metadata.partitions)
@@ -321,8 +322,9 @@ def consume_all(
             for message in consumer.consume(1000, timeout=0.2):
                 error = message.error()
                 if error is None:
-                    received.append(_received(message))
                     number = message.partition()
+                    record = _received(message)
+                    assert received.setdefault((number, message.offset()), record) == record
                     if number not in ends:
                         read = TopicPartition(topic, number)
                         ends[number] = consumer.get_watermark_offsets(read, cached=True)[1]
@@ -335,7 +337,7 @@ def consume_all(
                     raise AssertionError(f"{topic}: {error}")
     finally:
         consumer.close()
-    return sorted(received, key=lambda record: (record.partition, record.offset))
+    return [received[at] for at in sorted(received)]
 
 
 def _received(message: Any) -> Received:
