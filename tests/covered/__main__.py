@@ -4,8 +4,9 @@ usage: python -m tests.covered [--report FILE] [--fail-under 92] [PYTEST-ARGUMEN
 
 Runs the tests (all of ``make test``, unless arguments say which) under coverage.py, with Spark's
 Python processes and their forks, then lists what no test runs, with the reason from
-`tests.covered.reasons` or without one. The exit code is 1 when a test fails, when fewer lines
-are run than wanted, or when a reason is about what does not exist.
+`tests.covered.reasons`, or else with what no test brings about (`tests.covered.unreached`). The
+exit code is 1 when a test fails, when fewer lines are run than wanted, or when a reason is about
+what does not exist.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from pathlib import Path
 import coverage
 
 from tests.covered.reasons import REASONS
+from tests.covered.unreached import conditions
 
 ROOT = Path(__file__).parents[2]
 _PACKAGE = ROOT / "src" / "sparkmirror"
@@ -59,6 +61,8 @@ class Gap:
     file: str
     function: str
     lines: tuple[int, ...]
+    unmet: str = ""
+    """What would lead there."""
 
     @property
     def key(self) -> str:
@@ -129,12 +133,16 @@ def _analysed(measured: coverage.Coverage) -> Iterator[tuple[str, tuple[set[int]
 
 def gaps(file: str, missing: set[int], source: str) -> list[Gap]:
     """What is missing in ``file``, by the innermost function that it is in."""
-    spans = sorted(_functions(ast.parse(source)), key=lambda span: span[1] - span[2])
+    tree = ast.parse(source)
+    spans = sorted(_functions(tree), key=lambda span: span[1] - span[2])
     by_function: dict[str, list[int]] = {}
     for line in sorted(missing):
         inside = [name for name, first, last in spans if first <= line <= last]
         by_function.setdefault(inside[-1] if inside else "", []).append(line)
-    return [Gap(file, name, tuple(lines)) for name, lines in by_function.items()]
+    return [
+        Gap(file, name, tuple(lines), conditions(tree, lines))
+        for name, lines in by_function.items()
+    ]
 
 
 def _functions(node: ast.AST, within: str = "") -> Iterator[tuple[str, int, int]]:
@@ -180,12 +188,12 @@ def render(
             key = gap.key if gap.key in reasons else file
             used.add(key)
             reason = reasons.get(key, "")
-            row = f"| `{gap.key}` | {_ranges(gap.lines)} | {reason or '**no reason is given**'} |"
+            row = f"| `{gap.key}` | {_ranges(gap.lines)} | {reason or f'no test: {gap.unmet}'} |"
             (explained if reason else open_).append(row)
     lines_of_page = [
         f"{total:,} lines, {total - missing:,} of them run by tests: **{percent:.1f} %**; "
-        f"{len(explained)} functions with lines that no test runs for a reason, "
-        f"{len(open_)} without one.",
+        f"{len(explained)} functions with lines that no test can run, "
+        f"{len(open_)} with lines that no test runs.",
         "",
         "| lines that no test runs | | reason |",
         "|---|---|---|",

@@ -1,13 +1,16 @@
-"""What ``make coverage`` lists: each place that no test runs, with its reason or without one."""
+"""What ``make coverage`` lists: each place that no test runs, with why, or what leads there."""
 
 from __future__ import annotations
 
+import ast
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import coverage
+import pytest
 
 from tests.covered.__main__ import (
     CONFIG,
@@ -18,6 +21,7 @@ from tests.covered.__main__ import (
     unknown_reasons,
 )
 from tests.covered.reasons import REASONS
+from tests.covered.unreached import conditions
 
 ROOT = Path(__file__).parents[3]
 SLOT_PLAN = ROOT / "src" / "sparkmirror" / "data" / "coordination" / "slot_plan.py"
@@ -36,7 +40,8 @@ class Reader:
 
 
 def test_lines_belong_to_the_innermost_function() -> None:
-    assert gaps("m.py", {1, 6, 7, 10}, SOURCE) == [
+    found = [replace(one, unmet="") for one in gaps("m.py", {1, 6, 7, 10}, SOURCE)]
+    assert found == [
         Gap("m.py", "", (1,)),
         Gap("m.py", "Reader.read.inner", (6,)),
         Gap("m.py", "Reader.read", (7,)),
@@ -44,16 +49,55 @@ def test_lines_belong_to_the_innermost_function() -> None:
     ]
 
 
-def test_what_has_no_reason_is_listed_as_such() -> None:
+BRANCHES = """\
+def first(values):
+    \"\"\"Of them.\"\"\"
+    for value in values:
+        if value > 1:
+            value = 2
+            return value
+        else:
+            break
+    try:
+        return values[0]
+    except (IndexError, KeyError):
+        if values:
+            return 1
+        return 0
+
+
+def second():
+    return {"a|b": 1}
+"""
+
+
+@pytest.mark.parametrize(
+    ("lines", "told"),
+    [
+        ({5, 6}, "`value > 1`"),
+        ({8}, "not `value > 1`"),
+        ({4, 5, 6, 8}, "one of `values`"),
+        ({12, 13, 14}, "`(IndexError, KeyError)` is raised"),
+        ({6}, "what stands before was left early"),
+        ({5, 6, 13}, "`value > 1`; `values`"),
+        ({18}, "nothing calls `second`"),
+        ({3, 4, 5, 6, 8, 9, 10, 11, 12, 13, 14}, "nothing calls `first`"),
+    ],
+)
+def test_what_no_test_brings_about_is_told(lines: set[int], told: str) -> None:
+    assert conditions(ast.parse(BRANCHES), lines) == told
+
+
+def test_what_has_no_reason_is_listed_with_what_leads_there() -> None:
     missing = {24, 51}  # in cache_directory and in claim_part
     files = {"cache.py": (set(range(1, 101)), missing), "errors.py": (set(range(100)), set())}
     page, percent = render(files, {"cache.py:claim_part": "a race", "errors.py": "idle"})
     assert percent == 99.0
-    assert "| `cache.py:cache_directory` | 24 | **no reason is given** |" in page
+    assert "| `cache.py:cache_directory` | 24 | no test: " in page
     assert "| `cache.py:claim_part` | 51 | a race |" in page
     assert "Reasons for what tests do run: `errors.py`." in page
     whole, _ = render(files, {"cache.py": "of the module"})
-    assert "no reason" not in whole
+    assert "no test: " not in whole
 
 
 def test_reasons_are_about_what_exists() -> None:
