@@ -201,6 +201,22 @@ def _has(one: dict[str, Any], figure: str) -> bool:
     return figure.partition(".")[0] in one
 
 
+def _start(results: dict[str, Any]) -> str:
+    """When the first record came, over all copies."""
+
+    def span(*peers: str) -> str:
+        found = [
+            middle(step["rounds"][peer], "start_s")
+            for step in map(results["steps"].get, MAIN)
+            if step["kind"] == "catch-up"
+            for peer in peers
+        ]
+        low, high = f"{min(found):.0f}", f"{max(found):.0f}"
+        return f"{low} s" if low == high else f"{low} to {high} s"
+
+    return f"{span('sparkmirror')} after the command; the Java tools need {span('mm1', 'mm2')}"
+
+
 def _exact_latency(results: dict[str, Any]) -> str:
     one = _rounds(results, "latency-100", "sparkmirror-exact")
     return (
@@ -218,7 +234,12 @@ def _exact_rate(results: dict[str, Any]) -> str:
     )
 
 
-BLOCKS = {"speed": _speed, "exact-latency": _exact_latency, "exact-rate": _exact_rate}
+BLOCKS = {
+    "speed": _speed,
+    "start": _start,
+    "exact-latency": _exact_latency,
+    "exact-rate": _exact_rate,
+}
 
 
 def main() -> int:
