@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import ast
 import os
 import pty
 import signal
 import socket
 import time
+from pathlib import Path
 
 import pytest
 
+import sparkmirror
 from sparkmirror.cli.run.os_signals import Signals
 from sparkmirror.model import ProduceSettings, TopicPartition
 from sparkmirror.records.records import Record, encode_batch
@@ -21,6 +24,32 @@ from tests.unit.wire.net.test_framing import ANSWERS, SENT, Framed
 pytestmark = pytest.mark.usefixtures("many_descriptors")
 
 TP = TopicPartition("t", 0)
+SOURCE = Path(sparkmirror.__file__).parent
+
+
+def _selects(text: str) -> bool:
+    """Whether it waits with ``select.select``, also through `selectors`."""
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.Attribute):
+            found = ast.unparse(node) in ("select.select", "selectors.SelectSelector")
+        else:
+            found = (
+                isinstance(node, ast.ImportFrom)
+                and node.module in ("select", "selectors")
+                and bool({"select", "SelectSelector", "*"} & {one.name for one in node.names})
+            )
+        if found:
+            return True
+    return False
+
+
+def test_nothing_in_the_product_waits_with_select() -> None:
+    assert _selects("import select\nselect.select([], [], [])")
+    assert _selects("from select import select")
+    assert not _selects("import select\nfrom sparkmirror.records.selection import select")
+    files = [path for path in SOURCE.rglob("*.py") if "select" in path.read_text("utf-8")]
+    assert files
+    assert [path for path in files if _selects(path.read_text("utf-8"))] == []
 
 
 def test_an_answer_is_waited_for() -> None:
