@@ -18,6 +18,7 @@ from tests.conftest import OF_SIX_BROKERS, SHARED
 from tests.kafka.clusters.authorized import Authorized, authorized_pair
 from tests.kafka.clusters.faults import FaultyCluster, SixBrokers
 from tests.kafka.clusters.secure import Secured, secured_pair
+from tests.kafka.clusters.shared import shared_clusters_whole  # noqa: F401
 from tests.kafka.harness.leaks import no_leaks, pytest_fixture_setup, pytest_runtest_call  # noqa: F401
 from tests.kafka.harness.support import admin, forget_mirrors
 from tests.kafka.harness.warm_spark import close_jvms

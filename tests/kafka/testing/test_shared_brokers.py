@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import psutil
@@ -11,8 +11,16 @@ import pytest
 
 from sparkmirror.testing.clusters import KafkaCluster
 from tests.kafka.clusters.faults import SixBrokers, SlotRun, check_mirrored, leaders
+from tests.kafka.clusters.shared import make_whole
 from tests.kafka.harness.mirror_process import MirrorProcess, wait_until, write_mm2
-from tests.kafka.harness.support import Sent, create_topic, produce, topic_names, wait_until_equal
+from tests.kafka.harness.support import (
+    Sent,
+    consume_all,
+    create_topic,
+    produce,
+    topic_names,
+    wait_until_equal,
+)
 
 
 def test_frozen_and_killed_brokers_and_stalled_connections_are_mended(
@@ -52,6 +60,26 @@ def test_clusters_that_do_not_come_back_are_replaced(single: SixBrokers, topic_n
     assert new_source is not source
     assert new_target is not target
     create_topic(new_source.kafka, topic_name)
+
+
+def test_the_pair_is_whole_again_after_a_test_that_died(
+    new_cluster: Callable[..., KafkaCluster], topic_name: str
+) -> None:
+    """A broker that was left frozen, one that was killed, one whose data is another cluster's."""
+    cluster = new_cluster("W", heap="256m")
+    create_topic(cluster, topic_name)
+    cluster.freeze()
+    make_whole([cluster])
+    produce(cluster, topic_name, [Sent(b"thawed")])
+    cluster.kill()
+    make_whole([cluster])
+    assert [one.value for one in consume_all(cluster, topic_name)] == [b"thawed"]
+    cluster.kill()
+    identity = cluster.data_path() / "meta.properties"
+    identity.write_text("cluster.id=another\nnode.id=7\nversion=1\n")
+    make_whole([cluster])
+    assert topic_name not in topic_names(cluster), "a new cluster"
+    create_topic(cluster, topic_name)
 
 
 @pytest.mark.long
