@@ -15,13 +15,14 @@ _PATIENCE_S_MAX = 420.0
 # A mirror's first record comes after some ten times as long as Spark's JVM alone takes to start.
 _PER_JVM_START = 30.0
 
-_patience_s = _PATIENCE_S_MIN
+_patience_s: float | None = None
 
 
 def measured(jvm_start_s: float) -> None:
-    """Spark's JVM took so long to start, the first one of this session."""
+    """Spark's JVM took so long to start. The first one of a session counts, later ones do not."""
     global _patience_s  # noqa: PLW0603  (one figure per process is what this is for)
-    _patience_s = min(max(_PATIENCE_S_MIN, _PER_JVM_START * jvm_start_s), _PATIENCE_S_MAX)
+    if _patience_s is None:
+        _patience_s = min(max(_PATIENCE_S_MIN, _PER_JVM_START * jvm_start_s), _PATIENCE_S_MAX)
 
 
 def others_per_core() -> float:
@@ -31,4 +32,4 @@ def others_per_core() -> float:
 
 def patience() -> float:
     """Seconds in which a mirror, Spark included, has started and done a test's small work."""
-    return _patience_s
+    return _PATIENCE_S_MIN if _patience_s is None else _patience_s

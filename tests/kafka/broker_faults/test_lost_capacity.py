@@ -286,7 +286,6 @@ def test_a_frozen_broker_of_the_target_delays_its_own_partitions(source, target,
             wait_in_sync(target.kafka)
 
 
-@pytest.mark.timeout(240)
 @pytest.mark.parametrize(
     "exact",
     [False, pytest.param(True, marks=pytest.mark.long)],

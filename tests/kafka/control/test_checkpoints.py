@@ -239,7 +239,6 @@ def _nothing_is_lost_or_repeated(moving: Moving) -> None:
             and _committed(moving.b, current, moving.remote_payments, 1) != [OFFSET_INVALID]
         ),
         "group offsets on the target",
-        timeout_s=120,
     )
     wait_until_equal(moving.a, moving.payments, moving.b, moving.remote_payments)
     source, target = consume_all(moving.a, moving.orders), consume_all(moving.b, moving.remote)

@@ -37,7 +37,6 @@ def _known(cluster: KafkaCluster, topic: str, partitions: int) -> set[tuple[int,
 
 
 @pytest.mark.long
-@pytest.mark.timeout(240)
 def test_an_idle_partition_goes_on_after_its_producer_was_forgotten(
     cluster_a: KafkaCluster, new_cluster: Callable[..., KafkaCluster], topic_name: str
 ) -> None:

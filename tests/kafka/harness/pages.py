@@ -14,6 +14,7 @@ from typing import IO
 
 from sparkmirror.demo.tools import write_tools
 from sparkmirror.testing.clusters import KafkaCluster
+from tests.patience import patience
 
 __all__ = ["DOCS", "NEW", "OLD", "Reader", "blocks", "mirror_ended"]
 
@@ -88,7 +89,7 @@ class Reader:
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
-            timeout=300,
+            timeout=patience(),
             check=False,
         )
         assert done.returncode == 0, f"{block}\n{done.stdout}\n{self.log()}"

@@ -339,7 +339,7 @@ def test_connect_mirror_maker_serves_the_named_clusters_only(
     assert len(consume_all(cluster_b, f"{a}.{name}")) == 60
 
     nobody = serve(["unknown"])
-    assert nobody.wait(30) == 2
+    assert nobody.wait() == 2
     assert nobody.text().count("error: ") == 1
     assert "--clusters" in nobody.text()
     assert "Traceback" not in nobody.text()
@@ -385,7 +385,7 @@ def test_kafka_mirror_maker_flags_exit_codes_and_signals(
         children = psutil.Process(mirror.process.pid).children(recursive=True)
         spark = "org.apache.spark.deploy.SparkSubmit"  # not the JVM that archives its classes
         next(child for child in children if spark in child.cmdline()).kill()
-        assert mirror.wait(30) == 255, mirror.text()
+        assert mirror.wait() == 255, mirror.text()
     finally:
         mirror.kill()
     assert "Spark does not answer any more" in mirror.text()

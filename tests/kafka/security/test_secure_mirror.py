@@ -370,7 +370,7 @@ def test_mirrormaker_1s_files_over_mutual_tls_and_scram(
     create_topic(q.kafka, topic, 2)
     mirror = MirrorProcess(tmp_path, command, command="kafka-mirror-maker")
     try:
-        assert mirror.wait(200) == 0, mirror.text()
+        assert mirror.wait() == 0, mirror.text()
     finally:
         mirror.kill()
     assert len(wait_until_equal(p.kafka, topic, q.kafka, topic, timeout_s=10)) == 500

@@ -25,6 +25,7 @@ from sparkmirror.demo.run import Demo
 from sparkmirror.demo.scenario import TOPICS
 from tests.kafka.harness.mirror_process import TerminalProcess, installed, wait_until
 from tests.kafka.harness.support import Sent, consume_all, create_topic, produce
+from tests.patience import patience
 
 PARTITIONS = sum(topic.partitions for topic in TOPICS)
 SMALL = ("--records", "2000", "--seconds", "2", "--no-live")
@@ -112,7 +113,7 @@ def test_the_demo_proves_that_all_records_are_equal_and_leaves_nothing(tmp_path:
         _check_all_equal(shown)
         _check_what_to_try(shown[shown.index(UP) :], traces, tmp_path)
         demo.press("\x03")
-        assert demo.process.wait(60) == 0
+        assert demo.process.wait(patience()) == 0
     finally:
         demo.kill()
         for process in traces.processes():  # none, unless the test has failed
@@ -168,7 +169,7 @@ class Tried:
     def ended(self, line: str) -> str:
         """What ``line`` says until it ends, with 0."""
         process = self.start(line)
-        assert process.wait(120) == 0, self.text(process)
+        assert process.wait(patience()) == 0, self.text(process)
         return self.text(process)
 
 
@@ -182,7 +183,7 @@ def _check_what_to_try(shown: list[str], traces: Traces, tmp_path: Path) -> None
     orders = next(topic for topic in TOPICS if topic.name == "orders")
 
     for process in (topics, described, offsets):
-        assert process.wait(60) == 0, tried.text(process)
+        assert process.wait(patience()) == 0, tried.text(process)
     assert {f"A.{topic.name}" for topic in TOPICS} <= set(tried.text(topics).split())
     assert f"PartitionCount: {orders.partitions}" in tried.text(described).replace("\t", " ")
     ends = re.findall(r"^A\.orders:\d+:(\d+)$", tried.text(offsets), re.MULTILINE)
@@ -217,7 +218,7 @@ def _check_what_to_try(shown: list[str], traces: Traces, tmp_path: Path) -> None
     assert "all equal" in tried.ended(verify)
     for line in (pause, resume, drain):
         tried.ended(line)
-    assert mirror.wait(60) == 0, tried.text(mirror)
+    assert mirror.wait(patience()) == 0, tried.text(mirror)
     assert "error" not in tried.text(mirror)
 
 

@@ -15,6 +15,7 @@ import pytest
 from tests.kafka.clusters.kerberized import Kerberized, kerberized
 from tests.kafka.clusters.realm import HOST, REALM, realm, require_kerberos
 from tests.kafka.harness.support import Sent, create_topic, produce, wait_until_equal
+from tests.patience import patience
 
 PAGE = Path(__file__).parents[3] / "docs" / "kerberos.md"
 FACTORS = {"tasks.max": "1", **dict.fromkeys((
@@ -81,7 +82,7 @@ def test_the_commands_of_the_tutorial(guarded_realm: Kerberized, tmp_path: Path,
             env=environment,
             capture_output=True,
             text=True,
-            timeout=240,
+            timeout=patience(),
             check=False,
         )
         told = f"{command}\n{done.stdout}{done.stderr}"
