@@ -54,6 +54,5 @@ def test_memory_stays_within_its_bound_and_nobody_starves(
     assert 0 < result.burst.frames_mib <= frames_bound_mib(SLOTS), page
     assert result.burst.python_mib - result.idle.python_mib < _MARGIN * _BURST_MIB, page
     assert result.large.python_mib - result.idle.python_mib < _MARGIN * _LARGE_MIB, page
-    # While most of the burst was still on its way, later records of other partitions came through.
-    assert result.left >= result.burst_records / 4, page
-    assert result.waited >= result.left / 2, page
+    # While at least half of the burst still waited, later records of other partitions had come.
+    assert result.waited >= result.burst_records / 2, page
