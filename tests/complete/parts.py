@@ -105,7 +105,8 @@ def _mutants(out: Path, _said: str) -> Mapping[str, str]:
 def _coverage(out: Path, said: str) -> Mapping[str, str]:
     page = (out / "page.md").read_text(encoding="utf-8")
     covered = _found(r"\*\*([\d.]+) %\*\*", page, "the coverage")[1]
-    return {"lines": f"{covered} %", **_tests(out, said)}
+    texts = _found(r"touch (\d+ of \d+) error texts", page, "the number of error texts")[1]
+    return {"lines": f"{covered} %", "error texts": texts, **_tests(out, said)}
 
 
 def _standing_by(processes: int, mode: str) -> Part:

@@ -4,9 +4,9 @@ usage: python -m tests.covered [--report FILE] [--fail-under 92] [PYTEST-ARGUMEN
 
 Runs the tests (all of ``make test``, unless arguments say which) under coverage.py, with Spark's
 Python processes and their forks, then lists what no test runs, with the reason from
-`tests.covered.reasons`, or else with what no test brings about (`tests.covered.unreached`). The
-exit code is 1 when a test fails, when fewer lines are run than wanted, or when a reason is about
-what does not exist.
+`tests.covered.reasons`, or else with the one that its source gives (`tests.covered.unreached`), and
+the error texts that no test touches. The exit code is 1 when a test fails, when fewer lines are run
+than wanted, or when a reason is about what does not exist.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from pathlib import Path
 
 import coverage
 
+from tests.covered.error_texts import error_texts
 from tests.covered.reasons import REASONS
 from tests.covered.unreached import conditions
 
@@ -62,7 +63,7 @@ class Gap:
     function: str
     lines: tuple[int, ...]
     unmet: str = ""
-    """What would lead there."""
+    """Why, and what would lead there."""
 
     @property
     def key(self) -> str:
@@ -182,23 +183,32 @@ def render(
     explained: list[str] = []
     open_: list[str] = []
     used: set[str] = set()
+    texts, untouched = 0, []
     for file, (_, lines) in files.items():
-        source = (_PACKAGE / file).read_text("utf-8") if lines else ""
+        source = (_PACKAGE / file).read_text("utf-8")
         for gap in gaps(file, lines, source):
             key = gap.key if gap.key in reasons else file
             used.add(key)
             reason = reasons.get(key, "")
-            row = f"| `{gap.key}` | {_ranges(gap.lines)} | {reason or f'no test: {gap.unmet}'} |"
+            row = f"| `{gap.key}` | {_ranges(gap.lines)} | {reason or gap.unmet} |"
             (explained if reason else open_).append(row)
+        said = error_texts(ast.parse(source))
+        texts += len(said)
+        untouched += [f"| `{file}` | {line} | {text} |" for line, text in said if line in lines]
     lines_of_page = [
         f"{total:,} lines, {total - missing:,} of them run by tests: **{percent:.1f} %**; "
-        f"{len(explained)} functions with lines that no test can run, "
-        f"{len(open_)} with lines that no test runs.",
+        f"{len(explained)} functions with lines that `make test` cannot run, "
+        f"{len(open_)} with lines that it does not run. "
+        f"Tests touch {texts - len(untouched)} of {texts} error texts.",
         "",
         "| lines that no test runs | | reason |",
         "|---|---|---|",
         *explained,
         *open_,
+        "",
+        "| error texts that no test touches | | |",
+        "|---|---|---|",
+        *untouched,
     ]
     idle = sorted(set(reasons) - used)
     if idle:

@@ -20,6 +20,7 @@ from tests.covered.__main__ import (
     render,
     unknown_reasons,
 )
+from tests.covered.error_texts import error_texts
 from tests.covered.reasons import REASONS
 from tests.covered.unreached import conditions
 
@@ -74,18 +75,92 @@ def second():
 @pytest.mark.parametrize(
     ("lines", "told"),
     [
-        ({5, 6}, "`value > 1`"),
-        ({8}, "not `value > 1`"),
-        ({4, 5, 6, 8}, "one of `values`"),
-        ({12, 13, 14}, "`(IndexError, KeyError)` is raised"),
-        ({6}, "what stands before was left early"),
-        ({5, 6, 13}, "`value > 1`; `values`"),
-        ({18}, "nothing calls `second`"),
-        ({3, 4, 5, 6, 8, 9, 10, 11, 12, 13, 14}, "nothing calls `first`"),
+        ({5, 6}, "no test brings it about: `value > 1`"),
+        ({8}, "no test brings it about: not `value > 1`"),
+        ({4, 5, 6, 8}, "no test brings it about: one of `values`"),
+        ({12, 13, 14}, "no test brings it about: `(IndexError, KeyError)` is raised"),
+        ({6}, "no test brings it about: what stands before was left early"),
+        ({5, 6, 13}, "no test brings it about: `value > 1`; `values`"),
+        ({18}, "no test of `make test` calls it: `second`"),
+        (
+            {3, 4, 5, 6, 8, 9, 10, 11, 12, 13, 14},
+            "no test of `make test` calls it: `first`",
+        ),
     ],
 )
 def test_what_no_test_brings_about_is_told(lines: set[int], told: str) -> None:
     assert conditions(ast.parse(BRANCHES), lines) == told
+
+
+REASONED = """\
+def act(self):
+    if self._control is None:
+        raise Defect("no control plane")
+    try:
+        self._control.step()
+    except ConnectionLost:
+        self._control.drop()
+    except OSError:
+        return
+    if time.monotonic() > deadline:
+        self.give_up()
+    if self.odd:
+        self.even()
+
+if __name__ == "__main__":
+    act(None)
+"""
+
+
+def test_each_place_has_its_reason() -> None:
+    tree = ast.parse(REASONED)
+    for lines, told in (
+        ({3}, "only a fault of our own leads there: `self._control is None`"),
+        ({6, 7}, "no test has a cluster fail at that moment: `ConnectionLost` is raised"),
+        ({8, 9}, "no test has the machine refuse it at that moment: `OSError` is raised"),
+        ({11}, "no test waits that long: `time.monotonic() > deadline`"),
+        ({13}, "no test brings it about: `self.odd`"),
+        ({16}, "run as a script alone: `__name__ == '__main__'`"),
+    ):
+        assert conditions(tree, lines) == told
+    assert conditions(tree, {3, 6, 7, 11, 13}) == (
+        "only a fault of our own leads there: `self._control is None`. "
+        "no test has a cluster fail at that moment: `ConnectionLost` is raised. "
+        "no test waits that long: `time.monotonic() > deadline`. "
+        "no test brings it about: `self.odd`"
+    )
+
+
+ERRORS = """\
+def check(name, where):
+    if name is None:
+        raise Defect("no name")
+    if not name:
+        raise ConfigError(
+            "the name is empty.", where=where
+        )
+    if "|" in name:
+        return errors.TopicError(f"{name!r} has a | in it: {len(name)} characters.")
+    raise error
+"""
+
+
+def test_the_errors_that_a_user_meets_are_known_by_their_texts() -> None:
+    assert error_texts(ast.parse(ERRORS)) == [
+        (5, "the name is empty."),
+        (9, "{name} has a \\| in it: {len(name)} characters."),
+    ]
+
+
+def test_error_texts_that_no_test_touches_are_counted_and_listed() -> None:
+    source = (ROOT / "src" / "sparkmirror" / "cache.py").read_text("utf-8")
+    said = error_texts(ast.parse(source))
+    (line, text), *others = said
+    assert others
+    page, _ = render({"cache.py": (set(range(1, 101)), {line})}, {})
+    assert f"Tests touch {len(others)} of {len(said)} error texts." in page
+    assert f"| `cache.py` | {line} | {text} |" in page
+    assert others[0][1] not in page
 
 
 def test_what_has_no_reason_is_listed_with_what_leads_there() -> None:
@@ -93,11 +168,11 @@ def test_what_has_no_reason_is_listed_with_what_leads_there() -> None:
     files = {"cache.py": (set(range(1, 101)), missing), "errors.py": (set(range(100)), set())}
     page, percent = render(files, {"cache.py:claim_part": "a race", "errors.py": "idle"})
     assert percent == 99.0
-    assert "| `cache.py:cache_directory` | 24 | no test: " in page
+    assert "| `cache.py:cache_directory` | 24 | no test brings it about: " in page
     assert "| `cache.py:claim_part` | 51 | a race |" in page
     assert "Reasons for what tests do run: `errors.py`." in page
     whole, _ = render(files, {"cache.py": "of the module"})
-    assert "no test: " not in whole
+    assert "no test brings it about" not in whole
 
 
 def test_reasons_are_about_what_exists() -> None:
