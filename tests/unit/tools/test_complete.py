@@ -97,6 +97,12 @@ def _writes(file: str, text: str, code: int) -> str:
     [
         ("interop", "junit.xml", JUNIT, {"passed": "5", "failed": "2", "skipped": "2"}),
         (
+            "make test, busy 2",
+            "junit.xml",
+            JUNIT.replace("tests=", 'time="1230.5" tests='),
+            {"minutes": "20.5", "passed": "5", "failed": "2", "skipped": "2"},
+        ),
+        (
             "faults, exactly-once",
             "page.md",
             FAULTS,
