@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from xml.etree import ElementTree
 
+from tests.complete.busy import minutes
+
 __all__ = ["PARTS", "Part"]
 
 Figures = Callable[[Path, str], Mapping[str, str]]
@@ -39,7 +41,7 @@ def _found(pattern: str, text: str, what: str) -> re.Match[str]:
 
 def _tests(out: Path, _said: str) -> Mapping[str, str]:
     """Of a junit file: how many tests passed, failed and were skipped."""
-    suites = _suites(out)
+    suites = list(ElementTree.parse(out / "junit.xml").getroot().iter("testsuite"))
     total, failed, errors, skipped = (
         sum(int(suite.get(name, "0")) for suite in suites)
         for name in ("tests", "failures", "errors", "skipped")
@@ -50,14 +52,9 @@ def _tests(out: Path, _said: str) -> Mapping[str, str]:
     return {"passed": f"{passed:,}", "failed": f"{failed + errors:,}", "skipped": f"{skipped:,}"}
 
 
-def _suites(out: Path) -> list[ElementTree.Element]:
-    return list(ElementTree.parse(out / "junit.xml").getroot().iter("testsuite"))
-
-
 def _timed_tests(out: Path, said: str) -> Mapping[str, str]:
     """The same, and how long they took: the tests alone, without what is installed before them."""
-    seconds = sum(float(suite.get("time", "0")) for suite in _suites(out))
-    return {"minutes": f"{seconds / 60:.1f}", **_tests(out, said)}
+    return {"minutes": f"{minutes(out / 'junit.xml'):.1f}", **_tests(out, said)}
 
 
 def _faults(out: Path, _said: str) -> Mapping[str, str]:
@@ -161,6 +158,21 @@ def _beside_others(run: int) -> Part:
     )
 
 
+def _alone() -> Part:
+    """The run on a machine that is quiet, which may take 20 minutes on two cores."""
+    command = (
+        *("{python}", "-m", "tests.complete.busy", "--alone", "--minutes-max", "20"),
+        *("--junitxml", "{out}/junit.xml"),
+    )
+    return Part(
+        "make test, quiet",
+        "a clean clone, with nothing beside it; 20 minutes at most on two cores",
+        command,
+        (*command, "tests/unit/test_text.py"),
+        _timed_tests,
+    )
+
+
 _IN_TRANSACTIONS = (
     *("--at-least-once", "--none-twice", "--transactional", "--only"),
     *(f"{one} killed" for one in ("sink worker", "source worker", "planner", "JVM", "driver")),
@@ -168,6 +180,7 @@ _IN_TRANSACTIONS = (
 
 PARTS = (
     *(_beside_others(run) for run in (1, 2, 3)),
+    _alone(),
     Part(
         "audit",
         "known faults of all packages, and the security rules on the product",
