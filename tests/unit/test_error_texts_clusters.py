@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 from cryptography.hazmat.primitives.serialization import BestAvailableEncryption, pkcs12
 
+from sparkmirror.cli.verbs import control_commands
 from sparkmirror.config.clients.tls import Store, TlsSettings
 from sparkmirror.control.coordination.ownership import Ownership
 from sparkmirror.control.positions.seeding import check_group_is_free
@@ -41,7 +42,7 @@ from sparkmirror.errors import (
     Unreachable,
     Unsupported,
 )
-from sparkmirror.internal_topics.commands import CONTROL_PARTITIONS, control_topic
+from sparkmirror.internal_topics.commands import CONTROL_PARTITIONS, CommandKind, control_topic
 from sparkmirror.model import Halt, MirrorMode, TopicPartition
 from sparkmirror.wire.admin import groups
 from sparkmirror.wire.admin.cluster import Cluster
@@ -52,11 +53,11 @@ from sparkmirror.wire.fetch.record_stream import RecordStream
 from sparkmirror.wire.group.session import GroupSession
 from sparkmirror.wire.net.connection import Connection
 from sparkmirror.wire.produce.transactions import Transactions
+from sparkmirror.wire.security import tls
 from sparkmirror.wire.security.jks import StoreError, read_jks
 from sparkmirror.wire.security.kerberos import _gssapi
 from sparkmirror.wire.security.keystores import read_identity
 from sparkmirror.wire.security.sasl import _aws_credentials
-from sparkmirror.wire.security.tls import make_context
 from tests.certificates import PASSWORD, Authority
 from tests.unit.test_error_texts import CLIENT, FLOW, check
 
@@ -172,6 +173,14 @@ def test_a_coordinator_that_does_not_answer_is_told_per_group(
     assert "the coordinator of group g2 does not answer" in error.what
     assert error.where == "cluster A"
     assert "g1" not in found
+
+
+def test_an_order_for_a_flow_that_never_ran() -> None:
+    order = as_self(flow=FLOW, target=SimpleNamespace(alias="A", topics=lambda _: {}))
+    check(
+        lambda: control_commands._give(CommandKind.PAUSE, order, 0.0), TopicError,
+        f"there is no {control_topic(FLOW)}", "cluster A", "start the mirror first",
+    )  # fmt: skip
 
 
 def test_no_topic_to_verify() -> None:
@@ -399,7 +408,7 @@ def test_a_transaction_that_nobody_ends() -> None:
 def test_tls_that_this_machine_cannot_do(tmp_path: Path) -> None:
     where = "cluster A"
     check(
-        lambda: make_context(TlsSettings(ciphers="NONE-SUCH"), where), ConfigError,
+        lambda: tls.make_context(TlsSettings(ciphers="NONE-SUCH"), where), ConfigError,
         "no suite that this machine's OpenSSL has", where, "Add suites",
     )  # fmt: skip
     authority = Authority()
@@ -408,9 +417,28 @@ def test_tls_that_this_machine_cannot_do(tmp_path: Path) -> None:
     path.write_text(own.key_pem() + other.chain_pem())
     settings = TlsSettings(keystore=Store("PEM", str(path)))
     check(
-        lambda: make_context(settings, where), ConfigError, "do not go together", where,
+        lambda: tls.make_context(settings, where), ConfigError, "do not go together", where,
         "certificate of this key first",
     )  # fmt: skip
+
+
+def test_a_suite_of_tls_1_3_that_was_not_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    closed: list[str] = []
+    secure = SimpleNamespace(
+        cipher=lambda: ("TLS_AES_256_GCM_SHA384", "TLSv1.3", 256),
+        close=lambda: closed.append("secure"),
+    )
+    context = SimpleNamespace(wrap_socket=lambda *_, **__: secure)
+    monkeypatch.setattr(tls, "context_for", lambda _: context)
+    sock: Any = SimpleNamespace(getpeername=lambda: ("10.0.0.1", 9093), close=lambda: None)
+    suites = {"ssl.cipher.suites": "TLS_AES_128_GCM_SHA256"}
+    client = replace(CLIENT, security_protocol="SSL", properties=suites)
+    check(
+        lambda: tls.wrap(sock, "a", client), ClusterError,
+        "chose the cipher suite TLS_AES_256_GCM_SHA384", "cluster A, a:9093",
+        "ssl.enabled.protocols=TLSv1.2",
+    )  # fmt: skip
+    assert closed == ["secure"]
 
 
 def jks(version: int = 2, tag: int = 2) -> bytes:

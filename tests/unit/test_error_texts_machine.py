@@ -20,8 +20,11 @@ from sparkmirror import java
 from sparkmirror.cache import cache_directory
 from sparkmirror.cli.run import run as run_module
 from sparkmirror.cli.run.parts import RunOptions
+from sparkmirror.config import connectors, strimzi
 from sparkmirror.config.clients.jaas import java_system_properties
+from sparkmirror.config.files.properties import Entry
 from sparkmirror.config.mm1.load import load_mm1
+from sparkmirror.config.table.settings import REMOVED_KEYS
 from sparkmirror.data.spark import session
 from sparkmirror.data.spark.dependencies import _places
 from sparkmirror.demo import mirror, run, verify
@@ -163,6 +166,23 @@ def test_a_flow_by_key_leaves_no_record_out(tmp_path: Path, value: str) -> None:
     check(
         lambda: load_mm1(consumer, producer, include="t"), ConfigError,
         f"sparkmirror.on.bad.record={value} contradicts", f"{consumer}:3", "Remove the key",
+    )  # fmt: skip
+
+
+def test_keys_that_mirrormaker_no_longer_has_are_named_as_they_stand() -> None:
+    """In a connector's JSON, and in a Strimzi resource."""
+    name, instead = next(item for item in REMOVED_KEYS.items() if item[1])
+    what, do = f"B.{name} is no key of MirrorMaker", f"Write B.{instead}."
+    entry = Entry(f"target.cluster.{name}", "x", "c.json:3")
+    check(
+        lambda: connectors._check(entry, f"B.{name}", ("B",)), ConfigError,
+        f"target.cluster.{name}: {what}", "c.json:3", do,
+    )  # fmt: skip
+    path = f"spec.clusters[0].config.{name}"
+    node: Any = SimpleNamespace(value="x", text=lambda: "x", path=path, where="m.yaml:4")
+    check(
+        lambda: strimzi._Reader._cluster_key(as_self(), "B", name, node), ConfigError,
+        f"{path}: {what}", "m.yaml:4", do,
     )  # fmt: skip
 
 
