@@ -40,15 +40,20 @@ def _millions(rate: float) -> str:
     return f"{rate / 1e6:.2f} M"
 
 
+def _in(unit: str) -> Callable[[float], str]:
+    """How a time is written that may have never come to its end."""
+    return lambda found: "never" if math.isinf(found) else f"{found:.1f} {unit}"
+
+
 # (name, figure, text of a value) of what may be worse than a Java tool's.
 FIGURES: tuple[tuple[str, str, Callable[[float], str]], ...] = (
     ("records/s", "rate", _millions),
     ("CPU-seconds per GB", "cpu_s_per_gb", lambda found: f"{found:.1f}"),
-    ("the whole job", "total_s", lambda found: f"{found:.1f} s"),
-    ("the first record", "start_s", lambda found: f"{found:.1f} s"),
+    ("the whole job", "total_s", _in("s")),
+    ("the first record", "start_s", _in("s")),
     ("peak memory", "peak_mb", lambda found: f"{found:,.0f} MB"),
-    ("latency p50", "target.p50", lambda found: f"{found:.1f} ms"),
-    ("latency p99", "target.p99", lambda found: f"{found:.1f} ms"),
+    ("latency p50", "target.p50", _in("ms")),
+    ("latency p99", "target.p99", _in("ms")),
     ("processor time when idle", "idle_percent", lambda found: f"{found:.1f} % of a core"),
 )
 _JAVA = ("mm1", "mm2", "mm2-default", "mm2-exact")
@@ -103,7 +108,7 @@ def _speed(results: dict[str, Any]) -> str:
             (
                 f"– the whole job, {step['records'] / 1e6:.1f} M records",
                 "total_s",
-                [f"{middle(one, 'total_s'):.1f} s" for one in three],
+                [_in("s")(middle(one, "total_s")) for one in three],
             ),
         ):
             times = [f"{advantage(three[2], one, figure):.1f}" for one in three[:2]]

@@ -479,6 +479,8 @@ def test_what_is_quoted_are_medians_also_where_they_are_worse() -> None:
     slow = complete()
     slow["steps"]["100b"]["rounds"]["mm1"] = [copy(4e6 * one) for one in SPREAD]
     assert "| **4.00 M (1.0)** | 1.00 M (4.0) | 3.00 M (1.3) | 0.8, 3.0 |" in quoted(text, slow)
+    slow["steps"]["100b"]["rounds"]["mm2"] = [copy(1e6, complete=False) for _ in SPREAD]
+    assert "| **15.0 s** | never | 16.7 s | 0.9, inf |" in quoted(text, slow)
     assert "TLS" not in block  # which this run has not measured
     rounds = results["steps"]["100b"]["rounds"]
     rounds["sparkmirror-exact"] = [copy(2.2e6 * one) for one in SPREAD]
