@@ -39,11 +39,11 @@ class SlotSummary:
 
 
 class SlotSink:
-    """Consumes the rows of one task."""
+    """Consumes the rows of one task, of which ``failed`` attempts have failed before."""
 
-    def __init__(self, flow: FlowSettings) -> None:
+    def __init__(self, flow: FlowSettings, failed: int = 0) -> None:
         self.flow = flow
-        self._task = SinkTask(flow)
+        self._task = SinkTask(flow, failed)
         self._delivery = _delivery(self._task)
         self._ending = False
 
