@@ -377,7 +377,7 @@ class FlowControl:
         Whoever stands by takes the flow then.
         """
         self.over.set()
-        if self.ownership is None or self.ownership.lost() is None:
+        if not self._lost():
             self.report(ended=True)  # else it would stand in the place of the new owner's
         self.history.end(drained=self.draining or self._ended)
 
@@ -411,11 +411,21 @@ class FlowControl:
         """
         if self.share is not None:
             self.share.end()
+        self.published.draining = True
         own = self.ownership
-        if own is not None and (own.stands_by or own.lost() is not None):
-            self.published.draining = True  # no slots of ours, or none that go on
-            return
+        if own is not None and (own.stands_by or self._lost()):
+            return  # no slots of ours, or none that go on
         self.published.drain(again=again)
+
+    def _lost(self) -> bool:
+        """Whether another run has the flow; who was frozen looks before it says anything."""
+        own = self.ownership
+        if own is None or own.contest.claim is None:
+            return False
+        if not own.holds():
+            with contextlib.suppress(MirrorError):  # then what was known last counts
+                own.look()
+        return own.lost() is not None
 
     def tell_last_gaps(self) -> None:
         """Tell of gaps that were written down since the last look. Raises `MirrorError`."""

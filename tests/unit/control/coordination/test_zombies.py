@@ -14,6 +14,7 @@ from typing import Any, cast
 
 import pytest
 
+from sparkmirror.control.coordination.contest import Verdict
 from sparkmirror.control.coordination.control_topic import ControlSignals, ControlTopicReader
 from sparkmirror.control.coordination.status import FlowState, judge
 from sparkmirror.control.flow import FlowControl
@@ -35,6 +36,7 @@ from sparkmirror.internal_topics.commands import (
     encode_progress,
 )
 from sparkmirror.internal_topics.driver_report import DriverReport
+from sparkmirror.internal_topics.flow_claims import Claim
 from sparkmirror.internal_topics.gaps import Gap, GapAction, GapKind
 from sparkmirror.internal_topics.position_metadata import Mark
 from sparkmirror.model import Halt, JoinCounts, PartitionProgress, SlotProgress, TopicPartition
@@ -192,6 +194,29 @@ def test_the_driver_shows_the_latest_attempt(control: FlowControl) -> None:
     assert _shown(control, report(at_ms=900, position=40)) == [(7, 50)], "an old one"
     assert _shown(control, report(at_ms=1_100, position=60)) == [(7, 60)]
     assert _shown(control, report(attempt=8, at_ms=10, position=60)) == [(8, 60)], "a slow clock"
+
+
+@pytest.mark.parametrize("taken", [True, False])
+def test_a_driver_that_was_frozen_speaks_for_no_flow_that_another_has(
+    control: FlowControl, monkeypatch: pytest.MonkeyPatch, *, taken: bool
+) -> None:
+    """It is told to end before it has come round to a look: `status` would believe its word."""
+    own, said = control.ownership, []
+    assert own is not None
+    own.contest.claim = Claim("A->B", RUN, 0)
+
+    def look() -> Verdict:
+        own.contest.claim = Claim("A->B", "newer" if taken else RUN, 0)
+        return Verdict.HELD if taken else Verdict.OURS
+
+    monkeypatch.setattr(own, "look", look)
+    monkeypatch.setattr(control._writer, "command", lambda *_: said.append("drain"))
+    monkeypatch.setattr(control._writer, "report", lambda one: said.append(f"ended {one.ended}"))
+    monkeypatch.setattr(control.history, "flush", lambda: None)
+    control.drain()
+    control.farewell()
+    assert control.draining
+    assert said == ([] if taken else ["drain", "ended True"])
 
 
 # -- status ------------------------------------------------------------------------------------
