@@ -28,12 +28,14 @@ class Target:
     def __init__(self) -> None:
         self.alias = "B"
         self.now_s = 100.0
-        self.away = self.denied = False
+        self.away = self.denied = self.unreadable = False
         self.records: list[Record] = []
 
     def end_offsets(self, wanted: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
         if self.away:
             raise Unreachable("no answer", where="cluster B")
+        if self.unreadable:
+            raise Denied("Read is missing", where="cluster B", do="grant Read")
         return dict.fromkeys(wanted, len(self.records))
 
     def tail(self, topic: str, *, partitions: list[int], passes: bool) -> Tail:
@@ -237,6 +239,43 @@ def test_a_standby_without_permission_says_so_when_it_starts(target: Target) -> 
     target.denied = True
     with pytest.raises(Denied, match="grant Write"):
         second.begins()
+
+
+def test_a_standby_that_may_not_read_claims_begins_nothing(target: Target) -> None:
+    """Neither when it starts, nor when the right is taken away while it waits."""
+    first, second, third = (Process(target, name) for name in ("first", "second", "third"))
+    assert first.begins()
+    first.report()
+    assert not second.begins()
+    target.unreadable = True
+    for option in ((), ("take_over",), ("once",)):
+        with pytest.raises(Denied, match="grant Read"):
+            third.begins(**dict.fromkeys(option, True))
+    for _ in range(60):  # the owner goes on, and nobody hears it
+        with pytest.raises(Denied, match="grant Read"):
+            second.waits(1)
+    target.unreadable = False
+    claims = [value for _, key, value in target.records if key == b"A->B/claim"]
+    assert len(claims) == 1
+    assert second.waits(9) == -1, "what it did not hear is no silence"
+    assert second.waits(30, first) == -1
+
+
+def test_a_claim_of_an_older_release_is_respected(target: Target) -> None:
+    """It tells neither a session, nor a place, nor a file: its reports come every ten seconds."""
+    old = b'{"run_id":"old","slots":2,"host":"h9"}'
+    target.produce_many("", [(0, b"A->B/claim", old)])
+    told = DriverReport(FLOW.name, "old", "h9:1", "0.1", 0, 0)
+    second = Process(target, "second")
+    target.produce_many("", [(1, *encode_driver_report(told))])
+    assert not second.begins()
+    assert "standing by: run old, host h9:1 mirrors this flow" in second.said[0]
+    assert "does not report for 30 s" in second.said[0]
+    assert "something else" not in "".join(second.said)
+    for _ in range(3):
+        assert second.waits(29) == -1
+        target.produce_many("", [(1, *encode_driver_report(told))])
+    assert second.waits(60) == 31, "it hears the last report with its first look"
 
 
 def test_a_target_that_was_away_does_not_cost_the_owner_the_flow(target: Target) -> None:
