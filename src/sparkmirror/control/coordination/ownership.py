@@ -39,9 +39,10 @@ _LOOK_S_MAX = 1.0
 def content_of(flow: FlowSettings, release: str) -> str:
     """What decides about the records of ``flow``, as a digest that one release makes. Pure.
 
-    Not how its clusters are reached: two hosts may have addresses and logins of their own.
+    Not how its clusters are reached: two hosts may have addresses, logins and racks of their own.
     """
-    told = repr((flow.policy, flow.topics, flow.faults, flow.exactly_once, flow.fetch.client_rack))
+    read = flow.fetch.isolation_level, flow.fetch.auto_offset_reset
+    told = repr((flow.policy, flow.topics, flow.faults, flow.exactly_once, *read))
     return f"{release}:{hashlib.sha256(told.encode()).hexdigest()[:16]}"
 
 

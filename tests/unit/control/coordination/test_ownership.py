@@ -327,6 +327,11 @@ def test_two_files_of_one_flow_are_told_apart(target: Target) -> None:
     assert "something else" not in "".join(third.said)
     elsewhere = replace(FLOW, source=replace(A, bootstrap_servers=("a:2", "a:3")))
     assert content_of(elsewhere, "1") == content_of(FLOW, "1") != content_of(wider, "1")
+    for option, differs in (
+        ("client_rack", False), ("isolation_level", True), ("auto_offset_reset", True),
+    ):  # fmt: skip
+        other = replace(FLOW, fetch=replace(FLOW.fetch, **{option: "other"}))
+        assert (content_of(other, "1") != content_of(FLOW, "1")) is differs
 
 
 def test_a_flow_that_could_not_begin_is_waited_for_again(target: Target) -> None:
