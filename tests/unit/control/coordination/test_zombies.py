@@ -19,13 +19,14 @@ from sparkmirror.control.coordination.control_topic import ControlSignals, Contr
 from sparkmirror.control.coordination.status import FlowState, judge
 from sparkmirror.control.flow import FlowControl
 from sparkmirror.control.jobs import run_once
+from sparkmirror.control.topics.sync import Assignment
 from sparkmirror.data.coordination.slot_plan import plan_slots
 from sparkmirror.data.read.slot_reader import SlotReader
 from sparkmirror.data.rows.notes import GapNote, SlotNotes, TriedAgain
 from sparkmirror.data.rows.rows import Chunk, build_row, read_row
 from sparkmirror.data.write.progress import SinkReports
 from sparkmirror.data.write.slot_sink import SlotSink
-from sparkmirror.errors import Defect
+from sparkmirror.errors import Defect, Fenced
 from sparkmirror.internal_topics.commands import (
     PROGRESS_PARTITION,
     Command,
@@ -217,6 +218,33 @@ def test_a_driver_that_was_frozen_speaks_for_no_flow_that_another_has(
     control.farewell()
     assert control.draining
     assert said == ([] if taken else ["drain", "ended True"])
+
+
+@pytest.mark.parametrize("taken", [True, False])
+def test_a_driver_that_lost_its_flow_while_it_began_says_nothing_of_it(
+    control: FlowControl, monkeypatch: pytest.MonkeyPatch, *, taken: bool
+) -> None:
+    """Others would take it for a run of a release that knows no claims, and for the owner."""
+    own, said = control.ownership, []
+    assert own is not None
+    own.contest.claim = Claim("A->B", RUN, 0)
+
+    def look() -> Verdict:
+        own.contest.claim = Claim("A->B", "newer" if taken else RUN, 0)
+        return Verdict.HELD if taken else Verdict.OURS
+
+    monkeypatch.setattr(own, "look", look)
+    for name in ("tell_unseen", "tell_lacks", "take_over_positions"):
+        monkeypatch.setattr(f"sparkmirror.control.flow.{name}", lambda *_: None)
+    monkeypatch.setattr(control.topics, "observe", lambda: Assignment("A->B"))
+    monkeypatch.setattr(control.orders, "look", lambda: None)
+    monkeypatch.setattr(control._writer, "assign", lambda *_: said.append("run"))
+    if taken:
+        with pytest.raises(Fenced, match=r"run newer.* has taken this flow over"):
+            control.begin()
+    else:
+        control.begin()
+    assert said == ([] if taken else ["run"])
 
 
 # -- status ------------------------------------------------------------------------------------
