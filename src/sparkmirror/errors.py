@@ -19,6 +19,7 @@
     │   └── UnknownCodec             a compression codec that nobody knows
     ├── TopicError                   one topic cannot be mirrored as asked
     └── PartitionError               one partition stopped; the others go on
+        └── TargetLost               the target has lost records: the next attempt repairs that
 
 Each class has a stable ``code`` (UPPER_SNAKE) that logs, metrics and exit messages share.
 `Defect` stands beside the tree: it is nobody's mistake but ours.
@@ -39,6 +40,7 @@ __all__ = [
     "MirrorError",
     "NotKafka",
     "PartitionError",
+    "TargetLost",
     "TooSlow",
     "TopicError",
     "TransactionError",
@@ -174,6 +176,12 @@ class PartitionError(MirrorError):
     """One partition stopped; the others go on."""
 
     code = "PARTITION"
+
+
+class TargetLost(PartitionError):
+    """The target has lost records that it had acknowledged; the next attempt repairs that."""
+
+    code = "TARGET_LOST"
 
 
 class Defect(RuntimeError):

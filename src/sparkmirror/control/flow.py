@@ -211,8 +211,9 @@ class FlowControl:
         except MirrorError:
             if self.ownership is not None:
                 self.ownership.reported_elsewhere()
-                with contextlib.suppress(MirrorError):
-                    self.report(ended=True)
+                if self._lost() is None:
+                    with contextlib.suppress(MirrorError):
+                        self.report(ended=True)
             raise
 
     def wait_turn(self) -> bool:
@@ -278,6 +279,10 @@ class FlowControl:
         # Nothing is mirrored before a pause is known. Why orders are not heard, the job tells.
         with contextlib.suppress(Denied, TopicError):
             self.orders.look()
+        # All this may have taken minutes. A run that has lost the flow does not say that it began.
+        lost = self._lost()
+        if lost is not None:
+            raise lost
         published.adopt(assignment, CommandKind.RUN)
         self.history.begin(self._release, len(assignment.partitions), once=self._once)
 
@@ -377,7 +382,7 @@ class FlowControl:
         Whoever stands by takes the flow then.
         """
         self.over.set()
-        if self.ownership is None or self.ownership.lost() is None:
+        if self._lost() is None:
             self.report(ended=True)  # else it would stand in the place of the new owner's
         self.history.end(drained=self.draining or self._ended)
 
@@ -411,11 +416,21 @@ class FlowControl:
         """
         if self.share is not None:
             self.share.end()
+        self.published.draining = True
         own = self.ownership
-        if own is not None and (own.stands_by or own.lost() is not None):
-            self.published.draining = True  # no slots of ours, or none that go on
-            return
+        if own is not None and (own.stands_by or self._lost() is not None):
+            return  # no slots of ours, or none that go on
         self.published.drain(again=again)
+
+    def _lost(self) -> MirrorError | None:
+        """Which other run has the flow; who was frozen looks before it says anything."""
+        own = self.ownership
+        if own is None or own.contest.claim is None:
+            return None
+        if not own.holds():
+            with contextlib.suppress(MirrorError):  # then what was known last counts
+                own.look()
+        return own.lost()
 
     def tell_last_gaps(self) -> None:
         """Tell of gaps that were written down since the last look. Raises `MirrorError`."""

@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING
 from sparkmirror.data.coordination.sealed_options import new_key
 from sparkmirror.data.coordination.slot_plan import encode_flow
 from sparkmirror.data.rows.schema import SCHEMA
-from sparkmirror.data.spark.failures import failure, own_words
+from sparkmirror.data.spark.failures import failure, mends_itself, own_words
 from sparkmirror.data.spark.rest import Rest
 from sparkmirror.data.spark.restarts import Revival, Revivals
 from sparkmirror.data.spark.session import Spark
@@ -206,7 +206,9 @@ class FlowRunner:
         return tuple(found)
 
     def _ended(self, name: str) -> Exception | None:
-        """Why a query has ended for good; one that only lost a process is started again."""
+        """Why a query has ended for good; one that only lost a process is started again, and so
+        is one whose tasks were mended more often than Spark allows in one epoch.
+        """
         revival = self._reviving.get(name)
         if revival is not None:
             if not revival.done or revival.query is None:
@@ -217,7 +219,9 @@ class FlowRunner:
         if query.isActive:
             return None
         error = query.exception()
-        if error is None or spark is None or self._stopping or own_words(error):
+        if error is None or spark is None or self._stopping:
+            return error
+        if own_words(error) and not mends_itself(error):
             return error
         if not self._revivals.allow(name, failure(error, name, self._spark.log_path)):
             return error

@@ -307,7 +307,9 @@ class _Writer(DataSourceStreamArrowWriter):
                 pass
             return _Committed(SlotSummary(-1, -1, 0, 0))
         iterator = chain(() if first is None else (first,), iterator)
-        return _Committed(SlotSink(decode_flow(self._flow_text)).run(iterator))
+        task = TaskContext.get()
+        failed = 0 if task is None else task.attemptNumber()
+        return _Committed(SlotSink(decode_flow(self._flow_text), failed).run(iterator))
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         """Nothing is left to do: every slot committed what it wrote."""

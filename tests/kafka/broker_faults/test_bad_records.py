@@ -18,7 +18,7 @@ from confluent_kafka.admin import (
 )
 
 from sparkmirror.control.topics.dead_letters import plan_dead_letter_topics
-from sparkmirror.errors import PartitionError
+from sparkmirror.errors import TargetLost
 from sparkmirror.model import FaultSettings
 from sparkmirror.names.replication_policy import dead_letter_topic
 from sparkmirror.testing.clusters import KafkaCluster
@@ -165,7 +165,7 @@ def test_a_target_topic_that_is_deleted_and_comes_back(source, target, topic_nam
         wanted = [sent.value for sent in _good(0, 6)]
         wait_until(lambda: _values(slot) == wanted, "all records")
         wait_until(lambda: not slot.halts(), "no halt is reported any more")
-    assert [type(error) for error in slot.failures] == [PartitionError]
+    assert [type(error) for error in slot.failures] == [TargetLost]
 
 
 def test_damage_at_rest_at_the_source_pauses_until_it_is_mended(source, target, topic_name):

@@ -350,7 +350,7 @@ def test_a_remote_topic_made_anew_while_the_mirror_runs(source, target, topic_na
         (gap,) = _await_gaps(slot)
         assert (gap.kind, gap.action) == ("target-recreated", "repaired")
         assert (gap.first, gap.resumed_at) == (0, 0)
-        assert [type(error).__name__ for error in slot.failures] == ["PartitionError"]
+        assert [type(error).__name__ for error in slot.failures] == ["TargetLost"]
     found = _at_target(slot)
     assert sorted(found) == sorted(_values(0, 35))
     if exactly_once or found[0] == b"record 0":

@@ -150,6 +150,42 @@ def test_a_frozen_owner_writes_nothing_when_it_comes_back(
 
 
 @pytest.mark.long
+def test_processes_with_and_without_clusters_share_the_flows_of_a_file(
+    cluster_a: KafkaCluster, cluster_b: KafkaCluster, tmp_path: Path
+) -> None:
+    """One serves the flows into B, the other all of them: it has the rest, and stands by."""
+    pair = Pair(cluster_a, cluster_b, tmp_path)
+    back, into_a, into_b = f"back-{pair.alias}", f"B->{pair.alias}", f"{pair.alias}->B"
+    file = write_mm2(
+        tmp_path / "both.properties", cluster_a, cluster_b, pair.topic, source=pair.alias,
+        extra={f"{into_a}.enabled": "true", f"{into_a}.topics": back},
+    )  # fmt: skip
+    create_topic(cluster_b, back, 1)
+    try:
+        first = pair.start("--clusters", "B", file=file)
+        pair.write()
+        pair.arrived()
+        second = pair.start(file=file)
+        wait_until(lambda: f"{into_b}: standing by: run" in second.text(), pair.told())
+        produce(cluster_b, back, [Sent(b"%d" % number) for number in range(10)])
+        wait_until(lambda: len(consume_all(cluster_a, f"B.{back}")) == 10, pair.told())
+        assert f"{into_a}: standing by" not in second.text()
+        third = pair.start("--clusters", pair.alias, file=file)
+        wait_until(lambda: f"{into_a}: standing by: run" in third.text(), pair.told())
+        first.kill()
+        wait_until(lambda: f"{into_b}: taken over from" in second.text(), pair.told())
+        pair.write()
+        pair.arrived_once()
+        assert second.drain()[0] == 0, second.text()
+        wait_until(lambda: f"{into_a}: taken over from" in third.text(), pair.told())
+        produce(cluster_b, back, [Sent(b"%d" % number) for number in range(10, 20)])
+        wait_until(lambda: len(consume_all(cluster_a, f"B.{back}")) == 20, pair.told())
+        assert third.drain()[0] == 0, third.text()
+    finally:
+        pair.kill()
+
+
+@pytest.mark.long
 @pytest.mark.parametrize("mode", ["at-least-once", "exactly-once"])
 def test_a_flow_that_is_drained_alone_goes_to_who_stands_by(
     cluster_a: KafkaCluster, cluster_b: KafkaCluster, tmp_path: Path, mode: str

@@ -20,6 +20,8 @@ import pytest
 from sparkmirror.cli.main import main
 from sparkmirror.cli.verbs.doctor import report
 from sparkmirror.config.mm1.load import Extras, load_mm1
+from sparkmirror.control.coordination.status import FlowState, FlowStatus
+from sparkmirror.doctor import examine as examination
 from sparkmirror.doctor.compare import CopyTimes, compare_topics, judge_retention, judge_timestamps
 from sparkmirror.doctor.examine import check_heartbeats
 from sparkmirror.doctor.facts import Pair, SourceFacts
@@ -28,6 +30,7 @@ from sparkmirror.doctor.glance import in_step
 from sparkmirror.doctor.network import check_round_trip, explore
 from sparkmirror.doctor.rights import check_topics
 from sparkmirror.errors import Denied, MirrorError, Unreachable
+from sparkmirror.internal_topics.flow_claims import Standby
 from sparkmirror.model import ClusterClient, TopicPartition
 from sparkmirror.wire.admin.inspector import Inspector
 from sparkmirror.wire.cluster.views import ClusterView, ConfigEntry, TopicView
@@ -74,6 +77,31 @@ def client_of(authority: Authority, directory: Path) -> ClusterClient:
 
 
 AUTHORITY, OTHER = Authority(), Authority("Somebody else")
+
+
+@pytest.mark.parametrize(
+    ("state", "host", "standbys", "found"),
+    [
+        (FlowState.RUNNING, "h1:1", ("h2:2", "h3:3"), "h1:1 mirrors it; standing by: h2:2, h3:3"),
+        (FlowState.STARTING, "", (), "a starting process mirrors it"),
+        (FlowState.DEAD, "h1:1", ("h2:2",), "nobody; standing by: h2:2"),
+        (FlowState.NEVER_RAN, "", (), "nobody"),
+    ],
+)
+def test_all_hosts_of_a_flow_are_named(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    state: FlowState,
+    host: str,
+    standbys: tuple[str, ...],
+    found: str,
+) -> None:
+    flow = load_flow(tmp_path, BASE)
+    waiting = tuple(Standby(flow.name, one, one, "1", "/mm2.properties", 0) for one in standbys)
+    status = FlowStatus(flow.name, state, host=host, standbys=waiting)
+    monkeypatch.setattr(examination, "observe_status", lambda *_: status)
+    (told,) = examination._mirrors(cast(Inspector, None), flow, 0)
+    assert (told.level, told.subject, told.found) == (Level.OK, "flow A->B", found)
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ an exactly-once flow has something to fence.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from sparkmirror.control.coordination.place import own_host, own_place
@@ -45,12 +45,14 @@ def claim_flow(
     *,
     file: str = "",
     content: str = "",
-) -> int:
+    newest: str | None = None,
+) -> int | None:
     """Claim the flow for ``run_id``; exactly-once, where ``target`` allows it, fence all others.
 
     Returns the term of the claim, 0 without a secret. It is the time ``now_ms`` where clocks go
     right, so that it grows even if the last claim was taken out of the topic. ``file`` and
-    ``content``: see `Claim`.
+    ``content``: see `Claim`. ``newest``: the run with the newest claim, empty for none, as far as
+    the caller has seen; if another one has claimed the flow meanwhile, nothing is claimed (None).
 
     The control topic must exist. Raises `Unsupported` (brokers without the APIs), `Denied` (a
     permission is missing), `TopicError` (a topic of our own takes no markers), `ClusterError` (a
@@ -65,9 +67,11 @@ def claim_flow(
     slots = flow.tasks_max if flow.exactly_once else _most_slots(records)
     if records:
         _refuse_other_secret(target, flow, records[-1], now_ms)
+    believed = [one.claim for one in records if is_believed(one.key, one.value, signer)]
+    if believed and newest not in (None, _newest(believed, by_term=signer is not None).run_id):
+        return None
     if signer is not None:
-        believed = [one.claim.term for one in records if is_believed(one.key, one.value, signer)]
-        term = max([now_ms, 1, *(known + 1 for known in believed)])
+        term = max([now_ms, 1, *(known.term + 1 for known in believed)])
     while True:
         claim = Claim(
             flow.name, run_id, slots, own_host(), term,
@@ -91,6 +95,13 @@ def slots_ever(target: Cluster, flow: FlowSettings) -> int:
     Also of claims that are not believed: runs before the secret was set signed none.
     """
     return _most_slots(_claims(target, flow))
+
+
+def _newest(claims: Sequence[Claim], *, by_term: bool) -> Claim:
+    """The one that counts, as `contest.Contest` hears them: the last, or that with the greatest
+    term, so that an earlier claim that was written once more changes nothing.
+    """
+    return max(reversed(claims), key=lambda claim: claim.term) if by_term else claims[-1]
 
 
 class _Record(NamedTuple):

@@ -39,9 +39,10 @@ _LOOK_S_MAX = 1.0
 def content_of(flow: FlowSettings, release: str) -> str:
     """What decides about the records of ``flow``, as a digest that one release makes. Pure.
 
-    Not how its clusters are reached: two hosts may have addresses and logins of their own.
+    Not how its clusters are reached: two hosts may have addresses, logins and racks of their own.
     """
-    told = repr((flow.policy, flow.topics, flow.faults, flow.exactly_once, flow.fetch.client_rack))
+    read = flow.fetch.isolation_level, flow.fetch.auto_offset_reset
+    told = repr((flow.policy, flow.topics, flow.faults, flow.exactly_once, *read))
     return f"{release}:{hashlib.sha256(told.encode()).hexdigest()[:16]}"
 
 
@@ -193,7 +194,7 @@ class Ownership:
         """
         verdict = self.look()
         while True:
-            if (take_over or verdict is not Verdict.HELD) and self._claim():
+            if (take_over or verdict is not Verdict.HELD) and self._claim(anyway=take_over):
                 return True
             take_over = False
             self._refuse_other_secret()
@@ -251,16 +252,26 @@ class Ownership:
         )
         return True
 
-    def _claim(self) -> bool:
-        """Claim the flow; whether nobody else has done so in the same moment."""
-        self.term = claim_flow(
+    def _claim(self, *, anyway: bool = False) -> bool:
+        """Claim the flow; whether nobody else has done so in the same moment.
+
+        Unless ``anyway``, nothing is claimed if another process did so since the last look: on a
+        far target that is long ago, and a process that has begun would lose the flow at once.
+        """
+        known = self.contest.claim
+        term = claim_flow(
             self._target,
             self._flow,
             self._run_id,
             self._now_ms(),
             file=self._file,
             content=self._content,
+            newest=None if anyway else "" if known is None else known.run_id,
         )
+        if term is None:
+            self.look()
+            return False
+        self.term = term
         time.sleep(_SETTLE_S)
         if self.look() is not Verdict.OURS:
             return False

@@ -41,6 +41,7 @@ class PartitionRuns:
         self.map = OffsetMap()
         self.newest: RowKey = ("", -1)
         self.cut = -1
+        self._target_id = ""
 
     def take(self, row: RunRow) -> None:
         """The next row. A forgotten one says nothing against what others have taught."""
@@ -48,18 +49,29 @@ class PartitionRuns:
         if row.run is None:
             self.rows.pop(key, None)
             return
+        before = self.rows.get(key)
         self.rows[key] = row.run
         if row.merged:
             self.map.add_older(row.run)
         else:
             self.newest = key
-            # A run that grows is written again; one that says otherwise, below what is known of the
-            # target, is from a log that lost its end.
-            if row.run.target < self.map.target_end:
-                place = self.map.bounds(row.run.source)
-                if place != (row.run.target, row.run.target):
-                    self.cut = row.run.target
+            self._see_loss(row.target_id, row.run, before)
             self.map.add(row.run)
+
+    def _see_loss(self, target_id: str, run: Run, before: Run | None) -> None:
+        """Whether the log that ``run`` is in has lost its end. ``before``: its row until now.
+
+        A run that grows is written again. Any other one below what is known of the target repeats
+        what was lost there, at the same offsets or at others; until all of that is there again,
+        what older rows say leads past the log's end.
+        """
+        another = "" not in (target_id, self._target_id) and target_id != self._target_id
+        self._target_id = target_id or self._target_id
+        grown = before is not None and before.target == run.target and before.length <= run.length
+        if another:
+            self.cut = 0
+        elif run.target < self.map.target_end and not grown:
+            self.cut = run.target
 
     def forgotten(self, source: TopicPartition) -> list[Row]:
         """Rows that forget all there are: those of a topic that is gone."""

@@ -7,7 +7,10 @@ from pathlib import Path
 
 from sparkmirror.errors import MirrorError
 
-__all__ = ["failure", "own_words"]
+__all__ = ["failure", "mends_itself", "own_words"]
+
+# What the next attempt mends. Spark counts it as a failure of the task all the same.
+_MENDED = frozenset({"TargetLost", "TooSlow", "TransactionError"})
 
 
 def failure(error: BaseException, flow: str, spark_log: Path) -> MirrorError:
@@ -31,5 +34,15 @@ def failure(error: BaseException, flow: str, spark_log: Path) -> MirrorError:
 
 def own_words(error: BaseException) -> str:
     """What the innermost error of ours in Spark's words says; empty without any."""
-    ours = re.findall(r"sparkmirror\.errors\.\w+: (.+)", str(error))
-    return str(ours[-1]).strip() if ours else ""
+    return _innermost(error)[1]
+
+
+def mends_itself(error: BaseException) -> bool:
+    """Whether a query ended only because something that is mended each time came too often."""
+    return _innermost(error)[0] in _MENDED
+
+
+def _innermost(error: BaseException) -> tuple[str, str]:
+    """Class and words of the innermost error of ours; empty without any."""
+    ours = re.findall(r"sparkmirror\.errors\.(\w+): (.+)", str(error))
+    return (ours[-1][0], ours[-1][1].strip()) if ours else ("", "")

@@ -2,7 +2,9 @@
 
 Spark runs a failed task again by itself, but it ends a whole query when its planner is gone (a
 Python process that the kernel may kill for its memory like any other). Positions are in Kafka, so
-starting the query anew costs a pause of seconds, where a new run costs the start of Spark.
+starting the query anew costs a pause of seconds, where a new run costs the start of Spark. The same
+goes for a task that ends to be mended (`data.spark.failures.mends_itself`): Spark counts that as a
+failure, and ends the query after eight in one epoch.
 """
 
 from __future__ import annotations
@@ -66,5 +68,5 @@ class Revivals:
         if len(times) >= REVIVALS_MAX:
             return False
         times.append(now)
-        log.warning("flow %s lost a process of its query, which is started again (%s)", flow, why)
+        log.warning("flow %s: its query has ended and is started again (%s)", flow, why)
         return True

@@ -72,7 +72,12 @@ class ExactlyOnce:
         self._last_commit = time.monotonic()
         self._began = 0.0
         self._kept_bytes = 0
-        self._size = TransactionSize(flow.transaction_bytes, flow.transaction_timeout_ms)
+        self._size = TransactionSize(
+            flow.transaction_bytes,
+            flow.transaction_timeout_ms,
+            interval_ms=flow.transaction_interval_ms,
+            failed=task.failed,
+        )
 
     def begin(self, hello: SlotHello) -> None:
         """Write under the identity that the source has fenced."""

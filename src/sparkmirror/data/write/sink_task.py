@@ -37,11 +37,12 @@ class SinkTask:
 
     ``producer`` writes the records, ``reporter`` the reports of progress; an exactly-once delivery
     puts a producer of its own in the first one's place. ``fenced``: why nothing may be written any
-    more, None if it may.
+    more, None if it may. ``failed``: how many attempts of the task have failed before this one.
     """
 
-    def __init__(self, flow: FlowSettings) -> None:
+    def __init__(self, flow: FlowSettings, failed: int = 0) -> None:
         self.flow = flow
+        self.failed = failed
         self.slot = -1
         self.epoch = -1
         self.lanes: dict[TopicPartition, Lane] = {}

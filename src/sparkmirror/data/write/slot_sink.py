@@ -22,7 +22,7 @@ from sparkmirror.data.write.offset_sync_writer import Places
 from sparkmirror.data.write.partition_state import Lane, Pending
 from sparkmirror.data.write.producers import drop_producer
 from sparkmirror.data.write.sink_task import SinkTask
-from sparkmirror.errors import MirrorError, PartitionError
+from sparkmirror.errors import MirrorError, TargetLost
 from sparkmirror.model import FlowSettings
 
 __all__ = ["SlotSink", "SlotSummary"]
@@ -39,11 +39,11 @@ class SlotSummary:
 
 
 class SlotSink:
-    """Consumes the rows of one task."""
+    """Consumes the rows of one task, of which ``failed`` attempts have failed before."""
 
-    def __init__(self, flow: FlowSettings) -> None:
+    def __init__(self, flow: FlowSettings, failed: int = 0) -> None:
         self.flow = flow
-        self._task = SinkTask(flow)
+        self._task = SinkTask(flow, failed)
         self._delivery = _delivery(self._task)
         self._ending = False
 
@@ -159,15 +159,13 @@ class SlotSink:
     def _end_when_lost(self) -> None:
         """End the task when the target has lost records: its next attempt mends that first.
 
-        Everything else is acknowledged and committed before. Raises `PartitionError`.
+        Everything else is acknowledged and committed before. Raises `TargetLost`.
         """
         lost = self._task.ends.lost
         if lost and not self._ending:
             self._ending = True
             self._finish()
-            raise PartitionError(
-                next(iter(lost.values())), where=f"cluster {self.flow.target.alias}"
-            )
+            raise TargetLost(next(iter(lost.values())), where=f"cluster {self.flow.target.alias}")
 
     def _finish(self) -> None:
         """Everything is acknowledged and committed, and the last report says so."""

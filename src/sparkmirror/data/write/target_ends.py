@@ -12,7 +12,7 @@ of the last look ended before what was acknowledged since, the look therefore co
 record there with the source's (`survivors.filled_by_others`).
 
 What is lost is not mended here: the position says that its log goes only up to there, the rest of
-the slot is acknowledged and committed, and the task ends (`PartitionError`). Its next attempt
+the slot is acknowledged and committed, and the task ends (`TargetLost`). Its next attempt
 mends it before it begins (`data.read.target_loss`).
 """
 

@@ -99,7 +99,10 @@ class Transactions:
         self.members: set[TopicPartition] = set()
         self._refused_topic = ""
         self.began_at: float | None = None
-        """When the open transaction got its first partition or offset, by ``clock``."""
+        """When the open transaction's first partition or offset was asked for, by ``clock``.
+
+        The cluster counts from its first answer on, and that one may have been lost.
+        """
         self.errors: dict[str, int] = {}
         self.timeout_ms = timeout_ms
         self._patience_s = patience_s
@@ -112,9 +115,9 @@ class Transactions:
         """Whether a transaction is open, as far as is known: it has partitions or offsets."""
         return self.began_at is not None
 
-    def _begin(self) -> None:
+    def _begin(self, asked_at: float) -> None:
         if self.began_at is None:
-            self.began_at = self._clock()
+            self.began_at = asked_at
 
     # -- who may write ---------------------------------------------------------------------
 
@@ -193,6 +196,7 @@ class Transactions:
             ],
         )
         refused: dict[TopicPartition, int] = {}
+        asked_at = self._clock()
 
         def ask() -> int:
             response = self._ask(_TRANSACTION, self.transactional_id, message, highest=3)
@@ -210,7 +214,7 @@ class Transactions:
             refused.update(own)
             if not failed:
                 self.members.update(codes)
-                self._begin()
+                self._begin(asked_at)
             return 0
 
         self._surely(ask, "partitions cannot join the transaction")
@@ -269,13 +273,14 @@ class Transactions:
             producer_epoch=epoch,
             group_id=group,
         )
+        asked_at = self._clock()
 
         def ask() -> int:
             response = self._ask(_TRANSACTION, self.transactional_id, message, highest=3)
             return int(response.error_code)
 
         self._surely(ask, f"group {group} cannot join the transaction", group=group)
-        self._begin()
+        self._begin(asked_at)
 
     # -- its end ---------------------------------------------------------------------------
 

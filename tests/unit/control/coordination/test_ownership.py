@@ -28,12 +28,14 @@ class Target:
     def __init__(self) -> None:
         self.alias = "B"
         self.now_s = 100.0
-        self.away = self.denied = False
+        self.away = self.denied = self.unreadable = False
         self.records: list[Record] = []
 
     def end_offsets(self, wanted: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
         if self.away:
             raise Unreachable("no answer", where="cluster B")
+        if self.unreadable:
+            raise Denied("Read is missing", where="cluster B", do="grant Read")
         return dict.fromkeys(wanted, len(self.records))
 
     def tail(self, topic: str, *, partitions: list[int], passes: bool) -> Tail:
@@ -157,10 +159,11 @@ def test_of_two_that_claim_at_once_one_begins(
         return claim(cluster, flow, run_id, *rest, **more)
 
     monkeypatch.setattr(ownership, "claim_flow", claim_both)
-    assert first.begins()
+    assert not first.begins(), "on a far target its look is long ago"
     assert begun == [True], "nobody else had claimed when it looked again"
     second.own.watch()
-    assert second.own.lost() is not None
+    assert second.own.lost() is None
+    assert first.own.standing_by.startswith("standing by: run second")
 
     third, fourth = Process(target, "third"), Process(target, "fourth")
     sleep = ownership.time.sleep
@@ -174,6 +177,27 @@ def test_of_two_that_claim_at_once_one_begins(
     assert not third.begins(take_over=True), "a newer claim came before anything was begun"
     assert third.own.stands_by
     assert fourth.own.look() is contest.Verdict.OURS
+
+
+@pytest.mark.parametrize("secret", ["", "0123456789abcdef" * 2])
+def test_an_earlier_claim_written_once_more_holds_nobody_up(target: Target, secret: str) -> None:
+    """Without a secret it counts as a claim; with one it has an old term."""
+    flow = replace(FLOW, control_secret=secret)
+    first, second = Process(target, "first", flow), Process(target, "second", flow)
+    assert first.begins()
+    earlier = [one for one in target.records if one[1] == b"A->B/claim"]
+    first.report(ended=True)
+    assert second.begins()
+    second.report()
+    third = Process(target, "third", flow)
+    target.records += earlier
+    assert third.begins() is (not secret), "first has ended, second has not"
+    if secret:
+        second.report(ended=True)
+        assert third.waits(60) == 1
+    target.records.clear()  # somebody emptied the topic
+    fourth = Process(target, "fourth", flow)
+    assert fourth.begins()
 
 
 def test_take_over_asks_nobody(target: Target) -> None:
@@ -239,6 +263,43 @@ def test_a_standby_without_permission_says_so_when_it_starts(target: Target) -> 
         second.begins()
 
 
+def test_a_standby_that_may_not_read_claims_begins_nothing(target: Target) -> None:
+    """Neither when it starts, nor when the right is taken away while it waits."""
+    first, second, third = (Process(target, name) for name in ("first", "second", "third"))
+    assert first.begins()
+    first.report()
+    assert not second.begins()
+    target.unreadable = True
+    for option in ((), ("take_over",), ("once",)):
+        with pytest.raises(Denied, match="grant Read"):
+            third.begins(**dict.fromkeys(option, True))
+    for _ in range(60):  # the owner goes on, and nobody hears it
+        with pytest.raises(Denied, match="grant Read"):
+            second.waits(1)
+    target.unreadable = False
+    claims = [value for _, key, value in target.records if key == b"A->B/claim"]
+    assert len(claims) == 1
+    assert second.waits(9) == -1, "what it did not hear is no silence"
+    assert second.waits(30, first) == -1
+
+
+def test_a_claim_of_an_older_release_is_respected(target: Target) -> None:
+    """It tells neither a session, nor a place, nor a file: its reports come every ten seconds."""
+    old = b'{"run_id":"old","slots":2,"host":"h9"}'
+    target.produce_many("", [(0, b"A->B/claim", old)])
+    told = DriverReport(FLOW.name, "old", "h9:1", "0.1", 0, 0)
+    second = Process(target, "second")
+    target.produce_many("", [(1, *encode_driver_report(told))])
+    assert not second.begins()
+    assert "standing by: run old, host h9:1 mirrors this flow" in second.said[0]
+    assert "does not report for 30 s" in second.said[0]
+    assert "something else" not in "".join(second.said)
+    for _ in range(3):
+        assert second.waits(29) == -1
+        target.produce_many("", [(1, *encode_driver_report(told))])
+    assert second.waits(60) == 31, "it hears the last report with its first look"
+
+
 def test_a_target_that_was_away_does_not_cost_the_owner_the_flow(target: Target) -> None:
     first, second = Process(target, "first"), Process(target, "second")
     assert first.begins()
@@ -266,6 +327,11 @@ def test_two_files_of_one_flow_are_told_apart(target: Target) -> None:
     assert "something else" not in "".join(third.said)
     elsewhere = replace(FLOW, source=replace(A, bootstrap_servers=("a:2", "a:3")))
     assert content_of(elsewhere, "1") == content_of(FLOW, "1") != content_of(wider, "1")
+    for option, differs in (
+        ("client_rack", False), ("isolation_level", True), ("auto_offset_reset", True),
+    ):  # fmt: skip
+        other = replace(FLOW, fetch=replace(FLOW.fetch, **{option: "other"}))
+        assert (content_of(other, "1") != content_of(FLOW, "1")) is differs
 
 
 def test_a_flow_that_could_not_begin_is_waited_for_again(target: Target) -> None:

@@ -14,17 +14,19 @@ from typing import Any, cast
 
 import pytest
 
+from sparkmirror.control.coordination.contest import Verdict
 from sparkmirror.control.coordination.control_topic import ControlSignals, ControlTopicReader
 from sparkmirror.control.coordination.status import FlowState, judge
 from sparkmirror.control.flow import FlowControl
 from sparkmirror.control.jobs import run_once
+from sparkmirror.control.topics.sync import Assignment
 from sparkmirror.data.coordination.slot_plan import plan_slots
 from sparkmirror.data.read.slot_reader import SlotReader
 from sparkmirror.data.rows.notes import GapNote, SlotNotes, TriedAgain
 from sparkmirror.data.rows.rows import Chunk, build_row, read_row
 from sparkmirror.data.write.progress import SinkReports
 from sparkmirror.data.write.slot_sink import SlotSink
-from sparkmirror.errors import Defect
+from sparkmirror.errors import Defect, Fenced
 from sparkmirror.internal_topics.commands import (
     PROGRESS_PARTITION,
     Command,
@@ -35,6 +37,7 @@ from sparkmirror.internal_topics.commands import (
     encode_progress,
 )
 from sparkmirror.internal_topics.driver_report import DriverReport
+from sparkmirror.internal_topics.flow_claims import Claim
 from sparkmirror.internal_topics.gaps import Gap, GapAction, GapKind
 from sparkmirror.internal_topics.position_metadata import Mark
 from sparkmirror.model import Halt, JoinCounts, PartitionProgress, SlotProgress, TopicPartition
@@ -192,6 +195,56 @@ def test_the_driver_shows_the_latest_attempt(control: FlowControl) -> None:
     assert _shown(control, report(at_ms=900, position=40)) == [(7, 50)], "an old one"
     assert _shown(control, report(at_ms=1_100, position=60)) == [(7, 60)]
     assert _shown(control, report(attempt=8, at_ms=10, position=60)) == [(8, 60)], "a slow clock"
+
+
+@pytest.mark.parametrize("taken", [True, False])
+def test_a_driver_that_was_frozen_speaks_for_no_flow_that_another_has(
+    control: FlowControl, monkeypatch: pytest.MonkeyPatch, *, taken: bool
+) -> None:
+    """It is told to end before it has come round to a look: `status` would believe its word."""
+    own, said = control.ownership, []
+    assert own is not None
+    own.contest.claim = Claim("A->B", RUN, 0)
+
+    def look() -> Verdict:
+        own.contest.claim = Claim("A->B", "newer" if taken else RUN, 0)
+        return Verdict.HELD if taken else Verdict.OURS
+
+    monkeypatch.setattr(own, "look", look)
+    monkeypatch.setattr(control._writer, "command", lambda *_: said.append("drain"))
+    monkeypatch.setattr(control._writer, "report", lambda one: said.append(f"ended {one.ended}"))
+    monkeypatch.setattr(control.history, "flush", lambda: None)
+    control.drain()
+    control.farewell()
+    assert control.draining
+    assert said == ([] if taken else ["drain", "ended True"])
+
+
+@pytest.mark.parametrize("taken", [True, False])
+def test_a_driver_that_lost_its_flow_while_it_began_says_nothing_of_it(
+    control: FlowControl, monkeypatch: pytest.MonkeyPatch, *, taken: bool
+) -> None:
+    """Others would take it for a run of a release that knows no claims, and for the owner."""
+    own, said = control.ownership, []
+    assert own is not None
+    own.contest.claim = Claim("A->B", RUN, 0)
+
+    def look() -> Verdict:
+        own.contest.claim = Claim("A->B", "newer" if taken else RUN, 0)
+        return Verdict.HELD if taken else Verdict.OURS
+
+    monkeypatch.setattr(own, "look", look)
+    for name in ("tell_unseen", "tell_lacks", "take_over_positions"):
+        monkeypatch.setattr(f"sparkmirror.control.flow.{name}", lambda *_: None)
+    monkeypatch.setattr(control.topics, "observe", lambda: Assignment("A->B"))
+    monkeypatch.setattr(control.orders, "look", lambda: None)
+    monkeypatch.setattr(control._writer, "assign", lambda *_: said.append("run"))
+    if taken:
+        with pytest.raises(Fenced, match=r"run newer.* has taken this flow over"):
+            control.begin()
+    else:
+        control.begin()
+    assert said == ([] if taken else ["run"])
 
 
 # -- status ------------------------------------------------------------------------------------

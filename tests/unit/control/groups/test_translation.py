@@ -7,13 +7,20 @@ from typing import Any, cast
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sparkmirror.control.groups.checkpoints import (
+    CheckpointRules,
+    CheckpointStore,
+    plan_checkpoints,
+)
 from sparkmirror.control.groups.translation import PartitionRuns, Translation, plan_pruning
 from sparkmirror.control.topics.compacted import TopicFollower
 from sparkmirror.internal_topics.mm2_records import encode_offset_sync
 from sparkmirror.internal_topics.run_map import Run
 from sparkmirror.internal_topics.runs import RunRow, decode_run, encode_run
-from sparkmirror.model import TopicPartition
+from sparkmirror.model import ClusterClient, FlowSettings, TopicPartition
+from sparkmirror.wire.cluster.views import Committed
 
+A, B = (ClusterClient(name, (f"{name}:1",), "c") for name in "AB")
 T = TopicPartition("t", 0)
 
 
@@ -238,9 +245,46 @@ def test_a_target_that_lost_its_end_cuts_the_runs_there() -> None:
     for run in grown:  # the last one came twice, after a crash: further on at the target
         known.take(RunRow(T, run.source, run))
     assert known.cut == -1
-    known.take(RunRow(T, 30, Run(30, 80, 5)))  # goes on within what is known
-    assert known.cut == -1
+    known.take(RunRow(T, 30, Run(30, 80, 5)))  # mirrored again where it was
+    assert known.cut == 80
+    assert known.map.translate(45) == 85, "what was there is not there yet"
     known.take(RunRow(T, 30, Run(30, 70, 5)))
     assert known.cut == 70
     assert known.map.translate(33) == 73
     assert known.map.target_end == 75
+
+
+def test_a_remote_topic_made_anew_cuts_all_runs_though_it_gets_the_same_offsets() -> None:
+    known = PartitionRuns()
+    known.take(RunRow(T, 0, Run(0, 0, 60), target_id="old"))
+    known.take(RunRow(T, 0, Run(0, 0, 90), target_id="old"))
+    known.take(RunRow(T, 0, Run(0, 0, 95)))  # a leader was away: nobody could tell the id
+    assert known.cut == -1
+    known.take(RunRow(T, 0, Run(0, 0, 10), target_id="new"))
+    assert (known.cut, known.map.translate(80)) == (0, 10)
+    known.take(RunRow(T, 0, Run(0, 0, 100), target_id="new"))
+    assert (known.cut, known.map.translate(80)) == (0, 80)
+
+
+def test_checkpoints_follow_a_target_that_is_filled_again() -> None:
+    """None of them leads past the end of the log, or stays behind when all is there again."""
+    rules, store = CheckpointRules(FlowSettings(A, B, A, B)), CheckpointStore()
+    translation = _translation([], [])
+    committed = {"g": {T: Committed(55)}}
+    told: list[int] = []
+
+    def take(target_id: str, *runs: Run) -> None:
+        for run in runs:
+            translation.take_run(*encode_run(T, run, target_id=target_id))
+        for one in plan_checkpoints(
+            committed, rules, translation.translate, store, translation.cut
+        ):
+            store.put(one)
+            told.append(one.downstream)
+
+    take("old", Run(0, 0, 60))
+    take("old", Run(40, 40, 5))  # an unclean election took the records from 40 on
+    take("old", Run(40, 40, 20))
+    take("new", Run(0, 0, 10))
+    take("new", Run(0, 0, 60))
+    assert told == [55, 45, 55, 10, 55]

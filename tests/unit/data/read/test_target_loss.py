@@ -463,6 +463,28 @@ def test_a_topic_made_anew_gets_all_from_where_the_mirror_had_begun(
         assert watched.watch.gaps[-1].target.begin == position
 
 
+@pytest.mark.parametrize("choice", ["repair", "fail", "record-and-continue"])
+def test_another_cluster_at_the_targets_addresses(monkeypatch: Any, choice: str) -> None:
+    """It has the old one's positions, and whatever stands in a topic of the same name."""
+    faults = FaultSettings(target_loss=choice)
+    watched = Watched(monkeypatch, EndView(0, 300, 300, 300, 5), faults=faults)
+    verdict = watched.verdict(replace(MARK, cluster_id="old", begin=7), 100)
+    assert watched.errors == {"TARGET_REPLACED": 1}
+    (gap,) = watched.watch.gaps
+    assert gap.gap.kind == "target-replaced"
+    assert "another cluster is at the target's addresses (cluster id cluster, it was old)" in (
+        gap.gap.reason
+    )
+    assert (gap.target.cluster_id, gap.target.begin) == ("cluster", 7)
+    told = {
+        "repair": (("repaired", 7, 49, 7), 7),
+        "fail": (("stopped", 7, 49, None), 50),
+        "record-and-continue": (("continued", 7, 49, 50), 50),
+    }
+    assert (watched.gaps, verdict.position) == ([told[choice][0]], told[choice][1])
+    assert (verdict.halt is not None) == (choice == "fail")
+
+
 @pytest.mark.parametrize(
     ("view", "runs", "lost"),
     [

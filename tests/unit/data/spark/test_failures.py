@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from sparkmirror.data.spark.failures import failure
+import pytest
+
+from sparkmirror.data.spark.failures import failure, mends_itself
 
 LOG = Path("/run/spark.log")
 SPARKS_WORDS = """[STREAM_FAILED] Query [id = 1, runId = 2] terminated with exception: broken pipe
@@ -23,6 +25,22 @@ def test_our_own_errors_are_known_by_their_words():
     told = "Traceback …\nsparkmirror.errors.Fenced: another run has the flow.\n" + SPARKS_WORDS
     text = str(failure(RuntimeError(told), "A->B", LOG))
     assert text.endswith("another run has the flow.")
+
+
+@pytest.mark.parametrize(
+    ("error", "mended"),
+    [
+        ("TargetLost: cluster B: the log was truncated", True),
+        ("TooSlow: cluster B: the transaction was open for 61 s", True),
+        ("Fenced: another run has the flow", False),
+        ("PartitionError: cluster B: the target gives no producer id", False),
+        ("TransactionError: cluster B: a batch is no longer accepted", True),
+    ],
+)
+def test_only_what_an_attempt_mends_lets_a_query_begin_again(error: str, mended: bool) -> None:
+    told = f"Task 0 in stage 3.0 failed 8 times …\nsparkmirror.errors.{error}\n{SPARKS_WORDS}"
+    assert mends_itself(RuntimeError(told)) is mended
+    assert not mends_itself(RuntimeError(SPARKS_WORDS))
 
 
 def test_neither_plans_nor_places_in_javas_code_are_taken_for_the_reason():

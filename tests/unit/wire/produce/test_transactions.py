@@ -10,6 +10,7 @@ import pytest
 from sparkmirror.errors import ClusterError, Fenced, TooSlow
 from sparkmirror.model import ClusterClient, TopicPartition
 from sparkmirror.wire.cluster.coordinator import Routes
+from sparkmirror.wire.net.connection import ConnectionLost
 from sparkmirror.wire.produce.transactions import Transactions
 
 ORDERS = TopicPartition("orders", 0)
@@ -77,4 +78,25 @@ def test_who_writes_outside_of_a_transaction_was_replaced(coordinator: Coordinat
     coordinator.now_s += 3_600
     coordinator.code = 47
     with pytest.raises(Fenced):
+        coordinator.transactions.commit()
+
+
+def test_the_time_counts_from_the_first_request_whose_answer_may_be_lost(
+    coordinator: Coordinator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The cluster had begun the transaction when the connection broke: nobody else has it."""
+    answers = [False, True]
+
+    def ask(*asked: Any, **more: Any) -> Any:
+        if answers and not answers.pop(0):
+            coordinator.now_s += 30.0  # the client waits for as long
+            raise ConnectionLost("no answer")
+        return coordinator.ask(*asked, **more)
+
+    monkeypatch.setattr(coordinator.transactions, "_ask", ask)
+    monkeypatch.setattr(coordinator.transactions, "_sleep", lambda _: None)
+    assert coordinator.transactions.add([ORDERS]) == {}
+    coordinator.now_s += 31.0
+    coordinator.code = 47
+    with pytest.raises(TooSlow, match="open for 61 s"):
         coordinator.transactions.commit()

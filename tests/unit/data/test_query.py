@@ -1,0 +1,63 @@
+"""What becomes of a query that Spark has ended: for good, or begun again."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from sparkmirror.data.query import FlowRunner
+from sparkmirror.data.spark.restarts import REVIVALS_MAX
+from tests.unit.config_files import BASE, load
+
+FLOW = "A->B"
+LOST = "TargetLost: cluster B: the target's log of A.t-0 was truncated to offset 5"
+FENCED = "Fenced: flow A->B: another sparkmirror has taken this flow over."
+
+
+class Queries:
+    """A runner whose queries end as soon as they are started, with ``error``."""
+
+    def __init__(self, directory: Path, monkeypatch: pytest.MonkeyPatch, error: str) -> None:
+        self.begun: list[bool] = []
+        self._error = RuntimeError(f"failed 8 times\nsparkmirror.errors.{error}\nat a.b(C.scala)")
+        self.runner = FlowRunner(
+            load(directory, BASE), master="local[1]", once=False, spark_conf={},
+            work_dir=directory, run_id="r",
+        )  # fmt: skip
+        monkeypatch.setattr(self.runner, "_start_query", self._start)
+        self.runner._session = SimpleNamespace()  # type: ignore[assignment]
+        self.runner.start([FLOW])
+
+    def _start(self, _spark: object, _flow: object, *, again: bool = False) -> Any:
+        self.begun.append(again)
+        return SimpleNamespace(isActive=False, exception=lambda: self._error)
+
+    def errors(self) -> list[str]:
+        """What is told once nothing is on its way back any more."""
+        for _ in range(500):
+            found = [str(error) for error in self.runner.errors()]
+            if found:
+                return found
+            time.sleep(0.01)
+        raise AssertionError("nothing is told")
+
+
+def test_what_each_attempt_mends_ends_no_query_for_good(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A target may lose records more often than Spark lets a task fail in one epoch."""
+    queries = Queries(tmp_path, monkeypatch, LOST)
+    (told,) = queries.errors()
+    assert "was truncated to offset 5" in told
+    assert queries.begun == [False, *[True] * REVIVALS_MAX], "not for ever either"
+
+
+def test_a_claim_ends_a_query_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    queries = Queries(tmp_path, monkeypatch, FENCED)
+    (told,) = queries.errors()
+    assert "has taken this flow over" in told
+    assert queries.begun == [False]
