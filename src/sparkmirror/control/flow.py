@@ -239,6 +239,8 @@ class FlowControl:
         Until then nothing of the flow has been changed by this run.
         """
         topics, published, clusters = self.topics, self.published, self.clusters
+        if self.ownership is not None:
+            self.history.taken = self.ownership.taken
         assignment = topics.observe()
         seen = {tp.topic for tp in assignment.halted} | set(assignment.topics)
         tell_unseen(self.settings, clusters.source_admin, seen, self._say)

@@ -182,30 +182,34 @@ def _report(run_id: str, *, ago_s: int, ended: bool = False) -> tuple[int, bytes
     return (PROGRESS_PARTITION, *encode_driver_report(made))
 
 
+HOUR_S = 3_600
+
+
+@pytest.mark.parametrize("ago_s", [60, 5, HOUR_S, -HOUR_S])
 @pytest.mark.parametrize(
-    ("ago_s", "ended", "kind"),
+    ("taken", "ended", "kind"),
     [
-        (60, False, EventKind.LOST),
-        (5, False, EventKind.TAKEOVER),
-        (60, True, None),
-        (5, True, None),
+        ("", False, EventKind.LOST),
+        ("", True, None),
+        ("from run r1, host h:9, of which nothing was heard for 10.2 s", False, EventKind.TAKEOVER),
+        ("from run r1, host h:9, which had ended", True, EventKind.TAKEOVER),
     ],
 )
-def test_a_start_notes_what_became_of_the_run_before(
-    target: Target, flow: FlowSettings, ago_s: int, ended: bool, kind: EventKind | None
+def test_a_start_notes_what_became_of_the_run_before_whatever_clocks_say(
+    target: Target, flow: FlowSettings, ago_s: int, taken: str, ended: bool, kind: EventKind | None
 ) -> None:
-    target.log.append(_report("r1", ago_s=ago_s, ended=ended))
+    # What this run has reported before it came to look is no other run's.
+    target.log += [_report("r1", ago_s=ago_s, ended=ended), _report("r2", ago_s=1)]
     notes = _history(target, flow)
+    notes.taken = taken
     notes.flush()
     found = _read(target, flow)
     assert [one.kind for one in found] == ([] if kind is None else [kind])
-    if kind is not None:
-        assert "run r1 on h:9" in found[0].text
-        assert found[0].time_ms == (NOW - 60_000 if kind is EventKind.LOST else NOW)
-    # Its own reports are no other run's.
-    target.log.append(_report("r2", ago_s=1))
-    _history(target, flow, "r2").flush()
-    assert len(_read(target, flow)) == len(found)
+    if kind is EventKind.LOST:
+        assert "run r1 on h:9 ended without a word" in found[0].text
+        assert found[0].time_ms == NOW - ago_s * 1_000
+    elif kind is not None:
+        assert (found[0].text, found[0].time_ms) == (taken, NOW)
 
 
 def test_a_partition_that_is_tried_again_and_again_stops_once(

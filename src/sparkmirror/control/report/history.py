@@ -32,8 +32,6 @@ _WAITING_MAX = 300
 # What is halted is tried again after a minute at most, and is not well before it stayed so.
 _WELL_MS = 120_000
 _TOLD_MAX = 20
-# Drivers report every ten seconds.
-_SILENT_MS = 30_000
 
 
 def read_history(target: Cluster, flow: FlowSettings) -> list[Event] | None:
@@ -78,6 +76,8 @@ class History:
         self._host = own_host()
         self._lock = threading.Lock()
         self._flushing = threading.Lock()
+        self.taken = ""
+        """From whom the run took the flow over, and why; empty where nobody had it."""
         self._reasons: list[str] = []
         self._waiting: deque[Event] = deque(maxlen=_WAITING_MAX)
         self._number = 0
@@ -140,7 +140,10 @@ class History:
                     self._waiting.popleft()
 
     def _tidy(self) -> None:
-        """Take out what is too old; note what became of the run before, if it did not say so."""
+        """Take out what is too old; note what became of the run before.
+
+        How the flow was taken tells that. The clocks of two machines do not.
+        """
         keys: dict[bytes, Event] = {}
         driver: DriverReport | None = None
         mm1 = self._flow.mode is MirrorMode.MM1
@@ -153,22 +156,14 @@ class History:
                 keys[key] = event
             elif key is not None and value is None:
                 keys.pop(key, None)
-        if driver is not None and not driver.ended and not mm1:
-            self._note_before(driver)
-        newest = sorted(keys, key=lambda key: keys[key].time_ms)
-        self._write([(key, None) for key in newest[:-KEPT_MAX]])
-
-    def _note_before(self, driver: DriverReport) -> None:
-        """The newest report of another run, which is not its last one."""
-        silent_ms = self._now_ms() - driver.time_ms
-        who = f"run {driver.run_id} on {driver.host}"
-        if silent_ms > _SILENT_MS:
+        if self.taken:
+            self.note(EventKind.TAKEOVER, self.taken)
+        elif driver is not None and not driver.ended and not mm1:
+            who = f"run {driver.run_id} on {driver.host}"
             text = f"{who} ended without a word: this is its last report"
             self._note(EventKind.LOST, text, "", driver.time_ms)
-        else:
-            ago_s = max(0, silent_ms // 1000)
-            text = f"{who} had the flow, and reported {ago_s} s before this run looked"
-            self.note(EventKind.TAKEOVER, text)
+        newest = sorted(keys, key=lambda key: keys[key].time_ms)
+        self._write([(key, None) for key in newest[:-KEPT_MAX]])
 
     def _write(self, rows: list[tuple[bytes, bytes | None]]) -> None:
         if rows:

@@ -125,6 +125,9 @@ def test_the_second_process_stands_by_until_the_first_is_silent(target: Target) 
     assert second.waits(60) == 10
     assert second.own.standing_by == ""
     assert "taken over from run first" in second.said[-1]
+    who = "run first, host first:1, file /first.properties"
+    assert second.own.taken == f"from {who}, of which nothing was heard for 10.0 s"
+    assert first.own.taken == "", "nobody had the flow before"
     first.own.watch()
     assert "(run second" in str(first.own.lost())
     second.own.watch()
@@ -139,6 +142,7 @@ def test_it_takes_over_at_once_when_the_first_ends(target: Target) -> None:
     assert not third.begins()
     first.report(ended=True)
     assert second.waits(60) == 1
+    assert second.own.taken.endswith("/first.properties, which had ended")
     second.report()
     assert third.waits(30, second) == -1
     assert "run second" in third.said[-1]
@@ -181,6 +185,7 @@ def test_take_over_asks_nobody(target: Target) -> None:
     assert first.begins()
     first.report()
     assert second.begins(take_over=True)
+    assert second.own.taken.endswith("/first.properties, as --take-over asked")
     first.own.watch()
     assert first.own.lost() is not None
     assert not first.own.holds()
