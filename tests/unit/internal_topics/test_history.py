@@ -45,6 +45,7 @@ from tests.unit.config_files import BASE, load_flow, write
 
 FLOW = "A->B"
 NOW = 1_700_000_000_000
+HOUR_S = 3_600
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 
 
@@ -132,20 +133,23 @@ def test_what_is_no_event(key: bytes | None, value: bytes | None) -> None:
     assert decode_event(key, value) is None
 
 
-def test_what_was_noted_is_read_in_the_order_of_time(target: Target, flow: FlowSettings) -> None:
+def test_what_was_noted_is_read_in_the_order_of_the_topic(
+    target: Target, flow: FlowSettings
+) -> None:
+    """The clock of the second host is an hour behind."""
     notes = _history(target, flow)
     notes.begin("1.0", 7, once=False)
     notes.note(EventKind.REPAIR, "t-0: 5 records written again", code="TARGET_TRUNCATED")
     notes.because("stopped by SIGTERM")
     notes.because("stopped by SIGTERM")
     notes.end(drained=True)
-    _history(target, flow, "r1", NOW - 5).end(drained=False)
+    _history(target, flow, "r1", NOW - HOUR_S * 1_000).end(drained=False)
     found = _read(target, flow)
     assert [(one.kind, one.text, one.code, one.run_id) for one in found] == [
-        (EventKind.STOP, "not drained", "", "r1"),
         (EventKind.START, "sparkmirror 1.0 with 7 partitions", "", "r2"),
         (EventKind.REPAIR, "t-0: 5 records written again", "TARGET_TRUNCATED", "r2"),
         (EventKind.STOP, "stopped by SIGTERM; everything read was written", "", "r2"),
+        (EventKind.STOP, "not drained", "", "r1"),
     ]
     assert all(one.host and one.flow == FLOW for one in found)
 
@@ -163,9 +167,11 @@ def test_what_could_not_be_written_waits(target: Target, flow: FlowSettings) -> 
     assert [one.text for one in _read(target, flow)] == ["one", "two"]
 
 
-def test_a_history_is_bounded(target: Target, flow: FlowSettings) -> None:
+@pytest.mark.parametrize("later_ms", [1, -HOUR_S * 1_000])
+def test_a_history_is_bounded(target: Target, flow: FlowSettings, later_ms: int) -> None:
+    """Whatever the clocks of the later runs' hosts say."""
     for run in range(6):
-        notes = _history(target, flow, f"r{run}", NOW + run)
+        notes = _history(target, flow, f"r{run}", NOW + run * later_ms)
         for number in range(RUN_MAX + 50):
             notes.note(EventKind.GAP, f"{run}/{number}")
             if number % 100 == 0:
@@ -180,9 +186,6 @@ def test_a_history_is_bounded(target: Target, flow: FlowSettings) -> None:
 def _report(run_id: str, *, ago_s: int, ended: bool = False) -> tuple[int, bytes, bytes]:
     made = DriverReport(FLOW, run_id, "h:9", "1", 0, NOW - ago_s * 1_000, ended=ended)
     return (PROGRESS_PARTITION, *encode_driver_report(made))
-
-
-HOUR_S = 3_600
 
 
 @pytest.mark.parametrize("ago_s", [60, 5, HOUR_S, -HOUR_S])
@@ -362,6 +365,14 @@ def test_events_are_listed(
     }  # fmt: skip
     text = _shown(monkeypatch, capsys, tmp_path, EVENTS, "--since", "1s")
     assert "nothing happened in that time" in text
+
+
+def test_a_host_whose_clock_is_behind_comes_after_the_one_that_it_took_over_from(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    behind = replace(EVENTS[0], time_ms=NOW - HOUR_S * 1_000, host="behind:1")
+    text = _shown(monkeypatch, capsys, tmp_path, [*EVENTS, behind], "--limit", "2")
+    assert [line.split()[3] for line in text.splitlines()[1:]] == ["h:1", "behind:1"]
 
 
 def test_where_there_is_no_history_that_is_said(

@@ -37,7 +37,8 @@ _TOLD_MAX = 20
 def read_history(target: Cluster, flow: FlowSettings) -> list[Event] | None:
     """All events of ``flow``, oldest first; None when there is no control topic.
 
-    Raises `MirrorError` when the target does not answer.
+    The topic's order counts: two hosts whose clocks differ may have written them. Raises
+    `MirrorError` when the target does not answer.
     """
     topic = control_topic(flow)
     if topic not in target.topics([topic]):
@@ -50,7 +51,7 @@ def read_history(target: Cluster, flow: FlowSettings) -> list[Event] | None:
             found[key] = event
         elif value is None:
             found.pop(key, None)
-    return sorted(found.values(), key=lambda event: event.time_ms)
+    return list(found.values())
 
 
 def _records(target: Cluster, flow: FlowSettings) -> list[tuple[int, bytes | None, bytes | None]]:
@@ -153,6 +154,7 @@ class History:
             if report is not None and report.flow == ours and report.run_id != self._run_id:
                 driver = report
             if key is not None and event is not None and event.flow == self._flow.name:
+                keys.pop(key, None)
                 keys[key] = event
             elif key is not None and value is None:
                 keys.pop(key, None)
@@ -162,8 +164,7 @@ class History:
             who = f"run {driver.run_id} on {driver.host}"
             text = f"{who} ended without a word: this is its last report"
             self._note(EventKind.LOST, text, "", driver.time_ms)
-        newest = sorted(keys, key=lambda key: keys[key].time_ms)
-        self._write([(key, None) for key in newest[:-KEPT_MAX]])
+        self._write([(key, None) for key in list(keys)[:-KEPT_MAX]])
 
     def _write(self, rows: list[tuple[bytes, bytes | None]]) -> None:
         if rows:
