@@ -241,6 +241,7 @@ class FlowControl:
         topics, published, clusters = self.topics, self.published, self.clusters
         if self.ownership is not None:
             self.history.taken = self.ownership.taken
+        self.slots.gaps.since_ms = self._now_ms()
         assignment = topics.observe()
         seen = {tp.topic for tp in assignment.halted} | set(assignment.topics)
         tell_unseen(self.settings, clusters.source_admin, seen, self._say)

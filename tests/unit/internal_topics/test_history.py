@@ -305,6 +305,31 @@ def test_a_run_notes_what_it_sees(
     control.close()
 
 
+def test_who_takes_over_notes_no_gaps_of_the_time_when_it_stood_by(
+    target: Target, flow: FlowSettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The owner of then has noted them, with its host and the time."""
+    clock = [NOW]
+    control = FlowControl(flow, "r2", lambda _: None, now_ms=lambda: clock[0])
+    monkeypatch.setattr(control.history, "_target", target)
+
+    def away() -> None:
+        raise Unreachable("No broker answers.", where="cluster A")
+
+    monkeypatch.setattr(control.topics, "observe", away)
+    clock[0] += HOUR_S * 1_000
+    with pytest.raises(Unreachable):
+        control.begin()
+    gap = Gap(
+        FLOW, T0, "A.t", GapKind.DELETED, GapAction.CONTINUED, 3, 8, 6, 9, "OFFSETS_DELETED",
+        "while it stood by", NOW + 1,
+    )  # fmt: skip
+    control.slots.gaps._tell([gap, replace(gap, reason="since", time_ms=clock[0])])
+    control.history.flush()
+    assert [one.text for one in _read(target, flow)] == ["since (continued at offset 9)"]
+    control.close()
+
+
 def test_events_are_no_strangers_records(target: Target, flow: FlowSettings) -> None:
     notes = _history(target, flow)
     notes.note(EventKind.START, "x")
