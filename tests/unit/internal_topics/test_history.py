@@ -20,7 +20,7 @@ from sparkmirror.control.flow import FlowControl
 from sparkmirror.control.jobs import run_once
 from sparkmirror.control.loop import ControlLoop
 from sparkmirror.control.report.history import HaltWatch, History, read_history, standing_still
-from sparkmirror.errors import Unreachable
+from sparkmirror.errors import Denied, Unreachable
 from sparkmirror.internal_topics.commands import (
     PROGRESS_PARTITION,
     Command,
@@ -28,7 +28,7 @@ from sparkmirror.internal_topics.commands import (
     control_topic,
 )
 from sparkmirror.internal_topics.driver_report import DriverReport, encode_driver_report
-from sparkmirror.internal_topics.gaps import Gap, GapAction, GapKind
+from sparkmirror.internal_topics.gaps import Gap, GapAction, GapKind, encode_gap
 from sparkmirror.internal_topics.history import (
     KEPT_MAX,
     RUN_MAX,
@@ -50,19 +50,24 @@ T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 
 
 class Target:
-    """A cluster with a control topic that keeps the newest record of each key."""
+    """A cluster with a control topic that keeps the newest record of each key, and gap records."""
 
     def __init__(self, *, topic: bool = True) -> None:
         self.log: list[tuple[int, bytes | None, bytes | None]] = []
-        self.away = False
+        self.gaps: list[Gap] = []
+        self.away = self.hides_gaps = False
         self._topic = topic
 
     def topics(self, names: Sequence[str]) -> dict[str, object]:
         return dict.fromkeys(names, object()) if self._topic else {}
 
     def read_compacted(
-        self, topic: str, *, partitions: Sequence[int], passes: bool
+        self, topic: str, *, partitions: Sequence[int] = (0,), passes: bool = False
     ) -> list[tuple[int, bytes | None, bytes | None]]:
+        if topic == "mm2-sparkmirror-gaps.A.internal":
+            if self.hides_gaps:
+                raise Denied("Read is missing", where="cluster B", do="grant Read")
+            return [(0, *encode_gap(gap)) for gap in self.gaps]
         assert topic.startswith("mm2-sparkmirror.")
         assert (list(partitions), passes) == ([PROGRESS_PARTITION], True)
         return list(self.log)
@@ -165,6 +170,35 @@ def test_what_could_not_be_written_waits(target: Target, flow: FlowSettings) -> 
     notes.flush()
     notes.flush()
     assert [one.text for one in _read(target, flow)] == ["one", "two"]
+
+
+def test_losses_that_no_driver_has_noted_are_told_all_the_same(
+    target: Target, flow: FlowSettings
+) -> None:
+    """It is killed before it looks, or there were too many at once for a note of each."""
+    lost = [
+        Gap(
+            FLOW, TopicPartition("t", n), "A.t", GapKind.TARGET_TRUNCATED, GapAction.REPAIRED,
+            3, 8, 6, 3, "TARGET_TRUNCATED", f"t-{n} was truncated", NOW + n,
+        )
+        for n in range(40)
+    ]  # fmt: skip
+    skipped = replace(lost[0], kind=GapKind.REFUSED, code="RECORD_SKIPPED", time_ms=NOW + 1)
+    target.gaps = [replace(lost[0], time_ms=NOW - 1, first=1), *lost, skipped]
+    assert _read(target, flow) == [], "of a release that kept no history"
+    notes = _history(target, flow)
+    notes.begin("1.0", 40, once=False)
+    for gap in lost[:10]:
+        notes.note_gap(gap)
+    notes.flush()
+    found = _read(target, flow)
+    told = [one.text for one in found if one.kind is EventKind.REPAIR]
+    assert sorted(told) == sorted(f"t-{n} was truncated (repaired at offset 3)" for n in range(40))
+    assert len(found) == 41, "records that were left out are for `gaps` to list"
+    assert {one.host != "" for one in found[:11]} == {True}
+    assert {(one.run_id, one.host) for one in found[11:]} == {("", "")}
+    target.hides_gaps = True
+    assert len(_read(target, flow)) == 11
 
 
 @pytest.mark.parametrize("later_ms", [1, -HOUR_S * 1_000])

@@ -6,18 +6,21 @@ written by `History.flush`, a job of the control loop.
 
 from __future__ import annotations
 
+import heapq
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 
 from sparkmirror.control.coordination.place import own_host
-from sparkmirror.control.report.gaps import gap_line
+from sparkmirror.control.report.gaps import gap_line, read_gaps
+from sparkmirror.errors import Denied
 from sparkmirror.internal_topics.commands import PROGRESS_PARTITION, channel, control_topic
 from sparkmirror.internal_topics.driver_report import DriverReport, decode_driver_report
-from sparkmirror.internal_topics.gaps import Gap, GapAction
+from sparkmirror.internal_topics.gaps import LOSS_CODES, TARGET_LOSS_CODES, Gap, GapAction
 from sparkmirror.internal_topics.history import (
     KEPT_MAX,
+    TEXT_CHARS_MAX,
     Event,
     EventKind,
     decode_event,
@@ -32,13 +35,15 @@ _WAITING_MAX = 300
 # What is halted is tried again after a minute at most, and is not well before it stayed so.
 _WELL_MS = 120_000
 _TOLD_MAX = 20
+_LOSSES = frozenset({*LOSS_CODES.values(), *TARGET_LOSS_CODES.values()})
 
 
 def read_history(target: Cluster, flow: FlowSettings) -> list[Event] | None:
     """All events of ``flow``, oldest first; None when there is no control topic.
 
-    The topic's order counts: two hosts whose clocks differ may have written them. Raises
-    `MirrorError` when the target does not answer.
+    The topic's order counts: two hosts whose clocks differ may have written them. Losses that no
+    driver has noted are among them, without a run: it was killed before it looked, or there were
+    many at once. Raises `MirrorError` when the target does not answer.
     """
     topic = control_topic(flow)
     if topic not in target.topics([topic]):
@@ -51,7 +56,27 @@ def read_history(target: Cluster, flow: FlowSettings) -> list[Event] | None:
             found[key] = event
         elif value is None:
             found.pop(key, None)
-    return list(found.values())
+    events = list(found.values())
+    if not events:
+        return events
+    noted = {(event.code, event.text) for event in events}
+    since_ms = min(event.time_ms for event in events)
+    lost = [_gap_event(gap) for gap in _gaps(target, flow) if gap.time_ms >= since_ms]
+    missed = [one for one in lost if one.code in _LOSSES and (one.code, one.text) not in noted]
+    return list(heapq.merge(events, missed, key=lambda event: event.time_ms))
+
+
+def _gaps(target: Cluster, flow: FlowSettings) -> list[Gap]:
+    try:
+        return read_gaps(target, flow)
+    except Denied:
+        return []  # who may only read the control topic sees what is there
+
+
+def _gap_event(gap: Gap) -> Event:
+    kind = EventKind.REPAIR if gap.action is GapAction.REPAIRED else EventKind.GAP
+    line = gap_line(gap).removeprefix(f"{gap.flow}: {gap.code}: ")
+    return Event(gap.flow, gap.time_ms, kind, line[:TEXT_CHARS_MAX], gap.code)
 
 
 def _records(target: Cluster, flow: FlowSettings) -> list[tuple[int, bytes | None, bytes | None]]:
@@ -90,9 +115,8 @@ class History:
 
     def note_gap(self, gap: Gap) -> None:
         """Note what was lost, and whether it is mirrored again."""
-        kind = EventKind.REPAIR if gap.action is GapAction.REPAIRED else EventKind.GAP
-        line = gap_line(gap).removeprefix(f"{gap.flow}: {gap.code}: ")
-        self.note(kind, line, code=gap.code)
+        event = _gap_event(gap)
+        self.note(event.kind, event.text, code=event.code)
 
     def begin(self, release: str, partitions: int, *, once: bool) -> None:
         """Note that the run has begun."""
