@@ -94,6 +94,12 @@ def resume(
         for p, (offset, metadata) in positions.items():
             end = ends.get(p.target, -1)
             found[p.source] = Resumed(offset, end)
+            if end < 0 <= metadata.target_end:
+                log.warning(
+                    "%s: its leader does not answer: what was written since the committed position "
+                    "arrives again",
+                    p.target,
+                )
             if 0 <= metadata.target_end < end:
                 behind[p] = (metadata, end)
         if behind:

@@ -196,6 +196,23 @@ def test_what_only_the_leader_has_is_waited_for(
     assert target.looks == looks
 
 
+def test_a_leader_that_does_not_answer_is_told(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    p = SourcePartition("t", 0, "A.t")
+    clients = [ClusterClient(name, ("a:1",), "c") for name in "AB"]
+    target = Routes(clients[1])
+    monkeypatch.setattr(target, "refresh_if_due", lambda: True)
+    monkeypatch.setattr(target, "refresh", lambda: None)
+    monkeypatch.setattr(target, "list_offsets", lambda *_, **__: {})
+    flow = FlowSettings(*clients, *clients)
+    position = {p: (3, PositionMetadata(target_end=4, producer_id=7))}
+    assert resuming.resume(flow, Routes(clients[0]), target, position, {p.target: 9}) == {
+        p.source: Resumed(3)
+    }
+    assert "A.t-0: its leader does not answer" in caplog.text
+
+
 def test_followers_that_hang_are_told_and_not_waited_for_without_end(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
