@@ -239,8 +239,10 @@ def test_a_start_notes_what_became_of_the_run_before_whatever_clocks_say(
     target.log += [_report("r1", ago_s=ago_s, ended=ended), _report("r2", ago_s=1)]
     notes = _history(target, flow)
     notes.taken = taken
+    notes.begin("1.0", 7, once=False)
     notes.flush()
-    found = _read(target, flow)
+    *found, start = _read(target, flow)
+    assert start.kind is EventKind.START
     assert [one.kind for one in found] == ([] if kind is None else [kind])
     if kind is EventKind.LOST:
         assert "run r1 on h:9 ended without a word" in found[0].text

@@ -135,10 +135,13 @@ class History:
         self.note(EventKind.STOP, "; ".join([*self._reasons, how]))
         self.flush()
 
-    def _note(self, kind: EventKind, text: str, code: str, time_ms: int) -> None:
+    def _note(
+        self, kind: EventKind, text: str, code: str, time_ms: int, *, first: bool = False
+    ) -> None:
         event = Event(self._flow.name, time_ms, kind, text, code, self._run_id, self._host)
         with self._lock:
-            self._waiting.append(event)
+            # What became of the run before stands in front of our start.
+            (self._waiting.appendleft if first else self._waiting.append)(event)
 
     def flush(self) -> None:
         """Write what was noted since the last call; at the first one, look at what is there.
@@ -183,11 +186,11 @@ class History:
             elif key is not None and value is None:
                 keys.pop(key, None)
         if self.taken:
-            self.note(EventKind.TAKEOVER, self.taken)
+            self._note(EventKind.TAKEOVER, self.taken, "", self._now_ms(), first=True)
         elif driver is not None and not driver.ended and not mm1:
             who = f"run {driver.run_id} on {driver.host}"
             text = f"{who} ended without a word: this is its last report"
-            self._note(EventKind.LOST, text, "", driver.time_ms)
+            self._note(EventKind.LOST, text, "", driver.time_ms, first=True)
         self._write([(key, None) for key in list(keys)[:-KEPT_MAX]])
 
     def _write(self, rows: list[tuple[bytes, bytes | None]]) -> None:
